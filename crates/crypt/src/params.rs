@@ -1,0 +1,45 @@
+//! What every volume format comes down to: the parameters of one dm-crypt mapping.
+//!
+//! LUKS1, LUKS2 and plain volumes, and a `crypt` line of a dm table, all end as a [`CryptParams`];
+//! nothing after this point knows which of them it was.
+
+use crate::secret::SecretBytes;
+
+/// One dm-crypt mapping (`drivers/md/dm-crypt.c`, `struct crypt_config`). Sectors are 512 bytes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct CryptParams {
+    /// The cipher as the table line writes it: `aes-xts-plain64`, `capi:xts(aes)-plain64`.
+    pub cipher: String,
+    /// The volume key.
+    pub key: SecretBytes,
+    /// Added to the sector number before the IV is made.
+    pub iv_offset_sectors: u64,
+    /// Where the ciphertext starts on its device.
+    pub data_offset_sectors: u64,
+    /// Length of the mapping; `None` is "to the end of the device".
+    pub len_sectors: Option<u64>,
+    /// Encryption sector size, 512 to 4096 bytes.
+    pub sector_size_bytes: u32,
+    /// The IV counts encryption sectors instead of 512-byte units.
+    pub iv_large_sectors: bool,
+    /// Options that were stored with the volume or written in its table line.
+    pub flags: CryptFlags,
+}
+
+/// Optional parameters of a dm-crypt table line; LUKS2 can store them in its header.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "they are flags of the format, one bit each")]
+pub struct CryptFlags {
+    /// `allow_discards`: pass TRIM down.
+    pub allow_discards: bool,
+    /// `same_cpu_crypt`: encrypt on the submitting CPU.
+    pub same_cpu_crypt: bool,
+    /// `submit_from_crypt_cpus`: no writer thread.
+    pub submit_from_crypt_cpus: bool,
+    /// `high_priority`.
+    pub high_priority: bool,
+    /// `no_read_workqueue`.
+    pub no_read_workqueue: bool,
+    /// `no_write_workqueue`.
+    pub no_write_workqueue: bool,
+}
