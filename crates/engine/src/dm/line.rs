@@ -1,0 +1,283 @@
+//! The text of a dm table, as `dmsetup table --showkeys` prints it.
+//!
+//! ```text
+//! <start> <len> linear <dev> <start>
+//! <start> <len> zero
+//! <start> <len> error
+//! <start> <len> crypt <cipher> <key> <iv_offset> <dev> <start> [<#opt> <opt>...]
+//! ```
+//! Sectors are 512 bytes. Source: `Documentation/admin-guide/device-mapper/`, `crypt_ctr` of
+//! `drivers/md/dm-crypt.c`. A leading `name:` (of `dmsetup table` without a name) and `#` comments
+//! are allowed. Keys in the kernel's keyring (`:64:logon:…`) cannot be read by anybody, so they are
+//! refused.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::secret::SecretBytes;
+
+/// More lines than this are not a table.
+pub const LINES_MAX: usize = 256;
+
+/// A line with names and keys.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Line {
+    /// First sector on the mapped device.
+    pub start: u64,
+    /// Length in sectors.
+    pub len: u64,
+    /// The target and its arguments.
+    pub target: LineTarget,
+}
+
+/// Target and arguments of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum LineTarget {
+    /// `linear`.
+    Linear {
+        /// Path of the device or file.
+        device: String,
+        /// Where the range starts on it.
+        start: u64,
+    },
+    /// `zero`.
+    Zero,
+    /// `error`.
+    Error,
+    /// `crypt`.
+    Crypt {
+        /// Path of the device or file.
+        device: String,
+        /// Everything else; `len_sectors` is the line's.
+        params: CryptParams,
+    },
+}
+
+/// What is wrong with a table, and where.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("table line {line}: {problem}")]
+pub struct TableError {
+    /// Counted from one; zero is the table as a whole.
+    pub line: usize,
+    /// In plain words. Never holds a key.
+    pub problem: String,
+}
+
+/// Parses a table. Lines follow each other from sector zero without gaps.
+///
+/// # Errors
+/// The first line that is wrong.
+pub fn parse(text: &str) -> Result<Vec<Line>, TableError> {
+    let mut lines: Vec<Line> = Vec::new();
+    let mut end = 0;
+    for (index, text) in text.lines().enumerate() {
+        let text = text.split('#').next().unwrap_or_default().trim();
+        if text.is_empty() {
+            continue;
+        }
+        let line = parse_line(text)
+            .and_then(|line| follows(line, &mut end))
+            .map_err(|problem| TableError {
+                line: index + 1,
+                problem,
+            })?;
+        if lines.len() == LINES_MAX {
+            let problem = format!("more than {LINES_MAX} lines");
+            return Err(TableError {
+                line: index + 1,
+                problem,
+            });
+        }
+        lines.push(line);
+    }
+    if lines.is_empty() {
+        let problem = "the table is empty; expected lines like `0 2048 linear /path 0`".into();
+        return Err(TableError { line: 0, problem });
+    }
+    Ok(lines)
+}
+
+fn follows(line: Line, end: &mut u64) -> Result<Line, String> {
+    if line.start != *end {
+        return Err(format!(
+            "it starts at sector {}, but the lines before it end at {end}; lines follow each other \
+             without gaps",
+            line.start
+        ));
+    }
+    let next = line
+        .start
+        .checked_add(line.len)
+        .filter(|next| *next <= u64::MAX >> 9);
+    *end = next.ok_or("start and length together exceed 2^64 bytes")?;
+    Ok(line)
+}
+
+fn parse_line(text: &str) -> Result<Line, String> {
+    let mut words = text.split_ascii_whitespace().peekable();
+    if words
+        .peek()
+        .is_some_and(|word| word.ends_with(':') && !word.starts_with(':'))
+    {
+        words.next();
+    }
+    let words: Vec<&str> = words.collect();
+    let [start, len, target, args @ ..] = words.as_slice() else {
+        return Err("expected `<start> <length> <target> <arguments>`".into());
+    };
+    let start = number(start, "start sector")?;
+    let len = number(len, "length in sectors")?;
+    if len == 0 {
+        return Err("its length is zero sectors".into());
+    }
+    let target = match (*target, args) {
+        ("linear", [device, start]) => LineTarget::Linear {
+            device: (*device).into(),
+            start: number(start, "start sector on the device")?,
+        },
+        ("linear", _) => return Err("linear takes `<device> <start>`".into()),
+        ("zero", []) => LineTarget::Zero,
+        ("error", []) => LineTarget::Error,
+        ("zero" | "error", _) => return Err("this target takes no arguments".into()),
+        ("crypt", args) => parse_crypt(args, len)?,
+        (other, _) => {
+            return Err(format!(
+                "target `{other}` is not supported; there are linear, zero, error and crypt"
+            ));
+        }
+    };
+    Ok(Line { start, len, target })
+}
+
+fn parse_crypt(args: &[&str], len: u64) -> Result<LineTarget, String> {
+    let [cipher, key, iv_offset, device, start, options @ ..] = args else {
+        return Err("crypt takes `<cipher> <key> <iv_offset> <device> <start> [<#opt> …]`".into());
+    };
+    let mut params = CryptParams {
+        cipher: (*cipher).into(),
+        key: parse_key(key)?,
+        iv_offset_sectors: number(iv_offset, "IV offset")?,
+        data_offset_sectors: number(start, "start sector on the device")?,
+        len_sectors: Some(len),
+        sector_size_bytes: 512,
+        iv_large_sectors: false,
+        flags: CryptFlags::default(),
+    };
+    parse_options(options, &mut params)?;
+    check_alignment(&params, len)?;
+    Ok(LineTarget::Crypt {
+        device: (*device).into(),
+        params,
+    })
+}
+
+fn parse_options(options: &[&str], params: &mut CryptParams) -> Result<(), String> {
+    let [count, options @ ..] = options else {
+        return Ok(());
+    };
+    if number(count, "number of options")? != options.len() as u64 {
+        return Err(format!(
+            "it announces {count} options, but has {}",
+            options.len()
+        ));
+    }
+    for option in options {
+        let flags = &mut params.flags;
+        match option.to_ascii_lowercase().as_str() {
+            "allow_discards" => flags.allow_discards = true,
+            "same_cpu_crypt" => flags.same_cpu_crypt = true,
+            "submit_from_crypt_cpus" => flags.submit_from_crypt_cpus = true,
+            "high_priority" => flags.high_priority = true,
+            "no_read_workqueue" => flags.no_read_workqueue = true,
+            "no_write_workqueue" => flags.no_write_workqueue = true,
+            "iv_large_sectors" => params.iv_large_sectors = true,
+            other => match other.split_once(':') {
+                Some(("sector_size", size)) => {
+                    params.sector_size_bytes = sector_size(size)?;
+                }
+                Some(("integrity" | "integrity_key_size", _)) => {
+                    return Err(format!(
+                        "option `{option}` is not supported: authenticated encryption needs the \
+                         kernel's dm-integrity below it"
+                    ));
+                }
+                _ => return Err(format!("option `{option}` is unknown")),
+            },
+        }
+    }
+    Ok(())
+}
+
+fn sector_size(text: &str) -> Result<u32, String> {
+    match number(text, "sector_size")? {
+        size @ (512 | 1024 | 2048 | 4096) => Ok(size as u32),
+        size => Err(format!(
+            "sector_size {size} is none of 512, 1024, 2048 and 4096"
+        )),
+    }
+}
+
+fn check_alignment(params: &CryptParams, len: u64) -> Result<(), String> {
+    let sectors = u64::from(params.sector_size_bytes >> 9);
+    for (what, value) in [("length", len), ("IV offset", params.iv_offset_sectors)] {
+        if !value.is_multiple_of(sectors) {
+            return Err(format!(
+                "{what} {value} is not a multiple of the sector size ({sectors} sectors)"
+            ));
+        }
+    }
+    if params
+        .data_offset_sectors
+        .checked_add(len)
+        .is_none_or(|end| end > u64::MAX >> 9)
+    {
+        return Err("the ciphertext would end after 2^64 bytes".into());
+    }
+    Ok(())
+}
+
+/// Hex, or `-` for no key. Errors never quote it.
+fn parse_key(text: &str) -> Result<SecretBytes, String> {
+    if text.starts_with(':') {
+        return Err(
+            "the key is in the kernel's keyring, where it cannot be read; write the table \
+                    with the key in hex, or open the LUKS volume itself"
+                .into(),
+        );
+    }
+    let text = if text == "-" { "" } else { text };
+    if !text.len().is_multiple_of(2) || text.len() > 1024 {
+        return Err("the key is not an even number of at most 1024 hex digits".into());
+    }
+    let mut key = SecretBytes::zeroed(text.len() / 2);
+    for (byte, pair) in key
+        .as_mut_slice()
+        .iter_mut()
+        .zip(text.as_bytes().chunks_exact(2))
+    {
+        let digit = |digit: u8| char::from(digit).to_digit(16);
+        let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
+            return Err("the key holds something that is not a hex digit".into());
+        };
+        *byte = (high << 4 | low) as u8;
+    }
+    Ok(key)
+}
+
+fn number(text: &str, what: &str) -> Result<u64, String> {
+    text.parse()
+        .map_err(|_| format!("{what} `{}` is not a number", shown(text)))
+}
+
+/// Foreign text in an error: short, and without control characters.
+fn shown(text: &str) -> String {
+    text.chars()
+        .take(32)
+        .flat_map(char::escape_default)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,74 @@
+use super::*;
+use alloc::string::ToString;
+
+fn problem(text: &str) -> String {
+    parse(text).unwrap_err().to_string()
+}
+
+#[test]
+fn table_of_every_target_is_parsed() {
+    let text = "0 8 linear /dev/a 16\n8 8 zero # comment\n\n16 8 error\n\
+                24 8 crypt aes-xts-plain64 00ff 8 /img 32 2 allow_discards sector_size:4096\n";
+    let lines = parse(text).unwrap();
+    assert_eq!(lines.len(), 4);
+    assert_eq!(
+        lines[0].target,
+        LineTarget::Linear {
+            device: "/dev/a".into(),
+            start: 16
+        }
+    );
+    let LineTarget::Crypt { device, params } = &lines[3].target else {
+        panic!("crypt")
+    };
+    assert_eq!(device, "/img");
+    assert_eq!(params.key.as_slice(), [0x00, 0xff]);
+    assert_eq!(
+        (params.iv_offset_sectors, params.data_offset_sectors),
+        (8, 32)
+    );
+    assert_eq!(
+        (params.sector_size_bytes, params.len_sectors),
+        (4096, Some(8))
+    );
+    assert!(params.flags.allow_discards && !params.iv_large_sectors);
+}
+
+#[test]
+fn name_that_dmsetup_prints_first_is_skipped() {
+    assert_eq!(parse("home: 0 8 zero").unwrap(), parse("0 8 zero").unwrap());
+}
+
+#[test]
+fn gap_overlap_and_overflow_are_refused_with_their_line() {
+    assert!(problem("0 8 zero\n9 8 zero").contains("line 2: it starts at sector 9"));
+    assert!(problem("0 8 zero\n7 8 zero").contains("line 2"));
+    assert!(problem("0 36028797018963968 zero").contains("exceed 2^64 bytes"));
+    assert!(problem("\n# nothing\n").contains("the table is empty"));
+}
+
+#[test]
+fn wrong_arguments_name_what_is_wrong() {
+    assert!(problem("0 8 stripe /a 0").contains("target `stripe` is not supported"));
+    assert!(problem("0 8 linear /a").contains("linear takes"));
+    assert!(problem("0 x zero").contains("length in sectors `x` is not a number"));
+    assert!(problem("0 0 zero").contains("zero sectors"));
+    let crypt = "0 8 crypt aes-xts-plain64 00 0 /a 0";
+    assert!(problem(&format!("{crypt} 2 allow_discards")).contains("announces 2 options"));
+    assert!(problem(&format!("{crypt} 1 fast")).contains("option `fast` is unknown"));
+    assert!(problem(&format!("{crypt} 1 sector_size:3000")).contains("3000 is none of"));
+    assert!(problem(&format!("{crypt} 1 integrity:28:aead")).contains("dm-integrity"));
+    let unaligned = "0 9 crypt aes-xts-plain64 00 0 /a 0 1 sector_size:4096";
+    assert!(problem(unaligned).contains("length 9 is not a multiple"));
+}
+
+#[test]
+fn bad_key_is_refused_without_being_shown() {
+    for key in ["abc", "zz11", "0g", ":64:logon:cryptsetup:x"] {
+        let problem = problem(&format!("0 8 crypt aes-xts-plain64 {key} 0 /a 0"));
+        assert!(
+            problem.contains("key") && !problem.contains(key),
+            "{problem}"
+        );
+    }
+}

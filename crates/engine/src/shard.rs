@@ -1,0 +1,380 @@
+//! The one loop that every bio passes: split at target borders, map, collect the parts, end.
+//!
+//! A [`Shard`] is one core's owner of everything (`dm_submit_bio`, `__split_and_process_bio` and
+//! `dm_io_complete` of `drivers/md/dm.c`). A bio that crosses targets or exceeds what its target takes
+//! is cut into parts; each part is mapped once; the bio ends when its last part has ended. A target
+//! never calls another target: it returns [`Mapped`] and the shard goes on.
+
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+
+use crate::bio::{Bio, BlkStatus, Done, Op, Sector};
+use crate::dm::table::{Table, TableExtent};
+use crate::dm::{Mapped, Part, Target, TargetCx};
+use crate::slab::Slab;
+use crate::sq::{Cqe, DevId, Owner, Sqe, SqeOp, Token};
+
+/// A submitted bio until its last part has ended.
+#[derive(Debug)]
+struct InFlight {
+    user: u64,
+    /// Parts not ended, plus one while the bio is still being split.
+    pending: u32,
+    status: BlkStatus,
+}
+
+/// A target and the sectors of the mapped device that it serves.
+struct Extent {
+    start: Sector,
+    end: Sector,
+    target: Box<dyn Target>,
+}
+
+/// One core's engine: a dm device with its targets and everything in flight on it.
+pub struct Shard {
+    /// Sorted by start, without gaps.
+    extents: Vec<Extent>,
+    /// Devices below, for flushes.
+    devices: Vec<DevId>,
+    in_flight: Slab<InFlight>,
+    sq: Vec<Sqe>,
+    done: Vec<Done>,
+    /// Parts that targets ended, for the loop to collect.
+    ended: Vec<(u32, BlkStatus)>,
+}
+
+impl Shard {
+    /// A shard with targets of its own, built from `table`. `bounce_slots` buffers of
+    /// `bounce_slot_bytes` each are shared by the targets that need one; the world provides the
+    /// memory.
+    ///
+    /// # Panics
+    /// When there is not one bounce slot for each target that needs one, or the slots are no multiple of 4 KiB.
+    #[must_use]
+    pub fn new(table: &Table, bounce_slots: u32, bounce_slot_bytes: u32) -> Self {
+        assert!(
+            bounce_slots >= table.bounce_users(),
+            "one slot per crypt line is the least reserve"
+        );
+        assert!(bounce_slot_bytes >= 4096 && bounce_slot_bytes.is_multiple_of(4096));
+        let share = bounce_slots / table.bounce_users().max(1);
+        let mut next_slot = 0;
+        let build = |(number, extent): (usize, &TableExtent)| {
+            let number = u16::try_from(number).expect("a table has few lines");
+            let slots = next_slot..next_slot + if extent.target.bounces() { share } else { 0 };
+            next_slot = slots.end;
+            Extent {
+                start: extent.start,
+                end: extent.start + extent.len,
+                target: extent.target.build(number, slots, bounce_slot_bytes),
+            }
+        };
+        let extents = table.extents().iter().enumerate().map(build).collect();
+        Self {
+            extents,
+            devices: table.devices(),
+            in_flight: Slab::default(),
+            sq: Vec::new(),
+            done: Vec::new(),
+            ended: Vec::new(),
+        }
+    }
+
+    /// Accepts a bio. It ends in [`Shard::take_done`], perhaps at once.
+    pub fn submit_bio(&mut self, bio: Bio) {
+        let index = self.in_flight.insert(InFlight {
+            user: bio.user,
+            pending: 1,
+            status: BlkStatus::Ok,
+        });
+        if bio.op == Op::Flush {
+            self.submit_flush(index);
+        } else {
+            self.submit_parts(index, bio);
+        }
+        self.collect_ended();
+        self.end_part(index, BlkStatus::Ok);
+    }
+
+    /// One flush to each device below (`num_flush_bios`).
+    fn submit_flush(&mut self, index: u32) {
+        for &dev in &self.devices {
+            self.in_flight.at(index).pending += 1;
+            let token = Token {
+                owner: Owner::Shard,
+                index,
+            };
+            self.sq.push(Sqe {
+                token,
+                op: SqeOp::Flush { dev },
+                linked: false,
+            });
+        }
+    }
+
+    fn submit_parts(&mut self, index: u32, bio: Bio) {
+        let end = bio.sector.0.checked_add(bio.len.0);
+        let device_end = self.extents.last().map_or(0, |last| last.end.0);
+        if end.is_none_or(|end| end > device_end) || bio.len.0 == 0 {
+            self.in_flight.at(index).status = BlkStatus::Invalid;
+            return;
+        }
+        let mut done = Sector(0);
+        while done < bio.len {
+            let sector = bio.sector + done;
+            let number = self.extents.partition_point(|extent| extent.end <= sector);
+            let extent = &mut self.extents[number];
+            let room = extent.end.0 - sector.0;
+            let len = room
+                .min(bio.len.0 - done.0)
+                .min(extent.target.max_io(bio.op).0);
+            assert!(len > 0, "a target takes at least one sector");
+            let part = Part {
+                index,
+                op: bio.op,
+                fua: bio.fua,
+                sector: Sector(sector.0 - extent.start.0),
+                len: Sector(len),
+                buf: part_buf(&bio, done, len),
+            };
+            self.in_flight.at(index).pending += 1;
+            let mut cx = TargetCx {
+                sq: &mut self.sq,
+                ended: &mut self.ended,
+            };
+            match extent.target.map(part, &mut cx) {
+                Mapped::Submitted => {}
+                Mapped::Remapped { dev, sector } => self.submit_remapped(part, dev, sector),
+                Mapped::Ended(status) => self.ended.push((index, status)),
+            }
+            done = done + Sector(len);
+        }
+    }
+
+    /// A part whose target only changed where it goes.
+    fn submit_remapped(&mut self, part: Part, dev: DevId, sector: Sector) {
+        let Part {
+            op, buf, len, fua, ..
+        } = part;
+        let op = match op {
+            Op::Read => SqeOp::Read { dev, sector, buf },
+            Op::Write => SqeOp::Write {
+                dev,
+                sector,
+                buf,
+                fua,
+            },
+            Op::Discard => SqeOp::Discard { dev, sector, len },
+            Op::WriteZeroes => SqeOp::WriteZeroes { dev, sector, len },
+            Op::Flush => SqeOp::Flush { dev },
+        };
+        let token = Token {
+            owner: Owner::Shard,
+            index: part.index,
+        };
+        self.sq.push(Sqe {
+            token,
+            op,
+            linked: false,
+        });
+    }
+
+    /// Accepts the answer to an SQE.
+    pub fn on_cqe(&mut self, cqe: Cqe) {
+        match cqe.token.owner {
+            Owner::Shard => self.end_part(cqe.token.index, cqe.status),
+            Owner::Target(number) => {
+                let mut cx = TargetCx {
+                    sq: &mut self.sq,
+                    ended: &mut self.ended,
+                };
+                let target = &mut self.extents[usize::from(number)].target;
+                target.on_cqe(cqe.token.index, cqe.status, &mut cx);
+                self.collect_ended();
+            }
+        }
+    }
+
+    fn collect_ended(&mut self) {
+        while let Some((index, status)) = self.ended.pop() {
+            self.end_part(index, status);
+        }
+    }
+
+    fn end_part(&mut self, index: u32, status: BlkStatus) {
+        let bio = self.in_flight.at(index);
+        if status != BlkStatus::Ok {
+            bio.status = status;
+        }
+        bio.pending -= 1;
+        if bio.pending == 0 {
+            let bio = self.in_flight.remove(index);
+            self.done.push(Done {
+                user: bio.user,
+                status: bio.status,
+            });
+        }
+    }
+
+    /// Moves what is to be executed to the end of `out`.
+    pub fn take_sq(&mut self, out: &mut Vec<Sqe>) {
+        out.append(&mut self.sq);
+    }
+
+    /// Moves the finished bios to the end of `out`.
+    pub fn take_done(&mut self, out: &mut Vec<Done>) {
+        out.append(&mut self.done);
+    }
+
+    /// How many bios have not ended.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// How many parts wait for a bounce slot. While there is none, and every cipher SQE has been
+    /// answered, no write needs the front end's buffer any more.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.extents
+            .iter()
+            .map(|extent| extent.target.parked())
+            .sum()
+    }
+
+    /// Whether nothing is in flight and every target has its reserve back.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.in_flight.is_empty() && self.extents.iter().all(|extent| extent.target.is_idle())
+    }
+}
+
+/// The bytes of a part: reads and writes carry some, other operations none.
+fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> crate::buf::BufRef {
+    match bio.op {
+        Op::Read | Op::Write => {
+            let skip = u32::try_from(done.bytes()).expect("a buffer is shorter than 4 GiB");
+            let len = u32::try_from(Sector(len_sectors).bytes()).expect("shorter than 4 GiB");
+            bio.buf.part(skip, len)
+        }
+        Op::Flush | Op::Discard | Op::WriteZeroes => crate::buf::BufRef::NONE,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec;
+
+    use super::*;
+    use crate::buf::BufRef;
+    use crate::dm::table::TargetSpec;
+
+    /// Sectors 0–7 linear to device 3 at 100, 8–15 zero, 16–23 error.
+    fn shard() -> Shard {
+        let linear = TargetSpec::Linear {
+            dev: DevId(3),
+            start: Sector(100),
+        };
+        let extents = [linear, TargetSpec::Zero, TargetSpec::Error]
+            .iter()
+            .zip([0, 8, 16]);
+        let extent = |(target, start): (&TargetSpec, u64)| TableExtent {
+            start: Sector(start),
+            len: Sector(8),
+            target: *target,
+        };
+        Shard::new(&Table::new(extents.map(extent).collect()), 0, 4096)
+    }
+
+    fn bio(op: Op, sector: u64, len: u64) -> Bio {
+        let len_bytes = u32::try_from(len * 512).unwrap();
+        let buf = BufRef {
+            slot: BufRef::FIRST_WORLD_SLOT,
+            offset_bytes: 0,
+            len_bytes,
+        };
+        Bio {
+            op,
+            fua: false,
+            sector: Sector(sector),
+            len: Sector(len),
+            buf,
+            user: 7,
+        }
+    }
+
+    fn run(shard: &mut Shard, bio: Bio) -> (Vec<SqeOp>, BlkStatus) {
+        shard.submit_bio(bio);
+        let mut sqes = Vec::new();
+        shard.take_sq(&mut sqes);
+        for sqe in &sqes {
+            shard.on_cqe(Cqe {
+                token: sqe.token,
+                status: BlkStatus::Ok,
+            });
+        }
+        let mut done = Vec::new();
+        shard.take_done(&mut done);
+        assert_eq!((done.len(), done[0].user, shard.is_idle()), (1, 7, true));
+        (sqes.iter().map(|sqe| sqe.op).collect(), done[0].status)
+    }
+
+    #[test]
+    fn read_across_a_border_is_cut_and_ends_once() {
+        let read = bio(Op::Read, 6, 4);
+        let (ops, status) = run(&mut shard(), read);
+        let linear = SqeOp::Read {
+            dev: DevId(3),
+            sector: Sector(106),
+            buf: read.buf.part(0, 1024),
+        };
+        assert_eq!(
+            ops,
+            [
+                linear,
+                SqeOp::Zero {
+                    buf: read.buf.part(1024, 1024)
+                }
+            ]
+        );
+        assert_eq!(status, BlkStatus::Ok);
+    }
+
+    #[test]
+    fn error_in_one_part_fails_the_whole_bio_after_all_parts() {
+        let (ops, status) = run(&mut shard(), bio(Op::Write, 0, 24));
+        assert_eq!((ops.len(), status), (1, BlkStatus::IoError));
+    }
+
+    #[test]
+    fn range_outside_of_the_device_reaches_no_target() {
+        for (sector, len) in [(24, 1), (23, 2), (u64::MAX, 2), (0, 0)] {
+            let mut shard = shard();
+            shard.submit_bio(Bio {
+                sector: Sector(sector),
+                len: Sector(len),
+                ..bio(Op::Read, 0, 1)
+            });
+            let mut done = Vec::new();
+            shard.take_done(&mut done);
+            assert_eq!(
+                done,
+                [Done {
+                    user: 7,
+                    status: BlkStatus::Invalid
+                }]
+            );
+            assert!(shard.sq.is_empty());
+        }
+    }
+
+    #[test]
+    fn flush_reaches_each_device_once() {
+        let flush = Bio {
+            len: Sector(0),
+            buf: BufRef::NONE,
+            ..bio(Op::Flush, 0, 0)
+        };
+        assert_eq!(run(&mut shard(), flush).0, [SqeOp::Flush { dev: DevId(3) }]);
+    }
+}

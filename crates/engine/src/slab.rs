@@ -1,0 +1,92 @@
+//! Numbered places for I/Os in flight: an index is a token, a freed place is used again first.
+//!
+//! After the first rounds nothing allocates: the vector has grown to the depth of the queue.
+
+use alloc::vec::Vec;
+
+/// Values at stable indices.
+#[derive(Debug)]
+pub struct Slab<T> {
+    places: Vec<Option<T>>,
+    free: Vec<u32>,
+}
+
+impl<T> Default for Slab<T> {
+    fn default() -> Self {
+        Self {
+            places: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+}
+
+impl<T> Slab<T> {
+    /// Puts a value in a free place and says which.
+    pub fn insert(&mut self, value: T) -> u32 {
+        if let Some(index) = self.free.pop() {
+            self.places[index as usize] = Some(value);
+            return index;
+        }
+        let index = u32::try_from(self.places.len()).expect("fewer than 2^32 I/Os are in flight");
+        self.places.push(Some(value));
+        index
+    }
+
+    /// The value at `index`.
+    ///
+    /// # Panics
+    /// When the place is free: a completion came twice.
+    pub fn at(&mut self, index: u32) -> &mut T {
+        self.places[index as usize]
+            .as_mut()
+            .expect("the place is taken until its completion")
+    }
+
+    /// Takes the value out and frees its place.
+    ///
+    /// # Panics
+    /// When the place is free: a completion came twice.
+    pub fn remove(&mut self, index: u32) -> T {
+        let value = self.places[index as usize].take();
+        self.free.push(index);
+        value.expect("the place is taken until its completion")
+    }
+
+    /// How many values there are.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.places.len() - self.free.len()
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn freed_place_is_used_again_before_a_new_one() {
+        let mut slab = Slab::default();
+        let (first, second) = (slab.insert('a'), slab.insert('b'));
+        assert_eq!(slab.remove(first), 'a');
+        assert_eq!(slab.insert('c'), first);
+        assert_eq!(
+            (*slab.at(first), *slab.at(second), slab.len()),
+            ('c', 'b', 2)
+        );
+    }
+
+    #[test]
+    #[should_panic(expected = "until its completion")]
+    fn removing_twice_is_a_programmer_error() {
+        let mut slab = Slab::default();
+        let index = slab.insert(());
+        slab.remove(index);
+        slab.remove(index);
+    }
+}

@@ -1,0 +1,142 @@
+//! The one vocabulary between the engine and a world: SQEs leave a shard, CQEs come back.
+//!
+//! It is io_uring's vocabulary, not its mechanism: a world executes each SQE in the way that is
+//! cheapest for its file, and every SQE is answered by exactly one CQE with the same token, except that
+//! a linked pair is answered by one.
+
+use crate::bio::{BlkStatus, Sector};
+use crate::buf::BufRef;
+
+/// Names the I/O that an SQE belongs to, for its shard.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Token {
+    /// Who is answered: the shard itself, or the target with this number.
+    pub owner: Owner,
+    /// The owner's place for the I/O.
+    pub index: u32,
+}
+
+/// Who pushed an SQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Owner {
+    /// A remapped bio: the shard ends it.
+    Shard,
+    /// A target that keeps state of its own.
+    Target(u16),
+}
+
+/// One of the devices (files) that a world has opened for a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct DevId(pub u16);
+
+/// One of the keyed ciphers that a world holds for a table. Keys never enter the engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CipherId(pub u16);
+
+/// Which way a cipher runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Direction {
+    /// Plaintext to ciphertext.
+    Encrypt,
+    /// Ciphertext to plaintext.
+    Decrypt,
+}
+
+/// Where a cipher runs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// On the shard's own thread.
+    Inline,
+    /// On whichever worker is free (`WQ_UNBOUND`).
+    Unbound,
+}
+
+/// One operation for a world.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sqe {
+    /// Given back in the [`Cqe`].
+    pub token: Token,
+    /// What to do.
+    pub op: SqeOp,
+    /// This SQE and the next one are one unit, executed in order and answered by one CQE. The buffer
+    /// between them is [`BufRef::LINKED_SLOT`]: the world chooses it, or needs none, because the
+    /// cipher runs straight out of or into the file's pages.
+    pub linked: bool,
+}
+
+/// The operations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SqeOp {
+    /// Fill `buf` from `dev`.
+    Read {
+        /// From where.
+        dev: DevId,
+        /// First sector on the device.
+        sector: Sector,
+        /// Into where.
+        buf: BufRef,
+    },
+    /// Write `buf` to `dev`.
+    Write {
+        /// To where.
+        dev: DevId,
+        /// First sector on the device.
+        sector: Sector,
+        /// From where.
+        buf: BufRef,
+        /// On stable storage before the CQE.
+        fua: bool,
+    },
+    /// Everything that was written to `dev` and answered is on stable storage before the CQE.
+    Flush {
+        /// The device.
+        dev: DevId,
+    },
+    /// The range is not needed any more.
+    Discard {
+        /// The device.
+        dev: DevId,
+        /// First sector.
+        sector: Sector,
+        /// Length.
+        len: Sector,
+    },
+    /// The range reads as zeros afterwards.
+    WriteZeroes {
+        /// The device.
+        dev: DevId,
+        /// First sector.
+        sector: Sector,
+        /// Length.
+        len: Sector,
+    },
+    /// Fill `buf` with zeros.
+    Zero {
+        /// The bytes.
+        buf: BufRef,
+    },
+    /// Run a cipher from `src` to `dst`, which are equally long and the same or disjoint.
+    Crypt {
+        /// Which key and mode.
+        cipher: CipherId,
+        /// Which way.
+        direction: Direction,
+        /// The 512-byte unit that the IV of the first byte counts from, `iv_offset` included.
+        iv_sector: u64,
+        /// From where.
+        src: BufRef,
+        /// To where.
+        dst: BufRef,
+        /// On which thread.
+        place: Place,
+    },
+}
+
+/// The answer to an SQE.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cqe {
+    /// Of the SQE.
+    pub token: Token,
+    /// How it went.
+    pub status: BlkStatus,
+}
