@@ -21,30 +21,18 @@ impl BufRef {
     pub const ZEROS_SLOT: u32 = u32::MAX - 1;
 
     /// No bytes: flushes, discards.
-    pub const NONE: Self = Self {
-        slot: Self::ZEROS_SLOT,
-        offset_bytes: 0,
-        len_bytes: 0,
-    };
+    pub const NONE: Self = Self { slot: Self::ZEROS_SLOT, offset_bytes: 0, len_bytes: 0 };
 
     /// The middle of a linked pair, `len_bytes` long.
     #[must_use]
     pub fn linked(len_bytes: u32) -> Self {
-        Self {
-            slot: Self::LINKED_SLOT,
-            offset_bytes: 0,
-            len_bytes,
-        }
+        Self { slot: Self::LINKED_SLOT, offset_bytes: 0, len_bytes }
     }
 
     /// `len_bytes` of zeros.
     #[must_use]
     pub fn zeros(len_bytes: u32) -> Self {
-        Self {
-            slot: Self::ZEROS_SLOT,
-            offset_bytes: 0,
-            len_bytes,
-        }
+        Self { slot: Self::ZEROS_SLOT, offset_bytes: 0, len_bytes }
     }
 
     /// The part that starts `skip_bytes` in and is `len_bytes` long.
@@ -54,10 +42,6 @@ impl BufRef {
     #[must_use]
     pub fn part(self, skip_bytes: u32, len_bytes: u32) -> Self {
         assert!(skip_bytes <= self.len_bytes && len_bytes <= self.len_bytes - skip_bytes);
-        Self {
-            slot: self.slot,
-            offset_bytes: self.offset_bytes + skip_bytes,
-            len_bytes,
-        }
+        Self { slot: self.slot, offset_bytes: self.offset_bytes + skip_bytes, len_bytes }
     }
 }

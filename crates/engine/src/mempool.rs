@@ -21,20 +21,12 @@ impl<W> Mempool<W> {
     /// never gets may have such a pool.
     #[must_use]
     pub fn new(slots: u32) -> Self {
-        Self {
-            free: (0..slots).rev().collect(),
-            waiters: VecDeque::new(),
-            slots,
-        }
+        Self { free: (0..slots).rev().collect(), waiters: VecDeque::new(), slots }
     }
 
     /// A slot, unless there is none, or others have waited longer.
     pub fn get(&mut self) -> Option<u32> {
-        if self.waiters.is_empty() {
-            self.free.pop()
-        } else {
-            None
-        }
+        if self.waiters.is_empty() { self.free.pop() } else { None }
     }
 
     /// Queues what [`Mempool::get`] had no slot for.

@@ -82,11 +82,8 @@ impl Shard {
 
     /// Accepts a bio. It ends in [`Shard::take_done`], perhaps at once.
     pub fn submit_bio(&mut self, bio: Bio) {
-        let index = self.in_flight.insert(InFlight {
-            user: bio.user,
-            pending: 1,
-            status: BlkStatus::Ok,
-        });
+        let index =
+            self.in_flight.insert(InFlight { user: bio.user, pending: 1, status: BlkStatus::Ok });
         if bio.op == Op::Flush {
             self.submit_flush(index);
         } else {
@@ -100,15 +97,8 @@ impl Shard {
     fn submit_flush(&mut self, index: u32) {
         for &dev in &self.devices {
             self.in_flight.at(index).pending += 1;
-            let token = Token {
-                owner: Owner::Shard,
-                index,
-            };
-            self.sq.push(Sqe {
-                token,
-                op: SqeOp::Flush { dev },
-                linked: false,
-            });
+            let token = Token { owner: Owner::Shard, index };
+            self.sq.push(Sqe { token, op: SqeOp::Flush { dev }, linked: false });
         }
     }
 
@@ -125,9 +115,7 @@ impl Shard {
             let number = self.extents.partition_point(|extent| extent.end <= sector);
             let extent = &mut self.extents[number];
             let room = extent.end.0 - sector.0;
-            let len = room
-                .min(bio.len.0 - done.0)
-                .min(extent.target.max_io(bio.op).0);
+            let len = room.min(bio.len.0 - done.0).min(extent.target.max_io(bio.op).0);
             assert!(len > 0, "a target takes at least one sector");
             let part = Part {
                 index,
@@ -138,10 +126,7 @@ impl Shard {
                 buf: part_buf(&bio, done, len),
             };
             self.in_flight.at(index).pending += 1;
-            let mut cx = TargetCx {
-                sq: &mut self.sq,
-                ended: &mut self.ended,
-            };
+            let mut cx = TargetCx { sq: &mut self.sq, ended: &mut self.ended };
             match extent.target.map(part, &mut cx) {
                 Mapped::Submitted => {}
                 Mapped::Remapped { dev, sector } => self.submit_remapped(part, dev, sector),
@@ -153,30 +138,16 @@ impl Shard {
 
     /// A part whose target only changed where it goes.
     fn submit_remapped(&mut self, part: Part, dev: DevId, sector: Sector) {
-        let Part {
-            op, buf, len, fua, ..
-        } = part;
+        let Part { op, buf, len, fua, .. } = part;
         let op = match op {
             Op::Read => SqeOp::Read { dev, sector, buf },
-            Op::Write => SqeOp::Write {
-                dev,
-                sector,
-                buf,
-                fua,
-            },
+            Op::Write => SqeOp::Write { dev, sector, buf, fua },
             Op::Discard => SqeOp::Discard { dev, sector, len },
             Op::WriteZeroes => SqeOp::WriteZeroes { dev, sector, len },
             Op::Flush => SqeOp::Flush { dev },
         };
-        let token = Token {
-            owner: Owner::Shard,
-            index: part.index,
-        };
-        self.sq.push(Sqe {
-            token,
-            op,
-            linked: false,
-        });
+        let token = Token { owner: Owner::Shard, index: part.index };
+        self.sq.push(Sqe { token, op, linked: false });
     }
 
     /// Accepts the answer to an SQE.
@@ -184,10 +155,7 @@ impl Shard {
         match cqe.token.owner {
             Owner::Shard => self.end_part(cqe.token.index, cqe.status),
             Owner::Target(number) => {
-                let mut cx = TargetCx {
-                    sq: &mut self.sq,
-                    ended: &mut self.ended,
-                };
+                let mut cx = TargetCx { sq: &mut self.sq, ended: &mut self.ended };
                 let target = &mut self.extents[usize::from(number)].target;
                 target.on_cqe(cqe.token.index, cqe.status, &mut cx);
                 self.collect_ended();
@@ -209,10 +177,7 @@ impl Shard {
         bio.pending -= 1;
         if bio.pending == 0 {
             let bio = self.in_flight.remove(index);
-            self.done.push(Done {
-                user: bio.user,
-                status: bio.status,
-            });
+            self.done.push(Done { user: bio.user, status: bio.status });
         }
     }
 
@@ -236,10 +201,7 @@ impl Shard {
     /// answered, no write needs the front end's buffer any more.
     #[must_use]
     pub fn parked(&self) -> usize {
-        self.extents
-            .iter()
-            .map(|extent| extent.target.parked())
-            .sum()
+        self.extents.iter().map(|extent| extent.target.parked()).sum()
     }
 
     /// Whether nothing is in flight and every target has its reserve back.
@@ -263,44 +225,26 @@ fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> crate::buf::BufRef {
 
 #[cfg(test)]
 mod tests {
-    use alloc::vec;
-
     use super::*;
     use crate::buf::BufRef;
     use crate::dm::table::TargetSpec;
 
     /// Sectors 0–7 linear to device 3 at 100, 8–15 zero, 16–23 error.
     fn shard() -> Shard {
-        let linear = TargetSpec::Linear {
-            dev: DevId(3),
-            start: Sector(100),
-        };
-        let extents = [linear, TargetSpec::Zero, TargetSpec::Error]
-            .iter()
-            .zip([0, 8, 16]);
-        let extent = |(target, start): (&TargetSpec, u64)| TableExtent {
+        let linear = TargetSpec::Linear { dev: DevId(3), start: Sector(100) };
+        let extents = [linear, TargetSpec::Zero, TargetSpec::Error].into_iter().zip([0, 8, 16]);
+        let extent = |(target, start): (TargetSpec, u64)| TableExtent {
             start: Sector(start),
             len: Sector(8),
-            target: *target,
+            target,
         };
         Shard::new(&Table::new(extents.map(extent).collect()), 0, 4096)
     }
 
     fn bio(op: Op, sector: u64, len: u64) -> Bio {
         let len_bytes = u32::try_from(len * 512).unwrap();
-        let buf = BufRef {
-            slot: BufRef::FIRST_WORLD_SLOT,
-            offset_bytes: 0,
-            len_bytes,
-        };
-        Bio {
-            op,
-            fua: false,
-            sector: Sector(sector),
-            len: Sector(len),
-            buf,
-            user: 7,
-        }
+        let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes };
+        Bio { op, fua: false, sector: Sector(sector), len: Sector(len), buf, user: 7 }
     }
 
     fn run(shard: &mut Shard, bio: Bio) -> (Vec<SqeOp>, BlkStatus) {
@@ -308,10 +252,7 @@ mod tests {
         let mut sqes = Vec::new();
         shard.take_sq(&mut sqes);
         for sqe in &sqes {
-            shard.on_cqe(Cqe {
-                token: sqe.token,
-                status: BlkStatus::Ok,
-            });
+            shard.on_cqe(Cqe { token: sqe.token, status: BlkStatus::Ok });
         }
         let mut done = Vec::new();
         shard.take_done(&mut done);
@@ -323,20 +264,9 @@ mod tests {
     fn read_across_a_border_is_cut_and_ends_once() {
         let read = bio(Op::Read, 6, 4);
         let (ops, status) = run(&mut shard(), read);
-        let linear = SqeOp::Read {
-            dev: DevId(3),
-            sector: Sector(106),
-            buf: read.buf.part(0, 1024),
-        };
-        assert_eq!(
-            ops,
-            [
-                linear,
-                SqeOp::Zero {
-                    buf: read.buf.part(1024, 1024)
-                }
-            ]
-        );
+        let linear =
+            SqeOp::Read { dev: DevId(3), sector: Sector(106), buf: read.buf.part(0, 1024) };
+        assert_eq!(ops, [linear, SqeOp::Zero { buf: read.buf.part(1024, 1024) }]);
         assert_eq!(status, BlkStatus::Ok);
     }
 
@@ -357,24 +287,14 @@ mod tests {
             });
             let mut done = Vec::new();
             shard.take_done(&mut done);
-            assert_eq!(
-                done,
-                [Done {
-                    user: 7,
-                    status: BlkStatus::Invalid
-                }]
-            );
+            assert_eq!(done, [Done { user: 7, status: BlkStatus::Invalid }]);
             assert!(shard.sq.is_empty());
         }
     }
 
     #[test]
     fn flush_reaches_each_device_once() {
-        let flush = Bio {
-            len: Sector(0),
-            buf: BufRef::NONE,
-            ..bio(Op::Flush, 0, 0)
-        };
+        let flush = Bio { len: Sector(0), buf: BufRef::NONE, ..bio(Op::Flush, 0, 0) };
         assert_eq!(run(&mut shard(), flush).0, [SqeOp::Flush { dev: DevId(3) }]);
     }
 }

@@ -13,10 +13,7 @@ pub struct Slab<T> {
 
 impl<T> Default for Slab<T> {
     fn default() -> Self {
-        Self {
-            places: Vec::new(),
-            free: Vec::new(),
-        }
+        Self { places: Vec::new(), free: Vec::new() }
     }
 }
 
@@ -37,9 +34,7 @@ impl<T> Slab<T> {
     /// # Panics
     /// When the place is free: a completion came twice.
     pub fn at(&mut self, index: u32) -> &mut T {
-        self.places[index as usize]
-            .as_mut()
-            .expect("the place is taken until its completion")
+        self.places[index as usize].as_mut().expect("the place is taken until its completion")
     }
 
     /// Takes the value out and frees its place.
@@ -75,10 +70,7 @@ mod tests {
         let (first, second) = (slab.insert('a'), slab.insert('b'));
         assert_eq!(slab.remove(first), 'a');
         assert_eq!(slab.insert('c'), first);
-        assert_eq!(
-            (*slab.at(first), *slab.at(second), slab.len()),
-            ('c', 'b', 2)
-        );
+        assert_eq!((*slab.at(first), *slab.at(second), slab.len()), ('c', 'b', 2));
     }
 
     #[test]

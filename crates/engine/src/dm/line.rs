@@ -79,16 +79,10 @@ pub fn parse(text: &str) -> Result<Vec<Line>, TableError> {
         }
         let line = parse_line(text)
             .and_then(|line| follows(line, &mut end))
-            .map_err(|problem| TableError {
-                line: index + 1,
-                problem,
-            })?;
+            .map_err(|problem| TableError { line: index + 1, problem })?;
         if lines.len() == LINES_MAX {
             let problem = format!("more than {LINES_MAX} lines");
-            return Err(TableError {
-                line: index + 1,
-                problem,
-            });
+            return Err(TableError { line: index + 1, problem });
         }
         lines.push(line);
     }
@@ -107,20 +101,14 @@ fn follows(line: Line, end: &mut u64) -> Result<Line, String> {
             line.start
         ));
     }
-    let next = line
-        .start
-        .checked_add(line.len)
-        .filter(|next| *next <= u64::MAX >> 9);
+    let next = line.start.checked_add(line.len).filter(|next| *next <= u64::MAX >> 9);
     *end = next.ok_or("start and length together exceed 2^64 bytes")?;
     Ok(line)
 }
 
 fn parse_line(text: &str) -> Result<Line, String> {
     let mut words = text.split_ascii_whitespace().peekable();
-    if words
-        .peek()
-        .is_some_and(|word| word.ends_with(':') && !word.starts_with(':'))
-    {
+    if words.peek().is_some_and(|word| word.ends_with(':') && !word.starts_with(':')) {
         words.next();
     }
     let words: Vec<&str> = words.collect();
@@ -167,10 +155,7 @@ fn parse_crypt(args: &[&str], len: u64) -> Result<LineTarget, String> {
     };
     parse_options(options, &mut params)?;
     check_alignment(&params, len)?;
-    Ok(LineTarget::Crypt {
-        device: (*device).into(),
-        params,
-    })
+    Ok(LineTarget::Crypt { device: (*device).into(), params })
 }
 
 fn parse_options(options: &[&str], params: &mut CryptParams) -> Result<(), String> {
@@ -178,10 +163,7 @@ fn parse_options(options: &[&str], params: &mut CryptParams) -> Result<(), Strin
         return Ok(());
     };
     if number(count, "number of options")? != options.len() as u64 {
-        return Err(format!(
-            "it announces {count} options, but has {}",
-            options.len()
-        ));
+        return Err(format!("it announces {count} options, but has {}", options.len()));
     }
     for option in options {
         let flags = &mut params.flags;
@@ -213,9 +195,7 @@ fn parse_options(options: &[&str], params: &mut CryptParams) -> Result<(), Strin
 fn sector_size(text: &str) -> Result<u32, String> {
     match number(text, "sector_size")? {
         size @ (512 | 1024 | 2048 | 4096) => Ok(size as u32),
-        size => Err(format!(
-            "sector_size {size} is none of 512, 1024, 2048 and 4096"
-        )),
+        size => Err(format!("sector_size {size} is none of 512, 1024, 2048 and 4096")),
     }
 }
 
@@ -228,11 +208,7 @@ fn check_alignment(params: &CryptParams, len: u64) -> Result<(), String> {
             ));
         }
     }
-    if params
-        .data_offset_sectors
-        .checked_add(len)
-        .is_none_or(|end| end > u64::MAX >> 9)
-    {
+    if params.data_offset_sectors.checked_add(len).is_none_or(|end| end > u64::MAX >> 9) {
         return Err("the ciphertext would end after 2^64 bytes".into());
     }
     Ok(())
@@ -252,11 +228,7 @@ fn parse_key(text: &str) -> Result<SecretBytes, String> {
         return Err("the key is not an even number of at most 1024 hex digits".into());
     }
     let mut key = SecretBytes::zeroed(text.len() / 2);
-    for (byte, pair) in key
-        .as_mut_slice()
-        .iter_mut()
-        .zip(text.as_bytes().chunks_exact(2))
-    {
+    for (byte, pair) in key.as_mut_slice().iter_mut().zip(text.as_bytes().chunks_exact(2)) {
         let digit = |digit: u8| char::from(digit).to_digit(16);
         let (Some(high), Some(low)) = (digit(pair[0]), digit(pair[1])) else {
             return Err("the key holds something that is not a hex digit".into());
@@ -267,16 +239,12 @@ fn parse_key(text: &str) -> Result<SecretBytes, String> {
 }
 
 fn number(text: &str, what: &str) -> Result<u64, String> {
-    text.parse()
-        .map_err(|_| format!("{what} `{}` is not a number", shown(text)))
+    text.parse().map_err(|_| format!("{what} `{}` is not a number", shown(text)))
 }
 
 /// Foreign text in an error: short, and without control characters.
 fn shown(text: &str) -> String {
-    text.chars()
-        .take(32)
-        .flat_map(char::escape_default)
-        .collect()
+    text.chars().take(32).flat_map(char::escape_default).collect()
 }
 
 #[cfg(test)]

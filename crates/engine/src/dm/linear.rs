@@ -15,10 +15,7 @@ pub struct Linear {
 
 impl Target for Linear {
     fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
-        Mapped::Remapped {
-            dev: self.dev,
-            sector: self.start + part.sector,
-        }
+        Mapped::Remapped { dev: self.dev, sector: self.start + part.sector }
     }
 
     fn on_cqe(&mut self, _: u32, _: BlkStatus, _: &mut TargetCx<'_>) {

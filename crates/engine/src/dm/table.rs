@@ -89,10 +89,7 @@ impl Table {
         assert!(!extents.is_empty() && extents.len() <= super::line::LINES_MAX);
         let mut next = Sector(0);
         for extent in &extents {
-            assert!(
-                extent.start == next && extent.len.0 > 0,
-                "extents follow each other"
-            );
+            assert!(extent.start == next && extent.len.0 > 0, "extents follow each other");
             next = next + extent.len;
         }
         Self { extents }
@@ -107,9 +104,7 @@ impl Table {
     /// Length of the mapped device.
     #[must_use]
     pub fn len(&self) -> Sector {
-        self.extents
-            .last()
-            .map_or(Sector(0), |last| last.start + last.len)
+        self.extents.last().map_or(Sector(0), |last| last.start + last.len)
     }
 
     /// Never: a table has an extent.
@@ -121,20 +116,14 @@ impl Table {
     /// How many targets need bounce slots.
     #[must_use]
     pub fn bounce_users(&self) -> u32 {
-        self.extents
-            .iter()
-            .map(|extent| u32::from(extent.target.bounces()))
-            .sum()
+        self.extents.iter().map(|extent| u32::from(extent.target.bounces())).sum()
     }
 
     /// The devices below, each once.
     #[must_use]
     pub fn devices(&self) -> Vec<DevId> {
-        let mut devices: Vec<DevId> = self
-            .extents
-            .iter()
-            .filter_map(|extent| extent.target.device())
-            .collect();
+        let mut devices: Vec<DevId> =
+            self.extents.iter().filter_map(|extent| extent.target.device()).collect();
         devices.sort_unstable();
         devices.dedup();
         devices

@@ -16,15 +16,8 @@ impl Target for Zero {
         if part.op != Op::Read {
             return Mapped::Ended(BlkStatus::Ok);
         }
-        let token = Token {
-            owner: Owner::Target(self.number),
-            index: part.index,
-        };
-        cx.push(Sqe {
-            token,
-            op: SqeOp::Zero { buf: part.buf },
-            linked: false,
-        });
+        let token = Token { owner: Owner::Target(self.number), index: part.index };
+        cx.push(Sqe { token, op: SqeOp::Zero { buf: part.buf }, linked: false });
         Mapped::Submitted
     }
 

@@ -123,40 +123,20 @@ impl Crypt {
     }
 
     fn push(&self, index: u32, op: SqeOp, linked: bool, cx: &mut TargetCx<'_>) {
-        let token = Token {
-            owner: Owner::Target(self.number),
-            index,
-        };
+        let token = Token { owner: Owner::Target(self.number), index };
         cx.push(Sqe { token, op, linked });
     }
 
     fn submit_read(&mut self, part: Part, cx: &mut TargetCx<'_>) {
         let (dev, sector, buf) = (self.spec.dev, self.lower(part.sector), part.buf);
         if !self.spec.fuses_cipher {
-            let index = self.ios.insert(CryptIo {
-                part,
-                phase: Phase::Reading,
-                slot: None,
-            });
+            let index = self.ios.insert(CryptIo { part, phase: Phase::Reading, slot: None });
             self.push(index, SqeOp::Read { dev, sector, buf }, false, cx);
             return;
         }
-        let index = self.ios.insert(CryptIo {
-            part,
-            phase: Phase::Fused,
-            slot: None,
-        });
+        let index = self.ios.insert(CryptIo { part, phase: Phase::Fused, slot: None });
         let linked = BufRef::linked(buf.len_bytes);
-        self.push(
-            index,
-            SqeOp::Read {
-                dev,
-                sector,
-                buf: linked,
-            },
-            true,
-            cx,
-        );
+        self.push(index, SqeOp::Read { dev, sector, buf: linked }, true, cx);
         let decrypt = self.crypt(Direction::Decrypt, part.sector, linked, buf);
         self.push(index, decrypt, false, cx);
     }
@@ -164,25 +144,11 @@ impl Crypt {
     fn submit_write(&mut self, part: Part, cx: &mut TargetCx<'_>) {
         if self.spec.fuses_cipher {
             let (dev, sector, fua) = (self.spec.dev, self.lower(part.sector), part.fua);
-            let index = self.ios.insert(CryptIo {
-                part,
-                phase: Phase::Fused,
-                slot: None,
-            });
+            let index = self.ios.insert(CryptIo { part, phase: Phase::Fused, slot: None });
             let buf = BufRef::linked(part.buf.len_bytes);
             let encrypt = self.crypt(Direction::Encrypt, part.sector, part.buf, buf);
             self.push(index, encrypt, true, cx);
-            self.push(
-                index,
-                SqeOp::Write {
-                    dev,
-                    sector,
-                    buf,
-                    fua,
-                },
-                false,
-                cx,
-            );
+            self.push(index, SqeOp::Write { dev, sector, buf, fua }, false, cx);
             return;
         }
         match self.pool.get() {
@@ -192,26 +158,15 @@ impl Crypt {
     }
 
     fn encrypt_into(&mut self, part: Part, slot: u32, cx: &mut TargetCx<'_>) {
-        let index = self.ios.insert(CryptIo {
-            part,
-            phase: Phase::Encrypting,
-            slot: Some(slot),
-        });
+        let index = self.ios.insert(CryptIo { part, phase: Phase::Encrypting, slot: Some(slot) });
         let bounce = self.bounce(slot, part.buf.len_bytes);
         let encrypt = self.crypt(Direction::Encrypt, part.sector, part.buf, bounce);
         self.push(index, encrypt, false, cx);
     }
 
     fn bounce(&self, slot: u32, len_bytes: u32) -> BufRef {
-        assert!(
-            len_bytes <= self.slot_bytes,
-            "parts are cut to the slot size"
-        );
-        BufRef {
-            slot: self.first_slot + slot,
-            offset_bytes: 0,
-            len_bytes,
-        }
+        assert!(len_bytes <= self.slot_bytes, "parts are cut to the slot size");
+        BufRef { slot: self.first_slot + slot, offset_bytes: 0, len_bytes }
     }
 
     /// The part has been through the cipher, or through the device: what comes next.
@@ -230,17 +185,7 @@ impl Crypt {
                 let slot = slot.expect("an encrypting write holds a slot");
                 let (dev, sector, fua) = (self.spec.dev, self.lower(part.sector), part.fua);
                 let buf = self.bounce(slot, part.buf.len_bytes);
-                self.push(
-                    index,
-                    SqeOp::Write {
-                        dev,
-                        sector,
-                        buf,
-                        fua,
-                    },
-                    false,
-                    cx,
-                );
+                self.push(index, SqeOp::Write { dev, sector, buf, fua }, false, cx);
                 None
             }
             Phase::Fused | Phase::Decrypting | Phase::Writing => Some(BlkStatus::Ok),
@@ -262,10 +207,7 @@ impl Target for Crypt {
     fn map(&mut self, mut part: Part, cx: &mut TargetCx<'_>) -> Mapped {
         if part.op == Op::Discard {
             return match self.spec.allow_discards {
-                true => Mapped::Remapped {
-                    dev: self.spec.dev,
-                    sector: self.lower(part.sector),
-                },
+                true => Mapped::Remapped { dev: self.spec.dev, sector: self.lower(part.sector) },
                 false => Mapped::Ended(BlkStatus::NotSupported),
             };
         }

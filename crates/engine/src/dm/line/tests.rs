@@ -11,26 +11,12 @@ fn table_of_every_target_is_parsed() {
                 24 8 crypt aes-xts-plain64 00ff 8 /img 32 2 allow_discards sector_size:4096\n";
     let lines = parse(text).unwrap();
     assert_eq!(lines.len(), 4);
-    assert_eq!(
-        lines[0].target,
-        LineTarget::Linear {
-            device: "/dev/a".into(),
-            start: 16
-        }
-    );
-    let LineTarget::Crypt { device, params } = &lines[3].target else {
-        panic!("crypt")
-    };
+    assert_eq!(lines[0].target, LineTarget::Linear { device: "/dev/a".into(), start: 16 });
+    let LineTarget::Crypt { device, params } = &lines[3].target else { panic!("crypt") };
     assert_eq!(device, "/img");
     assert_eq!(params.key.as_slice(), [0x00, 0xff]);
-    assert_eq!(
-        (params.iv_offset_sectors, params.data_offset_sectors),
-        (8, 32)
-    );
-    assert_eq!(
-        (params.sector_size_bytes, params.len_sectors),
-        (4096, Some(8))
-    );
+    assert_eq!((params.iv_offset_sectors, params.data_offset_sectors), (8, 32));
+    assert_eq!((params.sector_size_bytes, params.len_sectors), (4096, Some(8)));
     assert!(params.flags.allow_discards && !params.iv_large_sectors);
 }
 
@@ -66,9 +52,6 @@ fn wrong_arguments_name_what_is_wrong() {
 fn bad_key_is_refused_without_being_shown() {
     for key in ["abc", "zz11", "0g", ":64:logon:cryptsetup:x"] {
         let problem = problem(&format!("0 8 crypt aes-xts-plain64 {key} 0 /a 0"));
-        assert!(
-            problem.contains("key") && !problem.contains(key),
-            "{problem}"
-        );
+        assert!(problem.contains("key") && !problem.contains(key), "{problem}");
     }
 }
