@@ -1,0 +1,135 @@
+//! What is served: one [`Export`], a named range of bytes, and what a client is told about it.
+
+use alloc::string::String;
+
+use super::reply::ReplyMode;
+use super::wire::*;
+
+/// One disk that clients may open by name.
+#[derive(Clone, Debug)]
+pub struct Export {
+    /// The name clients ask for: at most 4096 bytes, without NUL.
+    pub name: String,
+    /// Shown to people who list the exports: at most 4096 bytes, without NUL; may be empty.
+    pub description: String,
+    /// Size of the disk; a multiple of `block_min_bytes`.
+    pub size_bytes: u64,
+    /// Writes, trims and zeroes are refused with EPERM.
+    pub read_only: bool,
+    /// TRIM is advertised and reaches the world.
+    pub can_trim: bool,
+    /// WRITE_ZEROES with FAST_ZERO reaches the world. If not, the session refuses it with ENOTSUP,
+    /// which is the fast answer that a client asks for with the flag.
+    pub can_fast_zero: bool,
+    /// A flush on one connection covers the writes of all: clients may open several.
+    pub multi_conn: bool,
+    /// Hint for the client's I/O scheduler.
+    pub rotational: bool,
+    /// Requests must be multiples of this: a power of two up to 64 KiB.
+    pub block_min_bytes: u32,
+    /// Requests that are multiples of this are efficient: a power of two, at least 512.
+    pub block_preferred_bytes: u32,
+    /// Longest READ or WRITE for clients that asked for block sizes. The others may send 32 MiB,
+    /// because they cannot know better.
+    pub block_max_bytes: u32,
+}
+
+/// Why an [`Export`] cannot be served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum ExportError {
+    /// The name or the description breaks the protocol's rule for strings.
+    #[error("the {0} of an export must be at most 4096 bytes without NUL")]
+    Text(&'static str),
+    /// Block sizes that a client would have to reject.
+    #[error(
+        "block sizes of an export must be powers of two with \
+         minimum <= 64 KiB, preferred >= both 512 and the minimum, and maximum >= preferred"
+    )]
+    BlockSizes,
+    /// Clients count in signed 64-bit offsets and in blocks.
+    #[error("the size of an export must be below 2^63 bytes and a multiple of its minimum block")]
+    Size,
+}
+
+impl Export {
+    /// A writable export with the protocol's default block sizes and nothing optional.
+    pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
+        Self {
+            name: name.into(),
+            description: String::new(),
+            size_bytes,
+            read_only: false,
+            can_trim: false,
+            can_fast_zero: false,
+            multi_conn: false,
+            rotational: false,
+            block_min_bytes: 1,
+            block_preferred_bytes: 4096,
+            block_max_bytes: DEFAULT_PAYLOAD_MAX_BYTES,
+        }
+    }
+
+    /// Checks what the protocol demands of an export. [`super::Session::new`] takes only exports
+    /// that pass.
+    pub fn check(&self) -> Result<(), ExportError> {
+        let text_ok = |text: &str| text.len() <= STRING_MAX_BYTES && !text.contains('\0');
+        if !text_ok(&self.name) {
+            return Err(ExportError::Text("name"));
+        }
+        if !text_ok(&self.description) {
+            return Err(ExportError::Text("description"));
+        }
+        let (min, preferred) = (self.block_min_bytes, self.block_preferred_bytes);
+        if !min.is_power_of_two()
+            || min > 1 << 16
+            || !preferred.is_power_of_two()
+            || preferred < min.max(512)
+            || self.block_max_bytes < preferred
+        {
+            return Err(ExportError::BlockSizes);
+        }
+        if self.size_bytes > i64::MAX as u64 || !self.size_bytes.is_multiple_of(u64::from(min)) {
+            return Err(ExportError::Size);
+        }
+        Ok(())
+    }
+
+    /// Whether block sizes must be told to clients that did not ask.
+    pub(super) fn has_unusual_blocks(&self) -> bool {
+        self.block_min_bytes > 1 || self.block_max_bytes < DEFAULT_PAYLOAD_MAX_BYTES
+    }
+
+    /// The transmission flags: exactly what this export does for a client in this mode.
+    ///
+    /// `allocation` says that the client selected `base:allocation` for this export.
+    pub(super) fn transmission_flags(&self, mode: ReplyMode, allocation: bool) -> u16 {
+        let when = |condition: bool, flags: u16| if condition { flags } else { 0 };
+        FLAG_HAS_FLAGS
+            | FLAG_SEND_FLUSH
+            | FLAG_SEND_FUA
+            | FLAG_SEND_CACHE
+            | when(self.read_only, FLAG_READ_ONLY)
+            | when(self.rotational, FLAG_ROTATIONAL)
+            | when(self.multi_conn, FLAG_CAN_MULTI_CONN)
+            | when(self.can_trim && !self.read_only, FLAG_SEND_TRIM)
+            | when(!self.read_only, FLAG_SEND_WRITE_ZEROES | FLAG_SEND_FAST_ZERO)
+            | when(mode != ReplyMode::Simple, FLAG_SEND_DF)
+            | when(mode == ReplyMode::Extended && allocation, FLAG_BLOCK_STATUS_PAYLOAD)
+    }
+}
+
+/// All exports of a server, as one connection sees them.
+#[derive(Debug)]
+pub(super) struct Exports {
+    pub(super) list: alloc::sync::Arc<[Export]>,
+    pub(super) default: Option<usize>,
+}
+
+impl Exports {
+    /// Finds an export by the name a client sent. The empty name is the default export's, unless an
+    /// export is really called so.
+    pub(super) fn find(&self, name: &[u8]) -> Option<usize> {
+        let found = self.list.iter().position(|export| export.name.as_bytes() == name);
+        if name.is_empty() { found.or(self.default) } else { found }
+    }
+}

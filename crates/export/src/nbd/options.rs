@@ -1,0 +1,269 @@
+//! The answers to options, one function each. What comes next is decided by the handshake.
+
+use alloc::vec::Vec;
+
+use super::export::{Export, Exports};
+use super::handshake::Negotiated;
+use super::meta;
+use super::reply::ReplyMode;
+use super::session::{Event, Violation};
+use super::transmission::Opening;
+use super::wire::*;
+
+/// What an option leads to.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Answer {
+    /// A final reply was written; the client may send its next option.
+    Replied,
+    /// The transmission phase begins.
+    Open(Opening),
+    /// The connection ends.
+    End(Event),
+}
+
+/// Whether the data of an option means something to this server.
+pub(super) fn reads_data(option: u32) -> bool {
+    matches!(
+        option,
+        OPT_EXPORT_NAME | OPT_INFO | OPT_GO | OPT_LIST_META_CONTEXT | OPT_SET_META_CONTEXT
+    )
+}
+
+/// Answers an option for which [`reads_data`] is true.
+pub(super) fn answer_data(
+    negotiated: &mut Negotiated,
+    exports: &Exports,
+    option: u32,
+    data: &[u8],
+    out: &mut Vec<u8>,
+) -> Answer {
+    match option {
+        OPT_EXPORT_NAME => export_name(negotiated, exports, data, out),
+        OPT_INFO | OPT_GO => info_or_go(negotiated, exports, option, data, out),
+        _ => {
+            meta::list_or_set(negotiated, exports, option, data, out);
+            Answer::Replied
+        }
+    }
+}
+
+/// Answers any other option that came without data.
+pub(super) fn answer_empty(
+    negotiated: &mut Negotiated,
+    exports: &Exports,
+    option: u32,
+    out: &mut Vec<u8>,
+) -> Answer {
+    match option {
+        OPT_ABORT => return abort(out),
+        OPT_LIST => list(exports, out),
+        OPT_STRUCTURED_REPLY if negotiated.mode == ReplyMode::Extended => {
+            let text = "extended headers are in use, which include structured replies";
+            put_error(option, REP_ERR_EXT_HEADER_REQD, text, out);
+        }
+        OPT_STRUCTURED_REPLY => {
+            negotiated.mode = ReplyMode::Structured;
+            put_option_reply(option, REP_ACK, &[], out);
+        }
+        OPT_EXTENDED_HEADERS => {
+            negotiated.mode = ReplyMode::Extended;
+            put_option_reply(option, REP_ACK, &[], out);
+        }
+        _ => unsupported(option, out),
+    }
+    Answer::Replied
+}
+
+/// Answers an option whose data was thrown away: unknown, or with data where none belongs
+/// (`error` is ERR_INVALID), or with far too much of it (ERR_TOO_BIG).
+pub(super) fn answer_discarded(
+    negotiated: &mut Negotiated,
+    option: u32,
+    error: u32,
+    out: &mut Vec<u8>,
+) -> Answer {
+    match option {
+        OPT_ABORT => return abort(out),
+        OPT_LIST | OPT_STRUCTURED_REPLY | OPT_EXTENDED_HEADERS => {
+            put_error(option, error, "this option takes no data", out);
+        }
+        _ if reads_data(option) => {
+            if option == OPT_SET_META_CONTEXT {
+                negotiated.allocation = None; // also a request that fails replaces the selection
+            }
+            put_error(option, error, "option data exceeds 64 KiB", out);
+        }
+        _ => unsupported(option, out),
+    }
+    Answer::Replied
+}
+
+/// STARTTLS too: this server speaks no TLS, and the specification names this answer for it.
+fn unsupported(option: u32, out: &mut Vec<u8>) {
+    let text = match option {
+        OPT_STARTTLS => "this server does not offer TLS",
+        _ => "option is not supported",
+    };
+    put_error(option, REP_ERR_UNSUP, text, out);
+}
+
+fn abort(out: &mut Vec<u8>) -> Answer {
+    put_option_reply(OPT_ABORT, REP_ACK, &[], out);
+    Answer::End(Event::Closed)
+}
+
+fn list(exports: &Exports, out: &mut Vec<u8>) {
+    for export in exports.list.iter() {
+        let name_len = (export.name.len() as u32).to_be_bytes();
+        let parts = [&name_len[..], export.name.as_bytes(), export.description.as_bytes()];
+        put_option_reply(OPT_LIST, REP_SERVER, &parts, out);
+    }
+    put_option_reply(OPT_LIST, REP_ACK, &[], out);
+}
+
+fn export_name(
+    negotiated: &Negotiated,
+    exports: &Exports,
+    name: &[u8],
+    out: &mut Vec<u8>,
+) -> Answer {
+    if negotiated.mode == ReplyMode::Extended {
+        return Answer::End(Event::Broken(Violation::ExportNameAfterExtended));
+    }
+    let Some(index) = exports.find(name) else {
+        return Answer::End(Event::Broken(Violation::UnknownExport));
+    };
+    let opening = opening(negotiated, index, false);
+    let export = &exports.list[index];
+    out.put64(export.size_bytes);
+    out.put16(export.transmission_flags(opening.mode, opening.allocation));
+    if !negotiated.no_zeroes {
+        out.extend_from_slice(&[0; 124]);
+    }
+    Answer::Open(opening)
+}
+
+fn info_or_go(
+    negotiated: &Negotiated,
+    exports: &Exports,
+    option: u32,
+    data: &[u8],
+    out: &mut Vec<u8>,
+) -> Answer {
+    let Some((name, wanted)) = parse_info(data) else {
+        put_error(option, REP_ERR_INVALID, "name or information requests are malformed", out);
+        return Answer::Replied;
+    };
+    let Some(index) = exports.find(name) else {
+        put_error(option, REP_ERR_UNKNOWN, "no export of this name", out);
+        return Answer::Replied;
+    };
+    let opening = opening(negotiated, index, wanted.block_size);
+    put_infos(option, &exports.list[index], &opening, &wanted, out);
+    put_option_reply(option, REP_ACK, &[], out);
+    if option == OPT_GO { Answer::Open(opening) } else { Answer::Replied }
+}
+
+fn opening(negotiated: &Negotiated, export: usize, sizes_known: bool) -> Opening {
+    Opening {
+        export,
+        mode: negotiated.mode,
+        allocation: negotiated.allocation == Some(export),
+        sizes_known,
+    }
+}
+
+/// The information requests that this server knows; the others must be ignored.
+#[derive(Default)]
+struct Wanted {
+    name: bool,
+    description: bool,
+    block_size: bool,
+}
+
+fn parse_info(data: &[u8]) -> Option<(&[u8], Wanted)> {
+    let mut data = Cursor(data);
+    let name = data.string()?;
+    let count = data.u16()?;
+    let mut wanted = Wanted::default();
+    for _ in 0..count {
+        match data.u16()? {
+            INFO_NAME => wanted.name = true,
+            INFO_DESCRIPTION => wanted.description = true,
+            INFO_BLOCK_SIZE => wanted.block_size = true,
+            _ => {}
+        }
+    }
+    data.0.is_empty().then_some((name, wanted))
+}
+
+fn put_infos(option: u32, export: &Export, opening: &Opening, wanted: &Wanted, out: &mut Vec<u8>) {
+    let mut put = |kind: u16, parts: [&[u8]; 3]| {
+        let kind = kind.to_be_bytes();
+        put_option_reply(option, REP_INFO, &[&kind, parts[0], parts[1], parts[2]], out);
+    };
+    let flags = export.transmission_flags(opening.mode, opening.allocation);
+    put(INFO_EXPORT, [&export.size_bytes.to_be_bytes(), &flags.to_be_bytes(), &[]]);
+    if wanted.name {
+        put(INFO_NAME, [export.name.as_bytes(), &[], &[]]);
+    }
+    if wanted.description && !export.description.is_empty() {
+        put(INFO_DESCRIPTION, [export.description.as_bytes(), &[], &[]]);
+    }
+    if wanted.block_size || export.has_unusual_blocks() {
+        put(
+            INFO_BLOCK_SIZE,
+            [
+                &export.block_min_bytes.to_be_bytes(),
+                &export.block_preferred_bytes.to_be_bytes(),
+                &export.block_max_bytes.to_be_bytes(),
+            ],
+        );
+    }
+}
+
+/// One reply to an option; its data comes in parts.
+pub(super) fn put_option_reply(option: u32, kind: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
+    let len_bytes: usize = parts.iter().map(|part| part.len()).sum();
+    out.put64(OPTION_REPLY_MAGIC);
+    out.put32(option);
+    out.put32(kind);
+    out.put32(u32::try_from(len_bytes).expect("a few strings of at most 4096 bytes"));
+    for part in parts {
+        out.extend_from_slice(part);
+    }
+}
+
+/// A final reply that is an error, with a message for people.
+pub(super) fn put_error(option: u32, error: u32, text: &str, out: &mut Vec<u8>) {
+    put_option_reply(option, error, &[text.as_bytes()], out);
+}
+
+/// Reads option data from front to back. Nothing is returned, and nothing is read, beyond its end.
+pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
+
+impl<'a> Cursor<'a> {
+    pub(super) fn u16(&mut self) -> Option<u16> {
+        let (value, rest) = self.0.split_first_chunk::<2>()?;
+        self.0 = rest;
+        Some(u16::from_be_bytes(*value))
+    }
+
+    pub(super) fn u32(&mut self) -> Option<u32> {
+        let (value, rest) = self.0.split_first_chunk::<4>()?;
+        self.0 = rest;
+        Some(u32::from_be_bytes(*value))
+    }
+
+    /// A length and that many bytes, which must be a string as the protocol defines it. UTF-8 is
+    /// not checked: a name that is not UTF-8 is simply nobody's name.
+    pub(super) fn string(&mut self) -> Option<&'a [u8]> {
+        let len_bytes = usize::try_from(self.u32()?).ok()?;
+        if len_bytes > STRING_MAX_BYTES {
+            return None;
+        }
+        let (text, rest) = self.0.split_at_checked(len_bytes)?;
+        self.0 = rest;
+        (!text.contains(&0)).then_some(text)
+    }
+}

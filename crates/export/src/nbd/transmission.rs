@@ -1,0 +1,434 @@
+//! The transmission phase: request headers and the payload of writes.
+//!
+//! ```text
+//!   state      input                                         answer            next
+//!   Header     complete header, request is fine              Request           Header
+//!   Header     ... a WRITE                                   Request           Payload
+//!   Header     ... refused, or nothing to do (length 0)      reply, Continue   Header
+//!   Header     ... refused, and payload follows              Continue          Discard
+//!   Header     DISC                                          Closed            Ended
+//!   Header     wrong magic, payload beyond all bounds,
+//!              extended WRITE that does not announce payload Broken            Ended
+//!   Payload    a piece, more to come                         Payload           Payload
+//!   Payload    the last piece                                Payload(last)     Header
+//!   Discard    bytes, more to come                           Continue          Discard
+//!   Discard    the last bytes                                reply, Continue   Header
+//!   Ended      anything                                      the same again    Ended
+//! ```
+//!
+//! Anything less than a header, a piece or (BLOCK_STATUS with a payload) 44 bytes is NeedMore, and
+//! stays with the caller. Payload is never copied and never collected; a length from the wire is
+//! only ever counted down.
+
+use alloc::vec::Vec;
+
+use super::export::Export;
+use super::reply::{Answered, ReplyMode};
+use super::request::{Command, Errno, Request};
+use super::session::{Event, Piece, Step, Violation};
+use super::status::ALLOCATION_ID;
+use super::wire::*;
+
+const COMPACT_HEADER_BYTES: usize = 28;
+const EXTENDED_HEADER_BYTES: usize = 32;
+/// BLOCK_STATUS with a payload: effect length and one context id, as we have one context.
+const STATUS_PAYLOAD_BYTES: usize = 12;
+
+/// A refused payload is read and thrown away up to this size, or up to the export's limit if that
+/// is larger. Beyond, the client is dropped: it would waste a line's time to no end.
+const DISCARD_MAX_BYTES: u64 = 64 << 20;
+
+/// A chunk of data has 32 bits for its length, of which 8 bytes go to the offset.
+const READ_MAX_BYTES: u64 = u32::MAX as u64 - 8;
+
+/// The flags that are documented for each command; FUA is valid everywhere.
+const COMMAND_FLAGS: [u16; 8] = [
+    CMD_FLAG_FUA | CMD_FLAG_DF,
+    CMD_FLAG_FUA | CMD_FLAG_PAYLOAD_LEN,
+    CMD_FLAG_FUA,
+    CMD_FLAG_FUA,
+    CMD_FLAG_FUA,
+    CMD_FLAG_FUA,
+    CMD_FLAG_FUA | CMD_FLAG_NO_HOLE | CMD_FLAG_FAST_ZERO,
+    CMD_FLAG_FUA | CMD_FLAG_REQ_ONE | CMD_FLAG_PAYLOAD_LEN,
+];
+
+/// What the handshake agreed on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Opening {
+    pub(super) export: usize,
+    pub(super) mode: ReplyMode,
+    /// `base:allocation` was selected for this export.
+    pub(super) allocation: bool,
+    /// The client asked for block sizes, so it will keep to them.
+    pub(super) sizes_known: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Transmission {
+    state: State,
+    pub(super) opening: Opening,
+    size_bytes: u64,
+    /// `block_min_bytes - 1`.
+    unaligned_mask: u64,
+    /// Longest READ and WRITE that is served.
+    payload_max_bytes: u64,
+    /// Longest payload that is read at all.
+    discard_max_bytes: u64,
+    /// Flags that exist in this mode.
+    known_flags: u16,
+    read_only: bool,
+    can_trim: bool,
+    can_fast_zero: bool,
+    /// Limit of the variable part of chunks.
+    pub(super) chunk_max_bytes: u32,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum State {
+    Header,
+    Payload { offset_bytes: u64, left_bytes: u64 },
+    Discard { left_bytes: u64, to: Answered, refusal: Refusal },
+    Ended(Event),
+}
+
+/// A request header as it came.
+#[derive(Clone, Copy)]
+struct Header {
+    flags: u16,
+    command: u16,
+    cookie: u64,
+    offset_bytes: u64,
+    len_bytes: u64,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Refusal {
+    errno: Errno,
+    text: &'static str,
+}
+
+const fn refuse(errno: Errno, text: &'static str) -> Refusal {
+    Refusal { errno, text }
+}
+
+impl Transmission {
+    pub(super) fn new(export: &Export, opening: Opening) -> Self {
+        let advertised = u64::from(export.block_max_bytes);
+        let payload_max_bytes = match opening.sizes_known {
+            true => advertised,
+            false => advertised.max(u64::from(DEFAULT_PAYLOAD_MAX_BYTES)),
+        };
+        let mut known_flags = !0;
+        if opening.mode == ReplyMode::Simple {
+            known_flags &= !CMD_FLAG_DF;
+        }
+        if opening.mode != ReplyMode::Extended {
+            known_flags &= !CMD_FLAG_PAYLOAD_LEN;
+        }
+        Self {
+            state: State::Header,
+            opening,
+            size_bytes: export.size_bytes,
+            unaligned_mask: u64::from(export.block_min_bytes) - 1,
+            payload_max_bytes,
+            discard_max_bytes: payload_max_bytes.max(DISCARD_MAX_BYTES),
+            known_flags,
+            read_only: export.read_only,
+            can_trim: export.can_trim,
+            can_fast_zero: export.can_fast_zero,
+            chunk_max_bytes: export.block_max_bytes,
+        }
+    }
+
+    #[inline]
+    pub(super) fn on_bytes(&mut self, bytes: &[u8], piece: Piece, out: &mut Vec<u8>) -> Step {
+        match self.state {
+            State::Header => self.on_header(bytes, out),
+            State::Payload { offset_bytes, left_bytes } => {
+                self.on_payload(bytes, piece, offset_bytes, left_bytes)
+            }
+            State::Discard { left_bytes, to, refusal } => {
+                let taken = left_bytes.min(bytes.len() as u64);
+                if taken == 0 {
+                    return Step::NEED_MORE;
+                }
+                self.discard(left_bytes - taken, to, refusal, out);
+                Step { consumed: taken as usize, event: Event::Continue }
+            }
+            State::Ended(event) => Step { consumed: 0, event },
+        }
+    }
+
+    #[inline]
+    fn on_header(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
+        let extended = self.opening.mode == ReplyMode::Extended;
+        let parsed = if extended { Header::extended(bytes) } else { Header::compact(bytes) };
+        let header = match parsed {
+            Ok(Some(header)) => header,
+            Ok(None) => return Step::NEED_MORE,
+            Err(magic) => return self.end(0, Event::Broken(Violation::RequestMagic(magic))),
+        };
+        let consumed = if extended { EXTENDED_HEADER_BYTES } else { COMPACT_HEADER_BYTES };
+        if header.command == CMD_DISC {
+            return self.end(consumed, Event::Closed);
+        }
+        let has_payload = match extended {
+            true => header.flags & CMD_FLAG_PAYLOAD_LEN != 0,
+            false => header.command == CMD_WRITE,
+        };
+        if has_payload {
+            return self.on_header_with_payload(&header, bytes, consumed, out);
+        }
+        if header.command == CMD_WRITE {
+            return self.end(consumed, Event::Broken(Violation::WriteWithoutPayload));
+        }
+        let event = match self.admit(&header) {
+            Ok(request) if request.len_bytes > 0 || request.command == Command::Flush => {
+                Event::Request(request)
+            }
+            Ok(request) => {
+                self.opening.mode.put_reply(Answered::from(&request), None, out);
+                Event::Continue
+            }
+            Err(refusal) => {
+                self.opening.mode.put_error(header.answered(), refusal.errno, refusal.text, out);
+                Event::Continue
+            }
+        };
+        Step { consumed, event }
+    }
+
+    /// A WRITE, a BLOCK_STATUS with a filter, or a payload that its command does not want.
+    #[inline]
+    fn on_header_with_payload(
+        &mut self,
+        header: &Header,
+        bytes: &[u8],
+        consumed: usize,
+        out: &mut Vec<u8>,
+    ) -> Step {
+        let Header { len_bytes, offset_bytes, .. } = *header;
+        if len_bytes > self.discard_max_bytes {
+            return self.end(consumed, Event::Broken(Violation::PayloadTooLong(len_bytes)));
+        }
+        if header.command == CMD_BLOCK_STATUS
+            && self.opening.allocation
+            && len_bytes == STATUS_PAYLOAD_BYTES as u64
+        {
+            return self.on_status_payload(header, &bytes[consumed..], out);
+        }
+        let refusal = match self.admit(header) {
+            Ok(request) if request.command == Command::Write && len_bytes > 0 => {
+                self.state = State::Payload { offset_bytes, left_bytes: len_bytes };
+                return Step { consumed, event: Event::Request(request) };
+            }
+            Ok(request) if request.command == Command::Write => {
+                self.opening.mode.put_reply(Answered::from(&request), None, out);
+                return Step { consumed, event: Event::Continue };
+            }
+            Ok(_) => refuse(Errno::Inval, "payload does not list the negotiated contexts"),
+            Err(refusal) => refusal,
+        };
+        self.discard(len_bytes, header.answered(), refusal, out);
+        Step { consumed, event: Event::Continue }
+    }
+
+    /// BLOCK_STATUS whose payload replaces the length and selects among the contexts.
+    fn on_status_payload(&mut self, header: &Header, payload: &[u8], out: &mut Vec<u8>) -> Step {
+        let Some(payload) = payload.first_chunk::<STATUS_PAYLOAD_BYTES>() else {
+            return Step::NEED_MORE;
+        };
+        let consumed = EXTENDED_HEADER_BYTES + STATUS_PAYLOAD_BYTES;
+        let filtered = Header { len_bytes: be64(payload, 0), ..*header };
+        let admitted = match be32(payload, 8) {
+            ALLOCATION_ID => self.admit(&filtered),
+            _ => Err(refuse(Errno::Inval, "unknown metadata context id")),
+        };
+        let event = match admitted {
+            Ok(request) => Event::Request(request),
+            Err(refusal) => {
+                self.opening.mode.put_error(header.answered(), refusal.errno, refusal.text, out);
+                Event::Continue
+            }
+        };
+        Step { consumed, event }
+    }
+
+    /// Cuts the next piece: as much as is there, ending on a multiple of the alignment unless it is
+    /// the end of the request.
+    #[inline]
+    fn on_payload(&mut self, bytes: &[u8], piece: Piece, offset_bytes: u64, left: u64) -> Step {
+        let here = bytes.len().min(piece.max_bytes) as u64;
+        let last = here >= left;
+        let mut len_bytes = here.min(left);
+        if !last {
+            // Relative to the alignment before the piece: the export's end may be near u64::MAX.
+            let over = offset_bytes.wrapping_add(len_bytes) & (piece.align_bytes as u64 - 1);
+            if len_bytes <= over {
+                return Step::NEED_MORE;
+            }
+            len_bytes -= over;
+        }
+        self.state = match last {
+            true => State::Header,
+            false => State::Payload {
+                offset_bytes: offset_bytes + len_bytes,
+                left_bytes: left - len_bytes,
+            },
+        };
+        let consumed = len_bytes as usize;
+        Step { consumed, event: Event::Payload { offset_bytes, len_bytes: consumed, last } }
+    }
+
+    /// Goes on with throwing away a payload, or replies once it has passed.
+    fn discard(&mut self, left_bytes: u64, to: Answered, refusal: Refusal, out: &mut Vec<u8>) {
+        if left_bytes > 0 {
+            self.state = State::Discard { left_bytes, to, refusal };
+        } else {
+            self.state = State::Header;
+            self.opening.mode.put_error(to, refusal.errno, refusal.text, out);
+        }
+    }
+
+    fn end(&mut self, consumed: usize, event: Event) -> Step {
+        self.state = State::Ended(event);
+        Step { consumed, event }
+    }
+
+    /// Everything that is checked before a world sees a request.
+    #[inline]
+    fn admit(&self, header: &Header) -> Result<Request, Refusal> {
+        let command = match header.command {
+            CMD_READ => Command::Read,
+            CMD_WRITE => Command::Write,
+            CMD_FLUSH => Command::Flush,
+            CMD_TRIM => Command::Trim,
+            CMD_CACHE => Command::Cache,
+            CMD_WRITE_ZEROES => Command::WriteZeroes,
+            CMD_BLOCK_STATUS => Command::BlockStatus,
+            _ => return Err(refuse(Errno::Inval, "unknown command")),
+        };
+        let flags = header.flags;
+        let allowed = COMMAND_FLAGS[usize::from(header.command)] & self.known_flags;
+        if flags & !allowed != 0 {
+            return Err(refuse(Errno::Inval, "flag is not valid for this command"));
+        }
+        let Header { cookie, offset_bytes, len_bytes, .. } = *header;
+        if matches!(command, Command::Write | Command::Trim | Command::WriteZeroes)
+            && self.read_only
+        {
+            return Err(refuse(Errno::Perm, "export is read-only"));
+        }
+        if offset_bytes > self.size_bytes || len_bytes > self.size_bytes - offset_bytes {
+            return Err(out_of_range(command));
+        }
+        if (offset_bytes | len_bytes) & self.unaligned_mask != 0 {
+            return Err(refuse(Errno::Inval, "range is not a multiple of the minimum block size"));
+        }
+        self.admit_command(command, header)?;
+        Ok(Request {
+            cookie,
+            command,
+            offset_bytes,
+            len_bytes,
+            fua: flags & CMD_FLAG_FUA != 0,
+            no_hole: flags & CMD_FLAG_NO_HOLE != 0,
+            fast_zero: flags & CMD_FLAG_FAST_ZERO != 0,
+            dont_fragment: flags & CMD_FLAG_DF != 0,
+            req_one: flags & CMD_FLAG_REQ_ONE != 0,
+        })
+    }
+
+    /// The checks that only some commands need.
+    #[inline]
+    fn admit_command(&self, command: Command, header: &Header) -> Result<(), Refusal> {
+        let Header { flags, offset_bytes, len_bytes, .. } = *header;
+        match command {
+            Command::Read if len_bytes > self.payload_max_bytes.min(READ_MAX_BYTES) => {
+                // EOVERFLOW is documented for replies in chunks only.
+                let errno = match self.opening.mode {
+                    ReplyMode::Simple => Errno::Inval,
+                    _ => Errno::Overflow,
+                };
+                Err(refuse(errno, "read is longer than the maximum payload"))
+            }
+            Command::Write if len_bytes > self.payload_max_bytes => {
+                Err(refuse(Errno::Inval, "write is longer than the maximum payload"))
+            }
+            Command::Flush if offset_bytes | len_bytes != 0 => {
+                Err(refuse(Errno::Inval, "flush takes no range"))
+            }
+            Command::Trim if !self.can_trim => {
+                Err(refuse(Errno::Inval, "trim is not offered by this export"))
+            }
+            Command::WriteZeroes if flags & CMD_FLAG_FAST_ZERO != 0 && !self.can_fast_zero => {
+                Err(refuse(Errno::NotSup, "zeroes are not faster than a write here"))
+            }
+            Command::BlockStatus if !self.opening.allocation => {
+                Err(refuse(Errno::Inval, "no metadata context was negotiated for this export"))
+            }
+            Command::BlockStatus if len_bytes == 0 => {
+                Err(refuse(Errno::Inval, "block status of an empty range"))
+            }
+            _ => Ok(()),
+        }
+    }
+}
+
+/// A range that ends past the export, by command.
+#[cold]
+fn out_of_range(command: Command) -> Refusal {
+    let errno = match command {
+        Command::Write | Command::WriteZeroes => Errno::NoSpc,
+        _ => Errno::Inval,
+    };
+    refuse(errno, "range reaches past the end of the export")
+}
+
+impl Header {
+    /// Nothing if bytes are missing; the magic number as error if it is wrong, as soon as it is
+    /// there.
+    #[inline]
+    fn compact(bytes: &[u8]) -> Result<Option<Self>, u32> {
+        let Some(header) = bytes.first_chunk::<COMPACT_HEADER_BYTES>() else {
+            return check_magic(bytes, REQUEST_MAGIC).map(|()| None);
+        };
+        check_magic(header, REQUEST_MAGIC)?;
+        Ok(Some(Self {
+            flags: be16(header, 4),
+            command: be16(header, 6),
+            cookie: be64(header, 8),
+            offset_bytes: be64(header, 16),
+            len_bytes: u64::from(be32(header, 24)),
+        }))
+    }
+
+    /// See [`Self::compact`].
+    #[inline]
+    fn extended(bytes: &[u8]) -> Result<Option<Self>, u32> {
+        let Some(header) = bytes.first_chunk::<EXTENDED_HEADER_BYTES>() else {
+            return check_magic(bytes, EXTENDED_REQUEST_MAGIC).map(|()| None);
+        };
+        check_magic(header, EXTENDED_REQUEST_MAGIC)?;
+        Ok(Some(Self {
+            flags: be16(header, 4),
+            command: be16(header, 6),
+            cookie: be64(header, 8),
+            offset_bytes: be64(header, 16),
+            len_bytes: be64(header, 24),
+        }))
+    }
+
+    fn answered(&self) -> Answered {
+        Answered { cookie: self.cookie, offset_bytes: self.offset_bytes }
+    }
+}
+
+#[inline]
+fn check_magic(bytes: &[u8], expected: u32) -> Result<(), u32> {
+    match bytes.first_chunk::<4>() {
+        Some(magic) if be32(magic, 0) != expected => Err(be32(magic, 0)),
+        _ => Ok(()),
+    }
+}
