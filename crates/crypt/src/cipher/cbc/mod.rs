@@ -1,0 +1,21 @@
+//! AES-CBC (NIST SP 800-38A) over whole sectors, each a chain of its own.
+//!
+//! Decryption is parallel within a sector. Encryption is not: every block waits for the one
+//! before, for the whole latency of AES. So encryption runs the chains of several sectors side by
+//! side, which a call over one sector cannot do.
+
+#[cfg(target_arch = "x86_64")]
+mod aesni;
+mod portable;
+
+use super::Tier;
+use super::job::Kernels;
+
+/// The kernels of a tier and key length.
+pub(super) fn kernels(tier: Tier, aes_key_len_bytes: usize) -> Kernels {
+    match tier {
+        #[cfg(target_arch = "x86_64")]
+        Tier::Vaes512 | Tier::Vaes256 | Tier::AesNi => aesni::kernels(aes_key_len_bytes),
+        _ => Kernels { encrypt: portable::encrypt, decrypt: portable::decrypt },
+    }
+}

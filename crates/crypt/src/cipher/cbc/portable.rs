@@ -1,0 +1,88 @@
+//! CBC on the `aes` crate, for CPUs without AES-NI and other architectures.
+
+use aes::Block;
+
+use crate::cipher::job::Job;
+use crate::cipher::portable::{BATCH_BLOCKS, IV_BATCH, PortableKeys, load, store, xor};
+use crate::cipher::schedule::Schedule;
+
+/// Chains that run side by side: as many as the `aes` crate wants blocks.
+const CHAINS: usize = IV_BATCH;
+
+/// Encrypts a job.
+///
+/// # Safety
+///
+/// As [`crate::cipher::job::Kernel`].
+pub(super) unsafe fn encrypt(schedule: *const Schedule, job: &Job) {
+    // SAFETY: the caller vouches for the schedule, and this kernel gets one of its own tier.
+    let keys = unsafe { (*schedule).portable.as_ref() }.expect("made for the portable tier");
+    let mut chains = [Block::default(); CHAINS];
+    let mut data = [Block::default(); CHAINS];
+    for first in (0..job.sectors).step_by(CHAINS) {
+        let sectors = CHAINS.min(job.sectors - first);
+        let (chains, data) = (&mut chains[..sectors], &mut data[..sectors]);
+        ivs(keys, job, first, chains);
+        for in_sector in (0..job.sector_bytes).step_by(size_of::<Block>()) {
+            let offset = |index: usize| (first + index) * job.sector_bytes + in_sector;
+            for (index, block) in data.iter_mut().enumerate() {
+                // SAFETY: the block lies within the job, for whose memory the caller vouches.
+                unsafe { load(std::slice::from_mut(block), job.src.add(offset(index))) }
+            }
+            xor(chains, data);
+            keys.data.encrypt(chains);
+            for (index, block) in chains.iter().enumerate() {
+                // SAFETY: as above.
+                unsafe { store(std::slice::from_ref(block), job.dst.add(offset(index))) }
+            }
+        }
+    }
+}
+
+/// Decrypts a job.
+///
+/// # Safety
+///
+/// As [`crate::cipher::job::Kernel`].
+pub(super) unsafe fn decrypt(schedule: *const Schedule, job: &Job) {
+    // SAFETY: the caller vouches for the schedule, and this kernel gets one of its own tier.
+    let keys = unsafe { (*schedule).portable.as_ref() }.expect("made for the portable tier");
+    let sector_blocks = job.sector_bytes / size_of::<Block>();
+    let batch_sectors = BATCH_BLOCKS / sector_blocks;
+    let mut iv_batch = [Block::default(); IV_BATCH];
+    // Ciphertext is kept beside the plaintext that is made of it: in place, it would be gone.
+    let mut previous = [Block::default(); BATCH_BLOCKS];
+    let mut data = [Block::default(); BATCH_BLOCKS];
+    for first in (0..job.sectors).step_by(batch_sectors) {
+        let iv_index = first % IV_BATCH;
+        if iv_index == 0 {
+            ivs(keys, job, first, &mut iv_batch[..IV_BATCH.min(job.sectors - first)]);
+        }
+        let sectors = batch_sectors.min(job.sectors - first);
+        let blocks = sectors * sector_blocks;
+        let (previous, data) = (&mut previous[..blocks], &mut data[..blocks]);
+        let offset = first * job.sector_bytes;
+        // SAFETY: the batch lies within the job, for whose memory the caller vouches.
+        unsafe { load(data, job.src.add(offset)) }
+        for sector in 0..sectors {
+            let start = sector * sector_blocks;
+            previous[start] = iv_batch[iv_index + sector];
+            previous[start + 1..start + sector_blocks]
+                .copy_from_slice(&data[start..start + sector_blocks - 1]);
+        }
+        keys.data.decrypt(data);
+        xor(data, previous);
+        // SAFETY: as above.
+        unsafe { store(data, job.dst.add(offset)) }
+    }
+}
+
+/// The IVs of the sectors from `first` on.
+fn ivs(keys: &PortableKeys, job: &Job, first: usize, ivs: &mut [Block]) {
+    for (index, block) in ivs.iter_mut().enumerate() {
+        *block = job.iv.block(first + index).into();
+    }
+    if let Some(key) = &keys.iv {
+        key.encrypt(ivs);
+    }
+}

@@ -1,0 +1,65 @@
+//! One call, as a kernel sees it.
+
+use super::iv::IvCounter;
+use super::schedule::Schedule;
+
+/// What the caller knows about its memory and the cipher cannot.
+///
+/// Both hints change only the time a call takes, never the bytes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Hints {
+    /// The source is cold (a file's pages): fetch it ahead of its use. Costs little when wrong.
+    pub prefetch_source: bool,
+    /// The destination is cold and will not be read soon (a file's pages): write it around the
+    /// cache. Costs much when wrong. Without effect where the destination is not aligned to the
+    /// tier's registers, or the tier has no such stores.
+    pub stream_dest: bool,
+}
+
+/// How far ahead of its use the source is fetched: measured best between 1 and 4 KiB, flat there.
+pub(super) const PREFETCH_BYTES: usize = 2048;
+
+/// The memory of one call and the IVs of its sectors.
+pub(super) struct Job {
+    pub(super) src: *const u8,
+    pub(super) dst: *mut u8,
+    /// Encryption sector size, a multiple of 512.
+    pub(super) sector_bytes: usize,
+    /// How many of them.
+    pub(super) sectors: usize,
+    pub(super) iv: IvCounter,
+    pub(super) hints: Hints,
+}
+
+impl Job {
+    /// Distance of the prefetch: zero fetches what is read anyway, which spares a branch.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(super) fn prefetch_bytes(&self) -> usize {
+        if self.hints.prefetch_source { PREFETCH_BYTES } else { 0 }
+    }
+
+    /// Whether to write around the cache with registers of `register_bytes`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(super) fn streams(&self, register_bytes: usize) -> bool {
+        self.hints.stream_dest && self.dst.addr().is_multiple_of(register_bytes)
+    }
+}
+
+/// A kernel: runs one job with one schedule.
+///
+/// # Safety (of every kernel)
+///
+/// The schedule was made for the kernel's tier and key length, the CPU has the tier's
+/// instructions, `src` and `dst` are valid for `sectors * sector_bytes` and are equal or disjoint.
+/// The schedule comes by pointer, not by reference, so that the compiler may not assume its bytes
+/// constant over stores to `dst` and keep round keys on the stack, where nothing would wipe them.
+pub(super) type Kernel = unsafe fn(*const Schedule, &Job);
+
+/// The two directions.
+#[derive(Clone, Copy)]
+pub(super) struct Kernels {
+    pub(super) encrypt: Kernel,
+    pub(super) decrypt: Kernel,
+}

@@ -1,0 +1,114 @@
+//! Round keys: the only form in which a cipher keeps its volume key.
+//!
+//! They lie in one allocation on pages of its own, which the protector of [`crate::secret`] may
+//! lock, and which is wiped when the cipher goes. The first round keys *are* the volume key, so
+//! the stack that key expansion used is wiped as well.
+
+use aes::cipher::consts::U32;
+use sha2::{Digest, Sha256};
+use zeroize::Zeroize;
+
+use super::portable::PortableKeys;
+use super::spec::{IvMode, Mode};
+use super::{CipherSpec, Tier};
+use crate::secret;
+
+/// Round keys of AES-256; shorter keys use fewer.
+pub(super) const ROUND_KEYS_MAX: usize = 15;
+
+/// One AES key, expanded, each round key as it lies in memory.
+#[repr(C, align(64))]
+pub(super) struct RoundKeys(pub(super) [[u8; 16]; ROUND_KEYS_MAX]);
+
+/// Everything that a kernel needs of a key. Aligned to a page, so that it shares none.
+#[repr(C, align(4096))]
+pub(super) struct Schedule {
+    /// For the data, encrypting.
+    pub(super) encrypt: RoundKeys,
+    /// For the data, decrypting: reversed, through the inverse of `MixColumns`.
+    pub(super) decrypt: RoundKeys,
+    /// For the IV: the second half of an XTS key, or the hash of an ESSIV one.
+    pub(super) iv: RoundKeys,
+    /// Rounds of `iv`; zero where the IV is not encrypted.
+    pub(super) iv_rounds: usize,
+    /// The same keys as the portable tier keeps them, and only on that tier.
+    pub(super) portable: Option<PortableKeys>,
+}
+
+impl Schedule {
+    /// Expands the key of a cipher whose AES keys are `aes_key_len_bytes` long.
+    pub(super) fn new(
+        spec: &CipherSpec,
+        key: &[u8],
+        aes_key_len_bytes: usize,
+        tier: Tier,
+    ) -> Box<Self> {
+        let empty = || RoundKeys([[0; 16]; ROUND_KEYS_MAX]);
+        let mut schedule = Box::new(Self {
+            encrypt: empty(),
+            decrypt: empty(),
+            iv: empty(),
+            iv_rounds: 0,
+            portable: None,
+        });
+        secret::protect(schedule.memory());
+        schedule.expand(spec, key, aes_key_len_bytes, tier);
+        wipe_stack();
+        schedule
+    }
+
+    #[inline(never)]
+    fn expand(&mut self, spec: &CipherSpec, key: &[u8], aes_key_len_bytes: usize, tier: Tier) {
+        let (data_key, rest) = key.split_at(aes_key_len_bytes);
+        let mut hash: aes::cipher::Array<u8, U32> = Default::default();
+        let iv_key = match (spec.mode, spec.iv) {
+            (Mode::Xts, _) => rest,
+            (Mode::Cbc, IvMode::EssivSha256) => {
+                Sha256::new_with_prefix(key).finalize_into(&mut hash);
+                &hash[..]
+            }
+            (Mode::Cbc, IvMode::Plain | IvMode::Plain64) => &[],
+        };
+        self.iv_rounds = if iv_key.is_empty() { 0 } else { rounds(iv_key.len()) };
+        match tier {
+            Tier::Portable => self.portable = Some(PortableKeys::new(data_key, iv_key)),
+            #[cfg(target_arch = "x86_64")]
+            Tier::Vaes512 | Tier::Vaes256 | Tier::AesNi => {
+                // SAFETY: every one of these tiers has AES-NI, and the caller has checked it.
+                unsafe { super::aesni::expand(self, data_key, iv_key) }
+            }
+            #[cfg(not(target_arch = "x86_64"))]
+            Tier::Vaes512 | Tier::Vaes256 | Tier::AesNi => unreachable!("an x86 tier"),
+        }
+        hash.zeroize();
+    }
+
+    /// The memory to protect.
+    fn memory(&self) -> &[u8] {
+        let start: *const Self = self;
+        // SAFETY: the slice covers exactly this value. Padding is never read: the protector is
+        // handed an address and a length, and passes both to the kernel.
+        unsafe { std::slice::from_raw_parts(start.cast(), size_of::<Self>()) }
+    }
+}
+
+impl Drop for Schedule {
+    fn drop(&mut self) {
+        self.encrypt.0.zeroize();
+        self.decrypt.0.zeroize();
+        self.iv.0.zeroize();
+        // `portable` wipes itself.
+    }
+}
+
+/// Rounds of AES with a key of this length.
+pub(super) fn rounds(aes_key_len_bytes: usize) -> usize {
+    aes_key_len_bytes / 4 + 6
+}
+
+/// Overwrites the stack below its caller, where the key expansion kept the key while it worked.
+#[inline(never)]
+fn wipe_stack() {
+    let mut below = [0u8; 16 * 1024];
+    below.zeroize();
+}
