@@ -227,3 +227,148 @@ impl Handshake {
 fn step(consumed: usize, event: Event) -> Progress {
     Progress::Step(Step { consumed, event })
 }
+
+#[cfg(test)]
+mod tests {
+    use alloc::sync::Arc;
+    use alloc::{vec, vec::Vec};
+
+    use super::super::export::Export;
+    use super::*;
+
+    const DISCARD: State = State::OptionDiscard { option: 99, left_bytes: 5, too_big: false };
+
+    fn exports() -> Exports {
+        Exports { list: Arc::new([Export::new("disk", 4096)]), default: Some(0) }
+    }
+
+    fn at(state: State) -> Handshake {
+        let mut handshake = Handshake::new();
+        handshake.state = state;
+        handshake.negotiated.fixed_newstyle = true;
+        handshake
+    }
+
+    fn header(option: u32, len_bytes: u32) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.put64(OPTION_MAGIC);
+        bytes.put32(option);
+        bytes.put32(len_bytes);
+        bytes
+    }
+
+    /// One call: the event (nothing for an opening), what was consumed, whether something was
+    /// answered, and the state after.
+    fn edge(from: State, bytes: &[u8]) -> (Option<Event>, usize, bool, State) {
+        let (mut handshake, mut out) = (at(from), Vec::new());
+        let (event, consumed) = match handshake.on_bytes(&exports(), bytes, &mut out) {
+            Progress::Step(Step { consumed, event }) => (Some(event), consumed),
+            Progress::Open { consumed, .. } => (None, consumed),
+        };
+        (event, consumed, !out.is_empty(), handshake.state)
+    }
+
+    fn broken(violation: Violation) -> (Event, State) {
+        (Event::Broken(violation), State::Ended(Event::Broken(violation)))
+    }
+
+    #[test]
+    fn edges_of_client_flags() {
+        use State::*;
+        let go_on = (Some(Event::Continue), 4, false, OptionHeader);
+        assert_eq!(edge(ClientFlags, &[0, 0, 0, 3]), go_on);
+        let (event, ended) = broken(Violation::ClientFlags(4));
+        assert_eq!(edge(ClientFlags, &[0, 0, 0, 4]), (Some(event), 4, false, ended));
+        let wait = (Some(Event::NeedMore), 0, false, ClientFlags);
+        assert_eq!(edge(ClientFlags, &[0, 0, 0]), wait);
+    }
+
+    #[test]
+    fn edges_of_option_header() {
+        use State::*;
+        let go_on = Some(Event::Continue);
+        let wait = (Some(Event::NeedMore), 0, false, OptionHeader);
+        assert_eq!(edge(OptionHeader, &header(OPT_LIST, 0)[..15]), wait);
+        assert_eq!(edge(OptionHeader, &header(OPT_LIST, 0)), (go_on, 16, true, OptionHeader));
+        assert_eq!(edge(OptionHeader, &header(OPT_INFO, 0)), (go_on, 16, true, OptionHeader));
+        let closed = (Some(Event::Closed), 16, true, Ended(Event::Closed));
+        assert_eq!(edge(OptionHeader, &header(OPT_ABORT, 0)), closed);
+        let (event, consumed, answered, _) = edge(OptionHeader, &header(OPT_EXPORT_NAME, 0));
+        assert_eq!((event, consumed, answered), (None, 16, true));
+        let data = OptionData { option: OPT_GO, len_bytes: 9 };
+        assert_eq!(edge(OptionHeader, &header(OPT_GO, 9)), (go_on, 16, false, data));
+        assert_eq!(edge(OptionHeader, &header(99, 5)), (go_on, 16, false, DISCARD));
+        let (option, left_bytes) = (OPT_GO, OPTION_DATA_MAX_BYTES + 1);
+        let discard = OptionDiscard { option, left_bytes, too_big: true };
+        assert_eq!(edge(OptionHeader, &header(OPT_GO, left_bytes)), (go_on, 16, false, discard));
+    }
+
+    #[test]
+    fn edges_of_option_header_that_break() {
+        let ends = |bytes: &[u8], violation| {
+            let (event, ended) = broken(violation);
+            assert_eq!(edge(State::OptionHeader, bytes), (Some(event), 16, false, ended));
+        };
+        ends(&[b'x'; 16], Violation::OptionMagic(0x7878_7878_7878_7878));
+        let (option, len_bytes) = (99, OPTION_DISCARD_MAX_BYTES + 1);
+        ends(&header(option, len_bytes), Violation::OptionTooLong { option, len_bytes });
+        let (option, len_bytes) = (OPT_EXPORT_NAME, 4097);
+        ends(&header(option, len_bytes), Violation::OptionTooLong { option, len_bytes });
+
+        let mut plain = at(State::OptionHeader);
+        plain.negotiated.fixed_newstyle = false;
+        let (event, ended) = broken(Violation::NotFixedNewstyle(OPT_LIST));
+        let progress = plain.on_bytes(&exports(), &header(OPT_LIST, 0), &mut vec![]);
+        assert_eq!((progress, plain.state), (step(16, event), ended));
+
+        let mut tireless = at(State::OptionHeader);
+        tireless.options_seen = OPTIONS_MAX;
+        let (event, ended) = broken(Violation::TooManyOptions);
+        let progress = tireless.on_bytes(&exports(), &header(OPT_LIST, 0), &mut vec![]);
+        assert_eq!((progress, tireless.state), (step(16, event), ended));
+    }
+
+    #[test]
+    fn edges_of_option_data() {
+        let data = |option, len_bytes| State::OptionData { option, len_bytes };
+        let wait = (Some(Event::NeedMore), 0, false, data(OPT_EXPORT_NAME, 4));
+        assert_eq!(edge(data(OPT_EXPORT_NAME, 4), b"dis"), wait);
+        for (option, bytes) in
+            [(OPT_EXPORT_NAME, &b"disk"[..]), (OPT_GO, &b"\0\0\0\x04disk\0\0"[..])]
+        {
+            let (event, consumed, answered, _) = edge(data(option, bytes.len()), bytes);
+            assert_eq!((event, consumed, answered), (None, bytes.len(), true));
+        }
+        let (event, ended) = broken(Violation::UnknownExport);
+        let unknown = edge(data(OPT_EXPORT_NAME, 1), b"x");
+        assert_eq!(unknown, (Some(event), 1, false, ended));
+        for option in [OPT_INFO, OPT_GO, OPT_LIST_META_CONTEXT, OPT_SET_META_CONTEXT] {
+            let refused = (Some(Event::Continue), 1, true, State::OptionHeader);
+            assert_eq!(edge(data(option, 1), b"x, and what follows"), refused);
+        }
+    }
+
+    #[test]
+    fn edges_of_option_discard() {
+        use State::*;
+        let go_on = Some(Event::Continue);
+        assert_eq!(edge(DISCARD, b""), (Some(Event::NeedMore), 0, false, DISCARD));
+        let rest = OptionDiscard { option: 99, left_bytes: 2, too_big: false };
+        assert_eq!(edge(DISCARD, b"abc"), (go_on, 3, false, rest));
+        assert_eq!(edge(DISCARD, b"abcdefgh"), (go_on, 5, true, OptionHeader));
+        let abort = OptionDiscard { option: OPT_ABORT, left_bytes: 5, too_big: false };
+        let closed = (Some(Event::Closed), 5, true, Ended(Event::Closed));
+        assert_eq!(edge(abort, b"abcde"), closed);
+    }
+
+    #[test]
+    fn edges_of_ended() {
+        let violation = Violation::UnknownExport;
+        for event in [Event::Closed, Event::Broken(violation)] {
+            let ended = State::Ended(event);
+            for bytes in [&[][..], &header(OPT_GO, 0)] {
+                assert_eq!(edge(ended, bytes), (Some(event), 0, false, ended));
+            }
+        }
+    }
+}

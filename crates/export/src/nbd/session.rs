@@ -160,7 +160,9 @@ impl Session {
 
     /// Takes a prefix of `bytes`, appends to `out` what must be sent, and tells what happened.
     ///
-    /// To be called again, with what was not consumed, until it says [`Event::NeedMore`]. After
+    /// To be called again, with what was not consumed, until it says [`Event::NeedMore`]. One call
+    /// answers at most one option or request, but a client that never reads can make many of them:
+    /// when `out` has grown long, send it before the next call. After
     /// [`Event::Closed`] or [`Event::Broken`] it says the same for ever, but replies to requests
     /// that are still in flight can be encoded.
     #[inline]

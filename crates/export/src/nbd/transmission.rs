@@ -84,7 +84,7 @@ pub(super) struct Transmission {
     pub(super) chunk_max_bytes: u32,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
     Header,
     Payload { offset_bytes: u64, left_bytes: u64 },
@@ -102,7 +102,7 @@ struct Header {
     len_bytes: u64,
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Refusal {
     errno: Errno,
     text: &'static str,
@@ -430,5 +430,123 @@ fn check_magic(bytes: &[u8], expected: u32) -> Result<(), u32> {
     match bytes.first_chunk::<4>() {
         Some(magic) if be32(magic, 0) != expected => Err(be32(magic, 0)),
         _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TO: Answered = Answered { cookie: 7, offset_bytes: 0 };
+    const REFUSAL: Refusal = refuse(Errno::Inval, "why");
+    const DISCARD: State = State::Discard { left_bytes: 5, to: TO, refusal: REFUSAL };
+    const PAYLOAD: State = State::Payload { offset_bytes: 10, left_bytes: 5 };
+
+    fn at(state: State) -> Transmission {
+        let export = Export::new("disk", 1 << 40);
+        let opening =
+            Opening { export: 0, mode: ReplyMode::Extended, allocation: true, sizes_known: false };
+        Transmission { state, ..Transmission::new(&export, opening) }
+    }
+
+    fn header(flags: u16, command: u16, offset_bytes: u64, len_bytes: u64) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        bytes.put32(EXTENDED_REQUEST_MAGIC);
+        bytes.put16(flags);
+        bytes.put16(command);
+        bytes.put64(7);
+        bytes.put64(offset_bytes);
+        bytes.put64(len_bytes);
+        bytes
+    }
+
+    /// One call: the step, whether something was answered, and the state after.
+    fn edge(from: State, bytes: &[u8]) -> (Step, bool, State) {
+        let (mut transmission, mut out) = (at(from), Vec::new());
+        let piece = Piece { align_bytes: 1, max_bytes: 4096 };
+        let step = transmission.on_bytes(bytes, piece, &mut out);
+        (step, !out.is_empty(), transmission.state)
+    }
+
+    fn go_on(consumed: usize) -> Step {
+        Step { consumed, event: Event::Continue }
+    }
+
+    #[test]
+    fn edges_of_header_that_reach_the_world() {
+        let bytes = header(0, CMD_READ, 0, 512);
+        assert_eq!(edge(State::Header, &bytes[..31]), (Step::NEED_MORE, false, State::Header));
+        let (step, answered, state) = edge(State::Header, &bytes);
+        assert!(matches!(step, Step { consumed: 32, event: Event::Request(_) }));
+        assert_eq!((answered, state), (false, State::Header));
+
+        let (step, answered, state) =
+            edge(State::Header, &header(CMD_FLAG_PAYLOAD_LEN, CMD_WRITE, 10, 5));
+        assert!(matches!(step, Step { consumed: 32, event: Event::Request(_) }));
+        assert_eq!((answered, state), (false, PAYLOAD));
+
+        let mut bytes = header(CMD_FLAG_PAYLOAD_LEN, CMD_BLOCK_STATUS, 0, 12);
+        bytes.put64(512);
+        bytes.put32(ALLOCATION_ID);
+        assert_eq!(edge(State::Header, &bytes[..43]), (Step::NEED_MORE, false, State::Header));
+        let (step, answered, state) = edge(State::Header, &bytes);
+        assert!(matches!(step, Step { consumed: 44, event: Event::Request(_) }));
+        assert_eq!((answered, state), (false, State::Header));
+    }
+
+    #[test]
+    fn edges_of_header_that_are_answered_here() {
+        for bytes in [header(0, 999, 0, 512), header(0, CMD_READ, 0, 0)] {
+            assert_eq!(edge(State::Header, &bytes), (go_on(32), true, State::Header));
+        }
+        let empty_write = header(CMD_FLAG_PAYLOAD_LEN, CMD_WRITE, 0, 0);
+        assert_eq!(edge(State::Header, &empty_write), (go_on(32), true, State::Header));
+        let payload = header(CMD_FLAG_PAYLOAD_LEN, 999, 0, 5);
+        let refusal = refuse(Errno::Inval, "unknown command");
+        let discard = State::Discard { left_bytes: 5, to: TO, refusal };
+        assert_eq!(edge(State::Header, &payload), (go_on(32), false, discard));
+    }
+
+    #[test]
+    fn edges_of_header_that_end() {
+        let ends = |bytes: &[u8], consumed, event| {
+            let step = Step { consumed, event };
+            assert_eq!(edge(State::Header, bytes), (step, false, State::Ended(event)));
+        };
+        ends(&header(0, CMD_DISC, 0, 0), 32, Event::Closed);
+        ends(&[b'x'; 4], 0, Event::Broken(Violation::RequestMagic(0x7878_7878)));
+        ends(&header(0, CMD_WRITE, 0, 5), 32, Event::Broken(Violation::WriteWithoutPayload));
+        let too_long = Event::Broken(Violation::PayloadTooLong(DISCARD_MAX_BYTES + 1));
+        ends(&header(CMD_FLAG_PAYLOAD_LEN, CMD_WRITE, 0, DISCARD_MAX_BYTES + 1), 32, too_long);
+    }
+
+    #[test]
+    fn edges_of_payload() {
+        let piece = |offset_bytes, len_bytes, last| Step {
+            consumed: len_bytes,
+            event: Event::Payload { offset_bytes, len_bytes, last },
+        };
+        assert_eq!(edge(PAYLOAD, b""), (Step::NEED_MORE, false, PAYLOAD));
+        let rest = State::Payload { offset_bytes: 13, left_bytes: 2 };
+        assert_eq!(edge(PAYLOAD, b"abc"), (piece(10, 3, false), false, rest));
+        assert_eq!(edge(PAYLOAD, b"abcdefgh"), (piece(10, 5, true), false, State::Header));
+    }
+
+    #[test]
+    fn edges_of_discard() {
+        assert_eq!(edge(DISCARD, b""), (Step::NEED_MORE, false, DISCARD));
+        let rest = State::Discard { left_bytes: 2, to: TO, refusal: REFUSAL };
+        assert_eq!(edge(DISCARD, b"abc"), (go_on(3), false, rest));
+        assert_eq!(edge(DISCARD, b"abcdefgh"), (go_on(5), true, State::Header));
+    }
+
+    #[test]
+    fn edges_of_ended() {
+        for event in [Event::Closed, Event::Broken(Violation::WriteWithoutPayload)] {
+            let ended = State::Ended(event);
+            for bytes in [&[][..], &header(0, CMD_READ, 0, 512)] {
+                assert_eq!(edge(ended, bytes), (Step { consumed: 0, event }, false, ended));
+            }
+        }
     }
 }
