@@ -1,5 +1,30 @@
-//! Volume formats and sector ciphers of Blockyard: bytes in, bytes out, no system calls.
+//! Volume formats and sector ciphers of Blockyard: bytes in, bytes out, no files and no devices.
+//!
+//! ```text
+//!   luks::Header::read -> unlock -> crypt_params --+
+//!   plain::open -----------------------------------+--> params::CryptParams -> SectorCipher
+//! ```
+//!
+//! Headers come from anybody: every number in them is foreign, checked before it is used, and
+//! bounded before anything is allocated or computed.
 
+pub mod af;
+mod attempt;
 pub mod cipher;
+mod error;
+mod extent;
+pub mod format;
+pub mod hash;
+pub mod kdf;
+pub mod luks;
+pub mod luks1;
+pub mod luks2;
+mod material;
 pub mod params;
+pub mod plain;
 pub mod secret;
+pub mod source;
+mod stack;
+mod wipe;
+
+pub use error::{Error, KeyslotProblem, Requirement};

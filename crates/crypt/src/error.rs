@@ -1,0 +1,166 @@
+//! The one error of the control path: what is wrong, where, and how to mend it.
+//!
+//! No error says anything about a secret: a wrong passphrase is one and the same error whichever
+//! keyslot was tried and however far it got.
+
+use std::fmt;
+
+use crate::source::SourceError;
+
+/// Why a volume could not be read, opened, formatted or repaired.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// Neither LUKS1 nor LUKS2.
+    #[error(
+        "no LUKS header found, neither at the start nor where LUKS2 keeps its second copy; if the \
+         header lies in a file of its own, name it with --header, and if this is a plain \
+         dm-crypt volume, say --type plain"
+    )]
+    NotLuks,
+    /// The header cannot be read.
+    #[error("cannot read {what}: {error}")]
+    Read {
+        /// What was being read.
+        what: String,
+        /// Why it failed.
+        error: SourceError,
+    },
+    /// The header cannot be written.
+    #[error("cannot write {what}: {error}")]
+    Write {
+        /// What was being written.
+        what: String,
+        /// Why it failed.
+        error: SourceError,
+    },
+    /// A header that breaks its format: damage or malice.
+    #[error("{place}: {problem}")]
+    Header {
+        /// Which header copy, and where in it.
+        place: String,
+        /// What is wrong there.
+        problem: String,
+    },
+    /// Both copies of a LUKS2 header are damaged.
+    #[error(
+        "both copies of the LUKS2 header are damaged (primary: {primary}; secondary: \
+         {secondary}); restore a header backup with cryptsetup luksHeaderRestore"
+    )]
+    BothCopiesDamaged {
+        /// What is wrong with the first.
+        primary: String,
+        /// What is wrong with the second.
+        secondary: String,
+    },
+    /// The volume uses something that this program does not do.
+    #[error("{place}: {what}")]
+    Unsupported {
+        /// Where it is demanded.
+        place: String,
+        /// Its name, and what to do instead.
+        what: String,
+    },
+    /// The header names a mandatory requirement that is not met.
+    #[error("LUKS2 header, config.requirements.mandatory: {0}")]
+    Requirement(Requirement),
+    /// No keyslot that was tried opens with this passphrase.
+    #[error("no keyslot opens with this passphrase{}", Untried(.untried))]
+    WrongPassphrase {
+        /// Keyslots that could not be tried, each with its reason.
+        untried: Vec<KeyslotProblem>,
+    },
+    /// Not a single keyslot could be tried.
+    #[error("no keyslot can be used{}", Untried(.untried))]
+    NoUsableKeyslot {
+        /// All keyslots, each with its reason.
+        untried: Vec<KeyslotProblem>,
+    },
+    /// The keyslot that the caller named cannot be used.
+    #[error("{0}")]
+    Keyslot(KeyslotProblem),
+    /// The data device does not fit the header.
+    #[error("data device: {0}")]
+    DataDevice(String),
+    /// An option of format or of a plain volume is wrong.
+    #[error("{option}: {problem}")]
+    Option {
+        /// The option, by its name on the command line.
+        option: &'static str,
+        /// What is wrong with it, and what would be right.
+        problem: String,
+    },
+    /// The key derivation of a new keyslot failed.
+    #[error("cannot derive the new keyslot's key: {0}")]
+    Kdf(#[from] crate::kdf::KdfError),
+    /// The system has no random numbers.
+    #[error("the system's random number generator failed: {0}")]
+    Random(#[from] getrandom::Error),
+}
+
+impl Error {
+    pub(crate) fn header(place: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self::Header { place: place.into(), problem: problem.into() }
+    }
+
+    pub(crate) fn unsupported(place: impl Into<String>, what: impl Into<String>) -> Self {
+        Self::Unsupported { place: place.into(), what: what.into() }
+    }
+
+    pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
+        Self::Option { option, problem: problem.into() }
+    }
+}
+
+/// A mandatory requirement that this program does not meet.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Requirement {
+    /// A reencryption was begun and has not ended.
+    Reencryption(String),
+    /// Something by a newer or other program.
+    Unknown(String),
+}
+
+impl fmt::Display for Requirement {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Reencryption(name) => write!(
+                f,
+                "\"{name}\": a reencryption of this volume is in progress; finish it with \
+                 cryptsetup reencrypt --resume-only, then open the volume again"
+            ),
+            Self::Unknown(name) => write!(
+                f,
+                "\"{name}\" is not supported; opening the volume without it could destroy data, so \
+                 use the program that made it"
+            ),
+        }
+    }
+}
+
+/// A keyslot that could not be tried, and why.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct KeyslotProblem {
+    /// Its number.
+    pub keyslot: u32,
+    /// Why it was not tried.
+    pub problem: String,
+}
+
+impl fmt::Display for KeyslotProblem {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "keyslot {}: {}", self.keyslot, self.problem)
+    }
+}
+
+/// The untried keyslots as the end of a sentence.
+struct Untried<'a>(&'a [KeyslotProblem]);
+
+impl fmt::Display for Untried<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, problem) in self.0.iter().enumerate() {
+            f.write_str(if index == 0 { " (not tried: " } else { "; " })?;
+            write!(f, "{problem}")?;
+        }
+        f.write_str(if self.0.is_empty() { "" } else { ")" })
+    }
+}

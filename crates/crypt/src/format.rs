@@ -1,0 +1,440 @@
+//! Makes a LUKS2 volume: the header, one keyslot, and nothing of what was there before.
+//!
+//! ```text
+//!   0         16 KiB      32 KiB                                 16 MiB
+//!   | primary | secondary | keyslot 0 | random ...                | data (not touched)
+//! ```
+//!
+//! The layout and the JSON are those of cryptsetup 2.6, so that it and everything made for it
+//! opens the result. Order of writing: zeros and random bytes over the whole header area, the key
+//! material, then the two header copies; until the first copy is complete there is no volume.
+
+use serde_json::{Value, json};
+use uuid::Uuid;
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
+use crate::cipher::{CipherSpec, SectorCipher};
+use crate::error::Error;
+use crate::hash::HashAlgorithm;
+use crate::kdf::{Argon2Variant, Kdf, KdfError, KdfLimits, cost};
+use crate::luks::Header;
+use crate::luks2::{
+    self, BINARY_LEN_BYTES, Binary, HDR_LENS_BYTES, KEYSLOTS_LEN_MAX_BYTES, LABEL_LEN_BYTES,
+    Metadata, SALT_LEN_BYTES,
+};
+use crate::material::is_null_cipher;
+use crate::secret::SecretBytes;
+use crate::source::HeaderDevice;
+use crate::wipe::{wipe_random, wipe_zero};
+
+/// Where the data starts if nothing else is said; cryptsetup's default.
+const DATA_OFFSET_BYTES: u64 = 16 << 20;
+/// The cipher of keyslot areas, and the size of its key.
+const AREA_CIPHER: &str = "aes-xts-plain64";
+const AREA_KEY_SIZE_BITS: u32 = 512;
+/// Milliseconds that checking the digest takes.
+const DIGEST_MS: u64 = 125;
+
+/// How dear it is to try a passphrase on the new keyslot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pbkdf {
+    /// Exactly this.
+    Fixed(Kdf),
+    /// Argon2 measured to about a time; see [`cost::Argon2Bounds::for_machine`].
+    Argon2 {
+        /// i or id.
+        variant: Argon2Variant,
+        /// The time and the limits.
+        bounds: cost::Argon2Bounds,
+    },
+    /// PBKDF2 measured to about a time.
+    Pbkdf2 {
+        /// The hash in HMAC.
+        hash: HashAlgorithm,
+        /// Milliseconds.
+        target_ms: u64,
+    },
+}
+
+/// What the new volume shall be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// Cipher of the data.
+    pub cipher: String,
+    /// Length of the volume key.
+    pub key_size_bits: u32,
+    /// Encryption sector size.
+    pub sector_size_bytes: u32,
+    /// Cost of the keyslot.
+    pub pbkdf: Pbkdf,
+    /// Hash of the split and of the digest.
+    pub hash: HashAlgorithm,
+    /// PBKDF2 iterations of the digest; `None` measures about 125 ms.
+    pub digest_iterations: Option<u32>,
+    /// Label; empty for none.
+    pub label: String,
+    /// Subsystem; empty for none.
+    pub subsystem: String,
+    /// UUID; random when `None`.
+    pub uuid: Option<String>,
+    /// Bytes of each header copy.
+    pub metadata_len_bytes: u64,
+    /// Bytes of the keyslots area; `None` is all that is left before the data.
+    pub keyslots_len_bytes: Option<u64>,
+    /// Where the data starts; `None` is 16 MiB, or 0 when detached.
+    pub data_offset_bytes: Option<u64>,
+    /// The data lies on another device than the header; its length if it is known.
+    pub detached: Option<Detached>,
+    /// The volume key; random when `None`.
+    pub volume_key: Option<SecretBytes>,
+}
+
+/// A data device that is not the header's device.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Detached {
+    /// Its length.
+    pub data_device_len_bytes: Option<u64>,
+}
+
+impl FormatOptions {
+    /// aes-xts-plain64 with a 512-bit key and 4096-byte sectors, and this cost.
+    #[must_use]
+    pub fn new(pbkdf: Pbkdf) -> Self {
+        Self {
+            cipher: "aes-xts-plain64".to_owned(),
+            key_size_bits: 512,
+            sector_size_bytes: 4096,
+            pbkdf,
+            hash: HashAlgorithm::Sha256,
+            digest_iterations: None,
+            label: String::new(),
+            subsystem: String::new(),
+            uuid: None,
+            metadata_len_bytes: HDR_LENS_BYTES[0],
+            keyslots_len_bytes: None,
+            data_offset_bytes: None,
+            detached: None,
+            volume_key: None,
+        }
+    }
+}
+
+/// A new volume.
+#[derive(Clone, Debug)]
+pub struct Formatted {
+    /// Its header.
+    pub header: Header,
+    /// Its key.
+    pub volume_key: SecretBytes,
+}
+
+/// Where everything lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Layout {
+    keyslots_start_bytes: u64,
+    keyslots_len_bytes: u64,
+    data_offset_bytes: u64,
+}
+
+/// Makes `device` a LUKS2 volume with `passphrase` in keyslot 0. Everything before the data is
+/// overwritten; the data is not.
+///
+/// # Errors
+/// When an option is wrong, the device is too small, memory is short, or writing fails.
+pub fn format(
+    device: &mut dyn HeaderDevice,
+    passphrase: &SecretBytes,
+    options: &FormatOptions,
+) -> Result<Formatted, Error> {
+    check_cipher(options)?;
+    let layout = layout(options, device.len_bytes())?;
+    let mut binary = binary(options)?;
+    let volume_key = match &options.volume_key {
+        Some(key) => key.clone(),
+        None => random_secret(options.key_size_bits as usize / 8)?,
+    };
+    let kdf = choose_kdf(options)?;
+    let document = json!({
+        "keyslots": { "0": keyslot_json(options, &layout, &kdf)? },
+        "tokens": {},
+        "segments": { "0": segment_json(options, &layout) },
+        "digests": { "0": digest_json(options, &volume_key)? },
+        "config": {
+            "json_size": (options.metadata_len_bytes - BINARY_LEN_BYTES).to_string(),
+            "keyslots_size": layout.keyslots_len_bytes.to_string(),
+        },
+    });
+    let json_area = json_area(&document, options.metadata_len_bytes);
+    // The same rules as for every other header: what is written can be read.
+    let metadata = Metadata::parse(&json_area, options.metadata_len_bytes)
+        .map_err(|error| Error::header(error.error.path, error.error.problem))?;
+
+    let keyslots_end = layout.keyslots_start_bytes + layout.keyslots_len_bytes;
+    let wipe_end = layout.data_offset_bytes.max(layout.keyslots_start_bytes);
+    wipe_zero(device, 0, if options.detached.is_some() { keyslots_end } else { wipe_end })?;
+    wipe_random(device, layout.keyslots_start_bytes, keyslots_end)?;
+    let keyslot = metadata.keyslots.get(&0).expect("made above");
+    luks2::store_keyslot(device, 0, keyslot, passphrase, &volume_key)?;
+    device.sync().map_err(|error| Error::Write { what: "the keyslots area".to_owned(), error })?;
+    for copy in [luks2::Copy::Primary, luks2::Copy::Secondary] {
+        getrandom::fill(&mut binary.salt)?;
+        luks2::write_copy(device, copy, &binary, &json_area)?;
+    }
+    let header = Header::Luks2(luks2::Header::from_parts(binary, metadata));
+    Ok(Formatted { header, volume_key })
+}
+
+fn random_secret(len_bytes: usize) -> Result<SecretBytes, Error> {
+    let mut secret = SecretBytes::zeroed(len_bytes);
+    getrandom::fill(secret.as_mut_slice())?;
+    Ok(secret)
+}
+
+fn check_cipher(options: &FormatOptions) -> Result<(), Error> {
+    if is_null_cipher(&options.cipher) {
+        return Err(Error::option("--cipher", "the null cipher encrypts nothing; refused"));
+    }
+    let cipher = CipherSpec::parse(&options.cipher)
+        .map_err(|error| Error::option("--cipher", error.to_string()))?;
+    let bits = options.key_size_bits;
+    if !bits.is_multiple_of(8) || bits == 0 || bits > 8192 {
+        return Err(Error::option("--key-size", format!("{bits} is not a multiple of 8 to 8192")));
+    }
+    let probe = SecretBytes::zeroed(bits as usize / 8);
+    SectorCipher::new(&cipher, probe.as_slice(), options.sector_size_bytes, false).map_err(
+        |error| Error::option("--cipher, --key-size or --sector-size", error.to_string()),
+    )?;
+    match &options.volume_key {
+        Some(key) if key.len() != probe.len() => Err(Error::option(
+            "--volume-key-file",
+            format!("it has {} bytes, a key of {bits} bits has {}", key.len(), probe.len()),
+        )),
+        _ => Ok(()),
+    }
+}
+
+fn layout(options: &FormatOptions, device_len_bytes: u64) -> Result<Layout, Error> {
+    if !HDR_LENS_BYTES.contains(&options.metadata_len_bytes) {
+        return Err(Error::option(
+            "--luks2-metadata-size",
+            format!(
+                "{} bytes; it must be a power of two from 16 KiB to 4 MiB",
+                options.metadata_len_bytes
+            ),
+        ));
+    }
+    let keyslots_start_bytes = 2 * options.metadata_len_bytes;
+    let attached_default = DATA_OFFSET_BYTES.max(
+        keyslots_start_bytes
+            .saturating_add(options.keyslots_len_bytes.unwrap_or(KEYSLOTS_DEFAULT_LEN_BYTES)),
+    );
+    let detached_default = if options.detached.is_some() { 0 } else { attached_default };
+    let data_offset_bytes = options.data_offset_bytes.unwrap_or(detached_default);
+    let unit = u64::from(options.sector_size_bytes);
+    if !data_offset_bytes.is_multiple_of(unit.max(512)) {
+        return Err(Error::option(
+            "--offset",
+            format!("byte {data_offset_bytes} is not a multiple of the sector size {unit}"),
+        ));
+    }
+    // Even a detached header keeps its areas below the data offset, unless that is 0.
+    let areas_end = if data_offset_bytes == 0 {
+        DATA_OFFSET_BYTES.max(attached_default)
+    } else {
+        data_offset_bytes
+    };
+    let room = areas_end.checked_sub(keyslots_start_bytes).ok_or_else(|| {
+        Error::option(
+            "--offset",
+            format!("the header copies alone take {keyslots_start_bytes} bytes"),
+        )
+    })?;
+    let keyslots_len_bytes = match options.keyslots_len_bytes {
+        None => (room - room % 4096).min(KEYSLOTS_LEN_MAX_BYTES),
+        Some(len) => len,
+    };
+    let area_len = luks2::area_len_bytes(options.key_size_bits as usize / 8);
+    let fits = keyslots_len_bytes.is_multiple_of(4096)
+        && keyslots_len_bytes <= room.min(KEYSLOTS_LEN_MAX_BYTES)
+        && keyslots_len_bytes >= area_len;
+    if !fits {
+        return Err(Error::option(
+            "--luks2-keyslots-size",
+            format!(
+                "{keyslots_len_bytes} bytes; it must be a multiple of 4096 from {area_len}, one \
+                 keyslot, to {}, what the data offset leaves",
+                room.min(KEYSLOTS_LEN_MAX_BYTES)
+            ),
+        ));
+    }
+    let layout = Layout { keyslots_start_bytes, keyslots_len_bytes, data_offset_bytes };
+    check_room(options, &layout, device_len_bytes)?;
+    Ok(layout)
+}
+
+/// Bytes of keyslots that a large metadata area shall still leave room for: cryptsetup's
+/// 16 MiB of header less its smallest metadata.
+const KEYSLOTS_DEFAULT_LEN_BYTES: u64 = DATA_OFFSET_BYTES - 2 * 0x4000;
+
+/// Whether header and data have room on their devices.
+fn check_room(
+    options: &FormatOptions,
+    layout: &Layout,
+    device_len_bytes: u64,
+) -> Result<(), Error> {
+    let header_end = layout.keyslots_start_bytes + layout.keyslots_len_bytes;
+    let data_device_len_bytes = match options.detached {
+        None => Some(device_len_bytes),
+        Some(detached) => detached.data_device_len_bytes,
+    };
+    if device_len_bytes < header_end {
+        return Err(Error::DataDevice(format!(
+            "the header takes {header_end} bytes, but the device or file has {device_len_bytes}; \
+             make it larger"
+        )));
+    }
+    let Some(len) = data_device_len_bytes else {
+        return Ok(());
+    };
+    let start = layout.data_offset_bytes;
+    let unit = u64::from(options.sector_size_bytes);
+    if len < start.saturating_add(unit) {
+        return Err(Error::DataDevice(format!(
+            "the data starts at byte {start}, but the device or file has {len}; make it larger"
+        )));
+    }
+    if !(len - start).is_multiple_of(unit) {
+        return Err(Error::option(
+            "--sector-size",
+            format!(
+                "the {} bytes for data are not a multiple of {unit}, and the kernel would not open \
+                 the volume; make the device a multiple of {unit}, or choose 512",
+                len - start
+            ),
+        ));
+    }
+    Ok(())
+}
+
+fn binary(options: &FormatOptions) -> Result<Binary, Error> {
+    let uuid = match &options.uuid {
+        None => Uuid::new_v4(),
+        Some(text) => Uuid::parse_str(text)
+            .map_err(|error| Error::option("--uuid", format!("\"{text}\": {error}")))?,
+    };
+    Ok(Binary {
+        hdr_len_bytes: options.metadata_len_bytes,
+        seqid: 1,
+        label: label_field("--label", &options.label)?,
+        checksum: HashAlgorithm::Sha256,
+        salt: [0; 64],
+        uuid: uuid.to_string(),
+        subsystem: label_field("--subsystem", &options.subsystem)?,
+    })
+}
+
+fn label_field(option: &'static str, text: &str) -> Result<[u8; LABEL_LEN_BYTES], Error> {
+    let mut field = [0u8; LABEL_LEN_BYTES];
+    if text.len() >= LABEL_LEN_BYTES || text.contains('\0') {
+        let problem = format!("at most {} bytes without NUL", LABEL_LEN_BYTES - 1);
+        return Err(Error::option(option, problem));
+    }
+    field[..text.len()].copy_from_slice(text.as_bytes());
+    Ok(field)
+}
+
+fn choose_kdf(options: &FormatOptions) -> Result<Kdf, Error> {
+    let mut measure = |kdf: &Kdf| cost::measure(kdf, AREA_KEY_SIZE_BITS as usize / 8);
+    let kdf = match options.pbkdf {
+        Pbkdf::Fixed(kdf) => kdf,
+        Pbkdf::Argon2 { variant, bounds } => cost::argon2(variant, bounds, &mut measure)?,
+        Pbkdf::Pbkdf2 { hash, target_ms } => cost::pbkdf2(hash, target_ms, &mut measure)?,
+    };
+    cost::check_minimum(&kdf).map_err(|problem| Error::option("--pbkdf", problem))?;
+    Ok(kdf)
+}
+
+fn salt() -> Result<[u8; SALT_LEN_BYTES], Error> {
+    let mut salt = [0u8; SALT_LEN_BYTES];
+    getrandom::fill(&mut salt)?;
+    Ok(salt)
+}
+
+fn keyslot_json(options: &FormatOptions, layout: &Layout, kdf: &Kdf) -> Result<Value, Error> {
+    let salt = STANDARD.encode(salt()?);
+    let kdf_json = match kdf {
+        Kdf::Pbkdf2 { hash, iterations } => json!({
+            "type": "pbkdf2", "hash": hash.name(), "iterations": iterations, "salt": salt,
+        }),
+        Kdf::Argon2 { time, memory_kib, lanes, .. } => json!({
+            "type": kdf.name(), "time": time, "memory": memory_kib, "cpus": lanes, "salt": salt,
+        }),
+    };
+    let key_len_bytes = options.key_size_bits / 8;
+    Ok(json!({
+        "type": "luks2",
+        "key_size": key_len_bytes,
+        "af": { "type": "luks1", "stripes": crate::af::STRIPES, "hash": options.hash.name() },
+        "area": {
+            "type": "raw",
+            "offset": layout.keyslots_start_bytes.to_string(),
+            "size": luks2::area_len_bytes(key_len_bytes as usize).to_string(),
+            "encryption": AREA_CIPHER,
+            "key_size": AREA_KEY_SIZE_BITS / 8,
+        },
+        "kdf": kdf_json,
+    }))
+}
+
+fn segment_json(options: &FormatOptions, layout: &Layout) -> Value {
+    json!({
+        "type": "crypt",
+        "offset": layout.data_offset_bytes.to_string(),
+        "size": "dynamic",
+        "iv_tweak": "0",
+        "encryption": options.cipher,
+        "sector_size": options.sector_size_bytes,
+    })
+}
+
+fn digest_json(options: &FormatOptions, volume_key: &SecretBytes) -> Result<Value, Error> {
+    let iterations = match options.digest_iterations {
+        Some(iterations) => iterations,
+        None => {
+            let len = options.hash.digest_len_bytes();
+            let mut measure = |kdf: &Kdf| -> Result<u64, KdfError> { cost::measure(kdf, len) };
+            match cost::pbkdf2(options.hash, DIGEST_MS, &mut measure)? {
+                Kdf::Pbkdf2 { iterations, .. } => iterations,
+                Kdf::Argon2 { .. } => unreachable!("asked for pbkdf2"),
+            }
+        }
+    };
+    let kdf = Kdf::Pbkdf2 { hash: options.hash, iterations };
+    cost::check_minimum(&kdf).map_err(|problem| Error::option("digest iterations", problem))?;
+    let salt = salt()?;
+    let len = options.hash.digest_len_bytes();
+    let digest = luks2::compute_digest(&kdf, volume_key, &salt, len, &KdfLimits::UNLIMITED)?;
+    Ok(json!({
+        "type": "pbkdf2",
+        "keyslots": ["0"],
+        "segments": ["0"],
+        "hash": options.hash.name(),
+        "iterations": iterations,
+        "salt": STANDARD.encode(salt),
+        "digest": STANDARD.encode(digest.as_slice()),
+    }))
+}
+
+/// The JSON text and NULs up to the end of the area.
+fn json_area(document: &Value, hdr_len_bytes: u64) -> Vec<u8> {
+    let len = usize::try_from(hdr_len_bytes - BINARY_LEN_BYTES).expect("at most 4 MiB");
+    let mut area = document.to_string().into_bytes();
+    assert!(area.len() < len, "one keyslot fits into the smallest header");
+    area.resize(len, 0);
+    area
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,224 @@
+//! Chooses the cost of a new keyslot: as dear as its owner is willing to wait for.
+//!
+//! Argon2 takes as much memory as it may and as few passes as cryptsetup allows (4), because
+//! memory is what an attacker cannot buy cheaply. The search is pure: it asks a function for the
+//! milliseconds of a cost; in earnest [`measure`] runs the KDF, in tests it is a model.
+
+use std::time::Instant;
+
+use super::{Argon2Variant, Kdf, KdfError, KdfLimits};
+use crate::hash::HashAlgorithm;
+
+/// Fewest argon2 passes in a new keyslot; cryptsetup's minimum.
+pub const TIME_MIN: u32 = 4;
+/// Fewest PBKDF2 iterations; NIST SP 800-132 and cryptsetup's minimum.
+pub const ITERATIONS_MIN: u32 = 1000;
+/// Least argon2 memory in a new keyslot, in KiB; cryptsetup's minimum.
+pub const MEMORY_KIB_MIN: u32 = 32;
+/// Most lanes in a new keyslot; cryptsetup's maximum.
+pub const LANES_MAX: u32 = 4;
+/// Most memory in a new keyslot, in KiB: cryptsetup's default of 1 GiB.
+pub const MEMORY_KIB_MAX: u32 = 1024 * 1024;
+/// The first guess, in KiB; cryptsetup starts its benchmark there too.
+const MEMORY_KIB_START: u32 = 64 * 1024;
+/// A sample shorter than this says little.
+const SAMPLE_MS_MIN: u64 = 250;
+/// Good enough: 95 % to 110 % of the target, cryptsetup's range.
+const PERCENT_MIN: u64 = 95;
+const PERCENT_MAX: u64 = 110;
+/// The estimate converges in two or three rounds; noise may not make it go on for ever.
+const ROUNDS_MAX: u32 = 8;
+
+/// What argon2 may use for a new keyslot.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Argon2Bounds {
+    /// Milliseconds that one derivation should take.
+    pub target_ms: u64,
+    /// Most memory in KiB.
+    pub memory_kib_max: u32,
+    /// Lanes.
+    pub lanes: u32,
+}
+
+impl Argon2Bounds {
+    /// The bounds for a machine: at most 1 GiB and half of its memory, at most 4 lanes and one
+    /// for each CPU.
+    #[must_use]
+    pub fn for_machine(target_ms: u64, memory_bytes: u64, cpus: usize) -> Self {
+        let half_kib = u32::try_from(memory_bytes / 2 / 1024).unwrap_or(u32::MAX);
+        let lanes = u32::try_from(cpus).unwrap_or(LANES_MAX).clamp(1, LANES_MAX);
+        Self {
+            target_ms: target_ms.max(1),
+            memory_kib_max: half_kib.clamp(MEMORY_KIB_MIN, MEMORY_KIB_MAX),
+            lanes,
+        }
+    }
+}
+
+/// Finds the argon2 cost that takes about `bounds.target_ms` by `measure_ms`.
+///
+/// # Errors
+/// What `measure_ms` returns.
+pub fn argon2(
+    variant: Argon2Variant,
+    bounds: Argon2Bounds,
+    measure_ms: &mut dyn FnMut(&Kdf) -> Result<u64, KdfError>,
+) -> Result<Kdf, KdfError> {
+    let cost = |time, memory_kib| Kdf::Argon2 { variant, time, memory_kib, lanes: bounds.lanes };
+    let (mut time, mut memory_kib) = (TIME_MIN, MEMORY_KIB_START.min(bounds.memory_kib_max));
+    let mut sample_wanted_ms = SAMPLE_MS_MIN.min(bounds.target_ms);
+    for _ in 0..ROUNDS_MAX {
+        let took_ms = measure_ms(&cost(time, memory_kib))?.max(1);
+        let last = (time, memory_kib);
+        if took_ms < sample_wanted_ms {
+            // Too short to extrapolate to the target: first grow to a sample that says something.
+            (time, memory_kib) = scaled(last, sample_wanted_ms, took_ms, &bounds);
+        } else {
+            sample_wanted_ms = 0;
+            let low_ms = bounds.target_ms * PERCENT_MIN / 100;
+            let high_ms = bounds.target_ms * PERCENT_MAX / 100;
+            if (low_ms..=high_ms).contains(&took_ms) {
+                break;
+            }
+            (time, memory_kib) = scaled(last, bounds.target_ms, took_ms, &bounds);
+        }
+        if (time, memory_kib) == last {
+            break;
+        }
+    }
+    Ok(cost(time, memory_kib))
+}
+
+/// The cost `target_ms / took_ms` times as high: in memory first, passes only when memory is at
+/// its limit.
+fn scaled(
+    (time, memory_kib): (u32, u32),
+    target_ms: u64,
+    took_ms: u64,
+    bounds: &Argon2Bounds,
+) -> (u32, u32) {
+    let work =
+        u128::from(time) * u128::from(memory_kib) * u128::from(target_ms) / u128::from(took_ms);
+    let memory_min = u128::from((8 * bounds.lanes).max(MEMORY_KIB_MIN).min(bounds.memory_kib_max));
+    let memory_max = u128::from(bounds.memory_kib_max);
+    let memory = (work / u128::from(TIME_MIN)).clamp(memory_min, memory_max);
+    let time = (work / memory).clamp(u128::from(TIME_MIN), u128::from(u32::MAX / 2));
+    let narrow = |value: u128| u32::try_from(value).expect("clamped to 32 bits");
+    (narrow(time), narrow(memory))
+}
+
+/// Finds the PBKDF2 iterations that take about `target_ms` for `key_len_bytes` of output.
+///
+/// # Errors
+/// What `measure_ms` returns.
+pub fn pbkdf2(
+    hash: HashAlgorithm,
+    target_ms: u64,
+    measure_ms: &mut dyn FnMut(&Kdf) -> Result<u64, KdfError>,
+) -> Result<Kdf, KdfError> {
+    let mut iterations: u32 = 1 << 15;
+    let took_ms = loop {
+        let took_ms = measure_ms(&Kdf::Pbkdf2 { hash, iterations })?.max(1);
+        if took_ms >= SAMPLE_MS_MIN.min(target_ms) || iterations >= 1 << 28 {
+            break took_ms;
+        }
+        iterations *= 4;
+    };
+    let wanted = u64::from(iterations) * target_ms / took_ms;
+    let iterations = u32::try_from(wanted).unwrap_or(u32::MAX).max(ITERATIONS_MIN);
+    Ok(Kdf::Pbkdf2 { hash, iterations })
+}
+
+/// Whether a cost is one that cryptsetup would accept in a new volume.
+pub(crate) fn check_minimum(kdf: &Kdf) -> Result<(), String> {
+    match *kdf {
+        Kdf::Pbkdf2 { iterations, .. } if iterations < ITERATIONS_MIN => {
+            Err(format!("{iterations} iterations are fewer than {ITERATIONS_MIN}"))
+        }
+        Kdf::Argon2 { time, .. } if time < TIME_MIN => {
+            Err(format!("{time} passes are fewer than {TIME_MIN}"))
+        }
+        Kdf::Argon2 { memory_kib, .. } if memory_kib < MEMORY_KIB_MIN => {
+            Err(format!("{memory_kib} KiB of memory are less than {MEMORY_KIB_MIN}"))
+        }
+        Kdf::Argon2 { lanes, .. } if lanes == 0 || lanes > LANES_MAX => {
+            Err(format!("{lanes} threads are not 1 to {LANES_MAX}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Runs `kdf` once on a made-up passphrase and says how many milliseconds it took.
+///
+/// # Errors
+/// When memory is short.
+pub fn measure(kdf: &Kdf, key_len_bytes: usize) -> Result<u64, KdfError> {
+    let mut key = vec![0u8; key_len_bytes];
+    let start = Instant::now();
+    kdf.derive(b"foobarfo", &[0x5a; 32], &mut key, &KdfLimits::UNLIMITED)?;
+    Ok(u64::try_from(start.elapsed().as_millis()).unwrap_or(u64::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A machine that passes `kib_per_ms` of argon2 memory in a millisecond.
+    fn model(kib_per_ms: u64) -> impl FnMut(&Kdf) -> Result<u64, KdfError> {
+        move |kdf| match *kdf {
+            Kdf::Argon2 { time, memory_kib, .. } => {
+                Ok(u64::from(time) * u64::from(memory_kib) / kib_per_ms)
+            }
+            Kdf::Pbkdf2 { iterations, .. } => Ok(u64::from(iterations) / kib_per_ms),
+        }
+    }
+
+    fn chosen(bounds: Argon2Bounds, kib_per_ms: u64) -> (u32, u32) {
+        match argon2(Argon2Variant::Id, bounds, &mut model(kib_per_ms)).unwrap() {
+            Kdf::Argon2 { time, memory_kib, .. } => (time, memory_kib),
+            Kdf::Pbkdf2 { .. } => unreachable!(),
+        }
+    }
+
+    #[test]
+    fn cost_of_slow_machine_takes_less_memory_not_fewer_passes() {
+        let bounds = Argon2Bounds { target_ms: 2000, memory_kib_max: MEMORY_KIB_MAX, lanes: 4 };
+        let (time, memory_kib) = chosen(bounds, 1000);
+        assert_eq!(time, 4);
+        assert!((475_000..550_000).contains(&memory_kib), "{memory_kib}");
+    }
+
+    #[test]
+    fn cost_of_fast_machine_fills_the_memory_then_adds_passes() {
+        let bounds = Argon2Bounds { target_ms: 2000, memory_kib_max: MEMORY_KIB_MAX, lanes: 4 };
+        let (time, memory_kib) = chosen(bounds, 10_000);
+        assert_eq!(memory_kib, MEMORY_KIB_MAX);
+        assert!((18..=20).contains(&time), "{time}");
+    }
+
+    #[test]
+    fn cost_never_leaves_the_bounds_on_a_crawling_machine() {
+        let bounds = Argon2Bounds { target_ms: 100, memory_kib_max: 2048, lanes: 1 };
+        assert_eq!(chosen(bounds, 1), (4, 32));
+    }
+
+    #[test]
+    fn bounds_take_half_of_the_memory_and_four_lanes_at_most() {
+        let small = Argon2Bounds::for_machine(2000, 512 << 20, 2);
+        assert_eq!((small.memory_kib_max, small.lanes), (256 << 10, 2));
+        let large = Argon2Bounds::for_machine(2000, 1 << 40, 64);
+        assert_eq!((large.memory_kib_max, large.lanes), (1 << 20, 4));
+        let unknown = Argon2Bounds::for_machine(0, 0, 0);
+        assert_eq!((unknown.memory_kib_max, unknown.lanes, unknown.target_ms), (32, 1, 1));
+    }
+
+    #[test]
+    fn pbkdf2_iterations_scale_to_the_target_and_keep_the_minimum() {
+        let hash = HashAlgorithm::Sha256;
+        let fast = pbkdf2(hash, 2000, &mut model(1000)).unwrap();
+        let Kdf::Pbkdf2 { iterations, .. } = fast else { unreachable!() };
+        assert!((1_990_000..=2_010_000).contains(&iterations), "{iterations}");
+        let slow = pbkdf2(hash, 1, &mut |_| Ok(100_000)).unwrap();
+        assert_eq!(slow, Kdf::Pbkdf2 { hash, iterations: 1000 });
+    }
+}

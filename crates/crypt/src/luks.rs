@@ -1,0 +1,176 @@
+//! LUKS, either version: read a header, open it, and learn how its data is encrypted.
+//!
+//! ```text
+//!   Header::read(source) -> unlock(passphrase) -> volume key -> crypt_params -> CryptParams
+//! ```
+//!
+//! Reading never repairs anything: what is damaged comes back as a [`Notice`], and [`repair`]
+//! is asked for by name.
+
+use std::fmt;
+
+use crate::error::Error;
+use crate::kdf::KdfLimits;
+use crate::params::CryptParams;
+use crate::secret::SecretBytes;
+use crate::source::{HeaderDevice, HeaderSource};
+use crate::{luks1, luks2};
+
+/// The header of a volume.
+#[derive(Clone, Debug)]
+pub enum Header {
+    /// LUKS1.
+    Luks1(luks1::Header),
+    /// LUKS2.
+    Luks2(luks2::Header),
+}
+
+/// Something that its owner should know about a header that could be read all the same.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Notice {
+    /// One copy of a LUKS2 header is damaged.
+    DamagedCopy {
+        /// Which.
+        copy: luks2::Copy,
+        /// What is wrong with it.
+        problem: String,
+    },
+    /// One copy of a LUKS2 header is older than the other: a write was interrupted.
+    OutdatedCopy {
+        /// Which is old.
+        copy: luks2::Copy,
+        /// Its sequence id.
+        seqid: u64,
+        /// The sequence id of the copy in use.
+        newest_seqid: u64,
+    },
+    /// Both copies are intact and as old as each other, but differ.
+    CopiesDiffer,
+}
+
+impl fmt::Display for Notice {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::DamagedCopy { copy, problem } => write!(
+                f,
+                "the {copy} LUKS2 header is damaged ({problem}); the {} copy is intact and in \
+                 use; repair the volume to make them equal again",
+                copy.other()
+            ),
+            Self::OutdatedCopy { copy, seqid, newest_seqid } => write!(
+                f,
+                "the {copy} LUKS2 header is outdated (sequence id {seqid}, the {} copy in use has \
+                 {newest_seqid}); a write was interrupted; repair the volume to make them equal \
+                 again",
+                copy.other()
+            ),
+            Self::CopiesDiffer => f.write_str(
+                "the two copies of the LUKS2 header have the same sequence id but different \
+                 contents; the primary copy is in use; repair the volume to make them equal again",
+            ),
+        }
+    }
+}
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct UnlockOptions {
+    /// Only this keyslot, even if its priority says to ignore it.
+    pub keyslot: Option<u32>,
+    /// What the header may demand of this machine.
+    pub limits: KdfLimits,
+}
+
+/// What a passphrase opened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unlocked {
+    /// The keyslot that it opened.
+    pub keyslot: u32,
+    /// The volume key, verified by the header's digest.
+    pub volume_key: SecretBytes,
+}
+
+impl Header {
+    /// Reads the header at the start of `source`. Nothing is repaired; damage that leaves one
+    /// LUKS2 copy intact is a notice.
+    ///
+    /// # Errors
+    /// When there is no LUKS header, or none that is intact and well-formed.
+    pub fn read(source: &dyn HeaderSource) -> Result<(Self, Vec<Notice>), Error> {
+        if luks1::Header::is_at(source)? {
+            return Ok((Self::Luks1(luks1::Header::read(source)?), Vec::new()));
+        }
+        let (header, notices) = luks2::Header::read(source)?;
+        Ok((Self::Luks2(header), notices))
+    }
+
+    /// Finds the keyslot that `passphrase` opens and the volume key in it. Key material is read
+    /// from `source`.
+    ///
+    /// # Errors
+    /// When the volume needs something that is not supported, a limit forbids it, or no keyslot
+    /// opens.
+    pub fn unlock(
+        &self,
+        source: &dyn HeaderSource,
+        passphrase: &SecretBytes,
+        options: &UnlockOptions,
+    ) -> Result<Unlocked, Error> {
+        match self {
+            Self::Luks1(header) => header.unlock(source, passphrase, options),
+            Self::Luks2(header) => header.unlock(source, passphrase, options),
+        }
+    }
+
+    /// How the data is encrypted and where it lies on a data device of `device_len_bytes`.
+    /// `detached`: the data device is not the device that holds the header.
+    ///
+    /// # Errors
+    /// When the volume needs something that is not supported, or the device is too small.
+    pub fn crypt_params(
+        &self,
+        volume_key: &SecretBytes,
+        device_len_bytes: u64,
+        detached: bool,
+    ) -> Result<CryptParams, Error> {
+        match self {
+            Self::Luks1(header) => header.crypt_params(volume_key, device_len_bytes, detached),
+            Self::Luks2(header) => header.crypt_params(volume_key, device_len_bytes, detached),
+        }
+    }
+
+    /// Everything in the header that is no secret, for `blockyard info --json`.
+    #[must_use]
+    pub fn info(&self) -> serde_json::Value {
+        match self {
+            Self::Luks1(header) => header.info(),
+            Self::Luks2(header) => header.info(),
+        }
+    }
+}
+
+impl fmt::Display for Header {
+    /// The text of `blockyard info`.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Luks1(header) => header.fmt(f),
+            Self::Luks2(header) => header.fmt(f),
+        }
+    }
+}
+
+/// Makes the two copies of a LUKS2 header equal again, from the newest intact one; its sequence
+/// id stays. Returns the copies that were rewritten: none when both were well.
+///
+/// # Errors
+/// When no copy is intact, the volume is not LUKS2, or writing fails.
+pub fn repair(device: &mut dyn HeaderDevice) -> Result<Vec<luks2::Copy>, Error> {
+    if luks1::Header::is_at(&&*device)? {
+        return Err(Error::unsupported(
+            "LUKS1 header",
+            "it has no second copy to repair it from; restore a header backup with cryptsetup \
+             luksHeaderRestore",
+        ));
+    }
+    luks2::repair(device)
+}

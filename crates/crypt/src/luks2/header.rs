@@ -1,0 +1,363 @@
+//! The binary header of LUKS2 and its two copies on disk.
+//!
+//! ```text
+//!   0           4096                 hdr_len                      2 hdr_len
+//!   | primary   | JSON area, NULs    | secondary  | JSON area     | keyslots area ... | data
+//! ```
+//!
+//! LUKS2 On-Disk Format Specification 1.1, section 2. Each copy has its own salt and a checksum
+//! over itself (with the checksum field zero) and its JSON area. Updates write the primary first;
+//! the copy with the higher sequence id is the newer one. When the primary is lost, its length is
+//! unknown, so the secondary is looked for at every offset that the format allows.
+
+use std::fmt;
+
+use subtle::ConstantTimeEq;
+
+use super::metadata::{BINARY_LEN_BYTES, Metadata};
+use crate::error::{Error, Requirement};
+use crate::hash::HashAlgorithm;
+use crate::luks::Notice;
+use crate::luks1::{MAGIC, push_text, text};
+use crate::source::{HeaderSource, SourceError};
+
+/// The secondary header starts with it.
+const MAGIC_SECONDARY: [u8; 6] = *b"SKUL\xba\xbe";
+/// Every length that a copy, and so every offset that the secondary, can have.
+pub(crate) const HDR_LENS_BYTES: [u64; 9] =
+    [0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000];
+/// Bytes of the checksum field; shorter checksums leave the rest zero.
+const CHECKSUM_LEN_BYTES: usize = 64;
+const CHECKSUM_OFFSET: usize = 448;
+pub(crate) const HEADER_SALT_LEN_BYTES: usize = 64;
+/// Bytes of label and subsystem, with at least one NUL.
+pub(crate) const LABEL_LEN_BYTES: usize = 48;
+
+/// One of the two copies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Copy {
+    /// At the start of the device.
+    Primary,
+    /// Behind the primary.
+    Secondary,
+}
+
+impl Copy {
+    /// The copy that this one is not.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::Primary => Self::Secondary,
+            Self::Secondary => Self::Primary,
+        }
+    }
+
+    fn magic(self) -> [u8; 6] {
+        match self {
+            Self::Primary => MAGIC,
+            Self::Secondary => MAGIC_SECONDARY,
+        }
+    }
+
+    /// Where this copy of a header of `hdr_len_bytes` starts.
+    pub(crate) fn offset_bytes(self, hdr_len_bytes: u64) -> u64 {
+        match self {
+            Self::Primary => 0,
+            Self::Secondary => hdr_len_bytes,
+        }
+    }
+}
+
+impl fmt::Display for Copy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::Primary => "primary",
+            Self::Secondary => "secondary",
+        })
+    }
+}
+
+/// The fields of the binary header.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Binary {
+    pub(crate) hdr_len_bytes: u64,
+    pub(crate) seqid: u64,
+    /// NUL-padded; any bytes, so that a repair keeps them.
+    pub(crate) label: [u8; LABEL_LEN_BYTES],
+    pub(crate) checksum: HashAlgorithm,
+    pub(crate) salt: [u8; HEADER_SALT_LEN_BYTES],
+    pub(crate) uuid: String,
+    /// Like the label.
+    pub(crate) subsystem: [u8; LABEL_LEN_BYTES],
+}
+
+/// One intact copy, as it was read.
+#[derive(Clone, Debug)]
+pub(crate) struct Intact {
+    pub(crate) copy: Copy,
+    pub(crate) binary: Binary,
+    /// The whole JSON area, byte for byte.
+    pub(crate) json_area: Vec<u8>,
+    pub(crate) metadata: Metadata,
+}
+
+/// What stands where a copy is looked for.
+#[derive(Debug)]
+pub(crate) enum Found {
+    Intact(Box<Intact>),
+    /// Not even the magic.
+    Absent,
+    /// The magic, and then something that must not be.
+    Damaged(String),
+    /// LUKS, but of this version.
+    OtherVersion(u16),
+    /// A well-formed header that announces what it needs.
+    Requires(Requirement),
+}
+
+impl Found {
+    /// Why this copy is not intact.
+    pub(crate) fn problem(&self) -> Option<String> {
+        match self {
+            Self::Intact(_) => None,
+            Self::Absent => Some("it is missing".to_owned()),
+            Self::Damaged(problem) => Some(problem.clone()),
+            Self::OtherVersion(version) => Some(format!("it has version {version}")),
+            Self::Requires(requirement) => Some(requirement.to_string()),
+        }
+    }
+}
+
+/// Both copies, as found.
+pub(crate) struct Copies {
+    pub(crate) primary: Found,
+    pub(crate) secondary: Found,
+}
+
+impl Copies {
+    /// Looks for both copies.
+    pub(crate) fn read(source: &dyn HeaderSource) -> Result<Self, Error> {
+        let primary = read_copy(source, Copy::Primary, 0)?;
+        let secondary = match &primary {
+            Found::Intact(intact) => {
+                read_copy(source, Copy::Secondary, intact.binary.hdr_len_bytes)?
+            }
+            _ => scan_secondary(source)?,
+        };
+        Ok(Self { primary, secondary })
+    }
+
+    /// The newest intact copy, and what is to be said about the other.
+    pub(crate) fn newest(self) -> Result<(Intact, Vec<Notice>), Error> {
+        match (self.primary, self.secondary) {
+            (Found::Intact(primary), Found::Intact(secondary)) => Ok(newer(*primary, *secondary)),
+            (Found::Intact(intact), other) => Ok(with_damaged(*intact, &other)),
+            (Found::OtherVersion(version), _) => Err(Error::unsupported(
+                "LUKS header",
+                format!("LUKS version {version} is not supported"),
+            )),
+            (Found::Requires(requirement), _) => Err(Error::Requirement(requirement)),
+            (other, Found::Intact(intact)) => Ok(with_damaged(*intact, &other)),
+            (_, Found::Requires(requirement)) => Err(Error::Requirement(requirement)),
+            (Found::Absent, Found::Absent) => Err(Error::NotLuks),
+            (primary, secondary) => Err(Error::BothCopiesDamaged {
+                primary: primary.problem().unwrap_or_default(),
+                secondary: secondary.problem().unwrap_or_default(),
+            }),
+        }
+    }
+}
+
+fn newer(primary: Intact, secondary: Intact) -> (Intact, Vec<Notice>) {
+    let outdated = |copy, old: &Intact, new: &Intact| Notice::OutdatedCopy {
+        copy,
+        seqid: old.binary.seqid,
+        newest_seqid: new.binary.seqid,
+    };
+    if primary.binary.seqid < secondary.binary.seqid {
+        let notice = outdated(Copy::Primary, &primary, &secondary);
+        (secondary, vec![notice])
+    } else if primary.binary.seqid > secondary.binary.seqid {
+        let notice = outdated(Copy::Secondary, &secondary, &primary);
+        (primary, vec![notice])
+    } else if same_contents(&primary, &secondary) {
+        (primary, Vec::new())
+    } else {
+        (primary, vec![Notice::CopiesDiffer])
+    }
+}
+
+/// Everything but the salt, which is each copy's own.
+pub(crate) fn same_contents(a: &Intact, b: &Intact) -> bool {
+    let binary = Binary { salt: a.binary.salt, ..b.binary.clone() };
+    a.binary == binary && a.json_area == b.json_area
+}
+
+fn with_damaged(intact: Intact, other: &Found) -> (Intact, Vec<Notice>) {
+    let problem = other.problem().unwrap_or_default();
+    let notice = Notice::DamagedCopy { copy: intact.copy.other(), problem };
+    (intact, vec![notice])
+}
+
+/// The secondary of a header whose length is not known.
+fn scan_secondary(source: &dyn HeaderSource) -> Result<Found, Error> {
+    let mut best = Found::Absent;
+    for offset_bytes in HDR_LENS_BYTES {
+        match read_copy(source, Copy::Secondary, offset_bytes)? {
+            Found::Absent => {}
+            intact @ Found::Intact(_) => return Ok(intact),
+            other if matches!(best, Found::Absent) => best = other,
+            _ => {}
+        }
+    }
+    Ok(best)
+}
+
+fn read_copy(source: &dyn HeaderSource, copy: Copy, offset_bytes: u64) -> Result<Found, Error> {
+    let mut bytes = [0u8; BINARY_LEN_BYTES as usize];
+    match read(source, copy, offset_bytes, &mut bytes) {
+        Ok(()) => {}
+        Err(Error::Read { error: SourceError::BehindEnd { .. }, .. }) => {
+            return Ok(absent_or_truncated(source, copy, offset_bytes));
+        }
+        // An unreadable sector is a damaged copy; the other may be well.
+        Err(error) => return Ok(Found::Damaged(error.to_string())),
+    }
+    if bytes[..6] != copy.magic() {
+        return Ok(Found::Absent);
+    }
+    let version = u16::from_be_bytes([bytes[6], bytes[7]]);
+    if version != 2 {
+        return Ok(Found::OtherVersion(version));
+    }
+    let binary = match Binary::parse(&bytes, copy, offset_bytes) {
+        Ok(binary) => binary,
+        Err(problem) => return Ok(Found::Damaged(problem)),
+    };
+    let json_len = usize::try_from(binary.hdr_len_bytes - BINARY_LEN_BYTES)
+        .expect("at most 4 MiB by Binary::parse");
+    let mut json_area = vec![0u8; json_len];
+    match read(source, copy, offset_bytes + BINARY_LEN_BYTES, &mut json_area) {
+        Ok(()) => {}
+        Err(error) => return Ok(Found::Damaged(error.to_string())),
+    }
+    let stored = &bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + binary.checksum.digest_len_bytes()];
+    if !bool::from(checksum(binary.checksum, &bytes, &json_area).as_slice().ct_eq(stored)) {
+        return Ok(Found::Damaged(format!("its {} checksum is wrong", binary.checksum)));
+    }
+    Ok(match Metadata::parse(&json_area, binary.hdr_len_bytes) {
+        Ok(metadata) => Found::Intact(Box::new(Intact { copy, binary, json_area, metadata })),
+        Err(error) => match error.requirement() {
+            Some(requirement) => Found::Requires(requirement),
+            None => Found::Damaged(format!("{}: {}", error.error.path, error.error.problem)),
+        },
+    })
+}
+
+fn read(
+    source: &dyn HeaderSource,
+    copy: Copy,
+    offset_bytes: u64,
+    buf: &mut [u8],
+) -> Result<(), Error> {
+    source
+        .read_at(offset_bytes, buf)
+        .map_err(|error| Error::Read { what: format!("the {copy} LUKS2 header"), error })
+}
+
+/// A device too short for a binary header: with the magic it is a truncated one.
+fn absent_or_truncated(source: &dyn HeaderSource, copy: Copy, offset_bytes: u64) -> Found {
+    let mut magic = [0u8; 6];
+    match source.read_at(offset_bytes, &mut magic) {
+        Ok(()) if magic == copy.magic() => Found::Damaged(format!(
+            "the device or file ends in it, at byte {}; it is truncated",
+            source.len_bytes()
+        )),
+        _ => Found::Absent,
+    }
+}
+
+/// The checksum over a binary header, with its checksum field taken as zero, and its JSON area.
+fn checksum(algorithm: HashAlgorithm, binary: &[u8], json_area: &[u8]) -> Vec<u8> {
+    let mut out = vec![0u8; algorithm.digest_len_bytes()];
+    let parts: [&[u8]; 4] = [
+        &binary[..CHECKSUM_OFFSET],
+        &[0; CHECKSUM_LEN_BYTES],
+        &binary[CHECKSUM_OFFSET + CHECKSUM_LEN_BYTES..],
+        json_area,
+    ];
+    algorithm.digest(&parts, &mut out);
+    out
+}
+
+/// Makes a binary header one without a valid checksum.
+pub(crate) fn clear_checksum(binary: &mut [u8]) {
+    binary[CHECKSUM_OFFSET..CHECKSUM_OFFSET + CHECKSUM_LEN_BYTES].fill(0);
+}
+
+/// A label for the eye: what is not printable is escaped.
+pub(crate) fn shown_label(field: &[u8; LABEL_LEN_BYTES]) -> String {
+    let len = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
+    let escape = |c: char| -> String {
+        if c.is_control() || c == char::REPLACEMENT_CHARACTER {
+            c.escape_default().collect()
+        } else {
+            c.to_string()
+        }
+    };
+    String::from_utf8_lossy(&field[..len]).chars().map(escape).collect()
+}
+
+/// Big-endian number of 64 bits at `offset`.
+fn be64(bytes: &[u8], offset: usize) -> u64 {
+    u64::from_be_bytes(bytes[offset..offset + 8].try_into().expect("eight bytes"))
+}
+
+impl Binary {
+    /// Understands the first 512 bytes; magic and version are known to be right.
+    fn parse(bytes: &[u8], copy: Copy, offset_bytes: u64) -> Result<Self, String> {
+        let hdr_len_bytes = be64(bytes, 8);
+        if !HDR_LENS_BYTES.contains(&hdr_len_bytes) {
+            return Err(format!("its length {hdr_len_bytes} is none that LUKS2 has"));
+        }
+        let stated_offset = be64(bytes, 256);
+        if stated_offset != offset_bytes || offset_bytes != copy.offset_bytes(hdr_len_bytes) {
+            return Err(format!(
+                "it says that it is {hdr_len_bytes} bytes at byte {stated_offset}, but it stands \
+                 at byte {offset_bytes}"
+            ));
+        }
+        let field = |range: std::ops::Range<usize>, name: &str| {
+            text(&bytes[range]).ok_or_else(|| format!("its {name} is not printable text"))
+        };
+        let checksum = field(72..104, "checksum algorithm")?;
+        Ok(Self {
+            hdr_len_bytes,
+            seqid: be64(bytes, 16),
+            label: bytes[24..72].try_into().expect("48 bytes"),
+            checksum: HashAlgorithm::parse(&checksum).map_err(|error| error.to_string())?,
+            salt: bytes[104..168].try_into().expect("64 bytes"),
+            uuid: field(168..208, "UUID")?,
+            subsystem: bytes[208..256].try_into().expect("48 bytes"),
+        })
+    }
+
+    /// The copy as it lies on disk, with its checksum, without its JSON area.
+    pub(crate) fn to_bytes(&self, copy: Copy, json_area: &[u8]) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(BINARY_LEN_BYTES as usize);
+        bytes.extend_from_slice(&copy.magic());
+        bytes.extend_from_slice(&2u16.to_be_bytes());
+        bytes.extend_from_slice(&self.hdr_len_bytes.to_be_bytes());
+        bytes.extend_from_slice(&self.seqid.to_be_bytes());
+        bytes.extend_from_slice(&self.label);
+        push_text(&mut bytes, self.checksum.name(), 32);
+        bytes.extend_from_slice(&self.salt);
+        push_text(&mut bytes, &self.uuid, 40);
+        bytes.extend_from_slice(&self.subsystem);
+        bytes.extend_from_slice(&copy.offset_bytes(self.hdr_len_bytes).to_be_bytes());
+        bytes.resize(BINARY_LEN_BYTES as usize, 0);
+        let checksum = checksum(self.checksum, &bytes, json_area);
+        bytes[CHECKSUM_OFFSET..CHECKSUM_OFFSET + checksum.len()].copy_from_slice(&checksum);
+        bytes
+    }
+}

@@ -1,0 +1,473 @@
+//! LUKS2's JSON metadata as types: what LUKS2 On-Disk Format Specification 1.1, section 3 says.
+//!
+//! [`Metadata::parse`] is strict about what the format defines and silent about what it leaves
+//! open: unknown fields, tokens and flags are kept in [`Metadata::document`] and not touched.
+//! Something that merely is not supported (a keyslot's KDF, a hash) is no error here: the volume
+//! may open without it.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use serde_json::Value;
+
+use super::tree::{Node, TreeError, decimal};
+use crate::af;
+use crate::error::Requirement;
+use crate::params::CryptFlags;
+
+/// Keyslots, tokens and segments have numbers below this.
+pub(crate) const NUMBER_END: u32 = 32;
+/// Digests have numbers below this.
+const DIGEST_NUMBER_END: u32 = 8;
+/// Bytes of every salt.
+pub(crate) const SALT_LEN_BYTES: usize = 32;
+/// Shortest and longest digest of a volume key.
+const DIGEST_LEN_BYTES: std::ops::RangeInclusive<usize> = 20..=64;
+/// Longest volume key and area key; no cipher has a longer one.
+const KEY_LEN_MAX_BYTES: u32 = 1024;
+/// Largest keyslots area.
+pub(crate) const KEYSLOTS_LEN_MAX_BYTES: u64 = 128 << 20;
+/// The binary header before the JSON area.
+pub(crate) const BINARY_LEN_BYTES: u64 = 4096;
+
+/// The whole metadata.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Metadata {
+    pub(crate) keyslots: BTreeMap<u32, Keyslot>,
+    pub(crate) tokens: BTreeMap<u32, Token>,
+    pub(crate) segments: BTreeMap<u32, Segment>,
+    pub(crate) digests: BTreeMap<u32, Digest>,
+    pub(crate) config: Config,
+    /// All of it, with the fields that nobody here knows.
+    pub(crate) document: Value,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Keyslot {
+    /// `luks2`, `reencrypt`, or something newer.
+    pub(crate) kind: String,
+    /// Length of the key in it.
+    pub(crate) key_len_bytes: u32,
+    pub(crate) priority: Priority,
+    pub(crate) area: Area,
+    /// What a keyslot of type `luks2` has.
+    pub(crate) body: Option<KeyslotBody>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Priority {
+    /// Used only when it is named.
+    Ignore,
+    Normal,
+    /// Tried first.
+    Prefer,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Area {
+    pub(crate) kind: String,
+    pub(crate) offset_bytes: u64,
+    pub(crate) len_bytes: u64,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct KeyslotBody {
+    pub(crate) kdf: KdfSpec,
+    /// Empty for a KDF that nobody here knows.
+    pub(crate) salt: Vec<u8>,
+    pub(crate) af_hash: String,
+    /// Cipher of the area.
+    pub(crate) encryption: String,
+    /// Length of the area's key.
+    pub(crate) area_key_len_bytes: u32,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum KdfSpec {
+    Pbkdf2 { hash: String, iterations: u32 },
+    Argon2 { kind: String, time: u32, memory_kib: u32, lanes: u32 },
+    Unknown { kind: String },
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Token {
+    pub(crate) kind: String,
+    pub(crate) keyslots: BTreeSet<u32>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Segment {
+    pub(crate) kind: String,
+    pub(crate) offset_bytes: u64,
+    /// `None` is "dynamic": to the end of the device.
+    pub(crate) len_bytes: Option<u64>,
+    pub(crate) flags: Vec<String>,
+    /// What a segment of type `crypt` has.
+    pub(crate) crypt: Option<CryptSegment>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct CryptSegment {
+    pub(crate) encryption: String,
+    pub(crate) sector_size_bytes: u32,
+    /// Added to the sector number, in 512-byte sectors.
+    pub(crate) iv_tweak: u64,
+    /// Type of the integrity, if there is any.
+    pub(crate) integrity: Option<String>,
+}
+
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Digest {
+    pub(crate) kind: String,
+    pub(crate) keyslots: BTreeSet<u32>,
+    pub(crate) segments: BTreeSet<u32>,
+    /// What a digest of type `pbkdf2` has.
+    pub(crate) pbkdf2: Option<Pbkdf2Digest>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Pbkdf2Digest {
+    pub(crate) hash: String,
+    pub(crate) iterations: u32,
+    pub(crate) salt: Vec<u8>,
+    pub(crate) digest: Vec<u8>,
+}
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) json_len_bytes: u64,
+    pub(crate) keyslots_len_bytes: u64,
+    pub(crate) flags: Vec<String>,
+    pub(crate) mandatory: Vec<String>,
+}
+
+impl Segment {
+    /// Whether it only remembers what a reencryption started from or goes to.
+    pub(crate) fn is_backup(&self) -> bool {
+        self.flags.iter().any(|flag| flag.starts_with("backup-"))
+    }
+}
+
+impl Config {
+    /// The first mandatory requirement; this program meets none that exists today.
+    pub(crate) fn unmet_requirement(&self) -> Option<Requirement> {
+        self.mandatory.first().map(|name| {
+            let reencryption = name == "offline-reencrypt"
+                || name.strip_prefix("online-reencrypt").is_some_and(|version| {
+                    version.is_empty() || version.strip_prefix("-v").and_then(decimal).is_some()
+                });
+            if reencryption {
+                Requirement::Reencryption(name.clone())
+            } else {
+                Requirement::Unknown(name.clone())
+            }
+        })
+    }
+
+    /// The persistent flags that dm-crypt knows. Others are ignored, as cryptsetup does.
+    pub(crate) fn crypt_flags(&self) -> CryptFlags {
+        let mut flags = CryptFlags::default();
+        for flag in &self.flags {
+            match flag.as_str() {
+                "allow-discards" => flags.allow_discards = true,
+                "same-cpu-crypt" => flags.same_cpu_crypt = true,
+                "submit-from-crypt-cpus" => flags.submit_from_crypt_cpus = true,
+                // cryptsetup writes this one flag with an underscore.
+                "high_priority" | "high-priority" => flags.high_priority = true,
+                "no-read-workqueue" => flags.no_read_workqueue = true,
+                "no-write-workqueue" => flags.no_write_workqueue = true,
+                _ => {}
+            }
+        }
+        flags
+    }
+}
+
+impl Metadata {
+    /// Understands the JSON area of a header of `hdr_len_bytes`.
+    pub(crate) fn parse(area: &[u8], hdr_len_bytes: u64) -> Result<Self, MetadataError> {
+        let document = super::tree::parse(area).map_err(MetadataError::from)?;
+        let root = Node::root(&document);
+        // Requirements first: what breaks a rule below may be what they announce.
+        let mandatory = mandatory(&root)?;
+        let understood = Self::understand(&root, mandatory.clone());
+        let result = understood.and_then(|metadata| {
+            super::check::check(&metadata, hdr_len_bytes)?;
+            Ok(metadata)
+        });
+        match result {
+            Ok(metadata) => Ok(Self { document, ..metadata }),
+            Err(error) => Err(MetadataError { error, mandatory }),
+        }
+    }
+
+    fn understand(root: &Node<'_>, mandatory: Vec<String>) -> Result<Self, TreeError> {
+        let keyslots = entries(root, "keyslots", NUMBER_END, keyslot)?;
+        let tokens = entries(root, "tokens", NUMBER_END, token)?;
+        let segments = entries(root, "segments", NUMBER_END, segment)?;
+        let digests = entries(root, "digests", DIGEST_NUMBER_END, digest)?;
+        let config = config(&root.get("config")?, mandatory)?;
+        Ok(Self { keyslots, tokens, segments, digests, config, document: Value::Null })
+    }
+
+    /// Whether the keyslot holds the key of the segment: a digest joins them.
+    pub(crate) fn digests_of(&self, keyslot: u32, segment: u32) -> Vec<(u32, &Digest)> {
+        self.digests
+            .iter()
+            .filter(|(_, digest)| {
+                digest.keyslots.contains(&keyslot) && digest.segments.contains(&segment)
+            })
+            .map(|(number, digest)| (*number, digest))
+            .collect()
+    }
+}
+
+/// Metadata that is not understood, with the requirements it names: they may be the reason.
+#[derive(Clone, Debug)]
+pub(crate) struct MetadataError {
+    pub(crate) error: TreeError,
+    pub(crate) mandatory: Vec<String>,
+}
+
+impl From<TreeError> for MetadataError {
+    fn from(error: TreeError) -> Self {
+        Self { error, mandatory: Vec::new() }
+    }
+}
+
+impl MetadataError {
+    /// The requirement that explains it, if there is one.
+    pub(crate) fn requirement(&self) -> Option<Requirement> {
+        let config = Config {
+            json_len_bytes: 0,
+            keyslots_len_bytes: 0,
+            flags: Vec::new(),
+            mandatory: self.mandatory.clone(),
+        };
+        config.unmet_requirement()
+    }
+}
+
+fn entries<T>(
+    root: &Node<'_>,
+    section: &str,
+    end: u32,
+    understand: impl Fn(&Node<'_>) -> Result<T, TreeError>,
+) -> Result<BTreeMap<u32, T>, TreeError> {
+    let numbered = root.get(section)?.numbered(end)?;
+    let mut map = BTreeMap::new();
+    for (number, node) in numbered {
+        if map.insert(number, understand(&node)?).is_some() {
+            return Err(node.error(format!("there is another entry with number {number}")));
+        }
+    }
+    Ok(map)
+}
+
+fn mandatory(root: &Node<'_>) -> Result<Vec<String>, TreeError> {
+    let requirements = match root.find("config")? {
+        Some(config) => config.find("requirements")?,
+        None => None,
+    };
+    match requirements {
+        Some(requirements) => requirements.find("mandatory")?.map_or(Ok(Vec::new()), |m| m.names()),
+        None => Ok(Vec::new()),
+    }
+}
+
+fn keyslot(node: &Node<'_>) -> Result<Keyslot, TreeError> {
+    let kind = node.get("type")?.name()?.to_owned();
+    let key_len_bytes = key_len(&node.get("key_size")?)?;
+    let area_node = node.get("area")?;
+    let area = Area {
+        kind: area_node.get("type")?.name()?.to_owned(),
+        offset_bytes: area_node.get("offset")?.u64_text()?,
+        len_bytes: area_node.get("size")?.u64_text()?,
+    };
+    let priority = match node.find("priority")? {
+        None => Priority::Normal,
+        Some(priority) => match priority.u32()? {
+            0 => Priority::Ignore,
+            1 => Priority::Normal,
+            2 => Priority::Prefer,
+            other => {
+                return Err(priority.error(format!("{other} is not 0, 1 or 2")));
+            }
+        },
+    };
+    let body = if kind == "luks2" { Some(keyslot_body(node, &area_node)?) } else { None };
+    if body.is_some() {
+        check_area_len(&area_node, &area, key_len_bytes)?;
+    }
+    Ok(Keyslot { kind, key_len_bytes, priority, area, body })
+}
+
+fn key_len(node: &Node<'_>) -> Result<u32, TreeError> {
+    match node.u32()? {
+        len @ 1..=KEY_LEN_MAX_BYTES => Ok(len),
+        other => Err(node.error(format!("{other} is not in 1 to {KEY_LEN_MAX_BYTES}"))),
+    }
+}
+
+fn check_area_len(node: &Node<'_>, area: &Area, key_len_bytes: u32) -> Result<(), TreeError> {
+    let needed = af::material_len_bytes(key_len_bytes as usize) as u64;
+    if area.len_bytes < needed {
+        return Err(node.error(format!(
+            "its size is {} bytes; the split of a key of {key_len_bytes} bytes needs {needed}",
+            area.len_bytes
+        )));
+    }
+    Ok(())
+}
+
+fn keyslot_body(node: &Node<'_>, area: &Node<'_>) -> Result<KeyslotBody, TreeError> {
+    let (kdf, salt) = kdf(&node.get("kdf")?)?;
+    let af = node.get("af")?;
+    let af_kind = af.get("type")?;
+    if af_kind.name()? != "luks1" {
+        return Err(af_kind.error(format!("\"{}\" is not luks1", af_kind.name()?)));
+    }
+    let stripes = af.get("stripes")?;
+    if stripes.u32()? != af::STRIPES {
+        return Err(stripes.error(format!("it is {}, must be {}", stripes.u32()?, af::STRIPES)));
+    }
+    let area_kind = area.get("type")?;
+    if area_kind.name()? != "raw" {
+        return Err(area_kind.error(format!("\"{}\" is not raw", area_kind.name()?)));
+    }
+    Ok(KeyslotBody {
+        kdf,
+        salt,
+        af_hash: af.get("hash")?.name()?.to_owned(),
+        encryption: area.get("encryption")?.name()?.to_owned(),
+        area_key_len_bytes: key_len(&area.get("key_size")?)?,
+    })
+}
+
+fn kdf(node: &Node<'_>) -> Result<(KdfSpec, Vec<u8>), TreeError> {
+    let kind = node.get("type")?.name()?.to_owned();
+    let spec = match kind.as_str() {
+        "pbkdf2" => KdfSpec::Pbkdf2 {
+            hash: node.get("hash")?.name()?.to_owned(),
+            iterations: node.get("iterations")?.u32()?,
+        },
+        "argon2i" | "argon2id" => KdfSpec::Argon2 {
+            time: node.get("time")?.u32()?,
+            memory_kib: node.get("memory")?.u32()?,
+            lanes: node.get("cpus")?.u32()?,
+            kind,
+        },
+        _ => return Ok((KdfSpec::Unknown { kind }, Vec::new())),
+    };
+    Ok((spec, salt(&node.get("salt")?)?))
+}
+
+fn salt(node: &Node<'_>) -> Result<Vec<u8>, TreeError> {
+    let salt = node.base64()?;
+    if salt.len() != SALT_LEN_BYTES {
+        return Err(node.error(format!("it has {} bytes, must have {SALT_LEN_BYTES}", salt.len())));
+    }
+    Ok(salt)
+}
+
+fn token(node: &Node<'_>) -> Result<Token, TreeError> {
+    Ok(Token {
+        kind: node.get("type")?.name()?.to_owned(),
+        keyslots: references(&node.get("keyslots")?)?,
+    })
+}
+
+/// An array of numbers as strings.
+fn references(node: &Node<'_>) -> Result<BTreeSet<u32>, TreeError> {
+    let number = |element: &Node<'_>| {
+        decimal(element.text()?)
+            .and_then(|number| u32::try_from(number).ok())
+            .ok_or_else(|| element.error("it is not a number"))
+    };
+    node.array()?.iter().map(number).collect()
+}
+
+fn segment(node: &Node<'_>) -> Result<Segment, TreeError> {
+    let kind = node.get("type")?.name()?.to_owned();
+    let size = node.get("size")?;
+    let len_bytes = match size.text()? {
+        "dynamic" => None,
+        _ => Some(size.u64_text()?),
+    };
+    let offset = node.get("offset")?;
+    let offset_bytes = offset.u64_text()?;
+    if !offset_bytes.is_multiple_of(512) {
+        return Err(offset.error(format!("{offset_bytes} is not a multiple of 512")));
+    }
+    if len_bytes.is_some_and(|len| len == 0 || !len.is_multiple_of(512)) {
+        return Err(size.error("it is not \"dynamic\" or a positive multiple of 512"));
+    }
+    let flags = node.find("flags")?.map_or(Ok(Vec::new()), |flags| flags.names())?;
+    let crypt = if kind == "crypt" { Some(crypt_segment(node)?) } else { None };
+    if let (Some(crypt), Some(len)) = (&crypt, len_bytes)
+        && !len.is_multiple_of(u64::from(crypt.sector_size_bytes))
+    {
+        return Err(size.error(format!(
+            "{len} is not a multiple of the sector size {}",
+            crypt.sector_size_bytes
+        )));
+    }
+    Ok(Segment { kind, offset_bytes, len_bytes, flags, crypt })
+}
+
+fn crypt_segment(node: &Node<'_>) -> Result<CryptSegment, TreeError> {
+    let sector_size = node.get("sector_size")?;
+    let sector_size_bytes = sector_size.u32()?;
+    if !matches!(sector_size_bytes, 512 | 1024 | 2048 | 4096) {
+        return Err(
+            sector_size.error(format!("{sector_size_bytes} is not 512, 1024, 2048 or 4096"))
+        );
+    }
+    let iv_tweak_node = node.get("iv_tweak")?;
+    let iv_tweak = iv_tweak_node.u64_text()?;
+    if !iv_tweak.is_multiple_of(u64::from(sector_size_bytes / 512)) {
+        return Err(iv_tweak_node.error(format!(
+            "{iv_tweak} is not a multiple of the sector size {sector_size_bytes}, counted in \
+             512-byte sectors"
+        )));
+    }
+    let integrity = match node.find("integrity")? {
+        Some(integrity) => Some(integrity.get("type")?.name()?.to_owned()),
+        None => None,
+    };
+    let encryption = node.get("encryption")?.name()?.to_owned();
+    Ok(CryptSegment { encryption, sector_size_bytes, iv_tweak, integrity })
+}
+
+fn digest(node: &Node<'_>) -> Result<Digest, TreeError> {
+    let kind = node.get("type")?.name()?.to_owned();
+    let pbkdf2 = if kind == "pbkdf2" {
+        let value = node.get("digest")?;
+        let digest = value.base64()?;
+        if !DIGEST_LEN_BYTES.contains(&digest.len()) {
+            return Err(value.error(format!("it has {} bytes, must have 20 to 64", digest.len())));
+        }
+        Some(Pbkdf2Digest {
+            hash: node.get("hash")?.name()?.to_owned(),
+            iterations: node.get("iterations")?.u32()?,
+            salt: salt(&node.get("salt")?)?,
+            digest,
+        })
+    } else {
+        None
+    };
+    Ok(Digest {
+        kind,
+        keyslots: references(&node.get("keyslots")?)?,
+        segments: references(&node.get("segments")?)?,
+        pbkdf2,
+    })
+}
+
+fn config(node: &Node<'_>, mandatory: Vec<String>) -> Result<Config, TreeError> {
+    Ok(Config {
+        json_len_bytes: node.get("json_size")?.u64_text()?,
+        keyslots_len_bytes: node.get("keyslots_size")?.u64_text()?,
+        flags: node.find("flags")?.map_or(Ok(Vec::new()), |flags| flags.names())?,
+        mandatory,
+    })
+}

@@ -1,0 +1,249 @@
+//! LUKS2: two header copies with JSON metadata, up to 32 keyslots, tokens.
+//!
+//! | file | story |
+//! |---|---|
+//! | `header.rs` | the binary header and its two copies on disk |
+//! | `tree.rs`, `metadata.rs`, `check.rs` | JSON with limits, as types, with its rules |
+//! | `keyslot.rs`, `digest.rs` | from a passphrase to a verified volume key |
+//! | `info.rs` | what is shown |
+//! | `repair.rs` | one copy from the other |
+//!
+//! From the LUKS2 On-Disk Format Specification 1.1 and, where it leaves a choice, what cryptsetup
+//! 2.6 does. Tokens are kept and shown but not used.
+
+mod check;
+mod digest;
+mod header;
+mod info;
+mod keyslot;
+mod metadata;
+mod repair;
+mod tree;
+
+pub(crate) use digest::compute as compute_digest;
+pub use header::Copy;
+pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES};
+pub(crate) use keyslot::{area_len_bytes, store as store_keyslot};
+pub(crate) use metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata, SALT_LEN_BYTES};
+pub(crate) use repair::repair;
+
+use header::{Copies, Intact};
+use metadata::{CryptSegment, Digest, Keyslot, Priority, Segment};
+
+use crate::attempt::Attempt;
+use crate::cipher::CipherSpec;
+use crate::error::{Error, KeyslotProblem};
+use crate::extent::Extent;
+use crate::luks::{Notice, UnlockOptions, Unlocked};
+use crate::params::CryptParams;
+use crate::secret::SecretBytes;
+use crate::source::{HeaderDevice, HeaderSource};
+
+/// A LUKS2 header: its newest intact copy.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Header {
+    binary: Binary,
+    metadata: Metadata,
+}
+
+impl Header {
+    /// Reads both copies and takes the newest intact one.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn read(source: &dyn HeaderSource) -> Result<(Self, Vec<Notice>), Error> {
+        let (Intact { binary, metadata, .. }, notices) = Copies::read(source)?.newest()?;
+        Ok((Self { binary, metadata }, notices))
+    }
+
+    pub(crate) fn from_parts(binary: Binary, metadata: Metadata) -> Self {
+        Self { binary, metadata }
+    }
+
+    /// UUID of the volume.
+    #[must_use]
+    pub fn uuid(&self) -> &str {
+        &self.binary.uuid
+    }
+
+    /// Sequence id: how often the header was written.
+    #[must_use]
+    pub fn seqid(&self) -> u64 {
+        self.binary.seqid
+    }
+
+    /// The one segment that holds the data, with its number, if the volume can be served.
+    fn data_segment(&self) -> Result<(u32, &Segment, &CryptSegment), Error> {
+        if let Some(requirement) = self.metadata.config.unmet_requirement() {
+            return Err(Error::Requirement(requirement));
+        }
+        let segments = &self.metadata.segments;
+        if segments.len() > 1 {
+            return Err(Error::unsupported(
+                "segments",
+                format!("{} data segments; volumes with one are supported", segments.len()),
+            ));
+        }
+        let (number, segment) = segments.first_key_value().expect("checked: there is a segment");
+        let place = format!("segments.{number}");
+        let Some(crypt) = &segment.crypt else {
+            let what = format!("a segment of type \"{}\" is not supported", segment.kind);
+            return Err(Error::unsupported(place, what));
+        };
+        if let Some(integrity) = &crypt.integrity {
+            let what = format!("integrity protection \"{integrity}\" is not supported yet");
+            return Err(Error::unsupported(place, what));
+        }
+        CipherSpec::parse(&crypt.encryption)
+            .map_err(|error| Error::unsupported(place, error.to_string()))?;
+        Ok((*number, segment, crypt))
+    }
+
+    /// Tries the keyslots of the data segment in the order of their priority, or the one that is
+    /// named, with `passphrase`.
+    ///
+    /// # Errors
+    /// When the volume needs something that is not supported, a limit forbids it, or no keyslot
+    /// opens.
+    pub fn unlock(
+        &self,
+        source: &dyn HeaderSource,
+        passphrase: &SecretBytes,
+        options: &UnlockOptions,
+    ) -> Result<Unlocked, Error> {
+        let (segment, ..) = self.data_segment()?;
+        let mut attempt = Attempt::new(options.limits);
+        if let Some(number) = options.keyslot {
+            return match self.try_named(source, number, segment, passphrase, &mut attempt) {
+                Ok(Some(volume_key)) => Ok(Unlocked { keyslot: number, volume_key }),
+                Ok(None) => Err(attempt.failed()),
+                Err(problem) => Err(Error::Keyslot(KeyslotProblem { keyslot: number, problem })),
+            };
+        }
+        for priority in [Priority::Prefer, Priority::Normal] {
+            for (number, keyslot) in &self.metadata.keyslots {
+                if keyslot.priority != priority {
+                    continue;
+                }
+                let digests = self.metadata.digests_of(*number, segment);
+                if digests.is_empty() {
+                    continue;
+                }
+                match try_keyslot(source, *number, keyslot, &digests, passphrase, &mut attempt) {
+                    Ok(Some(volume_key)) => {
+                        return Ok(Unlocked { keyslot: *number, volume_key });
+                    }
+                    Ok(None) => {}
+                    Err(problem) => attempt.skip(*number, problem),
+                }
+            }
+        }
+        Err(attempt.failed())
+    }
+
+    fn try_named(
+        &self,
+        source: &dyn HeaderSource,
+        number: u32,
+        segment: u32,
+        passphrase: &SecretBytes,
+        attempt: &mut Attempt,
+    ) -> Result<Option<SecretBytes>, String> {
+        let keyslot = self.metadata.keyslots.get(&number).ok_or("it is not in use")?;
+        let digests = self.metadata.digests_of(number, segment);
+        if digests.is_empty() {
+            return Err("it is unbound: it holds a key, but not the key of this volume; choose \
+                        another with --key-slot, or none"
+                .to_owned());
+        }
+        try_keyslot(source, number, keyslot, &digests, passphrase, attempt)
+    }
+
+    /// How the data is encrypted; see [`crate::luks::Header::crypt_params`].
+    ///
+    /// # Errors
+    /// When the volume needs something that is not supported, or the device is too small.
+    pub fn crypt_params(
+        &self,
+        volume_key: &SecretBytes,
+        device_len_bytes: u64,
+        detached: bool,
+    ) -> Result<CryptParams, Error> {
+        let (_, segment, crypt) = self.data_segment()?;
+        if segment.offset_bytes == 0 && !detached {
+            return Err(Error::DataDevice(
+                "this is a header without data: its data starts at byte 0 of another device; give \
+                 that device as the volume and this file with --header"
+                    .to_owned(),
+            ));
+        }
+        let extent = Extent {
+            offset_bytes: segment.offset_bytes,
+            len_bytes: segment.len_bytes,
+            sector_size_bytes: crypt.sector_size_bytes,
+        };
+        Ok(CryptParams {
+            cipher: crypt.encryption.clone(),
+            key: volume_key.clone(),
+            iv_offset_sectors: crypt.iv_tweak,
+            data_offset_sectors: segment.offset_bytes / 512,
+            len_sectors: Some(extent.len_sectors(device_len_bytes)?),
+            sector_size_bytes: crypt.sector_size_bytes,
+            iv_large_sectors: false,
+            flags: self.metadata.config.crypt_flags(),
+        })
+    }
+}
+
+/// The volume key, nothing if the passphrase is wrong, or why the keyslot cannot be tried.
+fn try_keyslot(
+    source: &dyn HeaderSource,
+    number: u32,
+    keyslot: &Keyslot,
+    digests: &[(u32, &Digest)],
+    passphrase: &SecretBytes,
+    attempt: &mut Attempt,
+) -> Result<Option<SecretBytes>, String> {
+    // Before the KDF runs: is there a digest that can tell a right key from a wrong one?
+    let digest =
+        digests.iter().find_map(|(number, digest)| Some((number, digest.pbkdf2.as_ref()?)));
+    let Some((digest_number, digest)) = digest else {
+        return Err(format!(
+            "digest {} has an unknown type, \"{}\"",
+            digests[0].0, digests[0].1.kind
+        ));
+    };
+    let digest_error = |problem: String| format!("digest {digest_number}: {problem}");
+    digest
+        .kdf()
+        .and_then(|kdf| {
+            kdf.check(digest.digest.len(), attempt.limits()).map_err(|error| error.to_string())
+        })
+        .map_err(digest_error)?;
+    let candidate = keyslot::open(source, number, keyslot, passphrase, attempt)?;
+    let verified = digest.verifies(&candidate, attempt.limits()).map_err(digest_error)?;
+    Ok(verified.then_some(candidate))
+}
+
+/// Writes one copy: first without a valid checksum, then the JSON, then the checksum, so that
+/// a power cut leaves this copy either old, or recognisably broken, or new.
+pub(crate) fn write_copy(
+    device: &mut dyn HeaderDevice,
+    copy: Copy,
+    binary: &Binary,
+    json_area: &[u8],
+) -> Result<(), Error> {
+    let write_error = |error| Error::Write { what: format!("the {copy} LUKS2 header"), error };
+    let offset_bytes = copy.offset_bytes(binary.hdr_len_bytes);
+    let sealed = binary.to_bytes(copy, json_area);
+    let mut open = sealed.clone();
+    header::clear_checksum(&mut open);
+    device.write_at(offset_bytes, &open).map_err(write_error)?;
+    device.write_at(offset_bytes + BINARY_LEN_BYTES, json_area).map_err(write_error)?;
+    device.sync().map_err(write_error)?;
+    device.write_at(offset_bytes, &sealed).map_err(write_error)?;
+    device.sync().map_err(write_error)
+}
+
+#[cfg(test)]
+mod tests;

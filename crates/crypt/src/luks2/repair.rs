@@ -1,0 +1,31 @@
+//! Makes the two copies of a header equal again, when its owner asks for it.
+//!
+//! cryptsetup's rule: the newest intact copy is written over the other, byte for byte but for a
+//! new salt and the place, and with the *same* sequence id, because nothing has changed.
+
+use super::header::{Copies, Copy, Intact, same_contents};
+use super::write_copy;
+use crate::error::Error;
+use crate::source::{HeaderDevice, HeaderSource};
+
+/// See [`crate::luks::repair`].
+pub(crate) fn repair(device: &mut dyn HeaderDevice) -> Result<Vec<Copy>, Error> {
+    let source: &dyn HeaderSource = &*device;
+    let copies = Copies::read(source)?;
+    if let (super::header::Found::Intact(a), super::header::Found::Intact(b)) =
+        (&copies.primary, &copies.secondary)
+        && same_contents(a, b)
+    {
+        return Ok(Vec::new());
+    }
+    let (good, _) = copies.newest()?;
+    rewrite(device, good)
+}
+
+fn rewrite(device: &mut dyn HeaderDevice, good: Intact) -> Result<Vec<Copy>, Error> {
+    let bad = good.copy.other();
+    let Intact { mut binary, json_area, .. } = good;
+    getrandom::fill(&mut binary.salt)?;
+    write_copy(device, bad, &binary, &json_area)?;
+    Ok(vec![bad])
+}

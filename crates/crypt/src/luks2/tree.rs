@@ -1,0 +1,272 @@
+//! JSON of unknown origin, read with care: limits before parsing, and a path in every error.
+//!
+//! The limits hold before any tree is built: nesting is bounded as in json-c (32), which
+//! cryptsetup uses, and the number of values too, because a few bytes of text can become a hundred
+//! bytes of tree. A [`Node`] knows its path, so that an error reads `keyslots.0.area.offset: ...`.
+
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Map, Value};
+
+/// Deepest nesting; json-c's default.
+const DEPTH_MAX: usize = 32;
+/// Most values in one header. 32 keyslots, tokens and segments use some 2,000.
+const VALUES_MAX: usize = 65_536;
+/// Longest name of a cipher, hash, type or flag.
+const NAME_LEN_MAX_BYTES: usize = 256;
+
+/// What is wrong, and where.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct TreeError {
+    pub(crate) path: String,
+    pub(crate) problem: String,
+}
+
+impl TreeError {
+    pub(crate) fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
+        Self { path: path.into(), problem: problem.into() }
+    }
+}
+
+/// Parses the text before the first NUL of a JSON area; behind it everything must be NUL.
+pub(crate) fn parse(area: &[u8]) -> Result<Value, TreeError> {
+    let whole = |problem: String| TreeError::new("JSON area", problem);
+    let len = area
+        .iter()
+        .position(|byte| *byte == 0)
+        .ok_or_else(|| whole("the text has no end".to_owned()))?;
+    if area[len..].iter().any(|byte| *byte != 0) {
+        return Err(whole(format!("there is something behind the text's end at byte {len}")));
+    }
+    let text = &area[..len];
+    if text.first() != Some(&b'{') {
+        return Err(whole("it does not start with an object".to_owned()));
+    }
+    check_limits(text).map_err(whole)?;
+    serde_json::from_slice(text).map_err(|error| whole(format!("it is no JSON: {error}")))
+}
+
+/// Counts nesting and values without building anything. On text that is no JSON the counts mean
+/// nothing, and the parser says what is wrong.
+fn check_limits(text: &[u8]) -> Result<(), String> {
+    let (mut depth, mut values) = (0usize, 1usize);
+    let (mut in_string, mut escaped) = (false, false);
+    for byte in text {
+        if in_string {
+            match (escaped, byte) {
+                (true, _) => escaped = false,
+                (false, b'\\') => escaped = true,
+                (false, b'"') => in_string = false,
+                (false, _) => {}
+            }
+            continue;
+        }
+        match byte {
+            b'"' => in_string = true,
+            b'{' | b'[' => {
+                depth += 1;
+                values += 1;
+            }
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b',' => values += 1,
+            _ => {}
+        }
+        if depth > DEPTH_MAX {
+            return Err(format!("it is nested deeper than {DEPTH_MAX} levels"));
+        }
+        if values > VALUES_MAX {
+            return Err(format!("it holds more than {VALUES_MAX} values"));
+        }
+    }
+    Ok(())
+}
+
+/// A value and where it stands.
+#[derive(Clone)]
+pub(crate) struct Node<'a> {
+    value: &'a Value,
+    path: String,
+}
+
+impl<'a> Node<'a> {
+    pub(crate) fn root(value: &'a Value) -> Self {
+        Self { value, path: String::new() }
+    }
+
+    pub(crate) fn error(&self, problem: impl Into<String>) -> TreeError {
+        TreeError::new(self.path.clone(), problem)
+    }
+
+    fn child_path(&self, key: &str) -> String {
+        let mut path = self.path.clone();
+        if !path.is_empty() {
+            path.push('.');
+        }
+        path.extend(key.chars().take(64).flat_map(char::escape_default));
+        path
+    }
+
+    /// A field that must be there.
+    pub(crate) fn get(&self, key: &str) -> Result<Self, TreeError> {
+        self.find(key)?.ok_or_else(|| TreeError::new(self.child_path(key), "it is missing"))
+    }
+
+    /// A field that may be there.
+    pub(crate) fn find(&self, key: &str) -> Result<Option<Self>, TreeError> {
+        let found = self.object()?.get(key);
+        Ok(found.map(|value| Self { value, path: self.child_path(key) }))
+    }
+
+    fn object(&self) -> Result<&'a Map<String, Value>, TreeError> {
+        self.value.as_object().ok_or_else(|| self.wrong_type("an object"))
+    }
+
+    /// The fields of an object whose keys are numbers below `end`.
+    pub(crate) fn numbered(&self, end: u32) -> Result<Vec<(u32, Self)>, TreeError> {
+        let entries = self.object()?.iter().map(|(key, value)| {
+            let node = Self { value, path: self.child_path(key) };
+            match decimal(key).filter(|number| *number < u64::from(end)) {
+                Some(number) => Ok((u32::try_from(number).expect("below a 32-bit end"), node)),
+                None => Err(node.error(format!("its key is not a number below {end}"))),
+            }
+        });
+        entries.collect()
+    }
+
+    pub(crate) fn array(&self) -> Result<Vec<Self>, TreeError> {
+        let array = self.value.as_array().ok_or_else(|| self.wrong_type("an array"))?;
+        let element = |(index, value): (usize, &'a Value)| Self {
+            value,
+            path: format!("{}[{index}]", self.path),
+        };
+        Ok(array.iter().enumerate().map(element).collect())
+    }
+
+    /// Text that is not empty.
+    pub(crate) fn text(&self) -> Result<&'a str, TreeError> {
+        match self.value.as_str() {
+            Some("") => Err(self.error("it is empty")),
+            Some(text) => Ok(text),
+            None => Err(self.wrong_type("a string")),
+        }
+    }
+
+    /// A short printable text: it may be shown on a terminal.
+    pub(crate) fn name(&self) -> Result<&'a str, TreeError> {
+        let text = self.text()?;
+        if text.len() > NAME_LEN_MAX_BYTES || !text.bytes().all(|b| (b' '..=b'~').contains(&b)) {
+            return Err(self.error(format!(
+                "it is not printable ASCII of at most {NAME_LEN_MAX_BYTES} characters"
+            )));
+        }
+        Ok(text)
+    }
+
+    /// An array of names.
+    pub(crate) fn names(&self) -> Result<Vec<String>, TreeError> {
+        self.array()?.iter().map(|element| Ok(element.name()?.to_owned())).collect()
+    }
+
+    /// A 64-bit number; JSON has no such thing, so LUKS2 writes it as a string.
+    pub(crate) fn u64_text(&self) -> Result<u64, TreeError> {
+        decimal(self.text()?).ok_or_else(|| {
+            self.error(format!("{} is not a number from 0 to 2^64 - 1", self.shown()))
+        })
+    }
+
+    /// A plain JSON number of 32 bits.
+    pub(crate) fn u32(&self) -> Result<u32, TreeError> {
+        if !self.value.is_number() {
+            return Err(self.wrong_type("a number"));
+        }
+        let number = self.value.as_u64().and_then(|number| u32::try_from(number).ok());
+        number.ok_or_else(|| {
+            self.error(format!("{} is not a whole number from 0 to 2^32 - 1", self.shown()))
+        })
+    }
+
+    /// Bytes in base64.
+    pub(crate) fn base64(&self) -> Result<Vec<u8>, TreeError> {
+        STANDARD.decode(self.text()?).map_err(|error| self.error(format!("no base64: {error}")))
+    }
+
+    fn wrong_type(&self, wanted: &str) -> TreeError {
+        let found = match self.value {
+            Value::Null => "null",
+            Value::Bool(_) => "a boolean",
+            Value::Number(_) => "a number",
+            Value::String(_) => "a string",
+            Value::Array(_) => "an array",
+            Value::Object(_) => "an object",
+        };
+        self.error(format!("it is {found}, must be {wanted}"))
+    }
+
+    /// The value in a message: not longer than a line.
+    fn shown(&self) -> String {
+        let text = self.value.to_string();
+        if text.chars().count() <= 48 {
+            return text;
+        }
+        text.chars().take(45).chain("...".chars()).collect()
+    }
+}
+
+/// A number in decimal digits only; no sign, no space, no overflow.
+pub(crate) fn decimal(text: &str) -> Option<u64> {
+    if text.is_empty() || !text.bytes().all(|byte| byte.is_ascii_digit()) {
+        return None;
+    }
+    text.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn problem(text: &str) -> String {
+        let mut area = text.as_bytes().to_vec();
+        area.resize(area.len() + 16, 0);
+        parse(&area).unwrap_err().problem
+    }
+
+    #[test]
+    fn json_nested_too_deep_is_refused_before_parsing() {
+        let deep = format!("{{\"a\":{}1{}}}", "[".repeat(32), "]".repeat(32));
+        assert_eq!(problem(&deep), "it is nested deeper than 32 levels");
+        let endless = format!("{{{}", "[".repeat(4 << 20));
+        assert_eq!(problem(&endless), "it is nested deeper than 32 levels");
+        let brackets_in_text = format!("{{\"a\":\"\\\"{}\"}}\0", "[".repeat(1000));
+        assert!(parse(brackets_in_text.as_bytes()).is_ok());
+    }
+
+    #[test]
+    fn json_with_too_many_values_is_refused_before_parsing() {
+        let many = format!("{{\"a\":[{}0]}}", "0,".repeat(70_000));
+        assert_eq!(problem(&many), "it holds more than 65536 values");
+    }
+
+    #[test]
+    fn json_area_without_end_or_with_a_tail_is_refused() {
+        assert_eq!(parse(b"{}").unwrap_err().problem, "the text has no end");
+        assert!(parse(b"{}\0x\0").unwrap_err().problem.contains("behind the text's end"));
+        assert!(parse(b" {}\0").unwrap_err().problem.contains("does not start"));
+        assert!(parse(b"\0\0").unwrap_err().problem.contains("does not start"));
+        assert!(parse(b"{\"a\":\xff}\0").unwrap_err().problem.contains("no JSON"));
+        assert!(parse(b"{\"a\":1\0").unwrap_err().problem.contains("no JSON"));
+    }
+
+    #[test]
+    fn numbers_with_sign_space_fraction_or_overflow_are_refused() {
+        for text in ["", "-1", "+1", " 1", "1 ", "0x10", "1.0", "18446744073709551616"] {
+            assert_eq!(decimal(text), None, "{text:?}");
+        }
+        assert_eq!(decimal("18446744073709551615"), Some(u64::MAX));
+        let tree = serde_json::json!({ "a": -1, "b": 1.5, "c": 4_294_967_296u64, "d": "1" });
+        let root = Node::root(&tree);
+        for key in ["a", "b", "c", "d"] {
+            let error = root.get(key).unwrap().u32().unwrap_err();
+            assert_eq!(error.path, key);
+        }
+    }
+}

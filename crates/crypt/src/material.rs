@@ -1,0 +1,81 @@
+//! Key material: the split, encrypted volume key as it lies in a keyslot's area.
+//!
+//! LUKS1 and LUKS2 do the same here: the area is encrypted in 512-byte sectors with the
+//! passphrase's key, IVs counted from the area's start, and holds the anti-forensic split.
+
+use crate::af;
+use crate::cipher::{CipherError, CipherSpec, SectorCipher};
+use crate::error::Error;
+use crate::hash::HashAlgorithm;
+use crate::secret::SecretBytes;
+use crate::source::{HeaderSink, HeaderSource};
+use crate::stack::with_wiped_stack;
+
+/// Where a keyslot's material lies and how it is made.
+pub(crate) struct Area<'a> {
+    /// For messages: "keyslot 3".
+    pub(crate) place: &'a str,
+    pub(crate) offset_bytes: u64,
+    /// Cipher of the area.
+    pub(crate) cipher: CipherSpec,
+    pub(crate) af_hash: HashAlgorithm,
+    /// Length of the volume key in it.
+    pub(crate) key_len_bytes: usize,
+}
+
+/// Whether a cipher specification, in dm-crypt's or the crypto API's form, is the null cipher,
+/// which a keyslot must never use: it would give the key to anybody (CVE-2025-59054).
+pub(crate) fn is_null_cipher(spec: &str) -> bool {
+    let spec = spec.to_ascii_lowercase();
+    spec.contains("cipher_null")
+        || spec.split(|c: char| !c.is_ascii_alphanumeric()).next() == Some("null")
+        || (spec.starts_with("capi:") && spec.contains("(null)"))
+}
+
+impl Area<'_> {
+    /// Reads the material, decrypts it with `area_key` and merges it to a candidate for the
+    /// volume key.
+    pub(crate) fn read(
+        &self,
+        source: &dyn HeaderSource,
+        area_key: &SecretBytes,
+    ) -> Result<SecretBytes, Error> {
+        let mut material = SecretBytes::zeroed(af::material_len_bytes(self.key_len_bytes));
+        source.read_at(self.offset_bytes, material.as_mut_slice()).map_err(|error| {
+            Error::Read { what: format!("the key material of {}", self.place), error }
+        })?;
+        with_wiped_stack(|| -> Result<(), CipherError> {
+            self.cipher(area_key)?.decrypt_in_place(material.as_mut_slice(), 0);
+            Ok(())
+        })
+        .map_err(|error| Error::unsupported(self.place, error.to_string()))?;
+        let mut key = SecretBytes::zeroed(self.key_len_bytes);
+        af::merge(material.as_slice(), key.as_mut_slice(), af::STRIPES, self.af_hash);
+        Ok(key)
+    }
+
+    /// Splits `volume_key`, encrypts it with `area_key` and writes it.
+    pub(crate) fn write(
+        &self,
+        sink: &mut dyn HeaderSink,
+        area_key: &SecretBytes,
+        volume_key: &SecretBytes,
+    ) -> Result<(), Error> {
+        let mut material = SecretBytes::zeroed(af::material_len_bytes(self.key_len_bytes));
+        getrandom::fill(material.as_mut_slice())?;
+        af::split(volume_key.as_slice(), material.as_mut_slice(), af::STRIPES, self.af_hash);
+        with_wiped_stack(|| -> Result<(), CipherError> {
+            self.cipher(area_key)?.encrypt_in_place(material.as_mut_slice(), 0);
+            Ok(())
+        })
+        .map_err(|error| Error::unsupported(self.place, error.to_string()))?;
+        sink.write_at(self.offset_bytes, material.as_slice()).map_err(|error| Error::Write {
+            what: format!("the key material of {}", self.place),
+            error,
+        })
+    }
+
+    fn cipher(&self, area_key: &SecretBytes) -> Result<SectorCipher, CipherError> {
+        SectorCipher::new(&self.cipher, area_key.as_slice(), 512, false)
+    }
+}

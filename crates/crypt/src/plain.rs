@@ -1,0 +1,208 @@
+//! Plain dm-crypt: no header; everything that a header would say is said by the caller.
+//!
+//! cryptsetup's semantics (`lib/crypt_plain.c` and `--type plain` of `cryptsetup open`): a
+//! passphrase is hashed to the key, a key file is the key. Nothing can tell a wrong passphrase
+//! from a right one.
+
+use crate::cipher::{CipherSpec, SectorCipher};
+use crate::error::Error;
+use crate::extent::Extent;
+use crate::hash::HashAlgorithm;
+use crate::params::{CryptFlags, CryptParams};
+use crate::secret::SecretBytes;
+use crate::stack::with_wiped_stack;
+
+/// The hash that stands for none.
+const NO_HASH: &str = "plain";
+/// cryptsetup's limit.
+const KEY_SIZE_BITS_MAX: u32 = 8192;
+
+/// What a plain volume is. [`Default`] is cryptsetup 2.6's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PlainOptions {
+    /// Cipher, as a table line writes it.
+    pub cipher: String,
+    /// Length of the key.
+    pub key_size_bits: u32,
+    /// How a passphrase becomes a key: `HASH`, `HASH:BYTES` (the rest of the key is zero), or
+    /// `plain` or `None` for no hashing. A key file is never hashed.
+    pub hash: Option<String>,
+    /// Where the data starts on the device.
+    pub offset_sectors: u64,
+    /// Added to the sector number before the IV is made.
+    pub skip_sectors: u64,
+    /// Length of the volume; `None` is to the end of the device.
+    pub size_sectors: Option<u64>,
+    /// Encryption sector size.
+    pub sector_size_bytes: u32,
+    /// The IV counts encryption sectors.
+    pub iv_large_sectors: bool,
+    /// Pass TRIM down.
+    pub allow_discards: bool,
+}
+
+impl Default for PlainOptions {
+    fn default() -> Self {
+        Self {
+            cipher: "aes-cbc-essiv:sha256".to_owned(),
+            key_size_bits: 256,
+            hash: Some("ripemd160".to_owned()),
+            offset_sectors: 0,
+            skip_sectors: 0,
+            size_sectors: None,
+            sector_size_bytes: 512,
+            iv_large_sectors: false,
+            allow_discards: false,
+        }
+    }
+}
+
+/// What a plain volume is opened with.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PlainKey {
+    /// Hashed to the key.
+    Passphrase(SecretBytes),
+    /// The key itself; more bytes than the key has are ignored.
+    KeyFile(SecretBytes),
+}
+
+/// How the data of a plain volume on a device of `device_len_bytes` is encrypted.
+///
+/// # Errors
+/// When an option is wrong or not supported, the key file is too short, or the device too small.
+pub fn open(
+    options: &PlainOptions,
+    key: &PlainKey,
+    device_len_bytes: u64,
+) -> Result<CryptParams, Error> {
+    let sector_size = options.sector_size_bytes;
+    if !matches!(sector_size, 512 | 1024 | 2048 | 4096) {
+        let problem = format!("{sector_size} is not 512, 1024, 2048 or 4096");
+        return Err(Error::option("--sector-size", problem));
+    }
+    let sectors_per_unit = u64::from(sector_size / 512);
+    if !options.skip_sectors.is_multiple_of(sectors_per_unit) {
+        return Err(Error::option(
+            "--skip",
+            format!("{} is not a multiple of the sector size {sector_size}", options.skip_sectors),
+        ));
+    }
+    let cipher = CipherSpec::parse(&options.cipher)
+        .map_err(|error| Error::option("--cipher", error.to_string()))?;
+    let key = derive_key(options, key)?;
+    with_wiped_stack(|| {
+        SectorCipher::new(&cipher, key.as_slice(), sector_size, options.iv_large_sectors).map(drop)
+    })
+    .map_err(|error| Error::option("--key-size", error.to_string()))?;
+    let len_sectors = extent(options)?.len_sectors(device_len_bytes)?;
+    Ok(CryptParams {
+        cipher: options.cipher.clone(),
+        key,
+        iv_offset_sectors: options.skip_sectors,
+        data_offset_sectors: options.offset_sectors,
+        len_sectors: Some(len_sectors),
+        sector_size_bytes: sector_size,
+        iv_large_sectors: options.iv_large_sectors,
+        flags: CryptFlags { allow_discards: options.allow_discards, ..CryptFlags::default() },
+    })
+}
+
+fn extent(options: &PlainOptions) -> Result<Extent, Error> {
+    let bytes = |option, sectors: u64| {
+        sectors
+            .checked_mul(512)
+            .ok_or_else(|| Error::option(option, format!("{sectors} sectors are over 2^64 bytes")))
+    };
+    let len_bytes = match options.size_sectors {
+        None => None,
+        Some(sectors) if !sectors.is_multiple_of(u64::from(options.sector_size_bytes / 512)) => {
+            return Err(Error::option(
+                "--size",
+                format!(
+                    "{sectors} sectors of 512 bytes are not a multiple of the sector size {}",
+                    options.sector_size_bytes
+                ),
+            ));
+        }
+        Some(sectors) => Some(bytes("--size", sectors)?),
+    };
+    Ok(Extent {
+        offset_bytes: bytes("--offset", options.offset_sectors)?,
+        len_bytes,
+        sector_size_bytes: options.sector_size_bytes,
+    })
+}
+
+fn derive_key(options: &PlainOptions, key: &PlainKey) -> Result<SecretBytes, Error> {
+    let bits = options.key_size_bits;
+    if bits == 0 || !bits.is_multiple_of(8) || bits > KEY_SIZE_BITS_MAX {
+        let problem = format!("{bits} is not a multiple of 8 from 8 to {KEY_SIZE_BITS_MAX}");
+        return Err(Error::option("--key-size", problem));
+    }
+    let mut derived = SecretBytes::zeroed(bits as usize / 8);
+    match key {
+        PlainKey::KeyFile(bytes) => {
+            let wanted = derived.len();
+            let start = bytes.as_slice().get(..wanted).ok_or_else(|| {
+                Error::option(
+                    "--key-file",
+                    format!(
+                        "it has {} bytes and a key of {bits} bits needs {wanted}; choose another \
+                         --key-size or key file",
+                        bytes.len()
+                    ),
+                )
+            })?;
+            derived.as_mut_slice().copy_from_slice(start);
+        }
+        PlainKey::Passphrase(passphrase) => {
+            let hash = options.hash.as_deref().unwrap_or(NO_HASH);
+            hash_passphrase(hash, passphrase.as_slice(), derived.as_mut_slice())?;
+        }
+    }
+    Ok(derived)
+}
+
+/// Fills `key`, which is all zeros, from a passphrase.
+fn hash_passphrase(hash: &str, passphrase: &[u8], key: &mut [u8]) -> Result<(), Error> {
+    // Without a length, "plain" takes what is there and leaves the rest zero.
+    if hash == NO_HASH {
+        let len = passphrase.len().min(key.len());
+        key[..len].copy_from_slice(&passphrase[..len]);
+        return Ok(());
+    }
+    let (name, hashed_len) = match hash.split_once(':') {
+        None => (hash, key.len()),
+        Some((name, len)) => {
+            let len = len.parse().ok().filter(|len| *len <= key.len()).ok_or_else(|| {
+                let problem = format!("\"{len}\" is not a length from 0 to {}", key.len());
+                Error::option("--hash", problem)
+            })?;
+            (name, len)
+        }
+    };
+    let hashed = &mut key[..hashed_len];
+    if name == NO_HASH {
+        let start = passphrase.get(..hashed_len).ok_or_else(|| {
+            let problem = format!("the passphrase is shorter than {hashed_len} bytes");
+            Error::option("--hash", problem)
+        })?;
+        hashed.copy_from_slice(start);
+        return Ok(());
+    }
+    let algorithm =
+        HashAlgorithm::parse(name).map_err(|error| Error::option("--hash", error.to_string()))?;
+    with_wiped_stack(|| hash_rounds(algorithm, passphrase, hashed));
+    Ok(())
+}
+
+/// hashalot's way to long keys: round n hashes n times the letter A and the passphrase.
+fn hash_rounds(algorithm: HashAlgorithm, passphrase: &[u8], key: &mut [u8]) {
+    let prefix = vec![b'A'; key.len()];
+    for (round, piece) in key.chunks_mut(algorithm.digest_len_bytes()).enumerate() {
+        algorithm.digest(&[&prefix[..round], passphrase], piece);
+    }
+}
+
+#[cfg(test)]
+mod tests;
