@@ -1,0 +1,136 @@
+//! A shard and its real world, driven together: submit bios, run, collect what is done.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done};
+use blockyard_engine::shard::Shard;
+use blockyard_engine::sq::{Cqe, Sqe};
+
+use crate::executor::{Buffers, Executor};
+use crate::memory::Region;
+use crate::poll;
+use crate::volume::Volume;
+
+/// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
+/// cost memory in flight.
+pub(crate) const SLOT_BYTES: usize = 64 << 10;
+
+/// One shard with its executor.
+pub(crate) struct Driver {
+    shard: Shard,
+    executor: Executor,
+    sqes: Vec<Sqe>,
+    cqes: Vec<Cqe>,
+    done: Vec<Done>,
+}
+
+impl Driver {
+    /// A driver with `bounce_slots` bounce slots (at least as many as the table needs are made), and
+    /// the front end's buffers.
+    pub(crate) fn new(
+        volume: &Arc<Volume>,
+        bounce_slots: usize,
+        world: Vec<Arc<Region>>,
+    ) -> io::Result<Self> {
+        let least = volume.table.bounce_users();
+        let slots = u32::try_from(bounce_slots).expect("a grant is small").max(least);
+        let bounce = Region::new((slots as usize).max(1) * SLOT_BYTES)?;
+        let buffers = Buffers { bounce, bounce_slot_bytes: SLOT_BYTES, world };
+        Ok(Self {
+            shard: Shard::new(&volume.table, slots, SLOT_BYTES as u32),
+            executor: Executor::new(Arc::clone(volume), buffers)?,
+            sqes: Vec::new(),
+            cqes: Vec::new(),
+            done: Vec::new(),
+        })
+    }
+
+    /// Accepts a bio and does all of it that can be done at once.
+    pub(crate) fn submit(&mut self, bio: Bio) {
+        self.shard.submit_bio(bio);
+        self.run();
+    }
+
+    fn run(&mut self) {
+        loop {
+            self.shard.take_sq(&mut self.sqes);
+            if self.sqes.is_empty() {
+                break;
+            }
+            self.executor.execute(&self.sqes, &mut self.cqes);
+            self.sqes.clear();
+            self.answer();
+        }
+        self.shard.take_done(&mut self.done);
+    }
+
+    fn answer(&mut self) {
+        for cqe in self.cqes.drain(..) {
+            self.shard.on_cqe(cqe);
+        }
+    }
+
+    /// Collects what has been answered meanwhile and goes on with it.
+    pub(crate) fn poll(&mut self) {
+        if self.executor.in_flight() > 0 {
+            self.executor.poll(&mut self.cqes);
+            self.answer();
+            self.run();
+        }
+    }
+
+    /// Moves the finished bios to the end of `out`.
+    pub(crate) fn take_done(&mut self, out: &mut Vec<Done>) {
+        out.append(&mut self.done);
+    }
+
+    /// Takes the outcome of the bio with this `user` word, if it has finished.
+    pub(crate) fn take_one(&mut self, user: u64) -> Option<BlkStatus> {
+        let place = self.done.iter().position(|done| done.user == user)?;
+        Some(self.done.swap_remove(place).status)
+    }
+
+    /// Submits a bio and waits for it; others that finish meanwhile stay for [`Driver::take_done`].
+    pub(crate) fn submit_and_wait(&mut self, bio: Bio) -> BlkStatus {
+        let user = bio.user;
+        self.submit(bio);
+        loop {
+            if let Some(status) = self.take_one(user) {
+                return status;
+            }
+            self.wait();
+        }
+    }
+
+    /// Waits until something has been answered, and goes on with it.
+    pub(crate) fn wait(&mut self) {
+        assert!(self.in_flight() > 0, "what is waited for is in flight");
+        let [ring, workers] = self.executor.wake_sources();
+        if poll::readable(&[ring, workers], None).is_err() {
+            std::thread::yield_now();
+        }
+        self.poll();
+    }
+
+    /// How many SQEs are with the ring or the workers.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.executor.in_flight()
+    }
+
+    /// Whether a submitted write may still read the front end's buffer.
+    pub(crate) fn reads_client_buffer(&self) -> bool {
+        self.executor.with_workers() > 0 || self.shard.parked() > 0
+    }
+
+    /// What becomes readable when [`Driver::poll`] has something.
+    pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 2] {
+        self.executor.wake_sources()
+    }
+
+    /// Gives memory back while nothing is in flight.
+    pub(crate) fn release_buffers(&self) {
+        self.executor.release_buffers();
+    }
+}

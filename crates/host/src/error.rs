@@ -1,0 +1,61 @@
+//! Errors of the real world, in plain words: what, where, how to mend.
+
+use std::io;
+use std::path::Path;
+
+use blockyard_crypt::cipher::CipherError;
+use blockyard_engine::dm::line::TableError;
+
+/// Why a volume cannot be opened, served or copied.
+#[derive(Debug, thiserror::Error)]
+pub enum Error {
+    /// A system call on a file or socket failed.
+    #[error("{path}: cannot {action}: {source}")]
+    Io {
+        /// Which file or socket.
+        path: String,
+        /// What was tried.
+        action: &'static str,
+        /// The operating system's answer.
+        source: io::Error,
+    },
+    /// Another program has the volume open in a way that excludes ours.
+    #[error(
+        "{path}: is in use by another program; stop that one first, or open both with --read-only"
+    )]
+    InUse {
+        /// The file.
+        path: String,
+    },
+    /// The file cannot hold what the header or table says.
+    #[error("{path}: {problem}")]
+    Volume {
+        /// The file.
+        path: String,
+        /// In plain words.
+        problem: String,
+    },
+    /// The cipher is not supported or its key does not fit.
+    #[error(transparent)]
+    Cipher(#[from] CipherError),
+    /// The dm table is wrong.
+    #[error(transparent)]
+    Table(#[from] TableError),
+    /// A copy ended early.
+    #[error("{0}")]
+    Copy(String),
+}
+
+impl Error {
+    /// An [`Error::Io`].
+    #[must_use]
+    pub fn io(path: &Path, action: &'static str, source: impl Into<io::Error>) -> Self {
+        Self::Io { path: path.display().to_string(), action, source: source.into() }
+    }
+
+    /// An [`Error::Volume`].
+    #[must_use]
+    pub fn volume(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Volume { path: path.display().to_string(), problem: problem.into() }
+    }
+}

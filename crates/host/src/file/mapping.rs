@@ -1,0 +1,219 @@
+//! A tmpfs file as memory: the cipher runs straight out of its pages and into them.
+//!
+//! A page is used through the mapping only once it is known to exist and to be in the page table,
+//! which a bitmap remembers. A range that is written first is populated by `MADV_POPULATE_WRITE`,
+//! which reports a full file system as an error; a hole that is read is never populated, because
+//! that would allocate it. What is not populated goes through `pread` and `pwrite`. A truncation by
+//! somebody else is caught by [`super::sigbus`].
+
+use std::fs::File;
+use std::os::fd::AsFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
+
+use super::{extents, sigbus};
+
+const PAGE_SHIFT: u32 = 12;
+const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
+/// A write of at least this many bytes populates what it touches; shorter ones cost no more with
+/// `pwrite`. One system call a request is paid back from about here on.
+const POPULATE_WRITE_MIN_BYTES: u64 = 16 << 10;
+/// A short read populates the whole aligned chunk around it, if it is all data: one system call for
+/// 16 pages, as the kernel's fault-around does.
+const POPULATE_READ_CHUNK_BYTES: u64 = 64 << 10;
+
+/// The mapping of one file.
+#[derive(Debug)]
+pub(crate) struct Mapping {
+    base: *mut u8,
+    len_bytes: u64,
+    writable: bool,
+    /// A bit a page: it exists and is in the page table.
+    populated: Box<[AtomicU64]>,
+    broken: Arc<AtomicBool>,
+    /// Always there until the drop.
+    guard: Option<sigbus::Guard>,
+}
+
+// SAFETY: the mapping lives as long as the value, and every access to its bytes goes through raw
+// pointers whose users tolerate concurrent writers, as the contents of a disk must.
+unsafe impl Send for Mapping {}
+// SAFETY: as above.
+unsafe impl Sync for Mapping {}
+
+impl Mapping {
+    /// Maps the whole file; `None` where the system refuses.
+    pub(crate) fn new(file: &File, len_bytes: u64, writable: bool) -> Option<Self> {
+        let len = usize::try_from(len_bytes).ok()?.checked_next_multiple_of(PAGE_BYTES as usize)?;
+        let protection =
+            if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
+        if len == 0 {
+            return None;
+        }
+        // SAFETY: a new mapping at an address of the kernel's choice aliases nothing of Rust's.
+        let base = unsafe {
+            mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, file.as_fd(), 0).ok()?
+        };
+        let broken = Arc::new(AtomicBool::new(false));
+        let start = base as usize;
+        // SAFETY: `Drop` drops the guard before it unmaps, and `broken` is dropped after that.
+        let guard = unsafe { sigbus::guard(start, start + len, Arc::as_ptr(&broken)) };
+        if guard.is_none() {
+            // SAFETY: the mapping was made above and nobody has its address.
+            unsafe { munmap(base, len).ok()? };
+            return None;
+        }
+        let words = len_bytes.div_ceil(PAGE_BYTES).div_ceil(64);
+        let populated = (0..words).map(|_| AtomicU64::new(0)).collect();
+        Some(Self { base: base.cast(), len_bytes, writable, populated, broken, guard })
+    }
+
+    /// Address of a range that may be read through the mapping now.
+    pub(crate) fn readable(
+        &self,
+        file: &File,
+        offset_bytes: u64,
+        len_bytes: u64,
+    ) -> Option<*const u8> {
+        let address = self.address(offset_bytes, len_bytes)?;
+        if self.is_populated(offset_bytes, len_bytes) {
+            return Some(address);
+        }
+        let mut start = offset_bytes & !(PAGE_BYTES - 1);
+        let mut end = offset_bytes + len_bytes;
+        if len_bytes < POPULATE_READ_CHUNK_BYTES {
+            start = offset_bytes & !(POPULATE_READ_CHUNK_BYTES - 1);
+            end = end.next_multiple_of(POPULATE_READ_CHUNK_BYTES).min(self.len_bytes);
+        }
+        let advice =
+            if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        let exists = extents::is_all_data(file, start, end - start);
+        (exists && self.populate(start, end, advice)).then_some(address)
+    }
+
+    /// Address of a range that may be written through the mapping now.
+    pub(crate) fn writable(&self, offset_bytes: u64, len_bytes: u64) -> Option<*mut u8> {
+        let address = self.address(offset_bytes, len_bytes)?;
+        if self.is_populated(offset_bytes, len_bytes) {
+            return Some(address);
+        }
+        let worth_it = len_bytes >= POPULATE_WRITE_MIN_BYTES;
+        let start = offset_bytes & !(PAGE_BYTES - 1);
+        let end = offset_bytes + len_bytes;
+        (worth_it && self.populate(start, end, Advice::LinuxPopulateWrite)).then_some(address)
+    }
+
+    /// A hole is about to be made: its pages are gone.
+    pub(crate) fn forget(&self, offset_bytes: u64, len_bytes: u64) {
+        for page in pages(offset_bytes, len_bytes) {
+            let bit = 1 << (page % 64);
+            self.populated[(page / 64) as usize].fetch_and(!bit, Ordering::SeqCst);
+        }
+    }
+
+    /// Whether the file was truncated under the mapping: what was just done through it counts for
+    /// nothing, and it is used no more.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.broken.load(Ordering::SeqCst)
+    }
+
+    fn address(&self, offset_bytes: u64, len_bytes: u64) -> Option<*mut u8> {
+        let end = offset_bytes.checked_add(len_bytes)?;
+        if end > self.len_bytes || self.is_broken() {
+            return None;
+        }
+        // SAFETY: the offset is inside of the mapping, as just checked.
+        Some(unsafe { self.base.add(offset_bytes as usize) })
+    }
+
+    fn is_populated(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        pages(offset_bytes, len_bytes).all(|page| {
+            self.populated[(page / 64) as usize].load(Ordering::Relaxed) & (1 << (page % 64)) != 0
+        })
+    }
+
+    fn populate(&self, start: u64, end: u64, advice: Advice) -> bool {
+        // SAFETY: the range is inside of our mapping; populating changes no contents.
+        let populated = unsafe {
+            madvise(self.base.add(start as usize).cast(), (end - start) as usize, advice)
+        };
+        if populated.is_err() {
+            return false;
+        }
+        for page in pages(start, end - start) {
+            self.populated[(page / 64) as usize].fetch_or(1 << (page % 64), Ordering::Relaxed);
+        }
+        true
+    }
+}
+
+impl Drop for Mapping {
+    fn drop(&mut self) {
+        drop(self.guard.take());
+        let len = (self.len_bytes as usize).next_multiple_of(PAGE_BYTES as usize);
+        // SAFETY: the mapping is ours, and no operation on it outlives its owner.
+        let unmapped = unsafe { munmap(self.base.cast(), len) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+fn pages(offset_bytes: u64, len_bytes: u64) -> std::ops::Range<u64> {
+    offset_bytes >> PAGE_SHIFT..(offset_bytes + len_bytes).div_ceil(PAGE_BYTES)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::{FileExt, MetadataExt};
+
+    use super::*;
+
+    fn sparse(len_bytes: u64) -> (File, Mapping) {
+        let file = tempfile::tempfile_in("/dev/shm").expect("tmpfs at /dev/shm");
+        file.set_len(len_bytes).unwrap();
+        let mapping = Mapping::new(&file, len_bytes, true).unwrap();
+        (file, mapping)
+    }
+
+    #[test]
+    fn hole_is_not_allocated_by_reading_it() {
+        let (file, mapping) = sparse(1 << 20);
+        assert!(mapping.readable(&file, 0, 64 << 10).is_none());
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+    }
+
+    #[test]
+    fn large_write_populates_exactly_its_pages() {
+        let (file, mapping) = sparse(1 << 20);
+        let address = mapping.writable(64 << 10, 64 << 10).unwrap();
+        // SAFETY: 64 KiB from `address` on are inside of the mapping.
+        unsafe { address.write_bytes(7, 64 << 10) };
+        assert_eq!(file.metadata().unwrap().blocks() * 512, 64 << 10);
+        let mut byte = [0];
+        file.read_exact_at(&mut byte, (128 << 10) - 1).unwrap();
+        assert_eq!(byte, [7]);
+        assert!(mapping.readable(&file, 64 << 10, 4096).is_some());
+    }
+
+    #[test]
+    fn forgotten_range_is_not_used_until_it_exists_again() {
+        let (file, mapping) = sparse(1 << 20);
+        mapping.writable(0, 64 << 10).unwrap();
+        mapping.forget(4096, 4096);
+        assert!(mapping.writable(4096, 512).is_none());
+        assert!(mapping.readable(&file, 0, 4096).is_some());
+    }
+
+    #[test]
+    fn truncation_by_somebody_else_breaks_the_mapping_and_not_the_process() {
+        let (file, mapping) = sparse(1 << 20);
+        let address = mapping.writable(512 << 10, 64 << 10).unwrap();
+        file.set_len(4096).unwrap();
+        // SAFETY: the address is inside of the mapping; its page is gone, which is the test.
+        let byte = unsafe { address.read_volatile() };
+        assert_eq!(byte, 0);
+        assert!(mapping.is_broken());
+        assert!(mapping.writable(0, 4096).is_none());
+    }
+}

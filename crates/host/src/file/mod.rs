@@ -1,0 +1,232 @@
+//! Backing files: what kind they are, how long, who else may use them.
+//!
+//! | kind | how it is read and written |
+//! |---|---|
+//! | [`Kind::Tmpfs`] | through a mapping ([`mapping`]), else `pread`, `pwrite` |
+//! | [`Kind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
+//! | [`Kind::Direct`] | `O_DIRECT` through the ring |
+
+pub mod extents;
+pub mod mapping;
+mod sigbus;
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
+use rustix::fs::{FallocateFlags, SeekFrom};
+
+use crate::Error;
+
+/// `TMPFS_MAGIC` of `linux/magic.h`.
+const TMPFS_MAGIC: i64 = 0x0102_1994;
+
+/// What may be done to a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Access {
+    /// Reading.
+    ReadOnly,
+    /// Reading and writing; nobody else may write meanwhile.
+    ReadWrite,
+}
+
+/// The cheapest way to read and write a file.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Its pages are its storage.
+    Tmpfs,
+    /// A regular file behind the page cache.
+    Cached,
+    /// A block device, or a file opened with `--direct`: past the page cache.
+    Direct,
+}
+
+/// An open and locked file or block device.
+#[derive(Debug)]
+pub struct DeviceFile {
+    /// Buffered access: headers, unaligned pieces.
+    file: File,
+    /// `O_DIRECT`, for [`Kind::Direct`].
+    direct: Option<File>,
+    path: PathBuf,
+    len_bytes: u64,
+    kind: Kind,
+    access: Access,
+    is_block_device: bool,
+}
+
+impl DeviceFile {
+    /// Opens and locks a file or block device. With `direct`, a regular file bypasses the page cache
+    /// too; block devices always do.
+    ///
+    /// # Errors
+    /// When it cannot be opened, is neither a file nor a block device, or is in use.
+    pub fn open(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
+        let open = |flags: i32| {
+            OpenOptions::new()
+                .read(true)
+                .write(access == Access::ReadWrite)
+                .custom_flags(flags)
+                .open(path)
+        };
+        let file = open(0).map_err(|error| Error::io(path, "open", error))?;
+        let file_type =
+            file.metadata().map_err(|error| Error::io(path, "look at", error))?.file_type();
+        let is_block_device = file_type.is_block_device();
+        if !is_block_device && !file_type.is_file() {
+            return Err(Error::volume(path, "is neither a regular file nor a block device"));
+        }
+        lock(&file, access).map_err(|error| match error.raw_os_error() {
+            Some(libc::EAGAIN | libc::EACCES) => Error::InUse { path: path.display().to_string() },
+            _ => Error::io(path, "lock", error),
+        })?;
+        let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
+            .map_err(|error| Error::io(path, "find the length of", error))?;
+        let is_tmpfs =
+            !is_block_device && rustix::fs::fstatfs(&file).is_ok_and(|fs| fs.f_type == TMPFS_MAGIC);
+        let kind = match (is_block_device || direct, is_tmpfs) {
+            (_, true) => Kind::Tmpfs,
+            (true, false) => Kind::Direct,
+            (false, false) => Kind::Cached,
+        };
+        let direct = match kind {
+            Kind::Direct => Some(
+                open(libc::O_DIRECT)
+                    .map_err(|error| Error::io(path, "open for direct I/O", error))?,
+            ),
+            Kind::Tmpfs | Kind::Cached => None,
+        };
+        let path = path.to_owned();
+        Ok(Self { file, direct, path, len_bytes, kind, access, is_block_device })
+    }
+
+    /// Where it is.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// How it is read and written.
+    #[must_use]
+    pub fn kind(&self) -> Kind {
+        self.kind
+    }
+
+    /// What may be done to it.
+    #[must_use]
+    pub fn access(&self) -> Access {
+        self.access
+    }
+
+    /// The descriptor that the data path uses.
+    pub(crate) fn data_fd(&self) -> i32 {
+        self.direct.as_ref().unwrap_or(&self.file).as_raw_fd()
+    }
+
+    /// The file behind the page cache.
+    pub(crate) fn file(&self) -> &File {
+        &self.file
+    }
+
+    /// Turns direct I/O off: for tables whose targets pass the client's buffers down as they are.
+    pub(crate) fn without_direct(mut self) -> Self {
+        self.direct = None;
+        if self.kind == Kind::Direct {
+            self.kind = Kind::Cached;
+        }
+        self
+    }
+
+    /// Everything written and answered is on stable storage when this returns.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        Ok(rustix::fs::fdatasync(&self.file)?)
+    }
+
+    /// Frees the storage of a range; what it reads as afterwards is undefined.
+    pub(crate) fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        if self.is_block_device {
+            let range = [offset_bytes, len_bytes];
+            // SAFETY: BLKDISCARD reads two u64 from the pointer, which outlives the call.
+            let done = unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+            return if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        Ok(rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)?)
+    }
+
+    /// Makes a range read as zeros, in the cheapest way that the file has.
+    pub(crate) fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
+        if self.is_block_device {
+            let range = [offset_bytes, len_bytes];
+            // SAFETY: BLKZEROOUT reads two u64 from the pointer, which outlives the call.
+            let done = unsafe { libc::ioctl(self.file.as_raw_fd(), BLKZEROOUT, range.as_ptr()) };
+            return if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
+        }
+        let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+        if rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes).is_ok() {
+            return Ok(());
+        }
+        let zeros = [0u8; 64 << 10];
+        let mut done = 0;
+        while done < len_bytes {
+            let piece = (len_bytes - done).min(zeros.len() as u64);
+            self.file.write_all_at(&zeros[..piece as usize], offset_bytes + done)?;
+            done += piece;
+        }
+        Ok(())
+    }
+}
+
+/// `_IO(0x12, 119)` and `_IO(0x12, 127)` of `linux/fs.h`.
+const BLKDISCARD: u64 = 0x1277;
+const BLKZEROOUT: u64 = 0x127f;
+
+/// An open file description lock on the whole file: qemu honours it as well, and it does not get in
+/// the way of `cryptsetup luksDump`, which uses `flock`.
+fn lock(file: &File, access: Access) -> io::Result<()> {
+    let kind = match access {
+        Access::ReadOnly => libc::F_RDLCK,
+        Access::ReadWrite => libc::F_WRLCK,
+    };
+    // SAFETY: all-zero bytes are a valid `flock`: the whole file, from its start, pid 0 as required.
+    let mut range: libc::flock = unsafe { std::mem::zeroed() };
+    range.l_type = kind as i16;
+    // SAFETY: F_OFD_SETLK reads a `flock` from the pointer, which outlives the call.
+    let locked = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+    if locked == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
+}
+
+impl HeaderSource for DeviceFile {
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        let end = offset_bytes.checked_add(buf.len() as u64);
+        if end.is_none_or(|end| end > self.len_bytes) {
+            return Err(SourceError::BehindEnd {
+                offset_bytes,
+                len_bytes: buf.len() as u64,
+                device_len_bytes: self.len_bytes,
+            });
+        }
+        Ok(self.file.read_exact_at(buf, offset_bytes)?)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+}
+
+impl HeaderSink for DeviceFile {
+    fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
+        self.file.write_all_at(bytes, offset_bytes)?;
+        if !self.is_block_device {
+            self.len_bytes = self.len_bytes.max(offset_bytes + bytes.len() as u64);
+        }
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), SourceError> {
+        Ok(self.file.sync_data()?)
+    }
+}

@@ -1,0 +1,112 @@
+//! SIGBUS on a mapped file becomes an error of the operation, not the end of the process.
+//!
+//! A page of a mapping that cannot be provided (the file was truncated by somebody, the tmpfs is
+//! full) raises SIGBUS at the instruction that touches it. The handler puts zero pages in the place
+//! of the rest of the mapping and marks it as broken, so that the instruction can go on. Who used
+//! the mapping looks at the mark afterwards and does the operation again with `pread` or `pwrite`,
+//! which report the error properly.
+
+use std::sync::Once;
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
+
+/// More mapped files than this are not mapped.
+const MAPPINGS_MAX: usize = 256;
+
+struct Slot {
+    base: AtomicUsize,
+    end: AtomicUsize,
+    broken: AtomicPtr<AtomicBool>,
+}
+
+static SLOTS: [Slot; MAPPINGS_MAX] = [const {
+    Slot {
+        base: AtomicUsize::new(0),
+        end: AtomicUsize::new(0),
+        broken: AtomicPtr::new(std::ptr::null_mut()),
+    }
+}; MAPPINGS_MAX];
+
+static INSTALL: Once = Once::new();
+
+/// A guarded range of addresses, until it is dropped.
+#[derive(Debug)]
+pub(super) struct Guard {
+    slot: usize,
+}
+
+/// Guards `base..end`: a SIGBUS there sets `broken`. `None` when too many ranges are guarded.
+///
+/// # Safety
+/// The range is a mapping that stays until the guard is dropped, and `broken` outlives the guard.
+pub(super) unsafe fn guard(base: usize, end: usize, broken: *const AtomicBool) -> Option<Guard> {
+    INSTALL.call_once(install);
+    for (slot, entry) in SLOTS.iter().enumerate() {
+        let taken =
+            entry.base.compare_exchange(0, base, Ordering::SeqCst, Ordering::SeqCst).is_err();
+        if !taken {
+            entry.broken.store(broken.cast_mut(), Ordering::SeqCst);
+            entry.end.store(end, Ordering::SeqCst);
+            return Some(Guard { slot });
+        }
+    }
+    None
+}
+
+impl Drop for Guard {
+    fn drop(&mut self) {
+        let entry = &SLOTS[self.slot];
+        entry.end.store(0, Ordering::SeqCst);
+        entry.broken.store(std::ptr::null_mut(), Ordering::SeqCst);
+        entry.base.store(0, Ordering::SeqCst);
+    }
+}
+
+fn install() {
+    // SAFETY: the action is fully initialised, and the handler calls only what is safe in a signal
+    // handler: atomics, mmap, sigaction.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
+        action.sa_sigaction = handler as usize;
+        action.sa_flags = libc::SA_SIGINFO | libc::SA_NODEFER;
+        libc::sigemptyset(&raw mut action.sa_mask);
+        libc::sigaction(libc::SIGBUS, &raw const action, std::ptr::null_mut());
+    }
+}
+
+extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void) {
+    const PAGE: usize = 4096;
+    // SAFETY: the kernel passes a valid siginfo for SIGBUS, which carries an address.
+    let address = unsafe { (*info).si_addr() } as usize;
+    for entry in &SLOTS {
+        let (base, end) = (entry.base.load(Ordering::SeqCst), entry.end.load(Ordering::SeqCst));
+        if base == 0 || address < base || address >= end {
+            continue;
+        }
+        let page = address & !(PAGE - 1);
+        let broken = entry.broken.load(Ordering::SeqCst);
+        // SAFETY: the range is a mapping of ours until its guard is dropped, so replacing the part
+        // behind the fault hits nobody else's memory; `broken` outlives the guard.
+        let replaced = unsafe {
+            if !broken.is_null() {
+                (*broken).store(true, Ordering::SeqCst);
+            }
+            libc::mmap(
+                page as *mut _,
+                end - page,
+                libc::PROT_READ | libc::PROT_WRITE,
+                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE,
+                -1,
+                0,
+            )
+        };
+        if replaced != libc::MAP_FAILED {
+            return;
+        }
+    }
+    // Not ours: the instruction faults again, and the default action ends the process.
+    // SAFETY: SIG_DFL is a valid action for SIGBUS.
+    unsafe {
+        libc::signal(libc::SIGBUS, libc::SIG_DFL);
+    }
+}

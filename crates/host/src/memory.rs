@@ -1,0 +1,169 @@
+//! Buffers: page-aligned memory, and the one budget that all connections share.
+//!
+//! A [`Region`] costs nothing until it is touched, and nothing again after [`Region::release`].
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
+
+/// All buffers of all connections together. With 64 connections each has its least; one alone has what
+/// it can use (RFD 1, 6).
+pub const BUDGET_BYTES: usize = 64 << 20;
+/// What each connection gets at least: a receive buffer, an outbox and two slots.
+pub const GRANT_MIN_BYTES: usize = 512 << 10;
+/// More than this no connection can use: 28 reads and 28 writes of 64 KiB in flight.
+pub const GRANT_MAX_BYTES: usize = 4 << 20;
+
+/// Anonymous page-aligned memory.
+#[derive(Debug)]
+pub struct Region {
+    base: *mut u8,
+    len_bytes: usize,
+}
+
+// SAFETY: a region is plain memory that it owns alone; a pointer into it is as good on one thread
+// as on another.
+unsafe impl Send for Region {}
+// SAFETY: shared access hands out only the base pointer; whoever dereferences it answers for races.
+unsafe impl Sync for Region {}
+
+impl Region {
+    /// A region of zeros.
+    ///
+    /// # Errors
+    /// When the address space or the memory limit is exhausted.
+    pub fn new(len_bytes: usize) -> std::io::Result<Self> {
+        // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
+        let base = unsafe {
+            mmap_anonymous(
+                std::ptr::null_mut(),
+                len_bytes,
+                ProtFlags::READ | ProtFlags::WRITE,
+                MapFlags::PRIVATE,
+            )?
+        };
+        Ok(Self { base: base.cast(), len_bytes })
+    }
+
+    /// First byte.
+    #[must_use]
+    pub fn base(&self) -> *mut u8 {
+        self.base
+    }
+
+    /// Length.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        self.len_bytes
+    }
+
+    /// Address of the byte at `offset_bytes`, of which `len_bytes` follow.
+    ///
+    /// # Panics
+    /// When the range is not inside.
+    #[must_use]
+    pub fn at(&self, offset_bytes: usize, len_bytes: usize) -> *mut u8 {
+        assert!(offset_bytes <= self.len_bytes && len_bytes <= self.len_bytes - offset_bytes);
+        // SAFETY: the offset is inside of the mapping, as just asserted.
+        unsafe { self.base.add(offset_bytes) }
+    }
+
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&mut self) -> &mut [u8] {
+        // SAFETY: the mapping is readable, writable and initialised by the kernel, and `&mut self`
+        // keeps other safe users away.
+        unsafe { std::slice::from_raw_parts_mut(self.base, self.len_bytes) }
+    }
+
+    /// Gives the pages back to the system. The contents are zeros afterwards.
+    pub fn release(&self) {
+        // SAFETY: the range is our own private mapping; nothing relies on its contents.
+        let released = unsafe { madvise(self.base.cast(), self.len_bytes, Advice::LinuxDontNeed) };
+        debug_assert!(released.is_ok());
+    }
+}
+
+impl Drop for Region {
+    fn drop(&mut self) {
+        // SAFETY: the mapping is ours, and no operation on it outlives its owner.
+        let unmapped = unsafe { munmap(self.base.cast(), self.len_bytes) };
+        debug_assert!(unmapped.is_ok());
+    }
+}
+
+/// What is left of [`BUDGET_BYTES`].
+#[derive(Debug)]
+pub struct Budget {
+    /// Not granted, beyond the least that is put aside for each connection to come.
+    spare_bytes: Mutex<usize>,
+}
+
+impl Budget {
+    /// A budget for at most `connections` connections.
+    ///
+    /// # Panics
+    /// When the budget does not suffice for the least of each.
+    #[must_use]
+    pub fn new(connections: usize) -> Arc<Self> {
+        let reserved = connections * GRANT_MIN_BYTES;
+        assert!(reserved <= BUDGET_BYTES, "at most {} connections", BUDGET_BYTES / GRANT_MIN_BYTES);
+        Arc::new(Self { spare_bytes: Mutex::new(BUDGET_BYTES - reserved) })
+    }
+
+    /// The least, and up to a quarter of what is spare.
+    #[must_use]
+    pub fn grant(self: &Arc<Self>) -> Grant {
+        let mut spare = self.spare_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        let extra = (*spare / 4).min(GRANT_MAX_BYTES - GRANT_MIN_BYTES) & !0xffff;
+        *spare -= extra;
+        Grant { budget: Arc::clone(self), extra_bytes: extra }
+    }
+}
+
+/// A connection's share of the budget, until it is dropped.
+#[derive(Debug)]
+pub struct Grant {
+    budget: Arc<Budget>,
+    extra_bytes: usize,
+}
+
+impl Grant {
+    /// How many bytes the connection may use.
+    #[must_use]
+    pub fn len_bytes(&self) -> usize {
+        GRANT_MIN_BYTES + self.extra_bytes
+    }
+}
+
+impl Drop for Grant {
+    fn drop(&mut self) {
+        let mut spare = self.budget.spare_bytes.lock().unwrap_or_else(PoisonError::into_inner);
+        *spare += self.extra_bytes;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_connections_together_stay_inside_the_budget_and_each_has_its_least() {
+        let budget = Budget::new(64);
+        let grants: Vec<_> = (0..64).map(|_| budget.grant()).collect();
+        let total: usize = grants.iter().map(Grant::len_bytes).sum();
+        assert!(total <= BUDGET_BYTES);
+        assert!(grants.iter().all(|grant| grant.len_bytes() >= GRANT_MIN_BYTES));
+        assert_eq!(grants[0].len_bytes(), GRANT_MAX_BYTES);
+        drop(grants);
+        assert_eq!(budget.grant().len_bytes(), GRANT_MAX_BYTES);
+    }
+
+    #[test]
+    fn released_region_reads_as_zeros() {
+        let mut region = Region::new(1 << 16).unwrap();
+        region.bytes().fill(7);
+        region.release();
+        assert!(region.bytes().iter().all(|byte| *byte == 0));
+    }
+}

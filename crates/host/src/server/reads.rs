@@ -1,0 +1,395 @@
+//! READ, in one of two ways.
+//!
+//! *Streaming*, for a volume that answers at once: piece after piece is decrypted into the outbox,
+//! or into the splice ring, and sent while it is in the cache.
+//!
+//! *Slots*, for any other: pieces of many requests are in flight, each in a slot of its own, with
+//! its header in front of its data. Pieces of a structured reply are sent as they come; the pieces
+//! of an ordered one (simple replies, DF) in order, one request at a time, oldest first, and
+//! everything else waits behind it. Slots are given out in the order of the requests, so the request
+//! that is being sent never waits for a slot that a later one holds.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::slab::Slab;
+use blockyard_export::nbd::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
+
+use super::socket::Socket;
+use super::splice::{Splicer, UNIT_BYTES};
+use super::transmission::{Ended, OUTBOX_SLOT, Piece, READS_SLOT, Transmission, WAITED_FOR, errno};
+use crate::memory::Region;
+use crate::volume::Volume;
+
+/// Data of one slot, behind a page whose end holds the header.
+const SLOT_DATA_BYTES: usize = 64 << 10;
+const SLOT_STRIDE_BYTES: usize = SLOT_DATA_BYTES + 4096;
+/// A copy costs more than a splice from here on.
+const SPLICE_MIN_BYTES: usize = 32 << 10;
+/// Data of one streamed piece that is copied into the socket.
+const COPY_PIECE_BYTES: usize = 128 << 10;
+
+/// A piece that is being read.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct ReadPiece {
+    read: u32,
+    slot: u32,
+    offset_bytes: u64,
+    len_bytes: usize,
+    /// Bytes of the first sector in front of what was asked for.
+    skip_bytes: usize,
+}
+
+/// A READ that uses slots.
+#[derive(Debug)]
+struct SlotRead {
+    request: Request,
+    /// Where the next piece to be read starts.
+    next: u64,
+    /// Pieces that are being read.
+    pending: u32,
+    sent_bytes: u64,
+    failed: bool,
+    /// Pieces of an ordered reply that wait for their turn.
+    ready: Vec<ReadPiece>,
+}
+
+/// READs of one connection.
+pub(super) struct Reads {
+    region: Arc<Region>,
+    streaming: bool,
+    splicer: Option<Splicer>,
+    copy_piece_bytes: u64,
+    free_slots: Vec<u32>,
+    /// Slots whose data waits in the outbox.
+    unsent_slots: Vec<u32>,
+    open: Slab<SlotRead>,
+    /// Reads with pieces still to be issued, oldest first.
+    queue: VecDeque<u32>,
+    /// Ordered reads that have not been sent completely, oldest first.
+    ordered: VecDeque<u32>,
+    /// The first of them has been sent in part.
+    in_the_middle: bool,
+    /// Replies that wait for the end of that.
+    behind: Vec<u8>,
+}
+
+impl Reads {
+    pub(super) fn new(
+        socket: &Socket,
+        volume: &Volume,
+        region: Arc<Region>,
+        outbox_bytes: usize,
+    ) -> Self {
+        let streaming = volume.is_synchronous();
+        let has_ring = streaming && region.len_bytes() >= super::splice::RING_BYTES;
+        let splicer = has_ring.then(|| Splicer::new(socket, Arc::clone(&region))).flatten();
+        let slots = if streaming { 0 } else { region.len_bytes() / SLOT_STRIDE_BYTES };
+        Self {
+            streaming,
+            splicer,
+            copy_piece_bytes: COPY_PIECE_BYTES.min(outbox_bytes / 2) as u64,
+            free_slots: (0..slots as u32).rev().collect(),
+            unsent_slots: Vec::new(),
+            open: Slab::default(),
+            queue: VecDeque::new(),
+            ordered: VecDeque::new(),
+            in_the_middle: false,
+            behind: Vec::new(),
+            region,
+        }
+    }
+
+    /// How many reads are not answered.
+    pub(super) fn len(&self) -> usize {
+        self.open.len()
+    }
+
+    /// Whether a piece could be issued now.
+    pub(super) fn can_issue(&self) -> bool {
+        !self.queue.is_empty() && !self.free_slots.is_empty()
+    }
+
+    /// Whether a reply has been sent in part: nothing else may be sent before its rest.
+    pub(super) fn in_the_middle(&self) -> bool {
+        self.in_the_middle
+    }
+
+    /// Keeps replies until then.
+    pub(super) fn put_behind(&mut self, reply: &mut Vec<u8>) {
+        self.behind.append(reply);
+    }
+
+    /// Which piece of an ordered reply goes next: of the read that is being sent, the one that
+    /// follows; else a whole read, whichever it is; else the first piece of the oldest.
+    fn next_ordered(&mut self) -> Option<ReadPiece> {
+        let oldest = *self.ordered.front()?;
+        if !self.in_the_middle {
+            for place in 0..self.ordered.len() {
+                let read = self.open.at(self.ordered[place]);
+                if let [piece] = read.ready[..]
+                    && piece.len_bytes as u64 == read.request.len_bytes
+                {
+                    read.ready.clear();
+                    return Some(piece);
+                }
+            }
+        }
+        let read = self.open.at(oldest);
+        let next = read.request.offset_bytes + read.sent_bytes;
+        let place = read.ready.iter().position(|piece| piece.offset_bytes == next)?;
+        Some(read.ready.swap_remove(place))
+    }
+
+    /// Forgets a read that has been answered and has no piece in flight.
+    fn remove_if_ended(&mut self, index: u32) {
+        let read = self.open.at(index);
+        let answered = read.failed || read.sent_bytes == read.request.len_bytes;
+        if answered && read.pending == 0 {
+            self.open.remove(index);
+        }
+    }
+}
+
+fn data_offset(slot: u32) -> usize {
+    slot as usize * SLOT_STRIDE_BYTES + 4096
+}
+
+impl Transmission {
+    pub(super) fn on_read(&mut self, request: Request) -> Result<(), Ended> {
+        if self.reads.streaming {
+            return self.stream(&request);
+        }
+        let next = request.offset_bytes;
+        let read =
+            SlotRead { request, next, pending: 0, sent_bytes: 0, failed: false, ready: vec![] };
+        let index = self.reads.open.insert(read);
+        self.reads.queue.push_back(index);
+        if self.session.pieces_allowed(&request) == Pieces::Ordered {
+            self.reads.ordered.push_back(index);
+        }
+        self.issue_reads()
+    }
+
+    /// A whole READ, now.
+    fn stream(&mut self, request: &Request) -> Result<(), Ended> {
+        let end = request.offset_bytes + request.len_bytes;
+        let mut offset_bytes = request.offset_bytes;
+        while offset_bytes < end {
+            let splices =
+                self.reads.splicer.is_some() && end - offset_bytes >= SPLICE_MIN_BYTES as u64;
+            let max = if splices { UNIT_BYTES as u64 } else { self.reads.copy_piece_bytes };
+            // Cut at multiples, so that only the first and the last piece can be unaligned.
+            let len_bytes = ((offset_bytes / max + 1) * max).min(end) - offset_bytes;
+            let chunk = ReadChunk {
+                request: *request,
+                offset_bytes,
+                len_bytes,
+                first: offset_bytes == request.offset_bytes,
+                last: offset_bytes + len_bytes == end,
+            };
+            let status = if splices { self.splice(&chunk)? } else { self.copy(&chunk)? };
+            if status != BlkStatus::Ok {
+                return self.fail(request, offset_bytes, !chunk.first, status);
+            }
+            self.trail(&chunk)?;
+            offset_bytes += len_bytes;
+        }
+        Ok(())
+    }
+
+    /// Through the outbox.
+    fn copy(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
+        let (span_bytes, skip_bytes) = self.span(chunk.offset_bytes, chunk.len_bytes);
+        let place = self.outbox.reserve(&self.socket, READ_HEADER_MAX, span_bytes)?;
+        let status = self.read_now(chunk.offset_bytes, span_bytes, OUTBOX_SLOT, place);
+        if status == BlkStatus::Ok {
+            let (base, len) = self.put_header(chunk, self.outbox.at(place + skip_bytes));
+            self.outbox.push(base, len);
+        }
+        Ok(status)
+    }
+
+    /// Through the splice ring: what was gathered goes first.
+    fn splice(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
+        self.outbox.send(&self.socket)?;
+        let splicer = self.reads.splicer.as_ref().expect("only with a splicer");
+        let place = splicer.place();
+        let (span_bytes, skip_bytes) = self.span(chunk.offset_bytes, chunk.len_bytes);
+        let status = self.read_now(chunk.offset_bytes, span_bytes, READS_SLOT, place);
+        if status == BlkStatus::Ok {
+            let data = self.reads.region.at(place + skip_bytes, chunk.len_bytes as usize);
+            let (_, len) = self.put_header(chunk, data);
+            let start = place + skip_bytes + chunk.len_bytes as usize - len;
+            let splicer = self.reads.splicer.as_mut().expect("as before");
+            splicer.send(&self.socket, start, len)?;
+        }
+        Ok(status)
+    }
+
+    /// The aligned range around a piece: its length, and what of it lies in front of the piece.
+    fn span(&self, offset_bytes: u64, len_bytes: u64) -> (usize, usize) {
+        let sector = u64::from(self.volume.sector_size_bytes());
+        let start = offset_bytes / sector * sector;
+        let end = (offset_bytes + len_bytes).next_multiple_of(sector);
+        ((end - start) as usize, (offset_bytes - start) as usize)
+    }
+
+    fn read_bio(
+        &self,
+        offset_bytes: u64,
+        span_bytes: usize,
+        slot: u32,
+        place: usize,
+        user: u64,
+    ) -> Bio {
+        let sector = u64::from(self.volume.sector_size_bytes());
+        let (offset, len_bytes) = (place as u32, span_bytes as u32);
+        Bio {
+            op: Op::Read,
+            fua: false,
+            sector: Sector::holding(offset_bytes / sector * sector),
+            len: Sector::holding(span_bytes as u64),
+            buf: BufRef { slot, offset_bytes: offset, len_bytes },
+            user,
+        }
+    }
+
+    fn read_now(&mut self, offset: u64, span_bytes: usize, slot: u32, place: usize) -> BlkStatus {
+        let bio = self.read_bio(offset, span_bytes, slot, place, WAITED_FOR);
+        self.driver.submit_and_wait(bio)
+    }
+
+    /// Writes the header of a piece right in front of its data, where at least a header's length of
+    /// the same buffer lies; where the whole begins, and its length.
+    fn put_header(&self, chunk: &ReadChunk, data: *mut u8) -> (*const u8, usize) {
+        let mut header = [0; READ_HEADER_MAX];
+        let len = self.session.read_header(chunk, &mut header);
+        let base = data.wrapping_sub(len);
+        // SAFETY: `READ_HEADER_MAX` bytes in front of `data` belong to the same place in the buffer,
+        // and hold nothing but perhaps the part of the first sector that was not asked for.
+        unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, len) };
+        (base, len + chunk.len_bytes as usize)
+    }
+
+    fn trail(&mut self, chunk: &ReadChunk) -> Result<(), Ended> {
+        self.session.read_trailer(chunk, &mut self.reply);
+        self.outbox.append(&self.socket, &self.reply)?;
+        self.reply.clear();
+        Ok(())
+    }
+
+    fn fail(
+        &mut self,
+        request: &Request,
+        offset_bytes: u64,
+        started: bool,
+        status: BlkStatus,
+    ) -> Result<(), Ended> {
+        let error = errno(status);
+        match self.session.read_failed(request, offset_bytes, started, error, &mut self.reply) {
+            ReadFailure::Replied => self.send_reply(),
+            ReadFailure::MustDisconnect => Err(Ended),
+        }
+    }
+
+    /// Issues pieces as long as there are slots.
+    pub(super) fn issue_reads(&mut self) -> Result<(), Ended> {
+        while self.reads.can_issue() {
+            let index = self.reads.queue[0];
+            let slot = self.reads.free_slots.pop().expect("just looked");
+            let read = self.reads.open.at(index);
+            let end = read.request.offset_bytes + read.request.len_bytes;
+            let (offset_bytes, max) = (read.next, SLOT_DATA_BYTES as u64);
+            let len_bytes = ((offset_bytes / max + 1) * max).min(end) - offset_bytes;
+            read.next += len_bytes;
+            read.pending += 1;
+            if read.next == end {
+                self.reads.queue.pop_front();
+            }
+            let (span_bytes, skip_bytes) = self.span(offset_bytes, len_bytes);
+            let len_bytes = len_bytes as usize;
+            let piece = ReadPiece { read: index, slot, offset_bytes, len_bytes, skip_bytes };
+            let user = u64::from(self.pieces.insert(Piece::Read(piece)));
+            let place = data_offset(slot);
+            let bio = self.read_bio(offset_bytes, span_bytes, READS_SLOT, place, user);
+            self.driver.submit(bio);
+        }
+        self.collect_done()
+    }
+
+    pub(super) fn on_read_done(
+        &mut self,
+        piece: &ReadPiece,
+        status: BlkStatus,
+    ) -> Result<(), Ended> {
+        let read = self.reads.open.at(piece.read);
+        read.pending -= 1;
+        if read.failed {
+            self.reads.free_slots.push(piece.slot);
+        } else if status != BlkStatus::Ok {
+            self.reads.free_slots.push(piece.slot);
+            self.fail_slot_read(piece, status)?;
+        } else if self.session.pieces_allowed(&read.request) == Pieces::Chunks {
+            self.emit(piece)?;
+        } else {
+            read.ready.push(*piece);
+            return self.send_ordered();
+        }
+        self.reads.remove_if_ended(piece.read);
+        Ok(())
+    }
+
+    fn fail_slot_read(&mut self, piece: &ReadPiece, status: BlkStatus) -> Result<(), Ended> {
+        let read = self.reads.open.at(piece.read);
+        read.failed = true;
+        let (request, started) = (read.request, read.sent_bytes > 0);
+        let ready = std::mem::take(&mut read.ready);
+        self.reads.free_slots.extend(ready.iter().map(|piece| piece.slot));
+        self.reads.queue.retain(|index| *index != piece.read);
+        self.reads.ordered.retain(|index| *index != piece.read);
+        self.fail(&request, piece.offset_bytes, started, status)
+    }
+
+    /// Sends what may be sent of the ordered replies.
+    fn send_ordered(&mut self) -> Result<(), Ended> {
+        while let Some(piece) = self.reads.next_ordered() {
+            self.emit(&piece)?;
+            let read = self.reads.open.at(piece.read);
+            let whole = read.sent_bytes == read.request.len_bytes;
+            self.reads.in_the_middle = !whole;
+            if whole {
+                self.reads.ordered.retain(|index| *index != piece.read);
+                self.reads.remove_if_ended(piece.read);
+                let behind = std::mem::take(&mut self.reads.behind);
+                self.outbox.append(&self.socket, &behind)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Queues a piece that has been read.
+    fn emit(&mut self, piece: &ReadPiece) -> Result<(), Ended> {
+        let read = self.reads.open.at(piece.read);
+        let (request, len_bytes) = (read.request, piece.len_bytes as u64);
+        let first = read.sent_bytes == 0;
+        read.sent_bytes += len_bytes;
+        let last = read.sent_bytes == request.len_bytes;
+        let chunk = ReadChunk { request, offset_bytes: piece.offset_bytes, len_bytes, first, last };
+        let data = data_offset(piece.slot) + piece.skip_bytes;
+        let (base, len) = self.put_header(&chunk, self.reads.region.at(data, piece.len_bytes));
+        self.outbox.push(base, len);
+        self.reads.unsent_slots.push(piece.slot);
+        self.trail(&chunk)
+    }
+
+    /// The outbox has been sent: its slots are free.
+    pub(super) fn free_sent_reads(&mut self) {
+        if self.outbox.is_empty() {
+            let reads = &mut self.reads;
+            reads.free_slots.append(&mut reads.unsent_slots);
+        }
+    }
+}

@@ -1,0 +1,100 @@
+//! A connected stream socket with plain, blocking calls.
+
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::Duration;
+
+use rustix::net::{RecvFlags, Shutdown, sockopt};
+
+/// One client.
+#[derive(Debug)]
+pub(super) struct Socket {
+    fd: OwnedFd,
+    pub(super) is_unix: bool,
+}
+
+impl Socket {
+    pub(super) fn new(fd: OwnedFd, is_unix: bool) -> Self {
+        if !is_unix {
+            let _ = sockopt::set_tcp_nodelay(&fd, true);
+            let _ = sockopt::set_socket_keepalive(&fd, true);
+        }
+        Self { fd, is_unix }
+    }
+
+    /// Receives what is there, waiting for at least one byte. `Ok(None)` when the time is up.
+    pub(super) fn receive(&self, base: *mut u8, len_bytes: usize) -> io::Result<Option<usize>> {
+        loop {
+            // SAFETY: the caller owns the range until the call returns.
+            let buf = unsafe {
+                std::slice::from_raw_parts_mut(base.cast::<std::mem::MaybeUninit<u8>>(), len_bytes)
+            };
+            match rustix::net::recv(&self.fd, buf, RecvFlags::empty()) {
+                Ok((_, len)) => return Ok(Some(len)),
+                Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => return Ok(None),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Limits how long [`Socket::receive`] waits; zero is for ever.
+    pub(super) fn set_receive_timeout(&self, limit: Duration) {
+        let limit = (!limit.is_zero()).then_some(limit);
+        let _ = sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit);
+    }
+
+    /// How many bytes the socket holds for a client that does not read.
+    pub(super) fn send_buffer_bytes(&self) -> usize {
+        sockopt::socket_send_buffer_size(&self.fd).unwrap_or(usize::MAX)
+    }
+
+    /// Sends all of `vecs`, which are consumed on the way.
+    pub(super) fn send(&self, vecs: &mut [libc::iovec]) -> io::Result<()> {
+        let mut next = 0;
+        while next < vecs.len() {
+            let rest = &mut vecs[next..];
+            // SAFETY: an all-zero header is a valid one: no address, no control data.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            header.msg_iov = rest.as_mut_ptr();
+            header.msg_iovlen = rest.len().min(libc::UIO_MAXIOV as usize);
+            // SAFETY: every vector describes memory of the outbox that stays until this returns.
+            let sent = unsafe {
+                libc::sendmsg(self.fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL)
+            };
+            if sent < 0 {
+                let error = io::Error::last_os_error();
+                if error.kind() == io::ErrorKind::Interrupted {
+                    continue;
+                }
+                return Err(error);
+            }
+            let mut sent = sent as usize;
+            while next < vecs.len() && sent >= vecs[next].iov_len {
+                sent -= vecs[next].iov_len;
+                next += 1;
+            }
+            if sent > 0 {
+                vecs[next].iov_base = vecs[next].iov_base.wrapping_byte_add(sent);
+                vecs[next].iov_len -= sent;
+            }
+        }
+        Ok(())
+    }
+
+    /// The client may still read replies; what it sends from now on is not read.
+    pub(super) fn stop_receiving(&self) {
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
+    }
+
+    /// Ends the connection, whatever its thread waits for.
+    pub(super) fn shut_down(&self) {
+        let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
+    }
+}
+
+impl AsFd for Socket {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,554 @@
+//! Requests, one client: parse in place, submit bios, reply.
+//!
+//! ```text
+//!        ┌─ parse ──> submit ──> (done at once?) ──> reply gathered
+//!   loop ┤  collect what the ring and the workers have answered
+//!        │  send what was gathered, once nothing more can be parsed
+//!        └─ wait: in `recv` while nothing is in flight, else for socket, ring and workers
+//! ```
+//! A volume whose operations all end at once (tmpfs, no workers) streams its reads through the
+//! outbox; any other uses read slots, with many reads in flight ([`super::reads`]).
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::slab::Slab;
+use blockyard_export::nbd::{Command, Errno, Event, Extent, Request, Session};
+
+use super::inbox::Inbox;
+use super::outbox::Outbox;
+use super::reads::Reads;
+use super::socket::Socket;
+use crate::driver::{Driver, SLOT_BYTES};
+use crate::memory::{Grant, Region};
+use crate::poll;
+use crate::volume::Volume;
+
+/// The front end's buffers in the shard's numbering.
+pub(super) const INBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT;
+pub(super) const OUTBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 1;
+pub(super) const READS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 2;
+const PATCH_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 3;
+/// [`Bio::user`] of bios that are waited for; others carry an index of `pieces`.
+pub(super) const WAITED_FOR: u64 = u64::MAX;
+
+/// Largest sector that is patched for unaligned writes.
+const SECTOR_MAX_BYTES: usize = 4096;
+/// Zeros are written in portions of this, so that other requests get their turn.
+const ZEROES_PORTION_BYTES: u64 = 1 << 20;
+/// More requests than this are left in the socket. Twice what clients keep in flight.
+const REQUESTS_MAX: usize = 256;
+/// A connection that is idle for this long gives its buffers back.
+const IDLE: Duration = Duration::from_secs(5);
+/// BLOCK_STATUS tells at most this many runs; the client asks again from there.
+const EXTENTS_MAX: usize = 1024;
+
+/// The connection has ended; why is of no consequence.
+#[derive(Debug)]
+pub(super) struct Ended;
+
+/// A request that is not answered.
+pub(super) struct InFlight {
+    pub(super) request: Request,
+    /// Bios that have not ended.
+    pub(super) pending: u32,
+    pub(super) error: Option<Errno>,
+    /// All bios have been submitted.
+    pub(super) complete: bool,
+    /// WRITE_ZEROES: where the next portion starts.
+    next_portion: u64,
+    /// A FUA request that was cut: its flush has been submitted.
+    flushed: bool,
+}
+
+/// What a bio is for.
+pub(super) enum Piece {
+    /// Part of a write, a flush, a trim, of zeroes: of the request with this index.
+    Plain(u32),
+    /// Part of a read.
+    Read(super::reads::ReadPiece),
+}
+
+/// The transmission phase of one connection.
+pub(super) struct Transmission {
+    pub(super) socket: Arc<Socket>,
+    pub(super) session: Session,
+    pub(super) volume: Arc<Volume>,
+    pub(super) driver: Driver,
+    inbox: Inbox,
+    pub(super) outbox: Outbox,
+    patch: Arc<Region>,
+    pub(super) requests: Slab<InFlight>,
+    pub(super) pieces: Slab<Piece>,
+    pub(super) reads: Reads,
+    /// The request whose payload is coming.
+    writing: Option<u32>,
+    /// Replies on their way from the session to the outbox.
+    pub(super) reply: Vec<u8>,
+    done: Vec<Done>,
+    /// No more requests will come.
+    closing: bool,
+    /// The inbox holds no complete request.
+    needs_more: bool,
+    _grant: Grant,
+}
+
+impl Transmission {
+    /// The phase begins; `received` came right behind the handshake.
+    pub(super) fn new(
+        socket: Arc<Socket>,
+        mut session: Session,
+        volume: Arc<Volume>,
+        grant: Grant,
+        received: &[u8],
+    ) -> Result<Self, Ended> {
+        let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
+        let inbox = Arc::new(Region::new(layout.inbox_bytes)?);
+        let outbox = Arc::new(Region::new(layout.outbox_bytes)?);
+        let read_region = Arc::new(Region::new(layout.reads_bytes)?);
+        let patch = Arc::new(Region::new(SECTOR_MAX_BYTES)?);
+        let world = vec![&inbox, &outbox, &read_region, &patch].into_iter().cloned().collect();
+        let driver = Driver::new(&volume, layout.bounce_slots, world)?;
+        let reads = Reads::new(&socket, &volume, read_region, outbox.len_bytes());
+        session.set_piece(volume.sector_size_bytes() as usize, layout.inbox_bytes);
+        socket.set_receive_timeout(IDLE);
+        let mut transmission = Self {
+            outbox: Outbox::new(outbox),
+            inbox: Inbox::new(inbox),
+            requests: Slab::default(),
+            pieces: Slab::default(),
+            writing: None,
+            reply: Vec::new(),
+            done: Vec::new(),
+            closing: false,
+            needs_more: false,
+            _grant: grant,
+            socket,
+            session,
+            volume,
+            driver,
+            patch,
+            reads,
+        };
+        transmission.take_over(received);
+        Ok(transmission)
+    }
+
+    fn take_over(&mut self, received: &[u8]) {
+        let (room, len) = self.inbox.make_room();
+        assert!(received.len() <= len, "the handshake's buffer is smaller than the inbox");
+        // SAFETY: the room is at least as long as `received`, and disjoint from it.
+        unsafe { std::ptr::copy_nonoverlapping(received.as_ptr(), room, received.len()) };
+        self.inbox.received(received.len());
+    }
+
+    /// Serves until the client leaves or the server stops.
+    pub(super) fn run(&mut self) -> Result<(), Ended> {
+        loop {
+            self.parse()?;
+            self.collect()?;
+            self.issue_reads()?;
+            self.outbox.send(&self.socket)?;
+            self.free_sent_reads();
+            if self.closing && self.open_requests() == 0 {
+                return Ok(());
+            }
+            if !self.has_work() {
+                self.wait()?;
+            }
+        }
+    }
+
+    fn open_requests(&self) -> usize {
+        self.requests.len() + self.reads.len()
+    }
+
+    /// Whether another round goes on without waiting: requests lie in the inbox, or a slot has become
+    /// free for a read.
+    fn has_work(&self) -> bool {
+        let parses = !self.needs_more && !self.closing && self.open_requests() < REQUESTS_MAX;
+        parses || self.reads.can_issue()
+    }
+
+    /// Handles everything that lies in the inbox.
+    fn parse(&mut self) -> Result<(), Ended> {
+        self.needs_more = false;
+        while !self.closing && self.open_requests() < REQUESTS_MAX {
+            let step = self.session.on_bytes(self.inbox.bytes(), &mut self.reply);
+            let at = self.inbox.consume(step.consumed);
+            if !self.reply.is_empty() {
+                self.send_reply()?;
+            }
+            match step.event {
+                Event::NeedMore => {
+                    self.needs_more = true;
+                    break;
+                }
+                Event::Continue => {}
+                Event::Request(request) => self.on_request(request)?,
+                Event::Payload { offset_bytes, len_bytes, last } => {
+                    self.on_payload(offset_bytes, at, len_bytes, last)?;
+                }
+                Event::Closed => self.closing = true,
+                Event::Broken(_) => {
+                    self.outbox.send(&self.socket)?;
+                    return Err(Ended);
+                }
+                Event::Opened(_) => unreachable!("an export is open"),
+            }
+            self.collect_done()?;
+            if self.outbox.is_full() {
+                self.outbox.send(&self.socket)?;
+                self.free_sent_reads();
+            }
+        }
+        Ok(())
+    }
+
+    fn on_request(&mut self, request: Request) -> Result<(), Ended> {
+        match request.command {
+            Command::Read => return self.on_read(request),
+            Command::BlockStatus => return self.on_block_status(&request),
+            Command::Cache => {
+                self.volume.will_need(request.offset_bytes, request.len_bytes);
+                self.session.reply(&request, None, &mut self.reply);
+                return self.send_reply();
+            }
+            Command::Write | Command::Flush | Command::Trim | Command::WriteZeroes => {}
+        }
+        let index = self.requests.insert(InFlight {
+            request,
+            pending: 0,
+            error: None,
+            complete: false,
+            next_portion: request.offset_bytes,
+            flushed: false,
+        });
+        match request.command {
+            Command::Write => self.writing = Some(index),
+            Command::Flush => self.submit_last(index, Op::Flush, 0, 0),
+            Command::Trim => {
+                // What is not a whole sector stays: a trim is a hint.
+                let sector = u64::from(self.volume.sector_size_bytes());
+                let start = request.offset_bytes.next_multiple_of(sector);
+                let end = (request.offset_bytes + request.len_bytes) / sector * sector;
+                if start < end {
+                    self.submit_last(index, Op::Discard, start, end - start);
+                }
+                self.end_if_complete(index)?;
+            }
+            _ => self.submit_zeroes(index)?,
+        }
+        Ok(())
+    }
+
+    fn submit_last(&mut self, index: u32, op: Op, offset_bytes: u64, len_bytes: u64) {
+        self.requests.at(index).complete = true;
+        self.submit(index, op, offset_bytes, len_bytes, BufRef::NONE, false);
+    }
+
+    fn submit(
+        &mut self,
+        index: u32,
+        op: Op,
+        offset_bytes: u64,
+        len_bytes: u64,
+        buf: BufRef,
+        fua: bool,
+    ) {
+        self.requests.at(index).pending += 1;
+        let user = u64::from(self.pieces.insert(Piece::Plain(index)));
+        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
+        self.driver.submit(Bio { op, fua, sector, len, buf, user });
+    }
+
+    /// A piece of the current write, at `at` in the inbox.
+    fn on_payload(
+        &mut self,
+        offset_bytes: u64,
+        at: usize,
+        len_bytes: usize,
+        last: bool,
+    ) -> Result<(), Ended> {
+        let index = self.writing.expect("payload follows its WRITE");
+        let sector = u64::from(self.volume.sector_size_bytes());
+        let mut piece = Range { offset_bytes, at, len_bytes };
+        if let Some(head) = piece.take_head(sector) {
+            self.patch(index, head)?;
+        }
+        let tail = piece.take_tail(sector);
+        if piece.len_bytes > 0 {
+            let buf = inbox_buf(piece.at, piece.len_bytes);
+            let request = &self.requests.at(index).request;
+            let fua = request.fua && !is_cut(request);
+            self.submit(index, Op::Write, piece.offset_bytes, piece.len_bytes as u64, buf, fua);
+        }
+        if let Some(tail) = tail {
+            self.patch(index, tail)?;
+        }
+        if last {
+            self.writing = None;
+            self.requests.at(index).complete = true;
+            self.end_if_complete(index)?;
+        }
+        Ok(())
+    }
+
+    /// Changes part of a sector. The volume's lock keeps two clients that change different parts of
+    /// one sector from undoing each other's change.
+    fn patch(&mut self, index: u32, part: Range) -> Result<(), Ended> {
+        let sector_bytes = u64::from(self.volume.sector_size_bytes());
+        let start = part.offset_bytes / sector_bytes * sector_bytes;
+        let buf = BufRef { slot: PATCH_SLOT, offset_bytes: 0, len_bytes: sector_bytes as u32 };
+        let (sector, len) = (Sector::holding(start), Sector::holding(sector_bytes));
+        let volume = Arc::clone(&self.volume);
+        let _lock = volume.unaligned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        let bio = Bio { op: Op::Read, fua: false, sector, len, buf, user: WAITED_FOR };
+        let mut status = self.driver.submit_and_wait(bio);
+        if status == BlkStatus::Ok {
+            let skip = (part.offset_bytes - start) as usize;
+            let to = self.patch.at(skip, part.len_bytes);
+            // SAFETY: both ranges were checked by their regions, which are disjoint; the bio that
+            // used the patch buffer has ended.
+            unsafe {
+                match part.at {
+                    Range::ZEROS => to.write_bytes(0, part.len_bytes),
+                    at => {
+                        let from = self.inbox.region_at(at, part.len_bytes);
+                        std::ptr::copy_nonoverlapping(from, to, part.len_bytes);
+                    }
+                }
+            }
+            status = self.driver.submit_and_wait(Bio { op: Op::Write, ..bio });
+        }
+        self.note_error(index, status);
+        self.collect_done()
+    }
+
+    /// The next portion of zeroes, or the end of the request.
+    fn submit_zeroes(&mut self, index: u32) -> Result<(), Ended> {
+        let sector = u64::from(self.volume.sector_size_bytes());
+        let InFlight { request, next_portion, error, .. } = self.requests.at(index);
+        let end = request.offset_bytes + request.len_bytes;
+        let offset_bytes = *next_portion;
+        if offset_bytes == end || error.is_some() {
+            self.requests.at(index).complete = true;
+            return self.end_if_complete(index);
+        }
+        let portion = (offset_bytes + ZEROES_PORTION_BYTES) & !(ZEROES_PORTION_BYTES - 1);
+        *next_portion = portion.min(end);
+        let len_bytes = (*next_portion - offset_bytes) as usize;
+        let mut range = Range { offset_bytes, at: Range::ZEROS, len_bytes };
+        if let Some(head) = range.take_head(sector) {
+            self.patch(index, head)?;
+        }
+        if let Some(tail) = range.take_tail(sector) {
+            self.patch(index, tail)?;
+        }
+        if range.len_bytes == 0 {
+            return self.submit_zeroes(index);
+        }
+        let len_bytes = range.len_bytes as u64;
+        self.submit(index, Op::WriteZeroes, range.offset_bytes, len_bytes, BufRef::NONE, false);
+        Ok(())
+    }
+
+    fn on_block_status(&mut self, request: &Request) -> Result<(), Ended> {
+        let mut extents = Vec::new();
+        let mut done = 0;
+        while done < request.len_bytes && extents.len() < EXTENTS_MAX {
+            let (len_bytes, hole) =
+                self.volume.run_at(request.offset_bytes + done, request.len_bytes - done);
+            extents.push(Extent { len_bytes, hole, zero: hole });
+            done += len_bytes;
+        }
+        self.session.block_status(request, &extents, &mut self.reply);
+        self.send_reply()
+    }
+
+    /// What the ring and the workers have answered.
+    fn collect(&mut self) -> Result<(), Ended> {
+        self.driver.poll();
+        self.collect_done()
+    }
+
+    /// Goes on with everything whose bio has ended, until nothing more ends.
+    pub(super) fn collect_done(&mut self) -> Result<(), Ended> {
+        loop {
+            let mut done = std::mem::take(&mut self.done);
+            self.driver.take_done(&mut done);
+            if done.is_empty() {
+                self.done = done;
+                return Ok(());
+            }
+            for done in done.drain(..) {
+                let piece = u32::try_from(done.user).expect("an index of `pieces`");
+                match self.pieces.remove(piece) {
+                    Piece::Plain(index) => self.on_plain_done(index, done.status)?,
+                    Piece::Read(piece) => self.on_read_done(&piece, done.status)?,
+                }
+            }
+            self.done = done;
+        }
+    }
+
+    fn on_plain_done(&mut self, index: u32, status: BlkStatus) -> Result<(), Ended> {
+        self.requests.at(index).pending -= 1;
+        self.note_error(index, status);
+        let InFlight { request, complete, .. } = self.requests.at(index);
+        if request.command == Command::WriteZeroes && !*complete {
+            return self.submit_zeroes(index);
+        }
+        self.end_if_complete(index)
+    }
+
+    fn note_error(&mut self, index: u32, status: BlkStatus) {
+        if status != BlkStatus::Ok {
+            self.requests.at(index).error = Some(errno(status));
+        }
+    }
+
+    /// Replies, if all of the request is done; a cut FUA request is flushed first.
+    fn end_if_complete(&mut self, index: u32) -> Result<(), Ended> {
+        let InFlight { request, pending, error, complete, flushed, .. } = self.requests.at(index);
+        if !*complete || *pending > 0 {
+            return Ok(());
+        }
+        if request.fua && is_cut(request) && error.is_none() && !*flushed {
+            *flushed = true;
+            self.submit(index, Op::Flush, 0, 0, BufRef::NONE, false);
+            return Ok(());
+        }
+        let InFlight { request, error, .. } = self.requests.remove(index);
+        self.session.reply(&request, error, &mut self.reply);
+        self.send_reply()
+    }
+
+    /// Moves the session's reply to the outbox, or behind the read that is being sent in pieces.
+    pub(super) fn send_reply(&mut self) -> Result<(), Ended> {
+        if self.reads.in_the_middle() {
+            self.reads.put_behind(&mut self.reply);
+        } else {
+            self.outbox.append(&self.socket, &self.reply)?;
+            self.reply.clear();
+        }
+        Ok(())
+    }
+
+    /// Waits until there is something to do.
+    fn wait(&mut self) -> Result<(), Ended> {
+        let can_receive = !self.closing
+            && self.open_requests() < REQUESTS_MAX
+            && !self.driver.reads_client_buffer();
+        if self.driver.in_flight() == 0 {
+            // Requests without anything in flight would wait for ever.
+            assert!(can_receive, "what is parked waits for something in flight");
+            return self.receive();
+        }
+        let [ring, workers] = self.driver.wake_sources();
+        let socket = can_receive.then(|| std::os::fd::AsFd::as_fd(&*self.socket));
+        let [socket, _, _] = poll::readable(&[socket, ring, workers], None)?;
+        if socket { self.receive() } else { Ok(()) }
+    }
+
+    fn receive(&mut self) -> Result<(), Ended> {
+        let (room, len) = self.inbox.make_room();
+        match self.socket.receive(room, len)? {
+            Some(0) => self.closing = true,
+            Some(len) => self.inbox.received(len),
+            None if self.inbox.is_empty() && self.driver.in_flight() == 0 => {
+                self.driver.release_buffers();
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// A range of the volume and where its bytes lie in the inbox.
+#[derive(Clone, Copy)]
+struct Range {
+    offset_bytes: u64,
+    at: usize,
+    len_bytes: usize,
+}
+
+impl Range {
+    /// In place of a position in the inbox: the bytes are zeros.
+    const ZEROS: usize = usize::MAX;
+
+    /// Takes off what lies in front of the first whole sector.
+    fn take_head(&mut self, sector_bytes: u64) -> Option<Self> {
+        let past = self.offset_bytes % sector_bytes;
+        if past == 0 || self.len_bytes == 0 {
+            return None;
+        }
+        let len_bytes = ((sector_bytes - past) as usize).min(self.len_bytes);
+        let head = Self { len_bytes, ..*self };
+        self.offset_bytes += len_bytes as u64;
+        self.len_bytes -= len_bytes;
+        if self.at != Self::ZEROS {
+            self.at += len_bytes;
+        }
+        Some(head)
+    }
+
+    /// Takes off what lies behind the last whole sector; the start is aligned.
+    fn take_tail(&mut self, sector_bytes: u64) -> Option<Self> {
+        let len_bytes = self.len_bytes % sector_bytes as usize;
+        if len_bytes == 0 {
+            return None;
+        }
+        self.len_bytes -= len_bytes;
+        let offset_bytes = self.offset_bytes + self.len_bytes as u64;
+        let at = if self.at == Self::ZEROS { self.at } else { self.at + self.len_bytes };
+        Some(Self { offset_bytes, at, len_bytes })
+    }
+}
+
+fn inbox_buf(at: usize, len_bytes: usize) -> BufRef {
+    BufRef { slot: INBOX_SLOT, offset_bytes: at as u32, len_bytes: len_bytes as u32 }
+}
+
+/// Whether a FUA request may become more than one write: then one flush behind them is cheaper.
+fn is_cut(request: &Request) -> bool {
+    request.command != Command::Write || request.len_bytes > SLOT_BYTES as u64
+}
+
+/// The wire's word for a status.
+pub(super) fn errno(status: BlkStatus) -> Errno {
+    match status {
+        BlkStatus::NoSpace => Errno::NoSpc,
+        BlkStatus::Invalid => Errno::Inval,
+        BlkStatus::NotSupported => Errno::NotSup,
+        BlkStatus::IoError | BlkStatus::Ok => Errno::Io,
+    }
+}
+
+/// How a grant is divided.
+struct Layout {
+    inbox_bytes: usize,
+    outbox_bytes: usize,
+    reads_bytes: usize,
+    bounce_slots: usize,
+}
+
+impl Layout {
+    /// A synchronous volume needs an inbox, an outbox and, if there is room, a ring to splice from;
+    /// any other needs slots for reads and for writes in flight.
+    fn of(grant_bytes: usize, synchronous: bool) -> Self {
+        let inbox_bytes = if synchronous { 256 << 10 } else { 128 << 10 };
+        let outbox_bytes = if synchronous { 192 << 10 } else { 64 << 10 };
+        let left = grant_bytes - inbox_bytes - outbox_bytes;
+        if synchronous {
+            let ring = super::splice::RING_BYTES;
+            let reads_bytes = if left >= ring { ring } else { 4096 };
+            return Self { inbox_bytes, outbox_bytes, reads_bytes, bounce_slots: 0 };
+        }
+        let bounce_slots = left / 2 / SLOT_BYTES;
+        let reads_bytes = left - bounce_slots * SLOT_BYTES;
+        Self { inbox_bytes, outbox_bytes, reads_bytes, bounce_slots }
+    }
+}

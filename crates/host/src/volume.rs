@@ -1,0 +1,342 @@
+//! An open volume: its files, its ciphers and its dm table, shared by all connections.
+
+use std::fmt::Write as _;
+use std::num::NonZeroU64;
+use std::path::Path;
+use std::sync::{Arc, Mutex};
+
+use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
+use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_crypt::source::HeaderSource;
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::crypt::CryptSpec;
+use blockyard_engine::dm::line::{self, LineTarget, TableError};
+use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::sq::{CipherId, DevId};
+
+use rustix::fs::Advice;
+
+use crate::Error;
+use crate::file::mapping::Mapping;
+use crate::file::{Access, DeviceFile, Kind, extents};
+use crate::workers::Workers;
+
+/// Smallest part that a crypto worker pays for: a hand-over and back costs 4 to 20 µs when it comes
+/// alone, the cipher of 128 KiB about as much (`cargo x bench engine` prints the break-even).
+const FAN_OUT_MIN_BYTES: u32 = 128 << 10;
+
+/// How to open a volume.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VolumeOptions {
+    /// Nothing may be written.
+    pub read_only: bool,
+    /// Bypass the page cache for regular files too.
+    pub direct: bool,
+    /// Pass TRIM down, besides what the header says.
+    pub allow_discards: bool,
+    /// Crypto workers beside the connections' own threads; `None` or zero is none.
+    pub worker_threads: Option<usize>,
+}
+
+/// A file below, and its mapping if it has one.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) file: DeviceFile,
+    pub(crate) mapping: Option<Mapping>,
+}
+
+/// A volume that is open, until it is dropped.
+pub struct Volume {
+    pub(crate) devices: Vec<Device>,
+    pub(crate) ciphers: Vec<SectorCipher>,
+    pub(crate) table: Table,
+    pub(crate) workers: Option<Arc<Workers>>,
+    /// Held while the head or tail of an unaligned write is read, changed and written back.
+    pub(crate) unaligned: Mutex<()>,
+    read_only: bool,
+    can_discard: bool,
+    description: String,
+}
+
+impl Volume {
+    /// The volume that `params` describes on `file`.
+    ///
+    /// # Errors
+    /// When the cipher is not supported, the key does not fit, or the file is too short.
+    pub fn from_crypt(
+        file: DeviceFile,
+        params: &CryptParams,
+        options: &VolumeOptions,
+    ) -> Result<Self, Error> {
+        let len = crypt_len(&file, params)?;
+        let mut params = params.clone();
+        params.flags.allow_discards |= options.allow_discards;
+        let mut builder = Builder::new(options);
+        let dev = builder.add_device(file);
+        let target = builder.crypt(dev, &params)?;
+        builder.extents.push(TableExtent { start: Sector(0), len: Sector(len), target });
+        Ok(builder.build())
+    }
+
+    /// The volume of a dm table (see [`line`]). Its devices are opened here.
+    ///
+    /// # Errors
+    /// When a line is wrong or a device cannot be opened or is too short.
+    pub fn from_table(text: &SecretBytes, options: &VolumeOptions) -> Result<Self, Error> {
+        let text = std::str::from_utf8(text.as_slice())
+            .map_err(|_| TableError { line: 0, problem: "the table is not UTF-8 text".into() })?;
+        let lines = line::parse(text)?;
+        let linear: Vec<&str> = lines
+            .iter()
+            .filter_map(|line| match &line.target {
+                LineTarget::Linear { device, .. } => Some(device.as_str()),
+                _ => None,
+            })
+            .collect();
+        let mut builder = Builder::new(options);
+        for line in &lines {
+            let target = match &line.target {
+                LineTarget::Zero => TargetSpec::Zero,
+                LineTarget::Error => TargetSpec::Error,
+                LineTarget::Linear { device, start } => {
+                    let dev = builder.open(device, true)?;
+                    builder.check_fits(dev, *start, line.len)?;
+                    TargetSpec::Linear { dev, start: Sector(*start) }
+                }
+                LineTarget::Crypt { device, params } => {
+                    let dev = builder.open(device, linear.contains(&device.as_str()))?;
+                    builder.check_fits(dev, params.data_offset_sectors, line.len)?;
+                    builder.crypt(dev, params)?
+                }
+            };
+            let (start, len) = (Sector(line.start), Sector(line.len));
+            builder.extents.push(TableExtent { start, len, target });
+        }
+        Ok(builder.build())
+    }
+
+    /// Length of the plaintext.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.table.len().bytes()
+    }
+
+    /// What a request should be aligned to.
+    #[must_use]
+    pub fn sector_size_bytes(&self) -> u32 {
+        self.table.sector_size_bytes()
+    }
+
+    /// Whether nothing may be written.
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether TRIM is passed down.
+    #[must_use]
+    pub fn can_discard(&self) -> bool {
+        self.can_discard
+    }
+
+    /// Whether zeroing is faster than writing zeros everywhere: there is no cipher.
+    #[must_use]
+    pub fn can_fast_zero(&self) -> bool {
+        self.ciphers.is_empty()
+    }
+
+    /// One line for people, without secrets.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.description
+    }
+
+    /// Everything written and answered is on stable storage when this returns.
+    ///
+    /// # Errors
+    /// When a file cannot be synchronised.
+    pub fn flush(&self) -> Result<(), Error> {
+        for device in &self.devices {
+            let flushed = device.file.flush();
+            flushed.map_err(|error| Error::io(device.file.path(), "flush", error))?;
+        }
+        Ok(())
+    }
+
+    /// A range will be read soon: what the page cache lacks of it is fetched.
+    pub(crate) fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        let end_bytes = offset_bytes + len_bytes;
+        for extent in self.table.extents() {
+            let (first, past) = (extent.start.bytes(), (extent.start + extent.len).bytes());
+            let (from, to) = (first.max(offset_bytes), past.min(end_bytes));
+            let (dev, start) = match extent.target {
+                TargetSpec::Linear { dev, start } => (dev, start),
+                TargetSpec::Crypt(spec) => (spec.dev, spec.start),
+                TargetSpec::Zero | TargetSpec::Error => continue,
+            };
+            if from < to {
+                let file = self.devices[usize::from(dev.0)].file.file();
+                let (at, len) = (start.bytes() + from - first, NonZeroU64::new(to - from));
+                let _ = rustix::fs::fadvise(file, at, len, Advice::WillNeed);
+            }
+        }
+    }
+
+    /// Whether every read and write ends on the connection's own thread, without waiting.
+    pub(crate) fn is_synchronous(&self) -> bool {
+        let inline = self.workers.is_none();
+        inline && self.devices.iter().all(|device| device.file.kind() == Kind::Tmpfs)
+    }
+
+    /// Length of the run at `offset_bytes`, at most `len_bytes`, and whether it is a hole that reads
+    /// as zeros. What lies behind a cipher is never a hole: it decrypts to noise.
+    pub(crate) fn run_at(&self, offset_bytes: u64, len_bytes: u64) -> (u64, bool) {
+        let sector = Sector::holding(offset_bytes);
+        let at = |extent: &&TableExtent| extent.start + extent.len > sector;
+        let extent = self.table.extents().iter().find(at).expect("the range is in the volume");
+        let len_bytes = len_bytes.min((extent.start + extent.len).bytes() - offset_bytes);
+        match extent.target {
+            TargetSpec::Zero => (len_bytes, true),
+            TargetSpec::Error | TargetSpec::Crypt(_) => (len_bytes, false),
+            TargetSpec::Linear { dev, start } => {
+                let lower = start.bytes() + offset_bytes - extent.start.bytes();
+                let file = self.devices[usize::from(dev.0)].file.file();
+                extents::run_at(file, lower, len_bytes)
+            }
+        }
+    }
+}
+
+/// Length of the mapping in sectors, checked against the file.
+fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
+    let sectors = u64::from(params.sector_size_bytes >> 9);
+    let device = file.len_bytes() >> 9;
+    let room = device.saturating_sub(params.data_offset_sectors);
+    let len = params.len_sectors.unwrap_or(room / sectors * sectors);
+    if len == 0 || len > room {
+        let wanted = params.len_sectors.map_or("some".into(), |len| len.to_string());
+        return Err(Error::volume(
+            file.path(),
+            format!(
+                "is too short: {wanted} sectors of data are wanted from sector {} on, but it ends \
+                 at sector {device}; was it truncated, or is the data on another device?",
+                params.data_offset_sectors
+            ),
+        ));
+    }
+    Ok(len)
+}
+
+/// Collects devices, ciphers and extents.
+struct Builder<'a> {
+    options: &'a VolumeOptions,
+    devices: Vec<Device>,
+    ciphers: Vec<SectorCipher>,
+    extents: Vec<TableExtent>,
+    names: Vec<String>,
+    can_discard: bool,
+}
+
+impl<'a> Builder<'a> {
+    fn new(options: &'a VolumeOptions) -> Self {
+        let can_discard = true;
+        let (devices, ciphers, extents, names) = (vec![], vec![], vec![], vec![]);
+        Self { options, devices, ciphers, extents, names, can_discard }
+    }
+
+    fn read_only(&self) -> bool {
+        let not_writable = |device: &Device| device.file.access() == Access::ReadOnly;
+        self.options.read_only || self.devices.iter().any(not_writable)
+    }
+
+    /// Opens a device of a table, or finds it open. `buffered` is for targets that pass the
+    /// client's buffers down, whose addresses direct I/O would refuse.
+    fn open(&mut self, path: &str, buffered: bool) -> Result<DevId, Error> {
+        let path = Path::new(path);
+        let opened = self.devices.iter().position(|device| device.file.path() == path);
+        if let Some(index) = opened {
+            return Ok(dev_id(index));
+        }
+        let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let file = DeviceFile::open(path, access, self.options.direct)?;
+        Ok(self.add_device(if buffered { file.without_direct() } else { file }))
+    }
+
+    fn add_device(&mut self, file: DeviceFile) -> DevId {
+        let writable = file.access() == Access::ReadWrite && !self.options.read_only;
+        let mapping = match file.kind() {
+            Kind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),
+            Kind::Cached | Kind::Direct => None,
+        };
+        self.devices.push(Device { file, mapping });
+        dev_id(self.devices.len() - 1)
+    }
+
+    fn check_fits(&self, dev: DevId, start: u64, len: u64) -> Result<(), Error> {
+        let file = &self.devices[usize::from(dev.0)].file;
+        let device = file.len_bytes() >> 9;
+        if start.checked_add(len).is_none_or(|end| end > device) {
+            return Err(Error::volume(
+                file.path(),
+                format!("has {device} sectors, but the table wants {len} from sector {start} on"),
+            ));
+        }
+        Ok(())
+    }
+
+    fn crypt(&mut self, dev: DevId, params: &CryptParams) -> Result<TargetSpec, Error> {
+        let spec = CipherSpec::parse(&params.cipher)?;
+        let cipher = SectorCipher::new(
+            &spec,
+            params.key.as_slice(),
+            params.sector_size_bytes,
+            params.iv_large_sectors,
+        )?;
+        self.names.push(format!(
+            "{}, {}-bit key, {}-byte sectors",
+            params.cipher,
+            params.key.len() * 8,
+            params.sector_size_bytes
+        ));
+        let cipher_id = CipherId(dev_id(self.ciphers.len()).0);
+        self.ciphers.push(cipher);
+        let allow_discards = params.flags.allow_discards || self.options.allow_discards;
+        self.can_discard &= allow_discards;
+        let workers = self.options.worker_threads.unwrap_or(0);
+        Ok(TargetSpec::Crypt(CryptSpec {
+            dev,
+            start: Sector(params.data_offset_sectors),
+            iv_offset: params.iv_offset_sectors,
+            sector_size_bytes: params.sector_size_bytes,
+            cipher: cipher_id,
+            allow_discards,
+            fuses_cipher: self.devices[usize::from(dev.0)].file.kind() == Kind::Tmpfs,
+            fan_out_min_bytes: (workers > 0).then_some(FAN_OUT_MIN_BYTES),
+        }))
+    }
+
+    fn build(self) -> Volume {
+        let read_only = self.read_only();
+        let table = Table::new(self.extents);
+        let workers = self.options.worker_threads.filter(|threads| *threads > 0);
+        let mut description = format!("{} bytes", table.len().bytes());
+        for name in &self.names {
+            let _ = write!(description, ", {name}");
+        }
+        Volume {
+            devices: self.devices,
+            ciphers: self.ciphers,
+            table,
+            workers: workers.map(Workers::start),
+            unaligned: Mutex::new(()),
+            read_only,
+            can_discard: self.can_discard && !read_only,
+            description,
+        }
+    }
+}
+
+fn dev_id(index: usize) -> DevId {
+    DevId(u16::try_from(index).expect("a table has few lines"))
+}
