@@ -212,10 +212,7 @@ impl Transmission {
         if len_bytes > self.discard_max_bytes {
             return self.end(consumed, Event::Broken(Violation::PayloadTooLong(len_bytes)));
         }
-        if header.command == CMD_BLOCK_STATUS
-            && self.opening.allocation
-            && len_bytes == STATUS_PAYLOAD_BYTES as u64
-        {
+        if header.command == CMD_BLOCK_STATUS && len_bytes == STATUS_PAYLOAD_BYTES as u64 {
             return self.on_status_payload(header, &bytes[consumed..], out);
         }
         let refusal = match self.admit(header) {

@@ -9,6 +9,7 @@ fn two_exports() -> Vec<Export> {
     disk.description = "the first".into();
     let mut other = Export::new("other", 8 << 30);
     other.read_only = true;
+    other.can_trim = true; // not offered on a read-only export
     other.rotational = true;
     other.multi_conn = true;
     vec![disk, other]
