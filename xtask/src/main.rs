@@ -1,2 +1,80 @@
-//! placeholder
-fn main() {}
+//! `cargo x`: one word for every check of the project. What CI runs, anyone can run here with the
+//! same word.
+//!
+//! One command, one file. Everything that drives the finished binary does it from outside, as a
+//! user would: through its command line, its socket and `/proc`; nothing here links against the
+//! crates under test.
+
+mod bench;
+mod cases;
+mod check;
+mod ci;
+mod corpus;
+mod demo;
+mod fuzz;
+mod hygiene;
+mod interop;
+mod lab;
+mod nbd;
+mod process;
+mod test;
+mod tidy;
+mod tools;
+mod volume;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Every check, test and benchmark of Blockyard.
+#[derive(Parser)]
+#[command(name = "cargo x", bin_name = "cargo x")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Format, clippy and tidy: what must be clean before every commit.
+    Check,
+    /// Style rules that no compiler checks: lengths, banned words, the arrows between crates.
+    Tidy,
+    /// Unit, vector and property tests of the whole workspace.
+    Test,
+    /// Serves and dumps every corpus volume and compares checksums.
+    Corpus(corpus::Args),
+    /// Foreign clients, foreign servers and the real kernel against the binary.
+    Interop(interop::Args),
+    /// Looks for passphrase and key in memory, logs, argv, environment and core files.
+    Hygiene(hygiene::Args),
+    /// Feeds every parser of foreign bytes with mutated input.
+    Fuzz(fuzz::Args),
+    /// Benchmarks beside other programs, in the same run.
+    Bench(bench::Args),
+    /// The main job from nothing: what `./x demo` runs.
+    Demo,
+    /// All of it, with a summary.
+    Ci(ci::Args),
+}
+
+fn main() -> ExitCode {
+    let result = match Cli::parse().command {
+        Command::Check => check::run(),
+        Command::Tidy => tidy::run(),
+        Command::Test => test::run(),
+        Command::Corpus(args) => corpus::run(&args),
+        Command::Interop(args) => interop::run(&args),
+        Command::Hygiene(args) => hygiene::run(&args),
+        Command::Fuzz(args) => fuzz::run(&args),
+        Command::Bench(args) => bench::run(&args),
+        Command::Demo => demo::run(),
+        Command::Ci(args) => ci::run(&args),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("cargo x: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,0 +1,55 @@
+//! `cargo x bench`: figures beside other programs, taken in the same run on the same machine. A
+//! figure without its neighbour says nothing.
+
+pub(crate) mod fio;
+mod machine;
+mod nbd;
+mod peers;
+mod table;
+
+use crate::tools;
+use anyhow::Result;
+
+/// What to measure.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(clap::Subcommand)]
+enum What {
+    /// One LUKS1 image served by blockyard, nbdkit and QEMU, and an unencrypted file served by
+    /// nbdkit.
+    Nbd(nbd::Args),
+    /// The sector ciphers beside OpenSSL, in GB/s of one core.
+    Cipher(Further),
+    /// The engine's own cost for each request, without cipher and without system calls.
+    Engine(Further),
+}
+
+/// What is handed on to the example that measures.
+#[derive(clap::Args)]
+struct Further {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
+    words: Vec<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    match &args.what {
+        What::Nbd(args) => nbd::run(args),
+        What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
+        What::Engine(further) => example("blockyard-engine", "engine_bench", &further.words),
+    }
+}
+
+/// Every server and two jobs, too short for a figure: shows that the benchmark itself works.
+pub(crate) fn smoke() -> Result<()> {
+    nbd::run(&nbd::Args::smoke())
+}
+
+fn example(package: &str, name: &str, words: &[String]) -> Result<()> {
+    let mut cargo = tools::cargo();
+    cargo.args(["run", "--quiet", "--release", "--locked", "--package", package]);
+    tools::show(cargo.args(["--example", name, "--"]).args(words))
+}

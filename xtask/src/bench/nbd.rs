@@ -1,0 +1,232 @@
+//! `cargo x bench nbd`: the same LUKS1 image behind every server, the same client, rounds
+//! interleaved.
+//!
+//! Where client and server run decides half of each number, so it is pinned and said: `apart` on
+//! two CPUs, `stacked` on one, `free` as the scheduler likes. Server CPU time is the scheduler's
+//! own sum over all threads.
+
+use super::fio::{Job, Run, warm};
+use super::machine;
+use super::peers::{self, Images, PLAIN, Peer};
+use super::table::{self, Sample};
+use crate::lab::Lab;
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde_json::{Value, json};
+use std::fs;
+use std::io::{IsTerminal, Write};
+use std::path::PathBuf;
+use std::time::Instant;
+
+const fn job(
+    name: &'static str,
+    rw: &'static str,
+    block: &'static str,
+    depth: u32,
+    connections: u32,
+) -> Job {
+    Job { name, rw, block, depth, connections }
+}
+
+const JOBS: &[Job] = &[
+    job("read 1 MiB q8", "read", "1m", 8, 1),
+    job("write 1 MiB q8", "write", "1m", 8, 1),
+    job("read 4 KiB q1", "randread", "4k", 1, 1),
+    job("write 4 KiB q1", "randwrite", "4k", 1, 1),
+    job("read 4 KiB q32", "randread", "4k", 32, 1),
+    job("write 4 KiB q32", "randwrite", "4k", 32, 1),
+    job("read 4 KiB q32, 4 connections", "randread", "4k", 32, 4),
+    job("write 4 KiB q32, 4 connections", "randwrite", "4k", 32, 4),
+];
+
+/// Where client and server run.
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Placement {
+    /// The server on CPU 0, the client on CPU 1.
+    Apart,
+    /// Both on CPU 0.
+    Stacked,
+    /// Wherever the scheduler puts them.
+    Free,
+}
+
+impl Placement {
+    fn name(self) -> &'static str {
+        match self {
+            Placement::Apart => "apart",
+            Placement::Stacked => "stacked",
+            Placement::Free => "free",
+        }
+    }
+
+    fn says(self) -> &'static str {
+        match self {
+            Placement::Apart => "apart: server on CPU 0, client on CPU 1",
+            Placement::Stacked => "stacked: server and client share CPU 0",
+            Placement::Free => "free: the scheduler decides",
+        }
+    }
+
+    fn server(self) -> Option<usize> {
+        (self != Placement::Free).then_some(0)
+    }
+
+    fn client(self) -> Option<usize> {
+        match self {
+            Placement::Apart => Some(1),
+            Placement::Stacked => Some(0),
+            Placement::Free => None,
+        }
+    }
+}
+
+/// How much.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Rounds over all servers; the table shows medians.
+    #[arg(long, default_value_t = 5)]
+    rounds: u32,
+    /// Seconds of each run.
+    #[arg(long, default_value_t = 2.0)]
+    seconds: f64,
+    /// Where client and server run; may be given several times.
+    #[arg(long, value_enum, default_value = "apart", value_delimiter = ',')]
+    placement: Vec<Placement>,
+    /// Size of the served disk, all of which lies in memory three times.
+    #[arg(long, default_value_t = 512, value_name = "MIB")]
+    size: u32,
+    /// Only jobs whose name contains this.
+    #[arg(long, value_name = "TEXT")]
+    job: Option<String>,
+    /// Also writes every run and the medians to this file.
+    #[arg(long, value_name = "FILE")]
+    json: Option<PathBuf>,
+}
+
+impl Args {
+    pub(crate) fn smoke() -> Args {
+        Args {
+            rounds: 1,
+            seconds: 0.3,
+            placement: vec![Placement::Free],
+            size: 64,
+            job: Some("q32".into()),
+            json: None,
+        }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    ensure!(args.rounds > 0 && args.size > 0, "nothing to measure");
+    let jobs: Vec<&Job> = JOBS
+        .iter()
+        .filter(|job| args.job.as_ref().is_none_or(|part| job.name.contains(part.as_str())))
+        .collect();
+    ensure!(!jobs.is_empty(), "no job of that name");
+    let lab = Lab::new()?;
+    let images = Images::make(&lab, args.size)?;
+    let machine = machine::describe();
+    machine::print(&machine);
+    let (mut samples, mut medians) = (Vec::new(), Vec::new());
+    for placement in &args.placement {
+        let taken = measure(&lab, &images, &jobs, *placement, args)?;
+        println!(
+            "\n=== {}; {} rounds of {} s, medians; x: of {PLAIN}",
+            placement.says(),
+            args.rounds,
+            args.seconds
+        );
+        for job in &jobs {
+            let rows = rows(&taken, job);
+            table::print(job, &rows, PLAIN);
+            medians.extend(rows);
+        }
+        samples.extend(taken);
+    }
+    if let Some(path) = &args.json {
+        let all = |samples: &[Sample]| samples.iter().map(Sample::json).collect::<Vec<Value>>();
+        let text = json!({
+            "machine": machine,
+            "rounds": args.rounds,
+            "seconds": args.seconds,
+            "size_mib": args.size,
+            "medians": all(&medians),
+            "samples": all(&samples),
+        });
+        fs::write(path, format!("{text:#}\n")).with_context(|| path.display().to_string())?;
+    }
+    Ok(())
+}
+
+/// The medians of one job, servers in the order in which they ran.
+fn rows(samples: &[Sample], job: &Job) -> Vec<Sample> {
+    let mut servers: Vec<&str> = Vec::new();
+    for sample in samples {
+        if !servers.contains(&sample.server) {
+            servers.push(sample.server);
+        }
+    }
+    servers
+        .into_iter()
+        .filter_map(|server| {
+            let of_server = |sample: &&Sample| sample.server == server && sample.job == job.name;
+            table::median(&samples.iter().filter(of_server).collect::<Vec<_>>())
+        })
+        .collect()
+}
+
+fn measure(
+    lab: &Lab,
+    images: &Images,
+    jobs: &[&Job],
+    placement: Placement,
+    args: &Args,
+) -> Result<Vec<Sample>> {
+    let peers = peers::start_all(lab, images, placement.server())?;
+    for peer in &peers {
+        warm(&peer.uri, args.size).with_context(|| peer.name)?;
+    }
+    let mut samples = Vec::new();
+    for round in 0..args.rounds {
+        for job in jobs {
+            for peer in &peers {
+                progress(&format!("{} {round} {}: {}", placement.name(), job.name, peer.name));
+                let sample = one(peer, job, placement, args);
+                samples.push(sample.with_context(|| format!("{}: {}", job.name, peer.name))?);
+            }
+        }
+    }
+    progress("");
+    Ok(samples)
+}
+
+fn one(peer: &Peer, job: &Job, placement: Placement, args: &Args) -> Result<Sample> {
+    #[expect(clippy::cast_possible_truncation, clippy::cast_sign_loss, reason = "seconds of a run")]
+    let millis = (args.seconds * 1000.0) as u32;
+    let run = Run { uri: &peer.uri, cpu: placement.client(), millis, size_mib: args.size };
+    let (start, before) = (Instant::now(), peer.process.cpu_ns()?);
+    let seen = job.run(&run)?;
+    let cpu_us = (peer.process.cpu_ns()? - before) as f64 / 1000.0;
+    let units = if job.counts_mib() { seen.bytes / f64::from(1 << 20) } else { seen.requests };
+    let ran_s = seen.requests / seen.iops.max(1.0);
+    ensure!(units > 0.0, "nothing was moved in {:?}", start.elapsed());
+    Ok(Sample {
+        server: peer.name,
+        job: job.name,
+        placement: placement.name(),
+        mib_s: seen.mib_s,
+        iops: seen.iops,
+        p50_us: seen.p50_us,
+        p99_us: seen.p99_us,
+        cpu_us: cpu_us / units,
+        server_cores: cpu_us / 1e6 / ran_s,
+        client_cores: seen.cores,
+    })
+}
+
+/// One line that is written over, on a terminal only.
+fn progress(text: &str) {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+    }
+}

@@ -1,0 +1,143 @@
+//! The servers that take part: how each is started on the same image, and how its CPU time is read.
+
+use crate::lab::{Lab, PASSPHRASE};
+use crate::process::{Watched, until};
+use crate::tools;
+use crate::volume::{luks_format, sparse};
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::Duration;
+
+/// A LUKS1 header of cryptsetup takes 2 MiB, a LUKS2 header 16 MiB.
+const HEADER_MIB: u64 = 16;
+
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// The name of the server that all others are divided by.
+pub(crate) const PLAIN: &str = "nbdkit file, unencrypted";
+
+/// The images of one benchmark, all in memory.
+pub(crate) struct Images {
+    luks1: PathBuf,
+    luks2: PathBuf,
+    plain: PathBuf,
+}
+
+impl Images {
+    pub(crate) fn make(lab: &Lab, size_mib: u32) -> Result<Images> {
+        let images = Images {
+            luks1: lab.path("luks1.img"),
+            luks2: lab.path("luks2.img"),
+            plain: lab.path("plain.img"),
+        };
+        let len_bytes = (u64::from(size_mib) + HEADER_MIB) << 20;
+        for image in [&images.luks1, &images.luks2, &images.plain] {
+            sparse(image, len_bytes)?;
+            lab.give(image)?;
+        }
+        let cipher = "--cipher aes-xts-plain64 --key-size 512";
+        luks_format(&images.luks1, &lab.pass(), &format!("--type luks1 {cipher}"))?;
+        let options = format!("--type luks2 --sector-size 4096 {cipher}");
+        luks_format(&images.luks2, &lab.pass(), &options)?;
+        Ok(images)
+    }
+}
+
+/// A server of the benchmark.
+pub(crate) struct Peer {
+    pub(crate) name: &'static str,
+    pub(crate) uri: String,
+    pub(crate) process: Watched,
+    child: Child,
+}
+
+impl Drop for Peer {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Starts all of them, pinned to a CPU if one is given, and waits until each listens.
+pub(crate) fn start_all(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Vec<Peer>> {
+    let pass = lab.pass().display().to_string();
+    let luks1 = images.luks1.display().to_string();
+    let luks2 = images.luks2.display().to_string();
+    let mut peers = Vec::new();
+    for (name, image) in [("blockyard", &luks1), ("blockyard, LUKS2 4096", &luks2)] {
+        let socket = lab.path(&format!("bench{}.sock", peers.len()));
+        let mut serve = lab.blockyard(&["serve", image, "--key-file", &pass, "--socket"]);
+        serve.arg(&socket);
+        peers.push(start(name, serve, &socket, "", cpu)?);
+    }
+    let socket = lab.path("nbdkit-luks.sock");
+    let mut nbdkit = tools::daemon("nbdkit");
+    nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=luks", "file", &luks1]);
+    nbdkit.arg(format!("passphrase={PASSPHRASE}"));
+    peers.push(start("nbdkit luks", nbdkit, &socket, "", cpu)?);
+    let socket = lab.path("qemu.sock");
+    peers.push(start("qemu luks", qemu(&luks1, &pass, &socket), &socket, "disk", cpu)?);
+    let socket = lab.path("nbdkit-file.sock");
+    let mut nbdkit = tools::daemon("nbdkit");
+    nbdkit.args(["-f", "-U"]).arg(&socket).arg("file").arg(&images.plain);
+    peers.push(start(PLAIN, nbdkit, &socket, "", cpu)?);
+    Ok(peers)
+}
+
+fn qemu(image: &str, pass: &str, socket: &Path) -> Command {
+    let mut qemu = tools::daemon("qemu-storage-daemon");
+    qemu.args(["--object", &format!("secret,id=pass,file={pass}")]);
+    // Several servers hold this image at once; only one of them works at a time.
+    let file = format!("driver=file,filename={image},node-name=file,locking=off");
+    qemu.args(["--blockdev", &file]);
+    qemu.args(["--blockdev", "driver=luks,file=file,key-secret=pass,node-name=disk"]);
+    qemu.args(["--nbd-server", &format!("addr.type=unix,addr.path={}", socket.display())]);
+    qemu.args(["--export", "nbd,id=nbd,node-name=disk,name=disk,writable=on"]);
+    qemu
+}
+
+fn start(
+    name: &'static str,
+    command: Command,
+    socket: &Path,
+    export: &str,
+    cpu: Option<usize>,
+) -> Result<Peer> {
+    tools::need(&command.get_program().to_string_lossy())?;
+    let mut command = pinned(command, cpu);
+    let log = socket.with_extension("log");
+    let err = File::create(&log)?;
+    command.stdout(err.try_clone()?).stderr(err);
+    let child = command.spawn().with_context(|| format!("{name} does not start"))?;
+    let uri = format!("nbd+unix:///{export}?socket={}", socket.display());
+    let mut peer = Peer { name, uri, process: Watched(child.id()), child };
+    let open = until(START_LIMIT, || {
+        UnixStream::connect(socket).is_ok() || !matches!(peer.child.try_wait(), Ok(None))
+    });
+    if !open || peer.child.try_wait()?.is_some() {
+        let said = std::fs::read_to_string(log).unwrap_or_default();
+        bail!("{name} does not listen: {}", said.trim());
+    }
+    Ok(peer)
+}
+
+/// The same command on one CPU. taskset becomes the server: the pid stays.
+fn pinned(command: Command, cpu: Option<usize>) -> Command {
+    let Some(cpu) = cpu else { return command };
+    let mut pinned = Command::new("taskset");
+    pinned.args(["-c", &cpu.to_string()]).arg(command.get_program()).args(command.get_args());
+    for (name, value) in command.get_envs() {
+        match value {
+            Some(value) => pinned.env(name, value),
+            None => pinned.env_remove(name),
+        };
+    }
+    if let Some(dir) = command.get_current_dir() {
+        pinned.current_dir(dir);
+    }
+    pinned.stdin(std::process::Stdio::null());
+    pinned
+}

@@ -1,0 +1,267 @@
+//! `cargo x corpus`: volumes made by other programs, each with known plaintext. What is supported
+//! is served and dumped and must match; what is not must be refused by the name of what is missing.
+//!
+//! The large corpus lies beside the checkout (or where `BLOCKYARD_CORPUS` says); without it the
+//! small one of `testdata/volumes` is used. Both have a `manifest.json` of the same form.
+
+use crate::cases::Cases;
+use crate::interop::content;
+use crate::lab::Lab;
+use crate::tools::{self, tool};
+use anyhow::{Context, Result, bail, ensure};
+use serde_json::Value;
+use sha2::{Digest, Sha256};
+use std::fmt::Write as _;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// Ciphers of this release; what else the corpus holds must be refused by name.
+const SUPPORTED: &[&str] = &[
+    "aes-xts-plain64",
+    "aes-xts-plain",
+    "aes-cbc-essiv:sha256",
+    "aes-cbc-plain",
+    "aes-cbc-plain64",
+    "capi:xts(aes)-plain64",
+    "capi:cbc(aes)-essiv:sha256",
+];
+
+/// Volumes whose key takes several passphrases, each in a slot of its own.
+const MULTISLOT: &[&str] = &["l1-8slots", "l2-multislot"];
+
+/// Volumes whose table is the only way in: no header, or no option of plain mode that would say it.
+const BY_TABLE: &[&str] = &["rawdm"];
+
+/// Which corpus.
+#[derive(clap::Args, Default)]
+pub(crate) struct Args {
+    /// Runs only the volumes whose name contains this.
+    only: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let dir = find()?;
+    tools::need("xz")?;
+    let text = fs::read_to_string(dir.join("manifest.json")).context("the corpus's manifest")?;
+    let manifest: Vec<Value> = serde_json::from_str(&text).context("the corpus's manifest")?;
+    let lab = Lab::new()?;
+    let corpus = Corpus { lab: &lab, dir };
+    corpus.keys()?;
+    let mut cases = Cases::new(args.only.as_deref());
+    for entry in &manifest {
+        let volume = Entry(entry);
+        let name = volume.word("name");
+        match volume.unsupported() {
+            None => cases.run(name, || corpus.opens(&volume)),
+            Some(word) => {
+                cases.run(&format!("{name} is refused by name"), || corpus.refused(&volume, &word));
+            }
+        }
+    }
+    cases.finish("corpus")
+}
+
+fn find() -> Result<PathBuf> {
+    let beside = tools::root().join("../shared/corpus");
+    let given = std::env::var_os("BLOCKYARD_CORPUS").map(PathBuf::from);
+    for dir in [given, Some(beside)].into_iter().flatten() {
+        if dir.join("manifest.json").is_file() {
+            return Ok(dir);
+        }
+    }
+    let small = tools::root().join("testdata/volumes");
+    ensure!(small.join("manifest.json").is_file(), "no corpus: {} is missing", small.display());
+    println!("the large corpus is not here (BLOCKYARD_CORPUS names it); using testdata/volumes");
+    Ok(small)
+}
+
+/// One line of the manifest.
+struct Entry<'a>(&'a Value);
+
+impl Entry<'_> {
+    fn word(&self, field: &str) -> &str {
+        self.0[field].as_str().unwrap_or_default()
+    }
+
+    fn options(&self) -> Vec<&str> {
+        self.word("format_options").split_whitespace().collect()
+    }
+
+    fn option(&self, name: &str) -> Option<&str> {
+        let options = self.options();
+        options.iter().position(|word| *word == name).and_then(|at| options.get(at + 1).copied())
+    }
+
+    fn is(&self, names: &[&str]) -> bool {
+        names.contains(&self.word("name")) || names.contains(&self.word("type"))
+    }
+
+    /// The cipher as dm-crypt would name it.
+    fn cipher(&self) -> String {
+        if let Some(table) = self.0["dm_table"].as_str()
+            && let Some(cipher) = table.split_whitespace().nth(3)
+        {
+            return cipher.to_owned();
+        }
+        let options = self.word("format_options");
+        let field = |name: &str| {
+            let value = options.split_once(&format!("{name}=")).map(|(_, rest)| rest);
+            value.and_then(|rest| rest.split(',').next()).unwrap_or_default()
+        };
+        // qemu-img names the parts one by one.
+        let algorithm = field("cipher-alg").split('-').next().unwrap_or_default();
+        let hash = field("ivgen-hash-alg");
+        let essiv = if hash.is_empty() { String::new() } else { format!(":{hash}") };
+        format!("{algorithm}-{}-{}{essiv}", field("cipher-mode"), field("ivgen-alg"))
+    }
+
+    /// What this release does not know about the volume, or nothing.
+    fn unsupported(&self) -> Option<String> {
+        let known = |cipher: &str| SUPPORTED.contains(&cipher);
+        let cipher = self.cipher();
+        let keyslot = self.option("--keyslot-cipher");
+        match (known(&cipher), keyslot) {
+            (true, Some(keyslot)) if !known(keyslot) => Some(keyslot.to_owned()),
+            (true, _) => None,
+            (false, _) => Some(cipher),
+        }
+    }
+}
+
+/// The corpus, unpacked into the lab as it is needed.
+struct Corpus<'a> {
+    lab: &'a Lab,
+    dir: PathBuf,
+}
+
+impl Corpus<'_> {
+    /// Copies the key files: the server's user cannot read the checkout.
+    fn keys(&self) -> Result<()> {
+        let keys = self.dir.join("keys");
+        for entry in fs::read_dir(&keys).with_context(|| keys.display().to_string())? {
+            let entry = entry?;
+            let name = format!("key-{}", entry.file_name().to_string_lossy());
+            self.lab.write(&name, fs::read(entry.path())?)?;
+        }
+        Ok(())
+    }
+
+    fn key(&self, path: &str) -> PathBuf {
+        match path.strip_prefix("keys/") {
+            Some(name) => self.lab.path(&format!("key-{name}")),
+            None => PathBuf::from(path),
+        }
+    }
+
+    fn unpack(&self, packed: &str, sha256: &str, as_name: &str) -> Result<PathBuf> {
+        let bytes = tools::run(tool("xz").arg("-dc").arg(self.dir.join(packed)))?.stdout;
+        let got = sum(&bytes);
+        ensure!(got == sha256, "{packed} unpacks to sha256 {got} instead of {sha256}");
+        self.lab.write(as_name, bytes)
+    }
+
+    /// The words behind the verb that open this volume, and what goes to standard input.
+    fn words(&self, volume: &Entry) -> Result<(Vec<String>, Option<PathBuf>)> {
+        let image = self.unpack(volume.word("image"), volume.word("image_sha256"), "corpus.img")?;
+        let image = image.display().to_string();
+        if volume.is(BY_TABLE) || volume.word("name") == "pl-xts-size" {
+            let table = volume.word("dm_table").replace("DEV", &image);
+            let table = self.lab.write("corpus.table", table + "\n")?;
+            return Ok((vec!["--table".into(), table.display().to_string()], None));
+        }
+        let mut words = vec![image];
+        if volume.word("type") == "plain" {
+            words.extend(["--type".into(), "plain".into()]);
+            let mut stdin = None;
+            let mut options = volume.options().into_iter();
+            while let Some(option) = options.next() {
+                match option.split_once('=') {
+                    Some(("stdin", path)) => stdin = Some(self.key(path)),
+                    _ if option == "--key-file" => {
+                        let path = self.key(options.next().unwrap_or_default());
+                        words.extend([option.into(), path.display().to_string()]);
+                    }
+                    _ => words.push(option.into()),
+                }
+            }
+            return Ok((words, stdin.filter(|path| path != Path::new("/dev/null"))));
+        }
+        if let Some(header) = volume.0["header"].as_str() {
+            let header = self.unpack(header, volume.word("header_sha256"), "corpus.hdr")?;
+            words.extend(["--header".into(), header.display().to_string()]);
+        }
+        let key = self.key(volume.word("key_file"));
+        words.extend(["--key-file".into(), key.display().to_string()]);
+        Ok((words, None))
+    }
+
+    fn command(&self, verb: &str, words: &[String], stdin: Option<&Path>) -> Result<Command> {
+        let mut command = self.lab.blockyard(&[verb]);
+        command.args(words);
+        if let Some(stdin) = stdin {
+            command.stdin(File::open(stdin)?);
+        }
+        Ok(command)
+    }
+
+    fn opens(&self, volume: &Entry) -> Result<String> {
+        let (words, stdin) = self.words(volume)?;
+        self.dumps(volume, &words, stdin.as_deref()).context("dump")?;
+        let socket = self.lab.path("corpus.sock");
+        let mut serve = self.command("serve", &words, stdin.as_deref())?;
+        serve.args(["--read-only", "--socket"]).arg(&socket);
+        let server = self.lab.start("corpus", serve, crate::lab::Door::Unix(socket))?;
+        let served = content::read(server.socket())?;
+        server.stop()?;
+        self.compare(volume, &served).context("serve")?;
+        let mut slots = 0;
+        if volume.is(MULTISLOT) {
+            for slot in 1..8 {
+                let key = self.key(&format!("keys/p{slot}")).display().to_string();
+                let mut words = words.clone();
+                *words.last_mut().expect("the key file is last") = key;
+                self.dumps(volume, &words, None).with_context(|| format!("keys/p{slot}"))?;
+                slots += 1;
+            }
+        }
+        Ok(if slots > 0 { format!("and {slots} further passphrases") } else { String::new() })
+    }
+
+    fn dumps(&self, volume: &Entry, words: &[String], stdin: Option<&Path>) -> Result<()> {
+        let out = self.lab.path("corpus.out");
+        let _ = fs::remove_file(&out);
+        tools::run(self.command("dump", words, stdin)?.arg("-o").arg(&out))?;
+        self.compare(volume, &fs::read(out)?)
+    }
+
+    fn compare(&self, volume: &Entry, got: &[u8]) -> Result<()> {
+        if sum(got) == volume.word("plaintext_sha256") {
+            return Ok(());
+        }
+        let plain = fs::read(self.dir.join("plaintext.bin"))?;
+        let len = usize::try_from(volume.0["plaintext_bytes"].as_u64().unwrap_or(0))?;
+        content::same(got, plain.get(..len).context("plaintext.bin is too short")?)
+    }
+
+    fn refused(&self, volume: &Entry, cipher: &str) -> Result<String> {
+        let (words, stdin) = self.words(volume)?;
+        let ended = tools::output(&mut self.command("dump", &words, stdin.as_deref())?)?;
+        let said = tools::text(&ended.stderr);
+        if ended.status.success() {
+            bail!("{cipher} was opened: add it to the supported ciphers of this check");
+        }
+        ensure!(ended.status.code().is_some_and(|code| code != 101), "a panic: {said}");
+        // The cipher, the mode or the IV mode, whichever is the unknown one.
+        let named = cipher.split(['-', ',', ':']).any(|part| part != "aes" && said.contains(part));
+        ensure!(named, "the error does not name {cipher}: {said}");
+        Ok(said.trim().to_owned())
+    }
+}
+
+fn sum(bytes: &[u8]) -> String {
+    Sha256::digest(bytes).iter().fold(String::new(), |mut text, byte| {
+        let _ = write!(text, "{byte:02x}");
+        text
+    })
+}

@@ -1,0 +1,316 @@
+//! `cargo x hygiene`: where the passphrase and the volume key are, and where they must not be.
+//!
+//! The volume's key is chosen here, so it can be looked for: in the server's memory while it serves
+//! and at the moment before it ends, in what it says, in its arguments and environment, and in a
+//! core file. A key that is in use must be somewhere; it may be in pages that are locked and kept
+//! out of core dumps, and nowhere else.
+
+mod memory;
+
+use crate::cases::Cases;
+use crate::interop::content;
+use crate::lab::{Door, Lab, PASSPHRASE, Server};
+use crate::process::until;
+use crate::tools::{self, tool};
+use crate::volume::{luks_format, noise, sparse};
+use anyhow::{Context, Result, bail, ensure};
+use memory::{Hit, Needle};
+use nix::sys::signal::Signal;
+use nix::unistd::Uid;
+use std::fmt::Write as _;
+use std::fs;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// For strace to attach, and for the server to reach its last system call.
+const PATIENCE: Duration = Duration::from_secs(15);
+
+/// Which checks.
+#[derive(clap::Args, Default)]
+pub(crate) struct Args {
+    /// Runs only the cases whose name contains this.
+    only: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    if !Uid::effective().is_root() {
+        return as_root(args);
+    }
+    let lab = Lab::new()?;
+    let subject = Subject::make(&lab)?;
+    let mut cases = Cases::new(args.only.as_deref());
+    cases.run("the alarm works: a passphrase in the heap is found", || canary(&subject));
+    cases.run("nothing secret in arguments, environment, log or output", || subject.words());
+    cases.run("while serving: the passphrase is nowhere in memory", || subject.passphrase());
+    cases.run("while serving: the key is only in locked pages", || subject.key());
+    cases.run("core dumps are switched off", || subject.no_core());
+    cases.run("an abort leaves no core file", || subject.abort());
+    cases.run("a core file taken by a debugger holds no secret", || subject.gcore());
+    cases.run("at its end the server's memory holds no secret", || subject.at_exit("serve"));
+    cases.run("at its end the memory of dump holds no secret", || subject.at_exit("dump"));
+    cases.run("errors of a wrong passphrase do not repeat it", || subject.wrong());
+    cases.finish("hygiene")
+}
+
+/// The memory of a process that is not dumpable is open to root only.
+fn as_root(args: &Args) -> Result<()> {
+    let binary = crate::lab::build()?;
+    let mut sudo = Command::new("sudo");
+    sudo.arg(format!("BLOCKYARD_BINARY={}", binary.display()));
+    sudo.arg(std::env::current_exe()?).arg("hygiene").args(&args.only);
+    tools::show(&mut sudo).context("memory can only be looked at as root")
+}
+
+/// A volume whose key and passphrase are known.
+struct Subject<'a> {
+    lab: &'a Lab,
+    image: PathBuf,
+    key: Vec<u8>,
+}
+
+impl Subject<'_> {
+    fn make(lab: &Lab) -> Result<Subject<'_>> {
+        let key = noise(0x5eed_b10c, 64);
+        let key_file = lab.write("volume.key", &key)?;
+        let image = lab.path("hygiene.img");
+        sparse(&image, 32 << 20)?;
+        let options = format!(
+            "--type luks2 --pbkdf argon2id --pbkdf-force-iterations 4 --pbkdf-memory 65536 \
+             --pbkdf-parallel 2 --key-size 512 --volume-key-file {}",
+            key_file.display()
+        );
+        luks_format(&image, &lab.pass(), &options)?;
+        fs::remove_file(key_file)?;
+        lab.give(&image)?;
+        Ok(Subject { lab, image, key })
+    }
+
+    /// Both halves of the passphrase, and each 16 bytes of the key: an expanded key begins with
+    /// them.
+    fn needles(&self) -> Vec<Needle> {
+        let pass = PASSPHRASE.as_bytes();
+        let mut needles = vec![
+            Needle::new("passphrase", &pass[..pass.len() / 2]),
+            Needle::new("passphrase", &pass[pass.len() / 2..]),
+        ];
+        needles.extend(self.key.chunks(16).map(|part| Needle::new("key", part)));
+        needles.extend(self.written_keys().iter().map(|text| Needle::new("key as text", text)));
+        needles
+    }
+
+    /// The beginning of the key as a person would print it.
+    fn written_keys(&self) -> Vec<Vec<u8>> {
+        let hex = self.key[..12].iter().fold(String::new(), |mut text, byte| {
+            let _ = write!(text, "{byte:02x}");
+            text
+        });
+        vec![hex.clone().into_bytes(), hex.to_uppercase().into_bytes()]
+    }
+
+    fn words_for(&self, verb: &str) -> Vec<String> {
+        let (image, pass) = (self.image.display().to_string(), self.lab.pass());
+        vec![verb.into(), image, "--key-file".into(), pass.display().to_string()]
+    }
+
+    /// A server that has been used: both directions, several connections.
+    fn served(&self, name: &str) -> Result<Server> {
+        let words = self.words_for("serve");
+        let server = self.lab.serve(name, &words[1..])?;
+        content::fill(server.socket(), 3)?;
+        content::read(server.socket())?;
+        Ok(server)
+    }
+
+    fn hits(&self, pid: u32, kind: &str) -> Result<Vec<Hit>> {
+        let mut hits = memory::scan(pid, &self.needles())?;
+        hits.retain(|hit| hit.what.starts_with(kind));
+        Ok(hits)
+    }
+
+    fn tells(&self, text: &[u8]) -> Option<&'static str> {
+        let found = |needle: &Needle| text.windows(needle.bytes.len()).any(|w| w == needle.bytes);
+        self.needles().iter().find(|needle| found(needle)).map(|needle| needle.what)
+    }
+
+    fn words(&self) -> Result<String> {
+        let server = self.served("words")?;
+        let proc = PathBuf::from(format!("/proc/{}", server.process().0));
+        let mut said = vec![
+            ("arguments", fs::read(proc.join("cmdline"))?),
+            ("environment", fs::read(proc.join("environ"))?),
+        ];
+        let log = server.log().into_bytes();
+        server.stop()?;
+        said.push(("log", log));
+        let mut info = self.lab.blockyard(&["info", "--json"]);
+        let told = tools::output(info.arg(&self.image))?;
+        said.push(("info", [told.stdout, told.stderr].concat()));
+        for (place, text) in said {
+            if let Some(what) = self.tells(&text) {
+                bail!("the {place} holds the {what}");
+            }
+        }
+        Ok(String::new())
+    }
+
+    fn passphrase(&self) -> Result<String> {
+        let server = self.served("passphrase")?;
+        let hits = self.hits(server.process().0, "passphrase")?;
+        ensure!(hits.is_empty(), "{} hits: {}", hits.len(), memory::list(&hits));
+        server.stop()?;
+        Ok(String::new())
+    }
+
+    fn key(&self) -> Result<String> {
+        let server = self.served("key")?;
+        let hits = self.hits(server.process().0, "key")?;
+        let (safe, loose): (Vec<_>, Vec<_>) = hits.into_iter().partition(Hit::is_guarded);
+        ensure!(loose.is_empty(), "{} hits elsewhere: {}", loose.len(), memory::list(&loose));
+        ensure!(!safe.is_empty(), "the key was not found at all: this check sees nothing");
+        server.stop()?;
+        Ok(format!("{} places, all locked and kept out of core dumps", safe.len()))
+    }
+
+    fn no_core(&self) -> Result<String> {
+        let server = self.served("nocore")?;
+        let proc = PathBuf::from(format!("/proc/{}", server.process().0));
+        let limits = fs::read_to_string(proc.join("limits"))?;
+        let core = limits.lines().find(|line| line.starts_with("Max core file size"));
+        let core: Vec<_> = core.unwrap_or_default().split_whitespace().skip(4).take(2).collect();
+        ensure!(core == ["0", "0"], "core file size is limited to {core:?}");
+        // The kernel gives the files of a process that is not dumpable to root.
+        let owner = fs::metadata(proc.join("mem"))?.uid();
+        ensure!(owner == 0, "the process is dumpable: its memory belongs to uid {owner}");
+        server.stop()?;
+        Ok(String::new())
+    }
+
+    fn abort(&self) -> Result<String> {
+        let words = self.words_for("serve");
+        let socket = self.lab.path("abort.sock");
+        let mut serve = self.lab.unprivileged(Path::new("prlimit"));
+        serve.arg("--core=unlimited:unlimited").arg(self.lab.binary()).args(words);
+        serve.arg("--socket").arg(&socket);
+        let mut server = self.lab.start("abort", serve, Door::Unix(socket))?;
+        content::read(server.socket())?;
+        server.process().signal(Signal::SIGABRT)?;
+        server.wait()?;
+        for entry in fs::read_dir(self.lab.dir())? {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            ensure!(!name.starts_with("core"), "it left {name}");
+        }
+        Ok(String::new())
+    }
+
+    fn gcore(&self) -> Result<String> {
+        let server = self.served("gcore")?;
+        let base = self.lab.path("taken");
+        let pid = server.process().0.to_string();
+        tools::run(tool("gcore").arg("-o").arg(&base).arg(&pid))?;
+        server.stop()?;
+        let file = self.lab.path(&format!("taken.{pid}"));
+        let core = fs::read(&file)?;
+        fs::remove_file(file)?;
+        ensure!(core.len() > 100_000, "the core file is empty");
+        let found: Vec<_> = memory::search(&core, &self.needles());
+        ensure!(found.is_empty(), "{} hits, first the {}", found.len(), found[0].0);
+        Ok(format!("{} MiB searched", core.len() >> 20))
+    }
+
+    /// Holds the process in its last system call and looks at what it leaves.
+    fn at_exit(&self, verb: &str) -> Result<String> {
+        let mut words = self.words_for(verb);
+        let socket = self.lab.path("exit.sock");
+        let trace = self.lab.path("exit.trace");
+        let out = if verb == "serve" {
+            ("--socket", socket.clone())
+        } else {
+            ("-o", self.lab.path("exit.out"))
+        };
+        words.extend([out.0.into(), out.1.display().to_string()]);
+        tools::need("strace")?;
+        let mut strace = tools::daemon("strace");
+        strace.args(["-f", "-qq", "-e", "trace=exit_group", "-o"]).arg(trace);
+        strace.args(["-e", "inject=exit_group:delay_enter=6000000"]);
+        let victim = self.lab.blockyard(&words);
+        strace.arg(victim.get_program()).args(victim.get_args()).current_dir(self.lab.dir());
+        let mut strace = Kill(strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);
+        if verb == "serve" {
+            let up = until(PATIENCE, || content::read(&socket).is_ok());
+            ensure!(up, "the server did not come up under strace");
+            let pid = child_of(strace.0.id()).context("no server under strace")?;
+            crate::process::Watched(pid).signal(Signal::SIGTERM)?;
+        }
+        let mut victim = None;
+        let there = until(PATIENCE, || {
+            victim = child_of(strace.0.id()).filter(|pid| leaving(*pid));
+            victim.is_some() || !matches!(strace.0.try_wait(), Ok(None))
+        });
+        let Some(victim) = victim.filter(|_| there) else {
+            bail!("it never came to exit_group, or was gone before we looked");
+        };
+        let hits = memory::scan(victim, &self.needles())?;
+        ensure!(hits.is_empty(), "{} hits: {}", hits.len(), memory::list(&hits));
+        ensure!(leaving(victim), "it was gone before the search ended");
+        Ok(String::new())
+    }
+
+    fn wrong(&self) -> Result<String> {
+        let wrong = "a-very-wrong-passphrase-0123456789";
+        let file = self.lab.write("wrong.pass", wrong)?;
+        let mut dump = self.lab.blockyard(&["dump"]);
+        let ended = tools::output(dump.arg(&self.image).arg("--key-file").arg(file))?;
+        ensure!(!ended.status.success(), "a wrong passphrase was accepted");
+        let said = [ended.stdout, ended.stderr].concat();
+        ensure!(!tools::text(&said).contains(wrong), "the error repeats it");
+        ensure!(self.tells(&said).is_none(), "the error tells a secret");
+        Ok(tools::text(&said).trim().to_owned())
+    }
+}
+
+/// A process of our own that holds the passphrase: a search that does not find it would prove
+/// nothing.
+fn canary(subject: &Subject) -> Result<String> {
+    let mut sleeper = tools::daemon("python3");
+    let code = "import sys; held = sys.stdin.readline(); print(flush=True); sys.stdin.read()";
+    sleeper.args(["-c", code]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut sleeper = Kill(sleeper.spawn()?);
+    let mut stdin = sleeper.0.stdin.take().context("its standard input")?;
+    std::io::Write::write_all(&mut stdin, format!("{PASSPHRASE}\n").as_bytes())?;
+    let mut byte = [0];
+    let mut stdout = sleeper.0.stdout.take().context("its standard output")?;
+    std::io::Read::read_exact(&mut stdout, &mut byte)?;
+    let hits = subject.hits(sleeper.0.id(), "passphrase")?;
+    ensure!(!hits.is_empty(), "it is not found");
+    Ok(format!("{} hits", hits.len()))
+}
+
+/// The only child of a process that is not a tracer itself.
+fn child_of(pid: u32) -> Option<u32> {
+    let text = fs::read_to_string(format!("/proc/{pid}/task/{pid}/children")).ok()?;
+    text.split_whitespace().next()?.parse().ok()
+}
+
+/// Whether a thread of the process stands in `exit_group` (231 on x86-64).
+fn leaving(pid: u32) -> bool {
+    let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
+    tasks.flatten().any(|task| {
+        let call = fs::read_to_string(task.path().join("syscall")).unwrap_or_default();
+        call.starts_with("231 ")
+    })
+}
+
+/// A child that does not outlive the check.
+struct Kill(Child);
+
+impl Drop for Kill {
+    fn drop(&mut self) {
+        if let Some(child) = child_of(self.0.id()) {
+            let _ = crate::process::Watched(child).signal(Signal::SIGKILL);
+        }
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}

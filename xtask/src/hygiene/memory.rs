@@ -1,0 +1,132 @@
+//! Another process's memory, searched for bytes: `/proc/PID/smaps` for the mappings,
+//! `/proc/PID/mem` for what is in them.
+
+use anyhow::{Context, Result};
+use std::fs::{self, File};
+use std::os::unix::fs::FileExt;
+
+/// Read at a time, and again with an overlap, so that nothing is cut in two.
+const STEP_BYTES: usize = 4 << 20;
+
+/// Bytes that are looked for.
+pub(crate) struct Needle {
+    pub(crate) what: &'static str,
+    pub(crate) bytes: Vec<u8>,
+}
+
+impl Needle {
+    pub(crate) fn new(what: &'static str, bytes: &[u8]) -> Needle {
+        Needle { what, bytes: bytes.to_vec() }
+    }
+}
+
+/// A place where they were found.
+pub(crate) struct Hit {
+    pub(crate) what: &'static str,
+    address: u64,
+    mapping: String,
+    flags: String,
+}
+
+impl Hit {
+    /// Locked in memory (`lo`), so that it never reaches a swap, and left out of core dumps (`dd`).
+    pub(crate) fn is_guarded(&self) -> bool {
+        let has = |flag| self.flags.split_whitespace().any(|word| word == flag);
+        has("lo") && has("dd")
+    }
+}
+
+/// The first few, for an error.
+pub(crate) fn list(hits: &[Hit]) -> String {
+    let shown = hits.iter().take(4).map(|hit| {
+        format!("{} at {:#x} in {} ({})", hit.what, hit.address, hit.mapping, hit.flags)
+    });
+    shown.collect::<Vec<_>>().join("; ")
+}
+
+struct Mapping {
+    start: u64,
+    end: u64,
+    name: String,
+    flags: String,
+}
+
+fn mappings(pid: u32) -> Result<Vec<Mapping>> {
+    let text = fs::read_to_string(format!("/proc/{pid}/smaps"))
+        .with_context(|| format!("/proc/{pid}/smaps"))?;
+    let mut all: Vec<Mapping> = Vec::new();
+    for line in text.lines() {
+        let mut words = line.split_whitespace();
+        let Some(first) = words.next() else { continue };
+        if let Some((start, end)) = first.split_once('-')
+            && let (Ok(start), Ok(end)) =
+                (u64::from_str_radix(start, 16), u64::from_str_radix(end, 16))
+        {
+            let name = words.nth(4).unwrap_or("anonymous memory").to_owned();
+            all.push(Mapping { start, end, name, flags: String::new() });
+        } else if first == "VmFlags:"
+            && let Some(mapping) = all.last_mut()
+        {
+            mapping.flags = words.collect::<Vec<_>>().join(" ");
+        }
+    }
+    Ok(all)
+}
+
+/// Searches everything that can be read. Mapped volumes are left out: they are files, not memory.
+pub(crate) fn scan(pid: u32, needles: &[Needle]) -> Result<Vec<Hit>> {
+    let memory = File::open(format!("/proc/{pid}/mem")).context("the process's memory")?;
+    let overlap = needles.iter().map(|needle| needle.bytes.len()).max().unwrap_or(1);
+    let mut hits = Vec::new();
+    let mut buffer = vec![0; STEP_BYTES + overlap];
+    for mapping in mappings(pid)? {
+        if mapping.name.starts_with("[v") || mapping.name.ends_with(".img") {
+            continue;
+        }
+        let mut at = mapping.start;
+        while at < mapping.end {
+            let left = usize::try_from(mapping.end - at)?;
+            let part = &mut buffer[..left.min(STEP_BYTES + overlap)];
+            // Guard pages cannot be read, and hold nothing.
+            if memory.read_exact_at(part, at).is_ok() {
+                hits.extend(search(part, needles).into_iter().map(|(what, offset)| Hit {
+                    what,
+                    address: at + offset as u64,
+                    mapping: mapping.name.clone(),
+                    flags: mapping.flags.clone(),
+                }));
+            }
+            at += STEP_BYTES as u64;
+        }
+    }
+    Ok(hits)
+}
+
+/// Every place of every needle in some bytes.
+pub(crate) fn search(bytes: &[u8], needles: &[Needle]) -> Vec<(&'static str, usize)> {
+    let mut found = Vec::new();
+    for needle in needles {
+        let Some(first) = needle.bytes.first() else { continue };
+        let mut from = 0;
+        while let Some(step) = bytes[from..].iter().position(|byte| byte == first) {
+            let at = from + step;
+            if bytes[at..].starts_with(&needle.bytes) {
+                found.push((needle.what, at));
+            }
+            from = at + 1;
+        }
+    }
+    found
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn search_finds_every_place_and_no_other() {
+        let needles = [Needle::new("key", b"abc"), Needle::new("text", b"cd")];
+        let found = search(b"ababcdab.abc", &needles);
+        assert_eq!(found, [("key", 2), ("key", 9), ("text", 4)]);
+    }
+}

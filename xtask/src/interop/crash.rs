@@ -1,0 +1,157 @@
+//! `kill -9` under write load, round after round: what a flush has acknowledged must be there.
+//!
+//! Each connection owns blocks that carry their number and a generation, and writes them again and
+//! again, many in flight, with a flush between the batches. After the kill and a restart, every
+//! block holds the generation of its last flushed write, or a later one that was in flight.
+
+use crate::cases::Cases;
+use crate::lab::Lab;
+use crate::nbd::{FLUSH, Range, Raw, WRITE};
+use crate::volume::{Maker, Recipe, Volume, noise};
+use anyhow::{Result, bail, ensure};
+use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::thread;
+use std::time::Duration;
+
+const CONNECTIONS: usize = 4;
+const BLOCKS: usize = 64;
+const BLOCK_BYTES: usize = 64 << 10;
+const SECTOR_BYTES: usize = 512;
+const BATCH: usize = 16;
+
+/// One block's history: the generation that a flush covered, and the last that was sent.
+#[derive(Clone, Copy, Default)]
+struct History {
+    flushed: u64,
+    sent: u64,
+}
+
+pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
+    for (name, options) in [("4096", ""), ("512", "--sector-size 512")] {
+        let rounds = rounds.div_ceil(2);
+        cases.run(&format!("kill -9: {rounds} rounds, sectors of {name}"), || {
+            let volume = Recipe { name: "crash", maker: Maker::Blockyard, options }.make(lab)?;
+            let (mut flushes, mut torn) = (0, 0);
+            let mut histories = vec![[History::default(); BLOCKS]; CONNECTIONS];
+            for round in 0..rounds {
+                let (flushed, t) = one_round(lab, &volume, round, &mut histories)?;
+                flushes += flushed;
+                torn += t;
+            }
+            ensure!(flushes > 0, "no flush was ever acknowledged");
+            Ok(format!("{flushes} flushes held; {torn} sectors in flight were cut in mid-write"))
+        });
+    }
+}
+
+/// Load, kill, restart, check. Gives the number of flushes and of torn sectors.
+fn one_round(
+    lab: &Lab,
+    volume: &Volume,
+    round: u32,
+    histories: &mut [[History; BLOCKS]],
+) -> Result<(u64, u64)> {
+    let server = volume.serve(lab, &[])?;
+    let socket = server.socket().to_owned();
+    let flushes = AtomicU64::new(0);
+    thread::scope(|scope| {
+        for (owner, history) in histories.iter_mut().enumerate() {
+            let (socket, flushes) = (&socket, &flushes);
+            scope.spawn(move || {
+                // It ends when the server is gone.
+                let _ = write_until_killed(socket, owner, history, flushes);
+            });
+        }
+        // The load itself is the clock: killed after a number of flushes that differs by round.
+        let wanted = 20 + u64::from(round % 7) * 9;
+        crate::process::until(Duration::from_secs(20), || flushes.load(Ordering::Acquire) > wanted);
+        server.kill()
+    })?;
+    let server = volume.serve(lab, &[])?;
+    let mut torn = 0;
+    for (owner, history) in histories.iter_mut().enumerate() {
+        torn += check(server.socket(), owner, history)?;
+    }
+    server.kill()?;
+    Ok((flushes.into_inner(), torn))
+}
+
+fn offset(owner: usize, block: usize) -> u64 {
+    ((owner * BLOCKS + block) * BLOCK_BYTES) as u64
+}
+
+/// The content of a sector in a generation; its head says both, so that a stranger is recognised.
+fn sector(owner: usize, block: usize, generation: u64, index: usize) -> Vec<u8> {
+    let mut bytes = generation.to_le_bytes().to_vec();
+    let place = offset(owner, block) + (index * SECTOR_BYTES) as u64;
+    bytes.extend(place.to_le_bytes());
+    bytes.extend(noise(generation ^ place.rotate_left(32), SECTOR_BYTES - bytes.len()));
+    bytes
+}
+
+fn content(owner: usize, block: usize, generation: u64) -> Vec<u8> {
+    let sectors = BLOCK_BYTES / SECTOR_BYTES;
+    (0..sectors).flat_map(|index| sector(owner, block, generation, index)).collect()
+}
+
+fn write_until_killed(
+    socket: &Path,
+    owner: usize,
+    history: &mut [History; BLOCKS],
+    flushes: &AtomicU64,
+) -> Result<()> {
+    let mut client = Raw::connect(socket)?;
+    let mut turn = 0;
+    loop {
+        let batch: Vec<usize> = (0..BATCH).map(|step| (turn + step * 5) % BLOCKS).collect();
+        turn += 7;
+        for block in &batch {
+            history[*block].sent += 1;
+            let data = content(owner, *block, history[*block].sent);
+            let at = Range { offset: offset(owner, *block), len: u32::try_from(BLOCK_BYTES)? };
+            client.send(WRITE, *block as u64, at, &data)?;
+        }
+        for _ in &batch {
+            let (_, error) = client.reply()?;
+            ensure!(error == 0, "write failed: {error}");
+        }
+        client.send(FLUSH, 1, Range { offset: 0, len: 0 }, &[])?;
+        let (_, error) = client.reply()?;
+        ensure!(error == 0, "flush failed: {error}");
+        for block in &batch {
+            history[*block].flushed = history[*block].sent;
+        }
+        flushes.fetch_add(1, Ordering::Release);
+    }
+}
+
+/// Every sector must be of the flushed generation or of one sent after it. A sector that is neither
+/// was cut in the middle, which only a write in flight may be. Then the block is written anew for
+/// the next round.
+fn check(socket: &Path, owner: usize, history: &mut [History; BLOCKS]) -> Result<u64> {
+    let mut client = Raw::connect(socket)?;
+    let mut torn = 0;
+    for (block, entry) in history.iter_mut().enumerate() {
+        if entry.sent == 0 {
+            continue;
+        }
+        let got = client.read(offset(owner, block), u32::try_from(BLOCK_BYTES)?)?;
+        for (index, bytes) in got.chunks(SECTOR_BYTES).enumerate() {
+            let known = (entry.flushed..=entry.sent).any(|generation| {
+                let never_written = generation == 0;
+                never_written || bytes == sector(owner, block, generation, index)
+            });
+            if !known && entry.flushed == entry.sent {
+                let at = offset(owner, block) / SECTOR_BYTES as u64 + index as u64;
+                bail!("flushed generation {} of sector {at} is lost", entry.flushed);
+            }
+            torn += u64::from(!known);
+        }
+        entry.sent += 1;
+        client.write(offset(owner, block), &content(owner, block, entry.sent))?;
+        entry.flushed = entry.sent;
+    }
+    client.flush()?;
+    Ok(torn)
+}

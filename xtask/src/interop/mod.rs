@@ -1,0 +1,51 @@
+//! `cargo x interop`: the binary against programs that other people wrote, and against people who
+//! wish it ill.
+//!
+//! Every check is a named case. The server runs as an ordinary user without capabilities; a foreign
+//! program that is not installed fails its case with the package's name, and is never skipped.
+
+mod broken;
+mod clients;
+pub(crate) mod content;
+mod crash;
+mod headers;
+mod hostile;
+mod kernel;
+mod load;
+mod peers;
+mod service;
+
+use crate::cases::Cases;
+use crate::lab::Lab;
+use anyhow::Result;
+
+/// How long and how much.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Seconds of verified load over four connections.
+    #[arg(long, default_value_t = 60)]
+    pub(crate) seconds: u32,
+    /// Rounds of kill -9 under write load.
+    #[arg(long, default_value_t = 50)]
+    pub(crate) rounds: u32,
+    /// Clients that vanish with reads in flight.
+    #[arg(long, default_value_t = 10_000)]
+    pub(crate) disconnects: u32,
+    /// Runs only the cases whose name contains this.
+    pub(crate) only: Option<String>,
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let lab = Lab::new()?;
+    let mut cases = Cases::new(args.only.as_deref());
+    peers::run(&mut cases, &lab);
+    clients::run(&mut cases, &lab);
+    kernel::run(&mut cases, &lab);
+    service::run(&mut cases, &lab);
+    headers::run(&mut cases, &lab);
+    hostile::run(&mut cases, &lab);
+    broken::run(&mut cases, &lab, args.disconnects);
+    load::run(&mut cases, &lab, args.seconds);
+    crash::run(&mut cases, &lab, args.rounds);
+    cases.finish("interop")
+}

@@ -1,0 +1,240 @@
+//! A place to test the binary in: a scratch directory in memory, a copy of the binary, and servers
+//! that run as an ordinary user without any capability, whoever runs the tests.
+
+use crate::process::{Watched, until};
+use crate::tools;
+use anyhow::{Context, Result, bail};
+use nix::sys::signal::Signal;
+use nix::unistd::Uid;
+use std::ffi::OsStr;
+use std::fs::{self, File, Permissions};
+use std::net::TcpStream;
+use std::os::unix::fs::{PermissionsExt, chown};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Stdio};
+use std::time::Duration;
+use tempfile::TempDir;
+
+/// nobody: owns nothing outside the scratch directory, and no device node is open to it.
+const NOBODY: u32 = 65534;
+
+/// To unlock (argon2id is meant to take seconds) and to listen.
+const START_LIMIT: Duration = Duration::from_secs(30);
+
+/// To drain, flush and leave.
+const STOP_LIMIT: Duration = Duration::from_secs(15);
+
+/// The passphrase of every volume made here; the file holds exactly these bytes, no newline.
+pub(crate) const PASSPHRASE: &str = "correct-horse-battery-staple";
+
+/// Scratch directory, binary, user.
+pub(crate) struct Lab {
+    dir: TempDir,
+    binary: PathBuf,
+    drop_privileges: bool,
+}
+
+impl Lab {
+    /// Builds the release binary and lays out a fresh directory.
+    pub(crate) fn new() -> Result<Lab> {
+        let built = build()?;
+        let memory = Path::new("/dev/shm");
+        let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
+        let dir = tempfile::Builder::new().prefix("blockyard-").tempdir_in(base)?;
+        let lab = Lab {
+            binary: dir.path().join("blockyard"),
+            drop_privileges: Uid::effective().is_root(),
+            dir,
+        };
+        // The checkout may lie where only its owner can look.
+        fs::copy(built, &lab.binary)?;
+        fs::set_permissions(lab.dir.path(), Permissions::from_mode(0o755))?;
+        lab.give(lab.dir.path())?;
+        lab.write("pass", PASSPHRASE)?;
+        Ok(lab)
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn dir(&self) -> &Path {
+        self.dir.path()
+    }
+
+    pub(crate) fn pass(&self) -> PathBuf {
+        self.path("pass")
+    }
+
+    /// Hands a file to the user that the server runs as.
+    pub(crate) fn give(&self, path: &Path) -> Result<()> {
+        if self.drop_privileges {
+            chown(path, Some(NOBODY), Some(NOBODY))
+                .with_context(|| format!("chown {}", path.display()))?;
+        }
+        Ok(())
+    }
+
+    /// A small file that the server's user owns.
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> Result<PathBuf> {
+        let path = self.path(name);
+        fs::write(&path, bytes)?;
+        self.give(&path)?;
+        Ok(path)
+    }
+
+    /// `blockyard` with the given words, as an ordinary user without capabilities, in the scratch
+    /// directory.
+    pub(crate) fn blockyard<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        let mut command = self.unprivileged(&self.binary);
+        command.args(words);
+        command
+    }
+
+    /// Any program as the server's user.
+    pub(crate) fn unprivileged(&self, program: &Path) -> Command {
+        let mut command = if self.drop_privileges {
+            let mut command = Command::new("setpriv");
+            let id = NOBODY.to_string();
+            command.args([&format!("--reuid={id}"), &format!("--regid={id}"), "--clear-groups"]);
+            command.args(["--inh-caps=-all", "--bounding-set=-all", "--no-new-privs"]);
+            command.arg(program);
+            command
+        } else {
+            Command::new(program)
+        };
+        command.current_dir(self.dir.path()).stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
+        command
+    }
+
+    pub(crate) fn binary(&self) -> &Path {
+        &self.binary
+    }
+
+    /// Serves with these words behind `serve`, on a socket of the given name, and waits until it
+    /// accepts.
+    pub(crate) fn serve<S: AsRef<OsStr>>(&self, name: &str, words: &[S]) -> Result<Server> {
+        let socket = self.path(&format!("{name}.sock"));
+        let _ = fs::remove_file(&socket);
+        let mut command = self.blockyard(&["serve"]);
+        command.args(words).arg("--socket").arg(&socket);
+        self.start(name, command, Door::Unix(socket))
+    }
+
+    /// Starts a prepared command and waits for its door to open.
+    pub(crate) fn start(&self, name: &str, mut command: Command, door: Door) -> Result<Server> {
+        let log = self.path(&format!("{name}.log"));
+        let err = File::create(&log)?;
+        command.stdout(err.try_clone()?).stderr(err);
+        let child = command.spawn().context("blockyard serve does not start")?;
+        let mut server = Server { child, door, log };
+        let opened = until(START_LIMIT, || {
+            server.door.open() || !matches!(server.child.try_wait(), Ok(None))
+        });
+        if let Some(status) = server.child.try_wait()? {
+            bail!("blockyard serve ended with {status}: {}", server.log().trim());
+        }
+        if !opened {
+            bail!("blockyard serve did not listen within {START_LIMIT:?}: {}", server.log().trim());
+        }
+        Ok(server)
+    }
+}
+
+/// Where a server listens.
+pub(crate) enum Door {
+    Unix(PathBuf),
+    Tcp(u16),
+}
+
+impl Door {
+    fn open(&self) -> bool {
+        match self {
+            Door::Unix(path) => UnixStream::connect(path).is_ok(),
+            Door::Tcp(port) => TcpStream::connect(("127.0.0.1", *port)).is_ok(),
+        }
+    }
+}
+
+/// A running `blockyard serve`; killed when dropped.
+pub(crate) struct Server {
+    child: Child,
+    door: Door,
+    log: PathBuf,
+}
+
+impl Server {
+    pub(crate) fn socket(&self) -> &Path {
+        match &self.door {
+            Door::Unix(path) => path,
+            Door::Tcp(_) => unreachable!("asked a TCP server for its unix socket"),
+        }
+    }
+
+    /// The URI of the default export.
+    pub(crate) fn uri(&self) -> String {
+        match &self.door {
+            Door::Unix(path) => format!("nbd+unix:///?socket={}", path.display()),
+            Door::Tcp(port) => format!("nbd://127.0.0.1:{port}"),
+        }
+    }
+
+    pub(crate) fn process(&self) -> Watched {
+        Watched(self.child.id())
+    }
+
+    pub(crate) fn log(&self) -> String {
+        fs::read(&self.log).map(|bytes| tools::text(&bytes)).unwrap_or_default()
+    }
+
+    /// SIGTERM, and it must drain and exit 0.
+    pub(crate) fn stop(self) -> Result<()> {
+        self.process().signal(Signal::SIGTERM)?;
+        self.stop_after_signal()
+    }
+
+    /// The second half of `stop`, for those who have sent the signal themselves.
+    pub(crate) fn stop_after_signal(mut self) -> Result<()> {
+        let status = self.wait()?;
+        if !status.success() {
+            bail!("after SIGTERM the server ended with {status}: {}", self.log().trim());
+        }
+        Ok(())
+    }
+
+    pub(crate) fn kill(mut self) -> Result<()> {
+        self.child.kill()?;
+        self.child.wait()?;
+        Ok(())
+    }
+
+    pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
+        let ended = until(STOP_LIMIT, || !matches!(self.child.try_wait(), Ok(None)));
+        match self.child.try_wait()? {
+            Some(status) if ended => Ok(status),
+            _ => bail!("the server did not end within {STOP_LIMIT:?}: {}", self.log().trim()),
+        }
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// Builds the release binary, quietly, and says where it is; `BLOCKYARD_BINARY` names one that is
+/// built already.
+pub(crate) fn build() -> Result<PathBuf> {
+    if let Some(built) = std::env::var_os("BLOCKYARD_BINARY") {
+        return Ok(built.into());
+    }
+    let mut build = tools::cargo();
+    build.args(["build", "--quiet", "--release", "--package", "blockyard", "--locked"]);
+    tools::show(&mut build)?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    let target = tools::root().join(target.unwrap_or_else(|| "target".into()));
+    Ok(target.join("release/blockyard"))
+}

@@ -1,0 +1,18 @@
+//! `cargo x test`: unit, vector and property tests of every crate, with nextest where it is
+//! installed.
+
+use crate::tools;
+use anyhow::Result;
+
+pub(crate) fn run() -> Result<()> {
+    let nextest = tools::output(tools::cargo().args(["nextest", "--version"]));
+    if nextest.is_ok_and(|output| output.status.success()) {
+        let mut test = tools::cargo();
+        tools::show(test.args(["nextest", "run", "--workspace", "--locked", "--no-fail-fast"]))?;
+        // nextest leaves the examples in documentation to cargo.
+        let mut doc = tools::cargo();
+        return tools::show(doc.args(["test", "--quiet", "--workspace", "--locked", "--doc"]));
+    }
+    let mut test = tools::cargo();
+    tools::show(test.args(["test", "--quiet", "--workspace", "--locked", "--no-fail-fast"]))
+}

@@ -1,0 +1,88 @@
+//! `cargo x tidy`: what no compiler checks. Lengths, banned words, where `unsafe` may stand, the
+//! arrows between crates, a reason for every dependency.
+//!
+//! Functions longer than a screen are a ratchet: those of `xtask/tidy.ratchet` may shrink and never
+//! grow, and the list may not name what has been mended.
+
+mod arrows;
+mod rules;
+mod source;
+
+use crate::tools::{self, root};
+use anyhow::{Result, bail};
+use source::Source;
+use std::collections::BTreeMap;
+use std::fs;
+
+const RATCHET: &str = "xtask/tidy.ratchet";
+
+/// One fault and its place.
+pub(crate) struct Finding {
+    path: String,
+    line: usize,
+    pub(crate) what: String,
+    /// Name and size, for a rule that is a ratchet.
+    ratchet: Option<(String, usize)>,
+}
+
+impl Finding {
+    pub(crate) fn new(source: &Source, line: usize, what: impl Into<String>) -> Finding {
+        Finding::at(&source.path, line, what)
+    }
+
+    pub(crate) fn at(path: &str, line: usize, what: impl Into<String>) -> Finding {
+        Finding { path: path.to_owned(), line, what: what.into(), ratchet: None }
+    }
+
+    pub(crate) fn ratchet(self, key: String, size: usize) -> Finding {
+        Finding { ratchet: Some((key, size)), ..self }
+    }
+}
+
+pub(crate) fn run() -> Result<()> {
+    let mut findings = arrows::check()?;
+    for path in files()? {
+        if let Ok(text) = fs::read_to_string(root().join(&path)) {
+            findings.extend(rules::check(&Source::new(&path, &text)));
+        }
+    }
+    let (mut known, stale) = ratchet(&findings)?;
+    findings.retain(|finding| match &finding.ratchet {
+        Some((key, size)) => known.remove(key).is_none_or(|limit| *size > limit),
+        None => true,
+    });
+    for key in stale {
+        findings.push(Finding::at(RATCHET, 1, format!("{key}: mended; take it off the list")));
+    }
+    for finding in &findings {
+        println!("{}:{}: {}", finding.path, finding.line, finding.what);
+    }
+    if !findings.is_empty() {
+        bail!("tidy: {} findings", findings.len());
+    }
+    println!("tidy: clean");
+    Ok(())
+}
+
+/// Rust files that git knows or would add.
+fn files() -> Result<Vec<String>> {
+    let mut git = tools::tool("git");
+    git.args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
+        .current_dir(root());
+    Ok(tools::read(&mut git)?.lines().map(str::to_owned).collect())
+}
+
+/// What the ratchet allows, and which of its lines no longer have a fault.
+fn ratchet(findings: &[Finding]) -> Result<(BTreeMap<String, usize>, Vec<String>)> {
+    let text = fs::read_to_string(root().join(RATCHET)).unwrap_or_default();
+    let mut known = BTreeMap::new();
+    for line in text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()) {
+        let Some((size, key)) = line.split_once(' ') else { bail!("{RATCHET}: {line:?}") };
+        known.insert(key.to_owned(), size.parse()?);
+    }
+    let found = |key: &String| {
+        findings.iter().any(|f| f.ratchet.as_ref().is_some_and(|(found, _)| found == key))
+    };
+    let stale = known.keys().filter(|key| !found(key)).cloned().collect();
+    Ok((known, stale))
+}

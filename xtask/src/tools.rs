@@ -1,0 +1,135 @@
+//! Foreign programs: how they are called, and which Debian package has one that is missing.
+
+use anyhow::{Context, Result, bail};
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+
+/// The same list that `./x test` installs from.
+const PACKAGES: &str = include_str!("../../tests/packages.txt");
+
+/// No foreign program may hang a test run for longer.
+const LIMIT_S: u32 = 180;
+
+/// The workspace's root: two levels above this file's crate.
+pub(crate) fn root() -> PathBuf {
+    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
+    here.parent().expect("xtask lies in the workspace").to_owned()
+}
+
+/// A foreign program under a time limit. Programs of `/usr/sbin` are found without it being in the
+/// user's PATH.
+pub(crate) fn tool(program: &str) -> Command {
+    let mut command = Command::new("timeout");
+    command.args(["-k", "5", &LIMIT_S.to_string(), program]).stdin(Stdio::null());
+    command.env("PATH", search_path()).env("LC_ALL", "C");
+    command
+}
+
+/// A foreign server: no time limit and no parent between, so that its pid is the child's.
+pub(crate) fn daemon(program: &str) -> Command {
+    let mut command = Command::new(program);
+    command.stdin(Stdio::null()).env("PATH", search_path()).env("LC_ALL", "C");
+    command
+}
+
+fn search_path() -> String {
+    let path = std::env::var("PATH").unwrap_or_default();
+    format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
+}
+
+/// Fails with the package's name when a program is not there: a missing tool is never a skipped
+/// test.
+pub(crate) fn need(program: &str) -> Result<()> {
+    let found = search_path().split(':').any(|dir| Path::new(dir).join(program).is_file());
+    if found || (program.starts_with('/') && Path::new(program).exists()) {
+        return Ok(());
+    }
+    match package(program) {
+        Some(package) => {
+            bail!("{program} is missing: apt-get install {package} (./x test installs it)")
+        }
+        None => bail!("{program} is missing"),
+    }
+}
+
+fn package(program: &str) -> Option<&'static str> {
+    PACKAGES.lines().filter(|line| !line.starts_with('#')).find_map(|line| {
+        let mut words = line.split_whitespace();
+        let package = words.next()?;
+        words.any(|word| word == program).then_some(package)
+    })
+}
+
+/// Runs a command to its end and wants it to succeed; the error shows what it said.
+pub(crate) fn run(command: &mut Command) -> Result<Output> {
+    let output = output(command)?;
+    if !output.status.success() {
+        let said = format!("{}{}", text(&output.stdout), text(&output.stderr));
+        bail!("{} ended with {}: {}", shown(command), output.status, tail(&said));
+    }
+    Ok(output)
+}
+
+/// Runs a command to its end, however it ends.
+pub(crate) fn output(command: &mut Command) -> Result<Output> {
+    if command.get_program() == OsStr::new("timeout")
+        && let Some(program) = command.get_args().nth(3)
+    {
+        need(&program.to_string_lossy())?;
+    }
+    command.output().with_context(|| format!("{} does not start", shown(command)))
+}
+
+/// Standard output of a command that succeeds, as text.
+pub(crate) fn read(command: &mut Command) -> Result<String> {
+    Ok(text(&run(command)?.stdout))
+}
+
+/// Runs a command with the terminal's streams and wants it to succeed.
+pub(crate) fn show(command: &mut Command) -> Result<()> {
+    let status = command.status().with_context(|| format!("{} does not start", shown(command)))?;
+    if !status.success() {
+        bail!("{} ended with {status}", shown(command));
+    }
+    Ok(())
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// The end of a long text, where programs say what went wrong.
+pub(crate) fn tail(text: &str) -> String {
+    let lines: Vec<_> = text.trim().lines().collect();
+    lines[lines.len().saturating_sub(12)..].join("\n")
+}
+
+fn shown(command: &Command) -> String {
+    let words: Vec<_> = std::iter::once(command.get_program())
+        .chain(command.get_args())
+        .map(|word| word.to_string_lossy().into_owned())
+        .collect();
+    let skip = if words[0] == "timeout" { 4 } else { 0 };
+    words[skip..].join(" ")
+}
+
+/// `cargo`, as the one that runs us.
+pub(crate) fn cargo() -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(root());
+    command
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn missing_program_error_names_its_package() {
+        let error = need("no-such-program").expect_err("it does not exist");
+        assert_eq!(error.to_string(), "no-such-program is missing");
+        assert_eq!(package("qemu-img"), Some("qemu-utils"));
+        assert_eq!(package("linux.uml"), Some("user-mode-linux"));
+    }
+}
