@@ -417,7 +417,7 @@ impl Fused {
         let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
         let base = self.base.get();
         if let Some(mapping) = &device.mapping
-            && let Some(pages) = mapping.readable(device.file.file(), offset, len as u64)
+            && let Some(pages) = mapping.readable(offset, len as u64)
         {
             let hints = Hints { prefetch_source: len > 4096, stream_dest: false };
             // SAFETY: the pages are mapped, the buffer is the caller's; they are disjoint.

@@ -36,6 +36,19 @@ fn protect(memory: &[u8]) {
     }
 }
 
+/// Blocks every signal in this thread: a stop is for the thread that waits for it, even if this one
+/// was started before [`StopSignal::install`].
+pub(crate) fn leave_signals_to_others() {
+    // SAFETY: the set is initialised by sigfillset before use; blocking touches no memory of ours.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut set);
+        libc::sigdelset(&raw mut set, libc::SIGBUS);
+        libc::sigdelset(&raw mut set, libc::SIGSEGV);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &raw const set, std::ptr::null_mut());
+    }
+}
+
 /// SIGTERM and SIGINT as something to wait for.
 #[derive(Debug)]
 pub struct StopSignal {

@@ -12,6 +12,8 @@ use std::thread::JoinHandle;
 use blockyard_engine::sq::Cqe;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::process;
+
 /// Something to run on a worker; it returns the answer for its executor.
 pub(crate) struct Job {
     pub(crate) run: Box<dyn FnOnce() -> Cqe + Send>,
@@ -70,6 +72,7 @@ impl Drop for Workers {
 }
 
 fn run(shared: &Shared) {
+    process::leave_signals_to_others();
     let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
     loop {
         if let Some(job) = queue.jobs.pop_front() {

@@ -22,11 +22,6 @@ pub(crate) fn run_at(file: &File, offset_bytes: u64, len_bytes: u64) -> (u64, bo
     }
 }
 
-/// Whether the range holds no hole.
-pub(crate) fn is_all_data(file: &File, offset_bytes: u64, len_bytes: u64) -> bool {
-    seek(file, SeekFrom::Hole(offset_bytes)).is_ok_and(|hole| hole >= offset_bytes + len_bytes)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
@@ -42,8 +37,5 @@ mod tests {
         assert_eq!(run_at(&file, 16 << 10, 48 << 10), (4096, false));
         assert_eq!(run_at(&file, 20 << 10, 44 << 10), (44 << 10, true));
         assert_eq!(run_at(&file, 18 << 10, 1024), (1024, false));
-        assert!(is_all_data(&file, 16 << 10, 4096));
-        assert!(!is_all_data(&file, 16 << 10, 8192));
-        assert!(!is_all_data(&file, 0, 4096));
     }
 }

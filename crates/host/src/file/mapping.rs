@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, munmap};
 
-use super::{extents, sigbus};
+use super::sigbus;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
@@ -23,6 +23,9 @@ const POPULATE_WRITE_MIN_BYTES: u64 = 16 << 10;
 /// A short read populates the whole aligned chunk around it, if it is all data: one system call for
 /// 16 pages, as the kernel's fault-around does.
 const POPULATE_READ_CHUNK_BYTES: u64 = 64 << 10;
+
+/// Reads are never longer: a piece and what lies around it.
+const RESIDENT_MAX_PAGES: usize = 128;
 
 /// The mapping of one file.
 #[derive(Debug)]
@@ -71,12 +74,7 @@ impl Mapping {
     }
 
     /// Address of a range that may be read through the mapping now.
-    pub(crate) fn readable(
-        &self,
-        file: &File,
-        offset_bytes: u64,
-        len_bytes: u64,
-    ) -> Option<*const u8> {
+    pub(crate) fn readable(&self, offset_bytes: u64, len_bytes: u64) -> Option<*const u8> {
         let address = self.address(offset_bytes, len_bytes)?;
         if self.is_populated(offset_bytes, len_bytes) {
             return Some(address);
@@ -89,8 +87,7 @@ impl Mapping {
         }
         let advice =
             if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        let exists = extents::is_all_data(file, start, end - start);
-        (exists && self.populate(start, end, advice)).then_some(address)
+        (self.exists(start, end) && self.populate(start, end, advice)).then_some(address)
     }
 
     /// Address of a range that may be written through the mapping now.
@@ -132,6 +129,23 @@ impl Mapping {
         pages(offset_bytes, len_bytes).all(|page| {
             self.populated[(page / 64) as usize].load(Ordering::Relaxed) & (1 << (page % 64)) != 0
         })
+    }
+
+    /// Whether every page of a page-aligned range is there. (`lseek` would tell as well, but it walks
+    /// to the next hole, which may be the end of the file.)
+    fn exists(&self, start: u64, end: u64) -> bool {
+        let mut resident = [0u8; RESIDENT_MAX_PAGES];
+        let len_bytes = (end - start) as usize;
+        let pages = len_bytes.div_ceil(PAGE_BYTES as usize);
+        if pages > resident.len() {
+            return false;
+        }
+        // SAFETY: the range is inside of our mapping, and `resident` has a byte for each of its pages.
+        let asked = unsafe {
+            let base = self.base.add(start as usize);
+            libc::mincore(base.cast(), len_bytes, resident.as_mut_ptr())
+        };
+        asked == 0 && resident[..pages].iter().all(|page| page & 1 == 1)
     }
 
     fn populate(&self, start: u64, end: u64, advice: Advice) -> bool {
@@ -179,7 +193,7 @@ mod tests {
     #[test]
     fn hole_is_not_allocated_by_reading_it() {
         let (file, mapping) = sparse(1 << 20);
-        assert!(mapping.readable(&file, 0, 64 << 10).is_none());
+        assert!(mapping.readable(0, 64 << 10).is_none());
         assert_eq!(file.metadata().unwrap().blocks(), 0);
     }
 
@@ -193,16 +207,16 @@ mod tests {
         let mut byte = [0];
         file.read_exact_at(&mut byte, (128 << 10) - 1).unwrap();
         assert_eq!(byte, [7]);
-        assert!(mapping.readable(&file, 64 << 10, 4096).is_some());
+        assert!(mapping.readable(64 << 10, 4096).is_some());
     }
 
     #[test]
     fn forgotten_range_is_not_used_until_it_exists_again() {
-        let (file, mapping) = sparse(1 << 20);
+        let (_file, mapping) = sparse(1 << 20);
         mapping.writable(0, 64 << 10).unwrap();
         mapping.forget(4096, 4096);
         assert!(mapping.writable(4096, 512).is_none());
-        assert!(mapping.readable(&file, 0, 4096).is_some());
+        assert!(mapping.readable(0, 4096).is_some());
     }
 
     #[test]
