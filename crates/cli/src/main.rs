@@ -1,2 +1,58 @@
-//! placeholder
-fn main() {}
+//! The binary `blockyard`: the front desk of the house.
+//!
+//! It reads the command line, asks for passphrases, wires `crypt` and `host` together and says what
+//! happened. Keys stay in [`blockyard_crypt::secret`]; before anything else the process is closed
+//! to tracing and core dumps.
+
+mod args;
+mod commands;
+mod config;
+mod failure;
+mod key;
+mod nbd;
+mod output;
+mod progress;
+mod size;
+mod terminal;
+mod volume;
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::args::Cli;
+use crate::failure::Exit;
+use crate::output::say;
+
+fn main() -> ExitCode {
+    let warnings = blockyard_host::process::harden();
+    report_panics_without_their_contents();
+    let cli = match Cli::try_parse() {
+        Ok(cli) => cli,
+        Err(error) => return usage(&error),
+    };
+    for warning in warnings {
+        say(&format!("warning: {warning}"));
+    }
+    match cli.command.run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(failure) => {
+            say(&format!("error: {failure}"));
+            failure.exit_code()
+        }
+    }
+}
+
+/// Help and version on standard output, a mistake on standard error. A closed pipe is no mistake.
+fn usage(error: &clap::Error) -> ExitCode {
+    let _ = error.print();
+    if error.use_stderr() { ExitCode::from(Exit::Failed as u8) } else { ExitCode::SUCCESS }
+}
+
+/// A panic is a defect, and its text may hold anything: only the place is printed.
+fn report_panics_without_their_contents() {
+    std::panic::set_hook(Box::new(|panic| {
+        let place = panic.location().map_or_else(String::new, |place| format!(" at {place}"));
+        say(&format!("error: a defect in blockyard{place}; please report it"));
+    }));
+}

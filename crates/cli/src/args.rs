@@ -1,0 +1,98 @@
+//! The command line: one definition, from which the parser, the shell completions and the man
+//! pages are made.
+//!
+//! Options have cryptsetup's names wherever cryptsetup has one, and so its short forms: `-h` is
+//! `--hash` in every command that takes a hash, and help is `-?` or `--help` there.
+
+mod key;
+mod volume;
+
+pub(crate) use key::KeyArgs;
+pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
+
+use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
+
+use crate::commands::{completions, dump, format, info, load, man, repair, serve};
+use crate::failure::{EXIT_CODES, Failure};
+
+/// Opens LUKS and dm-crypt volumes without root and serves them as disks.
+///
+/// Blockyard opens LUKS1, LUKS2 and plain dm-crypt volumes in user space and serves their plaintext
+/// as network block devices (NBD). It needs no root, no kernel module and no device node.
+#[derive(Parser, Debug)]
+#[command(
+    name = "blockyard",
+    version,
+    disable_help_flag = true,
+    disable_version_flag = true,
+    after_help = EXIT_CODES,
+    max_term_width = 100
+)]
+pub(crate) struct Cli {
+    /// Print help
+    #[arg(short = '?', short_alias = 'h', long, action = ArgAction::Help)]
+    help: Option<bool>,
+
+    /// Print the version
+    #[arg(short = 'V', long, action = ArgAction::Version)]
+    version: Option<bool>,
+
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Subcommand, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) enum Command {
+    Serve(Box<serve::ServeArgs>),
+    Format(Box<format::FormatArgs>),
+    Info(info::InfoArgs),
+    Dump(Box<dump::DumpArgs>),
+    Load(Box<load::LoadArgs>),
+    Repair(repair::RepairArgs),
+    Completions(completions::CompletionsArgs),
+    Man(man::ManArgs),
+}
+
+impl Command {
+    /// Does what the command says.
+    pub(crate) fn run(self) -> Result<(), Failure> {
+        match self {
+            Self::Serve(args) => serve::run(&args),
+            Self::Format(args) => format::run(&args),
+            Self::Info(args) => info::run(&args),
+            Self::Dump(args) => dump::run(&args),
+            Self::Load(args) => load::run(&args),
+            Self::Repair(args) => repair::run(&args),
+            Self::Completions(args) => completions::run(&args),
+            Self::Man(args) => man::run(&args),
+        }
+    }
+}
+
+/// `--help` of a command that has `-h` for `--hash`.
+#[derive(Args, Debug)]
+pub(crate) struct HelpArgs {
+    /// Print help
+    #[arg(short = '?', long, action = ArgAction::Help, help_heading = "General options")]
+    help: Option<bool>,
+}
+
+/// `--help` of a command without `--hash`, where `-h` may mean it too.
+#[derive(Args, Debug)]
+pub(crate) struct ShortHelpArgs {
+    /// Print help
+    #[arg(
+        short = '?',
+        short_alias = 'h',
+        long,
+        action = ArgAction::Help,
+        help_heading = "General options"
+    )]
+    help: Option<bool>,
+}
+
+/// The definition itself, for completions and man pages.
+pub(crate) fn definition() -> clap::Command {
+    Cli::command()
+}

@@ -1,0 +1,183 @@
+//! Options that name a volume and say what it is.
+
+use std::path::PathBuf;
+
+use clap::{Args, ValueEnum, ValueHint};
+
+use super::KeyArgs;
+use crate::failure::Failure;
+use crate::size::parse_size;
+use crate::volume::{Kind, LuksSpec, PlainSpec, VolumeSpec};
+
+/// What `--type` can be.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum VolumeType {
+    /// LUKS1 or LUKS2, whichever the header says
+    #[default]
+    Luks,
+    /// LUKS1 only
+    Luks1,
+    /// LUKS2 only
+    Luks2,
+    /// dm-crypt without a header; needs --cipher and --key-size
+    Plain,
+}
+
+/// A volume, as an image or as a table.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct VolumeArgs {
+    /// Image file or block device
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
+    pub(crate) volume: Option<PathBuf>,
+
+    /// Open a device-mapper table instead of a volume
+    ///
+    /// The file holds the text that `dmsetup table --showkeys` prints: lines of `START LENGTH
+    /// TARGET ARGUMENTS`, with files or devices as devices. Targets: crypt, linear, zero, error.
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["volume", "kind", "header", "key_slot", "max_kdf_memory",
+                                "max_kdf_time", "key_file", "keyfile_offset", "keyfile_size",
+                                "key_fd", "cipher", "key_size", "hash", "offset", "skip", "size",
+                                "sector_size", "iv_large_sectors"])]
+    pub(crate) table: Option<PathBuf>,
+
+    /// What the volume is
+    #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum, default_value = "luks")]
+    pub(crate) kind: VolumeType,
+
+    #[command(flatten)]
+    pub(crate) header: HeaderArgs,
+
+    /// Open with this keyslot only
+    #[arg(short = 'S', long, value_name = "N", help_heading = "Key options")]
+    pub(crate) key_slot: Option<u32>,
+
+    /// Refuse a keyslot whose key derivation wants more memory than this (default 4G)
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, help_heading = "Key options")]
+    pub(crate) max_kdf_memory: Option<u64>,
+
+    /// Refuse a keyslot whose key derivation would take longer than this (default 60)
+    #[arg(long, value_name = "SECONDS", help_heading = "Key options")]
+    pub(crate) max_kdf_time: Option<u64>,
+
+    /// Bypass the page cache (O_DIRECT)
+    #[arg(long)]
+    pub(crate) direct: bool,
+
+    #[command(flatten)]
+    pub(crate) key: KeyArgs,
+
+    #[command(flatten)]
+    pub(crate) plain: PlainArgs,
+}
+
+/// Where a LUKS header lies, if not at the start of the volume.
+#[derive(Args, Clone, Debug, Default)]
+pub(crate) struct HeaderArgs {
+    /// Detached LUKS header
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    pub(crate) header: Option<PathBuf>,
+}
+
+/// What a header would say, for `--type plain`.
+#[derive(Args, Clone, Debug, Default)]
+#[command(next_help_heading = "Options of --type plain")]
+pub(crate) struct PlainArgs {
+    /// Cipher, as in aes-xts-plain64
+    #[arg(short = 'c', long)]
+    pub(crate) cipher: Option<String>,
+
+    /// Size of the volume key
+    #[arg(short = 's', long, value_name = "BITS")]
+    pub(crate) key_size: Option<u32>,
+
+    /// Hash that makes the key from the passphrase; `plain` is none. A key file is not hashed
+    #[arg(short = 'h', long)]
+    pub(crate) hash: Option<String>,
+
+    /// Where the encrypted data start on the device
+    #[arg(short = 'o', long, value_name = "SECTORS")]
+    pub(crate) offset: Option<u64>,
+
+    /// Added to the sector number before the IV is made
+    #[arg(short = 'p', long, value_name = "SECTORS")]
+    pub(crate) skip: Option<u64>,
+
+    /// Size of the volume; without it, to the end of the device
+    #[arg(short = 'b', long, value_name = "SECTORS")]
+    pub(crate) size: Option<u64>,
+
+    /// Encryption sector size, 512 to 4096
+    #[arg(long, value_name = "BYTES")]
+    pub(crate) sector_size: Option<u32>,
+
+    /// Count IVs in encryption sectors instead of 512 bytes
+    #[arg(long)]
+    pub(crate) iv_large_sectors: bool,
+}
+
+impl VolumeArgs {
+    /// The volume as the options describe it.
+    pub(crate) fn spec(&self) -> Result<VolumeSpec, Failure> {
+        let (path, kind) = match (&self.table, &self.volume) {
+            (Some(table), _) => (table.clone(), Kind::Table),
+            (None, Some(volume)) => (volume.clone(), self.kind()?),
+            (None, None) => {
+                return Err(Failure::failed(
+                    "no volume: name an image file or a block device, or a table with --table FILE",
+                ));
+            }
+        };
+        Ok(VolumeSpec { path, kind, key: self.key.input(), direct: self.direct })
+    }
+
+    fn kind(&self) -> Result<Kind, Failure> {
+        let luks = LuksSpec {
+            version: None,
+            header: self.header.header.clone(),
+            key_slot: self.key_slot,
+            max_kdf_memory_bytes: self.max_kdf_memory,
+            max_kdf_seconds: self.max_kdf_time,
+        };
+        Kind::new(self.kind, luks, &self.plain)
+    }
+}
+
+impl PlainArgs {
+    /// The first option that only a plain volume takes.
+    pub(crate) fn first_given(&self) -> Option<&'static str> {
+        let given = [
+            (self.cipher.is_some(), "--cipher"),
+            (self.key_size.is_some(), "--key-size"),
+            (self.hash.is_some(), "--hash"),
+            (self.offset.is_some(), "--offset"),
+            (self.skip.is_some(), "--skip"),
+            (self.size.is_some(), "--size"),
+            (self.sector_size.is_some(), "--sector-size"),
+            (self.iv_large_sectors, "--iv-large-sectors"),
+        ];
+        given.into_iter().find_map(|(is_given, option)| is_given.then_some(option))
+    }
+
+    /// A plain volume; nothing is guessed, because a wrong guess looks like an empty disk.
+    pub(crate) fn spec(&self) -> Result<PlainSpec, Failure> {
+        let (Some(cipher), Some(key_size_bits)) = (self.cipher.clone(), self.key_size) else {
+            return Err(Failure::failed(
+                "a plain volume has no header that would say it: give --cipher and --key-size, and \
+                 --hash for a passphrase. cryptsetup's own defaults are \
+                 aes-cbc-essiv:sha256, 256, ripemd160 before version 2.7 and aes-xts-plain64, 256, \
+                 sha256 since",
+            ));
+        };
+        Ok(PlainSpec {
+            cipher,
+            key_size_bits,
+            hash: self.hash.clone(),
+            offset_sectors: self.offset.unwrap_or(0),
+            skip_sectors: self.skip.unwrap_or(0),
+            len_sectors: self.size,
+            sector_size_bytes: self.sector_size.unwrap_or(512),
+            iv_large_sectors: self.iv_large_sectors,
+        })
+    }
+}

@@ -1,0 +1,10 @@
+//! The commands, one file each: its options, and what it does.
+
+pub(crate) mod completions;
+pub(crate) mod dump;
+pub(crate) mod format;
+pub(crate) mod info;
+pub(crate) mod load;
+pub(crate) mod man;
+pub(crate) mod repair;
+pub(crate) mod serve;

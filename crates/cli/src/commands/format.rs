@@ -1,0 +1,431 @@
+//! `blockyard format`: makes a LUKS2 volume, in a new file if asked to.
+//!
+//! What is there is not overwritten without a word: a file with contents, a LUKS header or a block
+//! device needs `YES` at the terminal, or `--batch-mode`. A file that was made for the volume is
+//! removed again when formatting fails.
+
+use std::fs::{self, File, OpenOptions};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::Error as CryptError;
+use blockyard_crypt::format::{self, Detached, FormatOptions, Pbkdf};
+use blockyard_crypt::hash::HashAlgorithm;
+use blockyard_crypt::kdf::cost::Argon2Bounds;
+use blockyard_crypt::kdf::{Argon2Variant, Kdf};
+use blockyard_crypt::luks::Header;
+use blockyard_crypt::source::HeaderSource;
+use blockyard_host::file::{Access, DeviceFile};
+use clap::{Args, ValueEnum, ValueHint};
+use rustix::fs::SeekFrom;
+
+use crate::args::{HeaderArgs, HelpArgs, KeyArgs};
+use crate::commands::dump::is_zero;
+use crate::failure::Failure;
+use crate::output::say;
+use crate::size::{human_size, parse_size};
+use crate::terminal::Terminal;
+use crate::volume::is_same_file;
+
+/// Length of a new header file, less what its two copies of the metadata take.
+const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
+/// The largest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots.
+const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
+/// Iterations of the digest when a benchmark is not wanted; it protects a random key.
+const DIGEST_ITERATIONS_MIN: u32 = 1000;
+
+/// Make a LUKS2 volume
+///
+/// The defaults are aes-xts-plain64 with a 512-bit key and 4096-byte sectors, and argon2id measured
+/// to about two seconds on this machine. cryptsetup and the kernel open the result.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct FormatArgs {
+    /// Image file or block device
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
+    volume: PathBuf,
+
+    /// Create the file with this size, or make it this large
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    size: Option<u64>,
+
+    /// What to make
+    #[arg(short = 'M', long = "type", value_name = "TYPE", value_enum, default_value = "luks2")]
+    kind: FormatType,
+
+    /// Do not ask before overwriting
+    #[arg(short = 'q', long, visible_alias = "force")]
+    batch_mode: bool,
+
+    /// Cipher of the data
+    #[arg(short = 'c', long, default_value = "aes-xts-plain64")]
+    cipher: String,
+
+    /// Size of the volume key
+    #[arg(short = 's', long, value_name = "BITS", default_value_t = 512)]
+    key_size: u32,
+
+    /// Encryption sector size, 512 to 4096
+    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
+    sector_size: u32,
+
+    /// Hash of the anti-forensic split, the digest and PBKDF2
+    #[arg(short = 'h', long, default_value = "sha256")]
+    hash: String,
+
+    #[command(flatten)]
+    key: KeyArgs,
+
+    #[command(flatten)]
+    cost: CostArgs,
+
+    #[command(flatten)]
+    layout: LayoutArgs,
+
+    #[command(flatten)]
+    help: HelpArgs,
+}
+
+/// What `--type` can be here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum FormatType {
+    /// LUKS2
+    #[value(alias = "luks")]
+    Luks2,
+}
+
+/// How dear it is to try a passphrase.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Key derivation options")]
+struct CostArgs {
+    /// Key derivation function
+    #[arg(long, value_enum, default_value = "argon2id")]
+    pbkdf: PbkdfName,
+
+    /// Milliseconds that one try should take on this machine
+    #[arg(short = 'i', long, value_name = "MS", default_value_t = 2000,
+          value_parser = clap::value_parser!(u64).range(1..=600_000))]
+    iter_time: u64,
+
+    /// Most memory that argon2 takes; without it, 1 GiB and at most half of the machine's
+    #[arg(long, value_name = "KIB")]
+    pbkdf_memory: Option<u32>,
+
+    /// Threads of argon2; without it, one for each CPU and at most 4
+    #[arg(long, value_name = "N")]
+    pbkdf_parallel: Option<u32>,
+
+    /// Iterations of PBKDF2 or passes of argon2, instead of measuring
+    #[arg(long, value_name = "N")]
+    pbkdf_force_iterations: Option<u32>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum PbkdfName {
+    Argon2id,
+    Argon2i,
+    Pbkdf2,
+}
+
+/// The header: what it is called and how it is laid out.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Header options")]
+struct LayoutArgs {
+    #[command(flatten)]
+    header: HeaderArgs,
+
+    /// Label, as `blkid` shows it
+    #[arg(long, default_value = "", hide_default_value = true)]
+    label: String,
+
+    /// Subsystem label
+    #[arg(long, default_value = "", hide_default_value = true)]
+    subsystem: String,
+
+    /// UUID; without it, a random one
+    #[arg(long)]
+    uuid: Option<String>,
+
+    /// Size of each copy of the metadata, 16K to 4M
+    #[arg(long, value_name = "SIZE", value_parser = parse_size, default_value = "16K")]
+    luks2_metadata_size: u64,
+
+    /// Size of the keyslots area; without it, all that is left before the data
+    #[arg(long, value_name = "SIZE", value_parser = parse_size)]
+    luks2_keyslots_size: Option<u64>,
+
+    /// Where the data start; without it, after 16 MiB, or at once with --header
+    #[arg(short = 'o', long, value_name = "SECTORS")]
+    offset: Option<u64>,
+}
+
+/// Files that were created here and have to go if there will be no volume.
+#[derive(Default)]
+struct Created(Vec<PathBuf>);
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Makes the volume.
+pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
+    let mut options = args.options()?;
+    let mut created = Created::default();
+    let header_path = args.layout.header.header.as_ref();
+    if let Some(header) = header_path
+        && is_same_file(header, &args.volume)
+    {
+        return Err(Failure::failed("--header names the volume itself; leave it out"));
+    }
+    ensure_size(&args.volume, args.size, &mut created)?;
+    let data = DeviceFile::open(&args.volume, Access::ReadWrite, false)?;
+    let (mut device, data) = match header_path {
+        None => (data, None),
+        Some(header) => {
+            if !header.exists() {
+                create(header, args.layout.header_len_bytes(), &mut created)?;
+            }
+            let device = DeviceFile::open(header, Access::ReadWrite, false)?;
+            options.detached = Some(Detached { data_device_len_bytes: Some(data.len_bytes()) });
+            (device, Some(data))
+        }
+    };
+    let place = device.path().display().to_string();
+    if !args.batch_mode
+        && let Some(loss) = what_would_be_lost(&device)?
+    {
+        confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
+    }
+    let passphrase = args.key.input().read_new(&args.volume.display().to_string())?;
+    format::format(&mut device, &passphrase, &options)
+        .map_err(|error| Failure::from(error).at(&place))?;
+    created.0.clear();
+    let len_bytes = data.as_ref().unwrap_or(&device).len_bytes();
+    say(&format!(
+        "formatted {}: LUKS2, {}, {}-bit key, {}-byte sectors, {} in all",
+        args.volume.display(),
+        options.cipher,
+        options.key_size_bits,
+        options.sector_size_bytes,
+        human_size(len_bytes)
+    ));
+    Ok(())
+}
+
+impl FormatArgs {
+    fn options(&self) -> Result<FormatOptions, Failure> {
+        let FormatType::Luks2 = self.kind;
+        let hash = HashAlgorithm::parse(&self.hash)
+            .map_err(|error| Failure::failed(format!("--hash: {error}")))?;
+        let data_offset_bytes = match self.layout.offset {
+            None => None,
+            Some(sectors) => Some(sectors.checked_mul(512).ok_or_else(|| {
+                Failure::failed(format!("--offset {sectors}: no device has that many sectors"))
+            })?),
+        };
+        Ok(FormatOptions {
+            cipher: self.cipher.clone(),
+            key_size_bits: self.key_size,
+            sector_size_bytes: self.sector_size,
+            hash,
+            digest_iterations: self.cost.pbkdf_force_iterations.map(|_| DIGEST_ITERATIONS_MIN),
+            label: self.layout.label.clone(),
+            subsystem: self.layout.subsystem.clone(),
+            uuid: self.layout.uuid.clone(),
+            metadata_len_bytes: self.layout.luks2_metadata_size,
+            keyslots_len_bytes: self.layout.luks2_keyslots_size,
+            data_offset_bytes,
+            ..FormatOptions::new(self.cost.pbkdf(hash)?)
+        })
+    }
+}
+
+impl CostArgs {
+    fn pbkdf(&self, hash: HashAlgorithm) -> Result<Pbkdf, Failure> {
+        let variant = match self.pbkdf {
+            PbkdfName::Argon2id => Argon2Variant::Id,
+            PbkdfName::Argon2i => Argon2Variant::I,
+            PbkdfName::Pbkdf2 => {
+                if self.pbkdf_memory.is_some() || self.pbkdf_parallel.is_some() {
+                    return Err(Failure::failed(
+                        "--pbkdf-memory and --pbkdf-parallel are for argon2; PBKDF2 has neither",
+                    ));
+                }
+                return Ok(match self.pbkdf_force_iterations {
+                    Some(iterations) => Pbkdf::Fixed(Kdf::Pbkdf2 { hash, iterations }),
+                    None => Pbkdf::Pbkdf2 { hash, target_ms: self.iter_time },
+                });
+            }
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let mut bounds = Argon2Bounds::for_machine(self.iter_time, memory_bytes(), cpus);
+        if let Some(lanes) = self.pbkdf_parallel {
+            bounds.lanes = lanes;
+        }
+        if let Some(memory_kib) = self.pbkdf_memory {
+            bounds.memory_kib_max = memory_kib;
+        }
+        Ok(match self.pbkdf_force_iterations {
+            Some(time) => Pbkdf::Fixed(Kdf::Argon2 {
+                variant,
+                time,
+                memory_kib: bounds.memory_kib_max,
+                lanes: bounds.lanes,
+            }),
+            None => Pbkdf::Argon2 { variant, bounds },
+        })
+    }
+}
+
+impl LayoutArgs {
+    /// How long a header file of its own has to be.
+    fn header_len_bytes(&self) -> u64 {
+        let keyslots_bytes = self.luks2_keyslots_size.unwrap_or(DETACHED_KEYSLOTS_BYTES);
+        let areas_bytes = self.luks2_metadata_size.saturating_mul(2).saturating_add(keyslots_bytes);
+        let offset_bytes = self.offset.unwrap_or(0).saturating_mul(512);
+        areas_bytes.max(offset_bytes).min(HEADER_LEN_MAX_BYTES)
+    }
+}
+
+/// Creates the file or makes it longer. A file is never made shorter.
+fn ensure_size(path: &Path, size: Option<u64>, created: &mut Created) -> Result<(), Failure> {
+    let metadata = match (fs::metadata(path), size) {
+        (Ok(metadata), _) => metadata,
+        (Err(error), Some(size)) if error.kind() == std::io::ErrorKind::NotFound => {
+            return create(path, size, created);
+        }
+        (Err(error), _) => {
+            return Err(Failure::wrong_device(format!(
+                "cannot open {}: {error}; --size 10G creates a file of that size",
+                path.display()
+            )));
+        }
+    };
+    let Some(size) = size else {
+        return Ok(());
+    };
+    if !metadata.is_file() {
+        return Err(Failure::failed(format!(
+            "--size creates a file, but {} is there and is none; leave --size out",
+            path.display()
+        )));
+    }
+    if size < metadata.len() {
+        return Err(Failure::failed(format!(
+            "{} has {} bytes, and --size {size} would cut it off; leave --size out or remove the \
+             file first",
+            path.display(),
+            metadata.len()
+        )));
+    }
+    OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size)).map_err(|error| {
+        Failure::failed(format!("cannot extend {} to {size} bytes: {error}", path.display()))
+    })
+}
+
+fn create(path: &Path, size: u64, created: &mut Created) -> Result<(), Failure> {
+    let failed = |error: std::io::Error| {
+        Failure::failed(format!(
+            "cannot create {} with {}: {error}",
+            path.display(),
+            human_size(size)
+        ))
+    };
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    created.0.push(path.to_path_buf());
+    file.set_len(size).map_err(failed)
+}
+
+/// Without a terminal nobody can say yes: then only `--batch-mode` does.
+fn confirm(warning: &str) -> Result<(), Failure> {
+    match Terminal::on_stdin() {
+        Some(terminal) => terminal.confirmed(&format!("{warning}.")),
+        None => Err(Failure::busy(format!("{warning}; to do it all the same, use --batch-mode"))),
+    }
+}
+
+/// What a person would miss if this device were overwritten; nothing is said about zeros.
+fn what_would_be_lost(device: &DeviceFile) -> Result<Option<&'static str>, Failure> {
+    match Header::read(device) {
+        Ok((Header::Luks1(_), _)) => return Ok(Some("a LUKS1 volume")),
+        Ok((Header::Luks2(_), _)) => return Ok(Some("a LUKS2 volume")),
+        Err(CryptError::NotLuks | CryptError::Read { .. }) => {}
+        Err(_) => return Ok(Some("a LUKS header that is damaged or not supported")),
+    }
+    let failed = |error: std::io::Error| {
+        Failure::wrong_device(format!("cannot read {}: {error}", device.path().display()))
+    };
+    let file = File::open(device.path()).map_err(failed)?;
+    if file.metadata().map_err(failed)?.file_type().is_block_device() {
+        return Ok(Some("whatever is on this device"));
+    }
+    Ok(has_data(&file).map_err(failed)?.then_some("data"))
+}
+
+/// Whether a file holds anything but zeros; holes are not read.
+fn has_data(file: &File) -> std::io::Result<bool> {
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut at_bytes = 0;
+    loop {
+        at_bytes = match rustix::fs::seek(file, SeekFrom::Data(at_bytes)) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        };
+        let count = rustix::io::pread(file, &mut buffer, at_bytes)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        if !is_zero(&buffer[..count]) {
+            return Ok(true);
+        }
+        at_bytes += count as u64;
+    }
+}
+
+/// Memory of this machine, or of the container that we are in.
+fn memory_bytes() -> u64 {
+    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_total(&text));
+    let container = fs::read_to_string("/sys/fs/cgroup/memory.max")
+        .ok()
+        .and_then(|text| text.trim().parse().ok());
+    // A machine that does not say gets the memory of a small one.
+    machine.into_iter().chain(container).min().unwrap_or(1 << 30)
+}
+
+fn memory_total(meminfo: &str) -> Option<u64> {
+    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
+    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
+    kib.checked_mul(1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn memory_of_the_machine_is_read_from_meminfo() {
+        assert_eq!(memory_total("MemTotal:       16 kB\nMemFree:  1 kB\n"), Some(16 << 10));
+        assert_eq!(memory_total("MemFree: 1 kB\n"), None);
+        assert!(memory_bytes() > 1 << 20);
+    }
+
+    #[test]
+    fn holes_and_zeros_are_no_data() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(!has_data(&file).unwrap());
+        file.set_len(8 << 20).unwrap();
+        assert!(!has_data(&file).unwrap());
+        file.write_all_at(&[0u8; 9000], 1 << 20).unwrap();
+        assert!(!has_data(&file).unwrap());
+        file.write_all_at(&[1], 5 << 20).unwrap();
+        assert!(has_data(&file).unwrap());
+    }
+}

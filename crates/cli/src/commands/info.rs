@@ -1,0 +1,142 @@
+//! `blockyard info`: what a header says, what a table maps, or what an NBD server offers.
+
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::luks::{Header, Notice};
+use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::volume::{Volume, VolumeOptions};
+use clap::{Args, ValueHint};
+use serde_json::{Value, json};
+
+use crate::args::{HeaderArgs, ShortHelpArgs};
+use crate::failure::{Failure, printable};
+use crate::nbd::{Client, ServerExport, Uri};
+use crate::output::{print, say};
+use crate::size::human_size;
+use crate::volume::read_table;
+
+/// Show a LUKS header, or what an NBD server serves
+///
+/// Needs no passphrase. An export is named by its URI: nbd://HOST:PORT/EXPORT or
+/// nbd+unix:///EXPORT?socket=PATH.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct InfoArgs {
+    /// Image file, block device, or the URI of an export
+    #[arg(value_name = "VOLUME|URI", value_hint = ValueHint::FilePath,
+          required_unless_present_any = ["table", "header"])]
+    volume: Option<OsString>,
+
+    #[command(flatten)]
+    header: HeaderArgs,
+
+    /// Show a device-mapper table instead
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["volume", "header"])]
+    table: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Shows it.
+pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
+    if let Some(table) = &args.table {
+        return show_table(table, args.json);
+    }
+    let volume = args.header.header.as_deref().map(Path::as_os_str).or(args.volume.as_deref());
+    let volume = volume.expect("clap demands one of volume, header and table");
+    match volume.to_str() {
+        Some(text) if Uri::is_uri(text) => show_export(&Uri::parse(text)?, args.json),
+        _ => show_header(Path::new(volume), args.json),
+    }
+}
+
+fn show_header(path: &Path, as_json: bool) -> Result<(), Failure> {
+    let place = path.display();
+    let file = DeviceFile::open(path, Access::ReadOnly, false)?;
+    let (header, notices) = Header::read(&file).map_err(|error| Failure::from(error).at(&place))?;
+    let notices: Vec<_> = notices.iter().map(Notice::to_string).collect();
+    if as_json {
+        let mut info = header.info();
+        if let Value::Object(members) = &mut info {
+            members.insert("notices".into(), json!(notices));
+        }
+        return print(&pretty(&info));
+    }
+    for notice in &notices {
+        say(&format!("warning: {place}: {}", printable(notice)));
+    }
+    print(&ended(&header.to_string()))
+}
+
+fn show_table(path: &Path, as_json: bool) -> Result<(), Failure> {
+    let options = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+    let volume = Volume::from_table(&read_table(path)?, &options)
+        .map_err(|error| Failure::from(error).at(path.display()))?;
+    let text = volume.describe();
+    if as_json {
+        return print(&pretty(&json!({
+            "kind": "table",
+            "size_bytes": volume.size_bytes(),
+            "description": text,
+        })));
+    }
+    print(&format!("{}: {text}\n", human_size(volume.size_bytes())))
+}
+
+fn show_export(uri: &Uri, as_json: bool) -> Result<(), Failure> {
+    let export = Client::connect(uri)?.export(uri)?;
+    print(&if as_json { pretty(&export_json(uri, &export)) } else { export_text(uri, &export) })
+}
+
+fn export_json(uri: &Uri, export: &ServerExport) -> Value {
+    let block_sizes = export.block_sizes.map(|[minimum, preferred, maximum]| {
+        json!({"minimum_bytes": minimum, "preferred_bytes": preferred, "maximum_bytes": maximum})
+    });
+    json!({
+        "kind": "nbd",
+        "uri": uri.to_string(),
+        "export": export.name.as_ref().unwrap_or(&uri.export),
+        "description": export.description,
+        "size_bytes": export.size_bytes,
+        "flags": export.flag_names(),
+        "block_sizes": block_sizes,
+        "structured_replies": export.structured_replies,
+        "contexts": export.contexts,
+    })
+}
+
+fn export_text(uri: &Uri, export: &ServerExport) -> String {
+    let mut text = format!("{uri}\n");
+    let mut line = |name: &str, value: &str| text.push_str(&format!("  {name:<20}{value}\n"));
+    line("export:", &format!("{:?}", export.name.as_ref().unwrap_or(&uri.export)));
+    if let Some(description) = &export.description {
+        line("description:", description);
+    }
+    line("size:", &format!("{} ({} bytes)", human_size(export.size_bytes), export.size_bytes));
+    line("flags:", &export.flag_names().join(" "));
+    if let Some([minimum, preferred, maximum]) = export.block_sizes {
+        let sizes = format!("minimum {minimum}, preferred {preferred}, maximum {maximum} bytes");
+        line("block sizes:", &sizes);
+    }
+    line("structured replies:", if export.structured_replies { "yes" } else { "no" });
+    if !export.contexts.is_empty() {
+        line("contexts:", &export.contexts.join(" "));
+    }
+    text
+}
+
+fn pretty(value: &Value) -> String {
+    ended(&serde_json::to_string_pretty(value).expect("a value of ours has no odd keys"))
+}
+
+/// With a newline at the end, but not two.
+fn ended(text: &str) -> String {
+    format!("{}\n", text.trim_end_matches('\n'))
+}

@@ -1,0 +1,116 @@
+//! `blockyard load`: plaintext into a volume, from a file or a pipe.
+//!
+//! The volume keeps its header; what is shorter than the volume replaces its beginning. Zeros are
+//! written like anything else: a hole behind a cipher would read back as noise.
+
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use blockyard_host::copy;
+use blockyard_host::file::Access;
+use blockyard_host::volume::{Volume, VolumeOptions};
+use clap::{Args, ValueHint};
+
+use crate::args::{HelpArgs, VolumeArgs};
+use crate::failure::Failure;
+use crate::key::StdinUse;
+use crate::progress::Progress;
+use crate::size::human_size;
+use crate::volume::is_same_file;
+
+/// Fill a volume with plaintext from a file or a pipe
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct LoadArgs {
+    /// File to read; without it, or with `-`, standard input
+    #[arg(short = 'i', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    input: Option<PathBuf>,
+
+    #[command(flatten)]
+    volume: VolumeArgs,
+
+    #[command(flatten)]
+    help: HelpArgs,
+}
+
+/// What is loaded.
+struct Input {
+    file: File,
+    /// For messages.
+    place: String,
+    /// What is left of it, if that is known.
+    len_bytes: Option<u64>,
+}
+
+/// Copies everything in.
+pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
+    let path = args.input.as_deref().filter(|path| path.as_os_str() != "-");
+    let spec = args.volume.spec()?;
+    if let Some(path) = path
+        && is_same_file(path, &spec.path)
+    {
+        return Err(Failure::failed(format!(
+            "{} is the volume itself; load from another file",
+            path.display()
+        )));
+    }
+    let mut input = Input::open(path)?;
+    let stdin_use = if path.is_some() { StdinUse::Free } else { StdinUse::Data };
+    let unlocked = spec.prepare(Access::ReadWrite, stdin_use)?.unlock()?;
+    let options = VolumeOptions { direct: args.volume.direct, ..VolumeOptions::default() };
+    let volume = Arc::new(unlocked.into_volume(&options)?);
+    input.check_fits(&volume)?;
+    let progress = Progress::new(input.len_bytes);
+    let copied = copy::load(&volume, &mut input.file, &mut |done| progress.at(done));
+    drop(progress);
+    copied.map(|_| ()).map_err(Failure::from)
+}
+
+impl Input {
+    fn open(path: Option<&Path>) -> Result<Self, Failure> {
+        let (file, place) = match path {
+            Some(path) => (File::open(path), path.display().to_string()),
+            None => {
+                let stdin = rustix::stdio::stdin();
+                if rustix::termios::isatty(stdin) {
+                    return Err(Failure::failed(
+                        "standard input is a terminal; use -i FILE or a pipe",
+                    ));
+                }
+                (stdin.try_clone_to_owned().map(File::from), "standard input".into())
+            }
+        };
+        let failed = |error: io::Error| Failure::failed(format!("cannot read {place}: {error}"));
+        let mut file = file.map_err(failed)?;
+        if file.metadata().map_err(failed)?.is_dir() {
+            return Err(Failure::failed(format!("cannot read {place}: it is a folder")));
+        }
+        let len_bytes = left_in(&mut file);
+        Ok(Self { file, place, len_bytes })
+    }
+
+    fn check_fits(&self, volume: &Volume) -> Result<(), Failure> {
+        let volume_bytes = volume.size_bytes();
+        match self.len_bytes {
+            Some(len_bytes) if len_bytes > volume_bytes => Err(Failure::failed(format!(
+                "{} has {len_bytes} bytes ({}), but the volume holds {volume_bytes} ({}); nothing \
+                 was written; format a larger volume or shorten the input",
+                self.place,
+                human_size(len_bytes),
+                human_size(volume_bytes)
+            ))),
+            _ => Ok(()),
+        }
+    }
+}
+
+/// How many bytes a file or disk has from here on; `None` for a pipe.
+fn left_in(file: &mut File) -> Option<u64> {
+    let here = file.stream_position().ok()?;
+    let end = file.seek(SeekFrom::End(0)).ok()?;
+    file.seek(SeekFrom::Start(here)).ok()?;
+    // Character devices such as /dev/zero can be sought, but have no length.
+    (end > 0 || file.metadata().ok()?.is_file()).then(|| end.saturating_sub(here))
+}

@@ -1,0 +1,62 @@
+//! `blockyard repair`: makes the two copies of a LUKS2 header equal again, on request and never by
+//! itself.
+
+use std::path::PathBuf;
+
+use blockyard_crypt::luks::{self, Header};
+use blockyard_host::file::{Access, DeviceFile};
+use clap::{Args, ValueHint};
+
+use crate::args::ShortHelpArgs;
+use crate::failure::{Failure, printable};
+use crate::output::say;
+use crate::terminal::Terminal;
+
+/// Rewrite a damaged copy of a LUKS2 header from the intact one
+///
+/// LUKS2 keeps its header twice. If one copy is damaged or outdated, the volume opens with the
+/// other, and this command rewrites the bad one. At a terminal it asks before it writes.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct RepairArgs {
+    /// Image file, block device or detached header
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
+    volume: PathBuf,
+
+    /// Do not ask
+    #[arg(short = 'q', long)]
+    batch_mode: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Looks, asks, repairs.
+pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
+    let place = args.volume.display();
+    let mut file = DeviceFile::open(&args.volume, Access::ReadWrite, false)?;
+    let (header, notices) = Header::read(&file).map_err(|error| Failure::from(error).at(&place))?;
+    if notices.is_empty() && matches!(header, Header::Luks2(_)) {
+        say(&format!("{place}: both copies of the LUKS2 header are intact; nothing to repair"));
+        return Ok(());
+    }
+    if !notices.is_empty() {
+        let notices: Vec<_> = notices.iter().map(|notice| printable(&notice.to_string())).collect();
+        ask(&format!("{place}: {}.", notices.join("; ")), args.batch_mode)?;
+    }
+    let copies = luks::repair(&mut file).map_err(|error| Failure::from(error).at(&place))?;
+    for copy in copies {
+        say(&format!("{place}: the {copy} LUKS2 header was rewritten"));
+    }
+    Ok(())
+}
+
+/// Asks a person. A script that calls `repair` has asked for it already.
+fn ask(notices: &str, batch_mode: bool) -> Result<(), Failure> {
+    match Terminal::on_stdin() {
+        Some(terminal) if !batch_mode => {
+            terminal.confirmed(&format!("{notices}\nThe bad copy will be overwritten."))
+        }
+        _ => Ok(()),
+    }
+}

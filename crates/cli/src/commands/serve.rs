@@ -1,0 +1,306 @@
+//! `blockyard serve`: volumes as network block devices, until SIGTERM or SIGINT.
+//!
+//! ```text
+//!   options or --config -> read headers, get passphrases -> signals into a descriptor
+//!     -> derive keys, start workers -> listen -> "serving …", READY=1
+//!     -> until a signal: drain, flush
+//! ```
+//!
+//! Passphrases are asked for while Ctrl-C still simply ends the program; signals are caught
+//! before the first thread starts, so that every thread has them blocked.
+
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use blockyard_host::file::Access;
+use blockyard_host::process::StopSignal;
+use blockyard_host::server::{Server, ServerOptions};
+use blockyard_host::volume::{Volume, VolumeOptions};
+use clap::{Args, ValueHint};
+use sd_notify::NotifyState;
+
+use crate::args::{HelpArgs, VolumeArgs};
+use crate::config::{Config, ExportSpec, check_export_name};
+use crate::failure::Failure;
+use crate::key::StdinUse;
+use crate::nbd::{self, Uri, split_host_port};
+use crate::output::say;
+use crate::size::human_size;
+use crate::volume::Prepared;
+
+mod activation;
+
+use activation::Activated;
+
+/// What is said in the file instead, for each of its volumes.
+const OF_ONE_VOLUME: [&str; 23] = [
+    "volume",
+    "table",
+    "kind",
+    "header",
+    "key_slot",
+    "max_kdf_memory",
+    "max_kdf_time",
+    "direct",
+    "key_file",
+    "keyfile_offset",
+    "keyfile_size",
+    "key_fd",
+    "cipher",
+    "key_size",
+    "hash",
+    "offset",
+    "skip",
+    "size",
+    "sector_size",
+    "iv_large_sectors",
+    "export_name",
+    "read_only",
+    "allow_discards",
+];
+
+/// Serve volumes as network block devices (NBD)
+///
+/// Runs until SIGTERM or SIGINT, then finishes what clients asked for, flushes and exits; a second
+/// signal ends it at once. Takes sockets from systemd (socket activation) and tells it when it is
+/// ready.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct ServeArgs {
+    /// Listen on a Unix socket, which only its owner may use (mode 0600)
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    socket: Option<PathBuf>,
+
+    /// Listen on a TCP port (10809 if none is named); the connection is not encrypted
+    #[arg(long, value_name = "HOST:PORT")]
+    listen: Option<String>,
+
+    /// Name that clients ask for; the default export has the empty name
+    #[arg(long, value_name = "NAME")]
+    export_name: Option<String>,
+
+    /// Let nobody write
+    #[arg(short = 'r', long, alias = "readonly")]
+    read_only: bool,
+
+    /// Pass TRIM down to the file or device, which shows where the volume is empty
+    #[arg(long)]
+    allow_discards: bool,
+
+    /// Cipher worker threads beside the connections' own; without it, none
+    #[arg(long, value_name = "N")]
+    threads: Option<usize>,
+
+    /// Serve the volumes of a TOML file as named exports
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = OF_ONE_VOLUME)]
+    config: Option<PathBuf>,
+
+    #[command(flatten)]
+    volume: VolumeArgs,
+
+    #[command(flatten)]
+    help: HelpArgs,
+}
+
+/// What is served, and where.
+struct Plan {
+    exports: Vec<ExportSpec>,
+    socket: Option<PathBuf>,
+    addresses: Vec<SocketAddr>,
+    threads: Option<usize>,
+    activated: Vec<Activated>,
+}
+
+/// Serves until a signal.
+pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
+    // Before any thread: taking the sockets over changes the environment.
+    let activated = activation::sockets()?;
+    let mut plan = Plan::new(args, activated)?;
+    let prepared = plan.prepare()?;
+    let stop = StopSignal::install()
+        .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
+    let mut exports = Vec::with_capacity(prepared.len());
+    for (spec, prepared) in plan.exports.iter().zip(prepared) {
+        let volume = prepared.unlock()?.into_volume(&VolumeOptions {
+            read_only: spec.read_only,
+            direct: spec.volume.direct,
+            allow_discards: spec.allow_discards,
+            worker_threads: plan.threads,
+        })?;
+        exports.push((spec.name.clone(), Arc::new(volume)));
+    }
+    let volumes = exports.clone();
+    let mut server = Server::new(exports, ServerOptions::default())?;
+    let servers = plan.listen(&mut server)?;
+    for (spec, (_, volume)) in plan.exports.iter().zip(&volumes) {
+        say(&announcement(spec, volume, &servers));
+    }
+    drop(volumes);
+    tell_service_manager(NotifyState::Ready);
+    let served = server.run(&stop).map_err(Failure::from);
+    tell_service_manager(NotifyState::Stopping);
+    served
+}
+
+/// Without systemd there is nobody to tell, and one that does not listen is no reason to stop.
+fn tell_service_manager(state: NotifyState<'_>) {
+    let _ = sd_notify::notify(&[state]);
+}
+
+impl Plan {
+    fn new(args: &ServeArgs, activated: Vec<Activated>) -> Result<Self, Failure> {
+        let config = match &args.config {
+            Some(path) => Config::read(path)?,
+            None => Config {
+                socket: None,
+                listen: None,
+                threads: None,
+                exports: vec![single_export(args)?],
+            },
+        };
+        let socket = args.socket.clone().or(config.socket);
+        let listen = args.listen.as_ref().or(config.listen.as_ref());
+        let addresses = listen.map_or_else(|| Ok(Vec::new()), |listen| resolved(listen))?;
+        if socket.is_none() && addresses.is_empty() && activated.is_empty() {
+            return Err(Failure::failed(
+                "nowhere to listen: name a Unix socket with --socket PATH or a TCP port with \
+                 --listen HOST:PORT",
+            ));
+        }
+        if let Some(folder) = socket.as_deref().and_then(Path::parent)
+            && !folder.as_os_str().is_empty()
+            && !folder.is_dir()
+        {
+            return Err(Failure::failed(format!(
+                "--socket: there is no folder {}; create it first",
+                folder.display()
+            )));
+        }
+        let threads = args.threads.or(config.threads);
+        Ok(Self { exports: config.exports, socket, addresses, threads, activated })
+    }
+
+    /// Reads all headers and gets all passphrases, so that nobody has to wait between them.
+    fn prepare(&self) -> Result<Vec<Prepared>, Failure> {
+        let prepared = self.exports.iter().map(|export| {
+            let access = if export.read_only { Access::ReadOnly } else { Access::ReadWrite };
+            export.volume.prepare(access, StdinUse::Free)
+        });
+        prepared.collect()
+    }
+
+    /// Opens the doors and says where they are.
+    fn listen(&mut self, server: &mut Server) -> Result<Vec<nbd::Server>, Failure> {
+        let mut servers = Vec::new();
+        if let Some(socket) = &self.socket {
+            server.listen_unix(socket)?;
+            servers.push(nbd::Server::Unix(absolute(socket)));
+        }
+        if !self.addresses.is_empty() {
+            let address = listen_first(server, &self.addresses)?;
+            servers.push(nbd::Server::Tcp(reachable_host(&address), address.port()));
+            warn_if_exposed(&address);
+        }
+        for activated in self.activated.drain(..) {
+            servers.extend(activated.place);
+            server.listen_fd(activated.fd)?;
+        }
+        Ok(servers)
+    }
+}
+
+fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
+    let name = args.export_name.clone().unwrap_or_default();
+    check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
+    Ok(ExportSpec {
+        name,
+        volume: args.volume.spec()?,
+        read_only: args.read_only,
+        allow_discards: args.allow_discards,
+    })
+}
+
+fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
+    let failed = |problem: &str| {
+        Failure::failed(format!(
+            "--listen {listen}: {problem}; write HOST:PORT, as in 127.0.0.1:10809"
+        ))
+    };
+    let (host, port) = split_host_port(listen).ok_or_else(|| failed("this is no address"))?;
+    let addresses: Vec<_> = (host.as_str(), port)
+        .to_socket_addrs()
+        .map_err(|error| failed(&error.to_string()))?
+        .collect();
+    if addresses.is_empty() { Err(failed("the host has no address")) } else { Ok(addresses) }
+}
+
+/// A name may have several addresses, not all of them ours: the first that works is taken.
+fn listen_first(server: &mut Server, addresses: &[SocketAddr]) -> Result<SocketAddr, Failure> {
+    let mut last_failure = Failure::failed("the host has no address");
+    for &address in addresses {
+        match server.listen_tcp(address) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => last_failure = Failure::from(error),
+        }
+    }
+    Err(last_failure)
+}
+
+/// What a client on this machine connects to.
+fn reachable_host(address: &SocketAddr) -> String {
+    if address.ip().is_unspecified() { "localhost".into() } else { address.ip().to_string() }
+}
+
+fn warn_if_exposed(address: &SocketAddr) {
+    if !address.ip().is_loopback() {
+        say(&format!(
+            "warning: NBD over TCP is neither encrypted nor authenticated: whoever reaches \
+             {address} reads and writes the plaintext"
+        ));
+    }
+}
+
+fn absolute(socket: &Path) -> PathBuf {
+    std::path::absolute(socket).unwrap_or_else(|_| socket.to_path_buf())
+}
+
+/// What is served where, in one line.
+fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> String {
+    let uris: Vec<_> = servers
+        .iter()
+        .map(|server| Uri { server: server.clone(), export: spec.name.clone() }.to_string())
+        .collect();
+    format!(
+        "serving {} ({}, {}{}) at {}",
+        spec.volume.path.display(),
+        human_size(volume.size_bytes()),
+        volume.describe(),
+        if volume.read_only() { ", read-only" } else { "" },
+        uris.join(" and ")
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn listen_addresses_are_resolved_or_explained() {
+        assert_eq!(resolved("127.0.0.1:7").unwrap(), ["127.0.0.1:7".parse().unwrap()]);
+        assert_eq!(resolved("127.0.0.1").unwrap(), ["127.0.0.1:10809".parse().unwrap()]);
+        assert_eq!(resolved("[::1]:7").unwrap(), ["[::1]:7".parse().unwrap()]);
+        for listen in ["127.0.0.1:http", "300.1.1.1:1", ":::"] {
+            let failure = resolved(listen).unwrap_err();
+            assert!(failure.message.contains(listen), "{failure}");
+            assert!(failure.message.contains("HOST:PORT"), "{failure}");
+        }
+    }
+
+    #[test]
+    fn unspecified_addresses_are_printed_as_something_to_connect_to() {
+        assert_eq!(reachable_host(&"0.0.0.0:1".parse().unwrap()), "localhost");
+        assert_eq!(reachable_host(&"[::1]:1".parse().unwrap()), "::1");
+    }
+}

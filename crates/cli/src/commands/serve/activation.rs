@@ -1,0 +1,57 @@
+//! Socket activation: sockets that systemd bound before it started us (`sd_listen_fds(3)`).
+
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::path::PathBuf;
+
+use listenfd::ListenFd;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketType};
+
+use super::{reachable_host, warn_if_exposed};
+use crate::failure::Failure;
+use crate::nbd;
+
+/// A listening socket that we were given.
+pub(super) struct Activated {
+    /// The socket.
+    pub(super) fd: OwnedFd,
+    /// Where clients find it, if it has a name.
+    pub(super) place: Option<nbd::Server>,
+}
+
+/// Takes all of them. Call it before any thread exists: it clears the environment variables.
+pub(super) fn sockets() -> Result<Vec<Activated>, Failure> {
+    let mut given = ListenFd::from_env();
+    (0..given.len()).map(|index| take(&mut given, index)).collect()
+}
+
+fn take(given: &mut ListenFd, index: usize) -> Result<Activated, Failure> {
+    for family in [AddressFamily::UNIX, AddressFamily::INET, AddressFamily::INET6] {
+        let socket = given.take_custom::<OwnedFd>(
+            index,
+            family.as_raw().into(),
+            SocketType::STREAM.as_raw().try_into().expect("socket types are small numbers"),
+            "stream socket",
+        );
+        if let Ok(Some(fd)) = socket {
+            let place = place_of(&fd);
+            return Ok(Activated { fd, place });
+        }
+    }
+    Err(Failure::failed(format!(
+        "socket activation: descriptor {} is no Unix or TCP stream socket; use ListenStream= in \
+         the socket unit",
+        index + 3
+    )))
+}
+
+fn place_of(fd: &OwnedFd) -> Option<nbd::Server> {
+    let address = rustix::net::getsockname(fd.as_fd()).ok()?;
+    if let Ok(tcp) = SocketAddr::try_from(address.clone()) {
+        warn_if_exposed(&tcp);
+        return Some(nbd::Server::Tcp(reachable_host(&tcp), tcp.port()));
+    }
+    let unix = SocketAddrUnix::try_from(address).ok()?;
+    let path = unix.path()?.into_owned().into_string().ok()?;
+    Some(nbd::Server::Unix(PathBuf::from(path)))
+}

@@ -1,0 +1,383 @@
+//! `serve --config FILE`: several volumes as named exports, in TOML.
+//!
+//! ```toml
+//! socket = "/run/blockyard/disks.sock"   # and/or: listen = "127.0.0.1:10809"
+//! threads = 4                            # cipher workers of each volume
+//!
+//! [exports.home]                         # the export's name
+//! volume = "home.img"                    # or: table = "home.table"
+//! key_file = "keys/home"                 # or: key_fd = 3; else asked for at the terminal
+//!
+//! [exports.archive]
+//! volume = "archive.img"
+//! type = "luks2"
+//! header = "archive.header"
+//! key_file = "keys/archive"
+//! read_only = true
+//! ```
+//!
+//! Keys are the options' names with `_` for `-`. Relative paths start at the file's own folder. A
+//! key that is not known, a name that is there twice, or a value of the wrong type is an error with
+//! its line. A passphrase has no place in this file; an error never repeats what a line says.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::ops::Range;
+use std::path::{Path, PathBuf};
+
+use serde::Deserialize;
+
+use crate::args::{PlainArgs, VolumeType};
+use crate::failure::{Failure, printable};
+use crate::key::{KeyInput, KeySource};
+use crate::size::parse_size;
+use crate::volume::{Kind, LuksSpec, VolumeSpec};
+
+/// The longest file that is read: some thousand exports.
+const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;
+
+/// What a file asks for.
+#[derive(Debug)]
+pub(crate) struct Config {
+    /// Unix socket to listen on.
+    pub(crate) socket: Option<PathBuf>,
+    /// TCP address to listen on.
+    pub(crate) listen: Option<String>,
+    /// Cipher workers of each volume.
+    pub(crate) threads: Option<usize>,
+    /// The exports, in the order of their names.
+    pub(crate) exports: Vec<ExportSpec>,
+}
+
+/// One export: a volume under a name.
+#[derive(Debug)]
+pub(crate) struct ExportSpec {
+    /// The name that clients ask for.
+    pub(crate) name: String,
+    /// What is served.
+    pub(crate) volume: VolumeSpec,
+    /// Clients may not write.
+    pub(crate) read_only: bool,
+    /// TRIM is passed down.
+    pub(crate) allow_discards: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ConfigText {
+    socket: Option<PathBuf>,
+    listen: Option<String>,
+    threads: Option<usize>,
+    exports: BTreeMap<String, ExportText>,
+}
+
+#[derive(Deserialize)]
+#[serde(deny_unknown_fields)]
+struct ExportText {
+    volume: Option<PathBuf>,
+    table: Option<PathBuf>,
+    #[serde(default, rename = "type")]
+    kind: TypeText,
+    header: Option<PathBuf>,
+    key_slot: Option<u32>,
+    max_kdf_memory: Option<SizeText>,
+    max_kdf_time: Option<u64>,
+    key_file: Option<PathBuf>,
+    keyfile_offset: Option<SizeText>,
+    keyfile_size: Option<SizeText>,
+    key_fd: Option<i32>,
+    #[serde(default)]
+    read_only: bool,
+    #[serde(default)]
+    allow_discards: bool,
+    #[serde(default)]
+    direct: bool,
+    cipher: Option<String>,
+    key_size: Option<u32>,
+    hash: Option<String>,
+    offset: Option<u64>,
+    skip: Option<u64>,
+    size: Option<u64>,
+    sector_size: Option<u32>,
+    #[serde(default)]
+    iv_large_sectors: bool,
+}
+
+#[derive(Clone, Copy, Default, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum TypeText {
+    #[default]
+    Luks,
+    Luks1,
+    Luks2,
+    Plain,
+}
+
+/// A size as a number of bytes or as text with a suffix.
+#[derive(Deserialize)]
+#[serde(untagged)]
+enum SizeText {
+    Bytes(u64),
+    Text(String),
+}
+
+impl Config {
+    /// Reads and checks a file; opens none of the volumes.
+    pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
+        let place = path.display().to_string();
+        let unreadable = |error: &dyn std::fmt::Display| {
+            Failure::failed(format!("cannot read the configuration {place}: {error}"))
+        };
+        let len_bytes = fs::metadata(path).map_err(|error| unreadable(&error))?.len();
+        if len_bytes > CONFIG_LEN_MAX_BYTES {
+            return Err(unreadable(&format!("it has {len_bytes} bytes, more than 1 MiB")));
+        }
+        let text = fs::read_to_string(path).map_err(|error| unreadable(&error))?;
+        let folder = path.parent().unwrap_or(Path::new(""));
+        Self::parse(&text, folder, &place)
+    }
+
+    fn parse(text: &str, folder: &Path, place: &str) -> Result<Self, Failure> {
+        let parsed: ConfigText =
+            toml::from_str(text).map_err(|error| explained(&error, text, place))?;
+        if parsed.exports.is_empty() {
+            return Err(Failure::failed(format!(
+                "{place}: there is nothing to serve; each volume is a table [exports.NAME]"
+            )));
+        }
+        let mut exports = Vec::with_capacity(parsed.exports.len());
+        for (name, export) in parsed.exports {
+            let at = format!("{place}: exports.{}", printable(&name));
+            check_export_name(&name).map_err(|failure| failure.at(&at))?;
+            exports.push(export.spec(name, folder).map_err(|failure| failure.at(&at))?);
+        }
+        Ok(Self {
+            socket: parsed.socket.map(|socket| folder.join(socket)),
+            listen: parsed.listen,
+            threads: parsed.threads,
+            exports,
+        })
+    }
+}
+
+impl ExportText {
+    fn spec(self, name: String, folder: &Path) -> Result<ExportSpec, Failure> {
+        let (path, is_table) = match (&self.volume, &self.table) {
+            (Some(volume), None) => (folder.join(volume), false),
+            (None, Some(table)) => (folder.join(table), true),
+            _ => return Err(Failure::failed("say either `volume` or `table`")),
+        };
+        let kind = if is_table { self.table_kind()? } else { self.volume_kind(folder)? };
+        let key = self.key(folder)?;
+        Ok(ExportSpec {
+            name,
+            volume: VolumeSpec { path, kind, key, direct: self.direct },
+            read_only: self.read_only,
+            allow_discards: self.allow_discards,
+        })
+    }
+
+    fn table_kind(&self) -> Result<Kind, Failure> {
+        let luks_or_key = self.header.is_some()
+            || self.key_slot.is_some()
+            || self.key_file.is_some()
+            || self.key_fd.is_some()
+            || self.cipher.is_some();
+        if luks_or_key {
+            return Err(Failure::failed(
+                "a `table` says its ciphers and keys itself; remove header, key_slot, key_file, \
+                 key_fd and cipher",
+            ));
+        }
+        Ok(Kind::Table)
+    }
+
+    fn volume_kind(&self, folder: &Path) -> Result<Kind, Failure> {
+        let plain = PlainArgs {
+            cipher: self.cipher.clone(),
+            key_size: self.key_size,
+            hash: self.hash.clone(),
+            offset: self.offset,
+            skip: self.skip,
+            size: self.size,
+            sector_size: self.sector_size,
+            iv_large_sectors: self.iv_large_sectors,
+        };
+        let luks = LuksSpec {
+            version: None,
+            header: self.header.as_ref().map(|header| folder.join(header)),
+            key_slot: self.key_slot,
+            max_kdf_memory_bytes: self.max_kdf_memory.as_ref().map(SizeText::bytes).transpose()?,
+            max_kdf_seconds: self.max_kdf_time,
+        };
+        Kind::new(self.kind.into(), luks, &plain)
+    }
+
+    fn key(&self, folder: &Path) -> Result<KeyInput, Failure> {
+        let source = match (&self.key_file, self.key_fd) {
+            (Some(_), Some(_)) => {
+                return Err(Failure::failed("say either `key_file` or `key_fd`, not both"));
+            }
+            (Some(path), None) => KeySource::File(folder.join(path)),
+            (None, Some(number)) => KeySource::Descriptor(number),
+            (None, None) => KeySource::Ask,
+        };
+        let offset_bytes = self.keyfile_offset.as_ref().map_or(Ok(0), SizeText::bytes)?;
+        let len_bytes = self.keyfile_size.as_ref().map(SizeText::bytes).transpose()?;
+        Ok(KeyInput { source, offset_bytes, len_bytes })
+    }
+}
+
+impl From<TypeText> for VolumeType {
+    fn from(text: TypeText) -> Self {
+        match text {
+            TypeText::Luks => Self::Luks,
+            TypeText::Luks1 => Self::Luks1,
+            TypeText::Luks2 => Self::Luks2,
+            TypeText::Plain => Self::Plain,
+        }
+    }
+}
+
+impl SizeText {
+    fn bytes(&self) -> Result<u64, Failure> {
+        match self {
+            Self::Bytes(len_bytes) => Ok(*len_bytes),
+            Self::Text(text) => {
+                parse_size(text).map_err(|error| Failure::failed(format!("{text:?}: {error}")))
+            }
+        }
+    }
+}
+
+/// Whether NBD can carry this name.
+pub(crate) fn check_export_name(name: &str) -> Result<(), Failure> {
+    const NAME_LEN_MAX_BYTES: usize = 4096;
+    if name.len() > NAME_LEN_MAX_BYTES {
+        return Err(Failure::failed(format!(
+            "this export name has {} bytes, and NBD carries at most {NAME_LEN_MAX_BYTES}",
+            name.len()
+        )));
+    }
+    if name.contains('\0') {
+        return Err(Failure::failed("an export name cannot hold a NUL character"));
+    }
+    Ok(())
+}
+
+/// The parser's error with its place, but without the line it stands in: that may be a secret.
+fn explained(error: &toml::de::Error, text: &str, place: &str) -> Failure {
+    let position = error.span().map_or_else(String::new, |span| position_of(text, &span));
+    let message = error.message();
+    let misplaced_secret = ["passphrase", "password", "key", "secret"]
+        .iter()
+        .any(|word| message.starts_with(&format!("unknown field `{word}`")));
+    if misplaced_secret {
+        return Failure::failed(format!(
+            "{place}{position}: a passphrase or key has no place in this file; put it into a file \
+             of its own and name it with `key_file`"
+        ));
+    }
+    Failure::failed(format!("{place}{position}: {}", printable(message)))
+}
+
+/// `:LINE:COLUMN`, counted from 1.
+fn position_of(text: &str, span: &Range<usize>) -> String {
+    let before = text.get(..span.start).unwrap_or(text);
+    let line = before.matches('\n').count() + 1;
+    let column = before.rsplit('\n').next().map_or(0, |line| line.chars().count()) + 1;
+    format!(":{line}:{column}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn parse(text: &str) -> Result<Config, Failure> {
+        Config::parse(text, Path::new("/etc/yard"), "disks.toml")
+    }
+
+    fn refusal(text: &str) -> String {
+        parse(text).unwrap_err().message
+    }
+
+    #[test]
+    fn config_with_relative_paths_starts_at_its_own_folder() {
+        let config = parse(
+            "socket = 'disks.sock'\nthreads = 3\n\
+             [exports.home]\nvolume = 'home.img'\nkey_file = 'keys/home'\nkeyfile_size = '4K'\n\
+             [exports.\"\"]\nvolume = '/srv/raw'\ntype = 'plain'\ncipher = 'aes-xts-plain64'\n\
+             key_size = 512\nkey_fd = 3\nread_only = true\n",
+        )
+        .unwrap();
+        assert_eq!(config.socket.as_deref(), Some(Path::new("/etc/yard/disks.sock")));
+        assert_eq!(config.threads, Some(3));
+        let names: Vec<_> = config.exports.iter().map(|export| export.name.as_str()).collect();
+        assert_eq!(names, ["", "home"]);
+        let home = &config.exports[1].volume;
+        assert_eq!(home.path, Path::new("/etc/yard/home.img"));
+        assert_eq!(home.key.source, KeySource::File("/etc/yard/keys/home".into()));
+        assert_eq!(home.key.len_bytes, Some(4096));
+        let raw = &config.exports[0];
+        assert_eq!(raw.volume.path, Path::new("/srv/raw"));
+        assert_eq!(raw.volume.key.source, KeySource::Descriptor(3));
+        assert!(raw.read_only && matches!(raw.volume.kind, Kind::Plain(_)));
+    }
+
+    #[test]
+    fn config_with_an_unknown_key_names_it_and_its_line() {
+        let message = refusal("[exports.home]\nvolume = 'a'\nkeyfile = 'b'\n");
+        assert!(message.starts_with("disks.toml:3:1: "), "{message}");
+        assert!(message.contains("`keyfile`") && message.contains("`key_file`"), "{message}");
+    }
+
+    #[test]
+    fn config_with_a_name_twice_names_it_and_its_line() {
+        let message =
+            refusal("[exports.home]\nvolume = 'a'\n[exports.disk]\nvolume = 'b'\n[exports.home]\n");
+        assert!(message.starts_with("disks.toml:5:"), "{message}");
+        assert!(message.contains("duplicate"), "{message}");
+    }
+
+    #[test]
+    fn config_with_a_passphrase_is_refused_without_repeating_it() {
+        for key in ["passphrase", "password", "key", "secret"] {
+            let message = refusal(&format!("[exports.home]\nvolume = 'a'\n{key} = 'hunter2'\n"));
+            assert!(message.starts_with("disks.toml:3:1: "), "{message}");
+            assert!(message.contains("key_file"), "{message}");
+            assert!(!message.contains("hunter2"), "{message}");
+        }
+        let message = refusal("[exports.home]\nvolume = 'a'\npassphrase = 'hunter2\n");
+        assert!(!message.contains("hunter2"), "{message}");
+    }
+
+    #[test]
+    fn config_with_contradictions_names_the_export() {
+        for (text, word) in [
+            ("[exports.home]\n", "`volume` or `table`"),
+            ("[exports.home]\nvolume='a'\ntable='b'\n", "`volume` or `table`"),
+            ("[exports.home]\nvolume='a'\nkey_file='b'\nkey_fd=3\n", "`key_file` or `key_fd`"),
+            ("[exports.home]\ntable='a'\nkey_file='b'\n", "key_file"),
+            ("[exports.home]\nvolume='a'\nskip=3\n", "--skip"),
+            ("[exports.home]\nvolume='a'\ntype='plain'\n", "--cipher"),
+            ("[exports.home]\nvolume='a'\nkeyfile_size='4X'\n", "4X"),
+        ] {
+            let message = refusal(text);
+            assert!(message.starts_with("disks.toml: exports.home: "), "{message}");
+            assert!(message.contains(word), "{message}");
+        }
+    }
+
+    #[test]
+    fn config_with_nothing_to_serve_is_refused() {
+        assert!(refusal("exports = {}").contains("nothing to serve"));
+        assert!(refusal("socket = 'a'").contains("exports"));
+    }
+
+    #[test]
+    fn export_names_that_nbd_cannot_carry_are_refused() {
+        assert!(check_export_name(&"n".repeat(4096)).is_ok());
+        assert!(check_export_name(&"n".repeat(4097)).is_err());
+        assert!(check_export_name("a\0b").is_err());
+    }
+}

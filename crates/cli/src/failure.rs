@@ -1,0 +1,143 @@
+//! How a command fails: one sentence on standard error and an exit code that scripts can rely on.
+//!
+//! The codes are cryptsetup's (`cryptsetup(8)`, "RETURN CODES"), so that a script which told a
+//! wrong passphrase from a missing file before can still do so. A message says what went wrong,
+//! where, and what to do about it; it never holds a passphrase or a key.
+
+use std::fmt;
+use std::process::ExitCode;
+
+use blockyard_crypt::Error as CryptError;
+use blockyard_crypt::kdf::KdfError;
+use blockyard_host::Error as HostError;
+
+/// Why the command failed, as far as a script cares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Exit {
+    /// Wrong parameters, or the operation failed.
+    Failed = 1,
+    /// No permission: no keyslot opens with this passphrase.
+    NoPermission = 2,
+    /// Out of memory, or a key derivation that asks for more than it may have.
+    OutOfMemory = 3,
+    /// The volume is missing, cannot be opened, or is not what it should be.
+    WrongDevice = 4,
+    /// The volume is in use, or there is something that would be overwritten.
+    Busy = 5,
+}
+
+/// The exit codes, for `--help` and the man pages.
+pub(crate) const EXIT_CODES: &str = "Exit codes: 0 success, 1 wrong parameters or a failed \
+operation, 2 no permission (wrong passphrase), 3 out of memory, 4 wrong device (missing, \
+unreadable, or not such a volume), 5 the device is busy or would be overwritten.";
+
+/// A failed command.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Failure {
+    /// What the process exits with.
+    pub(crate) exit: Exit,
+    /// One sentence or a few, without "error:" in front.
+    pub(crate) message: String,
+}
+
+impl Failure {
+    /// Wrong parameters, or an operation that failed.
+    pub(crate) fn failed(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Failed, message: message.into() }
+    }
+
+    /// The passphrase opens nothing.
+    pub(crate) fn no_permission(message: impl Into<String>) -> Self {
+        Self { exit: Exit::NoPermission, message: message.into() }
+    }
+
+    /// The volume is missing, unreadable or of another kind.
+    pub(crate) fn wrong_device(message: impl Into<String>) -> Self {
+        Self { exit: Exit::WrongDevice, message: message.into() }
+    }
+
+    /// The volume is in use, or holds something.
+    pub(crate) fn busy(message: impl Into<String>) -> Self {
+        Self { exit: Exit::Busy, message: message.into() }
+    }
+
+    /// Puts the place in front of the message: `home: cannot open …`.
+    pub(crate) fn at(mut self, place: impl fmt::Display) -> Self {
+        self.message = format!("{place}: {}", self.message);
+        self
+    }
+
+    /// The code for `main` to return.
+    pub(crate) fn exit_code(&self) -> ExitCode {
+        ExitCode::from(self.exit as u8)
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.message)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl From<CryptError> for Failure {
+    fn from(error: CryptError) -> Self {
+        let exit = match &error {
+            CryptError::WrongPassphrase { .. } => Exit::NoPermission,
+            CryptError::Kdf(KdfError::OutOfMemory { .. }) => Exit::OutOfMemory,
+            CryptError::NotLuks
+            | CryptError::Read { .. }
+            | CryptError::Header { .. }
+            | CryptError::BothCopiesDamaged { .. }
+            | CryptError::Unsupported { .. }
+            | CryptError::Requirement(_)
+            | CryptError::NoUsableKeyslot { .. }
+            | CryptError::DataDevice(_) => Exit::WrongDevice,
+            _ => Exit::Failed,
+        };
+        Self { exit, message: printable(&error.to_string()) }
+    }
+}
+
+impl From<HostError> for Failure {
+    fn from(error: HostError) -> Self {
+        let exit = match &error {
+            HostError::InUse { .. } => Exit::Busy,
+            HostError::Io { action: "open", .. } | HostError::Volume { .. } => Exit::WrongDevice,
+            _ => Exit::Failed,
+        };
+        Self { exit, message: printable(&error.to_string()) }
+    }
+}
+
+/// Shows text that came from a header, a server or a file without letting it steer the terminal.
+pub(crate) fn printable(text: &str) -> String {
+    let mut shown = String::with_capacity(text.len());
+    for c in text.chars() {
+        if c.is_control() {
+            shown.extend(c.escape_default());
+        } else {
+            shown.push(c);
+        }
+    }
+    shown
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn printable_control_characters_are_shown_not_obeyed() {
+        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
+        assert_eq!(printable("Größe 4 €"), "Größe 4 €");
+    }
+
+    #[test]
+    fn failure_at_a_place_keeps_its_exit_code() {
+        let failure = Failure::no_permission("wrong passphrase").at("home");
+        assert_eq!(failure.to_string(), "home: wrong passphrase");
+        assert_eq!(failure.exit, Exit::NoPermission);
+    }
+}

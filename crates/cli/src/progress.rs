@@ -1,0 +1,46 @@
+//! How far a copy has come, for a person who watches: a bar on standard error if that is a
+//! terminal, and nothing otherwise.
+
+use std::time::Duration;
+
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+
+/// Redraws a second; more is flicker, and costs a slow terminal time.
+const REDRAWS_PER_SECOND: u8 = 5;
+
+/// A bar that is there or not.
+pub(crate) struct Progress {
+    bar: ProgressBar,
+}
+
+impl Progress {
+    /// A bar of `len_bytes`, or a spinner where the length is unknown. Starts at 0.
+    pub(crate) fn new(len_bytes: Option<u64>) -> Self {
+        let bar = ProgressBar::with_draw_target(
+            len_bytes,
+            ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND),
+        );
+        let template = match len_bytes {
+            Some(_) => "{wide_bar} {bytes} of {total_bytes}  {bytes_per_sec}  {eta} left ",
+            None => "{spinner} {bytes}  {bytes_per_sec} ",
+        };
+        bar.set_style(
+            ProgressStyle::with_template(template).expect("the template is one of two constants"),
+        );
+        if len_bytes.is_none() {
+            bar.enable_steady_tick(Duration::from_millis(200));
+        }
+        Self { bar }
+    }
+
+    /// Says how many bytes are done.
+    pub(crate) fn at(&self, done_bytes: u64) {
+        self.bar.set_position(done_bytes);
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        self.bar.finish_and_clear();
+    }
+}
