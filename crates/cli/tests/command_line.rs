@@ -1,0 +1,137 @@
+//! The command line itself: help, completions, man pages, and mistakes in it.
+
+mod lab;
+
+use lab::{Lab, text};
+
+const COMMANDS: [&str; 8] =
+    ["serve", "format", "info", "dump", "load", "repair", "completions", "man"];
+
+#[test]
+fn help_of_every_command_is_there_and_names_its_options() {
+    let lab = Lab::new();
+    let main = text(&lab.ok(&["--help"]).stdout);
+    for command in COMMANDS {
+        assert!(main.contains(&format!("  {command} ")), "{command} is missing in {main}");
+        for help in ["--help", "-?"] {
+            let output = lab.ok(&[command, help]);
+            assert!(text(&output.stdout).contains(&format!("blockyard {command}")));
+            assert!(output.stderr.is_empty());
+        }
+    }
+    assert_eq!(lab.ok(&["-h"]).stdout, lab.ok(&["-?"]).stdout);
+    let serve = text(&lab.ok(&["serve", "--help"]).stdout);
+    for option in [
+        "--socket",
+        "--listen",
+        "--export-name",
+        "-r, --read-only",
+        "-d, --key-file",
+        "--keyfile-offset",
+        "-l, --keyfile-size",
+        "--key-fd",
+        "--header",
+        "-S, --key-slot",
+        "--allow-discards",
+        "--threads",
+        "-M, --type",
+        "-c, --cipher",
+        "-s, --key-size",
+        "-h, --hash",
+        "-o, --offset",
+        "-p, --skip",
+        "-b, --size",
+        "--sector-size",
+        "--iv-large-sectors",
+        "--table",
+        "--config",
+    ] {
+        assert!(serve.contains(option), "{option} is missing");
+    }
+}
+
+#[test]
+fn version_is_the_package_version() {
+    let output = Lab::new().ok(&["--version"]);
+    assert_eq!(text(&output.stdout), format!("blockyard {}\n", env!("CARGO_PKG_VERSION")));
+}
+
+#[test]
+fn completions_of_every_shell_know_the_commands() {
+    let lab = Lab::new();
+    for shell in ["bash", "zsh", "fish", "elvish", "powershell"] {
+        let script = text(&lab.ok(&["completions", shell]).stdout);
+        for command in COMMANDS {
+            assert!(script.contains(command), "{shell}: {command} is missing");
+        }
+        assert!(script.contains("allow-discards"), "{shell}: an option is missing");
+    }
+    assert_eq!(lab.run(&["completions", "csh"]).status.code(), Some(1));
+}
+
+#[test]
+fn man_pages_are_written_for_every_command() {
+    let lab = Lab::new();
+    lab.ok(&["man", "pages/man1"]);
+    for command in COMMANDS {
+        let page = text(&lab.read(&format!("pages/man1/blockyard-{command}.1")));
+        assert!(page.contains(".TH"), "{command}: {page}");
+    }
+    let main = text(&lab.ok(&["man"]).stdout);
+    assert_eq!(main, text(&lab.read("pages/man1/blockyard.1")));
+    assert!(main.contains("wrong passphrase"), "the exit codes are missing");
+    lab.write("file", "");
+    assert!(lab.refused(&["man", "file/below"], 1).contains("file/below"));
+}
+
+#[test]
+fn mistakes_on_the_command_line_exit_with_1_and_one_error() {
+    let lab = Lab::new();
+    lab.write("vol", "");
+    for (words, named) in [
+        (&["frobnicate"][..], "frobnicate"),
+        (&["serve", "vol", "--socket"], "--socket"),
+        (&["serve", "vol", "--sokcet", "x"], "--sokcet"),
+        (&["serve", "vol"], "--socket PATH"),
+        (&["serve", "--socket", "s"], "--table FILE"),
+        (&["serve", "vol", "--config", "c", "--socket", "s"], "--config"),
+        (&["serve", "--config", "c", "--key-file", "k"], "--config"),
+        (&["serve", "vol", "--socket", "no/folder/s"], "no/folder"),
+        (&["serve", "vol", "--listen", "127.0.0.1:port"], "HOST:PORT"),
+        (&["serve", "vol", "--socket", "s", "--export-name", &"n".repeat(4097)], "4096"),
+        (&["dump", "vol", "--table", "t"], "--table"),
+        (&["dump", "--table", "t", "--key-file", "k"], "--table"),
+        (&["dump", "vol", "--key-file", "k", "--key-fd", "3"], "--key-fd"),
+        (&["dump", "vol", "--keyfile-size", "4X"], "4X"),
+        (&["dump", "vol", "--skip", "3"], "--skip is for --type plain"),
+        (&["dump", "vol", "--type", "plain"], "--cipher"),
+        (&["dump", "vol", "--type", "plain", "--header", "h"], "--header"),
+        (&["dump", "vol", "--type", "luks9"], "luks9"),
+        (&["format", "new"], "--size"),
+        (&["format", "new", "--size", "1M", "--hash", "md0"], "--hash"),
+        (&["format", "new", "--size", "1M", "--pbkdf", "pbkdf2", "--pbkdf-memory", "9"], "argon2"),
+        (&["info"], "VOLUME|URI"),
+        (&["info", "nbd:localhost:1"], "nbd://HOST:PORT"),
+        (&["info", "nbds://localhost"], "TLS"),
+    ] {
+        let output = lab.run(words);
+        let said = text(&output.stderr);
+        assert!(matches!(output.status.code(), Some(1 | 4)), "{words:?}: {said}");
+        assert_eq!(said.matches("error: ").count(), 1, "{words:?}: {said}");
+        assert!(said.contains(named), "{words:?} does not name {named}: {said}");
+        assert!(output.stdout.is_empty(), "{words:?}");
+        assert!(!lab.path("new").exists(), "{words:?} left a file");
+    }
+}
+
+#[test]
+fn hash_has_the_short_form_h_as_in_cryptsetup() {
+    let lab = Lab::new();
+    lab.write("vol", vec![0; 8192]);
+    let words = ["dump", "vol", "--type", "plain", "-c", "aes-xts-plain64", "-s", "512", "-h"];
+    let mut words = words.to_vec();
+    words.push("sha512");
+    let output = lab.fed(&words, b"secret\n");
+    assert!(output.status.success(), "{}", text(&output.stderr));
+    assert_eq!(output.stdout.len(), 8192);
+}

@@ -1,0 +1,189 @@
+//! What the tests of the binary share: a folder of their own, volumes that are cheap to open, and a
+//! server that is stopped when the test ends.
+
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
+use std::ffi::OsStr;
+use std::fs;
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Child, ChildStderr, Command, ExitStatus, Output, Stdio};
+
+use rustix::process::{Pid, Signal, kill_process};
+
+pub(crate) const PASSPHRASE: &str = "open sesame 7c1f";
+/// A header without keyslots to spare, so that images stay small.
+pub(crate) const SMALL: [&str; 6] = [
+    "--luks2-keyslots-size",
+    "256K",
+    "--offset",
+    "1024",
+    "--pbkdf=pbkdf2",
+    "--pbkdf-force-iterations=1000",
+];
+/// Where the data of such a volume starts.
+pub(crate) const SMALL_DATA_OFFSET_BYTES: u64 = 512 << 10;
+/// Its plaintext.
+pub(crate) const SMALL_LEN_BYTES: usize = 1 << 20;
+
+pub(crate) struct Lab {
+    dir: tempfile::TempDir,
+}
+
+impl Lab {
+    pub(crate) fn new() -> Self {
+        let lab = Self { dir: tempfile::tempdir().unwrap() };
+        lab.write("pass", PASSPHRASE);
+        lab
+    }
+
+    pub(crate) fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+
+    pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> PathBuf {
+        let path = self.path(name);
+        fs::write(&path, bytes).unwrap();
+        path
+    }
+
+    pub(crate) fn read(&self, name: &str) -> Vec<u8> {
+        fs::read(self.path(name)).unwrap()
+    }
+
+    /// The binary in this folder, with nothing on standard input.
+    pub(crate) fn blockyard<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_blockyard"));
+        command.args(words).current_dir(self.dir.path()).stdin(Stdio::null());
+        command
+    }
+
+    pub(crate) fn run<S: AsRef<OsStr>>(&self, words: &[S]) -> Output {
+        self.blockyard(words).output().unwrap()
+    }
+
+    /// Runs, and wants success.
+    pub(crate) fn ok<S: AsRef<OsStr>>(&self, words: &[S]) -> Output {
+        let output = self.run(words);
+        assert!(output.status.success(), "{}", text(&output.stderr));
+        output
+    }
+
+    /// Runs, and wants this exit code and one error, which is returned.
+    pub(crate) fn refused<S: AsRef<OsStr>>(&self, words: &[S], code: i32) -> String {
+        one_error(&self.run(words), code)
+    }
+
+    /// Runs with these bytes on standard input.
+    pub(crate) fn fed<S: AsRef<OsStr>>(&self, words: &[S], input: &[u8]) -> Output {
+        let mut command = self.blockyard(words);
+        command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut child = command.spawn().unwrap();
+        let mut stdin = child.stdin.take().unwrap();
+        let input = input.to_vec();
+        let feeder = std::thread::spawn(move || {
+            // A command that refuses does not read to the end.
+            let _ = stdin.write_all(&input);
+        });
+        let output = child.wait_with_output().unwrap();
+        feeder.join().unwrap();
+        output
+    }
+
+    /// A small LUKS2 volume that the key file `pass` opens.
+    pub(crate) fn volume(&self, name: &str) -> PathBuf {
+        let len_bytes = SMALL_DATA_OFFSET_BYTES + SMALL_LEN_BYTES as u64;
+        let size = len_bytes.to_string();
+        let mut words = vec!["format", name, "--size", &size, "--key-file", "pass"];
+        words.extend(SMALL);
+        self.ok(&words);
+        self.path(name)
+    }
+
+    /// Serves and waits until it says that it does.
+    pub(crate) fn serve<S: AsRef<OsStr>>(&self, words: &[S]) -> Server {
+        let mut command = self.blockyard(&["serve"]);
+        command.args(words);
+        Server::start(command)
+    }
+}
+
+pub(crate) struct Server {
+    child: Child,
+    stderr: BufReader<ChildStderr>,
+    /// The lines up to the last "serving".
+    pub(crate) said: Vec<String>,
+}
+
+impl Server {
+    pub(crate) fn start(mut command: Command) -> Self {
+        let mut child = command.stderr(Stdio::piped()).spawn().unwrap();
+        let stderr = BufReader::new(child.stderr.take().unwrap());
+        let mut server = Self { child, stderr, said: Vec::new() };
+        server.wait_for("serving ");
+        server
+    }
+
+    pub(crate) fn wait_for(&mut self, start: &str) {
+        loop {
+            let mut line = String::new();
+            let len = self.stderr.read_line(&mut line).unwrap();
+            assert!(len > 0, "it ended and had said {:?}", self.said);
+            self.said.push(line.trim_end().to_owned());
+            if line.starts_with(start) {
+                return;
+            }
+        }
+    }
+
+    pub(crate) fn pid(&self) -> u32 {
+        self.child.id()
+    }
+
+    pub(crate) fn stop(mut self, signal: Signal) -> ExitStatus {
+        kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.child.wait().unwrap()
+    }
+}
+
+impl Drop for Server {
+    fn drop(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+pub(crate) fn text(bytes: &[u8]) -> String {
+    String::from_utf8_lossy(bytes).into_owned()
+}
+
+/// Wants this exit code and exactly one error, and nothing that looks like a panic.
+pub(crate) fn one_error(output: &Output, code: i32) -> String {
+    let said = text(&output.stderr);
+    assert_eq!(output.status.code(), Some(code), "{said}");
+    let errors: Vec<_> = said.lines().filter(|line| line.starts_with("error: ")).collect();
+    assert_eq!(errors.len(), 1, "{said}");
+    assert!(!said.contains("panicked") && !said.contains("defect"), "{said}");
+    assert!(!said.contains(PASSPHRASE), "{said}");
+    errors[0].to_owned()
+}
+
+/// Bytes without a pattern, and without zeros in a row.
+pub(crate) fn noise(len_bytes: usize, seed: u64) -> Vec<u8> {
+    let mut state = seed.wrapping_mul(2).wrapping_add(1);
+    let mut bytes = Vec::with_capacity(len_bytes);
+    while bytes.len() < len_bytes {
+        // xorshift64 (Marsaglia, "Xorshift RNGs").
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        bytes.extend(state.to_le_bytes());
+    }
+    bytes.truncate(len_bytes);
+    bytes
+}
+
+pub(crate) fn is_socket(path: &Path) -> bool {
+    use std::os::unix::fs::FileTypeExt;
+    fs::symlink_metadata(path).is_ok_and(|found| found.file_type().is_socket())
+}

@@ -1,0 +1,163 @@
+//! A person at a terminal: a pseudo-terminal whose other end is the test.
+
+mod lab;
+
+use std::fs::File;
+use std::io::{Read, Write};
+use std::process::{Child, ExitStatus, Stdio};
+
+use lab::{Lab, PASSPHRASE, SMALL};
+use rustix::fs::{Mode, OFlags};
+use rustix::pty::OpenptFlags;
+use rustix::termios::{LocalModes, tcgetattr};
+
+/// A command whose standard input and standard error are a terminal.
+struct Session {
+    child: Child,
+    person: File,
+    terminal: File,
+    screen: String,
+}
+
+impl Session {
+    fn start(lab: &Lab, words: &[&str]) -> Self {
+        let controller = rustix::pty::openpt(OpenptFlags::RDWR | OpenptFlags::NOCTTY).unwrap();
+        rustix::pty::grantpt(&controller).unwrap();
+        rustix::pty::unlockpt(&controller).unwrap();
+        let name = rustix::pty::ptsname(&controller, Vec::new()).unwrap();
+        let flags = OFlags::RDWR | OFlags::NOCTTY | OFlags::CLOEXEC;
+        let terminal = File::from(rustix::fs::open(name, flags, Mode::empty()).unwrap());
+        let mut command = lab.blockyard(words);
+        command.stdin(terminal.try_clone().unwrap()).stderr(terminal.try_clone().unwrap());
+        command.stdout(Stdio::null());
+        let child = command.spawn().unwrap();
+        Self { child, person: controller.into(), terminal, screen: String::new() }
+    }
+
+    /// Reads the screen until a text appears on it that was not there before.
+    fn expect(&mut self, wanted: &str) {
+        let seen = self.screen.len();
+        let mut bytes = [0; 256];
+        while !self.screen[seen..].contains(wanted) {
+            let count = self.person.read(&mut bytes).unwrap();
+            self.screen.push_str(&String::from_utf8_lossy(&bytes[..count]));
+        }
+    }
+
+    fn type_in(&mut self, keys: &str) {
+        self.person.write_all(keys.as_bytes()).unwrap();
+    }
+
+    fn end(mut self) -> (ExitStatus, String) {
+        let status = self.child.wait().unwrap();
+        let modes = tcgetattr(&self.terminal).unwrap().local_modes;
+        let normal = LocalModes::ECHO | LocalModes::ICANON | LocalModes::ISIG;
+        assert!(modes.contains(normal), "the terminal is left as {modes:?}");
+        // A mark of ours: what comes before it is all that the command has said.
+        self.terminal.write_all(b"-- end --").unwrap();
+        self.expect("-- end --");
+        (status, self.screen)
+    }
+}
+
+#[test]
+fn passphrase_is_asked_for_and_not_shown() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let mut session = Session::start(&lab, &["dump", "vol", "-o", "out"]);
+    session.expect("Enter passphrase for vol: ");
+    session.type_in(&format!("{PASSPHRASE}x\x7f\n"));
+    let (status, screen) = session.end();
+    assert!(status.success(), "{screen}");
+    assert!(!screen.contains(PASSPHRASE), "{screen}");
+    assert!(lab.path("out").exists());
+}
+
+#[test]
+fn wrong_passphrase_can_be_tried_three_times() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let mut session = Session::start(&lab, &["dump", "vol", "-o", "out"]);
+    session.expect("Enter passphrase for vol: ");
+    session.type_in("wrong\n");
+    session.expect("try again");
+    session.type_in("wrong\n");
+    session.expect("try again");
+    session.type_in(&format!("{PASSPHRASE}\n"));
+    assert!(session.end().0.success());
+    let mut session = Session::start(&lab, &["dump", "vol", "-o", "never"]);
+    for _ in 0..3 {
+        session.expect("Enter passphrase");
+        session.type_in("wrong\n");
+    }
+    let (status, screen) = session.end();
+    assert_eq!(status.code(), Some(2), "{screen}");
+    assert_eq!(screen.matches("error: ").count(), 1, "{screen}");
+    assert!(!lab.path("never").exists());
+}
+
+#[test]
+fn ctrl_c_at_the_prompt_ends_it_and_restores_the_terminal() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let mut session = Session::start(&lab, &["dump", "vol", "-o", "never"]);
+    session.expect("Enter passphrase");
+    session.type_in("half a pass\x03");
+    let (status, screen) = session.end();
+    assert_eq!(status.code(), Some(1), "{screen}");
+    assert!(!screen.contains("half a pass"), "{screen}");
+}
+
+#[test]
+fn new_passphrase_is_asked_for_twice() {
+    let lab = Lab::new();
+    let mut words = vec!["format", "vol", "--size", "2M"];
+    words.extend(SMALL);
+    let mut session = Session::start(&lab, &words);
+    session.expect("Enter passphrase for vol: ");
+    session.type_in("one\n");
+    session.expect("Verify passphrase: ");
+    session.type_in("two\n");
+    let (status, screen) = session.end();
+    assert_eq!(status.code(), Some(2), "{screen}");
+    assert!(screen.contains("not the same"), "{screen}");
+    assert!(!lab.path("vol").exists());
+    let mut session = Session::start(&lab, &words);
+    session.expect("Enter passphrase for vol: ");
+    session.type_in("one\none\n");
+    assert!(session.end().0.success());
+    assert!(lab.fed(&["dump", "vol", "-o", "out"], b"one\n").status.success());
+}
+
+#[test]
+fn overwriting_needs_yes_in_capitals() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let before = lab.read("vol");
+    let mut words = vec!["format", "vol", "-d", "pass"];
+    words.extend(SMALL);
+    for answer in ["\n", "yes\n", "YES!\n"] {
+        let mut session = Session::start(&lab, &words);
+        session.expect("Are you sure?");
+        session.type_in(answer);
+        let (status, screen) = session.end();
+        assert_eq!(status.code(), Some(1), "{screen}");
+        assert!(screen.contains("WARNING: vol holds a LUKS2 volume"), "{screen}");
+        assert!(lab.read("vol") == before, "changed after {answer:?}");
+    }
+    let mut session = Session::start(&lab, &words);
+    session.expect("Are you sure?");
+    session.type_in("YES\n");
+    assert!(session.end().0.success());
+    assert!(lab.read("vol") != before);
+}
+
+#[test]
+fn bytes_are_not_dumped_onto_a_terminal() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let session = Session::start(&lab, &["load", "vol", "-d", "pass"]);
+    let (status, screen) = session.end();
+    assert_eq!(status.code(), Some(1), "{screen}");
+    assert!(screen.contains("standard input is a terminal"), "{screen}");
+}

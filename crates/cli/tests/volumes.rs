@@ -1,0 +1,376 @@
+//! Volumes made, filled, read and refused by the binary.
+
+mod lab;
+
+use std::fs::{self, File};
+use std::os::unix::fs::{FileExt, MetadataExt, PermissionsExt};
+
+use lab::{
+    Lab, PASSPHRASE, SMALL, SMALL_DATA_OFFSET_BYTES, SMALL_LEN_BYTES, noise, one_error, text,
+};
+
+#[test]
+fn plaintext_loaded_from_a_file_is_dumped_to_a_file() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    let plaintext = noise(SMALL_LEN_BYTES, 1);
+    lab.write("in", &plaintext);
+    lab.ok(&["load", "vol", "-i", "in", "-d", "pass"]);
+    lab.ok(&["dump", "vol", "-o", "out", "-d", "pass"]);
+    assert!(lab.read("out") == plaintext);
+    assert_eq!(fs::metadata(lab.path("out")).unwrap().permissions().mode() & 0o777, 0o600);
+    let image = fs::read(volume).unwrap();
+    assert!(!image.windows(16).any(|window| window == &plaintext[..16]), "it is not encrypted");
+}
+
+#[test]
+fn plaintext_passes_through_pipes_and_the_rest_of_the_volume_stays() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let before = noise(SMALL_LEN_BYTES, 2);
+    let loaded = lab.fed(&["load", "vol", "-d", "pass"], &before);
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    // 5000 bytes: the last sector keeps its second half.
+    let short = noise(5000, 3);
+    assert!(lab.fed(&["load", "vol", "-i", "-", "-d", "pass"], &short).status.success());
+    let out = lab.ok(&["dump", "vol", "-d", "pass"]).stdout;
+    assert!(out[..5000] == short && out[5000..] == before[5000..]);
+}
+
+#[test]
+fn dump_of_zeros_is_a_sparse_file() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let mut plaintext = vec![0; SMALL_LEN_BYTES];
+    plaintext[700_000] = 1;
+    lab.write("in", &plaintext);
+    lab.ok(&["load", "vol", "-i", "in", "-d", "pass"]);
+    lab.write("out", noise(2 * SMALL_LEN_BYTES, 4));
+    lab.ok(&["dump", "vol", "-o", "out", "-d", "pass"]);
+    assert!(lab.read("out") == plaintext);
+    let allocated = fs::metadata(lab.path("out")).unwrap().blocks() * 512;
+    assert!(allocated <= 64 << 10, "{allocated} bytes are allocated");
+}
+
+#[test]
+fn format_keeps_to_its_options() {
+    let lab = Lab::new();
+    let mut words = vec!["format", "vol", "--size", "2M", "-d", "pass", "--label", "attic"];
+    words.extend(["--subsystem", "tests", "--uuid", "0b4b24a6-0d37-4e7c-9d53-6c8ab1bd5c2a"]);
+    words.extend(["-c", "aes-cbc-essiv:sha256", "-s", "256", "--sector-size", "512"]);
+    words.extend(["-h", "sha512"]);
+    words.extend(SMALL);
+    lab.ok(&words);
+    let mode = fs::metadata(lab.path("vol")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600, "others can read the new image");
+    let json = text(&lab.ok(&["info", "--json", "vol"]).stdout);
+    let info: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(info["label"], "attic");
+    assert_eq!(info["subsystem"], "tests");
+    assert_eq!(info["uuid"], "0b4b24a6-0d37-4e7c-9d53-6c8ab1bd5c2a");
+    assert_eq!(info["segments"]["0"]["cipher"], "aes-cbc-essiv:sha256");
+    assert_eq!(info["segments"]["0"]["sector_size_bytes"], 512);
+    assert_eq!(info["segments"]["0"]["offset_bytes"], SMALL_DATA_OFFSET_BYTES);
+    assert_eq!(info["notices"], serde_json::json!([]));
+    let human = text(&lab.ok(&["info", "vol"]).stdout);
+    for word in ["LUKS2", "attic", "aes-cbc-essiv:sha256", "pbkdf2"] {
+        assert!(human.contains(word), "{word} is missing in {human}");
+    }
+    lab.ok(&["dump", "vol", "-d", "pass", "-o", "out"]);
+}
+
+#[test]
+fn argon2_keyslot_opens_and_its_memory_limit_is_kept() {
+    let lab = Lab::new();
+    let mut words = vec!["format", "vol", "--size", "2M", "-d", "pass"];
+    words.extend(["--luks2-keyslots-size", "256K", "--offset", "1024", "--pbkdf", "argon2id"]);
+    words.extend(["--pbkdf-force-iterations", "4", "--pbkdf-memory", "32768"]);
+    words.extend(["--pbkdf-parallel", "1"]);
+    lab.ok(&words);
+    lab.ok(&["dump", "vol", "-d", "pass", "-o", "out"]);
+    let said = lab.refused(&["dump", "vol", "-d", "pass", "--max-kdf-memory", "16M"], 4);
+    assert!(said.contains("--max-kdf-memory") && said.contains("32768"), "{said}");
+}
+
+#[test]
+fn detached_header_opens_its_volume() {
+    let lab = Lab::new();
+    let mut words = vec!["format", "data", "--size", "1M", "--header", "head", "-d", "pass"];
+    words.extend(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"]);
+    lab.ok(&words);
+    assert_eq!(fs::metadata(lab.path("data")).unwrap().len(), 1 << 20);
+    let plaintext = noise(1 << 20, 5);
+    lab.write("in", &plaintext);
+    lab.ok(&["load", "data", "--header", "head", "-d", "pass", "-i", "in"]);
+    assert!(lab.ok(&["dump", "data", "--header", "head", "-d", "pass"]).stdout == plaintext);
+    let said = lab.refused(&["dump", "data", "-d", "pass"], 4);
+    assert!(said.contains("--header"), "{said}");
+    assert!(text(&lab.ok(&["info", "--header", "head"]).stdout).contains("LUKS2"));
+}
+
+#[test]
+fn key_comes_from_part_of_a_file_from_stdin_or_from_a_descriptor() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let len = PASSPHRASE.len().to_string();
+    lab.write("ring", format!("0123456789{PASSPHRASE}\nmore"));
+    let part = ["dump", "vol", "-o", "out", "-d", "ring", "--keyfile-offset", "10"];
+    let mut words = part.to_vec();
+    words.extend(["--keyfile-size", &len]);
+    lab.ok(&words);
+    lab.refused(&part, 2);
+    // A key file is exact: the newline belongs to it. A piped passphrase ends there.
+    lab.write("line", format!("{PASSPHRASE}\n"));
+    lab.refused(&["dump", "vol", "-d", "line"], 2);
+    let line = format!("{PASSPHRASE}\nnot this");
+    assert!(lab.fed(&["dump", "vol", "-o", "out"], line.as_bytes()).status.success());
+    let exact = lab.fed(&["dump", "vol", "-o", "out", "-d", "-"], PASSPHRASE.as_bytes());
+    assert!(exact.status.success());
+    assert_eq!(lab.fed(&["dump", "vol", "-d", "-"], line.as_bytes()).status.code(), Some(2));
+    let script = r#"exec "$0" dump vol -o out --key-fd 7 7<pass"#;
+    let mut shell = std::process::Command::new("sh");
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_blockyard")]).current_dir(lab.path(""));
+    assert!(shell.status().unwrap().success());
+    assert!(lab.refused(&["dump", "vol", "--key-fd", "77"], 1).contains("--key-fd 77"));
+    assert!(lab.refused(&["dump", "vol", "-d", "nowhere"], 1).contains("nowhere"));
+}
+
+#[test]
+fn key_file_of_any_bytes_is_a_passphrase() {
+    let lab = Lab::new();
+    lab.write("binary", b"\0\n\xff\0key\n");
+    let mut words = vec!["format", "vol", "--size", "2M", "-d", "binary"];
+    words.extend(SMALL);
+    lab.ok(&words);
+    lab.ok(&["dump", "vol", "-d", "binary", "-o", "out"]);
+    lab.write("cut", b"\0\n\xff\0key");
+    lab.refused(&["dump", "vol", "-d", "cut"], 2);
+}
+
+#[test]
+fn wrong_passphrase_is_one_error_with_exit_code_2() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("wrong", "wrong");
+    for command in ["dump", "load"] {
+        lab.write("in", "x");
+        let words = [command, "vol", "-d", "wrong"];
+        let mut words = words.to_vec();
+        if command == "load" {
+            words.extend(["-i", "in"]);
+        }
+        let said = lab.refused(&words, 2);
+        assert!(said.contains("vol") && said.contains("passphrase"), "{said}");
+    }
+    let piped = lab.fed(&["dump", "vol"], b"wrong\n");
+    one_error(&piped, 2);
+    assert!(piped.stdout.is_empty());
+}
+
+#[test]
+fn load_of_more_than_fits_writes_nothing() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    let before = fs::read(&volume).unwrap();
+    lab.write("in", noise(SMALL_LEN_BYTES + 1, 6));
+    let said = lab.refused(&["load", "vol", "-i", "in", "-d", "pass"], 1);
+    assert!(said.contains("1048577") && said.contains("1048576"), "{said}");
+    assert!(fs::read(&volume).unwrap() == before);
+    // A pipe does not tell its length: it is refused where the volume ends.
+    let piped = lab.fed(&["load", "vol", "-d", "pass"], &noise(SMALL_LEN_BYTES + 1, 7));
+    assert!(one_error(&piped, 1).contains("longer"));
+    let said = lab.refused(&["load", "vol", "-i", "vol", "-d", "pass"], 1);
+    assert!(said.contains("itself"), "{said}");
+    let said = lab.refused(&["dump", "vol", "-o", "vol", "-d", "pass"], 1);
+    assert!(said.contains("itself"), "{said}");
+}
+
+#[test]
+fn load_from_standard_input_does_not_take_the_passphrase_from_there() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    let before = fs::read(&volume).unwrap();
+    // Without a controlling terminal there is nobody to ask.
+    let mut command = std::process::Command::new("setsid");
+    command.args(["--wait", env!("CARGO_BIN_EXE_blockyard"), "load", "vol"]);
+    command.current_dir(lab.path("")).stdin(File::open(lab.path("pass")).unwrap());
+    let said = one_error(&command.output().unwrap(), 1);
+    assert!(said.contains("--key-file"), "{said}");
+    for key in [["--key-file", "-"], ["--key-fd", "0"]] {
+        let mut words = vec!["load", "vol"];
+        words.extend(key);
+        assert!(one_error(&lab.fed(&words, PASSPHRASE.as_bytes()), 1).contains("carries the data"));
+    }
+    assert!(fs::read(&volume).unwrap() == before);
+}
+
+#[test]
+fn format_over_something_needs_to_be_told() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    lab.write("letters", noise(2 << 20, 8));
+    for (name, word) in [("vol", "LUKS2"), ("letters", "data")] {
+        let before = lab.read(name);
+        let said = lab.refused(&["format", name, "-d", "pass"], 5);
+        assert!(said.contains(name) && said.contains(word), "{said}");
+        assert!(said.contains("--batch-mode"), "{said}");
+        assert!(lab.read(name) == before, "{name} was changed");
+    }
+    let old = fs::read(&volume).unwrap();
+    let mut words = vec!["format", "vol", "-q", "-d", "pass"];
+    words.extend(SMALL);
+    lab.ok(&words);
+    assert!(fs::read(&volume).unwrap() != old);
+    // Zeros are nothing that anybody would miss.
+    lab.write("zeros", vec![0; 2 << 20]);
+    words[1] = "zeros";
+    words.remove(2);
+    lab.ok(&words);
+}
+
+#[test]
+fn format_that_fails_leaves_no_file() {
+    let lab = Lab::new();
+    let said = lab.refused(&["format", "tiny", "--size", "1M", "-d", "pass"], 4);
+    assert!(said.contains("tiny") && said.contains("larger"), "{said}");
+    assert!(!lab.path("tiny").exists());
+    lab.refused(&["format", "new", "--size", "20M", "-d", "nowhere"], 1);
+    assert!(!lab.path("new").exists());
+    lab.write("empty", "");
+    lab.refused(&["format", "new", "--size", "20M", "-d", "empty"], 1);
+    assert!(!lab.path("new").exists());
+    lab.write("long", vec![0; 2 << 20]);
+    assert!(lab.refused(&["format", "long", "--size", "1M", "-d", "pass"], 1).contains("cut"));
+    assert_eq!(lab.read("long").len(), 2 << 20);
+    let null =
+        lab.refused(&["format", "new", "--size", "20M", "-d", "pass", "-c", "cipher_null-ecb"], 1);
+    assert!(null.contains("--cipher"), "{null}");
+    assert!(!lab.path("new").exists());
+}
+
+#[test]
+fn files_that_are_no_volume_are_refused_by_every_command() {
+    let lab = Lab::new();
+    lab.write("in", "x");
+    lab.write("noise", noise(1 << 20, 9));
+    lab.write("empty", "");
+    lab.volume("cut");
+    File::options().write(true).open(lab.path("cut")).unwrap().set_len(3000).unwrap();
+    fs::create_dir(lab.path("folder")).unwrap();
+    for (name, word) in [
+        ("noise", "no LUKS header"),
+        ("empty", ""),
+        ("cut", ""),
+        ("folder", ""),
+        ("missing", "No such file"),
+    ] {
+        for words in [
+            &["info", name][..],
+            &["info", "--json", name],
+            &["dump", name, "-d", "pass"],
+            &["load", name, "-i", "in", "-d", "pass"],
+            &["serve", name, "-d", "pass", "--socket", "s"],
+            &["repair", name],
+        ] {
+            let said = lab.refused(words, 4);
+            assert!(said.contains(name) && said.contains(word), "{words:?}: {said}");
+        }
+    }
+}
+
+#[test]
+fn volume_cut_off_in_its_data_or_keyslots_is_refused_by_what_is_missing() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let file = File::options().write(true).open(lab.path("vol")).unwrap();
+    for len_bytes in [SMALL_DATA_OFFSET_BYTES, 40_000, 20_000] {
+        file.set_len(len_bytes).unwrap();
+        let said = lab.refused(&["dump", "vol", "-d", "pass"], 4);
+        assert!(said.contains("vol") && said.contains(&len_bytes.to_string()), "{said}");
+    }
+}
+
+#[test]
+fn volume_of_another_version_is_refused_by_type() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.ok(&["dump", "vol", "--type", "luks2", "-d", "pass", "-o", "out"]);
+    let said = lab.refused(&["dump", "vol", "--type", "luks1", "-d", "pass"], 4);
+    assert!(said.contains("luks2") && said.contains("luks1"), "{said}");
+}
+
+#[test]
+fn damaged_header_copy_is_reported_and_repaired_on_request() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    let whole = fs::read(&volume).unwrap();
+    let said = text(&lab.ok(&["repair", "vol"]).stderr);
+    assert!(said.contains("nothing to repair"), "{said}");
+    // A byte in the JSON of the first copy.
+    let file = File::options().write(true).open(&volume).unwrap();
+    file.write_all_at(b"#", 4096 + 10).unwrap();
+    let damaged = fs::read(&volume).unwrap();
+    let info = lab.ok(&["info", "vol"]);
+    assert!(text(&info.stderr).contains("warning: vol: the primary LUKS2 header is damaged"));
+    let json: serde_json::Value =
+        serde_json::from_slice(&lab.ok(&["info", "--json", "vol"]).stdout).unwrap();
+    assert_eq!(json["notices"].as_array().unwrap().len(), 1);
+    lab.ok(&["dump", "vol", "-d", "pass", "-o", "out"]);
+    assert!(fs::read(&volume).unwrap() == damaged, "repaired without being asked");
+    let said = text(&lab.ok(&["repair", "vol"]).stderr);
+    assert!(said.contains("primary") && said.contains("rewritten"), "{said}");
+    assert!(text(&lab.ok(&["info", "vol"]).stderr).is_empty());
+    assert!(fs::read(&volume).unwrap()[4096..32768] == whole[4096..32768]);
+}
+
+#[test]
+fn plain_volume_reads_back_with_its_parameters_and_only_with_them() {
+    let lab = Lab::new();
+    lab.write("vol", vec![0; 64 << 10]);
+    lab.write("key", noise(100, 10));
+    let plaintext = noise(8 * 512, 11);
+    lab.write("in", &plaintext);
+    let open = ["vol", "--type", "plain", "-c", "aes-xts-plain64", "-s", "512", "-d", "key"];
+    let range = ["--offset", "16", "-p", "32", "-b", "8"];
+    let words = |command: &'static str, more: &[&'static str]| {
+        let mut words = vec![command];
+        words.extend(open);
+        words.extend(more);
+        words
+    };
+    let mut load = words("load", &range);
+    load.extend(["-i", "in"]);
+    lab.ok(&load);
+    assert!(lab.ok(&words("dump", &range)).stdout == plaintext);
+    let other = lab.ok(&words("dump", &["--offset", "16", "-p", "33", "-b", "8"])).stdout;
+    assert!(other.len() == plaintext.len() && other != plaintext);
+    // A table says the same.
+    let key: String = noise(64, 10).iter().map(|byte| format!("{byte:02x}")).collect();
+    lab.write("table", format!("0 8 crypt aes-xts-plain64 {key} 32 vol 16\n"));
+    assert!(lab.ok(&["dump", "--table", "table"]).stdout == plaintext);
+    let info = text(&lab.ok(&["info", "--table", "table"]).stdout);
+    assert!(info.contains("aes-xts-plain64") && !info.contains(&key[..16]), "{info}");
+    lab.write("bad", format!("0 8 crypt aes-xts-plain64 {key} 32 vol 9999\n"));
+    let said = lab.refused(&["dump", "--table", "bad"], 4);
+    assert!(said.contains("vol") && !said.contains(&key[..16]), "{said}");
+    lab.write("short", noise(63, 10));
+    let mut short = words("dump", &range);
+    *short.iter_mut().find(|word| **word == "key").unwrap() = "short";
+    assert!(lab.refused(&short, 1).contains("63 bytes"));
+    let ask = ["dump", "vol", "--type", "plain", "-c", "aes-xts-plain64", "-s", "512"];
+    assert!(one_error(&lab.fed(&ask, b"x\n"), 1).contains("--hash"));
+}
+
+#[test]
+fn passphrases_are_not_in_the_arguments_or_the_environment() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s"]);
+    for place in ["cmdline", "environ"] {
+        // The process is not dumpable, so its environment may be closed even to its owner.
+        if let Ok(bytes) = fs::read(format!("/proc/{}/{place}", server.pid())) {
+            assert!(!text(&bytes).contains(PASSPHRASE), "{place}");
+        }
+    }
+    assert!(!server.said.concat().contains(PASSPHRASE));
+}
