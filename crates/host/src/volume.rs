@@ -23,7 +23,8 @@ use crate::file::{Access, DeviceFile, Kind, extents};
 use crate::workers::Workers;
 
 /// Smallest part that a crypto worker pays for: a hand-over and back costs 4 to 20 µs when it comes
-/// alone, the cipher of 128 KiB about as much (`cargo x bench engine` prints the break-even).
+/// alone, which is what the cipher takes for about this much. `cargo x bench copy` prints what
+/// workers are worth on a machine.
 const FAN_OUT_MIN_BYTES: u32 = 128 << 10;
 
 /// How to open a volume.

@@ -1,0 +1,96 @@
+//! What the engine costs per bio, without any world: submit, map, SQEs taken, CQEs given, done.
+//!
+//! Prints nanoseconds per 4 KiB bio, the median of the rounds; `--json` for programs.
+
+use std::hint::black_box;
+use std::time::Instant;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::crypt::CryptSpec;
+use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::shard::Shard;
+use blockyard_engine::sq::{CipherId, Cqe, DevId};
+
+const BIOS: u64 = 200_000;
+const ROUNDS: usize = 15;
+const DEPTH: u64 = 32;
+
+fn main() {
+    let crypt = |fuses_cipher| {
+        TargetSpec::Crypt(CryptSpec {
+            dev: DevId(0),
+            start: Sector(4096),
+            iv_offset: 0,
+            sector_size_bytes: 512,
+            cipher: CipherId(0),
+            allow_discards: false,
+            fuses_cipher,
+            fan_out_min_bytes: None,
+        })
+    };
+    let linear = TargetSpec::Linear { dev: DevId(0), start: Sector(0) };
+    let cases = [
+        ("linear read", linear, Op::Read),
+        ("crypt read, fused", crypt(true), Op::Read),
+        ("crypt write, fused", crypt(true), Op::Write),
+        ("crypt read, bounced", crypt(false), Op::Read),
+        ("crypt write, bounced", crypt(false), Op::Write),
+    ];
+    let json = std::env::args().any(|argument| argument == "--json");
+    let rows: Vec<(&str, f64)> = cases
+        .iter()
+        .map(|(name, target, op)| {
+            let mut rounds: Vec<f64> = (0..ROUNDS).map(|_| round(*target, *op)).collect();
+            rounds.sort_by(f64::total_cmp);
+            (*name, rounds[ROUNDS / 2])
+        })
+        .collect();
+    for (name, ns) in rows {
+        if json {
+            println!("{{\"bench\": \"engine\", \"case\": \"{name}\", \"ns_per_bio\": {ns:.1}}}");
+        } else {
+            println!("{name:<22} {ns:6.1} ns per 4 KiB bio, {DEPTH} at a time");
+        }
+    }
+}
+
+/// Nanoseconds per bio.
+fn round(target: TargetSpec, op: Op) -> f64 {
+    let extent = TableExtent { start: Sector(0), len: Sector(1 << 30), target };
+    let mut shard = Shard::new(&Table::new(vec![extent]), 64, 64 << 10);
+    let (mut sqes, mut done) = (Vec::new(), Vec::new());
+    let start = Instant::now();
+    for batch in 0..BIOS / DEPTH {
+        for index in 0..DEPTH {
+            let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes: 4096 };
+            let sector = Sector((batch * DEPTH + index) * 8);
+            shard.submit_bio(black_box(Bio {
+                op,
+                fua: false,
+                sector,
+                len: Sector(8),
+                buf,
+                user: index,
+            }));
+        }
+        loop {
+            shard.take_sq(&mut sqes);
+            if sqes.is_empty() {
+                break;
+            }
+            let mut linked = false;
+            for sqe in black_box(&sqes) {
+                if !linked {
+                    shard.on_cqe(Cqe { token: sqe.token, status: BlkStatus::Ok });
+                }
+                linked = sqe.linked;
+            }
+            sqes.clear();
+        }
+        shard.take_done(&mut done);
+        assert_eq!(done.len() as u64, DEPTH);
+        done.clear();
+    }
+    start.elapsed().as_nanos() as f64 / (BIOS / DEPTH * DEPTH) as f64
+}
