@@ -29,6 +29,9 @@ mod spec;
 mod tier;
 mod xts;
 
+#[cfg(test)]
+mod tests;
+
 use std::fmt;
 
 pub use self::error::CipherError;

@@ -4,6 +4,8 @@
 //! lock, and which is wiped when the cipher goes. The first round keys *are* the volume key, so
 //! the stack that key expansion used is wiped as well.
 
+use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
+
 use aes::cipher::consts::U32;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroize;
@@ -43,15 +45,7 @@ impl Schedule {
         aes_key_len_bytes: usize,
         tier: Tier,
     ) -> Box<Self> {
-        let empty = || RoundKeys([[0; 16]; ROUND_KEYS_MAX]);
-        let mut schedule = Box::new(Self {
-            encrypt: empty(),
-            decrypt: empty(),
-            iv: empty(),
-            iv_rounds: 0,
-            portable: None,
-        });
-        secret::protect(schedule.memory());
+        let mut schedule = Self::zeroed();
         schedule.expand(spec, key, aes_key_len_bytes, tier);
         wipe_stack();
         schedule
@@ -83,12 +77,21 @@ impl Schedule {
         hash.zeroize();
     }
 
-    /// The memory to protect.
-    fn memory(&self) -> &[u8] {
-        let start: *const Self = self;
-        // SAFETY: the slice covers exactly this value. Padding is never read: the protector is
-        // handed an address and a length, and passes both to the kernel.
-        unsafe { std::slice::from_raw_parts(start.cast(), size_of::<Self>()) }
+    /// A schedule of zeros in protected memory: no key is ever written to any other.
+    fn zeroed() -> Box<Self> {
+        let layout = Layout::new::<Self>();
+        // SAFETY: the layout is not empty. All zeros is a value of every field but `portable`,
+        // which is written before there is a `Self`; a box frees with the same layout.
+        unsafe {
+            let memory = alloc_zeroed(layout);
+            if memory.is_null() {
+                handle_alloc_error(layout);
+            }
+            secret::protect(std::slice::from_raw_parts(memory, layout.size()));
+            let schedule = memory.cast::<Self>();
+            (&raw mut (*schedule).portable).write(None);
+            Box::from_raw(schedule)
+        }
     }
 }
 

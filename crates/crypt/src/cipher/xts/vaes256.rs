@@ -1,24 +1,26 @@
 //! XTS on VAES and AVX2: two blocks a register, eight registers in flight.
 //!
 //! ```text
-//! registers of one group (256 bytes)      next group = this group's second half, times x^8
-//!   t0 = {T, Tx}      t4 = t0 * x^8
-//!   t1 = {Tx^2, Tx^3} t5 = t1 * x^8
-//!   t2 = {Tx^4, Tx^5} t6 = t2 * x^8
-//!   t3 = {Tx^6, Tx^7} t7 = t3 * x^8
+//! 512 bytes of tweaks from four registers        base = {T, Tx} {Tx^2, Tx^3} {Tx^4, Tx^5} {Tx^6, Tx^7}
+//!   first group    base, base * x^8
+//!   second group   base * x^16, base * x^24      next base = base * x^32
 //! ```
 //!
-//! A step by x^8 is a byte shift, and a carry-less product of the byte that fell out. Those run on
-//! ports that AES leaves idle. The IVs of eight sectors are encrypted together, one sector before
-//! they are needed, so that their chain of rounds hides behind the sector's data.
+//! What limits this kernel on Zen 3 is what tweaks take from the two ports that also do AES: half
+//! a cycle for a shuffle or a shift, more than one for a carry-less product, next to nothing for
+//! logic. So steps go by whole bytes, one product serves the three steps of a register, and the
+//! base comes from doubling two sectors at once. Base and IVs of eight sectors are made together,
+//! one sector before they are needed, so that their chains hide behind the sector's data.
 
 use std::arch::x86_64::{
-    __m128i, __m256i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm256_aesdec_epi128,
-    _mm256_aesdeclast_epi128, _mm256_aesenc_epi128, _mm256_aesenclast_epi128,
-    _mm256_broadcastsi128_si256, _mm256_bslli_epi128, _mm256_bsrli_epi128,
-    _mm256_clmulepi64_epi128, _mm256_loadu_si256, _mm256_set_epi64x, _mm256_setzero_si256,
-    _mm256_shuffle_epi32, _mm256_sllv_epi64, _mm256_srlv_epi64, _mm256_store_si256,
-    _mm256_storeu_si256, _mm256_stream_si256, _mm256_unpackhi_epi64, _mm256_xor_si256,
+    __m128i, __m256i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_setzero_si128, _mm_sfence,
+    _mm256_add_epi64, _mm256_aesdec_epi128, _mm256_aesdeclast_epi128, _mm256_aesenc_epi128,
+    _mm256_aesenclast_epi128, _mm256_and_si256, _mm256_blend_epi32, _mm256_broadcastsi128_si256,
+    _mm256_bslli_epi128, _mm256_bsrli_epi128, _mm256_castsi256_si128, _mm256_clmulepi64_epi128,
+    _mm256_cmpgt_epi32, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_set_epi32,
+    _mm256_set_epi64x, _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8,
+    _mm256_shuffle_epi32, _mm256_sllv_epi64, _mm256_srlv_epi64, _mm256_storeu_si256,
+    _mm256_stream_si256, _mm256_sub_epi64, _mm256_unpackhi_epi64, _mm256_xor_si256,
 };
 
 use crate::cipher::iv::IvCounter;
@@ -29,12 +31,14 @@ use crate::cipher::schedule::Schedule;
 const LANES: usize = 8;
 /// Bytes they hold.
 const GROUP_BYTES: usize = LANES * size_of::<__m256i>();
+/// Registers that the tweaks of two groups are made of.
+const BASE: usize = 4;
 /// Sectors whose IVs are encrypted together.
 const IV_BATCH: usize = 8;
 
-/// Encrypted IVs, two a register.
+/// `T` to `Tx^7` of the sectors of a batch.
 #[repr(C, align(32))]
-struct Tweaks([__m128i; IV_BATCH]);
+struct Bases([[__m128i; 2 * BASE]; IV_BATCH]);
 
 /// The kernels of a key length.
 pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
@@ -79,93 +83,162 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
         let iv_keys: *const __m128i = (&raw const (*schedule).iv).cast();
         let ahead = job.prefetch_bytes();
         let (mut src, mut dst) = (job.src, job.dst);
-        let mut tweaks = encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, 0);
+        let mut bases = Bases([[_mm_setzero_si128(); 2 * BASE]; IV_BATCH]);
+        let pairs = encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, 0);
+        let mut base = if job.sectors == 1 {
+            // Nothing hides a chain of doublings here.
+            powers(_mm256_castsi256_si128(pairs[0]))
+        } else {
+            double(&mut bases, pairs);
+            load(&bases.0[0])
+        };
         for sector in 0..job.sectors {
-            let first = tweaks.0[sector % IV_BATCH];
             if sector % IV_BATCH == IV_BATCH - 1 && sector + 1 < job.sectors {
-                tweaks = encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, sector + 1);
+                double(&mut bases, encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, sector + 1));
             }
-            let mut quarter = powers(first);
-            for _ in 0..job.sector_bytes / GROUP_BYTES {
-                let tweaks = unfold(&mut quarter);
-                group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src, dst, &tweaks, ahead);
-                src = src.add(GROUP_BYTES);
-                dst = dst.add(GROUP_BYTES);
+            let end = src.add(job.sector_bytes);
+            loop {
+                let (first, second) = unfold(&base);
+                group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src, dst, &first, ahead);
+                let (src2, dst2) = (src.add(GROUP_BYTES), dst.add(GROUP_BYTES));
+                group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src2, dst2, &second, ahead);
+                src = src.add(2 * GROUP_BYTES);
+                dst = dst.add(2 * GROUP_BYTES);
+                if src == end {
+                    break;
+                }
+                times_x32(&mut base);
             }
+            base = load(&bases.0[(sector + 1) % IV_BATCH]);
         }
     }
 }
 
-/// Encrypts the IVs of eight sectors from `first` on.
+/// Encrypts the IVs of eight sectors from `first` on, two a register.
 #[inline]
 #[target_feature(enable = "avx2,vaes")]
 unsafe fn encrypt_ivs<const ROUNDS: usize>(
     keys: *const __m128i,
     iv: &IvCounter,
     first: usize,
-) -> Tweaks {
+) -> [__m256i; IV_BATCH / 2] {
     let high = iv.high.cast_signed();
-    let mut ivs = [_mm256_setzero_si256(); IV_BATCH / 2];
-    for (index, pair) in ivs.iter_mut().enumerate() {
+    let mut pairs = [_mm256_setzero_si256(); IV_BATCH / 2];
+    for (index, pair) in pairs.iter_mut().enumerate() {
         let low = iv.low(first + 2 * index).cast_signed();
         let next = iv.low(first + 2 * index + 1).cast_signed();
         *pair = _mm256_set_epi64x(high, next, high, low);
     }
-    // SAFETY: a schedule holds at least `ROUNDS + 1` round keys; `Tweaks` is aligned and as long
-    // as `ivs`.
-    unsafe {
-        cipher::<{ IV_BATCH / 2 }, ROUNDS, true>(keys, &mut ivs);
-        let mut tweaks = Tweaks([_mm_load_si128(keys); IV_BATCH]);
-        for (index, pair) in ivs.into_iter().enumerate() {
-            _mm256_store_si256((&raw mut tweaks.0).cast::<__m256i>().add(index), pair);
+    // SAFETY: a schedule holds at least `ROUNDS + 1` round keys.
+    unsafe { cipher::<{ IV_BATCH / 2 }, ROUNDS, true>(keys, &mut pairs) };
+    pairs
+}
+
+/// The bases of eight sectors: each tweak the one before, times x.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn double(bases: &mut Bases, mut pairs: [__m256i; IV_BATCH / 2]) {
+    // The bit that leaves a high half comes back as the polynomial, a low half's as a carry.
+    let feedback = _mm256_set_epi32(0, 1, 0, 0x87, 0, 1, 0, 0x87);
+    for power in 0..2 * BASE {
+        for (index, pair) in pairs.iter_mut().enumerate() {
+            bases.0[2 * index][power] = _mm256_castsi256_si128(*pair);
+            bases.0[2 * index + 1][power] = _mm256_extracti128_si256::<1>(*pair);
+            let crossing = _mm256_shuffle_epi32::<0x13>(*pair);
+            let signs = _mm256_cmpgt_epi32(_mm256_setzero_si256(), crossing);
+            let doubled = _mm256_add_epi64(*pair, *pair);
+            *pair = _mm256_xor_si256(doubled, _mm256_and_si256(signs, feedback));
         }
-        tweaks
     }
 }
 
-/// `{T, Tx}` to `{Tx^6, Tx^7}`: each lane shifted by its power, and what fell out reduced.
+/// The base of one sector from its encrypted IV: each lane shifted by its power, and what fell out
+/// reduced.
 #[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
-fn powers(first: __m128i) -> [__m256i; LANES / 2] {
+fn powers(first: __m128i) -> [__m256i; BASE] {
     let first = _mm256_broadcastsi128_si256(first);
     let swapped = _mm256_shuffle_epi32::<0x4e>(first);
-    let polynomial = _mm256_set_epi64x(0, 0x87, 0, 0x87);
-    let mut tweaks = [first; LANES / 2];
-    for (index, tweak) in tweaks.iter_mut().enumerate() {
-        let power = 2 * index as i64;
+    let mut base = [first; BASE];
+    for (tweak, power) in base.iter_mut().zip([0, 2, 4, 6]) {
         let left = _mm256_set_epi64x(power + 1, power + 1, power, power);
-        let right = _mm256_set_epi64x(63 - power, 63 - power, 64 - power, 64 - power);
+        let right = _mm256_sub_epi64(_mm256_set1_epi64x(64), left);
         // What crosses from each half: in the high half it stays, in the low half it is reduced.
         let crossed = _mm256_srlv_epi64(swapped, right);
-        let reduced = _mm256_clmulepi64_epi128::<0x00>(crossed, polynomial);
         let high = _mm256_unpackhi_epi64(_mm256_setzero_si256(), crossed);
-        let shifted = _mm256_sllv_epi64(first, left);
-        *tweak = _mm256_xor_si256(_mm256_xor_si256(shifted, high), reduced);
+        let shifted = _mm256_xor_si256(_mm256_sllv_epi64(first, left), high);
+        *tweak = _mm256_xor_si256(shifted, times_polynomial(crossed));
     }
-    tweaks
+    base
 }
 
-/// The eight registers of a group, from its first four; leaves the next group's first four.
+/// The base of one sector, two powers a register.
 #[inline]
-#[target_feature(enable = "avx2,vpclmulqdq")]
-fn unfold(quarter: &mut [__m256i; LANES / 2]) -> [__m256i; LANES] {
-    let mut tweaks = [_mm256_setzero_si256(); LANES];
-    for (index, tweak) in quarter.iter_mut().enumerate() {
-        tweaks[index] = *tweak;
-        tweaks[index + LANES / 2] = times_x8(*tweak);
-        *tweak = times_x8(tweaks[index + LANES / 2]);
+#[target_feature(enable = "avx2")]
+fn load(powers: &[__m128i; 2 * BASE]) -> [__m256i; BASE] {
+    let mut base = [_mm256_setzero_si256(); BASE];
+    for (index, pair) in base.iter_mut().enumerate() {
+        // SAFETY: four registers of two blocks are the eight powers.
+        *pair = unsafe { _mm256_loadu_si256(powers.as_ptr().cast::<__m256i>().add(index)) };
     }
-    tweaks
+    base
 }
 
-/// `t * x^8`: a shift by one byte, and the byte that fell out times the polynomial.
+/// The tweaks of two groups.
+///
+/// `t * x^8k` is `t` shifted by `k` bytes, plus the `k` bytes that fell out times the polynomial.
+/// The products of the last three bytes, of two and of one come from one multiplication:
+///
+/// ```text
+/// byte       0   1   2   3   4   5   6   7   8
+/// factor    t13 t14 t15  0  t14 t15  0  t15
+/// product   [--- k=3 ---]   [- k=2 -]   [k=1]
+/// ```
 #[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
-fn times_x8(tweak: __m256i) -> __m256i {
-    let polynomial = _mm256_set_epi64x(0, 0x87, 0, 0x87);
-    let out = _mm256_bsrli_epi128::<15>(tweak);
-    let reduced = _mm256_clmulepi64_epi128::<0x00>(out, polynomial);
-    _mm256_xor_si256(_mm256_bslli_epi128::<1>(tweak), reduced)
+fn unfold(base: &[__m256i; BASE]) -> ([__m256i; LANES], [__m256i; LANES]) {
+    const NONE: i8 = -1;
+    let zero = _mm256_setzero_si256();
+    let spread = lanes([13, 14, 15, NONE, 14, 15, NONE, 15]);
+    let one = lanes([7, 8, NONE, NONE, NONE, NONE, NONE, NONE]);
+    let two = lanes([4, 5, 6, NONE, NONE, NONE, NONE, NONE]);
+    let (mut first, mut second) = ([zero; LANES], [zero; LANES]);
+    for (index, tweak) in base.iter().enumerate() {
+        let product = times_polynomial(_mm256_shuffle_epi8(*tweak, spread));
+        let by_one = _mm256_shuffle_epi8(product, one);
+        let by_two = _mm256_shuffle_epi8(product, two);
+        let by_three = _mm256_blend_epi32::<0x11>(zero, product);
+        first[index] = *tweak;
+        first[BASE + index] = _mm256_xor_si256(_mm256_bslli_epi128::<1>(*tweak), by_one);
+        second[index] = _mm256_xor_si256(_mm256_bslli_epi128::<2>(*tweak), by_two);
+        second[BASE + index] = _mm256_xor_si256(_mm256_bslli_epi128::<3>(*tweak), by_three);
+    }
+    (first, second)
+}
+
+/// The base of the next two groups.
+#[inline]
+#[target_feature(enable = "avx2,vpclmulqdq")]
+fn times_x32(base: &mut [__m256i; BASE]) {
+    for tweak in base {
+        let out = times_polynomial(_mm256_bsrli_epi128::<12>(*tweak));
+        *tweak = _mm256_xor_si256(_mm256_bslli_epi128::<4>(*tweak), out);
+    }
+}
+
+/// The low half of each lane times x^7 + x^2 + x + 1, which is x^128.
+#[inline]
+#[target_feature(enable = "avx2,vpclmulqdq")]
+fn times_polynomial(halves: __m256i) -> __m256i {
+    _mm256_clmulepi64_epi128::<0x00>(halves, _mm256_set1_epi64x(0x87))
+}
+
+/// A shuffle that is the same in both lanes and clears the upper half of each.
+#[inline]
+#[target_feature(enable = "avx2")]
+fn lanes(low: [i8; 8]) -> __m256i {
+    let low = i64::from_le_bytes(low.map(i8::cast_unsigned));
+    _mm256_set_epi64x(-1, low, -1, low)
 }
 
 /// One group from `src` to `dst`. Everything is read before anything is written.
