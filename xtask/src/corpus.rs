@@ -27,8 +27,11 @@ const SUPPORTED: &[&str] = &[
     "capi:cbc(aes)-essiv:sha256",
 ];
 
-/// Volumes whose key takes several passphrases, each in a slot of its own.
-const MULTISLOT: &[&str] = &["l1-8slots", "l2-multislot"];
+/// Volumes that further passphrases open: `keys/p1` and on, up to this one.
+const MULTISLOT: &[(&str, u32)] = &[("l1-8slots", 7), ("l2-multislot", 3)];
+
+/// A volume, the passphrase and the number of its slot that is ignored unless it is named.
+const IGNORED_SLOT: (&str, u32, u32) = ("l2-multislot", 4, 9);
 
 /// Volumes whose table is the only way in: no header, or no option of plain mode that would say it.
 const BY_TABLE: &[&str] = &["rawdm"];
@@ -215,17 +218,30 @@ impl Corpus<'_> {
         let served = content::read(server.socket())?;
         server.stop()?;
         self.compare(volume, &served).context("serve")?;
-        let mut slots = 0;
-        if volume.is(MULTISLOT) {
-            for slot in 1..8 {
-                let key = self.key(&format!("keys/p{slot}")).display().to_string();
-                let mut words = words.clone();
-                *words.last_mut().expect("the key file is last") = key;
-                self.dumps(volume, &words, None).with_context(|| format!("keys/p{slot}"))?;
-                slots += 1;
-            }
-        }
+        let slots = self.further_slots(volume, &words)?;
         Ok(if slots > 0 { format!("and {slots} further passphrases") } else { String::new() })
+    }
+
+    /// The same volume by the passphrases of its other slots.
+    fn further_slots(&self, volume: &Entry, words: &[String]) -> Result<u32> {
+        let name = volume.word("name");
+        let with_key = |slot: u32| {
+            let mut words = words.to_vec();
+            let key = self.key(&format!("keys/p{slot}"));
+            *words.last_mut().expect("the key file is last") = key.display().to_string();
+            words
+        };
+        let last = MULTISLOT.iter().find(|(known, _)| *known == name).map_or(0, |(_, last)| *last);
+        for slot in 1..=last {
+            self.dumps(volume, &with_key(slot), None).with_context(|| format!("keys/p{slot}"))?;
+        }
+        if name == IGNORED_SLOT.0 {
+            let mut words = with_key(IGNORED_SLOT.1);
+            ensure!(self.dumps(volume, &words, None).is_err(), "an ignored slot opened unasked");
+            words.extend(["--key-slot".into(), IGNORED_SLOT.2.to_string()]);
+            self.dumps(volume, &words, None).context("the ignored slot by its number")?;
+        }
+        Ok(last)
     }
 
     fn dumps(&self, volume: &Entry, words: &[String], stdin: Option<&Path>) -> Result<()> {

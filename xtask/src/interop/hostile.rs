@@ -90,7 +90,7 @@ const CHANGES: &[(&str, Change, &[&str])] = &[
         |j| segment(j, "offset", &json!("1099511627776")),
         &["short", "truncated", "end", "offset", "data"],
     ),
-    ("segment in the header", |j| segment(j, "offset", &json!("4096")), &["overlap", "segment"]),
+    ("segment in the header", |j| segment(j, "offset", &json!("4096")), &["overlap", "reach"]),
     (
         "segment of 2^64 bytes",
         |j| segment(j, "size", &json!("18446744073709551104")),
@@ -330,7 +330,7 @@ fn not_a_volume(lab: &Lab) -> Result<String> {
     let missing = ["dump".into(), "/no/such/volume".into(), "--key-file".into(), pass.clone()];
     refuses(lab, &missing, &["/no/such/volume"])?;
     let dir = ["dump".into(), lab.dir().display().to_string(), "--key-file".into(), pass];
-    refuses(lab, &dir, &["directory"])
+    refuses(lab, &dir, &["directory", "regular file"])
 }
 
 fn tables(lab: &Lab) -> Result<String> {

@@ -28,9 +28,10 @@ fn verify(lab: &Lab, options: &'static str, seconds: u32) -> Result<String> {
     let (mut written, mut read) = (0.0, 0.0);
     while start.elapsed().as_secs() < u64::from(seconds) {
         let mut fio = tools::tool("fio");
-        fio.args(["--name=verify", "--ioengine=nbd", "--rw=randrw", "--iodepth=16"]);
+        let rw = ["--rw=randwrite", "--rw=randrw"][passes as usize % 2];
+        fio.args(["--name=verify", "--ioengine=nbd", rw, "--iodepth=16"]);
         fio.args(["--bsrange=512-256k", "--bs_unaligned=0", "--blockalign=512"]);
-        fio.args(["--numjobs=4", "--group_reporting", "--output-format=json", "--loops=4"]);
+        fio.args(["--numjobs=4", "--group_reporting", "--output-format=json"]);
         fio.args(["--verify=crc32c", "--verify_fatal=1", "--do_verify=1", "--verify_dump=0"]);
         fio.arg(format!("--uri={}", server.uri())).arg(format!("--randseed={}", passes + 1));
         fio.arg(format!("--size={JOB_MIB}m")).arg(format!("--offset_increment={JOB_MIB}m"));
