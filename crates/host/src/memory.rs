@@ -111,11 +111,12 @@ impl Budget {
         Arc::new(Self { spare_bytes: Mutex::new(BUDGET_BYTES - reserved) })
     }
 
-    /// The least, and up to a quarter of what is spare.
+    /// The least, and more, up to `useful_bytes`, but not more than a quarter of what is spare.
     #[must_use]
-    pub fn grant(self: &Arc<Self>) -> Grant {
+    pub fn grant(self: &Arc<Self>, useful_bytes: usize) -> Grant {
         let mut spare = self.spare_bytes.lock().unwrap_or_else(PoisonError::into_inner);
-        let extra = (*spare / 4).min(GRANT_MAX_BYTES - GRANT_MIN_BYTES) & !0xffff;
+        let wanted = useful_bytes.saturating_sub(GRANT_MIN_BYTES);
+        let extra = (*spare / 4).min(wanted) / 4096 * 4096;
         *spare -= extra;
         Grant { budget: Arc::clone(self), extra_bytes: extra }
     }
@@ -150,13 +151,13 @@ mod tests {
     #[test]
     fn all_connections_together_stay_inside_the_budget_and_each_has_its_least() {
         let budget = Budget::new(64);
-        let grants: Vec<_> = (0..64).map(|_| budget.grant()).collect();
+        let grants: Vec<_> = (0..64).map(|_| budget.grant(GRANT_MAX_BYTES)).collect();
         let total: usize = grants.iter().map(Grant::len_bytes).sum();
         assert!(total <= BUDGET_BYTES);
         assert!(grants.iter().all(|grant| grant.len_bytes() >= GRANT_MIN_BYTES));
         assert_eq!(grants[0].len_bytes(), GRANT_MAX_BYTES);
         drop(grants);
-        assert_eq!(budget.grant().len_bytes(), GRANT_MAX_BYTES);
+        assert_eq!(budget.grant(GRANT_MAX_BYTES).len_bytes(), GRANT_MAX_BYTES);
     }
 
     #[test]

@@ -129,7 +129,7 @@ fn parse_line(text: &str) -> Result<Line, String> {
         ("zero", []) => LineTarget::Zero,
         ("error", []) => LineTarget::Error,
         ("zero" | "error", _) => return Err("this target takes no arguments".into()),
-        ("crypt", args) => parse_crypt(args, len)?,
+        ("crypt", args) => parse_crypt(args, start, len)?,
         (other, _) => {
             return Err(format!(
                 "target `{other}` is not supported; there are linear, zero, error and crypt"
@@ -139,22 +139,22 @@ fn parse_line(text: &str) -> Result<Line, String> {
     Ok(Line { start, len, target })
 }
 
-fn parse_crypt(args: &[&str], len: u64) -> Result<LineTarget, String> {
-    let [cipher, key, iv_offset, device, start, options @ ..] = args else {
+fn parse_crypt(args: &[&str], start: u64, len: u64) -> Result<LineTarget, String> {
+    let [cipher, key, iv_offset, device, offset, options @ ..] = args else {
         return Err("crypt takes `<cipher> <key> <iv_offset> <device> <start> [<#opt> …]`".into());
     };
     let mut params = CryptParams {
         cipher: (*cipher).into(),
         key: parse_key(key)?,
         iv_offset_sectors: number(iv_offset, "IV offset")?,
-        data_offset_sectors: number(start, "start sector on the device")?,
+        data_offset_sectors: number(offset, "start sector on the device")?,
         len_sectors: Some(len),
         sector_size_bytes: 512,
         iv_large_sectors: false,
         flags: CryptFlags::default(),
     };
     parse_options(options, &mut params)?;
-    check_alignment(&params, len)?;
+    check_alignment(&params, start, len)?;
     Ok(LineTarget::Crypt { device: (*device).into(), params })
 }
 
@@ -199,9 +199,10 @@ fn sector_size(text: &str) -> Result<u32, String> {
     }
 }
 
-fn check_alignment(params: &CryptParams, len: u64) -> Result<(), String> {
+fn check_alignment(params: &CryptParams, start: u64, len: u64) -> Result<(), String> {
     let sectors = u64::from(params.sector_size_bytes >> 9);
-    for (what, value) in [("length", len), ("IV offset", params.iv_offset_sectors)] {
+    let aligned = [("start", start), ("length", len), ("IV offset", params.iv_offset_sectors)];
+    for (what, value) in aligned {
         if !value.is_multiple_of(sectors) {
             return Err(format!(
                 "{what} {value} is not a multiple of the sector size ({sectors} sectors)"

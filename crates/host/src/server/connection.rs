@@ -32,7 +32,6 @@ impl Connection {
         });
         // A client that vanished, or broke the protocol, is its own affair.
         let (Ok(()) | Err(Ended)) = served;
-        self.socket.shut_down();
     }
 
     /// Options, until an export is opened. `None` when the client said goodbye.
@@ -95,10 +94,17 @@ impl Connection {
 
     fn transmit(&self, session: Session, export: usize, rest: &[u8]) -> Result<(), Ended> {
         let volume = Arc::clone(&self.shared.volumes[export]);
-        let grant = self.shared.budget.grant();
+        let grant = self.shared.budget.grant(Transmission::useful_bytes(&volume));
         let mut transmission =
             Transmission::new(Arc::clone(&self.socket), session, volume, grant, rest)?;
         transmission.run()
+    }
+}
+
+impl Drop for Connection {
+    /// Also when its thread panics: the client must not wait for ever.
+    fn drop(&mut self) {
+        self.socket.shut_down();
     }
 }
 

@@ -233,7 +233,7 @@ impl Transmission {
     fn span(&self, offset_bytes: u64, len_bytes: u64) -> (usize, usize) {
         let sector = u64::from(self.volume.sector_size_bytes());
         let start = offset_bytes / sector * sector;
-        let end = (offset_bytes + len_bytes).next_multiple_of(sector);
+        let end = (offset_bytes + len_bytes).next_multiple_of(sector).min(self.volume.size_bytes());
         ((end - start) as usize, (offset_bytes - start) as usize)
     }
 

@@ -22,7 +22,7 @@ use super::outbox::Outbox;
 use super::reads::Reads;
 use super::socket::Socket;
 use crate::driver::{Driver, SLOT_BYTES};
-use crate::memory::{Grant, Region};
+use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
 use crate::poll;
 use crate::volume::Volume;
 
@@ -134,6 +134,11 @@ impl Transmission {
         };
         transmission.take_over(received);
         Ok(transmission)
+    }
+
+    /// More memory than this the phase cannot use.
+    pub(super) fn useful_bytes(volume: &Volume) -> usize {
+        if volume.is_synchronous() { Layout::SYNCHRONOUS_BYTES } else { GRANT_MAX_BYTES }
     }
 
     fn take_over(&mut self, received: &[u8]) {
@@ -301,6 +306,7 @@ impl Transmission {
     fn patch(&mut self, index: u32, part: Range) -> Result<(), Ended> {
         let sector_bytes = u64::from(self.volume.sector_size_bytes());
         let start = part.offset_bytes / sector_bytes * sector_bytes;
+        let sector_bytes = sector_bytes.min(self.volume.size_bytes() - start);
         let buf = BufRef { slot: PATCH_SLOT, offset_bytes: 0, len_bytes: sector_bytes as u32 };
         let (sector, len) = (Sector::holding(start), Sector::holding(sector_bytes));
         let volume = Arc::clone(&self.volume);
@@ -456,7 +462,7 @@ impl Transmission {
     fn receive(&mut self) -> Result<(), Ended> {
         let (room, len) = self.inbox.make_room();
         match self.socket.receive(room, len)? {
-            Some(0) => self.closing = true,
+            Some(0) => return self.on_end_of_stream(),
             Some(len) => self.inbox.received(len),
             None if self.inbox.is_empty() && self.driver.in_flight() == 0 => {
                 self.driver.release_buffers();
@@ -464,6 +470,16 @@ impl Transmission {
             None => {}
         }
         Ok(())
+    }
+
+    /// The client has left, or the server stops. A write whose payload was cut off fails; the rest
+    /// is answered.
+    fn on_end_of_stream(&mut self) -> Result<(), Ended> {
+        self.closing = true;
+        let Some(index) = self.writing.take() else { return Ok(()) };
+        let write = self.requests.at(index);
+        (write.complete, write.error) = (true, Some(Errno::Io));
+        self.end_if_complete(index)
     }
 }
 
@@ -536,6 +552,8 @@ struct Layout {
 }
 
 impl Layout {
+    const SYNCHRONOUS_BYTES: usize = (448 << 10) + super::splice::RING_BYTES;
+
     /// A synchronous volume needs an inbox, an outbox and, if there is room, a ring to splice from;
     /// any other needs slots for reads and for writes in flight.
     fn of(grant_bytes: usize, synchronous: bool) -> Self {

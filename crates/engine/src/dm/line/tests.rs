@@ -46,6 +46,8 @@ fn wrong_arguments_name_what_is_wrong() {
     assert!(problem(&format!("{crypt} 1 integrity:28:aead")).contains("dm-integrity"));
     let unaligned = "0 9 crypt aes-xts-plain64 00 0 /a 0 1 sector_size:4096";
     assert!(problem(unaligned).contains("length 9 is not a multiple"));
+    let across = "0 1 zero\n1 8 crypt aes-xts-plain64 00 0 /a 0 1 sector_size:4096";
+    assert!(problem(across).contains("line 2: start 1 is not a multiple"));
 }
 
 #[test]
