@@ -23,7 +23,7 @@ impl Attempt {
         Self { limits, left_ms, tried_any: false, untried: Vec::new() }
     }
 
-    /// Whether a keyslot's KDF may run.
+    /// Whether a KDF of a keyslot or of its digest may run.
     pub(crate) fn admit(&mut self, kdf: &Kdf, out_len_bytes: usize) -> Result<(), String> {
         kdf.check(out_len_bytes, &self.limits).map_err(|error: KdfError| error.to_string())?;
         let estimated_ms = kdf.estimated_ms(out_len_bytes);
@@ -31,12 +31,16 @@ impl Attempt {
             "the keyslots before it have used the time that is allowed for all together; name it \
              with --key-slot to try it alone",
         )?;
-        self.tried_any = true;
         Ok(())
     }
 
     pub(crate) fn limits(&self) -> &KdfLimits {
         &self.limits
+    }
+
+    /// Notes that a keyslot was tried and the passphrase is not its.
+    pub(crate) fn wrong(&mut self) {
+        self.tried_any = true;
     }
 
     /// Notes that a keyslot was not tried.

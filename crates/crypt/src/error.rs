@@ -43,8 +43,9 @@ pub enum Error {
     },
     /// Both copies of a LUKS2 header are damaged.
     #[error(
-        "both copies of the LUKS2 header are damaged (primary: {primary}; secondary: \
-         {secondary}); restore a header backup with cryptsetup luksHeaderRestore"
+        "both copies of the LUKS2 header are damaged ({}); restore a header backup with \
+         cryptsetup luksHeaderRestore",
+        both_problems(.primary, .secondary)
     )]
     BothCopiesDamaged {
         /// What is wrong with the first.
@@ -70,7 +71,7 @@ pub enum Error {
         untried: Vec<KeyslotProblem>,
     },
     /// Not a single keyslot could be tried.
-    #[error("no keyslot can be used{}", Untried(.untried))]
+    #[error("the header has no keyslot that can be used for its data{}", Untried(.untried))]
     NoUsableKeyslot {
         /// All keyslots, each with its reason.
         untried: Vec<KeyslotProblem>,
@@ -149,6 +150,15 @@ pub struct KeyslotProblem {
 impl fmt::Display for KeyslotProblem {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "keyslot {}: {}", self.keyslot, self.problem)
+    }
+}
+
+/// What is wrong with the copies, said once if it is the same.
+fn both_problems(primary: &str, secondary: &str) -> String {
+    if primary == secondary {
+        primary.to_owned()
+    } else {
+        format!("primary: {primary}; secondary: {secondary}")
     }
 }
 

@@ -149,7 +149,8 @@ pub fn format(
     options: &FormatOptions,
 ) -> Result<Formatted, Error> {
     check_cipher(options)?;
-    let layout = layout(options, device.len_bytes())?;
+    let layout = layout(options)?;
+    check_room(options, &layout, device.len_bytes())?;
     let mut binary = binary(options)?;
     let volume_key = match &options.volume_key {
         Some(key) => key.clone(),
@@ -172,8 +173,8 @@ pub fn format(
         .map_err(|error| Error::header(error.error.path, error.error.problem))?;
 
     let keyslots_end = layout.keyslots_start_bytes + layout.keyslots_len_bytes;
-    let wipe_end = layout.data_offset_bytes.max(layout.keyslots_start_bytes);
-    wipe_zero(device, 0, if options.detached.is_some() { keyslots_end } else { wipe_end })?;
+    let zero_end = if options.detached.is_some() { keyslots_end } else { layout.data_offset_bytes };
+    wipe_zero(device, 0, zero_end)?;
     wipe_random(device, layout.keyslots_start_bytes, keyslots_end)?;
     let keyslot = metadata.keyslots.get(&0).expect("made above");
     luks2::store_keyslot(device, 0, keyslot, passphrase, &volume_key)?;
@@ -215,7 +216,16 @@ fn check_cipher(options: &FormatOptions) -> Result<(), Error> {
     }
 }
 
-fn layout(options: &FormatOptions, device_len_bytes: u64) -> Result<Layout, Error> {
+/// Bytes of a header, copies and keyslots; a header file must be this long.
+///
+/// # Errors
+/// When the options contradict each other.
+pub fn header_len_bytes(options: &FormatOptions) -> Result<u64, Error> {
+    let layout = layout(options)?;
+    Ok(layout.keyslots_start_bytes + layout.keyslots_len_bytes)
+}
+
+fn layout(options: &FormatOptions) -> Result<Layout, Error> {
     if !HDR_LENS_BYTES.contains(&options.metadata_len_bytes) {
         return Err(Error::option(
             "--luks2-metadata-size",
@@ -226,57 +236,57 @@ fn layout(options: &FormatOptions, device_len_bytes: u64) -> Result<Layout, Erro
         ));
     }
     let keyslots_start_bytes = 2 * options.metadata_len_bytes;
-    let attached_default = DATA_OFFSET_BYTES.max(
-        keyslots_start_bytes
-            .saturating_add(options.keyslots_len_bytes.unwrap_or(KEYSLOTS_DEFAULT_LEN_BYTES)),
-    );
-    let detached_default = if options.detached.is_some() { 0 } else { attached_default };
-    let data_offset_bytes = options.data_offset_bytes.unwrap_or(detached_default);
-    let unit = u64::from(options.sector_size_bytes);
-    if !data_offset_bytes.is_multiple_of(unit.max(512)) {
-        return Err(Error::option(
-            "--offset",
-            format!("byte {data_offset_bytes} is not a multiple of the sector size {unit}"),
-        ));
-    }
+    let data_offset_bytes = data_offset(options, keyslots_start_bytes)?;
     // Even a detached header keeps its areas below the data offset, unless that is 0.
-    let areas_end = if data_offset_bytes == 0 {
-        DATA_OFFSET_BYTES.max(attached_default)
-    } else {
-        data_offset_bytes
-    };
+    let areas_end = if data_offset_bytes == 0 { u64::MAX } else { data_offset_bytes };
     let room = areas_end.checked_sub(keyslots_start_bytes).ok_or_else(|| {
-        Error::option(
-            "--offset",
-            format!("the header copies alone take {keyslots_start_bytes} bytes"),
-        )
+        let problem = format!("the header copies alone take {keyslots_start_bytes} bytes");
+        Error::option("--offset", problem)
     })?;
-    let keyslots_len_bytes = match options.keyslots_len_bytes {
-        None => (room - room % 4096).min(KEYSLOTS_LEN_MAX_BYTES),
-        Some(len) => len,
+    let room = room.min(KEYSLOTS_LEN_MAX_BYTES);
+    let keyslots_len_bytes = match (options.keyslots_len_bytes, data_offset_bytes) {
+        (Some(len), _) => len,
+        (None, 0) => DATA_OFFSET_BYTES - keyslots_start_bytes,
+        (None, _) => room - room % 4096,
     };
     let area_len = luks2::area_len_bytes(options.key_size_bits as usize / 8);
-    let fits = keyslots_len_bytes.is_multiple_of(4096)
-        && keyslots_len_bytes <= room.min(KEYSLOTS_LEN_MAX_BYTES)
-        && keyslots_len_bytes >= area_len;
-    if !fits {
+    let aligned = keyslots_len_bytes.is_multiple_of(4096);
+    if !aligned || !(area_len..=room).contains(&keyslots_len_bytes) {
         return Err(Error::option(
             "--luks2-keyslots-size",
             format!(
                 "{keyslots_len_bytes} bytes; it must be a multiple of 4096 from {area_len}, one \
-                 keyslot, to {}, what the data offset leaves",
-                room.min(KEYSLOTS_LEN_MAX_BYTES)
+                 keyslot, to {room}, what the data offset leaves"
             ),
         ));
     }
-    let layout = Layout { keyslots_start_bytes, keyslots_len_bytes, data_offset_bytes };
-    check_room(options, &layout, device_len_bytes)?;
-    Ok(layout)
+    Ok(Layout { keyslots_start_bytes, keyslots_len_bytes, data_offset_bytes })
 }
 
-/// Bytes of keyslots that a large metadata area shall still leave room for: cryptsetup's
-/// 16 MiB of header less its smallest metadata.
-const KEYSLOTS_DEFAULT_LEN_BYTES: u64 = DATA_OFFSET_BYTES - 2 * 0x4000;
+/// Where the data starts: as it is said, or at 0 of its own device, or at the first whole MiB
+/// behind the keyslots.
+fn data_offset(options: &FormatOptions, keyslots_start_bytes: u64) -> Result<u64, Error> {
+    let offset = match (options.data_offset_bytes, options.detached) {
+        (Some(0), None) => {
+            return Err(Error::option("--offset", "0 is possible only with --header"));
+        }
+        (Some(offset), _) => offset,
+        (None, Some(_)) => 0,
+        (None, None) => match options.keyslots_len_bytes {
+            None => DATA_OFFSET_BYTES,
+            Some(len) => keyslots_start_bytes
+                .checked_add(len)
+                .and_then(|end| end.checked_next_multiple_of(1 << 20))
+                .ok_or_else(|| Error::option("--luks2-keyslots-size", "over 2^64 bytes"))?,
+        },
+    };
+    let unit = u64::from(options.sector_size_bytes);
+    if !offset.is_multiple_of(unit) {
+        let problem = format!("byte {offset} is not a multiple of the sector size {unit}");
+        return Err(Error::option("--offset", problem));
+    }
+    Ok(offset)
+}
 
 /// Whether header and data have room on their devices.
 fn check_room(

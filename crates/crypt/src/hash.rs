@@ -189,3 +189,33 @@ where
     pbkdf2::pbkdf2::<hmac::SimpleHmac<D>>(password, salt, iterations, out)
         .expect("HMAC takes a key of any length");
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::vectors::{lines, unhex};
+
+    #[test]
+    fn hash_of_abc_is_the_known_one_for_every_name() {
+        let vectors = lines(include_str!("../../../testdata/vectors/kdf/hash.txt"));
+        assert_eq!(vectors.len(), NAMES.len());
+        for vector in vectors {
+            let hash = HashAlgorithm::parse(vector[0]).unwrap();
+            assert_eq!(hash.name(), vector[0]);
+            let expected = unhex(vector[1]);
+            assert_eq!(hash.digest_len_bytes(), expected.len(), "{hash}");
+            assert!(expected.len() <= DIGEST_LEN_MAX_BYTES);
+            let mut digest = vec![0u8; expected.len()];
+            hash.digest(&[b"a", b"", b"bc"], &mut digest);
+            assert_eq!(digest, expected, "{hash}");
+        }
+    }
+
+    #[test]
+    fn hash_names_are_taken_in_any_case_and_unknown_ones_listed() {
+        assert_eq!(HashAlgorithm::parse("SHA256"), Ok(HashAlgorithm::Sha256));
+        assert_eq!(HashAlgorithm::parse("rmd160"), Ok(HashAlgorithm::Ripemd160));
+        let unknown = HashAlgorithm::parse("md5").unwrap_err().to_string();
+        assert!(unknown.contains("\"md5\"") && unknown.contains("sha3-256"), "{unknown}");
+    }
+}

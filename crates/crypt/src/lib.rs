@@ -25,6 +25,8 @@ pub mod plain;
 pub mod secret;
 pub mod source;
 mod stack;
+#[cfg(test)]
+mod vectors;
 mod wipe;
 
 pub use error::{Error, KeyslotProblem, Requirement};

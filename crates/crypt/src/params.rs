@@ -3,7 +3,9 @@
 //! LUKS1, LUKS2 and plain volumes, and a `crypt` line of a dm table, all end as a [`CryptParams`];
 //! nothing after this point knows which of them it was.
 
+use crate::cipher::{CipherSpec, SectorCipher};
 use crate::secret::SecretBytes;
+use crate::stack::with_wiped_stack;
 
 /// One dm-crypt mapping (`drivers/md/dm-crypt.c`, `struct crypt_config`). Sectors are 512 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -24,6 +26,19 @@ pub struct CryptParams {
     pub iv_large_sectors: bool,
     /// Options that were stored with the volume or written in its table line.
     pub flags: CryptFlags,
+}
+
+impl CryptParams {
+    /// Makes the cipher once, so that a key that does not fit it is told when the volume is opened
+    /// and not by the first request.
+    pub(crate) fn check_key(&self) -> Result<(), String> {
+        with_wiped_stack(|| {
+            let spec = CipherSpec::parse(&self.cipher)?;
+            let key = self.key.as_slice();
+            SectorCipher::new(&spec, key, self.sector_size_bytes, self.iv_large_sectors).map(drop)
+        })
+        .map_err(|error| error.to_string())
+    }
 }
 
 /// Optional parameters of a dm-crypt table line; LUKS2 can store them in its header.

@@ -4,7 +4,7 @@
 //! passphrase is hashed to the key, a key file is the key. Nothing can tell a wrong passphrase
 //! from a right one.
 
-use crate::cipher::{CipherSpec, SectorCipher};
+use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::extent::Extent;
 use crate::hash::HashAlgorithm;
@@ -87,15 +87,11 @@ pub fn open(
             format!("{} is not a multiple of the sector size {sector_size}", options.skip_sectors),
         ));
     }
-    let cipher = CipherSpec::parse(&options.cipher)
+    CipherSpec::parse(&options.cipher)
         .map_err(|error| Error::option("--cipher", error.to_string()))?;
     let key = derive_key(options, key)?;
-    with_wiped_stack(|| {
-        SectorCipher::new(&cipher, key.as_slice(), sector_size, options.iv_large_sectors).map(drop)
-    })
-    .map_err(|error| Error::option("--key-size", error.to_string()))?;
     let len_sectors = extent(options)?.len_sectors(device_len_bytes)?;
-    Ok(CryptParams {
+    let params = CryptParams {
         cipher: options.cipher.clone(),
         key,
         iv_offset_sectors: options.skip_sectors,
@@ -104,7 +100,9 @@ pub fn open(
         sector_size_bytes: sector_size,
         iv_large_sectors: options.iv_large_sectors,
         flags: CryptFlags { allow_discards: options.allow_discards, ..CryptFlags::default() },
-    })
+    };
+    params.check_key().map_err(|problem| Error::option("--key-size", problem))?;
+    Ok(params)
 }
 
 fn extent(options: &PlainOptions) -> Result<Extent, Error> {

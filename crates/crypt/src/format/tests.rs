@@ -1,0 +1,91 @@
+use super::*;
+
+const DEVICE_LEN: usize = 17 << 20;
+
+fn options() -> FormatOptions {
+    let kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
+    FormatOptions { digest_iterations: Some(1000), ..FormatOptions::new(Pbkdf::Fixed(kdf)) }
+}
+
+fn refused(device_len: usize, change: &dyn Fn(&mut FormatOptions)) -> String {
+    let mut options = options();
+    change(&mut options);
+    let mut device = vec![7; device_len];
+    let passphrase = SecretBytes::copy_of(b"x");
+    let error = format(&mut device, &passphrase, &options).unwrap_err().to_string();
+    assert!(device.iter().all(|byte| *byte == 7), "the device was written: {error}");
+    error
+}
+
+#[test]
+fn format_refuses_wrong_options_by_their_name_and_writes_nothing() {
+    let refused = |change: &dyn Fn(&mut FormatOptions)| refused(DEVICE_LEN, change);
+    assert!(refused(&|o| o.cipher = "serpent-xts-plain64".to_owned()).starts_with("--cipher"));
+    assert!(refused(&|o| o.cipher = "cipher_null-ecb".to_owned()).starts_with("--cipher"));
+    assert!(refused(&|o| o.key_size_bits = 0).starts_with("--key-size"));
+    assert!(refused(&|o| o.key_size_bits = u32::MAX).starts_with("--key-size"));
+    assert!(refused(&|o| o.key_size_bits = 320).contains("--key-size"));
+    assert!(refused(&|o| o.sector_size_bytes = 520).contains("--sector-size"));
+    assert!(refused(&|o| o.label = "x".repeat(48)).starts_with("--label"));
+    assert!(refused(&|o| o.subsystem = "a\0b".to_owned()).starts_with("--subsystem"));
+    assert!(refused(&|o| o.uuid = Some("12".to_owned())).starts_with("--uuid"));
+    assert!(refused(&|o| o.metadata_len_bytes = 12345).starts_with("--luks2-metadata-size"));
+    assert!(refused(&|o| o.keyslots_len_bytes = Some(4097)).starts_with("--luks2-keyslots-size"));
+    assert!(refused(&|o| o.keyslots_len_bytes = Some(4096)).starts_with("--luks2-keyslots-size"));
+    let huge = |o: &mut FormatOptions| o.keyslots_len_bytes = Some(u64::MAX - 4095);
+    assert!(refused(&huge).starts_with("--luks2-keyslots-size"));
+    assert!(refused(&|o| o.data_offset_bytes = Some(0)).starts_with("--offset"));
+    assert!(refused(&|o| o.data_offset_bytes = Some(4096)).starts_with("--offset"));
+    assert!(refused(&|o| o.data_offset_bytes = Some((1 << 20) + 512)).starts_with("--offset"));
+    assert!(refused(&|o| o.volume_key = Some(SecretBytes::zeroed(32))).starts_with("--volume"));
+    let weak = Kdf::Argon2 { variant: Argon2Variant::Id, time: 3, memory_kib: 1024, lanes: 1 };
+    assert!(refused(&|o| o.pbkdf = Pbkdf::Fixed(weak)).starts_with("--pbkdf"));
+    assert!(refused(&|o| o.digest_iterations = Some(1)).starts_with("digest iterations"));
+}
+
+#[test]
+fn format_refuses_a_device_without_room_or_with_half_a_sector() {
+    let nothing = |_: &mut FormatOptions| {};
+    assert!(refused(1 << 20, &nothing).contains("the header takes 16777216 bytes"));
+    assert!(refused(16 << 20, &nothing).contains("the data starts at byte 16777216"));
+    assert!(refused(DEVICE_LEN + 512, &nothing).starts_with("--sector-size"));
+}
+
+#[test]
+fn format_leaves_nothing_of_an_older_header() {
+    let mut device = vec![0; DEVICE_LEN];
+    let passphrase = SecretBytes::copy_of(b"old");
+    let old = FormatOptions { metadata_len_bytes: 64 << 10, ..options() };
+    format(&mut device, &passphrase, &old).unwrap();
+    format(&mut device, &SecretBytes::copy_of(b"new"), &options()).unwrap();
+    assert_ne!(&device[64 << 10..(64 << 10) + 6], b"SKUL\xba\xbe");
+    let (header, notices) = Header::read(&device).unwrap();
+    assert_eq!(notices, []);
+    let refused = header.unlock(&device, &passphrase, &crate::luks::UnlockOptions::default());
+    assert!(matches!(refused, Err(Error::WrongPassphrase { .. })));
+}
+
+#[test]
+fn format_takes_a_given_volume_key_and_measures_what_is_not_forced() {
+    let key = SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>());
+    let bounds = cost::Argon2Bounds { target_ms: 20, memory_kib_max: 2048, lanes: 2 };
+    let options = FormatOptions {
+        volume_key: Some(key.clone()),
+        digest_iterations: None,
+        pbkdf: Pbkdf::Argon2 { variant: Argon2Variant::Id, bounds },
+        ..options()
+    };
+    let mut device = vec![0; DEVICE_LEN];
+    let passphrase = SecretBytes::copy_of(b"x");
+    let formatted = format(&mut device, &passphrase, &options).unwrap();
+    assert_eq!(formatted.volume_key, key);
+    let info = formatted.header.info();
+    let kdf = &info["keyslots"]["0"]["kdf"];
+    assert!((4..).contains(&kdf["time"].as_u64().unwrap()), "{kdf}");
+    assert!((32..=2048).contains(&kdf["memory_kib"].as_u64().unwrap()), "{kdf}");
+    assert!(info["digests"]["0"]["iterations"].as_u64().unwrap() >= 1000);
+    let (header, _) = Header::read(&device).unwrap();
+    let unlocked =
+        header.unlock(&device, &passphrase, &crate::luks::UnlockOptions::default()).unwrap();
+    assert_eq!(unlocked.volume_key, key);
+}

@@ -267,7 +267,7 @@ impl Header {
             }
             match self.open_keyslot(source, number, &cipher, passphrase, &mut attempt) {
                 Ok(Some(volume_key)) => return Ok(Unlocked { keyslot: number, volume_key }),
-                Ok(None) => {}
+                Ok(None) => attempt.wrong(),
                 Err(problem) if options.keyslot.is_some() => {
                     return Err(Error::Keyslot(KeyslotProblem { keyslot: number, problem }));
                 }
@@ -298,9 +298,9 @@ impl Header {
         }
         let key_len_bytes = self.key_len_bytes as usize;
         let kdf = self.keyslot_kdf(keyslot);
-        self.digest_kdf()
-            .check(DIGEST_LEN_BYTES, attempt.limits())
-            .map_err(|error| format!("the header's digest cannot be checked: {error}"))?;
+        attempt
+            .admit(&self.digest_kdf(), DIGEST_LEN_BYTES)
+            .map_err(|problem| format!("the header's digest cannot be checked: {problem}"))?;
         attempt.admit(&kdf, key_len_bytes)?;
         let mut area_key = SecretBytes::zeroed(key_len_bytes);
         kdf.derive(passphrase.as_slice(), &keyslot.salt, area_key.as_mut_slice(), attempt.limits())
@@ -356,7 +356,7 @@ impl Header {
             len_bytes: None,
             sector_size_bytes: 512,
         };
-        Ok(CryptParams {
+        let params = CryptParams {
             cipher: self.cipher(),
             key: volume_key.clone(),
             iv_offset_sectors: 0,
@@ -365,7 +365,11 @@ impl Header {
             sector_size_bytes: 512,
             iv_large_sectors: false,
             flags: CryptFlags::default(),
-        })
+        };
+        params
+            .check_key()
+            .map_err(|problem| Error::unsupported("LUKS1 header, cipher", problem))?;
+        Ok(params)
     }
 }
 

@@ -1,0 +1,144 @@
+use std::sync::OnceLock;
+
+use super::*;
+
+const DEVICE_LEN: usize = 4 << 20;
+/// Offsets of fields in the header.
+const CIPHER_NAME: usize = 8;
+const CIPHER_MODE: usize = 40;
+const HASH: usize = 72;
+const PAYLOAD_OFFSET: usize = 104;
+const KEY_BYTES: usize = 108;
+const DIGEST_ITERATIONS: usize = 164;
+const KEYSLOT_0: usize = 208;
+const KEYSLOT_LEN: usize = 48;
+
+fn passphrase() -> SecretBytes {
+    SecretBytes::copy_of(b"a passphrase")
+}
+
+/// A volume, made once.
+fn volume() -> &'static (Vec<u8>, SecretBytes) {
+    static VOLUME: OnceLock<(Vec<u8>, SecretBytes)> = OnceLock::new();
+    VOLUME.get_or_init(|| {
+        let options = FormatOptions {
+            iterations: Some(1000),
+            digest_iterations: Some(1000),
+            ..FormatOptions::default()
+        };
+        let mut device = vec![0; DEVICE_LEN];
+        let (_, key) = format(&mut device, &passphrase(), &options).unwrap();
+        (device, key)
+    })
+}
+
+fn device_with(offset: usize, bytes: &[u8]) -> Vec<u8> {
+    let mut device = volume().0.clone();
+    device[offset..offset + bytes.len()].copy_from_slice(bytes);
+    device
+}
+
+fn refused(offset: usize, bytes: &[u8]) -> String {
+    Header::read(&device_with(offset, bytes)).unwrap_err().to_string()
+}
+
+fn unlock(device: &[u8], keyslot: Option<u32>) -> Result<Unlocked, String> {
+    let options = UnlockOptions { keyslot, ..UnlockOptions::default() };
+    Header::read(&device)
+        .and_then(|header| header.unlock(&device, &passphrase(), &options))
+        .map_err(|error| error.to_string())
+}
+
+#[test]
+fn header_written_by_format_opens_and_maps_the_rest_of_the_device() {
+    let (device, key) = volume();
+    assert_eq!(unlock(device, None).unwrap().volume_key, *key);
+    assert_eq!(unlock(device, Some(0)).unwrap().keyslot, 0);
+    let header = Header::read(&device).unwrap();
+    let params = header.crypt_params(key, DEVICE_LEN as u64, false).unwrap();
+    assert_eq!((params.data_offset_sectors, params.len_sectors), (4096, Some(4096)));
+    let error = header.crypt_params(key, 2 << 20, false).unwrap_err().to_string();
+    assert!(error.contains("truncated"), "{error}");
+}
+
+#[test]
+fn header_with_a_hostile_field_is_refused_by_the_fields_name() {
+    let be = u32::to_be_bytes;
+    let keyslot_3 = KEYSLOT_0 + 3 * KEYSLOT_LEN;
+    let (material, stripes) = (40, 44);
+    for (offset, bytes, expected) in [
+        (KEY_BYTES, be(0), "key bytes: 0 is not in 1 to 1024"),
+        (KEY_BYTES, be(u32::MAX), "key bytes: 4294967295 is not in 1 to 1024"),
+        (KEY_BYTES, be(1024), "keyslot 0: its area at sector 8"),
+        (HASH, *b"md5\0", "hash: hash \"md5"),
+        (CIPHER_NAME, *b"a\x1b[3", "cipher name: it is not printable"),
+        (PAYLOAD_OFFSET, be(9), "keyslot 0: its area at sector 8 reaches into the data"),
+        (keyslot_3 + stripes, be(4001), "keyslot 3: it has 4001 stripes, must have 4000"),
+        (keyslot_3 + stripes, be(u32::MAX), "keyslot 3: it has 4294967295 stripes"),
+        (keyslot_3 + material, be(0), "keyslot 3: its area starts at sector 0"),
+        (keyslot_3 + material, be(u32::MAX), "keyslot 3: its area at sector 4294967295"),
+        (keyslot_3 + material, be(16), "the areas of keyslots 0 and 3 overlap"),
+    ] {
+        let error = refused(offset, &bytes);
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    let no_data = device_with(PAYLOAD_OFFSET, &be(0));
+    let header = Header::read(&no_data).unwrap();
+    let error = header.crypt_params(&volume().1, DEVICE_LEN as u64, false).unwrap_err();
+    assert!(error.to_string().contains("--header"), "{error}");
+    assert!(header.crypt_params(&volume().1, DEVICE_LEN as u64, true).is_ok());
+}
+
+#[test]
+fn unlock_refuses_what_would_cost_too_much_or_protect_nothing() {
+    let iterations = device_with(KEYSLOT_0 + 4, &(1u32 << 31).to_be_bytes());
+    let error = unlock(&iterations, None).unwrap_err();
+    assert!(error.contains("keyslot 0: its pbkdf2 would take"), "{error}");
+    let digest = device_with(DIGEST_ITERATIONS, &u32::MAX.to_be_bytes());
+    let error = unlock(&digest, None).unwrap_err();
+    assert!(error.contains("the header's digest cannot be checked"), "{error}");
+    let mut null = device_with(CIPHER_NAME, b"cipher_null\0");
+    null[CIPHER_MODE..CIPHER_MODE + 4].copy_from_slice(b"ecb\0");
+    assert!(unlock(&null, None).unwrap_err().contains("encrypts nothing"));
+}
+
+#[test]
+fn unlock_names_the_keyslot_that_cannot_be_tried() {
+    let (device, _) = volume();
+    assert_eq!(unlock(device, Some(4)).unwrap_err(), "keyslot 4: it is not in use");
+    assert_eq!(unlock(device, Some(8)).unwrap_err(), "keyslot 8: LUKS1 has keyslots 0 to 7");
+    let broken = device_with(KEYSLOT_0, &7u32.to_be_bytes());
+    let error = unlock(&broken, None).unwrap_err();
+    assert!(error.contains("keyslot 0: its state 0x00000007"), "{error}");
+    let inactive = device_with(KEYSLOT_0, &KEYSLOT_INACTIVE.to_be_bytes());
+    let error = unlock(&inactive, None).unwrap_err();
+    assert_eq!(error, "the header has no keyslot that can be used for its data");
+    let error = unlock(&device[..40_000], None).unwrap_err();
+    assert!(error.contains("keyslot 0: cannot read the key material"), "{error}");
+}
+
+#[test]
+fn format_refuses_wrong_options_by_their_name() {
+    let with = |change: &dyn Fn(&mut FormatOptions)| {
+        let mut options = FormatOptions {
+            iterations: Some(1000),
+            digest_iterations: Some(1000),
+            ..FormatOptions::default()
+        };
+        change(&mut options);
+        let mut device = vec![7; DEVICE_LEN];
+        let error = format(&mut device, &passphrase(), &options).unwrap_err();
+        assert!(device.iter().all(|byte| *byte == 7), "the device was written");
+        error.to_string()
+    };
+    assert!(with(&|o| o.cipher = "aes".to_owned()).starts_with("--"));
+    assert!(with(&|o| o.cipher = "cipher_null-ecb".to_owned()).starts_with("--cipher"));
+    assert!(with(&|o| o.key_size_bits = 100).starts_with("--key-size"));
+    assert!(with(&|o| o.key_size_bits = 320).starts_with("--key-size"));
+    assert!(with(&|o| o.hash = HashAlgorithm::Blake2s128).starts_with("--hash"));
+    assert!(with(&|o| o.iterations = Some(999)).starts_with("--pbkdf-force-iterations"));
+    assert!(with(&|o| o.uuid = Some("no".to_owned())).starts_with("--uuid"));
+    assert!(with(&|o| o.data_offset_bytes = Some(4096)).starts_with("--offset"));
+    assert!(with(&|o| o.data_offset_bytes = Some(u64::MAX)).starts_with("--offset"));
+    assert!(with(&|o| o.data_offset_bytes = Some(1 << 30)).starts_with("data device"));
+}

@@ -116,7 +116,10 @@ impl Header {
         if let Some(number) = options.keyslot {
             return match self.try_named(source, number, segment, passphrase, &mut attempt) {
                 Ok(Some(volume_key)) => Ok(Unlocked { keyslot: number, volume_key }),
-                Ok(None) => Err(attempt.failed()),
+                Ok(None) => {
+                    attempt.wrong();
+                    Err(attempt.failed())
+                }
                 Err(problem) => Err(Error::Keyslot(KeyslotProblem { keyslot: number, problem })),
             };
         }
@@ -133,9 +136,17 @@ impl Header {
                     Ok(Some(volume_key)) => {
                         return Ok(Unlocked { keyslot: *number, volume_key });
                     }
-                    Ok(None) => {}
+                    Ok(None) => attempt.wrong(),
                     Err(problem) => attempt.skip(*number, problem),
                 }
+            }
+        }
+        for (number, keyslot) in &self.metadata.keyslots {
+            if keyslot.priority == Priority::Ignore
+                && !self.metadata.digests_of(*number, segment).is_empty()
+            {
+                let problem = "its priority is to be ignored; name it with --key-slot to try it";
+                attempt.skip(*number, problem.to_owned());
             }
         }
         Err(attempt.failed())
@@ -169,7 +180,7 @@ impl Header {
         device_len_bytes: u64,
         detached: bool,
     ) -> Result<CryptParams, Error> {
-        let (_, segment, crypt) = self.data_segment()?;
+        let (number, segment, crypt) = self.data_segment()?;
         if segment.offset_bytes == 0 && !detached {
             return Err(Error::DataDevice(
                 "this is a header without data: its data starts at byte 0 of another device; give \
@@ -182,7 +193,7 @@ impl Header {
             len_bytes: segment.len_bytes,
             sector_size_bytes: crypt.sector_size_bytes,
         };
-        Ok(CryptParams {
+        let params = CryptParams {
             cipher: crypt.encryption.clone(),
             key: volume_key.clone(),
             iv_offset_sectors: crypt.iv_tweak,
@@ -191,7 +202,11 @@ impl Header {
             sector_size_bytes: crypt.sector_size_bytes,
             iv_large_sectors: false,
             flags: self.metadata.config.crypt_flags(),
-        })
+        };
+        params
+            .check_key()
+            .map_err(|problem| Error::unsupported(format!("segments.{number}"), problem))?;
+        Ok(params)
     }
 }
 
@@ -214,12 +229,7 @@ fn try_keyslot(
         ));
     };
     let digest_error = |problem: String| format!("digest {digest_number}: {problem}");
-    digest
-        .kdf()
-        .and_then(|kdf| {
-            kdf.check(digest.digest.len(), attempt.limits()).map_err(|error| error.to_string())
-        })
-        .map_err(digest_error)?;
+    digest.kdf().and_then(|kdf| attempt.admit(&kdf, digest.digest.len())).map_err(digest_error)?;
     let candidate = keyslot::open(source, number, keyslot, passphrase, attempt)?;
     let verified = digest.verifies(&candidate, attempt.limits()).map_err(digest_error)?;
     Ok(verified.then_some(candidate))

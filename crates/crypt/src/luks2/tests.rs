@@ -1,0 +1,520 @@
+use std::sync::OnceLock;
+
+use serde_json::{Value, json};
+
+use super::*;
+use crate::format::{FormatOptions, Formatted, Pbkdf, format};
+use crate::hash::HashAlgorithm;
+use crate::kdf::{Kdf, KdfLimits};
+use crate::luks;
+
+const PASSPHRASE: &[u8] = b"a passphrase";
+const HDR_LEN: usize = 0x4000;
+const DEVICE_LEN: usize = (1 << 20) + 8192;
+
+fn passphrase() -> SecretBytes {
+    SecretBytes::copy_of(PASSPHRASE)
+}
+
+/// A small volume, made once.
+fn volume() -> &'static (Vec<u8>, Formatted) {
+    static VOLUME: OnceLock<(Vec<u8>, Formatted)> = OnceLock::new();
+    VOLUME.get_or_init(|| {
+        let kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
+        let options = FormatOptions {
+            keyslots_len_bytes: Some(768 << 10),
+            data_offset_bytes: Some(1 << 20),
+            digest_iterations: Some(1000),
+            ..FormatOptions::new(Pbkdf::Fixed(kdf))
+        };
+        let mut device = vec![0; DEVICE_LEN];
+        let formatted = format(&mut device, &passphrase(), &options).unwrap();
+        (device, formatted)
+    })
+}
+
+fn document() -> Value {
+    match &volume().1.header {
+        luks::Header::Luks2(header) => header.metadata.document.clone(),
+        luks::Header::Luks1(_) => unreachable!(),
+    }
+}
+
+/// The volume with other metadata in both copies, checksums put right.
+fn device_with(document: &Value) -> Vec<u8> {
+    device_with_text(document.to_string().as_bytes())
+}
+
+fn device_with_text(text: &[u8]) -> Vec<u8> {
+    let (mut device, formatted) = volume().clone();
+    let luks::Header::Luks2(header) = formatted.header else { unreachable!() };
+    let mut area = text.to_vec();
+    assert!(area.len() < HDR_LEN - 4096);
+    area.resize(HDR_LEN - 4096, 0);
+    for copy in [Copy::Primary, Copy::Secondary] {
+        write_copy(&mut device, copy, &header.binary, &area).unwrap();
+    }
+    device
+}
+
+fn read(device: &[u8]) -> Result<Header, String> {
+    Header::read(&device).map(|(header, _)| header).map_err(|error| error.to_string())
+}
+
+fn unlock(device: &[u8], options: &UnlockOptions) -> Result<Unlocked, String> {
+    let (header, _) = Header::read(&device).map_err(|error| error.to_string())?;
+    header.unlock(&device, &passphrase(), options).map_err(|error| error.to_string())
+}
+
+fn unlock_changed(path: &str, value: Value) -> Result<Unlocked, String> {
+    unlock(&device_with(&changed(path, value)), &UnlockOptions::default())
+}
+
+/// The document with `value` at a JSON pointer whose last part may be new.
+fn changed(path: &str, value: Value) -> Value {
+    let mut document = document();
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    document.pointer_mut(parent).unwrap()[key] = value;
+    document
+}
+
+fn without(path: &str) -> Value {
+    let mut document = document();
+    let (parent, key) = path.rsplit_once('/').unwrap();
+    let parent = document.pointer_mut(parent).unwrap().as_object_mut().unwrap();
+    assert!(parent.shift_remove(key).is_some(), "{path}");
+    document
+}
+
+#[test]
+fn header_written_by_format_is_read_back() {
+    let header = read(&volume().0).unwrap();
+    assert_eq!(luks::Header::Luks2(header.clone()).info(), volume().1.header.info());
+    assert_eq!(header.seqid(), 1);
+    let unlocked = unlock(&volume().0, &UnlockOptions::default()).unwrap();
+    assert_eq!(unlocked.volume_key, volume().1.volume_key);
+}
+
+#[test]
+fn header_with_a_missing_field_names_its_path() {
+    for path in [
+        "/keyslots",
+        "/tokens",
+        "/segments",
+        "/digests",
+        "/config",
+        "/config/json_size",
+        "/config/keyslots_size",
+        "/keyslots/0/type",
+        "/keyslots/0/key_size",
+        "/keyslots/0/kdf",
+        "/keyslots/0/kdf/salt",
+        "/keyslots/0/kdf/iterations",
+        "/keyslots/0/kdf/hash",
+        "/keyslots/0/af",
+        "/keyslots/0/af/stripes",
+        "/keyslots/0/af/hash",
+        "/keyslots/0/area",
+        "/keyslots/0/area/offset",
+        "/keyslots/0/area/size",
+        "/keyslots/0/area/encryption",
+        "/keyslots/0/area/key_size",
+        "/segments/0/type",
+        "/segments/0/offset",
+        "/segments/0/size",
+        "/segments/0/iv_tweak",
+        "/segments/0/encryption",
+        "/segments/0/sector_size",
+        "/digests/0/type",
+        "/digests/0/keyslots",
+        "/digests/0/segments",
+        "/digests/0/hash",
+        "/digests/0/iterations",
+        "/digests/0/salt",
+        "/digests/0/digest",
+    ] {
+        let error = read(&device_with(&without(path))).unwrap_err();
+        let dotted = path[1..].replace('/', ".");
+        assert!(error.contains(&format!("{dotted}: it is missing")), "{path}: {error}");
+    }
+}
+
+#[test]
+fn header_with_a_hostile_value_gives_an_error_of_its_own() {
+    let area = |offset: &str, size: &str| {
+        json!({"type": "raw", "offset": offset, "size": size, "encryption": "aes-xts-plain64",
+               "key_size": 64})
+    };
+    let base64_of = |len: usize| {
+        use base64::Engine;
+        json!(base64::engine::general_purpose::STANDARD.encode(vec![0; len]))
+    };
+    let cases = [
+        ("/keyslots", json!([]), "keyslots: it is an array, must be an object"),
+        ("/keyslots/0", json!(7), "keyslots.0: it is a number, must be an object"),
+        ("/keyslots/32", json!({}), "keyslots.32: its key is not a number below 32"),
+        ("/keyslots/x", json!({}), "keyslots.x: its key is not a number"),
+        ("/keyslots/-1", json!({}), "its key is not a number"),
+        ("/keyslots/0/key_size", json!("64"), "keyslots.0.key_size: it is a string"),
+        ("/keyslots/0/key_size", json!(0), "0 is not in 1 to 1024"),
+        ("/keyslots/0/key_size", json!(1025), "1025 is not in 1 to 1024"),
+        ("/keyslots/0/key_size", json!(-64), "-64 is not a whole number"),
+        ("/keyslots/0/key_size", json!(1u64 << 60), "is not a whole number from 0 to 2^32"),
+        ("/keyslots/0/key_size", json!(64.5), "64.5 is not a whole number"),
+        ("/keyslots/0/key_size", json!(128), "needs 512000"),
+        ("/keyslots/0/priority", json!(3), "keyslots.0.priority: 3 is not 0, 1 or 2"),
+        ("/keyslots/0/af/stripes", json!(4001), "stripes: it is 4001, must be 4000"),
+        ("/keyslots/0/af/type", json!("luks9"), "keyslots.0.af.type: \"luks9\" is not luks1"),
+        ("/keyslots/0/area/type", json!("none"), "keyslots.0.area.type: \"none\" is not raw"),
+        ("/keyslots/0/area", area("0", "258048"), "not inside the keyslots area"),
+        ("/keyslots/0/area", area("28672", "258048"), "not inside the keyslots area"),
+        ("/keyslots/0/area", area("1048576", "258048"), "not inside the keyslots area"),
+        ("/keyslots/0/area", area("18446744073709551615", "258048"), "more than 2^64"),
+        ("/keyslots/0/area", area("18446744073709551616", "258048"), "is not a number from 0"),
+        ("/keyslots/0/area", area("-1", "258048"), "keyslots.0.area.offset: \"-1\" is not"),
+        ("/keyslots/0/area", area("32768", "0"), "needs 256000"),
+        ("/keyslots/0/area", area("32768", "1e6"), "keyslots.0.area.size: \"1e6\" is not"),
+        ("/keyslots/0/kdf/salt", json!("AAAA"), "it has 3 bytes, must have 32"),
+        ("/keyslots/0/kdf/salt", json!("*"), "keyslots.0.kdf.salt: no base64"),
+        ("/keyslots/0/kdf/iterations", json!("1000"), "it is a string, must be a number"),
+        ("/keyslots/0/kdf/type", json!(""), "keyslots.0.kdf.type: it is empty"),
+        ("/keyslots/0/kdf/type", json!("\u{1b}[31m"), "is not printable ASCII"),
+        ("/keyslots/0/type", json!("x".repeat(257)), "is not printable ASCII of at most 256"),
+        ("/segments", json!({}), "digests.0.segments: there is no segment 0"),
+        ("/segments/0/offset", json!("1048577"), "is not a multiple of 512"),
+        ("/segments/0/offset", json!("512"), "reach into the data"),
+        ("/segments/0/size", json!("0"), "not \"dynamic\" or a positive multiple"),
+        ("/segments/0/size", json!("4608"), "4608 is not a multiple of the sector size 4096"),
+        ("/segments/0/size", json!("18446744073709547520"), "more than 2^64 bytes"),
+        ("/segments/0/sector_size", json!(0), "0 is not 512, 1024, 2048 or 4096"),
+        ("/segments/0/sector_size", json!(8192), "8192 is not 512, 1024, 2048 or 4096"),
+        ("/segments/0/sector_size", json!(1536), "1536 is not 512, 1024, 2048 or 4096"),
+        ("/segments/0/iv_tweak", json!("1"), "not a multiple of the sector size"),
+        ("/segments/0/iv_tweak", json!(0), "segments.0.iv_tweak: it is a number"),
+        ("/segments/0/flags", json!([1]), "segments.0.flags[0]: it is a number"),
+        ("/digests/0/keyslots", json!(["7"]), "digests.0.keyslots: there is no keyslot 7"),
+        ("/digests/0/segments", json!(["1"]), "digests.0.segments: there is no segment 1"),
+        ("/digests/0/segments", json!([]), "segments.0: no digest belongs to it"),
+        ("/digests/0/keyslots", json!([0]), "digests.0.keyslots[0]: it is a number"),
+        ("/digests/0/digest", base64_of(19), "it has 19 bytes, must have 20 to 64"),
+        ("/digests/0/digest", base64_of(65), "it has 65 bytes, must have 20 to 64"),
+        ("/digests/0/salt", base64_of(31), "it has 31 bytes, must have 32"),
+        ("/digests/8", json!({}), "digests.8: its key is not a number below 8"),
+        ("/tokens/0", json!({"type": "t", "keyslots": ["9"]}), "there is no keyslot 9"),
+        ("/config/json_size", json!("4096"), "a header of 16384 bytes has a JSON area of 12288"),
+        ("/config/json_size", json!("18446744073709551615"), "has a JSON area of 12288"),
+        ("/config/keyslots_size", json!("1000"), "is not a multiple of 4096"),
+        ("/config/keyslots_size", json!("134221824"), "is not a multiple of 4096 up to"),
+        ("/config/keyslots_size", json!("1044480"), "reach into the data"),
+        ("/config/flags", json!("allow-discards"), "config.flags: it is a string"),
+        ("/config/requirements", json!([]), "config.requirements: it is an array"),
+        ("/config/requirements", json!({"mandatory": {}}), "mandatory: it is an object"),
+    ];
+    for (path, value, expected) in cases {
+        let error = read(&device_with(&changed(path, value.clone()))).unwrap_err();
+        assert!(error.contains(expected), "{path} = {value}: {error}");
+    }
+}
+
+#[test]
+fn header_with_overlapping_areas_names_both_keyslots() {
+    let mut document = document();
+    let mut second = document["keyslots"]["0"].clone();
+    second["area"]["offset"] = json!((32768 + 4096).to_string());
+    document["keyslots"]["5"] = second;
+    let error = read(&device_with(&document)).unwrap_err();
+    assert!(error.contains("the areas of keyslots 0 and 5 overlap"), "{error}");
+}
+
+#[test]
+fn segments_that_overlap_or_leave_a_gap_are_refused() {
+    let segment =
+        |offset: &str, size: &str| json!({"type": "linear", "offset": offset, "size": size});
+    let cases = [
+        (json!({}), "segments: there is none"),
+        (json!({"1": segment("1048576", "dynamic")}), "segment 0 is missing"),
+        (
+            json!({"0": segment("1048576", "8192"), "1": segment("1052672", "dynamic")}),
+            "0 and 1 overlap",
+        ),
+        (
+            json!({"0": segment("1048576", "dynamic"), "1": segment("2097152", "dynamic")}),
+            "only the last segment may be \"dynamic\"",
+        ),
+    ];
+    for (segments, expected) in cases {
+        let mut document = changed("/segments", segments);
+        document["digests"]["0"]["segments"] = json!([]);
+        let error = read(&device_with(&document)).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+}
+
+#[test]
+fn metadata_that_is_huge_deep_or_no_json_is_refused() {
+    let deep = format!("{{\"a\":{}", "[".repeat(12_000));
+    let many = format!("{{\"a\":[{}0]}}", "0,".repeat(6_000));
+    for (text, expected) in [
+        (deep.as_str(), "nested deeper than 32 levels"),
+        (many.as_str(), "keyslots: it is missing"),
+        ("{\"keyslots\":{", "it is no JSON"),
+        ("[]", "it does not start with an object"),
+        ("", "it does not start with an object"),
+        ("{}", "keyslots: it is missing"),
+        ("{\"keyslots\":{},\"tokens\":{},\"segments\":NaN}", "it is no JSON"),
+    ] {
+        let error = read(&device_with_text(text.as_bytes())).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+        assert!(error.len() < 1000, "a message of {} bytes", error.len());
+    }
+}
+
+#[test]
+fn unknown_fields_and_tokens_are_kept() {
+    let mut document = changed("/future", json!({"answer": [42]}));
+    document["keyslots"]["0"]["comment"] = json!("kept");
+    document["tokens"]["3"] = json!({"type": "acme", "keyslots": ["0"], "secret": "s"});
+    let header = read(&device_with(&document)).unwrap();
+    assert_eq!(header.metadata.document, document);
+    let shown = format!("{header}{}", header.info());
+    assert!(shown.contains("acme") && !shown.contains("\"s\""), "{shown}");
+}
+
+#[test]
+fn requirements_are_refused_by_name_but_shown() {
+    for (name, expected) in [
+        ("online-reencrypt", "cryptsetup reencrypt --resume-only"),
+        ("online-reencrypt-v2", "cryptsetup reencrypt --resume-only"),
+        ("offline-reencrypt", "cryptsetup reencrypt --resume-only"),
+        ("online-reencrypt-vx", "\"online-reencrypt-vx\" is not supported"),
+        ("opal", "\"opal\" is not supported"),
+    ] {
+        let document = changed("/config/requirements", json!({"mandatory": [name]}));
+        let device = device_with(&document);
+        let header = read(&device).unwrap();
+        assert!(header.to_string().contains(name));
+        let error = unlock(&device, &UnlockOptions::default()).unwrap_err();
+        assert!(error.contains(name) && error.contains(expected), "{error}");
+        let key = SecretBytes::zeroed(64);
+        assert!(header.crypt_params(&key, DEVICE_LEN as u64, false).is_err());
+    }
+}
+
+#[test]
+fn requirement_explains_metadata_that_breaks_the_rules() {
+    let mut document = changed("/config/requirements", json!({"mandatory": ["warp-drive"]}));
+    document["segments"]["0"]["sector_size"] = json!("warped");
+    let error = read(&device_with(&document)).unwrap_err();
+    assert!(error.contains("\"warp-drive\" is not supported"), "{error}");
+}
+
+#[test]
+fn keyslot_that_cannot_be_used_is_named_with_its_reason() {
+    for (path, value, expected) in [
+        ("/keyslots/0/area/encryption", json!("cipher_null-ecb"), "encrypts nothing; refused"),
+        ("/keyslots/0/area/encryption", json!("null"), "encrypts nothing; refused"),
+        ("/keyslots/0/area/encryption", json!("capi:ecb(cipher_null)-null"), "refused"),
+        ("/keyslots/0/area/encryption", json!("serpent-xts-plain64"), "`serpent`"),
+        ("/keyslots/0/af/hash", json!("md5"), "its split's hash \"md5\""),
+        ("/keyslots/0/kdf/hash", json!("md5"), "its KDF's hash \"md5\""),
+        ("/keyslots/0/kdf/type", json!("scrypt"), "its KDF \"scrypt\""),
+        ("/keyslots/0/kdf/iterations", json!(1u32 << 31), "2147483648 iterations"),
+        ("/keyslots/0/kdf/iterations", json!(0), "0 iterations"),
+        ("/keyslots/0/type", json!("reencrypt"), "its type \"reencrypt\""),
+        ("/digests/0/hash", json!("sha512"), "digest 0: it has 32 bytes, sha512"),
+        ("/digests/0/hash", json!("md5"), "digest 0: hash \"md5\""),
+        ("/digests/0/type", json!("magic"), "digest 0 has an unknown type"),
+        ("/digests/0/iterations", json!(4_000_000_000u32), "digest 0: its pbkdf2"),
+    ] {
+        let error = unlock_changed(path, value).unwrap_err();
+        assert!(error.contains("keyslot 0: ") && error.contains(expected), "{path}: {error}");
+    }
+}
+
+#[test]
+fn kdf_that_demands_a_tebibyte_is_refused_by_slot_demand_limit_and_option() {
+    let kdf = json!({"type": "argon2id", "time": 4, "memory": 1u32 << 30, "cpus": 4,
+                     "salt": document()["keyslots"]["0"]["kdf"]["salt"]});
+    let error = unlock_changed("/keyslots/0/kdf", kdf).unwrap_err();
+    for part in ["keyslot 0", "1073741824 KiB", "4194304 KiB", "--max-kdf-memory"] {
+        assert!(error.contains(part), "{part} is missing: {error}");
+    }
+}
+
+#[test]
+fn volume_that_is_not_supported_is_refused_before_the_kdf_runs() {
+    let linear = json!({"type": "linear", "offset": "1048576", "size": "dynamic"});
+    let integrity = json!({"type": "hmac(sha256)", "journal_encryption": "none",
+                           "journal_integrity": "none"});
+    // A KDF that would be refused, if it came to it.
+    for (path, value, expected) in [
+        ("/segments/0", linear, "segments.0: a segment of type \"linear\""),
+        ("/segments/0/integrity", integrity, "integrity protection \"hmac(sha256)\""),
+        ("/segments/0/encryption", json!("twofish-xts-plain64"), "`twofish`"),
+        ("/segments/0/encryption", json!("cipher_null-ecb"), "does not encrypt"),
+    ] {
+        let mut document = changed(path, value);
+        document["keyslots"]["0"]["kdf"]["iterations"] = json!(u32::MAX);
+        let error = unlock(&device_with(&document), &UnlockOptions::default()).unwrap_err();
+        assert!(error.contains(expected), "{error}");
+    }
+    let mut two = changed("/segments/0/size", json!("8192"));
+    two["segments"]["1"] = two["segments"]["0"].clone();
+    two["segments"]["1"]["offset"] = json!("2097152");
+    two["digests"]["0"]["segments"] = json!(["0", "1"]);
+    let error = unlock(&device_with(&two), &UnlockOptions::default()).unwrap_err();
+    assert!(error.contains("2 data segments"), "{error}");
+}
+
+#[test]
+fn unlock_tries_preferred_keyslots_first_and_ignored_ones_only_by_name() {
+    let mut document = document();
+    document["keyslots"]["0"]["priority"] = json!(0);
+    let device = device_with(&document);
+    let error = unlock(&device, &UnlockOptions::default()).unwrap_err();
+    assert!(error.contains("keyslot 0: its priority is to be ignored"), "{error}");
+    let named = UnlockOptions { keyslot: Some(0), ..UnlockOptions::default() };
+    assert_eq!(unlock(&device, &named).unwrap().keyslot, 0);
+    let absent = UnlockOptions { keyslot: Some(3), ..UnlockOptions::default() };
+    assert_eq!(unlock(&device, &absent).unwrap_err(), "keyslot 3: it is not in use");
+
+    // Copy the material, so that both keyslots open with the same passphrase.
+    document["keyslots"]["0"]["priority"] = json!(1);
+    let mut second = document["keyslots"]["0"].clone();
+    second["area"]["offset"] = json!((32768 + 258_048).to_string());
+    second["priority"] = json!(2);
+    document["keyslots"]["7"] = second;
+    document["digests"]["0"]["keyslots"] = json!(["0", "7"]);
+    let mut device = device_with(&document);
+    device.copy_within(32768..32768 + 258_048, 32768 + 258_048);
+    assert_eq!(unlock(&device, &UnlockOptions::default()).unwrap().keyslot, 7);
+    document["keyslots"]["7"]["priority"] = json!(1);
+    let mut normal = device_with(&document);
+    normal.copy_within(32768..32768 + 258_048, 32768 + 258_048);
+    assert_eq!(unlock(&normal, &UnlockOptions::default()).unwrap().keyslot, 0);
+}
+
+#[test]
+fn unlock_with_too_low_limits_names_the_option_and_does_not_call_it_wrong() {
+    let limits = KdfLimits { seconds_max: 0, ..KdfLimits::default() };
+    let document = changed("/keyslots/0/kdf/iterations", json!(10_000_000));
+    let options = UnlockOptions { keyslot: None, limits };
+    let error = unlock(&device_with(&document), &options).unwrap_err();
+    assert!(error.contains("--max-kdf-time"), "{error}");
+    assert!(!error.contains("opens with this passphrase"), "{error}");
+}
+
+#[test]
+fn newest_copy_wins_and_the_other_is_reported_outdated() {
+    for newer in [Copy::Primary, Copy::Secondary] {
+        let (mut device, formatted) = volume().clone();
+        let luks::Header::Luks2(header) = formatted.header else { unreachable!() };
+        let mut area = changed("/config/flags", json!(["allow-discards"])).to_string().into_bytes();
+        area.resize(HDR_LEN - 4096, 0);
+        let binary = Binary { seqid: 9, ..header.binary };
+        write_copy(&mut device, newer, &binary, &area).unwrap();
+        let (header, notices) = Header::read(&device).unwrap();
+        assert_eq!(header.seqid(), 9);
+        assert!(header.metadata.config.crypt_flags().allow_discards);
+        let outdated = Notice::OutdatedCopy { copy: newer.other(), seqid: 1, newest_seqid: 9 };
+        assert_eq!(notices, [outdated]);
+        assert_eq!(repair(&mut device).unwrap(), [newer.other()]);
+        let (header, notices) = Header::read(&device).unwrap();
+        assert_eq!((header.seqid(), notices), (9, Vec::new()));
+    }
+}
+
+#[test]
+fn copies_with_one_seqid_but_other_contents_are_reported() {
+    let (mut device, formatted) = volume().clone();
+    let luks::Header::Luks2(header) = formatted.header else { unreachable!() };
+    let mut area = changed("/config/flags", json!(["allow-discards"])).to_string().into_bytes();
+    area.resize(HDR_LEN - 4096, 0);
+    write_copy(&mut device, Copy::Secondary, &header.binary, &area).unwrap();
+    let (header, notices) = Header::read(&device).unwrap();
+    assert_eq!(notices, [Notice::CopiesDiffer]);
+    assert!(!header.metadata.config.crypt_flags().allow_discards);
+    assert_eq!(repair(&mut device).unwrap(), [Copy::Secondary]);
+    assert_eq!(Header::read(&device).unwrap().1, []);
+}
+
+#[test]
+fn secondary_is_found_at_every_legal_offset_when_the_primary_is_gone() {
+    for hdr_len_bytes in HDR_LENS_BYTES {
+        let kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
+        let options = FormatOptions {
+            metadata_len_bytes: hdr_len_bytes,
+            keyslots_len_bytes: Some(256 << 10),
+            digest_iterations: Some(1000),
+            ..FormatOptions::new(Pbkdf::Fixed(kdf))
+        };
+        let mut device = vec![0; 10 << 20];
+        format(&mut device, &passphrase(), &options).unwrap();
+        device[..4096].fill(0xff);
+        let (header, notices) = Header::read(&device).unwrap();
+        assert_eq!(header.binary.hdr_len_bytes, hdr_len_bytes);
+        assert!(matches!(notices[..], [Notice::DamagedCopy { copy: Copy::Primary, .. }]));
+        header.unlock(&device, &passphrase(), &UnlockOptions::default()).unwrap();
+    }
+}
+
+#[test]
+fn header_with_both_copies_damaged_says_what_is_wrong_with_each() {
+    let mut device = volume().0.clone();
+    device[5000] ^= 1;
+    device[HDR_LEN + 8] ^= 1;
+    let error = read(&device).unwrap_err();
+    assert!(error.contains("primary: its sha256 checksum is wrong"), "{error}");
+    assert!(error.contains("secondary: its length"), "{error}");
+    assert!(error.contains("luksHeaderRestore"), "{error}");
+    assert!(matches!(repair(&mut device), Err(Error::BothCopiesDamaged { .. })));
+}
+
+#[test]
+fn device_without_header_or_of_another_version_is_told_apart() {
+    for device in [vec![], vec![0; 5], vec![0; 4096], vec![0xff; 1 << 20]] {
+        let error = read(&device).unwrap_err();
+        assert!(error.starts_with("no LUKS header found"), "{error}");
+    }
+    let mut device = volume().0.clone();
+    device[7] = 3;
+    assert!(read(&device).unwrap_err().contains("LUKS version 3 is not supported"));
+    device.truncate(2000);
+    device[7] = 2;
+    assert!(read(&device).unwrap_err().contains("truncated"));
+}
+
+#[test]
+fn truncated_device_is_refused_by_crypt_params() {
+    let header = read(&volume().0).unwrap();
+    let key = &volume().1.volume_key;
+    let params = header.crypt_params(key, DEVICE_LEN as u64 + 511, false).unwrap();
+    assert_eq!((params.data_offset_sectors, params.len_sectors), (2048, Some(16)));
+    let error = header.crypt_params(key, 1 << 20, false).unwrap_err().to_string();
+    assert!(error.contains("truncated"), "{error}");
+    let fixed = read(&device_with(&changed("/segments/0/size", json!("16384")))).unwrap();
+    let error = fixed.crypt_params(key, DEVICE_LEN as u64, false).unwrap_err().to_string();
+    assert!(error.contains("the data is 16384 bytes"), "{error}");
+}
+
+#[test]
+fn persistent_flags_and_iv_tweak_reach_the_mapping() {
+    let flags = [
+        "allow-discards",
+        "same-cpu-crypt",
+        "submit-from-crypt-cpus",
+        "high_priority",
+        "no-read-workqueue",
+        "no-write-workqueue",
+        "no-journal",
+        "unknown",
+    ];
+    let mut document = changed("/config/flags", json!(flags));
+    document["segments"]["0"]["iv_tweak"] = json!("4096");
+    let header = read(&device_with(&document)).unwrap();
+    let params = header.crypt_params(&volume().1.volume_key, DEVICE_LEN as u64, false).unwrap();
+    let f = params.flags;
+    assert!(f.allow_discards && f.same_cpu_crypt && f.submit_from_crypt_cpus);
+    assert!(f.high_priority && f.no_read_workqueue && f.no_write_workqueue);
+    assert_eq!(params.iv_offset_sectors, 4096);
+}
