@@ -1,9 +1,10 @@
 //! An open volume: its files, its ciphers and its dm table, shared by all connections.
 
 use std::fmt::Write as _;
-use std::num::NonZeroU64;
+use std::num::{NonZeroU64, NonZeroUsize};
 use std::path::Path;
 use std::sync::{Arc, Mutex};
+use std::time::Instant;
 
 use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
 use blockyard_crypt::params::CryptParams;
@@ -22,10 +23,12 @@ use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Kind, extents};
 use crate::workers::Workers;
 
-/// Smallest part that a crypto worker pays for: a hand-over and back costs 4 to 20 µs when it comes
-/// alone, which is what the cipher takes for about this much. `cargo x bench copy` prints what
-/// workers are worth on a machine.
-const FAN_OUT_MIN_BYTES: u32 = 128 << 10;
+/// What a hand-over to a worker and back costs when it comes alone: 4 to 20 µs each way were
+/// measured (`cargo x bench copy` prints what workers are worth on a machine). A part whose cipher
+/// takes less stays where it is.
+const HAND_OVER_NS: u64 = 40_000;
+/// Parts are at least this long where it matters: what is read or written in one piece.
+const PART_BYTES: u64 = 64 << 10;
 
 /// How to open a volume.
 #[derive(Clone, Copy, Debug, Default)]
@@ -36,7 +39,8 @@ pub struct VolumeOptions {
     pub direct: bool,
     /// Pass TRIM down, besides what the header says.
     pub allow_discards: bool,
-    /// Crypto workers beside the connections' own threads; `None` or zero is none.
+    /// Crypto workers beside the connections' own threads, zero for none. `None` measures the
+    /// cipher: one that is so slow that a hand-over pays gets a worker for each other core.
     pub worker_threads: Option<usize>,
 }
 
@@ -237,13 +241,14 @@ struct Builder<'a> {
     extents: Vec<TableExtent>,
     names: Vec<String>,
     can_discard: bool,
+    workers: usize,
 }
 
 impl<'a> Builder<'a> {
     fn new(options: &'a VolumeOptions) -> Self {
-        let can_discard = true;
+        let (can_discard, workers) = (true, 0);
         let (devices, ciphers, extents, names) = (vec![], vec![], vec![], vec![]);
-        Self { options, devices, ciphers, extents, names, can_discard }
+        Self { options, devices, ciphers, extents, names, can_discard, workers }
     }
 
     fn read_only(&self) -> bool {
@@ -300,11 +305,17 @@ impl<'a> Builder<'a> {
             params.key.len() * 8,
             params.sector_size_bytes
         ));
-        let cipher_id = CipherId(dev_id(self.ciphers.len()).0);
-        self.ciphers.push(cipher);
         let allow_discards = params.flags.allow_discards || self.options.allow_discards;
         self.can_discard &= allow_discards;
-        let workers = self.options.worker_threads.unwrap_or(0);
+        let pays_from_bytes = hand_over_pays_from(&cipher);
+        let workers = self.options.worker_threads.unwrap_or_else(|| match pays_from_bytes {
+            0..=PART_BYTES => cores().saturating_sub(1),
+            _ => 0,
+        });
+        self.workers = self.workers.max(workers);
+        let fan_out_min_bytes = (workers > 0).then_some(pays_from_bytes.min(PART_BYTES) as u32);
+        let cipher_id = CipherId(dev_id(self.ciphers.len()).0);
+        self.ciphers.push(cipher);
         Ok(TargetSpec::Crypt(CryptSpec {
             dev,
             start: Sector(params.data_offset_sectors),
@@ -313,14 +324,13 @@ impl<'a> Builder<'a> {
             cipher: cipher_id,
             allow_discards,
             fuses_cipher: self.devices[usize::from(dev.0)].file.kind() == Kind::Tmpfs,
-            fan_out_min_bytes: (workers > 0).then_some(FAN_OUT_MIN_BYTES),
+            fan_out_min_bytes,
         }))
     }
 
     fn build(self) -> Volume {
         let read_only = self.read_only();
         let table = Table::new(self.extents);
-        let workers = self.options.worker_threads.filter(|threads| *threads > 0);
         let mut description = format!("{} bytes", table.len().bytes());
         for name in &self.names {
             let _ = write!(description, ", {name}");
@@ -329,13 +339,30 @@ impl<'a> Builder<'a> {
             devices: self.devices,
             ciphers: self.ciphers,
             table,
-            workers: workers.map(Workers::start),
+            workers: (self.workers > 0).then(|| Workers::start(self.workers)),
             unaligned: Mutex::new(()),
             read_only,
             can_discard: self.can_discard && !read_only,
             description,
         }
     }
+}
+
+/// Length of a part whose encryption takes as long as handing it over: measured, on 64 KiB. The
+/// shortest of a few runs, since the others were interrupted.
+fn hand_over_pays_from(cipher: &SectorCipher) -> u64 {
+    let mut part = vec![0; PART_BYTES as usize];
+    let mut measure = || {
+        let start = Instant::now();
+        cipher.encrypt_in_place(&mut part, 0);
+        start.elapsed().as_nanos().max(1) as u64
+    };
+    let shortest_ns = (0..5).map(|_| measure()).min().unwrap_or(1);
+    (HAND_OVER_NS * PART_BYTES / shortest_ns).next_multiple_of(4096)
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
 fn dev_id(index: usize) -> DevId {
