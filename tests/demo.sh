@@ -6,7 +6,7 @@ target=${CARGO_TARGET_DIR:-target}
 
 say "Building blockyard"
 cargo build --quiet --release --locked --package blockyard
-blockyard=$(readlink -f "$target/release/blockyard")
+built=$(readlink -f "$target/release/blockyard")
 
 # In memory where there is room: the figures are the cipher's, not the disk's.
 place=${TMPDIR:-/tmp}
@@ -21,6 +21,14 @@ cleanup() {
 trap cleanup EXIT
 cd "$lab"
 
+# Whoever runs this: the server is an ordinary process without root or any capability.
+cp "$built" blockyard
+blockyard=$lab/blockyard
+ordinary=()
+if [ "$(id -u)" = 0 ]; then
+    ordinary=(setpriv --reuid=65534 --regid=65534 --clear-groups --inh-caps=-all --bounding-set=-all --no-new-privs)
+    chown 65534:65534 .
+fi
 step() { printf '%s\n' "${bold}\$ $*$off"; }
 
 say "Making a file system of real files ($data_mib MiB of ext4)"
@@ -43,11 +51,11 @@ rm -rf tree list
 say "An encrypted volume (LUKS2: cryptsetup and the kernel open it too)"
 printf 'correct horse battery staple' >passphrase
 step "blockyard format --size $((data_mib + 16))M --key-file passphrase disk.img"
-"$blockyard" format --size "$((data_mib + 16))M" --key-file passphrase disk.img
+"${ordinary[@]}" "$blockyard" format --size "$((data_mib + 16))M" --key-file passphrase disk.img
 
 say "Served as a disk, by an ordinary process without root"
 step "blockyard serve disk.img --key-file passphrase --socket disk.sock &"
-"$blockyard" serve disk.img --key-file passphrase --socket disk.sock >serve.log 2>&1 &
+"${ordinary[@]}" "$blockyard" serve disk.img --key-file passphrase --socket disk.sock >serve.log 2>&1 &
 server=$!
 until [ -S disk.sock ]; do
     kill -0 "$server" 2>/dev/null || fail "the server ended: $(cat serve.log)"

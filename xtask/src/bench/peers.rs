@@ -5,7 +5,7 @@ use crate::process::{Watched, until};
 use crate::tools;
 use crate::volume::{luks_format, sparse};
 use anyhow::{Context, Result, bail};
-use std::fs::File;
+use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
@@ -108,6 +108,8 @@ fn start(
 ) -> Result<Peer> {
     tools::need(&command.get_program().to_string_lossy())?;
     let mut command = pinned(command, cpu);
+    // Of the same server in another placement.
+    let _ = fs::remove_file(socket);
     let log = socket.with_extension("log");
     let err = File::create(&log)?;
     command.stdout(err.try_clone()?).stderr(err);
@@ -118,7 +120,7 @@ fn start(
         UnixStream::connect(socket).is_ok() || !matches!(peer.child.try_wait(), Ok(None))
     });
     if !open || peer.child.try_wait()?.is_some() {
-        let said = std::fs::read_to_string(log).unwrap_or_default();
+        let said = fs::read_to_string(log).unwrap_or_default();
         bail!("{name} does not listen: {}", said.trim());
     }
     Ok(peer)

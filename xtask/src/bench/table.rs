@@ -71,13 +71,13 @@ pub(crate) fn print(job: &Job, rows: &[Sample], plain: &str) {
     let share = rows.iter().find(|row| row.server == plain);
     println!("\n{}", job.name);
     println!(
-        "  {:<26}{:>8}{:>9}{:>10}{:>10}{:>10}  {:>7} {:>7}  cores",
+        "  {:<26}{:>8}{:>9}{:>10}{:>10}{:>16}  {:>7} {:>7}  cores",
         "",
         "MiB/s",
         "IOPS",
         "p50 us",
         "p99 us",
-        format!("us/{unit}"),
+        format!("CPU us/{unit}"),
         "x speed",
         "x CPU"
     );
@@ -86,7 +86,7 @@ pub(crate) fn print(job: &Job, rows: &[Sample], plain: &str) {
             (row.mib_s / plain.mib_s, row.cpu_us / plain.cpu_us)
         });
         println!(
-            "  {:<26}{:>8.0}{:>9.0}{:>10.1}{:>10.1}{:>10.2}  {speed:>7.2} {cpu:>7.2}  \
+            "  {:<26}{:>8.0}{:>9.0}{:>10.1}{:>10.1}{:>16.2}  {speed:>7.2} {cpu:>7.2}  \
              {:.2}+{:.2}{}",
             row.server,
             row.mib_s,

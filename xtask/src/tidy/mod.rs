@@ -41,10 +41,16 @@ impl Finding {
 
 pub(crate) fn run() -> Result<()> {
     let mut findings = arrows::check()?;
+    let mut sources = Vec::new();
     for path in files()? {
         if let Ok(text) = fs::read_to_string(root().join(&path)) {
-            findings.extend(rules::check(&Source::new(&path, &text)));
+            sources.push(Source::new(&path, &text));
         }
+    }
+    let tests: Vec<_> = sources.iter().flat_map(Source::test_modules).collect();
+    for source in &mut sources {
+        source.declared_test = tests.contains(&source.path);
+        findings.extend(rules::check(source));
     }
     let (mut known, stale) = ratchet(&findings)?;
     findings.retain(|finding| match &finding.ratchet {

@@ -8,6 +8,8 @@ pub(crate) struct Source {
     pub(crate) text: String,
     /// The same length and lines; comments and the insides of literals are blanks.
     pub(crate) code: String,
+    /// Its parent declares it for tests only.
+    pub(crate) declared_test: bool,
 }
 
 /// A function or trait body.
@@ -22,19 +24,40 @@ pub(crate) struct Span {
 
 impl Source {
     pub(crate) fn new(path: &str, text: &str) -> Source {
-        Source { path: path.to_owned(), text: text.to_owned(), code: mask(text) }
+        let (path, text, code) = (path.to_owned(), text.to_owned(), mask(text));
+        Source { path, text, code, declared_test: false }
     }
 
     /// Lines before the unit tests that end the file.
     pub(crate) fn lines_before_tests(&self) -> usize {
-        let lines = self.code.lines().count();
-        self.code.lines().position(|line| line.trim() == "#[cfg(test)]").unwrap_or(lines)
+        let lines: Vec<_> = self.code.lines().collect();
+        let starts = |pair: &[&str]| {
+            let inner = pair[1].trim_start_matches("pub(crate) ");
+            pair[0] == "#[cfg(test)]" && inner.starts_with("mod ") && inner.ends_with('{')
+        };
+        lines.windows(2).position(starts).unwrap_or(lines.len())
+    }
+
+    /// Files that this one declares as modules of tests only.
+    pub(crate) fn test_modules(&self) -> Vec<String> {
+        let lines: Vec<_> = self.code.lines().collect();
+        let declared = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
+        let names = declared.filter_map(|pair| {
+            let name = pair[1].trim_start_matches("pub(crate) ").strip_prefix("mod ")?;
+            name.strip_suffix(';')
+        });
+        let (dir, file) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
+        let dir = match file {
+            "lib.rs" | "main.rs" | "mod.rs" => dir.to_owned(),
+            _ => format!("{dir}/{}", file.trim_end_matches(".rs")),
+        };
+        names.flat_map(|n| [format!("{dir}/{n}.rs"), format!("{dir}/{n}/mod.rs")]).collect()
     }
 
     /// Whether the whole file is test, example or benchmark code.
     pub(crate) fn is_test(&self) -> bool {
         let parts = ["/tests/", "/tests.rs", "/examples/", "/benches/"];
-        parts.iter().any(|part| self.path.contains(part))
+        self.declared_test || parts.iter().any(|part| self.path.contains(part))
     }
 
     /// Every item of a keyword that has a body.
@@ -229,6 +252,16 @@ mod tests {
         assert_eq!(source.code.lines().count(), text.lines().count());
         assert_eq!(source.code.len(), text.len());
         assert!(words(&source.code, "fn").is_empty(), "{}", source.code);
+    }
+
+    #[test]
+    fn module_declared_for_tests_is_known_and_does_not_begin_the_tests() {
+        let text = "#[cfg(test)]\nmod vectors;\nfn f() {}\n#[cfg(test)]\nmod tests {\n}\n";
+        let source = Source::new("crates/a/src/lib.rs", text);
+        assert_eq!(source.test_modules()[0], "crates/a/src/vectors.rs");
+        assert_eq!(source.lines_before_tests(), 3);
+        let source = Source::new("crates/a/src/b.rs", text);
+        assert_eq!(source.test_modules()[0], "crates/a/src/b/vectors.rs");
     }
 
     #[test]
