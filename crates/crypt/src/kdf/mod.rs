@@ -11,7 +11,7 @@
 //!
 //! Seconds are estimated from fixed rates of one slow core, so that the same header is accepted
 //! or refused everywhere: 1 GiB of argon2 memory passed per second, and the PBKDF2 rates of
-//! [`pbkdf2_rate_per_s`]. A usual header asks for 1 to 4 s by this measure; 2^31 iterations are
+//! `pbkdf2_rate_per_s`. A usual header asks for 1 to 4 s by this measure; 2^31 iterations are
 //! refused with every hash.
 //!
 //! The argon2 memory is our own and zeroised, and the stack is wiped after every derivation.

@@ -69,12 +69,7 @@ pub fn format(
 ) -> Result<(Header, SecretBytes), Error> {
     let cipher = check_cipher(options)?;
     let mut header = plan(options)?;
-    let end_bytes = u64::from(
-        header
-            .payload_offset_sectors
-            .max(header.keyslots[KEYSLOT_COUNT - 1].material_offset_sectors),
-    ) * 512
-        + header.material_len_sectors() * if header.payload_offset_sectors == 0 { 512 } else { 0 };
+    let end_bytes = header.end_bytes();
     if device.len_bytes() < end_bytes {
         return Err(Error::DataDevice(format!(
             "a LUKS1 header takes {end_bytes} bytes, but the device or file has {}",
@@ -211,6 +206,13 @@ fn iterations(options: &FormatOptions, key_len_bytes: usize) -> Result<(u32, u32
 }
 
 impl Header {
+    /// Where the data starts, or, when it lies elsewhere, where the last keyslot ends.
+    fn end_bytes(&self) -> u64 {
+        let last = &self.keyslots[KEYSLOT_COUNT - 1];
+        let keyslots_end = u64::from(last.material_offset_sectors) + self.material_len_sectors();
+        keyslots_end.max(u64::from(self.payload_offset_sectors)) * 512
+    }
+
     /// The header as it lies on disk, padded to two sectors.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(1024);

@@ -139,16 +139,18 @@ fn header_with_a_missing_field_names_its_path() {
     }
 }
 
+fn area(offset: &str, size: &str) -> Value {
+    json!({"type": "raw", "offset": offset, "size": size, "encryption": "aes-xts-plain64",
+           "key_size": 64})
+}
+
+fn base64_of(len: usize) -> Value {
+    use base64::Engine;
+    json!(base64::engine::general_purpose::STANDARD.encode(vec![0; len]))
+}
+
 #[test]
 fn header_with_a_hostile_value_gives_an_error_of_its_own() {
-    let area = |offset: &str, size: &str| {
-        json!({"type": "raw", "offset": offset, "size": size, "encryption": "aes-xts-plain64",
-               "key_size": 64})
-    };
-    let base64_of = |len: usize| {
-        use base64::Engine;
-        json!(base64::engine::general_purpose::STANDARD.encode(vec![0; len]))
-    };
     let cases = [
         ("/keyslots", json!([]), "keyslots: it is an array, must be an object"),
         ("/keyslots/0", json!(7), "keyslots.0: it is a number, must be an object"),
