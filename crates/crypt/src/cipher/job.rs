@@ -32,6 +32,21 @@ pub(super) struct Job {
 }
 
 impl Job {
+    /// The job without its first `sectors`.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub(super) fn skip(&self, sectors: usize) -> Self {
+        let offset = sectors * self.sector_bytes;
+        let first = self.iv.first.wrapping_add(self.iv.step.wrapping_mul(sectors as u64));
+        Self {
+            src: self.src.wrapping_add(offset),
+            dst: self.dst.wrapping_add(offset),
+            sectors: self.sectors - sectors,
+            iv: IvCounter { first, ..self.iv },
+            ..*self
+        }
+    }
+
     /// Distance of the prefetch: zero fetches what is read anyway, which spares a branch.
     #[cfg(target_arch = "x86_64")]
     #[inline]

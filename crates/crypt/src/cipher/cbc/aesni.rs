@@ -17,7 +17,10 @@ const BLOCK_BYTES: usize = size_of::<__m128i>();
 /// Bytes they hold.
 const GROUP_BYTES: usize = LANES * BLOCK_BYTES;
 
-const _: () = assert!(LANES == IV_BATCH);
+/// Chains that run side by side when encrypting.
+pub(super) const CHAINS: usize = LANES;
+
+const _: () = assert!(CHAINS == IV_BATCH);
 
 /// The kernels of a key length.
 pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
@@ -37,18 +40,18 @@ pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
 ///
 /// As [`crate::cipher::job::Kernel`].
 #[target_feature(enable = "aes,avx")]
-unsafe fn encrypt<const ROUNDS: usize>(schedule: *const Schedule, job: &Job) {
+pub(super) unsafe fn encrypt<const ROUNDS: usize>(schedule: *const Schedule, job: &Job) {
     // SAFETY: the caller vouches for the schedule and for source and destination; every address
     // is that of a block in one of the job's sectors.
     unsafe {
         let keys: *const __m128i = (&raw const (*schedule).encrypt).cast();
-        for first in (0..job.sectors).step_by(LANES) {
-            let mut starts = [0; LANES];
+        for first in (0..job.sectors).step_by(CHAINS) {
+            let mut starts = [0; CHAINS];
             for (index, start) in starts.iter_mut().enumerate() {
                 *start = (first + index).min(job.sectors - 1) * job.sector_bytes;
             }
             let mut chains = ivs(schedule, &job.iv, first);
-            for index in 1..LANES {
+            for index in 1..CHAINS {
                 if first + index >= job.sectors {
                     chains[index] = chains[index - 1];
                 }

@@ -7,6 +7,10 @@
 #[cfg(target_arch = "x86_64")]
 mod aesni;
 mod portable;
+#[cfg(target_arch = "x86_64")]
+mod vaes256;
+#[cfg(target_arch = "x86_64")]
+mod vaes512;
 
 use super::Tier;
 use super::job::Kernels;
@@ -15,7 +19,11 @@ use super::job::Kernels;
 pub(super) fn kernels(tier: Tier, aes_key_len_bytes: usize) -> Kernels {
     match tier {
         #[cfg(target_arch = "x86_64")]
-        Tier::Vaes512 | Tier::Vaes256 | Tier::AesNi => aesni::kernels(aes_key_len_bytes),
+        Tier::Vaes512 => vaes512::kernels(aes_key_len_bytes),
+        #[cfg(target_arch = "x86_64")]
+        Tier::Vaes256 => vaes256::kernels(aes_key_len_bytes),
+        #[cfg(target_arch = "x86_64")]
+        Tier::AesNi => aesni::kernels(aes_key_len_bytes),
         _ => Kernels { encrypt: portable::encrypt, decrypt: portable::decrypt },
     }
 }

@@ -16,11 +16,11 @@ use std::arch::x86_64::{
     __m128i, __m256i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_setzero_si128, _mm_sfence,
     _mm256_add_epi64, _mm256_aesdec_epi128, _mm256_aesdeclast_epi128, _mm256_aesenc_epi128,
     _mm256_aesenclast_epi128, _mm256_and_si256, _mm256_blend_epi32, _mm256_broadcastsi128_si256,
-    _mm256_bslli_epi128, _mm256_bsrli_epi128, _mm256_castsi256_si128, _mm256_clmulepi64_epi128,
-    _mm256_cmpgt_epi32, _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_set_epi32,
-    _mm256_set_epi64x, _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8,
-    _mm256_shuffle_epi32, _mm256_sllv_epi64, _mm256_srlv_epi64, _mm256_storeu_si256,
-    _mm256_stream_si256, _mm256_sub_epi64, _mm256_unpackhi_epi64, _mm256_xor_si256,
+    _mm256_bslli_epi128, _mm256_castsi256_si128, _mm256_clmulepi64_epi128, _mm256_cmpgt_epi32,
+    _mm256_extracti128_si256, _mm256_loadu_si256, _mm256_set_epi32, _mm256_set_epi64x,
+    _mm256_set1_epi64x, _mm256_setzero_si256, _mm256_shuffle_epi8, _mm256_shuffle_epi32,
+    _mm256_sllv_epi64, _mm256_srlv_epi64, _mm256_storeu_si256, _mm256_stream_si256,
+    _mm256_sub_epi64, _mm256_unpackhi_epi64, _mm256_xor_si256,
 };
 
 use crate::cipher::iv::IvCounter;
@@ -216,13 +216,17 @@ fn unfold(base: &[__m256i; BASE]) -> ([__m256i; LANES], [__m256i; LANES]) {
     (first, second)
 }
 
-/// The base of the next two groups.
+/// The base of the next two groups: four bytes go round, and those that do are reduced.
+///
+/// The bytes are in place for `x^0` already, so they are multiplied by `x^128 + 1`.
 #[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
 fn times_x32(base: &mut [__m256i; BASE]) {
     for tweak in base {
-        let out = times_polynomial(_mm256_bsrli_epi128::<12>(*tweak));
-        *tweak = _mm256_xor_si256(_mm256_bslli_epi128::<4>(*tweak), out);
+        let round = _mm256_shuffle_epi32::<0x93>(*tweak);
+        let out = _mm256_blend_epi32::<0x11>(_mm256_setzero_si256(), round);
+        let rest = _mm256_clmulepi64_epi128::<0x00>(out, _mm256_set1_epi64x(0x86));
+        *tweak = _mm256_xor_si256(round, rest);
     }
 }
 

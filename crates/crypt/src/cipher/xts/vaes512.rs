@@ -1,23 +1,22 @@
 //! XTS on VAES and AVX-512: four blocks a register, eight registers in flight.
 //!
 //! ```text
-//! registers of one group (512 bytes)
-//!   t0 = {T, .. Tx^3}     t2 = t0 * x^8    t4 = t2 * x^8    t6 = t4 * x^8
-//!   t1 = {Tx^4, .. Tx^7}  t3 = t1 * x^8    t5 = t3 * x^8    t7 = t5 * x^8
+//! registers of one group (512 bytes)      base = {T, .. Tx^3} {Tx^4, .. Tx^7}
+//!   base, base * x^8, base * x^16, base * x^24      next base = base * x^32
 //! ```
 //!
-//! A step by x^8 is a byte shift, and a carry-less product of the byte that fell out. Those run on
-//! ports that AES leaves idle. The IVs of eight sectors are encrypted together, one sector before
-//! they are needed, so that their chain of rounds hides behind the sector's data.
+//! On Intel one port does AES, shifts and half of the logic, and another all shuffles and
+//! carry-less products: so nothing here shifts by bits. Steps go by whole bytes, and powers of x
+//! are products. The IVs of eight sectors are encrypted together, one sector before they are
+//! needed, so that their chain of rounds hides behind the sector's data.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm512_aesdec_epi128,
     _mm512_aesdeclast_epi128, _mm512_aesenc_epi128, _mm512_aesenclast_epi128,
-    _mm512_broadcast_i32x4, _mm512_bslli_epi128, _mm512_bsrli_epi128, _mm512_clmulepi64_epi128,
-    _mm512_loadu_si512, _mm512_set_epi64, _mm512_set1_epi64, _mm512_setzero_si512,
-    _mm512_shuffle_epi32, _mm512_sllv_epi64, _mm512_srlv_epi64, _mm512_store_si512,
-    _mm512_storeu_si512, _mm512_stream_si512, _mm512_sub_epi64, _mm512_ternarylogic_epi64,
-    _mm512_unpackhi_epi64, _mm512_xor_si512,
+    _mm512_broadcast_i32x4, _mm512_bslli_epi128, _mm512_clmulepi64_epi128, _mm512_loadu_si512,
+    _mm512_maskz_mov_epi32, _mm512_set_epi64, _mm512_set1_epi64, _mm512_setzero_si512,
+    _mm512_shuffle_epi8, _mm512_shuffle_epi32, _mm512_store_si512, _mm512_storeu_si512,
+    _mm512_stream_si512, _mm512_ternarylogic_epi64, _mm512_xor_si512,
 };
 
 use crate::cipher::iv::IvCounter;
@@ -28,6 +27,8 @@ use crate::cipher::schedule::Schedule;
 const LANES: usize = 8;
 /// Bytes they hold.
 const GROUP_BYTES: usize = LANES * size_of::<__m512i>();
+/// Registers that the tweaks of a group are made of.
+const BASE: usize = 2;
 /// Sectors whose IVs are encrypted together.
 const IV_BATCH: usize = 8;
 /// `a ^ b ^ c` as a truth table.
@@ -86,16 +87,17 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
             if sector % IV_BATCH == IV_BATCH - 1 && sector + 1 < job.sectors {
                 first_tweaks = encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, sector + 1);
             }
-            let mut tweaks = unfold(powers(first));
-            group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src, dst, &tweaks, ahead);
-            for offset in (GROUP_BYTES..job.sector_bytes).step_by(GROUP_BYTES) {
-                let pair = [times_x8(tweaks[LANES - 2]), times_x8(tweaks[LANES - 1])];
-                tweaks = unfold(pair);
-                let (src, dst) = (src.add(offset), dst.add(offset));
-                group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src, dst, &tweaks, ahead);
+            let mut base = powers(first);
+            let end = src.add(job.sector_bytes);
+            loop {
+                group::<ROUNDS, ENCRYPT, STREAM>(data_keys, src, dst, &unfold(&base), ahead);
+                src = src.add(GROUP_BYTES);
+                dst = dst.add(GROUP_BYTES);
+                if src == end {
+                    break;
+                }
+                times_x32(&mut base);
             }
-            src = src.add(job.sector_bytes);
-            dst = dst.add(job.sector_bytes);
         }
     }
 }
@@ -132,52 +134,82 @@ unsafe fn encrypt_ivs<const ROUNDS: usize>(
     }
 }
 
-/// `{T, .. Tx^3}` and `{Tx^4, .. Tx^7}`: each lane shifted by its power, and what fell out reduced.
+/// The base of one sector: each half of `T` times its lane's power, and what fell out reduced.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
-fn powers(first: __m128i) -> [__m512i; 2] {
+fn powers(first: __m128i) -> [__m512i; BASE] {
     let first = _mm512_broadcast_i32x4(first);
-    let swapped = _mm512_shuffle_epi32::<0x4e>(first);
-    let mut tweaks = [first; 2];
-    for (tweak, power) in tweaks.iter_mut().zip([0, 4]) {
-        let (a, b, c, d) = (power, power + 1, power + 2, power + 3);
-        let left = _mm512_set_epi64(d, d, c, c, b, b, a, a);
-        let right = _mm512_sub_epi64(_mm512_set1_epi64(64), left);
-        // What crosses from each half: in the high half it stays, in the low half it is reduced.
-        let crossed = _mm512_srlv_epi64(swapped, right);
-        let high = _mm512_unpackhi_epi64(_mm512_setzero_si512(), crossed);
-        let shifted = _mm512_sllv_epi64(first, left);
-        *tweak = _mm512_ternarylogic_epi64::<XOR3>(shifted, high, reduce(crossed));
+    let mut base = [first; BASE];
+    for (tweak, power) in base.iter_mut().zip([1, 16]) {
+        let powers = _mm512_set_epi64(0, power << 3, 0, power << 2, 0, power << 1, 0, power);
+        let low = _mm512_clmulepi64_epi128::<0x00>(first, powers);
+        let high = _mm512_clmulepi64_epi128::<0x01>(first, powers);
+        let reduced = _mm512_clmulepi64_epi128::<0x01>(high, polynomial());
+        let high = _mm512_bslli_epi128::<8>(high);
+        *tweak = _mm512_ternarylogic_epi64::<XOR3>(low, high, reduced);
+    }
+    base
+}
+
+/// The tweaks of a group.
+///
+/// `t * x^8k` is `t` shifted by `k` bytes, plus the `k` bytes that fell out times the polynomial.
+/// The products of the last three bytes, of two and of one come from one multiplication:
+///
+/// ```text
+/// byte       0   1   2   3   4   5   6   7   8
+/// factor    t13 t14 t15  0  t14 t15  0  t15
+/// product   [--- k=3 ---]   [- k=2 -]   [k=1]
+/// ```
+#[inline]
+#[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
+fn unfold(base: &[__m512i; BASE]) -> [__m512i; LANES] {
+    const NONE: i8 = -1;
+    let spread = lanes([13, 14, 15, NONE, 14, 15, NONE, 15]);
+    let one = lanes([7, 8, NONE, NONE, NONE, NONE, NONE, NONE]);
+    let two = lanes([4, 5, 6, NONE, NONE, NONE, NONE, NONE]);
+    let mut tweaks = [_mm512_setzero_si512(); LANES];
+    for (index, tweak) in base.iter().enumerate() {
+        let spread = _mm512_shuffle_epi8(*tweak, spread);
+        let product = _mm512_clmulepi64_epi128::<0x00>(spread, polynomial());
+        let by_one = _mm512_shuffle_epi8(product, one);
+        let by_two = _mm512_shuffle_epi8(product, two);
+        let by_three = _mm512_maskz_mov_epi32(0x1111, product);
+        tweaks[index] = *tweak;
+        tweaks[BASE + index] = _mm512_xor_si512(_mm512_bslli_epi128::<1>(*tweak), by_one);
+        tweaks[2 * BASE + index] = _mm512_xor_si512(_mm512_bslli_epi128::<2>(*tweak), by_two);
+        tweaks[3 * BASE + index] = _mm512_xor_si512(_mm512_bslli_epi128::<3>(*tweak), by_three);
     }
     tweaks
 }
 
-/// The eight registers of a group, from its first two.
+/// The base of the next group: four bytes go round, and those that do are reduced.
+///
+/// The bytes are in place for `x^0` already, so they are multiplied by `x^128 + 1`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
-fn unfold(pair: [__m512i; 2]) -> [__m512i; LANES] {
-    let mut tweaks = [pair[0]; LANES];
-    tweaks[1] = pair[1];
-    for index in 2..LANES {
-        tweaks[index] = times_x8(tweaks[index - 2]);
+fn times_x32(base: &mut [__m512i; BASE]) {
+    for tweak in base {
+        let round = _mm512_shuffle_epi32::<0x93>(*tweak);
+        let out = _mm512_maskz_mov_epi32(0x1111, round);
+        let rest = _mm512_clmulepi64_epi128::<0x00>(out, _mm512_set1_epi64(0x86));
+        *tweak = _mm512_xor_si512(round, rest);
     }
-    tweaks
 }
 
-/// `t * x^8`: a shift by one byte, and the byte that fell out times the polynomial.
+/// `x^7 + x^2 + x + 1`, which is `x^128`, in every half.
 #[inline]
-#[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
-fn times_x8(tweak: __m512i) -> __m512i {
-    let out = _mm512_bsrli_epi128::<15>(tweak);
-    _mm512_xor_si512(_mm512_bslli_epi128::<1>(tweak), reduce(out))
+#[target_feature(enable = "avx512f")]
+fn polynomial() -> __m512i {
+    _mm512_set1_epi64(0x87)
 }
 
-/// The low half of each lane times x^128, modulo the polynomial.
+/// A shuffle that is the same in every lane and clears the upper half of each.
 #[inline]
-#[target_feature(enable = "avx512f,vpclmulqdq")]
-fn reduce(out: __m512i) -> __m512i {
-    let polynomial = _mm512_set1_epi64(0x87);
-    _mm512_clmulepi64_epi128::<0x00>(out, polynomial)
+#[target_feature(enable = "avx512f")]
+fn lanes(low: [i8; 8]) -> __m512i {
+    let low = i64::from_le_bytes(low.map(i8::cast_unsigned));
+    _mm512_set_epi64(-1, low, -1, low, -1, low, -1, low)
 }
 
 /// One group from `src` to `dst`. Everything is read before anything is written.
