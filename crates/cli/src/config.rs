@@ -28,6 +28,7 @@ use std::path::{Path, PathBuf};
 use serde::Deserialize;
 
 use crate::args::{PlainArgs, VolumeType};
+use crate::commands::serve::THREADS_MAX;
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::size::parse_size;
@@ -44,7 +45,7 @@ pub(crate) struct Config {
     /// TCP address to listen on.
     pub(crate) listen: Option<String>,
     /// Cipher workers of each volume.
-    pub(crate) threads: Option<usize>,
+    pub(crate) threads: Option<u16>,
     /// The exports, in the order of their names.
     pub(crate) exports: Vec<ExportSpec>,
 }
@@ -67,7 +68,7 @@ pub(crate) struct ExportSpec {
 struct ConfigText {
     socket: Option<PathBuf>,
     listen: Option<String>,
-    threads: Option<usize>,
+    threads: Option<u16>,
     exports: BTreeMap<String, ExportText>,
 }
 
@@ -143,6 +144,11 @@ impl Config {
         if parsed.exports.is_empty() {
             return Err(Failure::failed(format!(
                 "{place}: there is nothing to serve; each volume is a table [exports.NAME]"
+            )));
+        }
+        if let Some(threads) = parsed.threads.filter(|&threads| i64::from(threads) > THREADS_MAX) {
+            return Err(Failure::failed(format!(
+                "{place}: threads = {threads} is more than {THREADS_MAX}"
             )));
         }
         let mut exports = Vec::with_capacity(parsed.exports.len());
@@ -325,6 +331,16 @@ mod tests {
     }
 
     #[test]
+    fn config_of_the_documentation_is_one() {
+        let page = include_str!("../../../docs/cli/config.md");
+        let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
+        let config = parse(example.unwrap()).unwrap();
+        let names: Vec<_> = config.exports.iter().map(|export| export.name.as_str()).collect();
+        assert_eq!(names, ["archive", "home", "scratch", "two disks in one"]);
+        assert!(matches!(config.exports[3].volume.kind, Kind::Table));
+    }
+
+    #[test]
     fn config_with_an_unknown_key_names_it_and_its_line() {
         let message = refusal("[exports.home]\nvolume = 'a'\nkeyfile = 'b'\n");
         assert!(message.starts_with("disks.toml:3:1: "), "{message}");
@@ -372,6 +388,7 @@ mod tests {
     fn config_with_nothing_to_serve_is_refused() {
         assert!(refusal("exports = {}").contains("nothing to serve"));
         assert!(refusal("socket = 'a'").contains("exports"));
+        assert!(refusal("threads = 5000\n[exports.a]\nvolume = 'a'").contains("5000"));
     }
 
     #[test]

@@ -77,6 +77,7 @@ fn volume_that_is_served_is_not_opened_twice() {
         let said = lab.refused(words, 5);
         assert!(said.contains("vol") && said.contains("in use"), "{said}");
     }
+    assert!(text(&lab.ok(&["info", "vol"]).stdout).contains("LUKS2"), "its header can be shown");
     lab.volume("other");
     let said = one_line(&lab, &["serve", "other", "-d", "pass", "--socket", "s"]);
     assert!(said.contains("s: "), "{said}");

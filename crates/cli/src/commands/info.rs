@@ -1,10 +1,13 @@
 //! `blockyard info`: what a header says, what a table maps, or what an NBD server offers.
 
 use std::ffi::OsString;
+use std::fs::File;
+use std::io::{self, Seek, SeekFrom};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::luks::{Header, Notice};
-use blockyard_host::file::{Access, DeviceFile};
+use blockyard_crypt::source::{HeaderSource, SourceError};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
@@ -44,6 +47,38 @@ pub(crate) struct InfoArgs {
     help: ShortHelpArgs,
 }
 
+/// A file to look at, without a lock: a volume that is being served has a header all the same.
+struct HeaderFile {
+    file: File,
+    len_bytes: u64,
+}
+
+impl HeaderFile {
+    fn open(path: &Path) -> io::Result<Self> {
+        let mut file = File::open(path)?;
+        if file.metadata()?.is_dir() {
+            return Err(io::ErrorKind::IsADirectory.into());
+        }
+        let len_bytes = file.seek(SeekFrom::End(0))?;
+        Ok(Self { file, len_bytes })
+    }
+}
+
+impl HeaderSource for HeaderFile {
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        let len_bytes = buf.len() as u64;
+        if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.len_bytes) {
+            let device_len_bytes = self.len_bytes;
+            return Err(SourceError::BehindEnd { offset_bytes, len_bytes, device_len_bytes });
+        }
+        Ok(self.file.read_exact_at(buf, offset_bytes)?)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.len_bytes
+    }
+}
+
 /// Shows it.
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     if let Some(table) = &args.table {
@@ -59,8 +94,10 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
 
 fn show_header(path: &Path, as_json: bool) -> Result<(), Failure> {
     let place = path.display();
-    let file = DeviceFile::open(path, Access::ReadOnly, false)?;
-    let (header, notices) = Header::read(&file).map_err(|error| Failure::from(error).at(&place))?;
+    let source = HeaderFile::open(path)
+        .map_err(|error| Failure::wrong_device(format!("{place}: cannot open: {error}")))?;
+    let (header, notices) =
+        Header::read(&source).map_err(|error| Failure::from(error).at(&place))?;
     let notices: Vec<_> = notices.iter().map(Notice::to_string).collect();
     if as_json {
         let mut info = header.info();

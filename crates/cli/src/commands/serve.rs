@@ -33,6 +33,8 @@ mod activation;
 
 use activation::Activated;
 
+/// More cipher workers than this help on no machine that there is.
+pub(crate) const THREADS_MAX: i64 = 1024;
 /// What is said in the file instead, for each of its volumes.
 const OF_ONE_VOLUME: [&str; 23] = [
     "volume",
@@ -89,8 +91,8 @@ pub(crate) struct ServeArgs {
     allow_discards: bool,
 
     /// Cipher worker threads beside the connections' own; without it, none
-    #[arg(long, value_name = "N")]
-    threads: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
+    threads: Option<u16>,
 
     /// Serve the volumes of a TOML file as named exports
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
@@ -109,7 +111,7 @@ struct Plan {
     exports: Vec<ExportSpec>,
     socket: Option<PathBuf>,
     addresses: Vec<SocketAddr>,
-    threads: Option<usize>,
+    threads: Option<u16>,
     activated: Vec<Activated>,
 }
 
@@ -127,7 +129,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             read_only: spec.read_only,
             direct: spec.volume.direct,
             allow_discards: spec.allow_discards,
-            worker_threads: plan.threads,
+            worker_threads: plan.threads.map(usize::from),
         })?;
         exports.push((spec.name.clone(), Arc::new(volume)));
     }
