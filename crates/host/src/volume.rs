@@ -12,7 +12,7 @@ use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::bio::Sector;
 use blockyard_engine::dm::crypt::CryptSpec;
-use blockyard_engine::dm::line::{self, LineTarget, TableError};
+use blockyard_engine::dm::line::{self, Line, LineTarget, TableError};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::sq::{CipherId, DevId};
 
@@ -77,8 +77,9 @@ impl Volume {
         let len = crypt_len(&file, params)?;
         let mut params = params.clone();
         params.flags.allow_discards |= options.allow_discards;
+        let fits = file.direct_fits(params.data_offset_sectors, params.sector_size_bytes);
         let mut builder = Builder::new(options);
-        let dev = builder.add_device(file);
+        let dev = builder.add_device(if fits { file } else { file.without_direct() });
         let target = builder.crypt(dev, &params)?;
         builder.extents.push(TableExtent { start: Sector(0), len: Sector(len), target });
         Ok(builder.build())
@@ -92,25 +93,18 @@ impl Volume {
         let text = std::str::from_utf8(text.as_slice())
             .map_err(|_| TableError { line: 0, problem: "the table is not UTF-8 text".into() })?;
         let lines = line::parse(text)?;
-        let linear: Vec<&str> = lines
-            .iter()
-            .filter_map(|line| match &line.target {
-                LineTarget::Linear { device, .. } => Some(device.as_str()),
-                _ => None,
-            })
-            .collect();
         let mut builder = Builder::new(options);
         for line in &lines {
             let target = match &line.target {
                 LineTarget::Zero => TargetSpec::Zero,
                 LineTarget::Error => TargetSpec::Error,
                 LineTarget::Linear { device, start } => {
-                    let dev = builder.open(device, true)?;
+                    let dev = builder.open(device, &lines)?;
                     builder.check_fits(dev, *start, line.len)?;
                     TargetSpec::Linear { dev, start: Sector(*start) }
                 }
                 LineTarget::Crypt { device, params } => {
-                    let dev = builder.open(device, linear.contains(&device.as_str()))?;
+                    let dev = builder.open(device, &lines)?;
                     builder.check_fits(dev, params.data_offset_sectors, line.len)?;
                     builder.crypt(dev, params)?
                 }
@@ -256,17 +250,24 @@ impl<'a> Builder<'a> {
         self.options.read_only || self.devices.iter().any(not_writable)
     }
 
-    /// Opens a device of a table, or finds it open. `buffered` is for targets that pass the
-    /// client's buffers down, whose addresses direct I/O would refuse.
-    fn open(&mut self, path: &str, buffered: bool) -> Result<DevId, Error> {
-        let path = Path::new(path);
-        let opened = self.devices.iter().position(|device| device.file.path() == path);
+    /// Opens a device of a table, or finds it open.
+    fn open(&mut self, path: &str, lines: &[Line]) -> Result<DevId, Error> {
+        let opened = self.devices.iter().position(|device| device.file.path() == Path::new(path));
         if let Some(index) = opened {
             return Ok(dev_id(index));
         }
         let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let file = DeviceFile::open(path, access, self.options.direct)?;
-        Ok(self.add_device(if buffered { file.without_direct() } else { file }))
+        let file = DeviceFile::open(Path::new(path), access, self.options.direct)?;
+        // Linear passes the client's buffers down, whose addresses direct I/O would refuse.
+        let fits = lines.iter().all(|line| match &line.target {
+            LineTarget::Linear { device, .. } => device != path,
+            LineTarget::Crypt { device, params } => {
+                let (start, size) = (params.data_offset_sectors, params.sector_size_bytes);
+                device != path || file.direct_fits(start, size)
+            }
+            LineTarget::Zero | LineTarget::Error => true,
+        });
+        Ok(self.add_device(if fits { file } else { file.without_direct() }))
     }
 
     fn add_device(&mut self, file: DeviceFile) -> DevId {

@@ -99,6 +99,20 @@ fn direct_volume_gives_back_what_was_loaded() {
 }
 
 #[test]
+fn direct_volume_that_starts_at_an_odd_sector_is_served_all_the_same() {
+    let (_dir, path) = image(Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let options = VolumeOptions { direct: true, ..VolumeOptions::default() };
+    let file = DeviceFile::open(&path, Access::ReadWrite, true).unwrap();
+    let odd = CryptParams { data_offset_sectors: 3, len_sectors: Some(999), ..params(512) };
+    let volume = Arc::new(Volume::from_crypt(file, &odd, &options).unwrap());
+    let plaintext = &plaintext()[..999 * 512];
+    load(&volume, &mut Cursor::new(plaintext), &mut |_| {}).unwrap();
+    let mut dumped = Vec::new();
+    dump(&volume, &mut dumped, &mut |_| {}).unwrap();
+    assert!(dumped == plaintext);
+}
+
+#[test]
 fn input_that_ends_inside_of_a_sector_leaves_the_rest_of_it() {
     let (_dir, path) = image(Path::new("/dev/shm"));
     let volume = Arc::new(open(&path, 4096, &VolumeOptions::default()).unwrap());

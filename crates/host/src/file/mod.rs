@@ -17,10 +17,12 @@ use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
-use rustix::fs::{FallocateFlags, SeekFrom};
+use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 
 use crate::Error;
 
+/// What direct I/O is aligned to where the system does not tell (Linux before 6.1).
+const DIRECT_UNIT_BYTES: u32 = 4096;
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -131,7 +133,22 @@ impl DeviceFile {
         &self.file
     }
 
-    /// Turns direct I/O off: for tables whose targets pass the client's buffers down as they are.
+    /// Whether ciphertext that starts at this sector, in sectors of this size, can be read and written
+    /// past the page cache: some disks and file systems do so only in units of 4096 bytes.
+    pub(crate) fn direct_fits(&self, start_sectors: u64, sector_size_bytes: u32) -> bool {
+        let Some(direct) = &self.direct else { return true };
+        let unit_bytes = if self.is_block_device {
+            rustix::fs::ioctl_blksszget(direct).ok()
+        } else {
+            let asked = rustix::fs::statx(direct, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
+            asked.ok().map(|file| file.stx_dio_offset_align).filter(|unit| *unit > 0)
+        };
+        let unit_bytes = u64::from(unit_bytes.unwrap_or(DIRECT_UNIT_BYTES));
+        (start_sectors * 512).is_multiple_of(unit_bytes)
+            && u64::from(sector_size_bytes).is_multiple_of(unit_bytes)
+    }
+
+    /// Turns direct I/O off.
     pub(crate) fn without_direct(mut self) -> Self {
         self.direct = None;
         if self.kind == Kind::Direct {
