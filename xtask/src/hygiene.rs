@@ -197,11 +197,30 @@ impl Subject<'_> {
         content::read(server.socket())?;
         server.process().signal(Signal::SIGABRT)?;
         server.wait()?;
-        for entry in fs::read_dir(self.lab.dir())? {
-            let name = entry?.file_name().to_string_lossy().into_owned();
-            ensure!(!name.starts_with("core"), "it left {name}");
+        let left = self.cores()?;
+        ensure!(left.is_empty(), "it left {}", left[0].display());
+        // Would this machine have written one?
+        let mut other = self.lab.unprivileged(Path::new("prlimit"));
+        other.args(["--core=unlimited:unlimited", "sh", "-c", "kill -ABRT $$"]);
+        tools::output(&mut other)?;
+        let written = self.cores()?;
+        for core in &written {
+            fs::remove_file(core)?;
         }
-        Ok(String::new())
+        let told = ["this machine sends core files elsewhere", "another program leaves one here"];
+        Ok(told[usize::from(!written.is_empty())].to_owned())
+    }
+
+    /// Core files in the server's working directory.
+    fn cores(&self) -> Result<Vec<PathBuf>> {
+        let mut found = Vec::new();
+        for entry in fs::read_dir(self.lab.dir())? {
+            let entry = entry?;
+            if entry.file_name().to_string_lossy().starts_with("core") {
+                found.push(entry.path());
+            }
+        }
+        Ok(found)
     }
 
     fn gcore(&self) -> Result<String> {
