@@ -17,7 +17,8 @@ pub struct Hints {
 }
 
 /// How far ahead of its use the source is fetched: measured best between 1 and 4 KiB, flat there.
-pub(super) const PREFETCH_BYTES: usize = 2048;
+#[cfg(target_arch = "x86_64")]
+const PREFETCH_BYTES: usize = 2048;
 
 /// The memory of one call and the IVs of its sectors.
 pub(super) struct Job {
@@ -28,6 +29,13 @@ pub(super) struct Job {
     /// How many of them.
     pub(super) sectors: usize,
     pub(super) iv: IvCounter,
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        expect(
+            dead_code,
+            reason = "the portable kernels work on copies, which hints do not reach"
+        )
+    )]
     pub(super) hints: Hints,
 }
 

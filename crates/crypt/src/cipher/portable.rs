@@ -72,6 +72,20 @@ pub(super) fn xor(to: &mut [Block], with: &[Block]) {
     }
 }
 
+/// `to ^= with`, block by block, from raw memory.
+///
+/// # Safety
+///
+/// `with` must be valid for reads of `to`'s length.
+#[inline]
+pub(super) unsafe fn xor_raw(to: &mut [Block], with: *const u8) {
+    for (index, to) in to.iter_mut().enumerate() {
+        // SAFETY: the caller vouches for as many blocks.
+        let with = unsafe { with.cast::<u128>().add(index).read_unaligned() };
+        *to = (u128::from_ne_bytes((*to).into()) ^ with).to_ne_bytes().into();
+    }
+}
+
 /// Copies blocks in from raw memory.
 ///
 /// # Safety

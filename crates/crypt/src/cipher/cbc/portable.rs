@@ -3,7 +3,7 @@
 use aes::Block;
 
 use crate::cipher::job::Job;
-use crate::cipher::portable::{BATCH_BLOCKS, IV_BATCH, PortableKeys, load, store, xor};
+use crate::cipher::portable::{BATCH_BLOCKS, IV_BATCH, PortableKeys, load, store, xor, xor_raw};
 use crate::cipher::schedule::Schedule;
 
 /// Chains that run side by side: as many as the `aes` crate wants blocks.
@@ -50,8 +50,6 @@ pub(super) unsafe fn decrypt(schedule: *const Schedule, job: &Job) {
     let sector_blocks = job.sector_bytes / size_of::<Block>();
     let batch_sectors = BATCH_BLOCKS / sector_blocks;
     let mut iv_batch = [Block::default(); IV_BATCH];
-    // Ciphertext is kept beside the plaintext that is made of it: in place, it would be gone.
-    let mut previous = [Block::default(); BATCH_BLOCKS];
     let mut data = [Block::default(); BATCH_BLOCKS];
     for first in (0..job.sectors).step_by(batch_sectors) {
         let iv_index = first % IV_BATCH;
@@ -59,19 +57,17 @@ pub(super) unsafe fn decrypt(schedule: *const Schedule, job: &Job) {
             ivs(keys, job, first, &mut iv_batch[..IV_BATCH.min(job.sectors - first)]);
         }
         let sectors = batch_sectors.min(job.sectors - first);
-        let blocks = sectors * sector_blocks;
-        let (previous, data) = (&mut previous[..blocks], &mut data[..blocks]);
+        let data = &mut data[..sectors * sector_blocks];
         let offset = first * job.sector_bytes;
         // SAFETY: the batch lies within the job, for whose memory the caller vouches.
         unsafe { load(data, job.src.add(offset)) }
-        for sector in 0..sectors {
-            let start = sector * sector_blocks;
-            previous[start] = iv_batch[iv_index + sector];
-            previous[start + 1..start + sector_blocks]
-                .copy_from_slice(&data[start..start + sector_blocks - 1]);
-        }
         keys.data.decrypt(data);
-        xor(data, previous);
+        for (sector, blocks) in data.chunks_mut(sector_blocks).enumerate() {
+            xor(&mut blocks[..1], &iv_batch[iv_index + sector..][..1]);
+            // In place too, the source is still the ciphertext: nothing of the batch is stored.
+            // SAFETY: every block but the last of a sector of the job.
+            unsafe { xor_raw(&mut blocks[1..], job.src.add(offset + sector * job.sector_bytes)) }
+        }
         // SAFETY: as above.
         unsafe { store(data, job.dst.add(offset)) }
     }

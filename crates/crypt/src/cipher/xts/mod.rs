@@ -16,13 +16,13 @@ use super::job::Kernels;
 
 /// The kernels of a tier and key length.
 pub(super) fn kernels(tier: Tier, aes_key_len_bytes: usize) -> Kernels {
-    match tier {
+    match (tier, aes_key_len_bytes) {
         #[cfg(target_arch = "x86_64")]
-        Tier::Vaes512 => vaes512::kernels(aes_key_len_bytes),
+        (Tier::Vaes512, len_bytes) => vaes512::kernels(len_bytes),
         #[cfg(target_arch = "x86_64")]
-        Tier::Vaes256 => vaes256::kernels(aes_key_len_bytes),
+        (Tier::Vaes256, len_bytes) => vaes256::kernels(len_bytes),
         #[cfg(target_arch = "x86_64")]
-        Tier::AesNi => aesni::kernels(aes_key_len_bytes),
+        (Tier::AesNi, len_bytes) => aesni::kernels(len_bytes),
         _ => Kernels { encrypt: portable::run::<true>, decrypt: portable::run::<false> },
     }
 }

@@ -1,9 +1,9 @@
 //! XTS on VAES and AVX2: two blocks a register, eight registers in flight.
 //!
 //! ```text
-//! 512 bytes of tweaks from four registers        base = {T, Tx} {Tx^2, Tx^3} {Tx^4, Tx^5} {Tx^6, Tx^7}
-//!   first group    base, base * x^8
-//!   second group   base * x^16, base * x^24      next base = base * x^32
+//! tweaks of two groups (512 bytes)    base = {T, Tx} {Tx^2, Tx^3} {Tx^4, Tx^5} {Tx^6, Tx^7}
+//!   first group     base, base * x^8
+//!   second group    base * x^16, base * x^24      next base = base * x^32
 //! ```
 //!
 //! What limits this kernel on Zen 3 is what tweaks take from the two ports that also do AES: half
