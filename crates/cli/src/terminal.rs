@@ -2,9 +2,9 @@
 //!
 //! The line is read with `ECHO`, `ICANON` and `ISIG` off (`termios(3)`), byte by byte, straight
 //! into a [`SecretBytes`]: no buffer of the standard library and no line buffer of the kernel keeps
-//! a copy. Ctrl-C arrives as a byte, so the terminal is always put back as it was before the
-//! program ends. Questions go to standard error, or to the terminal itself where standard error is
-//! redirected; standard output may be a pipe with data in it.
+//! a copy. Ctrl-C arrives as a byte, so that it puts the terminal back as it was, too; a signal
+//! from elsewhere does not, and leaves that to the shell. Questions go to standard error, or to the
+//! terminal itself where standard error is redirected; standard output may be a pipe with data.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};

@@ -110,6 +110,7 @@ fn mistakes_on_the_command_line_exit_with_1_and_one_error() {
         (&["format", "new"], "--size"),
         (&["format", "new", "--size", "1M", "--hash", "md0"], "--hash"),
         (&["format", "new", "--size", "1M", "--pbkdf", "pbkdf2", "--pbkdf-memory", "9"], "argon2"),
+        (&["format", "new", "--size", "1M", "--cipher", "rot13-xts-plain64"], "rot13"),
         (&["info"], "VOLUME|URI"),
         (&["info", "nbd:localhost:1"], "nbd://HOST:PORT"),
         (&["info", "nbds://localhost"], "TLS"),

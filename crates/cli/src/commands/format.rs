@@ -9,6 +9,7 @@ use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::Error as CryptError;
+use blockyard_crypt::cipher::CipherSpec;
 use blockyard_crypt::format::{self, Detached, FormatOptions, Pbkdf};
 use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::kdf::cost::Argon2Bounds;
@@ -219,6 +220,9 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
 impl FormatArgs {
     fn options(&self) -> Result<FormatOptions, Failure> {
         let FormatType::Luks2 = self.kind;
+        // Checked before anybody has typed a passphrase twice.
+        CipherSpec::parse(&self.cipher)
+            .map_err(|error| Failure::failed(format!("--cipher: {error}")))?;
         let hash = HashAlgorithm::parse(&self.hash)
             .map_err(|error| Failure::failed(format!("--hash: {error}")))?;
         let data_offset_bytes = match self.layout.offset {
