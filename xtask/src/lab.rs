@@ -31,6 +31,8 @@ pub(crate) const PASSPHRASE: &str = "correct-horse-battery-staple";
 /// Scratch directory, binary, user.
 pub(crate) struct Lab {
     dir: TempDir,
+    /// The same on a disk.
+    disk: TempDir,
     binary: PathBuf,
     drop_privileges: bool,
 }
@@ -42,15 +44,19 @@ impl Lab {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("blockyard-").tempdir_in(base)?;
+        let disk = tempfile::Builder::new().prefix("blockyard-").tempdir_in("/var/tmp")?;
         let lab = Lab {
+            disk,
             binary: dir.path().join("blockyard"),
             drop_privileges: Uid::effective().is_root(),
             dir,
         };
         // The checkout may lie where only its owner can look.
         fs::copy(built, &lab.binary)?;
-        fs::set_permissions(lab.dir.path(), Permissions::from_mode(0o755))?;
-        lab.give(lab.dir.path())?;
+        for dir in [lab.dir.path(), lab.disk.path()] {
+            fs::set_permissions(dir, Permissions::from_mode(0o755))?;
+            lab.give(dir)?;
+        }
         lab.write("pass", PASSPHRASE)?;
         Ok(lab)
     }
@@ -61,6 +67,11 @@ impl Lab {
 
     pub(crate) fn dir(&self) -> &Path {
         self.dir.path()
+    }
+
+    /// A directory on a disk, where the other one lies in memory.
+    pub(crate) fn disk(&self) -> &Path {
+        self.disk.path()
     }
 
     pub(crate) fn pass(&self) -> PathBuf {

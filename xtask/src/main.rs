@@ -5,6 +5,7 @@
 //! user would: through its command line, its socket and `/proc`; nothing here links against the
 //! crates under test.
 
+mod backing;
 mod bench;
 mod cases;
 mod check;

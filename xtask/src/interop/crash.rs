@@ -4,10 +4,11 @@
 //! again, many in flight, with a flush between the batches. After the kill and a restart, every
 //! block holds the generation of its last flushed write, or a later one that was in flight.
 
+use crate::backing::{Backed, Backing};
 use crate::cases::Cases;
 use crate::lab::Lab;
 use crate::nbd::{FLUSH, Range, Raw, WRITE};
-use crate::volume::{Maker, Recipe, Volume, noise};
+use crate::volume::{Maker, Recipe, noise};
 use anyhow::{Result, bail, ensure};
 use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,32 +28,47 @@ struct History {
     sent: u64,
 }
 
+/// Where and with which sectors.
+const PLACES: &[(Backing, &str)] = &[
+    (Backing::Memory, ""),
+    (Backing::Memory, "--sector-size 512"),
+    (Backing::Disk, ""),
+    (Backing::Direct, "--sector-size 512"),
+    (Backing::Loop, ""),
+];
+
 pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
-    for (name, options) in [("4096", ""), ("512", "--sector-size 512")] {
-        let rounds = rounds.div_ceil(2);
-        cases.run(&format!("kill -9: {rounds} rounds, sectors of {name}"), || {
-            let volume = Recipe { name: "crash", maker: Maker::Blockyard, options }.make(lab)?;
-            let (mut flushes, mut torn) = (0, 0);
-            let mut histories = vec![[History::default(); BLOCKS]; CONNECTIONS];
-            for round in 0..rounds {
-                let (flushed, t) = one_round(lab, &volume, round, &mut histories)?;
-                flushes += flushed;
-                torn += t;
-            }
-            ensure!(flushes > 0, "no flush was ever acknowledged");
-            Ok(format!("{flushes} flushes held; {torn} sectors in flight were cut in mid-write"))
-        });
+    let each = rounds.div_ceil(u32::try_from(PLACES.len()).expect("a few"));
+    for (backing, options) in PLACES {
+        let name = format!("kill -9 under load, {each} rounds: {} {options}", backing.name());
+        cases.run(name.trim_end(), || kill_rounds(lab, *backing, options, each));
     }
+}
+
+fn kill_rounds(lab: &Lab, backing: Backing, options: &'static str, rounds: u32) -> Result<String> {
+    let recipe = Recipe { name: "crash", maker: Maker::Blockyard, options };
+    let Some(volume) = backing.make(lab, &recipe)? else {
+        return Ok("no loop device to be had here".into());
+    };
+    let (mut flushes, mut torn) = (0, 0);
+    let mut histories = vec![[History::default(); BLOCKS]; CONNECTIONS];
+    for round in 0..rounds {
+        let (flushed, cut) = one_round(lab, &volume, round, &mut histories)?;
+        flushes += flushed;
+        torn += cut;
+    }
+    ensure!(flushes > 0, "no flush was ever acknowledged");
+    Ok(format!("{flushes} flushes held; {torn} sectors in flight were cut in mid-write"))
 }
 
 /// Load, kill, restart, check. Gives the number of flushes and of torn sectors.
 fn one_round(
     lab: &Lab,
-    volume: &Volume,
+    volume: &Backed,
     round: u32,
     histories: &mut [[History; BLOCKS]],
 ) -> Result<(u64, u64)> {
-    let server = volume.serve(lab, &[])?;
+    let server = volume.serve(lab)?;
     let socket = server.socket().to_owned();
     let flushes = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -68,7 +84,7 @@ fn one_round(
         crate::process::until(Duration::from_secs(20), || flushes.load(Ordering::Acquire) > wanted);
         server.kill()
     })?;
-    let server = volume.serve(lab, &[])?;
+    let server = volume.serve(lab)?;
     let mut torn = 0;
     for (owner, history) in histories.iter_mut().enumerate() {
         torn += check(server.socket(), owner, history)?;

@@ -1,26 +1,76 @@
 //! Verified load: fio writes blocks that carry their own checksum over four connections at once,
 //! and reads them back.
 
+use crate::backing::Backing;
 use crate::cases::Cases;
 use crate::lab::Lab;
+use crate::process::until;
 use crate::tools;
 use crate::volume::{Maker, Recipe};
 use anyhow::{Result, bail, ensure};
+use std::process::Stdio;
+use std::time::Duration;
 
 /// Of each of the four jobs; small enough that it is written and verified many times.
 const JOB_MIB: u32 = 6;
 
+/// The most a server may hold after unlock, whatever its load.
+const RSS_MIB_MAX: f64 = 96.0;
+
+/// Where and with which sectors.
+const PLACES: &[(Backing, &str)] = &[
+    (Backing::Memory, ""),
+    (Backing::Memory, "--sector-size 512"),
+    (Backing::Disk, ""),
+    (Backing::Direct, "--sector-size 512"),
+    (Backing::Loop, ""),
+];
+
 pub(crate) fn run(cases: &mut Cases, lab: &Lab, seconds: u32) {
-    for (name, options) in [("4096", ""), ("512", "--sector-size 512")] {
-        cases.run(&format!("fio verify=crc32c, four connections, sectors of {name}"), || {
-            verify(lab, options, seconds.div_ceil(2))
-        });
+    let each = seconds.div_ceil(u32::try_from(PLACES.len()).expect("a few"));
+    for (backing, options) in PLACES {
+        let name = format!("fio verify=crc32c, four connections: {} {options}", backing.name());
+        cases.run(name.trim_end(), || verify(lab, *backing, options, each));
     }
+    cases.run("memory under the load of 60 connections", || memory(lab));
 }
 
-fn verify(lab: &Lab, options: &'static str, seconds: u32) -> Result<String> {
-    let volume = Recipe { name: "fio-verify", maker: Maker::Blockyard, options }.make(lab)?;
-    let server = volume.serve(lab, &[])?;
+/// Reads and writes of 1 MiB, deep, on nearly as many connections as there may be, after an unlock
+/// that took 256 MiB.
+fn memory(lab: &Lab) -> Result<String> {
+    let image = lab.path("crowd.img");
+    let mut format = lab.blockyard(&["format", "--size", "80M", "--pbkdf-memory", "262144"]);
+    format.args(["--pbkdf-force-iterations", "4", "--pbkdf-parallel", "2", "--key-file"]);
+    tools::run(format.arg(lab.pass()).arg(&image))?;
+    let words =
+        [image.display().to_string(), "--key-file".into(), lab.pass().display().to_string()];
+    let server = lab.serve("crowd", &words)?;
+    let process = server.process();
+    let unlocked_mib = process.rss_mib()?;
+    let mut fio = tools::tool("fio");
+    fio.args(["--name=crowd", "--ioengine=nbd", "--rw=randrw", "--bs=1m", "--iodepth=8"]);
+    fio.args(["--numjobs=60", "--size=64m", "--runtime=3", "--time_based", "--group_reporting"]);
+    fio.arg(format!("--uri={}", server.uri())).args(["--output-format=json", "--thread=0"]);
+    let mut fio = fio.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?;
+    let (mut peak_mib, mut threads) = (unlocked_mib, 0);
+    let ended = until(Duration::from_secs(120), || {
+        peak_mib = process.rss_mib().map_or(peak_mib, |now| peak_mib.max(now));
+        threads = process.threads().map_or(threads, |now| threads.max(now));
+        !matches!(fio.try_wait(), Ok(None))
+    });
+    ensure!(ended && fio.wait()?.success(), "fio failed");
+    server.stop()?;
+    ensure!(threads > 60, "only {threads} threads: the crowd never came");
+    ensure!(peak_mib < RSS_MIB_MAX, "{peak_mib:.0} MiB resident");
+    Ok(format!("{peak_mib:.0} MiB resident at most, {unlocked_mib:.0} after the unlock"))
+}
+
+fn verify(lab: &Lab, backing: Backing, options: &'static str, seconds: u32) -> Result<String> {
+    let recipe = Recipe { name: "fio-verify", maker: Maker::Blockyard, options };
+    let Some(volume) = backing.make(lab, &recipe)? else {
+        return Ok("no loop device to be had here".into());
+    };
+    let server = volume.serve(lab)?;
     // Written and verified in turn until the time is over: each pass ends with every block read
     // again.
     let mut passes = 0_u32;

@@ -1,0 +1,95 @@
+//! What lies under a volume: a file in memory, a file on a disk, the same without the page cache, a
+//! block device. The server takes another way to each of them.
+
+use crate::lab::{Lab, Server};
+use crate::tools::{self, tool};
+use crate::volume::{Recipe, Volume};
+use anyhow::{Context, Result};
+use nix::unistd::Uid;
+use std::fs;
+use std::os::unix::fs::{MetadataExt, chown};
+use std::path::{Path, PathBuf};
+
+/// What a volume lies on.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Backing {
+    /// tmpfs.
+    Memory,
+    /// A regular file through the page cache.
+    Disk,
+    /// A regular file with O_DIRECT.
+    Direct,
+    /// A loop device, handed to the server's user.
+    Loop,
+}
+
+impl Backing {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Backing::Memory => "in memory",
+            Backing::Disk => "in a file on a disk",
+            Backing::Direct => "in a file with O_DIRECT",
+            Backing::Loop => "on a block device",
+        }
+    }
+
+    /// Makes a volume there; nothing where the machine has no such thing to give.
+    pub(crate) fn make(self, lab: &Lab, recipe: &Recipe) -> Result<Option<Backed>> {
+        let mut volume = recipe.make(lab)?;
+        let mut device = None;
+        if self != Backing::Memory {
+            let image = lab.disk().join(format!("{}.img", recipe.name));
+            fs::copy(&volume.image, &image)?;
+            lab.give(&image)?;
+            fs::remove_file(&volume.image)?;
+            volume.image = image;
+        }
+        if self == Backing::Loop {
+            if !Uid::effective().is_root() || !Path::new("/dev/loop-control").exists() {
+                return Ok(None);
+            }
+            let attached = LoopDevice::attach(&volume.image)?;
+            lab.give(&attached.path)?;
+            volume.image.clone_from(&attached.path);
+            device = Some(attached);
+        }
+        Ok(Some(Backed { volume, backing: self, _device: device }))
+    }
+}
+
+/// A volume on its backing.
+pub(crate) struct Backed {
+    volume: Volume,
+    backing: Backing,
+    /// Lives as long as the volume does.
+    _device: Option<LoopDevice>,
+}
+
+impl Backed {
+    pub(crate) fn serve(&self, lab: &Lab) -> Result<Server> {
+        let direct: &[&str] = if self.backing == Backing::Direct { &["--direct"] } else { &[] };
+        self.volume.serve(lab, direct)
+    }
+}
+
+/// A loop device, given back with the owner that it had.
+struct LoopDevice {
+    path: PathBuf,
+    owner: (u32, u32),
+}
+
+impl LoopDevice {
+    fn attach(image: &Path) -> Result<LoopDevice> {
+        let said = tools::read(tool("losetup").args(["--find", "--show"]).arg(image))?;
+        let path = PathBuf::from(said.trim());
+        let node = fs::metadata(&path).with_context(|| path.display().to_string())?;
+        Ok(LoopDevice { path, owner: (node.uid(), node.gid()) })
+    }
+}
+
+impl Drop for LoopDevice {
+    fn drop(&mut self) {
+        let _ = tools::run(tool("losetup").arg("-d").arg(&self.path));
+        let _ = chown(&self.path, Some(self.owner.0), Some(self.owner.1));
+    }
+}
