@@ -90,7 +90,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     allow_discards: bool,
 
-    /// Cipher worker threads beside the connections' own; without it, none
+    /// Cipher worker threads beside the connections' own; without it, as the speed of the cipher wants
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
     threads: Option<u16>,
 
@@ -141,8 +141,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     drop(volumes);
     tell_service_manager(NotifyState::Ready);
-    let served = server.run(&stop).map_err(Failure::from);
-    tell_service_manager(NotifyState::Stopping);
+    let stopping = || tell_service_manager(NotifyState::Stopping);
+    let served = server.run(&stop, stopping).map_err(Failure::from);
     served
 }
 

@@ -21,6 +21,9 @@ use blockyard_crypt::secret::SecretBytes;
 /// More lines than this are not a table.
 pub const LINES_MAX: usize = 256;
 
+/// The longest keys are those of lmk: 65 of 32 bytes, 4160 digits.
+const KEY_DIGITS_MAX: usize = 8192;
+
 /// A line with names and keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
@@ -225,8 +228,10 @@ fn parse_key(text: &str) -> Result<SecretBytes, String> {
         );
     }
     let text = if text == "-" { "" } else { text };
-    if !text.len().is_multiple_of(2) || text.len() > 1024 {
-        return Err("the key is not an even number of at most 1024 hex digits".into());
+    if !text.len().is_multiple_of(2) || text.len() > KEY_DIGITS_MAX {
+        return Err(format!(
+            "the key is not an even number of at most {KEY_DIGITS_MAX} hex digits"
+        ));
     }
     let mut key = SecretBytes::zeroed(text.len() / 2);
     for (byte, pair) in key.as_mut_slice().iter_mut().zip(text.as_bytes().chunks_exact(2)) {

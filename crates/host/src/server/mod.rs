@@ -134,15 +134,16 @@ impl Server {
         Ok(())
     }
 
-    /// Serves until `stop`, then drains and flushes.
+    /// Serves until `stop`, calls `on_stop`, then drains and flushes.
     ///
     /// # Errors
     /// When a volume cannot be flushed: then not everything may be on stable storage.
-    pub fn run(mut self, stop: &StopSignal) -> Result<(), Error> {
+    pub fn run(mut self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
         while !self.accept_until(stop)? {
             self.join_ended();
         }
         stop.take();
+        on_stop();
         stop.restore_default();
         self.listeners.clear();
         self.drain();

@@ -241,8 +241,10 @@ impl Transmission {
                 let end = (request.offset_bytes + request.len_bytes) / sector * sector;
                 if start < end {
                     self.submit_last(index, Op::Discard, start, end - start);
+                } else {
+                    self.requests.at(index).complete = true;
+                    self.end_if_complete(index)?;
                 }
-                self.end_if_complete(index)?;
             }
             _ => self.submit_zeroes(index)?,
         }
