@@ -90,7 +90,7 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     allow_discards: bool,
 
-    /// Cipher worker threads beside the connections' own; without it, as the speed of the cipher wants
+    /// Cipher worker threads beside the connections' own [default: as the cipher's speed wants]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
     threads: Option<u16>,
 
@@ -142,8 +142,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     drop(volumes);
     tell_service_manager(NotifyState::Ready);
     let stopping = || tell_service_manager(NotifyState::Stopping);
-    let served = server.run(&stop, stopping).map_err(Failure::from);
-    served
+    server.run(&stop, stopping).map_err(Failure::from)
 }
 
 /// Without systemd there is nobody to tell, and one that does not listen is no reason to stop.
