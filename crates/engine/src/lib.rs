@@ -2,9 +2,9 @@
 //!
 //! A [`shard::Shard`] owns everything one core needs: a dm table, its targets, their mempools. A
 //! front end submits [`bio::Bio`]s, a world takes [`sq::Sqe`]s, executes them and gives back
-//! [`sq::Cqe`]s; finished bios come out as [`bio::Done`]. Handlers run once to completion. There are
-//! no threads, no clock, no locks and no bytes here: buffers are [`buf::BufRef`]s that the world
-//! owns.
+//! [`sq::Cqe`]s; finished bios come out as [`bio::Done`]. Handlers run once to completion. There
+//! are no threads, no clock, no locks and no bytes here: buffers are [`buf::BufRef`]s that the
+//! world owns.
 //!
 //! ```text
 //!   front end --submit_bio--> Shard --take_sq--> world (files, rings, ciphers, workers)

@@ -17,8 +17,8 @@ pub struct Mempool<W> {
 }
 
 impl<W> Mempool<W> {
-    /// A pool of `slots` slots. Without a single one, whoever parks waits for ever: only a user that
-    /// never gets may have such a pool.
+    /// A pool of `slots` slots. Without a single one, whoever parks waits for ever: only a user
+    /// that never gets may have such a pool.
     #[must_use]
     pub fn new(slots: u32) -> Self {
         Self { free: (0..slots).rev().collect(), waiters: VecDeque::new(), slots }

@@ -1,9 +1,9 @@
 //! The one loop that every bio passes: split at target borders, map, collect the parts, end.
 //!
 //! A [`Shard`] is one core's owner of everything (`dm_submit_bio`, `__split_and_process_bio` and
-//! `dm_io_complete` of `drivers/md/dm.c`). A bio that crosses targets or exceeds what its target takes
-//! is cut into parts; each part is mapped once; the bio ends when its last part has ended. A target
-//! never calls another target: it returns [`Mapped`] and the shard goes on.
+//! `dm_io_complete` of `drivers/md/dm.c`). A bio that crosses targets or exceeds what its target
+//! takes is cut into parts; each part is mapped once; the bio ends when its last part has ended. A
+//! target never calls another target: it returns [`Mapped`] and the shard goes on.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -49,7 +49,8 @@ impl Shard {
     /// memory.
     ///
     /// # Panics
-    /// When there is not one bounce slot for each target that needs one, or the slots are no multiple of 4 KiB.
+    /// When there is not one bounce slot for each target that needs one, or the slots are no
+    /// multiple of 4 KiB.
     #[must_use]
     pub fn new(table: &Table, bounce_slots: u32, bounce_slot_bytes: u32) -> Self {
         assert!(

@@ -1,8 +1,8 @@
 //! The one vocabulary between the engine and a world: SQEs leave a shard, CQEs come back.
 //!
 //! It is io_uring's vocabulary, not its mechanism: a world executes each SQE in the way that is
-//! cheapest for its file, and every SQE is answered by exactly one CQE with the same token, except that
-//! a linked pair is answered by one.
+//! cheapest for its file, and every SQE is answered by exactly one CQE with the same token, except
+//! that a linked pair is answered by one.
 
 use crate::bio::{BlkStatus, Sector};
 use crate::buf::BufRef;
@@ -58,9 +58,9 @@ pub struct Sqe {
     pub token: Token,
     /// What to do.
     pub op: SqeOp,
-    /// This SQE and the next one are one unit, executed in order and answered by one CQE. The buffer
-    /// between them is [`BufRef::LINKED_SLOT`]: the world chooses it, or needs none, because the
-    /// cipher runs straight out of or into the file's pages.
+    /// This SQE and the next one are one unit, executed in order and answered by one CQE. The
+    /// buffer between them is [`BufRef::LINKED_SLOT`]: the world chooses it, or needs none, because
+    /// the cipher runs straight out of or into the file's pages.
     pub linked: bool,
 }
 

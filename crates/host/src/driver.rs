@@ -27,8 +27,8 @@ pub(crate) struct Driver {
 }
 
 impl Driver {
-    /// A driver with `bounce_slots` bounce slots (at least as many as the table needs are made), and
-    /// the front end's buffers.
+    /// A driver with `bounce_slots` bounce slots (at least as many as the table needs are made),
+    /// and the front end's buffers.
     pub(crate) fn new(
         volume: &Arc<Volume>,
         bounce_slots: usize,

@@ -1,8 +1,8 @@
 //! Executes SQEs, each in the way that is cheapest for its file.
 //!
 //! What can be done at once is done at once and answered in the same call: ciphers inline, tmpfs
-//! through its mapping, page cache hits, buffered writes. What would block goes to the ring, what is
-//! large enough goes to a worker, and is answered by [`Executor::poll`].
+//! through its mapping, page cache hits, buffered writes. What would block goes to the ring, what
+//! is large enough goes to a worker, and is answered by [`Executor::poll`].
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -136,8 +136,8 @@ impl Executor {
         let run = Run { cipher, direction, iv_sector, len_bytes: buf.len_bytes as usize };
         match place {
             Place::Inline => {
-                // SAFETY: both ranges were checked by `Buffers::at`, belong to this SQE, and are the
-                // same or disjoint, as the engine promises.
+                // SAFETY: both ranges were checked by `Buffers::at`, belong to this SQE, and are
+                // the same or disjoint, as the engine promises.
                 unsafe { run.between(&self.volume, src, dst, Hints::default()) };
                 Some(BlkStatus::Ok)
             }

@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// All buffers of all connections together. With 64 connections each has its least; one alone has what
-/// it can use (RFD 1, 6).
+/// All buffers of all connections together. With 64 connections each has its least; one alone has
+/// what it can use (RFD 1, 6).
 pub const BUDGET_BYTES: usize = 64 << 20;
 /// What each connection gets at least: a receive buffer, an outbox and two slots.
 pub const GRANT_MIN_BYTES: usize = 512 << 10;

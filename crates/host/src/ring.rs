@@ -1,8 +1,9 @@
-//! io_uring for what would block: reads and writes past the page cache, reads that miss it, flushes.
+//! io_uring for what would block: reads and writes past the page cache, reads that miss it,
+//! flushes.
 //!
 //! An operation owns its place in [`Ring::pending`] until its completion, and its buffer belongs to
-//! the operation until then. Short transfers are continued here, so the executor sees each operation
-//! once.
+//! the operation until then. Short transfers are continued here, so the executor sees each
+//! operation once.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd};

@@ -188,8 +188,8 @@ impl Volume {
         inline && self.devices.iter().all(|device| device.file.kind() == Kind::Tmpfs)
     }
 
-    /// Length of the run at `offset_bytes`, at most `len_bytes`, and whether it is a hole that reads
-    /// as zeros. What lies behind a cipher is never a hole: it decrypts to noise.
+    /// Length of the run at `offset_bytes`, at most `len_bytes`, and whether it is a hole that
+    /// reads as zeros. What lies behind a cipher is never a hole: it decrypts to noise.
     pub(crate) fn run_at(&self, offset_bytes: u64, len_bytes: u64) -> (u64, bool) {
         let sector = Sector::holding(offset_bytes);
         let at = |extent: &&TableExtent| extent.start + extent.len > sector;

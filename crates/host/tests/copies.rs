@@ -1,4 +1,5 @@
-//! What is loaded through a volume is what it dumps, and what lies on the file is what the cipher says.
+//! What is loaded through a volume is what it dumps, and what lies on the file is what the cipher
+//! says.
 
 use std::fs::File;
 use std::io::Cursor;

@@ -1,4 +1,5 @@
-//! A dm table with its devices opened and its keys turned into ciphers: ready to be built, per shard.
+//! A dm table with its devices opened and its keys turned into ciphers: ready to be built, per
+//! shard.
 //!
 //! The text form, with names and keys, is in [`super::line`]; a world turns one into the other.
 

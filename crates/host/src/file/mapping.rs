@@ -131,8 +131,8 @@ impl Mapping {
         })
     }
 
-    /// Whether every page of a page-aligned range is there. (`lseek` would tell as well, but it walks
-    /// to the next hole, which may be the end of the file.)
+    /// Whether every page of a page-aligned range is there. (`lseek` would tell as well, but it
+    /// walks to the next hole, which may be the end of the file.)
     fn exists(&self, start: u64, end: u64) -> bool {
         let mut resident = [0u8; RESIDENT_MAX_PAGES];
         let len_bytes = (end - start) as usize;
@@ -140,7 +140,8 @@ impl Mapping {
         if pages > resident.len() {
             return false;
         }
-        // SAFETY: the range is inside of our mapping, and `resident` has a byte for each of its pages.
+        // SAFETY: the range is inside of our mapping, and `resident` has a byte for each of its
+        // pages.
         let asked = unsafe {
             let base = self.base.add(start as usize);
             libc::mincore(base.cast(), len_bytes, resident.as_mut_ptr())

@@ -61,8 +61,8 @@ pub struct DeviceFile {
 }
 
 impl DeviceFile {
-    /// Opens and locks a file or block device. With `direct`, a regular file bypasses the page cache
-    /// too; block devices always do.
+    /// Opens and locks a file or block device. With `direct`, a regular file bypasses the page
+    /// cache too; block devices always do.
     ///
     /// # Errors
     /// When it cannot be opened, is neither a file nor a block device, or is in use.
@@ -133,8 +133,8 @@ impl DeviceFile {
         &self.file
     }
 
-    /// Whether ciphertext that starts at this sector, in sectors of this size, can be read and written
-    /// past the page cache: some disks and file systems do so only in units of 4096 bytes.
+    /// Whether ciphertext that starts at this sector, in sectors of this size, can be read and
+    /// written past the page cache: some disks and file systems do so only in units of 4096 bytes.
     pub(crate) fn direct_fits(&self, start_sectors: u64, sector_size_bytes: u32) -> bool {
         let Some(direct) = &self.direct else { return true };
         let unit_bytes = if self.is_block_device {
@@ -208,7 +208,8 @@ fn lock(file: &File, access: Access) -> io::Result<()> {
         Access::ReadOnly => libc::F_RDLCK,
         Access::ReadWrite => libc::F_WRLCK,
     };
-    // SAFETY: all-zero bytes are a valid `flock`: the whole file, from its start, pid 0 as required.
+    // SAFETY: all-zero bytes are a valid `flock`: the whole file, from its start, pid 0 as
+    // required.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = kind as i16;
     // SAFETY: F_OFD_SETLK reads a `flock` from the pointer, which outlives the call.

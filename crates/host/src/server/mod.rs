@@ -105,8 +105,8 @@ impl Server {
         Ok(Self { shared: Arc::new(shared), listeners: Vec::new(), connections: Vec::new() })
     }
 
-    /// Listens on a unix socket that only the owner may use (mode 0600). The socket of a server that
-    /// is gone is replaced, that of a living one is not.
+    /// Listens on a unix socket that only the owner may use (mode 0600). The socket of a server
+    /// that is gone is replaced, that of a living one is not.
     ///
     /// # Errors
     /// When the path is taken or cannot be made.

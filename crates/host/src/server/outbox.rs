@@ -1,7 +1,7 @@
 //! Bytes to be sent, in order, gathered until it is worth a system call.
 //!
-//! Small replies are copied into the outbox's own buffer, data of reads lies there or in a read slot
-//! with its header right in front. One `sendmsg` sends everything.
+//! Small replies are copied into the outbox's own buffer, data of reads lies there or in a read
+//! slot with its header right in front. One `sendmsg` sends everything.
 
 use std::io;
 use std::sync::Arc;

@@ -6,8 +6,8 @@
 //! *Slots*, for any other: pieces of many requests are in flight, each in a slot of its own, with
 //! its header in front of its data. Pieces of a structured reply are sent as they come; the pieces
 //! of an ordered one (simple replies, DF) in order, one request at a time, oldest first, and
-//! everything else waits behind it. Slots are given out in the order of the requests, so the request
-//! that is being sent never waits for a slot that a later one holds.
+//! everything else waits behind it. Slots are given out in the order of the requests, so the
+//! request that is being sent never waits for a slot that a later one holds.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -268,8 +268,8 @@ impl Transmission {
         let mut header = [0; READ_HEADER_MAX];
         let len = self.session.read_header(chunk, &mut header);
         let base = data.wrapping_sub(len);
-        // SAFETY: `READ_HEADER_MAX` bytes in front of `data` belong to the same place in the buffer,
-        // and hold nothing but perhaps the part of the first sector that was not asked for.
+        // SAFETY: `READ_HEADER_MAX` bytes in front of `data` belong to the same place in the
+        // buffer, and hold nothing but perhaps the part of the first sector that was not asked for.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, len) };
         (base, len + chunk.len_bytes as usize)
     }

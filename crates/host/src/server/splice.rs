@@ -17,8 +17,8 @@ use rustix::pipe::{PipeFlags, SpliceFlags, fcntl_setpipe_size, pipe_with, splice
 use super::socket::Socket;
 use crate::memory::Region;
 
-/// Bytes of data in one unit: the best at the default send buffer of 208 KiB. A unit longer than the
-/// send buffer makes client and server wait for each other.
+/// Bytes of data in one unit: the best at the default send buffer of 208 KiB. A unit longer than
+/// the send buffer makes client and server wait for each other.
 pub(super) const UNIT_BYTES: usize = 128 << 10;
 /// A unit and the page in front of it, at the end of which its header lies.
 const STRIDE_BYTES: usize = UNIT_BYTES + 4096;

@@ -170,8 +170,8 @@ impl Transmission {
         self.requests.len() + self.reads.len()
     }
 
-    /// Whether another round goes on without waiting: requests lie in the inbox, or a slot has become
-    /// free for a read.
+    /// Whether another round goes on without waiting: requests lie in the inbox, or a slot has
+    /// become free for a read.
     fn has_work(&self) -> bool {
         let parses = !self.needs_more && !self.closing && self.open_requests() < REQUESTS_MAX;
         parses || self.reads.can_issue()

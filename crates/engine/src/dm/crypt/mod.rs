@@ -1,8 +1,8 @@
 //! `crypt`: the encryption target (`drivers/md/dm-crypt.c`). Table line: see [`super::line`].
 //!
-//! State is per I/O and none is per CPU. A write never touches the submitter's buffer: it is encrypted
-//! into a bounce slot, or, on a device that fuses, straight into its final place. A read is decrypted in
-//! place, or straight out of the device's pages.
+//! State is per I/O and none is per CPU. A write never touches the submitter's buffer: it is
+//! encrypted into a bounce slot, or, on a device that fuses, straight into its final place. A read
+//! is decrypted in place, or straight out of the device's pages.
 //!
 //! ```text
 //! write  map ─ slot? ──no──> parked                      fused  map ─> Crypt+Write ─> end
