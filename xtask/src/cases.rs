@@ -27,6 +27,11 @@ impl Cases {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
+    /// Whether a case might run whose name holds this somewhere.
+    pub(crate) fn wants_some(&self, part: &str) -> bool {
+        self.only.as_ref().is_none_or(|only| only.contains(part) || part.contains(only.as_str()))
+    }
+
     /// Runs one case. What it returns is a remark that is printed behind its name; it may be empty.
     pub(crate) fn run(&mut self, name: &str, case: impl FnOnce() -> Result<String>) {
         if !self.wants(name) {
