@@ -215,7 +215,7 @@ impl Transmission {
     /// Through the splice ring: what was gathered goes first.
     fn splice(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
         self.outbox.send(&self.socket)?;
-        let splicer = self.reads.splicer.as_ref().expect("only with a splicer");
+        let splicer = self.reads.splicer.as_mut().expect("only with a splicer");
         let place = splicer.place();
         let (span_bytes, skip_bytes) = self.span(chunk.offset_bytes, chunk.len_bytes);
         let status = self.read_now(chunk.offset_bytes, span_bytes, READS_SLOT, place);

@@ -21,16 +21,16 @@ use crate::memory::Region;
 /// the send buffer makes client and server wait for each other.
 pub(super) const UNIT_BYTES: usize = 128 << 10;
 /// A unit and the page in front of it, at the end of which its header lies.
-const STRIDE_BYTES: usize = UNIT_BYTES + 4096;
-/// Units in the ring.
-const UNITS: usize = 8;
-/// Memory of a ring.
-pub(super) const RING_BYTES: usize = UNITS * STRIDE_BYTES;
+const STRIDE_BYTES: usize = UNIT_BYTES + PAGE_BYTES;
+const PAGE_BYTES: usize = 4096;
+/// Memory of a ring: see [`Splicer::new`].
+pub(super) const RING_BYTES: usize = 10 * STRIDE_BYTES;
 
 /// The ring and its pipe.
 #[derive(Debug)]
 pub(super) struct Splicer {
     region: Arc<Region>,
+    /// Where the next unit begins.
     next: usize,
     read_end: OwnedFd,
     write_end: OwnedFd,
@@ -39,10 +39,15 @@ pub(super) struct Splicer {
 impl Splicer {
     /// A splicer for this client, if it is on a unix socket whose send buffer leaves the ring safe,
     /// and the system grants the pipe.
+    ///
+    /// Unread are at most the send buffer, the unit in it that passed its limit, and the one that is
+    /// being made. A lap of the ring sends at least half as many bytes as it is long: a unit is
+    /// spliced only if 32 KiB of its reply are still to come, and of these, 8 KiB of page ends and
+    /// header pages may be lost twice. What is skipped at the end is less than a stride.
     pub(super) fn new(socket: &Socket, region: Arc<Region>) -> Option<Self> {
         assert!(region.len_bytes() >= RING_BYTES);
         let unread_max = socket.send_buffer_bytes().saturating_add(2 * STRIDE_BYTES);
-        if !socket.is_unix || unread_max > (UNITS - 2) * STRIDE_BYTES {
+        if !socket.is_unix || unread_max > (RING_BYTES - STRIDE_BYTES) / 2 {
             return None;
         }
         let (read_end, write_end) = pipe_with(PipeFlags::CLOEXEC).ok()?;
@@ -51,8 +56,11 @@ impl Splicer {
     }
 
     /// Where the data of the next unit goes, page-aligned, with a page of room in front.
-    pub(super) fn place(&self) -> usize {
-        self.next * STRIDE_BYTES + 4096
+    pub(super) fn place(&mut self) -> usize {
+        if self.next + STRIDE_BYTES > RING_BYTES {
+            self.next = 0;
+        }
+        self.next + PAGE_BYTES
     }
 
     /// Sends `len_bytes` that start at `start` in the region and are of the unit at `place`.
@@ -65,7 +73,7 @@ impl Splicer {
         start: usize,
         len_bytes: usize,
     ) -> io::Result<()> {
-        self.next = (self.next + 1) % UNITS;
+        self.next = (start + len_bytes).next_multiple_of(PAGE_BYTES);
         let mut sent = 0;
         while sent < len_bytes {
             let base = self.region.at(start + sent, len_bytes - sent);
