@@ -40,8 +40,8 @@ impl Splicer {
     /// A splicer for this client, if it is on a unix socket whose send buffer leaves the ring safe,
     /// and the system grants the pipe.
     ///
-    /// Unread are at most the send buffer, the unit in it that passed its limit, and the one that is
-    /// being made. A lap of the ring sends at least half as many bytes as it is long: a unit is
+    /// Unread are at most the send buffer, the unit in it that passed its limit, and the one that
+    /// is being made. A lap of the ring sends at least half as many bytes as it is long: a unit is
     /// spliced only if 32 KiB of its reply are still to come, and of these, 8 KiB of page ends and
     /// header pages may be lost twice. What is skipped at the end is less than a stride.
     pub(super) fn new(socket: &Socket, region: Arc<Region>) -> Option<Self> {
