@@ -4,6 +4,10 @@ use std::sync::Arc;
 
 use crate::memory::Region;
 
+/// Receiving starts here. Payload mostly lies at the start of a page of the socket, and must not be
+/// copied to shortly behind the start of one here: see `LEAD_BYTES` in [`super::splice`].
+const START: usize = 2048;
+
 /// A receive buffer; `start..end` is received and not yet consumed.
 #[derive(Debug)]
 pub(super) struct Inbox {
@@ -14,7 +18,7 @@ pub(super) struct Inbox {
 
 impl Inbox {
     pub(super) fn new(region: Arc<Region>) -> Self {
-        Self { region, start: 0, end: 0 }
+        Self { region, start: START, end: START }
     }
 
     /// What is not consumed.
@@ -42,11 +46,11 @@ impl Inbox {
     /// moved to the front.
     pub(super) fn make_room(&mut self) -> (*mut u8, usize) {
         let left = self.end - self.start;
-        if self.start > 0 {
-            let (from, to) = (self.region.at(self.start, left), self.region.at(0, left));
+        if self.start > START {
+            let (from, to) = (self.region.at(self.start, left), self.region.at(START, left));
             // SAFETY: both ranges lie in the region, which no write uses; they may overlap.
             unsafe { std::ptr::copy(from, to, left) };
-            (self.start, self.end) = (0, left);
+            (self.start, self.end) = (START, START + left);
         }
         let room = self.region.len_bytes() - self.end;
         (self.region.at(self.end, room), room)

@@ -20,9 +20,13 @@ use crate::memory::Region;
 /// Bytes of data in one unit: the best at the default send buffer of 208 KiB. A unit longer than
 /// the send buffer makes client and server wait for each other.
 pub(super) const UNIT_BYTES: usize = 128 << 10;
-/// A unit and the page in front of it, at the end of which its header lies.
-const STRIDE_BYTES: usize = UNIT_BYTES + PAGE_BYTES;
+/// Data starts in the middle of a page, behind its header. Clients receive into buffers that start
+/// at the beginning of a page or shortly behind it, and where the destination of a `rep movsb` lies
+/// 1 to 31 bytes behind its source, modulo 4096, AMD's Zen copies at 3 GB/s instead of 48.
+const LEAD_BYTES: usize = 2048;
 const PAGE_BYTES: usize = 4096;
+/// A unit, and what lies in its first page in front of it and in its last page behind it.
+const STRIDE_BYTES: usize = UNIT_BYTES + PAGE_BYTES;
 /// Memory of a ring: see [`Splicer::new`].
 pub(super) const RING_BYTES: usize = 10 * STRIDE_BYTES;
 
@@ -55,12 +59,12 @@ impl Splicer {
         (capacity >= 2 * UNIT_BYTES).then_some(Self { region, next: 0, read_end, write_end })
     }
 
-    /// Where the data of the next unit goes, page-aligned, with a page of room in front.
+    /// Where the data of the next unit goes, with room for a header in front.
     pub(super) fn place(&mut self) -> usize {
         if self.next + STRIDE_BYTES > RING_BYTES {
             self.next = 0;
         }
-        self.next + PAGE_BYTES
+        self.next + LEAD_BYTES
     }
 
     /// Sends `len_bytes` that start at `start` in the region and are of the unit at `place`.
