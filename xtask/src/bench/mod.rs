@@ -26,6 +26,8 @@ enum What {
     Cipher(Further),
     /// The engine's own cost for each request, without cipher and without system calls.
     Engine(Further),
+    /// Whole volumes copied out and in, by the number of cipher workers.
+    Copy(Further),
 }
 
 /// What is handed on to the example that measures.
@@ -40,6 +42,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Nbd(args) => nbd::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(further) => example("blockyard-engine", "engine_bench", &further.words),
+        What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
     }
 }
 
