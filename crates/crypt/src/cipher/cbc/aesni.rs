@@ -7,7 +7,7 @@ use std::arch::x86_64::{
     _mm_sfence, _mm_storeu_si128, _mm_stream_si128, _mm_xor_si128,
 };
 
-use crate::cipher::aesni::{IV_BATCH, ivs};
+use crate::cipher::aesni::{IV_BATCH, in_step, ivs};
 use crate::cipher::job::{Job, Kernels};
 use crate::cipher::schedule::Schedule;
 
@@ -149,6 +149,7 @@ unsafe fn decrypt_group<const ROUNDS: usize, const STREAM: bool>(
             for block in &mut data {
                 *block = _mm_aesdec_si128(*block, key);
             }
+            in_step(&mut data);
         }
         let last = _mm_load_si128(keys.add(ROUNDS));
         let mut before = previous;

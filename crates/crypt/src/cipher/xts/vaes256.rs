@@ -23,6 +23,7 @@ use std::arch::x86_64::{
     _mm256_sub_epi64, _mm256_unpackhi_epi64, _mm256_xor_si256,
 };
 
+use crate::cipher::aesni::pairs_in_step;
 use crate::cipher::iv::IvCounter;
 use crate::cipher::job::{Job, Kernels};
 use crate::cipher::schedule::Schedule;
@@ -301,6 +302,9 @@ unsafe fn cipher<const N: usize, const ROUNDS: usize, const ENCRYPT: bool>(
             } else {
                 _mm256_aesdec_epi128(*block, key)
             };
+        }
+        if N < LANES {
+            pairs_in_step(data);
         }
     }
     let last = key(ROUNDS);
