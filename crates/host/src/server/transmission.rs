@@ -289,7 +289,7 @@ impl Transmission {
         if piece.len_bytes > 0 {
             let buf = inbox_buf(piece.at, piece.len_bytes);
             let request = &self.requests.at(index).request;
-            let fua = request.fua && !is_cut(request);
+            let fua = request.fua && !is_cut(request, sector);
             self.submit(index, Op::Write, piece.offset_bytes, piece.len_bytes as u64, buf, fua);
         }
         if let Some(tail) = tail {
@@ -420,11 +420,12 @@ impl Transmission {
 
     /// Replies, if all of the request is done; a cut FUA request is flushed first.
     fn end_if_complete(&mut self, index: u32) -> Result<(), Ended> {
+        let sector = u64::from(self.volume.sector_size_bytes());
         let InFlight { request, pending, error, complete, flushed, .. } = self.requests.at(index);
         if !*complete || *pending > 0 {
             return Ok(());
         }
-        if request.fua && is_cut(request) && error.is_none() && !*flushed {
+        if request.fua && is_cut(request, sector) && error.is_none() && !*flushed {
             *flushed = true;
             self.submit(index, Op::Flush, 0, 0, BufRef::NONE, false);
             return Ok(());
@@ -530,9 +531,12 @@ fn inbox_buf(at: usize, len_bytes: usize) -> BufRef {
     BufRef { slot: INBOX_SLOT, offset_bytes: at as u32, len_bytes: len_bytes as u32 }
 }
 
-/// Whether a FUA request may become more than one write: then one flush behind them is cheaper.
-fn is_cut(request: &Request) -> bool {
-    request.command != Command::Write || request.len_bytes > SLOT_BYTES as u64
+/// Whether a FUA request may become more than one write: then one flush behind them is cheaper. One
+/// that is not aligned to whole sectors does, because its ends are patched.
+fn is_cut(request: &Request, sector_bytes: u64) -> bool {
+    request.command != Command::Write
+        || request.len_bytes > SLOT_BYTES as u64
+        || !(request.offset_bytes | request.len_bytes).is_multiple_of(sector_bytes)
 }
 
 /// The wire's word for a status.
@@ -570,5 +574,33 @@ impl Layout {
         let bounce_slots = left / 2 / SLOT_BYTES;
         let reads_bytes = left - bounce_slots * SLOT_BYTES;
         Self { inbox_bytes, outbox_bytes, reads_bytes, bounce_slots }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn write(offset_bytes: u64, len_bytes: u64) -> Request {
+        Request {
+            cookie: 0,
+            command: Command::Write,
+            offset_bytes,
+            len_bytes,
+            fua: true,
+            no_hole: false,
+            fast_zero: false,
+            dont_fragment: false,
+            req_one: false,
+        }
+    }
+
+    #[test]
+    fn fua_write_with_patched_ends_is_flushed_as_a_whole() {
+        assert!(!is_cut(&write(4096, 8192), 4096));
+        assert!(is_cut(&write(4096, 8191), 4096));
+        assert!(is_cut(&write(512, 4096), 4096));
+        assert!(!is_cut(&write(512, 4096), 512));
+        assert!(is_cut(&write(0, SLOT_BYTES as u64 + 4096), 4096));
     }
 }
