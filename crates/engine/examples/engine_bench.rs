@@ -65,14 +65,7 @@ fn round(target: TargetSpec, op: Op) -> f64 {
         for index in 0..DEPTH {
             let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes: 4096 };
             let sector = Sector((batch * DEPTH + index) * 8);
-            shard.submit_bio(black_box(Bio {
-                op,
-                fua: false,
-                sector,
-                len: Sector(8),
-                buf,
-                user: index,
-            }));
+            shard.submit_bio(black_box(Bio::new(op, sector, Sector(8), buf, index)));
         }
         loop {
             shard.take_sq(&mut sqes);

@@ -4,6 +4,7 @@ use core::fmt;
 use core::ops::Add;
 
 use crate::buf::BufRef;
+use crate::priority::Priority;
 
 /// Shift from sectors to bytes.
 pub const SECTOR_SHIFT: u32 = 9;
@@ -76,11 +77,34 @@ impl fmt::Display for BlkStatus {
     }
 }
 
+/// Who shares a place in the scheduler's eyes (`struct io_context`): a task in the kernel, a client
+/// or a job here.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct IoContext(pub u32);
+
+/// Where a bio comes from, and whether somebody waits for it. It stays with the I/O all the way
+/// down to the device's queue.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Origin {
+    /// The submitter.
+    pub io_context: IoContext,
+    /// The CPU it was submitted on.
+    pub cpu: u16,
+    /// Its I/O priority (`bi_ioprio`).
+    pub priority: Priority,
+    /// With a write: somebody waits for it (`REQ_SYNC`). Reads are synchronous in any case: see
+    /// [`Bio::is_sync`].
+    pub sync: bool,
+}
+
 /// One I/O on one range.
 #[derive(Clone, Copy, Debug)]
 pub struct Bio {
     /// What to do.
     pub op: Op,
+    /// With a write: everything completed before is on stable storage before it starts
+    /// (`REQ_PREFLUSH`).
+    pub preflush: bool,
     /// With a write: on stable storage before it completes (`REQ_FUA`).
     pub fua: bool,
     /// First sector, relative to the device it is submitted to.
@@ -89,8 +113,30 @@ pub struct Bio {
     pub len: Sector,
     /// The bytes of a read or a write; its length is that of the range.
     pub buf: BufRef,
+    /// Who submitted it.
+    pub origin: Origin,
     /// The front end's own word, given back in [`Done`].
     pub user: u64,
+}
+
+impl Bio {
+    /// A bio without flags, from nobody in particular.
+    #[must_use]
+    pub fn new(op: Op, sector: Sector, len: Sector, buf: BufRef, user: u64) -> Self {
+        let origin = Origin::default();
+        Self { op, preflush: false, fua: false, sector, len, buf, origin, user }
+    }
+
+    /// Whether somebody waits for it (`op_is_sync`): reads, flushes, writes that say so or must be
+    /// stable at once.
+    #[must_use]
+    pub fn is_sync(&self) -> bool {
+        match self.op {
+            Op::Read | Op::Flush => true,
+            Op::Write => self.origin.sync || self.fua || self.preflush,
+            Op::Discard | Op::WriteZeroes => self.origin.sync,
+        }
+    }
 }
 
 /// A finished bio.

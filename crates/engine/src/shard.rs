@@ -8,7 +8,7 @@
 use alloc::boxed::Box;
 use alloc::vec::Vec;
 
-use crate::bio::{Bio, BlkStatus, Done, Op, Sector};
+use crate::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use crate::dm::table::{Table, TableExtent};
 use crate::dm::{Mapped, Part, Target, TargetCx};
 use crate::slab::Slab;
@@ -21,6 +21,9 @@ struct InFlight {
     /// Parts not ended, plus one while the bio is still being split.
     pending: u32,
     status: BlkStatus,
+    /// With `REQ_PREFLUSH`: what comes once the devices have been flushed.
+    after_flush: Option<Bio>,
+    origin: Origin,
 }
 
 /// A target and the sectors of the mapped device that it serves.
@@ -83,9 +86,15 @@ impl Shard {
 
     /// Accepts a bio. It ends in [`Shard::take_done`], perhaps at once.
     pub fn submit_bio(&mut self, bio: Bio) {
-        let index =
-            self.in_flight.insert(InFlight { user: bio.user, pending: 1, status: BlkStatus::Ok });
-        if bio.op == Op::Flush {
+        let preflush = bio.preflush && bio.op == Op::Write;
+        let index = self.in_flight.insert(InFlight {
+            user: bio.user,
+            pending: 1,
+            status: BlkStatus::Ok,
+            after_flush: preflush.then_some(Bio { preflush: false, ..bio }),
+            origin: bio.origin,
+        });
+        if preflush || bio.op == Op::Flush {
             self.submit_flush(index);
         } else {
             self.submit_parts(index, bio);
@@ -99,7 +108,8 @@ impl Shard {
         for &dev in &self.devices {
             self.in_flight.at(index).pending += 1;
             let token = Token { owner: Owner::Shard, index };
-            self.sq.push(Sqe { token, op: SqeOp::Flush { dev }, linked: false });
+            let origin = self.in_flight.get(index).origin;
+            self.sq.push(Sqe { token, op: SqeOp::Flush { dev }, linked: false, origin });
         }
     }
 
@@ -125,6 +135,7 @@ impl Shard {
                 sector: Sector(sector.0 - extent.start.0),
                 len: Sector(len),
                 buf: part_buf(&bio, done, len),
+                origin: bio.origin,
             };
             self.in_flight.at(index).pending += 1;
             let mut cx = TargetCx { sq: &mut self.sq, ended: &mut self.ended };
@@ -139,7 +150,7 @@ impl Shard {
 
     /// A part whose target only changed where it goes.
     fn submit_remapped(&mut self, part: Part, dev: DevId, sector: Sector) {
-        let Part { op, buf, len, fua, .. } = part;
+        let Part { op, buf, len, fua, origin, .. } = part;
         let op = match op {
             Op::Read => SqeOp::Read { dev, sector, buf },
             Op::Write => SqeOp::Write { dev, sector, buf, fua },
@@ -148,7 +159,7 @@ impl Shard {
             Op::Flush => SqeOp::Flush { dev },
         };
         let token = Token { owner: Owner::Shard, index: part.index };
-        self.sq.push(Sqe { token, op, linked: false });
+        self.sq.push(Sqe { token, op, linked: false, origin });
     }
 
     /// Accepts the answer to an SQE.
@@ -177,6 +188,14 @@ impl Shard {
         }
         bio.pending -= 1;
         if bio.pending == 0 {
+            if bio.status == BlkStatus::Ok
+                && let Some(write) = bio.after_flush.take()
+            {
+                bio.pending = 1;
+                self.submit_parts(index, write);
+                self.collect_ended();
+                return self.end_part(index, BlkStatus::Ok);
+            }
             let bio = self.in_flight.remove(index);
             self.done.push(Done { user: bio.user, status: bio.status });
         }
@@ -245,7 +264,7 @@ mod tests {
     fn bio(op: Op, sector: u64, len: u64) -> Bio {
         let len_bytes = u32::try_from(len * 512).unwrap();
         let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes };
-        Bio { op, fua: false, sector: Sector(sector), len: Sector(len), buf, user: 7 }
+        Bio::new(op, Sector(sector), Sector(len), buf, 7)
     }
 
     fn run(shard: &mut Shard, bio: Bio) -> (Vec<SqeOp>, BlkStatus) {
@@ -291,6 +310,33 @@ mod tests {
             assert_eq!(done, [Done { user: 7, status: BlkStatus::Invalid }]);
             assert!(shard.sq.is_empty());
         }
+    }
+
+    #[test]
+    fn write_with_preflush_waits_until_the_devices_are_flushed() {
+        let mut shard = shard();
+        shard.submit_bio(Bio { preflush: true, ..bio(Op::Write, 0, 4) });
+        let mut sqes = Vec::new();
+        shard.take_sq(&mut sqes);
+        assert_eq!(sqes.len(), 1);
+        assert_eq!(sqes[0].op, SqeOp::Flush { dev: DevId(3) });
+        shard.on_cqe(Cqe { token: sqes[0].token, status: BlkStatus::Ok });
+        sqes.clear();
+        shard.take_sq(&mut sqes);
+        assert!(matches!(sqes[..], [Sqe { op: SqeOp::Write { .. }, .. }]));
+        shard.on_cqe(Cqe { token: sqes[0].token, status: BlkStatus::Ok });
+        assert_eq!((shard.done.len(), shard.is_idle()), (1, true));
+    }
+
+    #[test]
+    fn write_whose_preflush_failed_is_not_written() {
+        let mut shard = shard();
+        shard.submit_bio(Bio { preflush: true, ..bio(Op::Write, 0, 4) });
+        let token = shard.sq[0].token;
+        shard.sq.clear();
+        shard.on_cqe(Cqe { token, status: BlkStatus::IoError });
+        assert!(shard.sq.is_empty());
+        assert_eq!(shard.done, [Done { user: 7, status: BlkStatus::IoError }]);
     }
 
     #[test]

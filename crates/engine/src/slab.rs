@@ -37,6 +37,15 @@ impl<T> Slab<T> {
         self.places[index as usize].as_mut().expect("the place is taken until its completion")
     }
 
+    /// The value at `index`, to look at.
+    ///
+    /// # Panics
+    /// When the place is free.
+    #[must_use]
+    pub fn get(&self, index: u32) -> &T {
+        self.places[index as usize].as_ref().expect("the place is taken until its completion")
+    }
+
     /// Takes the value out and frees its place.
     ///
     /// # Panics

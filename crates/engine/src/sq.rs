@@ -4,7 +4,7 @@
 //! cheapest for its file, and every SQE is answered by exactly one CQE with the same token, except
 //! that a linked pair is answered by one.
 
-use crate::bio::{BlkStatus, Sector};
+use crate::bio::{BlkStatus, Origin, Sector};
 use crate::buf::BufRef;
 
 /// Names the I/O that an SQE belongs to, for its shard.
@@ -62,6 +62,8 @@ pub struct Sqe {
     /// buffer between them is [`BufRef::LINKED_SLOT`]: the world chooses it, or needs none, because
     /// the cipher runs straight out of or into the file's pages.
     pub linked: bool,
+    /// Of the bio that it is for.
+    pub origin: Origin,
 }
 
 /// The operations.

@@ -135,18 +135,13 @@ impl Copy {
     }
 
     fn bio(&self, number: usize, op: Op, offset_bytes: u64, len_bytes: usize) -> Bio {
-        Bio {
-            op,
-            fua: false,
-            sector: Sector::holding(offset_bytes),
-            len: Sector::holding(len_bytes as u64),
-            buf: BufRef {
-                slot: BufRef::FIRST_WORLD_SLOT,
-                offset_bytes: (number * PORTION_BYTES) as u32,
-                len_bytes: len_bytes as u32,
-            },
-            user: number as u64,
-        }
+        let buf = BufRef {
+            slot: BufRef::FIRST_WORLD_SLOT,
+            offset_bytes: (number * PORTION_BYTES) as u32,
+            len_bytes: len_bytes as u32,
+        };
+        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes as u64));
+        Bio::new(op, sector, len, buf, number as u64)
     }
 
     /// The last sector of an input that ends inside of it keeps the rest of what it held.

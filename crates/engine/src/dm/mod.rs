@@ -12,7 +12,7 @@ pub mod zero;
 
 use alloc::vec::Vec;
 
-use crate::bio::{BlkStatus, Op, Sector};
+use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::sq::{DevId, Sqe};
 
@@ -31,6 +31,8 @@ pub struct Part {
     pub len: Sector,
     /// The bytes of a read or a write.
     pub buf: BufRef,
+    /// Who submitted the bio.
+    pub origin: Origin,
 }
 
 /// What [`Target::map`] did with a part (`DM_MAPIO_*`).

@@ -17,7 +17,8 @@ impl Target for Zero {
             return Mapped::Ended(BlkStatus::Ok);
         }
         let token = Token { owner: Owner::Target(self.number), index: part.index };
-        cx.push(Sqe { token, op: SqeOp::Zero { buf: part.buf }, linked: false });
+        let op = SqeOp::Zero { buf: part.buf };
+        cx.push(Sqe { token, op, linked: false, origin: part.origin });
         Mapped::Submitted
     }
 

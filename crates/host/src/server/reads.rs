@@ -247,14 +247,9 @@ impl Transmission {
     ) -> Bio {
         let sector = u64::from(self.volume.sector_size_bytes());
         let (offset, len_bytes) = (place as u32, span_bytes as u32);
-        Bio {
-            op: Op::Read,
-            fua: false,
-            sector: Sector::holding(offset_bytes / sector * sector),
-            len: Sector::holding(span_bytes as u64),
-            buf: BufRef { slot, offset_bytes: offset, len_bytes },
-            user,
-        }
+        let start = Sector::holding(offset_bytes / sector * sector);
+        let buf = BufRef { slot, offset_bytes: offset, len_bytes };
+        Bio::new(Op::Read, start, Sector::holding(span_bytes as u64), buf, user)
     }
 
     fn read_now(&mut self, offset: u64, span_bytes: usize, slot: u32, place: usize) -> BlkStatus {

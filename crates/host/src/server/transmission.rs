@@ -268,7 +268,7 @@ impl Transmission {
         self.requests.at(index).pending += 1;
         let user = u64::from(self.pieces.insert(Piece::Plain(index)));
         let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
-        self.driver.submit(Bio { op, fua, sector, len, buf, user });
+        self.driver.submit(Bio { fua, ..Bio::new(op, sector, len, buf, user) });
     }
 
     /// A piece of the current write, at `at` in the inbox.
@@ -313,7 +313,7 @@ impl Transmission {
         let (sector, len) = (Sector::holding(start), Sector::holding(sector_bytes));
         let volume = Arc::clone(&self.volume);
         let _lock = volume.unaligned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let bio = Bio { op: Op::Read, fua: false, sector, len, buf, user: WAITED_FOR };
+        let bio = Bio::new(Op::Read, sector, len, buf, WAITED_FOR);
         let mut status = self.driver.submit_and_wait(bio);
         if status == BlkStatus::Ok {
             let skip = (part.offset_bytes - start) as usize;

@@ -122,9 +122,10 @@ impl Crypt {
         }
     }
 
-    fn push(&self, index: u32, op: SqeOp, linked: bool, cx: &mut TargetCx<'_>) {
+    fn push(&mut self, index: u32, op: SqeOp, linked: bool, cx: &mut TargetCx<'_>) {
+        let origin = self.ios.get(index).part.origin;
         let token = Token { owner: Owner::Target(self.number), index };
-        cx.push(Sqe { token, op, linked });
+        cx.push(Sqe { token, op, linked, origin });
     }
 
     fn submit_read(&mut self, part: Part, cx: &mut TargetCx<'_>) {

@@ -33,7 +33,7 @@ fn shard(spec: CryptSpec, slots: u32) -> Shard {
 fn bio(op: Op, sector: u64, len_bytes: u32) -> Bio {
     let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes };
     let len = Sector::holding(u64::from(len_bytes));
-    Bio { op, fua: false, sector: Sector(sector), len, buf, user: sector }
+    Bio::new(op, Sector(sector), len, buf, sector)
 }
 
 fn sqes(shard: &mut Shard) -> Vec<Sqe> {

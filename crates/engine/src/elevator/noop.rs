@@ -1,0 +1,63 @@
+//! `noop`: first come, first served, with merging (`block/noop-iosched.c`).
+//!
+//! Nothing is sorted: a device that has no seeks, or sorts by itself, wants its requests large and
+//! otherwise as they are. No request is ever passed by one that came later.
+
+use alloc::boxed::Box;
+
+use super::fifo::Fifo;
+use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged};
+use super::{Tunables, Work};
+use crate::bio::IoContext;
+use crate::mq::request::{RequestId, Requests};
+use crate::time::Nanos;
+
+/// What it is.
+pub static NOOP: ElevatorType = ElevatorType {
+    name: "noop",
+    about: "first come, first served, neighbours merged; for devices that sort by themselves",
+    generation: Generation::Single,
+    tunables: &[],
+    attach,
+};
+
+fn attach(_: &Tunables<'_>, _: Facts) -> Attached {
+    Attached { policy: Some(Box::new(Noop::default())), async_depth: None }
+}
+
+/// The policy.
+#[derive(Debug, Default)]
+pub struct Noop {
+    queue: Fifo,
+}
+
+impl Elevator for Noop {
+    fn allow_merge(&self, _: &Requests, _: RequestId, _: &Candidate) -> bool {
+        true
+    }
+
+    fn insert(&mut self, _: Nanos, _: &Requests, request: RequestId) {
+        self.queue.push_back(request);
+    }
+
+    /// The survivor keeps its own place: the kernel's noop only takes the other one out.
+    fn merged(&mut self, _: Nanos, _: &Requests, _: RequestId, how: Merged) {
+        if let Merged::Absorbed(absorbed) = how {
+            self.queue.remove(absorbed);
+        }
+    }
+
+    fn dispatch(&mut self, _: Nanos, _: &Requests) -> Option<RequestId> {
+        self.queue.pop_front()
+    }
+
+    fn requeued(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
+
+    fn completed(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
+
+    fn exit_context(&mut self, _: Nanos, _: &Requests, _: IoContext) {}
+
+    fn work(&self, _: Nanos) -> Work {
+        if self.queue.is_empty() { Work::None } else { Work::Now }
+    }
+}

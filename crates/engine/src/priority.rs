@@ -1,0 +1,130 @@
+//! I/O priority: a class and, in two of the classes, a level (`include/uapi/linux/ioprio.h`).
+
+use core::fmt;
+
+use thiserror::Error;
+
+/// Scheduling class, most urgent first. The kernel's fourth, *none*, is best effort at level 4.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub enum PriorityClass {
+    /// `IOPRIO_CLASS_RT`: before everything else.
+    RealTime,
+    /// `IOPRIO_CLASS_BE`: what everybody gets who asks for nothing.
+    #[default]
+    BestEffort,
+    /// `IOPRIO_CLASS_IDLE`: when nobody else wants the disk.
+    Idle,
+}
+
+/// Class and level.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Priority {
+    /// The class decides first.
+    pub class: PriorityClass,
+    /// 0 is the most urgent, 7 the least. The idle class has none: always 7.
+    pub level: u8,
+}
+
+impl Priority {
+    /// Least urgent level.
+    pub const LEVEL_MAX: u8 = 7;
+    /// `IOPRIO_CLASS_IDLE`.
+    pub const IDLE: Self = Self { class: PriorityClass::Idle, level: Self::LEVEL_MAX };
+
+    /// Real time at a level.
+    #[must_use]
+    pub const fn real_time(level: u8) -> Self {
+        assert!(level <= Self::LEVEL_MAX);
+        Self { class: PriorityClass::RealTime, level }
+    }
+
+    /// Best effort at a level.
+    #[must_use]
+    pub const fn best_effort(level: u8) -> Self {
+        assert!(level <= Self::LEVEL_MAX);
+        Self { class: PriorityClass::BestEffort, level }
+    }
+
+    /// Reads `CLASS` or `CLASS:LEVEL`: `rt`, `realtime`, `be`, `best-effort`, `idle`. Without a
+    /// level it is 4, as for a process of nice 0.
+    ///
+    /// # Errors
+    /// When it is none of these.
+    pub fn parse(text: &str) -> Result<Self, PriorityError> {
+        let refuse = || PriorityError { text: text.into() };
+        let (class, level) = match text.split_once(':') {
+            Some((class, level)) => (class, Some(level)),
+            None => (text, None),
+        };
+        let level = match level {
+            None => 4,
+            Some(digit @ ("0" | "1" | "2" | "3" | "4" | "5" | "6" | "7")) => {
+                digit.as_bytes()[0] - b'0'
+            }
+            Some(_) => return Err(refuse()),
+        };
+        match class {
+            "rt" | "realtime" => Ok(Self::real_time(level)),
+            "be" | "best-effort" => Ok(Self::best_effort(level)),
+            "idle" if !text.contains(':') => Ok(Self::IDLE),
+            _ => Err(refuse()),
+        }
+    }
+}
+
+impl Default for Priority {
+    fn default() -> Self {
+        Self::best_effort(4)
+    }
+}
+
+impl fmt::Display for Priority {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.class {
+            PriorityClass::RealTime => write!(f, "rt:{}", self.level),
+            PriorityClass::BestEffort => write!(f, "be:{}", self.level),
+            PriorityClass::Idle => f.write_str("idle"),
+        }
+    }
+}
+
+/// Not a priority.
+#[derive(Clone, Debug, PartialEq, Eq, Error)]
+#[error(
+    "{text:?} is no I/O priority; say rt:0 to rt:7 (real time), be:0 to be:7 (best effort), or idle"
+)]
+pub struct PriorityError {
+    text: alloc::string::String,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn priorities_are_read_and_printed() {
+        let read = |text| Priority::parse(text).unwrap();
+        assert_eq!(read("rt:0"), Priority::real_time(0));
+        assert_eq!(read("realtime"), Priority::real_time(4));
+        assert_eq!(read("best-effort:7"), Priority::best_effort(7));
+        assert_eq!(read("idle"), Priority::IDLE);
+        for text in ["rt:0", "be:3", "idle"] {
+            assert_eq!(alloc::format!("{}", read(text)), text);
+        }
+    }
+
+    #[test]
+    fn what_is_no_priority_is_refused_with_the_allowed_values() {
+        for text in ["", "rt:8", "rt:", "rt:00", "idle:3", "RT:0", "be:-1", "none"] {
+            let error = Priority::parse(text).unwrap_err();
+            assert!(alloc::format!("{error}").contains("be:7"), "{text}");
+        }
+    }
+
+    #[test]
+    fn more_urgent_compares_less() {
+        assert!(Priority::real_time(7) < Priority::best_effort(0));
+        assert!(Priority::best_effort(7) < Priority::IDLE);
+        assert!(Priority::best_effort(3) < Priority::default());
+    }
+}
