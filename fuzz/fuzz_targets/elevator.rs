@@ -24,7 +24,8 @@ fuzz_target!(|text: &str| {
     match Priority::parse(&text) {
         Ok(priority) => {
             assert!(priority.level <= Priority::LEVEL_MAX);
-            let again = Priority::parse(&priority.to_string()).expect("what is shown is understood");
+            let again =
+                Priority::parse(&priority.to_string()).expect("what is shown is understood");
             assert_eq!(again, priority);
         }
         Err(error) => assert!(error.to_string().contains("idle"), "the allowed values are said"),
