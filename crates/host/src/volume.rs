@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 use std::num::{NonZeroU64, NonZeroUsize};
+use std::ops::RangeInclusive;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -14,6 +15,7 @@ use blockyard_engine::bio::Sector;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::line::{self, Line, LineTarget, TableError};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::sq::{CipherId, DevId};
 
 use rustix::fs::Advice;
@@ -30,8 +32,33 @@ const HAND_OVER_NS: u64 = 40_000;
 /// Parts are at least this long where it matters: what is read or written in one piece.
 const PART_BYTES: u64 = 64 << 10;
 
+/// What stands between a volume and its devices.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Scheduling {
+    /// Which request a device gets next; `None` chooses by what the device is.
+    pub elevator: Option<ElevatorSpec>,
+    /// Requests with a device at a time; with `none`, of each connection.
+    pub queue_depth: u32,
+    /// A request is not made longer by merging, and longer ones are split.
+    pub max_sectors: u32,
+}
+
+impl Scheduling {
+    /// What `queue_depth` may be: as much as a ring can hold.
+    pub const QUEUE_DEPTHS: RangeInclusive<u32> = 1..=1024;
+    /// What `max_sectors` may be, in steps of a page.
+    pub const MAX_SECTORS: RangeInclusive<u32> = 8..=65_528;
+}
+
+impl Default for Scheduling {
+    /// 32 as a disk with native command queueing takes, 1280 KiB as Linux allows since 4.3.
+    fn default() -> Self {
+        Self { elevator: None, queue_depth: 32, max_sectors: 2560 }
+    }
+}
+
 /// How to open a volume.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Debug, Default)]
 pub struct VolumeOptions {
     /// Nothing may be written.
     pub read_only: bool,
@@ -42,6 +69,8 @@ pub struct VolumeOptions {
     /// Crypto workers beside the connections' own threads, zero for none. `None` measures the
     /// cipher: one that is so slow that a hand-over pays gets a worker for each other core.
     pub worker_threads: Option<usize>,
+    /// Queues and elevators of the devices below.
+    pub scheduling: Scheduling,
 }
 
 /// A file below, and its mapping if it has one.

@@ -9,10 +9,11 @@ use std::sync::{Arc, mpsc};
 
 use blockyard_crypt::params::{CryptFlags, CryptParams};
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::priority::Priority;
 use blockyard_host::copy::load;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::process::StopSignal;
-use blockyard_host::server::{Server, ServerOptions};
+use blockyard_host::server::{ServedExport, Server, ServerOptions};
 use blockyard_host::volume::{Volume, VolumeOptions};
 
 const SIZE_BYTES: usize = 8 << 20;
@@ -90,7 +91,8 @@ fn replies_stay_as_they_were_until_a_slow_client_has_read_them() {
     let path = socket.clone();
     let server = std::thread::spawn(move || {
         let stop = StopSignal::install().unwrap();
-        let exports = vec![(String::new(), volume)];
+        let priority = Priority::default();
+        let exports = vec![ServedExport { name: String::new(), volume, priority }];
         let mut server = Server::new(exports, ServerOptions::default()).unwrap();
         server.listen_unix(&path).unwrap();
         ready.send(()).unwrap();

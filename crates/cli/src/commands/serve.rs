@@ -13,10 +13,11 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use blockyard_engine::priority::Priority;
 use blockyard_host::file::Access;
 use blockyard_host::process::StopSignal;
-use blockyard_host::server::{Server, ServerOptions};
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard_host::server::{ServedExport, Server, ServerOptions};
+use blockyard_host::volume::{Scheduling, Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
 
@@ -130,13 +131,15 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             direct: spec.volume.direct,
             allow_discards: spec.allow_discards,
             worker_threads: plan.threads.map(usize::from),
+            scheduling: Scheduling::default(),
         })?;
-        exports.push((spec.name.clone(), Arc::new(volume)));
+        let (name, volume) = (spec.name.clone(), Arc::new(volume));
+        exports.push(ServedExport { name, volume, priority: Priority::default() });
     }
-    let volumes = exports.clone();
+    let volumes: Vec<_> = exports.iter().map(|export| Arc::clone(&export.volume)).collect();
     let mut server = Server::new(exports, ServerOptions::default())?;
     let servers = plan.listen(&mut server)?;
-    for (spec, (_, volume)) in plan.exports.iter().zip(&volumes) {
+    for (spec, volume) in plan.exports.iter().zip(&volumes) {
         say(&announcement(spec, volume, &servers));
     }
     drop(volumes);

@@ -93,7 +93,7 @@ impl Connection {
     }
 
     fn transmit(&self, session: Session, export: usize, rest: &[u8]) -> Result<(), Ended> {
-        let volume = Arc::clone(&self.shared.volumes[export]);
+        let volume = Arc::clone(&self.shared.served[export].volume);
         let grant = self.shared.budget.grant(Transmission::useful_bytes(&volume));
         let mut transmission =
             Transmission::new(Arc::clone(&self.socket), session, volume, grant, rest)?;

@@ -19,6 +19,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
+use blockyard_engine::priority::Priority;
 use blockyard_export::nbd::Export;
 
 use crate::Error;
@@ -55,10 +56,21 @@ impl Default for ServerOptions {
     }
 }
 
+/// A name that clients may open. Several names may share one volume.
+pub struct ServedExport {
+    /// The name; empty for the one that clients get who give none.
+    pub name: String,
+    /// What they get.
+    pub volume: Arc<Volume>,
+    /// The I/O priority of whoever opens it by this name.
+    pub priority: Priority,
+}
+
 /// What connections share.
 pub(crate) struct Shared {
     exports: Arc<[Export]>,
-    volumes: Vec<Arc<Volume>>,
+    /// In the order of `exports`.
+    served: Vec<ServedExport>,
     budget: Arc<Budget>,
     options: ServerOptions,
 }
@@ -84,10 +96,10 @@ impl Server {
     ///
     /// # Panics
     /// When `max_connections` exceeds [`CONNECTIONS_MAX`].
-    pub fn new(exports: Vec<(String, Arc<Volume>)>, options: ServerOptions) -> Result<Self, Error> {
+    pub fn new(exports: Vec<ServedExport>, options: ServerOptions) -> Result<Self, Error> {
         assert!((1..=CONNECTIONS_MAX).contains(&options.max_connections));
         let mut offered: Vec<Export> = Vec::new();
-        for (name, volume) in &exports {
+        for ServedExport { name, volume, .. } in &exports {
             let export = export(name, volume);
             let problem = |problem: String| Error::volume(Path::new(name), problem);
             export.check().map_err(|error| problem(error.to_string()))?;
@@ -98,7 +110,7 @@ impl Server {
         }
         let shared = Shared {
             exports: offered.into(),
-            volumes: exports.into_iter().map(|(_, volume)| volume).collect(),
+            served: exports,
             budget: Budget::new(options.max_connections),
             options,
         };
@@ -147,7 +159,19 @@ impl Server {
         stop.restore_default();
         self.listeners.clear();
         self.drain();
-        self.shared.volumes.iter().try_for_each(|volume| volume.flush())
+        self.flush()
+    }
+
+    /// Each volume once, however many names it has.
+    fn flush(&self) -> Result<(), Error> {
+        let mut flushed: Vec<*const Volume> = Vec::new();
+        for ServedExport { volume, .. } in &self.shared.served {
+            if !flushed.contains(&Arc::as_ptr(volume)) {
+                flushed.push(Arc::as_ptr(volume));
+                volume.flush()?;
+            }
+        }
+        Ok(())
     }
 
     /// Waits for one event; whether it was the stop.
