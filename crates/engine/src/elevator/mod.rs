@@ -12,6 +12,7 @@
 //! ```
 
 pub mod fifo;
+pub mod mq_deadline;
 pub mod none;
 pub mod noop;
 pub mod sort;
@@ -26,7 +27,7 @@ use crate::time::Nanos;
 pub use spec::{ElevatorError, ElevatorSpec, Tunables};
 
 /// All there are, as `blockyard elevators` lists them.
-pub const ELEVATORS: &[&ElevatorType] = &[&none::NONE, &noop::NOOP];
+pub const ELEVATORS: &[&ElevatorType] = &[&none::NONE, &noop::NOOP, &mq_deadline::MQ_DEADLINE];
 
 /// Which end of a request a bio or another request would be put to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

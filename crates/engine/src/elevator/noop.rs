@@ -1,7 +1,12 @@
 //! `noop`: first come, first served, with merging (`block/noop-iosched.c`).
 //!
 //! Nothing is sorted: a device that has no seeks, or sorts by itself, wants its requests large and
-//! otherwise as they are. No request is ever passed by one that came later.
+//! otherwise as they are.
+//!
+//! Bound: no request is passed by one that came later. What is merged into a waiting request takes
+//! that one's place, and when one request absorbs another the kernel's noop keeps the survivor's
+//! place even if the absorbed one came first [M]: so a bio may be passed by the requests between
+//! the two, but never by one that came after both.
 
 use alloc::boxed::Box;
 
