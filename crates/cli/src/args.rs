@@ -5,14 +5,16 @@
 //! `--hash` in every command that takes a hash, and help is `-?` or `--help` there.
 
 mod key;
+mod scheduling;
 mod volume;
 
 pub(crate) use key::KeyArgs;
+pub(crate) use scheduling::SchedulingArgs;
 pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
-use crate::commands::{completions, dump, format, info, load, man, repair, serve};
+use crate::commands::{completions, dump, elevators, format, info, load, man, repair, serve};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// Opens LUKS and dm-crypt volumes without root and serves them as disks.
@@ -50,6 +52,7 @@ pub(crate) enum Command {
     Dump(Box<dump::DumpArgs>),
     Load(Box<load::LoadArgs>),
     Repair(repair::RepairArgs),
+    Elevators(elevators::ElevatorsArgs),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -64,6 +67,7 @@ impl Command {
             Self::Dump(args) => dump::run(&args),
             Self::Load(args) => load::run(&args),
             Self::Repair(args) => repair::run(&args),
+            Self::Elevators(args) => elevators::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),
         }

@@ -2,6 +2,7 @@
 
 pub(crate) mod completions;
 pub(crate) mod dump;
+pub(crate) mod elevators;
 pub(crate) mod format;
 pub(crate) mod info;
 pub(crate) mod load;

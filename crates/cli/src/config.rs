@@ -14,23 +14,31 @@
 //! header = "archive.header"
 //! key_file = "keys/archive"
 //! read_only = true
+//! elevator = "deadline,fifo_batch=8"     # how its I/O is ordered
+//! ioprio = "be:4"
+//! aliases = { archive-idle = "idle" }    # further names, with an I/O priority each
 //! ```
 //!
 //! Keys are the options' names with `_` for `-`. Relative paths start at the file's own folder. A
 //! key that is not known, a name that is there twice, or a value of the wrong type is an error with
 //! its line. A passphrase has no place in this file; an error never repeats what a line says.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::fmt;
 use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::priority::Priority;
+use blockyard_host::volume::Scheduling;
 use serde::Deserialize;
 
 use crate::args::{PlainArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
+use crate::scheduling::{Alias, checked_max_sectors, checked_queue_depth};
 use crate::size::parse_size;
 use crate::volume::{Kind, LuksSpec, VolumeSpec};
 
@@ -61,6 +69,12 @@ pub(crate) struct ExportSpec {
     pub(crate) read_only: bool,
     /// TRIM is passed down.
     pub(crate) allow_discards: bool,
+    /// How its requests are ordered.
+    pub(crate) scheduling: Scheduling,
+    /// I/O priority of the clients that open it by this name.
+    pub(crate) priority: Priority,
+    /// Its further names.
+    pub(crate) aliases: Vec<Alias>,
 }
 
 #[derive(Deserialize)]
@@ -93,6 +107,12 @@ struct ExportText {
     allow_discards: bool,
     #[serde(default)]
     direct: bool,
+    elevator: Option<String>,
+    queue_depth: Option<u32>,
+    max_sectors: Option<u32>,
+    ioprio: Option<String>,
+    #[serde(default)]
+    aliases: BTreeMap<String, String>,
     cipher: Option<String>,
     key_size: Option<u32>,
     hash: Option<String>,
@@ -126,7 +146,7 @@ impl Config {
     /// Reads and checks a file; opens none of the volumes.
     pub(crate) fn read(path: &Path) -> Result<Self, Failure> {
         let place = path.display().to_string();
-        let unreadable = |error: &dyn std::fmt::Display| {
+        let unreadable = |error: &dyn fmt::Display| {
             Failure::failed(format!("cannot read the configuration {place}: {error}"))
         };
         let len_bytes = fs::metadata(path).map_err(|error| unreadable(&error))?.len();
@@ -157,6 +177,7 @@ impl Config {
             check_export_name(&name).map_err(|failure| failure.at(&at))?;
             exports.push(export.spec(name, folder).map_err(|failure| failure.at(&at))?);
         }
+        check_names(&exports).map_err(|failure| failure.at(place))?;
         Ok(Self {
             socket: parsed.socket.map(|socket| folder.join(socket)),
             listen: parsed.listen,
@@ -180,7 +201,39 @@ impl ExportText {
             volume: VolumeSpec { path, kind, key, direct: self.direct },
             read_only: self.read_only,
             allow_discards: self.allow_discards,
+            scheduling: self.scheduling()?,
+            priority: self.priority()?,
+            aliases: self.aliases()?,
         })
+    }
+
+    fn scheduling(&self) -> Result<Scheduling, Failure> {
+        let default = Scheduling::default();
+        let elevator = self.elevator.as_deref().map(ElevatorSpec::parse).transpose();
+        let queue_depth = self.queue_depth.map(checked_queue_depth).transpose();
+        let max_sectors = self.max_sectors.map(checked_max_sectors).transpose();
+        Ok(Scheduling {
+            elevator: elevator.map_err(|error| of_key("elevator", &error))?,
+            queue_depth: queue_depth
+                .map_err(|error| of_key("queue_depth", &error))?
+                .unwrap_or(default.queue_depth),
+            max_sectors: max_sectors
+                .map_err(|error| of_key("max_sectors", &error))?
+                .unwrap_or(default.max_sectors),
+        })
+    }
+
+    fn priority(&self) -> Result<Priority, Failure> {
+        let priority = self.ioprio.as_deref().map(Priority::parse).transpose();
+        Ok(priority.map_err(|error| of_key("ioprio", &error))?.unwrap_or_default())
+    }
+
+    fn aliases(&self) -> Result<Vec<Alias>, Failure> {
+        let alias = |(name, priority): (&String, &String)| {
+            let place = format!("aliases.{}", printable(name));
+            Alias::new(name, priority).map_err(|error| of_key(&place, &error))
+        };
+        self.aliases.iter().map(alias).collect()
     }
 
     fn table_kind(&self) -> Result<Kind, Failure> {
@@ -271,6 +324,28 @@ pub(crate) fn check_export_name(name: &str) -> Result<(), Failure> {
     Ok(())
 }
 
+/// Exports and aliases share one list of names.
+pub(crate) fn check_names(exports: &[ExportSpec]) -> Result<(), Failure> {
+    let mut seen = BTreeSet::new();
+    let names = exports.iter().flat_map(|export| {
+        let aliases = export.aliases.iter().map(|alias| &alias.name);
+        std::iter::once(&export.name).chain(aliases)
+    });
+    for name in names {
+        if !seen.insert(name) {
+            return Err(Failure::failed(format!(
+                "two exports or aliases have the name {name:?}; give each its own"
+            )));
+        }
+    }
+    Ok(())
+}
+
+/// What is wrong with the value of a key.
+fn of_key(key: &str, error: &dyn fmt::Display) -> Failure {
+    Failure::failed(printable(&format!("{key}: {error}")))
+}
+
 /// The parser's error with its place, but without the line it stands in: that may be a secret.
 fn explained(error: &toml::de::Error, text: &str, place: &str) -> Failure {
     let position = error.span().map_or_else(String::new, |span| position_of(text, &span));
@@ -331,6 +406,43 @@ mod tests {
     }
 
     #[test]
+    fn config_with_scheduling_has_what_the_options_have() {
+        let config = parse(
+            "[exports.home]\nvolume = 'a'\nelevator = 'noop'\nqueue_depth = 4\n\
+             max_sectors = 1024\nioprio = 'be:2'\n\
+             [exports.home.aliases]\nhome-rt = 'rt:0'\nhome-idle = 'idle'\n\
+             [exports.raw]\nvolume = 'b'\n",
+        )
+        .unwrap();
+        let home = &config.exports[0];
+        assert_eq!(home.scheduling.elevator, Some(ElevatorSpec::parse("noop").unwrap()));
+        assert_eq!((home.scheduling.queue_depth, home.scheduling.max_sectors), (4, 1024));
+        assert_eq!(home.priority, Priority::best_effort(2));
+        let aliases: Vec<_> = home.aliases.iter().map(|alias| alias.name.as_str()).collect();
+        assert_eq!(aliases, ["home-idle", "home-rt"]);
+        assert_eq!(home.aliases[1].priority, Priority::real_time(0));
+        let raw = &config.exports[1];
+        assert_eq!(raw.scheduling, Scheduling::default());
+        assert!(raw.priority == Priority::default() && raw.aliases.is_empty());
+    }
+
+    #[test]
+    fn config_with_an_alias_that_is_taken_names_it() {
+        for text in [
+            "[exports.home]\nvolume='a'\naliases={home='idle'}\n",
+            "[exports.a]\nvolume='a'\naliases={home='idle'}\n[exports.home]\nvolume='b'\n",
+            "[exports.a]\nvolume='a'\naliases={home='idle'}\n\
+             [exports.b]\nvolume='b'\naliases={home='rt'}\n",
+        ] {
+            let message = refusal(text);
+            assert!(
+                message.starts_with("disks.toml: ") && message.contains("\"home\""),
+                "{message}"
+            );
+        }
+    }
+
+    #[test]
     fn config_of_the_documentation_is_one() {
         let page = include_str!("../../../docs/cli/config.md");
         let example = page.split("```toml").nth(1).and_then(|rest| rest.split("```").next());
@@ -377,6 +489,11 @@ mod tests {
             ("[exports.home]\nvolume='a'\nskip=3\n", "--skip"),
             ("[exports.home]\nvolume='a'\ntype='plain'\n", "--cipher"),
             ("[exports.home]\nvolume='a'\nkeyfile_size='4X'\n", "4X"),
+            ("[exports.home]\nvolume='a'\nelevator='none,a=1'\n", "elevator: none: \"a\""),
+            ("[exports.home]\nvolume='a'\nqueue_depth=0\n", "queue_depth: a queue depth"),
+            ("[exports.home]\nvolume='a'\nmax_sectors=9\n", "max_sectors: the longest"),
+            ("[exports.home]\nvolume='a'\nioprio='high'\n", "ioprio: \"high\" is no"),
+            ("[exports.home]\nvolume='a'\naliases={''='rt'}\n", "an alias cannot be empty"),
         ] {
             let message = refusal(text);
             assert!(message.starts_with("disks.toml: exports.home: "), "{message}");

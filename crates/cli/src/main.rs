@@ -12,6 +12,7 @@ mod key;
 mod nbd;
 mod output;
 mod progress;
+mod scheduling;
 mod size;
 mod terminal;
 mod volume;

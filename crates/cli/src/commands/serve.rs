@@ -13,16 +13,15 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blockyard_engine::priority::Priority;
 use blockyard_host::file::Access;
 use blockyard_host::process::StopSignal;
 use blockyard_host::server::{ServedExport, Server, ServerOptions};
-use blockyard_host::volume::{Scheduling, Volume, VolumeOptions};
+use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
 
-use crate::args::{HelpArgs, VolumeArgs};
-use crate::config::{Config, ExportSpec, check_export_name};
+use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
+use crate::config::{Config, ExportSpec, check_export_name, check_names};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::nbd::{self, Uri, split_host_port};
@@ -37,7 +36,7 @@ use activation::Activated;
 /// More cipher workers than this help on no machine that there is.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// What is said in the file instead, for each of its volumes.
-const OF_ONE_VOLUME: [&str; 23] = [
+const OF_ONE_VOLUME: [&str; 28] = [
     "volume",
     "table",
     "kind",
@@ -61,6 +60,11 @@ const OF_ONE_VOLUME: [&str; 23] = [
     "export_name",
     "read_only",
     "allow_discards",
+    "elevator",
+    "queue_depth",
+    "max_sectors",
+    "ioprio",
+    "alias",
 ];
 
 /// Serve volumes as network block devices (NBD)
@@ -104,6 +108,9 @@ pub(crate) struct ServeArgs {
     volume: VolumeArgs,
 
     #[command(flatten)]
+    scheduling: SchedulingArgs,
+
+    #[command(flatten)]
     help: HelpArgs,
 }
 
@@ -124,23 +131,23 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let prepared = plan.prepare()?;
     let stop = StopSignal::install()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
-    let mut exports = Vec::with_capacity(prepared.len());
+    let mut volumes = Vec::with_capacity(prepared.len());
     for (spec, prepared) in plan.exports.iter().zip(prepared) {
         let volume = prepared.unlock()?.into_volume(&VolumeOptions {
             read_only: spec.read_only,
             direct: spec.volume.direct,
             allow_discards: spec.allow_discards,
             worker_threads: plan.threads.map(usize::from),
-            scheduling: Scheduling::default(),
+            scheduling: spec.scheduling.clone(),
         })?;
-        let (name, volume) = (spec.name.clone(), Arc::new(volume));
-        exports.push(ServedExport { name, volume, priority: Priority::default() });
+        volumes.push(Arc::new(volume));
     }
-    let volumes: Vec<_> = exports.iter().map(|export| Arc::clone(&export.volume)).collect();
+    let named = plan.exports.iter().zip(&volumes);
+    let exports = named.flat_map(|(spec, volume)| served(spec, volume)).collect();
     let mut server = Server::new(exports, ServerOptions::default())?;
     let servers = plan.listen(&mut server)?;
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
-        say(&announcement(spec, volume, &servers));
+        announcement(spec, volume, &servers).iter().for_each(|line| say(line));
     }
     drop(volumes);
     tell_service_manager(NotifyState::Ready);
@@ -218,12 +225,29 @@ impl Plan {
 fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let name = args.export_name.clone().unwrap_or_default();
     check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
-    Ok(ExportSpec {
+    let export = ExportSpec {
         name,
         volume: args.volume.spec()?,
         read_only: args.read_only,
         allow_discards: args.allow_discards,
-    })
+        scheduling: args.scheduling.scheduling(),
+        priority: args.scheduling.priority(),
+        aliases: args.scheduling.aliases(),
+    };
+    check_names(std::slice::from_ref(&export)).map_err(|failure| failure.at("--alias"))?;
+    Ok(export)
+}
+
+/// The volume under each of its names.
+fn served(spec: &ExportSpec, volume: &Arc<Volume>) -> Vec<ServedExport> {
+    let own = (&spec.name, spec.priority);
+    let aliases = spec.aliases.iter().map(|alias| (&alias.name, alias.priority));
+    let export = |(name, priority): (&String, _)| ServedExport {
+        name: name.clone(),
+        volume: Arc::clone(volume),
+        priority,
+    };
+    std::iter::once(own).chain(aliases).map(export).collect()
 }
 
 fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
@@ -270,20 +294,27 @@ fn absolute(socket: &Path) -> PathBuf {
     std::path::absolute(socket).unwrap_or_else(|_| socket.to_path_buf())
 }
 
-/// What is served where, in one line.
-fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> String {
-    let uris: Vec<_> = servers
-        .iter()
-        .map(|server| Uri { server: server.clone(), export: spec.name.clone() }.to_string())
-        .collect();
-    format!(
-        "serving {} ({}, {}{}) at {}",
-        spec.volume.path.display(),
+/// What is served where: a line, and one for each further name.
+fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> Vec<String> {
+    let at = |export: &str| {
+        let uri = |server: &nbd::Server| Uri { server: server.clone(), export: export.into() };
+        servers.iter().map(|server| uri(server).to_string()).collect::<Vec<_>>().join(" and ")
+    };
+    let path = spec.volume.path.display();
+    let aliases = spec.aliases.iter().map(|alias| {
+        format!("serving {path} with I/O priority {} at {}", alias.priority, at(&alias.name))
+    });
+    let elevator = spec.scheduling.elevator.as_ref();
+    let elevator = elevator.filter(|elevator| elevator.elevator.name != "none");
+    let itself = format!(
+        "serving {path} ({}, {}{}{}) at {}",
         human_size(volume.size_bytes()),
         volume.describe(),
+        elevator.map_or_else(String::new, |elevator| format!(", elevator {elevator}")),
         if volume.read_only() { ", read-only" } else { "" },
-        uris.join(" and ")
-    )
+        at(&spec.name)
+    );
+    std::iter::once(itself).chain(aliases).collect()
 }
 
 #[cfg(test)]

@@ -1,0 +1,95 @@
+//! Options that say how the I/O of a volume is ordered, and who goes first.
+
+use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
+use blockyard_engine::priority::Priority;
+use blockyard_host::volume::Scheduling;
+use clap::builder::{PossibleValue, TypedValueParser};
+use clap::{Arg, Args, Command};
+
+use std::ffi::OsStr;
+
+use crate::scheduling::{Alias, checked_max_sectors, checked_queue_depth};
+
+/// How requests are ordered on their way to the disk.
+#[derive(Args, Clone, Debug)]
+#[command(next_help_heading = "Scheduling")]
+pub(crate) struct SchedulingArgs {
+    /// Order requests to the disk; `blockyard elevators` lists the tunables
+    ///
+    /// As in `--elevator deadline,fifo_batch=8`. An elevator bypasses the page cache. Without this
+    /// option it is none where the disk does not seek, or where the kernel below schedules already.
+    #[arg(long, value_name = "NAME[,TUNABLE=VALUE...]", value_parser = ElevatorParser)]
+    elevator: Option<ElevatorSpec>,
+
+    /// Requests with the disk at a time, 1 to 1024; with none, of each client (default 32)
+    #[arg(long, value_name = "N", value_parser = parse_queue_depth)]
+    queue_depth: Option<u32>,
+
+    /// Longest request to the disk, 8 to 65528 sectors of 512 bytes (default 2560)
+    ///
+    /// A multiple of 8. Merging stops there, and longer requests of clients are split.
+    #[arg(long, value_name = "SECTORS", value_parser = parse_max_sectors)]
+    max_sectors: Option<u32>,
+
+    /// I/O priority of the clients: rt:0 to rt:7, be:0 to be:7, idle (default be:4)
+    #[arg(long, value_name = "CLASS[:LEVEL]", value_parser = Priority::parse)]
+    ioprio: Option<Priority>,
+
+    /// A further name of this volume: clients that open NAME get this I/O priority
+    ///
+    /// May be given several times. The empty name has the priority of --ioprio.
+    #[arg(long, value_name = "NAME=CLASS[:LEVEL]", value_parser = Alias::parse)]
+    alias: Vec<Alias>,
+}
+
+impl SchedulingArgs {
+    /// How the queue of this volume works.
+    pub(crate) fn scheduling(&self) -> Scheduling {
+        let default = Scheduling::default();
+        Scheduling {
+            elevator: self.elevator.clone(),
+            queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
+            max_sectors: self.max_sectors.unwrap_or(default.max_sectors),
+        }
+    }
+
+    /// The priority of those who open the volume by its own name.
+    pub(crate) fn priority(&self) -> Priority {
+        self.ioprio.unwrap_or_default()
+    }
+
+    /// Its further names.
+    pub(crate) fn aliases(&self) -> Vec<Alias> {
+        self.alias.clone()
+    }
+}
+
+/// Reads an elevator with its tunables; help and completions show the names.
+#[derive(Clone)]
+struct ElevatorParser;
+
+impl TypedValueParser for ElevatorParser {
+    type Value = ElevatorSpec;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<ElevatorSpec, clap::Error> {
+        ElevatorSpec::parse.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |name, about| PossibleValue::new(name).help(about);
+        Some(Box::new(ELEVATORS.iter().map(move |elevator| value(elevator.name, elevator.about))))
+    }
+}
+
+fn parse_queue_depth(text: &str) -> Result<u32, String> {
+    checked_queue_depth(text.parse().unwrap_or(0))
+}
+
+fn parse_max_sectors(text: &str) -> Result<u32, String> {
+    checked_max_sectors(text.parse().unwrap_or(0))
+}

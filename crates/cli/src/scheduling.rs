@@ -1,0 +1,91 @@
+//! Names with a priority, and the limits of a queue: what options and configuration share.
+
+use blockyard_engine::priority::Priority;
+use blockyard_host::volume::Scheduling;
+
+use crate::config::check_export_name;
+
+/// A request of 4096-byte sectors cannot end in the middle of one.
+const SECTORS_STEP: u32 = 8;
+
+/// A further name of a volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Alias {
+    /// What clients ask for.
+    pub(crate) name: String,
+    /// What their I/O gets.
+    pub(crate) priority: Priority,
+}
+
+impl Alias {
+    /// Reads `NAME=CLASS[:LEVEL]`; the name may hold further equals signs.
+    pub(crate) fn parse(text: &str) -> Result<Self, String> {
+        let (name, priority) = text
+            .rsplit_once('=')
+            .ok_or("this is not of the form NAME=CLASS[:LEVEL], as in home-rt=rt:0")?;
+        Self::new(name, priority)
+    }
+
+    /// A name and the text of its priority.
+    pub(crate) fn new(name: &str, priority: &str) -> Result<Self, String> {
+        if name.is_empty() {
+            return Err("an alias cannot be empty: the empty name is the export itself".into());
+        }
+        check_export_name(name).map_err(|failure| failure.message)?;
+        let priority = Priority::parse(priority).map_err(|error| error.to_string())?;
+        Ok(Self { name: name.into(), priority })
+    }
+}
+
+/// A queue depth, if it is one.
+pub(crate) fn checked_queue_depth(depth: u32) -> Result<u32, String> {
+    let allowed = Scheduling::QUEUE_DEPTHS;
+    if allowed.contains(&depth) {
+        return Ok(depth);
+    }
+    Err(format!("a queue depth is a number from {} to {}", allowed.start(), allowed.end()))
+}
+
+/// The length of the longest request, if it can be one.
+pub(crate) fn checked_max_sectors(sectors: u32) -> Result<u32, String> {
+    let allowed = Scheduling::MAX_SECTORS;
+    if allowed.contains(&sectors) && sectors.is_multiple_of(SECTORS_STEP) {
+        return Ok(sectors);
+    }
+    Err(format!(
+        "the longest request is a multiple of {SECTORS_STEP} from {} to {} sectors of 512 bytes",
+        allowed.start(),
+        allowed.end()
+    ))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn alias_is_split_at_its_last_equals_sign() {
+        let alias = Alias::parse("a=b=idle").unwrap();
+        assert_eq!((alias.name.as_str(), alias.priority), ("a=b", Priority::IDLE));
+        assert!(Alias::parse("home").unwrap_err().contains("NAME=CLASS"));
+        assert!(Alias::parse("home=").unwrap_err().contains("be:7"));
+        assert!(Alias::parse("=rt:0").unwrap_err().contains("empty"));
+        assert!(Alias::parse(&format!("{}=rt:0", "n".repeat(4097))).unwrap_err().contains("4096"));
+    }
+
+    #[test]
+    fn limits_of_a_queue_are_kept() {
+        for depth in [1, 32, 1024] {
+            assert_eq!(checked_queue_depth(depth), Ok(depth));
+        }
+        for depth in [0, 1025, u32::MAX] {
+            assert!(checked_queue_depth(depth).unwrap_err().contains("1 to 1024"), "{depth}");
+        }
+        for sectors in [8, 2560, 65528] {
+            assert_eq!(checked_max_sectors(sectors), Ok(sectors));
+        }
+        for sectors in [0, 7, 9, 2561, 65535, 65536] {
+            assert!(checked_max_sectors(sectors).unwrap_err().contains("65528"), "{sectors}");
+        }
+    }
+}
