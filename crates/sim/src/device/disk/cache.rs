@@ -1,0 +1,145 @@
+//! The volatile write cache of a drive: ranges that have been accepted and are not on the medium.
+//!
+//! Ranges do not overlap; a newer write takes its part of an older one over. A flush closes an
+//! *epoch* and waits for the ranges of this epoch and those before it, not for what comes later.
+
+use std::collections::BTreeMap;
+
+/// A range that is not on the medium.
+#[derive(Clone, Copy, Debug)]
+struct Dirty {
+    sectors: u32,
+    epoch: u64,
+}
+
+/// The cache.
+#[derive(Debug)]
+pub(super) struct WriteCache {
+    capacity: u32,
+    used: u32,
+    epoch: u64,
+    /// By first sector.
+    ranges: BTreeMap<u64, Dirty>,
+    /// Sectors of each epoch that are dirty.
+    epochs: BTreeMap<u64, u32>,
+}
+
+impl WriteCache {
+    pub(super) fn new(capacity: u32) -> Self {
+        Self { capacity, used: 0, epoch: 0, ranges: BTreeMap::new(), epochs: BTreeMap::new() }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        self.capacity
+    }
+
+    pub(super) fn is_clean(&self) -> bool {
+        self.ranges.is_empty()
+    }
+
+    /// Ends the current epoch and says which it was.
+    pub(super) fn close_epoch(&mut self) -> u64 {
+        self.epoch += 1;
+        self.epoch - 1
+    }
+
+    pub(super) fn is_clean_up_to(&self, epoch: u64) -> bool {
+        self.epochs.first_key_value().is_none_or(|(oldest, _)| *oldest > epoch)
+    }
+
+    /// Takes a write, unless there is no room for it. A write longer than the cache is taken when
+    /// the cache is clean.
+    pub(super) fn accept(&mut self, sector: u64, sectors: u32) -> bool {
+        if self.used > 0 && self.used.saturating_add(sectors) > self.capacity {
+            return false;
+        }
+        self.overwrite(sector, sectors);
+        let (mut start, mut len) = (sector, sectors);
+        // Grow what ends here, as long as it belongs to the same epoch.
+        if let Some((&before, &dirty)) = self.ranges.range(..sector).next_back()
+            && before + u64::from(dirty.sectors) == sector
+            && dirty.epoch == self.epoch
+        {
+            (start, len) = (before, dirty.sectors + sectors);
+        }
+        self.ranges.insert(start, Dirty { sectors: len, epoch: self.epoch });
+        self.used += sectors;
+        *self.epochs.entry(self.epoch).or_default() += sectors;
+        true
+    }
+
+    /// A newer write of a range: what was cached of it is not needed any more.
+    pub(super) fn overwrite(&mut self, sector: u64, sectors: u32) {
+        let end = sector + u64::from(sectors);
+        let first = self.ranges.range(..sector).next_back().map_or(sector, |(start, _)| *start);
+        let touched: Vec<(u64, Dirty)> = self
+            .ranges
+            .range(first..end)
+            .filter(|(start, dirty)| *start + u64::from(dirty.sectors) > sector)
+            .map(|(start, dirty)| (*start, *dirty))
+            .collect();
+        for (start, dirty) in touched {
+            self.remove(start);
+            let dirty_end = start + u64::from(dirty.sectors);
+            if start < sector {
+                self.keep(start, sector, dirty.epoch);
+            }
+            if dirty_end > end {
+                self.keep(end, dirty_end, dirty.epoch);
+            }
+        }
+    }
+
+    fn keep(&mut self, start: u64, end: u64, epoch: u64) {
+        let sectors = u32::try_from(end - start).expect("a part is shorter than the whole");
+        self.ranges.insert(start, Dirty { sectors, epoch });
+        self.used += sectors;
+        *self.epochs.entry(epoch).or_default() += sectors;
+    }
+
+    fn remove(&mut self, start: u64) {
+        let dirty = self.ranges.remove(&start).expect("the range is in the cache");
+        self.used -= dirty.sectors;
+        let left = self.epochs.get_mut(&dirty.epoch).expect("the epoch has this range");
+        *left -= dirty.sectors;
+        if *left == 0 {
+            self.epochs.remove(&dirty.epoch);
+        }
+    }
+
+    /// Whether all of a range is in the cache.
+    pub(super) fn holds(&self, sector: u64, sectors: u32) -> bool {
+        let end = sector + u64::from(sectors);
+        let mut at = sector;
+        while at < end {
+            let Some((start, dirty)) = self.ranges.range(..=at).next_back() else { return false };
+            let dirty_end = start + u64::from(dirty.sectors);
+            if dirty_end <= at {
+                return false;
+            }
+            at = dirty_end;
+        }
+        true
+    }
+
+    /// The nearest ranges behind and in front of a sector, of this epoch or older ones.
+    pub(super) fn around(&self, sector: u64, epoch: u64) -> [Option<u64>; 2] {
+        let wanted = |(start, dirty): (&u64, &Dirty)| (dirty.epoch <= epoch).then_some(*start);
+        [
+            self.ranges.range(sector..).find_map(wanted),
+            self.ranges.range(..sector).rev().find_map(wanted),
+        ]
+    }
+
+    /// Length of the range that starts here.
+    pub(super) fn len_at(&self, sector: u64) -> u32 {
+        self.ranges[&sector].sectors
+    }
+
+    /// A range has reached the medium. What was written over it meanwhile stays dirty.
+    pub(super) fn destaged(&mut self, sector: u64, sectors: u32) {
+        if self.ranges.get(&sector).is_some_and(|dirty| dirty.sectors == sectors) {
+            self.remove(sector);
+        }
+    }
+}

@@ -1,0 +1,200 @@
+//! Where a sector lies on a spinning disk, and how long the arm takes to get there.
+//!
+//! ```text
+//!   zone 0 (outside): many sectors a track │ zone 1 │ …  │ last zone (inside): few
+//!   within a cylinder, tracks follow each other head by head; each track starts `skew` later than
+//!   the one before, so that a head switch or a step to the next cylinder costs that and no turn
+//! ```
+//! Sources of the form of the curve: Ruemmler and Wilkes, "An introduction to disk drive modeling",
+//! IEEE Computer 27(3), 1994: square root for short seeks, linear for long ones.
+
+use blockyard_engine::time::Nanos;
+
+/// A range of cylinders with equally long tracks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// How many cylinders.
+    pub cylinders: u32,
+    /// Sectors of 512 bytes on each track.
+    pub sectors_per_track: u32,
+}
+
+/// What the arm needs, without rotation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct SeekTimes {
+    /// To the next cylinder, settling included.
+    pub track_to_track: Nanos,
+    /// Over a third of all cylinders, which is what manuals call average.
+    pub average: Nanos,
+    /// From the first to the last.
+    pub full_stroke: Nanos,
+    /// To another head of the same cylinder.
+    pub head_switch: Nanos,
+    /// More for a write: the head must be nearer to the middle of its track.
+    pub write_settle: Nanos,
+}
+
+/// Platters and arm.
+#[derive(Clone, Debug)]
+pub struct Geometry {
+    /// One turn.
+    pub revolution: Nanos,
+    /// Recorded surfaces.
+    pub heads: u32,
+    /// From the outside in.
+    pub zones: Vec<Zone>,
+    /// The arm.
+    pub seek: SeekTimes,
+    /// First sector and first cylinder of each zone.
+    starts: Vec<(u64, u32)>,
+    cylinders: u32,
+    sectors: u64,
+}
+
+/// Where a sector lies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Place {
+    /// Distance from the outside.
+    pub cylinder: u32,
+    /// Surface.
+    pub head: u32,
+    /// The angle at which it starts, as the time after a mark that passes at time zero.
+    pub angle: Nanos,
+    /// Sectors from it to the end of its track.
+    pub left_in_track: u32,
+    /// How long one sector of this track takes to pass, times 2^16.
+    sector_time_x65536: u64,
+}
+
+impl Place {
+    /// How long `sectors` of this track take to pass the head; rounds down.
+    #[must_use]
+    pub fn transfer(&self, sectors: u32) -> Nanos {
+        Nanos((u64::from(sectors) * self.sector_time_x65536) >> 16)
+    }
+}
+
+impl Geometry {
+    /// A disk of these zones.
+    ///
+    /// # Panics
+    /// When it has no sectors, or its seek times do not grow with the distance.
+    #[must_use]
+    pub fn new(revolution: Nanos, heads: u32, zones: Vec<Zone>, seek: SeekTimes) -> Self {
+        assert!(heads > 0 && !zones.is_empty() && revolution.0 > 0);
+        assert!(seek.track_to_track <= seek.average && seek.average <= seek.full_stroke);
+        let (mut sectors, mut cylinders) = (0, 0);
+        let mut starts = Vec::new();
+        for zone in &zones {
+            assert!(zone.cylinders > 0 && zone.sectors_per_track > 0);
+            starts.push((sectors, cylinders));
+            cylinders += zone.cylinders;
+            sectors +=
+                u64::from(zone.cylinders) * u64::from(zone.sectors_per_track) * u64::from(heads);
+        }
+        Self { revolution, heads, zones, seek, starts, cylinders, sectors }
+    }
+
+    /// A disk of about `sectors` sectors whose tracks shrink evenly from `outer` to `inner` sectors
+    /// in 16 zones, as most do.
+    #[must_use]
+    pub fn even(
+        revolution: Nanos,
+        heads: u32,
+        sectors: u64,
+        (outer, inner): (u32, u32),
+        seek: SeekTimes,
+    ) -> Self {
+        const ZONES: u32 = 16;
+        assert!(outer >= inner && inner > 0);
+        let mean = u64::from(outer + inner) / 2 * u64::from(heads);
+        let cylinders = (sectors.div_ceil(mean * u64::from(ZONES))).max(1) as u32;
+        let zone = |number: u32| Zone {
+            cylinders,
+            sectors_per_track: outer - (outer - inner) * number / (ZONES - 1),
+        };
+        Self::new(revolution, heads, (0..ZONES).map(zone).collect(), seek)
+    }
+
+    /// How many sectors there are.
+    #[must_use]
+    pub fn sectors(&self) -> u64 {
+        self.sectors
+    }
+
+    /// How many cylinders there are.
+    #[must_use]
+    pub fn cylinders(&self) -> u32 {
+        self.cylinders
+    }
+
+    /// The first sector of a cylinder.
+    ///
+    /// # Panics
+    /// When there is no such cylinder.
+    #[must_use]
+    pub fn first_sector(&self, cylinder: u32) -> u64 {
+        assert!(cylinder < self.cylinders);
+        let number = self.starts.partition_point(|(_, first)| *first <= cylinder) - 1;
+        let (start, first_cylinder) = self.starts[number];
+        let tracks = u64::from(cylinder - first_cylinder) * u64::from(self.heads);
+        start + tracks * u64::from(self.zones[number].sectors_per_track)
+    }
+
+    /// Where a sector lies.
+    ///
+    /// # Panics
+    /// When it is not on the disk.
+    #[must_use]
+    pub fn place(&self, sector: u64) -> Place {
+        assert!(sector < self.sectors, "the sector is on the disk");
+        let number = self.starts.partition_point(|(start, _)| *start <= sector) - 1;
+        let (zone, (start, first_cylinder)) = (self.zones[number], self.starts[number]);
+        let per_track = u64::from(zone.sectors_per_track);
+        let track = (sector - start) / per_track;
+        let in_track = (sector - start) % per_track;
+        let sector_time_x65536 = (self.revolution.0 << 16) / per_track;
+        let tracks_before = u64::from(first_cylinder) * u64::from(self.heads) + track;
+        let angle = tracks_before * self.skew().0 + ((in_track * sector_time_x65536) >> 16);
+        Place {
+            cylinder: first_cylinder + (track / u64::from(self.heads)) as u32,
+            head: (track % u64::from(self.heads)) as u32,
+            angle: Nanos(angle % self.revolution.0),
+            left_in_track: (per_track - in_track) as u32,
+            sector_time_x65536,
+        }
+    }
+
+    /// By how much each track starts later than the one before: the longer of the two steps that
+    /// lead from track to track, so that none of them loses a turn.
+    fn skew(&self) -> Nanos {
+        self.seek.head_switch.max(self.seek.track_to_track)
+    }
+
+    /// How long the arm takes from one place to another.
+    #[must_use]
+    pub fn seek_time(&self, from: (u32, u32), to: (u32, u32), write: bool) -> Nanos {
+        let distance = from.0.abs_diff(to.0);
+        let settle = if write { self.seek.write_settle } else { Nanos(0) };
+        match distance {
+            0 if from.1 == to.1 => Nanos(0),
+            0 => self.seek.head_switch + settle,
+            _ => self.curve(distance).max(self.seek.head_switch) + settle,
+        }
+    }
+
+    /// Square root up to a third of the cylinders, then a line: through the three times that manuals
+    /// give.
+    fn curve(&self, distance: u32) -> Nanos {
+        let SeekTimes { track_to_track, average, full_stroke, .. } = self.seek;
+        let (distance, last) = (u64::from(distance), u64::from(self.cylinders - 1));
+        let knee = (last / 3).max(2);
+        if distance <= knee {
+            // In units of 2^-16: integers, so that every machine computes the same disk.
+            let share = ((distance - 1) << 32) / (knee - 1);
+            return track_to_track + Nanos(((average - track_to_track).0 * share.isqrt()) >> 16);
+        }
+        let (beyond, rest) = (distance - knee, last - knee);
+        average + Nanos((full_stroke - average).0 * beyond / rest.max(1))
+    }
+}
