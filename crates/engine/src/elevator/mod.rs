@@ -11,6 +11,9 @@
 //!                                            └── busy: kept by the queue ──> requeued
 //! ```
 
+pub mod deadline;
+pub mod deadline_prio;
+pub mod deadline_queue;
 pub mod fifo;
 pub mod mq_deadline;
 pub mod none;
@@ -27,7 +30,13 @@ use crate::time::Nanos;
 pub use spec::{ElevatorError, ElevatorSpec, Tunables};
 
 /// All there are, as `blockyard elevators` lists them.
-pub const ELEVATORS: &[&ElevatorType] = &[&none::NONE, &noop::NOOP, &mq_deadline::MQ_DEADLINE];
+pub const ELEVATORS: &[&ElevatorType] = &[
+    &none::NONE,
+    &noop::NOOP,
+    &deadline::DEADLINE,
+    &deadline_prio::DEADLINE_PRIO,
+    &mq_deadline::MQ_DEADLINE,
+];
 
 /// Which end of a request a bio or another request would be put to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

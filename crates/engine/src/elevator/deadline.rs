@@ -1,0 +1,273 @@
+//! `deadline`: batches in the order of the sectors, and no request forgotten
+//! (`block/deadline-iosched.c` of Linux 2.6.30).
+//!
+//! Reads and writes wait apart, each sorted by sector and by deadline. The disk works upward
+//! through the sectors of one direction for a batch of requests; between two batches the policy
+//! looks up: which direction is next, and is somebody there late?
+//!
+//! ```text
+//!            ┌─ next in sort order, batch not used up ──> it
+//!   dispatch ┤
+//!            └─ new batch: reads, unless writes were passed over writes_starved times
+//!                          └─ oldest late, or no next one ──> the oldest
+//!                             else ───────────────────────> on from the next one
+//! ```
+//!
+//! Deadlines are soft: they say where a batch starts, not when a request is done.
+//!
+//! Bound: once its deadline has passed, a request is among the next `N` that are chosen, where `A`
+//! is how many of its direction have a deadline no later than its own (itself included):
+//!
+//! ```text
+//!   write   N = A * (writes_starved + 1) * fifo_batch
+//!   read    N = (A + 1 + (A - 1) / writes_starved) * fifo_batch
+//! ```
+//!
+//! Every batch of the direction starts with the oldest then, so `A` of them are enough; between
+//! them lie the batches of the other one, and before them the rest of the running one. What an
+//! alias pushes out ([`Deadline::make_room`]) is not chosen and does not count.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+
+use super::deadline_queue::DataDirection::{Read, Write};
+use super::deadline_queue::{DataDirection, DeadlineQueue};
+use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged, Side};
+use super::{Tunable, Tunables, Work};
+use crate::bio::IoContext;
+use crate::mq::request::{RequestId, Requests};
+use crate::time::Nanos;
+
+/// What it is.
+pub static DEADLINE: ElevatorType = ElevatorType {
+    name: "deadline",
+    about: "sorted batches, reads before writes, nobody forgotten; for disks and databases",
+    generation: Generation::Single,
+    tunables: &[
+        Tunable {
+            name: "read_expire",
+            default: 500,
+            min: 1,
+            // Ten minutes: later than any client waits.
+            max: 600_000,
+            unit: "ms",
+            about: "a read that waited so long starts the next batch of reads",
+        },
+        Tunable {
+            name: "write_expire",
+            default: 5000,
+            min: 1,
+            max: 600_000,
+            unit: "ms",
+            about: "a write that waited so long starts the next batch of writes",
+        },
+        Tunable {
+            name: "writes_starved",
+            default: 2,
+            // With 0 reads would wait as long as there are writes: without a bound.
+            min: 1,
+            max: 100,
+            unit: "",
+            about: "batches of reads that pass waiting writes",
+        },
+        Tunable {
+            name: "fifo_batch",
+            default: 16,
+            // The kernel's 0 means 1: a batch has its first request.
+            min: 1,
+            // More than a queue holds: no batch would end before its direction does.
+            max: 4096,
+            unit: "",
+            about: "requests of a batch",
+        },
+        Tunable {
+            name: "front_merges",
+            default: 1,
+            min: 0,
+            max: 1,
+            unit: "",
+            about: "1: bios are also merged to the front of a request",
+        },
+    ],
+    attach,
+};
+
+fn attach(tunables: &Tunables<'_>, _: Facts) -> Attached {
+    let tuning = Tuning {
+        read_expire: Nanos::from_ms(tunables.value("read_expire")),
+        write_expire: Nanos::from_ms(tunables.value("write_expire")),
+        writes_starved: tunables.value("writes_starved"),
+        fifo_batch: tunables.value("fifo_batch"),
+        front_merges: tunables.value("front_merges") == 1,
+    };
+    Attached { policy: Some(Box::new(Deadline::new(tuning))), async_depth: None }
+}
+
+/// The values of the tunables.
+#[derive(Clone, Copy, Debug)]
+struct Tuning {
+    read_expire: Nanos,
+    write_expire: Nanos,
+    writes_starved: u64,
+    fifo_batch: u64,
+    front_merges: bool,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Deadline {
+    tuning: Tuning,
+    reads: DeadlineQueue,
+    writes: DeadlineQueue,
+    /// Where the batch goes on (`next_rq`): fixed when the last request was taken. One that comes
+    /// later and lies in between is not seen by this batch.
+    next: Option<RequestId>,
+    /// Requests of the running batch (`batching`).
+    batch_len: u64,
+    /// Batches of reads that passed waiting writes (`starved`).
+    starved: u64,
+    /// Aliases pushed these out of the sort order; they go before anything that is chosen.
+    pushed_out: VecDeque<RequestId>,
+}
+
+impl Deadline {
+    fn new(tuning: Tuning) -> Self {
+        Self {
+            tuning,
+            reads: DeadlineQueue::default(),
+            writes: DeadlineQueue::default(),
+            next: None,
+            batch_len: 0,
+            starved: 0,
+            pushed_out: VecDeque::new(),
+        }
+    }
+
+    fn queue(&self, direction: DataDirection) -> &DeadlineQueue {
+        match direction {
+            Read => &self.reads,
+            Write => &self.writes,
+        }
+    }
+
+    /// The queue that a request belongs to.
+    fn queue_of(&mut self, requests: &Requests, id: RequestId) -> &mut DeadlineQueue {
+        match DataDirection::of(requests[id].op) {
+            Read => &mut self.reads,
+            Write => &mut self.writes,
+        }
+    }
+
+    fn waits(&self, requests: &Requests, id: RequestId) -> bool {
+        self.queue(DataDirection::of(requests[id].op)).contains(id)
+    }
+
+    /// Takes a request out; the batch goes on behind it (`deadline_move_request`).
+    fn take(&mut self, requests: &Requests, id: RequestId) {
+        let queue = self.queue_of(requests, id);
+        let next = queue.next(id);
+        queue.remove(id);
+        self.next = next;
+    }
+
+    /// The sort trees of 2.6.30 held no two requests that start at the same sector: the one that
+    /// was there, the alias, left for the device at once, out of turn, and the batch went on behind
+    /// it, whichever direction it had been in.
+    fn make_room(&mut self, requests: &Requests, id: RequestId) {
+        let sector = requests[id].sector;
+        while let Some(alias) = self.queue_of(requests, id).at(requests, sector) {
+            self.take(requests, alias);
+            self.pushed_out.push_back(alias);
+        }
+    }
+}
+
+impl Elevator for Deadline {
+    fn allow_merge(&self, requests: &Requests, request: RequestId, candidate: &Candidate) -> bool {
+        // What was pushed out is on its way already.
+        let waits = |id| self.waits(requests, id);
+        waits(request)
+            && candidate.request.is_none_or(waits)
+            && (candidate.side == Side::Back || self.tuning.front_merges)
+    }
+
+    fn insert(&mut self, now: Nanos, requests: &Requests, request: RequestId) {
+        self.make_room(requests, request);
+        let Tuning { read_expire, write_expire, .. } = self.tuning;
+        let expire = match DataDirection::of(requests[request].op) {
+            Read => read_expire,
+            Write => write_expire,
+        };
+        let sector = requests[request].sector;
+        self.queue_of(requests, request).insert(request, sector, now + expire);
+    }
+
+    fn merged(&mut self, _: Nanos, requests: &Requests, request: RequestId, how: Merged) {
+        match how {
+            Merged::Back => {}
+            Merged::Front => {
+                self.queue_of(requests, request).unsort(request);
+                self.make_room(requests, request);
+                let sector = requests[request].sector;
+                self.queue_of(requests, request).sort(request, sector);
+            }
+            Merged::Absorbed(absorbed) => {
+                let queue = self.queue_of(requests, absorbed);
+                let behind = queue.next(absorbed);
+                queue.absorb(request, absorbed);
+                if self.next == Some(absorbed) {
+                    self.next = behind;
+                }
+            }
+        }
+    }
+
+    fn dispatch(&mut self, now: Nanos, requests: &Requests) -> Option<RequestId> {
+        if let Some(alias) = self.pushed_out.pop_front() {
+            return Some(alias);
+        }
+        let Tuning { writes_starved, fifo_batch, .. } = self.tuning;
+        let chosen = match self.next {
+            Some(next) if self.batch_len < fifo_batch => next,
+            next => {
+                let (reads, writes) = (!self.reads.is_empty(), !self.writes.is_empty());
+                let starved = reads && writes && self.starved >= writes_starved;
+                let direction = match (reads, writes) {
+                    (false, false) => return None,
+                    (true, _) if !starved => {
+                        // Reads pass nobody when no write waits.
+                        self.starved += u64::from(writes);
+                        Read
+                    }
+                    _ => {
+                        self.starved = 0;
+                        Write
+                    }
+                };
+                self.batch_len = 0;
+                let queue = self.queue(direction);
+                let goes_on = next.filter(|id| DataDirection::of(requests[*id].op) == direction);
+                // Not from the lowest sector: who lies there may have come just now.
+                queue.expired(now).or(goes_on).or(queue.oldest())?
+            }
+        };
+        self.batch_len += 1;
+        self.take(requests, chosen);
+        Some(chosen)
+    }
+
+    fn requeued(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
+
+    fn completed(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
+
+    fn exit_context(&mut self, _: Nanos, _: &Requests, _: IoContext) {}
+
+    fn work(&self, _: Nanos) -> Work {
+        let waits =
+            !self.pushed_out.is_empty() || !self.reads.is_empty() || !self.writes.is_empty();
+        if waits { Work::Now } else { Work::None }
+    }
+}
+
+#[cfg(test)]
+mod tests;

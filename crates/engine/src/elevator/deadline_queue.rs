@@ -1,0 +1,180 @@
+//! Waiting requests in two orders at once: by sector, for few seeks, and by deadline, for none to
+//! be forgotten (`sort_list` and `fifo_list` of `block/deadline-iosched.c`).
+//!
+//! All requests of a queue get their deadline by the same rule, so the order of arrival is the
+//! order of the deadlines. Merging keeps it so: the survivor has the earlier of two deadlines, and
+//! its place.
+//!
+//! ```text
+//!   by sector     10 ── 40 ── 70 ── 90        next, prev: the way of the disk's head
+//!   by deadline   70 ── 10 ── 90 ── 40        oldest: who is late first
+//! ```
+
+use alloc::vec::Vec;
+
+use super::fifo::Fifo;
+use super::sort::SortTree;
+use crate::bio::{Op, Sector};
+use crate::mq::request::{RequestId, Requests};
+use crate::time::Nanos;
+
+#[cfg(test)]
+pub(super) mod by_hand;
+#[cfg(test)]
+pub(super) mod random;
+
+/// Which way the data goes (`rq_data_dir`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DataDirection {
+    /// From the device.
+    Read,
+    /// To the device. What carries no data changes the device: it is here too.
+    Write,
+}
+
+impl DataDirection {
+    /// Of an operation.
+    #[must_use]
+    pub fn of(op: Op) -> Self {
+        if op == Op::Read { Self::Read } else { Self::Write }
+    }
+}
+
+/// The queue. Every request is in it at most once.
+#[derive(Debug, Default)]
+pub struct DeadlineQueue {
+    by_sector: SortTree,
+    by_deadline: Fifo,
+    /// By request; what is said of requests that are not here means nothing.
+    deadlines: Vec<Nanos>,
+}
+
+impl DeadlineQueue {
+    /// Takes a request in. Its deadline is not before that of any other.
+    pub fn insert(&mut self, id: RequestId, sector: Sector, deadline: Nanos) {
+        self.by_sector.insert(id, sector);
+        self.by_deadline.push_back(id);
+        if self.deadlines.len() <= id.index() {
+            self.deadlines.resize(id.index() + 1, Nanos(0));
+        }
+        self.deadlines[id.index()] = deadline;
+    }
+
+    /// Takes a request out.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn remove(&mut self, id: RequestId) {
+        self.by_sector.remove(id);
+        self.by_deadline.remove(id);
+    }
+
+    /// A request starts elsewhere now; its deadline stays.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn reposition(&mut self, id: RequestId, sector: Sector) {
+        self.unsort(id);
+        self.sort(id, sector);
+    }
+
+    /// Takes a request out of the order by sector, until it is put to its new place there.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn unsort(&mut self, id: RequestId) {
+        self.by_sector.remove(id);
+    }
+
+    /// Puts a request back into the order by sector.
+    pub fn sort(&mut self, id: RequestId, sector: Sector) {
+        assert!(self.contains(id), "it was unsorted, not removed");
+        self.by_sector.insert(id, sector);
+    }
+
+    /// `absorbed` becomes a part of `survivor` and leaves. Nobody who merges gets later: the
+    /// survivor takes an earlier deadline over, and the place that goes with it.
+    ///
+    /// # Panics
+    /// When one of them is not there, or they are the same.
+    pub fn absorb(&mut self, survivor: RequestId, absorbed: RequestId) {
+        self.by_sector.remove(absorbed);
+        let earlier = self.deadlines[absorbed.index()];
+        if earlier < self.deadlines[survivor.index()] {
+            self.deadlines[survivor.index()] = earlier;
+            self.by_deadline.take_place(survivor, absorbed);
+        } else {
+            self.by_deadline.remove(absorbed);
+        }
+    }
+
+    /// The request with the earliest deadline.
+    #[must_use]
+    pub fn oldest(&self) -> Option<RequestId> {
+        self.by_deadline.front()
+    }
+
+    /// The earliest deadline.
+    #[must_use]
+    pub fn earliest_deadline(&self) -> Option<Nanos> {
+        self.oldest().map(|id| self.deadlines[id.index()])
+    }
+
+    /// The request with the earliest deadline, if that has come.
+    #[must_use]
+    pub fn expired(&self, now: Nanos) -> Option<RequestId> {
+        self.oldest().filter(|id| now >= self.deadlines[id.index()])
+    }
+
+    /// The request behind one that is there, by sector.
+    #[must_use]
+    pub fn next(&self, id: RequestId) -> Option<RequestId> {
+        self.by_sector.next(id)
+    }
+
+    /// The request in front of one that is there, by sector.
+    #[must_use]
+    pub fn prev(&self, id: RequestId) -> Option<RequestId> {
+        self.by_sector.prev(id)
+    }
+
+    /// A request that starts at `sector`.
+    #[must_use]
+    pub fn at(&self, requests: &Requests, sector: Sector) -> Option<RequestId> {
+        self.by_sector.first_from(sector).filter(|id| requests[*id].sector == sector)
+    }
+
+    /// Whether a request is there.
+    #[must_use]
+    pub fn contains(&self, id: RequestId) -> bool {
+        self.by_deadline.contains(id)
+    }
+
+    /// Whether there is none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.by_deadline.is_empty()
+    }
+
+    /// Both orders hold the same requests, and each is an order.
+    #[cfg(test)]
+    pub(super) fn assert_consistent(&self, requests: &Requests) {
+        let mut deadline = Nanos(0);
+        let mut place = self.by_deadline.front();
+        while let Some(id) = place {
+            assert!(self.by_sector.contains(id), "{id:?} is in both orders");
+            assert!(deadline <= self.deadlines[id.index()], "{id:?} is in order of deadlines");
+            deadline = self.deadlines[id.index()];
+            place = self.by_deadline.next(id);
+        }
+        let (mut count, mut sector) = (0, Sector(0));
+        let mut place = self.by_sector.first();
+        while let Some(id) = place {
+            assert!(self.by_deadline.contains(id), "{id:?} is in both orders");
+            assert!(sector <= requests[id].sector, "{id:?} is in order of sectors");
+            (count, sector) = (count + 1, requests[id].sector);
+            place = self.by_sector.next(id);
+        }
+        assert_eq!((count, count), (self.by_sector.len(), self.by_deadline.len()));
+    }
+}
