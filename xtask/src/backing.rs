@@ -45,10 +45,10 @@ impl Backing {
             volume.image = image;
         }
         if self == Backing::Loop {
-            if !Uid::effective().is_root() || !Path::new("/dev/loop-control").exists() {
+            if !LoopDevice::available() {
                 return Ok(None);
             }
-            let attached = LoopDevice::attach(&volume.image)?;
+            let attached = LoopDevice::attach(&volume.image, &[])?;
             lab.give(&attached.path)?;
             volume.image.clone_from(&attached.path);
             device = Some(attached);
@@ -67,20 +67,32 @@ pub(crate) struct Backed {
 
 impl Backed {
     pub(crate) fn serve(&self, lab: &Lab) -> Result<Server> {
+        self.serve_with(lab, &[])
+    }
+
+    /// Serves it with further words behind.
+    pub(crate) fn serve_with(&self, lab: &Lab, more: &[&str]) -> Result<Server> {
         let direct: &[&str] = if self.backing == Backing::Direct { &["--direct"] } else { &[] };
-        self.volume.serve(lab, direct)
+        self.volume.serve(lab, &[direct, more].concat())
     }
 }
 
 /// A loop device, given back with the owner that it had.
-struct LoopDevice {
-    path: PathBuf,
+pub(crate) struct LoopDevice {
+    pub(crate) path: PathBuf,
     owner: (u32, u32),
 }
 
 impl LoopDevice {
-    fn attach(image: &Path) -> Result<LoopDevice> {
-        let said = tools::read(tool("losetup").args(["--find", "--show"]).arg(image))?;
+    /// Whether this user, on this machine, can have one.
+    pub(crate) fn available() -> bool {
+        Uid::effective().is_root() && Path::new("/dev/loop-control").exists()
+    }
+
+    /// A device over the file, with further options of losetup.
+    pub(crate) fn attach(image: &Path, options: &[&str]) -> Result<LoopDevice> {
+        let mut losetup = tool("losetup");
+        let said = tools::read(losetup.args(["--find", "--show"]).args(options).arg(image))?;
         let path = PathBuf::from(said.trim());
         let node = fs::metadata(&path).with_context(|| path.display().to_string())?;
         Ok(LoopDevice { path, owner: (node.uid(), node.gid()) })

@@ -77,12 +77,17 @@ impl Job {
     }
 }
 
-/// The only job of fio's JSON; its nbd engine prints a line before it.
+/// The only job of fio's JSON.
 pub(crate) fn job(text: &str) -> Result<Value> {
+    jobs(text)?.into_iter().next().context("fio ran no job")
+}
+
+/// All jobs of fio's JSON; its nbd engine prints lines before it.
+pub(crate) fn jobs(text: &str) -> Result<Vec<Value>> {
     let start = text.find("\n{").map_or(0, |at| at + 1);
     let json: Value = serde_json::from_str(&text[start..])
         .with_context(|| format!("fio's JSON: {}", tools::tail(text)))?;
-    Ok(json["jobs"][0].clone())
+    Ok(json["jobs"].as_array().cloned().unwrap_or_default())
 }
 
 /// Writes the whole disk once, so that no run pays for pages that are touched for the first time.

@@ -28,6 +28,11 @@ pub(crate) fn describe() -> Value {
     let cores = std::thread::available_parallelism().map_or(0, usize::from);
     let id = ["sys_vendor", "product_name"].map(|name| line(&format!("/sys/class/dmi/id/{name}")));
     let model = id.join(" ");
+    let model = match (model.trim(), flags.split(' ').any(|flag| flag == "hypervisor")) {
+        ("", true) => "a virtual machine without a name",
+        ("", false) => "a machine without a name",
+        (model, _) => model,
+    };
     let cpu = format!(
         "{}, family {} model {}",
         field("model name"),
@@ -38,7 +43,7 @@ pub(crate) fn describe() -> Value {
     let commit =
         tools::read(tool("git").args(["describe", "--always", "--dirty"]).current_dir(root()));
     json!({
-        "machine": model.trim(),
+        "machine": model,
         "cpu": cpu,
         "cpus": cores,
         "instructions": vector.join(" "),

@@ -1,6 +1,7 @@
 //! `cargo x bench`: figures beside other programs, taken in the same run on the same machine. A
 //! figure without its neighbour says nothing.
 
+mod elevators;
 pub(crate) mod fio;
 mod machine;
 mod nbd;
@@ -9,6 +10,7 @@ mod table;
 
 use crate::tools;
 use anyhow::Result;
+use std::io::{IsTerminal, Write};
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -22,6 +24,8 @@ enum What {
     /// One LUKS1 image served by blockyard, nbdkit and QEMU, and an unencrypted file served by
     /// nbdkit.
     Nbd(nbd::Args),
+    /// Three clients on one encrypted disk under every elevator, and under the kernel's schedulers.
+    Elevators(elevators::Args),
     /// The sector ciphers beside OpenSSL, in GB/s of one core.
     Cipher(Further),
     /// The engine's own cost for each request, without cipher and without system calls.
@@ -40,15 +44,25 @@ struct Further {
 pub(crate) fn run(args: &Args) -> Result<()> {
     match &args.what {
         What::Nbd(args) => nbd::run(args),
+        What::Elevators(args) => elevators::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(further) => example("blockyard-engine", "engine_bench", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
     }
 }
 
-/// Every server and two jobs, too short for a figure: shows that the benchmark itself works.
+/// Every server and two jobs, an elevator and two schedulers, too short for a figure: shows that
+/// the benchmarks themselves work.
 pub(crate) fn smoke() -> Result<()> {
-    nbd::run(&nbd::Args::smoke())
+    nbd::run(&nbd::Args::smoke())?;
+    elevators::run(&elevators::Args::smoke())
+}
+
+/// One line that is written over, on a terminal only.
+fn progress(text: &str) {
+    if std::io::stderr().is_terminal() {
+        let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
+    }
 }
 
 fn example(package: &str, name: &str, words: &[String]) -> Result<()> {

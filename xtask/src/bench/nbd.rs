@@ -6,15 +6,14 @@
 //! own sum over all threads.
 
 use super::fio::{Job, Run, warm};
-use super::machine;
 use super::peers::{self, Images, PLAIN, Peer};
 use super::table::{self, Sample};
+use super::{machine, progress};
 use crate::lab::Lab;
 use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::{Value, json};
 use std::fs;
-use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::time::Instant;
 
@@ -222,11 +221,4 @@ fn one(peer: &Peer, job: &Job, placement: Placement, args: &Args) -> Result<Samp
         server_cores: cpu_us / 1e6 / ran_s,
         client_cores: seen.cores,
     })
-}
-
-/// One line that is written over, on a terminal only.
-fn progress(text: &str) {
-    if std::io::stderr().is_terminal() {
-        let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
-    }
 }

@@ -45,12 +45,8 @@ impl Sample {
 /// The median of each field by itself, over the rounds of one job on one server.
 pub(crate) fn median(samples: &[&Sample]) -> Option<Sample> {
     let first = samples.first()?;
-    let column = |index: usize| {
-        let mut values: Vec<f64> = samples.iter().map(|sample| sample.fields()[index]).collect();
-        values.sort_by(f64::total_cmp);
-        let (low, high) = (values[(values.len() - 1) / 2], values[values.len() / 2]);
-        f64::midpoint(low, high)
-    };
+    let column =
+        |index: usize| middle(samples.iter().map(|sample| sample.fields()[index]).collect());
     Some(Sample {
         server: first.server,
         job: first.job,
@@ -63,6 +59,12 @@ pub(crate) fn median(samples: &[&Sample]) -> Option<Sample> {
         server_cores: column(5),
         client_cores: column(6),
     })
+}
+
+/// The median of some numbers, of which there is at least one.
+pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
 /// Prints one job: a line for each server, and what it is of the plain one.

@@ -1,0 +1,186 @@
+//! Clients that disturb each other: each is a job of one fio and has a connection of its own.
+
+use crate::bench::table::middle;
+use crate::tools;
+use anyhow::{Context, Result, ensure};
+use serde_json::{Value, json};
+
+/// Least size of the served disk: each client has its own part of it.
+pub(crate) const SIZE_MIB_MIN: u32 = 64;
+
+/// What a client does.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Client {
+    /// Writes 128 KiB after 128 KiB, eight in flight: a copy.
+    Stream,
+    /// Reads 4 KiB anywhere, one at a time: somebody waits.
+    Read,
+    /// Writes 4 KiB and flushes, over and over: a database's log.
+    Log,
+}
+
+impl Client {
+    pub(crate) fn name(self) -> &'static str {
+        match self {
+            Client::Stream => "stream",
+            Client::Read => "read",
+            Client::Log => "log",
+        }
+    }
+
+    fn job(self) -> &'static [&'static str] {
+        match self {
+            Client::Stream => &["--rw=write", "--bs=128k", "--iodepth=8"],
+            Client::Read => &["--rw=randread", "--bs=4k", "--iodepth=1"],
+            Client::Log => &["--rw=randwrite", "--bs=4k", "--iodepth=1", "--fsync=1"],
+        }
+    }
+
+    /// Start and length of its part of the disk: a half, nearly a half, a sixteenth.
+    fn area(self, size_mib: u32) -> (u32, u32) {
+        let (half, sixteenth) = (size_mib / 2, size_mib / 16);
+        match self {
+            Client::Stream => (0, half),
+            Client::Read => (half, half - sixteenth),
+            Client::Log => (2 * half - sixteenth, sixteenth),
+        }
+    }
+}
+
+/// Percentiles of a latency in milliseconds.
+#[derive(Clone, Copy)]
+pub(crate) struct Latency {
+    pub(crate) p50_ms: f64,
+    pub(crate) p99_ms: f64,
+    pub(crate) max_ms: f64,
+}
+
+impl Latency {
+    /// Of a `clat_ns` or `lat_ns` of fio; nothing when nothing was completed.
+    fn of(value: &Value) -> Option<Latency> {
+        let ms = |value: &Value| value.as_f64().map(|ns| ns / 1e6);
+        let percentile = |name: &str| ms(&value["percentile"][name]);
+        Some(Latency {
+            p50_ms: percentile("50.000000")?,
+            p99_ms: percentile("99.000000")?,
+            max_ms: ms(&value["max"])?,
+        })
+    }
+
+    /// Medians of the percentiles, and the longest of all.
+    fn over(rounds: &[Latency]) -> Option<Latency> {
+        let all = |field: fn(&Latency) -> f64| rounds.iter().map(field).collect::<Vec<f64>>();
+        (!rounds.is_empty()).then(|| Latency {
+            p50_ms: middle(all(|latency| latency.p50_ms)),
+            p99_ms: middle(all(|latency| latency.p99_ms)),
+            max_ms: all(|latency| latency.max_ms).into_iter().fold(0.0, f64::max),
+        })
+    }
+
+    fn json(&self) -> Value {
+        json!({"p50_ms": self.p50_ms, "p99_ms": self.p99_ms, "max_ms": self.max_ms})
+    }
+}
+
+/// What one client saw.
+#[derive(Clone)]
+pub(crate) struct Seen {
+    pub(crate) client: Client,
+    /// MiB in a second.
+    pub(crate) mib_s: f64,
+    /// Requests in a second.
+    pub(crate) iops: f64,
+    /// From a request's start to its end.
+    pub(crate) request: Option<Latency>,
+    /// Of the flushes, if it flushes.
+    pub(crate) flush: Option<Latency>,
+}
+
+impl Seen {
+    fn of(client: Client, job: &Value) -> Result<Seen> {
+        ensure!(job["error"] == 0, "fio error {} of {}", job["error"], client.name());
+        let side = &job[if client == Client::Read { "read" } else { "write" }];
+        let number = |value: &Value| value.as_f64().context("a number is missing in fio's JSON");
+        Ok(Seen {
+            client,
+            mib_s: number(&side["bw_bytes"])? / f64::from(1 << 20),
+            iops: number(&side["iops"])?,
+            request: Latency::of(&side["clat_ns"]),
+            flush: Latency::of(&job["sync"]["lat_ns"]),
+        })
+    }
+
+    /// The same client over all rounds.
+    pub(crate) fn over(rounds: &[&Seen]) -> Option<Seen> {
+        let first = rounds.first()?;
+        let latencies = |field: fn(&Seen) -> Option<Latency>| {
+            Latency::over(&rounds.iter().filter_map(|seen| field(seen)).collect::<Vec<_>>())
+        };
+        Some(Seen {
+            client: first.client,
+            mib_s: middle(rounds.iter().map(|seen| seen.mib_s).collect()),
+            iops: middle(rounds.iter().map(|seen| seen.iops).collect()),
+            request: latencies(|seen| seen.request),
+            flush: latencies(|seen| seen.flush),
+        })
+    }
+
+    pub(crate) fn json(&self) -> Value {
+        json!({
+            "client": self.client.name(),
+            "mib_s": self.mib_s,
+            "iops": self.iops,
+            "request": self.request.as_ref().map(Latency::json),
+            "flush": self.flush.as_ref().map(Latency::json),
+        })
+    }
+}
+
+/// How long, and on how large a disk.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) millis: u32,
+    pub(crate) size_mib: u32,
+}
+
+/// Runs the clients at once, each on its URI; what they saw, in their order.
+pub(crate) fn run(clients: &[(Client, String)], run: Run) -> Result<Vec<Seen>> {
+    let mut fio = tools::tool("fio");
+    fio.args(["--output-format=json", "--name=global", "--ioengine=nbd", "--time_based"]);
+    fio.args(["--randrepeat=0", "--norandommap"]).arg(format!("--runtime={}ms", run.millis));
+    for (client, uri) in clients {
+        let (start, len) = client.area(run.size_mib);
+        fio.arg(format!("--name={}", client.name())).arg(format!("--uri={uri}"));
+        fio.args(client.job()).arg(format!("--offset={start}m")).arg(format!("--size={len}m"));
+    }
+    let jobs = crate::bench::fio::jobs(&tools::text(&tools::run(&mut fio)?.stdout))?;
+    ensure!(jobs.len() == clients.len(), "fio ran {} jobs of {}", jobs.len(), clients.len());
+    clients.iter().zip(&jobs).map(|((client, _), job)| Seen::of(*client, job)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_of_the_disk_do_not_overlap() {
+        for size_mib in [SIZE_MIB_MIN, 100, 2048] {
+            let mut end = 0;
+            for client in [Client::Stream, Client::Read, Client::Log] {
+                let (start, len) = client.area(size_mib);
+                assert!(start >= end && len > 0, "{}", client.name());
+                end = start + len;
+            }
+            assert!(end <= size_mib);
+        }
+    }
+
+    #[test]
+    fn client_that_completed_nothing_has_no_latency() {
+        assert!(Latency::of(&json!({"max": 0, "mean": 0.0})).is_none());
+        let percentile = json!({"50.000000": 1_000_000, "99.000000": 2_000_000});
+        let latency = Latency::of(&json!({"max": 3_000_000, "percentile": percentile}));
+        let latency = latency.expect("all is there");
+        assert_eq!((latency.p50_ms, latency.p99_ms, latency.max_ms), (1.0, 2.0, 3.0));
+    }
+}
