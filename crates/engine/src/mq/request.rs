@@ -5,6 +5,7 @@
 
 use core::ops::Index;
 
+use super::flush::Steps;
 use crate::bio::{Bio, Op, Origin, Sector};
 use crate::slab::Slab;
 use crate::time::Nanos;
@@ -41,8 +42,49 @@ pub struct Request {
     /// When it was given to the elevator.
     pub inserted: Nanos,
     /// First and last bio of the chain, in the queue's numbering.
-    pub(crate) first_bio: u32,
-    pub(crate) last_bio: u32,
+    pub(super) first_bio: u32,
+    pub(super) last_bio: u32,
+    /// Where it is.
+    pub(super) stage: Stage,
+    /// Hardware queue of the CPU that submitted it.
+    pub(super) hctx: u16,
+    /// Its driver tag on that hardware queue.
+    pub(super) tag: Option<u32>,
+    /// It is one of those that the queue's limits count.
+    pub(super) counted: bool,
+    /// It went through the elevator, which wants to hear of its end (`RQF_ELVPRIV`).
+    pub(super) in_elevator: bool,
+    /// What is left of its flush sequence.
+    pub(super) steps: Steps,
+    /// When it counts as lost, once it is issued.
+    pub(super) deadline: Nanos,
+    /// Neighbours in the one list that it is in: a plug, a software queue, the dispatch list, a
+    /// list of the flush machine, the issued ones.
+    pub(super) list: Links,
+    /// Neighbours in the merge hash, by end and by start; none when it is not hashed.
+    pub(super) hash: [Links; 2],
+    /// Whether it is in the merge hash.
+    pub(super) hashed: bool,
+}
+
+/// Where a request is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stage {
+    /// In the plug of its submitter.
+    Plugged,
+    /// In the elevator or in a software queue.
+    Waiting,
+    /// On a dispatch list or with the flush machine: never merged any more.
+    Held,
+    /// The device has it.
+    Issued,
+}
+
+/// Neighbours in a list of requests.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Links {
+    pub(super) prev: Option<RequestId>,
+    pub(super) next: Option<RequestId>,
 }
 
 impl Request {
@@ -60,6 +102,16 @@ impl Request {
             inserted: Nanos(0),
             first_bio: bio_number,
             last_bio: bio_number,
+            stage: Stage::Held,
+            hctx: 0,
+            tag: None,
+            counted: false,
+            in_elevator: false,
+            steps: Steps::NONE,
+            deadline: Nanos(0),
+            list: Links::default(),
+            hash: [Links::default(); 2],
+            hashed: false,
         }
     }
 
@@ -67,6 +119,11 @@ impl Request {
     #[must_use]
     pub fn end(&self) -> Sector {
         self.sector + self.len
+    }
+
+    /// It is the data of a flush sequence.
+    pub(super) fn is_flush_data(&self) -> bool {
+        self.steps != Steps::NONE
     }
 }
 

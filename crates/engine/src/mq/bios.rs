@@ -1,0 +1,171 @@
+//! The bios that a queue holds, and what became of the ones that were split (`bio_split`,
+//! `bio_chain`).
+//!
+//! A request is a chain of parts in sector order. A part is a whole bio or, where a bio was longer
+//! than the device takes, one of its pieces; the bio ends once, when its last piece has ended, and
+//! the piece that failed last decides its status.
+
+use alloc::vec::Vec;
+
+use crate::bio::{Bio, BlkStatus, Done, Op, Sector};
+use crate::slab::Slab;
+
+/// A bio, or a piece of one.
+#[derive(Clone, Copy, Debug)]
+struct Part {
+    bio: Bio,
+    /// The part behind it in its request.
+    next: Option<u32>,
+    /// Its bio's place among the split ones.
+    split: Option<u32>,
+}
+
+/// A bio in pieces.
+#[derive(Debug)]
+struct Split {
+    pieces_left: u32,
+    /// Pieces that wait for a request.
+    parked: u32,
+    status: BlkStatus,
+}
+
+/// All bios of a queue.
+#[derive(Debug, Default)]
+pub(super) struct Bios {
+    parts: Slab<Part>,
+    splits: Slab<Split>,
+    done: Vec<Done>,
+    unparked: Vec<u64>,
+}
+
+impl Bios {
+    /// Says that a bio comes in so many pieces.
+    pub(super) fn split(&mut self, pieces: u32) -> u32 {
+        self.splits.insert(Split { pieces_left: pieces, parked: 0, status: BlkStatus::Ok })
+    }
+
+    /// Takes a bio, or a piece of one.
+    pub(super) fn insert(&mut self, bio: Bio, split: Option<u32>) -> u32 {
+        self.parts.insert(Part { bio, next: None, split })
+    }
+
+    pub(super) fn bio(&self, part: u32) -> &Bio {
+        &self.parts.get(part).bio
+    }
+
+    /// Puts `behind`, the head of a chain, behind `last`, the end of another.
+    pub(super) fn link(&mut self, last: u32, behind: u32) {
+        let next = &mut self.parts.at(last).next;
+        assert!(next.is_none(), "a chain grows at its end");
+        *next = Some(behind);
+    }
+
+    /// The bios of a chain; none for a chain that does not exist.
+    pub(super) fn chain(&self, first: Option<u32>) -> impl Iterator<Item = &Bio> {
+        core::iter::successors(first, |part| self.parts.get(*part).next)
+            .map(|part| &self.parts.get(part).bio)
+    }
+
+    /// Ends every part of a chain.
+    pub(super) fn end_chain(&mut self, first: u32, status: BlkStatus) {
+        let mut next = Some(first);
+        while let Some(index) = next {
+            let part = self.parts.remove(index);
+            next = part.next;
+            match part.split {
+                None => self.done.push(Done { user: part.bio.user, status }),
+                Some(split) => self.end_piece(split, part.bio.user, status),
+            }
+        }
+    }
+
+    fn end_piece(&mut self, index: u32, user: u64, status: BlkStatus) {
+        let split = self.splits.at(index);
+        if status != BlkStatus::Ok {
+            split.status = status;
+        }
+        split.pieces_left -= 1;
+        if split.pieces_left == 0 {
+            let status = self.splits.remove(index).status;
+            self.done.push(Done { user, status });
+        }
+    }
+
+    /// Ends a bio that needs no request.
+    pub(super) fn end_at_once(&mut self, bio: &Bio) {
+        self.done.push(Done { user: bio.user, status: BlkStatus::Ok });
+    }
+
+    /// The part waits for a request.
+    pub(super) fn park(&mut self, part: u32) {
+        if let Some(split) = self.parts.get(part).split {
+            self.splits.at(split).parked += 1;
+        }
+    }
+
+    /// The part has its request; its bio is unparked with its last piece.
+    pub(super) fn unpark(&mut self, part: u32) {
+        let Part { bio, split, .. } = *self.parts.get(part);
+        let waiting = split.map_or(0, |split| {
+            let parked = &mut self.splits.at(split).parked;
+            *parked -= 1;
+            *parked
+        });
+        if waiting == 0 {
+            self.unparked.push(bio.user);
+        }
+    }
+
+    pub(super) fn take_done(&mut self, out: &mut Vec<Done>) {
+        out.append(&mut self.done);
+    }
+
+    pub(super) fn take_unparked(&mut self, out: &mut Vec<u64>) {
+        out.append(&mut self.unparked);
+    }
+
+    /// No bio is left that has not ended.
+    pub(super) fn is_empty(&self) -> bool {
+        self.parts.is_empty()
+    }
+}
+
+/// Pieces of at most `max_sectors` of a read or a write. Discards and zeroing move no bytes, and
+/// their limits in the kernel are others: they stay whole.
+pub(super) fn pieces(bio: &Bio, max_sectors: u32) -> impl Iterator<Item = Bio> {
+    let bio = *bio;
+    let whole = !matches!(bio.op, Op::Read | Op::Write);
+    let max = if whole { bio.len.0.max(1) } else { u64::from(max_sectors) };
+    (0..bio.len.0.div_ceil(max)).map(move |piece| {
+        let skip = piece * max;
+        let len = Sector(max.min(bio.len.0 - skip));
+        let buf = if len == bio.len {
+            bio.buf
+        } else {
+            let bytes = |sectors: Sector| {
+                u32::try_from(sectors.bytes()).expect("a piece lies in a buffer of 32-bit length")
+            };
+            bio.buf.part(bytes(Sector(skip)), bytes(len))
+        };
+        Bio { sector: bio.sector + Sector(skip), len, buf, ..bio }
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::buf::BufRef;
+
+    #[test]
+    fn long_write_is_cut_with_its_buffer_and_a_discard_is_not() {
+        let buf =
+            BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 4096, len_bytes: 20 * 512 };
+        let write = Bio::new(Op::Write, Sector(100), Sector(20), buf, 1);
+        let cut: Vec<_> = pieces(&write, 8)
+            .map(|bio| (bio.sector.0, bio.len.0, bio.buf.offset_bytes, bio.buf.len_bytes))
+            .collect();
+        assert_eq!(cut, [(100, 8, 4096, 4096), (108, 8, 8192, 4096), (116, 4, 12288, 2048)]);
+        let discard = Bio::new(Op::Discard, Sector(0), Sector(20), BufRef::NONE, 1);
+        assert_eq!(pieces(&discard, 8).count(), 1);
+    }
+}

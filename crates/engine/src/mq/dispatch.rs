@@ -1,0 +1,209 @@
+//! From a request that waits to the device, and back (`blk_mq_sched_dispatch_requests`,
+//! `blk_mq_dispatch_rq_list`, `blk_mq_end_request`).
+//!
+//! A hardware queue serves its dispatch list first. The elevator is asked only while nothing is
+//! left there: what the device does not take now had better stay in the elevator, where it can
+//! still be merged and passed. A request whose hardware queue has no tag while another one's has
+//! goes to its dispatch list and stops the asking for all; that is ours.
+
+use alloc::vec::Vec;
+
+use super::hctx::RESOURCE_DELAY;
+use super::request::{RequestId, Stage};
+use super::{Issue, RequestQueue, Tag};
+use crate::bio::BlkStatus;
+use crate::time::Nanos;
+
+impl RequestQueue {
+    /// Gives the device as much as it takes now, in order.
+    pub fn dispatch(&mut self, now: Nanos, out: &mut Vec<Issue>) {
+        self.now = now;
+        if self.queue_plug.is_some_and(|until| until <= now) {
+            self.unplug_queue();
+        }
+        self.kick_flush(now);
+        if self.held > 0 {
+            (0..self.hctxs.len()).for_each(|hctx| self.dispatch_held(now, hctx, out));
+        }
+        if self.queue_plug.is_some() {
+            return;
+        }
+        if self.elevator.is_some() {
+            self.dispatch_elevator(now, out);
+        } else {
+            (0..self.hctxs.len()).for_each(|hctx| self.dispatch_software(now, hctx, out));
+        }
+    }
+
+    fn dispatch_held(&mut self, now: Nanos, number: usize, out: &mut Vec<Issue>) {
+        if self.hctxs[number].is_resting(now) {
+            return;
+        }
+        self.hctxs[number].retry_at = None;
+        while let Some(id) = self.hctxs[number].dispatch.front()
+            && self.take_driver_tag(id)
+        {
+            self.hctxs[number].dispatch.remove(&mut self.requests, id);
+            self.held -= 1;
+            self.issue(now, id, out);
+        }
+    }
+
+    fn dispatch_elevator(&mut self, now: Nanos, out: &mut Vec<Issue>) {
+        let tick = self.tick(now);
+        while self.waiting > 0 && self.asks_elevator() {
+            let elevator = self.elevator.as_mut().expect("this is its dispatch");
+            let Some(id) = elevator.dispatch(tick, &self.requests) else { return };
+            assert!(self.requests[id].stage == Stage::Waiting, "an elevator gives what it got");
+            self.leave(id);
+            if self.take_driver_tag(id) {
+                self.issue(now, id, out);
+            } else {
+                self.hold(id);
+            }
+        }
+    }
+
+    /// Whether the device takes something that is not on a dispatch list.
+    pub(super) fn asks_elevator(&self) -> bool {
+        self.held == 0 && self.hctxs.iter().any(|hctx| hctx.tags.is_free())
+    }
+
+    /// Software queues in the order of their CPUs (`blk_mq_flush_busy_ctxs`).
+    fn dispatch_software(&mut self, now: Nanos, number: usize, out: &mut Vec<Issue>) {
+        let hctx = &self.hctxs[number];
+        if hctx.waiting == 0 || !hctx.dispatch.is_empty() {
+            return;
+        }
+        for cpu in 0..hctx.software.len() {
+            while let Some(id) = self.hctxs[number].software[cpu].front() {
+                if !self.take_driver_tag(id) {
+                    return;
+                }
+                self.hctxs[number].software[cpu].remove(&mut self.requests, id);
+                self.hctxs[number].waiting -= 1;
+                self.leave(id);
+                self.issue(now, id, out);
+            }
+        }
+    }
+
+    /// A request that waited does so no longer: it will not be merged any more.
+    fn leave(&mut self, id: RequestId) {
+        self.hash.remove(&mut self.requests, id);
+        if self.last_merge == Some(id) {
+            self.last_merge = None;
+        }
+        self.waiting -= 1;
+        self.requests.at(id).stage = Stage::Held;
+    }
+
+    fn take_driver_tag(&mut self, id: RequestId) -> bool {
+        let request = self.requests.at(id);
+        if request.tag.is_none() {
+            request.tag = self.hctxs[usize::from(request.hctx)].tags.take();
+        }
+        request.tag.is_some()
+    }
+
+    /// Gives a request that has a driver tag to the device.
+    fn issue(&mut self, now: Nanos, id: RequestId, out: &mut Vec<Issue>) {
+        out.push(self.issued_request(now, id));
+    }
+
+    /// As [`RequestQueue::dispatch`] gives it out.
+    pub(super) fn issued_request(&mut self, now: Nanos, id: RequestId) -> Issue {
+        let request = self.requests.at(id);
+        assert!(request.stage == Stage::Held, "a request is issued once");
+        request.stage = Stage::Issued;
+        let index = request.tag.expect("a request that is issued has a tag");
+        let tag = Tag { hctx: request.hctx, index };
+        let issue = Issue {
+            tag,
+            op: request.op,
+            sector: request.sector,
+            len: request.len,
+            fua: request.fua,
+            origin: request.origin,
+            segments: request.segments,
+        };
+        self.hctxs[usize::from(tag.hctx)].tags.issue(index, id);
+        self.start_timeout(now, id);
+        self.counters.issued += 1;
+        issue
+    }
+
+    /// The device could not take a request (`BLK_STS_RESOURCE`): it is offered again before
+    /// anything else, once something has ended or after 3 ms.
+    ///
+    /// # Panics
+    /// When the device does not have a request of this tag.
+    pub fn busy(&mut self, now: Nanos, tag: Tag) {
+        self.now = now;
+        let id = self.take_back(tag);
+        self.counters.requeued += 1;
+        let tick = self.tick(now);
+        if self.requests[id].in_elevator {
+            let elevator = self.elevator.as_mut().expect("it was in the elevator");
+            elevator.requeued(tick, &self.requests, id);
+        }
+        self.hold(id);
+        self.hctxs[usize::from(tag.hctx)].retry_at = Some(now + RESOURCE_DELAY);
+    }
+
+    /// Puts a request on the dispatch list of its hardware queue.
+    pub(super) fn hold(&mut self, id: RequestId) {
+        let request = self.requests.at(id);
+        request.stage = Stage::Held;
+        let hctx = usize::from(request.hctx);
+        self.hctxs[hctx].dispatch.push_back(&mut self.requests, id);
+        self.held += 1;
+    }
+
+    /// The device has ended a request, in whole: what it has done in part only is for it to finish.
+    ///
+    /// # Panics
+    /// When the device does not have a request of this tag: a completion came twice.
+    pub fn complete(&mut self, now: Nanos, tag: Tag, status: BlkStatus) {
+        self.now = now;
+        let id = self.take_back(tag);
+        self.requests.at(id).stage = Stage::Held;
+        if self.flush.is_running(id) {
+            self.flush_ended(now, status);
+        } else {
+            self.request_ended(now, id, status);
+        }
+        // What was refused may go now, and a device that ends something asks for more.
+        if self.held > 0 {
+            self.hctxs.iter_mut().for_each(|hctx| hctx.retry_at = None);
+        }
+        self.unplug_queue();
+        self.grant_waiters(now);
+    }
+
+    fn request_ended(&mut self, now: Nanos, id: RequestId, status: BlkStatus) {
+        if self.requests[id].in_elevator {
+            let tick = self.tick(now);
+            let elevator = self.elevator.as_mut().expect("it was in the elevator");
+            elevator.completed(tick, &self.requests, id);
+            self.requests.at(id).in_elevator = false;
+        }
+        if self.requests[id].is_flush_data() {
+            self.flush_data_ended(now, id, status);
+        } else {
+            self.end_request(id, status);
+        }
+    }
+
+    /// The tag is the device's no longer. Where it is the request itself it stays with it.
+    fn take_back(&mut self, tag: Tag) -> RequestId {
+        let tags = &mut self.hctxs[usize::from(tag.hctx)].tags;
+        let id = tags.end(tag.index);
+        if !self.allocates_tags {
+            tags.put(tag.index);
+            self.requests.at(id).tag = None;
+        }
+        self.stop_timeout(id);
+        id
+    }
+}

@@ -1,0 +1,176 @@
+//! The flush machine (`block/blk-flush.c`): what a flush, a preflush or FUA means for a device with
+//! a volatile cache.
+//!
+//! A bio that asks for stability becomes a sequence of up to three steps:
+//!
+//! ```text
+//!                            device with FUA        without
+//!   flush                    PREFLUSH               PREFLUSH
+//!   write + preflush         PREFLUSH DATA          PREFLUSH DATA
+//!   write + fua              (an ordinary write)    DATA POSTFLUSH
+//!   write + preflush + fua   PREFLUSH DATA          PREFLUSH DATA POSTFLUSH
+//! ```
+//!
+//! One flush of the device serves all sequences that waited when it was issued, and no second one
+//! is issued while it runs: sequences that come then wait on the other of two lists. A flush also
+//! waits while data of a sequence is under way, since a POSTFLUSH is likely to follow, but no
+//! longer than 5 s. So a flush always starts after what it is for was submitted, and covers every
+//! write that had ended by then.
+//!
+//! DATA after a PREFLUSH goes past the elevator. Data that comes first goes through it, as since
+//! 6.5 (from memory). There is one machine a queue; the kernel has one a hardware queue.
+
+use super::RequestQueue;
+use super::list::List;
+use super::request::{Request, RequestId, Stage};
+use crate::bio::{Bio, BlkStatus, Op, Sector};
+use crate::buf::BufRef;
+use crate::time::Nanos;
+
+/// How long a flush waits for data of other sequences (`FLUSH_PENDING_TIMEOUT`).
+const PENDING_TIMEOUT: Nanos = Nanos::from_ms(5000);
+
+/// What is left of a flush sequence, in this order: flush, data, flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Steps {
+    preflush: bool,
+    data: bool,
+    postflush: bool,
+}
+
+impl Steps {
+    pub(super) const NONE: Self = Self { preflush: false, data: false, postflush: false };
+}
+
+/// The machine of a queue.
+#[derive(Debug, Default)]
+pub(super) struct FlushMachine {
+    /// Sequences that wait for a flush: those of the running one, and those that came since.
+    pending: [List; 2],
+    /// Which list sequences are added to; the other one is the running flush's.
+    adds_to: usize,
+    /// Since when the oldest on that list waits.
+    pending_since: Nanos,
+    /// Sequences at their DATA.
+    data_under_way: u32,
+    /// The flush that was made and has not ended.
+    running: Option<RequestId>,
+}
+
+impl FlushMachine {
+    /// When the next flush is due, if only data of other sequences holds it back.
+    fn due_at(&self) -> Option<Nanos> {
+        let held = self.running.is_none() && !self.pending[self.adds_to].is_empty();
+        held.then(|| self.pending_since + PENDING_TIMEOUT)
+    }
+
+    pub(super) fn is_running(&self, id: RequestId) -> bool {
+        self.running == Some(id)
+    }
+}
+
+impl RequestQueue {
+    /// When a flush that waits for data waits no longer.
+    pub(super) fn flush_due_at(&self) -> Option<Nanos> {
+        self.flush.due_at()
+    }
+
+    /// What the bio of a new request means here; true if it is to go the ordinary way.
+    pub(super) fn begin_flush(&mut self, now: Nanos, id: RequestId) -> bool {
+        let config = &self.config;
+        assert!(config.write_cache, "without a cache there is nothing to flush");
+        let request = self.requests.at(id);
+        let bio = self.bios.bio(request.first_bio);
+        let steps = Steps {
+            preflush: bio.op == Op::Flush || bio.preflush,
+            data: bio.op != Op::Flush,
+            postflush: bio.fua && !config.fua,
+        };
+        request.fua = bio.fua && config.fua;
+        if !steps.preflush && !steps.postflush {
+            return true;
+        }
+        request.steps = steps;
+        if !steps.preflush {
+            self.flush.data_under_way += 1;
+            return true;
+        }
+        self.next_step(now, id);
+        self.kick_flush(now);
+        false
+    }
+
+    /// Puts a sequence where its next step happens.
+    fn next_step(&mut self, now: Nanos, id: RequestId) {
+        let request = self.requests.at(id);
+        let Steps { preflush, data, postflush } = request.steps;
+        if preflush || (!data && postflush) {
+            let pending = &mut self.flush.pending[self.flush.adds_to];
+            if pending.is_empty() {
+                self.flush.pending_since = now;
+            }
+            pending.push_back(&mut self.requests, id);
+        } else if data {
+            self.flush.data_under_way += 1;
+            self.hold(id);
+        } else {
+            self.end_request(id, BlkStatus::Ok);
+        }
+    }
+
+    /// Makes a flush if one is wanted, none runs, and no data that will want one is under way.
+    pub(super) fn kick_flush(&mut self, now: Nanos) {
+        let flush = &self.flush;
+        let Some(first) = flush.pending[flush.adds_to].front() else { return };
+        let waits = flush.data_under_way > 0 && now.since(flush.pending_since) < PENDING_TIMEOUT;
+        if flush.running.is_some() || waits {
+            return;
+        }
+        let first = &self.requests[first];
+        let (origin, hctx) = (first.origin, first.hctx);
+        // Without an elevator the first sequence's tag is the flush's, too: there may be no other.
+        let tag = if self.allocates_tags { first.tag } else { None };
+        let mut bio = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 0);
+        bio.origin = origin;
+        let id = self.requests.insert(Request { hctx, tag, ..Request::new(&bio, u32::MAX) });
+        self.flush.running = Some(id);
+        self.flush.adds_to ^= 1;
+        self.counters.flushes += 1;
+        self.hold(id);
+    }
+
+    /// The device has ended the flush that runs.
+    pub(super) fn flush_ended(&mut self, now: Nanos, status: BlkStatus) {
+        let id = self.flush.running.take().expect("a flush that ends was running");
+        self.requests.remove(id);
+        let served = self.flush.adds_to ^ 1;
+        while let Some(id) = self.flush.pending[served].pop_front(&mut self.requests) {
+            let steps = &mut self.requests.at(id).steps;
+            if steps.preflush {
+                steps.preflush = false;
+            } else {
+                steps.postflush = false;
+            }
+            self.step_ended(now, id, status);
+        }
+        self.kick_flush(now);
+    }
+
+    /// The device has ended the data of a sequence.
+    pub(super) fn flush_data_ended(&mut self, now: Nanos, id: RequestId, status: BlkStatus) {
+        self.flush.data_under_way -= 1;
+        let request = self.requests.at(id);
+        request.steps.data = false;
+        request.stage = Stage::Held;
+        self.step_ended(now, id, status);
+        self.kick_flush(now);
+    }
+
+    fn step_ended(&mut self, now: Nanos, id: RequestId, status: BlkStatus) {
+        if status == BlkStatus::Ok {
+            self.next_step(now, id);
+        } else {
+            self.end_request(id, status);
+        }
+    }
+}

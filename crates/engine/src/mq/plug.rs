@@ -1,0 +1,141 @@
+//! Plugs: requests that are held back for a moment, because their neighbours are on the way.
+//!
+//! *Per submitter* (`struct blk_plug`): requests collect in a list of the submitter. It is flushed
+//! when the submitter says so, has to wait for a request, or adds to 32 of them or to one that has
+//! reached 128 KiB. (The kernel's 64 is for plugs that hold requests for several devices; a plug
+//! here is one queue's.)
+//!
+//! *Per queue* (`blk_plug_device` of 2.6.30): requests are in the elevator at once, but a queue that
+//! was empty dispatches nothing until 4 wait, 3 ms have passed, something has ended, or a submitter
+//! says so or has to wait. 4, 3 ms and the completion are from memory.
+
+use alloc::collections::BTreeMap;
+
+use super::RequestQueue;
+use super::config::PlugRule;
+use super::list::List;
+use super::merge::is_mergeable_request;
+use super::request::{RequestId, Requests, Stage};
+use crate::bio::IoContext;
+use crate::time::Nanos;
+
+/// Adding to so many flushes a plug (`BLK_MAX_REQUEST_COUNT`).
+const PLUG_REQUESTS: u32 = 32;
+/// Adding behind one of this size flushes a plug (`BLK_PLUG_FLUSH_SIZE`).
+const PLUG_BYTES: u64 = 128 * 1024;
+/// A plugged queue goes on at so many requests (`unplug_thresh`).
+const UNPLUG_THRESHOLD: u32 = 4;
+/// A plugged queue goes on after this time (`unplug_delay`).
+const UNPLUG_DELAY: Nanos = Nanos::from_ms(3);
+
+/// The plugs of the submitters of a queue.
+#[derive(Debug, Default)]
+pub(super) struct Plugs {
+    /// A plug stays here, closed and empty, until its submitter exits.
+    by_context: BTreeMap<IoContext, Plug>,
+    open: u32,
+}
+
+#[derive(Debug, Default)]
+struct Plug {
+    open: bool,
+    list: List,
+}
+
+impl Plugs {
+    fn open(&mut self, io_context: IoContext) {
+        let plug = self.by_context.entry(io_context).or_default();
+        if !plug.open {
+            plug.open = true;
+            self.open += 1;
+        }
+    }
+
+    fn close(&mut self, io_context: IoContext) {
+        if let Some(plug) = self.by_context.get_mut(&io_context)
+            && plug.open
+        {
+            plug.open = false;
+            self.open -= 1;
+        }
+    }
+
+    pub(super) fn is_open(&self, io_context: IoContext) -> bool {
+        self.open > 0 && self.by_context.get(&io_context).is_some_and(|plug| plug.open)
+    }
+
+    fn pop(&mut self, requests: &mut Requests, io_context: IoContext) -> Option<RequestId> {
+        self.by_context.get_mut(&io_context)?.list.pop_front(requests)
+    }
+}
+
+impl RequestQueue {
+    /// The submitter has more to come: its requests are held back until
+    /// [`RequestQueue::unplug`]. Plugging twice is plugging once.
+    pub fn plug(&mut self, io_context: IoContext) {
+        if self.config.plug == PlugRule::PerContext {
+            self.plugs.open(io_context);
+        }
+    }
+
+    /// The submitter has no more to come for now. With a plug of the whole queue: it goes on.
+    pub fn unplug(&mut self, now: Nanos, io_context: IoContext) {
+        self.plugs.close(io_context);
+        self.flush_plug(now, io_context);
+        self.unplug_queue();
+        self.grant_waiters(now);
+    }
+
+    /// Adds a request to the plug of its submitter, if it has one.
+    pub(super) fn add_to_plug(&mut self, now: Nanos, id: RequestId) -> bool {
+        let io_context = self.requests[id].origin.io_context;
+        if !self.plugs.is_open(io_context) {
+            return false;
+        }
+        let list = &self.plugs.by_context[&io_context].list;
+        let large = |last: RequestId| self.requests[last].len.bytes() >= PLUG_BYTES;
+        if list.len() >= PLUG_REQUESTS || list.back().is_some_and(large) {
+            self.flush_plug(now, io_context);
+        }
+        let request = self.requests.at(id);
+        request.stage = Stage::Plugged;
+        if is_mergeable_request(request) {
+            self.hash.insert(&mut self.requests, id);
+        }
+        let plug = self.plugs.by_context.get_mut(&io_context).expect("it is open");
+        plug.list.push_back(&mut self.requests, id);
+        true
+    }
+
+    /// Gives what a submitter has plugged to the elevator, in the order of arrival.
+    pub(super) fn flush_plug(&mut self, now: Nanos, io_context: IoContext) {
+        while let Some(id) = self.plugs.pop(&mut self.requests, io_context) {
+            self.hash.remove(&mut self.requests, id);
+            self.insert_request(now, id, true);
+        }
+    }
+
+    pub(super) fn forget_plug(&mut self, now: Nanos, io_context: IoContext) {
+        self.plugs.close(io_context);
+        self.flush_plug(now, io_context);
+        self.plugs.by_context.remove(&io_context);
+    }
+
+    /// A request is about to be the first one that waits.
+    pub(super) fn plug_queue(&mut self, now: Nanos) {
+        if self.config.plug == PlugRule::PerQueue && self.waiting == 0 {
+            self.queue_plug = Some(now + UNPLUG_DELAY);
+        }
+    }
+
+    /// A request was added.
+    pub(super) fn unplug_queue_at_threshold(&mut self) {
+        if self.waiting >= UNPLUG_THRESHOLD {
+            self.unplug_queue();
+        }
+    }
+
+    pub(super) fn unplug_queue(&mut self) {
+        self.queue_plug = None;
+    }
+}

@@ -1,0 +1,163 @@
+//! From a bio to a request that waits (`blk_mq_submit_bio`, `__make_request`).
+
+use super::bios;
+use super::merge::{is_mergeable, is_mergeable_request};
+use super::request::{Request, RequestId, Stage};
+use super::wait::Claim;
+use super::{RequestQueue, Submitted};
+use crate::bio::{Bio, BlkStatus, Op};
+use crate::elevator::Generation;
+use crate::time::Nanos;
+
+impl RequestQueue {
+    /// Takes a bio. What is longer than the device takes is split.
+    ///
+    /// # Panics
+    /// When the bio is empty and no flush, or reaches beyond the last sector of a `u64`.
+    pub fn submit_bio(&mut self, now: Nanos, bio: Bio) -> Submitted {
+        assert!(bio.op == Op::Flush || bio.len.0 > 0, "only a flush has no length");
+        assert!(bio.sector.0.checked_add(bio.len.0).is_some(), "the range ends somewhere");
+        self.now = now;
+        self.counters.bios += 1;
+        let Some(bio) = self.without_useless_flags(bio) else { return Submitted::Accepted };
+        let max_sectors = self.config.limits.max_sectors;
+        let mut parked = false;
+        if bio.len.0 <= u64::from(max_sectors) {
+            parked = self.submit_part(now, bio, None);
+        } else {
+            let count = bios::pieces(&bio, max_sectors).count();
+            let count = u32::try_from(count).expect("a bio has fewer than 2^32 pieces");
+            let split = self.bios.split(count);
+            for piece in bios::pieces(&bio, max_sectors) {
+                parked |= self.submit_part(now, piece, Some(split));
+            }
+        }
+        self.grant_waiters(now);
+        if parked { Submitted::Parked } else { Submitted::Accepted }
+    }
+
+    /// Without a cache to flush, flushes have ended and the flags mean nothing; that somebody waits
+    /// for the write is still true.
+    fn without_useless_flags(&mut self, mut bio: Bio) -> Option<Bio> {
+        if self.config.write_cache {
+            return Some(bio);
+        }
+        if bio.op == Op::Flush {
+            self.bios.end_at_once(&bio);
+            return None;
+        }
+        bio.origin.sync |= bio.fua || bio.preflush;
+        (bio.fua, bio.preflush) = (false, false);
+        Some(bio)
+    }
+
+    /// Merges a bio, makes it a request, or parks it; true if it is parked.
+    fn submit_part(&mut self, now: Nanos, bio: Bio, split: Option<u32>) -> bool {
+        let part = self.bios.insert(bio, split);
+        if is_mergeable(&bio) && self.merge_bio(now, part) {
+            return false;
+        }
+        let claim = self.claim(&bio);
+        if self.allocation.take(now, claim) {
+            self.start_request(now, part);
+            return false;
+        }
+        self.counters.parked += 1;
+        self.bios.park(part);
+        self.allocation.park(part, claim);
+        // Who sleeps must not keep others from what they wait for.
+        self.flush_plug(now, bio.origin.io_context);
+        self.unplug_queue();
+        true
+    }
+
+    pub(super) fn claim(&self, bio: &Bio) -> Claim {
+        Claim {
+            io_context: bio.origin.io_context,
+            sync: bio.is_sync(),
+            hctx: self.config.hctx_of(bio.origin.cpu),
+        }
+    }
+
+    /// Gives requests that have become free to who waits for one. Merging is not tried again, as in
+    /// the kernel. Each event ends here.
+    pub(super) fn grant_waiters(&mut self, now: Nanos) {
+        while let Some(part) = self.allocation.next_waiter(now) {
+            self.bios.unpark(part);
+            self.start_request(now, part);
+        }
+    }
+
+    /// A request has been taken for this bio.
+    fn start_request(&mut self, now: Nanos, part: u32) {
+        let bio = self.bios.bio(part);
+        let claim = self.claim(bio);
+        let mut request = Request { counted: true, hctx: claim.hctx, ..Request::new(bio, part) };
+        let flushes = bio.op == Op::Flush || bio.preflush || bio.fua;
+        if self.allocates_tags {
+            let tag = self.hctxs[usize::from(claim.hctx)].tags.take();
+            request.tag = Some(tag.expect("without an elevator each request has a driver tag"));
+        }
+        let id = self.requests.insert(request);
+        if flushes && !self.begin_flush(now, id) {
+            return;
+        }
+        if !self.add_to_plug(now, id) {
+            self.insert_request(now, id, false);
+        }
+    }
+
+    /// A request waits for the device from now on.
+    pub(super) fn insert_request(&mut self, now: Nanos, id: RequestId, from_plug: bool) {
+        let mergeable = is_mergeable_request(&self.requests[id]);
+        // Before there were plugs of submitters nothing was merged here.
+        let merges = from_plug || self.config.generation == Generation::Multi;
+        if self.elevator.is_some() && mergeable && merges && self.merge_on_insert(now, id) {
+            return;
+        }
+        self.plug_queue(now);
+        let tick = self.tick(now);
+        let request = self.requests.at(id);
+        request.stage = Stage::Waiting;
+        request.inserted = tick;
+        request.in_elevator = self.elevator.is_some();
+        if mergeable {
+            self.hash.insert(&mut self.requests, id);
+        }
+        match &mut self.elevator {
+            Some(elevator) => {
+                elevator.insert(tick, &self.requests, id);
+                if mergeable && self.last_merge.is_none() {
+                    self.last_merge = Some(id);
+                }
+            }
+            None => {
+                let request = &self.requests[id];
+                let cpu = self.config.cpu_of(request.origin.cpu);
+                let hctx = &mut self.hctxs[usize::from(request.hctx)];
+                hctx.waiting += 1;
+                hctx.software_of(cpu).push_back(&mut self.requests, id);
+            }
+        }
+        self.waiting += 1;
+        self.unplug_queue_at_threshold();
+    }
+
+    /// Ends a request and its bios.
+    pub(super) fn end_request(&mut self, id: RequestId, status: BlkStatus) {
+        self.bios.end_chain(self.requests[id].first_bio, status);
+        self.free_request(id);
+    }
+
+    /// Gives back what a request has taken. Its bios have ended, or belong to another one.
+    pub(super) fn free_request(&mut self, id: RequestId) {
+        let request = self.requests.remove(id);
+        assert!(!request.hashed && request.stage != Stage::Issued, "nobody knows it any more");
+        if let Some(tag) = request.tag {
+            self.hctxs[usize::from(request.hctx)].tags.put(tag);
+        }
+        if request.counted {
+            self.allocation.put(request.sync, request.hctx);
+        }
+    }
+}

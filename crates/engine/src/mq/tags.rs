@@ -1,0 +1,65 @@
+//! Driver tags: who the device is working for, by number (`struct blk_mq_tags`).
+
+use alloc::vec::Vec;
+
+use super::request::RequestId;
+
+/// Names an issued request for the device: a hardware queue, and a number below its depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tag {
+    /// The hardware queue.
+    pub hctx: u16,
+    /// Its tag there.
+    pub index: u32,
+}
+
+/// The driver tags of one hardware queue.
+#[derive(Debug)]
+pub(super) struct Tags {
+    /// The tag that was used last is the next one.
+    free: Vec<u32>,
+    /// The issued request of each tag.
+    issued: Vec<Option<RequestId>>,
+}
+
+impl Tags {
+    pub(super) fn new(depth: u32) -> Self {
+        let issued = core::iter::repeat_n(None, depth as usize).collect();
+        Self { free: (0..depth).rev().collect(), issued }
+    }
+
+    pub(super) fn take(&mut self) -> Option<u32> {
+        self.free.pop()
+    }
+
+    pub(super) fn put(&mut self, index: u32) {
+        debug_assert!(!self.free.contains(&index), "a tag that is put was taken");
+        self.free.push(index);
+    }
+
+    pub(super) fn is_free(&self) -> bool {
+        !self.free.is_empty()
+    }
+
+    /// The device has the request from now on.
+    pub(super) fn issue(&mut self, index: u32, id: RequestId) {
+        let before = self.issued[index as usize].replace(id);
+        assert!(before.is_none(), "a tag names one request at a time");
+    }
+
+    /// The request that the device has under this tag.
+    ///
+    /// # Panics
+    /// When there is none.
+    pub(super) fn owner(&self, index: u32) -> RequestId {
+        self.issued[index as usize].expect("the tag is of an issued request")
+    }
+
+    /// The device has given it back.
+    ///
+    /// # Panics
+    /// When there is none: a completion came twice.
+    pub(super) fn end(&mut self, index: u32) -> RequestId {
+        self.issued[index as usize].take().expect("the tag is of an issued request")
+    }
+}
