@@ -17,7 +17,7 @@ pub(crate) struct SchedulingArgs {
     /// Order requests to the disk; `blockyard elevators` lists the tunables
     ///
     /// As in `--elevator deadline,fifo_batch=8`. An elevator bypasses the page cache. Without this
-    /// option it is none where the disk does not seek, or where the kernel below schedules already.
+    /// option it is mq-deadline on a disk that seeks and has no scheduler in the kernel, else none.
     #[arg(long, value_name = "NAME[,TUNABLE=VALUE...]", value_parser = ElevatorParser)]
     elevator: Option<ElevatorSpec>,
 
