@@ -1,0 +1,246 @@
+//! tiotest, of tiobench: threads that write, rewrite at random, read, and read at random.
+//!
+//! Each thread has a file of its own. Four phases follow each other without dropping caches; in each
+//! all threads start together, and it lasts until the last has ended. In the write phases that
+//! includes `fsync` and `close`, which count in the time of the phase but not among the latencies;
+//! so the rate of a random write phase is mostly a rate of writing back. Random offsets are
+//! multiples of the block size, drawn with replacement, and never the last block.
+//! Source: `tiotest.c` of tiobench. The original seeds with the time of day; here a seed is given.
+
+mod table;
+
+use blockyard_engine::time::Nanos;
+
+use crate::latency::Latency;
+use crate::program::{Call, FileId, Phase, Program, Returned, Task};
+use crate::random::Random;
+
+pub use table::{latency_table, results_table};
+
+/// The four phases, in order.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// Sequential, into new files.
+    Write,
+    /// At random, into the files that are there.
+    RandomWrite,
+    /// Sequential.
+    Read,
+    /// At random.
+    RandomRead,
+}
+
+impl Kind {
+    /// All of them.
+    pub const ALL: [Self; 4] = [Self::Write, Self::RandomWrite, Self::Read, Self::RandomRead];
+
+    /// As the tables call it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Write => "Write",
+            Self::RandomWrite => "Random Write",
+            Self::Read => "Read",
+            Self::RandomRead => "Random Read",
+        }
+    }
+
+    fn writes(self) -> bool {
+        matches!(self, Self::Write | Self::RandomWrite)
+    }
+}
+
+/// The options of the tool.
+#[derive(Clone, Copy, Debug)]
+pub struct Config {
+    /// `-t`: threads.
+    pub threads: u32,
+    /// `-f`: length of each file.
+    pub file_bytes: u64,
+    /// `-b`: length of each call.
+    pub block_bytes: u64,
+    /// `-r`: random calls of each thread.
+    pub random_ops: u32,
+    /// Of the random offsets.
+    pub seed: u64,
+}
+
+impl Config {
+    /// What the 2009 mail ran: 80 MiB a thread, the tool's own defaults else.
+    #[must_use]
+    pub fn of_2009(threads: u32, seed: u64) -> Self {
+        Self { threads, file_bytes: 80 << 20, block_bytes: 4096, random_ops: 1000, seed }
+    }
+
+    fn ops(&self, kind: Kind) -> u64 {
+        match kind {
+            Kind::Write | Kind::Read => self.file_bytes / self.block_bytes,
+            Kind::RandomWrite | Kind::RandomRead => u64::from(self.random_ops),
+        }
+    }
+}
+
+/// What a phase was like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PhaseResult {
+    /// Which one.
+    pub kind: Kind,
+    /// Bytes that were asked for.
+    pub bytes: u64,
+    /// From the start of all threads to the end of the last.
+    pub time: Nanos,
+    /// Of its reads or writes.
+    pub latency: Latency,
+}
+
+/// The program and its results.
+#[derive(Debug)]
+pub struct Tiotest {
+    config: Config,
+    /// How many phases have been started.
+    started: usize,
+    results: Vec<PhaseResult>,
+}
+
+impl Tiotest {
+    /// The program.
+    ///
+    /// # Panics
+    /// When there is no thread, or a file has not two blocks.
+    #[must_use]
+    pub fn new(config: Config) -> Self {
+        assert!(config.threads > 0 && config.block_bytes > 0);
+        assert!(config.file_bytes >= 2 * config.block_bytes, "a file has two blocks");
+        Self { config, started: 0, results: Vec::new() }
+    }
+
+    /// The phases that have ended.
+    #[must_use]
+    pub fn results(&self) -> &[PhaseResult] {
+        &self.results
+    }
+
+    /// Both tables, as the tool prints them.
+    #[must_use]
+    pub fn print(&self) -> String {
+        results_table(self.config.threads, &self.results) + &latency_table(&self.results)
+    }
+}
+
+impl Program for Tiotest {
+    type Task = Thread;
+
+    fn next_phase(&mut self) -> Option<Phase<Thread>> {
+        let kind = *Kind::ALL.get(self.started)?;
+        let phase_number = self.started as u64;
+        self.started += 1;
+        let thread = |number: u32| Thread {
+            config: self.config,
+            kind,
+            file: FileId(number),
+            random: Random::new(self.config.seed, u64::from(number) << 8 | phase_number),
+            step: Step::Open,
+            done_ops: 0,
+            issued: Nanos(0),
+            latency: Latency::default(),
+        };
+        Some(Phase { tasks: (0..self.config.threads).map(thread).collect(), background: vec![] })
+    }
+
+    fn end_phase(&mut self, started: Nanos, ended: Nanos, tasks: Vec<Thread>) {
+        let kind = Kind::ALL[self.started - 1];
+        let mut latency = Latency::default();
+        tasks.iter().for_each(|thread| latency.add(&thread.latency));
+        let bytes =
+            u64::from(self.config.threads) * self.config.ops(kind) * self.config.block_bytes;
+        self.results.push(PhaseResult { kind, bytes, time: ended.since(started), latency });
+    }
+}
+
+/// What a thread does next.
+#[derive(Clone, Copy, Debug)]
+enum Step {
+    Open,
+    /// The first call has nothing to time.
+    First,
+    Transfer,
+    Close,
+    Exit,
+}
+
+/// One thread.
+#[derive(Debug)]
+pub struct Thread {
+    config: Config,
+    kind: Kind,
+    file: FileId,
+    random: Random,
+    step: Step,
+    done_ops: u64,
+    /// When the call that is timed was made.
+    issued: Nanos,
+    latency: Latency,
+}
+
+impl Thread {
+    fn transfer(&mut self, now: Nanos) -> Call {
+        let block_bytes = self.config.block_bytes;
+        let block = match self.kind {
+            Kind::Write | Kind::Read => self.done_ops,
+            Kind::RandomWrite | Kind::RandomRead => {
+                self.random.below(self.config.file_bytes / block_bytes - 1)
+            }
+        };
+        self.done_ops += 1;
+        self.issued = now;
+        let (file, offset_bytes, len_bytes) = (self.file, block * block_bytes, block_bytes);
+        if self.kind.writes() {
+            Call::Write { file, offset_bytes, len_bytes }
+        } else {
+            Call::Read { file, offset_bytes, len_bytes }
+        }
+    }
+
+    fn next_transfer(&mut self, now: Nanos) -> Call {
+        if self.done_ops < self.config.ops(self.kind) {
+            return self.transfer(now);
+        }
+        if self.kind.writes() {
+            self.step = Step::Close;
+            return Call::Fsync(self.file);
+        }
+        self.step = Step::Exit;
+        Call::Close(self.file)
+    }
+}
+
+impl Task for Thread {
+    fn next(&mut self, now: Nanos, returned: Returned) -> Call {
+        if returned.is_err() {
+            return Call::Exit;
+        }
+        match self.step {
+            Step::Open => {
+                self.step = Step::First;
+                let creates = self.kind == Kind::Write;
+                if creates { Call::Create(self.file) } else { Call::Open(self.file) }
+            }
+            Step::First => {
+                self.step = Step::Transfer;
+                self.next_transfer(now)
+            }
+            Step::Transfer => {
+                self.latency.record(now.since(self.issued));
+                self.next_transfer(now)
+            }
+            Step::Close => {
+                self.step = Step::Exit;
+                Call::Close(self.file)
+            }
+            Step::Exit => Call::Exit,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
