@@ -4,57 +4,74 @@ use alloc::vec::Vec;
 
 use crate::mq::request::RequestId;
 
-/// Neighbours of a request that is in the list.
-#[derive(Clone, Copy, Debug)]
+/// Neighbours of a request that is in the list, as indices.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Links {
-    prev: Option<RequestId>,
-    next: Option<RequestId>,
+    prev: u32,
+    next: u32,
 }
 
+/// No neighbour on this side.
+const NOBODY: u32 = u32::MAX;
+
+/// Of a request that is not in the list: its only neighbours would be the same one.
+const OUT: Links = Links { prev: u32::MAX - 1, next: u32::MAX - 1 };
+
 /// A doubly linked list of requests. Every request is in it at most once.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Fifo {
     /// By request.
-    links: Vec<Option<Links>>,
-    head: Option<RequestId>,
-    tail: Option<RequestId>,
+    links: Vec<Links>,
+    head: u32,
+    tail: u32,
     len: usize,
+}
+
+impl Default for Fifo {
+    fn default() -> Self {
+        Self { links: Vec::new(), head: NOBODY, tail: NOBODY, len: 0 }
+    }
 }
 
 impl Fifo {
     /// Puts a request behind all others.
     pub fn push_back(&mut self, id: RequestId) {
-        let links = Links { prev: self.tail, next: None };
-        self.link(id, links);
-        match self.tail {
-            Some(tail) => self.links_mut(tail).next = Some(id),
-            None => self.head = Some(id),
-        }
-        self.tail = Some(id);
+        self.link(id, Links { prev: self.tail, next: NOBODY });
     }
 
     /// Puts a request in front of all others.
     pub fn push_front(&mut self, id: RequestId) {
-        let links = Links { prev: None, next: self.head };
-        self.link(id, links);
-        match self.head {
-            Some(head) => self.links_mut(head).prev = Some(id),
-            None => self.tail = Some(id),
-        }
-        self.head = Some(id);
+        self.link(id, Links { prev: NOBODY, next: self.head });
     }
 
     fn link(&mut self, id: RequestId, links: Links) {
         if self.links.len() <= id.index() {
-            self.links.resize(id.index() + 1, None);
+            self.links.resize(id.index() + 1, OUT);
         }
-        assert!(self.links[id.index()].is_none(), "a request is in a list once");
-        self.links[id.index()] = Some(links);
+        assert!(self.links[id.index()] == OUT, "a request is in a list once");
+        self.links[id.index()] = links;
         self.len += 1;
+        self.join(links.prev, id.0);
+        self.join(id.0, links.next);
     }
 
-    fn links_mut(&mut self, id: RequestId) -> &mut Links {
-        self.links[id.index()].as_mut().expect("a neighbour is in the list")
+    /// Makes two neighbours, or one the end of the list.
+    fn join(&mut self, former: u32, latter: u32) {
+        match self.links.get_mut(former as usize) {
+            Some(links) => links.next = latter,
+            None => self.head = latter,
+        }
+        match self.links.get_mut(latter as usize) {
+            Some(links) => links.prev = former,
+            None => self.tail = former,
+        }
+    }
+
+    fn unlink(&mut self, id: RequestId) -> Links {
+        let links = core::mem::replace(&mut self.links[id.index()], OUT);
+        assert!(links != OUT, "the request is in this list");
+        self.len -= 1;
+        links
     }
 
     /// Takes a request out.
@@ -62,16 +79,8 @@ impl Fifo {
     /// # Panics
     /// When it is not there.
     pub fn remove(&mut self, id: RequestId) {
-        let links = self.links[id.index()].take().expect("the request is in this list");
-        match links.prev {
-            Some(prev) => self.links_mut(prev).next = links.next,
-            None => self.head = links.next,
-        }
-        match links.next {
-            Some(next) => self.links_mut(next).prev = links.prev,
-            None => self.tail = links.prev,
-        }
-        self.len -= 1;
+        let Links { prev, next } = self.unlink(id);
+        self.join(prev, next);
     }
 
     /// Moves `survivor` to the place of `absorbed`, which leaves the list (`list_move`,
@@ -82,33 +91,27 @@ impl Fifo {
     pub fn take_place(&mut self, survivor: RequestId, absorbed: RequestId) {
         assert!(survivor != absorbed);
         self.remove(survivor);
-        let links = self.links[absorbed.index()].take().expect("the request is in this list");
-        self.links[survivor.index()] = Some(links);
-        match links.prev {
-            Some(prev) => self.links_mut(prev).next = Some(survivor),
-            None => self.head = Some(survivor),
-        }
-        match links.next {
-            Some(next) => self.links_mut(next).prev = Some(survivor),
-            None => self.tail = Some(survivor),
-        }
+        let links = self.unlink(absorbed);
+        self.link(survivor, links);
     }
 
     /// The oldest.
     #[must_use]
     pub fn front(&self) -> Option<RequestId> {
-        self.head
+        request(self.head)
     }
 
     /// The one that came after a request of the list.
     #[must_use]
     pub fn next(&self, id: RequestId) -> Option<RequestId> {
-        self.links[id.index()].expect("the request is in this list").next
+        let links = self.links[id.index()];
+        assert!(links != OUT, "the request is in this list");
+        request(links.next)
     }
 
     /// Takes the oldest out.
     pub fn pop_front(&mut self) -> Option<RequestId> {
-        let head = self.head?;
+        let head = self.front()?;
         self.remove(head);
         Some(head)
     }
@@ -116,7 +119,7 @@ impl Fifo {
     /// Whether it is there.
     #[must_use]
     pub fn contains(&self, id: RequestId) -> bool {
-        self.links.get(id.index()).is_some_and(Option::is_some)
+        self.links.get(id.index()).is_some_and(|links| *links != OUT)
     }
 
     /// How many there are.
@@ -128,8 +131,12 @@ impl Fifo {
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.head.is_none()
+        self.head == NOBODY
     }
+}
+
+fn request(index: u32) -> Option<RequestId> {
+    (index != NOBODY).then_some(RequestId(index))
 }
 
 #[cfg(test)]
