@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
+use blockyard_engine::priority::Priority;
 
 use crate::Error;
 use crate::driver::{Driver, SLOT_BYTES};
@@ -117,8 +118,8 @@ impl Copy {
             |error: io::Error| Error::Copy(format!("cannot get memory for buffers: {error}"));
         let region = Arc::new(Region::new(PORTIONS * PORTION_BYTES).map_err(out_of_memory)?);
         let slots = PORTIONS * PORTION_BYTES / SLOT_BYTES;
-        let driver =
-            Driver::new(volume, slots, vec![Arc::clone(&region)]).map_err(out_of_memory)?;
+        let driver = Driver::new(volume, slots, vec![Arc::clone(&region)], Priority::default())
+            .map_err(out_of_memory)?;
         let free = (0..PORTIONS).rev().collect();
         Ok(Self { driver, region, in_flight: VecDeque::new(), free })
     }
@@ -132,6 +133,8 @@ impl Copy {
     fn submit_at(&mut self, number: usize, op: Op, at: u64, len_bytes: usize, counted: usize) {
         self.in_flight.push_back(Portion { number, len_bytes: counted, status: None });
         self.driver.submit(self.bio(number, op, at, len_bytes));
+        // The other end may keep us waiting.
+        self.driver.unplug();
     }
 
     fn bio(&self, number: usize, op: Op, offset_bytes: u64, len_bytes: usize) -> Bio {

@@ -5,12 +5,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done};
+use blockyard_engine::priority::Priority;
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{Cqe, Sqe};
 
 use crate::executor::{Buffers, Executor};
 use crate::memory::Region;
 use crate::poll;
+use crate::submitter::Submitter;
 use crate::volume::Volume;
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
@@ -21,6 +23,7 @@ pub(crate) const SLOT_BYTES: usize = 64 << 10;
 pub(crate) struct Driver {
     shard: Shard,
     executor: Executor,
+    submitter: Submitter,
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
     done: Vec<Done>,
@@ -28,29 +31,47 @@ pub(crate) struct Driver {
 
 impl Driver {
     /// A driver with `bounce_slots` bounce slots (at least as many as the table needs are made),
-    /// and the front end's buffers.
+    /// and the front end's buffers. What it submits has this priority, and an io-context of its
+    /// own.
     pub(crate) fn new(
         volume: &Arc<Volume>,
         bounce_slots: usize,
         world: Vec<Arc<Region>>,
+        priority: Priority,
     ) -> io::Result<Self> {
         let least = volume.table.bounce_users();
         let slots = u32::try_from(bounce_slots).expect("a grant is small").max(least);
         let bounce = Region::new((slots as usize).max(1) * SLOT_BYTES)?;
         let buffers = Buffers { bounce, bounce_slot_bytes: SLOT_BYTES, world };
+        let submitter = Submitter::new(priority);
         Ok(Self {
             shard: Shard::new(&volume.table, slots, SLOT_BYTES as u32),
-            executor: Executor::new(Arc::clone(volume), buffers)?,
+            executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
+            submitter,
             sqes: Vec::new(),
             cqes: Vec::new(),
             done: Vec::new(),
         })
     }
 
-    /// Accepts a bio and does all of it that can be done at once.
+    /// Accepts a bio and does all of it that can be done at once. What a device with a queue is
+    /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
-        self.shard.submit_bio(bio);
+        let origin = self.submitter.origin(&bio);
+        self.shard.submit_bio(Bio { origin, ..bio });
         self.run();
+    }
+
+    /// Nothing more is submitted for now: before anything is waited for.
+    pub(crate) fn unplug(&mut self) {
+        loop {
+            self.executor.unplug(&mut self.cqes);
+            if self.cqes.is_empty() {
+                return;
+            }
+            self.answer();
+            self.run();
+        }
     }
 
     fn run(&mut self) {
@@ -74,7 +95,7 @@ impl Driver {
 
     /// Collects what has been answered meanwhile and goes on with it.
     pub(crate) fn poll(&mut self) {
-        if self.executor.in_flight() > 0 {
+        if !self.executor.is_idle() {
             self.executor.poll(&mut self.cqes);
             self.answer();
             self.run();
@@ -84,6 +105,11 @@ impl Driver {
     /// Moves the finished bios to the end of `out`.
     pub(crate) fn take_done(&mut self, out: &mut Vec<Done>) {
         out.append(&mut self.done);
+    }
+
+    /// Whether [`Driver::take_done`] has something.
+    pub(crate) fn has_done(&self) -> bool {
+        !self.done.is_empty()
     }
 
     /// Takes the outcome of the bio with this `user` word, if it has finished.
@@ -106,7 +132,11 @@ impl Driver {
 
     /// Waits until something has been answered, and goes on with it.
     pub(crate) fn wait(&mut self) {
-        assert!(self.in_flight() > 0, "what is waited for is in flight");
+        self.unplug();
+        if self.has_done() {
+            return;
+        }
+        assert!(!self.is_idle(), "what is waited for is in flight");
         let [ring, workers] = self.executor.wake_sources();
         if poll::readable(&[ring, workers], None).is_err() {
             std::thread::yield_now();
@@ -114,9 +144,9 @@ impl Driver {
         self.poll();
     }
 
-    /// How many SQEs are with the ring or the workers.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.executor.in_flight()
+    /// Whether nothing is with the ring, the workers, the disks or in a plug.
+    pub(crate) fn is_idle(&self) -> bool {
+        self.executor.is_idle()
     }
 
     /// Whether a submitted write may still read the front end's buffer.
@@ -134,3 +164,6 @@ impl Driver {
         self.executor.release_buffers();
     }
 }
+
+#[cfg(test)]
+mod tests;

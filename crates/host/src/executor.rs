@@ -2,29 +2,34 @@
 //!
 //! What can be done at once is done at once and answered in the same call: ciphers inline, tmpfs
 //! through its mapping, page cache hits, buffered writes. What would block goes to the ring, what
-//! is large enough goes to a worker, and is answered by [`Executor::poll`].
+//! is large enough goes to a worker, and is answered by [`Executor::poll`]. What a device with
+//! direct I/O is asked for is plugged until [`Executor::unplug`], and passes the device's queue
+//! ([`crate::disk`]): this executor's own, or that of the device's thread.
 
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Instant;
 
-use blockyard_crypt::cipher::{Hints, SectorCipher};
-use blockyard_engine::bio::{BlkStatus, Sector};
+use blockyard_crypt::cipher::Hints;
+use blockyard_engine::bio::{BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::crypt::ZEROS_MAX_BYTES;
-use blockyard_engine::sq::{CipherId, Cqe, DevId, Direction, Place, Sqe, SqeOp, Token};
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::elevator::none::NONE;
+use blockyard_engine::mq::Tag;
+use blockyard_engine::sq::{Cqe, DevId, Place, Sqe, SqeOp, Token};
+use blockyard_engine::time::Nanos;
 
+use crate::answers::Answers;
+use crate::disk::{DeviceQueue, DiskOp, DiskQueue, PLUG_MAX};
 use crate::file::Kind;
-use crate::memory::Region;
-use crate::ring::{FileOp, FileOpKind, Ring, status_of};
+use crate::fused::{Fused, Run, SCRATCH_BYTES};
+use crate::memory::{Address, Region};
+use crate::plain::{self, read_all, read_cached, status, write_all};
+use crate::ring::{FileOp, FileOpKind, Ring, iovec};
 use crate::volume::{Device, Volume};
-use crate::workers::{Answers, Job};
-
-/// A fused write that cannot go through the mapping is encrypted in pieces of this size: it stays
-/// in L2 until `pwrite` has copied it.
-const SCRATCH_BYTES: usize = 64 << 10;
-/// From here on, stores that bypass the cache pay: the destination is read by nobody soon.
-const STREAM_MIN_BYTES: usize = 16 << 10;
+use crate::workers::Job;
 
 static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
 
@@ -55,24 +60,86 @@ impl Buffers {
     }
 }
 
+/// Whose answer a completion of the ring is.
+#[derive(Clone, Copy)]
+enum RingUser {
+    /// To an SQE, as it is.
+    Sqe(Token),
+    /// To a request of this executor's queue for the device.
+    Request(DevId, Tag),
+}
+
+/// This executor's end of the way to a device.
+enum Way {
+    /// No queue.
+    Plain,
+    /// A queue of its own.
+    Own {
+        queue: Box<DiskQueue>,
+        /// How many operations wait for [`Executor::unplug`].
+        plugged: usize,
+    },
+    /// The queue of the device's thread; what waits for [`Executor::unplug`].
+    Shared(Vec<DiskOp>),
+}
+
 /// The real world of one shard.
 pub(crate) struct Executor {
     volume: Arc<Volume>,
+    io_context: IoContext,
     buffers: Buffers,
     scratch: Region,
-    ring: Option<Ring>,
+    ring: Option<Ring<RingUser>>,
     /// The system refused a ring: everything is done with plain calls.
     without_ring: bool,
+    /// One for each device of the volume.
+    ways: Vec<Way>,
     answers: Option<Arc<Answers>>,
     with_workers: usize,
+    /// Operations that the threads of devices have.
+    with_disks: usize,
+    epoch: Instant,
+    /// Emptied after each use; kept for their memory.
+    completed: Vec<(RingUser, BlkStatus)>,
+    done: Vec<(IoContext, Cqe)>,
 }
 
 impl Executor {
-    pub(crate) fn new(volume: Arc<Volume>, buffers: Buffers) -> io::Result<Self> {
-        let answers = volume.workers.as_ref().map(|_| Answers::new()).transpose()?;
+    pub(crate) fn new(
+        volume: Arc<Volume>,
+        buffers: Buffers,
+        io_context: IoContext,
+    ) -> io::Result<Self> {
+        let is_answered = volume.workers.is_some() || volume.disks().next().is_some();
+        let answers = if is_answered { Some(Answers::new()?) } else { None };
         let scratch = Region::new(SCRATCH_BYTES)?;
-        let (ring, without_ring, with_workers) = (None, false, 0);
-        Ok(Self { volume, buffers, scratch, ring, without_ring, answers, with_workers })
+        let way = |device: &Device| match &device.queue {
+            DeviceQueue::Bypassed => Way::Plain,
+            DeviceQueue::PerConnection(config) => {
+                let (file, none) = (Arc::clone(&device.file), ElevatorSpec::of(&NONE));
+                Way::Own { queue: Box::new(DiskQueue::new(file, *config, &none)), plugged: 0 }
+            }
+            DeviceQueue::Shared(_) => Way::Shared(Vec::with_capacity(PLUG_MAX)),
+        };
+        let ways = volume.devices.iter().map(way).collect();
+        if let Some(answers) = &answers {
+            volume.disks().for_each(|disk| disk.join(io_context, Arc::clone(answers)));
+        }
+        Ok(Self {
+            volume,
+            io_context,
+            buffers,
+            scratch,
+            ring: None,
+            without_ring: false,
+            ways,
+            answers,
+            with_workers: 0,
+            with_disks: 0,
+            epoch: Instant::now(),
+            completed: Vec::new(),
+            done: Vec::new(),
+        })
     }
 
     /// Executes `sqes`, and moves what was answered at once to the end of `cqes`.
@@ -85,7 +152,10 @@ impl Executor {
                 self.execute_pair(sqe, second)
             } else {
                 rest = tail;
-                self.execute_one(sqe)
+                match self.disk_op(sqe) {
+                    Some((dev, op)) => self.plug(dev, op, cqes),
+                    None => self.execute_one(sqe),
+                }
             };
             if let Some(status) = status {
                 cqes.push(Cqe { token: sqe.token, status });
@@ -96,10 +166,113 @@ impl Executor {
         }
     }
 
+    /// The operation of an SQE whose device has a queue.
+    fn disk_op(&self, sqe: &Sqe) -> Option<(DevId, DiskOp)> {
+        let transfer = |buf: BufRef| {
+            (Sector::holding(u64::from(buf.len_bytes)), Address(self.buffers.at(buf)))
+        };
+        let no_memory = Address(std::ptr::null_mut());
+        let is_queued = |dev: DevId| !matches!(self.ways[usize::from(dev.0)], Way::Plain);
+        let (dev, op, sector, (len, base), fua) = match sqe.op {
+            SqeOp::Read { dev, sector, buf } if is_queued(dev) => {
+                (dev, Op::Read, sector, transfer(buf), false)
+            }
+            SqeOp::Write { dev, sector, buf, fua } if is_queued(dev) => {
+                (dev, Op::Write, sector, transfer(buf), fua)
+            }
+            SqeOp::Flush { dev } if is_queued(dev) => {
+                (dev, Op::Flush, Sector(0), (Sector(0), no_memory), false)
+            }
+            SqeOp::Discard { dev, sector, len } if is_queued(dev) => {
+                (dev, Op::Discard, sector, (len, no_memory), false)
+            }
+            SqeOp::WriteZeroes { dev, sector, len } if is_queued(dev) => {
+                (dev, Op::WriteZeroes, sector, (len, no_memory), false)
+            }
+            _ => return None,
+        };
+        let (token, origin) = (sqe.token, sqe.origin);
+        Some((dev, DiskOp { token, op, sector, len, base, fua, origin }))
+    }
+
+    /// Holds an operation back until the next unplug; a full plug is pulled.
+    fn plug(&mut self, dev: DevId, op: DiskOp, cqes: &mut Vec<Cqe>) -> Option<BlkStatus> {
+        let now = self.now();
+        let waiting = match &mut self.ways[usize::from(dev.0)] {
+            Way::Plain => unreachable!("only a device with a queue is plugged"),
+            Way::Own { queue, plugged } => {
+                if *plugged == 0 {
+                    queue.plug(self.io_context);
+                }
+                queue.submit(now, op);
+                *plugged += 1;
+                *plugged
+            }
+            Way::Shared(batch) => {
+                batch.push(op);
+                batch.len()
+            }
+        };
+        if waiting >= PLUG_MAX {
+            self.unplug(cqes);
+        }
+        None
+    }
+
+    /// Nothing more will be submitted for now: what was plugged goes to the devices.
+    pub(crate) fn unplug(&mut self, cqes: &mut Vec<Cqe>) {
+        let now = self.now();
+        for index in 0..self.ways.len() {
+            match &mut self.ways[index] {
+                Way::Plain => {}
+                Way::Own { plugged: 0, .. } => {}
+                Way::Own { queue, plugged } => {
+                    *plugged = 0;
+                    queue.unplug(now, self.io_context);
+                    self.dispatch(now, dev_id(index), cqes);
+                }
+                Way::Shared(batch) if batch.is_empty() => {}
+                Way::Shared(batch) => {
+                    self.with_disks += batch.len();
+                    self.volume.devices[index].disk().expect("made for its disk").send(batch);
+                }
+            }
+        }
+    }
+
+    fn now(&self) -> Nanos {
+        Nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// Starts what a device with an own queue takes now, and collects what has ended.
+    fn dispatch(&mut self, now: Nanos, dev: DevId, cqes: &mut Vec<Cqe>) {
+        self.make_ring();
+        let Self { ways, ring, done, .. } = self;
+        let Way::Own { queue, .. } = &mut ways[usize::from(dev.0)] else {
+            unreachable!("only own queues are dispatched here");
+        };
+        queue.dispatch(now, &mut |op, memory| {
+            let Some(ring) = ring else {
+                // SAFETY: operations own their memory until they are answered.
+                return Some(unsafe { plain::execute(op.fd, op.kind, memory) });
+            };
+            let user = RingUser::Request(dev, op.user);
+            // SAFETY: buffers live as long as the executor, which drops its ring, and with it waits
+            // for every completion, before them; the engine gives a buffer to one SQE at a time.
+            unsafe { ring.push(FileOp { user, fd: op.fd, kind: op.kind }, memory) };
+            None
+        });
+        queue.take_done(done);
+        cqes.extend(done.drain(..).map(|(_, cqe)| cqe));
+        if let Some(ring) = ring {
+            ring.submit();
+        }
+    }
+
     fn execute_one(&mut self, sqe: &Sqe) -> Option<BlkStatus> {
         match sqe.op {
             SqeOp::Read { dev, sector, buf } => self.read(sqe.token, dev, sector, buf),
-            SqeOp::Write { dev, sector, buf, fua } => self.write(sqe.token, dev, sector, buf, fua),
+            SqeOp::Write { dev, sector, buf, fua } => self.write(dev, sector, buf, fua),
             SqeOp::Flush { dev } => self.flush(sqe.token, dev),
             SqeOp::Discard { dev, sector, len } => {
                 let device = self.device(dev);
@@ -208,7 +381,6 @@ impl Executor {
         let (offset_bytes, len_bytes) = (sector.bytes(), buf.len_bytes as usize);
         let device = self.device(dev);
         let fd = device.file.data_fd();
-        let kind = FileOpKind::Read { offset_bytes, base, len_bytes };
         match device.file.kind() {
             Kind::Tmpfs => Some(read_all(fd, offset_bytes, base, len_bytes)),
             // What the page cache holds is copied at once; the rest would block.
@@ -217,71 +389,51 @@ impl Executor {
                 if done == len_bytes {
                     return Some(BlkStatus::Ok);
                 }
-                let kind = FileOpKind::Read {
-                    offset_bytes: offset_bytes + done as u64,
-                    base: base.wrapping_add(done),
-                    len_bytes: len_bytes - done,
-                };
-                self.push(FileOp { token, fd, kind })
+                let kind = FileOpKind::Read { offset_bytes: offset_bytes + done as u64 };
+                let rest = iovec(base.wrapping_add(done), len_bytes - done);
+                self.push(FileOp { user: token, fd, kind }, &[rest])
             }
-            Kind::Direct => self.push(FileOp { token, fd, kind }),
+            Kind::Direct => unreachable!("direct I/O passes a queue"),
         }
     }
 
-    fn write(
-        &mut self,
-        token: Token,
-        dev: DevId,
-        sector: Sector,
-        buf: BufRef,
-        fua: bool,
-    ) -> Option<BlkStatus> {
+    fn write(&mut self, dev: DevId, sector: Sector, buf: BufRef, fua: bool) -> Option<BlkStatus> {
         let base = self.buffers.at(buf).cast_const();
-        let (offset_bytes, len_bytes) = (sector.bytes(), buf.len_bytes as usize);
-        let device = self.device(dev);
-        let fd = device.file.data_fd();
-        match device.file.kind() {
-            Kind::Tmpfs | Kind::Cached => Some(write_all(fd, offset_bytes, base, len_bytes, fua)),
-            Kind::Direct => {
-                let kind = FileOpKind::Write { offset_bytes, base, len_bytes, fua };
-                self.push(FileOp { token, fd, kind })
-            }
-        }
+        let fd = self.device(dev).file.data_fd();
+        Some(write_all(fd, sector.bytes(), base, buf.len_bytes as usize, fua))
     }
 
     fn flush(&mut self, token: Token, dev: DevId) -> Option<BlkStatus> {
         let device = self.device(dev);
         match device.file.kind() {
             Kind::Tmpfs => Some(status(device.file.flush())),
-            Kind::Cached | Kind::Direct => {
+            Kind::Cached => {
                 let fd = device.file.data_fd();
-                self.push(FileOp { token, fd, kind: FileOpKind::Flush })
+                self.push(FileOp { user: token, fd, kind: FileOpKind::Flush }, &[])
             }
+            Kind::Direct => unreachable!("direct I/O passes a queue"),
         }
     }
 
     /// To the ring, or, without one, done here and now.
-    fn push(&mut self, op: FileOp) -> Option<BlkStatus> {
-        if self.ring.is_none() && !self.without_ring {
-            self.ring = Ring::new().ok();
-            self.without_ring = self.ring.is_none();
-        }
+    fn push(&mut self, op: FileOp<Token>, memory: &[libc::iovec]) -> Option<BlkStatus> {
+        self.make_ring();
+        let FileOp { user, fd, kind } = op;
         if let Some(ring) = &mut self.ring {
-            // SAFETY: buffers live as long as the executor, which drops its ring, and with it waits
-            // for every completion, before them; the engine gives a buffer to one SQE at a time.
-            unsafe { ring.push(op) };
+            // SAFETY: as in `dispatch`.
+            unsafe { ring.push(FileOp { user: RingUser::Sqe(user), fd, kind }, memory) };
             return None;
         }
-        Some(match op.kind {
-            FileOpKind::Read { offset_bytes, base, len_bytes } => {
-                read_all(op.fd, offset_bytes, base, len_bytes)
-            }
-            FileOpKind::Write { offset_bytes, base, len_bytes, fua } => {
-                write_all(op.fd, offset_bytes, base, len_bytes, fua)
-            }
-            // SAFETY: fdatasync takes any descriptor; the file is open as long as the volume.
-            FileOpKind::Flush => status(check(unsafe { libc::fdatasync(op.fd) } as isize)),
-        })
+        // SAFETY: as there.
+        Some(unsafe { plain::execute(fd, kind, &mut memory.to_vec()) })
+    }
+
+    /// Lazily: a connection to a file in memory needs none.
+    fn make_ring(&mut self) {
+        if self.ring.is_none() && !self.without_ring {
+            self.ring = Ring::new(0).ok();
+            self.without_ring = self.ring.is_none();
+        }
     }
 
     /// Moves what has been answered meanwhile to the end of `cqes`.
@@ -289,20 +441,50 @@ impl Executor {
         if let Some(ring) = &mut self.ring
             && ring.in_flight() > 0
         {
-            ring.take(cqes);
+            ring.take(&mut self.completed);
+            self.on_completed(cqes);
         }
         if let Some(answers) = &self.answers
-            && self.with_workers > 0
+            && self.with_workers + self.with_disks > 0
         {
-            let before = cqes.len();
-            answers.take(cqes);
-            self.with_workers -= cqes.len() - before;
+            let taken = answers.take(cqes);
+            self.with_workers -= taken.from_workers;
+            self.with_disks -= taken.from_disks;
         }
     }
 
-    /// How many SQEs are not answered.
-    pub(crate) fn in_flight(&self) -> usize {
-        self.with_workers + self.ring.as_ref().map_or(0, Ring::in_flight)
+    fn on_completed(&mut self, cqes: &mut Vec<Cqe>) {
+        let now = self.now();
+        let mut completed = std::mem::take(&mut self.completed);
+        for (user, status) in completed.drain(..) {
+            match user {
+                RingUser::Sqe(token) => cqes.push(Cqe { token, status }),
+                RingUser::Request(dev, tag) => {
+                    if let Way::Own { queue, .. } = &mut self.ways[usize::from(dev.0)] {
+                        queue.complete(now, tag, status);
+                    }
+                }
+            }
+        }
+        self.completed = completed;
+        for index in 0..self.ways.len() {
+            if matches!(self.ways[index], Way::Own { .. }) {
+                self.dispatch(now, dev_id(index), cqes);
+            }
+        }
+    }
+
+    /// Whether every SQE has been answered.
+    pub(crate) fn is_idle(&self) -> bool {
+        let way_is_idle = |way: &Way| match way {
+            Way::Plain => true,
+            Way::Own { queue, .. } => queue.len() == 0,
+            Way::Shared(batch) => batch.is_empty(),
+        };
+        let ring_is_idle = self.ring.as_ref().is_none_or(|ring| ring.in_flight() == 0);
+        self.with_workers + self.with_disks == 0
+            && ring_is_idle
+            && self.ways.iter().all(way_is_idle)
     }
 
     /// How many are with workers: they still use the front end's buffers.
@@ -314,13 +496,22 @@ impl Executor {
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 2] {
         use std::os::fd::AsFd;
         let ring = self.ring.as_ref().filter(|ring| ring.in_flight() > 0).map(AsFd::as_fd);
-        let answers = self.answers.as_ref().filter(|_| self.with_workers > 0);
+        let answers = self.answers.as_ref().filter(|_| self.with_workers + self.with_disks > 0);
         [ring, answers.map(|answers| answers.ready())]
+    }
+
+    /// What this executor's own queue for a device has counted.
+    #[cfg(test)]
+    pub(crate) fn counters(&self, device: usize) -> Option<blockyard_engine::mq::Counters> {
+        match &self.ways[device] {
+            Way::Own { queue, .. } => Some(queue.counters()),
+            Way::Plain | Way::Shared(_) => None,
+        }
     }
 
     /// Gives the memory of the buffers back while nothing is in flight.
     pub(crate) fn release_buffers(&self) {
-        assert_eq!(self.in_flight(), 0);
+        assert!(self.is_idle());
         self.buffers.bounce.release();
         self.scratch.release();
         for region in &self.buffers.world {
@@ -330,217 +521,19 @@ impl Executor {
 }
 
 impl Drop for Executor {
-    /// The ring and the workers use the buffers until they have answered.
+    /// The ring, the workers and the disks use the buffers until they have answered. What was
+    /// plugged is forgotten.
     fn drop(&mut self) {
         self.ring = None;
         let mut cqes = Vec::new();
-        while self.with_workers > 0 {
+        while self.with_workers + self.with_disks > 0 {
             let _ = crate::poll::readable(&[self.wake_sources()[1]], None);
             self.poll(&mut cqes);
         }
+        self.volume.disks().for_each(|disk| disk.leave(self.io_context));
     }
 }
 
-/// An address that goes to a worker.
-#[derive(Clone, Copy)]
-struct Address(*mut u8);
-
-// SAFETY: the memory behind it belongs to one SQE, and with it to whoever executes that.
-unsafe impl Send for Address {}
-
-impl Address {
-    fn get(self) -> *mut u8 {
-        self.0
-    }
-}
-
-/// A cipher, its direction, its first IV and how far it runs.
-#[derive(Clone, Copy)]
-struct Run {
-    cipher: CipherId,
-    direction: Direction,
-    iv_sector: u64,
-    len_bytes: usize,
-}
-
-impl Run {
-    /// # Safety
-    /// `src` is readable and `dst` writable for `len_bytes`; they are the same or disjoint.
-    unsafe fn between(self, volume: &Volume, src: *const u8, dst: *mut u8, hints: Hints) {
-        let cipher: &SectorCipher = &volume.ciphers[usize::from(self.cipher.0)];
-        // SAFETY: as the caller promises.
-        unsafe {
-            match self.direction {
-                Direction::Encrypt => {
-                    cipher.encrypt_raw(src, dst, self.len_bytes, self.iv_sector, hints);
-                }
-                Direction::Decrypt => {
-                    cipher.decrypt_raw(src, dst, self.len_bytes, self.iv_sector, hints);
-                }
-            }
-        }
-    }
-
-    /// The part of the run that starts `skip_bytes` in.
-    fn part(self, skip_bytes: usize, len_bytes: usize) -> Self {
-        let iv_sector = self.iv_sector.wrapping_add((skip_bytes >> 9) as u64);
-        Self { iv_sector, len_bytes, ..self }
-    }
-}
-
-/// A cipher between the client's buffer and the pages of a file.
-struct Fused {
-    run: Run,
-    dev: DevId,
-    sector: Sector,
-    base: Address,
-    fua: bool,
-}
-
-impl Fused {
-    /// # Safety
-    /// The buffer at `base` is valid for the length of the run and used by nobody else.
-    unsafe fn execute(&self, volume: &Volume, scratch: &mut Region) -> BlkStatus {
-        let device = &volume.devices[usize::from(self.dev.0)];
-        // SAFETY: as the caller promises.
-        unsafe {
-            match self.run.direction {
-                Direction::Decrypt => self.read(volume, device),
-                Direction::Encrypt => self.write(volume, device, scratch),
-            }
-        }
-    }
-
-    /// # Safety
-    /// As for `execute`.
-    unsafe fn read(&self, volume: &Volume, device: &Device) -> BlkStatus {
-        let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
-        let base = self.base.get();
-        if let Some(mapping) = &device.mapping
-            && let Some(pages) = mapping.readable(offset, len as u64)
-        {
-            let hints = Hints { prefetch_source: len > 4096, stream_dest: false };
-            // SAFETY: the pages are mapped, the buffer is the caller's; they are disjoint.
-            unsafe { self.run.between(volume, pages, base, hints) };
-            if !mapping.is_broken() {
-                return BlkStatus::Ok;
-            }
-        }
-        let read = read_all(device.file.data_fd(), offset, base, len);
-        if read == BlkStatus::Ok {
-            // SAFETY: the buffer is the caller's.
-            unsafe { self.run.between(volume, base, base, Hints::default()) };
-        }
-        read
-    }
-
-    /// # Safety
-    /// As for `execute`.
-    unsafe fn write(&self, volume: &Volume, device: &Device, scratch: &mut Region) -> BlkStatus {
-        let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
-        let base = self.base.get().cast_const();
-        if let Some(mapping) = &device.mapping
-            && let Some(pages) = mapping.writable(offset, len as u64)
-        {
-            let hints = Hints { prefetch_source: false, stream_dest: len >= STREAM_MIN_BYTES };
-            // SAFETY: the pages are mapped, the buffer is the caller's; they are disjoint.
-            unsafe { self.run.between(volume, base, pages, hints) };
-            if !mapping.is_broken() {
-                return BlkStatus::Ok;
-            }
-        }
-        let mut done = 0;
-        while done < len {
-            let piece = (len - done).min(SCRATCH_BYTES);
-            let ciphertext = scratch.at(0, piece);
-            // SAFETY: `done + piece` is inside of the caller's buffer; the scratch memory is ours.
-            let status = unsafe {
-                let run = self.run.part(done, piece);
-                run.between(volume, base.add(done), ciphertext, Hints::default());
-                let at = offset + done as u64;
-                write_all(device.file.data_fd(), at, ciphertext, piece, self.fua)
-            };
-            if status != BlkStatus::Ok {
-                return status;
-            }
-            done += piece;
-        }
-        BlkStatus::Ok
-    }
-}
-
-fn status(result: io::Result<()>) -> BlkStatus {
-    match result {
-        Ok(()) => BlkStatus::Ok,
-        Err(error) => status_of(error.raw_os_error().unwrap_or(libc::EIO)),
-    }
-}
-
-fn check(result: isize) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
-/// Copies what the page cache holds, without waiting; returns how much.
-fn read_cached(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: usize) -> usize {
-    let mut done = 0;
-    while done < len_bytes {
-        let vec =
-            libc::iovec { iov_base: base.wrapping_add(done).cast(), iov_len: len_bytes - done };
-        let at = (offset_bytes + done as u64) as i64;
-        // SAFETY: the vector describes the rest of a buffer that belongs to the calling SQE.
-        let read = unsafe { libc::preadv2(fd, &raw const vec, 1, at, libc::RWF_NOWAIT) };
-        if read <= 0 {
-            break;
-        }
-        done += read as usize;
-    }
-    done
-}
-
-fn read_all(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: usize) -> BlkStatus {
-    let mut done = 0;
-    while done < len_bytes {
-        let at = (offset_bytes + done as u64) as i64;
-        // SAFETY: the rest of a buffer that belongs to the calling SQE.
-        let read = unsafe { libc::pread(fd, base.wrapping_add(done).cast(), len_bytes - done, at) };
-        match read {
-            0 => return BlkStatus::IoError,
-            1.. => done += read as usize,
-            _ => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => {}
-                errno => return status_of(errno.unwrap_or(libc::EIO)),
-            },
-        }
-    }
-    BlkStatus::Ok
-}
-
-fn write_all(
-    fd: i32,
-    offset_bytes: u64,
-    base: *const u8,
-    len_bytes: usize,
-    fua: bool,
-) -> BlkStatus {
-    let flags = if fua { libc::RWF_DSYNC } else { 0 };
-    let mut done = 0;
-    while done < len_bytes {
-        let vec = libc::iovec {
-            iov_base: base.wrapping_add(done).cast_mut().cast(),
-            iov_len: len_bytes - done,
-        };
-        let at = (offset_bytes + done as u64) as i64;
-        // SAFETY: the vector describes the rest of a buffer that belongs to the calling SQE and is
-        // only read.
-        let written = unsafe { libc::pwritev2(fd, &raw const vec, 1, at, flags) };
-        match written {
-            0 => return BlkStatus::NoSpace,
-            1.. => done += written as usize,
-            _ => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => {}
-                errno => return status_of(errno.unwrap_or(libc::EIO)),
-            },
-        }
-    }
-    BlkStatus::Ok
+fn dev_id(index: usize) -> DevId {
+    DevId(u16::try_from(index).expect("a table has few lines"))
 }

@@ -5,16 +5,21 @@
 //! thread parses (`export`), submits bios to its shard (`engine`), and executes the SQEs that come
 //! out (`executor`).
 
+mod answers;
 pub mod copy;
+mod disk;
 mod driver;
 mod error;
 mod executor;
 pub mod file;
+mod fused;
 pub mod memory;
+mod plain;
 mod poll;
 pub mod process;
 mod ring;
 pub mod server;
+mod submitter;
 pub mod volume;
 mod workers;
 

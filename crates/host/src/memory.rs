@@ -92,6 +92,19 @@ impl Drop for Region {
     }
 }
 
+/// An address that goes to another thread.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Address(pub(crate) *mut u8);
+
+// SAFETY: the memory behind it belongs to one operation, and with it to whoever executes that.
+unsafe impl Send for Address {}
+
+impl Address {
+    pub(crate) fn get(self) -> *mut u8 {
+        self.0
+    }
+}
+
 /// What is left of [`BUDGET_BYTES`].
 #[derive(Debug)]
 pub struct Budget {

@@ -16,11 +16,14 @@ use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::line::{self, Line, LineTarget, TableError};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::elevator::none::NONE;
+use blockyard_engine::mq::{Limits, QueueConfig};
 use blockyard_engine::sq::{CipherId, DevId};
 
 use rustix::fs::Advice;
 
 use crate::Error;
+use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Kind, extents};
 use crate::workers::Workers;
@@ -73,11 +76,22 @@ pub struct VolumeOptions {
     pub scheduling: Scheduling,
 }
 
-/// A file below, and its mapping if it has one.
-#[derive(Debug)]
+/// A file below, its mapping if it has one, and what lies in front of it.
 pub(crate) struct Device {
-    pub(crate) file: DeviceFile,
+    pub(crate) file: Arc<DeviceFile>,
     pub(crate) mapping: Option<Mapping>,
+    pub(crate) queue: DeviceQueue,
+    elevator: ElevatorSpec,
+}
+
+impl Device {
+    /// The thread that an elevator runs on.
+    pub(crate) fn disk(&self) -> Option<&Disk> {
+        match &self.queue {
+            DeviceQueue::Shared(disk) => Some(disk),
+            DeviceQueue::Bypassed | DeviceQueue::PerConnection(_) => None,
+        }
+    }
 }
 
 /// A volume that is open, until it is dropped.
@@ -106,9 +120,9 @@ impl Volume {
         let len = crypt_len(&file, params)?;
         let mut params = params.clone();
         params.flags.allow_discards |= options.allow_discards;
-        let fits = file.direct_fits(params.data_offset_sectors, params.sector_size_bytes);
         let mut builder = Builder::new(options);
-        let dev = builder.add_device(if fits { file } else { file.without_direct() });
+        let uses = [Use::Crypt(params.data_offset_sectors, params.sector_size_bytes)];
+        let dev = builder.add_device(file, &uses)?;
         let target = builder.crypt(dev, &params)?;
         builder.extents.push(TableExtent { start: Sector(0), len: Sector(len), target });
         Ok(builder.build())
@@ -178,6 +192,23 @@ impl Volume {
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
+    }
+
+    /// The elevators of the devices below, each once, as on the command line.
+    #[must_use]
+    pub fn elevator(&self) -> String {
+        let mut names: Vec<String> = Vec::new();
+        for name in self.devices.iter().map(|device| device.elevator.to_string()) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        names.join(" and ")
+    }
+
+    /// The threads of devices that have an elevator.
+    pub(crate) fn disks(&self) -> impl Iterator<Item = &Disk> {
+        self.devices.iter().filter_map(Device::disk)
     }
 
     /// Everything written and answered is on stable storage when this returns.
@@ -256,6 +287,75 @@ fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
     Ok(len)
 }
 
+/// What a line of the table does with a device.
+#[derive(Clone, Copy)]
+enum Use {
+    /// Passes the client's buffers down, whose addresses direct I/O would refuse.
+    Linear,
+    /// Ciphertext that starts at this sector, in sectors of this many bytes.
+    Crypt(u64, u32),
+}
+
+fn is_none(elevator: &ElevatorSpec) -> bool {
+    std::ptr::eq(elevator.elevator, &NONE)
+}
+
+/// The file with direct I/O on or off, and its elevator: the one that was asked for, or, if none
+/// was, the usual one for such a device as far as it can have one.
+fn scheduled(
+    file: DeviceFile,
+    uses: &[Use],
+    scheduling: &Scheduling,
+) -> Result<(DeviceFile, ElevatorSpec), Error> {
+    let asked = scheduling.elevator.as_ref().filter(|elevator| !is_none(elevator));
+    let file = match (asked, file.kind()) {
+        (Some(_), Kind::Cached) => file.with_direct()?,
+        _ => file,
+    };
+    match (asked, misfit(&file, uses)) {
+        (Some(elevator), Some(problem)) => Err(Error::volume(
+            file.path(),
+            format!("elevator {} cannot be used: {problem}", elevator.elevator.name),
+        )),
+        (Some(elevator), None) => Ok((file, elevator.clone())),
+        (None, Some(_)) => Ok((file.without_direct(), ElevatorSpec::of(&NONE))),
+        (None, None) if scheduling.elevator.is_some() || file.kind() != Kind::Direct => {
+            Ok((file, ElevatorSpec::of(&NONE)))
+        }
+        (None, None) => {
+            let Facts { rotational, kernel_scheduler } = file.facts();
+            let elevator = default_elevator(rotational, kernel_scheduler.as_deref());
+            Ok((file, elevator))
+        }
+    }
+}
+
+/// Why the device has no direct I/O, which every elevator needs, and what to do.
+fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
+    if file.kind() == Kind::Tmpfs {
+        return Some(
+            "a file in memory (tmpfs) has no requests to order; leave --elevator out".into(),
+        );
+    }
+    uses.iter().find_map(|using| {
+        match *using {
+        Use::Linear => Some(
+            "a linear line passes the buffers of clients down as they are, and the direct I/O that \
+             an elevator needs refuses them; leave --elevator out, or put the linear part into a \
+             volume of its own"
+                .into(),
+        ),
+        Use::Crypt(start, size_bytes) if !file.direct_fits(start, size_bytes) => Some(format!(
+            "its data starts at sector {start}, in sectors of {size_bytes} bytes, but the direct \
+             I/O that an elevator needs goes in units of {} bytes there; leave --elevator out, or \
+             move the data to a multiple of that",
+            file.direct_unit_bytes()
+        )),
+        Use::Crypt(..) => None,
+    }
+    })
+}
+
 /// Collects devices, ciphers and extents.
 struct Builder<'a> {
     options: &'a VolumeOptions,
@@ -287,26 +387,55 @@ impl<'a> Builder<'a> {
         }
         let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let file = DeviceFile::open(Path::new(path), access, self.options.direct)?;
-        // Linear passes the client's buffers down, whose addresses direct I/O would refuse.
-        let fits = lines.iter().all(|line| match &line.target {
-            LineTarget::Linear { device, .. } => device != path,
-            LineTarget::Crypt { device, params } => {
-                let (start, size) = (params.data_offset_sectors, params.sector_size_bytes);
-                device != path || file.direct_fits(start, size)
-            }
-            LineTarget::Zero | LineTarget::Error => true,
+        let uses = lines.iter().filter_map(|line| match &line.target {
+            LineTarget::Linear { device, .. } => (device == path).then_some(Use::Linear),
+            LineTarget::Crypt { device, params } => (device == path)
+                .then_some(Use::Crypt(params.data_offset_sectors, params.sector_size_bytes)),
+            LineTarget::Zero | LineTarget::Error => None,
         });
-        Ok(self.add_device(if fits { file } else { file.without_direct() }))
+        self.add_device(file, &uses.collect::<Vec<_>>())
     }
 
-    fn add_device(&mut self, file: DeviceFile) -> DevId {
+    fn add_device(&mut self, file: DeviceFile, uses: &[Use]) -> Result<DevId, Error> {
         let writable = file.access() == Access::ReadWrite && !self.options.read_only;
+        let (file, elevator) = scheduled(file, uses, &self.options.scheduling)?;
         let mapping = match file.kind() {
             Kind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),
             Kind::Cached | Kind::Direct => None,
         };
-        self.devices.push(Device { file, mapping });
-        dev_id(self.devices.len() - 1)
+        let (number, file) = (self.devices.len(), Arc::new(file));
+        let queue = self.queue(number, &file, &elevator)?;
+        self.devices.push(Device { file, mapping, queue, elevator });
+        Ok(dev_id(number))
+    }
+
+    fn queue(
+        &self,
+        number: usize,
+        file: &Arc<DeviceFile>,
+        elevator: &ElevatorSpec,
+    ) -> Result<DeviceQueue, Error> {
+        if file.kind() != Kind::Direct {
+            return Ok(DeviceQueue::Bypassed);
+        }
+        let Scheduling { queue_depth, max_sectors, .. } = self.options.scheduling;
+        let usual = QueueConfig::of(elevator.elevator.generation);
+        let config = QueueConfig {
+            queue_depth,
+            nr_requests: QueueConfig::usual_nr_requests(usual.generation, queue_depth),
+            limits: Limits { max_sectors, ..usual.limits },
+            rotational: file.facts().rotational,
+            write_cache: true,
+            fua: true,
+            ..usual
+        };
+        if is_none(elevator) {
+            return Ok(DeviceQueue::PerConnection(config));
+        }
+        let config = QueueConfig { timeout: Some(disk::TIMEOUT), ..config };
+        let disk = Disk::start(number, Arc::clone(file), config, elevator)
+            .map_err(|error| Error::io(file.path(), "start a thread for", error))?;
+        Ok(DeviceQueue::Shared(disk))
     }
 
     fn check_fits(&self, dev: DevId, start: u64, len: u64) -> Result<(), Error> {

@@ -1,17 +1,15 @@
 //! Crypto workers: the `Unbound` place. Whichever worker is free takes the oldest job.
 //!
 //! A hand-over and back costs as much as many small ciphers, so only large parts come here (the
-//! crypt target decides). The answers of one executor come back in its own queue, and its eventfd
-//! becomes readable on the transition from none to some.
+//! crypt target decides). The answers of one executor come back in its own [`Answers`].
 
 use std::collections::VecDeque;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use blockyard_engine::sq::Cqe;
-use rustix::event::{EventfdFlags, eventfd};
 
+use crate::answers::Answers;
 use crate::process;
 
 /// Something to run on a worker; it returns the answer for its executor.
@@ -51,7 +49,7 @@ impl Workers {
 
     pub(crate) fn submit(&self, job: Job) {
         if self.threads.is_empty() {
-            job.answer_to.push((job.run)());
+            job.answer_to.push_worked((job.run)());
             return;
         }
         let mut queue = self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
@@ -77,48 +75,12 @@ fn run(shared: &Shared) {
     loop {
         if let Some(job) = queue.jobs.pop_front() {
             drop(queue);
-            job.answer_to.push((job.run)());
+            job.answer_to.push_worked((job.run)());
             queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
         } else if queue.stopping {
             return;
         } else {
             queue = shared.more.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
-    }
-}
-
-/// What workers have answered to one executor.
-pub(crate) struct Answers {
-    cqes: Mutex<Vec<Cqe>>,
-    ready: OwnedFd,
-}
-
-impl Answers {
-    pub(crate) fn new() -> std::io::Result<Arc<Self>> {
-        let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        Ok(Arc::new(Self { cqes: Mutex::default(), ready }))
-    }
-
-    fn push(&self, cqe: Cqe) {
-        let mut cqes = self.cqes.lock().unwrap_or_else(PoisonError::into_inner);
-        cqes.push(cqe);
-        if cqes.len() == 1 {
-            let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Moves the answers to the end of `out`.
-    pub(crate) fn take(&self, out: &mut Vec<Cqe>) {
-        let mut cqes = self.cqes.lock().unwrap_or_else(PoisonError::into_inner);
-        if !cqes.is_empty() {
-            let mut count = [0u8; 8];
-            let _ = rustix::io::read(&self.ready, &mut count);
-            out.append(&mut cqes);
-        }
-    }
-
-    /// Readable while there are answers.
-    pub(crate) fn ready(&self) -> BorrowedFd<'_> {
-        self.ready.as_fd()
     }
 }

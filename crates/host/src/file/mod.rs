@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`Kind::Tmpfs`] | through a mapping ([`mapping`]), else `pread`, `pwrite` |
 //! | [`Kind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
-//! | [`Kind::Direct`] | `O_DIRECT` through the ring |
+//! | [`Kind::Direct`] | `O_DIRECT` through a queue ([`crate::disk`]) and a ring |
 
 pub mod extents;
 pub mod mapping;
@@ -13,13 +13,14 @@ mod sigbus;
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
-use std::os::unix::fs::{FileExt, FileTypeExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
 
 use crate::Error;
+use crate::disk::Facts;
 
 /// What direct I/O is aligned to where the system does not tell (Linux before 6.1).
 const DIRECT_UNIT_BYTES: u32 = 4096;
@@ -58,6 +59,8 @@ pub struct DeviceFile {
     kind: Kind,
     access: Access,
     is_block_device: bool,
+    /// Number of the device: the file itself, or the one that its file system is on.
+    device: u64,
 }
 
 impl DeviceFile {
@@ -75,8 +78,8 @@ impl DeviceFile {
                 .open(path)
         };
         let file = open(0).map_err(|error| Error::io(path, "open", error))?;
-        let file_type =
-            file.metadata().map_err(|error| Error::io(path, "look at", error))?.file_type();
+        let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
+        let file_type = metadata.file_type();
         let is_block_device = file_type.is_block_device();
         if !is_block_device && !file_type.is_file() {
             return Err(Error::volume(path, "is neither a regular file nor a block device"));
@@ -102,7 +105,8 @@ impl DeviceFile {
             Kind::Tmpfs | Kind::Cached => None,
         };
         let path = path.to_owned();
-        Ok(Self { file, direct, path, len_bytes, kind, access, is_block_device })
+        let device = if is_block_device { metadata.rdev() } else { metadata.dev() };
+        Ok(Self { file, direct, path, len_bytes, kind, access, is_block_device, device })
     }
 
     /// Where it is.
@@ -136,16 +140,52 @@ impl DeviceFile {
     /// Whether ciphertext that starts at this sector, in sectors of this size, can be read and
     /// written past the page cache: some disks and file systems do so only in units of 4096 bytes.
     pub(crate) fn direct_fits(&self, start_sectors: u64, sector_size_bytes: u32) -> bool {
-        let Some(direct) = &self.direct else { return true };
+        let unit_bytes = self.direct_unit_bytes();
+        (start_sectors * 512).is_multiple_of(unit_bytes)
+            && u64::from(sector_size_bytes).is_multiple_of(unit_bytes)
+    }
+
+    /// What direct I/O is aligned to; one byte where there is none.
+    pub(crate) fn direct_unit_bytes(&self) -> u64 {
+        let Some(direct) = &self.direct else { return 1 };
         let unit_bytes = if self.is_block_device {
             rustix::fs::ioctl_blksszget(direct).ok()
         } else {
             let asked = rustix::fs::statx(direct, "", AtFlags::EMPTY_PATH, StatxFlags::DIOALIGN);
             asked.ok().map(|file| file.stx_dio_offset_align).filter(|unit| *unit > 0)
         };
-        let unit_bytes = u64::from(unit_bytes.unwrap_or(DIRECT_UNIT_BYTES));
-        (start_sectors * 512).is_multiple_of(unit_bytes)
-            && u64::from(sector_size_bytes).is_multiple_of(unit_bytes)
+        u64::from(unit_bytes.unwrap_or(DIRECT_UNIT_BYTES))
+    }
+
+    /// Whether it is a block device, and not a file on one.
+    pub(crate) fn is_block_device(&self) -> bool {
+        self.is_block_device
+    }
+
+    /// What the system says about the device below.
+    pub(crate) fn facts(&self) -> Facts {
+        Facts::of(self.device, self.is_block_device)
+    }
+
+    /// Turns direct I/O on for a file of the page cache.
+    pub(crate) fn with_direct(mut self) -> Result<Self, Error> {
+        assert_eq!(self.kind, Kind::Cached);
+        let failed = |error| Error::io(&self.path, "open for direct I/O", error);
+        let direct = OpenOptions::new()
+            .read(true)
+            .write(self.access == Access::ReadWrite)
+            .custom_flags(libc::O_DIRECT)
+            .open(&self.path)
+            .map_err(failed)?;
+        let (before, now) =
+            (self.file.metadata().map_err(failed)?, direct.metadata().map_err(failed)?);
+        if (before.dev(), before.ino()) != (now.dev(), now.ino()) {
+            let problem = "another file has taken its place since it was opened; start again";
+            return Err(Error::volume(&self.path, problem));
+        }
+        self.direct = Some(direct);
+        self.kind = Kind::Direct;
+        Ok(self)
     }
 
     /// Turns direct I/O off.

@@ -93,10 +93,10 @@ impl Connection {
     }
 
     fn transmit(&self, session: Session, export: usize, rest: &[u8]) -> Result<(), Ended> {
-        let volume = Arc::clone(&self.shared.served[export].volume);
-        let grant = self.shared.budget.grant(Transmission::useful_bytes(&volume));
+        let served = &self.shared.served[export];
+        let grant = self.shared.budget.grant(Transmission::useful_bytes(&served.volume));
         let mut transmission =
-            Transmission::new(Arc::clone(&self.socket), session, volume, grant, rest)?;
+            Transmission::new(Arc::clone(&self.socket), session, served, grant, rest)?;
         transmission.run()
     }
 }

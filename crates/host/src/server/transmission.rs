@@ -12,11 +12,12 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::slab::Slab;
 use blockyard_export::nbd::{Command, Errno, Event, Extent, Request, Session};
 
+use super::ServedExport;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
 use super::reads::Reads;
@@ -100,17 +101,18 @@ impl Transmission {
     pub(super) fn new(
         socket: Arc<Socket>,
         mut session: Session,
-        volume: Arc<Volume>,
+        served: &ServedExport,
         grant: Grant,
         received: &[u8],
     ) -> Result<Self, Ended> {
+        let volume = Arc::clone(&served.volume);
         let layout = Layout::of(grant.len_bytes(), volume.is_synchronous());
         let inbox = Arc::new(Region::new(layout.inbox_bytes)?);
         let outbox = Arc::new(Region::new(layout.outbox_bytes)?);
         let read_region = Arc::new(Region::new(layout.reads_bytes)?);
         let patch = Arc::new(Region::new(SECTOR_MAX_BYTES)?);
         let world = vec![&inbox, &outbox, &read_region, &patch].into_iter().cloned().collect();
-        let driver = Driver::new(&volume, layout.bounce_slots, world)?;
+        let driver = Driver::new(&volume, layout.bounce_slots, world, served.priority)?;
         let reads = Reads::new(&socket, &volume, read_region, outbox.len_bytes());
         session.set_piece(volume.sector_size_bytes() as usize, layout.inbox_bytes);
         socket.set_receive_timeout(IDLE);
@@ -155,6 +157,7 @@ impl Transmission {
             self.parse()?;
             self.collect()?;
             self.issue_reads()?;
+            self.driver.unplug();
             self.outbox.send(&self.socket)?;
             self.free_sent_reads();
             if self.closing && self.open_requests() == 0 {
@@ -170,11 +173,11 @@ impl Transmission {
         self.requests.len() + self.reads.len()
     }
 
-    /// Whether another round goes on without waiting: requests lie in the inbox, or a slot has
-    /// become free for a read.
+    /// Whether another round goes on without waiting: requests lie in the inbox, a slot has become
+    /// free for a read, or something has ended.
     fn has_work(&self) -> bool {
         let parses = !self.needs_more && !self.closing && self.open_requests() < REQUESTS_MAX;
-        parses || self.reads.can_issue()
+        parses || self.reads.can_issue() || self.driver.has_done()
     }
 
     /// Handles everything that lies in the inbox.
@@ -205,6 +208,7 @@ impl Transmission {
             }
             self.collect_done()?;
             if self.outbox.is_full() {
+                self.driver.unplug();
                 self.outbox.send(&self.socket)?;
                 self.free_sent_reads();
             }
@@ -265,10 +269,13 @@ impl Transmission {
         buf: BufRef,
         fua: bool,
     ) {
-        self.requests.at(index).pending += 1;
+        let request = self.requests.at(index);
+        request.pending += 1;
+        // Also where a flush behind its parts makes it stable: somebody waits for them.
+        let origin = Origin { sync: request.request.fua, ..Origin::default() };
         let user = u64::from(self.pieces.insert(Piece::Plain(index)));
         let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
-        self.driver.submit(Bio { fua, ..Bio::new(op, sector, len, buf, user) });
+        self.driver.submit(Bio { fua, origin, ..Bio::new(op, sector, len, buf, user) });
     }
 
     /// A piece of the current write, at `at` in the inbox.
@@ -451,7 +458,7 @@ impl Transmission {
         let can_receive = !self.closing
             && self.open_requests() < REQUESTS_MAX
             && !self.driver.reads_client_buffer();
-        if self.driver.in_flight() == 0 {
+        if self.driver.is_idle() {
             // Requests without anything in flight would wait for ever.
             assert!(can_receive, "what is parked waits for something in flight");
             return self.receive();
@@ -467,7 +474,7 @@ impl Transmission {
         match self.socket.receive(room, len)? {
             Some(0) => return self.on_end_of_stream(),
             Some(len) => self.inbox.received(len),
-            None if self.inbox.is_empty() && self.driver.in_flight() == 0 => {
+            None if self.inbox.is_empty() && self.driver.is_idle() => {
                 self.driver.release_buffers();
             }
             None => {}

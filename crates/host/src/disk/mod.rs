@@ -1,0 +1,56 @@
+//! Between a volume's targets and its devices: queues, and the threads that elevators run on.
+//!
+//! | device | queue |
+//! |---|---|
+//! | tmpfs, page cache | none: the executor reads and writes |
+//! | direct, elevator `none` | one for each connection, on its own thread and ring ([`queue`]) |
+//! | direct, any other elevator | one for all, on a thread of the device ([`thread`]) |
+//!
+//! ```text
+//!   connection ─ plug ─┐                             ┌─> answers of each connection
+//!   connection ─ plug ─┴─> inbox ─> queue ─> ring ───┘
+//! ```
+//! What a connection submits is plugged (`struct blk_plug`) until it has nothing more to submit, or
+//! [`PLUG_MAX`] operations wait: one hand-over for all, and neighbours are merged.
+
+mod choice;
+mod queue;
+mod thread;
+
+pub(crate) use choice::{Facts, default_elevator};
+pub(crate) use queue::DiskQueue;
+pub(crate) use thread::{Disk, TIMEOUT};
+
+use blockyard_engine::bio::{Op, Origin, Sector};
+use blockyard_engine::mq::QueueConfig;
+use blockyard_engine::sq::Token;
+
+use crate::memory::Address;
+
+/// A plug with so many operations is pulled (`BLK_MAX_REQUEST_COUNT`, which was 16 until 2021 and
+/// is 32 since; from memory).
+pub(crate) const PLUG_MAX: usize = 32;
+
+/// What lies between the executors and a device.
+pub(crate) enum DeviceQueue {
+    /// Nothing: the page cache, or memory.
+    Bypassed,
+    /// Each connection has a hardware queue of its own.
+    PerConnection(QueueConfig),
+    /// An elevator, with a thread.
+    Shared(Disk),
+}
+
+/// An operation of a connection. Its memory belongs to it until it is answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskOp {
+    /// Who is answered, by whom it is of `origin`.
+    pub(crate) token: Token,
+    pub(crate) op: Op,
+    pub(crate) sector: Sector,
+    pub(crate) len: Sector,
+    /// First byte of what is read or written.
+    pub(crate) base: Address,
+    pub(crate) fua: bool,
+    pub(crate) origin: Origin,
+}

@@ -1,0 +1,225 @@
+//! A request queue with the operations that wait in it: operations in, one system call for each
+//! request out.
+//!
+//! Merged operations become one vectored transfer. Who executes it is told to
+//! [`DiskQueue::dispatch`]: a ring, plain calls, a test.
+
+use std::sync::Arc;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Tag};
+use blockyard_engine::slab::Slab;
+use blockyard_engine::sq::Cqe;
+use blockyard_engine::time::Nanos;
+
+use super::DiskOp;
+use crate::file::DeviceFile;
+use crate::plain;
+use crate::ring::{FileOp, FileOpKind, iovec};
+
+/// Starts an operation. `Some` if it has already ended; then the memory may have been taken.
+pub(crate) type Start<'a> = dyn FnMut(FileOp<Tag>, &mut Vec<libc::iovec>) -> Option<BlkStatus> + 'a;
+
+/// The queue of one device.
+pub(crate) struct DiskQueue {
+    queue: RequestQueue,
+    file: Arc<DeviceFile>,
+    /// [`Bio::user`] is an index of it.
+    ops: Slab<DiskOp>,
+    /// What the device has; by tag.
+    issued: Vec<Option<Issued>>,
+    /// Emptied after each use; kept for their memory.
+    issues: Vec<Issue>,
+    done: Vec<Done>,
+    memory: Vec<libc::iovec>,
+    unparked: Vec<u64>,
+}
+
+// SAFETY: the addresses in `memory` are used by nobody after the call that filled it.
+unsafe impl Send for DiskQueue {}
+
+/// A request that the device has.
+#[derive(Clone, Copy)]
+struct Issued {
+    issue: Issue,
+    /// It has been said that it takes long.
+    told: bool,
+}
+
+impl DiskQueue {
+    pub(crate) fn new(file: Arc<DeviceFile>, config: QueueConfig, spec: &ElevatorSpec) -> Self {
+        assert_eq!(config.hw_queues, 1, "a tag's index names a request");
+        Self {
+            queue: RequestQueue::new(config, spec),
+            file,
+            ops: Slab::default(),
+            issued: vec![None; config.queue_depth as usize],
+            issues: Vec::new(),
+            done: Vec::new(),
+            memory: Vec::new(),
+            unparked: Vec::new(),
+        }
+    }
+
+    /// What this submitter submits is held back until [`DiskQueue::unplug`].
+    pub(crate) fn plug(&mut self, io_context: IoContext) {
+        self.queue.plug(io_context);
+    }
+
+    /// Takes an operation.
+    pub(crate) fn submit(&mut self, now: Nanos, op: DiskOp) {
+        let DiskOp { op: what, sector, len, fua, origin, .. } = op;
+        // The queue never looks at bytes: their place is in `ops`.
+        let len_bytes = u32::try_from(len.bytes()).unwrap_or(0);
+        let buf = match what {
+            Op::Read | Op::Write => BufRef { slot: 0, offset_bytes: 0, len_bytes },
+            Op::Flush | Op::Discard | Op::WriteZeroes => BufRef::NONE,
+        };
+        let user = u64::from(self.ops.insert(op));
+        // Parked or not, it is the queue's until it is done: nobody here sleeps for a request, and
+        // a connection's buffers bound what it submits.
+        self.queue.submit_bio(now, Bio { fua, origin, ..Bio::new(what, sector, len, buf, user) });
+    }
+
+    /// The submitter has nothing more for now.
+    pub(crate) fn unplug(&mut self, now: Nanos, io_context: IoContext) {
+        self.queue.unplug(now, io_context);
+    }
+
+    /// Starts what the device takes now.
+    pub(crate) fn dispatch(&mut self, now: Nanos, start: &mut Start<'_>) {
+        loop {
+            let mut issues = std::mem::take(&mut self.issues);
+            self.queue.dispatch(now, &mut issues);
+            let mut ended = false;
+            for issue in issues.drain(..) {
+                self.issued[issue.tag.index as usize] = Some(Issued { issue, told: false });
+                if let Some(status) = self.start(&issue, start) {
+                    self.complete(now, issue.tag, status);
+                    ended = true;
+                }
+            }
+            self.issues = issues;
+            if !ended {
+                return;
+            }
+        }
+    }
+
+    fn start(&mut self, issue: &Issue, start: &mut Start<'_>) -> Option<BlkStatus> {
+        let Issue { tag, op, sector, len, fua, .. } = *issue;
+        let (offset_bytes, len_bytes) = (sector.bytes(), len.bytes());
+        let kind = match op {
+            Op::Read => FileOpKind::Read { offset_bytes },
+            Op::Write => FileOpKind::Write { offset_bytes, fua },
+            Op::Flush => FileOpKind::Flush,
+            Op::Discard if !self.file.is_block_device() => {
+                FileOpKind::PunchHole { offset_bytes, len_bytes }
+            }
+            // A ring has no words for these that every kernel knows.
+            Op::Discard => return Some(plain::status(self.file.discard(offset_bytes, len_bytes))),
+            Op::WriteZeroes => {
+                return Some(plain::status(self.file.write_zeroes(offset_bytes, len_bytes)));
+            }
+        };
+        self.memory.clear();
+        if matches!(op, Op::Read | Op::Write) {
+            self.gather(tag, sector);
+        }
+        start(FileOp { user: tag, fd: self.file.data_fd(), kind }, &mut self.memory)
+    }
+
+    /// The memory of a request, in sector order. Neighbours in memory are one piece.
+    fn gather(&mut self, tag: Tag, first: Sector) {
+        let mut next = first;
+        for bio in self.queue.bios(tag) {
+            assert_eq!(bio.sector, next, "the bios of a request follow each other");
+            next = bio.sector + bio.len;
+            let op = self.ops.get(u32::try_from(bio.user).expect("an index of `ops`"));
+            let skip_bytes = Sector(bio.sector.0 - op.sector.0).bytes() as usize;
+            let base = op.base.get().wrapping_add(skip_bytes);
+            let len_bytes = bio.len.bytes() as usize;
+            match self.memory.last_mut() {
+                Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == base.cast() => {
+                    last.iov_len += len_bytes;
+                }
+                _ => self.memory.push(iovec(base, len_bytes)),
+            }
+        }
+    }
+
+    /// The device has answered.
+    pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, status: BlkStatus) {
+        self.issued[tag.index as usize] = None;
+        self.queue.complete(now, tag, status);
+    }
+
+    /// Moves the answers to the end of `out`, each with whom it is for.
+    pub(crate) fn take_done(&mut self, out: &mut Vec<(IoContext, Cqe)>) {
+        self.queue.take_unparked(&mut self.unparked);
+        self.unparked.clear();
+        self.queue.take_done(&mut self.done);
+        for Done { user, status } in self.done.drain(..) {
+            let op = self.ops.remove(u32::try_from(user).expect("an index of `ops`"));
+            out.push((op.origin.io_context, Cqe { token: op.token, status }));
+        }
+    }
+
+    /// No more operations come from this submitter.
+    pub(crate) fn exit_context(&mut self, now: Nanos, io_context: IoContext) {
+        self.queue.exit_context(now, io_context);
+    }
+
+    /// When [`DiskQueue::dispatch`] has something to do though nothing has happened.
+    pub(crate) fn wake_at(&self) -> Option<Nanos> {
+        self.queue.wake_at()
+    }
+
+    /// How many operations are not answered.
+    pub(crate) fn len(&self) -> usize {
+        self.ops.len()
+    }
+
+    /// What the device has had for too long, in words, each request once. It is waited for all the
+    /// same: the kernel owns its memory.
+    pub(crate) fn newly_late(&mut self, now: Nanos, tell: &mut dyn FnMut(&str)) {
+        let mut tags = Vec::new();
+        self.queue.timed_out(now, &mut tags);
+        for tag in tags {
+            let Some(issued) = &mut self.issued[tag.index as usize] else { continue };
+            if !issued.told {
+                issued.told = true;
+                tell(&format!("{}: {}", self.file.path().display(), late(&issued.issue)));
+            }
+        }
+    }
+
+    /// What the queue has counted.
+    #[cfg(test)]
+    pub(crate) fn counters(&self) -> blockyard_engine::mq::Counters {
+        *self.queue.counters()
+    }
+}
+
+fn late(issue: &Issue) -> String {
+    let what = match issue.op {
+        Op::Read => "a read",
+        Op::Write => "a write",
+        Op::Flush => "a flush",
+        Op::Discard => "a discard",
+        Op::WriteZeroes => "a write of zeroes",
+    };
+    let place = match issue.len {
+        Sector(0) => String::new(),
+        len => format!(" of {} sectors at sector {}", len.0, issue.sector.0),
+    };
+    format!(
+        "{what}{place} has been with the device for {} s; it is still waited for",
+        super::TIMEOUT.0 / 1_000_000_000
+    )
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,72 @@
+//! The loop by hand, with a ring and without one.
+
+use std::os::unix::fs::FileExt;
+
+use blockyard_engine::bio::{Op, Origin, Sector};
+use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
+use blockyard_engine::sq::{Owner, Token};
+
+use super::*;
+use crate::file::Access;
+use crate::memory::{Address, Region};
+
+fn write(context: u32, index: u32, memory: &Region) -> DiskOp {
+    DiskOp {
+        token: Token { owner: Owner::Shard, index },
+        op: Op::Write,
+        sector: Sector(u64::from(8 * index)),
+        len: Sector(8),
+        base: Address(memory.at(4096 * index as usize, 4096)),
+        fua: index == 0,
+        origin: Origin { io_context: IoContext(context), ..Origin::default() },
+    }
+}
+
+#[test]
+fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
+    for with_ring in [true, false] {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("image");
+        let image = std::fs::File::create_new(&path).unwrap();
+        image.set_len(1 << 20).unwrap();
+        let file = Arc::new(DeviceFile::open(&path, Access::ReadWrite, false).unwrap());
+        let mut memory = Region::new(64 << 10).unwrap();
+        for (byte, index) in memory.bytes().iter_mut().zip(0..) {
+            *byte = 1 + (index / 4096) as u8;
+        }
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
+        let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
+        let disk = Disk { shared: Arc::clone(&shared), thread: None };
+        let spec = ElevatorSpec::of(&MQ_DEADLINE);
+        let queue =
+            DiskQueue::new(file, QueueConfig { fua: true, ..QueueConfig::default() }, &spec);
+        let ring = if with_ring { Ring::new(32).ok() } else { None };
+        let mut running = Running::new(shared, queue, ring);
+
+        let answers = [Answers::new().unwrap(), Answers::new().unwrap()];
+        disk.join(IoContext(1), Arc::clone(&answers[0]));
+        disk.join(IoContext(2), Arc::clone(&answers[1]));
+        let mut batch = vec![write(1, 0, &memory), write(1, 2, &memory), write(1, 4, &memory)];
+        disk.send(&mut batch);
+        assert!(batch.is_empty());
+        disk.send(&mut vec![write(2, 1, &memory)]);
+        drop(disk);
+        // It ends by itself: a stop waits for all that was sent.
+        running.run();
+
+        let mut answered = [Vec::new(), Vec::new()];
+        for (answers, answered) in answers.iter().zip(&mut answered) {
+            let mut cqes = Vec::new();
+            let taken = answers.take(&mut cqes);
+            assert_eq!((taken.from_workers, taken.from_disks), (0, cqes.len()));
+            assert!(cqes.iter().all(|cqe| cqe.status == BlkStatus::Ok));
+            answered.extend(cqes.iter().map(|cqe| cqe.token.index));
+            answered.sort_unstable();
+        }
+        assert_eq!(answered, [vec![0, 2, 4], vec![1]], "with a ring: {with_ring}");
+        let mut bytes = [0; 5 * 4096];
+        image.read_exact_at(&mut bytes, 0).unwrap();
+        let first: Vec<u8> = bytes.chunks(4096).map(|page| page[4095]).collect();
+        assert_eq!(first, [1, 2, 3, 0, 5]);
+    }
+}

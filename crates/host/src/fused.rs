@@ -1,0 +1,136 @@
+//! Cipher and file as one: encrypt into the pages of a file, decrypt out of them (RFD 1, 3).
+
+use blockyard_crypt::cipher::{Hints, SectorCipher};
+use blockyard_engine::bio::{BlkStatus, Sector};
+use blockyard_engine::sq::{CipherId, DevId, Direction};
+
+use crate::memory::{Address, Region};
+use crate::plain::{read_all, write_all};
+use crate::volume::{Device, Volume};
+
+/// A fused write that cannot go through the mapping is encrypted in pieces of this size: it stays
+/// in L2 until `pwrite` has copied it.
+pub(crate) const SCRATCH_BYTES: usize = 64 << 10;
+/// From here on, stores that bypass the cache pay: the destination is read by nobody soon.
+const STREAM_MIN_BYTES: usize = 16 << 10;
+
+/// A cipher, its direction, its first IV and how far it runs.
+#[derive(Clone, Copy)]
+pub(crate) struct Run {
+    pub(crate) cipher: CipherId,
+    pub(crate) direction: Direction,
+    pub(crate) iv_sector: u64,
+    pub(crate) len_bytes: usize,
+}
+
+impl Run {
+    /// # Safety
+    /// `src` is readable and `dst` writable for `len_bytes`; they are the same or disjoint.
+    pub(crate) unsafe fn between(
+        self,
+        volume: &Volume,
+        src: *const u8,
+        dst: *mut u8,
+        hints: Hints,
+    ) {
+        let cipher: &SectorCipher = &volume.ciphers[usize::from(self.cipher.0)];
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.direction {
+                Direction::Encrypt => {
+                    cipher.encrypt_raw(src, dst, self.len_bytes, self.iv_sector, hints);
+                }
+                Direction::Decrypt => {
+                    cipher.decrypt_raw(src, dst, self.len_bytes, self.iv_sector, hints);
+                }
+            }
+        }
+    }
+
+    /// The part of the run that starts `skip_bytes` in.
+    fn part(self, skip_bytes: usize, len_bytes: usize) -> Self {
+        let iv_sector = self.iv_sector.wrapping_add((skip_bytes >> 9) as u64);
+        Self { iv_sector, len_bytes, ..self }
+    }
+}
+
+/// A cipher between the client's buffer and the pages of a file.
+pub(crate) struct Fused {
+    pub(crate) run: Run,
+    pub(crate) dev: DevId,
+    pub(crate) sector: Sector,
+    pub(crate) base: Address,
+    pub(crate) fua: bool,
+}
+
+impl Fused {
+    /// # Safety
+    /// The buffer at `base` is valid for the length of the run and used by nobody else.
+    pub(crate) unsafe fn execute(&self, volume: &Volume, scratch: &mut Region) -> BlkStatus {
+        let device = &volume.devices[usize::from(self.dev.0)];
+        // SAFETY: as the caller promises.
+        unsafe {
+            match self.run.direction {
+                Direction::Decrypt => self.read(volume, device),
+                Direction::Encrypt => self.write(volume, device, scratch),
+            }
+        }
+    }
+
+    /// # Safety
+    /// As for `execute`.
+    unsafe fn read(&self, volume: &Volume, device: &Device) -> BlkStatus {
+        let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
+        let base = self.base.get();
+        if let Some(mapping) = &device.mapping
+            && let Some(pages) = mapping.readable(offset, len as u64)
+        {
+            let hints = Hints { prefetch_source: len > 4096, stream_dest: false };
+            // SAFETY: the pages are mapped, the buffer is the caller's; they are disjoint.
+            unsafe { self.run.between(volume, pages, base, hints) };
+            if !mapping.is_broken() {
+                return BlkStatus::Ok;
+            }
+        }
+        let read = read_all(device.file.data_fd(), offset, base, len);
+        if read == BlkStatus::Ok {
+            // SAFETY: the buffer is the caller's.
+            unsafe { self.run.between(volume, base, base, Hints::default()) };
+        }
+        read
+    }
+
+    /// # Safety
+    /// As for `execute`.
+    unsafe fn write(&self, volume: &Volume, device: &Device, scratch: &mut Region) -> BlkStatus {
+        let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
+        let base = self.base.get().cast_const();
+        if let Some(mapping) = &device.mapping
+            && let Some(pages) = mapping.writable(offset, len as u64)
+        {
+            let hints = Hints { prefetch_source: false, stream_dest: len >= STREAM_MIN_BYTES };
+            // SAFETY: the pages are mapped, the buffer is the caller's; they are disjoint.
+            unsafe { self.run.between(volume, base, pages, hints) };
+            if !mapping.is_broken() {
+                return BlkStatus::Ok;
+            }
+        }
+        let mut done = 0;
+        while done < len {
+            let piece = (len - done).min(SCRATCH_BYTES);
+            let ciphertext = scratch.at(0, piece);
+            // SAFETY: `done + piece` is inside of the caller's buffer; the scratch memory is ours.
+            let status = unsafe {
+                let run = self.run.part(done, piece);
+                run.between(volume, base.add(done), ciphertext, Hints::default());
+                let at = offset + done as u64;
+                write_all(device.file.data_fd(), at, ciphertext, piece, self.fua)
+            };
+            if status != BlkStatus::Ok {
+                return status;
+            }
+            done += piece;
+        }
+        BlkStatus::Ok
+    }
+}

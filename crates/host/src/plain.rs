@@ -1,0 +1,143 @@
+//! The same operations by plain calls: for files that a ring would only slow down, and for systems
+//! that have none.
+
+use std::io;
+
+use blockyard_engine::bio::BlkStatus;
+
+use crate::ring::{FileOpKind, PUNCH_HOLE, advance, iovec, status_of};
+
+/// The block layer's word for a result.
+pub(crate) fn status(result: io::Result<()>) -> BlkStatus {
+    match result {
+        Ok(()) => BlkStatus::Ok,
+        Err(error) => status_of(error.raw_os_error().unwrap_or(libc::EIO)),
+    }
+}
+
+/// Executes an operation here and now. `memory` is consumed.
+///
+/// # Safety
+/// The memory of a transfer is valid and, for a read, used by nobody else.
+pub(crate) unsafe fn execute(
+    fd: i32,
+    kind: FileOpKind,
+    memory: &mut Vec<libc::iovec>,
+) -> BlkStatus {
+    match kind {
+        // SAFETY: as the caller promises.
+        FileOpKind::Read { .. } | FileOpKind::Write { .. } => unsafe { transfer(fd, kind, memory) },
+        // SAFETY: fdatasync takes any descriptor; the file is open as long as the volume.
+        FileOpKind::Flush => status(check(unsafe { libc::fdatasync(fd) } as isize)),
+        FileOpKind::PunchHole { offset_bytes, len_bytes } => {
+            let (at, len) = (offset_bytes as i64, len_bytes as i64);
+            // SAFETY: fallocate takes any descriptor and touches no memory of ours.
+            status(check(unsafe { libc::fallocate(fd, PUNCH_HOLE, at, len) } as isize))
+        }
+    }
+}
+
+/// # Safety
+/// As for [`execute`].
+unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>) -> BlkStatus {
+    while !memory.is_empty() {
+        let count = memory.len() as i32;
+        // SAFETY: the vectors describe what is left of the operation's memory, which a write only
+        // reads.
+        let (done, at_end) = unsafe {
+            match kind {
+                FileOpKind::Write { offset_bytes, fua } => {
+                    let flags = if fua { libc::RWF_DSYNC } else { 0 };
+                    let at = offset_bytes as i64;
+                    (libc::pwritev2(fd, memory.as_ptr(), count, at, flags), BlkStatus::NoSpace)
+                }
+                FileOpKind::Read { offset_bytes } => {
+                    let at = offset_bytes as i64;
+                    (libc::preadv(fd, memory.as_ptr(), count, at), BlkStatus::IoError)
+                }
+                FileOpKind::Flush | FileOpKind::PunchHole { .. } => {
+                    unreachable!("the caller matched a transfer")
+                }
+            }
+        };
+        match done {
+            0 => return at_end,
+            1.. => {
+                kind = kind.after(done as usize);
+                advance(memory, done as usize);
+            }
+            _ => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                errno => return status_of(errno.unwrap_or(libc::EIO)),
+            },
+        }
+    }
+    BlkStatus::Ok
+}
+
+fn check(result: isize) -> io::Result<()> {
+    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
+}
+
+/// Copies what the page cache holds, without waiting; returns how much.
+pub(crate) fn read_cached(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: usize) -> usize {
+    let mut done = 0;
+    while done < len_bytes {
+        let vec = iovec(base.wrapping_add(done), len_bytes - done);
+        let at = (offset_bytes + done as u64) as i64;
+        // SAFETY: the vector describes the rest of a buffer that belongs to the calling SQE.
+        let read = unsafe { libc::preadv2(fd, &raw const vec, 1, at, libc::RWF_NOWAIT) };
+        if read <= 0 {
+            break;
+        }
+        done += read as usize;
+    }
+    done
+}
+
+/// Reads all of a range.
+pub(crate) fn read_all(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: usize) -> BlkStatus {
+    let mut done = 0;
+    while done < len_bytes {
+        let at = (offset_bytes + done as u64) as i64;
+        // SAFETY: the rest of a buffer that belongs to the calling SQE.
+        let read = unsafe { libc::pread(fd, base.wrapping_add(done).cast(), len_bytes - done, at) };
+        match read {
+            0 => return BlkStatus::IoError,
+            1.. => done += read as usize,
+            _ => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                errno => return status_of(errno.unwrap_or(libc::EIO)),
+            },
+        }
+    }
+    BlkStatus::Ok
+}
+
+/// Writes all of a range.
+pub(crate) fn write_all(
+    fd: i32,
+    offset_bytes: u64,
+    base: *const u8,
+    len_bytes: usize,
+    fua: bool,
+) -> BlkStatus {
+    let flags = if fua { libc::RWF_DSYNC } else { 0 };
+    let mut done = 0;
+    while done < len_bytes {
+        let vec = iovec(base.wrapping_add(done).cast_mut(), len_bytes - done);
+        let at = (offset_bytes + done as u64) as i64;
+        // SAFETY: the vector describes the rest of a buffer that belongs to the calling SQE and is
+        // only read.
+        let written = unsafe { libc::pwritev2(fd, &raw const vec, 1, at, flags) };
+        match written {
+            0 => return BlkStatus::NoSpace,
+            1.. => done += written as usize,
+            _ => match io::Error::last_os_error().raw_os_error() {
+                Some(libc::EINTR) => {}
+                errno => return status_of(errno.unwrap_or(libc::EIO)),
+            },
+        }
+    }
+    BlkStatus::Ok
+}

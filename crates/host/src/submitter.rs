@@ -1,0 +1,91 @@
+//! Who a connection is in the schedulers' eyes: its io-context, its priority, and whether somebody
+//! waits for its writes.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use blockyard_engine::bio::{Bio, IoContext, Op, Origin};
+use blockyard_engine::priority::Priority;
+
+/// A connection that writes less than this between its flushes waits for what it writes. Ours: the
+/// log of a database stays below it, a copy does not (RFD 2, 7).
+const SYNC_MAX_BYTES: u64 = 1 << 20;
+
+/// One connection, or one copy.
+#[derive(Debug)]
+pub(crate) struct Submitter {
+    io_context: IoContext,
+    priority: Priority,
+    /// Bytes written since its last flush; `None` before the first.
+    since_flush_bytes: Option<u64>,
+}
+
+impl Submitter {
+    /// A submitter with an io-context that no other has.
+    pub(crate) fn new(priority: Priority) -> Self {
+        static NEXT: AtomicU32 = AtomicU32::new(1);
+        let io_context = IoContext(NEXT.fetch_add(1, Ordering::Relaxed));
+        Self { io_context, priority, since_flush_bytes: None }
+    }
+
+    pub(crate) fn io_context(&self) -> IoContext {
+        self.io_context
+    }
+
+    /// The origin of its next bio. A write that says itself that somebody waits for it stays so.
+    pub(crate) fn origin(&mut self, bio: &Bio) -> Origin {
+        let mut sync = bio.origin.sync;
+        match bio.op {
+            Op::Flush => self.since_flush_bytes = Some(0),
+            Op::Write | Op::WriteZeroes => {
+                if let Some(bytes) = &mut self.since_flush_bytes {
+                    sync |= *bytes < SYNC_MAX_BYTES;
+                    *bytes = bytes.saturating_add(bio.len.bytes());
+                }
+            }
+            Op::Read | Op::Discard => {}
+        }
+        Origin { io_context: self.io_context, cpu: 0, priority: self.priority, sync }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_engine::bio::Sector;
+    use blockyard_engine::buf::BufRef;
+
+    use super::*;
+
+    fn bio(op: Op, len: u64) -> Bio {
+        Bio::new(op, Sector(0), Sector(len), BufRef::NONE, 0)
+    }
+
+    #[test]
+    fn writes_are_waited_for_while_the_submitter_flushes_often() {
+        let mut submitter = Submitter::new(Priority::IDLE);
+        let mut sync = |op, len| submitter.origin(&bio(op, len)).sync;
+        assert!(!sync(Op::Write, 8), "nobody has flushed yet");
+        sync(Op::Flush, 0);
+        assert!(sync(Op::Write, 2040));
+        sync(Op::Read, 4096);
+        assert!(sync(Op::Write, 8), "reads do not count");
+        assert!(!sync(Op::Write, 8), "1 MiB was written since the flush");
+        sync(Op::Flush, 0);
+        assert!(sync(Op::WriteZeroes, 8));
+        assert!(!sync(Op::Discard, 8));
+    }
+
+    #[test]
+    fn write_that_says_so_is_waited_for_in_any_case() {
+        let mut submitter = Submitter::new(Priority::real_time(0));
+        let mut write = bio(Op::Write, 8);
+        write.origin.sync = true;
+        let origin = submitter.origin(&write);
+        assert_eq!((origin.sync, origin.priority), (true, Priority::real_time(0)));
+    }
+
+    #[test]
+    fn two_submitters_are_two_io_contexts() {
+        let context = || Submitter::new(Priority::default()).io_context();
+        assert_ne!(context(), context());
+    }
+}
