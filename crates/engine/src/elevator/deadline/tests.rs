@@ -88,10 +88,11 @@ fn survivor_of_a_merge_has_the_earlier_deadline() {
 #[test]
 fn absorbed_next_request_hands_the_batch_to_the_one_behind() {
     let mut queue = deadline("");
-    let [_, next, _] = [100, 208, 300].map(|sector| queue.read(sector));
+    let [_, next] = [100, 208].map(|sector| queue.read(sector));
     assert_eq!(queue.dispatch(), Some(100));
     let survivor = queue.read(200);
-    queue.absorb(survivor, next);
+    queue.read(300);
+    queue.absorb(survivor, next); // the oldest, and yet not next
     assert_eq!(queue.drain(), [300, 200]);
 }
 
