@@ -11,6 +11,7 @@
 //!                                            └── busy: kept by the queue ──> requeued
 //! ```
 
+pub mod cfq;
 pub mod deadline;
 pub mod deadline_prio;
 pub mod deadline_queue;
@@ -35,6 +36,7 @@ pub const ELEVATORS: &[&ElevatorType] = &[
     &noop::NOOP,
     &deadline::DEADLINE,
     &deadline_prio::DEADLINE_PRIO,
+    &cfq::CFQ,
     &mq_deadline::MQ_DEADLINE,
 ];
 

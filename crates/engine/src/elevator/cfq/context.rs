@@ -1,0 +1,132 @@
+//! Which queue a request goes to. A submitter (`io_context`) has one queue for what it waits for;
+//! what nobody waits for goes to queues that all share, one per class and level.
+//!
+//! ```text
+//!   io-context 1 ── sync ──> [cfqq]          io-context 2 ── sync ──> [cfqq]
+//!        └── async, be:4 ──────> [be:4] <────── async, be:4 ─┘
+//! ```
+//!
+//! Threads that submit for others have io-contexts of their own: what one process wrote in one
+//! piece arrives in as many queues as threads handled it.
+
+use super::Cfq;
+use super::idle::ThinkTime;
+use super::queue::{Cfqq, CfqqId};
+use crate::bio::{IoContext, Origin};
+use crate::mq::request::Request;
+use crate::priority::{Priority, PriorityClass};
+use crate::time::Nanos;
+
+/// Queues for asynchronous requests: eight levels of two classes, and the idle class.
+pub(super) const ASYNC_QUEUES: usize = 17;
+
+/// A submitter (`cfq_io_cq`).
+#[derive(Debug)]
+pub(super) struct Context {
+    /// Its queue for what it waits for, once there was such a request.
+    pub(super) sync_queue: Option<CfqqId>,
+    /// As its last synchronous request had it.
+    priority: Priority,
+    /// How long it takes from the end of one request to the next.
+    pub(super) think: ThinkTime,
+}
+
+fn async_index(priority: Priority) -> usize {
+    let level = usize::from(priority.level);
+    match priority.class {
+        PriorityClass::RealTime => level,
+        PriorityClass::BestEffort => 8 + level,
+        PriorityClass::Idle => 16,
+    }
+}
+
+impl Cfq {
+    pub(super) fn queue(&self, id: CfqqId) -> &Cfqq {
+        self.queues.get(id.0)
+    }
+
+    /// The queue that I/O of this origin belongs to as things are, if there is one yet.
+    pub(super) fn present_queue(&self, origin: &Origin, sync: bool) -> Option<CfqqId> {
+        if sync {
+            self.contexts.get(&origin.io_context).and_then(|context| context.sync_queue)
+        } else {
+            self.async_queues[async_index(origin.priority)]
+        }
+    }
+
+    /// The queue that a new request goes to. Here a submitter sees that its queue is to be split
+    /// or merged, and that its priority has changed (`cfq_set_request`).
+    pub(super) fn queue_for(&mut self, now: Nanos, request: &Request) -> CfqqId {
+        let Origin { io_context, priority, .. } = request.origin;
+        let context = self.contexts.entry(io_context).or_insert_with(|| Context {
+            sync_queue: None,
+            priority,
+            think: ThinkTime::default(),
+        });
+        if !request.sync {
+            return self.async_queue(priority);
+        }
+        let has_changed = context.priority != priority;
+        context.priority = priority;
+        let present = context.sync_queue;
+        let id = present.and_then(|id| self.follow(io_context, id));
+        let id = id.unwrap_or_else(|| {
+            let id = CfqqId(self.queues.insert(Cfqq::new(true, priority)));
+            self.join(io_context, id);
+            id
+        });
+        if has_changed {
+            self.change_priority(now, id, priority);
+        }
+        id
+    }
+
+    fn async_queue(&mut self, priority: Priority) -> CfqqId {
+        let index = async_index(priority);
+        *self.async_queues[index].get_or_insert_with(|| {
+            let mut queue = Cfqq::new(false, priority);
+            queue.users = 1; // this table
+            CfqqId(self.queues.insert(queue))
+        })
+    }
+
+    /// A submitter's synchronous requests go to this queue from now on.
+    pub(super) fn join(&mut self, io_context: IoContext, id: CfqqId) {
+        let context = self.contexts.get_mut(&io_context).expect("the submitter is known");
+        context.sync_queue = Some(id);
+        self.queues.at(id.0).users += 1;
+    }
+
+    /// A submitter's priority is its queue's. Another class counts at once, another level from the
+    /// next turn on.
+    fn change_priority(&mut self, now: Nanos, id: CfqqId, priority: Priority) {
+        let queue = self.queues.at(id.0);
+        let class_before = queue.priority.class;
+        queue.priority = priority;
+        if queue.is_idle_class() {
+            queue.idle_window = false;
+        }
+        if class_before != priority.class && queue.place.is_some() {
+            self.resort(now, id);
+        }
+    }
+
+    /// A submitter is gone: nobody waits for it any more (`cfq_exit_icq`).
+    pub(super) fn remove_context(&mut self, now: Nanos, io_context: IoContext) {
+        let Some(context) = self.contexts.remove(&io_context) else { return };
+        let Some(id) = context.sync_queue else { return };
+        if self.active.as_ref().is_some_and(|slice| slice.queue == id) {
+            self.expire_slice(now, false);
+        }
+        self.leave(id);
+        self.free_if_unused(id);
+    }
+
+    /// Frees a queue that nobody needs any more.
+    pub(super) fn free_if_unused(&mut self, id: CfqqId) {
+        if self.queue(id).is_unused() {
+            debug_assert!(self.active.as_ref().is_none_or(|slice| slice.queue != id));
+            self.queues.remove(id.0);
+        }
+    }
+}

@@ -1,0 +1,142 @@
+//! Cooperators: submitters that read the same place in turns, and are better off as one.
+//!
+//! When the active queue is empty and another one wants to read where the head is, that one gets
+//! the disk at once, and the two become one queue. Their submitters follow with their next
+//! requests; if the shared queue turns seeky, they part again.
+//!
+//! ```text
+//!   A: 0+8     16+8     32+8          A ─┐
+//!   B:     8+8     24+8       ==>     B ─┴─> one queue: 0 8 16 24 32, no idling in between
+//! ```
+
+use super::Cfq;
+use super::queue::{Cfqq, CfqqId};
+use crate::bio::{IoContext, Sector};
+use crate::priority::PriorityClass;
+use crate::time::Nanos;
+
+/// As near as this is the same place: 4 MiB (`CFQQ_CLOSE_THR`).
+const CLOSE_SECTORS: u64 = 8192;
+
+/// Cooperation never crosses the border of real time.
+fn same_class(one: &Cfqq, other: &Cfqq) -> bool {
+    let is_real_time = |queue: &Cfqq| queue.priority.class == PriorityClass::RealTime;
+    is_real_time(one) == is_real_time(other)
+}
+
+impl Cfq {
+    /// Whether this is near where the head is (`cfq_rq_close`).
+    pub(super) fn is_close(&self, sector: Sector) -> bool {
+        self.last_position.0.abs_diff(sector.0) <= CLOSE_SECTORS
+    }
+
+    /// Keeps a queue where cooperators look for it: by level, at the sector of its next request.
+    /// Not there: what never cooperates, what has nothing waiting, and the active queue.
+    pub(super) fn update_position(&mut self, id: CfqqId) {
+        let is_active = self.active.as_ref().is_some_and(|slice| slice.queue == id);
+        let queue = self.queues.at(id.0);
+        let is_findable = queue.sync && !queue.is_idle_class() && !is_active && !queue.is_empty();
+        let wanted = is_findable.then_some((queue.priority.level, queue.next_sector));
+        if queue.position.map(|(level, (sector, _))| (level, sector)) == wanted {
+            return;
+        }
+        if let Some((level, key)) = queue.position.take() {
+            self.positions[usize::from(level)].remove(&key);
+        }
+        if let Some((level, sector)) = wanted {
+            let key = (sector, self.position_insertions);
+            self.position_insertions += 1;
+            queue.position = Some((level, key));
+            self.positions[usize::from(level)].insert(key, id);
+        }
+    }
+
+    /// Another queue that wants to go where the head is, of the same level
+    /// (`cfq_close_cooperator`).
+    pub(super) fn close_cooperator(&self, now: Nanos, id: CfqqId) -> Option<CfqqId> {
+        let queue = self.queue(id);
+        if queue.is_idle_class() || !queue.sync || queue.is_seeky() || self.service.busy == 1 {
+            return None;
+        }
+        let positions = &self.positions[usize::from(queue.priority.level)];
+        let head = self.last_position;
+        let ahead = positions.range((head, 0)..).next();
+        let behind = || positions.range(..(head, 0)).next_back();
+        let is_close = |found: &(&(Sector, u64), &CfqqId)| self.is_close(found.0.0);
+        let (_, other) = ahead.filter(is_close).or_else(|| behind().filter(is_close))?;
+        let found = self.queue(*other);
+        let fits = !found.is_seeky() && same_class(queue, found);
+        // To go on like this from one to the next would pass whoever waits far away.
+        (fits && !self.is_anyone_starved(now, queue.priority.class)).then_some(*other)
+    }
+
+    /// Two queues are to become one: the one with fewer submitters goes into the other
+    /// (`cfq_setup_merge`).
+    pub(super) fn setup_merge(&mut self, id: CfqqId, other: CfqqId) {
+        let submitters = |queue: &Cfqq| queue.users + queue.pending_users;
+        if self.queue(id).merge_into.is_some() || submitters(self.queue(other)) == 0 {
+            return;
+        }
+        let mut other = other;
+        while let Some(further) = self.queue(other).merge_into {
+            if further == id {
+                return; // that one comes here already
+            }
+            other = further;
+        }
+        let (ours, theirs) = (submitters(self.queue(id)), submitters(self.queue(other)));
+        if ours == 0 || theirs == 0 {
+            return;
+        }
+        let (from, into, moving) =
+            if theirs >= ours { (id, other, ours) } else { (other, id, theirs) };
+        self.queues.at(from.0).merge_into = Some(into);
+        self.queues.at(into.0).pending_users += moving;
+    }
+
+    /// Where a submitter's next request goes, given that it went to `id`: elsewhere after a merge,
+    /// to a queue of its own (`None`) after a split.
+    pub(super) fn follow(&mut self, io_context: IoContext, id: CfqqId) -> Option<CfqqId> {
+        let queue = self.queues.at(id.0);
+        if queue.shared && queue.split {
+            if queue.users + queue.pending_users > 1 {
+                self.leave(id);
+                self.free_if_unused(id);
+                return None;
+            }
+            queue.shared = false;
+            queue.split = false;
+        }
+        let Some(into) = queue.merge_into else { return Some(id) };
+        queue.users -= 1;
+        self.forget_merge_if_empty(id);
+        let target = self.queues.at(into.0);
+        target.pending_users -= 1;
+        target.shared = true;
+        self.join(io_context, into);
+        self.free_if_unused(id);
+        Some(into)
+    }
+
+    /// A submitter leaves a queue, and whatever that was to be merged into.
+    pub(super) fn leave(&mut self, id: CfqqId) {
+        let mut further = self.queue(id).merge_into;
+        self.queues.at(id.0).users -= 1;
+        self.forget_merge_if_empty(id);
+        while let Some(into) = further {
+            let queue = self.queues.at(into.0);
+            queue.pending_users -= 1;
+            further = queue.merge_into;
+            self.forget_merge_if_empty(into);
+            self.free_if_unused(into);
+        }
+    }
+
+    /// A queue without submitters leads nowhere.
+    fn forget_merge_if_empty(&mut self, id: CfqqId) {
+        let queue = self.queues.at(id.0);
+        if queue.users + queue.pending_users == 0 {
+            queue.merge_into = None;
+        }
+    }
+}

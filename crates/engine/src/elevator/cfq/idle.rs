@@ -1,0 +1,174 @@
+//! Waiting for the next request of the queue that has the disk, and when that pays.
+//!
+//! A process that reads a file sends its next request shortly after the last one ended, and close
+//! to it. Going elsewhere meanwhile costs two seeks; so nothing is dispatched for up to
+//! `slice_idle`. That is worth it only if the request tends to come in time (*think time*) and
+//! close by (*seekiness*), as measured:
+//!
+//! ```text
+//!        complete      idle ......      insert: think time 3 ms <= slice_idle
+//!   ────────┴──────────────────────────────┴──> dispatched, no seek
+//! ```
+//!
+//! Random readers are not worth a wait each, but the last of them is, on behalf of all: otherwise
+//! every pause among them would let somebody else's seeks in.
+
+use super::Cfq;
+use super::queue::{Cfqq, CfqqId};
+use super::tunables::Settings;
+use crate::bio::IoContext;
+use crate::mq::request::{Request, RequestId, Requests};
+use crate::time::Nanos;
+
+/// Weight of measurements before a mean counts; the third one reaches it (`sample_valid`).
+const WEIGHT_VALID: u64 = 80;
+/// One measurement, in fixed point.
+const ONE: u64 = 256;
+
+/// Mean pause between the end of one request and the next request, over about eight of them
+/// (`cfq_ttime`; the weights are \[M\]).
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct ThinkTime {
+    last_end: Option<Nanos>,
+    weight: u64,
+    total: u64,
+    mean: Nanos,
+}
+
+impl ThinkTime {
+    /// A request ended.
+    pub(super) fn ended(&mut self, now: Nanos) {
+        self.last_end = Some(now);
+    }
+
+    /// The next one came. A pause counts as at most twice `slice_idle`: longer is all the same.
+    pub(super) fn came(&mut self, now: Nanos, slice_idle: Nanos) {
+        let pause = self.last_end.map_or(Nanos(0), |end| now.since(end));
+        let pause = pause.min(Nanos(2 * slice_idle.0));
+        self.weight = (7 * self.weight + ONE) / 8;
+        self.total = (7 * self.total + ONE * pause.0) / 8;
+        self.mean = Nanos((self.total + ONE / 2) / self.weight);
+    }
+
+    /// The mean, once there were enough measurements.
+    pub(super) fn mean(&self) -> Option<Nanos> {
+        (self.weight > WEIGHT_VALID).then_some(self.mean)
+    }
+}
+
+impl Cfq {
+    /// The device takes several requests at a time and has no head: nothing is gained by waiting.
+    fn seeks_are_free(&self) -> bool {
+        !self.settings.rotational && self.hardware.queues()
+    }
+
+    /// Learns from a request that came: whether its submitter is quick and stays in one place, and
+    /// so whether it pays to wait for the next one of its queue (`cfq_update_idle_window`).
+    pub(super) fn note_request(
+        &mut self,
+        now: Nanos,
+        id: CfqqId,
+        requests: &Requests,
+        request: &Request,
+    ) {
+        let Settings { slice_idle, rotational, .. } = self.settings;
+        let queue = self.queues.at(id.0);
+        queue.note_request(request, rotational);
+        if !queue.sync {
+            return;
+        }
+        let context = self.contexts.get_mut(&request.origin.io_context);
+        let think = &mut context.expect("the queue was found by its submitter").think;
+        think.came(now, slice_idle);
+        let place = queue.place.expect("a queue with a request has a place");
+        self.service.think_time(place.tree).came(now, slice_idle);
+        if queue.is_idle_class() {
+            return;
+        }
+        if queue.next.is_some_and(|next| says_noidle(requests, next))
+            || slice_idle == Nanos(0)
+            || (queue.is_seeky() && !queue.deep)
+        {
+            queue.idle_window = false;
+        } else if let Some(pause) = think.mean() {
+            queue.idle_window = pause <= slice_idle;
+        }
+    }
+
+    /// Remembers when a synchronous request ended: pauses are counted from there.
+    pub(super) fn note_end(&mut self, now: Nanos, id: CfqqId, io_context: IoContext) {
+        if let Some(context) = self.contexts.get_mut(&io_context) {
+            context.think.ended(now);
+        }
+        let queue = self.queue(id);
+        let tree = queue.place.map_or_else(|| self.tree(queue), |place| place.tree);
+        self.service.think_time(tree).ended(now);
+    }
+
+    /// Whether to wait for the queue's next request rather than go on (`cfq_should_idle`).
+    pub(super) fn should_idle(&self, queue: &Cfqq) -> bool {
+        let slice_idle = self.settings.slice_idle;
+        if slice_idle == Nanos(0) || queue.is_idle_class() {
+            return false;
+        }
+        if queue.idle_window && !self.seeks_are_free() {
+            return true;
+        }
+        // The last one of its tree waits for all of them.
+        let Some(place) = queue.place.filter(|_| self.settings.service_trees) else { return false };
+        let think = self.service.tree_think(place);
+        queue.sync
+            && self.service.is_alone(place)
+            && think.mean().is_none_or(|pause| pause <= slice_idle)
+    }
+
+    /// The active queue has nothing waiting any more and its last request ended: starts to idle,
+    /// if that pays (`cfq_arm_slice_timer`).
+    pub(super) fn start_idling(&mut self, now: Nanos) {
+        let slice = self.active.as_ref().expect("a queue is active");
+        let queue = self.queue(slice.queue);
+        let Some(context) = slice.io_context.and_then(|context| self.contexts.get(&context)) else {
+            return; // its submitter has left
+        };
+        if self.seeks_are_free() || !self.should_idle(queue) || queue.dispatched > 0 {
+            return;
+        }
+        let rest = slice.end.map_or(Nanos(0), |end| end.since(now));
+        if context.think.mean().is_some_and(|pause| rest < pause) {
+            return;
+        }
+        let until = now + self.settings.slice_idle;
+        self.active.as_mut().expect("a queue is active").idle_until = Some(until);
+    }
+
+    /// Ends the idling whose time is over (`cfq_idle_slice_timer`). A request that comes in the
+    /// same tick is too late.
+    pub(super) fn end_idling(&mut self, now: Nanos) {
+        let Some(slice) = &self.active else { return };
+        if slice.idle_until.is_none_or(|until| now < until) {
+            return;
+        }
+        if !slice.is_used(now) {
+            self.queues.at(slice.queue.0).deep = false;
+        }
+        self.expire_slice(now, false);
+    }
+
+    /// A queue that seeks, but was spared as deep, has lost its depth by being served faster than
+    /// its submitter thinks: it is not waited for.
+    pub(super) fn give_up_deep(&mut self, now: Nanos) {
+        let slice = self.active.as_ref().expect("a queue is active");
+        let queue = self.queues.at(slice.queue.0);
+        let half_left = slice.end.is_none_or(|end| end.since(now) > now.since(slice.start));
+        if queue.is_seeky() && queue.idle_window && half_left {
+            queue.deep = false;
+            queue.idle_window = false;
+        }
+    }
+}
+
+/// Whether the submitter says that nothing will follow (`REQ_NOIDLE`). The kernel sets it on writes
+/// that somebody syncs; of those, the ones that must be stable at once can be told here \[M\].
+fn says_noidle(requests: &Requests, request: RequestId) -> bool {
+    requests[request].fua
+}

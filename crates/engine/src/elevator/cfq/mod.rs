@@ -1,0 +1,312 @@
+//! `cfq`: each submitter has a queue of its own, and the disk for a time (`block/cfq-iosched.c`,
+//! 2.6.30 to 4.x).
+//!
+//! Fairness is a matter of *time*, not of requests: who reads in one place gets much in his slice,
+//! who seeks gets little, and neither spoils it for the other. Most of the policy is about keeping
+//! the head where it is as long as that pays, even by doing nothing at all.
+//!
+//! ```text
+//!   io-context 1 ─> [cfqq] ─┐
+//!   io-context 2 ─> [cfqq] ─┼─ class, type, key ─> active queue ─> limits ─> device
+//!   everybody's     [cfqq]  │   (service.rs)       slice, idling   (depth.rs)
+//!   writeback   ─> [be:4] ──┘                      (idle.rs)
+//! ```
+//!
+//! `select_queue` is the decision: keep the active queue, wait for it, hand over to a
+//! cooperator, or take the next one. Which request of a queue goes first is said in
+//! queue.rs; how long a slice is and how soon it comes in prio.rs; who may cut it short in
+//! preempt.rs; who shares a queue in coop.rs.
+//!
+//! The slice's clock starts at the first completion: the seek to get there is on the house. An
+//! overdue request goes first, but only once per slice: that is looked at when it begins.
+//!
+//! Requests are never merged across queues, however close they lie: threads with io-contexts of
+//! their own that write one file in pieces stay apart.
+//!
+//! **Bound:** as long as no higher class has requests, `starved_after` is not 0, the device ends
+//! each request within D and is offered requests whenever it could take one, a request of real time
+//! or best effort that has `f` older ones in its queue waits at most
+//!
+//! ```text
+//!   fifo_expire + (f + 1) · round
+//!   round = (n + 1) · (turn + workload) + n · 7/5 · slice_sync + slice + starved_after
+//!   turn  = 3 D + slice + slice_idle      slice    = 9/5 · max(slice_sync, slice_async)
+//!                                         workload = max(target_latency, 2 · slice_idle)
+//! ```
+//!
+//! with `n` busy queues. It is loose; what it excludes is starvation. With `starved_after=0`, as in
+//! the kernel, preemption can pass a queue as often as it likes. The idle class has no bound.
+//!
+//! The kernel's cgroups, and with them `group_idle`, are not here: there is one group.
+
+mod context;
+mod coop;
+mod depth;
+mod idle;
+mod preempt;
+mod prio;
+mod queue;
+mod service;
+mod slice;
+mod tunables;
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
+use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged};
+use super::{Tunables, Work};
+use crate::bio::{IoContext, Sector};
+use crate::mq::request::{RequestId, Requests};
+use crate::slab::Slab;
+use crate::time::Nanos;
+
+use context::{ASYNC_QUEUES, Context};
+use depth::Hardware;
+use queue::{Cfqq, CfqqId, Entry, Head};
+use service::ServiceTrees;
+use slice::Slice;
+use tunables::{Settings, TUNABLES};
+
+/// What it is.
+pub static CFQ: ElevatorType = ElevatorType {
+    name: "cfq",
+    about: "a queue and a time slice for each client, waiting for its next request; for disks",
+    generation: Generation::Single,
+    tunables: TUNABLES,
+    attach,
+};
+
+fn attach(tunables: &Tunables<'_>, facts: Facts) -> Attached {
+    let policy = Cfq::new(Settings::new(|name| tunables.value(name), facts));
+    Attached { policy: Some(Box::new(policy)), async_depth: None }
+}
+
+/// Why nothing was dispatched though requests wait.
+#[derive(Clone, Copy, Debug)]
+enum Blocked {
+    Idling { until: Nanos },
+    InFlight,
+}
+
+/// The policy.
+#[derive(Debug)]
+pub struct Cfq {
+    settings: Settings,
+    queues: Slab<Cfqq>,
+    /// By request, from insertion to end.
+    entries: Vec<Entry>,
+    contexts: BTreeMap<IoContext, Context>,
+    async_queues: [Option<CfqqId>; ASYNC_QUEUES],
+    service: ServiceTrees,
+    active: Option<Slice>,
+    /// By level: queues by the sector of their next request.
+    positions: [BTreeMap<(Sector, u64), CfqqId>; 8],
+    position_insertions: u64,
+
+    waiting: usize,
+    /// Dispatched and not ended: asynchronous, synchronous.
+    in_flight: [u32; 2],
+    /// Of those, the ones that the device did not take just now.
+    requeued: u32,
+    hardware: Hardware,
+    /// Where the last dispatched request ended.
+    last_position: Sector,
+    /// When a synchronous request ended that had been overdue.
+    last_delayed_sync: Nanos,
+    /// What the last call of dispatch found; an event since then makes it void.
+    blocked: Option<Blocked>,
+}
+
+impl Cfq {
+    fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            queues: Slab::default(),
+            entries: Vec::new(),
+            contexts: BTreeMap::new(),
+            async_queues: [None; ASYNC_QUEUES],
+            service: ServiceTrees::default(),
+            active: None,
+            positions: Default::default(),
+            position_insertions: 0,
+            waiting: 0,
+            in_flight: [0; 2],
+            requeued: 0,
+            hardware: Hardware::default(),
+            last_position: Sector(0),
+            last_delayed_sync: Nanos(0),
+            blocked: None,
+        }
+    }
+
+    fn set_entry(&mut self, request: RequestId, entry: Entry) {
+        if self.entries.len() <= request.index() {
+            self.entries.resize(request.index() + 1, entry);
+        }
+        self.entries[request.index()] = entry;
+    }
+
+    fn entry(&self, request: RequestId) -> Entry {
+        self.entries[request.index()]
+    }
+
+    /// The decision: which queue may dispatch now, or none if the disk is kept idle for the active
+    /// one (`cfq_select_queue`).
+    fn select_queue(&mut self, now: Nanos) -> Option<CfqqId> {
+        let mut next = None;
+        if let Some(slice) = &self.active {
+            let id = slice.queue;
+            if !slice.is_used(now) {
+                if !self.queue(id).is_empty() {
+                    return Some(id);
+                }
+                let is_idling = slice.idle_until.is_some();
+                next = self.close_cooperator(now, id);
+                if let Some(other) = next {
+                    self.setup_merge(id, other);
+                } else if is_idling {
+                    return None;
+                } else {
+                    self.give_up_deep(now);
+                    let queue = self.queue(id);
+                    if queue.dispatched > 0 && self.should_idle(queue) {
+                        return None; // when that has ended, idling begins
+                    }
+                }
+            }
+            self.expire_slice(now, false);
+        }
+        let id = next.unwrap_or_else(|| self.first_queue(now));
+        self.begin_slice(now, id);
+        Some(id)
+    }
+}
+
+impl Elevator for Cfq {
+    /// Only what would go to the same queue as the request.
+    fn allow_merge(&self, requests: &Requests, request: RequestId, candidate: &Candidate) -> bool {
+        if candidate.sync && !requests[request].sync {
+            return false; // who waits would wait for the writeback around it
+        }
+        let queue = match candidate.request {
+            Some(other) => Some(self.entry(other).queue),
+            None => self.present_queue(&candidate.origin, candidate.sync),
+        };
+        queue == Some(self.entry(request).queue)
+    }
+
+    fn insert(&mut self, now: Nanos, requests: &Requests, request: RequestId) {
+        self.end_idling(now);
+        let rq = &requests[request];
+        let id = self.queue_for(now, rq);
+        let deadline = now + self.settings.fifo_expire(rq.sync);
+        self.set_entry(request, Entry { queue: id, deadline });
+        let head = Head { last: self.last_position, settings: &self.settings };
+        self.queues.at(id.0).add(request, requests, &head);
+        self.waiting += 1;
+        if self.queue(id).place.is_none() {
+            self.add_busy(now, id);
+        }
+        self.update_position(id);
+        self.note_request(now, id, requests, rq);
+        if let Some(slice) = self.active.as_mut().filter(|slice| slice.queue == id) {
+            slice.idle_until = None; // it came in time
+        } else if self.should_preempt(now, id, rq) {
+            self.preempt(now, id);
+        }
+        self.blocked = None;
+    }
+
+    fn merged(&mut self, _: Nanos, requests: &Requests, request: RequestId, how: Merged) {
+        let id = self.entry(request).queue;
+        let queue = self.queues.at(id.0);
+        match how {
+            Merged::Back => return,
+            Merged::Front => {}
+            Merged::Absorbed(absorbed) => {
+                let (own, other) =
+                    (self.entries[request.index()].deadline, self.entries[absorbed.index()]);
+                assert!(other.queue == id, "requests of different queues are never merged");
+                queue.absorb(request, absorbed, other.deadline < own);
+                self.entries[request.index()].deadline = own.min(other.deadline);
+                self.waiting -= 1;
+            }
+        }
+        queue.moved(
+            request,
+            requests,
+            &Head { last: self.last_position, settings: &self.settings },
+        );
+        self.update_position(id);
+    }
+
+    fn dispatch(&mut self, now: Nanos, requests: &Requests) -> Option<RequestId> {
+        self.requeued = 0;
+        self.end_idling(now);
+        if self.work(now) != Work::Now {
+            return None; // nothing has happened since that would change the answer
+        }
+        let id = self.select_queue(now).filter(|id| self.may_dispatch(now, *id));
+        let Some(id) = id else {
+            let idle_until = self.active.as_ref().and_then(|slice| slice.idle_until);
+            self.blocked = Some(match idle_until {
+                Some(until) => Blocked::Idling { until },
+                None => Blocked::InFlight,
+            });
+            assert!(idle_until.is_some() || self.in_flight != [0; 2], "something will go on");
+            return None;
+        };
+        let request = self.overdue_request(now, id);
+        let request = request.or(self.queue(id).next).expect("a selected queue is not empty");
+        self.take(request, requests);
+        self.end_slice_by_quota(now, id);
+        self.blocked = None;
+        Some(request)
+    }
+
+    /// It stays in flight: only what is known about the device's depth changes.
+    fn requeued(&mut self, _: Nanos, _: &Requests, _: RequestId) {
+        self.requeued += 1;
+        self.blocked = None;
+    }
+
+    fn completed(&mut self, now: Nanos, requests: &Requests, request: RequestId) {
+        self.end_idling(now);
+        self.watch_hardware();
+        let Entry { queue: id, deadline } = self.entry(request);
+        let rq = &requests[request];
+        self.in_flight[usize::from(rq.sync)] -= 1;
+        self.queues.at(id.0).dispatched -= 1;
+        if rq.sync {
+            self.note_end(now, id, rq.origin.io_context);
+            if deadline <= now {
+                self.last_delayed_sync = now;
+            }
+        }
+        if self.active.as_ref().is_some_and(|slice| slice.queue == id) {
+            self.active_completed(now, id);
+        } else {
+            self.free_if_unused(id);
+        }
+        self.blocked = None;
+    }
+
+    fn exit_context(&mut self, now: Nanos, _: &Requests, io_context: IoContext) {
+        self.end_idling(now);
+        self.remove_context(now, io_context);
+        self.blocked = None;
+    }
+
+    fn work(&self, now: Nanos) -> Work {
+        match self.blocked {
+            _ if self.waiting == 0 => Work::None,
+            Some(Blocked::Idling { until }) if now < until => Work::At(until),
+            Some(Blocked::InFlight) => Work::AfterCompletion,
+            _ => Work::Now,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

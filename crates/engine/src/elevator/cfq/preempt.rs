@@ -1,0 +1,80 @@
+//! Whether a new request takes the disk from the queue that has it (`cfq_should_preempt`).
+//!
+//! ```text
+//!   active queue             new request                              preempts
+//!   any                      idle class                               no
+//!   idle class               any other                                yes
+//!   real time                not real time                            no
+//!   asynchronous             synchronous                              yes
+//!   slice used up            any                                      yes
+//!   noidle, empty            noidle, and these two are all            yes
+//!   not real time            real time                                yes
+//!   empty, not waited for    any                                      yes
+//!   waited for               at most 4 MiB from the head              yes
+//!   else                                                              no
+//! ```
+//!
+//! The kernel knows one rule more, for metadata: our requests do not say what they are. And one is
+//! ours: if the turn of some other queue of the class is overdue by `starved_after`, nothing of
+//! this class preempts any more. Without it, queues that come and go could pass a third for ever.
+
+use super::Cfq;
+use super::queue::CfqqId;
+use super::service::{Kind, signed};
+use crate::mq::request::Request;
+use crate::priority::PriorityClass;
+use crate::time::Nanos;
+
+impl Cfq {
+    /// Whether `request`, which now waits in the queue `id`, takes the disk.
+    pub(super) fn should_preempt(&self, now: Nanos, id: CfqqId, request: &Request) -> bool {
+        let Some(slice) = &self.active else { return false };
+        let (active, new) = (self.queue(slice.queue), self.queue(id));
+        let is_real_time = |class| class == PriorityClass::RealTime;
+        let active_is_rt = is_real_time(active.priority.class);
+        let new_is_rt = is_real_time(new.priority.class);
+        if new.is_idle_class() {
+            return false;
+        }
+        if active.is_idle_class() {
+            return true;
+        }
+        if active_is_rt != new_is_rt {
+            return new_is_rt;
+        }
+        if self.is_anyone_starved(now, new.priority.class) {
+            return false;
+        }
+        if request.sync && !active.sync || slice.is_used(now) {
+            return true;
+        }
+        let both_noidle = self.service.serves(Kind::SyncNoidle)
+            && self.kind(new) == Kind::SyncNoidle
+            && new.place.is_some_and(|place| self.service.tree_len(place) == 2);
+        if active.is_empty() && (both_noidle || !self.should_idle(active)) {
+            return true;
+        }
+        slice.idle_until.is_some() && self.is_close(request.sector)
+    }
+
+    /// Takes the disk from the active queue, which keeps what is left of its slice, and gives it to
+    /// this one (`cfq_preempt_queue`).
+    pub(super) fn preempt(&mut self, now: Nanos, id: CfqqId) {
+        let active = self.active.as_ref().expect("a queue is active").queue;
+        let other_type = self.kind(self.queue(active)) != self.kind(self.queue(id));
+        self.expire_slice(now, true);
+        if other_type {
+            self.service.end_workload();
+        }
+        self.resort_to_front(now, id);
+    }
+
+    /// Whether the turn of a queue of this class is overdue by `starved_after`. The active one
+    /// counts until it has dispatched something.
+    pub(super) fn is_anyone_starved(&self, now: Nanos, class: PriorityClass) -> bool {
+        let Some(limit) = self.settings.starved_after else { return false };
+        let served = self.active.as_ref().filter(|slice| slice.dispatched > 0);
+        let mut keys = self.service.first_waiting(class, served.map(|slice| slice.queue));
+        keys.any(|key| key.saturating_add(signed(limit)) <= signed(now))
+    }
+}

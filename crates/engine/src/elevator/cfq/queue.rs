@@ -1,0 +1,249 @@
+//! One queue, `cfqq` in the kernel: what one submitter waits for, or what all of them write back
+//! at one priority. It has the order of sectors, the order of arrival, and the request it would
+//! like to be served next.
+//!
+//! The head prefers to go on. A request behind it counts as a candidate too if it is at most
+//! `back_seek_max` away, at `back_seek_penalty` times its distance; synchronous goes before
+//! asynchronous:
+//!
+//! ```text
+//!            <-- back_seek_max --> head
+//!    ...wraps..|..100........150...|..........260........> sectors
+//!                       50 · 2 = 100     60: nearest, served next
+//! ```
+
+use super::super::fifo::Fifo;
+use super::super::sort::SortTree;
+use super::service::Place;
+use super::tunables::Settings;
+use crate::bio::Sector;
+use crate::mq::request::{Request, RequestId, Requests};
+use crate::priority::{Priority, PriorityClass};
+use crate::time::Nanos;
+
+/// On a disk, a request this far from its predecessor counts as a seek (`CFQQ_SEEK_THR`).
+const SEEK_DISTANCE_SECTORS: u64 = 800;
+/// Without a head to move, a request as small as this counts as one.
+const SEEK_SIZE_SECTORS: u64 = 64;
+/// So many of the last 32 requests may be seeks before the queue counts as seeky.
+const SEEKS_MAX: u32 = 4;
+/// From so many waiting requests on a queue is deep: it keeps the disk busy by itself.
+const DEEP_REQUESTS: usize = 4;
+
+/// Names a queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct CfqqId(pub(super) u32);
+
+/// A queue.
+#[derive(Debug)]
+pub(super) struct Cfqq {
+    /// Of one submitter, or shared by all.
+    pub(super) sync: bool,
+    pub(super) priority: Priority,
+    /// What waits, by sector and by arrival.
+    sort: SortTree,
+    fifo: Fifo,
+    /// What it would like to be served next, and where that starts.
+    pub(super) next: Option<RequestId>,
+    pub(super) next_sector: Sector,
+    /// Requests in flight.
+    pub(super) dispatched: u32,
+
+    /// Where it waits for its turn; the active queue keeps its place.
+    pub(super) place: Option<Place>,
+    /// What was left of its last slice when that was cut short; below zero it was too long.
+    pub(super) residual_ns: i64,
+    /// Where a cooperator would find it.
+    pub(super) position: Option<(u8, (Sector, u64))>,
+
+    /// It pays to wait for its next request.
+    pub(super) idle_window: bool,
+    /// It had several requests waiting at a time.
+    pub(super) deep: bool,
+    /// The last 32 requests, the newest in bit 0: was it a seek.
+    seeks: u32,
+    /// Where its last request ended.
+    last_end: Option<Sector>,
+
+    /// Submitters whose requests go here.
+    pub(super) users: u32,
+    /// Submitters that will follow from queues to be merged into this one.
+    pub(super) pending_users: u32,
+    /// Its submitters move there with their next request.
+    pub(super) merge_into: Option<CfqqId>,
+    /// Other submitters have come here.
+    pub(super) shared: bool,
+    /// It became seeky since: its submitters part again.
+    pub(super) split: bool,
+}
+
+impl Cfqq {
+    pub(super) fn new(sync: bool, priority: Priority) -> Self {
+        Self {
+            sync,
+            priority,
+            sort: SortTree::default(),
+            fifo: Fifo::default(),
+            next: None,
+            next_sector: Sector(0),
+            dispatched: 0,
+            place: None,
+            residual_ns: 0,
+            position: None,
+            idle_window: sync && priority.class != PriorityClass::Idle,
+            deep: false,
+            seeks: 0,
+            last_end: None,
+            users: 0,
+            pending_users: 0,
+            merge_into: None,
+            shared: false,
+            split: false,
+        }
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.fifo.is_empty()
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.fifo.len()
+    }
+
+    pub(super) fn oldest(&self) -> Option<RequestId> {
+        self.fifo.front()
+    }
+
+    pub(super) fn is_idle_class(&self) -> bool {
+        self.priority.class == PriorityClass::Idle
+    }
+
+    pub(super) fn is_seeky(&self) -> bool {
+        self.seeks.count_ones() > SEEKS_MAX
+    }
+
+    /// Nobody will need it again.
+    pub(super) fn is_unused(&self) -> bool {
+        let abandoned = self.users == 0 && self.pending_users == 0;
+        abandoned && self.dispatched == 0 && self.is_empty() && self.place.is_none()
+    }
+
+    /// A request waits from now on.
+    pub(super) fn add(&mut self, id: RequestId, requests: &Requests, head: &Head<'_>) {
+        self.sort.insert(id, requests[id].sector);
+        self.fifo.push_back(id);
+        self.set_next(requests, head.nearer(requests, self.next, Some(id)));
+    }
+
+    /// Takes a request out, to be dispatched: the head goes there.
+    pub(super) fn remove(&mut self, id: RequestId, requests: &Requests, settings: &Settings) {
+        if self.next == Some(id) {
+            let head = Head { last: requests[id].sector, settings };
+            let next = head.nearer(requests, self.after(id), self.sort.prev(id));
+            self.set_next(requests, next);
+        }
+        self.sort.remove(id);
+        self.fifo.remove(id);
+    }
+
+    /// The request behind one, or the lowest if there is none behind.
+    fn after(&self, id: RequestId) -> Option<RequestId> {
+        self.sort.next(id).or_else(|| self.sort.first().filter(|first| *first != id))
+    }
+
+    fn set_next(&mut self, requests: &Requests, next: Option<RequestId>) {
+        self.next = next;
+        if let Some(next) = next {
+            self.next_sector = requests[next].sector;
+        }
+    }
+
+    /// A waiting request starts elsewhere now.
+    pub(super) fn moved(&mut self, id: RequestId, requests: &Requests, head: &Head<'_>) {
+        self.sort.remove(id);
+        self.sort.insert(id, requests[id].sector);
+        self.set_next(requests, head.nearer(requests, self.next, Some(id)));
+    }
+
+    /// `survivor` has taken over `absorbed`, which leaves, and its place in the order of arrival
+    /// if that was the earlier one.
+    pub(super) fn absorb(&mut self, survivor: RequestId, absorbed: RequestId, is_older: bool) {
+        self.sort.remove(absorbed);
+        if is_older {
+            self.fifo.take_place(survivor, absorbed);
+        } else {
+            self.fifo.remove(absorbed);
+        }
+        if self.next == Some(absorbed) {
+            self.next = Some(survivor);
+        }
+    }
+
+    /// Remembers whether this newest request is a seek, and whether requests pile up.
+    pub(super) fn note_request(&mut self, request: &Request, rotational: bool) {
+        let distance = self.last_end.map_or(0, |last| last.0.abs_diff(request.sector.0));
+        let seek = if rotational {
+            distance > SEEK_DISTANCE_SECTORS
+        } else {
+            request.len.0 < SEEK_SIZE_SECTORS
+        };
+        self.seeks = self.seeks << 1 | u32::from(seek);
+        self.last_end = Some(request.end());
+        if self.fifo.len() >= DEEP_REQUESTS {
+            self.deep = true;
+        }
+    }
+}
+
+/// Where the head is thought to be, and what it costs to move it.
+pub(super) struct Head<'a> {
+    pub(super) last: Sector,
+    pub(super) settings: &'a Settings,
+}
+
+/// Cost of going somewhere: anything within reach before anything that is not, which is best taken
+/// from its lowest sector on.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum Way {
+    Reach(u64),
+    Wrap(Sector),
+}
+
+impl Head<'_> {
+    /// The better of two candidates (`cfq_choose_req`).
+    pub(super) fn nearer(
+        &self,
+        requests: &Requests,
+        one: Option<RequestId>,
+        other: Option<RequestId>,
+    ) -> Option<RequestId> {
+        let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+        let (first, second) = (&requests[one], &requests[other]);
+        if first.sync != second.sync {
+            return Some(if first.sync { one } else { other });
+        }
+        let ways = (self.way(first.sector), self.way(second.sector));
+        // Equally far, the one further up: the head need not turn round.
+        let other_wins = ways.1 < ways.0 || (ways.1 == ways.0 && second.sector > first.sector);
+        Some(if other_wins { other } else { one })
+    }
+
+    fn way(&self, to: Sector) -> Way {
+        let back = self.last.0.saturating_sub(to.0);
+        if back == 0 {
+            Way::Reach(to.0 - self.last.0)
+        } else if back <= self.settings.back_seek_max_sectors {
+            Way::Reach(back.saturating_mul(self.settings.back_seek_penalty))
+        } else {
+            Way::Wrap(to)
+        }
+    }
+}
+
+/// What is kept of each request from its insertion to its end.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Entry {
+    pub(super) queue: CfqqId,
+    /// Overdue from then on (`fifo_time`).
+    pub(super) deadline: Nanos,
+}

@@ -1,0 +1,278 @@
+//! Whose turn it is: the service trees, and the workload that has the disk.
+//!
+//! Real time comes before best effort, and that before idle, always. Real time and best effort
+//! have three trees each, so that the wait for one sequential reader and the one wait for all
+//! random readers together are not mixed up, and writeback has its own:
+//!
+//! ```text
+//!              SYNC_IDLE      SYNC_NOIDLE      ASYNC
+//!   rt        [ .. q .. ]    [ q .. q .. ]    [ q ]      the type whose first queue has the
+//!   be        [ q q ....]    [ .. q ... ]     [ q ]      lowest key gets a workload slice;
+//!   idle      [ q .. ]                                   inside, the lowest key runs
+//!
+//!   key = now + offset(level) - residual        to the front: first key - 1 s
+//! ```
+
+use alloc::collections::BTreeMap;
+
+use super::Cfq;
+use super::idle::ThinkTime;
+use super::prio::scale;
+use super::queue::{Cfqq, CfqqId};
+use crate::priority::PriorityClass;
+use crate::time::Nanos;
+
+/// How far in front of the first a preempting queue is put (`HZ`).
+const FRONT_NS: i64 = 1_000_000_000;
+/// Queues of the idle class come this long after the last of them (`CFQ_IDLE_DELAY`).
+const IDLE_DELAY_NS: i64 = 200_000_000;
+/// Weight of the past in the mean number of busy queues, of four (`cfq_hist_divisor`).
+const PAST_WEIGHT: u64 = 3;
+/// The tree of the idle class.
+const IDLE_TREE: usize = 6;
+
+/// Type of a queue, and of the workload that has the disk (`wl_type_t`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Kind {
+    SyncIdle,
+    SyncNoidle,
+    Async,
+}
+
+const KINDS: [Kind; 3] = [Kind::SyncIdle, Kind::SyncNoidle, Kind::Async];
+
+/// Nanoseconds, then the order of insertion.
+type Key = (i64, u64);
+
+/// Where a queue waits for its turn.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) tree: usize,
+    pub(super) key: Key,
+}
+
+/// Queues of one class and type (`cfq_rb_root`).
+#[derive(Debug, Default)]
+struct Tree {
+    queues: BTreeMap<Key, CfqqId>,
+    think: ThinkTime,
+}
+
+/// Which workload has the disk.
+#[derive(Clone, Copy, Debug)]
+struct Workload {
+    class: PriorityClass,
+    kind: Kind,
+    end: Nanos,
+}
+
+/// The trees and what is counted about them.
+#[derive(Debug, Default)]
+pub(super) struct ServiceTrees {
+    trees: [Tree; 7],
+    insertions: u64,
+    /// Queues in the trees, and synchronous ones among them.
+    pub(super) busy: u32,
+    pub(super) busy_sync: u32,
+    workload: Option<Workload>,
+    /// Mean number of busy queues, of best effort and of real time.
+    averages: [u64; 2],
+}
+
+fn tree_of(class: PriorityClass, kind: Kind) -> usize {
+    match class {
+        PriorityClass::RealTime => kind as usize,
+        PriorityClass::BestEffort => 3 + kind as usize,
+        PriorityClass::Idle => IDLE_TREE,
+    }
+}
+
+/// As a number that may become negative.
+pub(super) fn signed(time: Nanos) -> i64 {
+    i64::try_from(time.0).expect("the clock shows less than 292 years")
+}
+
+impl ServiceTrees {
+    fn count(&self, class: PriorityClass, kind: Kind) -> usize {
+        self.trees[tree_of(class, kind)].queues.len()
+    }
+
+    /// Queues of real time or of best effort that want a turn.
+    fn busy_of(&self, class: PriorityClass) -> u64 {
+        KINDS.iter().map(|kind| self.count(class, *kind) as u64).sum()
+    }
+
+    /// How many queues of its class want a turn, smoothed (`cfq_group_get_avg_queues`).
+    pub(super) fn average_busy(&mut self, class: PriorityClass) -> u64 {
+        let real_time = class == PriorityClass::RealTime;
+        let class = if real_time { PriorityClass::RealTime } else { PriorityClass::BestEffort };
+        let busy = self.busy_of(class);
+        let average = &mut self.averages[usize::from(real_time)];
+        let (least, most) = (busy.min(*average), busy.max(*average));
+        *average = (PAST_WEIGHT * most + least + 2) / (PAST_WEIGHT + 1);
+        *average
+    }
+
+    /// Whether a queue is the only one of its tree.
+    pub(super) fn is_alone(&self, place: Place) -> bool {
+        self.trees[place.tree].queues.len() == 1
+    }
+
+    /// How many queues its tree holds.
+    pub(super) fn tree_len(&self, place: Place) -> usize {
+        self.trees[place.tree].queues.len()
+    }
+
+    /// The pauses between the end of one request of a tree and the next request of the tree.
+    pub(super) fn think_time(&mut self, tree: usize) -> &mut ThinkTime {
+        &mut self.trees[tree].think
+    }
+
+    pub(super) fn tree_think(&self, place: Place) -> &ThinkTime {
+        &self.trees[place.tree].think
+    }
+
+    /// The workload of this type has the disk.
+    pub(super) fn serves(&self, kind: Kind) -> bool {
+        self.workload.is_some_and(|workload| workload.kind == kind)
+    }
+
+    /// The next turn chooses the type anew.
+    pub(super) fn end_workload(&mut self) {
+        self.workload = None;
+    }
+
+    /// First keys of a class's trees, without those that `skip` names.
+    pub(super) fn first_waiting(
+        &self,
+        class: PriorityClass,
+        skip: Option<CfqqId>,
+    ) -> impl Iterator<Item = i64> {
+        KINDS.iter().filter_map(move |kind| {
+            let mut queues = self.trees[tree_of(class, *kind)].queues.iter();
+            queues.find(|(_, id)| Some(**id) != skip).map(|(key, _)| key.0)
+        })
+    }
+}
+
+impl Cfq {
+    /// Type of a queue (`cfqq_type`).
+    pub(super) fn kind(&self, queue: &Cfqq) -> Kind {
+        if !self.settings.service_trees {
+            Kind::SyncIdle
+        } else if !queue.sync {
+            Kind::Async
+        } else if queue.idle_window {
+            Kind::SyncIdle
+        } else {
+            Kind::SyncNoidle
+        }
+    }
+
+    /// The tree a queue belongs to: it is put there when its place is next decided.
+    pub(super) fn tree(&self, queue: &Cfqq) -> usize {
+        tree_of(queue.priority.class, self.kind(queue))
+    }
+
+    /// A queue has something to do, and waits for its turn.
+    pub(super) fn add_busy(&mut self, now: Nanos, id: CfqqId) {
+        debug_assert!(self.queue(id).place.is_none());
+        self.service.busy += 1;
+        self.service.busy_sync += u32::from(self.queue(id).sync);
+        self.resort(now, id);
+    }
+
+    /// A queue has nothing to do.
+    pub(super) fn remove_busy(&mut self, id: CfqqId) {
+        let queue = self.queues.at(id.0);
+        let place = queue.place.take().expect("a busy queue has a place");
+        self.service.busy -= 1;
+        self.service.busy_sync -= u32::from(queue.sync);
+        self.service.trees[place.tree].queues.remove(&place.key);
+    }
+
+    /// Puts a queue where its turn comes (`cfq_service_tree_add`).
+    pub(super) fn resort(&mut self, now: Nanos, id: CfqqId) {
+        let queue = self.queue(id);
+        let tree = self.tree(queue);
+        let key = if queue.is_idle_class() {
+            let mut others = self.service.trees[tree].queues.iter().rev();
+            let last = others.find(|(_, other)| **other != id).map(|(key, _)| key.0);
+            last.unwrap_or_else(|| signed(now)).saturating_add(IDLE_DELAY_NS)
+        } else {
+            let key = signed(now) + signed(self.slice_offset(queue)) - queue.residual_ns;
+            self.queues.at(id.0).residual_ns = 0;
+            key
+        };
+        self.place(id, tree, key);
+    }
+
+    /// Puts a queue in front of all others of its type: it preempts.
+    pub(super) fn resort_to_front(&mut self, now: Nanos, id: CfqqId) {
+        let tree = self.tree(self.queue(id));
+        let first = self.service.trees[tree].queues.first_key_value().map(|(key, _)| key.0);
+        let key = first.unwrap_or_else(|| signed(now)).saturating_sub(FRONT_NS);
+        self.place(id, tree, key);
+    }
+
+    fn place(&mut self, id: CfqqId, tree: usize, key: i64) {
+        let queue = self.queues.at(id.0);
+        if let Some(place) = queue.place {
+            if (place.tree, place.key.0) == (tree, key) {
+                return;
+            }
+            self.service.trees[place.tree].queues.remove(&place.key);
+        }
+        let key = (key, self.service.insertions);
+        self.service.insertions += 1;
+        queue.place = Some(Place { tree, key });
+        self.service.trees[tree].queues.insert(key, id);
+    }
+
+    /// The queue whose turn comes next. There is one: requests wait, and no queue is active.
+    pub(super) fn first_queue(&mut self, now: Nanos) -> CfqqId {
+        let tree = self.choose_workload(now);
+        let first = self.service.trees[tree].queues.first_key_value();
+        *first.expect("the workload has a queue").1
+    }
+
+    /// The tree that is served (`choose_wl_class_and_type`).
+    fn choose_workload(&mut self, now: Nanos) -> usize {
+        let service = &self.service;
+        let classes = [PriorityClass::RealTime, PriorityClass::BestEffort];
+        let class = classes.into_iter().find(|class| service.busy_of(*class) > 0);
+        let Some(class) = class else {
+            self.service.workload = None;
+            return IDLE_TREE;
+        };
+        if let Some(workload) = service.workload {
+            let has_queues = service.count(class, workload.kind) > 0;
+            if workload.class == class && has_queues && now <= workload.end {
+                return tree_of(class, workload.kind);
+            }
+        }
+        let first = |kind: &Kind| service.trees[tree_of(class, *kind)].queues.first_key_value();
+        let kinds = KINDS.into_iter().filter_map(|kind| first(&kind).map(|(key, _)| (*key, kind)));
+        let (_, kind) = kinds.min_by_key(|(key, _)| *key).expect("the class has a queue");
+        let end = now + self.workload_slice(class, kind);
+        self.service.workload = Some(Workload { class, kind, end });
+        tree_of(class, kind)
+    }
+
+    /// How long queues of this type run before the type is chosen anew: its share of
+    /// `target_latency`. Writeback gets less, as its slices are shorter.
+    fn workload_slice(&self, class: PriorityClass, kind: Kind) -> Nanos {
+        let (settings, service) = (&self.settings, &self.service);
+        let target = settings.target_latency;
+        let average = service.averages[usize::from(class == PriorityClass::RealTime)];
+        let busy = average.max(service.busy_of(class));
+        let slice = scale(target, service.count(class, kind) as u64, busy);
+        if kind == Kind::Async {
+            let all_async = u64::from(service.busy - service.busy_sync);
+            let slice = slice.min(scale(target, all_async, u64::from(service.busy)));
+            scale(slice, settings.slice_async.0, settings.slice_sync.0)
+        } else {
+            slice.max(Nanos(2 * settings.slice_idle.0))
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! What can be set: the names and units of `/sys/block/*/queue/iosched`, and two of our own.
+
+use super::super::{Facts, Tunable};
+use crate::time::Nanos;
+
+/// As `blockyard elevators` lists them: default, least, largest.
+pub(super) static TUNABLES: &[Tunable] = &[
+    tunable("quantum", [8, 1, 1024], "", "requests of a queue in flight while others want a turn"),
+    tunable("fifo_expire_sync", [125, 1, 600_000], "ms", "when a synchronous request is overdue"),
+    tunable("fifo_expire_async", [250, 1, 600_000], "ms", "when an asynchronous one is overdue"),
+    tunable("back_seek_max", [16_384, 0, 0xffff_ffff], "KiB", "how far the head may go back"),
+    tunable("back_seek_penalty", [2, 1, 1000], "", "what a way back costs, against one forward"),
+    tunable("slice_sync", [100, 1, 10_000], "ms", "turn of a synchronous queue at level 4"),
+    tunable("slice_async", [40, 1, 10_000], "ms", "turn of an asynchronous queue at level 4"),
+    tunable("slice_async_rq", [2, 1, 1000], "", "times 2(8 - level): requests of such a turn"),
+    tunable("slice_idle", [8, 0, 1000], "ms", "wait for a queue's next request; 0: never"),
+    tunable("low_latency", [1, 0, 1], "", "1: short turns when many want one, writeback held back"),
+    tunable(
+        "target_latency",
+        [300, 1, 10_000],
+        "ms",
+        "in which every synchronous queue has a turn",
+    ),
+    tunable("service_trees", [1, 0, 1], "", "0: one round for all queues, as in 2.6.30 (ours)"),
+    tunable(
+        "starved_after",
+        [2000, 0, 600_000],
+        "ms",
+        "overdue turn: none preempts; 0: never (ours)",
+    ),
+];
+
+const fn tunable(
+    name: &'static str,
+    [default, min, max]: [u64; 3],
+    unit: &'static str,
+    about: &'static str,
+) -> Tunable {
+    Tunable { name, default, min, max, unit, about }
+}
+
+/// Their values, in the units that decisions are made in, and what the device is.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Settings {
+    pub(super) quantum: u32,
+    pub(super) fifo_expire_sync: Nanos,
+    pub(super) fifo_expire_async: Nanos,
+    pub(super) back_seek_max_sectors: u64,
+    pub(super) back_seek_penalty: u64,
+    pub(super) slice_sync: Nanos,
+    pub(super) slice_async: Nanos,
+    pub(super) slice_async_rq: u32,
+    pub(super) slice_idle: Nanos,
+    pub(super) low_latency: bool,
+    pub(super) target_latency: Nanos,
+    pub(super) service_trees: bool,
+    pub(super) starved_after: Option<Nanos>,
+    pub(super) rotational: bool,
+}
+
+impl Settings {
+    /// `value` knows each tunable by its name.
+    pub(super) fn new(value: impl Fn(&str) -> u64, facts: Facts) -> Self {
+        let ms = |name| Nanos::from_ms(value(name));
+        let count = |name| u32::try_from(value(name)).expect("its range is below 2^32");
+        let on = |name| value(name) == 1;
+        Self {
+            quantum: count("quantum"),
+            fifo_expire_sync: ms("fifo_expire_sync"),
+            fifo_expire_async: ms("fifo_expire_async"),
+            back_seek_max_sectors: value("back_seek_max") * 2,
+            back_seek_penalty: value("back_seek_penalty"),
+            slice_sync: ms("slice_sync"),
+            slice_async: ms("slice_async"),
+            slice_async_rq: count("slice_async_rq"),
+            slice_idle: ms("slice_idle"),
+            low_latency: on("low_latency"),
+            target_latency: ms("target_latency"),
+            service_trees: on("service_trees"),
+            starved_after: Some(ms("starved_after")).filter(|limit| limit.0 > 0),
+            rotational: facts.rotational,
+        }
+    }
+
+    /// How long a request may wait before it is overdue.
+    pub(super) fn fifo_expire(&self, sync: bool) -> Nanos {
+        if sync { self.fifo_expire_sync } else { self.fifo_expire_async }
+    }
+}
