@@ -261,14 +261,18 @@ impl Bench {
                 self.queue.take_done(&mut done);
                 let word = |status| if status == BlkStatus::Ok { "" } else { "!" };
                 let names = done.iter().map(|done| self.name(done.user) + word(done.status));
-                Ok(list(names.collect()))
+                Ok(list(&names.collect::<Vec<_>>()))
             }
-            ["parked"] => Ok(list(self.parked.iter().map(|user| self.name(*user)).collect())),
+            ["parked"] => {
+                let names: Vec<_> = self.parked.iter().map(|user| self.name(*user)).collect();
+                Ok(list(&names))
+            }
             ["wake"] => Ok(self.queue.wake_at().map_or("-".into(), written)),
             ["late"] => {
                 let mut late = Vec::new();
                 self.queue.timed_out(self.now, &mut late);
-                Ok(list(late.iter().map(|tag| self.bios(*tag).join("+")).collect()))
+                let names: Vec<_> = late.iter().map(|tag| self.bios(*tag).join("+")).collect();
+                Ok(list(&names))
             }
             ["congested", "sync"] => Ok(yes_or_no(self.queue.is_congested(true))),
             ["congested", "async"] => Ok(yes_or_no(self.queue.is_congested(false))),
@@ -285,7 +289,7 @@ impl Bench {
             found.push(bios.join("+"));
             self.issued.push((issue.tag, bios));
         }
-        list(found)
+        list(&found)
     }
 
     fn bios(&self, tag: Tag) -> Vec<String> {
@@ -336,7 +340,7 @@ fn set(bio: &mut Bio, option: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn list(names: Vec<String>) -> String {
+fn list(names: &[String]) -> String {
     if names.is_empty() { "-".into() } else { names.join(" ") }
 }
 

@@ -31,6 +31,8 @@ pub mod request;
 mod stack;
 mod submit;
 mod tags;
+#[cfg(test)]
+mod tests;
 mod timeout;
 mod wait;
 
