@@ -46,7 +46,7 @@ const INT_MAX: u64 = i32::MAX as u64;
 /// What it is.
 pub static MQ_DEADLINE: ElevatorType = ElevatorType {
     name: "mq-deadline",
-    about: "sorted batches with a deadline for each request; the I/O priority's class decides first",
+    about: "sorted batches, a deadline for each request; the class of the priority goes first",
     generation: Generation::Multi,
     tunables: &[
         Tunable {
