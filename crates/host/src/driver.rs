@@ -123,19 +123,25 @@ impl Driver {
         let user = bio.user;
         self.submit(bio);
         loop {
+            self.unplug();
             if let Some(status) = self.take_one(user) {
                 return status;
             }
-            self.wait();
+            // Not `wait`: it returns at once while others lie finished.
+            self.sleep();
         }
     }
 
-    /// Waits until something has been answered, and goes on with it.
+    /// Waits until there is something to take.
     pub(crate) fn wait(&mut self) {
         self.unplug();
-        if self.has_done() {
-            return;
+        if !self.has_done() {
+            self.sleep();
         }
+    }
+
+    /// Sleeps until something has been answered, and goes on with it; nothing is plugged.
+    fn sleep(&mut self) {
         assert!(!self.is_idle(), "what is waited for is in flight");
         let [ring, workers] = self.executor.wake_sources();
         if poll::readable(&[ring, workers], None).is_err() {
