@@ -5,7 +5,7 @@
 
 use std::fmt::Write as _;
 
-use super::{Kind, PhaseResult};
+use super::PhaseResult;
 use crate::latency::Latency;
 
 const MIB: f64 = 1_048_576.0;
@@ -69,6 +69,7 @@ fn row(out: &mut String, name: &str, latency: &Latency) {
 mod tests {
     use blockyard_engine::time::Nanos;
 
+    use super::super::Kind;
     use super::*;
 
     /// The `deadline-original` rows of the 2009 mail: average and maximum in microseconds, and the
