@@ -1,4 +1,5 @@
-//! What a queue is told about its device and its clock (`struct queue_limits`, `/sys/block/*/queue`).
+//! What a queue is told about its device and its clock (`struct queue_limits`,
+//! `/sys/block/*/queue`).
 
 use crate::elevator::Generation;
 use crate::time::Nanos;
@@ -89,13 +90,12 @@ impl QueueConfig {
     /// (`blk_mq_map_queues` of 2014, without its look at hyper-threads).
     #[must_use]
     pub fn hctx_of(&self, cpu: u16) -> u16 {
-        let cpus_per_queue = self.cpus.div_ceil(self.hw_queues);
-        self.cpu_of(cpu) / cpus_per_queue
+        self.cpu_of(cpu) / self.cpus.div_ceil(self.hw_queues)
     }
 
     /// The software queue of a CPU.
     pub(super) fn cpu_of(&self, cpu: u16) -> u16 {
-        cpu % self.cpus
+        if cpu < self.cpus { cpu } else { cpu % self.cpus }
     }
 
     /// # Panics

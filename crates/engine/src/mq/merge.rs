@@ -51,9 +51,10 @@ impl Edge {
 }
 
 impl MergeHash {
-    /// For about this many requests.
+    /// For about this many requests: four buckets each, so that most of them are empty.
     pub(super) fn new(requests: u32) -> Self {
-        let bits = requests.clamp(32, 1 << 16).next_power_of_two().ilog2();
+        let buckets = requests.clamp(16, 1 << 16) * 4;
+        let bits = buckets.next_power_of_two().ilog2();
         let empty = || core::iter::repeat_n(None, 1 << bits).collect();
         Self { buckets: [empty(), empty()], bits }
     }
@@ -140,8 +141,15 @@ impl Joiner {
         Self { candidate, sector, len, segments, first_bio, last_bio }
     }
 
-    fn on(self, side: Side) -> Self {
-        Self { candidate: Candidate { side, ..self.candidate }, ..self }
+    fn of_bio(bio: &Bio, part: u32) -> Self {
+        let (sync, side) = (bio.is_sync(), Side::Back);
+        let candidate = Candidate { op: bio.op, sync, origin: bio.origin, side, request: None };
+        let (sector, len) = (bio.sector, bio.len);
+        Self { candidate, sector, len, segments: 1, first_bio: part, last_bio: part }
+    }
+
+    fn on(&self, side: Side) -> Self {
+        Self { candidate: Candidate { side, ..self.candidate }, ..*self }
     }
 
     fn end(&self) -> Sector {
@@ -164,22 +172,22 @@ impl RequestQueue {
     pub(super) fn merge_bio(&mut self, now: Nanos, part: u32) -> bool {
         let bio = self.bios.bio(part);
         let io_context = bio.origin.io_context;
-        let joiner = Joiner::of(&Request::new(bio, part), Side::Back, None);
+        let joiner = Joiner::of_bio(bio, part);
         let plugged = self.plugs.is_open(io_context);
-        let target = if plugged { self.plugged_target(joiner, io_context) } else { None };
-        let Some((id, side)) = target.or_else(|| self.waiting_target(joiner)) else {
+        let target = if plugged { self.plugged_target(&joiner, io_context) } else { None };
+        let Some((id, side)) = target.or_else(|| self.waiting_target(&joiner)) else {
             return false;
         };
         match side {
             Side::Back => self.counters.back_merges += 1,
             Side::Front => self.counters.front_merges += 1,
         }
-        self.join(now, id, joiner.on(side));
+        self.join(now, id, &joiner.on(side));
         true
     }
 
     /// A request of the submitter's own plug. The elevator knows nothing of these and is not asked.
-    fn plugged_target(&self, joiner: Joiner, io_context: IoContext) -> Option<(RequestId, Side)> {
+    fn plugged_target(&self, joiner: &Joiner, io_context: IoContext) -> Option<(RequestId, Side)> {
         let own = |request: &Request| {
             request.stage == Stage::Plugged && request.origin.io_context == io_context
         };
@@ -187,7 +195,7 @@ impl RequestQueue {
     }
 
     /// A request of the elevator, or of the same software queue.
-    fn waiting_target(&self, joiner: Joiner) -> Option<(RequestId, Side)> {
+    fn waiting_target(&self, joiner: &Joiner) -> Option<(RequestId, Side)> {
         let waits = |request: &Request| request.stage == Stage::Waiting;
         if let Some(last) = self.last_merge {
             let touches = [
@@ -195,7 +203,7 @@ impl RequestQueue {
                 (Side::Front, self.requests[last].sector == joiner.end()),
             ];
             for (side, touches) in touches {
-                if touches && self.may_join(last, joiner.on(side)) {
+                if touches && self.may_join(last, &joiner.on(side)) {
                     return Some((last, side));
                 }
             }
@@ -206,7 +214,7 @@ impl RequestQueue {
     fn find(
         &self,
         side: Side,
-        joiner: Joiner,
+        joiner: &Joiner,
         where_it_is: impl Fn(&Request) -> bool,
     ) -> Option<(RequestId, Side)> {
         let (edge, sector) = match side {
@@ -215,13 +223,13 @@ impl RequestQueue {
         };
         let mut touching = self.hash.touching(&self.requests, edge, sector);
         let fits = |id: &RequestId| {
-            where_it_is(&self.requests[*id]) && self.may_join(*id, joiner.on(side))
+            where_it_is(&self.requests[*id]) && self.may_join(*id, &joiner.on(side))
         };
         touching.find(fits).map(|id| (id, side))
     }
 
     /// Everything but the place: limits, kind, priority, and the elevator's own opinion.
-    fn may_join(&self, id: RequestId, joiner: Joiner) -> bool {
+    fn may_join(&self, id: RequestId, joiner: &Joiner) -> bool {
         let request = &self.requests[id];
         let candidate = &joiner.candidate;
         let limits = self.config.limits;
@@ -244,7 +252,7 @@ impl RequestQueue {
     }
 
     /// Puts a chain of bios to an end of a request, and tells the elevator if it has the request.
-    fn join(&mut self, now: Nanos, id: RequestId, joiner: Joiner) {
+    fn join(&mut self, now: Nanos, id: RequestId, joiner: &Joiner) {
         let edge = match joiner.candidate.side {
             Side::Back => Edge::End,
             Side::Front => Edge::Start,
@@ -302,7 +310,7 @@ impl RequestQueue {
         };
         let Some((survivor, absorbed)) = pair else { return };
         let joiner = Joiner::of(&self.requests[absorbed], Side::Back, Some(absorbed));
-        if !self.may_join(survivor, joiner) {
+        if !self.may_join(survivor, &joiner) {
             return;
         }
         self.hash.remove(&mut self.requests, absorbed);
@@ -328,13 +336,13 @@ impl RequestQueue {
     pub(super) fn merge_on_insert(&mut self, now: Nanos, id: RequestId) -> bool {
         let joiner = Joiner::of(&self.requests[id], Side::Back, None);
         let last = self.last_merge.filter(|last| self.requests[*last].end() == joiner.sector);
-        let target = last.filter(|last| self.may_join(*last, joiner)).or_else(|| {
+        let target = last.filter(|last| self.may_join(*last, &joiner)).or_else(|| {
             let waits = |request: &Request| request.stage == Stage::Waiting;
-            self.find(Side::Back, joiner, waits).map(|(id, _)| id)
+            self.find(Side::Back, &joiner, waits).map(|(id, _)| id)
         });
         let Some(target) = target else { return false };
         self.counters.request_merges += 1;
-        self.join(now, target, joiner);
+        self.join(now, target, &joiner);
         self.free_request(id);
         true
     }

@@ -118,6 +118,8 @@ pub struct RequestQueue {
     bios: Bios,
     allocation: Allocation,
     hctxs: Vec<Hctx>,
+    /// The hardware queue of each CPU.
+    hctx_by_cpu: Vec<u16>,
     hash: MergeHash,
     /// The request that the elevator heard of last, while it waits (`q->last_merge`).
     last_merge: Option<RequestId>,
@@ -167,6 +169,7 @@ impl RequestQueue {
                 Generation::Multi => Allocation::multi(hw_queues, per_hctx, async_depth),
             },
             hctxs: (0..hw_queues).map(hctx).collect(),
+            hctx_by_cpu: (0..config.cpus).map(|cpu| config.hctx_of(cpu)).collect(),
             hash: MergeHash::new(per_hctx.saturating_mul(u32::from(hw_queues))),
             last_merge: None,
             plugs: Plugs::default(),
@@ -208,9 +211,9 @@ impl RequestQueue {
         self.allocation.is_congested(sync)
     }
 
-    /// When [`RequestQueue::dispatch`] and [`RequestQueue::timed_out`] want to be called, if nothing
-    /// happens before: a plug or a retry is due, the elevator has idled for long enough, a flush
-    /// has waited for long enough, a request is late.
+    /// When [`RequestQueue::dispatch`] and [`RequestQueue::timed_out`] want to be called, if
+    /// nothing happens before: a plug or a retry is due, the elevator has idled for long enough, a
+    /// flush has waited for long enough, a request is late.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
         let retry = |hctx: &Hctx| hctx.retry_at.filter(|_| !hctx.dispatch.is_empty());
@@ -260,6 +263,7 @@ impl RequestQueue {
 
     /// The time as the elevator sees it.
     fn tick(&self, now: Nanos) -> Nanos {
-        now.tick_before(self.config.tick)
+        let tick = self.config.tick;
+        if tick == Nanos(1) { now } else { now.tick_before(tick) }
     }
 }

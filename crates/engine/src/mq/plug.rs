@@ -5,9 +5,9 @@
 //! reached 128 KiB. (The kernel's 64 is for plugs that hold requests for several devices; a plug
 //! here is one queue's.)
 //!
-//! *Per queue* (`blk_plug_device` of 2.6.30): requests are in the elevator at once, but a queue that
-//! was empty dispatches nothing until 4 wait, 3 ms have passed, something has ended, or a submitter
-//! says so or has to wait. 4, 3 ms and the completion are from memory.
+//! *Per queue* (`blk_plug_device` of 2.6.30): requests are in the elevator at once, but a queue
+//! that was empty dispatches nothing until 4 wait, 3 ms have passed, something has ended, or a
+//! submitter says so or has to wait. 4, 3 ms and the completion are from memory.
 
 use alloc::collections::BTreeMap;
 

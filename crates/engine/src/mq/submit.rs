@@ -14,52 +14,50 @@ impl RequestQueue {
     ///
     /// # Panics
     /// When the bio is empty and no flush, or reaches beyond the last sector of a `u64`.
-    pub fn submit_bio(&mut self, now: Nanos, bio: Bio) -> Submitted {
+    pub fn submit_bio(&mut self, now: Nanos, mut bio: Bio) -> Submitted {
         assert!(bio.op == Op::Flush || bio.len.0 > 0, "only a flush has no length");
         assert!(bio.sector.0.checked_add(bio.len.0).is_some(), "the range ends somewhere");
         self.now = now;
         self.counters.bios += 1;
-        let Some(bio) = self.without_useless_flags(bio) else { return Submitted::Accepted };
+        if !self.config.write_cache && !self.drop_useless_flags(&mut bio) {
+            return Submitted::Accepted;
+        }
         let max_sectors = self.config.limits.max_sectors;
         let mut parked = false;
         if bio.len.0 <= u64::from(max_sectors) {
-            parked = self.submit_part(now, bio, None);
+            parked = self.submit_part(now, &bio, None);
         } else {
             let count = bios::pieces(&bio, max_sectors).count();
             let count = u32::try_from(count).expect("a bio has fewer than 2^32 pieces");
             let split = self.bios.split(count);
             for piece in bios::pieces(&bio, max_sectors) {
-                parked |= self.submit_part(now, piece, Some(split));
+                parked |= self.submit_part(now, &piece, Some(split));
             }
         }
         self.grant_waiters(now);
         if parked { Submitted::Parked } else { Submitted::Accepted }
     }
 
-    /// Without a cache to flush, flushes have ended and the flags mean nothing; that somebody waits
-    /// for the write is still true.
-    fn without_useless_flags(&mut self, mut bio: Bio) -> Option<Bio> {
-        if self.config.write_cache {
-            return Some(bio);
-        }
-        if bio.op == Op::Flush {
-            self.bios.end_at_once(&bio);
-            return None;
-        }
+    /// Without a cache to flush, a flush has ended (false is returned) and the flags mean nothing;
+    /// that somebody waits for the write is still true.
+    fn drop_useless_flags(&mut self, bio: &mut Bio) -> bool {
         bio.origin.sync |= bio.fua || bio.preflush;
         (bio.fua, bio.preflush) = (false, false);
-        Some(bio)
+        if bio.op == Op::Flush {
+            self.bios.end_at_once(bio);
+        }
+        bio.op != Op::Flush
     }
 
     /// Merges a bio, makes it a request, or parks it; true if it is parked.
-    fn submit_part(&mut self, now: Nanos, bio: Bio, split: Option<u32>) -> bool {
-        let part = self.bios.insert(bio, split);
-        if is_mergeable(&bio) && self.merge_bio(now, part) {
+    fn submit_part(&mut self, now: Nanos, bio: &Bio, split: Option<u32>) -> bool {
+        let part = self.bios.insert(*bio, split);
+        if is_mergeable(bio) && self.merge_bio(now, part) {
             return false;
         }
-        let claim = self.claim(&bio);
+        let claim = self.claim(bio);
         if self.allocation.take(now, claim) {
-            self.start_request(now, part);
+            self.start_request(now, part, claim.hctx);
             return false;
         }
         self.counters.parked += 1;
@@ -75,27 +73,31 @@ impl RequestQueue {
         Claim {
             io_context: bio.origin.io_context,
             sync: bio.is_sync(),
-            hctx: self.config.hctx_of(bio.origin.cpu),
+            hctx: self.hctx_by_cpu[usize::from(self.config.cpu_of(bio.origin.cpu))],
         }
     }
 
     /// Gives requests that have become free to who waits for one. Merging is not tried again, as in
     /// the kernel. Each event ends here.
     pub(super) fn grant_waiters(&mut self, now: Nanos) {
-        while let Some(part) = self.allocation.next_waiter(now) {
+        while !self.allocation.is_nobody_parked()
+            && let Some(part) = self.allocation.next_waiter(now)
+        {
             self.bios.unpark(part);
-            self.start_request(now, part);
+            let hctx = self.claim(self.bios.bio(part)).hctx;
+            self.start_request(now, part, hctx);
         }
     }
 
     /// A request has been taken for this bio.
-    fn start_request(&mut self, now: Nanos, part: u32) {
+    fn start_request(&mut self, now: Nanos, part: u32, hctx: u16) {
         let bio = self.bios.bio(part);
-        let claim = self.claim(bio);
-        let mut request = Request { counted: true, hctx: claim.hctx, ..Request::new(bio, part) };
+        let mut request = Request::new(bio, part);
+        request.counted = true;
+        request.hctx = hctx;
         let flushes = bio.op == Op::Flush || bio.preflush || bio.fua;
         if self.allocates_tags {
-            let tag = self.hctxs[usize::from(claim.hctx)].tags.take();
+            let tag = self.hctxs[usize::from(hctx)].tags.take();
             request.tag = Some(tag.expect("without an elevator each request has a driver tag"));
         }
         let id = self.requests.insert(request);
@@ -151,7 +153,7 @@ impl RequestQueue {
 
     /// Gives back what a request has taken. Its bios have ended, or belong to another one.
     pub(super) fn free_request(&mut self, id: RequestId) {
-        let request = self.requests.remove(id);
+        let request = &self.requests[id];
         assert!(!request.hashed && request.stage != Stage::Issued, "nobody knows it any more");
         if let Some(tag) = request.tag {
             self.hctxs[usize::from(request.hctx)].tags.put(tag);
@@ -159,5 +161,6 @@ impl RequestQueue {
         if request.counted {
             self.allocation.put(request.sync, request.hctx);
         }
+        self.requests.remove(id);
     }
 }

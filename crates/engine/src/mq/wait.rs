@@ -83,9 +83,6 @@ impl Allocation {
 
     /// The next bio whose turn it is, with its request taken for it.
     pub(super) fn next_waiter(&mut self, now: Nanos) -> Option<u32> {
-        if self.parked == 0 {
-            return None;
-        }
         let waiter = match &mut self.limit {
             Limit::Batching(list) => list.next_waiter(now),
             Limit::Tags(tags) => tags.iter_mut().find_map(RequestTags::next_waiter),
