@@ -197,7 +197,7 @@ impl Executor {
 
     /// Holds an operation back until the next unplug; a full plug is pulled.
     fn plug(&mut self, dev: DevId, op: DiskOp, cqes: &mut Vec<Cqe>) -> Option<BlkStatus> {
-        let now = self.now();
+        let now = since(self.epoch);
         let waiting = match &mut self.ways[usize::from(dev.0)] {
             Way::Plain => unreachable!("only a device with a queue is plugged"),
             Way::Own { queue, plugged } => {
@@ -221,12 +221,12 @@ impl Executor {
 
     /// Nothing more will be submitted for now: what was plugged goes to the devices.
     pub(crate) fn unplug(&mut self, cqes: &mut Vec<Cqe>) {
-        let now = self.now();
+        let epoch = self.epoch;
         for index in 0..self.ways.len() {
             match &mut self.ways[index] {
-                Way::Plain => {}
-                Way::Own { plugged: 0, .. } => {}
+                Way::Plain | Way::Own { plugged: 0, .. } => {}
                 Way::Own { queue, plugged } => {
+                    let now = since(epoch);
                     *plugged = 0;
                     queue.unplug(now, self.io_context);
                     self.dispatch(now, dev_id(index), cqes);
@@ -238,10 +238,6 @@ impl Executor {
                 }
             }
         }
-    }
-
-    fn now(&self) -> Nanos {
-        Nanos(u64::try_from(self.epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// Starts what a device with an own queue takes now, and collects what has ended.
@@ -454,7 +450,7 @@ impl Executor {
     }
 
     fn on_completed(&mut self, cqes: &mut Vec<Cqe>) {
-        let now = self.now();
+        let now = since(self.epoch);
         let mut completed = std::mem::take(&mut self.completed);
         for (user, status) in completed.drain(..) {
             match user {
@@ -532,6 +528,10 @@ impl Drop for Executor {
         }
         self.volume.disks().for_each(|disk| disk.leave(self.io_context));
     }
+}
+
+fn since(epoch: Instant) -> Nanos {
+    Nanos(u64::try_from(epoch.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn dev_id(index: usize) -> DevId {

@@ -53,6 +53,30 @@ impl Scheduling {
     pub const MAX_SECTORS: RangeInclusive<u32> = 8..=65_528;
 }
 
+impl Scheduling {
+    /// What is wrong with it.
+    fn problem(&self) -> Option<String> {
+        let (depths, sectors) = (Self::QUEUE_DEPTHS, Self::MAX_SECTORS);
+        if !depths.contains(&self.queue_depth) {
+            return Some(format!(
+                "the queue depth is {}; it must be {} to {}",
+                self.queue_depth,
+                depths.start(),
+                depths.end()
+            ));
+        }
+        // A request is cut at whole encryption sectors, of 4096 bytes at most.
+        (!sectors.contains(&self.max_sectors) || !self.max_sectors.is_multiple_of(8)).then(|| {
+            format!(
+                "the longest request has {} sectors; it must be a multiple of 8, {} to {}",
+                self.max_sectors,
+                sectors.start(),
+                sectors.end()
+            )
+        })
+    }
+}
+
 impl Default for Scheduling {
     /// 32 as a disk with native command queueing takes, 1280 KiB as Linux allows since 4.3.
     fn default() -> Self {
@@ -398,6 +422,9 @@ impl<'a> Builder<'a> {
 
     fn add_device(&mut self, file: DeviceFile, uses: &[Use]) -> Result<DevId, Error> {
         let writable = file.access() == Access::ReadWrite && !self.options.read_only;
+        if let Some(problem) = self.options.scheduling.problem() {
+            return Err(Error::volume(file.path(), problem));
+        }
         let (file, elevator) = scheduled(file, uses, &self.options.scheduling)?;
         let mapping = match file.kind() {
             Kind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),

@@ -198,6 +198,20 @@ fn elevator_for_data_that_direct_io_does_not_fit_is_refused() {
 }
 
 #[test]
+fn limits_that_no_request_could_pass_are_refused_with_what_is_allowed() {
+    let dir = dir_on_disk();
+    let path = image(dir.path());
+    let refused = |queue_depth, max_sectors| {
+        let scheduling = Scheduling { elevator: None, queue_depth, max_sectors };
+        refusal(crypt(&path, 0, &VolumeOptions { scheduling, ..VolumeOptions::default() }))
+    };
+    assert!(refused(0, 2560).contains("1 to 1024"));
+    assert!(refused(1025, 2560).contains("1 to 1024"));
+    assert!(refused(32, 0).contains("8 to 65528"));
+    assert!(refused(32, 2561).contains("multiple of 8"));
+}
+
+#[test]
 fn elevator_for_a_linear_line_is_refused() {
     let dir = dir_on_disk();
     let path = image(dir.path());

@@ -83,6 +83,7 @@ impl Disk {
         let thread = std::thread::Builder::new().name(format!("disk/{number}"));
         let thread = thread.spawn(move || {
             process::leave_signals_to_others();
+            let _guard = AbortOnPanic;
             // A ring belongs to the thread that made it.
             Running::new(inbox, queue, Ring::new(config.queue_depth).ok()).run();
         })?;
@@ -135,6 +136,18 @@ impl Shared {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.wake, &mut count);
             std::mem::swap(&mut *inbox, to);
+        }
+    }
+}
+
+/// A thread that dies of a bug would leave every connection waiting for ever. What was answered is
+/// with the device, not in this process: ending that loses nothing.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
         }
     }
 }
