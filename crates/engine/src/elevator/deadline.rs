@@ -164,10 +164,7 @@ impl Deadline {
 
     /// Takes a request out; the batch goes on behind it (`deadline_move_request`).
     fn take(&mut self, requests: &Requests, id: RequestId) {
-        let queue = self.queue_of(requests, id);
-        let next = queue.next(id);
-        queue.remove(id);
-        self.next = next;
+        self.next = self.queue_of(requests, id).remove(id);
     }
 
     /// The sort trees of 2.6.30 held no two requests that start at the same sector: the one that
@@ -212,9 +209,7 @@ impl Elevator for Deadline {
                 self.queue_of(requests, request).sort(request, sector);
             }
             Merged::Absorbed(absorbed) => {
-                let queue = self.queue_of(requests, absorbed);
-                let behind = queue.next(absorbed);
-                queue.absorb(request, absorbed);
+                let behind = self.queue_of(requests, absorbed).absorb(request, absorbed);
                 if self.next == Some(absorbed) {
                     self.next = behind;
                 }

@@ -279,8 +279,7 @@ impl DeadlinePrio {
     fn take(&mut self, id: RequestId) {
         let by_age = self.is_by_age(self.batch.lane);
         let queue = self.queue_mut(self.batch.lane);
-        let behind = queue.next(id);
-        queue.remove(id);
+        let behind = queue.remove(id);
         self.batch.next = if by_age { queue.oldest() } else { behind };
         self.batch.len += 1;
         self.batch.late = match self.batch.late {
@@ -319,8 +318,7 @@ impl Elevator for DeadlinePrio {
             Merged::Back => {}
             Merged::Front => queue.reposition(request, requests[request].sector),
             Merged::Absorbed(absorbed) => {
-                let behind = queue.next(absorbed);
-                queue.absorb(request, absorbed);
+                let behind = queue.absorb(request, absorbed);
                 let next = if by_age { queue.oldest() } else { behind };
                 if self.batch.next == Some(absorbed) {
                     self.batch.next = next;

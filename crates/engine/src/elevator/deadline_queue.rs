@@ -6,7 +6,7 @@
 //! its place.
 //!
 //! ```text
-//!   by sector     10 ── 40 ── 70 ── 90        next, prev: the way of the disk's head
+//!   by sector     10 ── 40 ── 70 ── 90        the way of the disk's head
 //!   by deadline   70 ── 10 ── 90 ── 40        oldest: who is late first
 //! ```
 
@@ -60,13 +60,13 @@ impl DeadlineQueue {
         self.deadlines[id.index()] = deadline;
     }
 
-    /// Takes a request out.
+    /// Takes a request out; says which one lay behind it, by sector.
     ///
     /// # Panics
     /// When it is not there.
-    pub fn remove(&mut self, id: RequestId) {
-        self.by_sector.remove(id);
+    pub fn remove(&mut self, id: RequestId) -> Option<RequestId> {
         self.by_deadline.remove(id);
+        self.by_sector.remove(id)
     }
 
     /// A request starts elsewhere now; its deadline stays.
@@ -92,13 +92,13 @@ impl DeadlineQueue {
         self.by_sector.insert(id, sector);
     }
 
-    /// `absorbed` becomes a part of `survivor` and leaves. Nobody who merges gets later: the
-    /// survivor takes an earlier deadline over, and the place that goes with it.
+    /// `absorbed` becomes a part of `survivor` and leaves; says which one lay behind it, by sector.
+    /// Nobody who merges gets later: the survivor takes an earlier deadline over, and the place
+    /// that goes with it.
     ///
     /// # Panics
     /// When one of them is not there, or they are the same.
-    pub fn absorb(&mut self, survivor: RequestId, absorbed: RequestId) {
-        self.by_sector.remove(absorbed);
+    pub fn absorb(&mut self, survivor: RequestId, absorbed: RequestId) -> Option<RequestId> {
         let earlier = self.deadlines[absorbed.index()];
         if earlier < self.deadlines[survivor.index()] {
             self.deadlines[survivor.index()] = earlier;
@@ -106,6 +106,7 @@ impl DeadlineQueue {
         } else {
             self.by_deadline.remove(absorbed);
         }
+        self.by_sector.remove(absorbed)
     }
 
     /// The request with the earliest deadline.
@@ -124,12 +125,6 @@ impl DeadlineQueue {
     #[must_use]
     pub fn expired(&self, now: Nanos) -> Option<RequestId> {
         self.oldest().filter(|id| now >= self.deadlines[id.index()])
-    }
-
-    /// The request behind one that is there, by sector.
-    #[must_use]
-    pub fn next(&self, id: RequestId) -> Option<RequestId> {
-        self.by_sector.next(id)
     }
 
     /// The request in front of one that is there, by sector.

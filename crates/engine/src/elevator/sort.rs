@@ -140,12 +140,13 @@ impl SortTree {
         self.len += 1;
     }
 
-    /// Takes a request out.
+    /// Takes a request out; says which one lay behind it ([`SortTree::next`]).
     ///
     /// # Panics
     /// When it is not there.
-    pub fn remove(&mut self, id: RequestId) {
+    pub fn remove(&mut self, id: RequestId) -> Option<RequestId> {
         let (number, place) = self.place(id);
+        let behind = self.at_or_behind(&self.blocks[number as usize], place + 1);
         let block = &mut self.blocks[number as usize];
         block.remove(place);
         if block.len == 0 {
@@ -153,6 +154,7 @@ impl SortTree {
         }
         self.homes[id.index()].block = NOWHERE;
         self.len -= 1;
+        behind
     }
 
     /// Whether it is there.
