@@ -19,11 +19,11 @@
 //! with the lowest sector.
 //!
 //! Bound: of the class most urgent in use, with `w = writes_starved` and `b = fifo_batch`. When a
-//! request's deadline has passed and `k` of its class and direction came before it, then at most
-//! `b + b (k + 1) w + b k` requests pass a write, and `b + b (k + 1) + b k` pass a read (`w` at
-//! least 1), unless a lower class has requests that aged. A request of a lower class has no bound
-//! while new ones come to its own class: the kernel looks at the age of the request that is next,
-//! not of the oldest. Without new ones, all of its class go first after `prio_aging_expire`.
+//! request's deadline has passed and `k` of its class and direction came before it, at most
+//! `b + b (k + 1) w + b k` requests pass a write, and `b + b k + b (1 + k / w)` pass a read (`w`
+//! at least 1), unless a lower class has requests that aged. A request of a lower class has no
+//! bound while new ones come to its own class: the kernel looks at the age of the request that is
+//! next, not of the oldest. Without new ones, all of its class go first after `prio_aging_expire`.
 //!
 //! Ours: a look at an aged level that finds nothing changes nothing. In the kernel it may reset
 //! the batch and count a batch of reads.

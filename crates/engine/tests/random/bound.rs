@@ -77,8 +77,9 @@ fn late_request_of_mq_deadline_is_passed_by_no_more_than_its_bound() {
                 if deadline <= now {
                     let before = waiting[..place].iter().filter(|other| other.op == op).count();
                     let before = before as u64;
-                    let passing = if op == Op::Write { starved } else { 1 };
-                    let bound = batch + batch * (before + 1) * passing + batch * before;
+                    let others =
+                        if op == Op::Write { (before + 1) * starved } else { 1 + before / starved };
+                    let bound = batch * (1 + others + before);
                     waiting[place].late = Some((dispatched, bound));
                 }
             }
