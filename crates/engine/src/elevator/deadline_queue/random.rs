@@ -11,8 +11,8 @@ use crate::mq::request::{Request, RequestId, Requests};
 use crate::priority::Priority;
 use crate::time::Nanos;
 
-/// Operations of a test.
-const OPERATIONS: u64 = 1_000_000;
+/// Operations of a game. A policy plays three or more with different tunables: a million in all.
+const OPERATIONS: u64 = 350_000;
 /// Requests that wait or are with the device.
 const NR_REQUESTS: usize = 128;
 /// Sectors: few, so that requests touch, overlap and start at the same place.
