@@ -109,6 +109,11 @@ impl MergeHash {
         }
     }
 
+    /// Whether it is worth looking: mostly not.
+    fn may_touch(&self, edge: Edge, sector: Sector) -> bool {
+        self.buckets[edge as usize][self.place(sector)].is_some()
+    }
+
     /// Requests with this edge at a sector, the youngest first.
     fn touching(
         &self,
@@ -196,6 +201,9 @@ impl RequestQueue {
 
     /// A request of the elevator, or of the same software queue.
     fn waiting_target(&self, joiner: &Joiner) -> Option<(RequestId, Side)> {
+        if self.waiting == 0 {
+            return None;
+        }
         let waits = |request: &Request| request.stage == Stage::Waiting;
         if let Some(last) = self.last_merge {
             let touches = [
@@ -221,6 +229,9 @@ impl RequestQueue {
             Side::Back => (Edge::End, joiner.sector),
             Side::Front => (Edge::Start, joiner.end()),
         };
+        if !self.hash.may_touch(edge, sector) {
+            return None;
+        }
         let mut touching = self.hash.touching(&self.requests, edge, sector);
         let fits = |id: &RequestId| {
             where_it_is(&self.requests[*id]) && self.may_join(*id, &joiner.on(side))
@@ -251,8 +262,16 @@ impl RequestQueue {
         }
     }
 
-    /// Puts a chain of bios to an end of a request, and tells the elevator if it has the request.
+    /// Merges into a request, and tells the elevator if it has it.
     fn join(&mut self, now: Nanos, id: RequestId, joiner: &Joiner) {
+        self.grow(id, joiner);
+        if self.requests[id].stage == Stage::Waiting {
+            self.tell_merged(now, id, joiner.candidate.side);
+        }
+    }
+
+    /// Puts a chain of bios to an end of a request.
+    fn grow(&mut self, id: RequestId, joiner: &Joiner) {
         let edge = match joiner.candidate.side {
             Side::Back => Edge::End,
             Side::Front => Edge::Start,
@@ -273,11 +292,7 @@ impl RequestQueue {
         request.len = request.len + joiner.len;
         request.segments += joiner.segments;
         request.origin.priority = request.origin.priority.min(joiner.candidate.origin.priority);
-        let waits = request.stage == Stage::Waiting;
         self.hash.link(&mut self.requests, id, edge);
-        if waits {
-            self.tell_merged(now, id, joiner.candidate.side);
-        }
     }
 
     fn tell_merged(&mut self, now: Nanos, id: RequestId, side: Side) {
@@ -314,14 +329,7 @@ impl RequestQueue {
             return;
         }
         self.hash.remove(&mut self.requests, absorbed);
-        self.hash.unlink(&mut self.requests, survivor, Edge::End);
-        let request = self.requests.at(survivor);
-        self.bios.link(request.last_bio, joiner.first_bio);
-        request.last_bio = joiner.last_bio;
-        request.len = request.len + joiner.len;
-        request.segments += joiner.segments;
-        request.origin.priority = request.origin.priority.min(joiner.candidate.origin.priority);
-        self.hash.link(&mut self.requests, survivor, Edge::End);
+        self.grow(survivor, &joiner);
         let tick = self.tick(now);
         let elevator = self.elevator.as_mut().expect("only an elevator's requests coalesce");
         elevator.merged(tick, &self.requests, survivor, Merged::Absorbed(absorbed));

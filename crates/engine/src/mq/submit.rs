@@ -79,6 +79,7 @@ impl RequestQueue {
 
     /// Gives requests that have become free to who waits for one. Merging is not tried again, as in
     /// the kernel. Each event ends here.
+    #[inline]
     pub(super) fn grant_waiters(&mut self, now: Nanos) {
         while !self.allocation.is_nobody_parked()
             && let Some(part) = self.allocation.next_waiter(now)
