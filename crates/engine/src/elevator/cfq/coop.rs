@@ -74,7 +74,7 @@ impl Cfq {
     /// (`cfq_setup_merge`).
     pub(super) fn setup_merge(&mut self, id: CfqqId, other: CfqqId) {
         let submitters = |queue: &Cfqq| queue.users + queue.pending_users;
-        if self.queue(id).merge_into.is_some() || submitters(self.queue(other)) == 0 {
+        if self.queue(id).merge_into.is_some() || self.queue(other).is_abandoned() {
             return;
         }
         let mut other = other;
@@ -135,7 +135,7 @@ impl Cfq {
     /// A queue without submitters leads nowhere.
     fn forget_merge_if_empty(&mut self, id: CfqqId) {
         let queue = self.queues.at(id.0);
-        if queue.users + queue.pending_users == 0 {
+        if queue.is_abandoned() {
             queue.merge_into = None;
         }
     }

@@ -14,6 +14,9 @@ const QUEUES_FROM: u32 = 5;
 /// Completions under load that are watched for it.
 const SAMPLES: u32 = 50;
 
+/// As if so much time had passed, until a synchronous request is late for the first time \[M\].
+const CALM_AT_FIRST: Nanos = Nanos::from_ms(1000);
+
 /// Whether the device takes several requests at a time (`hw_tag`).
 #[derive(Debug, Default)]
 pub(super) struct Hardware {
@@ -26,6 +29,11 @@ pub(super) struct Hardware {
 impl Hardware {
     pub(super) fn queues(&self) -> bool {
         self.takes_several.unwrap_or(true)
+    }
+
+    #[cfg(test)]
+    pub(super) fn takes_several(&self) -> Option<bool> {
+        self.takes_several
     }
 }
 
@@ -64,14 +72,10 @@ impl Cfq {
         if in_flight_sync > 0 && !queue.sync {
             return false;
         }
-        let limit = match self.contended_limit(now, id) {
-            Some(limit) if queue.sync || !self.settings.low_latency => Some(limit),
-            limit if !queue.sync && self.settings.low_latency => {
-                Some(limit.unwrap_or(u32::MAX).min(self.async_ramp(now, queue.dispatched)))
-            }
-            limit => limit,
-        };
-        limit.is_none_or(|limit| queue.dispatched < limit)
+        let is_ramped = !queue.sync && self.settings.low_latency;
+        let ramp = if is_ramped { self.async_ramp(now, queue.dispatched) } else { u32::MAX };
+        let limit = self.contended_limit(now, id).unwrap_or(u32::MAX).min(ramp);
+        queue.dispatched < limit
     }
 
     /// The limit that other queues impose.
@@ -105,8 +109,9 @@ impl Cfq {
     /// One asynchronous request per `slice_sync` that has passed since a synchronous one was served
     /// late; the first in any case.
     fn async_ramp(&self, now: Nanos, dispatched: u32) -> u32 {
-        let calm = now.since(self.last_delayed_sync).0 / self.settings.slice_sync.0;
-        let depth = u32::try_from(calm).unwrap_or(u32::MAX);
+        let calm = self.last_delayed_sync.map_or(CALM_AT_FIRST, |last| now.since(last));
+        let depth = calm.0 / self.settings.slice_sync.0;
+        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
         if depth == 0 && dispatched == 0 { 1 } else { depth }
     }
 }

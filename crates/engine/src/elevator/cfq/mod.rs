@@ -113,7 +113,7 @@ pub struct Cfq {
     /// Where the last dispatched request ended.
     last_position: Sector,
     /// When a synchronous request ended that had been overdue.
-    last_delayed_sync: Nanos,
+    last_delayed_sync: Option<Nanos>,
     /// What the last call of dispatch found; an event since then makes it void.
     blocked: Option<Blocked>,
 }
@@ -135,7 +135,7 @@ impl Cfq {
             requeued: 0,
             hardware: Hardware::default(),
             last_position: Sector(0),
-            last_delayed_sync: Nanos(0),
+            last_delayed_sync: None,
             blocked: None,
         }
     }
@@ -281,7 +281,7 @@ impl Elevator for Cfq {
         if rq.sync {
             self.note_end(now, id, rq.origin.io_context);
             if deadline <= now {
-                self.last_delayed_sync = now;
+                self.last_delayed_sync = Some(now);
             }
         }
         if self.active.as_ref().is_some_and(|slice| slice.queue == id) {

@@ -122,10 +122,15 @@ impl Cfqq {
         self.seeks.count_ones() > SEEKS_MAX
     }
 
+    /// Its submitters are gone.
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.users == 0 && self.pending_users == 0
+    }
+
     /// Nobody will need it again.
     pub(super) fn is_unused(&self) -> bool {
-        let abandoned = self.users == 0 && self.pending_users == 0;
-        abandoned && self.dispatched == 0 && self.is_empty() && self.place.is_none()
+        let is_idle = self.dispatched == 0 && self.is_empty() && self.place.is_none();
+        self.is_abandoned() && is_idle
     }
 
     /// A request waits from now on.

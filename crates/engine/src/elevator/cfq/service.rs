@@ -10,7 +10,7 @@
 //!   be        [ q q ....]    [ .. q ... ]     [ q ]      lowest key gets a workload slice;
 //!   idle      [ q .. ]                                   inside, the lowest key runs
 //!
-//!   key = now + offset(level) - residual        to the front: first key - 1 s
+//!   key = now + offset(level) - residual        to the front: before the first key
 //! ```
 
 use alloc::collections::BTreeMap;
@@ -22,8 +22,6 @@ use super::queue::{Cfqq, CfqqId};
 use crate::priority::PriorityClass;
 use crate::time::Nanos;
 
-/// How far in front of the first a preempting queue is put (`HZ`).
-const FRONT_NS: i64 = 1_000_000_000;
 /// Queues of the idle class come this long after the last of them (`CFQ_IDLE_DELAY`).
 const IDLE_DELAY_NS: i64 = 200_000_000;
 /// Weight of the past in the mean number of busy queues, of four (`cfq_hist_divisor`).
@@ -207,12 +205,14 @@ impl Cfq {
         self.place(id, tree, key);
     }
 
-    /// Puts a queue in front of all others of its type: it preempts.
+    /// Puts a queue in front of all others of its class: it preempts. The kernel goes one second
+    /// ahead of the first of the type; just ahead of all is as good, and leaves keys telling how
+    /// long a turn is overdue (ours).
     pub(super) fn resort_to_front(&mut self, now: Nanos, id: CfqqId) {
-        let tree = self.tree(self.queue(id));
-        let first = self.service.trees[tree].queues.first_key_value().map(|(key, _)| key.0);
-        let key = first.unwrap_or_else(|| signed(now)).saturating_sub(FRONT_NS);
-        self.place(id, tree, key);
+        let queue = self.queue(id);
+        let tree = self.tree(queue);
+        let first = self.service.first_waiting(queue.priority.class, None).min();
+        self.place(id, tree, first.unwrap_or_else(|| signed(now)) - 1);
     }
 
     fn place(&mut self, id: CfqqId, tree: usize, key: i64) {

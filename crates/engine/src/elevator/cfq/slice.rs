@@ -97,18 +97,22 @@ impl Cfq {
         let is_used = self.active.as_ref().is_some_and(|slice| slice.is_used(now));
         if is_used || queue.is_idle_class() {
             self.expire_slice(now, true);
+        } else if queue.is_abandoned() && queue.is_empty() && queue.dispatched == 0 {
+            self.expire_slice(now, false);
         } else if queue.sync && queue.is_empty() && self.close_cooperator(now, id).is_none() {
             self.start_idling(now);
         }
     }
 
     /// The turn is over. If it was taken away, the rest is for the next one; an overrun counts
-    /// against it, at most one slice (that limit is ours: a queue that nobody wanted to replace may
-    /// have been active for hours).
+    /// against it, at most one slice: a queue that nobody wanted to replace may have been active
+    /// for hours. One that dispatched nothing was no turn: the queue keeps its place. (The limit
+    /// and the place are ours; the kernel sorts that queue in anew, with a whole slice left.)
     pub(super) fn expire_slice(&mut self, now: Nanos, taken_away: bool) {
         let Some(slice) = self.active.take() else { return };
         let id = slice.queue;
-        if taken_away {
+        let had_turn = slice.dispatched > 0;
+        if taken_away && had_turn {
             let length = match slice.end {
                 Some(end) => signed(end - slice.start),
                 None => signed(self.scaled_slice(id)),
@@ -123,9 +127,11 @@ impl Cfq {
         if queue.is_empty() {
             self.remove_busy(id);
             self.free_if_unused(id);
-        } else {
-            self.resort(now, id);
-            self.update_position(id);
+            return;
         }
+        if had_turn {
+            self.resort(now, id);
+        }
+        self.update_position(id);
     }
 }

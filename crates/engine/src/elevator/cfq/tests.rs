@@ -1,9 +1,13 @@
-//! The numbers behind the decisions; the decisions themselves are in the golden traces.
+//! The numbers behind the decisions, and what only shows over many requests. The decisions
+//! themselves are in the golden traces.
 
 mod random;
 
 use super::*;
+use crate::bio::{Bio, Op, Origin};
+use crate::buf::BufRef;
 use crate::elevator::Facts;
+use crate::mq::request::Request;
 
 /// A policy with these tunables, and the others at their defaults.
 fn cfq(tunables: &[(&str, u64)], rotational: bool) -> Cfq {
@@ -14,4 +18,137 @@ fn cfq(tunables: &[(&str, u64)], rotational: bool) -> Cfq {
     };
     let facts = Facts { rotational, nr_requests: 128, queue_depth: 32 };
     Cfq::new(Settings::new(value, facts))
+}
+
+struct Bench {
+    cfq: Cfq,
+    requests: Requests,
+    now: Nanos,
+}
+
+impl Bench {
+    fn new(tunables: &[(&str, u64)], rotational: bool) -> Self {
+        let (requests, now) = (Requests::default(), Nanos(0));
+        Self { cfq: cfq(tunables, rotational), requests, now }
+    }
+
+    fn submit(&mut self, op: Op, io_context: u32, sector: u64) {
+        let mut bio = Bio::new(op, Sector(sector), Sector(8), BufRef::NONE, 0);
+        bio.origin = Origin { io_context: IoContext(io_context), ..Origin::default() };
+        let id = self.requests.insert(Request::new(&bio, 0));
+        self.cfq.insert(self.now, &self.requests, id);
+    }
+
+    fn dispatch(&mut self) -> Option<RequestId> {
+        self.cfq.dispatch(self.now, &self.requests)
+    }
+
+    fn complete(&mut self, id: RequestId) {
+        self.cfq.completed(self.now, &self.requests, id);
+        self.requests.remove(id);
+    }
+
+    fn wait_ms(&mut self, ms: u64) {
+        self.now = self.now + Nanos::from_ms(ms);
+    }
+}
+
+#[test]
+fn slices_and_quotas_go_by_level() {
+    let settings = cfq(&[], true).settings;
+    let slices = |sync| [0, 4, 7].map(|level| settings.slice(sync, level).0 / 1_000_000);
+    assert_eq!((slices(true), slices(false)), ([180, 100, 40], [72, 40, 16]));
+    assert_eq!([0, 4, 7].map(|level| settings.async_quota(level)), [32, 16, 4]);
+}
+
+/// What each queue of a class may take shrinks with their number, down to 2 · `slice_idle`.
+#[test]
+fn slice_under_low_latency_has_a_floor() {
+    let mut bench = Bench::new(&[], true);
+    for io_context in 0..100 {
+        bench.submit(Op::Read, io_context, u64::from(io_context) * 1_000_000);
+    }
+    let id = bench.dispatch().unwrap();
+    bench.complete(id);
+    let slice = bench.cfq.active.as_ref().unwrap();
+    assert_eq!(slice.end, Some(Nanos::from_ms(16)));
+}
+
+/// One request at a time gives no evidence; under load, a device that never has more than one in
+/// flight is known after 50 completions, and idling pays again.
+#[test]
+fn device_without_a_queue_is_found_out_and_idled_for() {
+    for (depth, expected) in [(1, Some(false)), (8, Some(true))] {
+        let mut bench = Bench::new(&[("slice_idle", 0), ("low_latency", 0)], false);
+        let mut in_flight = alloc::collections::VecDeque::new();
+        for round in 0..80 {
+            (0..2).for_each(|place| bench.submit(Op::Write, 1, (round * 2 + place) * 1000));
+            while in_flight.len() < depth {
+                let Some(id) = bench.dispatch() else { break };
+                in_flight.push_back(id);
+            }
+            bench.complete(in_flight.pop_front().unwrap());
+            bench.wait_ms(1);
+        }
+        assert_eq!(bench.cfq.hardware.takes_several(), expected, "depth {depth}");
+    }
+}
+
+/// Synchronous requests that come one while the other is in flight keep writeback out for as long
+/// as they like, unless `starved_after` says otherwise.
+#[test]
+fn writeback_passed_by_preemption_gets_its_turn_only_with_a_limit() {
+    let wait_of_writeback_ms = |starved_after| {
+        let tunables = [("starved_after", starved_after), ("slice_idle", 0)];
+        let mut bench = Bench::new(&tunables, true);
+        bench.submit(Op::Read, 0, 0);
+        let mut last = bench.dispatch().unwrap();
+        bench.submit(Op::Write, 99, 50_000_000);
+        for step in 1..2000_u32 {
+            assert_eq!(bench.dispatch(), None, "writeback has its turn, and waits");
+            bench.wait_ms(4);
+            bench.submit(Op::Read, step, u64::from(step % 7) * 1_000_000);
+            let next = bench.dispatch();
+            bench.wait_ms(1);
+            bench.complete(last);
+            let next = match next {
+                Some(next) => next,
+                None => bench.dispatch().unwrap(),
+            };
+            if bench.requests[next].op == Op::Write {
+                return Some(bench.now.0 / 1_000_000);
+            }
+            last = next;
+            bench.cfq.exit_context(bench.now, &bench.requests, IoContext(step - 1));
+        }
+        None
+    };
+    assert_eq!(wait_of_writeback_ms(0), None);
+    let limited = wait_of_writeback_ms(500).unwrap();
+    assert!((400..700).contains(&limited), "{limited} ms");
+}
+
+/// Submitters that are gone leave nothing behind, even from queues that were being merged.
+#[test]
+fn queues_go_with_their_submitters() {
+    let mut bench = Bench::new(&[], true);
+    for first in [0, 2, 4] {
+        bench.submit(Op::Read, first, 0);
+        bench.submit(Op::Read, first + 1, 8);
+        while let Some(id) = bench.dispatch() {
+            bench.complete(id);
+        }
+        // The first is to follow into the second's queue; only then one of them does.
+        if first == 2 {
+            bench.submit(Op::Read, first, 16);
+        }
+        for io_context in [first + 1, first] {
+            bench.cfq.exit_context(bench.now, &bench.requests, IoContext(io_context));
+        }
+        while let Some(id) = bench.dispatch() {
+            bench.complete(id);
+        }
+        assert_eq!((bench.cfq.queues.len(), bench.cfq.service.busy), (0, 0));
+        bench.wait_ms(100);
+    }
 }
