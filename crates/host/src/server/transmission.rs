@@ -318,6 +318,8 @@ impl Transmission {
         let sector_bytes = sector_bytes.min(self.volume.size_bytes() - start);
         let buf = BufRef { slot: PATCH_SLOT, offset_bytes: 0, len_bytes: sector_bytes as u32 };
         let (sector, len) = (Sector::holding(start), Sector::holding(sector_bytes));
+        // The lock may be waited for.
+        self.driver.unplug();
         let volume = Arc::clone(&self.volume);
         let _lock = volume.unaligned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
         let bio = Bio::new(Op::Read, sector, len, buf, WAITED_FOR);
