@@ -15,6 +15,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
 use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
@@ -24,6 +25,8 @@ use crate::disk::Facts;
 
 /// What direct I/O is aligned to where the system does not tell (Linux before 6.1).
 const DIRECT_UNIT_BYTES: u32 = 4096;
+/// A disk that is merely busy ends what it was given within this time.
+const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
@@ -84,9 +87,9 @@ impl DeviceFile {
         if !is_block_device && !file_type.is_file() {
             return Err(Error::volume(path, "is neither a regular file nor a block device"));
         }
-        lock(&file, access).map_err(|error| match error.raw_os_error() {
-            Some(libc::EAGAIN | libc::EACCES) => Error::InUse { path: path.display().to_string() },
-            _ => Error::io(path, "lock", error),
+        lock(&file, access).map_err(|error| match is_taken(&error) {
+            true => Error::InUse { path: path.display().to_string() },
+            false => Error::io(path, "lock", error),
         })?;
         let len_bytes = rustix::fs::seek(&file, SeekFrom::End(0))
             .map_err(|error| Error::io(path, "find the length of", error))?;
@@ -241,9 +244,27 @@ impl DeviceFile {
 const BLKDISCARD: u64 = 0x1277;
 const BLKZEROOUT: u64 = 0x127f;
 
+/// Locks the file, patiently: the lock of a server that was killed stays until the kernel has ended
+/// its last operation, and there is no event to wait for.
+fn lock(file: &File, access: Access) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match try_lock(file, access) {
+            Err(error) if is_taken(&error) && start.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            outcome => return outcome,
+        }
+    }
+}
+
+fn is_taken(error: &io::Error) -> bool {
+    matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
+}
+
 /// An open file description lock on the whole file: qemu honours it as well, and it does not get in
 /// the way of `cryptsetup luksDump`, which uses `flock`.
-fn lock(file: &File, access: Access) -> io::Result<()> {
+fn try_lock(file: &File, access: Access) -> io::Result<()> {
     let kind = match access {
         Access::ReadOnly => libc::F_RDLCK,
         Access::ReadWrite => libc::F_WRLCK,
