@@ -4,8 +4,8 @@ mod lab;
 
 use lab::{Lab, text};
 
-const COMMANDS: [&str; 8] =
-    ["serve", "format", "info", "dump", "load", "repair", "completions", "man"];
+const COMMANDS: [&str; 9] =
+    ["serve", "format", "info", "dump", "load", "repair", "elevators", "completions", "man"];
 
 #[test]
 fn help_of_every_command_is_there_and_names_its_options() {
@@ -45,6 +45,12 @@ fn help_of_every_command_is_there_and_names_its_options() {
         "--iv-large-sectors",
         "--table",
         "--config",
+        "Scheduling:",
+        "--elevator",
+        "--queue-depth",
+        "--max-sectors",
+        "--ioprio",
+        "--alias",
     ] {
         assert!(serve.contains(option), "{option} is missing");
     }
@@ -111,6 +117,23 @@ fn mistakes_on_the_command_line_exit_with_1_and_one_error() {
         (&["format", "new", "--size", "1M", "--hash", "md0"], "--hash"),
         (&["format", "new", "--size", "1M", "--pbkdf", "pbkdf2", "--pbkdf-memory", "9"], "argon2"),
         (&["format", "new", "--size", "1M", "--cipher", "rot13-xts-plain64"], "rot13"),
+        (&["serve", "vol", "--elevator", "lift"], "mq-deadline"),
+        (&["serve", "vol", "--elevator", "none,read_expire=1"], "none: \"read_expire\""),
+        (&["serve", "vol", "--elevator", "deadline,fifo=1"], "fifo_batch="),
+        (&["serve", "vol", "--elevator", "deadline,fifo_batch=-1"], "fifo_batch="),
+        (&["serve", "vol", "--elevator", "deadline,fifo_batch"], "tunable=value"),
+        (&["serve", "vol", "--queue-depth", "0"], "1 to 1024"),
+        (&["serve", "vol", "--queue-depth", "1025"], "1 to 1024"),
+        (&["serve", "vol", "--max-sectors", "2561"], "multiple of 8"),
+        (&["serve", "vol", "--ioprio", "rt:8"], "rt:0 to rt:7"),
+        (&["serve", "vol", "--alias", "other"], "NAME=CLASS"),
+        (&["serve", "vol", "--alias", "other=urgent"], "be:0 to be:7"),
+        (&["serve", "vol", "--alias", "=idle"], "empty"),
+        (&["serve", "vol", "--alias", "a=idle", "--alias", "a=rt:0", "--socket", "s"], "\"a\""),
+        (&["serve", "vol", "--alias", "a=idle", "--export-name", "a", "--socket", "s"], "\"a\""),
+        (&["serve", "--config", "c", "--elevator", "none"], "--config"),
+        (&["serve", "--config", "c", "--alias", "a=idle"], "--config"),
+        (&["elevators", "lift"], "mq-deadline"),
         (&["info"], "VOLUME|URI"),
         (&["info", "nbd:localhost:1"], "nbd://HOST:PORT"),
         (&["info", "nbds://localhost"], "TLS"),
@@ -123,6 +146,37 @@ fn mistakes_on_the_command_line_exit_with_1_and_one_error() {
         assert!(output.stdout.is_empty(), "{words:?}");
         assert!(!lab.path("new").exists(), "{words:?} left a file");
     }
+}
+
+#[test]
+fn elevators_are_listed_with_every_tunable_on_narrow_lines() {
+    let lab = Lab::new();
+    let json = lab.ok(&["elevators", "--json"]).stdout;
+    let all: Vec<serde_json::Value> = serde_json::from_slice(&json).unwrap();
+    let listing = text(&lab.ok(&["elevators"]).stdout);
+    assert!(listing.lines().all(|line| line.chars().count() <= 100), "{listing}");
+    assert!(!listing.ends_with("\n\n") && !listing.contains("\n\n\n"), "{listing}");
+    for name in ["none", "noop", "deadline", "deadline-prio", "cfq", "mq-deadline"] {
+        let elevator = all.iter().find(|elevator| elevator["name"] == name).unwrap();
+        assert!(listing.lines().any(|line| line.starts_with(&format!("{name} "))), "{listing}");
+        let alone = text(&lab.ok(&["elevators", name]).stdout);
+        let one = lab.ok(&["elevators", "--json", name]).stdout;
+        assert_eq!(serde_json::from_slice::<serde_json::Value>(&one).unwrap()[0], *elevator);
+        for tunable in elevator["tunables"].as_array().unwrap() {
+            let (name, default) = (tunable["name"].as_str().unwrap(), &tunable["default"]);
+            let (least, most) = (&tunable["min"], &tunable["max"]);
+            for listing in [&listing, &alone] {
+                let mut lines = listing.lines();
+                let told = lines.any(|line| {
+                    let words: Vec<_> = line.split_whitespace().collect();
+                    words.starts_with(&[name, &default.to_string()])
+                        && words.contains(&format!("{least}..{most}").as_str())
+                });
+                assert!(told, "{name} is missing in {listing}");
+            }
+        }
+    }
+    assert_eq!(all.len(), 6, "a new one belongs into the list above");
 }
 
 #[test]

@@ -126,6 +126,25 @@ fn config_serves_every_volume_under_its_name() {
 }
 
 #[test]
+fn aliases_are_names_of_the_same_volume() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let words = ["vol", "-d", "pass", "--socket", "s", "--export-name", "home", "--ioprio", "be:2"];
+    let mut words = words.to_vec();
+    words.extend(["--alias", "home-rt=rt:0", "--alias", "a=b=idle", "--elevator", "none"]);
+    let mut server = lab.serve(&words);
+    server.wait_for("serving ");
+    server.wait_for("serving ");
+    assert!(server.said[1].contains("I/O priority rt:0 at nbd+unix:///home-rt?"));
+    assert!(server.said[2].contains("I/O priority idle at nbd+unix:///a%3Db?"));
+    for line in &server.said {
+        let uri = line.split(" at ").nth(1).unwrap();
+        assert_eq!(info(&lab, uri)["size_bytes"], SMALL_LEN_BYTES, "{uri}");
+    }
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
 fn config_with_a_mistake_names_the_place() {
     let lab = Lab::new();
     lab.volume("vol");
@@ -144,6 +163,14 @@ fn config_with_a_mistake_names_the_place() {
             &["c.toml:4:1", "key_file"],
         ),
         ("socket = 's'\n[exports.a]\nvolume = 5\n", &["c.toml:3:10"]),
+        (
+            "socket = 's'\n[exports.a]\nvolume = 'vol'\nelevator = 'lift'\n",
+            &["exports.a: elevator", "\"lift\"", "mq-deadline"],
+        ),
+        (
+            "socket = 's'\n[exports.a]\nvolume = 'vol'\naliases = { b = 'rt:9' }\n",
+            &["exports.a: aliases.b", "rt:0 to rt:7"],
+        ),
         ("socket = 's\n", &["c.toml:1"]),
         ("socket = 's'\n[exports.a]\nvolume = 'vol'\nkey_file = 'wrong'\n", &["vol", "passphrase"]),
         ("socket = 's'\nthreads = -1\n[exports.a]\nvolume = 'vol'\n", &["c.toml:2:11"]),

@@ -304,8 +304,7 @@ fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> 
     let aliases = spec.aliases.iter().map(|alias| {
         format!("serving {path} with I/O priority {} at {}", alias.priority, at(&alias.name))
     });
-    let elevator = spec.scheduling.elevator.as_ref();
-    let elevator = elevator.filter(|elevator| elevator.elevator.name != "none");
+    let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");
     let itself = format!(
         "serving {path} ({}, {}{}{}) at {}",
         human_size(volume.size_bytes()),
