@@ -6,6 +6,7 @@ use crate::tools;
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::Signal;
 use nix::unistd::Uid;
+use serde_json::Value;
 use std::ffi::OsStr;
 use std::fs::{self, File, Permissions};
 use std::net::TcpStream;
@@ -117,6 +118,14 @@ impl Lab {
         };
         command.current_dir(self.dir.path()).stdin(Stdio::null()).env_remove("RUST_BACKTRACE");
         command
+    }
+
+    /// All elevators, as the binary itself lists them.
+    pub(crate) fn elevators(&self) -> Result<Vec<String>> {
+        let list = tools::read(&mut self.blockyard(&["elevators", "--json"]))?;
+        let list: Vec<Value> = serde_json::from_str(&list).context("blockyard elevators --json")?;
+        let name = |elevator: &Value| elevator["name"].as_str().map(str::to_owned);
+        list.iter().map(|elevator| name(elevator).context("an elevator without a name")).collect()
     }
 
     pub(crate) fn binary(&self) -> &Path {

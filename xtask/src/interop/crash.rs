@@ -6,7 +6,7 @@
 
 use crate::backing::{Backed, Backing};
 use crate::cases::Cases;
-use crate::lab::Lab;
+use crate::lab::{Lab, Server};
 use crate::nbd::{FLUSH, Range, Raw, WRITE};
 use crate::volume::{Maker, Recipe, noise};
 use anyhow::{Result, bail, ensure};
@@ -28,32 +28,41 @@ struct History {
     sent: u64,
 }
 
-/// Where and with which sectors.
-const PLACES: &[(Backing, &str)] = &[
-    (Backing::Memory, ""),
-    (Backing::Memory, "--sector-size 512"),
-    (Backing::Disk, ""),
-    (Backing::Direct, "--sector-size 512"),
-    (Backing::Loop, ""),
+/// Where, with which sectors, and under which elevator.
+const PLACES: &[(Backing, &str, &str)] = &[
+    (Backing::Memory, "", ""),
+    (Backing::Memory, "--sector-size 512", ""),
+    (Backing::Disk, "", ""),
+    (Backing::Direct, "--sector-size 512", ""),
+    (Backing::Loop, "", ""),
+    (Backing::Disk, "", "--elevator deadline --queue-depth 4"),
+    (Backing::Disk, "--sector-size 512", "--elevator cfq"),
+    (Backing::Loop, "", "--elevator mq-deadline --max-sectors 256"),
 ];
 
 pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
     let each = rounds.div_ceil(u32::try_from(PLACES.len()).expect("a few"));
-    for (backing, options) in PLACES {
-        let name = format!("kill -9 under load, {each} rounds: {} {options}", backing.name());
-        cases.run(name.trim_end(), || kill_rounds(lab, *backing, options, each));
+    for (backing, options, serve) in PLACES {
+        let words = [backing.name(), options, serve].join(" ");
+        let words = words.split_whitespace().collect::<Vec<_>>().join(" ");
+        let name = format!("kill -9 under load, {each} rounds: {words}");
+        cases.run(&name, || {
+            let recipe = Recipe { name: "crash", maker: Maker::Blockyard, options };
+            match backing.make(lab, &recipe)? {
+                Some(volume) => kill_rounds(lab, &volume, serve, each),
+                None => Ok("no loop device to be had here".into()),
+            }
+        });
     }
 }
 
-fn kill_rounds(lab: &Lab, backing: Backing, options: &'static str, rounds: u32) -> Result<String> {
-    let recipe = Recipe { name: "crash", maker: Maker::Blockyard, options };
-    let Some(volume) = backing.make(lab, &recipe)? else {
-        return Ok("no loop device to be had here".into());
-    };
+fn kill_rounds(lab: &Lab, volume: &Backed, serve: &str, rounds: u32) -> Result<String> {
+    let words: Vec<&str> = serve.split_whitespace().collect();
+    let start = || volume.serve_with(lab, &words);
     let (mut flushes, mut torn) = (0, 0);
     let mut histories = vec![[History::default(); BLOCKS]; CONNECTIONS];
     for round in 0..rounds {
-        let (flushed, cut) = one_round(lab, &volume, round, &mut histories)?;
+        let (flushed, cut) = one_round(&start, round, &mut histories)?;
         flushes += flushed;
         torn += cut;
     }
@@ -63,12 +72,11 @@ fn kill_rounds(lab: &Lab, backing: Backing, options: &'static str, rounds: u32) 
 
 /// Load, kill, restart, check. Gives the number of flushes and of torn sectors.
 fn one_round(
-    lab: &Lab,
-    volume: &Backed,
+    start: &dyn Fn() -> Result<Server>,
     round: u32,
     histories: &mut [[History; BLOCKS]],
 ) -> Result<(u64, u64)> {
-    let server = volume.serve(lab)?;
+    let server = start()?;
     let socket = server.socket().to_owned();
     let flushes = AtomicU64::new(0);
     thread::scope(|scope| {
@@ -84,7 +92,7 @@ fn one_round(
         crate::process::until(Duration::from_secs(20), || flushes.load(Ordering::Acquire) > wanted);
         server.kill()
     })?;
-    let server = volume.serve(lab)?;
+    let server = start()?;
     let mut torn = 0;
     for (owner, history) in histories.iter_mut().enumerate() {
         torn += check(server.socket(), owner, history)?;

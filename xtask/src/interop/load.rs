@@ -1,13 +1,13 @@
 //! Verified load: fio writes blocks that carry their own checksum over four connections at once,
 //! and reads them back.
 
-use crate::backing::Backing;
+use crate::backing::{Backed, Backing};
 use crate::cases::Cases;
-use crate::lab::Lab;
+use crate::lab::{Lab, Server};
 use crate::process::until;
 use crate::tools;
 use crate::volume::{Maker, Recipe};
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::process::Stdio;
 use std::time::Duration;
 
@@ -30,8 +30,12 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, seconds: u32) {
     let each = seconds.div_ceil(u32::try_from(PLACES.len()).expect("a few"));
     for (backing, options) in PLACES {
         let name = format!("fio verify=crc32c, four connections: {} {options}", backing.name());
-        cases.run(name.trim_end(), || verify(lab, *backing, options, each));
+        cases.run(name.trim_end(), || match place(lab, *backing, options)? {
+            Some(volume) => verify(lab, volume.serve(lab)?, each),
+            None => Ok("no loop device to be had here".into()),
+        });
     }
+    elevators(cases, lab, seconds);
     cases.run("memory under the load of 60 connections", || memory(lab));
 }
 
@@ -65,12 +69,31 @@ fn memory(lab: &Lab) -> Result<String> {
     Ok(format!("{peak_mib:.0} MiB resident at most, {unlocked_mib:.0} after the unlock"))
 }
 
-fn verify(lab: &Lab, backing: Backing, options: &'static str, seconds: u32) -> Result<String> {
-    let recipe = Recipe { name: "fio-verify", maker: Maker::Blockyard, options };
-    let Some(volume) = backing.make(lab, &recipe)? else {
-        return Ok("no loop device to be had here".into());
+/// The same under each elevator, with a queue so short that requests wait and are merged.
+fn elevators(cases: &mut Cases, lab: &Lab, seconds: u32) {
+    const NAME: &str = "fio verify=crc32c under the elevator";
+    if !cases.wants_some(NAME) {
+        return;
+    }
+    let names = match lab.elevators() {
+        Ok(names) => names,
+        Err(error) => return cases.verdict("list of the elevators", Err(error)),
     };
-    let server = volume.serve(lab)?;
+    let each = seconds.div_ceil(10);
+    for name in names {
+        cases.run(&format!("{NAME} {name}"), || {
+            let volume = place(lab, Backing::Disk, "")?.context("a file is always to be had")?;
+            let words = ["--elevator", &name, "--queue-depth", "2", "--max-sectors", "512"];
+            verify(lab, volume.serve_with(lab, &words)?, each)
+        });
+    }
+}
+
+fn place(lab: &Lab, backing: Backing, options: &'static str) -> Result<Option<Backed>> {
+    backing.make(lab, &Recipe { name: "fio-verify", maker: Maker::Blockyard, options })
+}
+
+fn verify(lab: &Lab, server: Server, seconds: u32) -> Result<String> {
     // Written and verified in turn until the time is over: each pass ends with every block read
     // again.
     let mut passes = 0_u32;

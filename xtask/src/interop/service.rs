@@ -3,7 +3,7 @@
 
 use super::content;
 use crate::cases::Cases;
-use crate::lab::{Door, Lab, PASSPHRASE};
+use crate::lab::{Door, Lab, PASSPHRASE, Server};
 use crate::nbd::{READ, Range, Raw, WRITE};
 use crate::process::until;
 use crate::tools;
@@ -27,6 +27,8 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     cases.run("passphrase by --key-fd", || key_fd(lab));
     cases.run("key file with offset and size", || key_file_part(lab));
     cases.run("several volumes from one --config", || config(lab));
+    cases.run("further names with a priority, from --config and --alias", || aliases(lab));
+    cases.run("elevators that cannot be had are refused", || no_elevator(lab));
     cases.run("the server holds no capability and no device", || privileges(lab));
     cases.run("an ordinary user needs no home and no environment", || bare_environment(lab));
 }
@@ -165,6 +167,66 @@ fn config(lab: &Lab) -> Result<String> {
         ensure!(size.trim().parse::<u64>()? > 0, "{name} has size {size}");
     }
     server.stop()?;
+    Ok(String::new())
+}
+
+/// libnbd lists every name, and opens the same disk by each of them.
+fn aliases(lab: &Lab) -> Result<String> {
+    let volume = volume(lab)?;
+    let socket = lab.path("aliases.sock");
+    let (image, pass) = (&volume.image, lab.pass());
+    let text = format!(
+        "socket = {socket:?}\n[exports.home]\nvolume = {image:?}\nkey_file = {pass:?}\n\
+         ioprio = \"be:6\"\n[exports.home.aliases]\nhome-rt = \"rt:0\"\nhome-idle = \"idle\"\n"
+    );
+    let mut serve = lab.blockyard(&["serve", "--config"]);
+    serve.arg(lab.write("aliases.toml", text)?);
+    let server = lab.start("aliases", serve, Door::Unix(socket))?;
+    same_disk(&server, &["home", "home-rt", "home-idle"])?;
+    server.stop()?;
+    let server = volume.serve(lab, &["--ioprio", "be:6", "--alias", "rt=rt:0"])?;
+    same_disk(&server, &["", "rt"])?;
+    server.stop()?;
+    Ok(String::new())
+}
+
+/// What is written by one name is read by the next, and the list has them all.
+fn same_disk(server: &Server, names: &[&str]) -> Result<()> {
+    let list = tools::read(tools::tool("nbdinfo").args(["--list", &server.uri()]))?;
+    let uri = |name: &str| format!("nbd+unix:///{name}?socket={}", server.socket().display());
+    for (turn, name) in names.iter().enumerate() {
+        ensure!(list.contains(&format!("export=\"{name}\":")), "no export {name:?} in {list}");
+        let reader = uri(names[(turn + 1) % names.len()]);
+        let pattern = format!("0x{:x}", 0x21 + turn);
+        for (uri, command) in [(uri(name), "write"), (reader, "read")] {
+            let mut io = tools::tool("qemu-io");
+            io.args(["-f", "raw", "-c", &format!("{command} -P {pattern} 1M 64k"), &uri]);
+            let said = tools::read(&mut io)?;
+            ensure!(!said.contains("failed"), "{name:?}, {command}: {said}");
+        }
+    }
+    Ok(())
+}
+
+/// Each is one error that says what there is instead.
+fn no_elevator(lab: &Lab) -> Result<String> {
+    let volume = volume(lab)?;
+    for (words, named) in [
+        (["--elevator", "lift"], "mq-deadline"),
+        (["--elevator", "deadline,read_expires=1"], "read_expire="),
+        (["--elevator", "deadline,writes_starved=many"], "writes_starved="),
+        (["--alias", "home=urgent"], "rt:0 to rt:7"),
+        (["--queue-depth", "100000"], "1 to 1024"),
+        // In memory there is nothing to order: the page is the disk.
+        (["--elevator", "deadline"], "memory"),
+    ] {
+        let mut serve = volume.command(lab, "serve")?;
+        serve.args(words).arg("--socket").arg(lab.path("none.sock"));
+        let output = tools::output(&mut serve)?;
+        let said = tools::text(&output.stderr);
+        ensure!(!output.status.success(), "{words:?}: it serves");
+        ensure!(said.matches("error: ").count() == 1 && said.contains(named), "{words:?}: {said}");
+    }
     Ok(String::new())
 }
 

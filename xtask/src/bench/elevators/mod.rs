@@ -149,7 +149,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     ensure!(args.size >= mix::SIZE_MIB_MIN, "--size: at least {} MiB", mix::SIZE_MIB_MIN);
     tools::need("fio")?;
     let lab = Lab::new()?;
-    let names = elevators(&lab)?;
+    let names = lab.elevators()?;
     let disk = Disk::make(&lab, &args.dir, args.size)?;
     let variants = variants(&disk, &names, args)?;
     ensure!(!variants.is_empty(), "no elevator of that name; there are {}", names.join(", "));
@@ -189,16 +189,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         fs::write(path, format!("{text:#}\n")).with_context(|| path.display().to_string())?;
     }
     Ok(())
-}
-
-/// All elevators, as the binary itself lists them.
-fn elevators(lab: &Lab) -> Result<Vec<String>> {
-    let list = tools::read(&mut lab.blockyard(&["elevators", "--json"]))?;
-    let list: Value = serde_json::from_str(&list).context("blockyard elevators --json")?;
-    let names = list.as_array().context("blockyard elevators --json is no list")?.iter();
-    names
-        .map(|elevator| elevator["name"].as_str().map(str::to_owned).context("one has no name"))
-        .collect()
 }
 
 fn variants(disk: &Disk, elevators: &[String], args: &Args) -> Result<Vec<Variant>> {
