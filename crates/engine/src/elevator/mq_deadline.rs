@@ -103,7 +103,7 @@ pub static MQ_DEADLINE: ElevatorType = ElevatorType {
             min: 0,
             max: INT_MAX,
             unit: "",
-            about: "requests of the queue that may be asynchronous; 0: as many as nr_requests",
+            about: "requests of the queue that may be no reads; 0: as many as nr_requests",
         },
     ],
     attach,

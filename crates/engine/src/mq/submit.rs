@@ -72,8 +72,17 @@ impl RequestQueue {
     pub(super) fn claim(&self, bio: &Bio) -> Claim {
         Claim {
             io_context: bio.origin.io_context,
-            sync: bio.is_sync(),
+            sync: self.counts_as_sync(bio.op, bio.is_sync()),
             hctx: self.hctx_by_cpu[usize::from(self.config.cpu_of(bio.origin.cpu))],
+        }
+    }
+
+    /// Which of the two counts a request is in. With tags, only synchronous reads are beyond the
+    /// limit for the asynchronous ones (`dd_limit_depth`).
+    fn counts_as_sync(&self, op: Op, sync: bool) -> bool {
+        match self.config.generation {
+            Generation::Single => sync,
+            Generation::Multi => sync && matches!(op, Op::Read | Op::Flush),
         }
     }
 
@@ -160,7 +169,8 @@ impl RequestQueue {
             self.hctxs[usize::from(request.hctx)].tags.put(tag);
         }
         if request.counted {
-            self.allocation.put(request.sync, request.hctx);
+            let sync = self.counts_as_sync(request.op, request.sync);
+            self.allocation.put(sync, request.hctx);
         }
         self.requests.remove(id);
     }
