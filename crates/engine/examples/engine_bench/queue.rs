@@ -1,5 +1,5 @@
-//! The request queue in a steady state: so many requests at the device, so many waiting; one ends, a
-//! bio comes, one is dispatched. Four submitters, two bios of three are reads, 10 us between two
+//! The request queue in a steady state: so many requests at the device, so many waiting; one ends,
+//! a bio comes, one is dispatched. Four submitters, two bios of three are reads, 10 us between two
 //! completions on a disk without seeks.
 //!
 //! Each elevator has the generation that it is written for. `none` has the single-queue one: with
