@@ -42,19 +42,14 @@ impl Cfq {
         if active_is_rt != new_is_rt {
             return new_is_rt;
         }
-        if self.is_anyone_starved(now, new.priority.class) {
-            return false;
-        }
-        if request.sync && !active.sync || slice.is_used(now) {
-            return true;
-        }
         let both_noidle = self.service.serves(Kind::SyncNoidle)
             && self.kind(new) == Kind::SyncNoidle
             && new.place.is_some_and(|place| self.service.tree_len(place) == 2);
-        if active.is_empty() && (both_noidle || !self.should_idle(active)) {
-            return true;
-        }
-        slice.idle_until.is_some() && self.is_close(request.sector)
+        let preempts = (request.sync && !active.sync)
+            || slice.is_used(now)
+            || (active.is_empty() && (both_noidle || !self.should_idle(active)))
+            || (slice.idle_until.is_some() && self.is_close(request.sector));
+        preempts && !self.is_anyone_starved(now, new.priority.class)
     }
 
     /// Takes the disk from the active queue, which keeps what is left of its slice, and gives it to

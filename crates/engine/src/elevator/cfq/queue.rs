@@ -142,18 +142,16 @@ impl Cfqq {
 
     /// Takes a request out, to be dispatched: the head goes there.
     pub(super) fn remove(&mut self, id: RequestId, requests: &Requests, settings: &Settings) {
-        if self.next == Some(id) {
-            let head = Head { last: requests[id].sector, settings };
-            let next = head.nearer(requests, self.after(id), self.sort.prev(id));
-            self.set_next(requests, next);
-        }
-        self.sort.remove(id);
         self.fifo.remove(id);
-    }
-
-    /// The request behind one, or the lowest if there is none behind.
-    fn after(&self, id: RequestId) -> Option<RequestId> {
-        self.sort.next(id).or_else(|| self.sort.first().filter(|first| *first != id))
+        if self.next != Some(id) {
+            self.sort.remove(id);
+            return;
+        }
+        let before = self.sort.prev(id);
+        // Behind the last one comes the lowest.
+        let after = self.sort.remove(id).or_else(|| self.sort.first());
+        let head = Head { last: requests[id].sector, settings };
+        self.set_next(requests, head.nearer(requests, after, before));
     }
 
     fn set_next(&mut self, requests: &Requests, next: Option<RequestId>) {
