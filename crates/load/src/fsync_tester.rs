@@ -1,6 +1,6 @@
 //! fsync-tester (Theodore Ts'o, March 2009): how long `fsync` takes while others write.
 //!
-//! It writes 1 MiB at the start of a file, times the `fsync`, sleeps for a second, and starts again.
+//! It writes 1 MiB at the start of a file, times the `fsync`, sleeps for a second, and begins anew.
 //! The 2009 mail does not say what ran beside it; here it is declared: a writer that fills another
 //! file in pieces of 1 MiB from its start to its end, again and again, as `dd` would. The second of
 //! sleep is from memory of the original.

@@ -43,7 +43,8 @@ impl Source {
         let lines: Vec<_> = self.code.lines().collect();
         let declared = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
         let names = declared.filter_map(|pair| {
-            let name = pair[1].trim_start_matches("pub(crate) ").strip_prefix("mod ")?;
+            let private = pair[1].trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
+            let name = private.strip_prefix("mod ")?;
             name.strip_suffix(';')
         });
         let (dir, file) = self.path.rsplit_once('/').unwrap_or(("", &self.path));
@@ -256,10 +257,13 @@ mod tests {
 
     #[test]
     fn module_declared_for_tests_is_known_and_does_not_begin_the_tests() {
-        let text = "#[cfg(test)]\nmod vectors;\nfn f() {}\n#[cfg(test)]\nmod tests {\n}\n";
+        let text = "#[cfg(test)]\nmod vectors;\n#[cfg(test)]\npub(super) mod by_hand;\n\
+                    #[cfg(test)]\nmod tests {\n}\n";
         let source = Source::new("crates/a/src/lib.rs", text);
-        assert_eq!(source.test_modules()[0], "crates/a/src/vectors.rs");
-        assert_eq!(source.lines_before_tests(), 3);
+        let modules = source.test_modules();
+        assert_eq!(modules[0], "crates/a/src/vectors.rs");
+        assert!(modules.contains(&"crates/a/src/by_hand.rs".to_owned()), "{modules:?}");
+        assert_eq!(source.lines_before_tests(), 4);
         let source = Source::new("crates/a/src/b.rs", text);
         assert_eq!(source.test_modules()[0], "crates/a/src/b/vectors.rs");
     }

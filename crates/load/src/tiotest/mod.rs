@@ -1,6 +1,6 @@
 //! tiotest, of tiobench: threads that write, rewrite at random, read, and read at random.
 //!
-//! Each thread has a file of its own. Four phases follow each other without dropping caches; in each
+//! Each thread has a file of its own. Four phases follow each other, caches are kept; in each phase
 //! all threads start together, and it lasts until the last has ended. In the write phases that
 //! includes `fsync` and `close`, which count in the time of the phase but not among the latencies;
 //! so the rate of a random write phase is mostly a rate of writing back. Random offsets are

@@ -183,8 +183,7 @@ impl Geometry {
         }
     }
 
-    /// Square root up to a third of the cylinders, then a line: through the three times that manuals
-    /// give.
+    /// Square root up to a third of the cylinders, then a line: through three known times.
     fn curve(&self, distance: u32) -> Nanos {
         let SeekTimes { track_to_track, average, full_stroke, .. } = self.seek;
         let (distance, last) = (u64::from(distance), u64::from(self.cylinders - 1));
