@@ -43,7 +43,8 @@ impl Source {
         let lines: Vec<_> = self.code.lines().collect();
         let declared = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
         let names = declared.filter_map(|pair| {
-            let private = pair[1].trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
+            let private =
+                pair[1].trim_start_matches("pub(crate) ").trim_start_matches("pub(super) ");
             let name = private.strip_prefix("mod ")?;
             name.strip_suffix(';')
         });
