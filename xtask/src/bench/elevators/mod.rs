@@ -41,8 +41,9 @@ pub(crate) struct Args {
     /// Size of the disk.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     size: u32,
-    /// Requests that an elevator hands to the device at a time; none has its default.
-    #[arg(long, default_value_t = 4, value_name = "N")]
+    /// Requests that an elevator hands to the device at a time; none has its default. The more the
+    /// device is given, the more it decides itself.
+    #[arg(long, default_value_t = 1, value_name = "N")]
     queue_depth: u32,
     /// Where the volume lies: a folder on a disk.
     #[arg(long, default_value = "/var/tmp")]
@@ -64,7 +65,7 @@ impl Args {
             rounds: 1,
             seconds: 0.3,
             size: mix::SIZE_MIB_MIN,
-            queue_depth: 4,
+            queue_depth: 1,
             dir: "/var/tmp".into(),
             only: Some("mq-deadline".into()),
             json: None,
@@ -240,7 +241,7 @@ fn conditions(machine: &Value, below: &Value, args: &Args) -> String {
         format!("LUKS2, sectors of 4096 bytes, {size} MiB, written whole before"),
         "direct I/O everywhere, on the loop device too".to_owned(),
         format!("{rounds} rounds of {seconds} s for each row, interleaved"),
-        format!("an elevator hands over {queue_depth} requests at a time, none all that come"),
+        format!("an elevator has {queue_depth} of its requests with the device, none all of them"),
         "the kernel's schedulers: ours is none, and the loop device takes 128 requests".to_owned(),
     ];
     lines.iter().map(|line| format!("* {line}\n")).collect()
