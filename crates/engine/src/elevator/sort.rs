@@ -145,8 +145,18 @@ impl SortTree {
     /// # Panics
     /// When it is not there.
     pub fn remove(&mut self, id: RequestId) -> Option<RequestId> {
+        let [_, behind] = self.remove_between(id);
+        behind
+    }
+
+    /// Takes a request out; says which ones lay in front of it and behind it.
+    ///
+    /// # Panics
+    /// When it is not there.
+    pub fn remove_between(&mut self, id: RequestId) -> [Option<RequestId>; 2] {
         let (number, place) = self.place(id);
-        let behind = self.at_or_behind(&self.blocks[number as usize], place + 1);
+        let block = &self.blocks[number as usize];
+        let neighbours = [self.in_front_of(block, place), self.at_or_behind(block, place + 1)];
         let block = &mut self.blocks[number as usize];
         block.remove(place);
         if block.len == 0 {
@@ -154,7 +164,7 @@ impl SortTree {
         }
         self.homes[id.index()].block = NOWHERE;
         self.len -= 1;
-        behind
+        neighbours
     }
 
     /// Whether it is there.

@@ -13,7 +13,7 @@ use super::Cfq;
 use super::idle::ThinkTime;
 use super::queue::{Cfqq, CfqqId};
 use crate::bio::{IoContext, Origin};
-use crate::mq::request::Request;
+use crate::mq::request::{Request, RequestId};
 use crate::priority::{Priority, PriorityClass};
 use crate::time::Nanos;
 
@@ -29,6 +29,15 @@ pub(super) struct Context {
     priority: Priority,
     /// How long it takes from the end of one request to the next.
     pub(super) think: ThinkTime,
+}
+
+/// A new request, and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arrival {
+    pub(super) queue: CfqqId,
+    pub(super) request: RequestId,
+    /// Whether its submitter's pauses are too long to wait for, if that is known.
+    pub(super) thinks_long: Option<bool>,
 }
 
 fn async_index(priority: Priority) -> usize {
@@ -54,31 +63,35 @@ impl Cfq {
         }
     }
 
-    /// The queue that a new request goes to. Here a submitter sees that its queue is to be split
-    /// or merged, and that its priority has changed (`cfq_set_request`).
-    pub(super) fn queue_for(&mut self, now: Nanos, request: &Request) -> CfqqId {
+    /// A request has come; says to which queue it goes. Here a submitter sees that its queue is to
+    /// be split or merged, and that its priority has changed (`cfq_set_request`).
+    pub(super) fn arrive(&mut self, now: Nanos, id: RequestId, request: &Request) -> Arrival {
         let Origin { io_context, priority, .. } = request.origin;
+        if !request.sync {
+            let queue = self.async_queue(priority);
+            return Arrival { queue, request: id, thinks_long: None };
+        }
+        let slice_idle = self.settings.slice_idle;
         let context = self.contexts.entry(io_context).or_insert_with(|| Context {
             sync_queue: None,
             priority,
             think: ThinkTime::default(),
         });
-        if !request.sync {
-            return self.async_queue(priority);
-        }
+        context.think.came(now, slice_idle);
+        let thinks_long = context.think.is_longer_than(slice_idle);
         let has_changed = context.priority != priority;
         context.priority = priority;
         let present = context.sync_queue;
-        let id = present.and_then(|id| self.follow(io_context, id));
-        let id = id.unwrap_or_else(|| {
-            let id = CfqqId(self.queues.insert(Cfqq::new(true, priority)));
-            self.join(io_context, id);
-            id
+        let queue = present.and_then(|queue| self.follow(io_context, queue));
+        let queue = queue.unwrap_or_else(|| {
+            let queue = CfqqId(self.queues.insert(Cfqq::new(true, priority)));
+            self.join(io_context, queue);
+            queue
         });
         if has_changed {
-            self.change_priority(now, id, priority);
+            self.change_priority(now, queue, priority);
         }
-        id
+        Arrival { queue, request: id, thinks_long }
     }
 
     fn async_queue(&mut self, priority: Priority) -> CfqqId {

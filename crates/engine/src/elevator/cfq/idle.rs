@@ -14,10 +14,11 @@
 //! every pause among them would let somebody else's seeks in.
 
 use super::Cfq;
+use super::context::Arrival;
 use super::queue::{Cfqq, CfqqId};
 use super::tunables::Settings;
 use crate::bio::IoContext;
-use crate::mq::request::{Request, RequestId, Requests};
+use crate::mq::request::{RequestId, Requests};
 use crate::time::Nanos;
 
 /// Weight of measurements before a mean counts; the third one reaches it (`sample_valid`).
@@ -32,7 +33,6 @@ pub(super) struct ThinkTime {
     last_end: Option<Nanos>,
     weight: u64,
     total: u64,
-    mean: Nanos,
 }
 
 impl ThinkTime {
@@ -47,12 +47,13 @@ impl ThinkTime {
         let pause = pause.min(Nanos(2 * slice_idle.0));
         self.weight = (7 * self.weight + ONE) / 8;
         self.total = (7 * self.total + ONE * pause.0) / 8;
-        self.mean = Nanos((self.total + ONE / 2) / self.weight);
     }
 
-    /// The mean, once there were enough measurements.
-    pub(super) fn mean(&self) -> Option<Nanos> {
-        (self.weight > WEIGHT_VALID).then_some(self.mean)
+    /// Whether the mean is longer than this, once there were enough measurements. Multiplied, not
+    /// divided: this is asked for each request.
+    pub(super) fn is_longer_than(&self, limit: Nanos) -> Option<bool> {
+        let is_longer = self.total > limit.0.saturating_mul(self.weight);
+        (self.weight > WEIGHT_VALID).then_some(is_longer)
     }
 }
 
@@ -64,22 +65,14 @@ impl Cfq {
 
     /// Learns from a request that came: whether its submitter is quick and stays in one place, and
     /// so whether it pays to wait for the next one of its queue (`cfq_update_idle_window`).
-    pub(super) fn note_request(
-        &mut self,
-        now: Nanos,
-        id: CfqqId,
-        requests: &Requests,
-        request: &Request,
-    ) {
+    pub(super) fn note_request(&mut self, now: Nanos, arrival: Arrival, requests: &Requests) {
+        let Arrival { queue: id, request, thinks_long } = arrival;
         let Settings { slice_idle, rotational, .. } = self.settings;
         let queue = self.queues.at(id.0);
-        queue.note_request(request, rotational);
+        queue.note_request(&requests[request], rotational);
         if !queue.sync {
             return;
         }
-        let context = self.contexts.get_mut(&request.origin.io_context);
-        let think = &mut context.expect("the queue was found by its submitter").think;
-        think.came(now, slice_idle);
         let place = queue.place.expect("a queue with a request has a place");
         self.service.think_time(place.tree).came(now, slice_idle);
         if queue.is_idle_class() {
@@ -90,8 +83,8 @@ impl Cfq {
             || (queue.is_seeky() && !queue.deep)
         {
             queue.idle_window = false;
-        } else if let Some(pause) = think.mean() {
-            queue.idle_window = pause <= slice_idle;
+        } else if let Some(thinks_long) = thinks_long {
+            queue.idle_window = !thinks_long;
         }
     }
 
@@ -117,9 +110,7 @@ impl Cfq {
         // The last one of its tree waits for all of them.
         let Some(place) = queue.place.filter(|_| self.settings.service_trees) else { return false };
         let think = self.service.tree_think(place);
-        queue.sync
-            && self.service.is_alone(place)
-            && think.mean().is_none_or(|pause| pause <= slice_idle)
+        queue.sync && self.service.is_alone(place) && think.is_longer_than(slice_idle) != Some(true)
     }
 
     /// The active queue has nothing waiting any more and its last request ended: starts to idle,
@@ -134,7 +125,7 @@ impl Cfq {
             return;
         }
         let rest = slice.end.map_or(Nanos(0), |end| end.since(now));
-        if context.think.mean().is_some_and(|pause| rest < pause) {
+        if context.think.is_longer_than(rest) == Some(true) {
             return;
         }
         let until = now + self.settings.slice_idle;

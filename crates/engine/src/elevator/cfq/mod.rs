@@ -199,7 +199,8 @@ impl Elevator for Cfq {
     fn insert(&mut self, now: Nanos, requests: &Requests, request: RequestId) {
         self.end_idling(now);
         let rq = &requests[request];
-        let id = self.queue_for(now, rq);
+        let arrival = self.arrive(now, request, rq);
+        let id = arrival.queue;
         let deadline = now + self.settings.fifo_expire(rq.sync);
         self.set_entry(request, Entry { queue: id, deadline });
         let head = Head { last: self.last_position, settings: &self.settings };
@@ -209,7 +210,7 @@ impl Elevator for Cfq {
             self.add_busy(now, id);
         }
         self.update_position(id);
-        self.note_request(now, id, requests, rq);
+        self.note_request(now, arrival, requests);
         if let Some(slice) = self.active.as_mut().filter(|slice| slice.queue == id) {
             slice.idle_until = None; // it came in time
         } else if self.should_preempt(now, id, rq) {

@@ -147,9 +147,8 @@ impl Cfqq {
             self.sort.remove(id);
             return;
         }
-        let before = self.sort.prev(id);
-        // Behind the last one comes the lowest.
-        let after = self.sort.remove(id).or_else(|| self.sort.first());
+        let [before, after] = self.sort.remove_between(id);
+        let after = after.or_else(|| self.sort.first()); // behind the last one comes the lowest
         let head = Head { last: requests[id].sector, settings };
         self.set_next(requests, head.nearer(requests, after, before));
     }
