@@ -214,9 +214,7 @@ impl ExportText {
         let max_sectors = self.max_sectors.map(checked_max_sectors).transpose();
         Ok(Scheduling {
             elevator: elevator.map_err(|error| of_key("elevator", &error))?,
-            queue_depth: queue_depth
-                .map_err(|error| of_key("queue_depth", &error))?
-                .unwrap_or(default.queue_depth),
+            queue_depth: queue_depth.map_err(|error| of_key("queue_depth", &error))?,
             max_sectors: max_sectors
                 .map_err(|error| of_key("max_sectors", &error))?
                 .unwrap_or(default.max_sectors),
@@ -416,7 +414,7 @@ mod tests {
         .unwrap();
         let home = &config.exports[0];
         assert_eq!(home.scheduling.elevator, Some(ElevatorSpec::parse("noop").unwrap()));
-        assert_eq!((home.scheduling.queue_depth, home.scheduling.max_sectors), (4, 1024));
+        assert_eq!((home.scheduling.queue_depth, home.scheduling.max_sectors), (Some(4), 1024));
         assert_eq!(home.priority, Priority::best_effort(2));
         let aliases: Vec<_> = home.aliases.iter().map(|alias| alias.name.as_str()).collect();
         assert_eq!(aliases, ["home-idle", "home-rt"]);

@@ -40,8 +40,10 @@ const PART_BYTES: u64 = 64 << 10;
 pub struct Scheduling {
     /// Which request a device gets next; `None` chooses by what the device is.
     pub elevator: Option<ElevatorSpec>,
-    /// Requests with a device at a time; with `none`, of each connection.
-    pub queue_depth: u32,
+    /// Requests with a device at a time; with `none`, of each connection. `None` is 32 for an
+    /// elevator, as a disk with native command queueing takes and few enough to leave it a choice,
+    /// and with `none` 128, as many as buffers of a connection can ask for twice over.
+    pub queue_depth: Option<u32>,
     /// A request is not made longer by merging, and longer ones are split.
     pub max_sectors: u32,
 }
@@ -57,10 +59,9 @@ impl Scheduling {
     /// What is wrong with it.
     fn problem(&self) -> Option<String> {
         let (depths, sectors) = (Self::QUEUE_DEPTHS, Self::MAX_SECTORS);
-        if !depths.contains(&self.queue_depth) {
+        if let Some(depth) = self.queue_depth.filter(|depth| !depths.contains(depth)) {
             return Some(format!(
-                "the queue depth is {}; it must be {} to {}",
-                self.queue_depth,
+                "the queue depth is {depth}; it must be {} to {}",
                 depths.start(),
                 depths.end()
             ));
@@ -78,9 +79,9 @@ impl Scheduling {
 }
 
 impl Default for Scheduling {
-    /// 32 as a disk with native command queueing takes, 1280 KiB as Linux allows since 4.3.
+    /// 1280 KiB as Linux allows since 4.3.
     fn default() -> Self {
-        Self { elevator: None, queue_depth: 32, max_sectors: 2560 }
+        Self { elevator: None, queue_depth: None, max_sectors: 2560 }
     }
 }
 
@@ -446,6 +447,7 @@ impl<'a> Builder<'a> {
             return Ok(DeviceQueue::Bypassed);
         }
         let Scheduling { queue_depth, max_sectors, .. } = self.options.scheduling;
+        let queue_depth = queue_depth.unwrap_or(if is_none(elevator) { 128 } else { 32 });
         let usual = QueueConfig::of(elevator.elevator.generation);
         let config = QueueConfig {
             queue_depth,

@@ -23,7 +23,8 @@ const BLOCKS: u64 = 512;
 
 fn options(elevator: &str, queue_depth: u32) -> VolumeOptions {
     let elevator = Some(ElevatorSpec::parse(elevator).unwrap());
-    let scheduling = Scheduling { elevator, queue_depth, ..Scheduling::default() };
+    let scheduling =
+        Scheduling { elevator, queue_depth: Some(queue_depth), ..Scheduling::default() };
     VolumeOptions { scheduling, ..VolumeOptions::default() }
 }
 
@@ -202,6 +203,7 @@ fn limits_that_no_request_could_pass_are_refused_with_what_is_allowed() {
     let dir = dir_on_disk();
     let path = image(dir.path());
     let refused = |queue_depth, max_sectors| {
+        let queue_depth = Some(queue_depth);
         let scheduling = Scheduling { elevator: None, queue_depth, max_sectors };
         refusal(crypt(&path, 0, &VolumeOptions { scheduling, ..VolumeOptions::default() }))
     };

@@ -21,7 +21,7 @@ pub(crate) struct SchedulingArgs {
     #[arg(long, value_name = "NAME[,TUNABLE=VALUE...]", value_parser = ElevatorParser)]
     elevator: Option<ElevatorSpec>,
 
-    /// Requests with the disk at a time, 1 to 1024; with none, of each client (default 32)
+    /// Requests with the disk at a time, 1 to 1024 (default 32); with none, of each client (128)
     #[arg(long, value_name = "N", value_parser = parse_queue_depth)]
     queue_depth: Option<u32>,
 
@@ -48,7 +48,7 @@ impl SchedulingArgs {
         let default = Scheduling::default();
         Scheduling {
             elevator: self.elevator.clone(),
-            queue_depth: self.queue_depth.unwrap_or(default.queue_depth),
+            queue_depth: self.queue_depth,
             max_sectors: self.max_sectors.unwrap_or(default.max_sectors),
         }
     }
