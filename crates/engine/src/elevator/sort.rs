@@ -13,8 +13,9 @@
 //!   blocks   8 16 800  <->  4096 5000  <-> 9000 9008    up to BLOCK sectors, none is empty
 //! ```
 //!
-//! A full block is split in two, an empty one is taken out; small ones are not joined. Blocks are
-//! used again: nothing is allocated for each request.
+//! A full block is split in two, an empty one is taken out unless it is the only one; small ones are
+//! not joined. Blocks are used again: nothing is allocated for each request, and a tree that holds
+//! one request or none, which under cfq most do, costs little.
 
 use alloc::vec::Vec;
 
@@ -70,23 +71,31 @@ impl Block {
     /// that branches is mispredicted, one that halves waits for each load. Counting does neither.
     fn rank(&self, sector: u64) -> usize {
         let (runs, _) = self.sectors.as_chunks::<RUN>();
-        let passed = runs.iter().map(|run| is_less(run[RUN - 1], sector)).sum::<u64>() as usize;
-        let run = passed.min(runs.len() - 1);
+        let run = if self.len < RUN {
+            0
+        } else {
+            let passed = runs.iter().map(|run| is_less(run[RUN - 1], sector)).sum::<u64>();
+            (passed as usize).min(runs.len() - 1)
+        };
         let less = runs[run].iter().map(|other| is_less(*other, sector)).sum::<u64>() as usize;
         run * RUN + less
     }
 
     fn insert(&mut self, place: usize, sector: u64, id: RequestId) {
-        self.sectors.copy_within(place..self.len, place + 1);
-        self.ids.copy_within(place..self.len, place + 1);
+        if place < self.len {
+            self.sectors.copy_within(place..self.len, place + 1);
+            self.ids.copy_within(place..self.len, place + 1);
+        }
         self.sectors[place] = sector;
         self.ids[place] = id;
         self.len += 1;
     }
 
     fn remove(&mut self, place: usize) {
-        self.sectors.copy_within(place + 1..self.len, place);
-        self.ids.copy_within(place + 1..self.len, place);
+        if place + 1 < self.len {
+            self.sectors.copy_within(place + 1..self.len, place);
+            self.ids.copy_within(place + 1..self.len, place);
+        }
         self.len -= 1;
         self.sectors[self.len] = BEHIND;
     }
@@ -104,7 +113,7 @@ struct Home {
 #[derive(Debug, Default)]
 pub struct SortTree {
     /// By slot, in order: no sector of the block is less, nor is any of the block before greater.
-    /// The first entry counts as zero.
+    /// The first entry is zero.
     index: Vec<u64>,
     /// By slot: the number of the block.
     numbers: Vec<u32>,
@@ -125,8 +134,9 @@ impl SortTree {
         }
         assert!(self.homes[id.index()].block == NOWHERE, "a request is in a tree once");
         let sector = comparable(sector);
-        if self.index.is_empty() {
-            self.add_block(0, sector);
+        if self.len == 0 {
+            self.insert_only(id, sector);
+            return;
         }
         let mut slot = self.slot(sector + 1);
         if self.block(slot).len == BLOCK {
@@ -138,6 +148,20 @@ impl SortTree {
         block.insert(block.rank(sector + 1), sector, id);
         self.homes[id.index()] = Home { sector, block: number };
         self.len += 1;
+    }
+
+    /// Puts a request in the empty tree: no search.
+    fn insert_only(&mut self, id: RequestId, sector: u64) {
+        if self.index.is_empty() {
+            self.add_block(0, 0);
+        }
+        let number = self.numbers[0];
+        let block = &mut self.blocks[number as usize];
+        block.sectors[0] = sector;
+        block.ids[0] = id;
+        block.len = 1;
+        self.homes[id.index()] = Home { sector, block: number };
+        self.len = 1;
     }
 
     /// Takes a request out; says which one lay behind it ([`SortTree::next`]).
@@ -154,6 +178,10 @@ impl SortTree {
     /// # Panics
     /// When it is not there.
     pub fn remove_between(&mut self, id: RequestId) -> [Option<RequestId>; 2] {
+        if self.len == 1 {
+            self.remove_only(id);
+            return [None; 2];
+        }
         let (number, place) = self.place(id);
         let block = &self.blocks[number as usize];
         let neighbours = [self.in_front_of(block, place), self.at_or_behind(block, place + 1)];
@@ -165,6 +193,17 @@ impl SortTree {
         self.homes[id.index()].block = NOWHERE;
         self.len -= 1;
         neighbours
+    }
+
+    /// Takes out the only request. Its block stays.
+    fn remove_only(&mut self, id: RequestId) {
+        let home = &mut self.homes[id.index()];
+        assert!(home.block != NOWHERE, "the request is in this tree");
+        let block = &mut self.blocks[home.block as usize];
+        block.len = 0;
+        block.sectors[0] = BEHIND;
+        home.block = NOWHERE;
+        self.len = 0;
     }
 
     /// Whether it is there.
@@ -296,7 +335,7 @@ impl SortTree {
         self.numbers.insert(slot, number);
     }
 
-    /// Takes out a block whose last request started at `sector`.
+    /// Takes out a block, one of several, whose last request started at `sector`.
     fn remove_block(&mut self, number: u32, sector: u64) {
         // Several blocks in a row may have begun with this sector.
         let mut slot = self.slot(sector);
@@ -305,6 +344,7 @@ impl SortTree {
         }
         self.index.remove(slot);
         self.numbers.remove(slot);
+        self.index[0] = 0;
         self.free.push(number);
         let Block { prev, next, .. } = self.blocks[number as usize];
         self.join(prev, next);
@@ -353,10 +393,19 @@ mod tests {
         assert_eq!(tree.first_from(Sector(31)), None);
     }
 
-    /// Against the order that a `BTreeMap` keeps, with few sectors so that many are equal, and in
-    /// ascending order so that blocks are left full.
     #[test]
     fn neighbours_are_those_of_an_ordered_map() {
+        compare_with_ordered_map(1000);
+    }
+
+    #[test]
+    fn tree_that_is_emptied_again_and_again_is_like_new() {
+        compare_with_ordered_map(3);
+    }
+
+    /// Against the order that a `BTreeMap` keeps, with few sectors so that many are equal, and in
+    /// ascending order so that blocks are left full.
+    fn compare_with_ordered_map(ids: u64) {
         use alloc::collections::BTreeMap;
         let mut seed = 7_u64;
         let mut draw = |below: u64| {
@@ -368,7 +417,7 @@ mod tests {
         let mut tree = SortTree::default();
         let (mut map, mut places) = (BTreeMap::new(), BTreeMap::<RequestId, (u64, u64)>::new());
         for step in 0..60_000_u64 {
-            let id = RequestId(u32::try_from(draw(1000)).unwrap());
+            let id = RequestId(u32::try_from(draw(ids)).unwrap());
             if let Some(place) = places.remove(&id) {
                 assert!(tree.contains(id));
                 assert_eq!(

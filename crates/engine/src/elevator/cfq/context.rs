@@ -9,6 +9,9 @@
 //! Threads that submit for others have io-contexts of their own: what one process wrote in one
 //! piece arrives in as many queues as threads handled it.
 
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+
 use super::Cfq;
 use super::idle::ThinkTime;
 use super::queue::{Cfqq, CfqqId};
@@ -23,6 +26,8 @@ pub(super) const ASYNC_QUEUES: usize = 17;
 /// A submitter (`cfq_io_cq`).
 #[derive(Debug)]
 pub(super) struct Context {
+    /// None when it is gone, and its place free.
+    io_context: Option<IoContext>,
     /// Its queue for what it waits for, once there was such a request.
     pub(super) sync_queue: Option<CfqqId>,
     /// As its last synchronous request had it.
@@ -31,10 +36,97 @@ pub(super) struct Context {
     pub(super) think: ThinkTime,
 }
 
+/// The place of a submitter among all that are known.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct ContextId(u32);
+
+/// All submitters that are known.
+#[derive(Debug, Default)]
+pub(super) struct Contexts {
+    places: Vec<Context>,
+    free: Vec<ContextId>,
+    by_name: BTreeMap<IoContext, ContextId>,
+    /// Who came last: often the same one comes again.
+    last: Option<(IoContext, ContextId)>,
+}
+
+impl Contexts {
+    fn find(&self, io_context: IoContext) -> Option<ContextId> {
+        match self.last {
+            Some((last, id)) if last == io_context => Some(id),
+            _ => self.by_name.get(&io_context).copied(),
+        }
+    }
+
+    pub(super) fn get(&self, io_context: IoContext) -> Option<&Context> {
+        self.find(io_context).map(|id| &self.places[id.0 as usize])
+    }
+
+    fn get_mut(&mut self, io_context: IoContext) -> Option<&mut Context> {
+        self.find(io_context).map(|id| &mut self.places[id.0 as usize])
+    }
+
+    /// The submitter of a request, which was here when the request came. It may have left since,
+    /// and come again elsewhere.
+    pub(super) fn submitter(
+        &mut self,
+        id: ContextId,
+        io_context: IoContext,
+    ) -> Option<&mut Context> {
+        if self.places[id.0 as usize].io_context == Some(io_context) {
+            return Some(&mut self.places[id.0 as usize]);
+        }
+        self.get_mut(io_context)
+    }
+
+    #[cfg(test)]
+    pub(super) fn iter(&self) -> impl Iterator<Item = &Context> {
+        self.places.iter().filter(|context| context.io_context.is_some())
+    }
+
+    /// Somebody comes, perhaps for the first time.
+    fn enter(&mut self, io_context: IoContext, priority: Priority) -> (ContextId, &mut Context) {
+        let id = self.find(io_context).unwrap_or_else(|| {
+            let context = Context {
+                io_context: Some(io_context),
+                sync_queue: None,
+                priority,
+                think: ThinkTime::default(),
+            };
+            let id = self.put(context);
+            self.by_name.insert(io_context, id);
+            id
+        });
+        self.last = Some((io_context, id));
+        (id, &mut self.places[id.0 as usize])
+    }
+
+    fn put(&mut self, context: Context) -> ContextId {
+        if let Some(id) = self.free.pop() {
+            self.places[id.0 as usize] = context;
+            return id;
+        }
+        self.places.push(context);
+        ContextId(u32::try_from(self.places.len() - 1).expect("submitters are numbered by u32"))
+    }
+
+    /// Somebody leaves; says which queue was his.
+    fn remove(&mut self, io_context: IoContext) -> Option<CfqqId> {
+        let id = self.by_name.remove(&io_context)?;
+        self.last = None;
+        self.free.push(id);
+        let context = &mut self.places[id.0 as usize];
+        context.io_context = None;
+        context.sync_queue.take()
+    }
+}
+
 /// A new request, and where it goes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) queue: CfqqId,
+    /// Of a synchronous request: its submitter.
+    pub(super) context: Option<ContextId>,
     pub(super) request: RequestId,
     /// Whether its submitter's pauses are too long to wait for, if that is known.
     pub(super) thinks_long: Option<bool>,
@@ -57,7 +149,7 @@ impl Cfq {
     /// The queue that I/O of this origin belongs to as things are, if there is one yet.
     pub(super) fn present_queue(&self, origin: &Origin, sync: bool) -> Option<CfqqId> {
         if sync {
-            self.contexts.get(&origin.io_context).and_then(|context| context.sync_queue)
+            self.contexts.get(origin.io_context).and_then(|context| context.sync_queue)
         } else {
             self.async_queues[async_index(origin.priority)]
         }
@@ -69,14 +161,10 @@ impl Cfq {
         let Origin { io_context, priority, .. } = request.origin;
         if !request.sync {
             let queue = self.async_queue(priority);
-            return Arrival { queue, request: id, thinks_long: None };
+            return Arrival { queue, context: None, request: id, thinks_long: None };
         }
         let slice_idle = self.settings.slice_idle;
-        let context = self.contexts.entry(io_context).or_insert_with(|| Context {
-            sync_queue: None,
-            priority,
-            think: ThinkTime::default(),
-        });
+        let (context_id, context) = self.contexts.enter(io_context, priority);
         context.think.came(now, slice_idle);
         let thinks_long = context.think.is_longer_than(slice_idle);
         let has_changed = context.priority != priority;
@@ -91,7 +179,7 @@ impl Cfq {
         if has_changed {
             self.change_priority(now, queue, priority);
         }
-        Arrival { queue, request: id, thinks_long }
+        Arrival { queue, context: Some(context_id), request: id, thinks_long }
     }
 
     fn async_queue(&mut self, priority: Priority) -> CfqqId {
@@ -105,7 +193,7 @@ impl Cfq {
 
     /// A submitter's synchronous requests go to this queue from now on.
     pub(super) fn join(&mut self, io_context: IoContext, id: CfqqId) {
-        let context = self.contexts.get_mut(&io_context).expect("the submitter is known");
+        let context = self.contexts.get_mut(io_context).expect("the submitter is known");
         context.sync_queue = Some(id);
         self.queues.at(id.0).users += 1;
     }
@@ -126,8 +214,7 @@ impl Cfq {
 
     /// A submitter is gone: nobody waits for it any more (`cfq_exit_icq`).
     pub(super) fn remove_context(&mut self, now: Nanos, io_context: IoContext) {
-        let Some(context) = self.contexts.remove(&io_context) else { return };
-        let Some(id) = context.sync_queue else { return };
+        let Some(id) = self.contexts.remove(io_context) else { return };
         if self.active.as_ref().is_some_and(|slice| slice.queue == id) {
             self.expire_slice(now, false);
         }

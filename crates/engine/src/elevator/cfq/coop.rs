@@ -12,6 +12,7 @@
 use super::Cfq;
 use super::queue::{Cfqq, CfqqId};
 use crate::bio::{IoContext, Sector};
+use crate::mq::request::RequestId;
 use crate::priority::PriorityClass;
 use crate::time::Nanos;
 
@@ -22,6 +23,11 @@ const CLOSE_SECTORS: u64 = 8192;
 fn same_class(one: &Cfqq, other: &Cfqq) -> bool {
     let is_real_time = |queue: &Cfqq| queue.priority.class == PriorityClass::RealTime;
     is_real_time(one) == is_real_time(other)
+}
+
+/// How the trees of positions, which know requests, name a queue.
+fn in_tree(id: CfqqId) -> RequestId {
+    RequestId(id.0)
 }
 
 impl Cfq {
@@ -37,17 +43,15 @@ impl Cfq {
         let queue = self.queues.at(id.0);
         let is_findable = queue.sync && !queue.is_idle_class() && !is_active && !queue.is_empty();
         let wanted = is_findable.then_some((queue.priority.level, queue.next_sector));
-        if queue.position.map(|(level, (sector, _))| (level, sector)) == wanted {
+        let before = core::mem::replace(&mut queue.position, wanted);
+        if before == wanted {
             return;
         }
-        if let Some((level, key)) = queue.position.take() {
-            self.positions[usize::from(level)].remove(&key);
+        if let Some((level, _)) = before {
+            self.positions[usize::from(level)].remove(in_tree(id));
         }
         if let Some((level, sector)) = wanted {
-            let key = (sector, self.position_insertions);
-            self.position_insertions += 1;
-            queue.position = Some((level, key));
-            self.positions[usize::from(level)].insert(key, id);
+            self.positions[usize::from(level)].insert(in_tree(id), sector);
         }
     }
 
@@ -60,14 +64,15 @@ impl Cfq {
         }
         let positions = &self.positions[usize::from(queue.priority.level)];
         let head = self.last_position;
-        let ahead = positions.range((head, 0)..).next();
-        let behind = || positions.range(..(head, 0)).next_back();
-        let is_close = |found: &(&(Sector, u64), &CfqqId)| self.is_close(found.0.0);
-        let (_, other) = ahead.filter(is_close).or_else(|| behind().filter(is_close))?;
-        let found = self.queue(*other);
+        let ahead = positions.first_from(head);
+        let behind = || positions.last_before(head);
+        let is_close = |found: &RequestId| self.is_close(self.queue(CfqqId(found.0)).next_sector);
+        let other = ahead.filter(is_close).or_else(|| behind().filter(is_close))?;
+        let other = CfqqId(other.0);
+        let found = self.queue(other);
         let fits = !found.is_seeky() && same_class(queue, found);
         // To go on like this from one to the next would pass whoever waits far away.
-        (fits && !self.is_anyone_starved(now, queue.priority.class)).then_some(*other)
+        (fits && !self.is_anyone_starved(now, queue.priority.class)).then_some(other)
     }
 
     /// Two queues are to become one: the one with fewer submitters goes into the other

@@ -40,6 +40,9 @@ impl Hardware {
 impl Cfq {
     /// Learns from the requests in flight when one ends (`cfq_update_hw_tag`).
     pub(super) fn watch_hardware(&mut self) {
+        if self.hardware.takes_several == Some(true) {
+            return; // it does not forget how
+        }
         let in_device = self.in_flight[0] + self.in_flight[1];
         let in_device = in_device.saturating_sub(self.requeued);
         // The active queue is waited for and has little to do: that is no fault of the device.
@@ -51,7 +54,7 @@ impl Cfq {
         let hardware = &mut self.hardware;
         hardware.depth_seen = hardware.depth_seen.max(in_device);
         let has_load = self.waiting > QUEUES_FROM as usize || in_device > QUEUES_FROM;
-        if hardware.takes_several == Some(true) || !has_load || starved_by_us {
+        if !has_load || starved_by_us {
             return;
         }
         if hardware.samples < SAMPLES {
@@ -72,10 +75,10 @@ impl Cfq {
         if in_flight_sync > 0 && !queue.sync {
             return false;
         }
-        let is_ramped = !queue.sync && self.settings.low_latency;
-        let ramp = if is_ramped { self.async_ramp(now, queue.dispatched) } else { u32::MAX };
-        let limit = self.contended_limit(now, id).unwrap_or(u32::MAX).min(ramp);
-        queue.dispatched < limit
+        if !queue.sync && self.settings.low_latency && !self.ramp_allows(now, queue.dispatched) {
+            return false;
+        }
+        self.contended_limit(now, id).is_none_or(|limit| queue.dispatched < limit)
     }
 
     /// The limit that other queues impose.
@@ -107,11 +110,10 @@ impl Cfq {
     }
 
     /// One asynchronous request per `slice_sync` that has passed since a synchronous one was served
-    /// late; the first in any case.
-    fn async_ramp(&self, now: Nanos, dispatched: u32) -> u32 {
+    /// late; the first in any case. Multiplied, not divided: this is asked for each request.
+    fn ramp_allows(&self, now: Nanos, dispatched: u32) -> bool {
         let calm = self.last_delayed_sync.map_or(CALM_AT_FIRST, |last| now.since(last));
-        let depth = calm.0 / self.settings.slice_sync.0;
-        let depth = u32::try_from(depth).unwrap_or(u32::MAX);
-        if depth == 0 && dispatched == 0 { 1 } else { depth }
+        let needed = (u64::from(dispatched) + 1).saturating_mul(self.settings.slice_sync.0);
+        dispatched == 0 || needed <= calm.0
     }
 }

@@ -14,7 +14,7 @@
 //! every pause among them would let somebody else's seeks in.
 
 use super::Cfq;
-use super::context::Arrival;
+use super::context::{Arrival, ContextId};
 use super::queue::{Cfqq, CfqqId};
 use super::tunables::Settings;
 use crate::bio::IoContext;
@@ -66,7 +66,7 @@ impl Cfq {
     /// Learns from a request that came: whether its submitter is quick and stays in one place, and
     /// so whether it pays to wait for the next one of its queue (`cfq_update_idle_window`).
     pub(super) fn note_request(&mut self, now: Nanos, arrival: Arrival, requests: &Requests) {
-        let Arrival { queue: id, request, thinks_long } = arrival;
+        let Arrival { queue: id, request, thinks_long, .. } = arrival;
         let Settings { slice_idle, rotational, .. } = self.settings;
         let queue = self.queues.at(id.0);
         queue.note_request(&requests[request], rotational);
@@ -89,8 +89,14 @@ impl Cfq {
     }
 
     /// Remembers when a synchronous request ended: pauses are counted from there.
-    pub(super) fn note_end(&mut self, now: Nanos, id: CfqqId, io_context: IoContext) {
-        if let Some(context) = self.contexts.get_mut(&io_context) {
+    pub(super) fn note_end(
+        &mut self,
+        now: Nanos,
+        id: CfqqId,
+        submitter: Option<(ContextId, IoContext)>,
+    ) {
+        let context = submitter.and_then(|(id, name)| self.contexts.submitter(id, name));
+        if let Some(context) = context {
             context.think.ended(now);
         }
         let queue = self.queue(id);
@@ -118,7 +124,7 @@ impl Cfq {
     pub(super) fn start_idling(&mut self, now: Nanos) {
         let slice = self.active.as_ref().expect("a queue is active");
         let queue = self.queue(slice.queue);
-        let Some(context) = slice.io_context.and_then(|context| self.contexts.get(&context)) else {
+        let Some(context) = slice.io_context.and_then(|context| self.contexts.get(context)) else {
             return; // its submitter has left
         };
         if self.seeks_are_free() || !self.should_idle(queue) || queue.dispatched > 0 {
@@ -150,8 +156,8 @@ impl Cfq {
     pub(super) fn give_up_deep(&mut self, now: Nanos) {
         let slice = self.active.as_ref().expect("a queue is active");
         let queue = self.queues.at(slice.queue.0);
-        let half_left = slice.end.is_none_or(|end| end.since(now) > now.since(slice.start));
-        if queue.is_seeky() && queue.idle_window && half_left {
+        let half_left = || slice.end.is_none_or(|end| end.since(now) > now.since(slice.start));
+        if queue.idle_window && queue.is_seeky() && half_left() {
             queue.deep = false;
             queue.idle_window = false;
         }

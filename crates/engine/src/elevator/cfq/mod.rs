@@ -51,9 +51,9 @@ mod slice;
 mod tunables;
 
 use alloc::boxed::Box;
-use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 
+use super::sort::SortTree;
 use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged};
 use super::{Tunables, Work};
 use crate::bio::{IoContext, Sector};
@@ -61,7 +61,7 @@ use crate::mq::request::{RequestId, Requests};
 use crate::slab::Slab;
 use crate::time::Nanos;
 
-use context::{ASYNC_QUEUES, Context};
+use context::{ASYNC_QUEUES, Contexts};
 use depth::Hardware;
 use queue::{Cfqq, CfqqId, Entry, Head};
 use service::ServiceTrees;
@@ -96,13 +96,12 @@ pub struct Cfq {
     queues: Slab<Cfqq>,
     /// By request, from insertion to end.
     entries: Vec<Entry>,
-    contexts: BTreeMap<IoContext, Context>,
+    contexts: Contexts,
     async_queues: [Option<CfqqId>; ASYNC_QUEUES],
     service: ServiceTrees,
     active: Option<Slice>,
-    /// By level: queues by the sector of their next request.
-    positions: [BTreeMap<(Sector, u64), CfqqId>; 8],
-    position_insertions: u64,
+    /// By level: queues, as the requests of their number, by the sector of their next request.
+    positions: [SortTree; 8],
 
     waiting: usize,
     /// Dispatched and not ended: asynchronous, synchronous.
@@ -124,12 +123,11 @@ impl Cfq {
             settings,
             queues: Slab::default(),
             entries: Vec::new(),
-            contexts: BTreeMap::new(),
+            contexts: Contexts::default(),
             async_queues: [None; ASYNC_QUEUES],
             service: ServiceTrees::default(),
             active: None,
             positions: Default::default(),
-            position_insertions: 0,
             waiting: 0,
             in_flight: [0; 2],
             requeued: 0,
@@ -202,7 +200,7 @@ impl Elevator for Cfq {
         let arrival = self.arrive(now, request, rq);
         let id = arrival.queue;
         let deadline = now + self.settings.fifo_expire(rq.sync);
-        self.set_entry(request, Entry { queue: id, deadline });
+        self.set_entry(request, Entry { queue: id, context: arrival.context, deadline });
         let head = Head { last: self.last_position, settings: &self.settings };
         self.queues.at(id.0).add(request, requests, &head);
         self.waiting += 1;
@@ -275,12 +273,12 @@ impl Elevator for Cfq {
     fn completed(&mut self, now: Nanos, requests: &Requests, request: RequestId) {
         self.end_idling(now);
         self.watch_hardware();
-        let Entry { queue: id, deadline } = self.entry(request);
+        let Entry { queue: id, context, deadline } = self.entry(request);
         let rq = &requests[request];
         self.in_flight[usize::from(rq.sync)] -= 1;
         self.queues.at(id.0).dispatched -= 1;
         if rq.sync {
-            self.note_end(now, id, rq.origin.io_context);
+            self.note_end(now, id, context.map(|context| (context, rq.origin.io_context)));
             if deadline <= now {
                 self.last_delayed_sync = Some(now);
             }

@@ -63,6 +63,9 @@ impl Cfq {
 
 /// `time · numerator / denominator`, rounded down.
 pub(super) fn scale(time: Nanos, numerator: u64, denominator: u64) -> Nanos {
+    if let Some(product) = time.0.checked_mul(numerator) {
+        return Nanos(product / denominator); // the rule; wide divisions are slow
+    }
     let scaled = u128::from(time.0) * u128::from(numerator) / u128::from(denominator);
     Nanos(u64::try_from(scaled).unwrap_or(u64::MAX))
 }

@@ -14,6 +14,7 @@
 
 use super::super::fifo::Fifo;
 use super::super::sort::SortTree;
+use super::context::ContextId;
 use super::service::Place;
 use super::tunables::Settings;
 use crate::bio::Sector;
@@ -54,7 +55,7 @@ pub(super) struct Cfqq {
     /// What was left of its last slice when that was cut short; below zero it was too long.
     pub(super) residual_ns: i64,
     /// Where a cooperator would find it.
-    pub(super) position: Option<(u8, (Sector, u64))>,
+    pub(super) position: Option<(u8, Sector)>,
 
     /// It pays to wait for its next request.
     pub(super) idle_window: bool,
@@ -212,22 +213,30 @@ enum Way {
 }
 
 impl Head<'_> {
-    /// The better of two candidates (`cfq_choose_req`).
+    /// The better of two candidates, if there are two.
+    #[inline]
     pub(super) fn nearer(
         &self,
         requests: &Requests,
         one: Option<RequestId>,
         other: Option<RequestId>,
     ) -> Option<RequestId> {
-        let (Some(one), Some(other)) = (one, other) else { return one.or(other) };
+        match (one, other) {
+            (Some(one), Some(other)) => Some(self.nearer_of(requests, one, other)),
+            _ => one.or(other),
+        }
+    }
+
+    /// The better of two candidates (`cfq_choose_req`).
+    fn nearer_of(&self, requests: &Requests, one: RequestId, other: RequestId) -> RequestId {
         let (first, second) = (&requests[one], &requests[other]);
         if first.sync != second.sync {
-            return Some(if first.sync { one } else { other });
+            return if first.sync { one } else { other };
         }
         let ways = (self.way(first.sector), self.way(second.sector));
         // Equally far, the one further up: the head need not turn round.
         let other_wins = ways.1 < ways.0 || (ways.1 == ways.0 && second.sector > first.sector);
-        Some(if other_wins { other } else { one })
+        if other_wins { other } else { one }
     }
 
     fn way(&self, to: Sector) -> Way {
@@ -246,6 +255,8 @@ impl Head<'_> {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) queue: CfqqId,
+    /// Of a synchronous request: its submitter.
+    pub(super) context: Option<ContextId>,
     /// Overdue from then on (`fifo_time`).
     pub(super) deadline: Nanos,
 }

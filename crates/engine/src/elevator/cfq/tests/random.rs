@@ -356,7 +356,7 @@ impl World {
         let in_flight = self.in_flight.iter().map(|(_, id)| *id);
         let requests = self.waiting.keys().copied().chain(in_flight);
         let mut ids: BTreeSet<_> = requests.map(|id| cfq.entry(id).queue).collect();
-        ids.extend(cfq.contexts.values().filter_map(|context| context.sync_queue));
+        ids.extend(cfq.contexts.iter().filter_map(|context| context.sync_queue));
         ids.extend(cfq.async_queues.iter().flatten());
         ids.extend(cfq.active.iter().map(|slice| slice.queue));
         let targets: Vec<_> = ids.iter().filter_map(|id| cfq.queue(*id).merge_into).collect();
@@ -376,7 +376,7 @@ impl World {
                 !queue.is_empty() || queue.place.is_none() || ids.iter().any(|id| is_active(*id))
             );
         }
-        let found: usize = cfq.positions.iter().map(BTreeMap::len).sum();
+        let found: usize = cfq.positions.iter().map(SortTree::len).sum();
         let findable = queues().filter(|queue| queue.position.is_some()).count();
         assert_eq!(found, findable, "seed {seed}");
     }
