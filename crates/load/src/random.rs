@@ -1,4 +1,7 @@
-//! Random numbers of a task: they depend on its seed only (SplitMix64).
+//! Random numbers that depend on a seed and on nothing else (SplitMix64).
+//!
+//! Each task, and each model of the simulator, takes a stream of its own, so that one that draws
+//! more often does not change what the others see.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
@@ -24,5 +27,21 @@ impl Random {
         z ^= z >> 31;
         // The high half of a 128-bit product: no bias that a test could see.
         ((u128::from(z) * u128::from(end)) >> 64) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_spread_evenly_and_streams_differ() {
+        let mut random = Random::new(1, 0);
+        let mut counts = [0u32; 10];
+        (0..100_000).for_each(|_| counts[random.below(10) as usize] += 1);
+        assert!(counts.iter().all(|count| (9_500..10_500).contains(count)), "{counts:?}");
+        let draw = |seed, number| Random::new(seed, number).below(u64::MAX);
+        assert_ne!(draw(1, 1), draw(1, 2));
+        assert_eq!(draw(7, 3), draw(7, 3));
     }
 }

@@ -7,4 +7,3 @@
 
 pub mod device;
 pub mod heap;
-pub mod rng;

@@ -2,11 +2,11 @@
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::time::Nanos;
+use blockyard_load::random::Random;
 
 use super::geometry::{Geometry, SeekTimes};
 use super::{Disk, DiskConfig, Policy};
 use crate::device::{Command, CommandOp, Device};
-use crate::rng::Rng;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
@@ -61,7 +61,7 @@ fn run(disk: &mut Disk, depth: usize, commands: impl Iterator<Item = Command>) -
 }
 
 fn random_reads(count: u32, sectors: u64, seed: u64) -> impl Iterator<Item = Command> {
-    let mut rng = Rng::stream(seed, 0);
+    let mut rng = Random::new(seed, 0);
     (0..count).map(move |tag| command(tag, CommandOp::Read, rng.below(sectors - 8), 8))
 }
 
@@ -120,7 +120,7 @@ fn no_command_is_passed_for_longer_than_the_age_limit_and_one_sweep_of_aged_ones
     disk.start(Nanos(0), command(1, CommandOp::Read, far, 8));
     disk.start(Nanos(0), command(2, CommandOp::Read, 8_000, 8));
     // Commands near the arm keep coming: one is always there when another has ended.
-    let (mut now, mut rng, mut tag) = (Nanos(0), Rng::stream(3, 0), 3);
+    let (mut now, mut rng, mut tag) = (Nanos(0), Random::new(3, 0), 3);
     while !ended.iter().any(|(_, tag)| *tag == 1) {
         now = disk.next_event().unwrap();
         let before = ended.len();
@@ -136,7 +136,7 @@ fn no_command_is_passed_for_longer_than_the_age_limit_and_one_sweep_of_aged_ones
 #[test]
 fn cached_writes_end_at_once_and_a_flush_waits_for_the_medium() {
     let mut disk = Disk::new(config(SHORTEST, 16_384));
-    let mut rng = Rng::stream(4, 0);
+    let mut rng = Random::new(4, 0);
     for tag in 0..20 {
         let sector = rng.below(400_000_000);
         disk.start(Nanos(0), command(tag, CommandOp::Write { fua: false }, sector, 8));
