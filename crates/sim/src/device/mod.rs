@@ -4,6 +4,8 @@
 //! [`Device::advance`] then, and collects what has ended. Devices move no bytes.
 
 pub mod disk;
+pub mod flash;
+pub mod memory;
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::time::Nanos;
