@@ -5,5 +5,6 @@
 //! on nothing else.
 #![forbid(unsafe_code)]
 
+pub mod block;
 pub mod device;
 pub mod heap;

@@ -1,0 +1,233 @@
+//! A device behind its request queue: the engine's own queue and elevator over a device model.
+//!
+//! Bios go in, ended bios come out, time is told. The queue is the same code that schedules real
+//! volumes; only what happens below is a model.
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted, Tag};
+use blockyard_engine::time::Nanos;
+
+use crate::device::{Command, CommandOp, Device};
+
+/// A queue and its device.
+pub struct BlockDevice<D> {
+    queue: RequestQueue,
+    device: D,
+    /// Emptied after each use; kept for their memory.
+    issues: Vec<Issue>,
+    ended: Vec<(Nanos, u32)>,
+}
+
+impl<D: Device> BlockDevice<D> {
+    /// A device under a queue with one hardware queue.
+    ///
+    /// # Panics
+    /// When the queue has several hardware queues: a tag's index names a command.
+    #[must_use]
+    pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
+        assert_eq!(config.hw_queues, 1);
+        let queue = RequestQueue::new(config, elevator);
+        Self { queue, device, issues: Vec::new(), ended: Vec::new() }
+    }
+
+    /// The queue, to plug, unplug and look at.
+    pub fn queue(&mut self) -> &mut RequestQueue {
+        &mut self.queue
+    }
+
+    /// The device, to look at.
+    #[must_use]
+    pub fn device(&self) -> &D {
+        &self.device
+    }
+
+    /// Takes a bio; [`BlockDevice::run`] starts what the device takes.
+    pub fn submit(&mut self, now: Nanos, bio: Bio) -> Submitted {
+        self.queue.submit_bio(now, bio)
+    }
+
+    /// Starts what the device takes now.
+    pub fn run(&mut self, now: Nanos) {
+        let mut issues = std::mem::take(&mut self.issues);
+        loop {
+            self.queue.dispatch(now, &mut issues);
+            if issues.is_empty() {
+                break;
+            }
+            for issue in issues.drain(..) {
+                match command(&issue) {
+                    Some(command) => self.device.start(now, command),
+                    // Nothing to model: the range is forgotten at once.
+                    None => self.queue.complete(now, issue.tag, BlkStatus::Ok),
+                }
+            }
+        }
+        self.issues = issues;
+    }
+
+    /// When something happens next, if nothing is submitted before.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Nanos> {
+        let wake = self.queue.wake_at();
+        wake.into_iter().chain(self.device.next_event()).min()
+    }
+
+    /// Lets the time pass up to the next event at `now`, and adds the bios that have ended.
+    pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
+        let mut ended = std::mem::take(&mut self.ended);
+        self.device.advance(now, &mut ended);
+        for (at, index) in ended.drain(..) {
+            self.queue.complete(at, Tag { hctx: 0, index }, BlkStatus::Ok);
+        }
+        self.ended = ended;
+        self.run(now);
+        self.queue.take_done(done);
+    }
+}
+
+fn command(issue: &Issue) -> Option<Command> {
+    let op = match issue.op {
+        Op::Read => CommandOp::Read,
+        Op::Write | Op::WriteZeroes => CommandOp::Write { fua: issue.fua },
+        Op::Flush => CommandOp::Flush,
+        Op::Discard => return None,
+    };
+    let sectors = u32::try_from(issue.len.0).expect("a request is within the queue's limits");
+    Some(Command { tag: issue.tag.index, op, sector: issue.sector, sectors })
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_engine::bio::{IoContext, Origin, Sector};
+    use blockyard_engine::buf::BufRef;
+    use blockyard_load::random::Random;
+
+    use super::*;
+    use crate::device::disk::geometry::{Geometry, SeekTimes};
+    use crate::device::disk::{Disk, DiskConfig, Policy};
+
+    const US: u64 = 1_000;
+
+    /// A drive that takes one command at a time: what is sorted, the elevator has sorted.
+    fn disk() -> Disk {
+        let seek = SeekTimes {
+            track_to_track: Nanos(800 * US),
+            average: Nanos(8_500 * US),
+            full_stroke: Nanos(17_000 * US),
+            head_switch: Nanos(700 * US),
+            write_settle: Nanos(500 * US),
+        };
+        Disk::new(DiskConfig {
+            geometry: Geometry::even(Nanos(8_333 * US), 4, 488_000_000, (1_260, 630), seek),
+            overhead: Nanos(100 * US),
+            bus_sector: Nanos(1_700),
+            queue_depth: 1,
+            policy: Policy::InOrder,
+            write_cache_sectors: 0,
+            read_ahead_sectors: 0,
+        })
+    }
+
+    fn under(elevator: &str) -> BlockDevice<Disk> {
+        let spec = ElevatorSpec::parse(elevator).unwrap();
+        let config = QueueConfig { queue_depth: 1, ..QueueConfig::of(spec.elevator.generation) };
+        BlockDevice::new(config, &spec, disk())
+    }
+
+    fn bio(op: Op, sector: u64, sectors: u64, context: u32, user: u64) -> Bio {
+        let buf = BufRef::zeros(u32::try_from(sectors * 512).unwrap());
+        let origin = Origin { io_context: IoContext(context), ..Origin::default() };
+        Bio { origin, ..Bio::new(op, Sector(sector), Sector(sectors), buf, user) }
+    }
+
+    /// Time of `count` random reads by `clients` that have one each in flight.
+    fn random_reads(elevator: &str, clients: u32, count: u32) -> Nanos {
+        let mut block = under(elevator);
+        let mut random = Random::new(1, 0);
+        let mut read = |client: u64| {
+            bio(Op::Read, random.below(480_000_000), 8, u32::try_from(client).unwrap(), client)
+        };
+        for client in 0..u64::from(clients) {
+            let read = read(client);
+            block.submit(Nanos(0), read);
+        }
+        block.run(Nanos(0));
+        let (mut now, mut ended, mut done) = (Nanos(0), 0, Vec::new());
+        while ended < count {
+            now = block.next_event().expect("reads are in flight");
+            block.advance(now, &mut done);
+            for Done { user, .. } in done.drain(..) {
+                ended += 1;
+                block.submit(now, read(user));
+            }
+            block.run(now);
+        }
+        now
+    }
+
+    #[test]
+    fn sorting_elevators_gain_on_a_drive_that_does_not_sort_and_noop_does_not() {
+        let alone = random_reads("noop", 1, 2_000);
+        let noop = random_reads("noop", 32, 2_000);
+        assert!(noop.0.abs_diff(alone.0) < alone.0 / 20, "{noop:?} and {alone:?}");
+        for elevator in ["deadline", "deadline-prio", "mq-deadline"] {
+            let sorted = random_reads(elevator, 32, 2_000);
+            // Of 32 that wait the next upwards is near: what is left is mostly half a turn.
+            let gain = noop.0 * 100 / sorted.0;
+            assert!((150..260).contains(&gain), "{elevator}: {gain} %");
+        }
+    }
+
+    #[test]
+    fn neighbours_become_one_command_while_the_disk_is_busy() {
+        let mut block = under("deadline");
+        block.submit(Nanos(0), bio(Op::Write, 400_000_000, 8, 1, 0));
+        block.run(Nanos(0));
+        for n in 1..=32 {
+            block.submit(Nanos(0), bio(Op::Write, n * 8, 8, 1, n));
+        }
+        block.run(Nanos(0));
+        let mut done = Vec::new();
+        while done.len() < 33 {
+            let now = block.next_event().expect("writes are in flight");
+            block.advance(now, &mut done);
+        }
+        assert_eq!(block.device().counters().jobs, 2);
+        assert!(block.queue().is_idle());
+    }
+
+    #[test]
+    fn idling_of_cfq_keeps_the_arm_where_a_reader_comes_back() {
+        let passed = |elevator: &str| {
+            let mut block = under(elevator);
+            let (mut now, mut done, mut next) = (Nanos(0), Vec::new(), [0, 300_000_000]);
+            let mut at = [0u64, 100 * US];
+            // Two readers in order, far apart; each thinks for 0.1 ms between reads.
+            let mut left = 400;
+            while left > 0 {
+                let reader = usize::from(at[1] < at[0]);
+                let event = block.next_event().unwrap_or(Nanos(u64::MAX));
+                if at[reader] <= event.0 {
+                    now = now.max(Nanos(at[reader]));
+                    at[reader] = u64::MAX;
+                    block.submit(now, bio(Op::Read, next[reader], 8, reader as u32, reader as u64));
+                    block.run(now);
+                    next[reader] += 8;
+                    continue;
+                }
+                now = event;
+                block.advance(now, &mut done);
+                for Done { user, .. } in done.drain(..) {
+                    left -= 1;
+                    at[user as usize] = now.0 + 100 * US;
+                }
+            }
+            block.device().counters().cylinders_passed
+        };
+        let (cfq, deadline, without) =
+            (passed("cfq"), passed("deadline"), passed("cfq,slice_idle=0"));
+        assert!(cfq * 5 < deadline, "{cfq} and {deadline} cylinders");
+        assert!(cfq * 2 < without, "the control: {cfq} and {without} cylinders");
+    }
+}
