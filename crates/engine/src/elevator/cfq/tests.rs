@@ -152,3 +152,52 @@ fn queues_go_with_their_submitters() {
         bench.wait_ms(100);
     }
 }
+
+/// Requests of a stream of writeback, always with eight waiting, that end in 20 s beside two
+/// clients who ask for one block at a time, 100 and 500 us after the last one, at a device that
+/// takes one request at a time, for 0.5 ms.
+fn writeback_beside_two_readers(tunables: &[(&str, u64)]) -> u32 {
+    const PAUSES_US: [u64; 2] = [100, 500];
+    const STREAM: u32 = 2;
+    let us = |count| Nanos(count * 1000);
+    let mut bench = Bench::new(tunables, false);
+    let mut asks_at = [Some(Nanos(0)); 2];
+    let (mut streamed, mut stream_ended, mut asked) = (0, 0, 0);
+    let mut in_flight: Option<(RequestId, Nanos)> = None;
+    while bench.now < Nanos::from_ms(20_000) {
+        for (client, at) in (0..).zip(&mut asks_at) {
+            if at.take_if(|at| *at <= bench.now).is_some() {
+                asked += 1;
+                bench.submit(Op::Read, client, asked * 7_919_123 % 100_000_000);
+            }
+        }
+        while streamed < stream_ended + 8 {
+            streamed += 1;
+            bench.submit(Op::Write, STREAM, 200_000_000 + u64::from(streamed) * 256);
+        }
+        if in_flight.is_none() {
+            in_flight = bench.dispatch().map(|id| (id, bench.now + us(500)));
+        }
+        bench.now = bench.now + us(50);
+        let Some((id, _)) = in_flight.take_if(|(_, end)| *end <= bench.now) else { continue };
+        let client = bench.requests[id].origin.io_context.0;
+        bench.complete(id);
+        if client == STREAM {
+            stream_ended += 1;
+        } else {
+            let client = client as usize;
+            asks_at[client] = Some(bench.now + us(PAUSES_US[client]));
+        }
+    }
+    stream_ended
+}
+
+/// Whoever asks takes the disk from writeback, which loses its turn after a request or two. So it
+/// gets a few of 2000 requests a second, and neither its quota nor `low_latency` is the reason.
+#[test]
+fn writeback_beside_clients_who_keep_asking_gets_a_request_a_turn() {
+    let ended = writeback_beside_two_readers(&[]);
+    assert!((20..100).contains(&ended), "{ended} in 20 s");
+    assert_eq!(writeback_beside_two_readers(&[("slice_async_rq", 1000)]), ended);
+    assert_eq!(writeback_beside_two_readers(&[("low_latency", 0)]), ended);
+}
