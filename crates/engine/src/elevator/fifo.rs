@@ -4,71 +4,72 @@ use alloc::vec::Vec;
 
 use crate::mq::request::RequestId;
 
-/// Neighbours of a request that is in the list, as indices.
+/// Neighbours of a request that is in the list, as places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Links {
     prev: u32,
     next: u32,
 }
 
-/// No neighbour on this side.
-const NOBODY: u32 = u32::MAX;
+/// The place of both ends of the list. A request is one place behind its number.
+const ENDS: u32 = 0;
 
-/// Of a request that is not in the list: its only neighbours would be the same one.
-const OUT: Links = Links { prev: u32::MAX - 1, next: u32::MAX - 1 };
+/// Of a request that is not in the list.
+const OUT: Links = Links { prev: u32::MAX, next: u32::MAX };
 
 /// A doubly linked list of requests. Every request is in it at most once.
+///
+/// It is a ring that the ends are in, too: whether a request has neighbours is as good as random,
+/// and here nothing depends on it.
 #[derive(Debug)]
 pub struct Fifo {
-    /// By request.
+    /// By place.
     links: Vec<Links>,
-    head: u32,
-    tail: u32,
     len: usize,
 }
 
 impl Default for Fifo {
     fn default() -> Self {
-        Self { links: Vec::new(), head: NOBODY, tail: NOBODY, len: 0 }
+        Self { links: alloc::vec![Links { prev: ENDS, next: ENDS }], len: 0 }
     }
 }
 
+fn place(id: RequestId) -> usize {
+    id.index() + 1
+}
+
+fn request(place: u32) -> Option<RequestId> {
+    (place != ENDS).then(|| RequestId(place - 1))
+}
+
 impl Fifo {
+    fn ends(&self) -> Links {
+        self.links[ENDS as usize]
+    }
+
     /// Puts a request behind all others.
     pub fn push_back(&mut self, id: RequestId) {
-        self.link(id, Links { prev: self.tail, next: NOBODY });
+        self.link(id, Links { prev: self.ends().prev, next: ENDS });
     }
 
     /// Puts a request in front of all others.
     pub fn push_front(&mut self, id: RequestId) {
-        self.link(id, Links { prev: NOBODY, next: self.head });
+        self.link(id, Links { prev: ENDS, next: self.ends().next });
     }
 
     fn link(&mut self, id: RequestId, links: Links) {
-        if self.links.len() <= id.index() {
-            self.links.resize(id.index() + 1, OUT);
+        if self.links.len() <= place(id) {
+            self.links.resize(place(id) + 1, OUT);
         }
-        assert!(self.links[id.index()] == OUT, "a request is in a list once");
-        self.links[id.index()] = links;
+        assert!(self.links[place(id)] == OUT, "a request is in a list once");
+        self.links[place(id)] = links;
         self.len += 1;
-        self.join(links.prev, id.0);
-        self.join(id.0, links.next);
-    }
-
-    /// Makes two neighbours, or one the end of the list.
-    fn join(&mut self, former: u32, latter: u32) {
-        match self.links.get_mut(former as usize) {
-            Some(links) => links.next = latter,
-            None => self.head = latter,
-        }
-        match self.links.get_mut(latter as usize) {
-            Some(links) => links.prev = former,
-            None => self.tail = former,
-        }
+        self.links[links.prev as usize].next = id.0 + 1;
+        self.links[links.next as usize].prev = id.0 + 1;
     }
 
     fn unlink(&mut self, id: RequestId) -> Links {
-        let links = core::mem::replace(&mut self.links[id.index()], OUT);
+        let links = core::mem::replace(&mut self.links[place(id)], OUT);
         assert!(links != OUT, "the request is in this list");
         self.len -= 1;
         links
@@ -80,7 +81,8 @@ impl Fifo {
     /// When it is not there.
     pub fn remove(&mut self, id: RequestId) {
         let Links { prev, next } = self.unlink(id);
-        self.join(prev, next);
+        self.links[prev as usize].next = next;
+        self.links[next as usize].prev = prev;
     }
 
     /// Moves `survivor` to the place of `absorbed`, which leaves the list (`list_move`,
@@ -98,13 +100,13 @@ impl Fifo {
     /// The oldest.
     #[must_use]
     pub fn front(&self) -> Option<RequestId> {
-        request(self.head)
+        request(self.ends().next)
     }
 
     /// The one that came after a request of the list.
     #[must_use]
     pub fn next(&self, id: RequestId) -> Option<RequestId> {
-        let links = self.links[id.index()];
+        let links = self.links[place(id)];
         assert!(links != OUT, "the request is in this list");
         request(links.next)
     }
@@ -119,7 +121,7 @@ impl Fifo {
     /// Whether it is there.
     #[must_use]
     pub fn contains(&self, id: RequestId) -> bool {
-        self.links.get(id.index()).is_some_and(|links| *links != OUT)
+        self.links.get(place(id)).is_some_and(|links| *links != OUT)
     }
 
     /// How many there are.
@@ -131,12 +133,8 @@ impl Fifo {
     /// Whether there is none.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.head == NOBODY
+        self.len == 0
     }
-}
-
-fn request(index: u32) -> Option<RequestId> {
-    (index != NOBODY).then_some(RequestId(index))
 }
 
 #[cfg(test)]

@@ -142,6 +142,7 @@ fn async_index(priority: Priority) -> usize {
 }
 
 impl Cfq {
+    #[inline]
     pub(super) fn queue(&self, id: CfqqId) -> &Cfqq {
         self.queues.get(id.0)
     }
@@ -223,6 +224,7 @@ impl Cfq {
     }
 
     /// Frees a queue that nobody needs any more.
+    #[inline]
     pub(super) fn free_if_unused(&mut self, id: CfqqId) {
         if self.queue(id).is_unused() {
             debug_assert!(self.active.as_ref().is_none_or(|slice| slice.queue != id));

@@ -57,11 +57,16 @@ impl Cfq {
 
     /// Another queue that wants to go where the head is, of the same level
     /// (`cfq_close_cooperator`).
+    #[inline]
     pub(super) fn close_cooperator(&self, now: Nanos, id: CfqqId) -> Option<CfqqId> {
         let queue = self.queue(id);
         if queue.is_idle_class() || !queue.sync || queue.is_seeky() || self.service.busy == 1 {
             return None;
         }
+        self.search_cooperator(now, queue)
+    }
+
+    fn search_cooperator(&self, now: Nanos, queue: &Cfqq) -> Option<CfqqId> {
         let positions = &self.positions[usize::from(queue.priority.level)];
         let head = self.last_position;
         let ahead = positions.first_from(head);

@@ -153,6 +153,7 @@ impl Cfq {
 
     /// A queue that seeks, but was spared as deep, has lost its depth by being served faster than
     /// its submitter thinks: it is not waited for.
+    #[inline]
     pub(super) fn give_up_deep(&mut self, now: Nanos) {
         let slice = self.active.as_ref().expect("a queue is active");
         let queue = self.queues.at(slice.queue.0);

@@ -3,8 +3,8 @@
 //! like to be served next.
 //!
 //! The head prefers to go on. A request behind it counts as a candidate too if it is at most
-//! `back_seek_max` away, at `back_seek_penalty` times its distance; synchronous goes before
-//! asynchronous:
+//! `back_seek_max` away, at `back_seek_penalty` times its distance. (The kernel asks first which
+//! one is synchronous: in one queue, all are or none is.)
 //!
 //! ```text
 //!            <-- back_seek_max --> head
@@ -136,9 +136,18 @@ impl Cfqq {
 
     /// A request waits from now on.
     pub(super) fn add(&mut self, id: RequestId, requests: &Requests, head: &Head<'_>) {
-        self.sort.insert(id, requests[id].sector);
+        let sector = requests[id].sector;
+        self.sort.insert(id, sector);
         self.fifo.push_back(id);
-        self.set_next(requests, head.nearer(requests, self.next, Some(id)));
+        self.consider(id, sector, head);
+    }
+
+    /// This one may be better than what is next.
+    fn consider(&mut self, id: RequestId, sector: Sector, head: &Head<'_>) {
+        if self.next.is_none() || head.is_better(sector, self.next_sector) {
+            self.next = Some(id);
+            self.next_sector = sector;
+        }
     }
 
     /// Takes a request out, to be dispatched: the head goes there.
@@ -150,22 +159,23 @@ impl Cfqq {
         }
         let [before, after] = self.sort.remove_between(id);
         let after = after.or_else(|| self.sort.first()); // behind the last one comes the lowest
+        self.next = None;
         let head = Head { last: requests[id].sector, settings };
-        self.set_next(requests, head.nearer(requests, after, before));
-    }
-
-    fn set_next(&mut self, requests: &Requests, next: Option<RequestId>) {
-        self.next = next;
-        if let Some(next) = next {
-            self.next_sector = requests[next].sector;
+        for candidate in [after, before].into_iter().flatten() {
+            self.consider(candidate, requests[candidate].sector, &head);
         }
     }
 
     /// A waiting request starts elsewhere now.
     pub(super) fn moved(&mut self, id: RequestId, requests: &Requests, head: &Head<'_>) {
         self.sort.remove(id);
-        self.sort.insert(id, requests[id].sector);
-        self.set_next(requests, head.nearer(requests, self.next, Some(id)));
+        let sector = requests[id].sector;
+        self.sort.insert(id, sector);
+        if self.next == Some(id) {
+            self.next_sector = sector;
+        } else {
+            self.consider(id, sector, head);
+        }
     }
 
     /// `survivor` has taken over `absorbed`, which leaves, and its place in the order of arrival
@@ -213,30 +223,11 @@ enum Way {
 }
 
 impl Head<'_> {
-    /// The better of two candidates, if there are two.
-    #[inline]
-    pub(super) fn nearer(
-        &self,
-        requests: &Requests,
-        one: Option<RequestId>,
-        other: Option<RequestId>,
-    ) -> Option<RequestId> {
-        match (one, other) {
-            (Some(one), Some(other)) => Some(self.nearer_of(requests, one, other)),
-            _ => one.or(other),
-        }
-    }
-
-    /// The better of two candidates (`cfq_choose_req`).
-    fn nearer_of(&self, requests: &Requests, one: RequestId, other: RequestId) -> RequestId {
-        let (first, second) = (&requests[one], &requests[other]);
-        if first.sync != second.sync {
-            return if first.sync { one } else { other };
-        }
-        let ways = (self.way(first.sector), self.way(second.sector));
+    /// Whether `other` is the better one of two candidates (`cfq_choose_req`).
+    fn is_better(&self, other: Sector, one: Sector) -> bool {
+        let (way, other_way) = (self.way(one), self.way(other));
         // Equally far, the one further up: the head need not turn round.
-        let other_wins = ways.1 < ways.0 || (ways.1 == ways.0 && second.sector > first.sector);
-        if other_wins { other } else { one }
+        other_way < way || (other_way == way && other > one)
     }
 
     fn way(&self, to: Sector) -> Way {

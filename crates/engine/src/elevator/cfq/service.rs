@@ -147,8 +147,11 @@ impl ServiceTrees {
         skip: Option<CfqqId>,
     ) -> impl Iterator<Item = i64> {
         KINDS.iter().filter_map(move |kind| {
-            let mut queues = self.trees[tree_of(class, *kind)].queues.iter();
-            queues.find(|(_, id)| Some(**id) != skip).map(|(key, _)| key.0)
+            let queues = &self.trees[tree_of(class, *kind)].queues;
+            let first = queues.first_key_value()?;
+            let is_skipped = Some(*first.1) == skip;
+            let found = if is_skipped { queues.iter().nth(1)? } else { first };
+            Some(found.0.0)
         })
     }
 }
