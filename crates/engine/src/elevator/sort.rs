@@ -13,9 +13,9 @@
 //!   blocks   8 16 800  <->  4096 5000  <-> 9000 9008    up to BLOCK sectors, none is empty
 //! ```
 //!
-//! A full block is split in two, an empty one is taken out unless it is the only one; small ones are
-//! not joined. Blocks are used again: nothing is allocated for each request, and a tree that holds
-//! one request or none, which under cfq most do, costs little.
+//! A full block is split in two, an empty one is taken out unless it is the only one; small ones
+//! are not joined. Blocks are used again: nothing is allocated for each request, and a tree that
+//! holds one request or none, which under cfq most do, costs little.
 
 use alloc::vec::Vec;
 
