@@ -25,7 +25,7 @@ pub(crate) struct SchedulingArgs {
     #[arg(long, value_name = "N", value_parser = parse_queue_depth)]
     queue_depth: Option<u32>,
 
-    /// Longest request to the disk, 8 to 65528 sectors of 512 bytes (default 2560)
+    /// Longest request to the disk, 8 to 65528 sectors of 512 bytes (default 1024)
     ///
     /// A multiple of 8. Merging stops there, and longer requests of clients are split.
     #[arg(long, value_name = "SECTORS", value_parser = parse_max_sectors)]
