@@ -79,9 +79,9 @@ impl Scheduling {
 }
 
 impl Default for Scheduling {
-    /// 512 KiB. Decryption starts when a request has ended: at Linux's 1280 KiB, sequential reads of
-    /// a direct file had 0.68 of their speed, because disk and cipher took turns; at 64 KiB writes
-    /// had 0.81.
+    /// 512 KiB. Decryption starts when a request has ended: at Linux's 1280 KiB, sequential reads
+    /// of a direct file had 0.68 of their speed, because disk and cipher took turns; at 64 KiB
+    /// writes had 0.81.
     fn default() -> Self {
         Self { elevator: None, queue_depth: None, max_sectors: 1024 }
     }
