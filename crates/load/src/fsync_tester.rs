@@ -5,6 +5,7 @@
 //! file in pieces of 1 MiB from its start to its end, again and again, as `dd` would. The second of
 //! sleep is from memory of the original.
 
+use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use crate::program::{Call, FileId, Phase, Program, Returned, Task};
@@ -21,6 +22,8 @@ pub struct Config {
     pub samples: u32,
     /// Length of the file that the background writer fills; without one the disk is idle.
     pub background_bytes: Option<u64>,
+    /// `ionice` of the tester; the writer beside it has none.
+    pub priority: Priority,
 }
 
 /// The program and its samples.
@@ -64,6 +67,7 @@ impl Program for FsyncTester {
             return None;
         }
         let tester = FsyncTask::Tester(Tester {
+            priority: self.config.priority,
             left: self.config.samples,
             step: Step::Create,
             issued: Nanos(0),
@@ -109,6 +113,7 @@ enum Step {
 /// The timed thread.
 #[derive(Debug)]
 pub struct Tester {
+    priority: Priority,
     left: u32,
     step: Step,
     /// When `fsync` was called.
@@ -120,8 +125,8 @@ const TESTED: FileId = FileId(0);
 const FILLED: FileId = FileId(1);
 
 impl Task for FsyncTask {
-    fn next(&mut self, now: Nanos, returned: Returned) -> Call {
-        if returned.is_err() {
+    fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
+        if returned.status.is_err() {
             return Call::Exit;
         }
         match self {
@@ -136,6 +141,13 @@ impl Task for FsyncTask {
                 *next = if after + BUFFER_BYTES > *len_bytes { 0 } else { after };
                 Call::Write { file: FILLED, offset_bytes, len_bytes: BUFFER_BYTES }
             }
+        }
+    }
+
+    fn priority(&self) -> Priority {
+        match self {
+            Self::Tester(tester) => tester.priority,
+            Self::Writer { .. } => Priority::default(),
         }
     }
 }
@@ -169,12 +181,15 @@ impl Tester {
 mod tests {
     use super::*;
 
+    const IDLE: Config =
+        Config { samples: 0, background_bytes: None, priority: Priority::best_effort(4) };
+
     /// A world in which each call takes as long as `cost` says.
     fn run(task: &mut FsyncTask, calls: usize, cost: impl Fn(&Call) -> u64) -> Vec<Call> {
         let mut now = Nanos(0);
         let mut made = Vec::new();
         while made.len() < calls {
-            let call = task.next(now, Ok(()));
+            let call = task.next(now, &Returned::OK);
             now = now + Nanos::from_ms(cost(&call));
             made.push(call);
             if call == Call::Exit {
@@ -186,7 +201,8 @@ mod tests {
 
     #[test]
     fn only_fsync_is_timed_and_printed_with_four_digits() {
-        let mut program = FsyncTester::new(Config { samples: 2, background_bytes: Some(4 << 20) });
+        let mut program =
+            FsyncTester::new(Config { samples: 2, background_bytes: Some(4 << 20), ..IDLE });
         let mut phase = program.next_phase().unwrap();
         assert!(program.next_phase().is_none());
         let cost = |call: &Call| match call {
@@ -204,7 +220,8 @@ mod tests {
 
     #[test]
     fn background_writer_fills_its_file_in_order_and_starts_again() {
-        let program = FsyncTester::new(Config { samples: 1, background_bytes: Some(5 << 19) });
+        let program =
+            FsyncTester::new(Config { samples: 1, background_bytes: Some(5 << 19), ..IDLE });
         let mut phase = { program }.next_phase().unwrap();
         let calls = run(&mut phase.background[0], 6, |_| 0);
         let offsets: Vec<u64> = calls

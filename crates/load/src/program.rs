@@ -1,5 +1,6 @@
 //! Programs, tasks, and the system calls that they make.
 
+use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 /// One of the files of a program, which numbers them itself.
@@ -35,20 +36,86 @@ pub enum Call {
     Fsync(FileId),
     /// `close`.
     Close(FileId),
+    /// The file is there, this long, on the medium and not in memory. Takes no time: it is how the
+    /// world was before.
+    Layout {
+        /// Which file.
+        file: FileId,
+        /// Its length.
+        len_bytes: u64,
+    },
+    /// `io_submit` of one operation past the page cache: returns at once, and the operation ends
+    /// later.
+    Submit {
+        /// Given back in [`Reaped`].
+        id: u32,
+        /// Of which file.
+        file: FileId,
+        /// What to do.
+        op: DirectOp,
+        /// First byte.
+        offset_bytes: u64,
+        /// Length; zero for a flush.
+        len_bytes: u64,
+    },
+    /// `io_getevents`: waits until so many of what this task submitted have ended, and brings all
+    /// that have.
+    Reap {
+        /// At least so many; no more than are in flight.
+        at_least: u32,
+    },
     /// `nanosleep`.
     Sleep(Nanos),
     /// The task has ended.
     Exit,
 }
 
-/// How a call went: nothing, or the reason as an error number.
-pub type Returned = Result<(), i32>;
+/// What [`Call::Submit`] does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DirectOp {
+    /// From the device.
+    Read,
+    /// To the device.
+    Write,
+    /// All that has ended is on stable storage.
+    Flush,
+}
+
+/// An operation that has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Reaped {
+    /// As it was submitted.
+    pub id: u32,
+    /// How it went: nothing, or the reason as an error number.
+    pub status: Result<(), i32>,
+    /// When it ended; the task learns of it when it reaps.
+    pub ended: Nanos,
+}
+
+/// What a call brought.
+#[derive(Clone, Copy, Debug)]
+pub struct Returned<'a> {
+    /// How it went: nothing, or the reason as an error number.
+    pub status: Result<(), i32>,
+    /// From [`Call::Reap`].
+    pub reaped: &'a [Reaped],
+}
+
+impl Returned<'_> {
+    /// A call that went well and brings nothing.
+    pub const OK: Self = Self { status: Ok(()), reaped: &[] };
+}
 
 /// One thread of a program.
 pub trait Task {
     /// The next call. `now` is the time at which the last one returned, and `returned` how it went;
     /// the first time, the moment at which all tasks of the phase start.
-    fn next(&mut self, now: Nanos, returned: Returned) -> Call;
+    fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call;
+
+    /// `ionice`: of everything that it submits itself.
+    fn priority(&self) -> Priority {
+        Priority::default()
+    }
 }
 
 /// What runs side by side.

@@ -215,8 +215,8 @@ impl Thread {
 }
 
 impl Task for Thread {
-    fn next(&mut self, now: Nanos, returned: Returned) -> Call {
-        if returned.is_err() {
+    fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
+        if returned.status.is_err() {
             return Call::Exit;
         }
         match self.step {

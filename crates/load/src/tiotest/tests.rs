@@ -4,7 +4,7 @@ use super::*;
 fn run(thread: &mut Thread) -> (Vec<Call>, Nanos) {
     let (mut now, mut calls) = (Nanos(0), Vec::new());
     loop {
-        let call = thread.next(now, Ok(()));
+        let call = thread.next(now, &Returned::OK);
         now = now
             + Nanos::from_ms(match call {
                 Call::Read { .. } | Call::Write { .. } => 3,
@@ -75,6 +75,7 @@ fn sequential_calls_cover_the_file_and_random_ones_never_its_last_block() {
 #[test]
 fn thread_whose_call_failed_ends() {
     let mut thread = Tiotest::new(small()).next_phase().unwrap().tasks.remove(0);
-    thread.next(Nanos(0), Ok(()));
-    assert_eq!(thread.next(Nanos(0), Err(28)), Call::Exit);
+    thread.next(Nanos(0), &Returned::OK);
+    let no_space = Returned { status: Err(28), ..Returned::OK };
+    assert_eq!(thread.next(Nanos(0), &no_space), Call::Exit);
 }
