@@ -6,5 +6,6 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod cpu;
 pub mod device;
 pub mod heap;

@@ -1,0 +1,471 @@
+//! CPUs: who runs where, and what switching, waking and interrupting cost.
+//!
+//! A thread runs in *bursts*. When a burst is over, the world is asked what the thread does next
+//! ([`Cpus::take`]), and answers with another burst ([`Cpus::run`]) or that it waits
+//! ([`Cpus::block`]).
+//!
+//! ```text
+//!   waiting ── wake ──> run queue of a CPU ── picked, switch ──> burst ─┬─> burst …
+//!      ^                      ^────── slice used up, or preempted ──────┤
+//!      └───────────────────────────── block ────────────────────────────┘
+//! ```
+//! A thread that wakes up goes to the CPU it ran on last, if that is idle, else to an idle one, of
+//! the same socket first, else to the shortest queue. It goes to the front of that queue, and the
+//! thread that runs there gives way at the end of its burst, if it has run for
+//! [`Costs::granularity`]: sleepers first, in the spirit of the kernel's fair scheduler, without
+//! its arithmetic. A CPU that has nothing takes a thread from the longest queue.
+//!
+//! What it leaves out: weights, caches, hyper-threads, frequency. Left to the world: what a call
+//! costs.
+
+use std::collections::VecDeque;
+
+use blockyard_engine::time::Nanos;
+
+/// A CPU.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct CpuId(pub u16);
+
+/// A thread.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct ThreadId(pub u32);
+
+/// How many CPUs there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Topology {
+    /// Sockets.
+    pub sockets: u16,
+    /// CPUs of each.
+    pub cpus_per_socket: u16,
+}
+
+impl Topology {
+    /// All CPUs.
+    #[must_use]
+    pub fn cpus(&self) -> u16 {
+        self.sockets * self.cpus_per_socket
+    }
+
+    fn socket(&self, cpu: usize) -> usize {
+        cpu / usize::from(self.cpus_per_socket)
+    }
+}
+
+/// What things cost. The first group is of the CPUs themselves, the second of what threads do.
+#[derive(Clone, Copy, Debug)]
+pub struct Costs {
+    /// To go over to another thread.
+    pub switch: Nanos,
+    /// To wake a thread up, for who does it.
+    pub wake_up: Nanos,
+    /// Until a CPU that another one called starts, within a socket.
+    pub ipi: Nanos,
+    /// The same from another socket.
+    pub ipi_remote: Nanos,
+    /// Until an idle CPU starts.
+    pub idle_exit: Nanos,
+    /// How long a thread may run while others wait.
+    pub slice: Nanos,
+    /// How long it may at least, when one wakes up.
+    pub granularity: Nanos,
+
+    /// To enter and leave a system call.
+    pub syscall: Nanos,
+    /// To copy a page and account for it.
+    pub page: Nanos,
+    /// To make and submit a bio.
+    pub submit: Nanos,
+    /// To give a request to the device.
+    pub issue: Nanos,
+    /// Interrupt and completion of a request.
+    pub interrupt: Nanos,
+}
+
+/// What CPUs have done.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CpuCounters {
+    /// A CPU went over to another thread.
+    pub switches: u64,
+    /// A thread was woken up.
+    pub wake_ups: u64,
+    /// One CPU called another.
+    pub ipis: u64,
+    /// A thread went on on another CPU.
+    pub migrations: u64,
+    /// Time of all CPUs in threads and interrupts, switches included.
+    pub busy: Nanos,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    Waiting,
+    Queued,
+    Running,
+    Gone,
+}
+
+#[derive(Clone, Debug)]
+struct Thread {
+    state: State,
+    /// Where it may run; everywhere if it says nothing.
+    only: Option<CpuId>,
+    /// Where it ran last.
+    last: usize,
+    used: Nanos,
+}
+
+#[derive(Clone, Debug, Default)]
+struct Cpu {
+    /// Who runs, and when its burst ends.
+    current: Option<(ThreadId, Nanos)>,
+    /// Who ran last, to see whether a switch is one.
+    last: Option<ThreadId>,
+    /// When the current thread was picked.
+    since: Nanos,
+    /// A thread woke up that may go first.
+    reschedule: bool,
+    queue: VecDeque<ThreadId>,
+    /// Work done for others that the next burst pays for.
+    debt: Nanos,
+}
+
+/// The CPUs and who runs on them.
+#[derive(Debug)]
+pub struct Cpus {
+    topology: Topology,
+    costs: Costs,
+    cpus: Vec<Cpu>,
+    threads: Vec<Thread>,
+    counters: CpuCounters,
+    switched: Vec<(Nanos, CpuId, ThreadId)>,
+}
+
+impl Cpus {
+    /// CPUs without threads.
+    ///
+    /// # Panics
+    /// When there is no CPU.
+    #[must_use]
+    pub fn new(topology: Topology, costs: Costs) -> Self {
+        assert!(topology.cpus() > 0, "there is a CPU");
+        let cpus = vec![Cpu::default(); usize::from(topology.cpus())];
+        let counters = CpuCounters::default();
+        Self { topology, costs, cpus, threads: Vec::new(), counters, switched: Vec::new() }
+    }
+
+    /// A new thread, which waits.
+    pub fn spawn(&mut self, only: Option<CpuId>) -> ThreadId {
+        let number = self.threads.len();
+        let last = only.map_or(number % self.cpus.len(), |cpu| usize::from(cpu.0));
+        self.threads.push(Thread { state: State::Waiting, only, last, used: Nanos(0) });
+        ThreadId(u32::try_from(number).expect("threads are few"))
+    }
+
+    /// A thread ends, wherever it is. It must not be the one that [`Cpus::take`] gave last and that
+    /// has not been answered: that one blocks first.
+    pub fn exit(&mut self, now: Nanos, thread: ThreadId) {
+        let state = std::mem::replace(&mut self.thread(thread).state, State::Gone);
+        match state {
+            State::Queued => {
+                self.cpus.iter_mut().for_each(|cpu| cpu.queue.retain(|queued| *queued != thread));
+            }
+            State::Running => {
+                let at = self.threads[thread.0 as usize].last;
+                let (_, until) = self.cpus[at].current.take().expect("it runs there");
+                // The burst that is cut off was counted whole.
+                self.counters.busy = self.counters.busy - until.since(now);
+                self.pick(now, at);
+            }
+            State::Waiting | State::Gone => {}
+        }
+    }
+
+    /// A thread can go on. `by` is the CPU that found out. False if it did not wait.
+    pub fn wake(&mut self, now: Nanos, thread: ThreadId, by: CpuId) -> bool {
+        if self.thread(thread).state != State::Waiting {
+            return false;
+        }
+        self.counters.wake_ups += 1;
+        let at = self.place(thread);
+        self.charge(now, by, self.costs.wake_up);
+        self.threads[thread.0 as usize].state = State::Queued;
+        self.cpus[at].queue.push_front(thread);
+        if self.cpus[at].current.is_some() {
+            self.cpus[at].reschedule = true;
+            return true;
+        }
+        let by = usize::from(by.0);
+        let called = match (at == by, self.topology.socket(at) == self.topology.socket(by)) {
+            (true, _) => Nanos(0),
+            (false, true) => self.costs.ipi,
+            (false, false) => self.costs.ipi_remote,
+        };
+        self.counters.ipis += u64::from(at != by);
+        self.pick(now + called + self.costs.idle_exit, at);
+        true
+    }
+
+    /// Where a thread that wakes up goes.
+    fn place(&self, thread: ThreadId) -> usize {
+        let Thread { only, last, .. } = self.threads[thread.0 as usize];
+        if let Some(only) = only {
+            return usize::from(only.0);
+        }
+        let socket = self.topology.socket(last);
+        let order = |at: &usize| {
+            let cpu = &self.cpus[*at];
+            let waiting = cpu.queue.len() + usize::from(cpu.current.is_some());
+            (waiting, *at != last, self.topology.socket(*at) != socket, *at)
+        };
+        if self.cpus[last].current.is_none() && self.cpus[last].queue.is_empty() {
+            return last;
+        }
+        (0..self.cpus.len()).min_by_key(order).expect("there is a CPU")
+    }
+
+    /// Work of an interrupt, or for another thread: who runs there ends so much later.
+    pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) {
+        let cpu = &mut self.cpus[usize::from(cpu.0)];
+        self.counters.busy = self.counters.busy + cost;
+        match &mut cpu.current {
+            Some((_, until)) if *until > now => *until = *until + cost,
+            Some(_) => cpu.debt = cpu.debt + cost,
+            None => {}
+        }
+    }
+
+    /// When a burst ends next.
+    #[must_use]
+    pub fn next_event(&self) -> Option<Nanos> {
+        self.cpus.iter().filter_map(|cpu| cpu.current.map(|(_, until)| until)).min()
+    }
+
+    /// A thread whose burst is over at `now`, and that still has its CPU: the world says next what it
+    /// does. Threads that have to give way do so here.
+    pub fn take(&mut self, now: Nanos) -> Option<(CpuId, ThreadId)> {
+        for at in 0..self.cpus.len() {
+            let Some((thread, until)) = self.cpus[at].current else { continue };
+            if until > now {
+                continue;
+            }
+            if self.gives_way(now, at) {
+                self.threads[thread.0 as usize].state = State::Queued;
+                self.cpus[at].current = None;
+                self.cpus[at].queue.push_back(thread);
+                self.pick(now, at);
+                continue;
+            }
+            return Some((CpuId(u16::try_from(at).expect("CPUs are few")), thread));
+        }
+        None
+    }
+
+    fn gives_way(&self, now: Nanos, at: usize) -> bool {
+        let cpu = &self.cpus[at];
+        let limit = if cpu.reschedule { self.costs.granularity } else { self.costs.slice };
+        !cpu.queue.is_empty() && now.since(cpu.since) >= limit
+    }
+
+    /// The thread that was taken goes on for so long.
+    pub fn run(&mut self, now: Nanos, cpu: CpuId, burst: Nanos) {
+        let cpu = &mut self.cpus[usize::from(cpu.0)];
+        let burst = burst + std::mem::take(&mut cpu.debt);
+        let (thread, until) = cpu.current.as_mut().expect("a thread was taken");
+        *until = now + burst;
+        self.counters.busy = self.counters.busy + burst;
+        let thread = *thread;
+        let used = &mut self.thread(thread).used;
+        *used = *used + burst;
+    }
+
+    /// The thread that was taken waits; another one runs.
+    pub fn block(&mut self, now: Nanos, cpu: CpuId) {
+        let at = usize::from(cpu.0);
+        let (thread, _) = self.cpus[at].current.take().expect("a thread was taken");
+        self.thread(thread).state = State::Waiting;
+        let debt = std::mem::take(&mut self.cpus[at].debt);
+        self.pick(now + debt, at);
+    }
+
+    /// Gives an empty CPU a thread of its queue, or of the longest one.
+    fn pick(&mut self, now: Nanos, at: usize) {
+        let own = self.cpus[at].queue.pop_front();
+        let Some(thread) = own.or_else(|| self.steal(at)) else { return };
+        let cpu = &mut self.cpus[at];
+        let switches = cpu.last != Some(thread);
+        let cost = if switches { self.costs.switch } else { Nanos(0) };
+        (cpu.since, cpu.reschedule, cpu.last) = (now + cost, false, Some(thread));
+        cpu.current = Some((thread, now + cost));
+        self.counters.busy = self.counters.busy + cost;
+        if switches {
+            self.counters.switches += 1;
+            let cpu = CpuId(u16::try_from(at).expect("CPUs are few"));
+            self.switched.push((now, cpu, thread));
+        }
+        let picked = self.thread(thread);
+        let moved = std::mem::replace(&mut picked.last, at) != at;
+        picked.state = State::Running;
+        self.counters.migrations += u64::from(moved);
+    }
+
+    fn steal(&mut self, at: usize) -> Option<ThreadId> {
+        let free = |thread: &ThreadId| self.threads[thread.0 as usize].only.is_none();
+        let socket = self.topology.socket(at);
+        let order = |from: &usize| {
+            let near = self.topology.socket(*from) == socket;
+            (self.cpus[*from].queue.len(), near, std::cmp::Reverse(*from))
+        };
+        let from = (0..self.cpus.len())
+            .filter(|from| self.cpus[*from].queue.iter().any(free))
+            .max_by_key(order)?;
+        let place = self.cpus[from].queue.iter().rposition(free)?;
+        self.cpus[from].queue.remove(place)
+    }
+
+    fn thread(&mut self, thread: ThreadId) -> &mut Thread {
+        &mut self.threads[thread.0 as usize]
+    }
+
+    /// CPU time of a thread.
+    #[must_use]
+    pub fn used(&self, thread: ThreadId) -> Nanos {
+        self.threads[thread.0 as usize].used
+    }
+
+    /// Counters.
+    #[must_use]
+    pub fn counters(&self) -> CpuCounters {
+        self.counters
+    }
+
+    /// The switches since the last time, in order.
+    pub fn take_switches(&mut self, out: &mut Vec<(Nanos, CpuId, ThreadId)>) {
+        out.append(&mut self.switched);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const COSTS: Costs = Costs {
+        switch: Nanos(100),
+        wake_up: Nanos(10),
+        ipi: Nanos(30),
+        ipi_remote: Nanos(70),
+        idle_exit: Nanos(5),
+        slice: Nanos(10_000),
+        granularity: Nanos(1_000),
+        syscall: Nanos(0),
+        page: Nanos(0),
+        submit: Nanos(0),
+        issue: Nanos(0),
+        interrupt: Nanos(0),
+    };
+    const CPU0: CpuId = CpuId(0);
+
+    fn cpus(sockets: u16, cpus_per_socket: u16) -> Cpus {
+        Cpus::new(Topology { sockets, cpus_per_socket }, COSTS)
+    }
+
+    /// Lets every thread run bursts of `burst` until `end`; how often each was asked.
+    fn turns(cpus: &mut Cpus, burst: u64, end: u64) -> Vec<u64> {
+        let mut turns = vec![0; cpus.threads.len()];
+        while let Some(now) = cpus.next_event().filter(|now| now.0 < end) {
+            while let Some((cpu, thread)) = cpus.take(now) {
+                turns[thread.0 as usize] += 1;
+                cpus.run(now, cpu, Nanos(burst));
+            }
+        }
+        turns
+    }
+
+    #[test]
+    fn wake_up_of_an_idle_cpu_costs_call_exit_and_switch() {
+        let start = |sockets, cpus_per_socket, on, by| {
+            let mut cpus = cpus(sockets, cpus_per_socket);
+            let thread = cpus.spawn(Some(CpuId(on)));
+            assert!(cpus.wake(Nanos(1_000), thread, CpuId(by)));
+            assert!(!cpus.wake(Nanos(1_000), thread, CpuId(by)), "it is awake");
+            (cpus.next_event().unwrap().0 - 1_000, cpus.counters().ipis)
+        };
+        assert_eq!(start(1, 2, 0, 0), (105, 0));
+        assert_eq!(start(1, 2, 1, 0), (135, 1));
+        assert_eq!(start(2, 1, 1, 0), (175, 1));
+    }
+
+    #[test]
+    fn threads_share_a_cpu_by_slices() {
+        let mut cpus = cpus(1, 1);
+        for _ in 0..3 {
+            let thread = cpus.spawn(None);
+            cpus.wake(Nanos(0), thread, CPU0);
+        }
+        let turns = turns(&mut cpus, 1_000, 3_000_000);
+        assert!(turns.iter().all(|turns| (900..1_050).contains(turns)), "{turns:?}");
+        // A slice is ten bursts: about 3 ms / 10.1 us.
+        assert!((250..310).contains(&cpus.counters().switches), "{:?}", cpus.counters());
+    }
+
+    #[test]
+    fn idle_cpus_take_what_others_queue_but_not_what_is_bound() {
+        let mut cpus = cpus(1, 2);
+        let bound: Vec<_> = (0..2).map(|_| cpus.spawn(Some(CPU0))).collect();
+        bound.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0)));
+        let turns_bound = turns(&mut cpus, 1_000, 1_000_000);
+        assert!(turns_bound.iter().all(|turns| *turns < 600), "one CPU for both: {turns_bound:?}");
+        let mut free = self::cpus(1, 2);
+        let threads: Vec<_> = (0..2).map(|_| free.spawn(None)).collect();
+        threads.iter().for_each(|thread| assert!(free.wake(Nanos(0), *thread, CPU0)));
+        let turns_free = turns(&mut free, 1_000, 1_000_000);
+        assert!(turns_free.iter().all(|turns| *turns > 900), "one each: {turns_free:?}");
+    }
+
+    #[test]
+    fn sleeper_goes_first_when_the_other_has_run_long_enough() {
+        let mut cpus = cpus(1, 1);
+        let (hog, sleeper) = (cpus.spawn(None), cpus.spawn(None));
+        cpus.wake(Nanos(0), hog, CPU0);
+        let mut now = cpus.next_event().unwrap();
+        let mut asked = Vec::new();
+        while let Some((cpu, thread)) = cpus.take(now) {
+            asked.push((thread, now.0));
+            cpus.run(now, cpu, Nanos(400));
+            if asked.len() == 1 {
+                cpus.wake(now, sleeper, CPU0);
+            }
+            now = cpus.next_event().unwrap();
+        }
+        // It runs from 100 on; the wake-up costs 10. After 1,210 it has had its 1,000.
+        assert_eq!(asked, [(hog, 100), (hog, 510), (hog, 910)]);
+        assert_eq!(cpus.take(cpus.next_event().unwrap()).unwrap().1, sleeper);
+    }
+
+    #[test]
+    fn interrupt_makes_the_running_burst_longer_and_an_idle_cpu_only_busy() {
+        let mut cpus = cpus(1, 1);
+        cpus.charge(Nanos(0), CPU0, Nanos(50));
+        let thread = cpus.spawn(None);
+        cpus.wake(Nanos(0), thread, CPU0);
+        let now = cpus.next_event().unwrap();
+        let (cpu, _) = cpus.take(now).unwrap();
+        cpus.run(now, cpu, Nanos(1_000));
+        cpus.charge(now + Nanos(500), CPU0, Nanos(70));
+        assert_eq!(cpus.next_event().unwrap(), now + Nanos(1_070));
+        assert_eq!(cpus.used(thread), Nanos(1_000), "stolen time is not the thread's");
+    }
+
+    #[test]
+    fn thread_that_ends_is_never_asked_again() {
+        let mut cpus = cpus(1, 1);
+        let threads: Vec<_> = (0..3).map(|_| cpus.spawn(None)).collect();
+        threads.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0)));
+        let now = cpus.next_event().unwrap();
+        // The first woken runs, the others are queued.
+        cpus.exit(now, threads[0]);
+        cpus.exit(now, threads[1]);
+        let turns = turns(&mut cpus, 1_000, 100_000);
+        assert_eq!((turns[0], turns[1]), (0, 0));
+        assert!(turns[2] > 90);
+    }
+}
