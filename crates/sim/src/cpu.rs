@@ -436,8 +436,8 @@ mod tests {
             }
             now = cpus.next_event().unwrap();
         }
-        // It runs from 100 on; the wake-up costs 10. After 1,210 it has had its 1,000.
-        assert_eq!(asked, [(hog, 100), (hog, 510), (hog, 910)]);
+        // It runs from 105 on; the wake-up costs 10. At 1,315 it has had its 1,000.
+        assert_eq!(asked, [(hog, 105), (hog, 515), (hog, 915)]);
         assert_eq!(cpus.take(cpus.next_event().unwrap()).unwrap().1, sleeper);
     }
 
