@@ -10,6 +10,15 @@ use blockyard_engine::time::Nanos;
 
 use crate::device::{Command, CommandOp, Device};
 
+/// What passes between a queue and its device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DeviceEvent {
+    /// The device was given a request.
+    Issued(Issue),
+    /// The device has done it.
+    Ended(Tag),
+}
+
 /// A queue and its device.
 pub struct BlockDevice<D> {
     queue: RequestQueue,
@@ -17,6 +26,8 @@ pub struct BlockDevice<D> {
     /// Emptied after each use; kept for their memory.
     issues: Vec<Issue>,
     ended: Vec<(Nanos, u32)>,
+    /// Since they were taken last, if somebody takes them.
+    events: Option<Vec<(Nanos, DeviceEvent)>>,
 }
 
 impl<D: Device> BlockDevice<D> {
@@ -28,7 +39,7 @@ impl<D: Device> BlockDevice<D> {
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
         assert_eq!(config.hw_queues, 1);
         let queue = RequestQueue::new(config, elevator);
-        Self { queue, device, issues: Vec::new(), ended: Vec::new() }
+        Self { queue, device, issues: Vec::new(), ended: Vec::new(), events: None }
     }
 
     /// The queue, to plug, unplug and look at.
@@ -40,6 +51,16 @@ impl<D: Device> BlockDevice<D> {
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
+    }
+
+    /// From now on everything that passes is kept for [`BlockDevice::take_events`].
+    pub fn observe(&mut self) {
+        self.events.get_or_insert_default();
+    }
+
+    /// What has passed since the last time, in order.
+    pub fn take_events(&mut self, out: &mut Vec<(Nanos, DeviceEvent)>) {
+        self.events.iter_mut().for_each(|events| out.append(events));
     }
 
     /// Takes a bio; [`BlockDevice::run`] starts what the device takes.
@@ -56,6 +77,9 @@ impl<D: Device> BlockDevice<D> {
                 break;
             }
             for issue in issues.drain(..) {
+                if let Some(events) = &mut self.events {
+                    events.push((now, DeviceEvent::Issued(issue)));
+                }
                 match command(&issue) {
                     Some(command) => self.device.start(now, command),
                     // Nothing to model: the range is forgotten at once.
@@ -78,7 +102,11 @@ impl<D: Device> BlockDevice<D> {
         let mut ended = std::mem::take(&mut self.ended);
         self.device.advance(now, &mut ended);
         for (at, index) in ended.drain(..) {
-            self.queue.complete(at, Tag { hctx: 0, index }, BlkStatus::Ok);
+            let tag = Tag { hctx: 0, index };
+            if let Some(events) = &mut self.events {
+                events.push((at, DeviceEvent::Ended(tag)));
+            }
+            self.queue.complete(at, tag, BlkStatus::Ok);
         }
         self.ended = ended;
         self.run(now);

@@ -10,6 +10,8 @@ pub mod memory;
 use blockyard_engine::bio::Sector;
 use blockyard_engine::time::Nanos;
 
+use disk::DiskCounters;
+
 /// What a device is asked to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandOp {
@@ -51,4 +53,27 @@ pub trait Device {
     /// Lets the time pass up to `now`, and adds the tags of commands that have ended, with the time
     /// of each, in that order.
     fn advance(&mut self, now: Nanos, ended: &mut Vec<(Nanos, u32)>);
+
+    /// What a spinning disk has done.
+    fn disk_counters(&self) -> Option<DiskCounters> {
+        None
+    }
+}
+
+impl Device for Box<dyn Device> {
+    fn start(&mut self, now: Nanos, command: Command) {
+        self.as_mut().start(now, command);
+    }
+
+    fn next_event(&self) -> Option<Nanos> {
+        self.as_ref().next_event()
+    }
+
+    fn advance(&mut self, now: Nanos, ended: &mut Vec<(Nanos, u32)>) {
+        self.as_mut().advance(now, ended);
+    }
+
+    fn disk_counters(&self) -> Option<DiskCounters> {
+        self.as_ref().disk_counters()
+    }
 }

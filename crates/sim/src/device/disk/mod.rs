@@ -402,6 +402,10 @@ impl Disk {
 }
 
 impl Device for Disk {
+    fn disk_counters(&self) -> Option<DiskCounters> {
+        Some(self.counters)
+    }
+
     fn start(&mut self, now: Nanos, command: Command) {
         assert!(command.sector.0 + u64::from(command.sectors) <= self.sectors());
         assert!(self.in_flight < self.config.queue_depth, "the queue depth is respected");
