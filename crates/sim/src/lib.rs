@@ -6,6 +6,7 @@
 #![forbid(unsafe_code)]
 
 pub mod block;
+pub mod cache;
 pub mod cpu;
 pub mod device;
 pub mod heap;

@@ -1,0 +1,559 @@
+//! The page cache: the file pages of 4 KiB that are in memory, and what is to be written back.
+//!
+//! What Linux keeps in `mm/filemap.c`, `mm/page-writeback.c` and `mm/vmscan.c`, as plain data. It
+//! starts no I/O and waits for none: the world asks it what to read and what to write back, does
+//! so, and says when it has ended.
+//!
+//! ```text
+//!          begin_read           end_read             end_write_back
+//!  absent ------------> reading ---------> clean <------------------ under write-back
+//!     |                    |                 |                           ^        |
+//!     |                    |                 | dirty    begin_write_back |        | dirty
+//!     v                    v                 v                           |        v
+//!     +------- dirty ------+------------> dirty -------------------------+       both
+//!                                            ^                                    |
+//!                                            +------------------------------------+
+//!                                                       end_write_back
+//!
+//!                     dirty   begin_read end_read begin_w_b   end_w_b  forget    reclaim
+//!  absent             dirty   reading    -        -           -        -         -
+//!  reading            dirty   -          clean    -           -        absent    -
+//!  clean              dirty   -          -        -           -        absent    absent
+//!  dirty              -       -          -        under w-b   -        absent    -
+//!  under write-back   both    -          -        -           clean    given up  -
+//!  both               -       -          -        -           dirty    given up  -
+//!  given up           both    reading    -        -           absent   -         -
+//! ```
+//!
+//! A page that is written while it is under write-back (*both*) is dirty again when that ends: the
+//! device may have been given the old content. [`PageCache::begin_write_back`] passes it over until
+//! then, as `WB_SYNC_NONE` does. One that is forgotten meanwhile (*given up*) is no longer to be
+//! found, and counts as under write-back until the device is done with it.
+//!
+//! # Memory
+//!
+//! A page that comes in when memory is full takes the place of the one that is first in a queue:
+//! pages enter it at the back when they come in, and one that was used a second time meanwhile goes
+//! to the back once more. The first use does not count: it is what the page was brought in for, and
+//! a long stream would otherwise drive out what is used again and again. (The kernel has two lists
+//! for this, inactive and active, and moves a page to the second when it is used the second time.)
+//! Pages that are dirty or under I/O stay; they go to the back when that ends.
+//!
+//! # What is left out
+//!
+//! - **Waiting for memory.** When nothing can be reclaimed the page comes in nevertheless, and is
+//!   counted ([`PageCache::admitted_over_limit`]). The kernel would make the task wait, or have it
+//!   write back itself.
+//! - **Dirtyable memory.** Limits are percents of `memory_bytes`. The kernel takes them of what is
+//!   free or reclaimable at that moment, lowers them for whoever writes most and for slow devices,
+//!   and raises them for real-time tasks.
+//! - Memory of others: anonymous pages, swap, metadata; `kswapd`, which reclaims ahead of need in
+//!   batches.
+//! - Pages that are partly up to date: a write is of whole pages.
+//! - The content.
+
+mod read_ahead;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use blockyard_engine::time::Nanos;
+use blockyard_load::program::FileId;
+
+pub use read_ahead::{ReadAhead, Window};
+
+/// Bytes of a page.
+pub const PAGE_BYTES: u64 = 4096;
+/// Sectors of a page.
+pub const PAGE_SECTORS: u64 = PAGE_BYTES / 512;
+
+/// How much memory there is, and when pages are written back and read ahead.
+#[derive(Clone, Copy, Debug)]
+pub struct CacheConfig {
+    /// Memory for file pages.
+    pub memory_bytes: u64,
+    /// Writers are held above so many percent of memory that are dirty or under write-back
+    /// (`vm.dirty_ratio`).
+    pub dirty_ratio_percent: u32,
+    /// Flushers write back while more than so many percent of memory are dirty
+    /// (`vm.dirty_background_ratio`). Half of the limit if it is not below it.
+    pub dirty_background_ratio_percent: u32,
+    /// A file is written back when it is dirty for so long (`vm.dirty_expire_centisecs`: 30 s).
+    pub dirty_expire: Nanos,
+    /// How often that is looked at (`vm.dirty_writeback_centisecs`: 5 s).
+    pub write_back_interval: Nanos,
+    /// Longest read-ahead (`read_ahead_kb`: 128 KiB).
+    pub read_ahead_bytes: u64,
+}
+
+/// What a reader finds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lookup {
+    /// Nothing.
+    Absent,
+    /// It is being read: wait, and look again. It may carry the mark: [`PageCache::take_mark`].
+    Reading,
+    /// The page.
+    UpToDate,
+    /// The page, and it carried the read-ahead mark (`PG_readahead`), which is taken off.
+    Marked,
+}
+
+/// How much is to be written back.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum DirtyLevel {
+    /// Little: pages are written back when they are old.
+    Low,
+    /// More is dirty than `dirty_background_ratio_percent` allows: flushers work.
+    Background,
+    /// More is dirty or under write-back than `dirty_ratio_percent` allows: writers are held.
+    Limit,
+}
+
+/// It is in memory.
+const UP_TO_DATE: u8 = 1;
+/// A read is to bring it.
+const READING: u8 = 1 << 1;
+/// It is newer than what was given to the device.
+const DIRTY: u8 = 1 << 2;
+/// The device is being given it. Without [`UP_TO_DATE`]: forgotten since.
+const WRITE_BACK: u8 = 1 << 3;
+/// Who reads it starts the next read-ahead.
+const MARK: u8 = 1 << 4;
+/// It was used since it came in.
+const USED: u8 = 1 << 5;
+/// It was used more than once since it came in or reclaim last met it.
+const USED_AGAIN: u8 = 1 << 6;
+/// The queue of reclaim has an entry for it, which outlives the page.
+const QUEUED: u8 = 1 << 7;
+
+/// Takes up memory.
+const RESIDENT: u8 = UP_TO_DATE | READING | WRITE_BACK;
+/// Cannot be reclaimed.
+const BUSY: u8 = READING | DIRTY | WRITE_BACK;
+
+/// Pages of one file.
+#[derive(Debug, Default)]
+struct File {
+    /// A byte for each page up to the last that was ever touched.
+    pages: Vec<u8>,
+    /// A bit for each of them: dirty and not under write-back.
+    writable: Vec<u64>,
+    dirty: u64,
+    write_back: u64,
+    /// Its place among the dirty files.
+    turn: Option<u64>,
+    /// Since when it has dirty pages, if it has.
+    dirty_since: Nanos,
+}
+
+impl File {
+    fn grow(&mut self, pages: u64) {
+        let pages = usize::try_from(pages).expect("fewer than 2^32");
+        if self.pages.len() < pages {
+            self.pages.resize(pages, 0);
+            self.writable.resize(pages.div_ceil(64), 0);
+        }
+    }
+
+    /// Of a range, the part that was ever touched.
+    fn touched(&self, pages: Range<u64>) -> Range<usize> {
+        let clip = |page| usize::try_from(page).unwrap_or(usize::MAX).min(self.pages.len());
+        clip(pages.start)..clip(pages.end)
+    }
+
+    fn set_writable(&mut self, page: usize, to: bool) {
+        let (word, bit) = (page / 64, page % 64);
+        self.writable[word] = self.writable[word] & !(1 << bit) | u64::from(to) << bit;
+    }
+
+    fn is_writable(&self, page: usize) -> bool {
+        self.writable.get(page / 64).is_some_and(|word| word >> (page % 64) & 1 == 1)
+    }
+
+    /// The first page at or behind `from` that is dirty and not under write-back.
+    fn next_writable(&self, from: usize) -> Option<usize> {
+        let first = from / 64;
+        let before = (1 << (from % 64)) - 1;
+        let words = self.writable.iter().enumerate().skip(first);
+        words
+            .map(|(at, &word)| (at, if at == first { word & !before } else { word }))
+            .find(|&(_, word)| word != 0)
+            .map(|(at, word)| at * 64 + word.trailing_zeros() as usize)
+    }
+}
+
+/// The page cache.
+#[derive(Debug)]
+pub struct PageCache {
+    memory_pages: u64,
+    limit_pages: u64,
+    background_pages: u64,
+    slots: BTreeMap<FileId, usize>,
+    files: Vec<File>,
+    /// What reclaim meets next is at the front: slot of the file, and page.
+    queue: VecDeque<(u32, u32)>,
+    /// Dirty files by turn, with their slots.
+    turns: BTreeMap<u64, (FileId, usize)>,
+    next_turn: u64,
+    resident: u64,
+    dirty: u64,
+    write_back: u64,
+    admitted_over_limit: u64,
+}
+
+impl PageCache {
+    /// With nothing in it.
+    #[must_use]
+    pub fn new(config: CacheConfig) -> Self {
+        let memory_pages = config.memory_bytes / PAGE_BYTES;
+        let percent = |percent: u32| memory_pages.saturating_mul(u64::from(percent)) / 100;
+        let limit_pages = percent(config.dirty_ratio_percent);
+        let background_pages = percent(config.dirty_background_ratio_percent);
+        Self {
+            memory_pages,
+            limit_pages,
+            background_pages: if background_pages < limit_pages {
+                background_pages
+            } else {
+                limit_pages / 2
+            },
+            slots: BTreeMap::new(),
+            files: Vec::new(),
+            queue: VecDeque::new(),
+            turns: BTreeMap::new(),
+            next_turn: 0,
+            resident: 0,
+            dirty: 0,
+            write_back: 0,
+            admitted_over_limit: 0,
+        }
+    }
+
+    /// A reader wants this page: if it is there, it has been used.
+    pub fn lookup(&mut self, file: FileId, page: u64) -> Lookup {
+        let Some(state) = self.page(file, page) else { return Lookup::Absent };
+        if *state & UP_TO_DATE == 0 {
+            return if *state & READING == 0 { Lookup::Absent } else { Lookup::Reading };
+        }
+        *state = used(*state);
+        if take_mark(state) { Lookup::Marked } else { Lookup::UpToDate }
+    }
+
+    /// Takes the read-ahead mark off a page, also one that is still being read: the kernel starts
+    /// the next read-ahead before it waits for the page.
+    pub fn take_mark(&mut self, file: FileId, page: u64) -> bool {
+        self.page(file, page).is_some_and(take_mark)
+    }
+
+    /// Those of the pages that are absent are being read from now on; their runs are added to
+    /// `absent`. `mark` gets the read-ahead mark, if it is one of them: on a page that was there it
+    /// would start a read-ahead for nothing.
+    ///
+    /// # Panics
+    /// If a page number does not fit 32 bits.
+    pub fn begin_read(
+        &mut self,
+        file: FileId,
+        pages: Range<u64>,
+        mark: Option<u64>,
+        absent: &mut Vec<Range<u64>>,
+    ) {
+        let slot = self.slot_with(file, pages.end);
+        let own = absent.len();
+        for page in pages {
+            let at = page as usize;
+            let state = self.files[slot].pages[at];
+            if state & (UP_TO_DATE | READING) != 0 {
+                continue;
+            }
+            if state & RESIDENT == 0 {
+                self.admit(slot, at);
+            }
+            let state = &mut self.files[slot].pages[at];
+            *state |= READING | if mark == Some(page) { MARK } else { 0 };
+            match absent[own..].last_mut() {
+                Some(run) if run.end == page => run.end += 1,
+                _ => absent.push(page..page + 1),
+            }
+        }
+    }
+
+    /// The read of these pages has ended: they are up to date. Those that were forgotten meanwhile
+    /// stay so.
+    pub fn end_read(&mut self, file: FileId, pages: Range<u64>) {
+        let Some(&slot) = self.slots.get(&file) else { return };
+        for at in self.files[slot].touched(pages) {
+            let state = &mut self.files[slot].pages[at];
+            if *state & READING != 0 {
+                *state = *state & !READING | UP_TO_DATE;
+                self.enqueue(slot, at);
+            }
+        }
+    }
+
+    /// A task has written these pages, whole: they are there, and dirty.
+    ///
+    /// # Panics
+    /// If a page number does not fit 32 bits.
+    pub fn dirty(&mut self, now: Nanos, file: FileId, pages: Range<u64>) {
+        let slot = self.slot_with(file, pages.end);
+        for page in pages {
+            let at = page as usize;
+            if self.files[slot].pages[at] & RESIDENT == 0 {
+                self.admit(slot, at);
+            }
+            let of = &mut self.files[slot];
+            let state = of.pages[at];
+            of.pages[at] = used(state) & !READING | UP_TO_DATE | DIRTY;
+            if state & WRITE_BACK == 0 {
+                of.set_writable(at, true);
+            }
+            if state & DIRTY == 0 {
+                of.dirty += 1;
+                self.dirty += 1;
+            }
+        }
+        let of = &mut self.files[slot];
+        if of.dirty > 0 && of.turn.is_none() {
+            of.dirty_since = now;
+            self.take_turn(file, slot);
+        }
+    }
+
+    /// The next run of dirty pages of a file at or behind page `from`, at most `max_pages` of them:
+    /// it is under write-back from now on, and clean. None if there is none up to the end of the
+    /// file, although there may be dirty pages that are under write-back still: whoever must have
+    /// those on the device asks again when that has ended.
+    ///
+    /// # Panics
+    /// If no page is asked for.
+    pub fn begin_write_back(
+        &mut self,
+        file: FileId,
+        from: u64,
+        max_pages: u64,
+    ) -> Option<Range<u64>> {
+        assert!(max_pages > 0, "a run has a page");
+        let &slot = self.slots.get(&file)?;
+        let of = &mut self.files[slot];
+        if of.dirty == 0 {
+            return None;
+        }
+        let start = of.next_writable(usize::try_from(from).ok()?)?;
+        let mut end = start;
+        while of.is_writable(end) && ((end - start) as u64) < max_pages {
+            of.set_writable(end, false);
+            of.pages[end] ^= DIRTY | WRITE_BACK;
+            end += 1;
+        }
+        let pages = (end - start) as u64;
+        of.dirty -= pages;
+        of.write_back += pages;
+        self.dirty -= pages;
+        self.write_back += pages;
+        if of.dirty == 0 {
+            let turn = of.turn.take().expect("a file with dirty pages has a turn");
+            self.turns.remove(&turn);
+        }
+        Some(start as u64..end as u64)
+    }
+
+    /// The device has these pages as they were when their write-back began.
+    pub fn end_write_back(&mut self, file: FileId, pages: Range<u64>) {
+        let Some(&slot) = self.slots.get(&file) else { return };
+        for at in self.files[slot].touched(pages) {
+            let of = &mut self.files[slot];
+            if of.pages[at] & WRITE_BACK == 0 {
+                continue;
+            }
+            of.pages[at] &= !WRITE_BACK;
+            of.write_back -= 1;
+            self.write_back -= 1;
+            let state = of.pages[at];
+            if state & DIRTY != 0 {
+                of.set_writable(at, true);
+            } else if state & RESIDENT == 0 {
+                self.resident -= 1;
+            } else {
+                self.enqueue(slot, at);
+            }
+        }
+    }
+
+    /// Pages in memory.
+    #[must_use]
+    pub fn resident_pages(&self) -> u64 {
+        self.resident
+    }
+
+    /// Pages that came in although memory was full and nothing could be reclaimed, so far.
+    #[must_use]
+    pub fn admitted_over_limit(&self) -> u64 {
+        self.admitted_over_limit
+    }
+
+    /// Pages that are dirty.
+    #[must_use]
+    pub fn dirty_pages(&self) -> u64 {
+        self.dirty
+    }
+
+    /// Pages under write-back; those that are dirty again are in both numbers.
+    #[must_use]
+    pub fn write_back_pages(&self) -> u64 {
+        self.write_back
+    }
+
+    /// Pages of a file that are dirty.
+    #[must_use]
+    pub fn dirty_pages_of(&self, file: FileId) -> u64 {
+        self.file(file).map_or(0, |file| file.dirty)
+    }
+
+    /// Pages of a file that are under write-back.
+    #[must_use]
+    pub fn write_back_pages_of(&self, file: FileId) -> u64 {
+        self.file(file).map_or(0, |file| file.write_back)
+    }
+
+    /// How much is to be written back. As in `balance_dirty_pages` and `background_writeout`, pages
+    /// under write-back count against the limit, and not against the background limit, where the
+    /// question is whether flushers have more to start.
+    #[must_use]
+    pub fn level(&self) -> DirtyLevel {
+        if self.dirty + self.write_back > self.limit_pages {
+            DirtyLevel::Limit
+        } else if self.dirty > self.background_pages {
+            DirtyLevel::Background
+        } else {
+            DirtyLevel::Low
+        }
+    }
+
+    /// The file whose turn it is, and since when it has dirty pages without a break. Files queue up
+    /// when they become dirty.
+    #[must_use]
+    pub fn oldest_dirty(&self) -> Option<(FileId, Nanos)> {
+        let (_, &(file, slot)) = self.turns.first_key_value()?;
+        Some((file, self.files[slot].dirty_since))
+    }
+
+    /// A file has had its turn: if it is still dirty it queues up behind the others. Its age stays.
+    pub fn requeue(&mut self, file: FileId) {
+        let Some(&slot) = self.slots.get(&file) else { return };
+        if let Some(turn) = self.files[slot].turn.take() {
+            self.turns.remove(&turn);
+            self.take_turn(file, slot);
+        }
+    }
+
+    /// The file is truncated: nothing of it is cached or dirty. Pages under write-back count as
+    /// such until that ends. A read that was on its way ends without effect, unless the page is
+    /// being read anew by then: it ends that too. (The kernel truncates a page only when no I/O on
+    /// it is on its way.)
+    pub fn forget(&mut self, file: FileId) {
+        let Some(&slot) = self.slots.get(&file) else { return };
+        let of = &mut self.files[slot];
+        for state in &mut of.pages {
+            let left = *state & (WRITE_BACK | QUEUED);
+            self.resident -= u64::from(*state & RESIDENT != 0 && left & RESIDENT == 0);
+            *state = left;
+        }
+        of.writable.fill(0);
+        self.dirty -= of.dirty;
+        of.dirty = 0;
+        if let Some(turn) = of.turn.take() {
+            self.turns.remove(&turn);
+        }
+    }
+
+    fn file(&self, file: FileId) -> Option<&File> {
+        self.slots.get(&file).map(|&slot| &self.files[slot])
+    }
+
+    fn page(&mut self, file: FileId, page: u64) -> Option<&mut u8> {
+        let &slot = self.slots.get(&file)?;
+        self.files[slot].pages.get_mut(usize::try_from(page).ok()?)
+    }
+
+    /// The slot of a file, which has room for this many pages.
+    fn slot_with(&mut self, file: FileId, pages: u64) -> usize {
+        assert!(pages <= 1 << 32, "a file of {pages} pages");
+        let slot = *self.slots.entry(file).or_insert_with(|| {
+            self.files.push(File::default());
+            self.files.len() - 1
+        });
+        self.files[slot].grow(pages);
+        slot
+    }
+
+    fn take_turn(&mut self, file: FileId, slot: usize) {
+        self.files[slot].turn = Some(self.next_turn);
+        self.turns.insert(self.next_turn, (file, slot));
+        self.next_turn += 1;
+    }
+
+    /// Makes room for a page that comes in.
+    fn admit(&mut self, slot: usize, at: usize) {
+        while self.resident >= self.memory_pages {
+            if !self.reclaim() {
+                self.admitted_over_limit += 1;
+                break;
+            }
+        }
+        self.resident += 1;
+        let state = &mut self.files[slot].pages[at];
+        if *state & QUEUED != 0 {
+            // The entry of a page that was forgotten, too far in front for one that comes in now.
+            *state |= USED_AGAIN;
+        }
+        self.enqueue(slot, at);
+    }
+
+    fn enqueue(&mut self, slot: usize, at: usize) {
+        let state = &mut self.files[slot].pages[at];
+        if *state & QUEUED == 0 {
+            *state |= QUEUED;
+            // Files have numbers of 32 bits, and `slot_with` saw the page number.
+            self.queue.push_back((slot as u32, at as u32));
+        }
+    }
+
+    /// Takes the clean page that was used longest ago out of memory; false if there is none. An
+    /// entry that is passed over was put there, or given its second chance, by some call: the time
+    /// for each is constant on average.
+    fn reclaim(&mut self) -> bool {
+        while let Some((slot, at)) = self.queue.pop_front() {
+            let state = &mut self.files[slot as usize].pages[at as usize];
+            if *state & RESIDENT == 0 || *state & BUSY != 0 {
+                // Forgotten; or it queues up again when its I/O ends.
+                *state &= !QUEUED;
+            } else if *state & USED_AGAIN != 0 {
+                *state &= !USED_AGAIN;
+                self.queue.push_back((slot, at));
+            } else {
+                *state = 0;
+                self.resident -= 1;
+                return true;
+            }
+        }
+        false
+    }
+}
+
+fn used(state: u8) -> u8 {
+    state | if state & USED == 0 { USED } else { USED_AGAIN }
+}
+
+/// Takes the mark off. Not while the page is under write-back, where the kernel has another use for
+/// the bit.
+fn take_mark(state: &mut u8) -> bool {
+    let marked = *state & (MARK | WRITE_BACK) == MARK;
+    if marked {
+        *state &= !MARK;
+    }
+    marked
+}
