@@ -6,6 +6,7 @@
 //! was measured is plain data, and prints as the original tool prints it.
 #![forbid(unsafe_code)]
 
+pub mod fio;
 pub mod fsync_tester;
 pub mod latency;
 pub mod program;

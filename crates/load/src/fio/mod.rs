@@ -1,0 +1,242 @@
+//! fio's basic jobs: `rw`, `bs`, `iodepth`, `numjobs`, `size`, `direct`, `fsync`, `ioprio`.
+//!
+//! All jobs run side by side, and a `stonewall` waits for those before it. Before the first starts,
+//! every file is made: those that are read, overwritten, written at random or past the page cache
+//! are there in full; the others are empty. Direct jobs keep `iodepth` blocks in flight, as with
+//! `libaio`; buffered ones have one at a time, as with `psync`, whatever `iodepth` says. Offsets,
+//! mixes and latencies are fio's ([`Thread`], from its documentation); its random numbers are not.
+
+mod histogram;
+mod job;
+mod offsets;
+mod options;
+mod print;
+mod task;
+
+use std::collections::BTreeMap;
+
+use blockyard_engine::priority::Priority;
+use blockyard_engine::time::Nanos;
+
+use crate::program::{Call, FileId, Phase, Program, Returned, Task};
+
+pub use histogram::Histogram;
+pub use job::{Job, JobError, Rw};
+pub use task::{Thread, Transfers};
+
+/// What a job was like, all its clones together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobResult {
+    /// Of the job.
+    pub name: String,
+    /// Jobs between the same stonewalls have the same.
+    pub group: u32,
+    /// How many clones it had.
+    pub numjobs: u32,
+    /// Its reads.
+    pub read: Transfers,
+    /// Its writes.
+    pub write: Transfers,
+    /// How long each `fsync` took.
+    pub sync: Histogram,
+    /// Of the clone that took longest, from its start until its last block was there.
+    pub runtime: Nanos,
+    /// The first error of a clone, which ended it.
+    pub error: Option<i32>,
+}
+
+impl JobResult {
+    /// Reads or writes a second.
+    #[must_use]
+    pub fn iops(&self, transfers: &Transfers) -> f64 {
+        self.per_second(transfers.ios)
+    }
+
+    /// Bytes a second.
+    #[must_use]
+    pub fn bandwidth(&self, transfers: &Transfers) -> f64 {
+        self.per_second(transfers.bytes)
+    }
+
+    fn per_second(&self, amount: u64) -> f64 {
+        if self.runtime.0 == 0 { 0.0 } else { amount as f64 * 1e9 / self.runtime.0 as f64 }
+    }
+}
+
+/// A file of the program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct File {
+    len_bytes: u64,
+    /// It is there in full before the jobs start.
+    is_laid_out: bool,
+}
+
+/// The program and its results.
+#[derive(Debug)]
+pub struct Fio {
+    jobs: Vec<Job>,
+    /// Of each clone of each job.
+    files_of: Vec<Vec<FileId>>,
+    files: Vec<File>,
+    /// The files have been made.
+    is_set_up: bool,
+    /// The first job that has not been started.
+    next_job: usize,
+    results: Vec<JobResult>,
+}
+
+impl Fio {
+    /// A program of these jobs.
+    ///
+    /// # Errors
+    /// When one of them cannot be run.
+    pub fn new(jobs: Vec<Job>) -> Result<Self, JobError> {
+        jobs.iter().try_for_each(Job::check)?;
+        let (mut files, mut names) = (Vec::new(), BTreeMap::new());
+        let mut new_file = || {
+            files.push(File { len_bytes: 0, is_laid_out: false });
+            files.len() - 1
+        };
+        let mut index_of = |job: &Job| match &job.filename {
+            Some(name) => *names.entry(name.clone()).or_insert_with(&mut new_file),
+            None => new_file(),
+        };
+        let indices = |job: &Job| (0..job.numjobs).map(|_| index_of(job)).collect();
+        let indices: Vec<Vec<usize>> = jobs.iter().map(indices).collect();
+        for (job, indices) in jobs.iter().zip(&indices) {
+            for &index in indices {
+                let file: &mut File = &mut files[index];
+                file.len_bytes = file.len_bytes.max(job.end_bytes());
+                file.is_laid_out |= job.wants_file();
+            }
+        }
+        let ids = |indices: &Vec<usize>| indices.iter().map(|index| file_id(*index)).collect();
+        let mut group = 0;
+        let result = |(index, job): (usize, &Job)| {
+            group += u32::from(job.stonewall && index > 0);
+            let (name, numjobs) = (job.name.clone(), job.numjobs);
+            JobResult { name, group, numjobs, ..JobResult::default() }
+        };
+        let results = jobs.iter().enumerate().map(result).collect();
+        let files_of = indices.iter().map(ids).collect();
+        Ok(Self { jobs, files_of, files, is_set_up: false, next_job: 0, results })
+    }
+
+    /// What each job was like, in their order.
+    #[must_use]
+    pub fn results(&self) -> &[JobResult] {
+        &self.results
+    }
+
+    /// How long each file is, by its number.
+    #[must_use]
+    pub fn file_lens_bytes(&self) -> Vec<u64> {
+        self.files.iter().map(|file| file.len_bytes).collect()
+    }
+
+    /// All jobs, as fio prints them, less what only a kernel knows.
+    #[must_use]
+    pub fn print(&self) -> String {
+        self.results.iter().map(print::job).collect()
+    }
+
+    fn set_up(&self) -> SetUp {
+        let call = |(index, file): (usize, &File)| match file.is_laid_out {
+            true => Call::Layout { file: file_id(index), len_bytes: file.len_bytes },
+            false => Call::Create(file_id(index)),
+        };
+        let calls: Vec<Call> = self.files.iter().enumerate().map(call).rev().collect();
+        SetUp { calls, error: None }
+    }
+}
+
+fn file_id(index: usize) -> FileId {
+    FileId(u32::try_from(index).expect("jobs and clones are few"))
+}
+
+impl Program for Fio {
+    type Task = FioTask;
+
+    fn next_phase(&mut self) -> Option<Phase<FioTask>> {
+        let background = vec![];
+        if !std::mem::replace(&mut self.is_set_up, true) {
+            return Some(Phase { tasks: vec![FioTask::SetUp(self.set_up())], background });
+        }
+        let group = self.results.get(self.next_job)?.group;
+        let mut tasks = Vec::new();
+        let mut number: u64 = self.jobs[..self.next_job].iter().map(|j| u64::from(j.numjobs)).sum();
+        while self.results.get(self.next_job).is_some_and(|result| result.group == group) {
+            let index = self.next_job;
+            for &file in &self.files_of[index] {
+                let thread = Thread::new(&self.jobs[index], index, file, number);
+                tasks.push(FioTask::Thread(Box::new(thread)));
+                number += 1;
+            }
+            self.next_job += 1;
+        }
+        Some(Phase { tasks, background })
+    }
+
+    fn end_phase(&mut self, _: Nanos, _: Nanos, tasks: Vec<FioTask>) {
+        for task in tasks {
+            match task {
+                FioTask::SetUp(SetUp { error: None, .. }) => {}
+                FioTask::SetUp(SetUp { error, .. }) => {
+                    self.results.iter_mut().for_each(|result| result.error = error);
+                    self.next_job = self.jobs.len();
+                }
+                FioTask::Thread(thread) => {
+                    let result = &mut self.results[thread.job_index];
+                    let measured = &thread.measured;
+                    result.read.add(&measured.read);
+                    result.write.add(&measured.write);
+                    result.sync.add(&measured.sync);
+                    result.runtime = result.runtime.max(measured.runtime);
+                    result.error = result.error.or(measured.error);
+                }
+            }
+        }
+    }
+}
+
+/// A task of the program.
+#[derive(Debug)]
+pub enum FioTask {
+    /// Before all others.
+    SetUp(SetUp),
+    /// A clone of a job.
+    Thread(Box<Thread>),
+}
+
+/// Makes the files.
+#[derive(Debug)]
+pub struct SetUp {
+    /// What is left to do, the next at the end.
+    calls: Vec<Call>,
+    error: Option<i32>,
+}
+
+impl Task for FioTask {
+    fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
+        match self {
+            Self::Thread(thread) => thread.next(now, returned),
+            Self::SetUp(set_up) => {
+                if let Err(error) = returned.status {
+                    set_up.error = Some(error);
+                    return Call::Exit;
+                }
+                set_up.calls.pop().unwrap_or(Call::Exit)
+            }
+        }
+    }
+
+    fn priority(&self) -> Priority {
+        match self {
+            Self::Thread(thread) => thread.priority(),
+            Self::SetUp(_) => Priority::default(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,283 @@
+//! One clone of a job at work.
+//!
+//! ```text
+//!            ┌────────────── fsync, every N writes
+//!            v                       ^
+//!   open ─> choose ─> read/write ────┤            buffered
+//!            │   └──> submit ────────┤            direct: reap one when `iodepth` are in flight
+//!            v                       v
+//!          drain: reap all ─> close ─> exit       last block, runtime over, or an error
+//! ```
+//! Times are fio's (its documentation, "Interpreting the output"): submission latency (slat) from
+//! the start of a block until `submit` has returned; completion latency (clat) from then until it
+//! is *reaped*, not until the device had it; buffered, the whole call is clat. An `fsync` comes
+//! before the block after: there is none behind the last.
+
+use blockyard_engine::priority::Priority;
+use blockyard_engine::time::Nanos;
+
+use super::histogram::Histogram;
+use super::job::Job;
+use super::offsets::Offsets;
+use crate::program::{Call, DirectOp, FileId, Returned, Task};
+use crate::random::Random;
+
+/// What the reads, or the writes, of a job were like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Transfers {
+    /// How many.
+    pub ios: u64,
+    /// How much.
+    pub bytes: u64,
+    /// Submission latency; of direct I/O only.
+    pub slat: Histogram,
+    /// Completion latency.
+    pub clat: Histogram,
+    /// Both.
+    pub lat: Histogram,
+}
+
+impl Transfers {
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.ios += other.ios;
+        self.bytes += other.bytes;
+        self.slat.add(&other.slat);
+        self.clat.add(&other.clat);
+        self.lat.add(&other.lat);
+    }
+}
+
+/// What a clone has measured.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Measured {
+    pub(crate) read: Transfers,
+    pub(crate) write: Transfers,
+    pub(crate) sync: Histogram,
+    /// From its start until its last block was there.
+    pub(crate) runtime: Nanos,
+    /// Why it ended early.
+    pub(crate) error: Option<i32>,
+}
+
+/// A block in flight, from when to when so far.
+#[derive(Clone, Copy, Debug)]
+struct Block {
+    op: DirectOp,
+    started: Nanos,
+    submitted: Nanos,
+}
+
+/// The call that has been made last.
+#[derive(Clone, Copy, Debug)]
+enum Made {
+    Nothing,
+    Open,
+    Transfer(Block),
+    Submit(u32),
+    Reap,
+    Fsync(Nanos),
+    Close,
+}
+
+/// A clone of a job.
+#[derive(Debug)]
+pub struct Thread {
+    job: Job,
+    pub(crate) job_index: usize,
+    file: FileId,
+    /// Lots of a mix.
+    lots: Random,
+    order: Offsets,
+    /// Of a sequential mix, whose writes have a place of their own.
+    write_order: Option<Offsets>,
+    made: Made,
+    started: Nanos,
+    /// When the last block was there.
+    ended: Nanos,
+    issued: u64,
+    issued_writes: u64,
+    synced_last: bool,
+    /// By id.
+    in_flight: Vec<Option<Block>>,
+    free_ids: Vec<u32>,
+    pub(crate) measured: Measured,
+}
+
+impl Thread {
+    /// `number`: among all clones of the program.
+    pub(crate) fn new(job: &Job, job_index: usize, file: FileId, number: u64) -> Self {
+        let blocks = job.blocks();
+        let order = match job.rw.is_random() {
+            true => Offsets::at_random(blocks, Random::new(job.seed, 2 * number)),
+            false => Offsets::in_order(blocks),
+        };
+        let is_sequential_mix = job.rw.reads() && job.rw.writes() && !job.rw.is_random();
+        let depth = if job.direct { job.iodepth } else { 0 };
+        Self {
+            job: job.clone(),
+            job_index,
+            file,
+            lots: Random::new(job.seed, 2 * number + 1),
+            order,
+            write_order: is_sequential_mix.then(|| Offsets::in_order(blocks)),
+            made: Made::Nothing,
+            started: Nanos(0),
+            ended: Nanos(0),
+            issued: 0,
+            issued_writes: 0,
+            synced_last: false,
+            in_flight: vec![None; depth as usize],
+            free_ids: (0..depth).rev().collect(),
+            measured: Measured::default(),
+        }
+    }
+
+    /// What the last call brought.
+    fn account(&mut self, now: Nanos, returned: &Returned<'_>) {
+        if let Err(error) = returned.status {
+            self.fail(error);
+        }
+        match std::mem::replace(&mut self.made, Made::Nothing) {
+            Made::Nothing | Made::Close => {}
+            Made::Open => (self.started, self.ended) = (now, now),
+            Made::Transfer(block) if returned.status.is_ok() => self.record(now, block),
+            Made::Fsync(called) if returned.status.is_ok() => {
+                self.measured.sync.record(now.since(called));
+                self.ended = now;
+            }
+            Made::Transfer(_) | Made::Fsync(_) => self.ended = now,
+            Made::Submit(id) if returned.status.is_err() => {
+                self.in_flight[id as usize] = None;
+                self.free_ids.push(id);
+            }
+            Made::Submit(id) => {
+                let block = self.in_flight[id as usize].as_mut();
+                block.expect("it was just submitted").submitted = now;
+            }
+            Made::Reap => {
+                for reaped in returned.reaped {
+                    let block = self.in_flight[reaped.id as usize].take();
+                    let block = block.expect("only what is in flight ends");
+                    self.free_ids.push(reaped.id);
+                    match reaped.status {
+                        Ok(()) => self.record(now, block),
+                        Err(error) => self.fail(error),
+                    }
+                }
+            }
+        }
+    }
+
+    /// The first error is the one that is told.
+    fn fail(&mut self, error: i32) {
+        self.measured.error.get_or_insert(error);
+    }
+
+    fn record(&mut self, now: Nanos, block: Block) {
+        self.ended = now;
+        let transfers = match block.op {
+            DirectOp::Read => &mut self.measured.read,
+            DirectOp::Write | DirectOp::Flush => &mut self.measured.write,
+        };
+        transfers.ios += 1;
+        transfers.bytes += self.job.block_bytes;
+        if self.job.direct {
+            transfers.slat.record(block.submitted.since(block.started));
+        }
+        transfers.clat.record(now.since(block.submitted));
+        transfers.lat.record(now.since(block.started));
+    }
+
+    /// Whether nothing more is started.
+    fn is_over(&self, now: Nanos) -> bool {
+        let pass = if self.job.time_based { u64::MAX } else { self.job.blocks() };
+        let limit = self.job.number_ios.unwrap_or(u64::MAX).min(pass);
+        let is_late = self.job.runtime.is_some_and(|limit| now.since(self.started) >= limit);
+        self.measured.error.is_some() || self.issued >= limit || is_late
+    }
+
+    /// As fio has it: while the number of writes is a multiple of N, also between the reads of a
+    /// mix, but not twice without a block between.
+    fn wants_fsync(&self) -> bool {
+        let every = u64::from(self.job.fsync_every);
+        every > 0
+            && self.issued_writes > 0
+            && self.issued_writes.is_multiple_of(every)
+            && !self.synced_last
+    }
+
+    fn reads_next(&mut self) -> bool {
+        match (self.job.rw.reads(), self.job.rw.writes()) {
+            (true, true) => self.lots.below(100) < u64::from(self.job.read_percent),
+            (reads, _) => reads,
+        }
+    }
+
+    fn start_block(&mut self, now: Nanos) -> Call {
+        let is_read = self.reads_next();
+        let offsets = match &mut self.write_order {
+            Some(writes) if !is_read => writes,
+            _ => &mut self.order,
+        };
+        let offset_bytes = self.job.offset_bytes + offsets.next() * self.job.block_bytes;
+        let (file, len_bytes) = (self.file, self.job.block_bytes);
+        self.issued += 1;
+        self.issued_writes += u64::from(!is_read);
+        self.synced_last = false;
+        let op = if is_read { DirectOp::Read } else { DirectOp::Write };
+        let block = Block { op, started: now, submitted: now };
+        if self.job.direct {
+            let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
+            self.in_flight[id as usize] = Some(block);
+            self.made = Made::Submit(id);
+            return Call::Submit { id, file, op, offset_bytes, len_bytes };
+        }
+        self.made = Made::Transfer(block);
+        match is_read {
+            true => Call::Read { file, offset_bytes, len_bytes },
+            false => Call::Write { file, offset_bytes, len_bytes },
+        }
+    }
+
+    fn drain(&mut self, in_flight: u32) -> Call {
+        if in_flight > 0 {
+            self.made = Made::Reap;
+            return Call::Reap { at_least: in_flight };
+        }
+        self.measured.runtime = self.ended.since(self.started);
+        self.made = Made::Close;
+        Call::Close(self.file)
+    }
+}
+
+impl Task for Thread {
+    fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
+        match self.made {
+            Made::Nothing => {
+                self.made = Made::Open;
+                return Call::Open(self.file);
+            }
+            Made::Close => return Call::Exit,
+            Made::Open | Made::Transfer(_) | Made::Submit(_) | Made::Reap | Made::Fsync(_) => {}
+        }
+        self.account(now, returned);
+        let in_flight = (self.in_flight.len() - self.free_ids.len()) as u32;
+        if self.is_over(now) {
+            return self.drain(in_flight);
+        }
+        if self.wants_fsync() {
+            self.synced_last = true;
+            self.made = Made::Fsync(now);
+            return Call::Fsync(self.file);
+        }
+        if self.job.direct && self.free_ids.is_empty() {
+            self.made = Made::Reap;
+            return Call::Reap { at_least: 1 };
+        }
+        self.start_block(now)
+    }
+
+    fn priority(&self) -> Priority {
+        self.job.priority
+    }
+}
