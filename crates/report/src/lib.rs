@@ -8,12 +8,16 @@
 //! claim that fails is as visible as one that holds.
 #![forbid(unsafe_code)]
 
+mod html;
 mod json;
+mod markup;
 mod model;
+mod plot;
 mod quantity;
 mod table;
 mod text;
 
+pub use html::html;
 pub use json::json;
 pub use model::{
     Axis, CauseTable, Claim, Experiment, Interval, Listing, Plot, Row, Series, Style, Unit,

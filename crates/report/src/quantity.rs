@@ -108,6 +108,11 @@ pub(crate) fn error(error: f64) -> String {
     format!("x {}", factor(1.0 + error))
 }
 
+/// The size of a relative error, where its sign does not matter.
+pub(crate) fn percent(size: f64) -> String {
+    format!("{:.1} %", size * 100.0)
+}
+
 /// Three digits are enough to say how many times.
 fn factor(ratio: f64) -> String {
     match ratio.abs() {
