@@ -1,7 +1,8 @@
 //! The volatile write cache of a drive: ranges that have been accepted and are not on the medium.
 //!
 //! Ranges do not overlap; a newer write takes its part of an older one over. A flush closes an
-//! *epoch* and waits for the ranges of this epoch and those before it, not for what comes later.
+//! *epoch* and waits for the ranges of this epoch and those before it, not for what comes later;
+//! except that what is written over a range a flush waits for must be on the medium in its place.
 
 use std::collections::BTreeMap;
 
@@ -53,23 +54,25 @@ impl WriteCache {
         if self.used > 0 && self.used.saturating_add(sectors) > self.capacity {
             return false;
         }
-        self.overwrite(sector, sectors);
+        let epoch = self.overwrite(sector, sectors);
         let (mut start, mut len) = (sector, sectors);
         // Grow what ends here, as long as it belongs to the same epoch.
         if let Some((&before, &dirty)) = self.ranges.range(..sector).next_back()
             && before + u64::from(dirty.sectors) == sector
-            && dirty.epoch == self.epoch
+            && dirty.epoch == epoch
         {
             (start, len) = (before, dirty.sectors + sectors);
         }
-        self.ranges.insert(start, Dirty { sectors: len, epoch: self.epoch });
+        self.ranges.insert(start, Dirty { sectors: len, epoch });
         self.used += sectors;
-        *self.epochs.entry(self.epoch).or_default() += sectors;
+        *self.epochs.entry(epoch).or_default() += sectors;
         true
     }
 
-    /// A newer write of a range: what was cached of it is not needed any more.
-    pub(super) fn overwrite(&mut self, sector: u64, sectors: u32) {
+    /// A newer write of a range: what was cached of it is not needed any more. Says the epoch that
+    /// the newer one belongs to: the oldest of those that it replaces.
+    pub(super) fn overwrite(&mut self, sector: u64, sectors: u32) -> u64 {
+        let mut epoch = self.epoch;
         let end = sector + u64::from(sectors);
         let first = self.ranges.range(..sector).next_back().map_or(sector, |(start, _)| *start);
         let touched: Vec<(u64, Dirty)> = self
@@ -80,6 +83,7 @@ impl WriteCache {
             .collect();
         for (start, dirty) in touched {
             self.remove(start);
+            epoch = epoch.min(dirty.epoch);
             let dirty_end = start + u64::from(dirty.sectors);
             if start < sector {
                 self.keep(start, sector, dirty.epoch);
@@ -88,6 +92,7 @@ impl WriteCache {
                 self.keep(end, dirty_end, dirty.epoch);
             }
         }
+        epoch
     }
 
     fn keep(&mut self, start: u64, end: u64, epoch: u64) {

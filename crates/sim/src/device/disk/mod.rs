@@ -192,7 +192,6 @@ impl Disk {
             },
             CommandOp::Write { .. } => {
                 self.forget_read_ahead(sector, command.sectors);
-                self.cache.overwrite(sector, command.sectors);
                 self.enqueue(now, command);
             }
         }
@@ -384,20 +383,30 @@ impl Disk {
                 }
                 match command.op {
                     CommandOp::Read => self.end_over_bus(now, &command),
-                    _ => self.bus.push_back((now, command.tag)),
+                    _ => {
+                        // Not earlier: until now a flush would have to wait for what was cached.
+                        self.cache.overwrite(command.sector.0, command.sectors);
+                        self.bus.push_back((now, command.tag));
+                        self.room_in_cache(now);
+                    }
                 }
             }
             Job::Destage { sector, sectors } => {
                 self.cache.destaged(sector, sectors);
-                while let Some((flush, epoch)) = self.flushes.front()
-                    && self.cache.is_clean_up_to(*epoch)
-                {
-                    self.bus.push_back((now, flush.tag));
-                    self.flushes.pop_front();
-                }
-                self.fill_cache(now);
+                self.room_in_cache(now);
             }
         }
+    }
+
+    /// Something has left the cache: flushes may have waited for it, and writes for the room.
+    fn room_in_cache(&mut self, now: Nanos) {
+        while let Some((flush, epoch)) = self.flushes.front()
+            && self.cache.is_clean_up_to(*epoch)
+        {
+            self.bus.push_back((now, flush.tag));
+            self.flushes.pop_front();
+        }
+        self.fill_cache(now);
     }
 }
 

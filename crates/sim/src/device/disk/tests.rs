@@ -171,6 +171,25 @@ fn flush_does_not_wait_for_what_was_written_after_it() {
 }
 
 #[test]
+fn flush_ends_when_what_it_waits_for_is_written_again_and_not_before_that_is_on_the_medium() {
+    for fua in [false, true] {
+        let mut disk = Disk::new(config(Policy::InOrder, 16_384));
+        // The arm is far away and busy: nothing leaves the cache meanwhile.
+        disk.start(Nanos(0), command(0, CommandOp::Read, 400_000_000, 8));
+        disk.start(Nanos(0), command(1, CommandOp::Write { fua: false }, 1_000, 8));
+        disk.start(Nanos(0), command(2, CommandOp::Flush, 0, 0));
+        disk.start(Nanos(0), command(3, CommandOp::Write { fua }, 1_000, 8));
+        let mut ended = Vec::new();
+        while ended.len() < 4 {
+            disk.advance(disk.next_event().expect("not all have ended"), &mut ended);
+        }
+        let end = |tag| ended.iter().position(|(_, ended)| *ended == tag).unwrap();
+        assert!(end(0) < end(2), "{ended:?}");
+        assert_eq!(disk.counters().jobs, 2, "a read and one write");
+    }
+}
+
+#[test]
 fn write_that_must_be_stable_waits_for_the_medium() {
     let mut disk = Disk::new(config(SHORTEST, 16_384));
     disk.start(Nanos(0), command(0, CommandOp::Write { fua: true }, 300_000_000, 8));
