@@ -13,6 +13,7 @@ mod error;
 mod executor;
 pub mod file;
 mod fused;
+pub mod local;
 pub mod memory;
 mod plain;
 mod poll;

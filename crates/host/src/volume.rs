@@ -155,6 +155,23 @@ impl Volume {
         Ok(builder.build())
     }
 
+    /// The file as it is, without a cipher. The buffers of its clients must be aligned as direct I/O
+    /// wants it: this is for clients in this process ([`crate::local`]).
+    ///
+    /// # Errors
+    /// When the file has no sector, or cannot have the elevator.
+    pub fn from_file(file: DeviceFile, options: &VolumeOptions) -> Result<Self, Error> {
+        let len = Sector::holding(file.len_bytes());
+        if len == Sector(0) {
+            return Err(Error::volume(file.path(), "is empty"));
+        }
+        let mut builder = Builder::new(options);
+        let dev = builder.add_device(file, &[])?;
+        let target = TargetSpec::Linear { dev, start: Sector(0) };
+        builder.extents.push(TableExtent { start: Sector(0), len, target });
+        Ok(builder.build())
+    }
+
     /// The volume of a dm table (see [`line`]). Its devices are opened here.
     ///
     /// # Errors

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
-use rustix::fs::{AtFlags, FallocateFlags, SeekFrom, StatxFlags};
+use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, SeekFrom, StatxFlags, memfd_create};
 
 use crate::Error;
 use crate::disk::Facts;
@@ -46,7 +46,8 @@ pub enum Kind {
     Tmpfs,
     /// A regular file behind the page cache.
     Cached,
-    /// A block device, or a file opened with `--direct`: past the page cache.
+    /// A block device, or a file opened with `--direct`: past the page cache. Also memory that
+    /// stands for a device.
     Direct,
 }
 
@@ -110,6 +111,40 @@ impl DeviceFile {
         let path = path.to_owned();
         let device = if is_block_device { metadata.rdev() } else { metadata.dev() };
         Ok(Self { file, direct, path, len_bytes, kind, access, is_block_device, device })
+    }
+
+    /// A device in memory, of zeros, which nobody else sees. It has a queue, as `brd` has.
+    ///
+    /// # Errors
+    /// When the system does not give it.
+    pub fn in_memory(len_bytes: u64) -> Result<Self, Error> {
+        let path = PathBuf::from("memory");
+        let make = || {
+            let file = File::from(memfd_create("blockyard", MemfdFlags::CLOEXEC)?);
+            file.set_len(len_bytes)?;
+            let device = file.metadata()?.dev();
+            io::Result::Ok((file, device))
+        };
+        let (file, device) = make().map_err(|error| Error::io(&path, "allocate", error))?;
+        Ok(Self {
+            file,
+            direct: None,
+            path,
+            len_bytes,
+            kind: Kind::Direct,
+            access: Access::ReadWrite,
+            is_block_device: false,
+            device,
+        })
+    }
+
+    /// A file in memory (tmpfs) is taken for a device: it gets a queue.
+    #[must_use]
+    pub fn as_device(mut self) -> Self {
+        if self.kind == Kind::Tmpfs {
+            self.kind = Kind::Direct;
+        }
+        self
     }
 
     /// Where it is.

@@ -1,0 +1,265 @@
+//! A client in this process: its I/O takes the way of a connection's, without a socket.
+//!
+//! A workload has one for each of its tasks, each on the task's own thread. It has an io-context and
+//! a priority of its own, so a device's elevator sees who asks. Which bytes are written does not
+//! matter, only that no disk can compress them.
+
+use std::sync::Arc;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::priority::Priority;
+
+use crate::Error;
+use crate::driver::Driver;
+use crate::memory::Region;
+use crate::volume::Volume;
+
+/// All buffers of a client; what it never touches costs nothing.
+const BUFFER_BYTES: usize = 64 << 20;
+
+/// One I/O.
+#[derive(Clone, Copy, Debug)]
+pub struct Request {
+    /// Given back in [`Done`].
+    pub user: u64,
+    /// What to do. Only reads, writes and flushes.
+    pub op: Op,
+    /// First byte.
+    pub offset_bytes: u64,
+    /// Length; zero for a flush.
+    pub len_bytes: u64,
+    /// With a write: somebody waits for it. What the submitter of many flushes writes is waited for
+    /// in any case, as over a connection.
+    pub sync: bool,
+}
+
+/// A task's way to a volume.
+pub struct Client {
+    driver: Driver,
+    region: Arc<Region>,
+    slots: Slots,
+    /// By slot: whom it belongs to.
+    users: Vec<Option<u64>>,
+    in_flight: usize,
+    /// Ended, and not yet taken.
+    ended: Vec<Done>,
+}
+
+/// The buffers, all of one length: that of the longest request so far.
+#[derive(Debug, Default)]
+struct Slots {
+    len_bytes: usize,
+    free: Vec<u32>,
+    /// Slots from here on have never been used.
+    fresh: u32,
+}
+
+impl Client {
+    /// A client of a volume.
+    ///
+    /// # Errors
+    /// When the system has no memory or descriptors for it.
+    pub fn new(volume: &Arc<Volume>, priority: Priority) -> Result<Self, Error> {
+        let failed = |error| Error::Copy(format!("cannot get memory for buffers: {error}"));
+        let region = Arc::new(Region::new(BUFFER_BYTES).map_err(failed)?);
+        let driver = Driver::new(volume, 0, vec![Arc::clone(&region)], priority).map_err(failed)?;
+        let (slots, users, ended) = (Slots::default(), Vec::new(), Vec::new());
+        Ok(Self { driver, region, slots, users, in_flight: 0, ended })
+    }
+
+    /// Starts a request, which goes to the device now. It ends in [`Client::wait`], and at once if
+    /// it has not whole sectors or is longer than 64 MiB. When all buffers are in use, waits for
+    /// one.
+    pub fn submit(&mut self, request: Request) {
+        let Request { user, op, offset_bytes, len_bytes, sync } = request;
+        assert!(matches!(op, Op::Read | Op::Write | Op::Flush), "{op:?} is not for clients");
+        let is_whole = offset_bytes.is_multiple_of(512) && len_bytes.is_multiple_of(512);
+        let len = usize::try_from(len_bytes).ok().filter(|len| *len <= BUFFER_BYTES && is_whole);
+        let Some(len) = len else {
+            return self.ended.push(Done { user, status: BlkStatus::Invalid });
+        };
+        let slot = self.take_slot(len);
+        let buf = if op == Op::Flush { BufRef::NONE } else { self.buf(slot, len) };
+        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
+        let origin = Origin { sync, ..Origin::default() };
+        self.users[slot as usize] = Some(user);
+        self.in_flight += 1;
+        self.driver.submit(Bio { origin, ..Bio::new(op, sector, len, buf, u64::from(slot)) });
+        self.driver.unplug();
+    }
+
+    /// Waits until so many have ended, and moves all that have to the end of `out`.
+    ///
+    /// # Panics
+    /// When fewer are in flight.
+    pub fn wait(&mut self, at_least: usize, out: &mut Vec<Done>) {
+        assert!(at_least <= self.in_flight + self.ended.len(), "what is waited for was submitted");
+        self.driver.poll();
+        self.collect();
+        while self.ended.len() < at_least {
+            self.driver.wait();
+            self.collect();
+        }
+        out.append(&mut self.ended);
+    }
+
+    /// How many requests [`Client::wait`] has not brought yet.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight + self.ended.len()
+    }
+
+    fn collect(&mut self) {
+        let mut done = Vec::new();
+        self.driver.take_done(&mut done);
+        for Done { user: slot, status } in done {
+            let user = self.users[slot as usize].take().expect("a request ends once");
+            self.slots.free.push(slot as u32);
+            self.in_flight -= 1;
+            self.ended.push(Done { user, status });
+        }
+    }
+
+    /// A buffer of this length at least.
+    fn take_slot(&mut self, len_bytes: usize) -> u32 {
+        if len_bytes > self.slots.len_bytes || self.slots.len_bytes == 0 {
+            while self.in_flight > 0 {
+                self.driver.wait();
+                self.collect();
+            }
+            let len_bytes = len_bytes.next_multiple_of(4096).max(4096);
+            self.slots = Slots { len_bytes, ..Slots::default() };
+            self.users = vec![None; BUFFER_BYTES / len_bytes];
+        }
+        while self.slots.free.is_empty() && self.slots.fresh as usize == self.users.len() {
+            self.driver.wait();
+            self.collect();
+        }
+        self.slots.free.pop().unwrap_or_else(|| {
+            let slot = self.slots.fresh;
+            self.slots.fresh += 1;
+            self.fill(slot);
+            slot
+        })
+    }
+
+    fn buf(&self, slot: u32, len_bytes: usize) -> BufRef {
+        BufRef {
+            slot: BufRef::FIRST_WORLD_SLOT,
+            offset_bytes: slot * self.slots.len_bytes as u32,
+            len_bytes: len_bytes as u32,
+        }
+    }
+
+    /// Noise (xorshift) for a buffer that nobody has used.
+    fn fill(&self, slot: u32) {
+        let len_bytes = self.slots.len_bytes;
+        let base = self.region.at(slot as usize * len_bytes, len_bytes);
+        let mut noise = 0x9e37_79b9_7f4a_7c15 ^ u64::from(slot);
+        for word in 0..len_bytes / 8 {
+            noise ^= noise << 13;
+            noise ^= noise >> 7;
+            noise ^= noise << 17;
+            // SAFETY: the slot lies in the region, as `at` has checked, at a multiple of 4096, and
+            // belongs to no request.
+            unsafe { base.cast::<u64>().add(word).write(noise) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
+
+    use super::*;
+    use crate::file::DeviceFile;
+    use crate::volume::{Scheduling, VolumeOptions};
+
+    fn client(elevator: &str, len_bytes: u64) -> Client {
+        let elevator = Some(ElevatorSpec::parse(elevator).unwrap());
+        let scheduling = Scheduling { elevator, ..Scheduling::default() };
+        let options = VolumeOptions { scheduling, ..VolumeOptions::default() };
+        let file = DeviceFile::in_memory(len_bytes).unwrap();
+        let volume = Arc::new(Volume::from_file(file, &options).unwrap());
+        Client::new(&volume, Priority::default()).unwrap()
+    }
+
+    fn request(op: Op, user: u64) -> Request {
+        Request { user, op, offset_bytes: user * 4096, len_bytes: 4096, sync: false }
+    }
+
+    fn wait(client: &mut Client, at_least: usize) -> Vec<Done> {
+        let mut done = Vec::new();
+        client.wait(at_least, &mut done);
+        done.sort_unstable_by_key(|done| done.user);
+        done
+    }
+
+    #[test]
+    fn every_request_ends_once_whatever_the_elevator() {
+        for elevator in ELEVATORS {
+            let mut client = client(elevator.name, 1 << 20);
+            for user in 0..128 {
+                client.submit(request(Op::Write, user));
+            }
+            let flush = Request { offset_bytes: 0, len_bytes: 0, ..request(Op::Flush, 128) };
+            client.submit(flush);
+            (129..256).for_each(|user| client.submit(request(Op::Read, user)));
+            let done = wait(&mut client, 256);
+            assert!(done.iter().map(|done| done.user).eq(0..256), "{}", elevator.name);
+            assert!(done.iter().all(|done| done.status == BlkStatus::Ok));
+            assert_eq!(client.in_flight(), 0);
+        }
+    }
+
+    #[test]
+    fn what_is_read_is_what_was_written() {
+        let mut client = client("mq-deadline", 1 << 20);
+        let bytes = |client: &Client| {
+            let base = client.region.at(0, 8192);
+            // SAFETY: nothing is in flight.
+            unsafe { std::slice::from_raw_parts(base, 8192).to_vec() }
+        };
+        let both = Request { len_bytes: 8192, ..request(Op::Write, 0) };
+        client.submit(both);
+        wait(&mut client, 1);
+        let written = bytes(&client);
+        assert_ne!(written[..4096], written[4096..]);
+        client.submit(request(Op::Read, 1));
+        wait(&mut client, 1);
+        let read = bytes(&client);
+        assert_eq!(read[..4096], written[4096..], "the second page, into the same buffer");
+    }
+
+    #[test]
+    fn longer_request_gets_longer_buffers_and_none_is_too_many() {
+        let mut client = client("deadline-prio", 256 << 20);
+        client.submit(request(Op::Write, 0));
+        // Only two of these have room at a time.
+        for user in 1..8 {
+            let len_bytes = 32 << 20;
+            client.submit(Request { len_bytes, ..request(Op::Read, user) });
+        }
+        let done = wait(&mut client, 8);
+        assert!(
+            done.iter().map(|done| (done.user, done.status)).eq((0..8).map(|n| (n, BlkStatus::Ok)))
+        );
+    }
+
+    #[test]
+    fn requests_that_no_disk_takes_end_at_once() {
+        let mut client = client("none", 1 << 20);
+        for bad in [
+            Request { offset_bytes: 1, ..request(Op::Read, 0) },
+            Request { len_bytes: 511, ..request(Op::Write, 0) },
+            Request { len_bytes: (64 << 20) + 512, ..request(Op::Write, 0) },
+            Request { offset_bytes: 1 << 20, ..request(Op::Read, 0) },
+        ] {
+            client.submit(bad);
+            let [Done { status: BlkStatus::Invalid, .. }] = wait(&mut client, 1)[..] else {
+                panic!("{bad:?}");
+            };
+        }
+    }
+}
