@@ -1,8 +1,8 @@
 //! A client in this process: its I/O takes the way of a connection's, without a socket.
 //!
-//! A workload has one for each of its tasks, each on the task's own thread. It has an io-context and
-//! a priority of its own, so a device's elevator sees who asks. Which bytes are written does not
-//! matter, only that no disk can compress them.
+//! A workload has one for each of its tasks, each on the task's own thread. It has an io-context
+//! and a priority of its own, so a device's elevator sees who asks. Which bytes are written does
+//! not matter, only that no disk can compress them.
 
 use std::sync::Arc;
 

@@ -155,8 +155,8 @@ impl Volume {
         Ok(builder.build())
     }
 
-    /// The file as it is, without a cipher. The buffers of its clients must be aligned as direct I/O
-    /// wants it: this is for clients in this process ([`crate::local`]).
+    /// The file as it is, without a cipher. The buffers of its clients must be aligned as direct
+    /// I/O wants it: this is for clients in this process ([`crate::local`]).
     ///
     /// # Errors
     /// When the file has no sector, or cannot have the elevator.
