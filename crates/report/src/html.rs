@@ -50,11 +50,13 @@ fn contents(experiments: &[Experiment]) -> String {
     let mut out = String::from("<nav>\n<ul>\n");
     for (index, experiment) in experiments.iter().enumerate() {
         let title = escape(&experiment.title);
-        let _ = write!(out, "<li><a href=\"#e{index}\">{title}</a>: ");
+        let _ = write!(out, "<li><a href=\"#e{index}\">{title}</a>");
         let links = parts(index, experiment).into_iter().map(|(anchor, heading, _)| {
             format!("<a href=\"#e{index}-{anchor}\">{}</a>", heading.to_lowercase())
         });
-        out += &links.collect::<Vec<_>>().join(", ");
+        let links = links.collect::<Vec<_>>().join(", ");
+        out += if links.is_empty() { "" } else { ": " };
+        out += &links;
         out += "</li>\n";
     }
     if experiments.is_empty() { String::new() } else { out + "</ul>\n</nav>\n" }
@@ -63,8 +65,8 @@ fn contents(experiments: &[Experiment]) -> String {
 /// One line for each experiment.
 fn summary(experiments: &[Experiment]) -> String {
     let mut out = String::from(
-        "<div class=\"wide\"><table>\n<caption>Summary</caption>\n<thead><tr><th>experiment</th>\
-         <th class=\"n\">rows calibrated</th><th class=\"n\">rows predicted</th>\
+        "<div class=\"wide\"><table class=\"prose\">\n<caption>Summary</caption>\n\
+         <thead><tr><th>experiment</th><th class=\"n\">rows calibrated</th><th class=\"n\">rows predicted</th>\
          <th class=\"n\">median size of their error</th><th>claims</th></tr></thead>\n<tbody>\n",
     );
     for experiment in experiments {
@@ -172,7 +174,7 @@ fn claims(index: usize, claims: &[Claim]) -> String {
         let _ = write!(out, " Open questions, because they fail: {}.", links.join(", "));
     }
     out += " A negative control is the same test where the effect must be absent.</p>\n\
-            <div class=\"wide\"><table>\n<thead><tr><th>verdict</th><th>claim</th>\
+            <div class=\"wide\"><table class=\"prose\">\n<thead><tr><th>verdict</th><th>claim</th>\
             <th>statement</th><th>asked</th><th>ours</th><th>negative control</th>\
             </tr></thead>\n<tbody>\n";
     for (n, claim) in claims.iter().enumerate() {

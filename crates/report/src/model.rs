@@ -188,7 +188,7 @@ impl std::fmt::Display for Tally {
         let Tally { hold, fail, no_verdict, controls_fail } = self;
         write!(f, "{hold} hold, {fail} fail, {no_verdict} without a verdict")?;
         if *controls_fail > 0 {
-            write!(f, "; {controls_fail} negative controls fail")?;
+            write!(f, "; failing negative controls: {controls_fail}")?;
         }
         Ok(())
     }

@@ -224,7 +224,7 @@ A artefact: published, outside the model, not judged
         let expected = "\
 e: t
 
-claims: 1 hold, 1 fail, 1 without a verdict; 1 negative controls fail
+claims: 1 hold, 1 fail, 1 without a verdict; failing negative controls: 1
   ok     004-2   It is faster.
                  asked:   ratio <= 0.3
                  ours:    0.12

@@ -182,5 +182,5 @@ fn failing_claims_and_controls_are_visible() {
     assert!(page.contains("<tr id=\"e0-claim2\"><td><span class=\"none\">no verdict</span>"));
     assert!(page.contains("<tr id=\"e0-claim3\" class=\"fails\"><td><span class=\"good\">"));
     assert!(page.contains(&format!("{fails}: without the flag: 0.9")));
-    assert!(page.contains("2 hold, 1 fail, 1 without a verdict; 1 negative controls fail"));
+    assert!(page.contains("2 hold, 1 fail, 1 without a verdict; failing negative controls: 1"));
 }

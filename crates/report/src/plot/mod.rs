@@ -22,8 +22,8 @@ const RIGHT: f64 = 784.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 290.0;
 
-/// Of all series of a plot together: about 150 KB.
-const POINTS_MAX: usize = 10_000;
+/// Of all series of a plot together: at most 250 KB.
+const POINTS_MAX: usize = 16_000;
 
 /// Up to so many marks have a shape that tells their series; more are dots.
 const SHAPES_MAX: usize = 400;
@@ -60,8 +60,8 @@ pub(crate) fn figure(plot: &Plot) -> String {
     out += &legend(&plot.series);
     let _ = writeln!(
         out,
-        "<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" aria-label=\"{title}\">\n\
-         {}{paths}</svg>",
+        "<div class=\"wide\">\n<svg viewBox=\"0 0 {WIDTH} {HEIGHT}\" role=\"img\" \
+         aria-label=\"{title}\">\n{}{paths}</svg></div>",
         area.axes(plot)
     );
     let given: usize = plot.series.iter().map(|series| series.points.len()).sum();

@@ -12,6 +12,9 @@ const FINE_DECADES: i32 = 3;
 /// More decades than this have a tick at each second, third, ... of them.
 const DECADE_TICKS: i32 = 10;
 
+/// An end tick further out than this part of its step is left out.
+const FAR: f64 = 0.3;
+
 /// One axis: its range, which ticks begin and end, and its ticks.
 #[derive(Clone, Debug)]
 pub(crate) struct Scale {
@@ -25,8 +28,8 @@ pub(crate) struct Scale {
 }
 
 impl Scale {
-    /// Covers all numbers that can be drawn. Zero and less, which have no logarithm, do not widen a
-    /// logarithmic axis: they stand at its lower edge.
+    /// Covers all numbers that can be drawn; ticks reach to both ends, or nearly. Zero and less,
+    /// which have no logarithm, do not widen a logarithmic axis: they stand at its lower edge.
     pub(crate) fn covering(numbers: impl Iterator<Item = f64>, log: bool) -> Scale {
         let mut ends: Option<(f64, f64)> = None;
         for number in numbers.filter(|number| drawable(*number) && (!log || *number > 0.0)) {
@@ -50,7 +53,7 @@ impl Scale {
             ticks.push(n * step);
             n += 1.0;
         }
-        Scale { log: false, from: first * step, to: last * step, ticks, step }
+        Scale { log: false, from: first * step, to: last * step, ticks, step }.cut(low, high)
     }
 
     fn log(low: f64, high: f64) -> Scale {
@@ -69,6 +72,30 @@ impl Scale {
         let ticks = ticks[first..=last.max(first + 1)].to_vec();
         let ends = (ticks[0].log10(), ticks[ticks.len() - 1].log10());
         Scale { log: true, from: ends.0, to: ends.1, ticks, step: 0.0 }
+            .cut(low.log10(), high.log10())
+    }
+
+    /// Room beyond the numbers is wasted: an end tick that is far out goes, and the axis ends at
+    /// the numbers.
+    fn cut(mut self, low: f64, high: f64) -> Scale {
+        let at = |tick: f64| if self.log { tick.log10() } else { tick };
+        let places: Vec<_> = self.ticks.iter().map(|tick| at(*tick)).collect();
+        let far = |out: f64, next: f64, end: f64| (end - out).abs() > (next - out).abs() * FAR;
+        if let [.., next, last] = places[..]
+            && places.len() > 2
+            && far(last, next, high)
+        {
+            self.ticks.pop();
+            self.to = high;
+        }
+        if let [first, next, ..] = places[..]
+            && self.ticks.len() > 2
+            && far(first, next, low)
+        {
+            self.ticks.remove(0);
+            self.from = low;
+        }
+        self
     }
 
     /// Where on the axis a number stands: 0 at its begin, 1 at its end.
@@ -149,12 +176,12 @@ mod tests {
 
     #[test]
     fn ticks_cover_the_range_in_steps_of_one_two_and_five() {
-        assert_eq!(labels(&[0.0, 103.0], false), ["0", "20", "40", "60", "80", "100", "120"]);
-        assert_eq!(labels(&[-0.3, 0.4], false), ["-0.4", "-0.2", "0.0", "0.2", "0.4"]);
-        assert_eq!(labels(&[2e4, 7.3e4], false), ["20k", "30k", "40k", "50k", "60k", "70k", "80k"]);
-        assert_eq!(labels(&[0.7, 30.0], true), ["0.5", "1", "2", "5", "10", "20", "50"]);
+        assert_eq!(labels(&[0.0, 118.0], false), ["0", "20", "40", "60", "80", "100", "120"]);
+        assert_eq!(labels(&[-0.3, 0.4], false), ["-0.2", "0.0", "0.2", "0.4"]);
+        assert_eq!(labels(&[2e4, 7.8e4], false), ["20k", "30k", "40k", "50k", "60k", "70k", "80k"]);
+        assert_eq!(labels(&[0.55, 45.0], true), ["0.5", "1", "2", "5", "10", "20", "50"]);
         let long = ["1e-5", "1e-4", "0.001", "0.01", "0.1", "1", "10"];
-        assert_eq!(labels(&[3e-5, 7.0], true), long);
+        assert_eq!(labels(&[1.2e-5, 15.0], true), long);
     }
 
     #[test]
@@ -165,18 +192,33 @@ mod tests {
                 for log in [false, true] {
                     let scale = scale(&[low, high], log);
                     let (first, last) = (scale.ticks()[0], scale.ticks()[scale.ticks().len() - 1]);
-                    assert!(first <= low && high <= last, "{low} {high} {log}: {first} {last}");
+                    let ticks = scale.ticks();
+                    let step = |a: f64, b: f64| scale.place(b) - scale.place(a);
+                    let widest = ticks.windows(2).map(|pair| step(pair[0], pair[1]));
+                    let widest = widest.fold(0.0, f64::max);
+                    assert!(scale.place(first) < widest, "{low} {high} {log}: {first}");
+                    assert!(1.0 - scale.place(last) < widest, "{low} {high} {log}: {last}");
+                    // A logarithmic axis is never shorter than a step.
+                    let narrow = low == high || log && high < low * 3.0;
+                    assert!(narrow || step(low, high) > 0.3, "{low} {high} {log}");
                     assert!((2..=14).contains(&scale.ticks().len()), "{low} {high} {log}");
-                    assert!(scale.place(low) >= 0.0 && scale.place(high) <= 1.0);
-                    assert_eq!((scale.place(first), scale.place(last)), (0.0, 1.0));
                 }
             }
         }
     }
 
     #[test]
+    fn axis_ends_at_the_numbers_where_the_next_tick_is_far() {
+        let scale = scale(&[-0.5, 31.5], false);
+        assert_eq!((scale.place(-0.5), scale.place(31.5)), (0.0, 1.0));
+        assert_eq!(scale.ticks(), [0.0, 10.0, 20.0, 30.0]);
+        let scale = Scale::covering([0.0, 103.0].into_iter(), false);
+        assert_eq!((scale.place(103.0), scale.ticks().len()), (1.0, 6));
+    }
+
+    #[test]
     fn no_number_one_number_and_what_cannot_be_drawn_have_an_axis() {
-        assert_eq!(labels(&[], false).len(), 6);
+        assert_eq!(labels(&[], false), ["0.0", "0.2", "0.4", "0.6", "0.8", "1.0"]);
         assert_eq!(labels(&[f64::NAN, f64::INFINITY, 1e200], true), ["1", "2", "5", "10"]);
         for log in [false, true] {
             for number in [0.0, 5.0, -3.0, 1e9, 1e-30] {

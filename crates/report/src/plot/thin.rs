@@ -16,6 +16,9 @@ pub(crate) struct Bar {
     pub(crate) y: f64,
 }
 
+/// Slowly, so that not much more is left out than must be.
+const COLUMN_GROWTH: f64 = 1.25;
+
 /// No plot is wider: with columns of this width nothing can be thinned any more.
 const COLUMN_MAX: f64 = 2048.0;
 
@@ -88,7 +91,7 @@ fn fitting<T: Clone>(all: &[T], most: usize, thinned: impl Fn(f64) -> Vec<T>) ->
         if kept.len() <= most || column >= COLUMN_MAX {
             return kept;
         }
-        column *= 2.0;
+        column *= COLUMN_GROWTH;
     }
 }
 
