@@ -1,0 +1,80 @@
+//! When the tasks of a phase start, and when those in the background stop.
+
+use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use blockyard_engine::time::Nanos;
+
+/// Time since the program was started; it never goes back.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Clock(Instant);
+
+impl Clock {
+    pub(super) fn start() -> Self {
+        Self(Instant::now())
+    }
+
+    pub(super) fn now(self) -> Nanos {
+        Nanos(u64::try_from(self.0.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
+/// Closed, open, closed for good.
+#[derive(Debug, Default)]
+enum State {
+    #[default]
+    Waiting,
+    /// Since then.
+    Running(Nanos),
+    Stopped,
+}
+
+/// What the tasks of a phase wait at.
+#[derive(Debug, Default)]
+pub(super) struct Gate {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+impl Gate {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// All tasks start.
+    pub(super) fn open(&self, now: Nanos) {
+        *self.state() = State::Running(now);
+        self.changed.notify_all();
+    }
+
+    /// Nothing more is started.
+    pub(super) fn stop(&self) {
+        *self.state() = State::Stopped;
+        self.changed.notify_all();
+    }
+
+    /// When all tasks have started; none if they do not.
+    pub(super) fn wait_for_start(&self) -> Option<Nanos> {
+        let closed = |state: &mut State| matches!(state, State::Waiting);
+        let state = self.changed.wait_while(self.state(), closed);
+        match *state.unwrap_or_else(PoisonError::into_inner) {
+            State::Running(started) => Some(started),
+            State::Waiting | State::Stopped => None,
+        }
+    }
+
+    pub(super) fn is_stopped(&self) -> bool {
+        matches!(*self.state(), State::Stopped)
+    }
+
+    /// Sleeps; in the background, no longer than until the stop.
+    pub(super) fn sleep(&self, pause: Nanos, until_stop: bool) {
+        let pause = Duration::from_nanos(pause.0);
+        if until_stop {
+            let running = |state: &mut State| !matches!(state, State::Stopped);
+            drop(self.changed.wait_timeout_while(self.state(), pause, running));
+        } else {
+            std::thread::sleep(pause);
+        }
+    }
+}

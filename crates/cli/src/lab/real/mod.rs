@@ -1,0 +1,141 @@
+//! The real world of the lab: the same programs on this machine, through our queue and elevator.
+//!
+//! Each task is a thread with a client of its own ([`blockyard_host::local`]), so the elevator sees
+//! as many submitters, with their priorities, as the program has tasks.
+//!
+//! ```text
+//!   program ─ phase ─> task ─ call ─> client ─┐
+//!                      task ─ call ─> client ─┴─> queue, elevator ─> file, device, memory
+//! ```
+//! There is no page cache and no file system: what the program's buffered writes did in memory goes
+//! to the target here, and what it read again is read again. So its numbers say how an elevator
+//! serves this load on this machine, and are not those of a run through a file system.
+
+mod gate;
+mod target;
+mod task;
+
+use std::sync::Arc;
+use std::thread::{Builder, ScopedJoinHandle};
+
+use blockyard_engine::time::Nanos;
+use blockyard_host::local::Client;
+use blockyard_host::volume::Volume;
+use blockyard_load::program::{Phase, Program, Task};
+
+use crate::failure::Failure;
+use gate::{Clock, Gate};
+use target::Opened;
+use task::{FailedCall, Worker};
+
+pub(crate) use target::{Place, Target};
+
+/// For every report of a real run.
+pub(crate) const NO_PAGE_CACHE: &str =
+    "no page cache: what the program's buffered writes did in memory goes to the disk here";
+
+/// How a run went, beside what the program has measured.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct RealOutcome {
+    /// As on the command line.
+    pub(crate) elevator: String,
+    /// From the start of the first phase to the end of the last.
+    pub(crate) ended: Nanos,
+}
+
+/// Runs a program to its end. Its files are this long, by their numbers.
+pub(crate) fn run<P: Program>(
+    target: &Target,
+    file_lens_bytes: &[u64],
+    program: &mut P,
+) -> Result<RealOutcome, Failure> {
+    let opened = target.open(file_lens_bytes)?;
+    let clock = Clock::start();
+    while let Some(phase) = program.next_phase() {
+        let Ended { started, ended, tasks, failed } = run_phase(&opened, clock, phase)?;
+        program.end_phase(started, ended, tasks);
+        if let Some(FailedCall { call, error }) = failed {
+            let reason = std::io::Error::from_raw_os_error(error);
+            return Err(Failure::failed(format!("a call failed ({call:?}): {reason}")));
+        }
+    }
+    Ok(RealOutcome { elevator: opened.volume.elevator(), ended: clock.now() })
+}
+
+/// A phase that has ended.
+struct Ended<T> {
+    started: Nanos,
+    ended: Nanos,
+    /// Background behind the others.
+    tasks: Vec<T>,
+    /// The first call of a task that went wrong.
+    failed: Option<FailedCall>,
+}
+
+fn run_phase<T: Task + Send>(
+    opened: &Opened,
+    clock: Clock,
+    phase: Phase<T>,
+) -> Result<Ended<T>, Failure> {
+    let gate = Gate::default();
+    let Opened { volume, regions, .. } = opened;
+    let foreground = phase.tasks.len();
+    let tasks = phase.tasks.into_iter().chain(phase.background);
+    let mut workers = Vec::new();
+    for (number, task) in tasks.enumerate() {
+        let is_background = number >= foreground;
+        let client = client(volume, &task)?;
+        let (gate, failed, done, reaped) = (&gate, None, vec![], vec![]);
+        let worker = Worker { client, regions, clock, gate, is_background, failed, done, reaped };
+        workers.push((worker, task));
+    }
+    std::thread::scope(|scope| {
+        let _stop = StopAtEnd(&gate);
+        let mut threads = Vec::new();
+        for (number, (mut worker, mut task)) in workers.into_iter().enumerate() {
+            let body = move || {
+                let ended = worker.run(&mut task);
+                (task, ended, worker.failed)
+            };
+            let thread = Builder::new().name(format!("task/{number}"));
+            match thread.spawn_scoped(scope, body) {
+                Ok(thread) => threads.push(thread),
+                Err(error) => {
+                    return Err(Failure::failed(format!("cannot start a thread: {error}")));
+                }
+            }
+        }
+        let started = clock.now();
+        gate.open(started);
+        let background = threads.split_off(foreground);
+        let mut all: Vec<_> = threads.into_iter().map(join).collect();
+        let ended = all.iter().map(|(_, ended, _)| *ended).max().unwrap_or(started);
+        gate.stop();
+        all.extend(background.into_iter().map(join));
+        let failed = all.iter().find_map(|(_, _, failed)| failed.clone());
+        let tasks = all.into_iter().map(|(task, ..)| task).collect();
+        Ok(Ended { started, ended, tasks, failed })
+    })
+}
+
+/// However the phase ends, no thread is left waiting.
+struct StopAtEnd<'a>(&'a Gate);
+
+impl Drop for StopAtEnd<'_> {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+/// A task's way to the target.
+fn client(volume: &Arc<Volume>, task: &impl Task) -> Result<Client, Failure> {
+    Ok(Client::new(volume, task.priority())?)
+}
+
+/// A task that panics has told of its defect; so does the lab.
+fn join<R>(thread: ScopedJoinHandle<'_, R>) -> R {
+    thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,186 @@
+//! What a program runs on: memory, a file or a block device, cut into the program's files.
+//!
+//! A file that was not there is removed afterwards. What is there is overwritten only if the user
+//! says that it may be; a block device that somebody else has claimed (a mounted file system),
+//! never.
+
+use std::fs::{File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use blockyard_crypt::source::HeaderSource;
+use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::volume::{Scheduling, Volume, VolumeOptions};
+use rustix::fs::OFlags;
+
+use crate::failure::Failure;
+use crate::size::human_size;
+
+/// The program's files start at multiples of this.
+const REGION_BYTES: u64 = 4096;
+
+/// On what, and through which queue.
+#[derive(Clone, Debug)]
+pub(crate) struct Target {
+    pub(crate) place: Place,
+    /// What is there may be overwritten.
+    pub(crate) may_destroy: bool,
+    pub(crate) scheduling: Scheduling,
+}
+
+/// Where the bytes go.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Memory that is given back afterwards; as much as the program's files need, or this much.
+    Memory { len_bytes: Option<u64> },
+    /// A file or block device. A file that is not there, or empty, gets the length that the
+    /// program's files need.
+    Path(PathBuf),
+}
+
+/// A part of the target that is one of the program's files.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Region {
+    pub(crate) start_bytes: u64,
+    pub(crate) len_bytes: u64,
+}
+
+/// A target in use.
+pub(crate) struct Opened {
+    pub(crate) volume: Arc<Volume>,
+    /// By the number of the program's file.
+    pub(crate) regions: Vec<Region>,
+    /// Dropped after the volume.
+    _claim: Claim,
+}
+
+impl Target {
+    /// Opens it for files of these lengths.
+    pub(crate) fn open(&self, file_lens_bytes: &[u64]) -> Result<Opened, Failure> {
+        let (regions, needed_bytes) = regions(file_lens_bytes)?;
+        let (file, claim) = match &self.place {
+            Place::Memory { len_bytes } => {
+                let len_bytes = len_bytes.unwrap_or(needed_bytes);
+                check_fits("memory", len_bytes, needed_bytes)?;
+                (DeviceFile::in_memory(len_bytes)?, Claim::Nothing)
+            }
+            Place::Path(path) => {
+                let claim = Claim::of(path, self.may_destroy, needed_bytes)?;
+                let file = DeviceFile::open(path, Access::ReadWrite, true)?.as_device();
+                check_fits(&path.display().to_string(), file.len_bytes(), needed_bytes)?;
+                (file, claim)
+            }
+        };
+        let scheduling = self.scheduling.clone();
+        let options = VolumeOptions { scheduling, ..VolumeOptions::default() };
+        let volume = Arc::new(Volume::from_file(file, &options)?);
+        Ok(Opened { volume, regions, _claim: claim })
+    }
+}
+
+/// The files one behind the other, and the end of the last.
+fn regions(file_lens_bytes: &[u64]) -> Result<(Vec<Region>, u64), Failure> {
+    let mut end = Some(0u64);
+    let mut regions = Vec::new();
+    for &len_bytes in file_lens_bytes {
+        regions.push(Region { start_bytes: end.unwrap_or(0), len_bytes });
+        let whole = len_bytes.checked_next_multiple_of(REGION_BYTES);
+        end = end.zip(whole).and_then(|(end, whole)| end.checked_add(whole));
+    }
+    let end = end.filter(|end| *end > 0 && *end <= i64::MAX as u64);
+    let problem = || Failure::failed("the jobs' files are empty, or longer than any disk");
+    Ok((regions, end.ok_or_else(problem)?))
+}
+
+fn check_fits(place: &str, len_bytes: u64, needed_bytes: u64) -> Result<(), Failure> {
+    if len_bytes >= needed_bytes {
+        return Ok(());
+    }
+    Err(Failure::wrong_device(format!(
+        "{place}: has {} ({len_bytes} bytes), but the jobs' files need {} ({needed_bytes} bytes); \
+         take a larger target, or make the jobs' files smaller",
+        human_size(len_bytes),
+        human_size(needed_bytes)
+    )))
+}
+
+/// What is held, and undone at the end.
+enum Claim {
+    Nothing,
+    /// An exclusive descriptor of a block device: nobody can mount it meanwhile.
+    Device {
+        _exclusive: File,
+    },
+    /// The file was not there.
+    Made(PathBuf),
+    /// The file was empty.
+    Lengthened(File),
+}
+
+impl Claim {
+    fn of(path: &Path, may_destroy: bool, needed_bytes: u64) -> Result<Self, Failure> {
+        let failed = |verb: &str, error: &io::Error| {
+            Failure::wrong_device(format!("{}: cannot {verb}: {error}", path.display()))
+        };
+        let refuse = |problem: &str| Err(Failure::busy(format!("{}: {problem}", path.display())));
+        let metadata = match std::fs::metadata(path) {
+            Ok(metadata) => metadata,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let made = OpenOptions::new().write(true).create_new(true).open(path);
+                let made = made.map_err(|error| failed("create", &error))?;
+                let claim = Self::Made(path.to_owned());
+                made.set_len(needed_bytes).map_err(|error| failed("lengthen", &error))?;
+                return Ok(claim);
+            }
+            Err(error) => return Err(failed("look at", &error)),
+        };
+        let file_type = metadata.file_type();
+        if file_type.is_block_device() {
+            if !may_destroy {
+                return refuse(
+                    "is a block device, and the jobs would overwrite it; say --destroy if nothing \
+                     on it is needed any more",
+                );
+            }
+            let exclusive = OFlags::EXCL.bits().cast_signed();
+            let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(path);
+            return match opened {
+                Ok(file) => Ok(Self::Device { _exclusive: file }),
+                Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
+                    refuse("is in use: mounted, swap, or part of another device; stop that first")
+                }
+                Err(error) => Err(failed("open", &error)),
+            };
+        }
+        if !file_type.is_file() {
+            let problem = format!("{}: is neither a file nor a block device", path.display());
+            return Err(Failure::wrong_device(problem));
+        }
+        if metadata.len() == 0 {
+            let file = OpenOptions::new().write(true).open(path);
+            let file = file.map_err(|error| failed("open", &error))?;
+            file.set_len(needed_bytes).map_err(|error| failed("lengthen", &error))?;
+            return Ok(Self::Lengthened(file));
+        }
+        match may_destroy {
+            true => Ok(Self::Nothing),
+            false => refuse(
+                "has something in it, and the jobs would overwrite it; name a file that is not \
+                 there, or say --destroy if nothing in it is needed any more",
+            ),
+        }
+    }
+}
+
+impl Drop for Claim {
+    /// What cannot be undone stays: it is only room.
+    fn drop(&mut self) {
+        match self {
+            Self::Nothing | Self::Device { .. } => {}
+            Self::Made(path) => drop(std::fs::remove_file(path)),
+            Self::Lengthened(file) => drop(file.set_len(0)),
+        }
+    }
+}

@@ -1,0 +1,197 @@
+//! A task's calls, executed: each at once or past the page cache, as direct I/O of its length.
+//!
+//! | call | here |
+//! |---|---|
+//! | `Read`, `Write` | direct I/O of the pages that it touches, and the task waits for it |
+//! | `Fsync` | a flush; what was written is at the device already |
+//! | `Submit`, `Reap` | as they are |
+//! | `Layout` | the file is written once, as reading what was never written costs a disk nothing |
+//! | `Create`, `Open`, `Close` | nothing: each file is a part of the target |
+//! | `Sleep` | real |
+//!
+//! A buffered write is marked as the kernel's write-back is: nobody waits for it, unless its task
+//! flushes often. A direct write is waited for.
+
+use blockyard_engine::bio::{BlkStatus, Done, Op};
+use blockyard_engine::time::Nanos;
+use blockyard_host::local::{Client, Request};
+use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task};
+
+use super::gate::{Clock, Gate};
+use super::target::Region;
+
+/// Buffered I/O goes in whole pages.
+const PAGE_BYTES: u64 = 4096;
+/// Length of each write of [`Call::Layout`].
+const LAYOUT_BYTES: u64 = 1 << 20;
+/// Error numbers of Linux.
+const EIO: i32 = 5;
+const EINVAL: i32 = 22;
+const ENOSPC: i32 = 28;
+const EOPNOTSUPP: i32 = 95;
+
+/// A call that went wrong.
+#[derive(Clone, Debug)]
+pub(super) struct FailedCall {
+    pub(super) call: Call,
+    pub(super) error: i32,
+}
+
+/// One task at work.
+pub(super) struct Worker<'a> {
+    pub(super) client: Client,
+    pub(super) regions: &'a [Region],
+    pub(super) clock: Clock,
+    pub(super) gate: &'a Gate,
+    /// It runs beside the others, and is stopped when they have ended.
+    pub(super) is_background: bool,
+    /// The first.
+    pub(super) failed: Option<FailedCall>,
+    /// Emptied after each use; kept for their memory.
+    pub(super) done: Vec<Done>,
+    pub(super) reaped: Vec<Reaped>,
+}
+
+impl Worker<'_> {
+    /// Runs the task to its end, and says when that was.
+    pub(super) fn run<T: Task>(&mut self, task: &mut T) -> Nanos {
+        let Some(started) = self.gate.wait_for_start() else { return self.clock.now() };
+        let mut now = started;
+        let mut status = Ok(());
+        loop {
+            let call = task.next(now, &Returned { status, reaped: &self.reaped });
+            self.reaped.clear();
+            if call == Call::Exit || (self.is_background && self.gate.is_stopped()) {
+                break;
+            }
+            status = self.execute(call);
+            if let Err(error) = status {
+                self.failed.get_or_insert(FailedCall { call, error });
+            }
+            now = self.clock.now();
+        }
+        let ended = now;
+        // Memory in flight is the device's: a task that was stopped waits for it too.
+        self.client.wait(self.client.in_flight(), &mut self.done);
+        self.done.clear();
+        ended
+    }
+
+    fn execute(&mut self, call: Call) -> Result<(), i32> {
+        match call {
+            Call::Create(file) | Call::Open(file) | Call::Close(file) => {
+                self.region(file).map(|_| ())
+            }
+            Call::Read { file, offset_bytes, len_bytes } => {
+                self.transfer(Op::Read, file, offset_bytes, len_bytes)
+            }
+            Call::Write { file, offset_bytes, len_bytes } => {
+                self.transfer(Op::Write, file, offset_bytes, len_bytes)
+            }
+            Call::Fsync(_) => self.wait_for(self.request(Op::Flush, 0, 0)),
+            Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes),
+            Call::Submit { id, file, op, offset_bytes, len_bytes } => {
+                self.submit(id, file, op, (offset_bytes, len_bytes))
+            }
+            Call::Reap { at_least } => {
+                self.reap(at_least);
+                Ok(())
+            }
+            Call::Sleep(pause) => {
+                self.gate.sleep(pause, self.is_background);
+                Ok(())
+            }
+            Call::Exit => unreachable!("the caller has seen to it"),
+        }
+    }
+
+    fn region(&self, file: FileId) -> Result<Region, i32> {
+        self.regions.get(file.0 as usize).copied().ok_or(EINVAL)
+    }
+
+    /// Where a range of a file lies on the target.
+    fn place(&self, file: FileId, offset_bytes: u64, len_bytes: u64) -> Result<u64, i32> {
+        let region = self.region(file)?;
+        let end = offset_bytes.checked_add(len_bytes).filter(|end| *end <= region.len_bytes);
+        end.map(|_| region.start_bytes + offset_bytes).ok_or(ENOSPC)
+    }
+
+    fn request(&self, op: Op, offset_bytes: u64, len_bytes: u64) -> Request {
+        Request { user: u64::MAX, op, offset_bytes, len_bytes, sync: false }
+    }
+
+    /// A buffered call: the pages that it touches.
+    fn transfer(&mut self, op: Op, file: FileId, at: u64, len_bytes: u64) -> Result<(), i32> {
+        if len_bytes == 0 {
+            return Ok(());
+        }
+        let place = self.place(file, at, len_bytes)?;
+        let first = place - place % PAGE_BYTES;
+        let end = (place + len_bytes).next_multiple_of(PAGE_BYTES);
+        self.wait_for(self.request(op, first, end - first))
+    }
+
+    /// Submits a request and waits for it; what else ends meanwhile is kept for the next reap.
+    fn wait_for(&mut self, request: Request) -> Result<(), i32> {
+        self.client.submit(request);
+        loop {
+            let own = self.done.iter().position(|done| done.user == request.user);
+            if let Some(own) = own {
+                return error_of(self.done.remove(own).status);
+            }
+            self.client.wait(1, &mut self.done);
+        }
+    }
+
+    fn lay_out(&mut self, file: FileId, len_bytes: u64) -> Result<(), i32> {
+        let start = self.place(file, 0, len_bytes)?;
+        let len_bytes = len_bytes.next_multiple_of(PAGE_BYTES);
+        for done in (0..len_bytes).step_by(LAYOUT_BYTES as usize) {
+            let len_bytes = LAYOUT_BYTES.min(len_bytes - done);
+            self.wait_for(self.request(Op::Write, start + done, len_bytes))?;
+        }
+        Ok(())
+    }
+
+    fn submit(
+        &mut self,
+        id: u32,
+        file: FileId,
+        op: DirectOp,
+        (offset_bytes, len_bytes): (u64, u64),
+    ) -> Result<(), i32> {
+        let place = self.place(file, offset_bytes, len_bytes)?;
+        let (op, offset_bytes, sync) = match op {
+            DirectOp::Read => (Op::Read, place, false),
+            DirectOp::Write => (Op::Write, place, true),
+            DirectOp::Flush => (Op::Flush, 0, false),
+        };
+        self.client.submit(Request { user: id.into(), op, offset_bytes, len_bytes, sync });
+        Ok(())
+    }
+
+    fn reap(&mut self, at_least: u32) {
+        let missing = (at_least as usize).saturating_sub(self.done.len());
+        self.client.wait(missing.min(self.client.in_flight()), &mut self.done);
+        let ended = self.clock.now();
+        for Done { user, status } in self.done.drain(..) {
+            let id = u32::try_from(user).expect("a call waits for the others itself");
+            let status = error_of(status);
+            if let Err(error) = status {
+                let call = Call::Reap { at_least };
+                self.failed.get_or_insert(FailedCall { call, error });
+            }
+            self.reaped.push(Reaped { id, status, ended });
+        }
+    }
+}
+
+fn error_of(status: BlkStatus) -> Result<(), i32> {
+    match status {
+        BlkStatus::Ok => Ok(()),
+        BlkStatus::NotSupported => Err(EOPNOTSUPP),
+        BlkStatus::NoSpace => Err(ENOSPC),
+        BlkStatus::Invalid => Err(EINVAL),
+        BlkStatus::IoError => Err(EIO),
+    }
+}

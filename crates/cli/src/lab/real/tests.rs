@@ -1,0 +1,182 @@
+use std::path::Path;
+
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::priority::Priority;
+use blockyard_host::volume::Scheduling;
+use blockyard_load::fio::{Fio, Job, Rw};
+use blockyard_load::fsync_tester::{self, FsyncTester};
+use blockyard_load::program::{Call, FileId, Returned};
+use blockyard_load::tiotest::{self, Kind, Tiotest};
+
+use super::*;
+use crate::failure::Exit;
+
+fn target(place: Place, elevator: &str) -> Target {
+    let elevator = Some(ElevatorSpec::parse(elevator).unwrap());
+    let scheduling = Scheduling { elevator, ..Scheduling::default() };
+    Target { place, may_destroy: false, scheduling }
+}
+
+fn memory(elevator: &str) -> Target {
+    target(Place::Memory { len_bytes: None }, elevator)
+}
+
+/// Beside the test itself: what is built is rarely kept in memory, as `/tmp` may be.
+fn dir_on_disk() -> tempfile::TempDir {
+    tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
+}
+
+/// Tiotest of two threads with files of 16 blocks, and how it went.
+fn tiny_tiotest(target: &Target) -> Result<Tiotest, Failure> {
+    let (threads, file_bytes, block_bytes, random_ops) = (2, 64 << 10, 4096, 10);
+    let config = tiotest::Config { threads, file_bytes, block_bytes, random_ops, seed: 1 };
+    let mut program = Tiotest::new(config);
+    run(target, &[file_bytes; 2], &mut program).map(|_| program)
+}
+
+#[test]
+fn tiotest_runs_its_four_phases_under_any_elevator() {
+    for elevator in ["none", "deadline-prio", "cfq"] {
+        let program = tiny_tiotest(&memory(elevator)).unwrap();
+        let [write, random_write, read, random_read] = program.results() else { panic!("four") };
+        for (phase, kind, calls) in [
+            (write, Kind::Write, 32),
+            (random_write, Kind::RandomWrite, 20),
+            (read, Kind::Read, 32),
+            (random_read, Kind::RandomRead, 20),
+        ] {
+            assert_eq!((phase.kind, phase.latency.count), (kind, calls), "{elevator}");
+            let thread = Nanos(phase.latency.sum.0 / 2);
+            assert!(phase.time >= thread, "two threads side by side: {phase:?}");
+            assert!(phase.latency.max > Nanos(0));
+        }
+    }
+}
+
+#[test]
+fn fio_jobs_add_up_on_memory_and_on_a_file() {
+    let dir = dir_on_disk();
+    let file = || Place::Path(dir.path().join("image"));
+    for target in [memory("none"), memory("deadline-prio"), target(file(), "mq-deadline")] {
+        let direct = Job {
+            rw: Rw::RandReadWrite,
+            direct: true,
+            iodepth: 8,
+            numjobs: 2,
+            size_bytes: 1 << 20,
+            priority: Priority::real_time(1),
+            ..Job::new("direct")
+        };
+        let buffered = Job {
+            rw: Rw::Write,
+            fsync_every: 4,
+            size_bytes: 64 << 10,
+            block_bytes: 2048,
+            stonewall: true,
+            ..Job::new("buffered")
+        };
+        let mut fio = Fio::new(vec![direct, buffered]).unwrap();
+        let lens = fio.file_lens_bytes();
+        let outcome = run(&target, &lens, &mut fio).unwrap();
+        let elevator = target.scheduling.elevator.as_ref().unwrap();
+        assert_eq!(outcome.elevator, elevator.to_string());
+        let [direct, buffered] = fio.results() else { panic!("two jobs") };
+        assert_eq!((direct.error, direct.read.ios + direct.write.ios), (None, 512));
+        assert_eq!(direct.read.slat.count(), direct.read.ios);
+        assert_eq!((buffered.write.bytes, buffered.sync.count()), (64 << 10, 7));
+        assert!(outcome.ended >= direct.runtime + buffered.runtime);
+    }
+    assert!(!dir.path().join("image").exists(), "what was made is removed");
+}
+
+#[test]
+fn background_writer_stops_with_its_phase() {
+    let (samples, background_bytes) = (1, Some(4 << 20));
+    let priority = Priority::default();
+    let config = fsync_tester::Config { samples, background_bytes, priority };
+    let mut program = FsyncTester::new(config);
+    let lens = [fsync_tester::BUFFER_BYTES, 4 << 20];
+    let outcome = run(&memory("deadline-prio"), &lens, &mut program).unwrap();
+    assert_eq!(program.samples().len(), 1);
+    assert!(outcome.ended >= Nanos::from_ms(1000), "it sleeps for a second");
+}
+
+/// A task that makes these calls, and another that sleeps beside it.
+struct Calls {
+    calls: Option<Vec<Call>>,
+}
+
+struct Caller(Vec<Call>);
+
+impl Task for Caller {
+    fn next(&mut self, _: Nanos, returned: &Returned<'_>) -> Call {
+        if returned.status.is_err() { Call::Exit } else { self.0.pop().unwrap_or(Call::Exit) }
+    }
+}
+
+impl Program for Calls {
+    type Task = Caller;
+
+    fn next_phase(&mut self) -> Option<Phase<Caller>> {
+        let tasks = vec![Caller(self.calls.take()?)];
+        Some(Phase { tasks, background: vec![Caller(vec![Call::Sleep(Nanos(u64::MAX))])] })
+    }
+
+    fn end_phase(&mut self, _: Nanos, _: Nanos, _: Vec<Caller>) {}
+}
+
+#[test]
+fn call_behind_the_end_of_its_file_fails_the_run() {
+    let read = |file, offset_bytes| Call::Read { file: FileId(file), offset_bytes, len_bytes: 10 };
+    let run = |calls| run(&memory("none"), &[4096], &mut Calls { calls: Some(calls) });
+    run(vec![read(0, 0), read(0, 4086)]).unwrap();
+    for call in [read(0, 4087), read(0, u64::MAX - 5), read(1, 0)] {
+        let failure = run(vec![call]).unwrap_err();
+        assert!(failure.message.contains("a call failed (Read"), "{failure}");
+    }
+}
+
+#[test]
+fn target_that_is_too_small_says_how_much_is_needed() {
+    let dir = dir_on_disk();
+    let path = dir.path().join("image");
+    std::fs::write(&path, [7; 8192]).unwrap();
+    let file = Target { may_destroy: true, ..target(Place::Path(path), "none") };
+    for target in [target(Place::Memory { len_bytes: Some(8192) }, "none"), file] {
+        let failure = tiny_tiotest(&target).unwrap_err();
+        assert_eq!(failure.exit, Exit::WrongDevice);
+        assert!(failure.message.contains("8192 bytes"), "{failure}");
+        assert!(failure.message.contains("need 128 KiB (131072 bytes)"), "{failure}");
+    }
+    let failure = run(&memory("none"), &[u64::MAX, 1], &mut Calls { calls: None }).unwrap_err();
+    assert!(failure.message.contains("longer than any disk"), "{failure}");
+}
+
+#[test]
+fn file_with_something_in_it_is_overwritten_only_if_it_may_be() {
+    let dir = dir_on_disk();
+    let path = dir.path().join("image");
+    let full = |path: &Path| std::fs::read(path).unwrap().iter().all(|byte| *byte == 7);
+    std::fs::write(&path, vec![7; 256 << 10]).unwrap();
+    let mut target = target(Place::Path(path.clone()), "none");
+    let failure = tiny_tiotest(&target).unwrap_err();
+    assert_eq!(failure.exit, Exit::Busy);
+    assert!(failure.message.contains("--destroy"), "{failure}");
+    assert!(full(&path));
+
+    target.may_destroy = true;
+    tiny_tiotest(&target).unwrap();
+    assert!(!full(&path));
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 256 << 10, "its length stays");
+}
+
+#[test]
+fn empty_file_is_empty_again_afterwards() {
+    let dir = dir_on_disk();
+    let path = dir.path().join("image");
+    std::fs::write(&path, []).unwrap();
+    tiny_tiotest(&target(Place::Path(path.clone()), "deadline")).unwrap();
+    assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
+    let failure = tiny_tiotest(&target(Place::Path(dir.path().into()), "none")).unwrap_err();
+    assert!(failure.message.contains("neither a file nor a block device"), "{failure}");
+}
