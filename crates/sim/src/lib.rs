@@ -7,6 +7,7 @@
 
 pub mod block;
 pub mod cache;
+pub mod checks;
 pub mod cpu;
 pub mod device;
 pub mod heap;

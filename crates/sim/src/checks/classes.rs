@@ -1,0 +1,200 @@
+//! Which requests pass which: levels, seen from outside the elevator (004-1, 004-5, 004-6).
+//!
+//! Of every two kinds of request (class, operation, somebody waits or not) one waits already when
+//! the other comes. If the second is dispatched first, it passes. From all pairs follow the levels,
+//! if there are any.
+
+use blockyard_engine::bio::Op;
+use blockyard_engine::priority::PriorityClass;
+use blockyard_engine::time::Nanos;
+use blockyard_load::random::Random;
+
+use super::hand::{Hand, Kind, READ, SECTORS};
+use super::{Check, Seen, Verdict};
+
+/// Sectors of the disk that the requests lie on.
+const SECTORS_END: u64 = 1 << 28;
+
+pub(super) const TWO_CLASSES: Check = Check {
+    id: "004-1",
+    about: "classic deadline: of every two of 9 kinds of request, in both orders of arrival and of \
+            sectors, which passes which",
+    run: |seed| {
+        let seen = |name: &str| {
+            let levels = Levels::of(name, seed);
+            let is = |level: &[Kind], op| level.iter().all(|kind| kind.op == op);
+            let holds = levels.exact
+                && matches!(&levels.groups[..], [high, low] if is(high, Op::Read) && is(low, Op::Write));
+            Seen { what: format!("{name}: {}", levels.describe()), holds }
+        };
+        Verdict::of(seen("deadline"), &[seen("noop"), seen("deadline-prio")])
+    },
+};
+
+pub(super) const MIDDLE_LEVEL: Check = Check {
+    id: "004-5",
+    about: "deadline-prio: the same pairs; who is in the middle of three levels",
+    run: |seed| {
+        let seen = |name: &str| {
+            let levels = Levels::of(name, seed);
+            let expected: Vec<Kind> = Kind::all().filter(|kind| is_middle(*kind)).collect();
+            let holds =
+                levels.exact && matches!(&levels.groups[..], [_, middle, _] if *middle == expected);
+            Seen { what: format!("{name}: {}", levels.describe()), holds }
+        };
+        Verdict::of(seen("deadline-prio"), &[seen("deadline")])
+    },
+};
+
+pub(super) const LOWEST_LEVEL: Check = Check {
+    id: "004-6",
+    about: "deadline-prio: the same pairs, and after how long each kind is late: who is last, and \
+            has the longest deadline",
+    run: |seed| {
+        let seen = |name: &str| {
+            let levels = Levels::of(name, seed);
+            let expected: Vec<Kind> = Kind::all().filter(|kind| is_lowest(*kind)).collect();
+            let lowest = levels.groups.last().is_some_and(|level| *level == expected);
+            let deadlines_ms = |lowest: bool| {
+                let kinds = Kind::all().filter(move |kind| is_lowest(*kind) == lowest);
+                kinds.map(|kind| deadline_ms(name, kind)).collect::<Vec<_>>()
+            };
+            let (last, others) = (deadlines_ms(true), deadlines_ms(false));
+            let longest = last.iter().min() > others.iter().max();
+            let what = format!(
+                "{name}: {}; late after {last:?} ms, the other kinds after {others:?} ms",
+                levels.describe()
+            );
+            Seen { what, holds: levels.exact && lowest && longest }
+        };
+        Verdict::of(seen("deadline-prio"), &[seen("deadline")])
+    },
+};
+
+/// Best effort reads, and synchronous writes of real time or best effort.
+fn is_middle(kind: Kind) -> bool {
+    match (kind.priority.class, kind.op) {
+        (PriorityClass::Idle, _) | (PriorityClass::RealTime, Op::Read) => false,
+        (PriorityClass::BestEffort, Op::Read) => true,
+        _ => kind.sync,
+    }
+}
+
+/// Asynchronous writes and all of the idle class. The mail does not say that this includes
+/// asynchronous writes of the real time class; they are asynchronous writes, so here it does.
+pub(super) fn is_lowest(kind: Kind) -> bool {
+    kind.priority.class == PriorityClass::Idle || (kind.op != Op::Read && !kind.sync)
+}
+
+/// The kinds that pass nobody of their own group, highest group first.
+struct Levels {
+    groups: Vec<Vec<Kind>>,
+    /// Who passes whom follows from the groups alone.
+    exact: bool,
+    pairs: usize,
+    passed: usize,
+}
+
+impl Levels {
+    fn of(elevator: &str, seed: u64) -> Self {
+        let kinds: Vec<Kind> = Kind::all().collect();
+        let mut random = Random::new(seed, 0);
+        let mut passes = Vec::new();
+        let mut consistent = true;
+        for second in &kinds {
+            for first in &kinds {
+                let below = second_passes(elevator, [*first, *second], &mut random, true);
+                let above = second_passes(elevator, [*first, *second], &mut random, false);
+                consistent &= below == above;
+                passes.push(below);
+            }
+        }
+        let passes_at = |second: usize, first: usize| passes[second * kinds.len() + first];
+        let passed_by = |first| (0..kinds.len()).filter(|s| passes_at(*s, first)).count();
+        let rank: Vec<usize> = (0..kinds.len()).map(passed_by).collect();
+        let mut ranks = rank.clone();
+        ranks.sort_unstable();
+        ranks.dedup();
+        let members = |of: &usize| {
+            kinds.iter().zip(&rank).filter(|(_, rank)| *rank == of).map(|(k, _)| *k).collect()
+        };
+        let by_rank = (0..kinds.len())
+            .all(|s| (0..kinds.len()).all(|f| passes_at(s, f) == (rank[s] < rank[f])));
+        Self {
+            groups: ranks.iter().map(members).collect(),
+            exact: consistent && by_rank,
+            pairs: 2 * passes.len(),
+            passed: 2 * passes.iter().filter(|passes| **passes).count(),
+        }
+    }
+
+    fn describe(&self) -> String {
+        let group =
+            |group: &Vec<Kind>| group.iter().map(|kind| kind.name()).collect::<Vec<_>>().join(", ");
+        let groups: Vec<String> = self.groups.iter().map(group).collect();
+        let exact = if self.exact { "" } else { ", not by level alone" };
+        let (Self { pairs, passed, .. }, levels) = (self, self.groups.len());
+        format!(
+            "{levels} level(s) from {passed} of {pairs} that pass{exact}: {}",
+            groups.join(" > ")
+        )
+    }
+}
+
+/// Whether a request passes one that came before it; it lies below it, or above.
+fn second_passes(elevator: &str, kinds: [Kind; 2], random: &mut Random, below: bool) -> bool {
+    let mut hand = Hand::new(elevator);
+    // Places that do not touch each other.
+    let place = |random: &mut Random, third: u64| {
+        let third_sectors = SECTORS_END / 3;
+        third * third_sectors + random.below(third_sectors / SECTORS - 1) * SECTORS
+    };
+    let busy = random.below(3);
+    let [low, high] = match busy {
+        0 => [1, 2],
+        1 => [0, 2],
+        _ => [0, 1],
+    };
+    // While the device has this one, the others wait.
+    hand.ask(Nanos(0), READ, place(random, busy));
+    hand.next(Nanos(0)).expect("nobody else asks");
+    let (low, high) = (place(random, low), place(random, high));
+    let (first, second) = if below { (high, low) } else { (low, high) };
+    hand.ask(Nanos::from_ms(1), kinds[0], first);
+    hand.ask(Nanos::from_ms(2), kinds[1], second);
+    hand.next(Nanos::from_ms(3)) == Some(second)
+}
+
+/// How long a request waits before it is late, in milliseconds: from then on a batch starts with it
+/// and not further up. Half of what is possible is left out at each trial.
+pub(super) fn deadline_ms(elevator: &str, kind: Kind) -> u64 {
+    // Where the tunables of `deadline-prio` end.
+    let (mut early, mut late) = (0u64, 600_000);
+    while early + 1 < late {
+        let waited = early.midpoint(late);
+        if is_late(elevator, kind, waited) {
+            late = waited;
+        } else {
+            early = waited;
+        }
+    }
+    late
+}
+
+fn is_late(elevator: &str, kind: Kind, waited_ms: u64) -> bool {
+    let mut hand = Hand::new(&in_batches_of_one(elevator));
+    hand.ask(Nanos(0), READ, 7_000);
+    hand.next(Nanos(0)).expect("nobody else asks");
+    let [behind, head, upward] = [1_000, 2_000, 3_000];
+    [head, behind, upward].into_iter().for_each(|sector| hand.ask(Nanos(0), kind, sector));
+    let first = hand.next(Nanos(0));
+    assert_eq!(first, Some(head), "the oldest goes first");
+    hand.next(Nanos::from_ms(waited_ms)) == Some(behind)
+}
+
+/// Each request has its own batch, so that the elevator chooses anew each time.
+pub(super) fn in_batches_of_one(elevator: &str) -> String {
+    // Deadline has no quantum.
+    let quantum = if elevator.starts_with("deadline-prio") { ",quantum=0" } else { "" };
+    format!("{elevator},fifo_batch=1{quantum}")
+}

@@ -1,0 +1,66 @@
+//! The devices of the checks. Numbers are ours, of the size that manuals of 2008 give, and the same
+//! for all checks.
+
+use blockyard_engine::time::Nanos;
+
+use crate::device::disk::geometry::{Geometry, SeekTimes};
+use crate::device::disk::{Disk, DiskConfig, Policy};
+use crate::device::flash::{EraseBlocks, Flash, FlashConfig};
+use crate::device::memory::{Memory, MemoryConfig};
+
+const US: u64 = 1_000;
+
+/// Where the places of the disk end, 250 GB; it is a little larger.
+pub(super) const DISK_END: u64 = 488_000_000;
+/// Where the places of the card and of the memory end: 8 GiB.
+pub(super) const CARD_END: u64 = 16 << 20;
+
+/// A desktop drive of 7200 turns a minute with 8 MiB of cache. It takes one command at a time: what
+/// is sorted, the elevator has sorted.
+pub(super) fn desktop_disk() -> Disk {
+    disk(16 << 10)
+}
+
+/// The same without a cache for writes.
+pub(super) fn write_through_disk() -> Disk {
+    disk(0)
+}
+
+fn disk(write_cache_sectors: u32) -> Disk {
+    let seek = SeekTimes {
+        track_to_track: Nanos(800 * US),
+        average: Nanos(8_500 * US),
+        full_stroke: Nanos(17_000 * US),
+        head_switch: Nanos(700 * US),
+        write_settle: Nanos(500 * US),
+    };
+    Disk::new(DiskConfig {
+        geometry: Geometry::even(Nanos(8_333 * US), 4, DISK_END, (1_260, 630), seek),
+        overhead: Nanos(100 * US),
+        bus_sector: Nanos(1_700),
+        queue_depth: 1,
+        policy: Policy::InOrder,
+        write_cache_sectors,
+        read_ahead_sectors: 4 << 10,
+    })
+}
+
+/// An SD card: one command at a time, pages of 16 KiB, erase blocks of 4 MiB.
+pub(super) fn sd_card() -> Flash {
+    Flash::new(FlashConfig {
+        sectors: CARD_END,
+        page_sectors: 32,
+        channels: 1,
+        read_page: Nanos(900 * US),
+        program_page: Nanos(1_800 * US),
+        overhead: Nanos(300 * US),
+        bus_sector: Nanos(25 * US),
+        queue_depth: 1,
+        blocks: Some(EraseBlocks { sectors: 8 << 10, open: 2, close: Nanos(150_000 * US) }),
+    })
+}
+
+/// A device that takes the same time for every command, wherever it goes.
+pub(super) fn even_device(command: Nanos) -> Memory {
+    Memory::new(MemoryConfig { sectors: DISK_END, command, sector: Nanos(0), lanes: 1 })
+}
