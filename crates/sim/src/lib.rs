@@ -10,4 +10,5 @@ pub mod cache;
 pub mod checks;
 pub mod cpu;
 pub mod device;
+pub mod fs;
 pub mod heap;

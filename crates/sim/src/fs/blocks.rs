@@ -1,0 +1,279 @@
+//! Free blocks in groups, and how a file gets its next one (`fs/ext3/balloc.c`).
+//!
+//! A file that grows holds a reservation window: a run of blocks that other files leave alone. Its
+//! next block is the first free one from the goal on inside the window. When the window is used up,
+//! or the goal has left it, the file takes another: the first gap between other files' windows,
+//! from the goal on, that is long enough and starts in front of a free block. A window of which
+//! more than half was used is followed by one of twice the length, up to a limit. So files that are
+//! written side by side interleave window by window, in ever longer pieces.
+//!
+//! ```text
+//!   a = first file, b = second, both from the same goal, windows of 2 blocks at first
+//!   aa bb aaaa bbbb aaaaaaaa bbbbbbbb ...
+//! ```
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+/// The window of a file.
+#[derive(Clone, Debug)]
+pub(super) struct Window {
+    /// Blocks in it, free or not; empty when the file has none.
+    range: Range<u32>,
+    /// Blocks that the file took from it.
+    hits: u32,
+    /// Length of the next one in blocks.
+    blocks: u32,
+    /// Limit of that.
+    blocks_max: u32,
+}
+
+impl Window {
+    /// None yet.
+    pub(super) fn new(blocks_min: u32, blocks_max: u32) -> Self {
+        assert!(0 < blocks_min && blocks_min <= blocks_max);
+        Self { range: 0..0, hits: 0, blocks: blocks_min, blocks_max }
+    }
+}
+
+/// Which blocks are free, and who has which window.
+#[derive(Debug)]
+pub(super) struct Blocks {
+    /// A bit a block, set when it is in use.
+    used: Vec<u64>,
+    /// Free blocks of each group.
+    group_free: Vec<u32>,
+    group_blocks: u32,
+    blocks: u32,
+    /// All windows: first block, and the one behind the last. They do not overlap.
+    windows: BTreeMap<u32, u32>,
+}
+
+impl Blocks {
+    /// All free.
+    pub(super) fn new(blocks: u32, group_blocks: u32) -> Self {
+        let mut group_free = vec![group_blocks; (blocks / group_blocks) as usize];
+        if !blocks.is_multiple_of(group_blocks) {
+            group_free.push(blocks % group_blocks);
+        }
+        let used = vec![0; blocks.div_ceil(64) as usize];
+        Self { used, group_free, group_blocks, blocks, windows: BTreeMap::new() }
+    }
+
+    /// Free blocks of a group.
+    pub(super) fn free_in(&self, group: u32) -> u32 {
+        self.group_free[group as usize]
+    }
+
+    /// Takes a block that is known to be free.
+    pub(super) fn take(&mut self, block: u32) {
+        let (word, bit) = (&mut self.used[(block / 64) as usize], 1 << (block % 64));
+        assert!(*word & bit == 0, "block {block} is in use");
+        *word |= bit;
+        self.group_free[(block / self.group_blocks) as usize] -= 1;
+    }
+
+    /// Gives a block back.
+    pub(super) fn release(&mut self, block: u32) {
+        let (word, bit) = (&mut self.used[(block / 64) as usize], 1 << (block % 64));
+        assert!(*word & bit != 0, "block {block} is free");
+        *word &= !bit;
+        self.group_free[(block / self.group_blocks) as usize] += 1;
+    }
+
+    /// Takes the next block of a file: in the group of the goal, then in the groups behind it, all
+    /// the way round; at last without regard to windows. None when the device is full.
+    pub(super) fn allocate(&mut self, goal: u32, window: &mut Window) -> Option<u32> {
+        let goal = if goal < self.blocks { goal } else { 0 };
+        let groups = self.group_free.len() as u32;
+        let first = goal / self.group_blocks;
+        let found = (0..groups).find_map(|step| {
+            let group = (first + step) % groups;
+            // Another group has to be worth a window.
+            let enough = if step == 0 { 0 } else { window.blocks / 2 };
+            if self.free_in(group) <= enough {
+                return None;
+            }
+            self.allocate_in_window(group, (step == 0).then_some(goal), window)
+        });
+        let block = found.or_else(|| {
+            let mut places = (0..groups).map(|step| self.group((first + step) % groups));
+            places.find_map(|place| self.first_free(place))
+        })?;
+        self.take(block);
+        Some(block)
+    }
+
+    /// The file has been closed: its window is for others, the next one is short again.
+    pub(super) fn discard(&mut self, window: &mut Window, blocks_min: u32) {
+        self.remove(window);
+        window.blocks = blocks_min;
+    }
+
+    /// A free block of the group in the window of the file, which may become another one.
+    fn allocate_in_window(
+        &mut self,
+        group: u32,
+        mut goal: Option<u32>,
+        window: &mut Window,
+    ) -> Option<u32> {
+        let group = self.group(group);
+        loop {
+            let inside = goal.is_none_or(|goal| window.range.contains(&goal));
+            let start = window.range.start.max(goal.unwrap_or(group.start)).max(group.start);
+            let end = window.range.end.min(group.end);
+            if inside && let Some(block) = self.first_free(start..end) {
+                window.hits += 1;
+                return Some(block);
+            }
+            let start = goal.unwrap_or(group.start);
+            self.move_window(&group, start, window)?;
+            goal = goal.filter(|goal| window.range.contains(goal));
+        }
+    }
+
+    /// Replaces the window of a file by the next one from `start` on that starts in the group and
+    /// has a free block there. None, and no window, when there is no such place; none, and the old
+    /// window, when that reaches into the next group.
+    fn move_window(&mut self, group: &Range<u32>, start: u32, window: &mut Window) -> Option<()> {
+        if !window.range.is_empty() {
+            let crosses = group.contains(&window.range.start) && window.range.end > group.end;
+            if crosses && start >= window.range.start {
+                return None;
+            }
+            if window.hits > (window.range.end - window.range.start) / 2 {
+                window.blocks = (window.blocks * 2).min(window.blocks_max);
+            }
+        }
+        self.remove(window);
+        let mut from = start;
+        loop {
+            from = self.gap(from, window.blocks, group.end)?;
+            let free = self.first_free(from..group.end)?;
+            let end = from.saturating_add(window.blocks).min(self.blocks);
+            if free < end {
+                window.range = from..end;
+                self.windows.insert(from, end);
+                return Some(());
+            }
+            from = free;
+        }
+    }
+
+    /// The first place from `from` on, in front of `end`, with this many blocks between windows.
+    fn gap(&self, from: u32, blocks: u32, end: u32) -> Option<u32> {
+        let before = self.windows.range(..from).next_back();
+        let mut at = before.map_or(from, |(_, window_end)| from.max(*window_end));
+        for (start, window_end) in self.windows.range(from..) {
+            if at >= end || at.saturating_add(blocks) <= *start {
+                break;
+            }
+            at = *window_end;
+        }
+        (at < end).then_some(at)
+    }
+
+    fn remove(&mut self, window: &mut Window) {
+        if !window.range.is_empty() {
+            let removed = self.windows.remove(&window.range.start);
+            assert!(removed == Some(window.range.end));
+        }
+        window.range = 0..0;
+        window.hits = 0;
+    }
+
+    /// Blocks of a group.
+    fn group(&self, group: u32) -> Range<u32> {
+        let start = group * self.group_blocks;
+        start..start.saturating_add(self.group_blocks).min(self.blocks)
+    }
+
+    /// The first free one of these.
+    pub(super) fn first_free(&self, blocks: Range<u32>) -> Option<u32> {
+        let mut at = blocks.start;
+        while at < blocks.end {
+            let free = !self.used[(at / 64) as usize] >> (at % 64);
+            if free != 0 {
+                return Some(at + free.trailing_zeros()).filter(|block| *block < blocks.end);
+            }
+            at = (at / 64 + 1) * 64;
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Where a file's next blocks are when each is to be behind the one before.
+    fn grow(blocks: &mut Blocks, window: &mut Window, mut goal: u32, count: u32) -> Vec<u32> {
+        let mut next = || {
+            let block = blocks.allocate(goal, window).expect("there is room");
+            goal = block + 1;
+            block
+        };
+        (0..count).map(|_| next()).collect()
+    }
+
+    #[test]
+    fn a_window_keeps_others_out_until_it_is_given_up() {
+        let mut blocks = Blocks::new(4096, 1024);
+        let (mut a, mut b) = (Window::new(8, 64), Window::new(8, 64));
+        assert_eq!(grow(&mut blocks, &mut a, 100, 3), [100, 101, 102]);
+        assert_eq!(grow(&mut blocks, &mut b, 100, 2), [108, 109]);
+        blocks.discard(&mut a, 8);
+        let mut c = Window::new(4, 64);
+        assert_eq!(grow(&mut blocks, &mut c, 100, 1), [103]);
+    }
+
+    #[test]
+    fn a_used_window_is_followed_by_one_twice_as_long_up_to_the_limit() {
+        let mut blocks = Blocks::new(4096, 4096);
+        let mut window = Window::new(8, 30);
+        let mut lengths = Vec::new();
+        let mut goal = 0;
+        for _ in 0..100 {
+            goal = 1 + blocks.allocate(goal, &mut window).expect("there is room");
+            let len = window.range.end - window.range.start;
+            if lengths.last() != Some(&len) {
+                lengths.push(len);
+            }
+        }
+        assert_eq!(lengths, [8, 16, 30]);
+    }
+
+    #[test]
+    fn a_window_left_half_used_is_not_doubled() {
+        let mut blocks = Blocks::new(4096, 4096);
+        let mut window = Window::new(8, 64);
+        grow(&mut blocks, &mut window, 0, 4);
+        grow(&mut blocks, &mut window, 2000, 1);
+        assert_eq!(window.range, 2000..2008);
+        grow(&mut blocks, &mut window, 2001, 4);
+        grow(&mut blocks, &mut window, 3000, 1);
+        assert_eq!(window.range, 3000..3016);
+    }
+
+    #[test]
+    fn a_window_across_groups_is_used_in_both() {
+        let mut blocks = Blocks::new(256, 128);
+        let mut window = Window::new(16, 16);
+        let got = grow(&mut blocks, &mut window, 120, 16);
+        assert_eq!(got, (120..136).collect::<Vec<_>>());
+        assert_eq!(window.range, 120..136);
+    }
+
+    #[test]
+    fn the_last_blocks_are_taken_out_of_other_files_windows() {
+        let mut blocks = Blocks::new(200, 128);
+        let (mut a, mut b) = (Window::new(64, 64), Window::new(64, 64));
+        grow(&mut blocks, &mut a, 0, 1);
+        let mut got = grow(&mut blocks, &mut b, 0, 199);
+        assert_eq!(blocks.allocate(0, &mut b), None);
+        assert_eq!(blocks.allocate(0, &mut a), None);
+        got.sort_unstable();
+        assert_eq!(got, (1..200).collect::<Vec<_>>());
+        assert_eq!(blocks.free_in(0) + blocks.free_in(1), 0);
+    }
+}

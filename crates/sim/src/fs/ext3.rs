@@ -1,0 +1,377 @@
+//! ext3 (`fs/ext3`) with blocks of 4 KiB: block groups, reservation windows, indirect blocks, and a
+//! journal.
+//!
+//! Blocks are allocated when a task writes, a page at a time, as in the kernel before delayed
+//! allocation: the order of the tasks' writes decides where pages lie, and write-back only carries
+//! them there. All files are in one directory; their inodes are in its group until that is full,
+//! then in the next group that has room, and a file starts in the group of its inode. There are 16
+//! places in a group where a file can start, so that tasks do not meet at once: the kernel takes
+//! one by the number of the process, this takes one by the number of the file.
+//!
+//! What a change dirties, once in a transaction: the block with the inode, at every write; for each
+//! new block also the bitmap and the descriptor of its group and the block of pointers that names
+//! it. A write to blocks that are there dirties the inode alone, for its times. The kernel does
+//! that once a clock tick at most; this file system is not told the time, so that each write after
+//! a commit dirties the inode again, even within a tick.
+//!
+//! Ordered mode puts the data of files with new blocks first. The kernel of 2009 did so for all
+//! pages written in the transaction, overwritten ones as well.
+//!
+//! Blocks that a file gives up are free again after the next commit, or as soon as others run out.
+//!
+//! Constants are from the kernel's source and from `mke2fs` of the time, where nothing else is
+//! said.
+
+mod groups;
+mod pointers;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Range;
+
+use blockyard_engine::time::Nanos;
+use blockyard_load::program::FileId;
+
+use super::blocks::{Blocks, Window};
+use super::journal::{JOURNAL_BLOCKS_MIN, Journal};
+use super::{BLOCK_BYTES, Commit, Extent, FileSystem, extents, within};
+use groups::Groups;
+use pointers::Pointers;
+
+/// What a mount option and `mke2fs` say.
+#[derive(Clone, Copy, Debug)]
+pub struct Ext3Config {
+    /// Whether data goes before the commit that makes it reachable.
+    pub mode: DataMode,
+    /// A commit record is a barrier: flush, write, flush. Off by default in 2009.
+    pub barriers: bool,
+    /// Blocks of the journal: at least 1,024.
+    pub journal_blocks: u32,
+    /// Where the journal is.
+    pub journal_place: JournalPlace,
+    /// Blocks of a group: at most 32,768, the bits of one bitmap.
+    pub group_blocks: u32,
+    /// Inodes of a group.
+    pub group_inodes: u32,
+    /// The group of the directory, where its files start.
+    pub directory_group: u32,
+    /// Places in a group where files start, evenly spread and taken in turn by the file's number.
+    pub start_places: u32,
+    /// First reservation window of a file in blocks.
+    pub window_blocks_min: u32,
+    /// Longest one.
+    pub window_blocks_max: u32,
+    /// Between commits that nobody asked for.
+    pub commit_interval: Nanos,
+}
+
+/// `data=` of a mount.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum DataMode {
+    /// Data and metadata are written independently.
+    Writeback,
+    /// The data of files that got new blocks is written before the commit.
+    Ordered,
+}
+
+/// Where `mke2fs` has put the journal.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum JournalPlace {
+    /// In the first groups, in front of the files.
+    Start,
+    /// From the middle group on.
+    Middle,
+}
+
+impl Ext3Config {
+    /// What a mount without options did in 2009, on what `mke2fs` made of a large disk without
+    /// options. From memory: the length and the place of the journal, and the number of inodes.
+    #[must_use]
+    pub fn of_2009() -> Self {
+        Self {
+            mode: DataMode::Ordered,
+            barriers: false,
+            journal_blocks: 32_768,
+            journal_place: JournalPlace::Middle,
+            group_blocks: 32_768,
+            group_inodes: 8192,
+            directory_group: 0,
+            start_places: 16,
+            window_blocks_min: 8,
+            window_blocks_max: 1027,
+            commit_interval: Nanos::from_ms(5000),
+        }
+    }
+
+    /// Whether it makes sense on a device of this size, and what its files can have together. A
+    /// fourteenth of what is free is left to blocks of pointers: a file of 13 pages has 14 blocks,
+    /// and no file has more for each page.
+    pub(super) fn capacity_bytes(&self, device_sectors: u64) -> Result<u64, String> {
+        let groups = Groups::new(self, device_sectors)?;
+        within("directory_group", self.directory_group, 0, groups.groups - 1)?;
+        within("start_places", self.start_places, 1, self.group_blocks)?;
+        within("window_blocks_max", self.window_blocks_max, 1, self.group_blocks)?;
+        within("window_blocks_min", self.window_blocks_min, 1, self.window_blocks_max)?;
+        within("journal_blocks", self.journal_blocks, JOURNAL_BLOCKS_MIN, 1 << 30)?;
+        // The directory has a block.
+        let taken = u64::from(self.journal_blocks) + 1;
+        let Some(free) = groups.data_blocks().checked_sub(taken).filter(|free| *free > 0) else {
+            return Err(format!(
+                "a device of {device_sectors} sectors is too small for ext3 with a journal of {} \
+                 blocks: {} blocks are left for journal and files; choose a smaller journal_blocks \
+                 or a larger device",
+                self.journal_blocks,
+                groups.data_blocks()
+            ));
+        };
+        Ok((free - free.div_ceil(14)) * BLOCK_BYTES)
+    }
+}
+
+/// A file.
+#[derive(Debug)]
+struct File {
+    /// The block with its inode.
+    inode: u32,
+    /// Where its first block had best be.
+    start: u32,
+    pointers: Pointers,
+    window: Window,
+}
+
+/// What has changed since the last commit.
+#[derive(Debug, Default)]
+struct Transaction {
+    /// Blocks of metadata.
+    metadata: BTreeSet<u32>,
+    /// Files with new blocks.
+    grown: BTreeSet<FileId>,
+}
+
+/// The file system.
+#[derive(Debug)]
+pub struct Ext3 {
+    config: Ext3Config,
+    groups: Groups,
+    blocks: Blocks,
+    /// The next inode of each group.
+    inodes: Vec<u32>,
+    /// The block of the directory.
+    directory: u32,
+    files: BTreeMap<FileId, File>,
+    running: Transaction,
+    /// Given up in the running transaction.
+    given_up: Vec<u32>,
+    journal: Journal,
+}
+
+impl Ext3 {
+    /// Empty. The configuration has been checked.
+    pub(super) fn new(config: Ext3Config, device_sectors: u64) -> Self {
+        let groups =
+            Groups::new(&config, device_sectors).expect("the configuration has been checked");
+        let mut blocks = Blocks::new(groups.blocks, groups.group_blocks);
+        for group in 0..groups.groups {
+            (groups.start(group)..groups.group_data(group)).for_each(|block| blocks.take(block));
+        }
+        let journal_group = match config.journal_place {
+            JournalPlace::Start => 0,
+            JournalPlace::Middle => groups.groups / 2,
+        };
+        let area = take_area(&mut blocks, &groups, journal_group, config.journal_blocks);
+        let directory = take_area(&mut blocks, &groups, config.directory_group, 1)[0].start;
+        Self {
+            config,
+            groups,
+            blocks,
+            inodes: (0..groups.groups).map(|group| groups.inodes(group).0).collect(),
+            directory,
+            files: BTreeMap::new(),
+            running: Transaction::default(),
+            given_up: Vec::new(),
+            journal: Journal::new(area, config.barriers),
+        }
+    }
+
+    /// A new file, which is in the directory.
+    fn add(&mut self, file: FileId) {
+        let (groups, config) = (&self.groups, &self.config);
+        let order = (0..groups.groups).map(|step| (config.directory_group + step) % groups.groups);
+        let has_inode = |group: &u32| self.inodes[*group as usize] < groups.inodes(*group).1;
+        let has_room = |group: &u32| has_inode(group) && self.blocks.free_in(*group) > 0;
+        let group = order.clone().find(has_room).or_else(|| order.clone().find(has_inode));
+        let group = group.unwrap_or_else(|| {
+            panic!("no inode is left for file {}: group_inodes is too small", file.0)
+        });
+        let inode = groups.inode(group, self.inodes[group as usize]);
+        self.inodes[group as usize] += 1;
+        let place = u64::from(file.0 % config.start_places) * u64::from(config.group_blocks)
+            / u64::from(config.start_places);
+        let start = groups.start(group) + place as u32;
+        let pointers = Pointers::default();
+        let window = Window::new(config.window_blocks_min, config.window_blocks_max);
+        self.files.insert(file, File { inode, start, pointers, window });
+        let metadata = [inode, groups.inode_bitmap(group), groups.descriptor(group)];
+        self.running.metadata.extend(metadata);
+        // The directory has another entry, and its own inode another time.
+        let directory_inode = groups.inode(config.directory_group, 0);
+        self.running.metadata.extend([self.directory, directory_inode]);
+    }
+
+    /// Truncates a file to nothing: the blocks that it had.
+    fn truncate(&mut self, file: FileId) -> Vec<u32> {
+        let Some(file) = self.files.get_mut(&file) else {
+            return Vec::new();
+        };
+        let pointers = std::mem::take(&mut file.pointers);
+        self.blocks.discard(&mut file.window, self.config.window_blocks_min);
+        for node in pointers.nodes() {
+            self.running.metadata.remove(&node);
+        }
+        self.journal.revoke(pointers.nodes());
+        let pages = pointers.pages().iter().copied().filter(|block| *block != 0);
+        pages.chain(pointers.nodes()).collect()
+    }
+
+    /// Allocates those of the pages that have no block.
+    fn allocate(&mut self, id: FileId, pages: Range<u64>) {
+        let limit = u64::from(self.groups.blocks);
+        assert!(
+            pages.end <= limit,
+            "file {} would have {} pages, and the device has {limit}",
+            id.0,
+            pages.end
+        );
+        let file = self.files.get_mut(&id).expect("the caller has looked");
+        file.pointers.extend(pages.end);
+        let Transaction { metadata, grown } = &mut self.running;
+        metadata.insert(file.inode);
+        for page in pages {
+            if file.pointers.pages()[page as usize] != 0 {
+                continue;
+            }
+            grown.insert(id);
+            let mut goal = file.pointers.goal(page).unwrap_or(file.start);
+            let mut next = |named_by: u32| {
+                let window = &mut file.window;
+                let found = self.blocks.allocate(goal, window).or_else(|| {
+                    self.given_up.drain(..).for_each(|block| self.blocks.release(block));
+                    self.blocks.allocate(goal, window)
+                });
+                let block = found.unwrap_or_else(|| full(id));
+                let group = self.groups.of(block);
+                metadata.extend([named_by, self.groups.block_bitmap(group)]);
+                metadata.insert(self.groups.descriptor(group));
+                goal = block + 1;
+                block
+            };
+            let mut named_by = file.inode;
+            for node in Pointers::path(page) {
+                let block = file.pointers.node(node);
+                if *block == 0 {
+                    *block = next(named_by);
+                }
+                named_by = *block;
+            }
+            let block = next(named_by);
+            file.pointers.set(page, block);
+        }
+    }
+}
+
+impl FileSystem for Ext3 {
+    fn create(&mut self, file: FileId) {
+        if !self.files.contains_key(&file) {
+            self.add(file);
+        }
+        let had = self.truncate(file);
+        for block in &had {
+            let group = self.groups.of(*block);
+            let metadata = [self.groups.block_bitmap(group), self.groups.descriptor(group)];
+            self.running.metadata.extend(metadata);
+        }
+        self.given_up.extend(had);
+        self.running.metadata.insert(self.files[&file].inode);
+    }
+
+    fn layout(&mut self, file: FileId, pages: u64) {
+        let had = self.truncate(file);
+        had.into_iter().for_each(|block| self.blocks.release(block));
+        let running = std::mem::take(&mut self.running);
+        if !self.files.contains_key(&file) {
+            self.add(file);
+        }
+        self.allocate(file, 0..pages);
+        let window = &mut self.files.get_mut(&file).expect("just added").window;
+        self.blocks.discard(window, self.config.window_blocks_min);
+        self.running = running;
+    }
+
+    fn write(&mut self, file: FileId, pages: Range<u64>) {
+        if !self.files.contains_key(&file) {
+            self.add(file);
+        }
+        self.allocate(file, pages);
+    }
+
+    fn place(&mut self, file: FileId, pages: Range<u64>, out: &mut Vec<Extent>) {
+        let found = out.len();
+        self.map(file, pages.clone(), out);
+        let placed: u64 = out[found..].iter().map(|extent| extent.pages).sum();
+        assert!(
+            placed == pages.end - pages.start,
+            "pages {pages:?} of file {} are written back, but {placed} of them were ever written",
+            file.0
+        );
+    }
+
+    fn map(&self, file: FileId, pages: Range<u64>, out: &mut Vec<Extent>) {
+        if let Some(file) = self.files.get(&file) {
+            extents(file.pointers.pages(), pages, out);
+        }
+    }
+
+    fn file_pages(&self, file: FileId) -> u64 {
+        self.files.get(&file).map_or(0, |file| file.pointers.pages().len() as u64)
+    }
+
+    fn commit(&mut self) -> Option<Commit> {
+        let Transaction { metadata, grown } = std::mem::take(&mut self.running);
+        if metadata.is_empty() {
+            return None;
+        }
+        self.given_up.drain(..).for_each(|block| self.blocks.release(block));
+        let data_first = match self.config.mode {
+            DataMode::Writeback => Vec::new(),
+            DataMode::Ordered => grown.into_iter().collect(),
+        };
+        Some(Commit { data_first, steps: self.journal.commit(&metadata) })
+    }
+}
+
+/// Takes the first free blocks from the start of a group on, and then from the start of the device.
+fn take_area(blocks: &mut Blocks, groups: &Groups, group: u32, len: u32) -> Vec<Range<u32>> {
+    let start = groups.start(group);
+    let mut area: Vec<Range<u32>> = Vec::new();
+    let mut at = start;
+    for _ in 0..len {
+        let free = blocks.first_free(at..groups.blocks).or_else(|| blocks.first_free(0..start));
+        let block = free.expect("the check has left room for it");
+        blocks.take(block);
+        match area.last_mut() {
+            Some(run) if run.end == block => run.end += 1,
+            _ => area.push(block..block + 1),
+        }
+        at = block + 1;
+    }
+    area
+}
+
+fn full(file: FileId) -> ! {
+    panic!(
+        "the device is full: file {} needs a block of {BLOCK_BYTES} bytes, and 0 bytes are \
+         available (FsConfig::check tells beforehand)",
+        file.0
+    )
+}

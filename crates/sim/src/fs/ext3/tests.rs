@@ -1,0 +1,225 @@
+//! Where ext3 puts things, and what it writes when it commits.
+
+use super::*;
+use crate::fs::{BLOCK_SECTORS, CommitStep};
+
+/// 10 GiB: 80 groups.
+const DEVICE_SECTORS: u64 = 10 << 21;
+
+fn config() -> Ext3Config {
+    Ext3Config { start_places: 1, ..Ext3Config::of_2009() }
+}
+
+fn ext3(config: Ext3Config) -> Ext3 {
+    config.capacity_bytes(DEVICE_SECTORS).expect("it makes sense");
+    Ext3::new(config, DEVICE_SECTORS)
+}
+
+/// Blocks of the first so many pages of a file.
+fn blocks(fs: &Ext3, file: u32) -> Vec<u32> {
+    fs.files[&FileId(file)].pointers.pages().to_vec()
+}
+
+/// Page by page, as `write()` calls come in.
+fn append(fs: &mut Ext3, file: u32, pages: Range<u64>) {
+    pages.for_each(|page| fs.write(FileId(file), page..page + 1));
+}
+
+#[test]
+fn a_file_written_alone_is_contiguous_but_for_its_pointers() {
+    let mut fs = ext3(config());
+    fs.create(FileId(0));
+    append(&mut fs, 0, 0..5000);
+    let blocks = blocks(&fs, 0);
+    let gaps: Vec<(usize, u32)> = (1..blocks.len())
+        .map(|page| (page, blocks[page] - blocks[page - 1] - 1))
+        .filter(|(_, gap)| *gap > 0)
+        .collect();
+    // One indirect block; the double one with its first; then one each 1,024 pages.
+    assert_eq!(gaps, [(12, 1), (1036, 2), (2060, 1), (3084, 1), (4108, 1)]);
+    // Behind the tables of group 0 and the directory.
+    assert_eq!(blocks[0], fs.directory + 1);
+    assert_eq!(fs.directory, 1 + 1 + 2 + 512);
+}
+
+#[test]
+fn beyond_four_gigabytes_there_is_a_triple_indirect_block() {
+    let page = 12 + 1024 + 1024 * 1024;
+    let path: Vec<_> = Pointers::path(page).collect();
+    use pointers::Node::{Double, Indirect, Triple};
+    assert_eq!(path, [Triple, Double(1), Indirect(1025)]);
+    assert_eq!(Pointers::path(page - 1).collect::<Vec<_>>(), [Double(0), Indirect(1024)]);
+    assert_eq!(Pointers::path(11).count(), 0);
+}
+
+#[test]
+fn files_written_side_by_side_interleave_in_windows_that_grow_to_the_limit() {
+    let mut fs = ext3(config());
+    let files = 32;
+    for page in 0..20_480 {
+        (0..files).for_each(|file| append(&mut fs, file, page..page + 1));
+    }
+    // Runs of blocks of one file, its pointers included, as they lie on the device.
+    let mut owner = BTreeMap::new();
+    for (id, file) in &fs.files {
+        let pages = file.pointers.pages().iter().copied();
+        owner.extend(pages.chain(file.pointers.nodes()).map(|block| (block, id.0)));
+    }
+    let mut runs: Vec<(u32, u32, u32)> = Vec::new();
+    for (block, file) in owner {
+        match runs.last_mut() {
+            Some((of, start, len)) if *of == file && *start + *len == block => *len += 1,
+            _ => runs.push((file, block, 1)),
+        }
+    }
+    let first: Vec<_> = runs[..96].iter().map(|(file, _, len)| (*file, *len)).collect();
+    let expected = [8, 16, 32].into_iter().flat_map(|len| (0..files).map(move |file| (file, len)));
+    assert_eq!(first, expected.collect::<Vec<_>>());
+    let full = runs.iter().filter(|(_, _, len)| *len == 1027).count();
+    // 17 of each file, less some that the end of a group cuts.
+    assert!((530..=544).contains(&full), "{full} runs have the limit's length");
+    // A window cut by the tables of a group can be followed by the file's next one.
+    let cut = |start: &u32| *start == fs.groups.group_data(fs.groups.of(*start));
+    assert!(runs.iter().all(|(_, start, len)| *len <= 1027 || cut(start)));
+}
+
+#[test]
+fn files_start_at_sixteen_places_of_the_group() {
+    let mut fs = ext3(Ext3Config::of_2009());
+    (0..18).for_each(|file| append(&mut fs, file, 0..1));
+    let starts: Vec<u32> = (0..18).map(|file| blocks(&fs, file)[0]).collect();
+    assert_eq!(starts[1..16], (1..16).map(|n| n * 2048).collect::<Vec<u32>>());
+    // The next two start behind the windows of the first two.
+    assert_eq!(starts[16..], [starts[0] + 8, 2048 + 8]);
+}
+
+#[test]
+fn a_file_goes_on_in_the_next_group_when_one_is_full() {
+    let mut fs = ext3(config());
+    fs.layout(FileId(0), 40_000);
+    let blocks = blocks(&fs, 0);
+    let jump = (1..blocks.len()).find(|page| blocks[*page] > blocks[page - 1] + 3);
+    let jump = jump.expect("group 0 has 32,768 blocks");
+    assert_eq!((blocks[jump - 1], blocks[jump]), (32_767, 32_768 + 514));
+    // New files start where there is room.
+    append(&mut fs, 1, 0..1);
+    assert_eq!(fs.groups.of(self::blocks(&fs, 1)[0]), 1);
+    assert_eq!(fs.groups.of(fs.files[&FileId(1)].inode), 1);
+}
+
+#[test]
+fn a_hole_filled_later_lies_near_the_page_before_it() {
+    let mut fs = ext3(config());
+    append(&mut fs, 0, 0..4);
+    append(&mut fs, 0, 2000..2001);
+    append(&mut fs, 1, 0..1);
+    append(&mut fs, 0, 4..5);
+    let blocks = blocks(&fs, 0);
+    let mut out = Vec::new();
+    fs.map(FileId(0), 0..3000, &mut out);
+    let pages: Vec<_> = out.iter().map(|extent| (extent.page, extent.pages)).collect();
+    assert_eq!(pages, [(0, 4), (4, 1), (2000, 1)]);
+    // Double indirect, indirect and page 2000 lie in between, in the same window.
+    assert_eq!(blocks[4], blocks[3] + 4);
+}
+
+/// What the writes of a step cover, in blocks.
+fn len_blocks(step: &CommitStep) -> u32 {
+    step.writes.iter().map(|(_, sectors)| sectors / 8).sum()
+}
+
+#[test]
+fn overwriting_keeps_blocks_and_dirties_the_inode_alone() {
+    let mut fs = ext3(config());
+    append(&mut fs, 0, 0..100);
+    fs.commit();
+    let before = blocks(&fs, 0);
+    fs.write(FileId(0), 10..60);
+    assert_eq!(blocks(&fs, 0), before);
+    let commit = fs.commit().expect("the inode is dirty");
+    assert_eq!(commit.data_first, []);
+    // Descriptor and inode, then the record.
+    assert_eq!(commit.steps.iter().map(len_blocks).collect::<Vec<_>>(), [2, 1]);
+    assert_eq!(fs.commit(), None);
+}
+
+#[test]
+fn a_commit_has_each_changed_block_once() {
+    let mut fs = ext3(config());
+    append(&mut fs, 0, 0..1);
+    fs.commit();
+    append(&mut fs, 0, 1..200);
+    let commit = fs.commit().expect("it grew");
+    // Inode, bitmap, group descriptor, indirect block, and the journal's own descriptor.
+    assert_eq!(commit.steps.iter().map(len_blocks).collect::<Vec<_>>(), [4 + 1, 1]);
+    let middle = u64::from(fs.groups.start(40)) * BLOCK_SECTORS;
+    let place = commit.steps[0].writes[0].0;
+    assert!((middle..middle + (32_768 + 600) * BLOCK_SECTORS).contains(&place));
+}
+
+#[test]
+fn creating_dirties_inode_its_bitmap_the_descriptor_and_the_directory() {
+    let mut fs = ext3(config());
+    fs.create(FileId(0));
+    // The first inodes share a block with the directory's own.
+    let descriptor = fs.groups.descriptor(0);
+    let bitmap = fs.groups.inode_bitmap(0);
+    let expected = [descriptor, bitmap, fs.groups.inode(0, 0), fs.directory];
+    assert_eq!(fs.running.metadata, BTreeSet::from(expected));
+}
+
+#[test]
+fn ordered_names_exactly_the_files_that_grew_and_writeback_none() {
+    for mode in [DataMode::Ordered, DataMode::Writeback] {
+        let mut fs = ext3(Ext3Config { mode, ..config() });
+        (0..4).for_each(|file| append(&mut fs, file, 0..10));
+        fs.commit();
+        append(&mut fs, 3, 10..11);
+        append(&mut fs, 1, 5..12);
+        append(&mut fs, 2, 0..10);
+        fs.create(FileId(0));
+        let commit = fs.commit().expect("much has changed");
+        let expected =
+            if mode == DataMode::Ordered { vec![FileId(1), FileId(3)] } else { Vec::new() };
+        assert_eq!(commit.data_first, expected);
+    }
+}
+
+#[test]
+fn blocks_given_up_are_not_used_before_the_commit() {
+    let mut fs = ext3(config());
+    append(&mut fs, 0, 0..100);
+    fs.commit();
+    let before = blocks(&fs, 0);
+    fs.create(FileId(0));
+    append(&mut fs, 0, 0..100);
+    let between = blocks(&fs, 0);
+    assert!(before.iter().all(|block| !between.contains(block)));
+    fs.commit();
+    fs.create(FileId(0));
+    fs.commit();
+    append(&mut fs, 0, 0..100);
+    assert_eq!(blocks(&fs, 0), before);
+}
+
+#[test]
+fn blocks_given_up_are_used_before_the_commit_when_others_run_out() {
+    let config = Ext3Config { journal_blocks: 1024, ..config() };
+    let device_sectors = 256 << 11;
+    let pages = config.capacity_bytes(device_sectors).expect("it makes sense") / BLOCK_BYTES;
+    let mut fs = Ext3::new(config, device_sectors);
+    fs.write(FileId(0), 0..pages);
+    fs.create(FileId(0));
+    fs.write(FileId(0), 0..pages);
+    assert_eq!(fs.file_pages(FileId(0)), pages);
+}
+
+#[test]
+fn pointers_of_a_truncated_file_are_not_journalled() {
+    let mut fs = ext3(config());
+    append(&mut fs, 0, 0..100);
+    let node = fs.files[&FileId(0)].pointers.nodes().next().expect("an indirect block");
+    assert!(fs.running.metadata.contains(&node));
+    fs.create(FileId(0));
+    assert!(!fs.running.metadata.contains(&node));
+}

@@ -1,0 +1,275 @@
+//! The journal (`fs/jbd`): a ring of blocks into which changed metadata is copied before it goes to
+//! its own place.
+//!
+//! ```text
+//!   | S | D m m m m R | D m m R | ...          S super block of the journal, outside the ring
+//!         ^tail                  ^head         D descriptor, m copy of a metadata block, R record
+//! ```
+//!
+//! A transaction is its descriptors and copies, in one run of the ring, and the commit record
+//! behind them, which is written when they are on the device. A descriptor names 508 copies at
+//! most.
+//!
+//! The ring keeps a transaction until its blocks have been written in place. That happens when the
+//! ring has no room for the next transaction (checkpoint): the oldest give way until a quarter of
+//! the ring is free, each block is written once and only if no younger transaction has it too, and
+//! then the super block says where the ring starts now. Two things are simpler than in the kernel.
+//! Its flushers also write committed metadata in place, about 30 s later; here only a full ring
+//! does. And it checkpoints before it lets tasks add to a transaction; here it is the first step of
+//! the commit that needs the room.
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use super::{BLOCK_SECTORS, CommitStep};
+
+/// Shortest journal in blocks (`JFS_MIN_JOURNAL_BLOCKS`; from memory).
+pub(super) const JOURNAL_BLOCKS_MIN: u32 = 1024;
+
+/// Copies that a descriptor names: tags of 8 bytes behind a header of 12 and, with the first tag,
+/// 16 bytes that identify the journal.
+const DESCRIPTOR_TAGS: usize = (4096 - 12 - 16) / 8;
+
+/// The journal.
+#[derive(Debug)]
+pub(super) struct Journal {
+    /// Where its blocks are. The first is the super block, the others are the ring.
+    area: Vec<Range<u32>>,
+    /// Blocks of the ring.
+    ring: u32,
+    /// Where the next transaction starts in the ring.
+    head: u32,
+    /// Blocks of the ring that are kept.
+    kept: u32,
+    /// Commit records are barriers.
+    barriers: bool,
+    /// Transactions in the ring, the oldest first: blocks of the ring, and metadata blocks.
+    transactions: VecDeque<(u32, Vec<u32>)>,
+    /// Number of the oldest of them.
+    oldest: u64,
+    /// For each metadata block in the ring, the youngest transaction that has it.
+    youngest: BTreeMap<u32, u64>,
+}
+
+impl Journal {
+    /// An empty one in these blocks, in this order.
+    pub(super) fn new(area: Vec<Range<u32>>, barriers: bool) -> Self {
+        let blocks: u32 = area.iter().map(|run| run.end - run.start).sum();
+        assert!(blocks >= JOURNAL_BLOCKS_MIN);
+        Self {
+            area,
+            ring: blocks - 1,
+            head: 0,
+            kept: 0,
+            barriers,
+            transactions: VecDeque::new(),
+            oldest: 0,
+            youngest: BTreeMap::new(),
+        }
+    }
+
+    /// Writes a transaction of these metadata blocks. One that would fill more than a quarter of
+    /// the ring is cut in several, as the kernel would have closed it earlier.
+    pub(super) fn commit(&mut self, metadata: &BTreeSet<u32>) -> Vec<CommitStep> {
+        let mut steps = Vec::new();
+        let metadata: Vec<u32> = metadata.iter().copied().collect();
+        // So many copies have their descriptors and the record in a quarter of the ring.
+        let quarter = (self.ring / 4) as usize;
+        let copies_max = quarter - 1 - quarter.div_ceil(DESCRIPTOR_TAGS);
+        for part in metadata.chunks(copies_max) {
+            self.commit_part(part, &mut steps);
+        }
+        steps
+    }
+
+    /// These metadata blocks are free now: what the ring has of them is not written in place
+    /// (revoked).
+    pub(super) fn revoke(&mut self, blocks: impl IntoIterator<Item = u32>) {
+        for block in blocks {
+            self.youngest.remove(&block);
+        }
+    }
+
+    fn commit_part(&mut self, metadata: &[u32], steps: &mut Vec<CommitStep>) {
+        let logged = (metadata.len() + metadata.len().div_ceil(DESCRIPTOR_TAGS)) as u32;
+        let needed = logged + 1;
+        if self.ring - self.kept < needed {
+            self.checkpoint(needed.max(self.ring / 4), steps);
+        }
+        let step = |writes| CommitStep { writes, preflush: false, fua: false };
+        steps.push(step(self.ring_writes(self.head, logged)));
+        self.head = (self.head + logged) % self.ring;
+        let record = step(self.ring_writes(self.head, 1));
+        steps.push(CommitStep { preflush: self.barriers, fua: self.barriers, ..record });
+        self.head = (self.head + 1) % self.ring;
+        self.kept += needed;
+        let number = self.oldest + self.transactions.len() as u64;
+        self.youngest.extend(metadata.iter().map(|block| (*block, number)));
+        self.transactions.push_back((needed, metadata.to_vec()));
+    }
+
+    /// Makes room for so many blocks.
+    fn checkpoint(&mut self, needed: u32, steps: &mut Vec<CommitStep>) {
+        let mut in_place = BTreeSet::new();
+        while self.ring - self.kept < needed {
+            let (blocks, metadata) =
+                self.transactions.pop_front().expect("what is kept belongs to a transaction");
+            self.kept -= blocks;
+            for block in metadata {
+                if self.youngest.get(&block) == Some(&self.oldest) {
+                    self.youngest.remove(&block);
+                    in_place.insert(block);
+                }
+            }
+            self.oldest += 1;
+        }
+        let step = |writes, flush| CommitStep { writes, preflush: flush, fua: flush };
+        if !in_place.is_empty() {
+            steps.push(step(runs(in_place), false));
+        }
+        let super_block = u64::from(self.area[0].start) * BLOCK_SECTORS;
+        steps.push(step(vec![(super_block, BLOCK_SECTORS as u32)], self.barriers));
+    }
+
+    /// Where these blocks of the ring are on the device: cut where the ring ends and where the area
+    /// is not contiguous.
+    fn ring_writes(&self, from: u32, blocks: u32) -> Vec<(u64, u32)> {
+        let end = from + blocks;
+        let mut writes = Vec::new();
+        self.area_writes(from..end.min(self.ring), &mut writes);
+        self.area_writes(0..end.saturating_sub(self.ring), &mut writes);
+        writes
+    }
+
+    fn area_writes(&self, ring: Range<u32>, writes: &mut Vec<(u64, u32)>) {
+        // Positions in the area: the super block is in front of the ring.
+        let wanted = ring.start + 1..ring.end + 1;
+        let mut position = 0;
+        for run in &self.area {
+            let run_end = position + (run.end - run.start);
+            let part = wanted.start.max(position)..wanted.end.min(run_end);
+            if !part.is_empty() {
+                let block = run.start + (part.start - position);
+                writes.push(write(block, part.end - part.start));
+            }
+            position = run_end;
+        }
+    }
+}
+
+/// Blocks in ascending order as few writes.
+pub(super) fn runs(blocks: impl IntoIterator<Item = u32>) -> Vec<(u64, u32)> {
+    let mut writes: Vec<(u64, u32)> = Vec::new();
+    for block in blocks {
+        let (sector, sectors) = write(block, 1);
+        match writes.last_mut() {
+            Some((start, len)) if *start + u64::from(*len) == sector => *len += sectors,
+            _ => writes.push((sector, sectors)),
+        }
+    }
+    writes
+}
+
+fn write(block: u32, blocks: u32) -> (u64, u32) {
+    (u64::from(block) * BLOCK_SECTORS, blocks * BLOCK_SECTORS as u32)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::iter::once;
+
+    use super::*;
+
+    /// Sectors of these blocks.
+    fn at(block: u64, blocks: u32) -> (u64, u32) {
+        (block * 8, blocks * 8)
+    }
+
+    fn journal() -> Journal {
+        Journal::new(vec![1000..1600, 5000..5424], false)
+    }
+
+    fn blocks(range: Range<u32>) -> BTreeSet<u32> {
+        range.collect()
+    }
+
+    #[test]
+    fn a_transaction_is_descriptor_and_copies_then_the_record() {
+        let steps = journal().commit(&BTreeSet::from([7, 3, 90]));
+        let writes: Vec<_> = steps.iter().map(|step| step.writes.clone()).collect();
+        assert_eq!(writes, [vec![at(1001, 4)], vec![at(1005, 1)]]);
+        assert!(steps.iter().all(|step| !step.preflush && !step.fua));
+        let mut journal = Journal::new(once(1000..2024).collect(), true);
+        let steps = journal.commit(&BTreeSet::from([7]));
+        let flags: Vec<_> = steps.iter().map(|step| (step.preflush, step.fua)).collect();
+        assert_eq!(flags, [(false, false), (true, true)]);
+    }
+
+    #[test]
+    fn a_descriptor_names_508_copies() {
+        let mut journal = Journal::new(once(0..32_768).collect(), false);
+        assert_eq!(journal.commit(&blocks(0..508))[0].writes, [at(1, 509)]);
+        // 509 copies behind the record of the first: two descriptors.
+        assert_eq!(journal.commit(&blocks(0..509))[0].writes, [at(511, 511)]);
+    }
+
+    #[test]
+    fn a_transaction_is_cut_where_the_area_has_a_gap_and_where_the_ring_ends() {
+        let mut journal = journal();
+        // Blocks 1 to 499 of the area, and of the ring 499 are used.
+        journal.commit(&blocks(0..247));
+        journal.commit(&blocks(0..248));
+        assert_eq!(journal.head, 499);
+        let steps = journal.commit(&blocks(0..199));
+        assert_eq!(steps[0].writes, [at(1500, 100), at(5000, 100)]);
+        assert_eq!(steps[1].writes, [at(5100, 1)]);
+        // The ring ends behind block 5423; 200 copies do not fit without a checkpoint.
+        journal.commit(&blocks(0..219));
+        let steps = journal.commit(&blocks(0..200));
+        let log = &steps[steps.len() - 2];
+        assert_eq!(log.writes, [at(5322, 102), at(1001, 99)]);
+        assert_eq!(steps.last().expect("two at least").writes, [at(1100, 1)]);
+    }
+
+    #[test]
+    fn a_full_ring_writes_old_blocks_in_place_once_and_then_its_super_block() {
+        let mut journal = journal();
+        for _ in 0..4 {
+            // 254 blocks of the ring each; the last three have the blocks of the first but ten.
+            let steps = journal.commit(&blocks(100..352));
+            assert_eq!(steps.len(), 2);
+        }
+        assert_eq!(journal.ring - journal.kept, 1023 - 4 * 254);
+        let steps = journal.commit(&blocks(100..110));
+        // Nothing of the first transaction is only there.
+        assert_eq!(steps[0].writes, [at(1000, 1)]);
+        assert_eq!(steps.len(), 3);
+
+        let mut journal = self::journal();
+        journal.commit(&blocks(2000..2240));
+        (0..3).for_each(|_| drop(journal.commit(&blocks(2010..2260))));
+        let steps = journal.commit(&blocks(0..100));
+        assert_eq!(steps[0].writes, [at(2000, 10)]);
+        assert_eq!(steps[1].writes, [at(1000, 1)]);
+        assert_eq!(steps.len(), 4);
+    }
+
+    #[test]
+    fn revoked_blocks_are_not_written_in_place() {
+        let mut journal = journal();
+        journal.commit(&blocks(2000..2250));
+        (0..3).for_each(|_| drop(journal.commit(&blocks(3000..3250))));
+        journal.revoke(2000..2249);
+        let steps = journal.commit(&blocks(0..100));
+        assert_eq!(steps[0].writes, [at(2249, 1)]);
+    }
+
+    #[test]
+    fn a_transaction_longer_than_a_quarter_of_the_ring_becomes_several() {
+        let mut journal = journal();
+        let steps = journal.commit(&blocks(10_000..10_600));
+        assert_eq!(steps.len(), 6);
+        let logged: u32 = steps.iter().flat_map(|step| &step.writes).map(|(_, len)| len / 8).sum();
+        assert_eq!(logged, 600 + 3 + 3);
+    }
+}
