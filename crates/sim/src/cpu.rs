@@ -240,8 +240,8 @@ impl Cpus {
         self.cpus.iter().filter_map(|cpu| cpu.current.map(|(_, until)| until)).min()
     }
 
-    /// A thread whose burst is over at `now`, and that still has its CPU: the world says next what it
-    /// does. Threads that have to give way do so here.
+    /// A thread whose burst is over at `now`, and that still has its CPU: the world says next what
+    /// it does. Threads that have to give way do so here.
     pub fn take(&mut self, now: Nanos) -> Option<(CpuId, ThreadId)> {
         for at in 0..self.cpus.len() {
             let Some((thread, until)) = self.cpus[at].current else { continue };

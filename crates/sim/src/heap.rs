@@ -73,6 +73,12 @@ impl<E> EventHeap<E> {
         Some((next.at, next.event))
     }
 
+    /// When the next event is.
+    #[must_use]
+    pub fn next_at(&self) -> Option<Nanos> {
+        self.heap.peek().map(|Reverse(next)| next.at)
+    }
+
     /// The virtual time.
     #[must_use]
     pub fn now(&self) -> Nanos {

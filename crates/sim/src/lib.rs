@@ -12,3 +12,4 @@ pub mod cpu;
 pub mod device;
 pub mod fs;
 pub mod heap;
+pub mod world;

@@ -1,0 +1,83 @@
+//! Bios that have not ended. The number of one goes with it through the queue, and is used again.
+
+use std::collections::BTreeMap;
+
+use blockyard_load::program::FileId;
+
+use super::thread::{InFlight, WritesUpTo};
+use crate::cache::PAGE_SECTORS;
+use crate::fs::Extent;
+
+#[derive(Debug, Default)]
+pub(super) struct InFlights {
+    slots: Vec<Option<InFlight>>,
+    free: Vec<u64>,
+}
+
+impl InFlights {
+    pub(super) fn insert(&mut self, bio: InFlight) -> u64 {
+        match self.free.pop() {
+            Some(number) => {
+                self.slots[number as usize] = Some(bio);
+                number
+            }
+            None => {
+                self.slots.push(Some(bio));
+                self.slots.len() as u64 - 1
+            }
+        }
+    }
+
+    /// # Panics
+    /// When there is no such bio: it has ended twice.
+    pub(super) fn remove(&mut self, number: u64) -> InFlight {
+        self.free.push(number);
+        self.slots[number as usize].take().expect("a bio ends once")
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+}
+
+/// Write-back that has not ended, by file, numbered in the order in which it began.
+#[derive(Debug, Default)]
+pub(super) struct WriteBacks {
+    /// How many bios of each extent are left.
+    running: BTreeMap<FileId, BTreeMap<u64, u64>>,
+    begun: u64,
+}
+
+impl WriteBacks {
+    /// An extent is to be written, by bios of at most so many sectors; its number.
+    pub(super) fn begin(&mut self, file: FileId, extent: Extent, bio_sectors: u32) -> u64 {
+        self.begun += 1;
+        let bios = extent.pages.div_ceil(u64::from(bio_sectors) / PAGE_SECTORS);
+        self.running.entry(file).or_default().insert(self.begun, bios);
+        self.begun
+    }
+
+    pub(super) fn end_bio(&mut self, file: FileId, number: u64) {
+        let running = self.running.get_mut(&file).expect("the file is being written");
+        let bios = running.get_mut(&number).expect("the extent is being written");
+        *bios -= 1;
+        if *bios == 0 {
+            running.remove(&number);
+        }
+    }
+
+    /// All that has begun.
+    pub(super) fn so_far(&self) -> WritesUpTo {
+        WritesUpTo(self.begun)
+    }
+
+    /// Whether some of a file's is still under way.
+    pub(super) fn are_running(&self, file: FileId, writes: WritesUpTo) -> bool {
+        let oldest = self.running.get(&file).and_then(|running| running.keys().next());
+        oldest.is_some_and(|oldest| *oldest <= writes.0)
+    }
+}

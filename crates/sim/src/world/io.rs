@@ -1,0 +1,236 @@
+//! Bios on their way down and back up.
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::mq::{PlugRule, Submitted};
+use blockyard_engine::time::Nanos;
+use blockyard_load::program::{FileId, Task};
+
+use super::World;
+use super::thread::{Doing, InFlight, Out, Purpose};
+use super::trace::{Event, Observer, Wait};
+use crate::block::DeviceEvent;
+use crate::cache::DirtyLevel;
+use crate::cpu::{CpuId, ThreadId};
+
+/// The CPU that the device interrupts.
+const INTERRUPTED: CpuId = CpuId(0);
+
+/// What became of the bios that a thread had made.
+pub(super) enum Sent {
+    /// They are on their way; what that cost.
+    All(Nanos),
+    /// The queue has no request for one of them: the thread waits.
+    Parked,
+}
+
+impl<T: Task, O: Observer> World<'_, T, O> {
+    /// Submits what a thread has made. `waits`: it will wait for them next.
+    pub(super) fn send(&mut self, cpu: CpuId, thread: ThreadId, waits: bool) -> Sent {
+        let at = thread.0 as usize;
+        let io_context = self.threads[at].io_context;
+        let mut cost = Nanos(0);
+        if !self.threads[at].outbox.is_empty() {
+            self.block.queue().plug(io_context);
+        }
+        let mut parked = false;
+        while !parked && let Some(out) = self.threads[at].outbox.pop_front() {
+            cost = cost + self.config.costs.submit;
+            parked = self.submit(cpu, thread, out);
+        }
+        if parked || waits || self.config.queue.plug == PlugRule::PerContext {
+            self.block.queue().unplug(self.now, io_context);
+        }
+        self.block.run(self.now);
+        cost = cost + self.see_device();
+        if parked { Sent::Parked } else { Sent::All(cost) }
+    }
+
+    /// Submits one bio; true if the submitter has to wait for a request.
+    pub(super) fn submit(&mut self, cpu: CpuId, thread: ThreadId, out: Out) -> bool {
+        let submitter = &self.threads[thread.0 as usize];
+        let bytes = u64::from(out.sectors) * 512;
+        let user =
+            self.in_flight.insert(InFlight { thread: thread.0, purpose: out.purpose, bytes });
+        let origin = Origin {
+            io_context: submitter.io_context,
+            cpu: cpu.0,
+            priority: submitter.priority,
+            sync: out.sync,
+        };
+        let buf = match out.op {
+            Op::Read | Op::Write => BufRef::zeros(out.sectors * 512),
+            _ => BufRef::NONE,
+        };
+        let bio = Bio {
+            preflush: out.preflush,
+            fua: out.fua,
+            origin,
+            ..Bio::new(out.op, Sector(out.sector), Sector(u64::from(out.sectors)), buf, user)
+        };
+        let sync = bio.is_sync();
+        if sync {
+            self.causes.sync_bios += 1;
+            self.causes.bytes_ahead_of_sync += self.queued_bytes;
+        }
+        self.queued_bytes += bytes;
+        self.note_idle();
+        let Out { op, sector, sectors, .. } = out;
+        let event = Event::Submit { bio: user, thread, op, sector, sectors, sync };
+        self.trace.event(self.now, event);
+        let parked = self.block.submit(self.now, bio) == Submitted::Parked;
+        if parked {
+            self.parked.push((user, thread));
+        }
+        parked
+    }
+
+    /// Collects what has passed between queue and device; what giving requests to it cost.
+    pub(super) fn see_device(&mut self) -> Nanos {
+        let mut cost = Nanos(0);
+        let mut events = std::mem::take(&mut self.device_events);
+        self.block.take_events(&mut events);
+        for (at, event) in events.drain(..) {
+            match event {
+                DeviceEvent::Issued(issue) => {
+                    let sectors = u32::try_from(issue.len.0).expect("requests are short");
+                    self.device_has += 1;
+                    self.causes.issued_sectors += issue.len.0;
+                    cost = cost + self.config.costs.issue;
+                    let (tag, op, sector) = (issue.tag.index, issue.op, issue.sector.0);
+                    let in_flight = self.device_has;
+                    self.trace.event(at, Event::Issue { tag, op, sector, sectors, in_flight });
+                }
+                DeviceEvent::Ended(tag) => {
+                    self.device_has -= 1;
+                    self.trace.event(at, Event::Complete { tag: tag.index });
+                    self.cpus.charge(self.now, INTERRUPTED, self.config.costs.interrupt);
+                }
+            }
+        }
+        self.device_events = events;
+        self.note_idle();
+        cost
+    }
+
+    /// Keeps account of the time in which the device has nothing although bios wait.
+    fn note_idle(&mut self) {
+        let idles = self.device_has == 0 && self.queued_bytes > 0;
+        match (self.idle_since, idles) {
+            (None, true) => self.idle_since = Some(self.now),
+            (Some(since), false) => {
+                self.causes.idle_waiting = self.causes.idle_waiting + self.now.since(since);
+                self.idle_since = None;
+            }
+            _ => {}
+        }
+    }
+
+    /// Gives the device what it takes; the interrupted CPU pays.
+    pub(super) fn run_block(&mut self) {
+        self.block.run(self.now);
+        let cost = self.see_device();
+        self.cpus.charge(self.now, INTERRUPTED, cost);
+    }
+
+    /// Something happens in the queue or the device.
+    pub(super) fn advance_block(&mut self) {
+        let mut done = std::mem::take(&mut self.done);
+        self.block.advance(self.now, &mut done);
+        let cost = self.see_device();
+        self.cpus.charge(self.now, INTERRUPTED, cost);
+        for Done { user, status } in done.drain(..) {
+            self.end_bio(user, status);
+        }
+        self.done = done;
+        self.wake_unparked();
+    }
+
+    fn wake_unparked(&mut self) {
+        let mut unparked = std::mem::take(&mut self.unparked);
+        self.block.queue().take_unparked(&mut unparked);
+        for user in unparked.drain(..) {
+            let place = self.parked.iter().position(|(parked, _)| *parked == user);
+            if let Some(place) = place {
+                let (_, thread) = self.parked.swap_remove(place);
+                self.wake_from(thread, Wait::Request);
+            }
+        }
+        self.unparked = unparked;
+    }
+
+    fn end_bio(&mut self, user: u64, status: BlkStatus) {
+        let InFlight { thread, purpose, bytes } = self.in_flight.remove(user);
+        self.trace.event(self.now, Event::End { bio: user });
+        self.queued_bytes -= bytes;
+        self.note_idle();
+        match purpose {
+            Purpose::Pages { file, page, pages } => {
+                self.cache.end_read(file, page..page + pages);
+                let came = |waiter: &(ThreadId, _, u64)| {
+                    waiter.1 == file && (page..page + pages).contains(&waiter.2)
+                };
+                while let Some(place) = self.page_waiters.iter().position(came) {
+                    let (thread, ..) = self.page_waiters.remove(place);
+                    self.wake_from(thread, Wait::Pages);
+                }
+            }
+            Purpose::WriteBack { file, page, pages, number } => {
+                self.cache.end_write_back(file, page..page + pages);
+                self.write_backs.end_bio(file, number);
+                self.wake_for_write_back(file);
+            }
+            Purpose::Commit => {
+                let thread = &mut self.threads[thread as usize];
+                thread.in_flight -= 1;
+                if thread.in_flight == 0 {
+                    self.wake_from(self.journal.thread, Wait::Writes);
+                }
+            }
+            Purpose::Direct { id } => self.end_direct(ThreadId(thread), id, status),
+        }
+    }
+
+    fn wake_for_write_back(&mut self, file: FileId) {
+        let have_ended = |world: &Self| {
+            world.write_waiters.iter().position(|(_, waits_for, writes)| {
+                *waits_for == file && !world.write_backs.are_running(file, *writes)
+            })
+        };
+        while let Some(place) = have_ended(self) {
+            let (thread, ..) = self.write_waiters.remove(place);
+            self.wake_from(thread, Wait::Writes);
+        }
+        if !self.limit_waiters.is_empty() && self.cache.level() < DirtyLevel::Limit {
+            for thread in std::mem::take(&mut self.limit_waiters) {
+                self.wake_from(thread, Wait::DirtyLimit);
+            }
+        }
+    }
+
+    fn end_direct(&mut self, thread: ThreadId, id: u32, status: BlkStatus) {
+        let now = self.now;
+        let owner = &mut self.threads[thread.0 as usize];
+        let status = if status == BlkStatus::Ok { Ok(()) } else { Err(EIO) };
+        owner.direct.end_bio(now, id, status);
+        if let Doing::Reap { at_least } = &owner.doing
+            && owner.direct.ended.len() >= *at_least as usize
+        {
+            self.wake_from(thread, Wait::Direct);
+        }
+    }
+
+    /// Wakes a thread up, if that is what it waits for.
+    pub(super) fn wake_from(&mut self, thread: ThreadId, from: Wait) {
+        let sleeper = &mut self.threads[thread.0 as usize];
+        if sleeper.waits == Some(from) && !sleeper.is_over() {
+            sleeper.waits = None;
+            self.trace.event(self.now, Event::Wake { thread });
+            let by = self.running_on.unwrap_or(INTERRUPTED);
+            self.cpus.wake(self.now, thread, by);
+        }
+    }
+}
+
+/// `errno` of a failed transfer.
+const EIO: i32 = 5;

@@ -1,0 +1,407 @@
+//! The world: programs run on CPUs, over a page cache, a file system, a queue and a device.
+//!
+//! ```text
+//!   task ── call ──> page cache ── miss, write-back ──> file system ── extents ──> bios
+//!                      ^ flushers, journal                                          │
+//!                      └───────────── ended ── request queue, elevator <────────────┘
+//!                                              device model
+//! ```
+//! Time goes from event to event: a timer, the queue or the device, or a CPU whose thread has ended
+//! a burst. What happens at one moment happens in that order. A thread acts in turns: it does
+//! something, and then runs for as long as that costs, or waits.
+//!
+//! What it leaves out: reads of metadata, partial pages, memory pressure on writers, swap.
+
+mod background;
+mod calls;
+mod config;
+mod in_flight;
+mod io;
+#[cfg(test)]
+mod tests;
+mod thread;
+mod trace;
+
+use std::collections::BTreeMap;
+
+use blockyard_engine::bio::Done;
+use blockyard_engine::mq;
+use blockyard_engine::priority::Priority;
+use blockyard_engine::time::Nanos;
+use blockyard_load::program::{FileId, Program, Task};
+
+use self::background::Journal;
+use self::in_flight::{InFlights, WriteBacks};
+use self::io::Sent;
+use self::thread::{Kind, Thread, WritesUpTo};
+use self::trace::Trace;
+use crate::block::{BlockDevice, DeviceEvent};
+use crate::cache::PageCache;
+use crate::cpu::{CpuId, Cpus, ThreadId};
+use crate::device::Device;
+use crate::device::disk::DiskCounters;
+use crate::fs::{Extent, FileSystem};
+use crate::heap::EventHeap;
+
+pub use config::{Config, DeviceConfig, WriteBack};
+pub use trace::{Event, Observer, Wait};
+
+/// A run that has not ended after ten days of its own time never does.
+const LONGEST_RUN: Nanos = Nanos::from_ms(10 * 24 * 3_600_000);
+
+/// What a run was like.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Outcome {
+    /// When the last phase ended.
+    pub ended: Nanos,
+    /// Of everything that happened, in order: two runs of one configuration have the same.
+    pub trace_hash: u64,
+    /// Causes, beside times.
+    pub causes: Causes,
+}
+
+/// Why a run took as long as it did.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Causes {
+    /// Of the queue.
+    pub queue: mq::Counters,
+    /// Of a spinning disk.
+    pub disk: Option<DiskCounters>,
+    /// Sectors that the device was given.
+    pub issued_sectors: u64,
+    /// Time in which the device had nothing although bios waited: the elevator idled.
+    pub idle_waiting: Nanos,
+    /// Bytes that were in queue and device when a synchronous bio came, all together.
+    pub bytes_ahead_of_sync: u64,
+    /// Synchronous bios.
+    pub sync_bios: u64,
+    /// CPUs that went over to another thread.
+    pub switches: u64,
+    /// Threads that were woken up.
+    pub wake_ups: u64,
+    /// Pages that reads found without waiting.
+    pub page_hits: u64,
+    /// Pages that were read.
+    pub page_lookups: u64,
+}
+
+/// What a thread does with its turn.
+enum Turn {
+    /// It runs for so long, and then has the next turn.
+    Run(Nanos),
+    /// It waits.
+    Block(Wait),
+    /// It ends.
+    Exit,
+}
+
+/// A thread is to be woken up, if it still waits for the same.
+#[derive(Debug)]
+struct Timer {
+    thread: ThreadId,
+    wait_number: u64,
+}
+
+/// The world while it runs. The flushers are the first threads, then comes the journal.
+struct World<'a, T, O> {
+    config: &'a Config,
+    now: Nanos,
+    timers: EventHeap<Timer>,
+    cpus: Cpus,
+    cache: PageCache,
+    fs: Box<dyn FileSystem>,
+    commit_interval: Nanos,
+    block: BlockDevice<Box<dyn Device>>,
+    threads: Vec<Thread<T>>,
+    journal: Journal,
+    in_flight: InFlights,
+    write_backs: WriteBacks,
+    /// Where the next turn of a file begins.
+    cursors: BTreeMap<FileId, u64>,
+    /// Foreground tasks that have not ended.
+    left: usize,
+    /// The CPU whose thread has its turn.
+    running_on: Option<CpuId>,
+
+    page_waiters: Vec<(ThreadId, FileId, u64)>,
+    write_waiters: Vec<(ThreadId, FileId, WritesUpTo)>,
+    commit_waiters: Vec<(ThreadId, u64)>,
+    limit_waiters: Vec<ThreadId>,
+    parked: Vec<(u64, ThreadId)>,
+
+    trace: Trace<O>,
+    causes: Causes,
+    queued_bytes: u64,
+    device_has: u32,
+    idle_since: Option<Nanos>,
+
+    /// Emptied after each use; kept for their memory.
+    done: Vec<Done>,
+    unparked: Vec<u64>,
+    device_events: Vec<(Nanos, DeviceEvent)>,
+    switches: Vec<(Nanos, CpuId, ThreadId)>,
+    extents: Vec<Extent>,
+}
+
+/// Runs a program from its first phase to its last.
+///
+/// # Errors
+/// What an oracle found, in words: nothing happens any more although somebody waits, or something
+/// is left when everything has ended.
+pub fn run<P: Program, O: Observer>(
+    config: &Config,
+    program: &mut P,
+    observer: O,
+) -> Result<(Outcome, O), String> {
+    let mut world = World::new(config, observer);
+    let mut ended = Nanos(0);
+    while let Some(phase) = program.next_phase() {
+        let started = world.now;
+        let first = world.start(phase.tasks, phase.background);
+        while world.left > 0 {
+            world.step()?;
+        }
+        ended = world.now;
+        program.end_phase(started, ended, world.stop(first));
+    }
+    world.drain()?;
+    Ok(world.outcome(ended))
+}
+
+impl<'a, T: Task, O: Observer> World<'a, T, O> {
+    fn new(config: &'a Config, observer: O) -> Self {
+        let device_sectors = config.device.sectors();
+        let mut block = BlockDevice::new(config.queue, &config.elevator, config.device.build());
+        block.observe();
+        let commit_interval =
+            config.fs.as_ref().map_or(Nanos::from_ms(5_000), crate::fs::FsConfig::commit_interval);
+        let journal_thread = ThreadId(config.write_back.flushers);
+        let mut world = Self {
+            config,
+            now: Nanos(0),
+            timers: EventHeap::default(),
+            cpus: Cpus::new(config.topology, config.costs),
+            cache: PageCache::new(config.cache),
+            fs: match &config.fs {
+                Some(fs) => fs.build(device_sectors),
+                None => Box::new(crate::fs::raw::Raw::new(device_sectors)),
+            },
+            commit_interval,
+            block,
+            threads: Vec::new(),
+            journal: Journal::new(journal_thread, commit_interval),
+            in_flight: InFlights::default(),
+            write_backs: WriteBacks::default(),
+            cursors: BTreeMap::new(),
+            left: 0,
+            running_on: None,
+            page_waiters: Vec::new(),
+            write_waiters: Vec::new(),
+            commit_waiters: Vec::new(),
+            limit_waiters: Vec::new(),
+            parked: Vec::new(),
+            trace: Trace::new(observer),
+            causes: Causes::default(),
+            queued_bytes: 0,
+            device_has: 0,
+            idle_since: None,
+            done: Vec::new(),
+            unparked: Vec::new(),
+            device_events: Vec::new(),
+            switches: Vec::new(),
+            extents: Vec::new(),
+        };
+        for _ in 0..config.write_back.flushers {
+            world.spawn(Kind::Flusher, Priority::default());
+        }
+        world.spawn(Kind::Journal, Priority::default());
+        world
+    }
+
+    fn spawn(&mut self, kind: Kind<T>, priority: Priority) -> ThreadId {
+        let thread = self.cpus.spawn(None);
+        self.threads.push(Thread::new(kind, thread.0, priority));
+        self.threads[thread.0 as usize].waits = Some(Wait::Work);
+        self.wake_from(thread, Wait::Work);
+        thread
+    }
+
+    /// Starts the tasks of a phase; the number of the first thread.
+    fn start(&mut self, tasks: Vec<T>, background: Vec<T>) -> usize {
+        let first = self.threads.len();
+        self.left = tasks.len();
+        let tasks = tasks.into_iter().map(|task| (task, false));
+        for (task, background) in tasks.chain(background.into_iter().map(|task| (task, true))) {
+            let priority = task.priority();
+            let (status, reaped) = (Ok(()), Vec::new());
+            self.spawn(Kind::Task { task: Some(task), status, reaped, background }, priority);
+        }
+        first
+    }
+
+    /// Ends the phase, with its tasks as they are now.
+    fn stop(&mut self, first: usize) -> Vec<T> {
+        (first..self.threads.len())
+            .map(|at| {
+                let thread = ThreadId(u32::try_from(at).expect("threads are few"));
+                if !self.threads[at].is_over() {
+                    self.end_thread(thread);
+                    self.cpus.exit(self.now, thread);
+                }
+                let Kind::Task { task, .. } = &mut self.threads[at].kind else {
+                    unreachable!("behind the first are only tasks");
+                };
+                task.take().expect("a phase ends once")
+            })
+            .collect()
+    }
+
+    fn end_thread(&mut self, thread: ThreadId) {
+        self.threads[thread.0 as usize].over = true;
+        // Pages that it was about to write back are written: nobody else would.
+        while let Some(out) = self.threads[thread.0 as usize].outbox.pop_front() {
+            self.submit(CpuId(0), thread, out);
+        }
+        let io_context = self.threads[thread.0 as usize].io_context;
+        self.block.queue().unplug(self.now, io_context);
+        self.block.queue().exit_context(self.now, io_context);
+        self.run_block();
+    }
+
+    /// The next thing happens.
+    fn step(&mut self) -> Result<(), String> {
+        let block = self.block.next_event();
+        let timer = self.timers.next_at();
+        let events = block.into_iter().chain(timer).chain(self.cpus.next_event());
+        let at = events.min().ok_or_else(|| self.stuck())?;
+        if at > LONGEST_RUN {
+            return Err(format!("the run has not ended after ten days; {}", self.stuck()));
+        }
+        self.now = at;
+        if timer == Some(at) {
+            self.ring();
+        } else if block == Some(at) {
+            self.advance_block();
+        } else {
+            while let Some((cpu, thread)) = self.cpus.take(at) {
+                self.turn(cpu, thread);
+            }
+        }
+        let mut switches = std::mem::take(&mut self.switches);
+        self.cpus.take_switches(&mut switches);
+        for (at, cpu, thread) in switches.drain(..) {
+            self.trace.event(at, Event::Switch { cpu, thread });
+        }
+        self.switches = switches;
+        Ok(())
+    }
+
+    fn stuck(&self) -> String {
+        let waiting = self.threads.iter().enumerate().filter(|(_, thread)| !thread.is_over());
+        let who: Vec<String> = waiting
+            .filter_map(|(at, thread)| thread.waits.map(|on| format!("thread {at} for {on:?}")))
+            .collect();
+        format!(
+            "at {} ns nothing happens any more, and {} tasks have not ended; waiting: {}",
+            self.now.0,
+            self.left,
+            who.join(", ")
+        )
+    }
+
+    /// A timer rings.
+    fn ring(&mut self) {
+        let Some((_, Timer { thread, wait_number })) = self.timers.take() else { return };
+        let sleeper = &self.threads[thread.0 as usize];
+        if sleeper.wait_number == wait_number
+            && let Some(on) = sleeper.waits
+        {
+            self.wake_from(thread, on);
+        }
+    }
+
+    /// Wakes the thread, which is about to wait, at a time.
+    fn wake_at(&mut self, thread: ThreadId, at: Nanos) {
+        let wait_number = self.threads[thread.0 as usize].wait_number + 1;
+        self.timers.schedule(at, Timer { thread, wait_number });
+    }
+
+    /// A thread does something.
+    fn turn(&mut self, cpu: CpuId, thread: ThreadId) {
+        self.running_on = Some(cpu);
+        let at = thread.0 as usize;
+        let turn = if !self.threads[at].outbox.is_empty() {
+            self.go(cpu, thread, true, Nanos(0))
+        } else {
+            match self.threads[at].kind {
+                Kind::Flusher => self.flush(cpu, thread),
+                Kind::Journal => self.journal(cpu, thread),
+                Kind::Task { .. } => self.go_on(cpu, thread),
+            }
+        };
+        match turn {
+            Turn::Run(burst) => self.cpus.run(self.now, cpu, burst),
+            Turn::Block(on) => self.block_on(cpu, thread, on),
+            Turn::Exit => {
+                if let Kind::Task { background: false, .. } = self.threads[at].kind {
+                    self.left -= 1;
+                }
+                self.block_on(cpu, thread, Wait::Exit);
+                self.end_thread(thread);
+                self.cpus.exit(self.now, thread);
+            }
+        }
+        self.running_on = None;
+    }
+
+    fn block_on(&mut self, cpu: CpuId, thread: ThreadId, on: Wait) {
+        let sleeper = &mut self.threads[thread.0 as usize];
+        sleeper.waits = Some(on);
+        sleeper.wait_number += 1;
+        self.trace.event(self.now, Event::Block { thread, on });
+        self.cpus.block(self.now, cpu);
+    }
+
+    /// Submits what the thread has made, which costs something on top of `cost`.
+    fn go(&mut self, cpu: CpuId, thread: ThreadId, waits: bool, cost: Nanos) -> Turn {
+        match self.send(cpu, thread, waits) {
+            Sent::All(more) => Turn::Run(cost + more),
+            Sent::Parked => Turn::Block(Wait::Request),
+        }
+    }
+
+    /// The thread is about to wait for I/O: what is held back goes on.
+    fn unplug_for(&mut self, thread: ThreadId) {
+        let io_context = self.threads[thread.0 as usize].io_context;
+        self.block.queue().unplug(self.now, io_context);
+        self.run_block();
+    }
+
+    /// When all tasks have ended: what is under way ends too, and then nothing is left.
+    fn drain(&mut self) -> Result<(), String> {
+        while !self.in_flight.is_empty() {
+            let at = self.block.next_event().ok_or_else(|| {
+                format!("{} bios never end, and nothing happens any more", self.in_flight.len())
+            })?;
+            self.now = self.now.max(at);
+            self.advance_block();
+        }
+        if !self.block.queue().is_idle() || self.device_has > 0 {
+            return Err("every bio has ended, and the queue still has requests".into());
+        }
+        Ok(())
+    }
+
+    fn outcome(self, ended: Nanos) -> (Outcome, O) {
+        let mut block = self.block;
+        let cpus = self.cpus.counters();
+        let causes = Causes {
+            queue: *block.queue().counters(),
+            disk: block.device().disk_counters(),
+            switches: cpus.switches,
+            wake_ups: cpus.wake_ups,
+            ..self.causes
+        };
+        (Outcome { ended, trace_hash: self.trace.hash(), causes }, self.trace.observer)
+    }
+}

@@ -1,0 +1,269 @@
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
+use blockyard_load::fsync_tester::{self, FsyncTester};
+use blockyard_load::program::{Call, DirectOp, Phase, Returned};
+use blockyard_load::tiotest::{self, Kind as TioPhase, Tiotest};
+
+use super::*;
+use crate::cache::CacheConfig;
+use crate::cpu::{Costs, Topology};
+use crate::device::disk::geometry::{Geometry, SeekTimes};
+use crate::device::disk::{DiskConfig, Policy};
+use crate::device::memory::MemoryConfig;
+use crate::fs::FsConfig;
+use crate::fs::ext3::{DataMode, Ext3Config};
+
+const US: u64 = 1_000;
+
+fn costs() -> Costs {
+    Costs {
+        switch: Nanos(2_000),
+        wake_up: Nanos(1_000),
+        ipi: Nanos(1_000),
+        ipi_remote: Nanos(2_000),
+        idle_exit: Nanos(1_000),
+        slice: Nanos::from_ms(10),
+        granularity: Nanos::from_ms(1),
+        syscall: Nanos(500),
+        page: Nanos(2_000),
+        submit: Nanos(1_000),
+        issue: Nanos(1_000),
+        interrupt: Nanos(3_000),
+    }
+}
+
+fn disk() -> DeviceConfig {
+    let seek = SeekTimes {
+        track_to_track: Nanos(800 * US),
+        average: Nanos(8_500 * US),
+        full_stroke: Nanos(17_000 * US),
+        head_switch: Nanos(700 * US),
+        write_settle: Nanos(500 * US),
+    };
+    DeviceConfig::Disk(DiskConfig {
+        geometry: Geometry::even(Nanos(8_333 * US), 4, 100_000_000, (1_000, 500), seek),
+        overhead: Nanos(100 * US),
+        bus_sector: Nanos(1_700),
+        queue_depth: 4,
+        policy: Policy::ShortestPositioning { age_max: Nanos::from_ms(100) },
+        write_cache_sectors: 0,
+        read_ahead_sectors: 256,
+    })
+}
+
+/// A disk of 2009 and 64 MiB of page cache.
+fn config(elevator: &str) -> Config {
+    let elevator = ElevatorSpec::parse(elevator).unwrap();
+    Config {
+        topology: Topology { sockets: 1, cpus_per_socket: 2 },
+        costs: costs(),
+        cache: CacheConfig {
+            memory_bytes: 64 << 20,
+            dirty_ratio_percent: 20,
+            dirty_background_ratio_percent: 10,
+            dirty_expire: Nanos::from_ms(30_000),
+            write_back_interval: Nanos::from_ms(5_000),
+            read_ahead_bytes: 128 << 10,
+        },
+        write_back: WriteBack {
+            flushers: 1,
+            writers_write: true,
+            writer_pages: 256,
+            flusher_pages: 1024,
+        },
+        fs: Some(FsConfig::Ext3(Ext3Config { mode: DataMode::Writeback, ..Ext3Config::of_2009() })),
+        bio_sectors: 256,
+        sync_flags: true,
+        queue: QueueConfig {
+            queue_depth: 4,
+            plug: PlugRule::PerQueue,
+            limits: Limits { max_sectors: 1024, max_segments: 128 },
+            ..QueueConfig::of(elevator.elevator.generation)
+        },
+        elevator,
+        device: disk(),
+        seed: 1,
+    }
+}
+
+fn small_tiotest() -> Tiotest {
+    Tiotest::new(tiotest::Config {
+        threads: 4,
+        file_bytes: 8 << 20,
+        block_bytes: 4096,
+        random_ops: 100,
+        seed: 7,
+    })
+}
+
+#[test]
+fn tiotest_runs_through_every_layer_and_twice_the_same() {
+    for elevator in ["deadline", "deadline-prio", "cfq", "noop"] {
+        let once = || {
+            let mut tiotest = small_tiotest();
+            let (outcome, ()) = run(&config(elevator), &mut tiotest, ()).unwrap();
+            (outcome, tiotest.results().to_vec())
+        };
+        let (outcome, results) = once();
+        assert_eq!(once(), (outcome.clone(), results.clone()), "{elevator}");
+        // 32 MiB through a disk that does 25 to 60 MB/s.
+        let seconds = |at: usize| results[at].time.0 as f64 / 1e9;
+        assert_eq!(results[0].kind, TioPhase::Write);
+        assert!((0.5..8.0).contains(&seconds(0)), "{elevator}: write {} s", seconds(0));
+        assert!(results.iter().all(|result| result.latency.count > 0));
+        assert!(outcome.causes.queue.bios > 0 && outcome.causes.disk.is_some());
+        // All of it was just written and fits into memory.
+        assert!(outcome.causes.page_hits > outcome.causes.page_lookups * 9 / 10, "{elevator}");
+    }
+}
+
+#[test]
+fn reads_that_do_not_fit_into_memory_come_from_the_disk() {
+    let mut config = config("deadline");
+    config.cache.memory_bytes = 8 << 20;
+    let mut tiotest = small_tiotest();
+    let (outcome, ()) = run(&config, &mut tiotest, ()).unwrap();
+    let random = tiotest.results()[3];
+    assert!(random.latency.average_ms() > 5.0, "{random:?}");
+    let read_ahead_works = outcome.causes.page_hits > outcome.causes.page_lookups / 2;
+    assert!(read_ahead_works, "{:?}", outcome.causes);
+}
+
+/// Median of ten `fsync`s beside a writer, in milliseconds.
+fn fsync_ms(config: &Config) -> u64 {
+    let background_bytes = Some(256 << 20);
+    let priority = Priority::default();
+    let mut tester =
+        FsyncTester::new(fsync_tester::Config { samples: 9, background_bytes, priority });
+    run(config, &mut tester, ()).unwrap();
+    let mut samples = tester.samples().to_vec();
+    samples.sort();
+    samples[4].0 / 1_000_000
+}
+
+#[test]
+fn fsync_behind_a_writer_is_what_the_levels_are_for_and_the_sync_flag_makes_the_difference() {
+    let deadline = fsync_ms(&config("deadline"));
+    let patched = fsync_ms(&config("deadline-prio"));
+    let mut unflagged = config("deadline-prio");
+    unflagged.sync_flags = false;
+    let unflagged = fsync_ms(&unflagged);
+    assert!(patched * 3 < deadline, "{patched} and {deadline} ms");
+    assert!(unflagged > patched * 2, "the control: {unflagged} and {patched} ms");
+}
+
+/// Keeps direct reads in flight on the device itself.
+struct Direct {
+    left: u32,
+    in_flight: u32,
+    depth: u32,
+    seen: u32,
+}
+
+impl Task for Direct {
+    fn next(&mut self, _: Nanos, returned: &Returned<'_>) -> Call {
+        for reaped in returned.reaped {
+            assert_eq!(reaped.status, Ok(()));
+            self.in_flight -= 1;
+            self.seen += 1;
+        }
+        if self.left > 0 && self.in_flight < self.depth {
+            (self.left, self.in_flight) = (self.left - 1, self.in_flight + 1);
+            let offset_bytes = u64::from(self.left) * 4096;
+            let (id, op) = (self.left, DirectOp::Read);
+            return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes: 4096 };
+        }
+        if self.in_flight > 0 { Call::Reap { at_least: 1 } } else { Call::Exit }
+    }
+}
+
+struct Once<T>(Option<Phase<T>>, Vec<T>);
+
+impl<T: Task + Send> Program for Once<T> {
+    type Task = T;
+
+    fn next_phase(&mut self) -> Option<Phase<T>> {
+        self.0.take()
+    }
+
+    fn end_phase(&mut self, _: Nanos, _: Nanos, tasks: Vec<T>) {
+        self.1 = tasks;
+    }
+}
+
+#[test]
+fn direct_reads_of_the_device_keep_its_depth_busy() {
+    let mut config = config("none");
+    config.fs = None;
+    config.queue = QueueConfig { queue_depth: 32, ..QueueConfig::of(mq_generation()) };
+    config.device = DeviceConfig::Memory(MemoryConfig {
+        sectors: 1 << 20,
+        command: Nanos(100 * US),
+        sector: Nanos(0),
+        lanes: 8,
+    });
+    let time = |depth| {
+        let task = Direct { left: 1_000, in_flight: 0, depth, seen: 0 };
+        let phase = Phase { tasks: vec![task], background: vec![] };
+        let mut program = Once(Some(phase), vec![]);
+        let (outcome, ()) = run(&config, &mut program, ()).unwrap();
+        assert_eq!(program.1[0].seen, 1_000);
+        outcome.ended.0 / US
+    };
+    let (one, eight) = (time(1), time(8));
+    assert!((100_000..130_000).contains(&one), "{one} us");
+    assert!((12_500..20_000).contains(&eight), "{eight} us");
+}
+
+fn mq_generation() -> blockyard_engine::elevator::Generation {
+    blockyard_engine::elevator::Generation::Multi
+}
+
+/// Counts what it sees.
+#[derive(Default)]
+struct Seen {
+    submitted: u64,
+    ended: u64,
+    issued: u64,
+    completed: u64,
+    deepest: u32,
+}
+
+impl Observer for Seen {
+    fn event(&mut self, _: Nanos, event: &Event) {
+        match event {
+            Event::Submit { .. } => self.submitted += 1,
+            Event::End { .. } => self.ended += 1,
+            Event::Issue { in_flight, .. } => {
+                self.issued += 1;
+                self.deepest = self.deepest.max(*in_flight);
+            }
+            Event::Complete { .. } => self.completed += 1,
+            _ => {}
+        }
+    }
+}
+
+#[test]
+fn observer_sees_every_bio_and_every_request_once() {
+    let (outcome, seen) = run(&config("deadline"), &mut small_tiotest(), Seen::default()).unwrap();
+    assert_eq!((seen.submitted, seen.issued), (seen.ended, seen.completed));
+    assert_eq!(seen.submitted, outcome.causes.queue.bios);
+    assert_eq!(seen.deepest, 4, "the disk takes four");
+}
+
+/// Waits for something that never comes.
+struct Forever;
+
+impl Task for Forever {
+    fn next(&mut self, _: Nanos, _: &Returned<'_>) -> Call {
+        Call::Sleep(Nanos::from_ms(3_600_000))
+    }
+}
+
+#[test]
+fn run_that_never_ends_is_an_error_that_names_who_waits() {
+    let phase = Phase { tasks: vec![Forever], background: vec![] };
+    let error = run(&config("noop"), &mut Once(Some(phase), vec![]), ()).unwrap_err();
+    assert!(error.contains("ten days") && error.contains("Sleep"), "{error}");
+}

@@ -1,0 +1,145 @@
+//! What happens in a world, as it happens. The hash over all of it is the identity of a run.
+
+use blockyard_engine::bio::Op;
+use blockyard_engine::time::Nanos;
+
+use crate::cpu::{CpuId, ThreadId};
+
+/// What a thread waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Wait {
+    /// Pages that are being read.
+    Pages,
+    /// Its writes, at the end of `fsync`.
+    Writes,
+    /// A commit of the journal.
+    Commit,
+    /// Dirty pages to become fewer.
+    DirtyLimit,
+    /// A free request.
+    Request,
+    /// Direct operations.
+    Direct,
+    /// Time to pass.
+    Sleep,
+    /// Work: a flusher or the journal has nothing to do.
+    Work,
+    /// The end of the phase.
+    Exit,
+}
+
+/// Something that happens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A CPU goes over to a thread.
+    Switch {
+        /// Where.
+        cpu: CpuId,
+        /// To whom.
+        thread: ThreadId,
+    },
+    /// A thread stops running.
+    Block {
+        /// Who.
+        thread: ThreadId,
+        /// For what.
+        on: Wait,
+    },
+    /// A thread can run again.
+    Wake {
+        /// Who.
+        thread: ThreadId,
+    },
+    /// A bio enters the queue.
+    Submit {
+        /// Given back in [`Event::End`].
+        bio: u64,
+        /// By whom.
+        thread: ThreadId,
+        /// What.
+        op: Op,
+        /// From where.
+        sector: u64,
+        /// How many.
+        sectors: u32,
+        /// Somebody waits for it.
+        sync: bool,
+    },
+    /// The device gets a request.
+    Issue {
+        /// Its tag.
+        tag: u32,
+        /// What.
+        op: Op,
+        /// From where.
+        sector: u64,
+        /// How many.
+        sectors: u32,
+        /// Requests that the device has, with this one.
+        in_flight: u32,
+    },
+    /// The device has done a request.
+    Complete {
+        /// Its tag.
+        tag: u32,
+    },
+    /// A bio has ended.
+    End {
+        /// As it was submitted.
+        bio: u64,
+    },
+}
+
+/// Sees everything that happens. `()` sees nothing.
+pub trait Observer {
+    /// Something has happened.
+    fn event(&mut self, at: Nanos, event: &Event);
+}
+
+impl Observer for () {
+    fn event(&mut self, _: Nanos, _: &Event) {}
+}
+
+/// The observer of a world, behind the hash that every run has.
+#[derive(Debug)]
+pub(super) struct Trace<O> {
+    pub(super) observer: O,
+    hash: u64,
+}
+
+impl<O: Observer> Trace<O> {
+    pub(super) fn new(observer: O) -> Self {
+        Self { observer, hash: 0xcbf2_9ce4_8422_2325 }
+    }
+
+    pub(super) fn event(&mut self, at: Nanos, event: Event) {
+        let (kind, a, b) = words(&event);
+        for word in [at.0, kind, a, b] {
+            self.hash = (self.hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        }
+        self.observer.event(at, &event);
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        self.hash
+    }
+}
+
+/// An event as numbers: its kind with the small fields, and the two large ones.
+fn words(event: &Event) -> (u64, u64, u64) {
+    match *event {
+        Event::Switch { cpu, thread } => (0, u64::from(cpu.0), u64::from(thread.0)),
+        Event::Block { thread, on } => (1, u64::from(thread.0), on as u64),
+        Event::Wake { thread } => (2, u64::from(thread.0), 0),
+        Event::Submit { bio, thread, op, sector, sectors, sync } => {
+            let small = 3 | (op as u64) << 8 | u64::from(sync) << 16 | u64::from(thread.0) << 32;
+            (small, bio, sector ^ u64::from(sectors) << 44)
+        }
+        Event::Issue { tag, op, sector, sectors, in_flight } => {
+            let small = 4 | (op as u64) << 8 | u64::from(tag) << 32;
+            (small, sector, u64::from(sectors) << 32 | u64::from(in_flight))
+        }
+        Event::Complete { tag } => (5, u64::from(tag), 0),
+        Event::End { bio } => (6, bio, 0),
+    }
+}
