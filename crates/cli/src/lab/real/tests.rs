@@ -128,11 +128,16 @@ impl Program for Calls {
 #[test]
 fn call_behind_the_end_of_its_file_fails_the_run() {
     let read = |file, offset_bytes| Call::Read { file: FileId(file), offset_bytes, len_bytes: 10 };
-    let run = |calls| run(&memory("none"), &[4096], &mut Calls { calls: Some(calls) });
-    run(vec![read(0, 0), read(0, 4086)]).unwrap();
-    for call in [read(0, 4087), read(0, u64::MAX - 5), read(1, 0)] {
+    let run = |calls| run(&memory("none"), &[4096; 2], &mut Calls { calls: Some(calls) });
+    run(vec![read(0, 0), read(0, 4086), read(1, 4086)]).unwrap();
+    for (call, reason) in [
+        (read(0, 4087), "No space left"),
+        (read(0, u64::MAX - 5), "No space left"),
+        (read(2, 0), "Invalid argument"),
+    ] {
         let failure = run(vec![call]).unwrap_err();
         assert!(failure.message.contains("a call failed (Read"), "{failure}");
+        assert!(failure.message.contains(reason), "{failure}");
     }
 }
 
