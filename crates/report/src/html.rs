@@ -66,8 +66,9 @@ fn contents(experiments: &[Experiment]) -> String {
 fn summary(experiments: &[Experiment]) -> String {
     let mut out = String::from(
         "<div class=\"wide\"><table class=\"prose\">\n<caption>Summary</caption>\n\
-         <thead><tr><th>experiment</th><th class=\"n\">rows calibrated</th><th class=\"n\">rows predicted</th>\
-         <th class=\"n\">median size of their error</th><th>claims</th></tr></thead>\n<tbody>\n",
+         <thead><tr><th>experiment</th><th class=\"n\">rows calibrated</th>\
+         <th class=\"n\">rows predicted</th><th class=\"n\">median size of their error</th>\
+         <th>claims</th></tr></thead>\n<tbody>\n",
     );
     for experiment in experiments {
         let of = |role| experiment.rows.iter().filter(move |row| row.role() == role);
