@@ -30,6 +30,13 @@
 //! then, as `WB_SYNC_NONE` does. One that is forgotten meanwhile (*given up*) is no longer to be
 //! found, and counts as under write-back until the device is done with it.
 //!
+//! # A read
+//!
+//! For each page [`PageCache::lookup`]. *Absent*: [`ReadAhead::miss`], then
+//! [`PageCache::begin_read`] of its window, and wait. *Reading*: if [`PageCache::take_mark`] says
+//! so, [`ReadAhead::mark`] and begin that window; then wait. *Marked*: the same, without waiting.
+//! At the end of the call, [`ReadAhead::called`].
+//!
 //! # Memory
 //!
 //! A page that comes in when memory is full takes the place of the one that is first in a queue:
@@ -434,7 +441,7 @@ impl PageCache {
     }
 
     /// The file whose turn it is, and since when it has dirty pages without a break. Files queue up
-    /// when they become dirty.
+    /// when they become dirty. Once files are requeued, younger ones may come before older.
     #[must_use]
     pub fn oldest_dirty(&self) -> Option<(FileId, Nanos)> {
         let (_, &(file, slot)) = self.turns.first_key_value()?;

@@ -217,6 +217,8 @@ mod tests {
             (116, window(244..372, 244)),
         ];
         assert_eq!(stream(0..200, 128, END), expected);
+        // A sixteenth of the longest is no longer small.
+        assert_eq!(stream(0..2, 64, END), [(0, window(0..4, 1)), (1, window(4..12, 4))]);
     }
 
     #[test]
@@ -250,6 +252,7 @@ mod tests {
     fn random_reads_bring_just_what_was_asked_for_and_leave_the_stream_alone() {
         let mut read_ahead = ReadAhead::new(32);
         assert_eq!(read_ahead.miss(700, 1, END), unmarked(700..701));
+        assert_eq!(read_ahead.miss(702, 1, END), unmarked(702..703));
         assert_eq!(read_ahead.miss(90, 4, END), unmarked(90..94));
         assert_eq!(read_ahead.miss(5_000, 1, END), unmarked(5_000..5_001));
         assert_eq!(read_ahead.miss(4_998, 1, END), unmarked(4_998..4_999), "backwards");
