@@ -3,7 +3,8 @@
 //! A command takes a fixed time and a time for each sector; `lanes` of them run side by side, the
 //! others wait in order. The null device has no time for sectors: it moves no bytes.
 
-use std::collections::BTreeSet;
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
 
 use blockyard_engine::time::Nanos;
 
@@ -29,7 +30,7 @@ pub struct Memory {
     /// When each lane has done what it was given.
     lanes: Vec<Nanos>,
     /// By end, then by order of arrival.
-    running: BTreeSet<(Nanos, u64, u32)>,
+    running: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
     arrivals: u64,
 }
 
@@ -42,7 +43,7 @@ impl Memory {
     pub fn new(config: MemoryConfig) -> Self {
         assert!(config.lanes > 0);
         let lanes = vec![Nanos(0); config.lanes as usize];
-        Self { config, lanes, running: BTreeSet::new(), arrivals: 0 }
+        Self { config, lanes, running: BinaryHeap::new(), arrivals: 0 }
     }
 }
 
@@ -52,17 +53,17 @@ impl Device for Memory {
         let lane = self.lanes.iter_mut().min().expect("there is a lane");
         let sectors = Nanos(self.config.sector.0 * u64::from(command.sectors));
         *lane = now.max(*lane) + self.config.command + sectors;
-        self.running.insert((*lane, self.arrivals, command.tag));
+        self.running.push(Reverse((*lane, self.arrivals, command.tag)));
         self.arrivals += 1;
     }
 
     fn next_event(&self) -> Option<Nanos> {
-        self.running.first().map(|(ends, ..)| *ends)
+        self.running.peek().map(|Reverse((ends, ..))| *ends)
     }
 
     fn advance(&mut self, now: Nanos, ended: &mut Vec<(Nanos, u32)>) {
         while self.next_event().is_some_and(|ends| ends <= now) {
-            let (ends, _, tag) = self.running.pop_first().expect("just looked");
+            let Reverse((ends, _, tag)) = self.running.pop().expect("just looked");
             ended.push((ends, tag));
         }
     }

@@ -74,9 +74,25 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.gather(thread, file, 0, u64::MAX, sync);
     }
 
-    /// Some of the file whose turn it is, from where its last turn ended; how many pages.
+    /// Some of the first file in turn that has anything to write, from where its last turn ended;
+    /// how many pages.
     fn gather_turn(&mut self, thread: ThreadId, most: u64) -> u64 {
-        let Some((file, _)) = self.cache.oldest_dirty() else { return 0 };
+        let turn = |world: &Self| world.cache.oldest_dirty().map(|(file, _)| file);
+        let first = turn(self);
+        let mut next = first;
+        while let Some(file) = next {
+            let taken = self.gather_file(thread, file, most);
+            self.cache.requeue(file);
+            next = turn(self);
+            // The first stays dirty when nothing of it was taken: the round ends there.
+            if taken > 0 || next == first {
+                return taken;
+            }
+        }
+        0
+    }
+
+    fn gather_file(&mut self, thread: ThreadId, file: FileId, most: u64) -> u64 {
         let cursor = self.cursors.get(&file).copied().unwrap_or(0);
         let (mut taken, mut next) = self.gather(thread, file, cursor, most, false);
         if taken < most && cursor > 0 {
@@ -85,7 +101,6 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             next = if more > 0 { end } else { next };
         }
         self.cursors.insert(file, next);
-        self.cache.requeue(file);
         taken
     }
 

@@ -117,6 +117,15 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                     let file_pages = self.fs.file_pages(file);
                     self.read_ahead(thread, file).mark(page, file_pages)
                 }
+                Lookup::Reading if self.cache.take_mark(file, page) => {
+                    // The next window is asked for before this one is waited for.
+                    let file_pages = self.fs.file_pages(file);
+                    self.set(thread, Doing::Read { file, pages, waited: true });
+                    if let Some(window) = self.read_ahead(thread, file).mark(page, file_pages) {
+                        self.gather_read(thread, file, window.pages, window.mark);
+                    }
+                    return self.go(cpu, thread, true, cost);
+                }
                 Lookup::Reading => {
                     self.page_waiters.push((thread, file, page));
                     self.set(thread, Doing::Read { file, pages, waited: true });
@@ -140,6 +149,9 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.set(thread, Doing::Read { file, pages, waited });
                 return self.go(cpu, thread, false, cost);
             }
+        }
+        if pages.start > 0 {
+            self.read_ahead(thread, file).called(pages.start - 1);
         }
         self.set(thread, Doing::Next);
         Turn::Run(cost)
