@@ -29,16 +29,18 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     pub(super) fn send(&mut self, cpu: CpuId, thread: ThreadId, waits: bool) -> Sent {
         let at = thread.0 as usize;
         let io_context = self.threads[at].io_context;
-        let mut cost = Nanos(0);
-        if !self.threads[at].outbox.is_empty() {
+        let per_context = self.config.queue.plug == PlugRule::PerContext;
+        // One bio has nobody to be merged with in its plug.
+        let plugs = per_context && self.threads[at].outbox.len() > 1;
+        if plugs {
             self.block.queue().plug(io_context);
         }
-        let mut parked = false;
+        let (mut cost, mut parked) = (Nanos(0), false);
         while !parked && let Some(out) = self.threads[at].outbox.pop_front() {
             cost = cost + self.config.costs.submit;
             parked = self.submit(cpu, thread, out);
         }
-        if parked || waits || self.config.queue.plug == PlugRule::PerContext {
+        if plugs || (!per_context && (parked || waits)) {
             self.block.queue().unplug(self.now, io_context);
         }
         self.block.run(self.now);
