@@ -15,8 +15,8 @@ const PIECE: u64 = 256;
 
 pub(super) const BOTH_LIMITS: Check = Check {
     id: "004-10",
-    about: "deadline-prio: 4 values each of fifo_batch, quantum, and time of a request; a real time \
-            reader that asks whenever it can ends each batch of the others as early as it may",
+    about: "deadline-prio: 4 values each of fifo_batch, quantum, and time of a request; a real \
+            time reader that asks whenever it can ends each batch of the others as early as it may",
     run: |seed| {
         // The limits that the elevator has, and those that its batches are judged by.
         let seen = |limits: &[(u64, u64)], judged: Option<(u64, u64)>| {
@@ -45,16 +45,16 @@ pub(super) const BOTH_LIMITS: Check = Check {
             .collect();
         let (batches, too_short, too_long) = seen(&grid, None);
         let what = format!(
-            "of {batches} batches {too_short} end before both limits are met, {too_long} later than \
-             they could"
+            "of {batches} batches {too_short} end before both limits are met, {too_long} later \
+             than they could"
         );
         let ours = Seen { what, holds: batches > 0 && too_short == 0 && too_long == 0 };
         let control = |limits: (u64, u64)| {
             let (batches, too_short, _) = seen(&[limits], Some((16, 40)));
             let (len, quantum_ms) = limits;
             let what = format!(
-                "fifo_batch={len},quantum={quantum_ms}: {too_short} of {batches} batches end before \
-                 16 requests and 40 ms"
+                "fifo_batch={len},quantum={quantum_ms}: {too_short} of {batches} batches end \
+                 before 16 requests and 40 ms"
             );
             Seen { what, holds: too_short == 0 }
         };
@@ -145,7 +145,8 @@ pub(super) const GAIN_OF_A_QUANTUM: Check = Check {
         // of 80 MB one behind the other, read in pieces of 128 KiB with one ahead, or 4 KiB
         // anywhere; and a flusher, which has 64 pieces waiting. Tried: this world only, first with
         // 30 s at once. That came out between 1.014 and 1.039, as if there were several steady
-        // states, so that the verdict was the seed's; hence three times.
+        // states, so that the verdict was the seed's; hence three times. Now it is 1.020 to 1.036,
+        // and the claim holds for 7 of the seeds 1 to 20.
         let mixed = Comparison::of(&mix(true), desktop_disk, seed).into_seen("mixed");
         // Where nothing lies together, 16 requests always take longer than the quantum. The control
         // needs a disk without a cache: one with a cache takes 16 random writes in 2 ms, and there

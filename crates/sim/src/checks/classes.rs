@@ -23,8 +23,10 @@ pub(super) const TWO_CLASSES: Check = Check {
         let seen = |name: &str| {
             let levels = Levels::of(name, seed);
             let is = |level: &[Kind], op| level.iter().all(|kind| kind.op == op);
-            let holds = levels.exact
-                && matches!(&levels.groups[..], [high, low] if is(high, Op::Read) && is(low, Op::Write));
+            let holds = match &levels.groups[..] {
+                [high, low] => levels.exact && is(high, Op::Read) && is(low, Op::Write),
+                _ => false,
+            };
             Seen { what: format!("{name}: {}", levels.describe()), holds }
         };
         Verdict::of(seen("deadline"), &[seen("noop"), seen("deadline-prio")])

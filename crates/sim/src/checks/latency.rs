@@ -15,8 +15,8 @@ const FILE: u64 = 80 << 11;
 
 pub(super) const REAL_TIME_READERS: Check = Check {
     id: "004-3",
-    about: "deadline-prio on a disk: 32 random readers in a file of 80 MB each, 4 of them real time \
-            and thinking for 20 ms, for 60 s",
+    about: "deadline-prio on a disk: 32 random readers in a file of 80 MB each, 4 of them real \
+            time and thinking for 20 ms, for 60 s",
     run: |seed| {
         // 32 readers in files of 80 MB that lie one behind the other are the mail's tiotest. That 4
         // of them are in a hurry, and read little, is ours: the elevator's page says that real time
@@ -84,8 +84,8 @@ pub(super) const READS_BY_AGE: Check = Check {
 
 pub(super) const AGE_FOR_READERS: Check = Check {
     id: "004-9",
-    about: "an SD card with 16 random readers in a file of 80 MB each for 30 s: reads by age against \
-            reads by sector",
+    about: "an SD card with 16 random readers in a file of 80 MB each for 30 s: reads by age \
+            against reads by sector",
     run: |seed| {
         // The mail's card had tiotest with 16 threads and 80 MB each. Between two reads of 4 KiB a
         // thread does what a system call costs: 0.1 ms (ours). Tried: this world, with files one

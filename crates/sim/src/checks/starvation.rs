@@ -14,8 +14,8 @@ use super::{Check, Seen, Verdict, classes};
 
 pub(super) const REAL_TIME_STARVES: Check = Check {
     id: "004-4",
-    about: "deadline-prio: four real time readers without a pause for 20 s, and one client of every \
-            other kind that comes a little later; 5 ms a request",
+    about: "deadline-prio: four real time readers without a pause for 20 s, and one client of \
+            every other kind that comes a little later; 5 ms a request",
     run: |seed| {
         // Whether the readers are of the real time class, and the elevator.
         let seen = |elevator: &str, readers: Kind| {
@@ -46,8 +46,8 @@ pub(super) const REAL_TIME_STARVES: Check = Check {
 
 pub(super) const LOWEST_IS_PROTECTED: Check = Check {
     id: "004-7",
-    about: "deadline-prio: 16 readers and 4 fsyncs without a pause, and behind them 64 asynchronous \
-            writes and an idle reader, late after 500 ms; 5 ms a request",
+    about: "deadline-prio: 16 readers and 4 fsyncs without a pause, and behind them 64 \
+            asynchronous writes and an idle reader, late after 500 ms; 5 ms a request",
     run: |seed| {
         let prio = |bound, async_starved: u64| {
             let tunables = format!("async_expire=500,async_starved={async_starved}");
