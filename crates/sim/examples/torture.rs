@@ -1,0 +1,132 @@
+//! What `cargo x sim` runs: torture worlds by the thousand, one world with a log, the canaries.
+//!
+//! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`.
+
+use std::io::Write;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+use blockyard_sim::torture::sabotage::Sabotage;
+use blockyard_sim::torture::{self, Report, TortureConfig};
+
+fn main() -> ExitCode {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = words.iter().map(String::as_str).collect();
+    let result = match words[..] {
+        ["clean", seeds, seconds, first] => {
+            numbers([seeds, seconds, first]).and_then(|[seeds, seconds, first]| {
+                clean(first..first.saturating_add(seeds), Duration::from_secs(seconds))
+            })
+        }
+        ["replay", seed] => numbers([seed]).and_then(|[seed]| replay(seed, None)),
+        ["replay", seed, canary] => numbers([seed]).and_then(|[seed]| {
+            let sabotage = Sabotage::named(canary).ok_or_else(|| unknown(canary))?;
+            replay(seed, Some(sabotage))
+        }),
+        ["canaries", seconds] => {
+            numbers([seconds]).and_then(|[seconds]| canaries(Duration::from_secs(seconds)))
+        }
+        _ => Err("clean SEEDS SECONDS FIRST, replay SEED [CANARY], or canaries SECONDS".into()),
+    };
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(problem) => {
+            eprintln!("{problem}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn numbers<const N: usize>(words: [&str; N]) -> Result<[u64; N], String> {
+    let mut numbers = [0; N];
+    for (number, word) in numbers.iter_mut().zip(words) {
+        *number = word.parse().map_err(|_| format!("{word:?} is no number"))?;
+    }
+    Ok(numbers)
+}
+
+fn unknown(canary: &str) -> String {
+    let names: Vec<&str> = Sabotage::ALL.iter().map(|sabotage| sabotage.name()).collect();
+    format!("{canary:?} is no canary; there are {}", names.join(", "))
+}
+
+/// Worlds without a bug in them: the first thing that an oracle finds ends it.
+fn clean(seeds: std::ops::Range<u64>, limit: Duration) -> Result<(), String> {
+    let (start, config) = (Instant::now(), TortureConfig::default());
+    let (mut worlds, mut sum) = (0u64, Report::default());
+    for seed in seeds {
+        if start.elapsed() >= limit {
+            break;
+        }
+        let report = torture::run(seed, &config).map_err(|violation| violation.to_string())?;
+        worlds += 1;
+        sum.bios += report.bios;
+        sum.failed += report.failed;
+        sum.requests += report.requests;
+        sum.merges += report.merges;
+        sum.faults += report.faults;
+        sum.power_cuts += report.power_cuts;
+        sum.sectors_lost += report.sectors_lost;
+    }
+    println!("{worlds} worlds, each twice, in {:.1} s: clean", start.elapsed().as_secs_f64());
+    println!(
+        "{} bios ({} failed), {} requests, {} merges, {} faults, {} power cuts took {} sectors",
+        sum.bios,
+        sum.failed,
+        sum.requests,
+        sum.merges,
+        sum.faults,
+        sum.power_cuts,
+        sum.sectors_lost
+    );
+    Ok(())
+}
+
+/// One world, with everything that happens in it.
+fn replay(seed: u64, sabotage: Option<Sabotage>) -> Result<(), String> {
+    let config = TortureConfig { sabotage, ..TortureConfig::default() };
+    // Who reads only the beginning is no reason to fail.
+    let mut out = std::io::BufWriter::new(std::io::stdout());
+    let mut print = |line: &str| drop(writeln!(out, "{line}"));
+    let report = torture::replay(seed, &config, Some(&mut print));
+    let twice = report.clone().and_then(|_| torture::run(seed, &config));
+    if let (Ok(report), Ok(_)) = (report, &twice) {
+        print(&format!("{report:#?}"));
+        print(&format!("clean, and the same again: trace {:016x}", report.hash));
+    }
+    drop(out.flush());
+    twice.map(drop).map_err(|violation| violation.to_string())
+}
+
+/// Each bug until an oracle has found it.
+fn canaries(limit: Duration) -> Result<(), String> {
+    // What a canary breaks may be an assertion of the engine: it is in the table.
+    std::panic::set_hook(Box::new(|_| {}));
+    println!("{:<20} {:<14} {:>6} {:>8}", "canary", "found by", "seeds", "seconds");
+    let mut survivors = Vec::new();
+    for sabotage in Sabotage::ALL.iter().copied() {
+        let (start, config) = (
+            Instant::now(),
+            TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() },
+        );
+        let found = (0..)
+            .take_while(|_| start.elapsed() < limit)
+            .find_map(|seed| torture::run(seed, &config).err());
+        let seconds = start.elapsed().as_secs_f64();
+        let name = sabotage.name();
+        match found {
+            Some(violation) => {
+                let (oracle, seeds) = (violation.finding.oracle, violation.seed + 1);
+                println!("{name:<20} {oracle:<14} {seeds:>6} {seconds:>8.2}");
+            }
+            None => {
+                println!("{name:<20} {:<14} {:>6} {seconds:>8.2}", "NOBODY", "");
+                survivors.push(name);
+            }
+        }
+    }
+    if survivors.is_empty() {
+        return Ok(());
+    }
+    Err(format!("not found within {} s: {}", limit.as_secs(), survivors.join(", ")))
+}

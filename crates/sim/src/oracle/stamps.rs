@@ -1,0 +1,232 @@
+//! Data mode: what the medium and the volatile cache of a device hold, as one stamp a sector.
+//!
+//! A stamp names the bio that wrote the sector, and so its writer and generation; no bytes move.
+//! Each sector is what is durable, and above it the writes that a flush has not reached:
+//!
+//! ```text
+//!              durable   in the cache, oldest first
+//!   sector 7 │  #12    │  #15  #31                   read now: #31
+//!                         └ a flush that began here makes #15 the durable one
+//!   power cut: #12, #15 or #31, for each sector by itself
+//! ```
+//! That is the weakest device that keeps its promises: it may destage in any order, or never. What
+//! is in flight at a power cut may be written in part. A FUA write is durable when it ends; on a
+//! device without a volatile cache every write is.
+
+use std::collections::BTreeMap;
+
+use blockyard_load::random::Random;
+
+/// Who wrote a sector: the number of a bio, counted from one; zero is what was there before.
+pub type Stamp = u32;
+
+/// Sectors that lie together in memory.
+const CHUNK: u64 = 64;
+
+/// The writes so far, in the order in which they took effect.
+pub type WriteNumber = u64;
+
+/// One sector.
+#[derive(Clone, Debug, Default)]
+struct Cell {
+    durable: Stamp,
+    /// What was durable before that.
+    older: Stamp,
+    /// Oldest first.
+    cached: Vec<(WriteNumber, Stamp)>,
+}
+
+impl Cell {
+    fn settle(&mut self, stable: WriteNumber) {
+        let count = self.cached.iter().take_while(|(number, _)| *number <= stable).count();
+        for (_, stamp) in self.cached.drain(..count) {
+            self.older = std::mem::replace(&mut self.durable, stamp);
+        }
+    }
+
+    fn newest(&self) -> Stamp {
+        self.cached.last().map_or(self.durable, |(_, stamp)| *stamp)
+    }
+}
+
+/// The contents of a device.
+#[derive(Debug)]
+pub struct Stamps {
+    volatile: bool,
+    /// By first sector over [`CHUNK`]; what was never written is like `untouched`.
+    chunks: BTreeMap<u64, Vec<Cell>>,
+    untouched: Cell,
+    written: WriteNumber,
+    /// Writes up to this one are durable.
+    stable: WriteNumber,
+}
+
+impl Stamps {
+    /// An untouched device, with or without a volatile cache.
+    #[must_use]
+    pub fn new(volatile: bool) -> Self {
+        let (chunks, untouched) = (BTreeMap::new(), Cell::default());
+        Self { volatile, chunks, untouched, written: 0, stable: 0 }
+    }
+
+    fn cell(&mut self, sector: u64) -> &mut Cell {
+        let chunk = self.chunks.entry(sector / CHUNK);
+        let chunk = chunk.or_insert_with(|| vec![self.untouched.clone(); CHUNK as usize]);
+        &mut chunk[(sector % CHUNK) as usize]
+    }
+
+    /// A write takes effect.
+    pub fn write(&mut self, sector: u64, sectors: u64, stamp: Stamp, fua: bool) -> WriteNumber {
+        self.written += 1;
+        let (stable, number) = (self.stable, self.written);
+        let durable = fua || !self.volatile;
+        for sector in sector..sector + sectors {
+            let cell = self.cell(sector);
+            cell.settle(stable);
+            cell.cached.push((number, stamp));
+            if durable {
+                cell.settle(number);
+            }
+        }
+        number
+    }
+
+    fn found(&self, sector: u64) -> &Cell {
+        let chunk = self.chunks.get(&(sector / CHUNK));
+        chunk.map_or(&self.untouched, |chunk| &chunk[(sector % CHUNK) as usize])
+    }
+
+    /// What a read finds in a sector.
+    #[must_use]
+    pub fn read(&self, sector: u64) -> Stamp {
+        self.found(sector).newest()
+    }
+
+    /// What a sector held before it held what it holds now; for canaries.
+    #[must_use]
+    pub fn read_older(&self, sector: u64) -> Stamp {
+        let cell = self.found(sector);
+        match cell.cached.len() {
+            0 => cell.older,
+            1 => cell.durable,
+            len => cell.cached[len - 2].1,
+        }
+    }
+
+    /// The last write so far: what a flush that starts now will make durable.
+    #[must_use]
+    pub fn written(&self) -> WriteNumber {
+        self.written
+    }
+
+    /// A flush has ended that started when this was the last write.
+    pub fn flushed(&mut self, covers: WriteNumber) {
+        self.stable = self.stable.max(covers);
+    }
+
+    /// Whether these first writes are durable.
+    #[must_use]
+    pub fn is_durable(&self, number: WriteNumber) -> bool {
+        !self.volatile || number <= self.stable
+    }
+
+    /// The power fails. Of each sector what is durable stays, or any of the later writes; the
+    /// number of sectors that lost their newest is said.
+    pub fn power_cut(&mut self, random: &mut Random) -> u64 {
+        let stable = self.stable;
+        let mut lost = 0;
+        for cell in self.chunks.values_mut().flatten() {
+            cell.settle(stable);
+            if !cell.cached.is_empty() {
+                let kept = random.below(cell.cached.len() as u64 + 1) as usize;
+                lost += u64::from(kept < cell.cached.len());
+                cell.cached.truncate(kept);
+                cell.settle(WriteNumber::MAX);
+            }
+        }
+        self.stable = self.written;
+        lost
+    }
+
+    /// A power cut after which some durable sectors are old again; for canaries.
+    pub fn lose_durable(&mut self, random: &mut Random) {
+        for cell in self.chunks.values_mut().flatten() {
+            if random.below(4) == 0 {
+                cell.durable = cell.older;
+            }
+        }
+    }
+
+    /// The sectors around all that was ever written, with what a read finds there.
+    pub fn sectors(&self) -> impl Iterator<Item = (u64, Stamp)> {
+        self.chunks.iter().flat_map(|(chunk, cells)| {
+            let sector = move |place: usize| chunk * CHUNK + place as u64;
+            cells.iter().enumerate().map(move |(place, cell)| (sector(place), cell.newest()))
+        })
+    }
+
+    /// What is there now counts as written by this bio, and is durable.
+    pub fn adopt(&mut self, stamp: Stamp) {
+        self.chunks.clear();
+        self.untouched = Cell { durable: stamp, older: stamp, cached: Vec::new() };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// What a power cut may leave in sector 7.
+    fn survivors(stamps: impl Fn() -> Stamps) -> Vec<Stamp> {
+        let mut found: Vec<Stamp> = (0..100)
+            .map(|seed| {
+                let mut stamps = stamps();
+                stamps.power_cut(&mut Random::new(seed, 0));
+                stamps.read(7)
+            })
+            .collect();
+        found.sort_unstable();
+        found.dedup();
+        found
+    }
+
+    #[test]
+    fn power_cut_leaves_the_durable_write_or_any_later_one() {
+        let written = || {
+            let mut stamps = Stamps::new(true);
+            stamps.write(0, 16, 1, false);
+            let covers = stamps.written();
+            stamps.write(4, 8, 2, false);
+            stamps.flushed(covers);
+            stamps.write(7, 1, 3, false);
+            stamps
+        };
+        assert_eq!(written().read(7), 3);
+        assert_eq!(survivors(written), [1, 2, 3]);
+        assert!(written().is_durable(1) && !written().is_durable(2));
+    }
+
+    #[test]
+    fn fua_write_survives_and_so_does_every_write_without_a_cache() {
+        let written = |volatile, fua| {
+            let mut stamps = Stamps::new(volatile);
+            stamps.write(7, 1, 1, false);
+            stamps.write(7, 1, 2, fua);
+            stamps
+        };
+        assert_eq!(survivors(|| written(true, true)), [2]);
+        assert_eq!(survivors(|| written(false, false)), [2]);
+        assert_eq!(survivors(|| written(true, false)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn sectors_of_one_write_may_be_torn_apart() {
+        let torn = (0..100).any(|seed| {
+            let mut stamps = Stamps::new(true);
+            stamps.write(0, 2, 1, false);
+            stamps.power_cut(&mut Random::new(seed, 0));
+            stamps.read(0) != stamps.read(1)
+        });
+        assert!(torn);
+    }
+}

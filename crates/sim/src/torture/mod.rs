@@ -1,0 +1,142 @@
+//! Torture worlds: everything about them is drawn from a seed, and the oracles are always on.
+//!
+//! A world has a queue with one of the elevators, a device with faults, submitters, and one to
+//! three rounds of traffic, each of which ends with a quiet time or with a power cut. [`run`] lives
+//! through it twice and compares the traces. [`sabotage`] plants the bugs that must be found.
+
+mod elevators;
+mod plan;
+pub mod sabotage;
+mod stack;
+mod trace;
+mod world;
+
+use std::cell::Cell;
+use std::fmt;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use blockyard_engine::time::Nanos;
+
+use self::sabotage::Sabotage;
+use self::world::World;
+use crate::oracle::{Finding, Oracle};
+
+pub use trace::Log;
+
+/// Streams of random numbers of a seed.
+const STREAM_PLAN: u64 = 0;
+const STREAM_TRAFFIC: u64 = 1;
+const STREAM_CONTENTS: u64 = 2;
+/// Number 3 is the saboteur's; this one is the first of many, one for each power cut.
+const STREAM_FAULTS: u64 = 16;
+
+/// What is not drawn from the seed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TortureConfig {
+    /// Bios of a round.
+    pub bios: u32,
+    /// A bug to be found.
+    pub sabotage: Option<Sabotage>,
+}
+
+impl Default for TortureConfig {
+    /// Rounds of 300 bios, without a bug.
+    fn default() -> Self {
+        Self { bios: 300, sabotage: None }
+    }
+}
+
+/// What has happened in a world.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Of the trace.
+    pub hash: u64,
+    /// Bios submitted.
+    pub bios: u64,
+    /// Bios that failed.
+    pub failed: u64,
+    /// Requests given to the device.
+    pub requests: u64,
+    /// Bios and requests that became part of another request.
+    pub merges: u64,
+    /// Errors, delays, hangs, refusals.
+    pub faults: u64,
+    /// Power cuts.
+    pub power_cuts: u64,
+    /// Sectors that lost their newest write in a power cut.
+    pub sectors_lost: u64,
+    /// Virtual time at the end.
+    pub time: Nanos,
+}
+
+/// What an oracle found, and how to see it again.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// The world.
+    pub seed: u64,
+    /// The bug that was planted, if one was.
+    pub sabotage: Option<Sabotage>,
+    /// When, in virtual time.
+    pub at: Nanos,
+    /// What.
+    pub finding: Finding,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { seed, at, finding, .. } = self;
+        let (ms, ns) = (at.0 / 1_000_000, at.0 % 1_000_000);
+        writeln!(f, "{}: {}", finding.oracle, finding.what)?;
+        write!(f, "at {ms}.{ns:06} ms in the world of seed {seed}; to replay it:")?;
+        write!(f, "\n  cargo x sim --seed {seed}")?;
+        match self.sabotage {
+            Some(sabotage) => write!(f, " --canary {}", sabotage.name()),
+            None => Ok(()),
+        }
+    }
+}
+
+impl std::error::Error for Violation {}
+
+/// Lives through the world of a seed, twice.
+///
+/// # Errors
+/// What an oracle found.
+pub fn run(seed: u64, config: &TortureConfig) -> Result<Report, Violation> {
+    let first = replay(seed, config, None)?;
+    let second = replay(seed, config, None);
+    if second.as_ref().is_ok_and(|second| second.hash == first.hash) {
+        return Ok(first);
+    }
+    let what = match second {
+        Ok(second) => {
+            let (one, other) = (first.hash, second.hash);
+            format!("two runs of one seed: traces {one:016x} and {other:016x}")
+        }
+        Err(violation) => format!("only one of two runs is clean: {}", violation.finding.what),
+    };
+    let finding = Finding { oracle: Oracle::Determinism, what };
+    Err(Violation { seed, sabotage: config.sabotage, at: first.time, finding })
+}
+
+/// Lives through the world of a seed once; a log gets a line for everything that happens.
+///
+/// # Errors
+/// What an oracle found.
+pub fn replay(
+    seed: u64,
+    config: &TortureConfig,
+    log: Option<Log<'_>>,
+) -> Result<Report, Violation> {
+    let clock = Cell::new(Nanos(0));
+    let live = || World::new(seed, config, &clock, log).live();
+    // The engine's own assertions are oracles, too.
+    let lived = catch_unwind(AssertUnwindSafe(live)).unwrap_or_else(|panic| {
+        let text = panic.downcast_ref::<&str>().map(ToString::to_string);
+        let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
+        let what = text.unwrap_or_else(|| "a panic without words".to_string());
+        Err(Finding { oracle: Oracle::Assertion, what })
+    });
+    let sabotage = config.sabotage;
+    lived.map_err(|finding| Violation { seed, sabotage, at: clock.get(), finding })
+}

@@ -1,0 +1,251 @@
+//! What a world is like, all of it drawn from its seed: elevator and tunables, queue, device,
+//! faults, submitters.
+
+use std::fmt;
+
+use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec, ElevatorType, Generation};
+use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
+use blockyard_engine::priority::Priority;
+use blockyard_engine::time::Nanos;
+use blockyard_load::random::Random;
+
+use super::sabotage::Sabotage;
+use crate::device::Device;
+use crate::device::disk::geometry::{Geometry, SeekTimes, Zone};
+use crate::device::disk::{Disk, DiskConfig, Policy};
+use crate::device::flash::{EraseBlocks, Flash, FlashConfig};
+use crate::device::memory::{Memory, MemoryConfig};
+use crate::fault::{Faults, chance};
+use crate::oracle::bound::Settings;
+
+/// Sectors that bios go to. Few, so that they meet.
+pub(super) const SECTORS: u64 = 2048;
+
+const US: u64 = 1_000;
+const MS: u64 = 1_000_000;
+
+/// One of some values.
+pub(super) fn one_of<T: Copy>(random: &mut Random, values: &[T]) -> T {
+    values[random.below(values.len() as u64) as usize]
+}
+
+/// The device's model.
+#[derive(Clone, Debug)]
+pub(super) enum Model {
+    Disk(DiskConfig),
+    Flash(FlashConfig),
+    Memory(MemoryConfig),
+}
+
+impl Model {
+    pub(super) fn build(&self) -> Box<dyn Device> {
+        match self {
+            Self::Disk(config) => Box::new(Disk::new(config.clone())),
+            Self::Flash(config) => Box::new(Flash::new(*config)),
+            Self::Memory(config) => Box::new(Memory::new(*config)),
+        }
+    }
+}
+
+/// How the submitters behave: of a hundred bios.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Traffic {
+    pub(super) submitters: u32,
+    /// Bios of a submitter that may be under way.
+    pub(super) depth: u32,
+    pub(super) reads: u64,
+    pub(super) flushes: u64,
+    pub(super) discards: u64,
+    /// Of the writes: with preflush, with FUA; each.
+    pub(super) stable: u64,
+    pub(super) sync: u64,
+    /// Most bios in a row.
+    pub(super) burst: u64,
+    /// Mean pause.
+    pub(super) think: Nanos,
+    /// Priorities to choose from.
+    pub(super) priorities: &'static [Priority],
+    /// Bios go to so many of the first sectors, mostly.
+    pub(super) hot: u64,
+}
+
+/// A world.
+#[derive(Clone)]
+pub(super) struct Plan {
+    pub(super) settings: Settings,
+    pub(super) spec: ElevatorSpec,
+    pub(super) queue: QueueConfig,
+    pub(super) model: Model,
+    pub(super) faults: Faults,
+    pub(super) traffic: Traffic,
+    /// Whether each round ends with a power cut, instead of a quiet time.
+    pub(super) cuts: Vec<bool>,
+}
+
+const SAME: &[Priority] = &[Priority::best_effort(4)];
+const LEVELS: &[Priority] =
+    &[Priority::best_effort(0), Priority::best_effort(4), Priority::best_effort(7)];
+const CLASSES: &[Priority] =
+    &[Priority::real_time(4), Priority::best_effort(0), Priority::best_effort(4), Priority::IDLE];
+
+impl Plan {
+    pub(super) fn draw(random: &mut Random, sabotage: Option<Sabotage>) -> Self {
+        let generation = one_of(random, &[Generation::Single, Generation::Multi]);
+        let (settings, spec) = match sabotage.and_then(Sabotage::elevator) {
+            Some(elevator) => {
+                (Settings { elevator, values: Vec::new() }, ElevatorSpec::of(elevator))
+            }
+            None => elevator(random),
+        };
+        let mut queue = queue(random, generation);
+        let depth = queue.queue_depth * u32::from(queue.hw_queues);
+        let model = model(random, depth, &mut queue);
+        let cuts = (0..1 + random.below(3)).map(|_| random.below(2) == 0).collect();
+        let (faults, traffic) = (faults(random, &queue), traffic(random));
+        Self { settings, spec, queue, model, faults, traffic, cuts }
+    }
+
+    /// All priorities are of one class.
+    pub(super) fn one_class(&self) -> bool {
+        self.traffic.priorities.iter().all(|priority| priority.class == SAME[0].class)
+    }
+}
+
+/// One line of it.
+impl fmt::Display for Plan {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { spec, queue, model, faults, traffic, cuts, .. } = self;
+        writeln!(f, "elevator  {spec}")?;
+        writeln!(f, "queue     {queue:?}")?;
+        writeln!(f, "device    {model:?}")?;
+        writeln!(f, "faults    {faults:?}")?;
+        writeln!(f, "traffic   {traffic:?}")?;
+        write!(f, "rounds    {}, power cuts {cuts:?}", cuts.len())
+    }
+}
+
+/// Half of the tunables as they are, the others small or anywhere below a hundred.
+fn elevator(random: &mut Random) -> (Settings, ElevatorSpec) {
+    let elevator: &'static ElevatorType = one_of(random, ELEVATORS);
+    let (mut values, mut text) = (Vec::new(), elevator.name.to_string());
+    for tunable in elevator.tunables {
+        let value = match random.below(4) {
+            0 => tunable.min,
+            1 => tunable.min.saturating_add(random.below(100)).min(tunable.max),
+            _ => continue,
+        };
+        values.push((tunable.name, value));
+        text += &format!(",{}={value}", tunable.name);
+    }
+    let spec = ElevatorSpec::parse(&text).expect("the values are in their ranges");
+    (Settings { elevator, values }, spec)
+}
+
+fn queue(random: &mut Random, generation: Generation) -> QueueConfig {
+    let cpus = one_of(random, &[1, 1, 2, 4]);
+    let hw_queues = match generation {
+        Generation::Single => 1,
+        Generation::Multi => one_of(random, &[1, 1, 2, 4]).min(cpus),
+    };
+    QueueConfig {
+        cpus,
+        hw_queues,
+        queue_depth: one_of(random, &[1, 1, 2, 4, 32]),
+        nr_requests: one_of(random, &[1, 2, 8, 32, 128]),
+        limits: Limits {
+            max_sectors: one_of(random, &[1, 8, 16, 64, 256]),
+            max_segments: one_of(random, &[1, 2, 3, 16, 128]),
+        },
+        rotational: random.below(2) == 0,
+        write_cache: random.below(4) > 0,
+        fua: random.below(2) == 0,
+        plug: one_of(random, &[PlugRule::Off, PlugRule::PerContext, PlugRule::PerQueue]),
+        tick: one_of(random, &[Nanos(1), Nanos(MS), Nanos(4 * MS)]),
+        timeout: one_of(random, &[None, Some(Nanos(30 * MS)), Some(Nanos(2_000 * MS))]),
+        ..QueueConfig::of(generation)
+    }
+}
+
+fn model(random: &mut Random, queue_depth: u32, queue: &mut QueueConfig) -> Model {
+    match random.below(3) {
+        0 => Model::Disk(disk(random, queue_depth, queue)),
+        1 => {
+            let blocks = EraseBlocks { sectors: 256, open: 2, close: Nanos(2 * MS) };
+            Model::Flash(FlashConfig {
+                sectors: SECTORS,
+                page_sectors: one_of(random, &[1, 8, 32]),
+                channels: one_of(random, &[1, 4, 16]),
+                read_page: Nanos(60 * US),
+                program_page: Nanos(200 * US),
+                overhead: Nanos(8 * US),
+                bus_sector: Nanos(one_of(random, &[160, 25_000])),
+                queue_depth,
+                blocks: one_of(random, &[None, Some(blocks)]),
+            })
+        }
+        _ => Model::Memory(MemoryConfig {
+            sectors: SECTORS,
+            command: Nanos(one_of(random, &[1, 5 * US, 300 * US])),
+            sector: Nanos(one_of(random, &[0, 100])),
+            lanes: one_of(random, &[1, 4, 64]),
+        }),
+    }
+}
+
+/// A small disk: two zones of 64 cylinders with one platter.
+fn disk(random: &mut Random, queue_depth: u32, queue: &mut QueueConfig) -> DiskConfig {
+    let seek = SeekTimes {
+        track_to_track: Nanos(800 * US),
+        average: Nanos(4_000 * US),
+        full_stroke: Nanos(8_000 * US),
+        head_switch: Nanos(700 * US),
+        write_settle: Nanos(500 * US),
+    };
+    let zone = |sectors_per_track| Zone { cylinders: 64, sectors_per_track };
+    let revolution = Nanos(one_of(random, &[4_000 * US, 8_333 * US]));
+    let write_cache_sectors = one_of(random, &[0, 16, 256]);
+    queue.write_cache |= write_cache_sectors > 0;
+    let ageing = Policy::ShortestPositioning { age_max: Nanos(100 * MS) };
+    DiskConfig {
+        geometry: Geometry::new(revolution, 2, vec![zone(16), zone(8)], seek),
+        overhead: Nanos(100 * US),
+        bus_sector: Nanos(1_700),
+        queue_depth,
+        policy: one_of(random, &[Policy::InOrder, ageing]),
+        write_cache_sectors,
+        read_ahead_sectors: one_of(random, &[0, 64]),
+    }
+}
+
+fn faults(random: &mut Random, queue: &QueueConfig) -> Faults {
+    let mut some = |per_mille: &[u32]| {
+        let rate = one_of(random, per_mille);
+        if chance(random, 500) { rate } else { 0 }
+    };
+    Faults {
+        errors: some(&[2, 20, 100]),
+        stalls: some(&[2, 20]),
+        stall_max: Nanos(100 * MS),
+        reorders: some(&[20, 300]),
+        reorder_max: Nanos(2 * MS),
+        // Nobody would look for what hangs.
+        hangs: if queue.timeout.is_some() { some(&[2, 10]) } else { 0 },
+        refusals: some(&[10, 100]),
+    }
+}
+
+fn traffic(random: &mut Random) -> Traffic {
+    Traffic {
+        submitters: 1 + random.below(6) as u32,
+        depth: one_of(random, &[1, 4, 16]),
+        reads: one_of(random, &[0, 30, 50, 90]),
+        flushes: one_of(random, &[0, 3, 10]),
+        discards: one_of(random, &[0, 2]),
+        stable: one_of(random, &[0, 4, 20]),
+        sync: one_of(random, &[0, 30, 100]),
+        burst: one_of(random, &[1, 4, 16]),
+        think: Nanos(one_of(random, &[0, 10 * US, 500 * US, 5 * MS])),
+        priorities: one_of(random, &[SAME, SAME, LEVELS, CLASSES]),
+        hot: one_of(random, &[64, 512, SECTORS]),
+    }
+}

@@ -1,0 +1,85 @@
+//! Random worlds are clean, each of them twice the same, and planted bugs are found.
+//!
+//! A failure prints the command that replays it. `cargo x sim` runs more worlds, and faster.
+
+use blockyard_sim::oracle::Oracle;
+use blockyard_sim::torture::sabotage::Sabotage;
+use blockyard_sim::torture::{Report, TortureConfig, replay, run};
+
+/// Worlds of a test.
+const WORLDS: u64 = 150;
+
+#[test]
+fn worlds_are_clean_and_what_they_are_for_happens_in_them() {
+    let mut sum = Report::default();
+    for seed in 0..WORLDS {
+        match run(seed, &TortureConfig::default()) {
+            Ok(report) => {
+                sum.bios += report.bios;
+                sum.failed += report.failed;
+                sum.merges += report.merges;
+                sum.faults += report.faults;
+                sum.power_cuts += report.power_cuts;
+                sum.sectors_lost += report.sectors_lost;
+            }
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    let enough = [
+        (sum.bios, 200 * WORLDS),
+        (sum.failed, WORLDS),
+        (sum.merges, 10 * WORLDS),
+        (sum.faults, 10 * WORLDS),
+        (sum.power_cuts, WORLDS / 2),
+        (sum.sectors_lost, WORLDS),
+    ];
+    assert!(enough.iter().all(|(count, least)| count >= least), "{sum:?}");
+}
+
+#[test]
+fn every_planted_bug_is_found() {
+    for sabotage in Sabotage::ALL.iter().copied() {
+        let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };
+        let found = (0..400).find_map(|seed| run(seed, &config).err());
+        let Some(violation) = found else { panic!("{} is not found", sabotage.name()) };
+        let command = format!("cargo x sim --seed {} --canary", violation.seed);
+        assert!(violation.to_string().contains(&command), "{violation}");
+    }
+}
+
+/// A bug that only one of the oracles can see is found by that one.
+#[test]
+fn bugs_are_found_by_the_oracle_that_is_for_them() {
+    let bugs = [
+        (Sabotage::DoubleEnd, Oracle::ExactlyOnce),
+        (Sabotage::LeakedTag, Oracle::Leak),
+        (Sabotage::TooLarge, Oracle::Limits),
+        (Sabotage::TooDeep, Oracle::Limits),
+        (Sabotage::EarlyFlush, Oracle::Flush),
+        (Sabotage::ForgottenFua, Oracle::Flush),
+        (Sabotage::LostCache, Oracle::PowerCut),
+        (Sabotage::StaleRead, Oracle::Data),
+        (Sabotage::StarvedLevel, Oracle::Wait),
+        (Sabotage::SleepingElevator, Oracle::Progress),
+        (Sabotage::ClockBack, Oracle::Clock),
+        (Sabotage::RandomMap, Oracle::Determinism),
+        (Sabotage::MergesAll, Oracle::Merge),
+    ];
+    for (sabotage, oracle) in bugs {
+        let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };
+        let found = (0..400).find_map(|seed| run(seed, &config).err()).expect("it is found");
+        assert_eq!(found.finding.oracle, oracle, "{}: {found}", sabotage.name());
+    }
+}
+
+#[test]
+fn log_of_a_world_tells_its_configuration_and_every_bio_to_its_end() {
+    let mut log = Vec::new();
+    let mut keep = |line: &str| log.push(line.to_string());
+    let report = replay(3, &TortureConfig::default(), Some(&mut keep)).unwrap();
+    assert!(log[0].starts_with("elevator"), "{}", log[0]);
+    let lines = |word: &str| log.iter().filter(|line| line.contains(word)).count() as u64;
+    assert_eq!(lines("submit   bio"), report.bios);
+    assert!(lines("issue    tag") > 0 && lines("end      command") > 0);
+    assert_eq!(report, replay(3, &TortureConfig::default(), None).unwrap());
+}
