@@ -1,7 +1,7 @@
 //! `cargo x ci`: everything, in the order in which a mistake is cheapest to find, and all of it
 //! even when one part fails. Its last line is the count that a test runner prints.
 
-use crate::{check, corpus, fuzz, hygiene, interop, test, tools};
+use crate::{check, corpus, fuzz, hygiene, interop, sim, test, tools};
 use anyhow::Result;
 use std::time::Instant;
 
@@ -35,6 +35,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     part("check", &check::run);
     part("test", &test::run);
+    part("sim", &|| sim::run(&sim::Args::short()));
+    part("canaries", &|| sim::run(&sim::Args::canaries()));
     part("corpus", &|| corpus::run(&corpus::Args::default()));
     part("interop", &|| interop::run(&interop));
     part("hygiene", &|| hygiene::run(&hygiene::Args::default()));

@@ -18,6 +18,7 @@ mod interop;
 mod lab;
 mod nbd;
 mod process;
+mod sim;
 mod test;
 mod tidy;
 mod tools;
@@ -50,6 +51,8 @@ enum Command {
     Hygiene(hygiene::Args),
     /// Feeds every parser of foreign bytes with mutated input.
     Fuzz(fuzz::Args),
+    /// Random worlds with faults and power cuts under the oracles, and bugs that these must find.
+    Sim(sim::Args),
     /// Benchmarks beside other programs, in the same run.
     Bench(bench::Args),
     /// The main job from nothing: what `./x demo` runs.
@@ -67,6 +70,7 @@ fn main() -> ExitCode {
         Command::Interop(args) => interop::run(&args),
         Command::Hygiene(args) => hygiene::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
+        Command::Sim(args) => sim::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),
         Command::Ci(args) => ci::run(&args),

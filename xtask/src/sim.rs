@@ -1,0 +1,59 @@
+//! `cargo x sim`: random worlds with faults and power cuts under the oracles, and the planted bugs
+//! that these must find. The runner is `crates/sim/examples/torture.rs`, built for release.
+
+use crate::tools;
+use anyhow::Result;
+
+/// How many worlds, one world, or the canaries.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Lives through as many worlds; each of them twice.
+    #[arg(long, default_value_t = 2000, conflicts_with_all = ["seed", "canaries"])]
+    seeds: u64,
+    /// The first of their seeds.
+    #[arg(long, default_value_t = 0, conflicts_with_all = ["seed", "canaries"])]
+    first: u64,
+    /// Ends after so many seconds; with --canaries: for each of them [default: 20, with canaries
+    /// 60].
+    #[arg(long, conflicts_with = "seed")]
+    seconds: Option<u64>,
+    /// Replays the world of this seed, and says everything that happens in it.
+    #[arg(long)]
+    seed: Option<u64>,
+    /// Plants this bug in it.
+    #[arg(long, requires = "seed", value_name = "NAME")]
+    canary: Option<String>,
+    /// Plants one bug after the other, until an oracle has found it; fails when one is not found.
+    #[arg(long, conflicts_with = "seed")]
+    canaries: bool,
+}
+
+impl Args {
+    /// As in CI.
+    pub(crate) fn short() -> Self {
+        let (seeds, seconds) = (u64::MAX, Some(10));
+        Self { seeds, first: 0, seconds, seed: None, canary: None, canaries: false }
+    }
+
+    /// As in CI.
+    pub(crate) fn canaries() -> Self {
+        Self { canaries: true, seconds: None, ..Self::short() }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let seconds = |default| args.seconds.unwrap_or(default).to_string();
+    let words = match (args.seed, args.canaries) {
+        (Some(seed), _) => {
+            let words = ["replay".into(), seed.to_string()].into_iter();
+            words.chain(args.canary.clone()).collect()
+        }
+        (None, true) => vec!["canaries".into(), seconds(60)],
+        (None, false) => {
+            vec!["clean".into(), args.seeds.to_string(), seconds(20), args.first.to_string()]
+        }
+    };
+    let mut cargo = tools::cargo();
+    cargo.args(["run", "--quiet", "--release", "--locked", "--package", "blockyard-sim"]);
+    tools::show(cargo.args(["--example", "torture", "--"]).args(words))
+}
