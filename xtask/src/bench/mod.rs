@@ -30,6 +30,8 @@ enum What {
     Cipher(Further),
     /// The engine's own cost for each request, without cipher and without system calls.
     Engine(Further),
+    /// The simulator: simulated requests per second of one core.
+    Sim(Further),
     /// Whole volumes copied out and in, by the number of cipher workers.
     Copy(Further),
 }
@@ -47,6 +49,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Elevators(args) => elevators::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(further) => example("blockyard-engine", "engine_bench", &further.words),
+        What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
     }
 }
