@@ -26,6 +26,7 @@ pub struct BlockDevice<D> {
     /// Emptied after each use; kept for their memory.
     issues: Vec<Issue>,
     ended: Vec<(Nanos, u32)>,
+    late: Vec<Tag>,
     /// Since they were taken last, if somebody takes them.
     events: Option<Vec<(Nanos, DeviceEvent)>>,
 }
@@ -39,7 +40,8 @@ impl<D: Device> BlockDevice<D> {
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
         assert_eq!(config.hw_queues, 1);
         let queue = RequestQueue::new(config, elevator);
-        Self { queue, device, issues: Vec::new(), ended: Vec::new(), events: None }
+        let (issues, ended, late) = (Vec::new(), Vec::new(), Vec::new());
+        Self { queue, device, issues, ended, late, events: None }
     }
 
     /// The queue, to plug, unplug and look at.
@@ -109,6 +111,9 @@ impl<D: Device> BlockDevice<D> {
             self.queue.complete(at, tag, BlkStatus::Ok);
         }
         self.ended = ended;
+        // Who is late is waited for again: these devices lose nothing, they are slow.
+        self.queue.timed_out(now, &mut self.late);
+        self.late.clear();
         self.run(now);
         self.queue.take_done(done);
     }
@@ -223,6 +228,25 @@ mod tests {
         }
         assert_eq!(block.device().counters().jobs, 2);
         assert!(block.queue().is_idle());
+    }
+
+    #[test]
+    fn request_that_takes_longer_than_the_timeout_ends_and_time_goes_on_meanwhile() {
+        let spec = ElevatorSpec::parse("noop").unwrap();
+        let timeout = Some(Nanos(1_000 * US));
+        let config =
+            QueueConfig { queue_depth: 1, timeout, ..QueueConfig::of(spec.elevator.generation) };
+        let mut block = BlockDevice::new(config, &spec, disk());
+        block.submit(Nanos(0), bio(Op::Read, 400_000_000, 8, 1, 7));
+        block.run(Nanos(0));
+        let (mut now, mut done, mut events) = (Nanos(0), Vec::new(), 0);
+        while done.is_empty() && events < 100 {
+            now = block.next_event().expect("a read is in flight");
+            block.advance(now, &mut done);
+            events += 1;
+        }
+        assert_eq!(done, [Done { user: 7, status: BlkStatus::Ok }]);
+        assert!(now > Nanos(5_000 * US) && events > 5, "{now:?} after {events} events");
     }
 
     #[test]
