@@ -228,6 +228,16 @@ mod tests {
     }
 
     #[test]
+    fn a_gap_too_short_for_the_window_is_left() {
+        let mut blocks = Blocks::new(4096, 1024);
+        let (mut a, mut b) = (Window::new(8, 64), Window::new(8, 64));
+        grow(&mut blocks, &mut a, 100, 1);
+        assert_eq!(grow(&mut blocks, &mut b, 93, 1), [108]);
+        blocks.discard(&mut b, 8);
+        assert_eq!(grow(&mut blocks, &mut b, 92, 1), [92]);
+    }
+
+    #[test]
     fn a_used_window_is_followed_by_one_twice_as_long_up_to_the_limit() {
         let mut blocks = Blocks::new(4096, 4096);
         let mut window = Window::new(8, 30);

@@ -178,6 +178,8 @@ fn write(block: u32, blocks: u32) -> (u64, u32) {
 mod tests {
     use std::iter::once;
 
+    use blockyard_load::random::Random;
+
     use super::*;
 
     /// Sectors of these blocks.
@@ -252,6 +254,33 @@ mod tests {
         assert_eq!(steps[0].writes, [at(2000, 10)]);
         assert_eq!(steps[1].writes, [at(1000, 1)]);
         assert_eq!(steps.len(), 4);
+    }
+
+    #[test]
+    fn a_copy_is_not_overwritten_before_its_block_is_in_place() {
+        let mut journal = journal();
+        let mut random = Random::new(1, 0);
+        // The copy at a place in the ring, and of each block the place of the youngest copy.
+        let (mut copies, mut youngest) = (BTreeMap::new(), BTreeMap::new());
+        for _ in 0..3000 {
+            let start = random.below(400) as u32;
+            let metadata = blocks(start + 10_000..start + 10_001 + random.below(200) as u32);
+            for step in journal.commit(&metadata) {
+                let each = |write: &(u64, u32)| write.0 / 8..write.0 / 8 + u64::from(write.1 / 8);
+                let written: Vec<u64> = step.writes.iter().flat_map(each).collect();
+                if written[0] >= 10_000 {
+                    written.iter().for_each(|block| drop(youngest.remove(block)));
+                } else if written.len() > 1 {
+                    let blocks = metadata.iter().map(|block| u64::from(*block));
+                    // Its one descriptor is in front.
+                    for (place, block) in written[1..].iter().zip(blocks) {
+                        youngest.insert(block, *place);
+                        let old = copies.insert(*place, block).filter(|old| *old != block);
+                        assert!(old.is_none_or(|old| youngest.get(&old) != Some(place)));
+                    }
+                }
+            }
+        }
     }
 
     #[test]
