@@ -14,7 +14,9 @@ pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
-use crate::commands::{completions, dump, elevators, format, info, load, man, repair, serve};
+use crate::commands::{
+    completions, dump, elevators, format, info, lab, load, man, repair, serve,
+};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// Opens LUKS and dm-crypt volumes without root and serves them as disks.
@@ -53,6 +55,7 @@ pub(crate) enum Command {
     Load(Box<load::LoadArgs>),
     Repair(repair::RepairArgs),
     Elevators(elevators::ElevatorsArgs),
+    Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
 }
@@ -68,6 +71,7 @@ impl Command {
             Self::Load(args) => load::run(&args),
             Self::Repair(args) => repair::run(&args),
             Self::Elevators(args) => elevators::run(&args),
+            Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),
         }

@@ -5,6 +5,7 @@ pub(crate) mod dump;
 pub(crate) mod elevators;
 pub(crate) mod format;
 pub(crate) mod info;
+pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod repair;

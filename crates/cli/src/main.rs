@@ -9,6 +9,7 @@ mod commands;
 mod config;
 mod failure;
 mod key;
+mod lab;
 mod nbd;
 mod output;
 mod progress;

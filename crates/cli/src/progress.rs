@@ -1,5 +1,5 @@
-//! How far a copy has come, for a person who watches: a bar on standard error if that is a
-//! terminal, and nothing otherwise.
+//! How far a copy or a series of runs has come, for a person who watches: a bar on standard error
+//! if that is a terminal, and nothing otherwise.
 
 use std::time::Duration;
 
@@ -33,7 +33,17 @@ impl Progress {
         Self { bar }
     }
 
-    /// Says how many bytes are done.
+    /// A bar of so many steps, which take long.
+    pub(crate) fn steps(count: u64) -> Self {
+        let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
+        let bar = ProgressBar::with_draw_target(Some(count), target);
+        let template = "{wide_bar} {pos} of {len}  {eta} left ";
+        let style = ProgressStyle::with_template(template).expect("the template is a constant");
+        bar.set_style(style);
+        Self { bar }
+    }
+
+    /// Says how many bytes or steps are done.
     pub(crate) fn at(&self, done_bytes: u64) {
         self.bar.set_position(done_bytes);
     }

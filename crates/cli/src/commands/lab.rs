@@ -1,0 +1,467 @@
+//! `blockyard lab`: experiments in the simulated world.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use blockyard_engine::time::Nanos;
+use blockyard_report::{Experiment as Report, html, json, text};
+use clap::{Args, Subcommand, ValueHint};
+
+use crate::args::ShortHelpArgs;
+use crate::failure::Failure;
+use crate::lab::builtin::{BUILTIN, TEMPLATE, find, fits_path, load, text_of};
+use crate::lab::execute::run_job;
+use crate::lab::onsite;
+use crate::lab::page::{self, Request};
+use crate::lab::real::Place;
+use crate::lab::search::{Found, search};
+use crate::lab::spec::fit::Fit;
+use crate::lab::spec::tree::Override;
+use crate::lab::trace::{Tracer, Window};
+use crate::output::{print, say};
+
+/// Run experiments with I/O schedulers in a simulated world
+///
+/// An experiment is a TOML file: machine, device, file system, queue, jobs, variants of them, and
+/// what was published or claimed about it. `lab template` prints a commented one to begin with;
+/// docs/lab.md explains all of it.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, disable_help_subcommand = true)]
+pub(crate) struct LabArgs {
+    #[command(subcommand)]
+    command: LabCommand,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+#[derive(Subcommand, Debug)]
+#[command(disable_help_flag = true)]
+enum LabCommand {
+    List(ListArgs),
+    Run(RunArgs),
+    Compare(CompareArgs),
+    Trace(TraceArgs),
+    Report(ReportArgs),
+    Fit(FitArgs),
+    Show(ShowArgs),
+    Template(TemplateArgs),
+}
+
+/// List the experiments that come with blockyard
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct ListArgs {
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// What all that run have in common.
+#[derive(Args, Debug)]
+struct SelectArgs {
+    /// Only this variant; may be given several times
+    #[arg(long = "variant", value_name = "NAME")]
+    variants: Vec<String>,
+
+    /// Run with this seed instead of the experiment's; may be given several times
+    #[arg(long = "seed", value_name = "N")]
+    seeds: Vec<u64>,
+
+    /// Run everything twice: the traces of both must agree
+    #[arg(long)]
+    check: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+}
+
+/// Run an experiment: published numbers and ours side by side, claims with their verdicts
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct RunArgs {
+    /// Name (see `lab list`) or TOML file
+    #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
+    experiment: String,
+
+    /// Change a value of the world: queue.elevator=cfq, jobs.tio.threads=8
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse)]
+    set: Vec<Override>,
+
+    #[command(flatten)]
+    select: SelectArgs,
+
+    #[command(flatten)]
+    real: RealArgs,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// The same jobs on this machine.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "On this machine")]
+struct RealArgs {
+    /// Run the jobs for real: `memory`, or a file or block device for their files
+    ///
+    /// Through our own queue and the variant's elevator; there is no page cache and no file system.
+    /// The world's other values do not matter.
+    #[arg(long, value_name = "memory|PATH", value_hint = ValueHint::FilePath)]
+    real: Option<PathBuf>,
+
+    /// What is in the file or on the device may be overwritten
+    #[arg(long, requires = "real")]
+    destroy: bool,
+}
+
+/// Run an experiment under several settings, or several experiments, side by side
+///
+/// The first column is the experiment as it is; each --set is a column more.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct CompareArgs {
+    /// Names or TOML files
+    #[arg(value_name = "NAME|FILE", required = true, value_hint = ValueHint::FilePath)]
+    experiments: Vec<String>,
+
+    /// A column with these values of the world, separated by `;` if there are several
+    #[arg(long, value_name = "PATH=VALUE[;...]")]
+    set: Vec<String>,
+
+    #[command(flatten)]
+    select: SelectArgs,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Show who ran after whom, and what became of each request
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct TraceArgs {
+    /// Name (see `lab list`) or TOML file
+    #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
+    experiment: String,
+
+    /// Which variant; not needed if there is only one
+    #[arg(long, value_name = "NAME")]
+    variant: Option<String>,
+
+    /// Run with this seed instead of the experiment's first
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+
+    /// Change a value of the world
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse)]
+    set: Vec<Override>,
+
+    /// From this second of simulated time on
+    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
+    from: Nanos,
+
+    /// Until this one
+    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    until: Nanos,
+
+    /// Lines of each list at most
+    #[arg(long, value_name = "N", default_value_t = 200)]
+    limit: usize,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Run experiments and write one self-contained HTML page
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct ReportArgs {
+    /// Names or TOML files; all experiments of blockyard if there are none
+    #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
+    experiments: Vec<String>,
+
+    /// The page
+    #[arg(short, long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+
+    /// Run everything twice: the traces of both must agree
+    #[arg(long)]
+    check: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Search the boxes of an experiment's fits, and write down the points that are accepted
+///
+/// Only the rows that may be fitted on are run. The points go into a file beside the experiment:
+/// mine.fits.toml for mine.toml.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct FitArgs {
+    /// Name (see `lab list`) or TOML file
+    #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
+    experiment: String,
+
+    /// Where the points go; needed for an experiment that comes with blockyard
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Print the file of an experiment
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct ShowArgs {
+    /// Name (see `lab list`) or TOML file
+    #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
+    experiment: String,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Print a commented experiment to begin one's own with
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct TemplateArgs {
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Does what is asked for.
+pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
+    match &args.command {
+        LabCommand::List(_) => list(),
+        LabCommand::Run(args) => run_one(args),
+        LabCommand::Compare(args) => compare(args),
+        LabCommand::Trace(args) => trace(args),
+        LabCommand::Report(args) => report(args),
+        LabCommand::Fit(args) => fit(args),
+        LabCommand::Show(args) => print(&text_of(&args.experiment)?),
+        LabCommand::Template(_) => print(TEMPLATE),
+    }
+}
+
+fn list() -> Result<(), Failure> {
+    let mut lines = String::new();
+    for builtin in BUILTIN {
+        let experiment = load(builtin.name)?;
+        let names: Vec<&str> = experiment.variants.iter().map(|one| one.name.as_str()).collect();
+        lines += &format!("{}  {}\n", experiment.name, experiment.title);
+        lines += &format!("    variants: {}\n", names.join(", "));
+    }
+    print(&lines)
+}
+
+fn run_one(args: &RunArgs) -> Result<(), Failure> {
+    let experiment = load(&args.experiment)?;
+    let request = args.select.request(&args.set);
+    if let Some(path) = &args.real.real {
+        let place = match path.to_str() {
+            Some("memory") => Place::Memory { len_bytes: None },
+            _ => Place::Path(path.clone()),
+        };
+        let report = onsite::run(&experiment, &request, &place, args.real.destroy)?;
+        return show(&report, args.select.json);
+    }
+    let outcome = page::run(&experiment, &request)?;
+    outcome.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    show(&outcome.report, args.select.json)
+}
+
+impl SelectArgs {
+    fn request(&self, set: &[Override]) -> Request {
+        Request {
+            variants: self.variants.clone(),
+            seeds: self.seeds.clone(),
+            set: set.to_vec(),
+            check: self.check,
+            plots: false,
+        }
+    }
+}
+
+fn show(report: &Report, as_json: bool) -> Result<(), Failure> {
+    print(&if as_json { json(report) + "\n" } else { text(report) })
+}
+
+fn compare(args: &CompareArgs) -> Result<(), Failure> {
+    if args.experiments.len() == 1 && args.set.is_empty() {
+        return Err(Failure::failed(
+            "there is nothing to compare: give --set, or a second experiment",
+        ));
+    }
+    let mut columns = Vec::new();
+    for name in &args.experiments {
+        let experiment = load(name)?;
+        let own = [String::new()];
+        for words in own.iter().chain(&args.set) {
+            let set = parse_several(words)?;
+            let outcome = page::run(&experiment, &args.select.request(&set))?;
+            let mut title = if words.is_empty() { "as it is".into() } else { words.clone() };
+            if args.experiments.len() > 1 {
+                title = format!("{}: {title}", experiment.name);
+            }
+            columns.push((title, outcome.report));
+        }
+    }
+    if args.select.json {
+        let mut all = Report { name: "compare".into(), ..Report::default() };
+        for (title, report) in columns {
+            let rows = report.rows.into_iter();
+            all.rows.extend(rows.map(|mut row| {
+                row.variant = format!("{} [{title}]", row.variant);
+                row
+            }));
+        }
+        return print(&(json(&all) + "\n"));
+    }
+    let title = "side by side".into();
+    let causes = vec![page::beside(&columns)];
+    let name = args.experiments.join(", ");
+    print(&text(&Report { name, title, causes, ..Report::default() }))
+}
+
+fn parse_several(words: &str) -> Result<Vec<Override>, Failure> {
+    let words = words.split(';').map(str::trim).filter(|word| !word.is_empty());
+    words.map(|word| Override::parse(word).map_err(Failure::failed)).collect()
+}
+
+fn trace(args: &TraceArgs) -> Result<(), Failure> {
+    let experiment = load(&args.experiment)?;
+    let variant = match (&args.variant, &experiment.variants[..]) {
+        (Some(name), _) => experiment.variant(name)?,
+        (None, [only]) => only,
+        (None, several) => {
+            let names: Vec<&str> = several.iter().map(|one| one.name.as_str()).collect();
+            let names = names.join(", ");
+            return Err(Failure::failed(format!("say which --variant: there are {names}")));
+        }
+    };
+    if args.from >= args.until {
+        return Err(Failure::failed("--from must be before --until"));
+    }
+    let point = experiment.points(variant).into_iter().next().flatten();
+    let setup = experiment.setup(variant, point.as_ref(), &args.set, &[])?;
+    let seed = args.seed.unwrap_or(experiment.seeds[0]);
+    let config = blockyard_sim::world::Config { seed, ..setup.config };
+    let window = Window { from: args.from, until: args.until, limit: args.limit };
+    for (name, job) in &setup.jobs {
+        let (_, tracer) = run_job(&config, name, job, Tracer::new(window))?;
+        print(&format!("{}, job {name}, seed {seed}. {}\n", variant.name, tracer.print()))?;
+    }
+    Ok(())
+}
+
+fn parse_seconds(text: &str) -> Result<Nanos, String> {
+    let refuse = || format!("{text:?} is no time: say seconds, as in 1.5");
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    if part.len() > 9 || !part.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(refuse());
+    }
+    let whole: u64 = whole.parse().map_err(|_| refuse())?;
+    let part: u64 = format!("{part:0<9}").parse().map_err(|_| refuse())?;
+    let nanos = whole.checked_mul(1_000_000_000).and_then(|whole| whole.checked_add(part));
+    nanos.map(Nanos).ok_or_else(refuse)
+}
+
+fn report(args: &ReportArgs) -> Result<(), Failure> {
+    let names: Vec<&str> = if args.experiments.is_empty() {
+        BUILTIN.iter().map(|builtin| builtin.name).collect()
+    } else {
+        args.experiments.iter().map(String::as_str).collect()
+    };
+    let mut reports = Vec::new();
+    for name in names {
+        let request = Request { check: args.check, plots: true, ..Request::default() };
+        let outcome = page::run(&load(name)?, &request)?;
+        outcome.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        reports.push(outcome.report);
+    }
+    write(&args.output, &html("Blockyard: the lab", &reports))?;
+    say(&format!("wrote {}", args.output.display()));
+    Ok(())
+}
+
+fn write(path: &Path, text: &str) -> Result<(), Failure> {
+    fs::write(path, text)
+        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
+}
+
+fn fit(args: &FitArgs) -> Result<(), Failure> {
+    let mut experiment = load(&args.experiment)?;
+    let output = match (&args.output, find(&args.experiment)) {
+        (Some(output), _) => output.clone(),
+        (None, None) => fits_path(Path::new(&args.experiment)),
+        (None, Some(_)) => {
+            return Err(Failure::failed(
+                "this experiment comes with blockyard: say with -o where the points go",
+            ));
+        }
+    };
+    if experiment.fits.is_empty() {
+        let name = &experiment.name;
+        return Err(Failure::failed(format!("{name} has no fits: give it a [fits.NAME] table")));
+    }
+    let mut text =
+        "# Written by `blockyard lab fit`: the points of each box that were accepted.\n".to_owned();
+    let mut fits = std::mem::take(&mut experiment.fits);
+    for fit in &mut fits {
+        fit.points.clear();
+    }
+    experiment.fits = fits.clone();
+    for fit in &mut fits {
+        let name = fit.name.clone();
+        let told = |drawn, accepted| say(&format!("fit {name}: {accepted} of {drawn} accepted"));
+        let found = search(&experiment, fit, &[], told)?;
+        say(&summary(fit, &found));
+        let drawn = found.drawn;
+        fit.points = found.accepted;
+        text += &format!("\n{}", fit.print(drawn));
+    }
+    write(&output, &text)?;
+    say(&format!("wrote {}", output.display()));
+    Ok(())
+}
+
+fn summary(fit: &Fit, found: &Found) -> String {
+    let mut said =
+        format!("fit {}: {} of {} points accepted", fit.name, found.accepted.len(), found.drawn);
+    for (accept, best) in fit.accept.iter().zip(&found.best_by_row) {
+        let (best, bound) = (best * 100.0, accept.error_max * 100.0);
+        said += &format!("\n    {}: at best {best:.1} % off, bound {bound:.0} %", accept.cell);
+    }
+    if let (true, Some((point, factor))) = (found.accepted.is_empty(), &found.nearest) {
+        let sides = fit.sides.iter().zip(&point.values);
+        let sides: Vec<String> =
+            sides.map(|(side, value)| format!("{} = {value}", side.path)).collect();
+        said += &format!("\n    nearest, off by a factor of {factor:.2}: {}", sides.join(", "));
+    }
+    said
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_seconds_with_up_to_nine_digits_behind_the_dot() {
+        assert_eq!(parse_seconds("1.5"), Ok(Nanos(1_500_000_000)));
+        assert_eq!(parse_seconds("0.000000001"), Ok(Nanos(1)));
+        assert_eq!(parse_seconds("3"), Ok(Nanos(3_000_000_000)));
+        for text in ["", "-1", "1,5", "1.0000000001", "99999999999999", "1.-5", "+1.5e3"] {
+            assert!(parse_seconds(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn several_settings_of_a_column_are_separated_by_semicolons() {
+        let set =
+            parse_several("queue.elevator=deadline,fifo_batch=4; queue.nr_requests=8").unwrap();
+        let paths: Vec<&str> = set.iter().map(|one| one.path.as_str()).collect();
+        assert_eq!(paths, ["queue.elevator", "queue.nr_requests"]);
+        assert!(parse_several("queue.elevator").is_err());
+    }
+}

@@ -1,0 +1,89 @@
+//! Experiments that come with the binary, and where others are read from.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::spec::Experiment;
+use crate::failure::Failure;
+
+/// The longest file that is read: thousands of rows.
+const FILE_LEN_MAX_BYTES: u64 = 4 << 20;
+
+/// An experiment in the binary.
+#[derive(Debug)]
+pub(crate) struct Builtin {
+    pub(crate) name: &'static str,
+    pub(crate) text: &'static str,
+    /// The accepted points of its fits.
+    fits: Option<&'static str>,
+}
+
+/// All of them.
+pub(crate) const BUILTIN: &[Builtin] = &[Builtin {
+    name: "deadline-2009",
+    text: include_str!("../../../../experiments/deadline-2009.toml"),
+    fits: Some(include_str!("../../../../experiments/deadline-2009.fits.toml")),
+}];
+
+/// An experiment of one's own begins with this.
+pub(crate) const TEMPLATE: &str = include_str!("../../../../experiments/template.toml");
+
+/// The experiment of this name, or of this file.
+pub(crate) fn load(name: &str) -> Result<Experiment, Failure> {
+    if let Some(builtin) = find(name) {
+        return Experiment::parse(&format!("{name}.toml"), builtin.text, builtin.fits);
+    }
+    let path = file_of(name)?;
+    let text = read(&path)?;
+    let fits = fits_path(&path);
+    let fits = if fits.exists() { Some(read(&fits)?) } else { None };
+    Experiment::parse(&path.display().to_string(), &text, fits.as_deref())
+}
+
+/// The text of an experiment.
+pub(crate) fn text_of(name: &str) -> Result<String, Failure> {
+    match find(name) {
+        Some(builtin) => Ok(builtin.text.into()),
+        None => read(&file_of(name)?),
+    }
+}
+
+/// The experiment in the binary of this name.
+pub(crate) fn find(name: &str) -> Option<&'static Builtin> {
+    BUILTIN.iter().find(|builtin| builtin.name == name)
+}
+
+/// Where the points of a file's fits are: `mine.toml` has `mine.fits.toml` beside it.
+pub(crate) fn fits_path(path: &Path) -> PathBuf {
+    path.with_extension("fits.toml")
+}
+
+/// A name without a dot or a slash is meant as one of ours.
+fn file_of(name: &str) -> Result<PathBuf, Failure> {
+    let path = PathBuf::from(name);
+    if !path.exists() && !name.contains(['.', '/']) {
+        let names: Vec<&str> = BUILTIN.iter().map(|builtin| builtin.name).collect();
+        let names = names.join(", ");
+        return Err(Failure::failed(format!(
+            "{name:?} is no experiment of ours and no file; there are {names} (blockyard lab list)"
+        )));
+    }
+    Ok(path)
+}
+
+fn read(path: &Path) -> Result<String, Failure> {
+    let place = path.display();
+    let refuse = |error| Failure::failed(format!("cannot read {place}: {error}"));
+    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let mut text = String::new();
+    let len = file
+        .take(FILE_LEN_MAX_BYTES + 1)
+        .read_to_string(&mut text)
+        .map_err(|error| refuse(error.to_string()))?;
+    if len as u64 > FILE_LEN_MAX_BYTES {
+        let largest = FILE_LEN_MAX_BYTES >> 20;
+        return Err(refuse(format!("longer than {largest} MiB, which no experiment is")));
+    }
+    Ok(text)
+}

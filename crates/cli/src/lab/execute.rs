@@ -1,0 +1,293 @@
+//! Runs: each variant at each point and seed, in a world of its own, on all cores.
+//!
+//! Runs share nothing, so they are spread over threads as they come; what they yield is put in
+//! order afterwards, and the order of a report depends on no clock.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use blockyard_load::fio::{Fio, Histogram, Job};
+use blockyard_load::fsync_tester::FsyncTester;
+use blockyard_load::latency::Latency;
+use blockyard_load::program::Program;
+use blockyard_load::tiotest::{self, Tiotest};
+use blockyard_sim::world::{self, Causes, Config, Observer};
+
+use super::observe::{Eyes, Seen};
+use super::spec::fit::Point;
+use super::spec::job::{FSYNC_ROW, JobSpec, fsync_metrics};
+use super::spec::tree::Override;
+use super::spec::{Experiment, Variant};
+use crate::failure::Failure;
+use crate::progress::Progress;
+
+/// One number that a job yielded.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Measured {
+    pub(crate) row: String,
+    pub(crate) metric: &'static str,
+    pub(crate) value: f64,
+}
+
+/// A job that has run.
+#[derive(Clone, Debug)]
+pub(crate) struct JobDone {
+    pub(crate) job: String,
+    pub(crate) measured: Vec<Measured>,
+    /// In the tool's own format.
+    pub(crate) listing: String,
+    pub(crate) causes: Causes,
+    pub(crate) trace_hash: u64,
+    /// For plots, if somebody looked.
+    pub(crate) seen: Option<Seen>,
+}
+
+/// What tells one run from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) variant: String,
+    /// Which of the variant's points.
+    pub(crate) point: usize,
+    pub(crate) seed: u64,
+    /// What a negative control sets; empty for the experiment itself.
+    pub(crate) control: String,
+}
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) key: Key,
+    pub(crate) variant: &'a Variant,
+    pub(crate) point: Option<Point>,
+    pub(crate) control: &'a [Override],
+    /// Record for plots.
+    pub(crate) look: bool,
+}
+
+/// How runs are made.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Manner<'a> {
+    pub(crate) experiment: &'a Experiment,
+    /// What the user sets.
+    pub(crate) set: &'a [Override],
+    /// Each run is made twice, and its traces must agree.
+    pub(crate) check: bool,
+}
+
+/// What the runs yielded.
+pub(crate) type Done = BTreeMap<Key, Vec<JobDone>>;
+
+/// Makes all runs.
+pub(crate) fn execute(manner: Manner<'_>, runs: &[Run<'_>]) -> Result<Done, Failure> {
+    let results = spread(runs, |run| one(manner, run))?;
+    Ok(runs.iter().map(|run| run.key.clone()).zip(results).collect())
+}
+
+/// Does something with each item, on all cores; what comes out is in the items' order. After a
+/// failure no more is begun.
+pub(crate) fn spread<T: Sync, R: Send>(
+    items: &[T],
+    work: impl Fn(&T) -> Result<R, Failure> + Sync,
+) -> Result<Vec<R>, Failure> {
+    let progress = Progress::steps(items.len() as u64);
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let results = Mutex::new(BTreeMap::new());
+    let worker = || {
+        while !failed.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else { return };
+            let result = work(item);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            let mut results = results.lock().expect("nothing panics while it holds the lock");
+            results.insert(number, result);
+            progress.at(results.len() as u64);
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len());
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(worker))));
+    results.into_inner().expect("nothing panics while it holds the lock").into_values().collect()
+}
+
+/// The jobs of one run, one after the other.
+fn one(manner: Manner<'_>, run: &Run<'_>) -> Result<Vec<JobDone>, Failure> {
+    let Manner { experiment, set, check } = manner;
+    let setup = experiment.setup(run.variant, run.point.as_ref(), set, run.control)?;
+    let config = Config { seed: run.key.seed, ..setup.config };
+    let place = || format!("variant {}, seed {}", run.key.variant, run.key.seed);
+    let mut done = Vec::new();
+    for (name, job) in &setup.jobs {
+        let (mut first, eyes) = run_job(&config, name, job, Eyes::new(run.look))
+            .map_err(|failure| failure.at(format!("{}, job {name}", place())))?;
+        first.seen = eyes.seen();
+        if check {
+            let (second, ()) = run_job(&config, name, job, ())?;
+            if first.trace_hash != second.trace_hash {
+                return Err(Failure::failed(format!(
+                    "{}, job {name}: two runs differ ({:016x} and {:016x}); please report it",
+                    place(),
+                    first.trace_hash,
+                    second.trace_hash
+                )));
+            }
+        }
+        done.push(first);
+    }
+    Ok(done)
+}
+
+/// A job in a simulated world.
+pub(crate) fn run_job<O: Observer>(
+    config: &Config,
+    name: &str,
+    job: &JobSpec,
+    observer: O,
+) -> Result<(JobDone, O), Failure> {
+    let ((outcome, observer), yielded) =
+        run_program(job, config.seed, Simulated { config, observer })?;
+    let done = JobDone {
+        job: name.into(),
+        measured: yielded.measured,
+        listing: yielded.listing,
+        causes: outcome.causes,
+        trace_hash: outcome.trace_hash,
+        seen: None,
+    };
+    Ok((done, observer))
+}
+
+/// A world that runs a program to its end.
+pub(crate) trait Runner {
+    /// What the world says of it.
+    type Out;
+
+    /// Runs it. Its files are this long, by their numbers.
+    fn run<P: Program>(self, program: &mut P, lens_bytes: &[u64]) -> Result<Self::Out, Failure>;
+}
+
+/// The simulated world.
+struct Simulated<'a, O> {
+    config: &'a Config,
+    observer: O,
+}
+
+impl<O: Observer> Runner for Simulated<'_, O> {
+    type Out = (world::Outcome, O);
+
+    fn run<P: Program>(self, program: &mut P, _: &[u64]) -> Result<Self::Out, Failure> {
+        world::run(self.config, program, self.observer).map_err(Failure::failed)
+    }
+}
+
+/// What a program says of itself when it has ended.
+pub(crate) struct Yielded {
+    pub(crate) measured: Vec<Measured>,
+    pub(crate) listing: String,
+}
+
+/// Makes the program of a job, and has it run.
+pub(crate) fn run_program<R: Runner>(
+    job: &JobSpec,
+    seed: u64,
+    runner: R,
+) -> Result<(R::Out, Yielded), Failure> {
+    let lens_bytes = job.file_lens_bytes();
+    match job {
+        JobSpec::Tiotest(options) => {
+            let mut program = Tiotest::new(tiotest::Config { seed, ..*options });
+            let out = runner.run(&mut program, &lens_bytes)?;
+            let (measured, listing) = (tiotest_rows(&program), program.print());
+            Ok((out, Yielded { measured, listing }))
+        }
+        JobSpec::Fsync(options) => {
+            let mut program = FsyncTester::new(*options);
+            let out = runner.run(&mut program, &lens_bytes)?;
+            let (measured, listing) = (fsync_rows(&program), program.print());
+            Ok((out, Yielded { measured, listing }))
+        }
+        JobSpec::Fio(jobs) => {
+            let seeded = |job: &Job| Job { seed: job.seed.wrapping_add(seed), ..job.clone() };
+            let mut program = Fio::new(jobs.iter().map(seeded).collect())
+                .map_err(|error| Failure::failed(error.to_string()))?;
+            let out = runner.run(&mut program, &lens_bytes)?;
+            let (measured, listing) = (fio_rows(&program), program.print());
+            Ok((out, Yielded { measured, listing }))
+        }
+    }
+}
+
+/// What tiotest's two tables say, its total row included.
+fn tiotest_rows(program: &Tiotest) -> Vec<Measured> {
+    let mut rows = Vec::new();
+    let mut total = Latency::default();
+    for result in program.results() {
+        let seconds = result.time.0 as f64 / 1e9;
+        let row = result.kind.name();
+        rows.push(Measured { row: row.into(), metric: "phase_time", value: seconds });
+        let value = result.bytes as f64 / seconds;
+        rows.push(Measured { row: row.into(), metric: "rate", value });
+        latencies(&mut rows, row, &result.latency);
+        total.add(&result.latency);
+    }
+    latencies(&mut rows, "Total", &total);
+    rows
+}
+
+fn latencies(rows: &mut Vec<Measured>, row: &str, latency: &Latency) {
+    for (metric, value) in [
+        ("latency_avg", latency.average_ms() / 1e3),
+        ("latency_max", latency.max.0 as f64 / 1e9),
+        ("ops_over_2s", latency.percent(latency.over_2_s) / 100.0),
+        ("ops_over_10s", latency.percent(latency.over_10_s) / 100.0),
+    ] {
+        rows.push(Measured { row: row.into(), metric, value });
+    }
+}
+
+/// What the list of fsync times says.
+fn fsync_rows(program: &FsyncTester) -> Vec<Measured> {
+    let samples: Vec<f64> = program.samples().iter().map(|time| time.0 as f64 / 1e9).collect();
+    let row = |(metric, value)| Measured { row: FSYNC_ROW.into(), metric, value };
+    fsync_metrics(&samples).into_iter().map(row).collect()
+}
+
+/// What fio says of each job: reads, writes and `fsync` are rows of their own.
+fn fio_rows(program: &Fio) -> Vec<Measured> {
+    let mut rows = Vec::new();
+    for job in program.results() {
+        for (kind, transfers) in [("read", &job.read), ("write", &job.write)] {
+            if transfers.ios == 0 {
+                continue;
+            }
+            let row = format!("{} {kind}", job.name);
+            for (metric, value) in [
+                ("phase_time", job.runtime.0 as f64 / 1e9),
+                ("rate", job.bandwidth(transfers)),
+                ("iops", job.iops(transfers)),
+            ] {
+                rows.push(Measured { row: row.clone(), metric, value });
+            }
+            histogram(&mut rows, &row, &transfers.lat);
+        }
+        if job.sync.count() > 0 {
+            histogram(&mut rows, &format!("{} fsync", job.name), &job.sync);
+        }
+        if job.error.is_some() {
+            rows.push(Measured { row: job.name.clone(), metric: "errors", value: 1.0 });
+        }
+    }
+    rows
+}
+
+fn histogram(rows: &mut Vec<Measured>, row: &str, histogram: &Histogram) {
+    for (metric, ns) in [
+        ("latency_avg", histogram.mean_ns()),
+        ("latency_p50", histogram.permille(500).0 as f64),
+        ("latency_p99", histogram.permille(990).0 as f64),
+        ("latency_max", histogram.max().0 as f64),
+    ] {
+        rows.push(Measured { row: row.into(), metric, value: ns / 1e9 });
+    }
+}

@@ -1,0 +1,21 @@
+//! The lab: experiments in the simulated world, from a TOML file to a report.
+//!
+//! ```text
+//!   file ── spec ──> experiment ── page: which runs ──> execute: all cores, a world each
+//!                        │                                   │
+//!                     search: fits                       results ──> judge: claims
+//!                                                            └──> blockyard-report
+//! ```
+//! [`onsite`] runs the same jobs on this machine instead, in [`real`].
+
+pub(crate) mod builtin;
+pub(crate) mod execute;
+mod judge;
+mod observe;
+pub(crate) mod onsite;
+pub(crate) mod page;
+pub(crate) mod real;
+mod results;
+pub(crate) mod search;
+pub(crate) mod spec;
+pub(crate) mod trace;

@@ -1,0 +1,321 @@
+//! What happens to bios and requests, put together from a world's events: who asked for what a
+//! request carries, how long it waited, how many that came later went first.
+//!
+//! [`Follower`] is the book-keeping, [`Eyes`] thins it out for plots; the listing of
+//! `blockyard lab trace` is in [`super::trace`].
+
+use std::collections::BTreeMap;
+
+use blockyard_engine::bio::Op;
+use blockyard_engine::time::Nanos;
+use blockyard_sim::cpu::ThreadId;
+use blockyard_sim::world::{Event, Observer};
+
+/// Points of a series on a page.
+const POINTS_MAX: usize = 2_000;
+/// Points of a distribution.
+const QUANTILES: usize = 200;
+
+/// A bio on its way.
+#[derive(Clone, Copy, Debug)]
+struct Bio {
+    thread: ThreadId,
+    op: Op,
+    sector: u64,
+    sectors: u32,
+    sync: bool,
+    submitted: Nanos,
+    issued: bool,
+    passed_by: u32,
+}
+
+/// A request that the device has done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Request {
+    /// Who submitted its first bio; nobody for a flush that the queue made.
+    pub(crate) thread: Option<ThreadId>,
+    pub(crate) op: Op,
+    pub(crate) sector: u64,
+    pub(crate) sectors: u32,
+    pub(crate) sync: bool,
+    /// Its first bio came.
+    pub(crate) queued: Nanos,
+    pub(crate) issued: Nanos,
+    pub(crate) done: Nanos,
+    /// Bios that came later and were issued before.
+    pub(crate) passed_by: u32,
+}
+
+/// A bio that has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Ended {
+    pub(crate) sync: bool,
+    pub(crate) took: Nanos,
+}
+
+/// What an event has brought to its end.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Finished {
+    pub(crate) request: Option<Request>,
+    pub(crate) bio: Option<Ended>,
+}
+
+/// Follows bios from their submission to their end.
+#[derive(Debug, Default)]
+pub(crate) struct Follower {
+    /// By their numbers, which rise as they come.
+    bios: BTreeMap<u64, Bio>,
+    /// First sectors of those that wait, with the bio's number.
+    waiting: BTreeMap<(u64, u64), ()>,
+    running: BTreeMap<u32, Request>,
+}
+
+impl Follower {
+    /// Bios that have not ended.
+    pub(crate) fn in_flight(&self) -> usize {
+        self.bios.len()
+    }
+
+    /// Takes an event in.
+    pub(crate) fn event(&mut self, at: Nanos, event: &Event) -> Finished {
+        match *event {
+            Event::Submit { bio, thread, op, sector, sectors, sync } => {
+                let issued = matches!(op, Op::Flush);
+                let new =
+                    Bio { thread, op, sector, sectors, sync, submitted: at, issued, passed_by: 0 };
+                self.bios.insert(bio, new);
+                if !issued {
+                    self.waiting.insert((sector, bio), ());
+                }
+                Finished::default()
+            }
+            Event::Issue { tag, op, sector, sectors, .. } => {
+                let request = self.issue(at, op, sector, sectors);
+                self.running.insert(tag, request);
+                Finished::default()
+            }
+            Event::Complete { tag } => {
+                let request =
+                    self.running.remove(&tag).map(|request| Request { done: at, ..request });
+                Finished { request, bio: None }
+            }
+            Event::End { bio } => {
+                let ended = self.bios.remove(&bio).map(|ended| {
+                    self.waiting.remove(&(ended.sector, bio));
+                    Ended { sync: ended.sync, took: at.since(ended.submitted) }
+                });
+                Finished { request: None, bio: ended }
+            }
+            Event::Switch { .. } | Event::Block { .. } | Event::Wake { .. } => Finished::default(),
+        }
+    }
+
+    /// Finds what a request carries: the bios that begin in it, or the one that it is a piece of.
+    fn issue(&mut self, at: Nanos, op: Op, sector: u64, sectors: u32) -> Request {
+        let mut request = Request {
+            thread: None,
+            op,
+            sector,
+            sectors,
+            sync: false,
+            queued: at,
+            issued: at,
+            done: at,
+            passed_by: 0,
+        };
+        if op == Op::Flush {
+            return request;
+        }
+        let end = sector + u64::from(sectors);
+        let begins = self.waiting.range((sector, 0)..(end, 0)).map(|((_, bio), ())| *bio);
+        let mut carried: Vec<u64> =
+            begins.filter(|bio| self.bios[bio].op == op && !self.bios[bio].issued).collect();
+        if carried.is_empty() {
+            let before = self.waiting.range(..(sector, 0)).rev().take(4).map(|((_, bio), ())| *bio);
+            let covers = |bio: &u64| {
+                let bio = &self.bios[bio];
+                bio.op == op && bio.sector + u64::from(bio.sectors) > sector
+            };
+            carried.extend(before.filter(covers).take(1));
+        }
+        if let Some(first) = carried.iter().min() {
+            let bio = self.bios[first];
+            request.thread = Some(bio.thread);
+            (request.sync, request.queued) = (bio.sync, bio.submitted);
+            request.passed_by = bio.passed_by;
+        }
+        for bio in &carried {
+            let issued = self.bios.get_mut(bio).expect("a bio that waits is known");
+            issued.issued = true;
+            // A piece is left of a longer one: it is found again by its start.
+            if issued.sector + u64::from(issued.sectors) <= end {
+                self.waiting.remove(&(issued.sector, *bio));
+            }
+        }
+        if let Some(last) = carried.iter().max() {
+            for (_, bio) in self.bios.range_mut(..last) {
+                bio.passed_by += u32::from(!bio.issued);
+            }
+        }
+        request
+    }
+}
+
+/// What was seen of a run, for plots. Times are in seconds.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Seen {
+    /// Share of synchronous bios that took at most so long.
+    pub(crate) latency: Vec<(f64, f64)>,
+    /// Where requests began, in MiB from the start of the device.
+    pub(crate) head: Vec<(f64, f64)>,
+    /// Bios in queue and device.
+    pub(crate) depth: Vec<(f64, f64)>,
+    /// From, to, thread: whom the device served.
+    pub(crate) served: Vec<(f64, f64, u32)>,
+}
+
+/// Looks, or not.
+#[derive(Debug)]
+pub(crate) struct Eyes(Option<Box<Looking>>);
+
+#[derive(Debug, Default)]
+struct Looking {
+    follower: Follower,
+    sync_took: Vec<Nanos>,
+    head: Thin<(f64, f64)>,
+    depth: Thin<(f64, f64)>,
+    served: Thin<(f64, f64, u32)>,
+}
+
+impl Eyes {
+    pub(crate) fn new(look: bool) -> Self {
+        Self(look.then(Box::default))
+    }
+
+    /// What was seen.
+    pub(crate) fn seen(self) -> Option<Seen> {
+        let Looking { mut sync_took, head, depth, served, .. } = *self.0?;
+        sync_took.sort_unstable();
+        let points = QUANTILES.min(sync_took.len());
+        let point = |n: usize| {
+            let place = (sync_took.len() - 1) * n / points.max(2).saturating_sub(1);
+            let share = (place + 1) as f64 / sync_took.len() as f64;
+            (seconds(sync_took[place]), share)
+        };
+        let latency = (0..points).map(point).collect();
+        Some(Seen { latency, head: head.kept, depth: depth.kept, served: served.kept })
+    }
+}
+
+impl Observer for Eyes {
+    fn event(&mut self, at: Nanos, event: &Event) {
+        let Some(looking) = &mut self.0 else { return };
+        let finished = looking.follower.event(at, event);
+        if let Some(bio) = finished.bio.filter(|bio| bio.sync) {
+            looking.sync_took.push(bio.took);
+        }
+        if let Some(request) = finished.request {
+            let thread = request.thread.map_or(0, |thread| thread.0);
+            looking.served.push((seconds(request.issued), seconds(request.done), thread));
+        }
+        match event {
+            Event::Issue { sector, op, .. } if *op != Op::Flush => {
+                looking.head.push((seconds(at), *sector as f64 / 2048.0));
+            }
+            Event::Submit { .. } | Event::End { .. } => {
+                looking.depth.push((seconds(at), looking.follower.in_flight() as f64));
+            }
+            _ => {}
+        }
+    }
+}
+
+fn seconds(time: Nanos) -> f64 {
+    time.0 as f64 / 1e9
+}
+
+/// Keeps every so manieth of what comes, so that no more than [`POINTS_MAX`] are kept.
+#[derive(Debug)]
+struct Thin<T> {
+    kept: Vec<T>,
+    every: u64,
+    came: u64,
+}
+
+impl<T> Default for Thin<T> {
+    fn default() -> Self {
+        Self { kept: Vec::new(), every: 1, came: 0 }
+    }
+}
+
+impl<T> Thin<T> {
+    fn push(&mut self, one: T) {
+        if self.came.is_multiple_of(self.every) {
+            self.kept.push(one);
+        }
+        self.came += 1;
+        if self.kept.len() > POINTS_MAX {
+            let mut number = 0;
+            self.kept.retain(|_| {
+                number += 1;
+                number % 2 == 1
+            });
+            self.every *= 2;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn submit(follower: &mut Follower, at: u64, bio: u64, sector: u64, sectors: u32) {
+        let thread = ThreadId(u32::try_from(bio).unwrap());
+        let event = Event::Submit { bio, thread, op: Op::Read, sector, sectors, sync: true };
+        follower.event(Nanos(at), &event);
+    }
+
+    fn request(follower: &mut Follower, at: u64, sector: u64, sectors: u32) -> Request {
+        let (op, in_flight) = (Op::Read, 1);
+        follower.event(Nanos(at), &Event::Issue { tag: 0, op, sector, sectors, in_flight });
+        follower.event(Nanos(at + 5), &Event::Complete { tag: 0 }).request.unwrap()
+    }
+
+    #[test]
+    fn request_is_its_oldest_bio_and_counts_those_that_passed_it() {
+        let mut follower = Follower::default();
+        submit(&mut follower, 10, 1, 800, 8);
+        submit(&mut follower, 20, 2, 108, 8);
+        submit(&mut follower, 30, 3, 100, 8);
+        let merged = request(&mut follower, 40, 100, 16);
+        assert_eq!((merged.thread, merged.queued.0), (Some(ThreadId(2)), 20));
+        assert_eq!((merged.issued.0, merged.done.0, merged.passed_by), (40, 45, 0));
+        submit(&mut follower, 50, 4, 300, 8);
+        request(&mut follower, 60, 300, 8);
+        let old = request(&mut follower, 70, 800, 8);
+        assert_eq!((old.thread, old.passed_by), (Some(ThreadId(1)), 2), "two requests, not bios");
+        let ended = follower.event(Nanos(90), &Event::End { bio: 1 }).bio.unwrap();
+        assert_eq!(ended.took, Nanos(80));
+        assert_eq!(follower.in_flight(), 3);
+    }
+
+    #[test]
+    fn pieces_of_a_split_bio_belong_to_it() {
+        let mut follower = Follower::default();
+        submit(&mut follower, 10, 7, 1_000, 32);
+        for piece in 0..4 {
+            let piece = request(&mut follower, 20 + piece, 1_000 + piece * 8, 8);
+            assert_eq!((piece.thread, piece.queued.0), (Some(ThreadId(7)), 10));
+        }
+    }
+
+    #[test]
+    fn thinned_series_stays_in_its_limit_and_covers_everything() {
+        let mut thin = Thin::default();
+        (0..100_000u64).for_each(|n| thin.push(n));
+        assert!(thin.kept.len() <= POINTS_MAX && thin.kept.len() >= POINTS_MAX / 2 - 1);
+        assert_eq!(thin.kept[0], 0);
+        assert!(*thin.kept.last().unwrap() > 95_000);
+        assert!(thin.kept.is_sorted());
+    }
+}

@@ -1,0 +1,91 @@
+//! An experiment's jobs on this machine: the variant says which elevator, the rest of its world
+//! does not matter. The rows are the same, so published, simulated and real numbers can be
+//! compared.
+
+use blockyard_host::volume::Scheduling;
+use blockyard_load::program::Program;
+use blockyard_report::{Experiment as Report, Listing};
+
+use super::execute::{Done, JobDone, Key, Runner, Yielded, run_program};
+use super::page::{Request, chosen};
+use super::real::{self, NO_PAGE_CACHE, Place, RealOutcome, Target};
+use super::results::rows;
+use super::spec::{Experiment, Setup};
+use crate::failure::Failure;
+use crate::progress::Progress;
+
+/// The real world.
+struct Real<'a> {
+    target: &'a Target,
+}
+
+impl Runner for Real<'_> {
+    type Out = RealOutcome;
+
+    fn run<P: Program>(self, program: &mut P, lens_bytes: &[u64]) -> Result<RealOutcome, Failure> {
+        real::run(self.target, lens_bytes, program)
+    }
+}
+
+/// Runs the jobs of each variant, one after the other: they would disturb each other.
+pub(crate) fn run(
+    experiment: &Experiment,
+    request: &Request,
+    place: &Place,
+    may_destroy: bool,
+) -> Result<Report, Failure> {
+    let variants = chosen(experiment, &request.variants)?;
+    let seeds = if request.seeds.is_empty() { &experiment.seeds } else { &request.seeds };
+    let progress = Progress::steps((variants.len() * seeds.len()) as u64);
+    let (mut done, mut listings, mut steps) = (Done::new(), Vec::new(), 0);
+    for variant in &variants {
+        let point = experiment.points(variant).into_iter().next().flatten();
+        for &seed in seeds {
+            let setup = experiment.setup(variant, point.as_ref(), &request.set, &[])?;
+            let target =
+                Target { place: place.clone(), may_destroy, scheduling: scheduling(&setup) };
+            let mut jobs = Vec::new();
+            for (name, job) in &setup.jobs {
+                let (outcome, yielded) = run_program(job, seed, Real { target: &target })
+                    .map_err(|failure| failure.at(format!("{}, job {name}", variant.name)))?;
+                let title = format!("{}, {name}, seed {seed}: {}", variant.name, outcome.elevator);
+                listings.push(Listing { title, text: yielded.listing.clone() });
+                jobs.push(job_done(name, yielded));
+            }
+            let control = String::new();
+            done.insert(Key { variant: variant.name.clone(), point: 0, seed, control }, jobs);
+            steps += 1;
+            progress.at(steps);
+        }
+    }
+    drop(progress);
+    let place = match place {
+        Place::Memory { .. } => "memory".into(),
+        Place::Path(path) => path.display().to_string(),
+    };
+    Ok(Report {
+        name: experiment.name.clone(),
+        title: format!("{}, on this machine", experiment.title),
+        about: experiment.about.clone(),
+        conditions: vec![("on".into(), place), ("beware".into(), NO_PAGE_CACHE.into())],
+        rows: rows(experiment, &variants, &done),
+        listings,
+        ..Report::default()
+    })
+}
+
+fn scheduling(setup: &Setup) -> Scheduling {
+    let elevator = Some(setup.config.elevator.clone());
+    Scheduling { elevator, ..Scheduling::default() }
+}
+
+fn job_done(name: &str, yielded: Yielded) -> JobDone {
+    JobDone {
+        job: name.into(),
+        measured: yielded.measured,
+        listing: yielded.listing,
+        causes: blockyard_sim::world::Causes::default(),
+        trace_hash: 0,
+        seen: None,
+    }
+}

@@ -1,0 +1,160 @@
+//! What runs: a program of `blockyard-load` with its options.
+//!
+//! ```toml
+//! [jobs.tio]
+//! program = "tiotest"          # threads, file_mib, block_bytes, random_ops
+//! [jobs.fsync]
+//! program = "fsync-tester"     # samples, background_mib, ioprio
+//! [jobs.mix]
+//! program = "fio"              # each section is a job of fio, with fio's names for options
+//! sections.reader = { rw = "randread", bs = "4k", size = "64m", direct = 1, iodepth = 16 }
+//! ```
+
+use blockyard_engine::priority::Priority;
+use blockyard_load::fio::{Fio, Job};
+use blockyard_load::{fsync_tester, tiotest};
+use blockyard_sim::world::Config;
+
+use super::section::{Section, mistake};
+use super::tree::Value;
+use crate::failure::Failure;
+
+/// The row that fsync-tester measures.
+pub(crate) const FSYNC_ROW: &str = "fsync";
+/// A fsync that takes longer is an outlier, as the 2009 mail's readers counted them.
+const LONG_FSYNC_S: f64 = 1.0;
+
+/// A program before it runs.
+#[derive(Clone, Debug)]
+pub(crate) enum JobSpec {
+    Tiotest(tiotest::Config),
+    Fsync(fsync_tester::Config),
+    Fio(Vec<Job>),
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Tiotest,
+    Fsync,
+    Fio,
+}
+
+impl JobSpec {
+    pub(super) fn read(mut section: Section<'_>) -> Result<Self, Failure> {
+        let kinds = [("tiotest", Kind::Tiotest), ("fsync-tester", Kind::Fsync), ("fio", Kind::Fio)];
+        section.needed_text("program")?;
+        let job = match section.choice("program", &kinds)? {
+            Kind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
+            Kind::Fsync => Self::Fsync(fsync_config(&mut section)?),
+            Kind::Fio => Self::Fio(fio_jobs(&mut section)?),
+        };
+        section.finish()?;
+        Ok(job)
+    }
+
+    /// How long each of its files is, by its number.
+    pub(crate) fn file_lens_bytes(&self) -> Vec<u64> {
+        match self {
+            Self::Tiotest(config) => vec![config.file_bytes; config.threads as usize],
+            Self::Fsync(config) => {
+                let tested = [fsync_tester::BUFFER_BYTES];
+                tested.into_iter().chain(config.background_bytes).collect()
+            }
+            Self::Fio(jobs) => Fio::new(jobs.clone())
+                .map_or_else(|_| Vec::new(), |program| program.file_lens_bytes()),
+        }
+    }
+
+    /// Whether the world has room for it.
+    pub(super) fn check(&self, config: &Config) -> Result<(), Failure> {
+        let sectors = config.device.sectors();
+        let lens_bytes = self.file_lens_bytes();
+        let needed_bytes = lens_bytes.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));
+        match &config.fs {
+            Some(fs) => fs.check(sectors, needed_bytes).map_err(Failure::failed),
+            None if lens_bytes.len() > 1 => Err(Failure::failed(
+                "this program has several files, and file_system.kind is \"none\", where one file \
+                 is the device; it takes \"ext3\" or \"log\"",
+            )),
+            None if needed_bytes > sectors.saturating_mul(512) => {
+                let device_bytes = sectors.saturating_mul(512);
+                Err(Failure::failed(format!(
+                    "the file needs {needed_bytes} bytes, and the device has {device_bytes}: make \
+                     the file smaller or the device larger"
+                )))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn tiotest_config(section: &mut Section<'_>) -> Result<tiotest::Config, Failure> {
+    let usual = tiotest::Config::of_2009(1, 0);
+    let block_bytes = section.number("block_bytes", 1..=1 << 30, usual.block_bytes)?;
+    let file_bytes = section.number("file_mib", 1..=1 << 20, usual.file_bytes >> 20)? << 20;
+    let config = tiotest::Config {
+        threads: section.number("threads", 1..=1024, usual.threads)?,
+        file_bytes,
+        block_bytes,
+        random_ops: section.number("random_ops", 0..=10_000_000, usual.random_ops)?,
+        seed: 0,
+    };
+    if file_bytes < 2 * block_bytes {
+        return Err(section.wrong("has files shorter than two blocks"));
+    }
+    Ok(config)
+}
+
+fn fsync_config(section: &mut Section<'_>) -> Result<fsync_tester::Config, Failure> {
+    let samples = section.number("samples", 1..=1_000_000, 12)?;
+    let background_mib = section.number("background_mib", 0..=1u64 << 20, 0)?;
+    let priority = match section.text("ioprio")? {
+        None => Priority::default(),
+        Some(text) => Priority::parse(text)
+            .map_err(|error| section.wrong_key("ioprio", &error.to_string()))?,
+    };
+    let background_bytes = (background_mib > 0).then_some(background_mib << 20);
+    Ok(fsync_tester::Config { samples, background_bytes, priority })
+}
+
+fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Failure> {
+    let mut jobs = Vec::new();
+    for (name, options) in section.named("sections")? {
+        let mut job = Job::new(name);
+        for (key, node) in options.entries() {
+            let text = match &node.value {
+                Value::Text(text) => text.clone(),
+                Value::Flag(flag) => u8::from(*flag).to_string(),
+                other => other.to_string(),
+            };
+            job.set(key, &text)
+                .map_err(|error| mistake(node, &options.path(key), &error.problem))?;
+        }
+        job.check().map_err(|error| options.wrong(&format!("{} {}", error.key, error.problem)))?;
+        jobs.push(job);
+    }
+    if jobs.is_empty() {
+        return Err(section.wrong_key("sections", "takes a table for each job of fio"));
+    }
+    Fio::new(jobs.clone()).map_err(|error| section.wrong_key("sections", &error.to_string()))?;
+    Ok(jobs)
+}
+
+/// What a list of fsync times says: smallest, median, largest, and the share of long ones.
+pub(crate) fn fsync_metrics(samples: &[f64]) -> Vec<(&'static str, f64)> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some((first, last)) = sorted.first().zip(sorted.last()) else { return Vec::new() };
+    let middle = sorted.len() / 2;
+    let median = match sorted.len() % 2 {
+        0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
+    };
+    let long = sorted.iter().filter(|sample| **sample > LONG_FSYNC_S).count();
+    vec![
+        ("fsync_min", *first),
+        ("fsync_median", median),
+        ("fsync_max", *last),
+        ("fsync_over_1s", long as f64 / sorted.len() as f64),
+    ]
+}

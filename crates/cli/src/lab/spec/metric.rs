@@ -1,0 +1,101 @@
+//! What can be measured, in which unit, and how one measured thing is named:
+//! `variant/row/metric`, as in `hdd-cfq/Random Read/latency_max`.
+
+use std::fmt;
+
+use super::section::mistake;
+use super::tree::Node;
+use crate::failure::Failure;
+
+/// In what a metric is measured; what is printed is chosen by the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    Seconds,
+    BytesPerSecond,
+    PerSecond,
+    /// A part of all; 1 is all of it.
+    Fraction,
+    Count,
+}
+
+/// A metric that a job yields.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) base: Base,
+    /// An artefact of the tool that printed it: shown, not judged, not modelled.
+    pub(crate) artefact: bool,
+}
+
+const fn metric(name: &'static str, base: Base) -> Metric {
+    Metric { name, base, artefact: false }
+}
+
+const fn artefact(name: &'static str) -> Metric {
+    Metric { name, base: Base::Fraction, artefact: true }
+}
+
+/// All of them, in the order in which a table has them.
+pub(crate) const METRICS: &[Metric] = &[
+    metric("phase_time", Base::Seconds),
+    metric("rate", Base::BytesPerSecond),
+    metric("iops", Base::PerSecond),
+    metric("latency_avg", Base::Seconds),
+    metric("latency_p50", Base::Seconds),
+    metric("latency_p99", Base::Seconds),
+    metric("latency_max", Base::Seconds),
+    metric("ops_over_2s", Base::Fraction),
+    metric("ops_over_10s", Base::Fraction),
+    metric("fsync_min", Base::Seconds),
+    metric("fsync_median", Base::Seconds),
+    metric("fsync_max", Base::Seconds),
+    metric("fsync_over_1s", Base::Fraction),
+    metric("errors", Base::Count),
+    artefact("cpu_usr"),
+    artefact("cpu_sys"),
+];
+
+/// The metric of this name.
+pub(crate) fn metric_named(name: &str) -> Option<&'static Metric> {
+    METRICS.iter().find(|metric| metric.name == name)
+}
+
+/// The metric of this name, or a mistake that lists all.
+pub(super) fn known_metric(
+    node: &Node,
+    path: &str,
+    name: &str,
+) -> Result<&'static Metric, Failure> {
+    metric_named(name).ok_or_else(|| {
+        let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+        let what = format!("names the metric {name:?}; there are {}", names.join(", "));
+        mistake(node, path, &what)
+    })
+}
+
+/// A measured thing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cell {
+    pub(crate) variant: String,
+    pub(crate) row: String,
+    pub(crate) metric: &'static str,
+}
+
+impl Cell {
+    /// Reads `variant/row/metric`. Whether there is such a variant is asked later.
+    pub(super) fn parse(node: &Node, path: &str, text: &str) -> Result<Self, Failure> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let [variant, row, metric] = parts[..] else {
+            let what = format!("is {text:?}, and takes \"variant/row/metric\"");
+            return Err(mistake(node, path, &what));
+        };
+        let metric = known_metric(node, path, metric)?.name;
+        Ok(Self { variant: variant.into(), row: row.into(), metric })
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.variant, self.row, self.metric)
+    }
+}
