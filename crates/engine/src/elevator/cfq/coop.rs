@@ -63,6 +63,9 @@ impl Cfq {
         if queue.is_idle_class() || !queue.sync || queue.is_seeky() || self.service.busy == 1 {
             return None;
         }
+        if !self.settings.service_trees {
+            return None; // in 2.6.30-rc2 the function was there, and always said no
+        }
         self.search_cooperator(now, queue)
     }
 

@@ -11,7 +11,9 @@
 //! ```
 //!
 //! Random readers are not worth a wait each, but the last of them is, on behalf of all: otherwise
-//! every pause among them would let somebody else's seeks in.
+//! every pause among them would let somebody else's seeks in. Before service trees it was another
+//! way: unless the device took several requests at a time, a random reader was waited for too, but
+//! 2 ms at most. He stays in his file for a slice, where seeks are short.
 
 use super::Cfq;
 use super::context::{Arrival, ContextId};
@@ -23,6 +25,8 @@ use crate::time::Nanos;
 
 /// Weight of measurements before a mean counts; the third one reaches it (`sample_valid`).
 const WEIGHT_VALID: u64 = 80;
+/// Wait for a random reader before there were service trees (`CFQ_MIN_TT`).
+const SEEKER_IDLE: Nanos = Nanos::from_ms(2);
 /// One measurement, in fixed point.
 const ONE: u64 = 256;
 
@@ -68,6 +72,7 @@ impl Cfq {
     pub(super) fn note_request(&mut self, now: Nanos, arrival: Arrival, requests: &Requests) {
         let Arrival { queue: id, request, thinks_long, .. } = arrival;
         let Settings { slice_idle, rotational, .. } = self.settings;
+        let seeks_count = self.settings.service_trees || self.hardware.queues();
         let queue = self.queues.at(id.0);
         queue.note_request(&requests[request], rotational);
         if !queue.sync {
@@ -80,7 +85,7 @@ impl Cfq {
         }
         if queue.next.is_some_and(|next| says_noidle(requests, next))
             || slice_idle == Nanos(0)
-            || (queue.is_seeky() && !queue.deep)
+            || (queue.is_seeky() && !queue.deep && seeks_count)
         {
             queue.idle_window = false;
         } else if let Some(thinks_long) = thinks_long {
@@ -134,7 +139,9 @@ impl Cfq {
         if context.think.is_longer_than(rest) == Some(true) {
             return;
         }
-        let until = now + self.settings.slice_idle;
+        let Settings { service_trees, slice_idle, .. } = self.settings;
+        let is_seeker = !service_trees && queue.is_seeky();
+        let until = now + if is_seeker { slice_idle.min(SEEKER_IDLE) } else { slice_idle };
         self.active.as_mut().expect("a queue is active").idle_until = Some(until);
     }
 
@@ -155,6 +162,9 @@ impl Cfq {
     /// its submitter thinks: it is not waited for.
     #[inline]
     pub(super) fn give_up_deep(&mut self, now: Nanos) {
+        if !self.settings.service_trees {
+            return;
+        }
         let slice = self.active.as_ref().expect("a queue is active");
         let queue = self.queues.at(slice.queue.0);
         let half_left = || slice.end.is_none_or(|end| end.since(now) > now.since(slice.start));

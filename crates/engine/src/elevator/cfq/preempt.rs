@@ -9,7 +9,7 @@
 //!   slice used up            any                                      yes
 //!   noidle, empty            noidle, and these two are all            yes
 //!   not real time            real time                                yes
-//!   empty, not waited for    any                                      yes
+//!   empty, not waited for    any                                      yes, with service trees
 //!   waited for               at most 4 MiB from the head              yes
 //!   else                                                              no
 //! ```
@@ -19,7 +19,7 @@
 //! this class preempts any more. Without it, queues that come and go could pass a third for ever.
 
 use super::Cfq;
-use super::queue::CfqqId;
+use super::queue::{Cfqq, CfqqId};
 use super::service::{Kind, signed};
 use crate::mq::request::Request;
 use crate::priority::PriorityClass;
@@ -47,9 +47,15 @@ impl Cfq {
             && new.place.is_some_and(|place| self.service.tree_len(place) == 2);
         let preempts = (request.sync && !active.sync)
             || slice.is_used(now)
-            || (active.is_empty() && (both_noidle || !self.should_idle(active)))
+            || (active.is_empty() && (both_noidle || self.gives_way_when_empty(active)))
             || (slice.idle_until.is_some() && self.is_close(request.sector));
         preempts && !self.is_anyone_starved(now, new.priority.class)
+    }
+
+    /// Whether who comes takes the disk from this queue, which has nothing waiting. It was a rule
+    /// of 3.x first: among random readers, those whose request comes next pass all others.
+    fn gives_way_when_empty(&self, active: &Cfqq) -> bool {
+        self.settings.service_trees && !self.should_idle(active)
     }
 
     /// Takes the disk from the active queue, which keeps what is left of its slice, and gives it to

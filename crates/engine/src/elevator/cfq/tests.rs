@@ -94,6 +94,52 @@ fn device_without_a_queue_is_found_out_and_idled_for() {
     }
 }
 
+/// Eight clients who read at random, each in his own place, and think for 1 ms; 10 ms a request.
+/// How many requests of one client go in a row at most, and the longest wait, once it is known what
+/// the device is.
+fn random_readers(tunables: &[(&str, u64)], depth: usize) -> (usize, u64) {
+    let mut bench = Bench::new(tunables, true);
+    let mut random = 1_u64;
+    let mut place = move |client: u32| {
+        random = random.wrapping_mul(0x5851_f42d_4c95_7f2d).wrapping_add(1);
+        u64::from(client) * 100_000_000 + (random >> 40) // 8 GiB wide
+    };
+    let mut since = [Nanos(0); 8];
+    (0..8).for_each(|client| bench.submit(Op::Read, client, place(client)));
+    let mut in_flight = alloc::collections::VecDeque::new();
+    let (mut served, mut wait_ms) = (Vec::new(), 0);
+    for round in 0..2000 {
+        while in_flight.len() < depth {
+            let Some(id) = bench.dispatch() else { break };
+            in_flight.push_back(id);
+        }
+        bench.wait_ms(10);
+        let id = in_flight.pop_front().unwrap();
+        let client = bench.requests[id].origin.io_context.0;
+        bench.complete(id);
+        if round >= 1000 {
+            wait_ms = wait_ms.max((bench.now - since[client as usize]).0 / 1_000_000);
+            served.push(client);
+        }
+        in_flight.extend(bench.dispatch());
+        bench.wait_ms(1);
+        since[client as usize] = bench.now;
+        bench.submit(Op::Read, client, place(client));
+    }
+    let longest_run = served.chunk_by(|a, b| a == b).map(<[u32]>::len).max();
+    (longest_run.unwrap(), wait_ms)
+}
+
+/// In 2.6.30 a random reader has the disk for his slice, if it takes one request at a time; if it
+/// takes several, they go in turns, as they do since there are service trees.
+#[test]
+fn random_reader_keeps_a_simple_disk_for_a_slice_in_2_6_30() {
+    let old = [("service_trees", 0), ("low_latency", 0), ("starved_after", 0)];
+    assert_eq!(random_readers(&old, 1), (10, 780));
+    assert_eq!(random_readers(&old, 8).0, 1);
+    assert_eq!(random_readers(&[], 1).0, 1);
+}
+
 /// Synchronous requests that come one while the other is in flight keep writeback out for as long
 /// as they like, unless `starved_after` says otherwise.
 #[test]

@@ -21,7 +21,7 @@ pub(super) static TUNABLES: &[Tunable] = &[
         "ms",
         "in which every synchronous queue has a turn",
     ),
-    tunable("service_trees", [1, 0, 1], "", "0: one round for all queues, as in 2.6.30 (ours)"),
+    tunable("service_trees", [1, 0, 1], "", "0: one round a class, rules of 2.6.30 (ours)"),
     tunable(
         "starved_after",
         [2000, 0, 600_000],
