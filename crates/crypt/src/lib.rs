@@ -10,6 +10,8 @@
 
 pub mod af;
 mod attempt;
+#[allow(dead_code, reason = "modes over every cipher are being built on it")]
+mod block;
 pub mod cipher;
 mod error;
 mod extent;

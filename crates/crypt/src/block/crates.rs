@@ -1,0 +1,46 @@
+//! Ciphers of the RustCrypto crates behind our trait. Their key schedules wipe themselves.
+
+use aes::cipher::{
+    Array, BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit, typenum::Unsigned,
+};
+use zeroize::ZeroizeOnDrop;
+
+use super::BlockCipher;
+use super::page::Page;
+
+/// A cipher of a crate with its key.
+pub(super) struct CrateCipher<C>(Box<Page<C>>);
+
+impl<C> CrateCipher<C>
+where
+    C: KeyInit + BlockCipherEncrypt + BlockCipherDecrypt + ZeroizeOnDrop + Send + Sync + 'static,
+{
+    /// # Panics
+    ///
+    /// If the crate does not take a key of this length.
+    pub(super) fn boxed(key: &[u8]) -> Box<dyn BlockCipher> {
+        let make = || C::new_from_slice(key).expect("the caller checked the key length");
+        Box::new(Self(Page::boxed(make)))
+    }
+}
+
+impl<C> BlockCipher for CrateCipher<C>
+where
+    C: BlockCipherEncrypt + BlockCipherDecrypt + ZeroizeOnDrop + Send + Sync,
+{
+    fn block_bytes(&self) -> usize {
+        <C as BlockSizeUser>::BlockSize::USIZE
+    }
+
+    fn encrypt(&self, blocks: &mut [u8]) {
+        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
+        assert!(rest.is_empty(), "a block is cut short");
+        self.0.encrypt_blocks(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [u8]) {
+        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
+        assert!(rest.is_empty(), "a block is cut short");
+        self.0.decrypt_blocks(blocks);
+    }
+}

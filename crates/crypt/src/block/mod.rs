@@ -1,0 +1,70 @@
+//! Block ciphers by their name in the kernel's crypto API: raw blocks, no mode, no IV.
+//!
+//! ```text
+//!   name        block   key bytes              code
+//!   aes         16      16, 24, 32             the `aes` crate
+//!   serpent     16      16, 24, 32             the `serpent` crate
+//!   twofish     16      16, 24, 32             the `twofish` crate
+//!   camellia    16      16, 24, 32             the `camellia` crate
+//!   cast5        8      5 to 16                the `cast5` crate
+//!   cast6       16      16, 20, 24, 28, 32     the `cast6` crate
+//! ```
+//!
+//! A cipher takes many blocks a call, which is what wide kernels live on: a mode whose blocks do
+//! not depend on each other hands over whole sectors. The key schedule lies on pages of its own,
+//! made in memory that the protector of [`crate::secret`] has seen, and is wiped on drop.
+
+mod crates;
+mod page;
+
+#[cfg(test)]
+mod tests;
+
+use self::crates::CrateCipher;
+
+/// A keyed block cipher: ECB over whole blocks, in place.
+pub(crate) trait BlockCipher: Send + Sync {
+    /// Bytes of a block: 16, or 8 for cast5.
+    fn block_bytes(&self) -> usize;
+
+    /// Encrypts any number of whole blocks, each by itself.
+    fn encrypt(&self, blocks: &mut [u8]);
+
+    /// Decrypts any number of whole blocks, each by itself.
+    fn decrypt(&self, blocks: &mut [u8]);
+}
+
+/// The lengths in bytes of the keys that a cipher takes; `None` for a name that is none of ours.
+///
+/// Serpent is defined for every length up to 32 bytes; these three are what volumes are made with.
+pub(crate) fn key_lengths(name: &str) -> Option<&'static [usize]> {
+    match name {
+        "aes" | "serpent" | "twofish" | "camellia" => Some(&[16, 24, 32]),
+        "cast5" => Some(&[5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16]),
+        "cast6" => Some(&[16, 20, 24, 28, 32]),
+        _ => None,
+    }
+}
+
+/// A cipher with its key expanded. No other copy of the key is left behind.
+///
+/// # Panics
+///
+/// If [`key_lengths`] does not list this name and length: a foreign string is looked up there
+/// before it gets here.
+pub(crate) fn new(name: &str, key: &[u8]) -> Box<dyn BlockCipher> {
+    let listed = key_lengths(name).is_some_and(|lengths| lengths.contains(&key.len()));
+    assert!(listed, "{name} does not take a key of {} bytes", key.len());
+    match (name, key.len()) {
+        ("aes", 16) => CrateCipher::<aes::Aes128>::boxed(key),
+        ("aes", 24) => CrateCipher::<aes::Aes192>::boxed(key),
+        ("aes", _) => CrateCipher::<aes::Aes256>::boxed(key),
+        ("serpent", _) => CrateCipher::<serpent::Serpent>::boxed(key),
+        ("twofish", _) => CrateCipher::<twofish::Twofish>::boxed(key),
+        ("camellia", 16) => CrateCipher::<camellia::Camellia128>::boxed(key),
+        ("camellia", 24) => CrateCipher::<camellia::Camellia192>::boxed(key),
+        ("camellia", _) => CrateCipher::<camellia::Camellia256>::boxed(key),
+        ("cast5", _) => CrateCipher::<cast5::Cast5>::boxed(key),
+        _ => CrateCipher::<cast6::Cast6>::boxed(key),
+    }
+}
