@@ -12,7 +12,7 @@
 //! *Rules* (1, 4, 5, 6, 7, 8, 10, 13) hold exactly. *Measured* ones (3, 9, 11, 12, 14) come out as
 //! they come out: each world was chosen for being like what the mail or its time had, before it was
 //! run, and is judged as it was chosen. The source of each says why, and what else was tried. Where
-//! a result lies near its threshold the seed decides (12, 14): run several.
+//! a result lies near its threshold the seed decides (12, 14): several are run, and all must hold.
 
 use std::fmt::Write;
 
