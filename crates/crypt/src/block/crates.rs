@@ -1,15 +1,14 @@
 //! Ciphers of the RustCrypto crates behind our trait. Their key schedules wipe themselves.
 
-use aes::cipher::{
-    Array, BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit, typenum::Unsigned,
-};
+use aes::cipher::typenum::Unsigned;
+use aes::cipher::{Array, BlockCipherDecrypt, BlockCipherEncrypt, BlockSizeUser, KeyInit};
 use zeroize::ZeroizeOnDrop;
 
 use super::BlockCipher;
 use super::page::Page;
 
 /// A cipher of a crate with its key.
-pub(super) struct CrateCipher<C>(Box<Page<C>>);
+pub(super) struct CrateCipher<C>(C);
 
 impl<C> CrateCipher<C>
 where
@@ -19,8 +18,7 @@ where
     ///
     /// If the crate does not take a key of this length.
     pub(super) fn boxed(key: &[u8]) -> Box<dyn BlockCipher> {
-        let make = || C::new_from_slice(key).expect("the caller checked the key length");
-        Box::new(Self(Page::boxed(make)))
+        Page::boxed(|| Self(C::new_from_slice(key).expect("the caller checked the key length")))
     }
 }
 
@@ -33,14 +31,10 @@ where
     }
 
     fn encrypt(&self, blocks: &mut [u8]) {
-        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
-        assert!(rest.is_empty(), "a block is cut short");
-        self.0.encrypt_blocks(blocks);
+        self.0.encrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
     }
 
     fn decrypt(&self, blocks: &mut [u8]) {
-        let (blocks, rest) = Array::slice_as_chunks_mut(blocks);
-        assert!(rest.is_empty(), "a block is cut short");
-        self.0.decrypt_blocks(blocks);
+        self.0.decrypt_blocks(Array::slice_as_chunks_mut(blocks).0);
     }
 }

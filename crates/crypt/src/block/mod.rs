@@ -3,9 +3,9 @@
 //! ```text
 //!   name        block   key bytes              code
 //!   aes         16      16, 24, 32             the `aes` crate
-//!   serpent     16      16, 24, 32             the `serpent` crate
-//!   twofish     16      16, 24, 32             the `twofish` crate
-//!   camellia    16      16, 24, 32             the `camellia` crate
+//!   serpent     16      16, 24, 32             serpent/: bitsliced, SSE2 and AVX2
+//!   twofish     16      16, 24, 32             twofish/: tables of the key
+//!   camellia    16      16, 24, 32             camellia/: tables
 //!   cast5        8      5 to 16                the `cast5` crate
 //!   cast6       16      16, 20, 24, 28, 32     the `cast6` crate
 //! ```
@@ -14,8 +14,12 @@
 //! not depend on each other hands over whole sectors. The key schedule lies on pages of its own,
 //! made in memory that the protector of [`crate::secret`] has seen, and is wiped on drop.
 
+mod batch;
+mod camellia;
 mod crates;
 mod page;
+mod serpent;
+mod twofish;
 
 #[cfg(test)]
 mod tests;
@@ -59,11 +63,9 @@ pub(crate) fn new(name: &str, key: &[u8]) -> Box<dyn BlockCipher> {
         ("aes", 16) => CrateCipher::<aes::Aes128>::boxed(key),
         ("aes", 24) => CrateCipher::<aes::Aes192>::boxed(key),
         ("aes", _) => CrateCipher::<aes::Aes256>::boxed(key),
-        ("serpent", _) => CrateCipher::<serpent::Serpent>::boxed(key),
-        ("twofish", _) => CrateCipher::<twofish::Twofish>::boxed(key),
-        ("camellia", 16) => CrateCipher::<camellia::Camellia128>::boxed(key),
-        ("camellia", 24) => CrateCipher::<camellia::Camellia192>::boxed(key),
-        ("camellia", _) => CrateCipher::<camellia::Camellia256>::boxed(key),
+        ("serpent", _) => serpent::Serpent::boxed(key),
+        ("twofish", _) => twofish::Twofish::boxed(key),
+        ("camellia", _) => camellia::Camellia::boxed(key),
         ("cast5", _) => CrateCipher::<cast5::Cast5>::boxed(key),
         _ => CrateCipher::<cast6::Cast6>::boxed(key),
     }

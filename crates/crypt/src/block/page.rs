@@ -1,38 +1,49 @@
 //! Memory of a key schedule: pages of its own, protected before the key is there.
 
 use std::mem::MaybeUninit;
-use std::ops::Deref;
 
+use super::BlockCipher;
 use crate::secret;
 use crate::stack::with_wiped_stack;
 
-/// Aligned to a page, so that it shares none with anything else.
+/// A keyed cipher, aligned to a page, so that it shares none with anything else.
 #[repr(C, align(4096))]
-pub(super) struct Page<T>(T);
+pub(super) struct Page<C>(C);
 
-impl<T> Page<T> {
-    /// A box of what `make` returns. `make` may leave what it likes on the stack: it is wiped.
-    pub(super) fn boxed(make: impl FnOnce() -> T) -> Box<Self> {
+impl<C: BlockCipher + 'static> Page<C> {
+    /// A box of the cipher that `expand` returns. What `expand` leaves on the stack is wiped.
+    pub(super) fn boxed(expand: impl FnOnce() -> C) -> Box<dyn BlockCipher> {
         let mut page = Box::<Self>::new_zeroed();
         let len_bytes = size_of::<Self>();
-        // SAFETY: the box has this many bytes, and all are initialised to zero.
+        // SAFETY: the box has this many bytes, and all of them are zeros.
         secret::protect(unsafe { std::slice::from_raw_parts(page.as_ptr().cast(), len_bytes) });
-        fill(&mut page, make);
+        fill(&mut page, expand);
         // SAFETY: `fill` has written the whole value.
-        unsafe { page.assume_init() }
+        let page: Box<Self> = unsafe { page.assume_init() };
+        page
     }
 }
 
-fn fill<T>(page: &mut MaybeUninit<Page<T>>, make: impl FnOnce() -> T) {
+fn fill<C>(page: &mut MaybeUninit<Page<C>>, expand: impl FnOnce() -> C) {
     with_wiped_stack(|| {
-        page.write(Page(make()));
+        // Only the cipher: the rest of the page would come from the stack.
+        // SAFETY: the field lies within the page.
+        unsafe { (&raw mut (*page.as_mut_ptr()).0).write(expand()) };
     });
 }
 
-impl<T> Deref for Page<T> {
-    type Target = T;
+impl<C: BlockCipher> BlockCipher for Page<C> {
+    fn block_bytes(&self) -> usize {
+        self.0.block_bytes()
+    }
 
-    fn deref(&self) -> &T {
-        &self.0
+    fn encrypt(&self, blocks: &mut [u8]) {
+        assert_eq!(blocks.len() % self.block_bytes(), 0, "a block is cut short");
+        self.0.encrypt(blocks);
+    }
+
+    fn decrypt(&self, blocks: &mut [u8]) {
+        assert_eq!(blocks.len() % self.block_bytes(), 0, "a block is cut short");
+        self.0.decrypt(blocks);
     }
 }
