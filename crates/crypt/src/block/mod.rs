@@ -17,12 +17,12 @@
 mod batch;
 mod camellia;
 mod crates;
-mod page;
+pub(crate) mod page;
 mod serpent;
 mod twofish;
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;
 
 use self::crates::CrateCipher;
 

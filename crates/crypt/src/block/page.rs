@@ -1,35 +1,43 @@
 //! Memory of a key schedule: pages of its own, protected before the key is there.
 
 use std::mem::MaybeUninit;
+use std::ops::Deref;
 
 use super::BlockCipher;
 use crate::secret;
 use crate::stack::with_wiped_stack;
 
-/// A keyed cipher, aligned to a page, so that it shares none with anything else.
+/// Keys aligned to a page, so that they share none with anything else.
 #[repr(C, align(4096))]
-pub(super) struct Page<C>(C);
+pub(crate) struct Page<K>(K);
 
-impl<C: BlockCipher + 'static> Page<C> {
-    /// A box of the cipher that `expand` returns. What `expand` leaves on the stack is wiped.
-    pub(super) fn boxed(expand: impl FnOnce() -> C) -> Box<dyn BlockCipher> {
+impl<K> Page<K> {
+    /// A box of what `expand` returns. What `expand` leaves on the stack is wiped.
+    pub(crate) fn boxed(expand: impl FnOnce() -> K) -> Box<Self> {
         let mut page = Box::<Self>::new_zeroed();
         let len_bytes = size_of::<Self>();
         // SAFETY: the box has this many bytes, and all of them are zeros.
         secret::protect(unsafe { std::slice::from_raw_parts(page.as_ptr().cast(), len_bytes) });
         fill(&mut page, expand);
-        // SAFETY: `fill` has written the whole value.
-        let page: Box<Self> = unsafe { page.assume_init() };
-        page
+        // SAFETY: `fill` has written the one field.
+        unsafe { page.assume_init() }
     }
 }
 
-fn fill<C>(page: &mut MaybeUninit<Page<C>>, expand: impl FnOnce() -> C) {
+fn fill<K>(page: &mut MaybeUninit<Page<K>>, expand: impl FnOnce() -> K) {
     with_wiped_stack(|| {
-        // Only the cipher: the rest of the page would come from the stack.
+        // Only the keys: the rest of the page would come from the stack.
         // SAFETY: the field lies within the page.
         unsafe { (&raw mut (*page.as_mut_ptr()).0).write(expand()) };
     });
+}
+
+impl<K> Deref for Page<K> {
+    type Target = K;
+
+    fn deref(&self) -> &K {
+        &self.0
+    }
 }
 
 impl<C: BlockCipher> BlockCipher for Page<C> {
