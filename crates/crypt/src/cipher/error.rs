@@ -23,6 +23,14 @@ pub enum CipherError {
         /// The part that is not supported: "cipher `serpent`".
         part: String,
     },
+    /// Every part is known, and they cannot be used together.
+    #[error("cipher `{spec}`: {reason}")]
+    BadCombination {
+        /// The text.
+        spec: String,
+        /// Which parts, and why not.
+        reason: String,
+    },
     /// The cipher would store the plaintext.
     #[error("cipher `{spec}` does not encrypt: the null cipher is refused, always")]
     NullCipher {
@@ -37,11 +45,19 @@ pub enum CipherError {
         /// Length of the key that was given.
         got: usize,
         /// The lengths it takes, for the message.
-        allowed: &'static str,
+        allowed: String,
     },
     /// The encryption sector size is none that dm-crypt knows.
     #[error("encryption sector size {got} is not one of 512, 1024, 2048, 4096 bytes")]
     BadSectorSize {
+        /// The size that was given.
+        got: u32,
+    },
+    /// The IV mode is defined for sectors of 512 bytes only.
+    #[error("cipher `{spec}`: its IV mode takes sectors of 512 bytes, not {got}")]
+    SmallSectorsOnly {
+        /// The cipher string.
+        spec: String,
         /// The size that was given.
         got: u32,
     },

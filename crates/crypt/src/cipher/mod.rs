@@ -1,29 +1,34 @@
-//! Sector ciphers: AES-XTS and AES-CBC over runs of encryption sectors, N sectors a call.
+//! Sector ciphers: all that dm-crypt has without authentication, over runs of encryption sectors.
 //!
 //! ```text
-//!            CipherSpec::parse("aes-xts-plain64")      spec.rs
+//!            CipherSpec::parse("aes-xts-plain64")      spec.rs, rules.rs
 //!                  |  + key, sector size
 //!            SectorCipher::new ---- Tier::best()       tier.rs, schedule.rs (the key's only copy)
 //!                  |
 //!   encrypt / decrypt(src, dst, iv_sector, hints)      job.rs, iv.rs
 //!                  |
-//!      xts/{vaes512,vaes256,aesni,portable}.rs         one kernel a file, chosen once
+//!      AES, XTS or CBC, usual IVs ----------------- all else
+//!                  |                                   |
+//!      xts/{vaes512,vaes256,aesni,portable}.rs      generic/: any block cipher, mode and IV
 //!      cbc/{vaes512,vaes256,aesni,portable}.rs
 //! ```
 //!
-//! A call goes over its bytes once, from source to destination or in place, so that encrypting
-//! into a file's pages costs no copy. Nothing is allocated and nothing can fail on the way; what
-//! can be wrong is told by [`SectorCipher::new`]. Every tier computes the same bytes.
+//! On the left, a call goes over its bytes once, from source to destination or in place, so that
+//! encrypting into a file's pages costs no copy; one kernel a file, chosen once, and every tier
+//! computes the same bytes. On the right, sectors go through a buffer. Nothing is allocated and
+//! nothing can fail on the way; what can be wrong is told by [`SectorCipher::new`].
 //!
-//! Not here: authenticated modes, ciphers other than AES, IVs that need the plaintext.
+//! Not here: authenticated modes.
 
 #[cfg(target_arch = "x86_64")]
 mod aesni;
 mod cbc;
 mod error;
+mod generic;
 mod iv;
 mod job;
 mod portable;
+mod rules;
 mod schedule;
 mod spec;
 mod tier;
@@ -35,13 +40,15 @@ mod tests;
 use std::fmt;
 
 pub use self::error::CipherError;
+use self::generic::Generic;
 use self::iv::IvCounter;
 pub use self::job::Hints;
 use self::job::{Job, Kernels};
 use self::schedule::Schedule;
 pub use self::spec::CipherSpec;
-use self::spec::{IvMode, Mode};
+use self::spec::IvMode;
 pub use self::tier::Tier;
+use self::tier::Tiered;
 
 /// Sectors are numbered in units of this, whatever the encryption sector size.
 const IV_UNIT_BYTES: u32 = 512;
@@ -61,10 +68,7 @@ const IV_UNIT_BYTES: u32 = 512;
 /// # Ok::<(), blockyard_crypt::cipher::CipherError>(())
 /// ```
 pub struct SectorCipher {
-    /// Round keys, on pages of their own.
-    schedule: Box<Schedule>,
-    /// The code of this mode, tier and key length.
-    kernels: Kernels,
+    path: Path,
     tier: Tier,
     sector_size_bytes: u32,
     /// `IvCounter::shift` of every call.
@@ -73,12 +77,24 @@ pub struct SectorCipher {
     iv_mask: u64,
 }
 
+/// The keys, and the code that uses them.
+enum Path {
+    /// A kernel for this mode, tier and key length.
+    Tiered {
+        /// Round keys, on pages of their own.
+        schedule: Box<Schedule>,
+        kernels: Kernels,
+    },
+    Generic(Box<Generic>),
+}
+
 impl SectorCipher {
     /// A cipher on the fastest tier of this CPU.
     ///
     /// # Errors
     ///
-    /// [`CipherError::BadKeyLength`] or [`CipherError::BadSectorSize`].
+    /// [`CipherError::BadKeyLength`], [`CipherError::BadSectorSize`] or
+    /// [`CipherError::SmallSectorsOnly`].
     pub fn new(
         spec: &CipherSpec,
         key: &[u8],
@@ -103,23 +119,27 @@ impl SectorCipher {
         if !matches!(sector_size_bytes, 512 | 1024 | 2048 | 4096) {
             return Err(CipherError::BadSectorSize { got: sector_size_bytes });
         }
+        if matches!(spec.iv, IvMode::Lmk | IvMode::Tcw) && sector_size_bytes != IV_UNIT_BYTES {
+            let (spec, got) = (spec.as_str().to_owned(), sector_size_bytes);
+            return Err(CipherError::SmallSectorsOnly { spec, got });
+        }
         if !tier.is_available() {
             return Err(CipherError::TierUnavailable { tier });
         }
-        let aes_key_len_bytes = aes_key_len(spec, key.len())?;
+        let layout = spec.key_layout(key.len())?;
+        let (path, tier) = match Tiered::of(spec) {
+            Some(tiered) => (Path::tiered(tiered, key, tier), tier),
+            None => (Path::Generic(Box::new(Generic::new(spec, key, layout))), Tier::Portable),
+        };
         let units_per_sector = sector_size_bytes / IV_UNIT_BYTES;
         Ok(Self {
-            schedule: Schedule::new(spec, key, aes_key_len_bytes, tier),
-            kernels: match spec.mode {
-                Mode::Xts => xts::kernels(tier, aes_key_len_bytes),
-                Mode::Cbc => cbc::kernels(tier, aes_key_len_bytes),
-            },
+            path,
             tier,
             sector_size_bytes,
             iv_shift: if iv_large_sectors { units_per_sector.trailing_zeros() } else { 0 },
             iv_mask: match spec.iv {
                 IvMode::Plain => u64::from(u32::MAX),
-                IvMode::Plain64 | IvMode::EssivSha256 => u64::MAX,
+                _ => u64::MAX,
             },
         })
     }
@@ -130,7 +150,7 @@ impl SectorCipher {
         self.sector_size_bytes
     }
 
-    /// The tier this cipher runs on.
+    /// The tier this cipher runs on: `Portable` for all that has no kernels of its own.
     #[must_use]
     pub fn tier(&self) -> Tier {
         self.tier
@@ -201,9 +221,15 @@ impl SectorCipher {
         hints: Hints,
     ) {
         let job = self.job(src, dst, len_bytes, iv_sector, hints);
-        // SAFETY: the caller vouches for the memory; the schedule was made for this tier, whose
-        // instructions were found when the cipher was made.
-        unsafe { (self.kernels.encrypt)(&raw const *self.schedule, &job) }
+        match &self.path {
+            Path::Tiered { schedule, kernels } => {
+                // SAFETY: the caller vouches for the memory; the schedule was made for this tier,
+                // whose instructions were found when the cipher was made.
+                unsafe { (kernels.encrypt)(&raw const **schedule, &job) }
+            }
+            // SAFETY: the caller vouches for the memory.
+            Path::Generic(generic) => unsafe { generic.encrypt(&job) },
+        }
     }
 
     /// Decrypts `len_bytes` from `src` to `dst`, with no alignment asked of either.
@@ -224,8 +250,14 @@ impl SectorCipher {
         hints: Hints,
     ) {
         let job = self.job(src, dst, len_bytes, iv_sector, hints);
-        // SAFETY: as in `encrypt_raw`.
-        unsafe { (self.kernels.decrypt)(&raw const *self.schedule, &job) }
+        match &self.path {
+            Path::Tiered { schedule, kernels } => {
+                // SAFETY: as in `encrypt_raw`.
+                unsafe { (kernels.decrypt)(&raw const **schedule, &job) }
+            }
+            // SAFETY: the caller vouches for the memory.
+            Path::Generic(generic) => unsafe { generic.decrypt(&job) },
+        }
     }
 
     #[inline]
@@ -259,17 +291,19 @@ impl fmt::Debug for SectorCipher {
     }
 }
 
-/// The length of one AES key in a volume key, or why there is none.
-///
-/// The two halves of an XTS key may be equal, as dm-crypt allows outside FIPS mode: refusing them
-/// would lock people out of volumes that the kernel opens.
-fn aes_key_len(spec: &CipherSpec, got: usize) -> Result<usize, CipherError> {
-    let (allowed, keys): (&'static str, usize) = match spec.mode {
-        Mode::Xts => ("32, 48 or 64", 2),
-        Mode::Cbc => ("16, 24 or 32", 1),
-    };
-    match (got / keys, got % keys) {
-        (len @ (16 | 24 | 32), 0) => Ok(len),
-        _ => Err(CipherError::BadKeyLength { spec: spec.as_str().to_owned(), got, allowed }),
+impl Path {
+    /// The kernels of a tier for a key whose length is checked.
+    ///
+    /// The two halves of an XTS key may be equal, as dm-crypt allows outside FIPS mode: refusing
+    /// them would lock people out of volumes that the kernel opens.
+    fn tiered(tiered: Tiered, key: &[u8], tier: Tier) -> Self {
+        let aes_key_len_bytes = tiered.aes_key_len_bytes(key.len());
+        Self::Tiered {
+            schedule: Schedule::new(tiered, key, tier),
+            kernels: match tiered {
+                Tiered::Xts => xts::kernels(tier, aes_key_len_bytes),
+                Tiered::Cbc | Tiered::CbcEssivSha256 => cbc::kernels(tier, aes_key_len_bytes),
+            },
+        }
     }
 }

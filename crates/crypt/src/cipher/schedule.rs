@@ -11,8 +11,7 @@ use sha2::{Digest, Sha256};
 use zeroize::Zeroize;
 
 use super::portable::PortableKeys;
-use super::spec::{IvMode, Mode};
-use super::{CipherSpec, Tier};
+use super::tier::{Tier, Tiered};
 use crate::secret;
 
 /// Round keys of AES-256; shorter keys use fewer.
@@ -38,30 +37,25 @@ pub(super) struct Schedule {
 }
 
 impl Schedule {
-    /// Expands the key of a cipher whose AES keys are `aes_key_len_bytes` long.
-    pub(super) fn new(
-        spec: &CipherSpec,
-        key: &[u8],
-        aes_key_len_bytes: usize,
-        tier: Tier,
-    ) -> Box<Self> {
+    /// Expands a volume key of a length that was checked.
+    pub(super) fn new(tiered: Tiered, key: &[u8], tier: Tier) -> Box<Self> {
         let mut schedule = Self::zeroed();
-        schedule.expand(spec, key, aes_key_len_bytes, tier);
+        schedule.expand(tiered, key, tier);
         wipe_stack();
         schedule
     }
 
     #[inline(never)]
-    fn expand(&mut self, spec: &CipherSpec, key: &[u8], aes_key_len_bytes: usize, tier: Tier) {
-        let (data_key, rest) = key.split_at(aes_key_len_bytes);
+    fn expand(&mut self, tiered: Tiered, key: &[u8], tier: Tier) {
+        let (data_key, rest) = key.split_at(tiered.aes_key_len_bytes(key.len()));
         let mut hash: aes::cipher::Array<u8, U32> = Default::default();
-        let iv_key = match (spec.mode, spec.iv) {
-            (Mode::Xts, _) => rest,
-            (Mode::Cbc, IvMode::EssivSha256) => {
+        let iv_key = match tiered {
+            Tiered::Xts => rest,
+            Tiered::CbcEssivSha256 => {
                 Sha256::new_with_prefix(key).finalize_into(&mut hash);
                 &hash[..]
             }
-            (Mode::Cbc, IvMode::Plain | IvMode::Plain64) => &[],
+            Tiered::Cbc => &[],
         };
         self.iv_rounds = if iv_key.is_empty() { 0 } else { rounds(iv_key.len()) };
         match tier {

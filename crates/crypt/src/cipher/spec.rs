@@ -7,50 +7,93 @@
 //! capi:<crypto API name>-ivmode[:ivopts]              capi:xts(aes)-plain64
 //! ```
 //!
-//! Parsing tells two things apart that a user wants told apart: a text that no kernel accepts
-//! ([`CipherError::BadSpec`]) and one that means something but not to this version
-//! ([`CipherError::Unsupported`], which names the part). A cipher that does not encrypt is refused
-//! whatever else the text says.
+//! The first becomes a crypto API name as well, `chainmode(cipher)`, so one reader of names serves
+//! both: `mode(cipher)`, and `essiv(mode(cipher),digest)`.
+//!
+//! Parsing tells three things apart that a user wants told apart: a text that no kernel accepts
+//! ([`CipherError::BadSpec`]), parts that are known but do not go together
+//! ([`CipherError::BadCombination`], in [`super::rules`]), and one that means something but not to
+//! this version ([`CipherError::Unsupported`], which names the part). A cipher that does not
+//! encrypt is refused whatever else the text says.
 
-use super::CipherError;
+use super::{CipherError, rules};
+use crate::block;
+use crate::hash::HashAlgorithm;
 
 /// A parsed cipher string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CipherSpec {
     /// The text as it was given.
     text: String,
+    /// The block cipher, a name that [`block::key_lengths`] knows.
+    pub(super) cipher: String,
     /// How blocks are chained within a sector.
     pub(super) mode: Mode,
     /// How the IV of a sector is made.
     pub(super) iv: IvMode,
+    /// The digest of the volume key under which the IV is encrypted, if it is.
+    pub(super) essiv: Option<Digest>,
+    /// Volume keys that take turns, sector by sector: a power of two.
+    pub(super) key_count: u32,
 }
 
 /// How the blocks of a sector are chained.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// IEEE 1619; the key is two keys of equal length.
-    Xts,
+    /// No chaining: equal blocks encrypt to equal blocks. For old volumes.
+    Ecb,
     /// NIST SP 800-38A.
     Cbc,
+    /// NIST SP 800-38A. The IV is the first counter.
+    Ctr,
+    /// Liskov, Rivest and Wagner; IEEE 1619 before it became XTS.
+    Lrw,
+    /// IEEE 1619; the key is two keys of equal length.
+    Xts,
 }
 
-/// How the IV of a sector is made from its number.
+/// How the IV of a sector is made from its number, or from its data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IvMode {
     /// The low 32 bits, little endian.
     Plain,
     /// All 64 bits, little endian.
     Plain64,
-    /// `Plain64`, encrypted with AES-256 under the SHA-256 of the volume key.
-    EssivSha256,
+    /// All 64 bits, big endian, at the end.
+    Plain64be,
+    /// The number of the sector's first block, from one on, big endian, at the end.
+    Benbi,
+    /// Zeros. Also where the mode takes no IV.
+    Null,
+    /// The encrypted byte offset.
+    Eboiv,
+    /// `Eboiv`, and a diffuser over the plaintext.
+    Elephant,
+    /// From the sector's plaintext; loop-AES.
+    Lmk,
+    /// A secret and the number, and whitening; TrueCrypt before 4.1.
+    Tcw,
+}
+
+/// A digest that `essiv` names.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Digest {
+    /// Only here: nothing else of a volume may use it.
+    Md5,
+    /// Any hash that volumes use elsewhere.
+    Hash(HashAlgorithm),
 }
 
 /// The text cut into parts, none of them understood yet.
 struct Parts<'a> {
-    cipher: &'a str,
+    /// Digest of an `essiv(..)` around the rest.
+    template_digest: Option<&'a str>,
     mode: &'a str,
+    cipher: &'a str,
+    /// Empty where there is none, which only `ecb` may do.
     iv: &'a str,
     iv_options: Option<&'a str>,
+    key_count: u32,
 }
 
 impl CipherSpec {
@@ -58,42 +101,32 @@ impl CipherSpec {
     ///
     /// # Errors
     ///
-    /// [`CipherError::BadSpec`], [`CipherError::Unsupported`] or [`CipherError::NullCipher`].
+    /// [`CipherError::BadSpec`], [`CipherError::BadCombination`], [`CipherError::Unsupported`] or
+    /// [`CipherError::NullCipher`].
     pub fn parse(text: &str) -> Result<Self, CipherError> {
         let parts = match text.strip_prefix("capi:") {
             Some(rest) => capi_parts(text, rest)?,
             None => plain_parts(text)?,
         };
-        if matches!(parts.cipher, "cipher_null" | "null") {
+        if parts.cipher.split(',').any(|name| matches!(name, "cipher_null" | "null")) {
             return Err(CipherError::NullCipher { spec: text.to_owned() });
         }
-        if parts.cipher != "aes" {
-            return Err(unsupported(text, format!("cipher `{}`", parts.cipher)));
-        }
-        let mode = match parts.mode {
-            "xts" => Mode::Xts,
-            "cbc" => Mode::Cbc,
-            other => return Err(unsupported(text, format!("mode `{other}`"))),
+        let (mode, cipher) = parts.cipher_mode(text)?;
+        let (iv, essiv) = parts.iv_mode(text)?;
+        let mut spec = Self {
+            text: text.to_owned(),
+            cipher: cipher.to_owned(),
+            mode,
+            iv,
+            essiv,
+            key_count: parts.key_count,
         };
-        let iv = match (parts.iv, parts.iv_options) {
-            ("plain", None) => IvMode::Plain,
-            ("plain64", None) => IvMode::Plain64,
-            ("essiv", Some("sha256")) => IvMode::EssivSha256,
-            ("essiv", None | Some("")) => {
-                return Err(bad(text, "essiv needs a digest: `essiv:sha256`"));
-            }
-            ("essiv", Some(digest)) => {
-                return Err(unsupported(text, format!("essiv digest `{digest}`")));
-            }
-            (name, None) => return Err(unsupported(text, format!("IV mode `{name}`"))),
-            (name, Some(options)) => {
-                return Err(unsupported(text, format!("IV mode `{name}:{options}`")));
-            }
-        };
-        if mode == Mode::Xts && iv == IvMode::EssivSha256 {
-            return Err(unsupported(text, "IV mode `essiv` with mode `xts`".to_owned()));
+        rules::check(&spec)?;
+        if mode == Mode::Ecb {
+            // The kernel says "does not support IVs" and goes on without.
+            spec.iv = IvMode::Null;
         }
-        Ok(Self { text: text.to_owned(), mode, iv })
+        Ok(spec)
     }
 
     /// The text as it was given.
@@ -101,6 +134,71 @@ impl CipherSpec {
     pub fn as_str(&self) -> &str {
         &self.text
     }
+}
+
+impl<'a> Parts<'a> {
+    /// The mode and its block cipher.
+    fn cipher_mode(&self, text: &str) -> Result<(Mode, &'a str), CipherError> {
+        let mode = match self.mode {
+            "ecb" => Mode::Ecb,
+            "cbc" => Mode::Cbc,
+            "ctr" => Mode::Ctr,
+            "lrw" => Mode::Lrw,
+            "xts" => Mode::Xts,
+            other => return Err(unsupported(text, format!("mode `{other}`"))),
+        };
+        if block::key_lengths(self.cipher).is_none() {
+            return Err(unsupported(text, format!("cipher `{}`", self.cipher)));
+        }
+        Ok((mode, self.cipher))
+    }
+
+    /// The IV mode, and the digest of `essiv`, whether it is written as a mode or as a template.
+    fn iv_mode(&self, text: &str) -> Result<(IvMode, Option<Digest>), CipherError> {
+        let template = self.template_digest.map(|name| digest(text, name)).transpose()?;
+        let iv = match (self.iv, self.iv_options) {
+            ("" | "null", None) => IvMode::Null,
+            ("plain", None) => IvMode::Plain,
+            ("plain64", None) => IvMode::Plain64,
+            ("plain64be", None) => IvMode::Plain64be,
+            ("benbi", None) => IvMode::Benbi,
+            ("eboiv", None) => IvMode::Eboiv,
+            ("elephant", None) => IvMode::Elephant,
+            ("lmk", None) => IvMode::Lmk,
+            ("tcw", None) => IvMode::Tcw,
+            ("random", None) => {
+                let reason = "IV mode `random` keeps each sector's IV in its integrity tag, and \
+                              volumes with integrity protection are not supported";
+                return Err(CipherError::BadCombination {
+                    spec: text.to_owned(),
+                    reason: reason.to_owned(),
+                });
+            }
+            ("essiv", None | Some("")) => {
+                return Err(bad(text, "essiv needs a digest: `essiv:sha256`"));
+            }
+            ("essiv", Some(name)) if template.is_none() => {
+                return Ok((IvMode::Plain64, Some(digest(text, name)?)));
+            }
+            (name, None) => return Err(unsupported(text, format!("IV mode `{name}`"))),
+            (name, Some(options)) => {
+                return Err(unsupported(text, format!("IV mode `{name}:{options}`")));
+            }
+        };
+        if template.is_some() && !matches!(iv, IvMode::Plain | IvMode::Plain64) {
+            return Err(unsupported(text, format!("IV mode `{}` within `essiv(..)`", self.iv)));
+        }
+        Ok((iv, template))
+    }
+}
+
+fn digest(text: &str, name: &str) -> Result<Digest, CipherError> {
+    if name == "md5" {
+        return Ok(Digest::Md5);
+    }
+    HashAlgorithm::parse(name)
+        .map(Digest::Hash)
+        .map_err(|_| unsupported(text, format!("essiv digest `{name}`")))
 }
 
 /// `cipher[:keycount][-chainmode-ivmode[:ivopts]]`.
@@ -114,20 +212,14 @@ fn plain_parts(text: &str) -> Result<Parts<'_>, CipherError> {
     let iv_and_options = fields.next();
 
     let (cipher, key_count) = match cipher_and_count.split_once(':') {
-        Some((cipher, count)) => (cipher, Some(count)),
-        None => (cipher_and_count, None),
+        Some((cipher, count)) => (cipher, count.parse::<u32>().unwrap_or(0)),
+        None => (cipher_and_count, 1),
     };
     if cipher.is_empty() {
         return Err(bad(text, "it names no cipher"));
     }
-    if let Some(count) = key_count {
-        match count.parse::<u32>() {
-            Ok(1) => {}
-            Ok(count) if count.is_power_of_two() => {
-                return Err(unsupported(text, format!("a key count of {count}")));
-            }
-            _ => return Err(bad(text, "the key count is not a power of two")),
-        }
+    if !key_count.is_power_of_two() {
+        return Err(bad(text, "the key count is not a power of two"));
     }
     let (mode, iv_and_options) = match (mode, iv_and_options) {
         // The kernel's compatibility rule: the first volumes were cbc-plain and did not say so.
@@ -138,46 +230,56 @@ fn plain_parts(text: &str) -> Result<Parts<'_>, CipherError> {
         (Some(mode), Some(iv)) => (mode, iv),
         (None, Some(_)) => unreachable!("a third field follows a second"),
     };
-    let (iv, iv_options) = split_options(iv_and_options);
-    Ok(Parts { cipher, mode, iv, iv_options })
+    let (iv, iv_options) = match iv_and_options.split_once(':') {
+        Some((name, options)) => (name, Some(options)),
+        None => (iv_and_options, None),
+    };
+    Ok(Parts { template_digest: None, mode, cipher, iv, iv_options, key_count })
 }
 
-/// `mode(cipher)-ivmode[:ivopts]`, after `capi:`. The last `:` starts the options and the last `-`
-/// before it the IV mode, because crypto API names may hold both.
+/// `NAME-ivmode[:ivopts]`, after `capi:`. The last `:` starts the options and the last `-` before
+/// it the IV mode, because crypto API names may hold both.
 fn capi_parts<'a>(text: &str, rest: &'a str) -> Result<Parts<'a>, CipherError> {
     let (name_and_iv, iv_options) = match rest.rsplit_once(':') {
         Some((before, options)) => (before, Some(options)),
         None => (rest, None),
     };
-    let Some((name, iv)) = name_and_iv.rsplit_once('-') else {
-        return Err(bad(text, "it names no IV mode"));
+    let (name, iv) = match name_and_iv.rsplit_once('-') {
+        Some(("", _)) => return Err(bad(text, "it names no cipher")),
+        Some((_, "")) => return Err(bad(text, "it names no IV mode")),
+        Some(name_and_iv) => name_and_iv,
+        None if name_and_iv.starts_with("ecb(") => (name_and_iv, ""),
+        None => return Err(bad(text, "it names no IV mode")),
     };
-    if iv.is_empty() {
-        return Err(bad(text, "it names no IV mode"));
+    let (mut mode, mut inner) = api_name(text, name)?;
+    let mut template_digest = None;
+    if mode == "essiv" {
+        let Some((wrapped, digest)) = inner.rsplit_once(',') else {
+            return Err(bad(text, "essiv needs a digest: `essiv(cbc(aes),sha256)`"));
+        };
+        template_digest = Some(digest);
+        (mode, inner) = api_name(text, wrapped)?;
     }
-    if name.is_empty() {
-        return Err(bad(text, "it names no cipher"));
+    if inner.contains(['(', ')']) {
+        return Err(unsupported(text, format!("crypto API name `{name}`")));
     }
+    // Loop-AES has this many, and this form has no place to say so.
+    let key_count = if iv == "lmk" { 64 } else { 1 };
+    Ok(Parts { template_digest, mode, cipher: inner, iv, iv_options, key_count })
+}
+
+/// Takes `mode(inner)` apart.
+fn api_name<'a>(text: &str, name: &'a str) -> Result<(&'a str, &'a str), CipherError> {
     let Some((mode, inner)) = name.split_once('(') else {
         return Err(unsupported(text, format!("crypto API name `{name}`")));
     };
-    let Some(cipher) = inner.strip_suffix(')') else {
+    let Some(inner) = inner.strip_suffix(')') else {
         return Err(bad(text, "a parenthesis is not closed"));
     };
-    if mode.is_empty() || cipher.is_empty() {
+    if mode.is_empty() || inner.is_empty() {
         return Err(bad(text, "the crypto API name is not `mode(cipher)`"));
     }
-    if cipher.contains(['(', ')', ',']) {
-        return Err(unsupported(text, format!("crypto API name `{name}`")));
-    }
-    Ok(Parts { cipher, mode, iv, iv_options })
-}
-
-fn split_options(iv: &str) -> (&str, Option<&str>) {
-    match iv.split_once(':') {
-        Some((name, options)) => (name, Some(options)),
-        None => (iv, None),
-    }
+    Ok((mode, inner))
 }
 
 fn bad(text: &str, reason: &'static str) -> CipherError {
@@ -191,11 +293,17 @@ fn unsupported(text: &str, part: String) -> CipherError {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cipher::SectorCipher;
+    use proptest::prelude::*;
 
-    fn parse(text: &str) -> (Mode, IvMode) {
+    fn parse(text: &str) -> (String, Mode, IvMode, Option<Digest>, u32) {
         let spec = CipherSpec::parse(text).unwrap();
         assert_eq!(spec.as_str(), text);
-        (spec.mode, spec.iv)
+        (spec.cipher, spec.mode, spec.iv, spec.essiv, spec.key_count)
+    }
+
+    fn is(text: &str, cipher: &str, mode: Mode, iv: IvMode) {
+        assert_eq!(parse(text), (cipher.to_owned(), mode, iv, None, 1), "{text}");
     }
 
     fn error(text: &str) -> String {
@@ -204,17 +312,51 @@ mod tests {
 
     #[test]
     fn spec_supported_forms_mean_what_the_kernel_says() {
-        assert_eq!(parse("aes-xts-plain64"), (Mode::Xts, IvMode::Plain64));
-        assert_eq!(parse("aes-xts-plain"), (Mode::Xts, IvMode::Plain));
-        assert_eq!(parse("aes-cbc-essiv:sha256"), (Mode::Cbc, IvMode::EssivSha256));
-        assert_eq!(parse("aes-cbc-plain"), (Mode::Cbc, IvMode::Plain));
-        assert_eq!(parse("aes-cbc-plain64"), (Mode::Cbc, IvMode::Plain64));
-        assert_eq!(parse("aes:1-cbc-plain64"), (Mode::Cbc, IvMode::Plain64));
-        assert_eq!(parse("aes"), (Mode::Cbc, IvMode::Plain));
-        assert_eq!(parse("aes-plain"), (Mode::Cbc, IvMode::Plain));
-        assert_eq!(parse("capi:xts(aes)-plain64"), (Mode::Xts, IvMode::Plain64));
-        assert_eq!(parse("capi:cbc(aes)-plain64"), (Mode::Cbc, IvMode::Plain64));
-        assert_eq!(parse("capi:cbc(aes)-essiv:sha256"), (Mode::Cbc, IvMode::EssivSha256));
+        is("aes-xts-plain64", "aes", Mode::Xts, IvMode::Plain64);
+        is("serpent-xts-plain", "serpent", Mode::Xts, IvMode::Plain);
+        is("twofish-cbc-plain64be", "twofish", Mode::Cbc, IvMode::Plain64be);
+        is("aes:1-cbc-plain64", "aes", Mode::Cbc, IvMode::Plain64);
+        is("aes", "aes", Mode::Cbc, IvMode::Plain);
+        is("camellia-plain", "camellia", Mode::Cbc, IvMode::Plain);
+        is("cast6-lrw-benbi", "cast6", Mode::Lrw, IvMode::Benbi);
+        is("cast5-ctr-null", "cast5", Mode::Ctr, IvMode::Null);
+        is("aes-cbc-eboiv", "aes", Mode::Cbc, IvMode::Eboiv);
+        is("aes-cbc-elephant", "aes", Mode::Cbc, IvMode::Elephant);
+        is("aes-cbc-tcw", "aes", Mode::Cbc, IvMode::Tcw);
+        is("capi:xts(aes)-plain64", "aes", Mode::Xts, IvMode::Plain64);
+        is("capi:cbc(aes)-plain64", "aes", Mode::Cbc, IvMode::Plain64);
+    }
+
+    #[test]
+    fn spec_ecb_has_no_iv_whatever_is_named() {
+        for text in ["aes-ecb", "aes-ecb-plain64", "capi:ecb(aes)", "capi:ecb(aes)-null"] {
+            is(text, "aes", Mode::Ecb, IvMode::Null);
+        }
+    }
+
+    #[test]
+    fn spec_essiv_is_a_mode_or_a_template() {
+        let sha256 = Some(Digest::Hash(HashAlgorithm::Sha256));
+        for text in [
+            "aes-cbc-essiv:sha256",
+            "capi:cbc(aes)-essiv:sha256",
+            "capi:essiv(cbc(aes),sha256)-plain64",
+        ] {
+            let parsed = ("aes".to_owned(), Mode::Cbc, IvMode::Plain64, sha256, 1);
+            assert_eq!(parse(text), parsed, "{text}");
+        }
+        let sha3 = Some(Digest::Hash(HashAlgorithm::Sha3_256));
+        assert_eq!(parse("capi:essiv(xts(aes),sha3-256)-plain").3, sha3);
+        assert_eq!(parse("cast5-cbc-essiv:md5").3, Some(Digest::Md5));
+    }
+
+    #[test]
+    fn spec_keys_that_take_turns_are_counted() {
+        let lmk = |count| ("aes".to_owned(), Mode::Cbc, IvMode::Lmk, None, count);
+        assert_eq!(parse("aes:64-cbc-lmk"), lmk(64));
+        assert_eq!(parse("aes-cbc-lmk"), lmk(1));
+        assert_eq!(parse("capi:cbc(aes)-lmk"), lmk(64));
+        assert_eq!(parse("serpent:4-xts-plain64").4, 4);
     }
 
     #[test]
@@ -229,6 +371,8 @@ mod tests {
             "aes--plain64",
             "aes:3-cbc-plain",
             "aes:x-cbc-plain",
+            "aes:0-cbc-plain",
+            "aes:4294967296-cbc-plain",
             "xts(aes)-plain64",
             "capi:",
             "capi:xts(aes)",
@@ -239,6 +383,10 @@ mod tests {
             "aes-cbc-essiv",
             "aes-cbc-essiv:",
             "capi:cbc(aes)-essiv",
+            "capi:cbc(aes)",
+            "capi:essiv(cbc(aes))-plain64",
+            "capi:essiv(cbc(aes,sha256)-plain64",
+            "capi:ecb()",
         ] {
             let error = CipherSpec::parse(text).unwrap_err();
             assert!(matches!(error, CipherError::BadSpec { .. }), "{text}: {error:?}");
@@ -248,18 +396,17 @@ mod tests {
     #[test]
     fn spec_unsupported_part_is_named() {
         for (text, part) in [
-            ("serpent-xts-plain64", "cipher `serpent` is not supported yet"),
-            ("capi:xts(twofish)-plain64", "cipher `twofish` is not supported yet"),
-            ("aes-lrw-benbi", "mode `lrw` is not supported yet"),
-            ("aes-ecb", "mode `ecb` is not supported yet"),
-            ("aes-xts-plain64be", "IV mode `plain64be` is not supported yet"),
-            ("aes-cbc-essiv:sha1", "essiv digest `sha1` is not supported yet"),
-            ("aes-xts-essiv:sha256", "IV mode `essiv` with mode `xts` is not supported yet"),
-            ("aes:64-cbc-lmk", "a key count of 64 is not supported yet"),
+            ("blowfish-cbc-plain64", "cipher `blowfish` is not supported yet"),
+            ("capi:xts(anubis)-plain64", "cipher `anubis` is not supported yet"),
+            ("aes-pcbc-plain64", "mode `pcbc` is not supported yet"),
+            ("aes-cbc-essiv:md4", "essiv digest `md4` is not supported yet"),
             ("aes-xts-plain64:7", "IV mode `plain64:7` is not supported yet"),
+            ("aes-xts-bogus", "IV mode `bogus` is not supported yet"),
             ("capi:gcm(aes)-random", "mode `gcm` is not supported yet"),
             ("capi:authenc(hmac(sha256),xts(aes))-random", "crypto API name"),
-            ("xchacha12,aes-adiantum-plain64", "cipher `xchacha12,aes` is not supported yet"),
+            ("capi:essiv(cbc(aes),sha256)-benbi", "IV mode `benbi` within `essiv(..)`"),
+            ("capi:essiv(cbc(aes),sha256)-essiv:sha1", "IV mode `essiv:sha1`"),
+            ("xchacha12,aes-adiantum-plain64", "mode `adiantum` is not supported yet"),
         ] {
             let error = error(text);
             assert!(error.contains(part) && error.contains(text), "{text}: {error}");
@@ -274,9 +421,44 @@ mod tests {
             "cipher_null-cbc-plain64",
             "null",
             "capi:ecb(cipher_null)-plain64",
+            "capi:ecb(cipher_null)",
+            "capi:essiv(cbc(cipher_null),sha256)-plain64",
+            "cipher_null:64-cbc-lmk",
         ] {
             let error = CipherSpec::parse(text).unwrap_err();
             assert!(matches!(error, CipherError::NullCipher { .. }), "{text}: {error:?}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn spec_no_text_breaks_the_parser(
+            text in "(capi:)?[a-z:,()-]{0,12}(aes|serpent|cast5|adiantum|xchacha12)?\\PC{0,24}",
+            key_len in any::<usize>(),
+        ) {
+            if let Ok(spec) = CipherSpec::parse(&text) {
+                let _ = spec.key_layout(key_len);
+            }
+        }
+
+        #[test]
+        fn spec_parts_in_any_order_are_no_panic(
+            parts in prop::collection::vec(prop::sample::select(vec![
+                "capi:", "essiv(", "cbc(", "ecb", "adiantum(", "aes", "cast5", "xchacha12,aes", ")",
+                ",sha256", "-", ":", "64", "4294967295", "cbc", "lrw", "xts", "lmk", "tcw", "eboiv",
+                "elephant", "essiv", "random", "plain64", "null", "cipher_null", "\u{e9}",
+            ]), 0..9),
+            key_len in 0usize..3000,
+        ) {
+            let text = parts.concat();
+            if let Ok(spec) = CipherSpec::parse(&text)
+                && let Ok(cipher) = SectorCipher::new(&spec, &vec![7; key_len], 512, false)
+            {
+                let mut data = vec![3; 1024];
+                cipher.encrypt_in_place(&mut data, 5);
+                cipher.decrypt_in_place(&mut data, 5);
+                prop_assert_eq!(data, vec![3; 1024]);
+            }
         }
     }
 }

@@ -54,10 +54,11 @@ fn run(cipher: &SectorCipher, encrypt: bool, iv: [u8; 16], message: &[u8]) -> Ve
         iv: counter,
         hints: Hints::default(),
     };
-    let kernel = if encrypt { cipher.kernels.encrypt } else { cipher.kernels.decrypt };
+    let Path::Tiered { schedule, kernels } = &cipher.path else { panic!("it has no kernels") };
+    let kernel = if encrypt { kernels.encrypt } else { kernels.decrypt };
     // SAFETY: source and destination are one buffer of three sectors, and the schedule and the
     // kernel belong to the same cipher.
-    unsafe { kernel(&raw const *cipher.schedule, &job) };
+    unsafe { kernel(&raw const **schedule, &job) };
     data[SECTOR_BYTES..][..message.len()].to_vec()
 }
 
@@ -102,12 +103,11 @@ fn cbc_sp_800_38a_vectors() {
 
 #[test]
 fn schedule_is_wiped_when_dropped() {
-    let spec = CipherSpec::parse("aes-xts-plain64").unwrap();
     let key: Vec<u8> = (100..164).collect();
     let holds_key =
         |memory: &[u8]| key.chunks(16).any(|part| memory.windows(16).any(|w| w == part));
     for tier in Tier::available() {
-        let schedule = Box::into_raw(Schedule::new(&spec, &key, 32, tier));
+        let schedule = Box::into_raw(Schedule::new(Tiered::Xts, &key, tier));
         let bytes = |schedule: *mut Schedule| {
             // SAFETY: the allocation was made of zeros, all of it, and is freed below.
             let memory =

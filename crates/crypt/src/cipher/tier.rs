@@ -7,6 +7,9 @@
 //! | `AesNi` | AES-NI, AVX | Sandy Bridge, Bulldozer and later |
 //! | `Portable` | nothing | all, and every other architecture (which uses its own AES, if any) |
 
+use super::spec::{CipherSpec, Digest, IvMode, Mode};
+use crate::hash::HashAlgorithm;
+
 /// The instructions that a cipher runs on, fastest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tier {
@@ -71,5 +74,40 @@ impl Tier {
     #[cfg(not(target_arch = "x86_64"))]
     pub(super) fn is_available(self) -> bool {
         self == Self::Portable
+    }
+}
+
+/// What every tier has a kernel for: the ciphers of nearly all volumes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(super) enum Tiered {
+    /// AES-XTS with `plain` or `plain64`.
+    Xts,
+    /// AES-CBC with the same.
+    Cbc,
+    /// AES-CBC with `essiv:sha256`.
+    CbcEssivSha256,
+}
+
+impl Tiered {
+    /// The kernel of a cipher, if it has one.
+    pub(super) fn of(spec: &CipherSpec) -> Option<Self> {
+        const SHA256: Option<Digest> = Some(Digest::Hash(HashAlgorithm::Sha256));
+        if spec.cipher != "aes" || spec.key_count != 1 {
+            return None;
+        }
+        match (spec.mode, spec.iv, spec.essiv) {
+            (Mode::Xts, IvMode::Plain | IvMode::Plain64, None) => Some(Self::Xts),
+            (Mode::Cbc, IvMode::Plain | IvMode::Plain64, None) => Some(Self::Cbc),
+            (Mode::Cbc, IvMode::Plain64, digest) if digest == SHA256 => Some(Self::CbcEssivSha256),
+            _ => None,
+        }
+    }
+
+    /// The length of one AES key in a volume key.
+    pub(super) fn aes_key_len_bytes(self, key_len_bytes: usize) -> usize {
+        match self {
+            Self::Xts => key_len_bytes / 2,
+            Self::Cbc | Self::CbcEssivSha256 => key_len_bytes,
+        }
     }
 }

@@ -316,7 +316,7 @@ fn keyslot_that_cannot_be_used_is_named_with_its_reason() {
         ("/keyslots/0/area/encryption", json!("cipher_null-ecb"), "encrypts nothing; refused"),
         ("/keyslots/0/area/encryption", json!("null"), "encrypts nothing; refused"),
         ("/keyslots/0/area/encryption", json!("capi:ecb(cipher_null)-null"), "refused"),
-        ("/keyslots/0/area/encryption", json!("serpent-xts-plain64"), "`serpent`"),
+        ("/keyslots/0/area/encryption", json!("anubis-xts-plain64"), "`anubis`"),
         ("/keyslots/0/af/hash", json!("md5"), "its split's hash \"md5\""),
         ("/keyslots/0/kdf/hash", json!("md5"), "its KDF's hash \"md5\""),
         ("/keyslots/0/kdf/type", json!("scrypt"), "its KDF \"scrypt\""),
@@ -352,7 +352,7 @@ fn volume_that_is_not_supported_is_refused_before_the_kdf_runs() {
     for (path, value, expected) in [
         ("/segments/0", linear, "segments.0: a segment of type \"linear\""),
         ("/segments/0/integrity", integrity, "integrity protection \"hmac(sha256)\""),
-        ("/segments/0/encryption", json!("twofish-xts-plain64"), "`twofish`"),
+        ("/segments/0/encryption", json!("anubis-xts-plain64"), "`anubis`"),
         ("/segments/0/encryption", json!("cipher_null-ecb"), "does not encrypt"),
     ] {
         let mut document = changed(path, value);

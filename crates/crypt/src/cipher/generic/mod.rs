@@ -1,0 +1,261 @@
+//! Every cipher, mode and IV that has no kernel of its own: a batch of sectors at a time through a
+//! private buffer.
+//!
+//! ```text
+//!   source --copy--> data --before--> mode --after--> --copy--> destination
+//!                            |          ^
+//!                           IVs --------+        iv.rs, lmk.rs, tcw.rs, elephant.rs
+//!                                                chain.rs, lrw.rs
+//! ```
+//!
+//! The copy is there because the caller's memory may be a file's pages that somebody else changes
+//! meanwhile, and some IVs are made from the very data that they encrypt. A batch is 16 KiB: block
+//! ciphers get their blocks, and the IVs of all sectors, many a call, and CBC encrypts the chains
+//! of several sectors side by side. Nothing is allocated in a call, and what the buffer held is
+//! wiped at its end.
+//!
+//! Volume keys can take turns, sector by sector (loop-AES); then a batch is one sector.
+
+mod chain;
+mod elephant;
+mod iv;
+mod lmk;
+mod lrw;
+mod tcw;
+
+use zeroize::Zeroize;
+
+use self::chain::{Chain, Run};
+use self::elephant::Elephant;
+use self::iv::Numbers;
+use self::lmk::Lmk;
+use self::tcw::Tcw;
+use super::job::Job;
+use super::rules::{self, KeyLayout, WIDE_BLOCK_BYTES};
+use super::spec::{CipherSpec, Digest, IvMode};
+use crate::block::{self, BlockCipher};
+use crate::stack::with_wiped_stack;
+
+/// Four sectors of the largest size, so that CBC has chains to run side by side.
+const BATCH_BYTES: usize = 16 * 1024;
+
+/// Sectors of the smallest size in a batch.
+const BATCH_SECTORS: usize = BATCH_BYTES / 512;
+
+/// Work space of the modes: one sector of the largest size.
+const SCRATCH_BYTES: usize = 4096;
+
+/// A cipher with its keys.
+pub(super) struct Generic {
+    /// One, or more that take turns.
+    keys: Vec<Keyed>,
+    iv: SectorIv,
+    iv_bytes: usize,
+}
+
+/// What one of the keys that take turns has made.
+struct Keyed {
+    chain: Chain,
+    /// Encrypts IVs under the digest of the key.
+    essiv: Option<Box<dyn BlockCipher>>,
+}
+
+/// Where IVs come from, and what else the IV mode does to a sector.
+enum SectorIv {
+    /// From its number alone: [`iv::fill`].
+    Number(IvMode),
+    Elephant(Elephant),
+    Lmk(Lmk),
+    Tcw(Tcw),
+}
+
+/// The memory that a call works in.
+struct Buffers {
+    data: [u8; BATCH_BYTES],
+    scratch: [u8; SCRATCH_BYTES],
+    ivs: [u8; BATCH_SECTORS * WIDE_BLOCK_BYTES],
+}
+
+impl Generic {
+    /// Expands a key that [`CipherSpec::key_layout`] has cut.
+    pub(super) fn new(spec: &CipherSpec, key: &[u8], layout: KeyLayout) -> Self {
+        with_wiped_stack(|| {
+            let (keys, extra) = key.split_at(key.len() - layout.extra_len_bytes);
+            let iv = match spec.iv {
+                IvMode::Elephant => SectorIv::Elephant(Elephant::new(extra)),
+                IvMode::Lmk => SectorIv::Lmk(Lmk::new(extra)),
+                IvMode::Tcw => SectorIv::Tcw(Tcw::new(extra)),
+                mode => SectorIv::Number(mode),
+            };
+            let keys = keys.chunks(layout.key_len_bytes).map(|key| Keyed::new(spec, key)).collect();
+            Self { keys, iv, iv_bytes: spec.iv_bytes() }
+        })
+    }
+
+    /// Encrypts a job.
+    ///
+    /// # Safety
+    ///
+    /// As [`super::job::Kernel`], without a schedule.
+    pub(super) unsafe fn encrypt(&self, job: &Job) {
+        // SAFETY: the caller's.
+        unsafe { self.run(job, Self::encrypt_batch) }
+    }
+
+    /// Decrypts a job.
+    ///
+    /// # Safety
+    ///
+    /// As [`Generic::encrypt`].
+    pub(super) unsafe fn decrypt(&self, job: &Job) {
+        // SAFETY: the caller's.
+        unsafe { self.run(job, Self::decrypt_batch) }
+    }
+
+    unsafe fn run(&self, job: &Job, batch: impl Fn(&Self, Numbers, &mut Run<'_>)) {
+        let mut buffers = Buffers {
+            data: [0; BATCH_BYTES],
+            scratch: [0; SCRATCH_BYTES],
+            ivs: [0; BATCH_SECTORS * WIDE_BLOCK_BYTES],
+        };
+        let sectors_max = if self.keys.len() > 1 { 1 } else { BATCH_BYTES / job.sector_bytes };
+        for first in (0..job.sectors).step_by(sectors_max) {
+            let sectors = sectors_max.min(job.sectors - first);
+            let (offset, len_bytes) = (first * job.sector_bytes, sectors * job.sector_bytes);
+            let data = &mut buffers.data[..len_bytes];
+            // SAFETY: the part lies within the job, whose source is valid for reads; a buffer on
+            // this stack overlaps nothing of the caller's.
+            unsafe { job.src.add(offset).copy_to_nonoverlapping(data.as_mut_ptr(), len_bytes) }
+            let numbers = Numbers { counter: job.iv, first, sector_bytes: job.sector_bytes };
+            let mut run = Run {
+                data,
+                ivs: &mut buffers.ivs[..sectors * self.iv_bytes],
+                sector_bytes: job.sector_bytes,
+                scratch: &mut buffers.scratch,
+            };
+            batch(self, numbers, &mut run);
+            // SAFETY: as above; the destination is valid for writes.
+            unsafe { job.dst.add(offset).copy_from_nonoverlapping(run.data.as_ptr(), len_bytes) }
+        }
+        buffers.wipe((job.sectors * job.sector_bytes).min(BATCH_BYTES));
+    }
+
+    fn encrypt_batch(&self, numbers: Numbers, run: &mut Run<'_>) {
+        let key = self.key(numbers);
+        match &self.iv {
+            SectorIv::Number(mode) => self.number_ivs(*mode, key, numbers, run),
+            SectorIv::Elephant(elephant) => {
+                elephant.diffuse(numbers, run);
+                self.number_ivs(IvMode::Eboiv, key, numbers, run);
+            }
+            SectorIv::Lmk(lmk) => lmk.fill(numbers, run),
+            SectorIv::Tcw(tcw) => tcw.fill(numbers, run),
+        }
+        key.chain.encrypt(run);
+        if let SectorIv::Tcw(tcw) = &self.iv {
+            tcw.whiten(numbers, run);
+        }
+    }
+
+    fn decrypt_batch(&self, numbers: Numbers, run: &mut Run<'_>) {
+        let key = self.key(numbers);
+        match &self.iv {
+            SectorIv::Number(mode) => self.number_ivs(*mode, key, numbers, run),
+            SectorIv::Elephant(_) => self.number_ivs(IvMode::Eboiv, key, numbers, run),
+            // The IV is made from the plaintext, which shows when all but the first block is
+            // decrypted: those do not depend on it.
+            SectorIv::Lmk(_) => run.ivs.fill(0),
+            SectorIv::Tcw(tcw) => {
+                tcw.whiten(numbers, run);
+                tcw.fill(numbers, run);
+            }
+        }
+        key.chain.decrypt(run);
+        match &self.iv {
+            SectorIv::Elephant(elephant) => elephant.collect(numbers, run),
+            SectorIv::Lmk(lmk) => {
+                lmk.fill(numbers, run);
+                let sectors = run.data.chunks_exact_mut(run.sector_bytes);
+                for (sector, iv) in sectors.zip(run.ivs.chunks_exact(self.iv_bytes)) {
+                    xor(&mut sector[..iv.len()], iv);
+                }
+            }
+            SectorIv::Number(_) | SectorIv::Tcw(_) => {}
+        }
+    }
+
+    /// The key whose turn it is. It is the 512-byte unit that counts, even where the IV counts
+    /// encryption sectors.
+    fn key(&self, numbers: Numbers) -> &Keyed {
+        let turn = numbers.unit(0) & (self.keys.len() as u64 - 1);
+        &self.keys[turn as usize]
+    }
+
+    fn number_ivs(&self, mode: IvMode, key: &Keyed, numbers: Numbers, run: &mut Run<'_>) {
+        if self.iv_bytes == 0 {
+            return;
+        }
+        iv::fill(mode, key.chain.unit_bytes(), numbers, run.ivs, self.iv_bytes);
+        if let Some(essiv) = &key.essiv {
+            essiv.encrypt(run.ivs);
+        }
+        if mode == IvMode::Eboiv {
+            self.encrypt_offsets(run);
+        }
+    }
+
+    /// Turns byte offsets into IVs: a block of zeros is encrypted as if it were a sector, with the
+    /// offset as its IV. The first key does it, whosever turn it is.
+    fn encrypt_offsets(&self, run: &mut Run<'_>) {
+        let mut blocks = [0u8; BATCH_SECTORS * WIDE_BLOCK_BYTES];
+        let blocks = &mut blocks[..run.ivs.len()];
+        let mut zeros =
+            Run { data: blocks, ivs: run.ivs, sector_bytes: self.iv_bytes, scratch: run.scratch };
+        self.keys[0].chain.encrypt(&mut zeros);
+        run.ivs.copy_from_slice(blocks);
+    }
+}
+
+impl Keyed {
+    fn new(spec: &CipherSpec, key: &[u8]) -> Self {
+        Self {
+            chain: Chain::new(spec.mode, &spec.cipher, key),
+            essiv: spec.essiv.map(|digest| essiv_cipher(&spec.cipher, digest, key)),
+        }
+    }
+}
+
+impl Buffers {
+    /// Wipes what a call used of it.
+    fn wipe(&mut self, data_len_bytes: usize) {
+        self.data[..data_len_bytes].zeroize();
+        self.scratch[..data_len_bytes.min(SCRATCH_BYTES)].zeroize();
+        self.ivs.zeroize();
+    }
+}
+
+/// The cipher of the data again, keyed with the digest of the key.
+fn essiv_cipher(cipher: &str, digest: Digest, key: &[u8]) -> Box<dyn BlockCipher> {
+    let mut salt = [0u8; 64];
+    let digest_len = digest.len_bytes();
+    match digest {
+        Digest::Md5 => salt[..digest_len].copy_from_slice(&lmk::md5(key)),
+        Digest::Hash(hash) => hash.digest(&[key], &mut salt[..digest_len]),
+    }
+    let key_len = rules::essiv_key_len(cipher, digest_len).expect("checked with the cipher string");
+    if key_len > digest_len {
+        // How serpent is defined for short keys: a one bit, then zeros.
+        salt[digest_len] = 1;
+    }
+    let cipher = block::new(cipher, &salt[..key_len]);
+    salt.zeroize();
+    cipher
+}
+
+/// `to ^= with`.
+fn xor(to: &mut [u8], with: &[u8]) {
+    debug_assert_eq!(to.len(), with.len());
+    for (to, with) in to.iter_mut().zip(with) {
+        *to ^= with;
+    }
+}
