@@ -1,4 +1,5 @@
-//! How fast one core encrypts: every tier of this CPU beside OpenSSL, in the same run.
+//! How fast one core encrypts: every tier of this CPU beside OpenSSL, in the same run, and then
+//! the ciphers that have no tiers.
 //!
 //! ```text
 //! cargo run --release -p blockyard-crypt --example cipher_bench -- [--json] [--samples N]
@@ -23,6 +24,8 @@ const HOT_BYTES: usize = 64 << 10;
 const COLD_BYTES: usize = 512 << 20;
 /// Bytes of one sample: a millisecond or more for the fastest implementation.
 const SAMPLE_BYTES: usize = 16 << 20;
+/// The same for ciphers other than AES.
+const SLOW_SAMPLE_BYTES: usize = 1 << 20;
 const SAMPLES_DEFAULT: usize = 15;
 
 /// One line of the table.
@@ -45,6 +48,15 @@ enum Memory {
 }
 
 impl Case {
+    /// Whether the cipher has kernels by tier.
+    fn is_tiered(&self) -> bool {
+        self.spec.starts_with("aes-")
+    }
+
+    fn sample_bytes(&self) -> usize {
+        if self.is_tiered() { SAMPLE_BYTES } else { SLOW_SAMPLE_BYTES }
+    }
+
     fn title(&self) -> String {
         let memory = match (self.memory, self.encrypt) {
             (Memory::Hot, _) => "hot, in place",
@@ -77,6 +89,10 @@ impl Implementation {
         let key: Vec<u8> = (0..case.key_len_bytes).map(|byte| byte as u8).collect();
         let spec = CipherSpec::parse(case.spec).expect("a constant of this file");
         let sector_bytes = u32::try_from(case.sector_bytes).expect("4096 at most");
+        if !case.is_tiered() {
+            let cipher = SectorCipher::new(&spec, &key, sector_bytes, false);
+            return vec![("ours".to_owned(), Self::Ours(cipher.expect("a key that it takes")))];
+        }
         let mut all: Vec<(String, Self)> = Tier::available()
             .into_iter()
             .map(|tier| {
@@ -162,7 +178,7 @@ fn sample(case: &Case, implementation: &mut Implementation, buffers: &mut Buffer
     let start = cpu_ns();
     match case.memory {
         Memory::Hot => {
-            for round in 0..SAMPLE_BYTES / HOT_BYTES {
+            for round in 0..case.sample_bytes() / HOT_BYTES {
                 implementation.run_in_place(&mut buffers.hot, round as u64, case.encrypt);
             }
         }
@@ -181,7 +197,7 @@ fn sample(case: &Case, implementation: &mut Implementation, buffers: &mut Buffer
         }
     }
     black_box(&mut buffers.hot);
-    SAMPLE_BYTES as f64 / (cpu_ns() - start) as f64
+    case.sample_bytes() as f64 / (cpu_ns() - start) as f64
 }
 
 /// Medians of a case, one an implementation.
@@ -211,6 +227,12 @@ fn cases() -> Vec<Case> {
         ("aes-xts-plain64", 64, true),
         ("aes-xts-plain64", 32, false),
         ("aes-cbc-essiv:sha256", 32, false),
+        ("serpent-xts-plain64", 64, false),
+        ("serpent-cbc-plain64", 32, false),
+        ("twofish-xts-plain64", 64, false),
+        ("twofish-cbc-plain64", 32, false),
+        ("camellia-xts-plain64", 64, false),
+        ("camellia-cbc-plain64", 32, false),
     ] {
         for sector_bytes in [512, 4096] {
             for encrypt in [true, false] {
