@@ -21,6 +21,7 @@ pub mod dm;
 pub mod elevator;
 pub mod mempool;
 pub mod mq;
+pub mod pages;
 pub mod priority;
 pub mod shard;
 pub mod slab;

@@ -1,0 +1,48 @@
+//! `all-or-nothing`: in bulk, and from the reserve either all that is missing or nothing, as the
+//! kernel's generic `mempool_alloc_bulk` (late 2025) does.
+//!
+//! A waiter keeps what the page allocator gave, but it never holds part of the reserve. So two of
+//! them cannot wait for each other, and there is no first round and no mutex: the oldest waiter
+//! takes all it needs as soon as there is as much.
+
+use alloc::boxed::Box;
+
+use super::source::{Consumer, Effort, Segment};
+use super::{AllocatorType, BioPages, FromReserve, Gather, Pool, Round};
+
+/// All pages or none.
+pub static ALL_OR_NOTHING: AllocatorType = AllocatorType {
+    name: "all-or-nothing",
+    about: "all pages in one call; from the reserve all that are missing or none (as of 2025)",
+    from_reserve: FromReserve::AllAtOnce,
+    attach: |_| Box::new(AllOrNothing),
+};
+
+struct AllOrNothing;
+
+impl Gather for AllOrNothing {
+    fn gather(&mut self, round: Round, pages: &mut BioPages, pool: &mut Pool<'_>) {
+        if round != Round::Woken {
+            let missing = pages.missing();
+            let mut add = |page| pages.push(Segment::single(page));
+            pool.bulk(missing, Effort::NoWait, &mut Consumer::Callback(&mut add));
+            from_both(Effort::NoWait, pages, pool);
+        }
+        if pages.missing() > 0 {
+            pool.reclaims();
+            from_both(Effort::Reclaim, pages, pool);
+        }
+    }
+}
+
+/// Page by page from the page allocator until it has none; then the reserve for all the others.
+fn from_both(effort: Effort, pages: &mut BioPages, pool: &mut Pool<'_>) {
+    while pages.missing() > 0
+        && let Some(page) = pool.alloc(0, effort)
+    {
+        pages.push(Segment::single(page));
+    }
+    if pages.missing() > 0 {
+        pool.reserve_pages(pages);
+    }
+}

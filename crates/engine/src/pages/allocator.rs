@@ -1,0 +1,326 @@
+//! One client's page allocation: rounds, waiters, and who is next (`crypt_alloc_buffer`).
+//!
+//! Who waits is in one queue, oldest first. With the mutex only the first one takes pages, and it
+//! stays the first until it has all. Without it every one takes what it can when it parks, and
+//! whoever got a page goes to the end of the queue: the race of woken tasks, made deterministic.
+//! A bio that comes while others wait does not overtake them, which the kernel allows.
+
+use alloc::boxed::Box;
+use alloc::collections::VecDeque;
+use alloc::vec::Vec;
+use core::fmt;
+
+use super::counters::{Counters, Step};
+use super::pool::{Holdings, Pool};
+use super::source::{BioPages, Effort, PageSource, Segment};
+use super::{AllocatorSpec, FromReserve, Gather, Round};
+
+/// How much a client has, and may have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sizes {
+    /// Pages in the reserve: those of the largest bio that there will be.
+    pub reserve_pages: u32,
+    /// Pages that it may hold in all, the reserve included: see [`super::pages_per_client`].
+    pub limit_pages: u32,
+}
+
+/// The source had too few pages for a reserve.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("the page reserve needs {wanted} pages, and memory had {had}; take a smaller reserve")]
+pub struct OutOfPages {
+    /// Pages of the reserve.
+    pub wanted: u32,
+    /// Pages that there were.
+    pub had: u32,
+}
+
+/// Why a bio waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Why {
+    /// Others wait, and one at a time may take pages.
+    Mutex,
+    /// The client has as many pages as it may have, and its reserve is in use.
+    Limit,
+    /// Memory has no page, and the reserve is in use.
+    Memory,
+}
+
+/// What came of asking.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Outcome<W> {
+    /// All pages are there; and who wanted them.
+    Got(W, BioPages),
+    /// It waits, and comes out of [`Allocator::take_resumed`].
+    Parked,
+}
+
+/// A bio without all its pages.
+#[derive(Debug)]
+struct Waiting<W> {
+    who: W,
+    pages: BioPages,
+    why: Why,
+}
+
+/// The pages of one client. `W` is what is resumed: the part of a bio.
+pub struct Allocator<W> {
+    spec: AllocatorSpec,
+    gather: Box<dyn Gather + Send>,
+    holdings: Holdings,
+    counters: Counters,
+    waiters: VecDeque<Waiting<W>>,
+    /// Waited, and have all their pages.
+    resumed: VecDeque<(W, BioPages)>,
+    /// Lists of bios that have ended: after the first ones nothing is allocated.
+    lists: Vec<Vec<Segment>>,
+    /// Bios that have their pages, those in `resumed` included.
+    out: u32,
+}
+
+impl<W> Allocator<W> {
+    /// A client with a full reserve, filled page by page.
+    ///
+    /// # Errors
+    /// When the source has too few pages.
+    pub fn new(
+        spec: AllocatorSpec,
+        sizes: Sizes,
+        source: &mut dyn PageSource,
+    ) -> Result<Self, OutOfPages> {
+        let mut reserve = Vec::new();
+        while reserve.len() < sizes.reserve_pages as usize {
+            if let Some(page) = source.alloc(0, Effort::Reclaim) {
+                reserve.push(page);
+                continue;
+            }
+            let had = u32::try_from(reserve.len()).expect("fewer than the reserve");
+            reserve.drain(..).for_each(|page| source.free(page, 0));
+            return Err(OutOfPages { wanted: sizes.reserve_pages, had });
+        }
+        let holdings = Holdings {
+            reserve,
+            reserve_pages: sizes.reserve_pages,
+            counted: sizes.reserve_pages,
+            held: sizes.reserve_pages,
+            limit: sizes.limit_pages,
+            counts_blocks: spec.options.accounting,
+        };
+        Ok(Self {
+            spec,
+            gather: (spec.allocator.attach)(&spec.options),
+            holdings,
+            counters: Counters::default(),
+            waiters: VecDeque::new(),
+            resumed: VecDeque::new(),
+            lists: Vec::new(),
+            out: 0,
+        })
+    }
+
+    /// Pages for a bio.
+    ///
+    /// # Panics
+    /// When it wants none, or more than the reserve has: it might wait for ever.
+    pub fn get(&mut self, wanted: u32, who: W, source: &mut dyn PageSource) -> Outcome<W> {
+        assert!(wanted > 0, "a bio has pages");
+        assert!(wanted <= self.holdings.reserve_pages, "the reserve holds the largest bio");
+        let mut pages = BioPages::new(wanted, self.lists.pop().unwrap_or_default());
+        if self.is_serialised() && !self.waiters.is_empty() {
+            self.counters.mutex_waits += 1;
+            pages.went(Step::Wait);
+            self.waiters.push_back(Waiting { who, pages, why: Why::Mutex });
+            return Outcome::Parked;
+        }
+        if self.spec.allocator.from_reserve == FromReserve::PageByPage {
+            self.gather(Round::AtOnce, &mut pages, source);
+            if pages.missing() == 0 {
+                return self.got(who, pages);
+            }
+            self.counters.second_rounds += 1;
+            self.give_back(&mut pages, source);
+        }
+        let why = self.gather(Round::MayWait, &mut pages, source);
+        if pages.missing() == 0 {
+            return self.got(who, pages);
+        }
+        self.park(Waiting { who, pages, why });
+        Outcome::Parked
+    }
+
+    /// The pages of a bio that has ended. Who can go on with them is in
+    /// [`Allocator::take_resumed`].
+    pub fn put(&mut self, mut pages: BioPages, source: &mut dyn PageSource) {
+        assert!(pages.missing() == 0, "a bio gives back what it got");
+        self.out = self.out.checked_sub(1).expect("the bio had its pages from here");
+        if self.is_serialised() {
+            self.give_back(&mut pages, source);
+            self.retry(source);
+        } else {
+            while let Some(segment) = pages.pop() {
+                self.pool(source).give_back(segment);
+                self.retry(source);
+            }
+        }
+        self.lists.push(pages.into_list());
+    }
+
+    /// Waiters try again, oldest first: memory may have pages now. To be called every
+    /// [`super::RETRY`] while somebody is parked.
+    pub fn retry(&mut self, source: &mut dyn PageSource) {
+        while let Some(mut waiting) = self.waiters.pop_front() {
+            let missing = waiting.pages.missing();
+            let round = match waiting.why {
+                Why::Mutex => Round::MayWait,
+                Why::Limit | Why::Memory => Round::Woken,
+            };
+            let why = self.gather(round, &mut waiting.pages, source);
+            if waiting.pages.missing() == 0 {
+                self.finish(&waiting.pages);
+                self.resumed.push_back((waiting.who, waiting.pages));
+                continue;
+            }
+            if waiting.why == Why::Mutex {
+                self.counters.page_waits += 1;
+            }
+            waiting.why = why;
+            if !self.is_serialised() && waiting.pages.missing() < missing {
+                self.waiters.push_back(waiting);
+            } else {
+                self.waiters.push_front(waiting);
+            }
+            return;
+        }
+    }
+
+    /// The oldest one that waited and has its pages now. To be called until there is none, after
+    /// [`Allocator::put`] and [`Allocator::retry`].
+    pub fn take_resumed(&mut self) -> Option<(W, BioPages)> {
+        self.resumed.pop_front()
+    }
+
+    /// Another share of memory, because clients came or went. Nothing is taken away.
+    pub fn set_limit(&mut self, limit_pages: u32, source: &mut dyn PageSource) {
+        self.holdings.limit = limit_pages;
+        self.retry(source);
+    }
+
+    /// Gives the reserve back.
+    ///
+    /// # Panics
+    /// When a bio still has pages, or waits for them.
+    pub fn release(mut self, source: &mut dyn PageSource) {
+        assert!(self.is_idle(), "all bios have ended");
+        self.holdings.reserve.drain(..).for_each(|page| source.free(page, 0));
+    }
+
+    /// How many wait.
+    #[must_use]
+    pub fn parked(&self) -> usize {
+        self.waiters.len()
+    }
+
+    /// How many wait for this reason.
+    #[must_use]
+    pub fn parked_for(&self, why: Why) -> usize {
+        self.waiters.iter().filter(|waiting| waiting.why == why).count()
+    }
+
+    /// Whether the reserve is full and nobody has pages or waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.out == 0 && self.waiters.is_empty() && self.holdings.reserve_used() == 0
+    }
+
+    /// Pages that it has from the source, in truth.
+    #[must_use]
+    pub fn held_pages(&self) -> u32 {
+        self.holdings.held
+    }
+
+    /// Pages that it has according to its counter, which the limit is compared with.
+    #[must_use]
+    pub fn counted_pages(&self) -> u32 {
+        self.holdings.counted
+    }
+
+    /// Pages that it may have.
+    #[must_use]
+    pub fn limit_pages(&self) -> u32 {
+        self.holdings.limit
+    }
+
+    /// Pages that the reserve has now.
+    #[must_use]
+    pub fn reserve_left(&self) -> u32 {
+        self.holdings.reserve_pages - self.holdings.reserve_used()
+    }
+
+    /// Figures.
+    #[must_use]
+    pub fn counters(&self) -> &Counters {
+        &self.counters
+    }
+
+    /// Which one it is.
+    #[must_use]
+    pub fn spec(&self) -> &AllocatorSpec {
+        &self.spec
+    }
+
+    /// One waiter at a time takes pages.
+    fn is_serialised(&self) -> bool {
+        self.spec.options.mutex || self.spec.allocator.from_reserve == FromReserve::AllAtOnce
+    }
+
+    fn pool<'a>(&'a mut self, source: &'a mut dyn PageSource) -> Pool<'a> {
+        let (holdings, counters) = (&mut self.holdings, &mut self.counters);
+        Pool { source, holdings, counters, step: Step::Allocator }
+    }
+
+    /// Takes pages, and says what kept it from taking more.
+    fn gather(&mut self, round: Round, pages: &mut BioPages, source: &mut dyn PageSource) -> Why {
+        let refusals = self.counters.limit_refusals;
+        let (holdings, counters) = (&mut self.holdings, &mut self.counters);
+        let mut pool = Pool { source, holdings, counters, step: Step::Allocator };
+        self.gather.gather(round, pages, &mut pool);
+        let step = pool.step;
+        pages.went(step);
+        if self.counters.limit_refusals > refusals { Why::Limit } else { Why::Memory }
+    }
+
+    fn give_back(&mut self, pages: &mut BioPages, source: &mut dyn PageSource) {
+        let mut pool = self.pool(source);
+        while let Some(segment) = pages.pop() {
+            pool.give_back(segment);
+        }
+    }
+
+    fn park(&mut self, mut waiting: Waiting<W>) {
+        self.counters.page_waits += 1;
+        waiting.pages.went(Step::Wait);
+        self.waiters.push_back(waiting);
+    }
+
+    fn got(&mut self, who: W, pages: BioPages) -> Outcome<W> {
+        self.finish(&pages);
+        Outcome::Got(who, pages)
+    }
+
+    /// The bio has all its pages.
+    fn finish(&mut self, pages: &BioPages) {
+        self.out += 1;
+        self.counters.bios += 1;
+        self.counters.segments += pages.segments().len() as u64;
+        self.counters.by_step.add(pages.step());
+    }
+}
+
+impl<W> fmt::Debug for Allocator<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Allocator")
+            .field("spec", &self.spec)
+            .field("holdings", &self.holdings)
+            .field("parked", &self.waiters.len())
+            .finish_non_exhaustive()
+    }
+}

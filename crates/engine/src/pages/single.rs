@@ -1,0 +1,39 @@
+//! `single`: one call a page, as dm-crypt did from 4.0 to 6.4.
+//!
+//! A bio of 1 MiB calls the page allocator 256 times. The first round waits for nothing; when it
+//! fails, all goes back, and the second one, alone, takes page after page from the mempool and
+//! waits where there is none (commit 7145c241a1bf).
+
+use alloc::boxed::Box;
+
+use super::source::Segment;
+use super::{AllocatorType, BioPages, FromReserve, Gather, Pool, Round};
+
+/// One call a page.
+pub static SINGLE: AllocatorType = AllocatorType {
+    name: "single",
+    about: "one page a call, as dm-crypt did before 6.5",
+    from_reserve: FromReserve::PageByPage,
+    attach: |_| Box::new(Single),
+};
+
+struct Single;
+
+impl Gather for Single {
+    fn gather(&mut self, round: Round, pages: &mut BioPages, pool: &mut Pool<'_>) {
+        page_by_page(round, pages, pool);
+    }
+}
+
+/// Pages from the mempool until there is none, or none is missing.
+pub(super) fn page_by_page(mut round: Round, pages: &mut BioPages, pool: &mut Pool<'_>) {
+    while pages.missing() > 0
+        && let Some(page) = pool.page(round)
+    {
+        pages.push(Segment::single(page));
+        // Only the page that it was woken for has been tried before.
+        if round == Round::Woken {
+            round = Round::MayWait;
+        }
+    }
+}
