@@ -8,11 +8,9 @@
 //! Headers come from anybody: every number in them is foreign, checked before it is used, and
 //! bounded before anything is allocated or computed.
 
-#[allow(dead_code, reason = "the mode that names it is being built on it")]
 mod adiantum;
 pub mod af;
 mod attempt;
-#[allow(dead_code, reason = "modes over every cipher are being built on it")]
 mod block;
 pub mod cipher;
 mod error;

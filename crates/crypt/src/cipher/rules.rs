@@ -19,6 +19,9 @@ use crate::block;
 /// Blocks of every cipher but cast5; of LRW's and XTS's field; of an AES block.
 pub(super) const WIDE_BLOCK_BYTES: usize = 16;
 
+/// Adiantum's key, and its tweak.
+pub(super) const ADIANTUM_BYTES: usize = 32;
+
 /// The whitening value of `tcw`.
 pub(super) const WHITENING_BYTES: usize = 16;
 
@@ -44,6 +47,7 @@ impl CipherSpec {
         match self.mode {
             Mode::Ecb => 0,
             Mode::Cbc | Mode::Ctr | Mode::Lrw | Mode::Xts => self.block_bytes(),
+            Mode::Adiantum(_) => ADIANTUM_BYTES,
         }
     }
 
@@ -70,6 +74,7 @@ impl CipherSpec {
                 Mode::Ecb | Mode::Cbc | Mode::Ctr => *length,
                 Mode::Lrw => length + WIDE_BLOCK_BYTES,
                 Mode::Xts => 2 * length,
+                Mode::Adiantum(_) => ADIANTUM_BYTES,
             };
             let keys_bytes = key_len_bytes.saturating_mul(key_count);
             let mut add = |extra_len_bytes: usize| {
@@ -120,7 +125,7 @@ pub(super) fn check(spec: &CipherSpec) -> Result<(), CipherError> {
     }
     match (spec.mode, spec.iv) {
         (Mode::Ecb, _) => return Ok(()),
-        (Mode::Ctr, IvMode::Eboiv | IvMode::Elephant) => {
+        (Mode::Ctr | Mode::Adiantum(_), IvMode::Eboiv | IvMode::Elephant) => {
             let reason = "eboiv and elephant encrypt the IV as one block of mode cbc, lrw or xts";
             return Err(refused(spec, reason.to_owned()));
         }
@@ -128,6 +133,9 @@ pub(super) fn check(spec: &CipherSpec) -> Result<(), CipherError> {
             let reason = "lmk is defined for mode cbc only: with any other mode, not even the \
                           kernel reads back what it wrote";
             return Err(refused(spec, reason.to_owned()));
+        }
+        (Mode::Adiantum(_), IvMode::Tcw) => {
+            return Err(refused(spec, "tcw is not defined for an IV of 32 bytes".to_owned()));
         }
         _ => {}
     }
@@ -201,6 +209,10 @@ mod tests {
             ("aes-cbc-essiv:sha1", "essiv's digest has 20 bytes, a key of `aes` 16, 24 or 32"),
             ("aes-cbc-essiv:sha512", "essiv's digest has 64 bytes"),
             ("serpent-cbc-essiv:sha512", "essiv's digest has 64 bytes"),
+            ("xchacha12,aes-adiantum-essiv:sha256", "essiv needs a mode with an IV of one block"),
+            ("xchacha12,aes-adiantum-eboiv", "as one block of mode cbc"),
+            ("xchacha12,aes-adiantum-lmk", "lmk is defined for mode cbc only"),
+            ("xchacha12,aes-adiantum-tcw", "tcw is not defined"),
             ("aes-ctr-eboiv", "as one block of mode cbc"),
             ("aes-xts-lmk", "lmk is defined for mode cbc only"),
             ("aes:4-cbc-elephant", "no key fits"),
@@ -220,6 +232,7 @@ mod tests {
             ("aes-xts-plain64", "32, 48 or 64"),
             ("serpent-cbc-plain64", "16, 24 or 32"),
             ("aes-lrw-benbi", "32, 40 or 48"),
+            ("xchacha12,aes-adiantum-plain64", "32"),
             ("aes-cbc-tcw", "48, 56 or 64"),
             ("cast5-cbc-tcw", "29, 30, 31, 32, 33, 34, 35, 36, 37, 38, 39 or 40"),
             ("aes-cbc-elephant", "32, 48 or 64"),

@@ -8,7 +8,7 @@
 //! ```
 //!
 //! The first becomes a crypto API name as well, `chainmode(cipher)`, so one reader of names serves
-//! both: `mode(cipher)`, and `essiv(mode(cipher),digest)`.
+//! both: `mode(cipher)`, `adiantum(xchacha12,aes)` and `essiv(mode(cipher),digest)`.
 //!
 //! Parsing tells three things apart that a user wants told apart: a text that no kernel accepts
 //! ([`CipherError::BadSpec`]), parts that are known but do not go together
@@ -17,6 +17,7 @@
 //! encrypt is refused whatever else the text says.
 
 use super::{CipherError, rules};
+use crate::adiantum::Rounds;
 use crate::block;
 use crate::hash::HashAlgorithm;
 
@@ -50,6 +51,8 @@ pub(super) enum Mode {
     Lrw,
     /// IEEE 1619; the key is two keys of equal length.
     Xts,
+    /// One block as wide as the sector, for CPUs without AES instructions.
+    Adiantum(Rounds),
 }
 
 /// How the IV of a sector is made from its number, or from its data.
@@ -139,6 +142,13 @@ impl CipherSpec {
 impl<'a> Parts<'a> {
     /// The mode and its block cipher.
     fn cipher_mode(&self, text: &str) -> Result<(Mode, &'a str), CipherError> {
+        if self.mode == "adiantum" {
+            return match self.cipher {
+                "xchacha12,aes" => Ok((Mode::Adiantum(Rounds::Twelve), "aes")),
+                "xchacha20,aes" => Ok((Mode::Adiantum(Rounds::Twenty), "aes")),
+                other => Err(unsupported(text, format!("adiantum of `{other}`"))),
+            };
+        }
         let mode = match self.mode {
             "ecb" => Mode::Ecb,
             "cbc" => Mode::Cbc,
@@ -323,6 +333,10 @@ mod tests {
         is("aes-cbc-eboiv", "aes", Mode::Cbc, IvMode::Eboiv);
         is("aes-cbc-elephant", "aes", Mode::Cbc, IvMode::Elephant);
         is("aes-cbc-tcw", "aes", Mode::Cbc, IvMode::Tcw);
+        let wide = Mode::Adiantum(Rounds::Twelve);
+        is("xchacha12,aes-adiantum-plain64", "aes", wide, IvMode::Plain64);
+        let wide = Mode::Adiantum(Rounds::Twenty);
+        is("capi:adiantum(xchacha20,aes)-plain64", "aes", wide, IvMode::Plain64);
         is("capi:xts(aes)-plain64", "aes", Mode::Xts, IvMode::Plain64);
         is("capi:cbc(aes)-plain64", "aes", Mode::Cbc, IvMode::Plain64);
     }
@@ -406,7 +420,9 @@ mod tests {
             ("capi:authenc(hmac(sha256),xts(aes))-random", "crypto API name"),
             ("capi:essiv(cbc(aes),sha256)-benbi", "IV mode `benbi` within `essiv(..)`"),
             ("capi:essiv(cbc(aes),sha256)-essiv:sha1", "IV mode `essiv:sha1`"),
-            ("xchacha12,aes-adiantum-plain64", "mode `adiantum` is not supported yet"),
+            ("xchacha8,aes-adiantum-plain64", "adiantum of `xchacha8,aes` is not supported yet"),
+            ("capi:adiantum(xchacha12,serpent)-plain64", "adiantum of `xchacha12,serpent`"),
+            ("capi:xts(xchacha12,aes)-plain64", "cipher `xchacha12,aes`"),
         ] {
             let error = error(text);
             assert!(error.contains(part) && error.contains(text), "{text}: {error}");
@@ -424,6 +440,7 @@ mod tests {
             "capi:ecb(cipher_null)",
             "capi:essiv(cbc(cipher_null),sha256)-plain64",
             "cipher_null:64-cbc-lmk",
+            "capi:adiantum(xchacha12,cipher_null)-plain64",
         ] {
             let error = CipherSpec::parse(text).unwrap_err();
             assert!(matches!(error, CipherError::NullCipher { .. }), "{text}: {error:?}");

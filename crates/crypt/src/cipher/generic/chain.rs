@@ -1,12 +1,13 @@
-//! Modes over any block cipher: ECB, CBC and CTR (NIST SP 800-38A), XTS (IEEE 1619), and the door
-//! to LRW.
+//! Modes over any block cipher: ECB, CBC and CTR (NIST SP 800-38A), XTS (IEEE 1619), and the
+//! doors to LRW and Adiantum.
 //!
 //! A call gets a batch of sectors, one after the other, and one IV a sector. Blocks go to the
 //! cipher as many at a time as the mode allows: all of the batch, or for CBC encryption one of
 //! each sector.
 
+use crate::adiantum::Adiantum;
 use crate::block::{self, BlockCipher};
-use crate::cipher::rules::WIDE_BLOCK_BYTES;
+use crate::cipher::rules::{ADIANTUM_BYTES, WIDE_BLOCK_BYTES};
 use crate::cipher::spec::Mode;
 
 use super::lrw::Tweaks;
@@ -19,6 +20,7 @@ pub(super) enum Chain {
     Ctr(Box<dyn BlockCipher>),
     Lrw { data: Box<dyn BlockCipher>, tweaks: Box<Tweaks> },
     Xts { data: Box<dyn BlockCipher>, tweak: Box<dyn BlockCipher> },
+    Adiantum(Adiantum),
 }
 
 /// Sectors and their IVs, which the mode uses up.
@@ -55,6 +57,7 @@ impl Chain {
                 let (data, tweak) = key.split_at(key.len() / 2);
                 Self::Xts { data: block::new(cipher, data), tweak: block::new(cipher, tweak) }
             }
+            Mode::Adiantum(rounds) => Self::Adiantum(Adiantum::new(rounds, key)),
         }
     }
 
@@ -63,7 +66,7 @@ impl Chain {
         match self {
             Self::Ecb(cipher) | Self::Cbc(cipher) => cipher.block_bytes(),
             Self::Ctr(_) => 1,
-            Self::Lrw { .. } | Self::Xts { .. } => WIDE_BLOCK_BYTES,
+            Self::Lrw { .. } | Self::Xts { .. } | Self::Adiantum(_) => WIDE_BLOCK_BYTES,
         }
     }
 
@@ -82,6 +85,11 @@ impl Chain {
                 xts_mask(run);
                 data.encrypt(run.data);
                 xts_mask(run);
+            }
+            Self::Adiantum(adiantum) => {
+                for (sector, tweak) in run.sectors(ADIANTUM_BYTES) {
+                    adiantum.encrypt(wide_tweak(tweak), sector);
+                }
             }
         }
     }
@@ -102,8 +110,17 @@ impl Chain {
                 data.decrypt(run.data);
                 xts_mask(run);
             }
+            Self::Adiantum(adiantum) => {
+                for (sector, tweak) in run.sectors(ADIANTUM_BYTES) {
+                    adiantum.decrypt(wide_tweak(tweak), sector);
+                }
+            }
         }
     }
+}
+
+fn wide_tweak(iv: &[u8]) -> &[u8; ADIANTUM_BYTES] {
+    iv.try_into().expect("the IV is as long as the tweak")
 }
 
 /// One block of each sector a call: the chains of the batch run side by side, and the IVs carry

@@ -31,7 +31,7 @@ use self::iv::Numbers;
 use self::lmk::Lmk;
 use self::tcw::Tcw;
 use super::job::Job;
-use super::rules::{self, KeyLayout, WIDE_BLOCK_BYTES};
+use super::rules::{self, ADIANTUM_BYTES, KeyLayout, WIDE_BLOCK_BYTES};
 use super::spec::{CipherSpec, Digest, IvMode};
 use crate::block::{self, BlockCipher};
 use crate::stack::with_wiped_stack;
@@ -73,7 +73,7 @@ enum SectorIv {
 struct Buffers {
     data: [u8; BATCH_BYTES],
     scratch: [u8; SCRATCH_BYTES],
-    ivs: [u8; BATCH_SECTORS * WIDE_BLOCK_BYTES],
+    ivs: [u8; BATCH_SECTORS * ADIANTUM_BYTES],
 }
 
 impl Generic {
@@ -116,7 +116,7 @@ impl Generic {
         let mut buffers = Buffers {
             data: [0; BATCH_BYTES],
             scratch: [0; SCRATCH_BYTES],
-            ivs: [0; BATCH_SECTORS * WIDE_BLOCK_BYTES],
+            ivs: [0; BATCH_SECTORS * ADIANTUM_BYTES],
         };
         let sectors_max = if self.keys.len() > 1 { 1 } else { BATCH_BYTES / job.sector_bytes };
         for first in (0..job.sectors).step_by(sectors_max) {
