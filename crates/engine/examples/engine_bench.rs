@@ -17,6 +17,7 @@ use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{CipherId, Cqe, DevId};
+use blockyard_engine::time::Nanos;
 
 const BIOS: u64 = 200_000;
 const ROUNDS: usize = 15;
@@ -67,12 +68,14 @@ fn round(target: TargetSpec, op: Op) -> f64 {
     let extent = TableExtent { start: Sector(0), len: Sector(1 << 30), target };
     let mut shard = Shard::new(&Table::new(vec![extent]), 64, 64 << 10);
     let (mut sqes, mut done) = (Vec::new(), Vec::new());
+    let now = Nanos(0);
     let start = Instant::now();
     for batch in 0..BIOS / DEPTH {
         for index in 0..DEPTH {
             let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes: 4096 };
             let sector = Sector((batch * DEPTH + index) * 8);
-            shard.submit_bio(black_box(Bio::new(op, sector, Sector(8), buf, index)));
+            shard
+                .submit_bio(black_box(now), black_box(Bio::new(op, sector, Sector(8), buf, index)));
         }
         loop {
             shard.take_sq(&mut sqes);
@@ -82,7 +85,7 @@ fn round(target: TargetSpec, op: Op) -> f64 {
             let mut linked = false;
             for sqe in black_box(&sqes) {
                 if !linked {
-                    shard.on_cqe(Cqe { token: sqe.token, status: BlkStatus::Ok });
+                    shard.on_cqe(black_box(now), Cqe { token: sqe.token, status: BlkStatus::Ok });
                 }
                 linked = sqe.linked;
             }

@@ -9,10 +9,12 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 
 use crate::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
+use crate::buf::BufRef;
 use crate::dm::table::{Table, TableExtent};
 use crate::dm::{Mapped, Part, Target, TargetCx};
 use crate::slab::Slab;
 use crate::sq::{Cqe, DevId, Owner, Sqe, SqeOp, Token};
+use crate::time::Nanos;
 
 /// A submitted bio until its last part has ended.
 #[derive(Debug)]
@@ -39,6 +41,10 @@ pub struct Shard {
     extents: Vec<Extent>,
     /// Devices below, for flushes.
     devices: Vec<DevId>,
+    /// Targets that map flushes themselves.
+    flushed: Vec<u16>,
+    /// Of the event that is handled.
+    now: Nanos,
     in_flight: Slab<InFlight>,
     sq: Vec<Sqe>,
     done: Vec<Done>,
@@ -77,6 +83,8 @@ impl Shard {
         Self {
             extents,
             devices: table.devices(),
+            flushed: table.flushed(),
+            now: Nanos(0),
             in_flight: Slab::default(),
             sq: Vec::new(),
             done: Vec::new(),
@@ -85,7 +93,8 @@ impl Shard {
     }
 
     /// Accepts a bio. It ends in [`Shard::take_done`], perhaps at once.
-    pub fn submit_bio(&mut self, bio: Bio) {
+    pub fn submit_bio(&mut self, now: Nanos, bio: Bio) {
+        self.now = now;
         let preflush = bio.preflush && bio.op == Op::Write;
         let index = self.in_flight.insert(InFlight {
             user: bio.user,
@@ -103,13 +112,20 @@ impl Shard {
         self.end_part(index, BlkStatus::Ok);
     }
 
-    /// One flush to each device below (`num_flush_bios`).
+    /// One flush to each device below (`num_flush_bios`), by the targets that map it themselves, or
+    /// past them.
     fn submit_flush(&mut self, index: u32) {
+        let origin = self.in_flight.get(index).origin;
+        let pending = self.devices.len() + self.flushed.len();
+        self.in_flight.at(index).pending += u32::try_from(pending).expect("a table has few lines");
         for &dev in &self.devices {
-            self.in_flight.at(index).pending += 1;
             let token = Token { owner: Owner::Shard, index };
-            let origin = self.in_flight.get(index).origin;
             self.sq.push(Sqe { token, op: SqeOp::Flush { dev }, linked: false, origin });
+        }
+        for at in 0..self.flushed.len() {
+            let (sector, len, buf) = (Sector(0), Sector(0), BufRef::NONE);
+            let part = Part { index, op: Op::Flush, fua: false, sector, len, buf, origin };
+            self.map(usize::from(self.flushed[at]), part);
         }
     }
 
@@ -124,50 +140,44 @@ impl Shard {
         while done < bio.len {
             let sector = bio.sector + done;
             let number = self.extents.partition_point(|extent| extent.end <= sector);
-            let extent = &mut self.extents[number];
-            let room = extent.end.0 - sector.0;
-            let len = room.min(bio.len.0 - done.0).min(extent.target.max_io(bio.op).0);
+            let extent = &self.extents[number];
+            let lower = Sector(sector.0 - extent.start.0);
+            let room = (extent.end.0 - sector.0).min(extent.target.max_io(bio.op, lower).0);
+            let len = room.min(bio.len.0 - done.0);
             assert!(len > 0, "a target takes at least one sector");
             let part = Part {
                 index,
                 op: bio.op,
                 fua: bio.fua,
-                sector: Sector(sector.0 - extent.start.0),
+                sector: lower,
                 len: Sector(len),
                 buf: part_buf(&bio, done, len),
                 origin: bio.origin,
             };
             self.in_flight.at(index).pending += 1;
-            let mut cx = TargetCx { sq: &mut self.sq, ended: &mut self.ended };
-            match extent.target.map(part, &mut cx) {
-                Mapped::Submitted => {}
-                Mapped::Remapped { dev, sector } => self.submit_remapped(part, dev, sector),
-                Mapped::Ended(status) => self.ended.push((index, status)),
-            }
+            self.map(number, part);
             done = done + Sector(len);
         }
     }
 
-    /// A part whose target only changed where it goes.
-    fn submit_remapped(&mut self, part: Part, dev: DevId, sector: Sector) {
-        let Part { op, buf, len, fua, origin, .. } = part;
-        let op = match op {
-            Op::Read => SqeOp::Read { dev, sector, buf },
-            Op::Write => SqeOp::Write { dev, sector, buf, fua },
-            Op::Discard => SqeOp::Discard { dev, sector, len },
-            Op::WriteZeroes => SqeOp::WriteZeroes { dev, sector, len },
-            Op::Flush => SqeOp::Flush { dev },
-        };
-        let token = Token { owner: Owner::Shard, index: part.index };
-        self.sq.push(Sqe { token, op, linked: false, origin });
+    /// A part that counts as pending, to its target.
+    fn map(&mut self, number: usize, part: Part) {
+        let Self { extents, now, sq, ended, .. } = self;
+        let mut cx = TargetCx { now: *now, sq, ended };
+        match extents[number].target.map(part, &mut cx) {
+            Mapped::Submitted => {}
+            Mapped::Remapped { dev, sector } => cx.remap(&part, dev, sector),
+            Mapped::Ended(status) => cx.end(part.index, status),
+        }
     }
 
     /// Accepts the answer to an SQE.
-    pub fn on_cqe(&mut self, cqe: Cqe) {
+    pub fn on_cqe(&mut self, now: Nanos, cqe: Cqe) {
+        self.now = now;
         match cqe.token.owner {
             Owner::Shard => self.end_part(cqe.token.index, cqe.status),
             Owner::Target(number) => {
-                let mut cx = TargetCx { sq: &mut self.sq, ended: &mut self.ended };
+                let mut cx = TargetCx { now, sq: &mut self.sq, ended: &mut self.ended };
                 let target = &mut self.extents[usize::from(number)].target;
                 target.on_cqe(cqe.token.index, cqe.status, &mut cx);
                 self.collect_ended();
@@ -217,8 +227,9 @@ impl Shard {
         self.in_flight.len()
     }
 
-    /// How many parts wait for a bounce slot. While there is none, and every cipher SQE has been
-    /// answered, no write needs the front end's buffer any more.
+    /// How many parts wait in their target, for a bounce slot or for their time. While there is
+    /// none, and every cipher SQE has been answered, no write needs the front end's buffer any
+    /// more.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.extents.iter().map(|extent| extent.target.parked()).sum()
@@ -232,22 +243,23 @@ impl Shard {
 }
 
 /// The bytes of a part: reads and writes carry some, other operations none.
-fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> crate::buf::BufRef {
+fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> BufRef {
     match bio.op {
         Op::Read | Op::Write => {
             let skip = u32::try_from(done.bytes()).expect("a buffer is shorter than 4 GiB");
             let len = u32::try_from(Sector(len_sectors).bytes()).expect("shorter than 4 GiB");
             bio.buf.part(skip, len)
         }
-        Op::Flush | Op::Discard | Op::WriteZeroes => crate::buf::BufRef::NONE,
+        Op::Flush | Op::Discard | Op::WriteZeroes => BufRef::NONE,
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::BufRef;
     use crate::dm::table::TargetSpec;
+
+    const NOW: Nanos = Nanos(0);
 
     /// Sectors 0–7 linear to device 3 at 100, 8–15 zero, 16–23 error.
     fn shard() -> Shard {
@@ -268,11 +280,11 @@ mod tests {
     }
 
     fn run(shard: &mut Shard, bio: Bio) -> (Vec<SqeOp>, BlkStatus) {
-        shard.submit_bio(bio);
+        shard.submit_bio(NOW, bio);
         let mut sqes = Vec::new();
         shard.take_sq(&mut sqes);
         for sqe in &sqes {
-            shard.on_cqe(Cqe { token: sqe.token, status: BlkStatus::Ok });
+            shard.on_cqe(NOW, Cqe { token: sqe.token, status: BlkStatus::Ok });
         }
         let mut done = Vec::new();
         shard.take_done(&mut done);
@@ -300,11 +312,10 @@ mod tests {
     fn range_outside_of_the_device_reaches_no_target() {
         for (sector, len) in [(24, 1), (23, 2), (u64::MAX, 2), (0, 0)] {
             let mut shard = shard();
-            shard.submit_bio(Bio {
-                sector: Sector(sector),
-                len: Sector(len),
-                ..bio(Op::Read, 0, 1)
-            });
+            shard.submit_bio(
+                NOW,
+                Bio { sector: Sector(sector), len: Sector(len), ..bio(Op::Read, 0, 1) },
+            );
             let mut done = Vec::new();
             shard.take_done(&mut done);
             assert_eq!(done, [Done { user: 7, status: BlkStatus::Invalid }]);
@@ -315,26 +326,26 @@ mod tests {
     #[test]
     fn write_with_preflush_waits_until_the_devices_are_flushed() {
         let mut shard = shard();
-        shard.submit_bio(Bio { preflush: true, ..bio(Op::Write, 0, 4) });
+        shard.submit_bio(NOW, Bio { preflush: true, ..bio(Op::Write, 0, 4) });
         let mut sqes = Vec::new();
         shard.take_sq(&mut sqes);
         assert_eq!(sqes.len(), 1);
         assert_eq!(sqes[0].op, SqeOp::Flush { dev: DevId(3) });
-        shard.on_cqe(Cqe { token: sqes[0].token, status: BlkStatus::Ok });
+        shard.on_cqe(NOW, Cqe { token: sqes[0].token, status: BlkStatus::Ok });
         sqes.clear();
         shard.take_sq(&mut sqes);
         assert!(matches!(sqes[..], [Sqe { op: SqeOp::Write { .. }, .. }]));
-        shard.on_cqe(Cqe { token: sqes[0].token, status: BlkStatus::Ok });
+        shard.on_cqe(NOW, Cqe { token: sqes[0].token, status: BlkStatus::Ok });
         assert_eq!((shard.done.len(), shard.is_idle()), (1, true));
     }
 
     #[test]
     fn write_whose_preflush_failed_is_not_written() {
         let mut shard = shard();
-        shard.submit_bio(Bio { preflush: true, ..bio(Op::Write, 0, 4) });
+        shard.submit_bio(NOW, Bio { preflush: true, ..bio(Op::Write, 0, 4) });
         let token = shard.sq[0].token;
         shard.sq.clear();
-        shard.on_cqe(Cqe { token, status: BlkStatus::IoError });
+        shard.on_cqe(NOW, Cqe { token, status: BlkStatus::IoError });
         assert!(shard.sq.is_empty());
         assert_eq!(shard.done, [Done { user: 7, status: BlkStatus::IoError }]);
     }

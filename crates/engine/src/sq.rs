@@ -6,9 +6,10 @@
 
 use crate::bio::{BlkStatus, Origin, Sector};
 use crate::buf::BufRef;
+use crate::time::Nanos;
 
 /// Names the I/O that an SQE belongs to, for its shard.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token {
     /// Who is answered: the shard itself, or the target with this number.
     pub owner: Owner,
@@ -17,7 +18,7 @@ pub struct Token {
 }
 
 /// Who pushed an SQE.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
     /// A remapped bio: the shard ends it.
     Shard,
@@ -116,6 +117,11 @@ pub enum SqeOp {
     Zero {
         /// The bytes.
         buf: BufRef,
+    },
+    /// Nothing, answered once this much time has passed (`IORING_OP_TIMEOUT`).
+    Timeout {
+        /// From when the SQE is executed.
+        after: Nanos,
     },
     /// Run a cipher from `src` to `dst`, which are equally long and the same or disjoint.
     Crypt {

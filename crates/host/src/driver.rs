@@ -3,11 +3,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::time::Duration;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{Cqe, Sqe};
+use blockyard_engine::time::Nanos;
 
 use crate::executor::{Buffers, Executor};
 use crate::memory::Region;
@@ -22,6 +24,8 @@ pub(crate) const SLOT_BYTES: usize = 64 << 10;
 /// One shard with its executor.
 pub(crate) struct Driver {
     shard: Shard,
+    /// `None` where no target asks what time it is.
+    clock: Option<Arc<Volume>>,
     executor: Executor,
     submitter: Submitter,
     sqes: Vec<Sqe>,
@@ -44,7 +48,9 @@ impl Driver {
         let bounce = Region::new((slots as usize).max(1) * SLOT_BYTES)?;
         let buffers = Buffers { bounce, bounce_slot_bytes: SLOT_BYTES, world };
         let submitter = Submitter::new(priority);
+        let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
         Ok(Self {
+            clock,
             shard: Shard::new(&volume.table, slots, SLOT_BYTES as u32),
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
             submitter,
@@ -58,8 +64,9 @@ impl Driver {
     /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
         let origin = self.submitter.origin(&bio);
-        self.shard.submit_bio(Bio { origin, ..bio });
-        self.run();
+        let now = self.now();
+        self.shard.submit_bio(now, Bio { origin, ..bio });
+        self.run(now);
     }
 
     /// Nothing more is submitted for now: before anything is waited for.
@@ -69,12 +76,18 @@ impl Driver {
             if self.cqes.is_empty() {
                 return;
             }
-            self.answer();
-            self.run();
+            let now = self.now();
+            self.answer(now);
+            self.run(now);
         }
     }
 
-    fn run(&mut self) {
+    /// Since the volume was opened: all its connections have one clock.
+    fn now(&self) -> Nanos {
+        self.clock.as_ref().map_or(Nanos(0), |volume| volume.now())
+    }
+
+    fn run(&mut self, now: Nanos) {
         loop {
             self.shard.take_sq(&mut self.sqes);
             if self.sqes.is_empty() {
@@ -82,14 +95,14 @@ impl Driver {
             }
             self.executor.execute(&self.sqes, &mut self.cqes);
             self.sqes.clear();
-            self.answer();
+            self.answer(now);
         }
         self.shard.take_done(&mut self.done);
     }
 
-    fn answer(&mut self) {
+    fn answer(&mut self, now: Nanos) {
         for cqe in self.cqes.drain(..) {
-            self.shard.on_cqe(cqe);
+            self.shard.on_cqe(now, cqe);
         }
     }
 
@@ -97,8 +110,9 @@ impl Driver {
     pub(crate) fn poll(&mut self) {
         if !self.executor.is_idle() {
             self.executor.poll(&mut self.cqes);
-            self.answer();
-            self.run();
+            let now = self.now();
+            self.answer(now);
+            self.run(now);
         }
     }
 
@@ -144,13 +158,13 @@ impl Driver {
     fn sleep(&mut self) {
         assert!(!self.is_idle(), "what is waited for is in flight");
         let [ring, workers] = self.executor.wake_sources();
-        if poll::readable(&[ring, workers], None).is_err() {
+        if poll::readable(&[ring, workers], self.wake_after()).is_err() {
             std::thread::yield_now();
         }
         self.poll();
     }
 
-    /// Whether nothing is with the ring, the workers, the disks or in a plug.
+    /// Whether nothing is with the ring, the workers, the disks, in a plug or waits for its time.
     pub(crate) fn is_idle(&self) -> bool {
         self.executor.is_idle()
     }
@@ -163,6 +177,11 @@ impl Driver {
     /// What becomes readable when [`Driver::poll`] has something.
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 2] {
         self.executor.wake_sources()
+    }
+
+    /// After this time [`Driver::poll`] has something in any case.
+    pub(crate) fn wake_after(&self) -> Option<Duration> {
+        self.executor.wake_after()
     }
 
     /// Gives memory back while nothing is in flight.

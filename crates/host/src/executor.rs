@@ -9,7 +9,7 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use blockyard_crypt::cipher::Hints;
 use blockyard_engine::bio::{BlkStatus, IoContext, Op, Sector};
@@ -28,6 +28,7 @@ use crate::fused::{Fused, Run, SCRATCH_BYTES};
 use crate::memory::{Address, Region};
 use crate::plain::{self, read_all, read_cached, status, write_all};
 use crate::ring::{FileOp, FileOpKind, Ring, iovec};
+use crate::timers::Timers;
 use crate::volume::{Device, Volume};
 use crate::workers::Job;
 
@@ -98,6 +99,7 @@ pub(crate) struct Executor {
     with_workers: usize,
     /// Operations that the threads of devices have.
     with_disks: usize,
+    timers: Timers,
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
     completed: Vec<(RingUser, BlkStatus)>,
@@ -136,6 +138,7 @@ impl Executor {
             answers,
             with_workers: 0,
             with_disks: 0,
+            timers: Timers::default(),
             epoch: Instant::now(),
             completed: Vec::new(),
             done: Vec::new(),
@@ -289,6 +292,10 @@ impl Executor {
                 // SAFETY: `at` checked the range, and the part of the buffer belongs to this SQE.
                 unsafe { base.write_bytes(0, buf.len_bytes as usize) };
                 Some(BlkStatus::Ok)
+            }
+            SqeOp::Timeout { after } => {
+                self.timers.start(since(self.epoch) + after, sqe.token);
+                None
             }
             SqeOp::Crypt { src, dst, .. } => {
                 let (src, dst) = (self.buffers.at(src).cast_const(), self.buffers.at(dst));
@@ -447,6 +454,9 @@ impl Executor {
             self.with_workers -= taken.from_workers;
             self.with_disks -= taken.from_disks;
         }
+        if !self.timers.is_empty() {
+            self.timers.take_due(since(self.epoch), cqes);
+        }
     }
 
     fn on_completed(&mut self, cqes: &mut Vec<Cqe>) {
@@ -479,6 +489,7 @@ impl Executor {
         };
         let ring_is_idle = self.ring.as_ref().is_none_or(|ring| ring.in_flight() == 0);
         self.with_workers + self.with_disks == 0
+            && self.timers.is_empty()
             && ring_is_idle
             && self.ways.iter().all(way_is_idle)
     }
@@ -494,6 +505,12 @@ impl Executor {
         let ring = self.ring.as_ref().filter(|ring| ring.in_flight() > 0).map(AsFd::as_fd);
         let answers = self.answers.as_ref().filter(|_| self.with_workers + self.with_disks > 0);
         [ring, answers.map(|answers| answers.ready())]
+    }
+
+    /// After this time [`Executor::poll`] has something in any case.
+    pub(crate) fn wake_after(&self) -> Option<Duration> {
+        let wait = self.timers.next()?.since(since(self.epoch));
+        Some(Duration::from_nanos(wait.0))
     }
 
     /// What this executor's own queue for a device has counted.
@@ -518,7 +535,7 @@ impl Executor {
 
 impl Drop for Executor {
     /// The ring, the workers and the disks use the buffers until they have answered. What was
-    /// plugged is forgotten.
+    /// plugged or waited for its time is forgotten.
     fn drop(&mut self) {
         self.ring = None;
         let mut cqes = Vec::new();

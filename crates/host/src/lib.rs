@@ -21,6 +21,7 @@ pub mod process;
 mod ring;
 pub mod server;
 mod submitter;
+mod timers;
 pub mod volume;
 mod workers;
 

@@ -19,6 +19,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::mq::{Limits, QueueConfig};
 use blockyard_engine::sq::{CipherId, DevId};
+use blockyard_engine::time::Nanos;
 
 use rustix::fs::Advice;
 
@@ -132,6 +133,7 @@ pub struct Volume {
     read_only: bool,
     can_discard: bool,
     description: String,
+    opened: Instant,
 }
 
 impl Volume {
@@ -248,6 +250,11 @@ impl Volume {
             }
         }
         names.join(" and ")
+    }
+
+    /// Time since it was opened: the clock of all its shards.
+    pub(crate) fn now(&self) -> Nanos {
+        Nanos(u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// The threads of devices that have an elevator.
@@ -551,6 +558,7 @@ impl<'a> Builder<'a> {
             read_only,
             can_discard: self.can_discard && !read_only,
             description,
+            opened: Instant::now(),
         }
     }
 }

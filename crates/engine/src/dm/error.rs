@@ -16,7 +16,7 @@ impl Target for Error {
         unreachable!("error pushes no SQE");
     }
 
-    fn max_io(&self, _: Op) -> Sector {
+    fn max_io(&self, _: Op, _: Sector) -> Sector {
         Sector(u64::MAX)
     }
 }

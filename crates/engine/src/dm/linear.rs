@@ -22,7 +22,7 @@ impl Target for Linear {
         unreachable!("linear pushes no SQE");
     }
 
-    fn max_io(&self, _: Op) -> Sector {
+    fn max_io(&self, _: Op, _: Sector) -> Sector {
         Sector(u64::MAX)
     }
 }

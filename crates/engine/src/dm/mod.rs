@@ -14,7 +14,8 @@ use alloc::vec::Vec;
 
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
-use crate::sq::{DevId, Sqe};
+use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
+use crate::time::Nanos;
 
 /// A piece of a bio that lies in one target.
 #[derive(Clone, Copy, Debug)]
@@ -35,6 +36,20 @@ pub struct Part {
     pub origin: Origin,
 }
 
+impl Part {
+    /// The operation on a device below, with its bytes where they are.
+    pub(crate) fn at(&self, dev: DevId, sector: Sector) -> SqeOp {
+        let Self { op, buf, len, fua, .. } = *self;
+        match op {
+            Op::Read => SqeOp::Read { dev, sector, buf },
+            Op::Write => SqeOp::Write { dev, sector, buf, fua },
+            Op::Discard => SqeOp::Discard { dev, sector, len },
+            Op::WriteZeroes => SqeOp::WriteZeroes { dev, sector, len },
+            Op::Flush => SqeOp::Flush { dev },
+        }
+    }
+}
+
 /// What [`Target::map`] did with a part (`DM_MAPIO_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapped {
@@ -53,6 +68,9 @@ pub enum Mapped {
 
 /// What a target may do while it handles an event.
 pub struct TargetCx<'a> {
+    /// What the world's clock says; zero where no target of the table asks for it
+    /// ([`table::TargetSpec::reads_clock`]).
+    pub now: Nanos,
     pub(crate) sq: &'a mut Vec<Sqe>,
     pub(crate) ended: &'a mut Vec<(u32, BlkStatus)>,
 }
@@ -61,6 +79,13 @@ impl TargetCx<'_> {
     /// Sends an SQE.
     pub fn push(&mut self, sqe: Sqe) {
         self.sq.push(sqe);
+    }
+
+    /// Sends a part to `dev` as it is; the shard ends it. Late what [`Mapped::Remapped`] does at
+    /// once.
+    pub fn remap(&mut self, part: &Part, dev: DevId, sector: Sector) {
+        let token = Token { owner: Owner::Shard, index: part.index };
+        self.push(Sqe { token, op: part.at(dev, sector), linked: false, origin: part.origin });
     }
 
     /// Ends a part that was [`Mapped::Submitted`].
@@ -77,10 +102,11 @@ pub trait Target: Send {
     /// The answer to an SQE that this target pushed with `index` in its token.
     fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>);
 
-    /// The longest part it takes in one go (`max_io_len`).
-    fn max_io(&self, op: Op) -> Sector;
+    /// The longest part that it takes in one go from `sector` on, which is relative to the target
+    /// (`max_io_len`).
+    fn max_io(&self, op: Op, sector: Sector) -> Sector;
 
-    /// How many parts wait for memory.
+    /// How many parts wait, and need the bytes of their submitter.
     fn parked(&self) -> usize {
         0
     }

@@ -62,6 +62,24 @@ impl TargetSpec {
     }
 }
 
+impl TargetSpec {
+    /// Whether it maps flushes itself, and they do not go past it to its device.
+    #[must_use]
+    pub fn maps_flushes(&self) -> bool {
+        match self {
+            Self::Linear { .. } | Self::Zero | Self::Error | Self::Crypt(_) => false,
+        }
+    }
+
+    /// Whether it asks what time it is.
+    #[must_use]
+    pub fn reads_clock(&self) -> bool {
+        match self {
+            Self::Linear { .. } | Self::Zero | Self::Error | Self::Crypt(_) => false,
+        }
+    }
+}
+
 /// One target and where it lies on the mapped device.
 #[derive(Clone, Copy, Debug)]
 pub struct TableExtent {
@@ -120,14 +138,27 @@ impl Table {
         self.extents.iter().map(|extent| u32::from(extent.target.bounces())).sum()
     }
 
-    /// The devices below, each once.
+    /// The devices below that flushes go to past their targets, each once.
     #[must_use]
     pub fn devices(&self) -> Vec<DevId> {
-        let mut devices: Vec<DevId> =
-            self.extents.iter().filter_map(|extent| extent.target.device()).collect();
+        let past = self.extents.iter().filter(|extent| !extent.target.maps_flushes());
+        let mut devices: Vec<DevId> = past.filter_map(|extent| extent.target.device()).collect();
         devices.sort_unstable();
         devices.dedup();
         devices
+    }
+
+    /// The numbers of the targets that map flushes themselves.
+    #[must_use]
+    pub fn flushed(&self) -> Vec<u16> {
+        let numbers = (0_u16..).zip(&self.extents);
+        numbers.filter(|(_, extent)| extent.target.maps_flushes()).map(|(at, _)| at).collect()
+    }
+
+    /// Whether a target asks what time it is; otherwise a world may save itself the question.
+    #[must_use]
+    pub fn reads_clock(&self) -> bool {
+        self.extents.iter().any(|extent| extent.target.reads_clock())
     }
 
     /// The largest encryption sector size: what requests must be aligned to.

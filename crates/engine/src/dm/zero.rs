@@ -26,7 +26,7 @@ impl Target for Zero {
         cx.end(index, status);
     }
 
-    fn max_io(&self, _: Op) -> Sector {
+    fn max_io(&self, _: Op, _: Sector) -> Sector {
         Sector(u64::MAX)
     }
 }

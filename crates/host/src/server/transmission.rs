@@ -467,7 +467,7 @@ impl Transmission {
         }
         let [ring, workers] = self.driver.wake_sources();
         let socket = can_receive.then(|| std::os::fd::AsFd::as_fd(&*self.socket));
-        let [socket, _, _] = poll::readable(&[socket, ring, workers], None)?;
+        let [socket, _, _] = poll::readable(&[socket, ring, workers], self.driver.wake_after())?;
         if socket { self.receive() } else { Ok(()) }
     }
 

@@ -238,7 +238,7 @@ impl Target for Crypt {
         }
     }
 
-    fn max_io(&self, op: Op) -> Sector {
+    fn max_io(&self, op: Op, _: Sector) -> Sector {
         let bytes = match op {
             Op::Write if !self.spec.fuses_cipher => self.slot_bytes,
             Op::WriteZeroes => ZEROS_MAX_BYTES.min(self.slot_bytes),

@@ -8,8 +8,10 @@ use crate::bio::{Bio, Done};
 use crate::dm::table::{Table, TableExtent, TargetSpec};
 use crate::shard::Shard;
 use crate::sq::Cqe;
+use crate::time::Nanos;
 
 const SLOT_BYTES: u32 = 64 << 10;
+const NOW: Nanos = Nanos(0);
 
 fn spec() -> CryptSpec {
     CryptSpec {
@@ -49,14 +51,14 @@ fn dones(shard: &mut Shard) -> Vec<Done> {
 }
 
 fn answer(shard: &mut Shard, sqe: &Sqe, status: BlkStatus) {
-    shard.on_cqe(Cqe { token: sqe.token, status });
+    shard.on_cqe(NOW, Cqe { token: sqe.token, status });
 }
 
 #[test]
 fn write_is_encrypted_into_a_bounce_slot_then_written_from_it() {
     let mut shard = shard(spec(), 1);
     let write = bio(Op::Write, 8, 4096);
-    shard.submit_bio(write);
+    shard.submit_bio(NOW, write);
     let [encrypt] = sqes(&mut shard)[..] else { panic!("one SQE") };
     let SqeOp::Crypt { direction, iv_sector, src, dst, .. } = encrypt.op else { panic!("cipher") };
     assert_eq!((direction, iv_sector, src), (Direction::Encrypt, 108, write.buf));
@@ -75,7 +77,7 @@ fn write_is_encrypted_into_a_bounce_slot_then_written_from_it() {
 fn read_is_decrypted_in_place_after_it_has_been_read() {
     let mut shard = shard(spec(), 1);
     let bio = bio(Op::Read, 8, 512);
-    shard.submit_bio(bio);
+    shard.submit_bio(NOW, bio);
     let [read] = sqes(&mut shard)[..] else { panic!("one SQE") };
     assert_eq!(read.op, SqeOp::Read { dev: DevId(0), sector: Sector(4104), buf: bio.buf });
     answer(&mut shard, &read, BlkStatus::Ok);
@@ -89,8 +91,8 @@ fn read_is_decrypted_in_place_after_it_has_been_read() {
 #[test]
 fn fused_device_gets_linked_pairs_and_no_slot_is_taken() {
     let mut shard = shard(CryptSpec { fuses_cipher: true, ..spec() }, 1);
-    shard.submit_bio(bio(Op::Write, 0, 1 << 20));
-    shard.submit_bio(bio(Op::Read, 0, 1 << 20));
+    shard.submit_bio(NOW, bio(Op::Write, 0, 1 << 20));
+    shard.submit_bio(NOW, bio(Op::Read, 0, 1 << 20));
     let pairs = sqes(&mut shard);
     assert_eq!(pairs.iter().map(|sqe| sqe.linked).collect::<Vec<_>>(), [true, false, true, false]);
     assert!(matches!(pairs[0].op, SqeOp::Crypt { dst, .. } if dst == BufRef::linked(1 << 20)));
@@ -107,7 +109,7 @@ fn fused_device_gets_linked_pairs_and_no_slot_is_taken() {
 fn reserve_of_one_slot_serves_many_writes_in_order() {
     let mut shard = shard(spec(), 1);
     for sector in 0..5 {
-        shard.submit_bio(bio(Op::Write, sector, 512));
+        shard.submit_bio(NOW, bio(Op::Write, sector, 512));
     }
     assert_eq!(shard.parked(), 4);
     let mut written = Vec::new();
@@ -125,7 +127,7 @@ fn reserve_of_one_slot_serves_many_writes_in_order() {
 #[test]
 fn failed_write_ends_once_with_its_error_and_gives_its_slot_back() {
     let mut shard = shard(spec(), 1);
-    shard.submit_bio(bio(Op::Write, 0, 2 * SLOT_BYTES));
+    shard.submit_bio(NOW, bio(Op::Write, 0, 2 * SLOT_BYTES));
     let [encrypt] = sqes(&mut shard)[..] else { panic!("the second half is parked") };
     answer(&mut shard, &encrypt, BlkStatus::Ok);
     let [write] = sqes(&mut shard)[..] else { panic!("one SQE") };
@@ -140,13 +142,13 @@ fn failed_write_ends_once_with_its_error_and_gives_its_slot_back() {
 #[test]
 fn zeroes_are_written_encrypted_and_discards_only_when_allowed() {
     let mut crypt = shard(spec(), 2);
-    crypt.submit_bio(bio(Op::WriteZeroes, 0, 4096));
+    crypt.submit_bio(NOW, bio(Op::WriteZeroes, 0, 4096));
     let [encrypt] = sqes(&mut crypt)[..] else { panic!("one SQE") };
     assert!(matches!(encrypt.op, SqeOp::Crypt { src, .. } if src == BufRef::zeros(4096)));
-    crypt.submit_bio(bio(Op::Discard, 0, 4096));
+    crypt.submit_bio(NOW, bio(Op::Discard, 0, 4096));
     assert_eq!(dones(&mut crypt)[0].status, BlkStatus::NotSupported);
     let mut crypt = shard(CryptSpec { allow_discards: true, ..spec() }, 2);
-    crypt.submit_bio(bio(Op::Discard, 8, 4096));
+    crypt.submit_bio(NOW, bio(Op::Discard, 8, 4096));
     let [discard] = sqes(&mut crypt)[..] else { panic!("one SQE") };
     let (dev, sector, len) = (DevId(0), Sector(4104), Sector(8));
     assert_eq!(discard.op, SqeOp::Discard { dev, sector, len });
@@ -155,8 +157,8 @@ fn zeroes_are_written_encrypted_and_discards_only_when_allowed() {
 #[test]
 fn part_not_aligned_to_the_sector_size_is_refused() {
     let mut shard = shard(CryptSpec { sector_size_bytes: 4096, ..spec() }, 1);
-    shard.submit_bio(bio(Op::Read, 1, 4096));
-    shard.submit_bio(bio(Op::Write, 0, 512));
+    shard.submit_bio(NOW, bio(Op::Read, 1, 4096));
+    shard.submit_bio(NOW, bio(Op::Write, 0, 512));
     let statuses: Vec<_> = dones(&mut shard).iter().map(|done| done.status).collect();
     assert_eq!(statuses, [BlkStatus::Invalid; 2]);
     assert!(sqes(&mut shard).is_empty());
@@ -165,8 +167,8 @@ fn part_not_aligned_to_the_sector_size_is_refused() {
 #[test]
 fn parts_above_the_threshold_go_to_a_worker() {
     let mut shard = shard(CryptSpec { fan_out_min_bytes: Some(8192), ..spec() }, 2);
-    shard.submit_bio(bio(Op::Write, 0, 4096));
-    shard.submit_bio(bio(Op::Write, 8, 8192));
+    shard.submit_bio(NOW, bio(Op::Write, 0, 4096));
+    shard.submit_bio(NOW, bio(Op::Write, 8, 8192));
     let places: Vec<_> = sqes(&mut shard)
         .iter()
         .map(|sqe| match sqe.op {
