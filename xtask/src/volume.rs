@@ -75,6 +75,26 @@ pub(crate) const RECIPES: &[Recipe] = &[
         maker: Maker::None,
         options: "--cipher aes-xts-plain64 --key-size 256 --sector-size 4096 --iv-large-sectors",
     },
+    Recipe {
+        name: "ours-luks2-serpent",
+        maker: Maker::Blockyard,
+        options: "--cipher serpent-xts-plain64 --sector-size 4096",
+    },
+    Recipe {
+        name: "luks1-twofish-cbc-essiv",
+        maker: Maker::Cryptsetup,
+        options: "--type luks1 -c twofish-cbc-essiv:sha256 -s 256",
+    },
+    Recipe {
+        name: "plain-adiantum",
+        maker: Maker::None,
+        options: "--cipher xchacha12,aes-adiantum-plain64 --key-size 256 --sector-size 4096",
+    },
+    Recipe {
+        name: "plain-elephant",
+        maker: Maker::None,
+        options: "--cipher aes-cbc-elephant --key-size 512",
+    },
 ];
 
 /// Image size: 16 MiB of header at most, and enough data behind it.
