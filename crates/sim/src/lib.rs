@@ -13,6 +13,7 @@ pub mod device;
 pub mod fault;
 pub mod fs;
 pub mod heap;
+pub mod memory;
 pub mod oracle;
 pub mod torture;
 pub mod world;
