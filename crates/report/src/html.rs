@@ -106,7 +106,7 @@ fn section(index: usize, experiment: &Experiment) -> String {
 }
 
 fn conditions(conditions: &[(String, String)]) -> String {
-    let mut out = String::from("<div class=\"wide\"><table>\n<tbody>\n");
+    let mut out = String::from("<div class=\"wide\"><table class=\"stacked\">\n<tbody>\n");
     for (name, value) in conditions {
         let _ = writeln!(out, "<tr><th>{}</th><td>{}</td></tr>", escape(name), escape(value));
     }
@@ -119,9 +119,9 @@ fn rows(rows: &[Row]) -> String {
     }
     let mut out = String::from(
         "<p>Ours is the median over all accepted fits and seeds, with the smallest and the largest \
-         in brackets. The model was fitted on the rows marked <em>calibrated</em> and on no \
-         others; <em>predicted</em> rows it had not seen. An <em>artefact</em> was published, but \
-         lies outside the model and is not judged.</p>\n\
+         in brackets. A fit may use the rows marked <em>calibrated</em> and no others: which of \
+         them decide stands among the conditions. <em>Predicted</em> rows the model had not seen. \
+         An <em>artefact</em> was published, but lies outside the model and is not judged.</p>\n\
          <div class=\"wide\"><table class=\"rows\">\n<thead><tr><th>row</th><th>metric</th>\
          <th>variant</th><th class=\"n\">published</th><th class=\"n\">ours</th>\
          <th>low .. high</th><th class=\"n\">error</th><th>role</th></tr></thead>\n",
@@ -152,7 +152,8 @@ fn one_row(row: &Row, heads: &str) -> String {
         |number: Option<f64>| number.map_or_else(|| "-".to_owned(), |n| scale.with_unit(n));
     let role = row.role().mark().1;
     format!(
-        "<tr class=\"{role}\">{heads}<td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td>\
+        "<tr class=\"{role}\">{heads}<td class=\"name\">{}</td>\
+         <td class=\"n\">{}</td><td class=\"n\">{}</td>\
          <td class=\"range\">{}</td><td class=\"n\">{}</td><td class=\"role\">{role}</td></tr>\n",
         escape(&row.variant),
         number(row.published),
@@ -169,13 +170,16 @@ fn claims(index: usize, claims: &[Claim]) -> String {
     let mut out = format!("<p><strong>{}.</strong>", Tally::of(claims));
     let failing = claims.iter().enumerate().filter(|(_, claim)| claim.holds == Some(false));
     let links: Vec<_> = failing
-        .map(|(n, claim)| format!("<a href=\"#e{index}-claim{n}\">{}</a>", escape(&claim.id)))
+        .map(|(n, claim)| {
+            format!("<a class=\"id\" href=\"#e{index}-claim{n}\">{}</a>", escape(&claim.id))
+        })
         .collect();
     if !links.is_empty() {
         let _ = write!(out, " Open questions, because they fail: {}.", links.join(", "));
     }
     out += " A negative control is the same test where the effect must be absent.</p>\n\
-            <div class=\"wide\"><table class=\"prose\">\n<thead><tr><th>verdict</th><th>claim</th>\
+            <div class=\"wide\"><table class=\"claims stacked\">\n<thead><tr>\
+            <th>verdict</th><th>claim</th>\
             <th>statement</th><th>asked</th><th>ours</th><th>negative control</th>\
             </tr></thead>\n<tbody>\n";
     for (n, claim) in claims.iter().enumerate() {
@@ -191,19 +195,26 @@ fn claims(index: usize, claims: &[Claim]) -> String {
         });
         let _ = writeln!(
             out,
-            "<tr id=\"e{index}-claim{n}\"{}><td>{}</td><th>{}</th><td>{}{}</td><td>{}</td>\
-             <td>{}</td><td>{}</td></tr>",
+            "<tr id=\"e{index}-claim{n}\"{}><td>{}</td><th>{}</th><td>{}{}</td>{}{}{}</tr>",
             if fails { " class=\"fails\"" } else { "" },
             verdict(claim.holds),
             escape(&claim.id),
             escape(&claim.text),
             note.unwrap_or_default(),
-            escape(&claim.threshold),
-            escape(&claim.ours),
-            control.unwrap_or_default(),
+            named_cell("asked", &escape(&claim.threshold)),
+            named_cell("ours", &escape(&claim.ours)),
+            named_cell("negative control", &control.unwrap_or_default()),
         );
     }
     out + "</tbody>\n</table></div>\n"
+}
+
+/// A cell that says what it is where the table has no room for columns.
+fn named_cell(name: &str, body: &str) -> String {
+    if body.is_empty() {
+        return "<td class=\"empty\"></td>".into();
+    }
+    format!("<td data-name=\"{name}\">{body}</td>")
 }
 
 fn verdict(holds: Option<bool>) -> &'static str {

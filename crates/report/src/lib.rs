@@ -22,4 +22,5 @@ pub use json::json;
 pub use model::{
     Axis, CauseTable, Claim, Experiment, Interval, Listing, Plot, Row, Series, Style, Unit,
 };
+pub use quantity::shown;
 pub use text::text;

@@ -77,7 +77,7 @@ impl Row {
 /// How a row came to be, as one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// The model was fitted on it.
+    /// A fit may use it.
     Calibrated,
     /// The model had not seen it.
     Predicted,

@@ -27,6 +27,12 @@ const BYTES_PER_SECOND: &[(f64, &str)] = &[
     (1.0, "B/s"),
 ];
 
+/// A number in the unit that fits it: `1.500 ms`.
+#[must_use]
+pub fn shown(unit: Unit, value: f64) -> String {
+    Scale::of(unit, &[Some(value)]).with_unit(value)
+}
+
 /// One unit for all numbers of a line, so that they compare at a glance.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {

@@ -97,7 +97,7 @@ fn legend(rows: &[Row]) -> String {
     roles.sort();
     roles.dedup();
     let meanings = roles.iter().filter_map(|role| match role {
-        Role::Calibrated => Some("C calibrated: the model was fitted on this row"),
+        Role::Calibrated => Some("C calibrated: a fit may use this row"),
         Role::Predicted => Some("P predicted"),
         Role::Artefact => Some("A artefact: published, outside the model, not judged"),
         Role::Measured => None,
@@ -192,7 +192,7 @@ Write  latency_avg  original   4.122 ms  4.000 ms  [2.000 .. 8.000]   -3.0 %  C
 Read   latency_avg  original   8.000 ms         -                          -  C
                     cfq         2.000 s   1.000 s  [0.5000 .. 2.000]       -  A
 Idle   latency_avg  cfq               -   1.500 s  [0.7500 .. 3.000]       -
-C calibrated: the model was fitted on this row   P predicted   \
+C calibrated: a fit may use this row   P predicted   \
 A artefact: published, outside the model, not judged
 ";
         assert_eq!(text(&experiment), expected);

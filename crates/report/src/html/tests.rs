@@ -151,10 +151,10 @@ fn fitted_and_predicted_rows_are_told_apart_in_words() {
     let page = html("t", &[Experiment { rows, ..Experiment::default() }]);
     assert!(page.contains(
         "<tr class=\"calibrated\"><th rowspan=\"2\">Write</th><th rowspan=\"2\">phase_time</th>\
-         <td>original</td><td class=\"n\">100.0 s</td><td class=\"n\">102.0 s</td>\
+         <td class=\"name\">original</td><td class=\"n\">100.0 s</td><td class=\"n\">102.0 s</td>\
          <td class=\"range\">[101.0 .. 103.0]</td><td class=\"n\">+2.0 %</td>\
          <td class=\"role\">calibrated</td></tr>\n\
-         <tr class=\"predicted\"><td>cfq</td><td class=\"n\">100.0 s</td>\
+         <tr class=\"predicted\"><td class=\"name\">cfq</td><td class=\"n\">100.0 s</td>\
          <td class=\"n\">88.00 s</td>\
          <td class=\"range\">[87.00 .. 89.00]</td><td class=\"n\">-12.0 %</td>\
          <td class=\"role\">predicted</td></tr>\n"
@@ -175,7 +175,7 @@ fn failing_claims_and_controls_are_visible() {
         Claim { control, control_holds: Some(false), ..claim("004-9", Some(true)) },
     ];
     let page = html("t", &[Experiment { claims, ..Experiment::default() }]);
-    assert!(page.contains("<a href=\"#e0-claim1\">004-17</a>."));
+    assert!(page.contains("<a class=\"id\" href=\"#e0-claim1\">004-17</a>."));
     assert!(page.contains("<tr id=\"e0-claim0\"><td><span class=\"good\">\u{2713} holds</span>"));
     let fails = "<span class=\"bad\">\u{2717} FAILS</span>";
     assert!(page.contains(&format!("<tr id=\"e0-claim1\" class=\"fails\"><td>{fails}</td>")));
