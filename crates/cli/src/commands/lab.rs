@@ -1,6 +1,7 @@
 //! `blockyard lab`: experiments in the simulated world.
 
-use std::fs;
+use std::fs::{self, OpenOptions};
+use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use blockyard_engine::time::Nanos;
@@ -64,7 +65,12 @@ struct SelectArgs {
     variants: Vec<String>,
 
     /// Run with this seed instead of the experiment's; may be given several times
-    #[arg(long = "seed", value_name = "N")]
+    #[arg(
+        long = "seed",
+        value_name = "N",
+        value_parser = parse_seed,
+        allow_negative_numbers = true
+    )]
     seeds: Vec<u64>,
 
     /// Run everything twice: the traces of both must agree
@@ -106,7 +112,12 @@ struct RealArgs {
     ///
     /// Through our own queue and the variant's elevator; there is no page cache and no file system.
     /// The world's other values do not matter.
-    #[arg(long, value_name = "memory|PATH", value_hint = ValueHint::FilePath)]
+    #[arg(
+        long,
+        value_name = "memory|PATH",
+        value_hint = ValueHint::FilePath,
+        conflicts_with = "check"
+    )]
     real: Option<PathBuf>,
 
     /// What is in the file or on the device may be overwritten
@@ -148,7 +159,7 @@ struct TraceArgs {
     variant: Option<String>,
 
     /// Run with this seed instead of the experiment's first
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = parse_seed, allow_negative_numbers = true)]
     seed: Option<u64>,
 
     /// Change a value of the world
@@ -156,16 +167,34 @@ struct TraceArgs {
     set: Vec<Override>,
 
     /// From this second of simulated time on
-    #[arg(long, value_name = "SECONDS", default_value = "0", value_parser = parse_seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "0",
+        value_parser = parse_seconds,
+        allow_negative_numbers = true
+    )]
     from: Nanos,
 
     /// Until this one
-    #[arg(long, value_name = "SECONDS", default_value = "1", value_parser = parse_seconds)]
+    #[arg(
+        long,
+        value_name = "SECONDS",
+        default_value = "1",
+        value_parser = parse_seconds,
+        allow_negative_numbers = true
+    )]
     until: Nanos,
 
     /// Lines of each list at most
-    #[arg(long, value_name = "N", default_value_t = 200)]
-    limit: usize,
+    #[arg(
+        long,
+        value_name = "N",
+        default_value = "200",
+        value_parser = parse_limit,
+        allow_negative_numbers = true
+    )]
+    limit: u32,
 
     #[command(flatten)]
     help: ShortHelpArgs,
@@ -179,7 +208,7 @@ struct ReportArgs {
     #[arg(value_name = "NAME|FILE", value_hint = ValueHint::FilePath)]
     experiments: Vec<String>,
 
-    /// The page
+    /// The page; `-` is standard output
     #[arg(short, long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
@@ -267,19 +296,29 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
         return show(&report, args.select.json);
     }
     let outcome = page::run(&experiment, &request)?;
-    outcome.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+    warn(&outcome.warnings);
     show(&outcome.report, args.select.json)
 }
 
+fn warn(warnings: &[String]) {
+    warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+}
+
 impl SelectArgs {
+    /// What is named twice is run once.
     fn request(&self, set: &[Override]) -> Request {
-        Request {
-            variants: self.variants.clone(),
-            seeds: self.seeds.clone(),
-            set: set.to_vec(),
-            check: self.check,
-            plots: false,
+        let (mut variants, mut seeds) = (Vec::new(), Vec::new());
+        for variant in &self.variants {
+            if !variants.contains(variant) {
+                variants.push(variant.clone());
+            }
         }
+        for seed in &self.seeds {
+            if !seeds.contains(seed) {
+                seeds.push(*seed);
+            }
+        }
+        Request { variants, seeds, set: set.to_vec(), check: self.check, plots: false }
     }
 }
 
@@ -293,7 +332,7 @@ fn compare(args: &CompareArgs) -> Result<(), Failure> {
             "there is nothing to compare: give --set, or a second experiment",
         ));
     }
-    let mut columns = Vec::new();
+    let (mut columns, mut warnings) = (Vec::new(), Vec::new());
     for name in &args.experiments {
         let experiment = load(name)?;
         let own = [String::new()];
@@ -305,8 +344,12 @@ fn compare(args: &CompareArgs) -> Result<(), Failure> {
                 title = format!("{}: {title}", experiment.name);
             }
             columns.push((title, outcome.report));
+            warnings.extend(outcome.warnings);
         }
     }
+    warnings.sort();
+    warnings.dedup();
+    warn(&warnings);
     if args.select.json {
         let mut all = Report { name: "compare".into(), ..Report::default() };
         for (title, report) in columns {
@@ -319,14 +362,19 @@ fn compare(args: &CompareArgs) -> Result<(), Failure> {
         return print(&(json(&all) + "\n"));
     }
     let title = "side by side".into();
-    let causes = vec![page::beside(&columns)];
+    let causes = vec![page::beside(&columns)?];
     let name = args.experiments.join(", ");
     print(&text(&Report { name, title, causes, ..Report::default() }))
 }
 
 fn parse_several(words: &str) -> Result<Vec<Override>, Failure> {
-    let words = words.split(';').map(str::trim).filter(|word| !word.is_empty());
-    words.map(|word| Override::parse(word).map_err(Failure::failed)).collect()
+    if words.is_empty() {
+        return Ok(Vec::new());
+    }
+    let parse = |word: &str| {
+        Override::parse(word).map_err(|problem| Failure::failed(format!("--set: {problem}")))
+    };
+    words.split(';').map(parse).collect()
 }
 
 fn trace(args: &TraceArgs) -> Result<(), Failure> {
@@ -347,12 +395,32 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let setup = experiment.setup(variant, point.as_ref(), &args.set, &[])?;
     let seed = args.seed.unwrap_or(experiment.seeds[0]);
     let config = blockyard_sim::world::Config { seed, ..setup.config };
-    let window = Window { from: args.from, until: args.until, limit: args.limit };
+    let window = Window { from: args.from, until: args.until, limit: args.limit as usize };
     for (name, job) in &setup.jobs {
         let (_, tracer) = run_job(&config, name, job, Tracer::new(window))?;
-        print(&format!("{}, job {name}, seed {seed}. {}\n", variant.name, tracer.print()))?;
+        let threads = threads(config.write_back.flushers);
+        let (variant, listing) = (&variant.name, tracer.print());
+        print(&format!("{variant}, job {name}, seed {seed}. {threads}{listing}\n"))?;
     }
     Ok(())
+}
+
+/// Which thread is what: the world's own come first.
+fn threads(flushers: u32) -> String {
+    let own = match flushers {
+        1 => "Thread 0 is the flusher".to_owned(),
+        many => format!("Threads 0 to {} are flushers", many - 1),
+    };
+    let first = flushers + 1;
+    format!("{own}, {flushers} the journal; the job's begin with {first}.\n")
+}
+
+fn parse_seed(text: &str) -> Result<u64, String> {
+    text.parse().map_err(|_| format!("a seed is a whole number from 0 to {}", u64::MAX))
+}
+
+fn parse_limit(text: &str) -> Result<u32, String> {
+    text.parse().map_err(|_| format!("it takes a whole number from 0 to {}", u32::MAX))
 }
 
 fn parse_seconds(text: &str) -> Result<Nanos, String> {
@@ -373,14 +441,19 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
     } else {
         args.experiments.iter().map(String::as_str).collect()
     };
+    check_writable(&args.output)?;
     let mut reports = Vec::new();
     for name in names {
         let request = Request { check: args.check, plots: true, ..Request::default() };
         let outcome = page::run(&load(name)?, &request)?;
-        outcome.warnings.iter().for_each(|warning| say(&format!("warning: {warning}")));
+        warn(&outcome.warnings);
         reports.push(outcome.report);
     }
-    write(&args.output, &html("Blockyard: the lab", &reports))?;
+    let page = html("Blockyard: the lab", &reports);
+    if args.output.as_os_str() == "-" {
+        return print(&page);
+    }
+    write(&args.output, &page)?;
     say(&format!("wrote {}", args.output.display()));
     Ok(())
 }
@@ -388,6 +461,21 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
 fn write(path: &Path, text: &str) -> Result<(), Failure> {
     fs::write(path, text)
         .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
+}
+
+/// What takes long must not find out at its end that it cannot be written down. Changes nothing.
+fn check_writable(path: &Path) -> Result<(), Failure> {
+    if path.as_os_str() == "-" {
+        return Ok(());
+    }
+    let open = |create| OpenOptions::new().write(true).create_new(create).open(path);
+    let opened = match open(false) {
+        Err(error) if error.kind() == ErrorKind::NotFound => {
+            open(true).and_then(|_| fs::remove_file(path))
+        }
+        opened => opened.map(drop),
+    };
+    opened.map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
 }
 
 fn fit(args: &FitArgs) -> Result<(), Failure> {
@@ -405,8 +493,10 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
         let name = &experiment.name;
         return Err(Failure::failed(format!("{name} has no fits: give it a [fits.NAME] table")));
     }
+    check_writable(&output)?;
     let mut text =
         "# Written by `blockyard lab fit`: the points of each box that were accepted.\n".to_owned();
+    let mut without = Vec::new();
     let mut fits = std::mem::take(&mut experiment.fits);
     for fit in &mut fits {
         fit.points.clear();
@@ -417,13 +507,26 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
         let told = |drawn, accepted| say(&format!("fit {name}: {accepted} of {drawn} accepted"));
         let found = search(&experiment, fit, &[], told)?;
         say(&summary(fit, &found));
+        if found.accepted.is_empty() {
+            without.push(fit.name.clone());
+            continue;
+        }
         let drawn = found.drawn;
         fit.points = found.accepted;
         text += &format!("\n{}", fit.print(drawn));
     }
-    write(&output, &text)?;
-    say(&format!("wrote {}", output.display()));
-    Ok(())
+    if without.len() < fits.len() {
+        write(&output, &text)?;
+        say(&format!("wrote {}", output.display()));
+    }
+    match without[..] {
+        [] => Ok(()),
+        _ => Err(Failure::failed(format!(
+            "no point was accepted for {}: the model cannot do these rows within this box; widen \
+             the box, or say why a larger error_max is near enough",
+            without.join(", ")
+        ))),
+    }
 }
 
 fn summary(fit: &Fit, found: &Found) -> String {
@@ -462,6 +565,9 @@ mod tests {
             parse_several("queue.elevator=deadline,fifo_batch=4; queue.nr_requests=8").unwrap();
         let paths: Vec<&str> = set.iter().map(|one| one.path.as_str()).collect();
         assert_eq!(paths, ["queue.elevator", "queue.nr_requests"]);
-        assert!(parse_several("queue.elevator").is_err());
+        for words in ["queue.elevator", ";", "queue.elevator=cfq;", "=1"] {
+            assert!(parse_several(words).is_err(), "{words}");
+        }
+        assert!(parse_several("").unwrap().is_empty(), "the experiment as it is");
     }
 }

@@ -76,14 +76,16 @@ fn read(path: &Path) -> Result<String, Failure> {
     let place = path.display();
     let refuse = |error| Failure::failed(format!("cannot read {place}: {error}"));
     let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
-    let mut text = String::new();
-    let len = file
-        .take(FILE_LEN_MAX_BYTES + 1)
-        .read_to_string(&mut text)
-        .map_err(|error| refuse(error.to_string()))?;
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_LEN_MAX_BYTES + 1).read_to_end(&mut bytes);
+    let len = read.map_err(|error| refuse(error.to_string()))?;
     if len as u64 > FILE_LEN_MAX_BYTES {
         let largest = FILE_LEN_MAX_BYTES >> 20;
         return Err(refuse(format!("longer than {largest} MiB, which no experiment is")));
     }
-    Ok(text)
+    String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        Failure::failed(format!("{place}, line {line}: not a TOML file: it is no text (UTF-8)"))
+    })
 }

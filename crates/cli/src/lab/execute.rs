@@ -18,7 +18,7 @@ use blockyard_sim::world::{self, Causes, Config, Observer};
 
 use super::observe::{Eyes, Seen};
 use super::spec::fit::Point;
-use super::spec::job::{FSYNC_ROW, JobSpec, fsync_metrics};
+use super::spec::job::{FSYNC_ROW, JobSpec, TOTAL_ROW, fsync_metrics};
 use super::spec::tree::Override;
 use super::spec::{Experiment, Variant};
 use crate::failure::Failure;
@@ -231,7 +231,7 @@ fn tiotest_rows(program: &Tiotest) -> Vec<Measured> {
         latencies(&mut rows, row, &result.latency);
         total.add(&result.latency);
     }
-    latencies(&mut rows, "Total", &total);
+    latencies(&mut rows, TOTAL_ROW, &total);
     rows
 }
 
@@ -289,5 +289,49 @@ fn histogram(rows: &mut Vec<Measured>, row: &str, histogram: &Histogram) {
         ("latency_max", histogram.max().0 as f64),
     ] {
         rows.push(Measured { row: row.into(), metric, value: ns / 1e9 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn jobs_measure_the_rows_that_they_say_and_no_others() {
+        let text = r#"
+name = "a"
+title = "a"
+[device]
+kind = "flash"
+size_mib = 1024
+[jobs.a]
+program = "tiotest"
+threads = 2
+file_mib = 1
+random_ops = 4
+[jobs.b]
+program = "fsync-tester"
+samples = 2
+[jobs.c]
+program = "fio"
+sections.x = { rw = "randrw", size = "64k", fsync = 2 }
+sections.y = { rw = "read", size = "64k" }
+[variants.a]
+"#;
+        let experiment = Experiment::parse("a.toml", text, None).unwrap();
+        let setup = experiment.setup(&experiment.variants[0], None, &[], &[]).unwrap();
+        for (name, job) in &setup.jobs {
+            let (done, ()) = run_job(&setup.config, name, job, ()).unwrap();
+            let said = job.yields();
+            let said =
+                said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
+            // Errors are a row only if there are any.
+            let mut said: Vec<_> = said.filter(|(_, metric)| *metric != "errors").collect();
+            let rows = done.measured.iter().map(|one| (one.row.as_str(), one.metric));
+            let mut measured: Vec<_> = rows.collect();
+            said.sort_unstable();
+            measured.sort_unstable();
+            assert_eq!(said, measured, "{name}");
+        }
     }
 }

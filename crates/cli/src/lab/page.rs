@@ -1,6 +1,8 @@
 //! One experiment from its file to a report: which runs it needs, and where what they yielded goes.
 
-use blockyard_report::{Axis, CauseTable, Experiment as Report, Listing, Plot, Series, Style};
+use blockyard_report::{
+    Axis, CauseTable, Experiment as Report, Listing, Plot, Series, Style, shown,
+};
 use blockyard_sim::world::Causes;
 
 use super::execute::{Done, JobDone, Key, Manner, Run, execute, spread};
@@ -356,9 +358,10 @@ fn series(
 }
 
 /// Several settings beside each other: the first is what the others are compared with.
-pub(crate) fn beside(columns: &[(String, Report)]) -> CauseTable {
-    let Some(((_, base), others)) = columns.split_first() else { return CauseTable::default() };
+pub(crate) fn beside(columns: &[(String, Report)]) -> Result<CauseTable, Failure> {
+    let Some(((_, base), others)) = columns.split_first() else { return Ok(CauseTable::default()) };
     let mut rows = Vec::new();
+    let mut compared = false;
     for row in base.rows.iter().filter(|row| row.ours.is_some()) {
         let name = format!("{} / {} / {}", row.variant, row.row, row.metric);
         let of = |report: &Report| {
@@ -369,10 +372,14 @@ pub(crate) fn beside(columns: &[(String, Report)]) -> CauseTable {
         };
         let mut cells = Vec::new();
         let before = of(base);
-        cells.push(before.map_or_else(|| "-".into(), |value| format!("{value:.6}")));
+        let unit = row.unit;
+        let number =
+            |value: Option<f64>| value.map_or_else(|| "-".into(), |value| shown(unit, value));
+        cells.push(number(before));
         for (_, report) in others {
             let after = of(report);
-            cells.push(after.map_or_else(|| "-".into(), |value| format!("{value:.6}")));
+            compared |= after.is_some();
+            cells.push(number(after));
             let change = before.zip(after).filter(|(before, _)| *before != 0.0);
             cells.push(change.map_or_else(
                 || "-".into(),
@@ -385,9 +392,9 @@ pub(crate) fn beside(columns: &[(String, Report)]) -> CauseTable {
     for (name, _) in others {
         names.extend([name.clone(), "change".into()]);
     }
-    CauseTable {
-        title: "Side by side, in base units (s, B/s, 1/s, parts of one)".into(),
-        columns: names,
-        rows,
+    if !compared {
+        let what = "no row is in several of them: variants and jobs must have the same names";
+        return Err(Failure::failed(what));
     }
+    Ok(CauseTable { title: "Medians side by side".into(), columns: names, rows })
 }

@@ -38,6 +38,7 @@ pub(crate) fn search(
     mut told: impl FnMut(u32, usize),
 ) -> Result<Found, Failure> {
     let points = draw(fit);
+    check(experiment, fit, &points, set)?;
     let mut found = Found {
         accepted: Vec::new(),
         drawn: 0,
@@ -53,13 +54,36 @@ pub(crate) fn search(
                 found.accepted.push(point.clone());
             }
             if found.accepted.len() == fit.keep as usize {
-                told(found.drawn, found.accepted.len());
                 return Ok(found);
             }
         }
-        told(found.drawn, found.accepted.len());
+        if found.drawn < fit.draws {
+            told(found.drawn, found.accepted.len());
+        }
     }
     Ok(found)
+}
+
+/// A search takes long: whether each point is a world is asked before it begins.
+fn check(
+    experiment: &Experiment,
+    fit: &Fit,
+    points: &[Point],
+    set: &[Override],
+) -> Result<(), Failure> {
+    let variants = experiment.variants.iter().filter(|one| fit.variants.contains(&one.name));
+    for variant in variants {
+        for point in points {
+            experiment.setup(variant, Some(point), set, &[]).map_err(|failure| {
+                let values = fit.sides.iter().zip(&point.values);
+                let values: Vec<String> =
+                    values.map(|(side, value)| format!("{} = {value}", side.path)).collect();
+                let (fit, values) = (&fit.name, values.join(", "));
+                failure.at(format!("the box of fit {fit} has points that are no world ({values})"))
+            })?;
+        }
+    }
+    Ok(())
 }
 
 fn note(experiment: &Experiment, fit: &Fit, point: &Point, values: &[f64], found: &mut Found) {
@@ -141,9 +165,11 @@ mod tests {
     use super::*;
     use crate::lab::spec::fit::Values;
     use crate::lab::spec::metric::Cell;
+    use crate::lab::spec::tree::Origin;
 
     fn side(values: Values) -> Side {
-        Side { path: "device.seek_average_us".into(), values }
+        let origin = Origin::Set("a test".into());
+        Side { origin, path: "device.seek_average_us".into(), values }
     }
 
     fn fit(sides: Vec<Side>, draws: u32) -> Fit {

@@ -27,10 +27,11 @@ pub(crate) struct Tracer {
     follower: Follower,
     /// Who ran last on each CPU.
     on_cpu: BTreeMap<CpuId, ThreadId>,
-    events: Vec<String>,
+    events: Vec<(Nanos, String)>,
     requests: Vec<Request>,
     /// What the limit has cut off.
     left_out: (usize, usize),
+    last: Nanos,
 }
 
 impl Tracer {
@@ -42,6 +43,7 @@ impl Tracer {
             events: Vec::new(),
             requests: Vec::new(),
             left_out: (0, 0),
+            last: Nanos(0),
         }
     }
 
@@ -49,8 +51,15 @@ impl Tracer {
     pub(crate) fn print(&self) -> String {
         let Window { from, until, .. } = self.window;
         let mut text = format!("From {} to {} s.\n\n", seconds(from), seconds(until));
+        if self.last < from {
+            let _ = writeln!(text, "Nothing: the last event was at {} s.", seconds(self.last));
+            return text;
+        }
         text += "     time, s  what\n";
-        self.events.iter().for_each(|line| text += line);
+        // A burst is told when it begins, and what it will have done at its end.
+        let mut events: Vec<_> = self.events.iter().collect();
+        events.sort_by_key(|(at, _)| *at);
+        events.iter().for_each(|(_, line)| text += line);
         left_out(&mut text, self.left_out.0);
         text += "\nRequests, in the order in which they were done: when their first bio came, how \
                  long it waited\nin the queue, how long the device took, and how many that came \
@@ -94,6 +103,7 @@ impl Tracer {
 impl Observer for Tracer {
     fn event(&mut self, at: Nanos, event: &Event) {
         let finished = self.follower.event(at, event);
+        self.last = self.last.max(at);
         let Window { from, until, limit } = self.window;
         let inside = from <= at && at < until;
         if let (true, Some(request)) = (inside, finished.request) {
@@ -105,7 +115,7 @@ impl Observer for Tracer {
         }
         if inside && self.events.len() < limit {
             let line = self.says(at, event);
-            self.events.push(line);
+            self.events.push((at, line));
         } else {
             self.left_out.0 += usize::from(inside);
             // Who ran before the window is needed in it.

@@ -64,13 +64,16 @@ impl Target {
             Place::Memory { len_bytes } => {
                 let len_bytes = len_bytes.unwrap_or(needed_bytes);
                 check_fits("memory", len_bytes, needed_bytes)?;
+                check_available(len_bytes, available_bytes())?;
                 (DeviceFile::in_memory(len_bytes)?, Claim::Nothing)
             }
             Place::Path(path) => {
                 let claim = Claim::of(path, self.may_destroy, needed_bytes)?;
                 let file = DeviceFile::open(path, Access::ReadWrite, true)?.as_device();
                 check_fits(&path.display().to_string(), file.len_bytes(), needed_bytes)?;
-                (file, claim)
+                // What was made goes by its descriptors alone from here on: however the run ends,
+                // by Ctrl-C too, nothing is left.
+                (file, claim.without_name())
             }
         };
         let scheduling = self.scheduling.clone();
@@ -104,6 +107,26 @@ fn check_fits(place: &str, len_bytes: u64, needed_bytes: u64) -> Result<(), Fail
         human_size(len_bytes),
         human_size(needed_bytes)
     )))
+}
+
+/// Memory that is full brings other programs to their end, not this one.
+pub(super) fn check_available(len_bytes: u64, available_bytes: Option<u64>) -> Result<(), Failure> {
+    match available_bytes {
+        Some(available) if len_bytes > available => Err(Failure::wrong_device(format!(
+            "memory: the jobs' files need {} ({len_bytes} bytes), and {} are available; make them \
+             smaller, or run on a file or device",
+            human_size(len_bytes),
+            human_size(available)
+        ))),
+        _ => Ok(()),
+    }
+}
+
+/// Memory that can be had without swapping (`MemAvailable`), if the system says so.
+pub(super) fn available_bytes() -> Option<u64> {
+    let text = std::fs::read_to_string("/proc/meminfo").ok()?;
+    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// What is held, and undone at the end.
@@ -171,6 +194,13 @@ impl Claim {
                  there, or say --destroy if nothing in it is needed any more",
             ),
         }
+    }
+}
+
+impl Claim {
+    /// Takes the name of a file that was made from its folder.
+    fn without_name(self) -> Self {
+        if matches!(self, Self::Made(_)) { Self::Nothing } else { self }
     }
 }
 

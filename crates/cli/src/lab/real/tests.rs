@@ -8,6 +8,7 @@ use blockyard_load::fsync_tester::{self, FsyncTester};
 use blockyard_load::program::{Call, FileId, Returned};
 use blockyard_load::tiotest::{self, Kind, Tiotest};
 
+use super::target::{available_bytes, check_available};
 use super::*;
 use crate::failure::Exit;
 
@@ -173,6 +174,24 @@ fn file_with_something_in_it_is_overwritten_only_if_it_may_be() {
     tiny_tiotest(&target).unwrap();
     assert!(!full(&path));
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 256 << 10, "its length stays");
+}
+
+#[test]
+fn memory_that_is_not_there_is_refused() {
+    check_available(1 << 30, Some(1 << 30)).unwrap();
+    check_available(u64::MAX, None).unwrap();
+    let failure = check_available((1 << 30) + 1, Some(1 << 30)).unwrap_err();
+    assert!(failure.message.contains("1 GiB are available"), "{failure}");
+    assert!(available_bytes().is_none_or(|bytes| bytes > 1 << 20));
+}
+
+#[test]
+fn file_that_is_made_has_no_name_while_it_is_used() {
+    let dir = dir_on_disk();
+    let path = dir.path().join("image");
+    let opened = target(Place::Path(path.clone()), "none").open(&[1 << 20]).unwrap();
+    assert!(!path.exists(), "Ctrl-C would leave it behind");
+    assert_eq!(opened.regions.len(), 1);
 }
 
 #[test]

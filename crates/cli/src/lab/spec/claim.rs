@@ -11,7 +11,7 @@
 //! set = { "write_back.sync_flags" = false }       # the claim's own threshold must then be missed
 //! ```
 
-use super::metric::Cell;
+use super::metric::{Cell, Yields};
 use super::section::{Section, mistake, text_of};
 use super::tree::{Node, Override, Value};
 use crate::failure::Failure;
@@ -61,15 +61,15 @@ pub(crate) struct ClaimSpec {
 }
 
 impl ClaimSpec {
-    pub(super) fn read(mut section: Section<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(mut section: Section<'_>, yields: &Yields) -> Result<Self, Failure> {
         let id = section.needed_text("id")?.to_owned();
         let text = section.needed_text("text")?.to_owned();
         let note = section.texts("note")?.join(" ");
         let check = section.text("check")?.map(str::to_owned);
         let unjudged = section.text("unjudged")?.map(str::to_owned);
-        let measures: Vec<Measure> =
-            section.list("measure")?.into_iter().map(Measure::read).collect::<Result<_, _>>()?;
-        let control = section.section("control")?.map(Control::read).transpose()?;
+        let measures = Measure::read_all(&mut section, yields)?;
+        let control = section.section("control")?;
+        let control = control.map(|control| Control::read(control, yields)).transpose()?;
         let judge = match (check, unjudged, measures.is_empty()) {
             (Some(check), None, true) if control.is_none() => Judge::Check(check),
             (None, Some(why), _) if control.is_none() => Judge::Nobody { why, measures },
@@ -101,24 +101,28 @@ impl Judge {
 }
 
 impl Control {
-    fn read(mut section: Section<'_>) -> Result<Self, Failure> {
+    fn read(mut section: Section<'_>, yields: &Yields) -> Result<Self, Failure> {
         let set = section.overrides("set")?;
         if set.is_empty() {
             return Err(section.wrong("needs \"set\": the paths that switch the mechanism off"));
         }
-        let measures =
-            section.list("measure")?.into_iter().map(Measure::read).collect::<Result<_, _>>()?;
+        let measures = Measure::read_all(&mut section, yields)?;
         section.finish()?;
         Ok(Self { set, measures })
     }
 }
 
 impl Measure {
-    fn read(mut section: Section<'_>) -> Result<Self, Failure> {
+    fn read_all(section: &mut Section<'_>, yields: &Yields) -> Result<Vec<Self>, Failure> {
+        let measures = section.list("measure")?.into_iter();
+        measures.map(|measure| Self::read(measure, yields)).collect()
+    }
+
+    fn read(mut section: Section<'_>, yields: &Yields) -> Result<Self, Failure> {
         let path = section.path("ratio");
-        let ratio = section.node("ratio").map(|node| pair(node, &path)).transpose()?;
+        let ratio = section.node("ratio").map(|node| pair(node, &path, yields)).transpose()?;
         let path = section.path("value");
-        let value = section.node("value").map(|node| cell(node, &path)).transpose()?;
+        let value = section.node("value").map(|node| cell(node, &path, yields)).transpose()?;
         let (of, to) = match (ratio, value) {
             (Some((of, to)), None) => (of, Some(to)),
             (None, Some(of)) => (of, None),
@@ -136,13 +140,15 @@ impl Measure {
     }
 }
 
-fn cell(node: &Node, path: &str) -> Result<Cell, Failure> {
-    Cell::parse(node, path, text_of(node, path)?)
+fn cell(node: &Node, path: &str, yields: &Yields) -> Result<Cell, Failure> {
+    Cell::parse(node, path, text_of(node, path)?, yields)
 }
 
-fn pair(node: &Node, path: &str) -> Result<(Cell, Cell), Failure> {
+fn pair(node: &Node, path: &str, yields: &Yields) -> Result<(Cell, Cell), Failure> {
     match &node.value {
-        Value::List(list) if list.len() == 2 => Ok((cell(&list[0], path)?, cell(&list[1], path)?)),
+        Value::List(list) if list.len() == 2 => {
+            Ok((cell(&list[0], path, yields)?, cell(&list[1], path, yields)?))
+        }
         _ => Err(mistake(node, path, "takes two of \"variant/row/metric\": this, divided by that")),
     }
 }

@@ -5,9 +5,10 @@
 
 use std::fmt::{self, Write as _};
 
-use super::metric::Cell;
-use super::section::{Section, mistake};
-use super::tree::{Node, Override, Value};
+use super::metric::{Cell, Yields};
+use super::section::{Section, listed, mistake};
+use super::tree::{Node, Origin, Override, Value};
+use super::{Published, Role};
 use crate::failure::Failure;
 
 /// Edges of a box: generous, so that no arithmetic on them can overflow.
@@ -20,6 +21,8 @@ const KEEP_MAX: u32 = 256;
 /// One side of the box.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Side {
+    /// Where it was written.
+    pub(crate) origin: Origin,
     pub(crate) path: String,
     pub(crate) values: Values,
 }
@@ -65,12 +68,23 @@ pub(crate) struct Point {
 }
 
 impl Fit {
-    pub(super) fn read(name: String, mut section: Section<'_>) -> Result<Self, Failure> {
+    pub(super) fn read(
+        name: String,
+        mut section: Section<'_>,
+        yields: &Yields,
+        published: &[Published],
+    ) -> Result<Self, Failure> {
         let variants = section.texts("variants")?;
+        for variant in &variants {
+            let known = yields.check_variant(variant);
+            known.map_err(|what| section.wrong_key("variants", &what))?;
+        }
         let sides: Vec<Side> =
             section.list("box")?.into_iter().map(Side::read).collect::<Result<_, _>>()?;
-        let accept: Vec<Accept> =
-            section.list("accept")?.into_iter().map(Accept::read).collect::<Result<_, _>>()?;
+        let mut accept = Vec::new();
+        for row in section.list("accept")? {
+            accept.push(Accept::read(row, yields, published, &variants)?);
+        }
         let draws = section.number("draws", 1..=DRAWS_MAX, 400)?;
         let keep = section.number("keep", 1..=KEEP_MAX, 8)?;
         let seed = section.number("seed", 0..=u64::from(u32::MAX), 1)?;
@@ -89,9 +103,9 @@ impl Fit {
 
     /// A point as overrides.
     pub(crate) fn overrides(&self, point: &Point) -> Vec<Override> {
-        let whose = format!("fit {}", self.name);
+        let whose = |side: &Side| format!("{}: fit {}", side.origin, self.name);
         let pairs = self.sides.iter().zip(&point.values);
-        pairs.map(|(side, value)| Override::number(&side.path, *value, &whose)).collect()
+        pairs.map(|(side, value)| Override::number(&side.path, *value, &whose(side))).collect()
     }
 
     /// The middle of the box, for an experiment that has not been fitted.
@@ -102,7 +116,12 @@ impl Fit {
 
     /// The accepted points as the text of a file of their own.
     pub(crate) fn print(&self, drawn: u32) -> String {
-        let mut text = format!("[{}]\ndrawn = {drawn}\npoints = [\n", self.name);
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        let name = match self.name.chars().all(is_plain) {
+            true => self.name.clone(),
+            false => format!("{:?}", self.name),
+        };
+        let mut text = format!("[{name}]\ndrawn = {drawn}\npoints = [\n");
         for point in &self.points {
             let pairs = self.sides.iter().zip(&point.values);
             let pairs: Vec<String> =
@@ -118,24 +137,25 @@ impl Fit {
         for point in section.list("points")? {
             let mut values = vec![None; self.sides.len()];
             for (path, node) in point.entries() {
-                let place = self.sides.iter().position(|side| side.path == *path);
-                let side = place.map(|place| &self.sides[place]);
-                let inside = match (&node.value, side) {
-                    (Value::Number(number), Some(side)) => {
-                        side.contains(*number).then_some(*number)
+                let Some(place) = self.sides.iter().position(|side| side.path == *path) else {
+                    let sides = listed(self.sides.iter().map(|side| &side.path));
+                    let what = format!("is no side of the experiment's box; there are {sides}");
+                    return Err(mistake(node, path, &what));
+                };
+                let side = &self.sides[place];
+                match node.value {
+                    Value::Number(number) if side.contains(number) => values[place] = Some(number),
+                    _ => {
+                        let what = format!("is {}, and the box has {side}", node.value);
+                        return Err(mistake(node, path, &what));
                     }
-                    _ => None,
-                };
-                let Some(inside) = inside else {
-                    return Err(mistake(node, path, "is not within the box of the experiment"));
-                };
-                values[place.expect("a side was found")] = Some(inside);
+                }
             }
-            let values: Option<Vec<i64>> = values.into_iter().collect();
-            let Some(values) = values else {
-                return Err(point.wrong("lacks a side of the box"));
-            };
-            self.points.push(Point { values });
+            if let Some(lacking) = values.iter().position(Option::is_none) {
+                let side = &self.sides[lacking];
+                return Err(point.wrong(&format!("lacks a side of the box: {side}")));
+            }
+            self.points.push(Point { values: values.into_iter().flatten().collect() });
         }
         section.finish()
     }
@@ -157,8 +177,9 @@ impl Side {
             (None, [_, ..]) if low.or(high).is_none() && !log => Values::OneOf(one_of),
             _ => return Err(section.wrong("needs \"low\" and \"high\", or \"one_of\"")),
         };
+        let origin = section.origin().clone();
         section.finish()?;
-        Ok(Self { path, values })
+        Ok(Self { origin, path, values })
     }
 
     /// The value at a share of 2^32: any of them as likely, where the share is drawn evenly.
@@ -199,13 +220,30 @@ impl fmt::Display for Side {
 }
 
 impl Accept {
-    fn read(mut section: Section<'_>) -> Result<Self, Failure> {
-        let node = section.node("row").cloned();
-        let Some(node) = node else {
+    fn read(
+        mut section: Section<'_>,
+        yields: &Yields,
+        published: &[Published],
+        variants: &[String],
+    ) -> Result<Self, Failure> {
+        let Some(node) = section.node("row") else {
             return Err(section.wrong("needs the key \"row\" (\"variant/row/metric\")"));
         };
         let path = section.path("row");
-        let cell = Cell::parse(&node, &path, super::section::text_of(&node, &path)?)?;
+        let cell = Cell::parse(node, &path, super::section::text_of(node, &path)?, yields)?;
+        let wrong = match published.iter().find(|row| row.cell == cell) {
+            _ if !variants.contains(&cell.variant) => {
+                Some("is of a variant that the fit does not have among its \"variants\"")
+            }
+            None => Some("is published nowhere: it needs a number under [published]"),
+            Some(row) if row.role != Role::Calibrate || row.value <= 0.0 => {
+                Some("is no row to fit on: its role must be \"calibrate\", and its value above 0")
+            }
+            Some(_) => None,
+        };
+        if let Some(what) = wrong {
+            return Err(mistake(node, &path, &format!("{cell} {what}")));
+        }
         let error_max = section.fraction("error_max")?.filter(|error| *error > 0.0);
         let Some(error_max) = error_max else {
             return Err(section.wrong_key("error_max", "takes a number above 0, as in 0.15"));

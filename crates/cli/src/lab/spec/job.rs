@@ -21,8 +21,27 @@ use crate::failure::Failure;
 
 /// The row that fsync-tester measures.
 pub(crate) const FSYNC_ROW: &str = "fsync";
+/// The row of all phases of tiotest together.
+pub(crate) const TOTAL_ROW: &str = "Total";
 /// A fsync that takes longer is an outlier, as the 2009 mail's readers counted them.
 const LONG_FSYNC_S: f64 = 1.0;
+
+/// Of a phase of tiotest; its total has no time and no rate.
+const PHASE_METRICS: &[&str] =
+    &["phase_time", "rate", "latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
+const TOTAL_METRICS: &[&str] = &["latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
+const FSYNC_METRICS: &[&str] = &["fsync_min", "fsync_median", "fsync_max", "fsync_over_1s"];
+/// Of what a job of fio reads or writes; of its `fsync` only the times.
+const FIO_METRICS: &[&str] =
+    &["phase_time", "rate", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max"];
+const FIO_FSYNC_METRICS: &[&str] = &["latency_avg", "latency_p50", "latency_p99", "latency_max"];
+
+/// A row that a job can yield.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Yield {
+    pub(crate) row: String,
+    pub(crate) metrics: &'static [&'static str],
+}
 
 /// A program before it runs.
 #[derive(Clone, Debug)]
@@ -50,6 +69,35 @@ impl JobSpec {
         };
         section.finish()?;
         Ok(job)
+    }
+
+    /// What it measures.
+    pub(crate) fn yields(&self) -> Vec<Yield> {
+        let one = |row: String, metrics| Yield { row, metrics };
+        match self {
+            Self::Tiotest(_) => {
+                let phases = tiotest::Kind::ALL.iter();
+                let phases = phases.map(|kind| one(kind.name().into(), PHASE_METRICS));
+                phases.chain([one(TOTAL_ROW.into(), TOTAL_METRICS)]).collect()
+            }
+            Self::Fsync(_) => vec![one(FSYNC_ROW.into(), FSYNC_METRICS)],
+            Self::Fio(jobs) => {
+                let rows = |job: &Job| {
+                    let fsyncs = job.rw.writes() && job.fsync_every > 0;
+                    [
+                        (job.rw.reads(), " read", FIO_METRICS),
+                        (job.rw.writes(), " write", FIO_METRICS),
+                        (fsyncs, " fsync", FIO_FSYNC_METRICS),
+                        (true, "", &["errors"][..]),
+                    ]
+                    .into_iter()
+                    .filter(|(is_there, ..)| *is_there)
+                    .map(|(_, kind, metrics)| one(format!("{}{kind}", job.name), metrics))
+                    .collect::<Vec<_>>()
+                };
+                jobs.iter().flat_map(rows).collect()
+            }
+        }
     }
 
     /// How long each of its files is, by its number.
@@ -130,7 +178,7 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Failure> {
             job.set(key, &text)
                 .map_err(|error| mistake(node, &options.path(key), &error.problem))?;
         }
-        job.check().map_err(|error| options.wrong(&format!("{} {}", error.key, error.problem)))?;
+        job.check().map_err(|error| options.wrong_key(&error.key, &error.problem))?;
         jobs.push(job);
     }
     if jobs.is_empty() {

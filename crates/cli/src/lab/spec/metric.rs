@@ -1,9 +1,11 @@
 //! What can be measured, in which unit, and how one measured thing is named:
 //! `variant/row/metric`, as in `hdd-cfq/Random Read/latency_max`.
 
+use std::collections::BTreeMap;
 use std::fmt;
 
-use super::section::mistake;
+use super::job::Yield;
+use super::section::{listed, mistake};
 use super::tree::Node;
 use crate::failure::Failure;
 
@@ -73,6 +75,38 @@ pub(super) fn known_metric(
     })
 }
 
+/// What the jobs of each variant measure.
+pub(crate) struct Yields(pub(super) BTreeMap<String, Vec<Yield>>);
+
+impl Yields {
+    /// Whether there is such a variant, or what is wrong with the name.
+    pub(super) fn check_variant(&self, name: &str) -> Result<&[Yield], String> {
+        let all = || format!("names the variant {name:?}; there are {}", listed(self.0.keys()));
+        self.0.get(name).map(Vec::as_slice).ok_or_else(all)
+    }
+
+    /// Whether a cell is measured, or what is wrong with its name.
+    fn check(&self, cell: &Cell) -> Result<(), String> {
+        let Cell { variant, row, metric } = cell;
+        let rows = self.check_variant(variant)?;
+        let of_row = || rows.iter().filter(|one| one.row == *row);
+        if of_row().next().is_none() {
+            let rows = listed(rows.iter().map(|one| &one.row));
+            return Err(format!(
+                "names the row {row:?}, and the jobs of {variant} measure only {rows}"
+            ));
+        }
+        if of_row().all(|one| !one.metrics.contains(metric)) {
+            let metrics = listed(of_row().flat_map(|one| one.metrics));
+            return Err(format!(
+                "names {metric}, and of the row {row:?} the jobs of {variant} measure only \
+                 {metrics}"
+            ));
+        }
+        Ok(())
+    }
+}
+
 /// A measured thing.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
@@ -82,15 +116,22 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Reads `variant/row/metric`. Whether there is such a variant is asked later.
-    pub(super) fn parse(node: &Node, path: &str, text: &str) -> Result<Self, Failure> {
+    /// Reads `variant/row/metric`, which must be something that is measured.
+    pub(super) fn parse(
+        node: &Node,
+        path: &str,
+        text: &str,
+        yields: &Yields,
+    ) -> Result<Self, Failure> {
         let parts: Vec<&str> = text.split('/').collect();
         let [variant, row, metric] = parts[..] else {
             let what = format!("is {text:?}, and takes \"variant/row/metric\"");
             return Err(mistake(node, path, &what));
         };
         let metric = known_metric(node, path, metric)?.name;
-        Ok(Self { variant: variant.into(), row: row.into(), metric })
+        let cell = Self { variant: variant.into(), row: row.into(), metric };
+        yields.check(&cell).map_err(|what| mistake(node, path, &what))?;
+        Ok(cell)
     }
 }
 

@@ -20,14 +20,27 @@ use std::collections::{BTreeMap, BTreeSet};
 use self::claim::ClaimSpec;
 use self::fit::{Fit, Point};
 use self::job::JobSpec;
-use self::metric::{Cell, known_metric, metric_named};
-use self::section::{Section, fraction_of, mistake, text_of};
+use self::metric::{Cell, Yields, known_metric, metric_named};
+use self::section::{Section, fraction_of, listed, mistake, text_of};
 use self::tree::{Node, Override, Value};
 use crate::failure::Failure;
 
 /// An experiment's own keys; the others are its world.
 const WORLD_KEYS: [&str; 7] =
     ["machine", "page_cache", "write_back", "file_system", "queue", "device", "jobs"];
+/// What it says of itself, and what its numbers are judged by.
+const OWN_KEYS: [&str; 10] = [
+    "name",
+    "title",
+    "about",
+    "ours",
+    "seeds",
+    "settings",
+    "variants",
+    "published",
+    "fits",
+    "claims",
+];
 /// Seeds at most: each is a run.
 const SEEDS_MAX: usize = 64;
 
@@ -84,38 +97,48 @@ impl Experiment {
     /// Reads an experiment, and the points of its fits if there are any. Every variant's world is
     /// read as well: what is wrong is found before anything runs.
     pub(crate) fn parse(file: &str, text: &str, fits: Option<&str>) -> Result<Self, Failure> {
-        let mut experiment = Self::read(Node::parse(file, text)?)?;
-        if let Some(points) = fits {
-            let file = format!("{}.fits.toml", experiment.name);
-            fit::read_points(&file, points, &mut experiment.fits)?;
+        let tree = Node::parse(file, text)?;
+        // A table whose name is misspelled would be missed elsewhere first.
+        let mut root = Section::of(&tree, "")?;
+        for key in OWN_KEYS.into_iter().chain(WORLD_KEYS) {
+            root.node(key);
         }
-        experiment.check_names()?;
+        root.finish()?;
+        let mut root = Section::of(&tree, "")?;
+        let mut experiment = Self::read(&mut root, &tree)?;
+        let yields = experiment.yields()?;
+        experiment.read_judgement(&mut root, &yields)?;
+        if let Some(points) = fits {
+            let file = file.strip_suffix(".toml").unwrap_or(file);
+            fit::read_points(&format!("{file}.fits.toml"), points, &mut experiment.fits)?;
+        }
         for variant in &experiment.variants {
-            for point in experiment.points(variant) {
-                experiment.setup(variant, point.as_ref(), &[], &[])?;
+            for point in experiment.points(variant).iter().flatten() {
+                experiment.setup(variant, Some(point), &[], &[])?;
             }
         }
         for claim in &experiment.claims {
-            experiment.check_control(claim)?;
+            let whose = || format!("in the control of claim {}", claim.id);
+            experiment.check_control(claim).map_err(|failure| behind(failure, &whose()))?;
         }
         Ok(experiment)
     }
 
-    fn read(tree: Node) -> Result<Self, Failure> {
-        let mut root = Section::of(&tree, "")?;
+    /// The world, and what varies in it.
+    fn read(root: &mut Section<'_>, tree: &Node) -> Result<Self, Failure> {
         let name = root.needed_text("name")?.to_owned();
         if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') || name.is_empty() {
             return Err(root.wrong_key("name", "takes letters, digits and \"-\""));
         }
         let title = root.needed_text("title")?.to_owned();
         let about = root.texts("about")?;
-        let ours = texts_by_name(&mut root, "ours")?;
-        let seeds = seeds(&mut root)?;
-        for key in WORLD_KEYS {
-            root.node(key);
-        }
-        let settings = settings(&mut root)?;
+        let ours = texts_by_name(root, "ours")?;
+        let seeds = seeds(root)?;
+        let settings = settings(root)?;
         let jobs: Vec<String> = root.named("jobs")?.into_iter().map(|(name, _)| name).collect();
+        if jobs.is_empty() {
+            return Err(root.wrong_key("jobs", "takes at least one table"));
+        }
         let mut variants = Vec::new();
         for (name, section) in root.named("variants")? {
             variants.push(Variant::read(name, section, &settings, &jobs)?);
@@ -123,75 +146,60 @@ impl Experiment {
         if variants.is_empty() {
             return Err(root.wrong_key("variants", "takes at least one table"));
         }
-        let mut published = Vec::new();
-        for (variant, section) in root.named("published")? {
-            published.extend(published_of(&variant, section)?);
-        }
-        let mut fits = Vec::new();
-        for (name, section) in root.named("fits")? {
-            fits.push(Fit::read(name, section)?);
-        }
-        let claims =
-            root.list("claims")?.into_iter().map(ClaimSpec::read).collect::<Result<_, _>>()?;
-        root.finish()?;
+        let tree = tree.clone();
+        let (published, fits, claims) = (Vec::new(), Vec::new(), Vec::new());
         Ok(Self { name, title, about, ours, seeds, variants, published, fits, claims, tree })
     }
 
-    /// Everything that is named is there, and nothing that is fitted on is a prediction.
-    fn check_names(&self) -> Result<(), Failure> {
-        let wrong = |what: String| Err(Failure::failed(format!("{}: {what}", self.name)));
-        let names: Vec<&str> = self.variants.iter().map(|variant| variant.name.as_str()).collect();
-        let known = |name: &str| names.contains(&name);
-        for fit in &self.fits {
-            if let Some(unknown) = fit.variants.iter().find(|name| !known(name)) {
-                let all = names.join(", ");
-                return wrong(format!("fit {}: no variant {unknown:?}; there are {all}", fit.name));
-            }
-            for accept in &fit.accept {
-                match self.published.iter().find(|row| row.cell == accept.cell) {
-                    Some(row) if row.role == Role::Calibrate && row.value > 0.0 => {}
-                    Some(_) => {
-                        return wrong(format!(
-                            "fit {}: {} is no row to fit on: its role must be \"calibrate\", and \
-                             its value above zero",
-                            fit.name, accept.cell
-                        ));
-                    }
-                    None => {
-                        return wrong(format!(
-                            "fit {}: nobody published {}",
-                            fit.name, accept.cell
-                        ));
-                    }
+    /// What each variant measures, as the file has it. Its world is read for that: whatever is
+    /// wrong in it is told, with the variant if it is that of no other.
+    fn yields(&self) -> Result<Yields, Failure> {
+        let mut yields = BTreeMap::new();
+        for variant in &self.variants {
+            let setup = self.setup(variant, None, &[], &[]).map_err(|failure| {
+                let same = |other: &Variant| {
+                    let found = self.setup(other, None, &[], &[]);
+                    found.is_err_and(|found| found == failure)
+                };
+                match self.variants.iter().all(same) {
+                    true => failure,
+                    false => behind(failure, &format!("in variant {}", variant.name)),
                 }
-                if !fit.variants.contains(&accept.cell.variant) {
-                    return wrong(format!(
-                        "fit {}: {} is of a variant that the fit does not have",
-                        fit.name, accept.cell
-                    ));
-                }
-            }
+            })?;
+            let rows = setup.jobs.iter().flat_map(|(_, job)| job.yields()).collect();
+            yields.insert(variant.name.clone(), rows);
         }
-        let published = self.published.iter().map(|row| &row.cell);
-        let measured = self.claims.iter().flat_map(|claim| {
-            let control = match &claim.judge {
-                claim::Judge::Measures { control: Some(control), .. } => &control.measures[..],
-                _ => &[],
-            };
-            let measures = claim.judge.measures().iter().chain(control);
-            measures.flat_map(|measure| std::iter::once(&measure.of).chain(&measure.to))
-        });
-        for cell in published.chain(measured) {
-            if !known(&cell.variant) {
-                let all = names.join(", ");
-                return wrong(format!("{cell}: no variant {:?}; there are {all}", cell.variant));
+        Ok(Yields(yields))
+    }
+
+    /// What its numbers are judged by: published ones, fits, claims.
+    fn read_judgement(&mut self, root: &mut Section<'_>, yields: &Yields) -> Result<(), Failure> {
+        for (variant, section) in root.named("published")? {
+            yields.check_variant(&variant).map_err(|what| section.wrong(&what))?;
+            self.published.extend(published_of(&variant, section)?);
+        }
+        for (name, section) in root.named("fits")? {
+            let place = section.origin().clone();
+            let fit = Fit::read(name, section, yields, &self.published)?;
+            let has = |before: &&Fit| before.variants.iter().any(|one| fit.variants.contains(one));
+            if let Some(before) = self.fits.iter().find(has) {
+                let (fit, before) = (fit.name, &before.name);
+                let what = format!("{place}: fits.{fit} has a variant that fits.{before} has too");
+                return Err(Failure::failed(what));
             }
+            self.fits.push(fit);
         }
         let mut ids = BTreeSet::new();
-        match self.claims.iter().find(|claim| !ids.insert(&claim.id)) {
-            Some(claim) => wrong(format!("the claim {:?} is there twice", claim.id)),
-            None => Ok(()),
+        for section in root.list("claims")? {
+            let place = section.origin().clone();
+            let claim = ClaimSpec::read(section, yields)?;
+            if !ids.insert(claim.id.clone()) {
+                let id = &claim.id;
+                return Err(Failure::failed(format!("{place}: the claim {id:?} is there twice")));
+            }
+            self.claims.push(claim);
         }
+        Ok(())
     }
 
     fn check_control(&self, claim: &ClaimSpec) -> Result<(), Failure> {
@@ -210,8 +218,7 @@ impl Experiment {
     /// The variant of this name.
     pub(crate) fn variant(&self, name: &str) -> Result<&Variant, Failure> {
         self.variants.iter().find(|variant| variant.name == name).ok_or_else(|| {
-            let names: Vec<&str> = self.variants.iter().map(|one| one.name.as_str()).collect();
-            let names = names.join(", ");
+            let names = listed(self.variants.iter().map(|one| &one.name));
             Failure::failed(format!("{}: no variant {name:?}; there are {names}", self.name))
         })
     }
@@ -245,33 +252,51 @@ impl Experiment {
         };
         let mut tree = self.tree.clone();
         for set in variant.set.iter().chain(&fitted).chain(set).chain(control) {
-            let root = set.path.split('.').next().unwrap_or_default();
-            if !WORLD_KEYS.contains(&root) {
-                let keys = WORLD_KEYS.join(", ");
-                let what = format!("can set what begins with one of {keys}");
-                return Err(mistake(&set.node, &set.path, &what));
-            }
+            self.check_path(set)?;
             tree.set(set)?;
         }
         let mut root = Section::of(&tree, "")?;
         let config = world::read(&mut root)?;
         let mut jobs = Vec::new();
         for (name, section) in root.named("jobs")? {
+            let place = section.origin().clone();
             let job = JobSpec::read(section)?;
             if variant.jobs.contains(&name) {
-                job.check(&config).map_err(|failure| {
-                    failure.at(format!("variant {}, job {name}", variant.name))
-                })?;
+                let checked = job.check(&config);
+                checked.map_err(|failure| failure.at(format!("{place}: job {name}")))?;
                 jobs.push((name, job));
             }
         }
         Ok(Setup { config, jobs })
     }
 
+    /// Only the world can be set, and of jobs only those that there are.
+    fn check_path(&self, set: &Override) -> Result<(), Failure> {
+        let mut keys = set.path.split('.');
+        let root = keys.next().unwrap_or_default();
+        if !WORLD_KEYS.contains(&root) {
+            let what = format!("is no path into the world: it begins with {}", listed(WORLD_KEYS));
+            return Err(mistake(&set.node, &set.path, &what));
+        }
+        let jobs = Section::of(&self.tree, "")?.named("jobs")?;
+        let job = keys.next().filter(|_| root == "jobs");
+        if job.is_some_and(|job| jobs.iter().all(|(name, _)| name != job)) {
+            let what = format!("is of no job; there are {}", listed(jobs.iter().map(|job| &job.0)));
+            return Err(mistake(&set.node, &set.path, &what));
+        }
+        Ok(())
+    }
+
     /// The published number of a cell.
     pub(crate) fn published_at(&self, cell: &Cell) -> Option<&Published> {
         self.published.iter().find(|row| row.cell == *cell)
     }
+}
+
+/// Says what else a mistake depends on; its place stays in front.
+fn behind(mut failure: Failure, what: &str) -> Failure {
+    failure.message += &format!(" ({what})");
+    failure
 }
 
 /// The variants that these measures look at, in order of name.
@@ -291,8 +316,7 @@ impl Variant {
         let mut set = Vec::new();
         for used in section.texts("settings")? {
             let Some(overrides) = settings.get(&used) else {
-                let names: Vec<&str> = settings.keys().map(String::as_str).collect();
-                let what = format!("names {used:?}; there are {}", names.join(", "));
+                let what = format!("names {used:?}; there are {}", listed(settings.keys()));
                 return Err(section.wrong_key("settings", &what));
             };
             set.extend(overrides.iter().cloned());
@@ -300,7 +324,7 @@ impl Variant {
         set.extend(section.overrides("set")?);
         let mut jobs = section.texts("jobs")?;
         if let Some(unknown) = jobs.iter().find(|job| !known_jobs.contains(job)) {
-            let what = format!("names {unknown:?}; there are {}", known_jobs.join(", "));
+            let what = format!("names {unknown:?}; there are {}", listed(known_jobs));
             return Err(section.wrong_key("jobs", &what));
         }
         if jobs.is_empty() {
@@ -327,14 +351,17 @@ fn texts_by_name(
 fn seeds(root: &mut Section<'_>) -> Result<Vec<u64>, Failure> {
     let path = root.path("seeds");
     let Some(node) = root.node("seeds") else { return Ok(vec![1]) };
-    let allowed = || mistake(node, &path, "takes a list of 1 to 64 whole numbers from 0 up");
+    let allowed =
+        || mistake(node, &path, "takes a list of 1 to 64 whole numbers from 0 up, each once");
     let Value::List(list) = &node.value else { return Err(allowed()) };
     let number = |node: &Node| match node.value {
         Value::Number(number) => u64::try_from(number).map_err(|_| allowed()),
         _ => Err(allowed()),
     };
     let seeds = list.iter().map(number).collect::<Result<Vec<u64>, Failure>>()?;
-    if (1..=SEEDS_MAX).contains(&seeds.len()) { Ok(seeds) } else { Err(allowed()) }
+    let different: BTreeSet<&u64> = seeds.iter().collect();
+    let is_allowed = (1..=SEEDS_MAX).contains(&seeds.len()) && different.len() == seeds.len();
+    if is_allowed { Ok(seeds) } else { Err(allowed()) }
 }
 
 fn settings(root: &mut Section<'_>) -> Result<BTreeMap<String, Vec<Override>>, Failure> {

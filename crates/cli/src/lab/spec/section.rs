@@ -32,6 +32,11 @@ impl<'a> Section<'a> {
         if self.path.is_empty() { key.into() } else { format!("{}.{key}", self.path) }
     }
 
+    /// Where it was written.
+    pub(super) fn origin(&self) -> &'a Origin {
+        self.origin
+    }
+
     /// What a key has, if it is there.
     pub(crate) fn node(&mut self, key: &'static str) -> Option<&'a Node> {
         self.asked.push(key);
@@ -237,10 +242,17 @@ impl<'a> Section<'a> {
         let unknown = self.table.iter().find(|(key, _)| !self.asked.contains(&key.as_str()));
         let Some((key, node)) = unknown else { return Ok(()) };
         self.asked.sort_unstable();
+        self.asked.dedup();
         let path = printable(&self.path(key));
-        let what = format!("is not known here; there are {}", self.asked.join(", "));
+        let what = format!("is not known here; there are {}", listed(&self.asked));
         Err(mistake(node, &path, &what))
     }
+}
+
+/// Names for a message.
+pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
+    let names: Vec<String> = names.into_iter().map(|name| printable(name.as_ref())).collect();
+    if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
 /// A mistake with its place.

@@ -56,9 +56,12 @@ fn without_accepted_points_the_middle_of_the_box_is_run() {
     assert_eq!(again.fits[0].points, fitted.fits[0].points);
     for bad in ["8001", "9999999", "-1"] {
         let lacking = format!("[disk]\npoints = [{{ \"device.seek_average_us\" = {bad} }}]\n");
-        let said = Experiment::parse("small.toml", SMALL, Some(&lacking)).unwrap_err().message;
-        assert!(said.contains("small.fits.toml, line 2"), "{said}");
+        let said = Experiment::parse("a/small.toml", SMALL, Some(&lacking)).unwrap_err().message;
+        assert!(said.starts_with("a/small.fits.toml, line 2"), "{said}");
     }
+    let other = "[disk]\npoints = [{ \"device.rpm\" = 7200 }]\n";
+    let said = Experiment::parse("small.toml", SMALL, Some(other)).unwrap_err().message;
+    assert!(said.contains("jobs.fsync.background_mib"), "the sides that there are: {said}");
 }
 
 #[test]
@@ -89,6 +92,39 @@ fn mistakes_are_told_with_line_key_and_what_is_allowed() {
         ("fsync_median = 0.1", "fsync_mean = 0.1", "fsync_median = 0.1", &["fsync_max"]),
         ("max = 0.3", "maximum = 0.3", "max = 0.3", &["maximum", "published"]),
         ("seeds = [1, 2]", "seeds = []", "seeds", &["1 to 64"]),
+        ("seeds = [1, 2]", "seeds = [1, 1]", "seeds", &["each once"]),
+        ("settings = [\"prio\"]", "jobs = [\"x\"]", "settings = [", &["\"x\"", "fsync"]),
+        (
+            "variants = [\"old\", \"new\"]",
+            "variants = [\"odl\"]",
+            "variants =",
+            &["\"odl\"", "new, old"],
+        ),
+        ("[published.new]", "[published.nwe]", "[published.new]", &["nwe", "new, old"]),
+        ("value = \"new/", "value = \"nwe/", "value = ", &["nwe", "new, old"]),
+        ("value = \"new/fsync/", "value = \"new/fsnyc/", "value = ", &["\"fsnyc\"", "only fsync"]),
+        ("new/fsync/fsync_max", "new/fsync/rate", "value = ", &["rate", "fsync_over_1s"]),
+        ("row = \"old/", "row = \"new/", "accept =", &["\"calibrate\""]),
+        ("row = \"old/fsync/", "row = \"old/x/", "accept =", &["\"x\"", "only fsync"]),
+        (
+            "row = \"old/fsync/fsync_median\"",
+            "row = \"old/fsync\"",
+            "accept =",
+            &["variant/row/metric"],
+        ),
+        (
+            "device.seek_average_us",
+            "device.seek_avrage_us",
+            "{ path = \"device",
+            &["seek_average_us"],
+        ),
+        (
+            "jobs.fsync.background",
+            "jobs.fsnyc.background",
+            "{ path = \"jobs",
+            &["no job; there are fsync"],
+        ),
+        ("size_mib = 16384", "size_mib = 1", "[jobs.fsync]", &["job fsync", "larger device"]),
     ] {
         let said = refusal(from, to);
         assert!(said.starts_with(&line_of(line)), "{to}: {said}");
@@ -104,6 +140,7 @@ fn mistake_in_an_override_names_the_override() {
         ("queue.nr_requests=0", &["--set queue.nr_requests=0", "from 1 to"][..]),
         ("queue.nr_request=8", &["--set queue.nr_request=8", "nr_requests"]),
         ("claims.x=8", &["--set claims.x=8", "queue, device"]),
+        ("jobs.fsnyc.samples=8", &["--set jobs.fsnyc.samples=8", "there are fsync"]),
         ("device.kind=tape", &["--set device.kind=tape", "\"disk\""]),
         ("jobs.fsync.ioprio=rt:9", &["--set jobs.fsync.ioprio=rt:9", "be:7"]),
     ] {
@@ -116,23 +153,43 @@ fn mistake_in_an_override_names_the_override() {
 }
 
 #[test]
-fn what_is_named_must_be_there_and_predictions_are_not_fitted_on() {
+fn what_does_not_fit_together_is_told() {
     for (from, to, words) in [
-        ("variants = [\"old\", \"new\"]", "variants = [\"odl\"]", &["\"odl\"", "old, new"][..]),
-        ("row = \"old/", "row = \"new/", &["calibrate"]),
-        ("row = \"old/fsync/fsync_median\"", "row = \"old/x/rate\"", &["old/x/rate"]),
-        ("row = \"old/fsync/fsync_median\"", "row = \"old/fsync\"", &["variant/row/metric"]),
-        ("[published.new]", "[published.nwe]", &["nwe", "old, new"]),
-        ("value = \"new/", "value = \"nwe/", &["nwe", "old, new"]),
-        ("id = \"2\"", "id = \"1\"", &["twice"]),
-        ("unjudged = \"one sample\"", "check = \"004-1\"", &["\"unjudged\""]),
-        ("sync_flags\" = false", "sync_flag\" = false", &["write_back.sync_flag", "sync_flags"]),
+        ("id = \"2\"", "id = \"1\"", &["small.toml, line", "\"1\" is there twice"][..]),
+        ("unjudged = \"one sample\"", "check = \"004-1\"", &["\"unjudged\""][..]),
+        ("sync_flags\" = false", "sync_flag\" = false", &["control of claim 1", "sync_flags"]),
         ("kind = \"disk\"", "kind = \"disk\"\nseek_track_us = 20000", &["seek_track_us <="]),
-        ("size_mib = 16384", "size_mib = 1", &["job fsync", "larger device"]),
+        (
+            "[jobs.fsync]\nprogram = \"fsync-tester\"\nsamples = 4\nbackground_mib = 256",
+            "",
+            &["jobs"],
+        ),
     ] {
         let said = refusal(from, to);
         assert!(words.iter().all(|word| said.contains(word)), "{to}: {said}");
     }
+}
+
+#[test]
+fn mistake_that_only_one_variant_makes_names_it() {
+    let (from, to) = ("size_mib = 16384", "size_mib = 16384\nrpm = 7200");
+    let text = SMALL.replacen(from, to, 1);
+    let text =
+        text.replacen("\"queue.elevator\" = \"deadline-prio\"", "\"device.kind\" = \"memory\"", 1);
+    let said = Experiment::parse("small.toml", &text, None).unwrap_err().message;
+    assert!(said.starts_with("small.toml, line") && said.ends_with("(in variant new)"), "{said}");
+}
+
+#[test]
+fn variant_has_one_fit() {
+    let text = SMALL.replacen(
+        "[[claims]]",
+        "[fits.again]\nvariants = [\"old\"]\nbox = [{ path = \"device.rpm\", one_of = [5400] }]\n\
+        accept = [{ row = \"old/fsync/fsync_max\", error_max = 1 }]\n\n[[claims]]",
+        1,
+    );
+    let said = Experiment::parse("small.toml", &text, None).unwrap_err().message;
+    assert!(said.contains("fits.again") && said.contains("fits.disk"), "{said}");
 }
 
 #[test]
@@ -142,6 +199,13 @@ fn every_experiment_of_ours_and_the_template_can_be_read() {
     }
     let template = Experiment::parse("template.toml", TEMPLATE, None).unwrap();
     assert!(!template.variants.is_empty());
+    let uncommented = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if rest.starts_with('[') || rest.contains(" = ") => rest.to_owned() + "\n",
+        _ => line.to_owned() + "\n",
+    };
+    let all: String = TEMPLATE.lines().map(uncommented).collect();
+    let all = Experiment::parse("template.toml", &all, None).unwrap();
+    assert_eq!((all.fits.len(), all.published.len()), (1, 1), "what is commented out works too");
 }
 
 #[test]
@@ -154,4 +218,85 @@ fn deadline_2009_has_all_claims_and_fits_only_on_the_rows_it_may() {
     let fitted = experiment.published.iter().filter(fitted).map(|row| row.cell.variant.as_str());
     let fitted: BTreeSet<&str> = fitted.collect();
     assert_eq!(fitted, BTreeSet::from(["hdd-deadline-original", "sd-cfq"]));
+}
+
+const GUIDE: &str = include_str!("../../../../../docs/lab.md");
+
+/// The keys of every table, as the refusal of one that is not known lists them.
+fn every_key() -> BTreeSet<String> {
+    let head = "name = \"a\"\ntitle = \"a\"\n";
+    let job = "[jobs.f]\nprogram = \"fsync-tester\"\n";
+    let rest = "[variants.a]\n[published.a]\nrole = \"calibrate\"\nfsync_samples = [1]\n";
+    let cell = "\"a/fsync/fsync_max\"";
+    let claim = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
+    let measure = format!("measure = [{{ value = {cell}, max = 1");
+    let mut keys = BTreeSet::new();
+    for (world, judged) in [
+        ("x = 1\n", ""),
+        ("[machine]\nx = 1\n", ""),
+        ("[machine.costs]\nx = 1\n", ""),
+        ("[page_cache]\nx = 1\n", ""),
+        ("[write_back]\nx = 1\n", ""),
+        ("[file_system]\nx = 1\n", ""),
+        ("[file_system]\nkind = \"log\"\nx = 1\n", ""),
+        ("[queue]\nx = 1\n", ""),
+        ("[device]\nx = 1\n", ""),
+        ("[device]\nkind = \"flash\"\nx = 1\n", ""),
+        ("[device]\nkind = \"memory\"\nx = 1\n", ""),
+        ("[settings.x]\nx = 1\n", ""),
+        ("[jobs.x]\nprogram = \"tiotest\"\nx = 1\n", ""),
+        ("[jobs.x]\nprogram = \"fsync-tester\"\nx = 1\n", ""),
+        ("[jobs.x]\nprogram = \"fio\"\nx = 1\nsections.y = { size = \"4k\" }\n", ""),
+        ("[jobs.x]\nprogram = \"fio\"\nsections.y = { size = \"4k\", x = 1 }\n", ""),
+        ("[variants.b]\nx = 1\n", ""),
+        ("[published.b]\nx = 1\n[variants.b]\n", ""),
+        ("", &format!("[[claims]]\nid = \"1\"\ntext = \"a\"\nx = 1\n{measure} }}]\n")),
+        ("", &format!("{claim}{measure}, x = 1 }}]\n")),
+        ("", &format!("{claim}{measure} }}]\ncontrol = {{ set = {{ a = 1 }}, x = 1 }}\n")),
+        ("", "[fits.f]\nvariants = [\"a\"]\nbox = [{ x = 1, path = \"a\", low = 1, high = 2 }]\n"),
+        (
+            "",
+            &format!(
+                "[fits.f]\nvariants = [\"a\"]\n\
+                 accept = [{{ x = 1, row = {cell}, error_max = 1 }}]\n"
+            ),
+        ),
+        (
+            "",
+            &format!(
+                "[fits.f]\nvariants = [\"a\"]\nx = 1\n\
+                 box = [{{ path = \"device.rpm\", low = 7000, high = 7200 }}]\n\
+                 accept = [{{ row = {cell}, error_max = 1 }}]\n"
+            ),
+        ),
+    ] {
+        let text = format!("{head}{world}{job}{rest}{judged}");
+        let said = Experiment::parse("x.toml", &text, None).expect_err(&text).message;
+        let (_, listed) = said.split_once("there are ").unwrap_or_else(|| panic!("{text}{said}"));
+        let listed = listed.split(" (in variant").next().unwrap_or_default();
+        keys.extend(listed.split(", ").map(str::to_owned));
+    }
+    keys
+}
+
+#[test]
+fn guide_names_every_key_and_metric_and_no_other() {
+    let keys = every_key();
+    assert!(keys.len() > 120, "{keys:?}");
+    let metrics = metric::METRICS.iter().map(|metric| metric.name);
+    for key in keys.iter().map(String::as_str).chain(metrics) {
+        let forms = [format!("`{key}`"), format!("`{key}."), format!("[{key}")];
+        let is_there = forms.iter().any(|form| GUIDE.contains(form));
+        assert!(is_there, "{key} is not in docs/lab.md");
+    }
+    let (_, reference) = GUIDE.split_once("| key | usual |").unwrap();
+    let (reference, _) = reference.split_once("\n\n").unwrap();
+    for line in reference.lines().skip(2) {
+        let first = line.split('|').nth(1).unwrap();
+        let named = first.split('`').skip(1).step_by(2).filter(|name| !name.starts_with('['));
+        for name in named {
+            let name = name.split('.').next().unwrap();
+            assert!(keys.contains(name), "docs/lab.md has {name:?}, which is no key: {line}");
+        }
+    }
 }

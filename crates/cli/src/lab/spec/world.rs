@@ -132,12 +132,12 @@ fn file_system(root: &mut Section<'_>) -> Result<Option<FsConfig>, Failure> {
             Some(FsConfig::Log(LogConfig {
                 segment_blocks: section.number(
                     "segment_blocks",
-                    1..=1 << 20,
+                    16..=1 << 20,
                     usual.segment_blocks,
                 )?,
                 metadata_blocks_per_commit: section.number(
                     "metadata_blocks_per_commit",
-                    0..=4096,
+                    1..=4096,
                     usual.metadata_blocks_per_commit,
                 )?,
                 barriers: section.flag("barriers", usual.barriers)?,
