@@ -130,6 +130,9 @@ fn settings_are_changed_by_path_and_compared_side_by_side() {
     let words = ["lab", "compare", "small.toml", "--variant", "slow", "--set", set];
     let shown = text(&lab.ok(&words).stdout);
     assert!(shown.contains("slow / reader read / iops") && shown.contains("change"), "{shown}");
+    lab.write("other.toml", SMALL.replace("reader", "user"));
+    let refused = lab.refused(&["lab", "compare", "small.toml", "other.toml"], 1);
+    assert!(refused.contains("the same names"), "{refused}");
     assert!(lab.refused(&["lab", "compare", "small.toml"], 1).contains("--set"));
 }
 
@@ -144,6 +147,10 @@ fn trace_shows_who_ran_and_what_became_of_requests() {
     }
     let narrow: Vec<&str> = words.iter().copied().chain(["--limit", "3"]).collect();
     assert!(text(&lab.ok(&narrow).stdout).contains("more: see --limit"));
+    assert!(shown.contains("0 is the flusher, 1 the journal"), "{shown}");
+    let late =
+        ["lab", "trace", "small.toml", "--variant", "slow", "--from", "900", "--until", "901"];
+    assert!(text(&lab.ok(&late).stdout).contains("the last event was at"));
     assert!(lab.refused(&["lab", "trace", "small.toml"], 1).contains("fast, slow"));
 }
 
@@ -190,6 +197,7 @@ fn bad_files_and_names_are_one_error_with_the_place_and_what_is_allowed() {
         assert!(said.contains(&place) && said.contains(words), "{to}: {said}");
     }
     lab.write("small.toml", SMALL);
+    lab.write("binary.toml", b"name = 'a'\n\xff\n");
     for (words, named) in [
         (&["lab", "run", "deadline-1999"][..], "deadline-2009"),
         (&["lab", "run", "missing.toml"], "missing.toml"),
@@ -198,6 +206,12 @@ fn bad_files_and_names_are_one_error_with_the_place_and_what_is_allowed() {
         (&["lab", "run", "small.toml", "--set", "queue"], "PATH=VALUE"),
         (&["lab", "run", "small.toml", "--destroy"], "--real"),
         (&["lab", "trace", "small.toml", "--from", "x"], "seconds"),
+        (&["lab", "trace", "small.toml", "--from", "-1"], "seconds"),
+        (&["lab", "run", "small.toml", "--seed", "-1"], "from 0 to"),
+        (&["lab", "run", "small.toml", "--real", "memory", "--check"], "--check"),
+        (&["lab", "run", "small.toml", "--set", "jobs.mxi.size=4k"], "there are mix"),
+        (&["lab", "compare", "small.toml", "--set", ";"], "PATH=VALUE"),
+        (&["lab", "run", "binary.toml"], "binary.toml, line 2"),
         (&["lab", "fit", "deadline-2009"], "-o"),
         (&["lab", "report", "small.toml"], "--output"),
     ] {
@@ -220,4 +234,91 @@ fn ours_are_listed_and_shown_and_the_template_runs() {
     let words = ["lab", "run", "mine.toml", "--json", "--seed", "1", "--set", "jobs.log.samples=2"];
     let report = json(&lab, &words);
     assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 4);
+}
+
+/// The lines of the blocks of a kind in the guide, without what opens them.
+fn blocks(guide: &str, opening: &str) -> Vec<String> {
+    let behind = guide.split(opening).skip(1);
+    behind.map(|block| block.split("\n```").next().unwrap().to_owned()).collect()
+}
+
+/// What the guide shows is there, in its order; `...` stands for anything.
+fn shows(said: &str, shown: &str) {
+    let mut lines = said.lines().map(str::trim_end);
+    for wanted in shown.lines().map(str::trim_end).filter(|line| *line != "..." && !line.is_empty())
+    {
+        assert!(
+            lines.any(|line| line == wanted),
+            "docs/lab.md shows {wanted:?}, but it says:\n{said}"
+        );
+    }
+}
+
+#[test]
+fn experiment_of_the_guide_prints_what_the_guide_shows() {
+    let guide = include_str!("../../../docs/lab.md");
+    let lab = Lab::new();
+    let [whole, fits] = &blocks(guide, "\n```toml\n")[..] else { panic!("two blocks of TOML") };
+    lab.write("mine.toml", whole);
+    let [shown, ..] = &blocks(guide, "\n```\n$ blockyard lab run mine.toml\n")[..] else {
+        panic!("its output is there")
+    };
+    shows(&text(&lab.ok(&["lab", "run", "mine.toml"]).stdout), shown);
+
+    lab.write("mine.toml", format!("{whole}\n{fits}"));
+    let [shown] = &blocks(guide, "\n```\n$ blockyard lab fit mine.toml\n")[..] else {
+        panic!("its output is there")
+    };
+    let (fit, rest) = shown.split_once("\n$ cat mine.fits.toml\n").unwrap();
+    let (points, run) = rest.split_once("\n$ blockyard lab run mine.toml\n").unwrap();
+    shows(&text(&lab.ok(&["lab", "fit", "mine.toml"]).stderr), fit);
+    shows(&text(&lab.read("mine.fits.toml")), points);
+    shows(&text(&lab.ok(&["lab", "run", "mine.toml"]).stdout), run);
+}
+
+#[test]
+fn fit_that_accepts_nothing_fails_and_leaves_the_points_that_were_there() {
+    let lab = Lab::new();
+    let far =
+        SMALL.replacen("iops = 5000", "iops = 50000000", 1).replacen("draws = 200", "draws = 3", 1);
+    lab.write("small.toml", far);
+    lab.write("small.fits.toml", "[card]\npoints = [{ \"device.read_page_us\" = 300 }]\n");
+    let said = lab.refused(&["lab", "fit", "small.toml"], 1);
+    assert!(said.contains("no point was accepted for card"), "{said}");
+    assert!(text(&lab.read("small.fits.toml")).contains("300"));
+    let wide = SMALL.replacen("low = 50", "low = 0", 1).replacen("high = 400", "high = 2000000", 1);
+    lab.write("small.toml", wide);
+    let said = lab.refused(&["lab", "fit", "small.toml", "-o", "x.toml"], 1);
+    assert!(said.contains("no world") && said.contains("from 0 to 1000000"), "{said}");
+}
+
+#[test]
+fn rows_that_no_job_measures_are_refused_and_not_left_without_a_verdict() {
+    let lab = Lab::new();
+    let line = |words: &str| SMALL.lines().position(|line| line.starts_with(words)).unwrap() + 1;
+    for (from, to, at, words) in [
+        ("slow/reader read/iops", "slow/raeder read/iops", "ratio", "reader read"),
+        ("slow/reader read/iops", "slow/reader write/iops", "ratio", "reader read"),
+        ("slow/reader read/iops", "slow/reader read/fsync_max", "ratio", "latency_p99"),
+        ("row = \"fast/reader read", "row = \"fast/read", "accept", "reader read"),
+    ] {
+        lab.write("bad.toml", SMALL.replacen(from, to, 1));
+        let said = lab.refused(&["lab", "run", "bad.toml"], 1);
+        let place = format!("bad.toml, line {}:", line(at));
+        assert!(said.contains(&place) && said.contains(words), "{to}: {said}");
+    }
+}
+
+#[test]
+fn outputs_that_cannot_be_written_are_found_out_before_the_run() {
+    let lab = Lab::new();
+    // It would take minutes.
+    let long = ["lab", "report", "deadline-2009", "-o"];
+    for place in ["no/page.html", "."] {
+        let words: Vec<&str> = long.iter().copied().chain([place]).collect();
+        assert!(lab.refused(&words, 1).contains("cannot write"));
+    }
+    lab.write("small.toml", SMALL);
+    let page = text(&lab.ok(&["lab", "report", "small.toml", "-o", "-"]).stdout);
+    assert!(page.starts_with("<!DOCTYPE html>") && !lab.path("-").exists());
 }
