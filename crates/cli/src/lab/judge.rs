@@ -74,7 +74,8 @@ pub(crate) fn judge(spec: &ClaimSpec, done: &Done, seed: u64) -> Claim {
 /// A rule must hold with every one of its seeds; what was measured is shown of the first.
 fn rule(claim: Claim, id: &str, seed: u64) -> Claim {
     let Some(check) = checks::find(id) else { return claim };
-    let verdicts: Vec<_> = (0..RULE_SEEDS).map(|more| (check.run)(seed + more)).collect();
+    let verdicts: Vec<_> =
+        (0..RULE_SEEDS).map(|more| (check.run)(seed.wrapping_add(more))).collect();
     let held = verdicts.iter().filter(|verdict| verdict.holds).count();
     let as_it_must = verdicts.iter().filter(|verdict| verdict.control_holds == Some(true)).count();
     let first = verdicts[0].clone();

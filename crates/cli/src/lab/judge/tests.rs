@@ -94,6 +94,7 @@ fn rules_bring_their_own_control_and_unknown_ones_are_refused() {
     };
     let claim = judge(&spec("004-1"), &Done::new(), 1);
     assert_eq!((claim.holds, claim.control_holds), (Some(true), Some(true)), "{claim:?}");
+    assert_eq!(judge(&spec("004-1"), &Done::new(), u64::MAX).holds, Some(true));
     let said = check_rules(&[spec("004-99")]).unwrap_err().message;
     assert!(said.contains("004-99") && said.contains("004-13"), "{said}");
 }
