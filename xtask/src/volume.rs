@@ -81,9 +81,9 @@ pub(crate) const RECIPES: &[Recipe] = &[
         options: "--cipher serpent-xts-plain64 --sector-size 4096",
     },
     Recipe {
-        name: "luks1-twofish-cbc-essiv",
-        maker: Maker::Cryptsetup,
-        options: "--type luks1 -c twofish-cbc-essiv:sha256 -s 256",
+        name: "plain-twofish-cbc-essiv",
+        maker: Maker::None,
+        options: "--cipher twofish-cbc-essiv:sha256 --key-size 256",
     },
     Recipe {
         name: "plain-adiantum",
