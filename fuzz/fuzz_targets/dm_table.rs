@@ -1,6 +1,7 @@
 //! The text of a dm table: what it lets through must be what a shard relies on.
 #![no_main]
 
+use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::line::{LINES_MAX, LineTarget, parse};
 use libfuzzer_sys::fuzz_target;
 
@@ -14,11 +15,39 @@ fuzz_target!(|text: &str| {
                 assert!(line.len > 0);
                 next = next.checked_add(line.len).expect("sectors fit");
                 assert!(next.checked_mul(512).is_some(), "bytes fit");
-                if let LineTarget::Crypt { params, .. } = &line.target {
-                    assert_eq!(params.len_sectors, Some(line.len));
-                }
+                check_target(&line.target, line.start, line.len);
             }
         }
         Err(error) => assert!(!error.problem.is_empty()),
     }
 });
+
+fn check_target(target: &LineTarget, start: u64, len: u64) {
+    let fits = |leg: &Leg<String>, len: u64| {
+        let end = leg.start.0.checked_add(len).expect("sectors fit");
+        assert!(end.checked_mul(512).is_some(), "bytes fit");
+    };
+    match target {
+        LineTarget::Crypt { params, .. } => assert_eq!(params.len_sectors, Some(len)),
+        LineTarget::Striped(spec) => {
+            assert!(spec.chunk.0 > 0 && !spec.legs.is_empty());
+            let share = len / spec.legs.len() as u64;
+            assert!(share.is_multiple_of(spec.chunk.0), "whole chunks on each device");
+            spec.legs.iter().for_each(|leg| fits(leg, share));
+        }
+        LineTarget::Delay(spec) => {
+            [&spec.read, &spec.write, &spec.flush].iter().for_each(|one| fits(&one.leg, len));
+        }
+        LineTarget::Flakey(spec) => {
+            assert!(spec.up_s > 0 || spec.down_s > 0, "a cycle has a length");
+            fits(&spec.leg, len);
+        }
+        LineTarget::Null(options) => {
+            let block = u64::from(options.block_size_bytes / 512);
+            assert!(block > 0 && (start | len).is_multiple_of(block));
+        }
+        LineTarget::Loop(leg) => fits(leg, len),
+        LineTarget::LogWrites { device, log } => assert_ne!(device, log),
+        LineTarget::Linear { .. } | LineTarget::Zero | LineTarget::Error | LineTarget::Ram => {}
+    }
+}

@@ -48,7 +48,7 @@ fn main() {
     let rows: Vec<(&str, f64)> = cases
         .iter()
         .map(|(name, target, op)| {
-            let mut rounds: Vec<f64> = (0..ROUNDS).map(|_| round(*target, *op)).collect();
+            let mut rounds: Vec<f64> = (0..ROUNDS).map(|_| round(target.clone(), *op)).collect();
             rounds.sort_by(f64::total_cmp);
             (*name, rounds[ROUNDS / 2])
         })

@@ -20,6 +20,12 @@ impl Sector {
         self.0 << SECTOR_SHIFT
     }
 
+    /// Length from here to the next multiple of `unit`.
+    #[must_use]
+    pub fn to_border(self, unit: Self) -> Self {
+        Self(unit.0 - self.0 % unit.0)
+    }
+
     /// The sector that holds byte `bytes`: rounds down.
     #[must_use]
     pub fn holding(bytes: u64) -> Self {

@@ -298,7 +298,7 @@ mod tests {
         let (ops, status) = run(&mut shard(), read);
         let linear =
             SqeOp::Read { dev: DevId(3), sector: Sector(106), buf: read.buf.part(0, 1024) };
-        assert_eq!(ops, [linear, SqeOp::Zero { buf: read.buf.part(1024, 1024) }]);
+        assert_eq!(ops, [linear, SqeOp::Fill { buf: read.buf.part(1024, 1024), byte: 0 }]);
         assert_eq!(status, BlkStatus::Ok);
     }
 

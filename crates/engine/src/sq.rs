@@ -30,6 +30,36 @@ pub enum Owner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DevId(pub u16);
 
+/// One of the write logs that a world keeps for a table.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogId(pub u16);
+
+/// What a write log is told ([`crate::dm::log_writes`]).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LogStep {
+    /// The SQE's bytes were written.
+    Written {
+        /// From here on.
+        sector: Sector,
+        /// They are stable.
+        fua: bool,
+    },
+    /// A range was discarded.
+    Discarded {
+        /// First sector.
+        sector: Sector,
+        /// Length.
+        len: Sector,
+    },
+    /// A flush starts: it is for all that the log was told before.
+    FlushStarts,
+    /// The flush that was started with the same token has ended.
+    FlushEnded {
+        /// It did not fail.
+        is_stable: bool,
+    },
+}
+
 /// One of the keyed ciphers that a world holds for a table. Keys never enter the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CipherId(pub u16);
@@ -113,15 +143,26 @@ pub enum SqeOp {
         /// Length.
         len: Sector,
     },
-    /// Fill `buf` with zeros.
-    Zero {
+    /// Set every byte of `buf`.
+    Fill {
         /// The bytes.
         buf: BufRef,
+        /// To what.
+        byte: u8,
     },
     /// Nothing, answered once this much time has passed (`IORING_OP_TIMEOUT`).
     Timeout {
         /// From when the SQE is executed.
         after: Nanos,
+    },
+    /// Tell a write log what has happened; what is stable is in the log before the CQE.
+    Log {
+        /// Which log.
+        log: LogId,
+        /// What has happened.
+        step: LogStep,
+        /// The bytes of a write.
+        buf: BufRef,
     },
     /// Run a cipher from `src` to `dst`, which are equally long and the same or disjoint.
     Crypt {

@@ -92,7 +92,7 @@ pub fn load(
             copy.free.push(number);
         }
     }
-    volume.flush()?;
+    copy.flush()?;
     Ok(done)
 }
 
@@ -164,6 +164,15 @@ impl Copy {
         let status = self.driver.submit_and_wait(bio);
         self.portion_mut(number)[..got].copy_from_slice(&saved);
         check(status, at, "read")
+    }
+
+    /// A bio, so that the volume's targets see it.
+    fn flush(&mut self) -> Result<(), Error> {
+        let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, u64::MAX);
+        match self.driver.submit_and_wait(flush) {
+            BlkStatus::Ok => Ok(()),
+            failed => Err(Error::Copy(format!("cannot flush the volume: {failed}"))),
+        }
     }
 
     fn wait_for_oldest(&mut self, at: u64, verb: &str) -> Result<Portion, Error> {

@@ -287,11 +287,19 @@ impl Executor {
                 }
                 Some(status(device.file.write_zeroes(sector.bytes(), len.bytes())))
             }
-            SqeOp::Zero { buf } => {
+            SqeOp::Fill { buf, byte } => {
                 let base = self.buffers.at(buf);
                 // SAFETY: `at` checked the range, and the part of the buffer belongs to this SQE.
-                unsafe { base.write_bytes(0, buf.len_bytes as usize) };
+                unsafe { base.write_bytes(byte, buf.len_bytes as usize) };
                 Some(BlkStatus::Ok)
+            }
+            SqeOp::Log { log, step, buf } => {
+                let (base, len) = (self.buffers.at(buf).cast_const(), buf.len_bytes as usize);
+                // SAFETY: `at` checked the range; the bytes of a write change for nobody until it
+                // has been answered.
+                let bytes = unsafe { std::slice::from_raw_parts(base, len) };
+                let flush = (self.io_context, sqe.token.index);
+                Some(self.volume.logs[usize::from(log.0)].step(step, bytes, flush))
             }
             SqeOp::Timeout { after } => {
                 self.timers.start(since(self.epoch) + after, sqe.token);

@@ -25,5 +25,6 @@ mod submitter;
 mod timers;
 pub mod volume;
 mod workers;
+pub mod write_log;
 
 pub use error::Error;

@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -12,8 +11,9 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::crypt::CryptSpec;
-use blockyard_engine::dm::line::{self, Line, LineTarget, TableError};
+use blockyard_engine::dm::line::{self, TableError};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
@@ -28,6 +28,7 @@ use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Kind, extents};
 use crate::workers::Workers;
+use crate::write_log::WriteLog;
 
 /// What a hand-over to a worker and back costs when it comes alone: 4 to 20 µs each way were
 /// measured (`cargo x bench copy` prints what workers are worth on a machine). A part whose cipher
@@ -126,6 +127,7 @@ impl Device {
 pub struct Volume {
     pub(crate) devices: Vec<Device>,
     pub(crate) ciphers: Vec<SectorCipher>,
+    pub(crate) logs: Vec<WriteLog>,
     pub(crate) table: Table,
     pub(crate) workers: Option<Arc<Workers>>,
     /// Held while the head or tail of an unaligned write is read, changed and written back.
@@ -184,20 +186,7 @@ impl Volume {
         let lines = line::parse(text)?;
         let mut builder = Builder::new(options);
         for line in &lines {
-            let target = match &line.target {
-                LineTarget::Zero => TargetSpec::Zero,
-                LineTarget::Error => TargetSpec::Error,
-                LineTarget::Linear { device, start } => {
-                    let dev = builder.open(device, &lines)?;
-                    builder.check_fits(dev, *start, line.len)?;
-                    TargetSpec::Linear { dev, start: Sector(*start) }
-                }
-                LineTarget::Crypt { device, params } => {
-                    let dev = builder.open(device, &lines)?;
-                    builder.check_fits(dev, params.data_offset_sectors, line.len)?;
-                    builder.crypt(dev, params)?
-                }
-            };
+            let target = builder.target(line, &lines)?;
             let (start, len) = (Sector(line.start), Sector(line.len));
             builder.extents.push(TableExtent { start, len, target });
         }
@@ -228,10 +217,11 @@ impl Volume {
         self.can_discard
     }
 
-    /// Whether zeroing is faster than writing zeros everywhere: there is no cipher.
+    /// Whether zeroing is faster than writing zeros everywhere: there is no cipher, and no log that
+    /// has them in full.
     #[must_use]
     pub fn can_fast_zero(&self) -> bool {
-        self.ciphers.is_empty()
+        self.ciphers.is_empty() && self.logs.is_empty()
     }
 
     /// One line for people, without secrets.
@@ -280,10 +270,10 @@ impl Volume {
         for extent in self.table.extents() {
             let (first, past) = (extent.start.bytes(), (extent.start + extent.len).bytes());
             let (from, to) = (first.max(offset_bytes), past.min(end_bytes));
-            let (dev, start) = match extent.target {
-                TargetSpec::Linear { dev, start } => (dev, start),
-                TargetSpec::Crypt(spec) => (spec.dev, spec.start),
-                TargetSpec::Zero | TargetSpec::Error => continue,
+            let (dev, start) = match (&extent.target, extent.target.window()) {
+                (TargetSpec::Crypt(spec), _) => (spec.dev, spec.start),
+                (_, Some(leg)) => (leg.dev, leg.start),
+                (_, None) => continue,
             };
             if from < to {
                 let file = self.devices[usize::from(dev.0)].file.file();
@@ -295,7 +285,7 @@ impl Volume {
 
     /// Whether every read and write ends on the connection's own thread, without waiting.
     pub(crate) fn is_synchronous(&self) -> bool {
-        let inline = self.workers.is_none();
+        let inline = self.workers.is_none() && !self.table.waits();
         inline && self.devices.iter().all(|device| device.file.kind() == Kind::Tmpfs)
     }
 
@@ -306,10 +296,10 @@ impl Volume {
         let at = |extent: &&TableExtent| extent.start + extent.len > sector;
         let extent = self.table.extents().iter().find(at).expect("the range is in the volume");
         let len_bytes = len_bytes.min((extent.start + extent.len).bytes() - offset_bytes);
-        match extent.target {
-            TargetSpec::Zero => (len_bytes, true),
-            TargetSpec::Error | TargetSpec::Crypt(_) => (len_bytes, false),
-            TargetSpec::Linear { dev, start } => {
+        match (&extent.target, extent.target.window()) {
+            (TargetSpec::Zero, _) => (len_bytes, true),
+            (_, None) => (len_bytes, false),
+            (_, Some(Leg { dev, start })) => {
                 let lower = start.bytes() + offset_bytes - extent.start.bytes();
                 let file = self.devices[usize::from(dev.0)].file.file();
                 extents::run_at(file, lower, len_bytes)
@@ -341,7 +331,8 @@ fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
 /// What a line of the table does with a device.
 #[derive(Clone, Copy)]
 enum Use {
-    /// Passes the client's buffers down, whose addresses direct I/O would refuse.
+    /// Passes the client's buffers down, whose addresses direct I/O would refuse: every target but
+    /// crypt.
     Linear,
     /// Ciphertext that starts at this sector, in sectors of this many bytes.
     Crypt(u64, u32),
@@ -388,12 +379,11 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
             "a file in memory (tmpfs) has no requests to order; leave --elevator out".into(),
         );
     }
-    uses.iter().find_map(|using| {
-        match *using {
+    uses.iter().find_map(|using| match *using {
         Use::Linear => Some(
-            "a linear line passes the buffers of clients down as they are, and the direct I/O that \
-             an elevator needs refuses them; leave --elevator out, or put the linear part into a \
-             volume of its own"
+            "only a crypt line has buffers of its own: any other passes those of clients down as \
+             they are, and the direct I/O that an elevator needs refuses them; leave --elevator \
+             out, or put the crypt lines into a volume of their own"
                 .into(),
         ),
         Use::Crypt(start, size_bytes) if !file.direct_fits(start, size_bytes) => Some(format!(
@@ -403,15 +393,17 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
             file.direct_unit_bytes()
         )),
         Use::Crypt(..) => None,
-    }
     })
 }
+
+mod targets;
 
 /// Collects devices, ciphers and extents.
 struct Builder<'a> {
     options: &'a VolumeOptions,
     devices: Vec<Device>,
     ciphers: Vec<SectorCipher>,
+    logs: Vec<WriteLog>,
     extents: Vec<TableExtent>,
     names: Vec<String>,
     can_discard: bool,
@@ -421,30 +413,13 @@ struct Builder<'a> {
 impl<'a> Builder<'a> {
     fn new(options: &'a VolumeOptions) -> Self {
         let (can_discard, workers) = (true, 0);
-        let (devices, ciphers, extents, names) = (vec![], vec![], vec![], vec![]);
-        Self { options, devices, ciphers, extents, names, can_discard, workers }
+        let (devices, ciphers, logs, extents, names) = (vec![], vec![], vec![], vec![], vec![]);
+        Self { options, devices, ciphers, logs, extents, names, can_discard, workers }
     }
 
     fn read_only(&self) -> bool {
         let not_writable = |device: &Device| device.file.access() == Access::ReadOnly;
         self.options.read_only || self.devices.iter().any(not_writable)
-    }
-
-    /// Opens a device of a table, or finds it open.
-    fn open(&mut self, path: &str, lines: &[Line]) -> Result<DevId, Error> {
-        let opened = self.devices.iter().position(|device| device.file.path() == Path::new(path));
-        if let Some(index) = opened {
-            return Ok(dev_id(index));
-        }
-        let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let file = DeviceFile::open(Path::new(path), access, self.options.direct)?;
-        let uses = lines.iter().filter_map(|line| match &line.target {
-            LineTarget::Linear { device, .. } => (device == path).then_some(Use::Linear),
-            LineTarget::Crypt { device, params } => (device == path)
-                .then_some(Use::Crypt(params.data_offset_sectors, params.sector_size_bytes)),
-            LineTarget::Zero | LineTarget::Error => None,
-        });
-        self.add_device(file, &uses.collect::<Vec<_>>())
     }
 
     fn add_device(&mut self, file: DeviceFile, uses: &[Use]) -> Result<DevId, Error> {
@@ -491,18 +466,6 @@ impl<'a> Builder<'a> {
         let disk = Disk::start(number, Arc::clone(file), config, elevator)
             .map_err(|error| Error::io(file.path(), "start a thread for", error))?;
         Ok(DeviceQueue::Shared(disk))
-    }
-
-    fn check_fits(&self, dev: DevId, start: u64, len: u64) -> Result<(), Error> {
-        let file = &self.devices[usize::from(dev.0)].file;
-        let device = file.len_bytes() >> 9;
-        if start.checked_add(len).is_none_or(|end| end > device) {
-            return Err(Error::volume(
-                file.path(),
-                format!("has {device} sectors, but the table wants {len} from sector {start} on"),
-            ));
-        }
-        Ok(())
     }
 
     fn crypt(&mut self, dev: DevId, params: &CryptParams) -> Result<TargetSpec, Error> {
@@ -552,6 +515,7 @@ impl<'a> Builder<'a> {
         Volume {
             devices: self.devices,
             ciphers: self.ciphers,
+            logs: self.logs,
             table,
             workers: (self.workers > 0).then(|| Workers::start(self.workers)),
             unaligned: Mutex::new(()),

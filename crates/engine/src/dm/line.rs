@@ -4,6 +4,13 @@
 //! <start> <len> linear <dev> <start>
 //! <start> <len> zero
 //! <start> <len> error
+//! <start> <len> ram
+//! <start> <len> null [<#opt> <opt>...]
+//! <start> <len> loop <file> <start>
+//! <start> <len> striped <#devs> <chunk> [<dev> <start>]...
+//! <start> <len> delay <dev> <start> <ms> [<dev> <start> <ms> [<dev> <start> <ms>]]
+//! <start> <len> flakey <dev> <start> <up s> <down s> [<#words> <feature>...]
+//! <start> <len> log-writes <dev> <log dev>
 //! <start> <len> crypt <cipher> <key> <iv_offset> <dev> <start> [<#opt> <opt>...]
 //! ```
 //! Sectors are 512 bytes. Source: `Documentation/admin-guide/device-mapper/`, `crypt_ctr` of
@@ -17,6 +24,13 @@ use alloc::vec::Vec;
 
 use blockyard_crypt::params::{CryptFlags, CryptParams};
 use blockyard_crypt::secret::SecretBytes;
+
+use super::delay::DelaySpec;
+use super::flakey::FlakeySpec;
+use super::null::NullOptions;
+use super::striped::StripedSpec;
+use super::{Leg, delay, flakey, log_writes, null, striped};
+use crate::bio::Sector;
 
 /// More lines than this are not a table.
 pub const LINES_MAX: usize = 256;
@@ -49,6 +63,25 @@ pub enum LineTarget {
     Zero,
     /// `error`.
     Error,
+    /// `ram`.
+    Ram,
+    /// `null`.
+    Null(NullOptions),
+    /// `loop`.
+    Loop(Leg<String>),
+    /// `striped`.
+    Striped(StripedSpec<String>),
+    /// `delay`.
+    Delay(DelaySpec<String>),
+    /// `flakey`.
+    Flakey(FlakeySpec<String>),
+    /// `log-writes`.
+    LogWrites {
+        /// Path of the device or file.
+        device: String,
+        /// Path of the device or file for the log.
+        log: String,
+    },
     /// `crypt`.
     Crypt {
         /// Path of the device or file.
@@ -131,11 +164,21 @@ fn parse_line(text: &str) -> Result<Line, String> {
         ("linear", _) => return Err("linear takes `<device> <start>`".into()),
         ("zero", []) => LineTarget::Zero,
         ("error", []) => LineTarget::Error,
-        ("zero" | "error", _) => return Err("this target takes no arguments".into()),
+        ("ram", []) => LineTarget::Ram,
+        ("zero" | "error" | "ram", _) => return Err("this target takes no arguments".into()),
+        ("null", args) => null::parse(args, start, len)?,
+        ("loop", [device, start]) => LineTarget::Loop(leg(device, start, len)?),
+        ("loop", _) => return Err("loop takes `<file> <start>`".into()),
+        ("striped", args) => striped::parse(args, len)?,
+        ("delay", args) => delay::parse(args, len)?,
+        ("flakey", args) => flakey::parse(args, len)?,
+        ("log-writes", args) => log_writes::parse(args)?,
         ("crypt", args) => parse_crypt(args, start, len)?,
         (other, _) => {
             return Err(format!(
-                "target `{other}` is not supported; there are linear, zero, error and crypt"
+                "target `{}` is not supported; there are linear, zero, error, ram, null, loop, \
+                 striped, delay, flakey, log-writes and crypt",
+                shown(other)
             ));
         }
     };
@@ -180,7 +223,7 @@ fn parse_options(options: &[&str], params: &mut CryptParams) -> Result<(), Strin
             "iv_large_sectors" => params.iv_large_sectors = true,
             other => match other.split_once(':') {
                 Some(("sector_size", size)) => {
-                    params.sector_size_bytes = sector_size(size)?;
+                    params.sector_size_bytes = sector_size(size, "sector_size")?;
                 }
                 Some(("integrity" | "integrity_key_size", _)) => {
                     return Err(format!(
@@ -195,10 +238,10 @@ fn parse_options(options: &[&str], params: &mut CryptParams) -> Result<(), Strin
     Ok(())
 }
 
-fn sector_size(text: &str) -> Result<u32, String> {
-    match number(text, "sector_size")? {
+pub(super) fn sector_size(text: &str, what: &str) -> Result<u32, String> {
+    match number(text, what)? {
         size @ (512 | 1024 | 2048 | 4096) => Ok(size as u32),
-        size => Err(format!("sector_size {size} is none of 512, 1024, 2048 and 4096")),
+        size => Err(format!("{what} {size} is none of 512, 1024, 2048 and 4096")),
     }
 }
 
@@ -244,12 +287,21 @@ fn parse_key(text: &str) -> Result<SecretBytes, String> {
     Ok(key)
 }
 
-fn number(text: &str, what: &str) -> Result<u64, String> {
+/// A range of `len` sectors on a device.
+pub(super) fn leg(device: &str, start: &str, len: u64) -> Result<Leg<String>, String> {
+    let start = number(start, "start sector on the device")?;
+    if start.checked_add(len).is_none_or(|end| end > u64::MAX >> 9) {
+        return Err(format!("{len} sectors from {start} on would end after 2^64 bytes"));
+    }
+    Ok(Leg { dev: device.into(), start: Sector(start) })
+}
+
+pub(super) fn number(text: &str, what: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{what} `{}` is not a number", shown(text)))
 }
 
 /// Foreign text in an error: short, and without control characters.
-fn shown(text: &str) -> String {
+pub(super) fn shown(text: &str) -> String {
     text.chars().take(32).flat_map(char::escape_default).collect()
 }
 

@@ -1,13 +1,22 @@
 //! Device mapper: a table of targets, each of which maps parts of bios (`drivers/md/dm.c`).
 //!
-//! To add a target: one file here, its table syntax in [`line`], one arm in
+//! To add a target: one file here with its arguments' parser, one arm in [`line`], one in
 //! [`table::TargetSpec::build`].
 
 pub mod crypt;
+pub mod delay;
 pub mod error;
+pub mod flakey;
 pub mod line;
 pub mod linear;
+pub mod log_writes;
+pub mod loop_file;
+pub mod null;
+pub mod ram;
+pub mod striped;
 pub mod table;
+#[cfg(test)]
+mod testing;
 pub mod zero;
 
 use alloc::vec::Vec;
@@ -16,6 +25,15 @@ use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
+
+/// Where a range starts on a device below. `D` is the device's path, or its number once it is open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Leg<D> {
+    /// The device.
+    pub dev: D,
+    /// First sector on it.
+    pub start: Sector,
+}
 
 /// A piece of a bio that lies in one target.
 #[derive(Clone, Copy, Debug)]
@@ -68,7 +86,7 @@ pub enum Mapped {
 
 /// What a target may do while it handles an event.
 pub struct TargetCx<'a> {
-    /// What the world's clock says; zero where no target of the table asks for it
+    /// Time since the table was loaded; zero where no target of the table asks for it
     /// ([`table::TargetSpec::reads_clock`]).
     pub now: Nanos,
     pub(crate) sq: &'a mut Vec<Sqe>,

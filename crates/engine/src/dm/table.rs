@@ -4,19 +4,27 @@
 //! The text form, with names and keys, is in [`super::line`]; a world turns one into the other.
 
 use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use super::Target;
 use super::crypt::{Crypt, CryptSpec};
+use super::delay::{Delay, DelaySpec};
 use super::error::Error;
+use super::flakey::{Flakey, FlakeySpec};
 use super::linear::Linear;
+use super::log_writes::{LogWrites, LogWritesSpec};
+use super::loop_file::Loop;
+use super::null::{Null, NullOptions};
+use super::ram::Ram;
+use super::striped::{Striped, StripedSpec};
 use super::zero::Zero;
+use super::{Leg, Target};
 use crate::bio::Sector;
 use crate::sq::DevId;
 
 /// What a line says, without what it takes to run it.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub enum TargetSpec {
     /// `linear`.
     Linear {
@@ -29,6 +37,28 @@ pub enum TargetSpec {
     Zero,
     /// `error`.
     Error,
+    /// `ram`.
+    Ram {
+        /// Memory of the line's length.
+        dev: DevId,
+    },
+    /// `null`.
+    Null {
+        /// What the line says.
+        options: NullOptions,
+        /// With `memory_backed`, memory of the line's length.
+        memory: Option<DevId>,
+    },
+    /// `loop`.
+    Loop(Leg<DevId>),
+    /// `striped`.
+    Striped(StripedSpec<DevId>),
+    /// `delay`.
+    Delay(DelaySpec<DevId>),
+    /// `flakey`.
+    Flakey(FlakeySpec<DevId>),
+    /// `log-writes`.
+    LogWrites(LogWritesSpec),
     /// `crypt`.
     Crypt(CryptSpec),
 }
@@ -37,11 +67,18 @@ impl TargetSpec {
     /// A target for one shard. `number` is its place in the table, `slots` its bounce slots.
     #[must_use]
     pub fn build(&self, number: u16, slots: Range<u32>, slot_bytes: u32) -> Box<dyn Target> {
-        match *self {
-            Self::Linear { dev, start } => Box::new(Linear { dev, start }),
+        match self {
+            &Self::Linear { dev, start } => Box::new(Linear { dev, start }),
             Self::Zero => Box::new(Zero { number }),
             Self::Error => Box::new(Error),
-            Self::Crypt(spec) => Box::new(Crypt::new(spec, number, slots, slot_bytes)),
+            &Self::Ram { dev } => Box::new(Ram { dev }),
+            Self::Null { options, memory } => Box::new(Null::new(options.clone(), *memory, number)),
+            &Self::Loop(leg) => Box::new(Loop { leg }),
+            Self::Striped(spec) => Box::new(Striped::new(spec.clone())),
+            Self::Delay(spec) => Box::new(Delay::new(spec.clone(), number)),
+            Self::Flakey(spec) => Box::new(Flakey::new(spec.clone(), number)),
+            &Self::LogWrites(spec) => Box::new(LogWrites::new(spec, number)),
+            &Self::Crypt(spec) => Box::new(Crypt::new(spec, number, slots, slot_bytes)),
         }
     }
 
@@ -51,37 +88,66 @@ impl TargetSpec {
         matches!(self, Self::Crypt(spec) if !spec.fuses_cipher)
     }
 
-    /// The device below, if there is one.
-    #[must_use]
-    pub fn device(&self) -> Option<DevId> {
+    /// The devices below that a flush goes to without asking the target.
+    fn flushed_devices(&self) -> Vec<DevId> {
         match self {
-            Self::Linear { dev, .. } => Some(*dev),
-            Self::Crypt(spec) => Some(spec.dev),
-            Self::Zero | Self::Error => None,
+            Self::Linear { dev, .. } => vec![*dev],
+            Self::Loop(leg) => vec![leg.dev],
+            Self::Striped(spec) => spec.legs.iter().map(|leg| leg.dev).collect(),
+            Self::Crypt(spec) => vec![spec.dev],
+            Self::Zero | Self::Error | Self::Ram { .. } | Self::Null { .. } => vec![],
+            Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_) => vec![],
         }
     }
-}
 
-impl TargetSpec {
     /// Whether it maps flushes itself, and they do not go past it to its device.
     #[must_use]
     pub fn maps_flushes(&self) -> bool {
-        match self {
-            Self::Linear { .. } | Self::Zero | Self::Error | Self::Crypt(_) => false,
-        }
+        matches!(self, Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_))
     }
 
     /// Whether it asks what time it is.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
+        matches!(self, Self::Flakey(_))
+    }
+
+    /// Whether it lets time pass: a bio may be in flight while no device has it.
+    #[must_use]
+    pub fn waits(&self) -> bool {
         match self {
-            Self::Linear { .. } | Self::Zero | Self::Error | Self::Crypt(_) => false,
+            Self::Delay(_) => true,
+            Self::Null { options, .. } => options.timer.is_some(),
+            _ => false,
+        }
+    }
+
+    /// Where its sectors lie, if they lie one after the other on one device, unencrypted, and
+    /// reading them there is the same as reading them here.
+    #[must_use]
+    pub fn window(&self) -> Option<Leg<DevId>> {
+        match self {
+            &Self::Linear { dev, start } => Some(Leg { dev, start }),
+            Self::Ram { dev } | Self::LogWrites(LogWritesSpec { dev, .. }) => {
+                Some(Leg { dev: *dev, start: Sector(0) })
+            }
+            Self::Loop(leg) => Some(*leg),
+            _ => None,
+        }
+    }
+
+    /// What its bios must be aligned to.
+    fn sector_size_bytes(&self) -> u32 {
+        match self {
+            Self::Crypt(spec) => spec.sector_size_bytes,
+            Self::Null { options, .. } => options.block_size_bytes,
+            _ => 512,
         }
     }
 }
 
 /// One target and where it lies on the mapped device.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct TableExtent {
     /// First sector.
     pub start: Sector,
@@ -141,8 +207,8 @@ impl Table {
     /// The devices below that flushes go to past their targets, each once.
     #[must_use]
     pub fn devices(&self) -> Vec<DevId> {
-        let past = self.extents.iter().filter(|extent| !extent.target.maps_flushes());
-        let mut devices: Vec<DevId> = past.filter_map(|extent| extent.target.device()).collect();
+        let of = |extent: &TableExtent| extent.target.flushed_devices();
+        let mut devices: Vec<DevId> = self.extents.iter().flat_map(of).collect();
         devices.sort_unstable();
         devices.dedup();
         devices
@@ -155,6 +221,12 @@ impl Table {
         numbers.filter(|(_, extent)| extent.target.maps_flushes()).map(|(at, _)| at).collect()
     }
 
+    /// Whether a target lets time pass.
+    #[must_use]
+    pub fn waits(&self) -> bool {
+        self.extents.iter().any(|extent| extent.target.waits())
+    }
+
     /// Whether a target asks what time it is; otherwise a world may save itself the question.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
@@ -164,10 +236,7 @@ impl Table {
     /// The largest encryption sector size: what requests must be aligned to.
     #[must_use]
     pub fn sector_size_bytes(&self) -> u32 {
-        let sizes = self.extents.iter().map(|extent| match extent.target {
-            TargetSpec::Crypt(spec) => spec.sector_size_bytes,
-            _ => 512,
-        });
+        let sizes = self.extents.iter().map(|extent| extent.target.sector_size_bytes());
         sizes.max().unwrap_or(512)
     }
 }

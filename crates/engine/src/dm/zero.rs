@@ -17,7 +17,7 @@ impl Target for Zero {
             return Mapped::Ended(BlkStatus::Ok);
         }
         let token = Token { owner: Owner::Target(self.number), index: part.index };
-        let op = SqeOp::Zero { buf: part.buf };
+        let op = SqeOp::Fill { buf: part.buf, byte: 0 };
         cx.push(Sqe { token, op, linked: false, origin: part.origin });
         Mapped::Submitted
     }

@@ -119,19 +119,29 @@ impl DeviceFile {
     /// When the system does not give it.
     pub fn in_memory(len_bytes: u64) -> Result<Self, Error> {
         let path = PathBuf::from("memory");
+        Self::of_memory(path, len_bytes, Kind::Direct)
+    }
+
+    /// Memory of zeros, without a queue and without a name that a table could say.
+    pub(crate) fn ram(len_bytes: u64) -> Result<Self, Error> {
+        Self::of_memory(PathBuf::new(), len_bytes, Kind::Tmpfs)
+    }
+
+    fn of_memory(path: PathBuf, len_bytes: u64, kind: Kind) -> Result<Self, Error> {
         let make = || {
             let file = File::from(memfd_create("blockyard", MemfdFlags::CLOEXEC)?);
             file.set_len(len_bytes)?;
             let device = file.metadata()?.dev();
             io::Result::Ok((file, device))
         };
-        let (file, device) = make().map_err(|error| Error::io(&path, "allocate", error))?;
+        let failed = |error| Error::io(Path::new("memory"), "allocate", error);
+        let (file, device) = make().map_err(failed)?;
         Ok(Self {
             file,
             direct: None,
             path,
             len_bytes,
-            kind: Kind::Direct,
+            kind,
             access: Access::ReadWrite,
             is_block_device: false,
             device,

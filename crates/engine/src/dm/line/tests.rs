@@ -1,5 +1,6 @@
 use super::*;
 use alloc::string::ToString;
+use alloc::vec;
 
 fn problem(text: &str) -> String {
     parse(text).unwrap_err().to_string()
@@ -21,6 +22,27 @@ fn table_of_every_target_is_parsed() {
 }
 
 #[test]
+fn targets_without_a_cipher_are_parsed() {
+    let text = "0 8 ram\n8 8 null\n16 8 loop /f 4\n24 32 striped 2 8 /a 0 /b 100\n\
+                56 8 delay /r 1 2 /w 3 4\n64 8 flakey /a 0 9 1 2 error_reads drop_writes\n\
+                72 8 log-writes /a /log";
+    let targets: Vec<_> = parse(text).unwrap().into_iter().map(|line| line.target).collect();
+    let leg = |dev: &str, start| Leg { dev: String::from(dev), start: Sector(start) };
+    assert_eq!(targets[0], LineTarget::Ram);
+    assert!(matches!(&targets[1], LineTarget::Null(options) if options.timer.is_none()));
+    assert_eq!(targets[2], LineTarget::Loop(leg("/f", 4)));
+    let legs = vec![leg("/a", 0), leg("/b", 100)];
+    assert_eq!(targets[3], LineTarget::Striped(StripedSpec { chunk: Sector(8), legs }));
+    let LineTarget::Delay(delay) = &targets[4] else { panic!("delay") };
+    assert_eq!((&delay.read.leg, &delay.write.leg), (&leg("/r", 1), &leg("/w", 3)));
+    assert_eq!(delay.write, delay.flush, "flushes go with the writes");
+    let LineTarget::Flakey(flakey) = &targets[5] else { panic!("flakey") };
+    assert_eq!((flakey.up_s, flakey.down_s), (9, 1));
+    let (device, log) = ("/a".into(), "/log".into());
+    assert_eq!(targets[6], LineTarget::LogWrites { device, log });
+}
+
+#[test]
 fn name_that_dmsetup_prints_first_is_skipped() {
     assert_eq!(parse("home: 0 8 zero").unwrap(), parse("0 8 zero").unwrap());
 }
@@ -37,6 +59,16 @@ fn gap_overlap_and_overflow_are_refused_with_their_line() {
 fn wrong_arguments_name_what_is_wrong() {
     assert!(problem("0 8 stripe /a 0").contains("target `stripe` is not supported"));
     assert!(problem("0 8 linear /a").contains("linear takes"));
+    assert!(problem("0 8 loop /a").contains("loop takes"));
+    assert!(problem("0 8 ram 1").contains("takes no arguments"));
+    assert!(problem("0 8 delay /a 0").contains("one, two or three times"));
+    assert!(problem("0 8 delay /a 0 x").contains("milliseconds `x`"));
+    assert!(problem("0 8 striped 2 8 /a 0").contains("announces 2 devices, but 2 words follow"));
+    assert!(problem("0 8 striped 0 8").contains("announces 0 devices"));
+    assert!(problem("0 8 striped 1 7 /a 0").contains("it must have 8"));
+    assert!(problem("0 24 striped 2 8 /a 0 /b 0").contains("not a multiple of 2 chunks"));
+    assert!(problem("0 8 striped 1 18446744073709551615 /a 0").contains("not a multiple"));
+    assert!(problem("0 8 loop /a 36028797018963964").contains("2^64 bytes"));
     assert!(problem("0 x zero").contains("length in sectors `x` is not a number"));
     assert!(problem("0 0 zero").contains("zero sectors"));
     let crypt = "0 8 crypt aes-xts-plain64 00 0 /a 0";

@@ -1,0 +1,184 @@
+//! `delay`: reads, writes and flushes wait before they go on, each kind to its own device if it has
+//! one (`drivers/md/dm-delay.c`). Table: `<dev> <start> <ms>`, then the same three words for writes
+//! and flushes, then the same for flushes.
+//!
+//! ```text
+//! map ─ no delay? ──yes──> remapped
+//!          └─no─> timeout ─> remapped
+//! ```
+//! Discards and zeroes count as writes. Each bio has a timeout of its own, where the kernel has one
+//! timer and a list: the times are the same.
+
+use alloc::string::String;
+
+use super::line::{LineTarget, leg, number};
+use super::{Leg, Mapped, Part, Target, TargetCx};
+use crate::bio::{BlkStatus, Op, Sector};
+use crate::slab::Slab;
+use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
+use crate::time::Nanos;
+
+/// Where one kind of bio goes, and when.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelayedLeg<D> {
+    /// Where.
+    pub leg: Leg<D>,
+    /// How long it waits before.
+    pub delay: Nanos,
+}
+
+/// What one line says; devices by path, or by number once they are open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct DelaySpec<D> {
+    /// Reads.
+    pub read: DelayedLeg<D>,
+    /// Writes, discards, zeroes.
+    pub write: DelayedLeg<D>,
+    /// Flushes.
+    pub flush: DelayedLeg<D>,
+}
+
+impl<D> DelaySpec<D> {
+    fn of(&self, op: Op) -> &DelayedLeg<D> {
+        match op {
+            Op::Read => &self.read,
+            Op::Write | Op::Discard | Op::WriteZeroes => &self.write,
+            Op::Flush => &self.flush,
+        }
+    }
+}
+
+/// The target.
+#[derive(Debug)]
+pub struct Delay {
+    spec: DelaySpec<DevId>,
+    /// Its number in the table.
+    number: u16,
+    /// What waits for its time.
+    waiting: Slab<Part>,
+    /// How many of them are writes: their bytes are still the submitter's.
+    writes: usize,
+}
+
+impl Delay {
+    /// A target of this line.
+    #[must_use]
+    pub fn new(spec: DelaySpec<DevId>, number: u16) -> Self {
+        Self { spec, number, waiting: Slab::default(), writes: 0 }
+    }
+}
+
+impl Target for Delay {
+    fn map(&mut self, part: Part, cx: &mut TargetCx<'_>) -> Mapped {
+        let DelayedLeg { leg, delay } = self.spec.of(part.op);
+        if *delay == Nanos(0) {
+            return Mapped::Remapped { dev: leg.dev, sector: leg.start + part.sector };
+        }
+        let op = SqeOp::Timeout { after: *delay };
+        self.writes += usize::from(part.op == Op::Write);
+        let token = Token { owner: Owner::Target(self.number), index: self.waiting.insert(part) };
+        cx.push(Sqe { token, op, linked: false, origin: part.origin });
+        Mapped::Submitted
+    }
+
+    fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
+        assert!(status == BlkStatus::Ok, "time passes without errors");
+        let part = self.waiting.remove(index);
+        self.writes -= usize::from(part.op == Op::Write);
+        let leg = &self.spec.of(part.op).leg;
+        cx.remap(&part, leg.dev, leg.start + part.sector);
+    }
+
+    fn max_io(&self, _: Op, _: Sector) -> Sector {
+        Sector(u64::MAX)
+    }
+
+    fn parked(&self) -> usize {
+        self.writes
+    }
+
+    fn is_idle(&self) -> bool {
+        self.waiting.is_empty()
+    }
+}
+
+/// Parses the arguments of a line of `len` sectors.
+pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
+    if !matches!(args.len(), 3 | 6 | 9) {
+        return Err("delay takes `<device> <start> <milliseconds>` one, two or three times: for \
+                    everything, for writes and flushes, for flushes"
+            .into());
+    }
+    let delayed = |at: usize| {
+        let words = &args[at.min(args.len() - 3)..];
+        let delay = Nanos::from_ms(number(words[2], "delay in milliseconds")?);
+        Ok::<_, String>(DelayedLeg { leg: leg(words[0], words[1], len)?, delay })
+    };
+    let (read, write, flush) = (delayed(0)?, delayed(3)?, delayed(6)?);
+    Ok(LineTarget::Delay(DelaySpec { read, write, flush }))
+}
+
+#[cfg(test)]
+mod tests {
+    use alloc::vec::Vec;
+
+    use super::super::testing::{bio, shard};
+    use super::*;
+    use crate::dm::table::TargetSpec;
+    use crate::shard::Shard;
+    use crate::sq::Cqe;
+
+    fn delay() -> Shard {
+        let leg = |dev, ms| {
+            let leg = Leg { dev: DevId(dev), start: Sector(10) };
+            DelayedLeg { leg, delay: Nanos::from_ms(ms) }
+        };
+        let spec = DelaySpec { read: leg(0, 0), write: leg(1, 20), flush: leg(2, 30) };
+        shard(TargetSpec::Delay(spec), 64)
+    }
+
+    fn sqes(shard: &mut Shard) -> Vec<Sqe> {
+        let mut out = Vec::new();
+        shard.take_sq(&mut out);
+        out
+    }
+
+    fn answer(shard: &mut Shard, sqe: &Sqe) {
+        shard.on_cqe(Nanos(0), Cqe { token: sqe.token, status: BlkStatus::Ok });
+    }
+
+    #[test]
+    fn each_kind_waits_its_time_and_goes_to_its_device() {
+        let mut shard = delay();
+        for (op, wait, dev) in [(Op::Write, 20, 1), (Op::Discard, 20, 1), (Op::Flush, 30, 2)] {
+            let bio = bio(op, 0, if op == Op::Flush { 0 } else { 8 });
+            shard.submit_bio(Nanos(0), bio);
+            let [timeout] = sqes(&mut shard)[..] else { panic!("{op:?}: one SQE") };
+            assert_eq!(timeout.op, SqeOp::Timeout { after: Nanos::from_ms(wait) });
+            assert_eq!(shard.parked(), usize::from(op == Op::Write));
+            answer(&mut shard, &timeout);
+            let [sqe] = sqes(&mut shard)[..] else { panic!("{op:?}: one SQE") };
+            let (dev, sector) = (DevId(dev), Sector(10));
+            match op {
+                Op::Write => {
+                    assert_eq!(sqe.op, SqeOp::Write { dev, sector, buf: bio.buf, fua: false });
+                }
+                Op::Discard => assert_eq!(sqe.op, SqeOp::Discard { dev, sector, len: Sector(8) }),
+                _ => assert_eq!(sqe.op, SqeOp::Flush { dev }),
+            }
+            assert_eq!((shard.parked(), shard.in_flight()), (0, 1));
+            answer(&mut shard, &sqe);
+            assert!(shard.is_idle());
+        }
+    }
+
+    #[test]
+    fn without_a_delay_nothing_waits() {
+        let mut shard = delay();
+        let read = bio(Op::Read, 0, 8);
+        shard.submit_bio(Nanos(0), read);
+        let [sqe] = sqes(&mut shard)[..] else { panic!("one SQE") };
+        let (dev, sector) = (DevId(0), Sector(10));
+        assert_eq!(sqe.op, SqeOp::Read { dev, sector, buf: read.buf });
+    }
+}

@@ -1,0 +1,246 @@
+//! `flakey`: a device that is reliable for some seconds and unreliable for some, over and over
+//! (`drivers/md/dm-flakey.c`). Table: `<dev> <start> <up seconds> <down seconds>
+//! [<#words> <feature>...]`.
+//!
+//! | feature | while it is down |
+//! |---|---|
+//! | none | everything fails |
+//! | `error_reads` | reads fail |
+//! | `error_writes` | writes, discards, zeroes and flushes fail |
+//! | `drop_writes` | they are answered, and nothing is done |
+//! | `corrupt_bio_byte <nth> r <value> 0` | that byte of each read is replaced |
+//!
+//! Time counts from when the table was loaded. The engine sees no bytes, and a write's are never
+//! changed: corrupting writes, bytes at random and bios by their flags are refused.
+
+use alloc::format;
+use alloc::string::String;
+
+use super::line::{LineTarget, leg, number, shown};
+use super::{Leg, Mapped, Part, Target, TargetCx};
+use crate::bio::{BlkStatus, Op, Sector};
+use crate::slab::Slab;
+use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
+use crate::time::Nanos;
+
+const SECOND_NS: u64 = 1_000_000_000;
+
+/// What becomes of writes while it is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WriteFault {
+    /// They are done.
+    None,
+    /// They fail.
+    Fail,
+    /// They are answered without being done.
+    Drop,
+}
+
+/// What becomes of reads while it is down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReadFault {
+    /// They are done.
+    None,
+    /// They fail.
+    Fail,
+    /// They are done, and then a byte is replaced.
+    Corrupt {
+        /// Which byte of the part, counted from zero. Shorter parts stay as they are.
+        offset_bytes: u32,
+        /// By what.
+        value: u8,
+    },
+}
+
+/// What one line says; the device by path, or by number once it is open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FlakeySpec<D> {
+    /// The device below.
+    pub leg: Leg<D>,
+    /// Reliable for so many seconds,
+    pub up_s: u32,
+    /// then unreliable for so many. Both together are at least one.
+    pub down_s: u32,
+    /// While it is down.
+    pub reads: ReadFault,
+    /// While it is down.
+    pub writes: WriteFault,
+}
+
+impl<D> FlakeySpec<D> {
+    fn is_down(&self, now: Nanos) -> bool {
+        let (up, down) = (u64::from(self.up_s), u64::from(self.down_s));
+        now.0 / SECOND_NS % (up + down) >= up
+    }
+}
+
+/// A read whose byte will be replaced.
+#[derive(Debug)]
+struct Corrupted {
+    part: Part,
+    /// The device has answered.
+    is_read: bool,
+}
+
+/// The target.
+#[derive(Debug)]
+pub struct Flakey {
+    spec: FlakeySpec<DevId>,
+    /// Its number in the table.
+    number: u16,
+    corrupted: Slab<Corrupted>,
+}
+
+impl Flakey {
+    /// A target of this line.
+    #[must_use]
+    pub fn new(spec: FlakeySpec<DevId>, number: u16) -> Self {
+        assert!(spec.up_s > 0 || spec.down_s > 0);
+        Self { spec, number, corrupted: Slab::default() }
+    }
+
+    fn remapped(&self, part: &Part) -> Mapped {
+        Mapped::Remapped { dev: self.spec.leg.dev, sector: self.spec.leg.start + part.sector }
+    }
+
+    fn push(&self, index: u32, op: SqeOp, cx: &mut TargetCx<'_>) {
+        let token = Token { owner: Owner::Target(self.number), index };
+        let origin = self.corrupted.get(index).part.origin;
+        cx.push(Sqe { token, op, linked: false, origin });
+    }
+
+    fn read_while_down(&mut self, part: Part, cx: &mut TargetCx<'_>) -> Mapped {
+        match self.spec.reads {
+            ReadFault::Fail => Mapped::Ended(BlkStatus::IoError),
+            ReadFault::Corrupt { offset_bytes, .. } if offset_bytes < part.buf.len_bytes => {
+                let index = self.corrupted.insert(Corrupted { part, is_read: false });
+                let leg = &self.spec.leg;
+                self.push(index, part.at(leg.dev, leg.start + part.sector), cx);
+                Mapped::Submitted
+            }
+            ReadFault::None | ReadFault::Corrupt { .. } => self.remapped(&part),
+        }
+    }
+}
+
+impl Target for Flakey {
+    fn map(&mut self, part: Part, cx: &mut TargetCx<'_>) -> Mapped {
+        if !self.spec.is_down(cx.now) {
+            return self.remapped(&part);
+        }
+        if part.op == Op::Read {
+            return self.read_while_down(part, cx);
+        }
+        match self.spec.writes {
+            WriteFault::None => self.remapped(&part),
+            WriteFault::Fail => Mapped::Ended(BlkStatus::IoError),
+            WriteFault::Drop => Mapped::Ended(BlkStatus::Ok),
+        }
+    }
+
+    fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
+        let read = self.corrupted.at(index);
+        if status != BlkStatus::Ok || read.is_read {
+            let part = self.corrupted.remove(index).part;
+            return cx.end(part.index, status);
+        }
+        read.is_read = true;
+        let ReadFault::Corrupt { offset_bytes, value: byte } = self.spec.reads else {
+            unreachable!("only reads to be corrupted are awaited");
+        };
+        let buf = read.part.buf.part(offset_bytes, 1);
+        self.push(index, SqeOp::Fill { buf, byte }, cx);
+    }
+
+    fn max_io(&self, _: Op, _: Sector) -> Sector {
+        Sector(u64::MAX)
+    }
+
+    fn is_idle(&self) -> bool {
+        self.corrupted.is_empty()
+    }
+}
+
+/// Parses the arguments of a line of `len` sectors.
+pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
+    let [device, start, up, down, features @ ..] = args else {
+        return Err("flakey takes `<device> <start> <up seconds> <down seconds> [<#words> \
+                    <feature>...]`"
+            .into());
+    };
+    let leg = leg(device, start, len)?;
+    let seconds = |text, what| {
+        let value = number(text, what)?;
+        u32::try_from(value).map_err(|_| format!("{what} {value} is more than {}", u32::MAX))
+    };
+    let (up_s, down_s) = (seconds(up, "up interval")?, seconds(down, "down interval")?);
+    if up_s == 0 && down_s == 0 {
+        return Err("up and down interval are both zero seconds".into());
+    }
+    let (reads, writes) = parse_features(features)?;
+    Ok(LineTarget::Flakey(FlakeySpec { leg, up_s, down_s, reads, writes }))
+}
+
+fn parse_features(words: &[&str]) -> Result<(ReadFault, WriteFault), String> {
+    let mut words = match words {
+        [count, words @ ..] if number(count, "number of feature words")? == words.len() as u64 => {
+            words
+        }
+        [count, words @ ..] => {
+            return Err(format!("it announces {count} feature words, but has {}", words.len()));
+        }
+        [] => &[],
+    };
+    if words.is_empty() {
+        return Ok((ReadFault::Fail, WriteFault::Fail));
+    }
+    let (mut reads, mut writes) = (ReadFault::None, WriteFault::None);
+    while let [feature, rest @ ..] = words {
+        words = rest;
+        match *feature {
+            "error_reads" if reads == ReadFault::None => reads = ReadFault::Fail,
+            "error_writes" if writes == WriteFault::None => writes = WriteFault::Fail,
+            "drop_writes" if writes == WriteFault::None => writes = WriteFault::Drop,
+            "corrupt_bio_byte" if reads == ReadFault::None => {
+                let [nth, direction, value, flags, rest @ ..] = rest else {
+                    return Err("corrupt_bio_byte takes `<nth byte> r <value> <flags>`".into());
+                };
+                reads = parse_corruption([nth, direction, value, flags])?;
+                words = rest;
+            }
+            "error_reads" | "error_writes" | "drop_writes" | "corrupt_bio_byte" => {
+                return Err(format!("feature `{feature}` contradicts one before it"));
+            }
+            "random_read_corrupt" | "random_write_corrupt" => {
+                return Err(format!("feature `{feature}` is not supported; corrupt_bio_byte is"));
+            }
+            other => return Err(format!("feature `{}` is unknown", shown(other))),
+        }
+    }
+    Ok((reads, writes))
+}
+
+fn parse_corruption([nth, direction, value, flags]: [&str; 4]) -> Result<ReadFault, String> {
+    match direction {
+        "r" => {}
+        "w" => {
+            return Err("corrupt_bio_byte of writes is not supported: the bytes of a write are \
+                        its submitter's and never changed; `r` corrupts reads"
+                .into());
+        }
+        other => return Err(format!("direction `{}` is neither r nor w", shown(other))),
+    }
+    let nth = number(nth, "number of the byte to corrupt")?;
+    let offset_bytes = nth.checked_sub(1).and_then(|offset| u32::try_from(offset).ok());
+    let offset_bytes =
+        offset_bytes.ok_or(format!("byte {nth} to corrupt is not one of 1 to 2^32"))?;
+    let value = number(value, "value of the corrupted byte")?;
+    let value = u8::try_from(value).map_err(|_| format!("value {value} is not a byte (0-255)"))?;
+    if number(flags, "bio flags")? != 0 {
+        return Err("corrupt_bio_byte by bio flags is not supported; the flags must be 0".into());
+    }
+    Ok(ReadFault::Corrupt { offset_bytes, value })
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,177 @@
+//! `log-writes`: passes everything on, and keeps a log of all writes, in an order that a power cut
+//! could have left behind (`drivers/md/dm-log-writes.c`). Table: `<dev> <log dev>`.
+//!
+//! A write is told to the log when the device has answered it. The log keeps it back until a flush
+//! says that it is stable: one that *started* after the write had ended, and that has itself ended.
+//! What was written with FUA is stable at once and overtakes all that is kept back.
+//!
+//! ```text
+//! write  map ─> Writing ─────────> Logging ─> end
+//! flush  map ─> Collecting ─> Flushing ─> Logging ─> end
+//! ```
+//! The engine says what happened, and a world keeps the log and writes it ([`LogStep`]): the order
+//! is that of all shards together, and the bytes are the world's. Zeroes are written and logged as
+//! bytes; a write that failed is not logged.
+
+use alloc::string::String;
+
+use super::line::LineTarget;
+use super::{Mapped, Part, Target, TargetCx};
+use crate::bio::{BlkStatus, Op, Sector};
+use crate::buf::BufRef;
+use crate::slab::Slab;
+use crate::sq::{DevId, LogId, LogStep, Owner, Sqe, SqeOp, Token};
+
+/// Longest write of zeros in one go; the world's zeros are this long at least.
+pub const ZEROS_MAX_BYTES: u32 = super::crypt::ZEROS_MAX_BYTES;
+
+/// What one line says, with its device and its log open.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LogWritesSpec {
+    /// The device below.
+    pub dev: DevId,
+    /// The log of its writes.
+    pub log: LogId,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// The device has it.
+    Writing,
+    /// The log is told that a flush starts.
+    Collecting,
+    /// The device flushes.
+    Flushing,
+    /// The log has it.
+    Logging,
+}
+
+/// A write, a discard or a flush in flight.
+#[derive(Debug)]
+struct LoggedIo {
+    part: Part,
+    phase: Phase,
+    /// Of the device.
+    status: BlkStatus,
+}
+
+/// The target.
+#[derive(Debug)]
+pub struct LogWrites {
+    spec: LogWritesSpec,
+    /// Its number in the table.
+    number: u16,
+    ios: Slab<LoggedIo>,
+    /// How many of them are writes: their bytes are the submitter's until the log has them.
+    writes: usize,
+}
+
+impl LogWrites {
+    /// A target of this line.
+    #[must_use]
+    pub fn new(spec: LogWritesSpec, number: u16) -> Self {
+        Self { spec, number, ios: Slab::default(), writes: 0 }
+    }
+
+    fn push(&mut self, index: u32, phase: Phase, op: SqeOp, cx: &mut TargetCx<'_>) {
+        let io = self.ios.at(index);
+        io.phase = phase;
+        let token = Token { owner: Owner::Target(self.number), index };
+        cx.push(Sqe { token, op, linked: false, origin: io.part.origin });
+    }
+
+    fn log(&mut self, index: u32, phase: Phase, step: LogStep, cx: &mut TargetCx<'_>) {
+        let buf = self.ios.get(index).part.buf;
+        self.push(index, phase, SqeOp::Log { log: self.spec.log, step, buf }, cx);
+    }
+
+    fn end(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
+        let part = self.ios.remove(index).part;
+        self.writes -= usize::from(part.op == Op::Write);
+        cx.end(part.index, status);
+    }
+
+    /// The device has written or flushed, or failed to.
+    fn on_device(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
+        let io = self.ios.at(index);
+        io.status = status;
+        let Part { op, sector, len, fua, .. } = io.part;
+        let step = match (op, status) {
+            (Op::Flush, status) => LogStep::FlushEnded { is_stable: status == BlkStatus::Ok },
+            (_, BlkStatus::Ok) if op == Op::Discard => LogStep::Discarded { sector, len },
+            (_, BlkStatus::Ok) => LogStep::Written { sector, fua },
+            (_, failed) => return self.end(index, failed, cx),
+        };
+        self.log(index, Phase::Logging, step, cx);
+    }
+}
+
+impl Target for LogWrites {
+    fn map(&mut self, mut part: Part, cx: &mut TargetCx<'_>) -> Mapped {
+        match part.op {
+            Op::Read => return Mapped::Remapped { dev: self.spec.dev, sector: part.sector },
+            Op::WriteZeroes => {
+                let len_bytes = part.len.bytes().try_into().expect("cut to ZEROS_MAX_BYTES");
+                (part.op, part.buf) = (Op::Write, BufRef::zeros(len_bytes));
+            }
+            Op::Write | Op::Discard | Op::Flush => {}
+        }
+        self.writes += usize::from(part.op == Op::Write);
+        let (phase, status) = (Phase::Writing, BlkStatus::Ok);
+        let index = self.ios.insert(LoggedIo { part, phase, status });
+        match part.op {
+            Op::Flush => self.log(index, Phase::Collecting, LogStep::FlushStarts, cx),
+            _ => self.push(index, phase, part.at(self.spec.dev, part.sector), cx),
+        }
+        Mapped::Submitted
+    }
+
+    fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
+        let io = self.ios.get(index);
+        match (io.phase, status) {
+            (Phase::Collecting, BlkStatus::Ok) => {
+                let flush = SqeOp::Flush { dev: self.spec.dev };
+                self.push(index, Phase::Flushing, flush, cx);
+            }
+            (Phase::Writing | Phase::Flushing, status) => self.on_device(index, status, cx),
+            (Phase::Logging, BlkStatus::Ok) => {
+                let of_device = io.status;
+                self.end(index, of_device, cx);
+            }
+            (Phase::Collecting | Phase::Logging, failed) => self.end(index, failed, cx),
+        }
+    }
+
+    fn max_io(&self, op: Op, _: Sector) -> Sector {
+        match op {
+            Op::WriteZeroes => Sector::holding(u64::from(ZEROS_MAX_BYTES)),
+            _ => Sector(u64::MAX),
+        }
+    }
+
+    fn parked(&self) -> usize {
+        self.writes
+    }
+
+    fn is_idle(&self) -> bool {
+        self.ios.is_empty()
+    }
+}
+
+/// Parses the arguments of a line.
+pub(super) fn parse(args: &[&str]) -> Result<LineTarget, String> {
+    match args {
+        [device, log] if device != log => {
+            Ok(LineTarget::LogWrites { device: (*device).into(), log: (*log).into() })
+        }
+        [_, _] => {
+            Err("the device and its log are the same; the log needs a device or file of its \
+                       own"
+            .into())
+        }
+        _ => Err("log-writes takes `<device> <log device>`".into()),
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,63 @@
+//! `loop`: a file, block by block, as the dm-loop of the 2013 mail. Table: `<file> <start>`; the
+//! syntax is ours, because that target never was in the kernel.
+//!
+//! It mapped the blocks of a file to the disk that its file system lay on, so it cut every bio at
+//! the file system's blocks of 4 KiB: what lay above saw one small bio for each. This one is
+//! `linear` with those cuts.
+
+use super::{Leg, Mapped, Part, Target, TargetCx};
+use crate::bio::{BlkStatus, Op, Sector};
+use crate::sq::DevId;
+
+/// A block of the file system: 4 KiB.
+const BLOCK: Sector = Sector(8);
+
+/// The target.
+#[derive(Debug)]
+pub struct Loop {
+    /// Where it starts in the file.
+    pub leg: Leg<DevId>,
+}
+
+impl Target for Loop {
+    fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
+        Mapped::Remapped { dev: self.leg.dev, sector: self.leg.start + part.sector }
+    }
+
+    fn on_cqe(&mut self, _: u32, _: BlkStatus, _: &mut TargetCx<'_>) {
+        unreachable!("loop pushes no SQE");
+    }
+
+    /// Without bytes there is nothing to cut: one call frees or zeroes any range of a file.
+    fn max_io(&self, op: Op, sector: Sector) -> Sector {
+        match op {
+            Op::Read | Op::Write => (self.leg.start + sector).to_border(BLOCK),
+            Op::Flush | Op::Discard | Op::WriteZeroes => Sector(u64::MAX),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{bio, run, shard};
+    use super::*;
+    use crate::dm::table::TargetSpec;
+    use crate::sq::SqeOp;
+
+    #[test]
+    fn transfers_are_cut_at_the_blocks_of_the_file() {
+        let leg = Leg { dev: DevId(0), start: Sector(4) };
+        let write = bio(Op::Write, 0, 16);
+        let (ops, _) = run(&mut shard(TargetSpec::Loop(leg), 64), write);
+        let expected =
+            [(4, 0, 4), (8, 4, 8), (16, 12, 4)].map(|(sector, skip, len)| SqeOp::Write {
+                dev: DevId(0),
+                sector: Sector(sector),
+                buf: write.buf.part(skip * 512, len * 512),
+                fua: false,
+            });
+        assert_eq!(ops, expected);
+        let (ops, _) = run(&mut shard(TargetSpec::Loop(leg), 64), bio(Op::Discard, 0, 64));
+        assert_eq!(ops.len(), 1);
+    }
+}

@@ -1,0 +1,128 @@
+//! `striped`: chunks go round the devices, as in RAID-0 (`drivers/md/dm-stripe.c`). Table:
+//! `<#devs> <chunk sectors> [<dev> <start>]...`.
+//!
+//! ```text
+//! chunk of the target   0  1  2  3  4  5       device = chunk % 3
+//! device                0  1  2  0  1  2       its chunk = chunk / 3
+//! chunk of the device   0  0  0  1  1  1
+//! ```
+//! A bio is cut at chunk borders; a flush goes to every device.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec::Vec;
+
+use super::line::{LineTarget, leg, number};
+use super::{Leg, Mapped, Part, Target, TargetCx};
+use crate::bio::{BlkStatus, Op, Sector};
+use crate::sq::DevId;
+
+/// A page: the kernel's documents ask for this much at least.
+const CHUNK_MIN_SECTORS: u64 = 8;
+
+/// What one line says; devices by path, or by number once they are open.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StripedSpec<D> {
+    /// What goes to one device before it is the next one's turn.
+    pub chunk: Sector,
+    /// The devices, at least one. Each has an equal share of the target.
+    pub legs: Vec<Leg<D>>,
+}
+
+/// The target.
+#[derive(Debug)]
+pub struct Striped {
+    spec: StripedSpec<DevId>,
+}
+
+impl Striped {
+    /// A target of this line.
+    #[must_use]
+    pub fn new(spec: StripedSpec<DevId>) -> Self {
+        assert!(spec.chunk.0 > 0 && !spec.legs.is_empty());
+        Self { spec }
+    }
+}
+
+impl Target for Striped {
+    fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
+        let StripedSpec { chunk, legs } = &self.spec;
+        let (number, inside) = (part.sector.0 / chunk.0, part.sector.0 % chunk.0);
+        let count = legs.len() as u64;
+        let leg = &legs[usize::try_from(number % count).expect("less than the number of legs")];
+        Mapped::Remapped {
+            dev: leg.dev,
+            sector: leg.start + Sector(number / count * chunk.0 + inside),
+        }
+    }
+
+    fn on_cqe(&mut self, _: u32, _: BlkStatus, _: &mut TargetCx<'_>) {
+        unreachable!("striped pushes no SQE");
+    }
+
+    fn max_io(&self, _: Op, sector: Sector) -> Sector {
+        sector.to_border(self.spec.chunk)
+    }
+}
+
+/// Parses the arguments of a line of `len` sectors.
+pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
+    let [count, chunk, legs @ ..] = args else {
+        return Err("striped takes `<#devices> <chunk sectors> [<device> <start>]...`".into());
+    };
+    let (count, chunk) = (number(count, "number of devices")?, number(chunk, "chunk size")?);
+    if count == 0 || legs.len() as u64 != count.saturating_mul(2) {
+        return Err(format!(
+            "it announces {count} devices, but {} words follow; each device is `<device> <start>`",
+            legs.len()
+        ));
+    }
+    if chunk < CHUNK_MIN_SECTORS {
+        return Err(format!(
+            "the chunk has {chunk} sectors; it must have {CHUNK_MIN_SECTORS} (4 KiB) at least"
+        ));
+    }
+    if count.checked_mul(chunk).is_none_or(|row| !len.is_multiple_of(row)) {
+        return Err(format!(
+            "its length {len} is not a multiple of {count} chunks of {chunk} sectors"
+        ));
+    }
+    let share = len / count;
+    let legs = legs.chunks_exact(2).map(|words| leg(words[0], words[1], share));
+    let legs = legs.collect::<Result<Vec<_>, _>>()?;
+    Ok(LineTarget::Striped(StripedSpec { chunk: Sector(chunk), legs }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{bio, run, shard};
+    use super::*;
+    use crate::dm::table::TargetSpec;
+    use crate::sq::SqeOp;
+
+    fn striped(len: u64) -> crate::shard::Shard {
+        let leg = |dev, start| Leg { dev: DevId(dev), start: Sector(start) };
+        let legs = alloc::vec![leg(0, 100), leg(1, 0), leg(2, 7)];
+        shard(TargetSpec::Striped(StripedSpec { chunk: Sector(8), legs }), len)
+    }
+
+    #[test]
+    fn chunks_go_round_the_devices() {
+        let read = bio(Op::Read, 4, 32);
+        let (ops, status) = run(&mut striped(48), read);
+        let parts = [(0, 104, 0, 4), (1, 0, 4, 8), (2, 7, 12, 8), (0, 108, 20, 8), (1, 8, 28, 4)];
+        let expected = parts.map(|(dev, sector, skip, len)| SqeOp::Read {
+            dev: DevId(dev),
+            sector: Sector(sector),
+            buf: read.buf.part(skip * 512, len * 512),
+        });
+        assert_eq!((&ops[..], status), (&expected[..], BlkStatus::Ok));
+    }
+
+    #[test]
+    fn flush_goes_to_every_device() {
+        let flush = bio(Op::Flush, 0, 0);
+        let (ops, _) = run(&mut striped(48), flush);
+        assert_eq!(ops, [0, 1, 2].map(|dev| SqeOp::Flush { dev: DevId(dev) }));
+    }
+}

@@ -1,0 +1,145 @@
+//! From a line of a table to a target: devices opened, memory made, logs begun.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use blockyard_crypt::source::HeaderSource;
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::delay::{DelaySpec, DelayedLeg};
+use blockyard_engine::dm::flakey::FlakeySpec;
+use blockyard_engine::dm::line::{Line, LineTarget};
+use blockyard_engine::dm::log_writes::LogWritesSpec;
+use blockyard_engine::dm::striped::StripedSpec;
+use blockyard_engine::dm::table::TargetSpec;
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::elevator::none::NONE;
+use blockyard_engine::sq::{DevId, LogId};
+
+use super::{Builder, Device, Use, dev_id};
+use crate::Error;
+use crate::disk::DeviceQueue;
+use crate::file::mapping::Mapping;
+use crate::file::{Access, DeviceFile};
+use crate::write_log::WriteLog;
+
+impl Builder<'_> {
+    /// The target of a line.
+    pub(super) fn target(&mut self, line: &Line, lines: &[Line]) -> Result<TargetSpec, Error> {
+        let len = line.len;
+        Ok(match &line.target {
+            LineTarget::Zero => TargetSpec::Zero,
+            LineTarget::Error => TargetSpec::Error,
+            LineTarget::Ram => TargetSpec::Ram { dev: self.add_memory(len)? },
+            LineTarget::Null(options) => {
+                self.can_discard &= options.discard;
+                let memory = match options.memory_backed {
+                    true => Some(self.add_memory(len)?),
+                    false => None,
+                };
+                TargetSpec::Null { options: options.clone(), memory }
+            }
+            LineTarget::Linear { device, start } => {
+                let leg = Leg { dev: device.clone(), start: Sector(*start) };
+                let Leg { dev, start } = self.leg(&leg, len, lines)?;
+                TargetSpec::Linear { dev, start }
+            }
+            LineTarget::Loop(leg) => TargetSpec::Loop(self.leg(leg, len, lines)?),
+            LineTarget::Striped(StripedSpec { chunk, legs }) => {
+                let share = len / legs.len() as u64;
+                let legs = legs.iter().map(|leg| self.leg(leg, share, lines));
+                let legs = legs.collect::<Result<_, _>>()?;
+                TargetSpec::Striped(StripedSpec { chunk: *chunk, legs })
+            }
+            LineTarget::Delay(DelaySpec { read, write, flush }) => {
+                let mut open = |delayed: &DelayedLeg<String>| {
+                    let leg = self.leg(&delayed.leg, len, lines)?;
+                    Ok::<_, Error>(DelayedLeg { leg, delay: delayed.delay })
+                };
+                let (read, write, flush) = (open(read)?, open(write)?, open(flush)?);
+                TargetSpec::Delay(DelaySpec { read, write, flush })
+            }
+            LineTarget::Flakey(spec) => {
+                let leg = self.leg(&spec.leg, len, lines)?;
+                let FlakeySpec { up_s, down_s, reads, writes, .. } = *spec;
+                TargetSpec::Flakey(FlakeySpec { leg, up_s, down_s, reads, writes })
+            }
+            LineTarget::LogWrites { device, log } => {
+                let leg = Leg { dev: device.clone(), start: Sector(0) };
+                let dev = self.leg(&leg, len, lines)?.dev;
+                TargetSpec::LogWrites(LogWritesSpec { dev, log: self.log(dev, log)? })
+            }
+            LineTarget::Crypt { device, params } => {
+                let start = Sector(params.data_offset_sectors);
+                let leg = Leg { dev: device.clone(), start };
+                let dev = self.leg(&leg, len, lines)?.dev;
+                self.crypt(dev, params)?
+            }
+        })
+    }
+
+    /// A range of `len` sectors on a device, which is opened or found open.
+    fn leg(&mut self, leg: &Leg<String>, len: u64, lines: &[Line]) -> Result<Leg<DevId>, Error> {
+        let dev = self.open(&leg.dev, lines)?;
+        let start = leg.start;
+        let file = &self.devices[usize::from(dev.0)].file;
+        let device = file.len_bytes() >> 9;
+        if start.0.checked_add(len).is_none_or(|end| end > device) {
+            let wanted = format!("the table wants {len} from sector {} on", start.0);
+            return Err(Error::volume(file.path(), format!("has {device} sectors, but {wanted}")));
+        }
+        Ok(Leg { dev, start })
+    }
+
+    fn open(&mut self, path: &str, lines: &[Line]) -> Result<DevId, Error> {
+        let opened = self.devices.iter().position(|device| device.file.path() == Path::new(path));
+        if let Some(index) = opened {
+            return Ok(dev_id(index));
+        }
+        let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let file = DeviceFile::open(Path::new(path), access, self.options.direct)?;
+        let uses: Vec<Use> = lines.iter().filter_map(|line| use_of(&line.target, path)).collect();
+        self.add_device(file, &uses)
+    }
+
+    /// Memory for one line. No elevator is asked for it: it has no requests to order.
+    fn add_memory(&mut self, len_sectors: u64) -> Result<DevId, Error> {
+        let len_bytes = Sector(len_sectors).bytes();
+        let file = Arc::new(DeviceFile::ram(len_bytes)?);
+        let mapping = Mapping::new(file.file(), len_bytes, true);
+        let (queue, elevator) = (DeviceQueue::Bypassed, ElevatorSpec::of(&NONE));
+        self.devices.push(Device { file, mapping, queue, elevator });
+        Ok(dev_id(self.devices.len() - 1))
+    }
+
+    fn log(&mut self, dev: DevId, path: &str) -> Result<LogId, Error> {
+        if self.options.read_only {
+            let problem = "is the log of a log-writes line, which must be written; leave \
+                           --read-only out";
+            return Err(Error::volume(Path::new(path), problem));
+        }
+        let file = DeviceFile::open(Path::new(path), Access::ReadWrite, false)?;
+        let data = Arc::clone(&self.devices[usize::from(dev.0)].file);
+        self.logs.push(WriteLog::begin(file, data)?);
+        Ok(LogId(dev_id(self.logs.len() - 1).0))
+    }
+}
+
+/// What a line does with the device at `path`, if it is one of its.
+fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
+    let is_used = match target {
+        LineTarget::Crypt { device, params } => {
+            let using = Use::Crypt(params.data_offset_sectors, params.sector_size_bytes);
+            return (device == path).then_some(using);
+        }
+        LineTarget::Linear { device, .. } | LineTarget::LogWrites { device, .. } => device == path,
+        LineTarget::Loop(leg) => leg.dev == path,
+        LineTarget::Striped(spec) => spec.legs.iter().any(|leg| leg.dev == path),
+        LineTarget::Delay(DelaySpec { read, write, flush }) => {
+            [read, write, flush].iter().any(|delayed| delayed.leg.dev == path)
+        }
+        LineTarget::Flakey(spec) => spec.leg.dev == path,
+        LineTarget::Zero | LineTarget::Error | LineTarget::Ram | LineTarget::Null(_) => false,
+    };
+    is_used.then_some(Use::Linear)
+}

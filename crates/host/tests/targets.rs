@@ -1,0 +1,290 @@
+//! What each target does on real files, from the text of its table line on.
+
+mod client;
+
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::bio::{BlkStatus, Done, Op};
+use blockyard_engine::priority::Priority;
+use blockyard_host::copy::{dump, load};
+use blockyard_host::local::{Client, Request};
+use blockyard_host::server::ServedExport;
+use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard_host::write_log::{FLUSH, LogReader};
+
+const SECTORS: usize = 2048;
+const SIZE_BYTES: usize = SECTORS * 512;
+
+/// Files of `SIZE_BYTES` zeros: in memory, and on a disk if the tests are built on one.
+struct Files {
+    dir: tempfile::TempDir,
+}
+
+impl Files {
+    fn in_memory() -> Self {
+        Self { dir: tempfile::tempdir_in("/dev/shm").unwrap() }
+    }
+
+    fn on_disk() -> Self {
+        let here = std::env::current_exe().unwrap();
+        Self { dir: tempfile::tempdir_in(here.parent().unwrap()).unwrap() }
+    }
+
+    fn file(&self, name: &str) -> PathBuf {
+        let path = self.dir.path().join(name);
+        File::create(&path).unwrap().set_len(SIZE_BYTES as u64).unwrap();
+        path
+    }
+}
+
+fn volume(table: &str) -> Arc<Volume> {
+    let text = SecretBytes::copy_of(table.as_bytes());
+    Arc::new(Volume::from_table(&text, &VolumeOptions::default()).unwrap())
+}
+
+fn fails(table: &str, options: &VolumeOptions) -> String {
+    let text = SecretBytes::copy_of(table.as_bytes());
+    Volume::from_table(&text, options).err().expect("it is wrong").to_string()
+}
+
+/// Bytes that differ from sector to sector.
+fn plaintext(seed: u64) -> Vec<u8> {
+    (0..SIZE_BYTES as u64 / 8)
+        .flat_map(|word| (word + seed).wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes())
+        .collect()
+}
+
+fn fill(volume: &Arc<Volume>, bytes: &[u8]) {
+    load(volume, &mut &*bytes, &mut |_| {}).unwrap();
+}
+
+fn contents(volume: &Arc<Volume>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    dump(volume, &mut bytes, &mut |_| {}).unwrap();
+    bytes
+}
+
+fn request(op: Op, user: u64) -> Request {
+    let len_bytes = if op == Op::Flush { 0 } else { 4096 };
+    Request { user, op, offset_bytes: user * len_bytes, len_bytes, sync: false }
+}
+
+fn run(client: &mut Client, op: Op) -> BlkStatus {
+    client.submit(request(op, 0));
+    let mut done = Vec::new();
+    client.wait(1, &mut done);
+    done[0].status
+}
+
+fn client(table: &str) -> Client {
+    Client::new(&volume(table), Priority::default()).unwrap()
+}
+
+#[test]
+fn stripes_lie_in_turn_on_their_files() {
+    for files in [Files::in_memory(), Files::on_disk()] {
+        let (a, b) = (files.file("a"), files.file("b"));
+        let table = format!("0 1024 striped 2 16 {} 0 {} 32", a.display(), b.display());
+        let volume = volume(&table);
+        let bytes = plaintext(0)[..1024 * 512].to_vec();
+        fill(&volume, &bytes);
+        assert!(contents(&volume) == bytes);
+        let (a, b) = (fs::read(a).unwrap(), fs::read(b).unwrap());
+        for (number, chunk) in bytes.chunks_exact(16 * 512).enumerate() {
+            let (file, start) = if number % 2 == 0 { (&a, 0) } else { (&b, 32 * 512) };
+            let at = start + number / 2 * 16 * 512;
+            assert!(file[at..at + chunk.len()] == *chunk, "chunk {number}");
+        }
+    }
+}
+
+#[test]
+fn memory_loop_and_null_keep_their_parts_of_one_table() {
+    let files = Files::on_disk();
+    let file = files.file("a");
+    let volume = volume(&format!(
+        "0 512 ram\n512 512 loop {} 12\n1024 512 null 1 memory_backed:1\n1536 512 null",
+        file.display()
+    ));
+    assert!(contents(&volume).iter().all(|byte| *byte == 0));
+    let bytes = plaintext(0);
+    fill(&volume, &bytes);
+    let kept = 1536 * 512;
+    let read = contents(&volume);
+    assert!(read[..kept] == bytes[..kept]);
+    assert!(read[kept..].iter().all(|byte| *byte == 0), "null forgets");
+    let file = fs::read(file).unwrap();
+    assert!(file[12 * 512..524 * 512] == bytes[512 * 512..1024 * 512]);
+}
+
+#[test]
+fn delayed_write_ends_after_its_time_and_is_overtaken_by_a_read() {
+    let files = Files::in_memory();
+    let path = files.file("a");
+    let path = path.display();
+    let mut client = client(&format!("0 {SECTORS} delay {path} 0 0 {path} 0 50"));
+    let start = Instant::now();
+    client.submit(request(Op::Write, 1));
+    client.submit(request(Op::Read, 2));
+    let mut done = Vec::new();
+    client.wait(1, &mut done);
+    let ok = |user| Done { user, status: BlkStatus::Ok };
+    assert_eq!(done, [ok(2)]);
+    client.wait(1, &mut done);
+    assert_eq!(done, [ok(2), ok(1)]);
+    assert!(start.elapsed() >= Duration::from_millis(50));
+}
+
+#[test]
+fn delay_and_timer_serve_a_connection_that_waits_for_nothing_else() {
+    let files = Files::in_memory();
+    let path = files.file("a");
+    let volume = volume(&format!(
+        "0 1024 delay {} 0 5\n1024 1024 null 3 irqmode:timer completion_nsec:3000000 \
+         memory_backed:1",
+        path.display()
+    ));
+    let socket = files.dir.path().join("socket");
+    let export = ServedExport {
+        name: "a".into(),
+        volume: Arc::clone(&volume),
+        priority: Priority::default(),
+    };
+    let serving = client::Serving::start(&socket, vec![export]);
+    let mut client = serving.connect("a");
+    for (cookie, offset) in [(1, 4096), (2, 768 << 10)] {
+        client.ask(client::WRITE, 0, cookie, (offset, 8192), 7);
+        assert_eq!(client.reply(), cookie);
+        client.ask(client::READ, 0, cookie, (offset, 8192), 0);
+        assert_eq!(client.reply(), cookie);
+        assert_eq!(client.data(8192), [7; 8192]);
+    }
+    client.ask(client::FLUSH, 0, 3, (0, 0), 0);
+    assert_eq!(client.reply(), 3);
+    drop(client);
+    serving.stop();
+}
+
+#[test]
+fn flakey_device_that_is_always_down_does_what_its_features_say() {
+    let files = Files::in_memory();
+    let path = files.file("a");
+    let line = |features: &str| format!("0 {SECTORS} flakey {} 0 0 1 {features}", path.display());
+    let (ok, failed) = (BlkStatus::Ok, BlkStatus::IoError);
+    for (features, read, write, flush) in [
+        ("", failed, failed, failed),
+        ("1 error_reads", failed, ok, ok),
+        ("1 error_writes", ok, failed, failed),
+    ] {
+        let mut client = client(&line(features));
+        assert_eq!(run(&mut client, Op::Read), read, "{features}");
+        assert_eq!(run(&mut client, Op::Write), write, "{features}");
+        assert_eq!(run(&mut client, Op::Flush), flush, "{features}");
+    }
+    let before = fs::read(&path).unwrap();
+    fill(&volume(&line("1 drop_writes")), &plaintext(0));
+    assert!(fs::read(&path).unwrap() == before, "what was dropped was written");
+    let read = contents(&volume(&line("5 corrupt_bio_byte 3 r 201 0")));
+    let changed: Vec<_> = (0..SIZE_BYTES).filter(|at| read[*at] != before[*at]).collect();
+    assert!(changed.first() == Some(&2) && changed.iter().all(|at| read[*at] == 201));
+    // One in each of the pieces that a dump reads, and no other.
+    assert!(changed.len() <= SIZE_BYTES / 4096 && changed.iter().all(|at| at % 4096 == 2));
+    let up = format!("0 {SECTORS} flakey {} 0 1000000 1", path.display());
+    assert!(contents(&volume(&up)) == before);
+}
+
+/// A device as a power cut leaves it that comes when the first `count` entries are stable.
+fn replayed(reader: &LogReader, count: usize, at: &Path) -> Vec<u8> {
+    let device = File::create(at).unwrap();
+    device.set_len(SIZE_BYTES as u64).unwrap();
+    reader.replay(count, &device).unwrap();
+    fs::read(at).unwrap()
+}
+
+#[test]
+fn write_with_fua_is_in_the_log_when_it_is_answered() {
+    let files = Files::on_disk();
+    let (data, log) = (files.file("data"), files.file("log"));
+    let table = format!("0 {SECTORS} log-writes {} {}", data.display(), log.display());
+    let socket = files.dir.path().join("socket");
+    let (name, priority) = ("a".into(), Priority::default());
+    let export = ServedExport { name, volume: volume(&table), priority };
+    let serving = client::Serving::start(&socket, vec![export]);
+    let mut client = serving.connect("a");
+    client.ask(client::WRITE, 0, 1, (0, 4096), 1);
+    assert_eq!(client.reply(), 1);
+    client.ask(client::WRITE, client::FUA, 2, (8192, 4096), 2);
+    assert_eq!(client.reply(), 2);
+    let replay = || replayed(&LogReader::open(&log).unwrap(), 9, &files.dir.path().join("r"));
+    let device = replay();
+    assert!(device[..8192] == [0; 8192], "the other one was never flushed");
+    assert!(device[8192..12288] == [2; 4096]);
+    client.ask(client::FLUSH, 0, 3, (0, 0), 0);
+    assert_eq!(client.reply(), 3);
+    assert!(replay()[..4096] == [1; 4096]);
+    drop(client);
+    serving.stop();
+}
+
+#[test]
+fn log_replayed_up_to_a_flush_is_the_device_as_it_was_flushed() {
+    for files in [Files::in_memory(), Files::on_disk()] {
+        let (data, log) = (files.file("data"), files.file("log"));
+        let table = format!("0 {SECTORS} log-writes {} {}", data.display(), log.display());
+        let mut client = client(&table);
+        let (mut place, mut flushed) = (1_u64, Vec::new());
+        for round in 0..6 {
+            for user in 0..20 {
+                place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+                let offset_bytes = (place >> 33) % (SECTORS as u64 - 24) * 512;
+                let len_bytes = 512 * (1 + user);
+                client.submit(Request { offset_bytes, len_bytes, ..request(Op::Write, user) });
+            }
+            client.wait(20, &mut Vec::new());
+            if round < 5 {
+                assert_eq!(run(&mut client, Op::Flush), BlkStatus::Ok);
+                flushed.push(fs::read(&data).unwrap());
+            }
+        }
+        // As if the machine had gone down here: the last round was never flushed.
+        let reader = LogReader::open(&log).unwrap();
+        let scratch = files.dir.path().join("replayed");
+        let is_flush = |at: &usize| reader.entries()[*at].flags & FLUSH != 0;
+        let flushes: Vec<_> = (0..reader.entries().len()).filter(is_flush).collect();
+        assert_eq!((flushes.len(), reader.entries().len()), (5, 5 * 21));
+        for (number, at) in flushes.into_iter().enumerate() {
+            assert!(replayed(&reader, at, &scratch) == flushed[number], "flush {number}");
+        }
+        drop(client);
+        let reader = LogReader::open(&log).unwrap();
+        let all = replayed(&reader, reader.entries().len(), &scratch);
+        assert!(all == fs::read(&data).unwrap(), "a log that ended lacks what was not flushed");
+    }
+}
+
+#[test]
+fn table_that_does_not_fit_says_which_file_and_why() {
+    let files = Files::in_memory();
+    let path = files.file("a");
+    let path = path.display();
+    let options = VolumeOptions::default();
+    for line in [
+        format!("0 4096 striped 2 8 {path} 0 {path} 8"),
+        format!("0 {SECTORS} delay {path} 0 0 {path} 1 5"),
+        format!("0 {SECTORS} flakey {path} 1 1 1"),
+        format!("0 {SECTORS} loop {path} 1"),
+        format!("0 4096 log-writes {path} {path}.log"),
+    ] {
+        let problem = fails(&line, &options);
+        assert!(problem.contains(&format!("{path}: has {SECTORS} sectors")), "{problem}");
+    }
+    let log = files.file("log");
+    let line = format!("0 {SECTORS} log-writes {path} {}", log.display());
+    let read_only = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+    assert!(fails(&line, &read_only).contains("leave --read-only out"));
+    assert!(fails(&line.replace("/log", "/none"), &options).contains("cannot open"));
+}
