@@ -14,9 +14,7 @@ pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
-use crate::commands::{
-    completions, dump, elevators, format, info, lab, load, man, repair, serve,
-};
+use crate::commands::{completions, dump, elevators, format, info, lab, load, man, repair, serve};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// Opens LUKS and dm-crypt volumes without root and serves them as disks.

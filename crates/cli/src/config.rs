@@ -31,7 +31,7 @@ use std::path::{Path, PathBuf};
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
-use blockyard_host::volume::Scheduling;
+use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
 use crate::args::{PlainArgs, VolumeType};
@@ -71,6 +71,8 @@ pub(crate) struct ExportSpec {
     pub(crate) allow_discards: bool,
     /// How its requests are ordered.
     pub(crate) scheduling: Scheduling,
+    /// Where its ciphers run.
+    pub(crate) pipeline: PipelineChoice,
     /// I/O priority of the clients that open it by this name.
     pub(crate) priority: Priority,
     /// Its further names.
@@ -110,6 +112,7 @@ struct ExportText {
     elevator: Option<String>,
     queue_depth: Option<u32>,
     max_sectors: Option<u32>,
+    pipeline: Option<String>,
     ioprio: Option<String>,
     #[serde(default)]
     aliases: BTreeMap<String, String>,
@@ -202,6 +205,7 @@ impl ExportText {
             read_only: self.read_only,
             allow_discards: self.allow_discards,
             scheduling: self.scheduling()?,
+            pipeline: self.pipeline()?,
             priority: self.priority()?,
             aliases: self.aliases()?,
         })
@@ -219,6 +223,11 @@ impl ExportText {
                 .map_err(|error| of_key("max_sectors", &error))?
                 .unwrap_or(default.max_sectors),
         })
+    }
+
+    fn pipeline(&self) -> Result<PipelineChoice, Failure> {
+        let pipeline = self.pipeline.as_deref().map(PipelineChoice::parse).transpose();
+        Ok(pipeline.map_err(|error| of_key("pipeline", &error))?.unwrap_or_default())
     }
 
     fn priority(&self) -> Result<Priority, Failure> {
@@ -407,7 +416,7 @@ mod tests {
     fn config_with_scheduling_has_what_the_options_have() {
         let config = parse(
             "[exports.home]\nvolume = 'a'\nelevator = 'noop'\nqueue_depth = 4\n\
-             max_sectors = 1024\nioprio = 'be:2'\n\
+             max_sectors = 1024\npipeline = 'linux'\nioprio = 'be:2'\n\
              [exports.home.aliases]\nhome-rt = 'rt:0'\nhome-idle = 'idle'\n\
              [exports.raw]\nvolume = 'b'\n",
         )
@@ -416,6 +425,7 @@ mod tests {
         assert_eq!(home.scheduling.elevator, Some(ElevatorSpec::parse("noop").unwrap()));
         assert_eq!((home.scheduling.queue_depth, home.scheduling.max_sectors), (Some(4), 1024));
         assert_eq!(home.priority, Priority::best_effort(2));
+        assert_eq!(home.pipeline, PipelineChoice::Linux);
         let aliases: Vec<_> = home.aliases.iter().map(|alias| alias.name.as_str()).collect();
         assert_eq!(aliases, ["home-idle", "home-rt"]);
         assert_eq!(home.aliases[1].priority, Priority::real_time(0));
@@ -491,6 +501,7 @@ mod tests {
             ("[exports.home]\nvolume='a'\nqueue_depth=0\n", "queue_depth: a queue depth"),
             ("[exports.home]\nvolume='a'\nmax_sectors=9\n", "max_sectors: the longest"),
             ("[exports.home]\nvolume='a'\nioprio='high'\n", "ioprio: \"high\" is no"),
+            ("[exports.home]\nvolume='a'\npipeline='H'\n", "there are adaptive, linux, A"),
             ("[exports.home]\nvolume='a'\naliases={''='rt'}\n", "an alias cannot be empty"),
         ] {
             let message = refusal(text);

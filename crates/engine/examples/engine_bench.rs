@@ -14,6 +14,7 @@ use std::time::Instant;
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::crypt::CryptSpec;
+use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{CipherId, Cqe, DevId};
@@ -33,7 +34,7 @@ fn main() {
             cipher: CipherId(0),
             allow_discards: false,
             fuses_cipher,
-            fan_out_min_bytes: None,
+            pipeline: Choice::Adaptive(Adaptive { fan_out_min_bytes: None, sorts: false }),
         })
     };
     let linear = TargetSpec::Linear { dev: DevId(0), start: Sector(0) };

@@ -88,6 +88,11 @@ impl fmt::Display for BlkStatus {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IoContext(pub u32);
 
+impl IoContext {
+    /// Whoever submits it: a world puts the io-context of the submitting task there.
+    pub const OF_TASK: Self = Self(u32::MAX);
+}
+
 /// Where a bio comes from, and whether somebody waits for it. It stays with the I/O all the way
 /// down to the device's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -4,6 +4,8 @@
 //! cheapest for its file, and every SQE is answered by exactly one CQE with the same token, except
 //! that a linked pair is answered by one.
 
+#[cfg(doc)]
+use crate::bio::IoContext;
 use crate::bio::{BlkStatus, Origin, Sector};
 use crate::buf::BufRef;
 use crate::time::Nanos;
@@ -76,8 +78,11 @@ pub enum Direction {
 /// Where a cipher runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// On the shard's own thread.
+    /// In the context that has the data: the submitter of a write, whoever ends a read
+    /// (`no_write_workqueue`, `no_read_workqueue`).
     Inline,
+    /// On a worker of the CPU where the work was queued (`same_cpu_crypt`; all of them until 4.0).
+    SameCpu,
     /// On whichever worker is free (`WQ_UNBOUND`).
     Unbound,
 }
@@ -89,11 +94,12 @@ pub struct Sqe {
     pub token: Token,
     /// What to do.
     pub op: SqeOp,
-    /// This SQE and the next one are one unit, executed in order and answered by one CQE. The
-    /// buffer between them is [`BufRef::LINKED_SLOT`]: the world chooses it, or needs none, because
-    /// the cipher runs straight out of or into the file's pages.
+    /// This SQE and the next one are one unit, executed in order by one task and answered by one
+    /// CQE. If the buffer between them is [`BufRef::LINKED_SLOT`], the world chooses it, or needs
+    /// none, because the cipher runs straight out of or into the file's pages.
     pub linked: bool,
-    /// Of the bio that it is for.
+    /// Of the bio that it is for. An io-context of [`IoContext::OF_TASK`] stands for that of the
+    /// task which executes it.
     pub origin: Origin,
 }
 
@@ -164,6 +170,9 @@ pub enum SqeOp {
         /// The bytes of a write.
         buf: BufRef,
     },
+    /// Wake the shard's writing thread (`dmcrypt_write`): answered when it runs. What is pushed on
+    /// the answer is submitted by it, under one plug.
+    Wake,
     /// Run a cipher from `src` to `dst`, which are equally long and the same or disjoint.
     Crypt {
         /// Which key and mode.

@@ -11,8 +11,7 @@ use rustix::event::{EventfdFlags, eventfd};
 #[derive(Default)]
 struct Unread {
     cqes: Vec<Cqe>,
-    /// How many of them come from workers.
-    worked: usize,
+    taken: Taken,
 }
 
 /// The inbox of one executor.
@@ -21,7 +20,8 @@ pub(crate) struct Answers {
     ready: OwnedFd,
 }
 
-/// How many answers were taken.
+/// How many have done what they were given.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) from_workers: usize,
     pub(crate) from_disks: usize,
@@ -33,22 +33,25 @@ impl Answers {
         Ok(Arc::new(Self { unread: Mutex::default(), ready }))
     }
 
-    /// The answer of a worker.
-    pub(crate) fn push_worked(&self, cqe: Cqe) {
+    /// A worker is done. Without an answer it has passed the operation on to a disk.
+    pub(crate) fn push_worked(&self, cqe: Option<Cqe>) {
         self.push(|unread| {
-            unread.cqes.push(cqe);
-            unread.worked += 1;
+            unread.cqes.extend(cqe);
+            unread.taken.from_workers += 1;
         });
     }
 
     /// The answers of a disk, all that it has.
     pub(crate) fn push_disk(&self, cqes: &mut Vec<Cqe>) {
-        self.push(|unread| unread.cqes.append(cqes));
+        self.push(|unread| {
+            unread.taken.from_disks += cqes.len();
+            unread.cqes.append(cqes);
+        });
     }
 
     fn push(&self, put: impl FnOnce(&mut Unread)) {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_empty = unread.cqes.is_empty();
+        let was_empty = unread.taken == Taken::default();
         put(&mut unread);
         if was_empty {
             let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
@@ -58,14 +61,12 @@ impl Answers {
     /// Moves the answers to the end of `out`.
     pub(crate) fn take(&self, out: &mut Vec<Cqe>) -> Taken {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
-        let from_workers = std::mem::take(&mut unread.worked);
-        let from_disks = unread.cqes.len() - from_workers;
-        if !unread.cqes.is_empty() {
+        if unread.taken != Taken::default() {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.ready, &mut count);
             out.append(&mut unread.cqes);
         }
-        Taken { from_workers, from_disks }
+        std::mem::take(&mut unread.taken)
     }
 
     /// Readable while there are answers.

@@ -72,6 +72,7 @@ impl Driver {
     /// Nothing more is submitted for now: before anything is waited for.
     pub(crate) fn unplug(&mut self) {
         loop {
+            self.run_writer();
             self.executor.unplug(&mut self.cqes);
             if self.cqes.is_empty() {
                 return;
@@ -85,6 +86,20 @@ impl Driver {
     /// Since the volume was opened: all its connections have one clock.
     fn now(&self) -> Nanos {
         self.clock.as_ref().map_or(Nanos(0), |volume| volume.now())
+    }
+
+    /// This thread is also the one that submits encrypted writes: all that came together in this
+    /// turn are one batch.
+    fn run_writer(&mut self) {
+        while self.executor.take_woken(&mut self.cqes) {
+            let now = self.now();
+            self.answer(now);
+            self.shard.take_sq(&mut self.sqes);
+            self.executor.execute_as_writer(&self.sqes, &mut self.cqes);
+            self.sqes.clear();
+            self.answer(now);
+            self.run(now);
+        }
     }
 
     fn run(&mut self, now: Nanos) {

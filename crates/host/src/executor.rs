@@ -12,7 +12,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::cipher::Hints;
-use blockyard_engine::bio::{BlkStatus, IoContext, Op, Sector};
+use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::crypt::ZEROS_MAX_BYTES;
 use blockyard_engine::elevator::ElevatorSpec;
@@ -97,6 +97,10 @@ pub(crate) struct Executor {
     ways: Vec<Way>,
     answers: Option<Arc<Answers>>,
     with_workers: usize,
+    /// The writing thread is to run.
+    woken: Vec<Token>,
+    /// The task in whose name operations are submitted that leave it open.
+    task: IoContext,
     /// Operations that the threads of devices have.
     with_disks: usize,
     timers: Timers,
@@ -137,12 +141,29 @@ impl Executor {
             ways,
             answers,
             with_workers: 0,
+            woken: Vec::new(),
+            task: io_context,
             with_disks: 0,
             timers: Timers::default(),
             epoch: Instant::now(),
             completed: Vec::new(),
             done: Vec::new(),
         })
+    }
+
+    /// Whether the writing thread is to run; its wake-ups are moved to the end of `cqes`.
+    pub(crate) fn take_woken(&mut self, cqes: &mut Vec<Cqe>) -> bool {
+        let is_woken = !self.woken.is_empty();
+        let answers = self.woken.drain(..).map(|token| Cqe { token, status: BlkStatus::Ok });
+        cqes.extend(answers);
+        is_woken
+    }
+
+    /// As [`Executor::execute`], in the name of the volume's writing thread.
+    pub(crate) fn execute_as_writer(&mut self, sqes: &[Sqe], cqes: &mut Vec<Cqe>) {
+        self.task = self.volume.writer;
+        self.execute(sqes, cqes);
+        self.task = self.io_context;
     }
 
     /// Executes `sqes`, and moves what was answered at once to the end of `cqes`.
@@ -152,7 +173,7 @@ impl Executor {
             let status = if sqe.linked {
                 let [second, tail @ ..] = tail else { panic!("a linked SQE has a second half") };
                 rest = tail;
-                self.execute_pair(sqe, second)
+                self.execute_pair(sqe, second, cqes)
             } else {
                 rest = tail;
                 match self.disk_op(sqe) {
@@ -194,8 +215,8 @@ impl Executor {
             }
             _ => return None,
         };
-        let (token, origin) = (sqe.token, sqe.origin);
-        Some((dev, DiskOp { token, op, sector, len, base, fua, origin }))
+        let (token, client, origin) = (sqe.token, self.io_context, named(sqe.origin, self.task));
+        Some((dev, DiskOp { token, client, op, sector, len, base, fua, origin }))
     }
 
     /// Holds an operation back until the next unplug; a full plug is pulled.
@@ -305,6 +326,10 @@ impl Executor {
                 self.timers.start(since(self.epoch) + after, sqe.token);
                 None
             }
+            SqeOp::Wake => {
+                self.woken.push(sqe.token);
+                None
+            }
             SqeOp::Crypt { src, dst, .. } => {
                 let (src, dst) = (self.buffers.at(src).cast_const(), self.buffers.at(dst));
                 self.crypt(sqe, src, dst)
@@ -325,9 +350,9 @@ impl Executor {
                 unsafe { run.between(&self.volume, src, dst, Hints::default()) };
                 Some(BlkStatus::Ok)
             }
-            Place::Unbound => {
+            Place::SameCpu | Place::Unbound => {
                 let (src, dst) = (Address(src.cast_mut()), Address(dst));
-                self.hand_over(sqe.token, move |volume| {
+                self.hand_over(place, sqe.token, move |volume| {
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
                     unsafe { run.between(volume, src.get(), dst.get(), Hints::default()) };
@@ -339,7 +364,17 @@ impl Executor {
     }
 
     /// A cipher and the file's side of it as one.
-    fn execute_pair(&mut self, first: &Sqe, second: &Sqe) -> Option<BlkStatus> {
+    fn execute_pair(
+        &mut self,
+        first: &Sqe,
+        second: &Sqe,
+        cqes: &mut Vec<Cqe>,
+    ) -> Option<BlkStatus> {
+        if let SqeOp::Write { buf, .. } = second.op
+            && buf.slot != BufRef::LINKED_SLOT
+        {
+            return self.encrypt_and_write(first, second, cqes);
+        }
         let (crypt, dev, sector, buf, fua) = match (first.op, second.op) {
             (SqeOp::Read { dev, sector, .. }, crypt @ SqeOp::Crypt { dst, .. }) => {
                 (crypt, dev, sector, dst, false)
@@ -358,8 +393,8 @@ impl Executor {
             // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; so does the
             // scratch memory, to this thread.
             Place::Inline => Some(unsafe { fused.execute(&self.volume, &mut self.scratch) }),
-            Place::Unbound => {
-                self.hand_over(first.token, move |volume| {
+            Place::SameCpu | Place::Unbound => {
+                self.hand_over(place, first.token, move |volume| {
                     let Ok(mut scratch) = Region::new(SCRATCH_BYTES) else {
                         return BlkStatus::IoError;
                     };
@@ -372,15 +407,83 @@ impl Executor {
         }
     }
 
-    fn hand_over(&mut self, token: Token, run: impl FnOnce(&Volume) -> BlkStatus + Send + 'static) {
+    /// Encrypts into a bounce slot and submits the write, both in one task.
+    fn encrypt_and_write(
+        &mut self,
+        encrypt: &Sqe,
+        write: &Sqe,
+        cqes: &mut Vec<Cqe>,
+    ) -> Option<BlkStatus> {
+        let (
+            SqeOp::Crypt { cipher, direction, iv_sector, src, dst, place },
+            SqeOp::Write { dev, sector, fua, .. },
+        ) = (encrypt.op, write.op)
+        else {
+            unreachable!("the crypt target links a cipher with a write");
+        };
+        let run = Run { cipher, direction, iv_sector, len_bytes: src.len_bytes as usize };
+        let (src, dst) = (Address(self.buffers.at(src)), Address(self.buffers.at(dst)));
+        // SAFETY: `Buffers::at` checked both ranges, which belong to this pair and are disjoint.
+        // They outlive a job, because an executor waits for its workers before it is dropped.
+        let encrypt = move |volume: &Volume| unsafe {
+            run.between(volume, src.get().cast_const(), dst.get(), Hints::default());
+        };
+        let queued = self.disk_op(write);
+        if place == Place::Inline {
+            encrypt(&self.volume);
+            return match queued {
+                Some((dev, op)) => self.plug(dev, op, cqes),
+                None => self.execute_one(write),
+            };
+        }
+        let token = write.token;
+        let shared = matches!(self.ways[usize::from(dev.0)], Way::Shared(_));
+        let Some((_, op)) = queued.filter(|_| shared) else {
+            // No queue, or one that belongs to this thread's ring: the worker writes itself.
+            self.hand_over(place, token, move |volume| {
+                encrypt(volume);
+                let fd = volume.devices[usize::from(dev.0)].file.data_fd();
+                write_all(fd, sector.bytes(), dst.get().cast_const(), run.len_bytes, fua)
+            });
+            return None;
+        };
+        let origin = write.origin;
+        self.with_disks += 1;
+        self.hand_over_job(place, move |volume, worker| {
+            encrypt(volume);
+            let disk = volume.devices[usize::from(dev.0)].disk().expect("its way is shared");
+            disk.send(&mut vec![DiskOp { origin: named(origin, worker), ..op }]);
+            None
+        });
+        None
+    }
+
+    fn hand_over(
+        &mut self,
+        place: Place,
+        token: Token,
+        run: impl FnOnce(&Volume) -> BlkStatus + Send + 'static,
+    ) {
+        self.hand_over_job(place, move |volume, _| Some(Cqe { token, status: run(volume) }));
+    }
+
+    fn hand_over_job(
+        &mut self,
+        place: Place,
+        run: impl FnOnce(&Volume, IoContext) -> Option<Cqe> + Send + 'static,
+    ) {
         let workers = self.volume.workers.as_ref().expect("only a volume with workers fans out");
         let answers = self.answers.as_ref().expect("made together with the workers");
         let volume = Arc::clone(&self.volume);
         self.with_workers += 1;
-        workers.submit(Job {
-            run: Box::new(move || Cqe { token, status: run(&volume) }),
+        let job = Job {
+            run: Box::new(move |worker| run(&volume, worker)),
             answer_to: Arc::clone(answers),
-        });
+        };
+        match place {
+            Place::SameCpu => workers.submit_here(job),
+            Place::Inline | Place::Unbound => workers.submit(job),
+        }
     }
 
     fn device(&self, dev: DevId) -> &Device {
@@ -496,7 +599,7 @@ impl Executor {
             Way::Shared(batch) => batch.is_empty(),
         };
         let ring_is_idle = self.ring.as_ref().is_none_or(|ring| ring.in_flight() == 0);
-        self.with_workers + self.with_disks == 0
+        self.with_workers + self.with_disks + self.woken.len() == 0
             && self.timers.is_empty()
             && ring_is_idle
             && self.ways.iter().all(way_is_idle)
@@ -553,6 +656,15 @@ impl Drop for Executor {
         }
         self.volume.disks().for_each(|disk| disk.leave(self.io_context));
     }
+}
+
+/// With the io-context of the task that submits it, if it is left open whose.
+fn named(origin: Origin, task: IoContext) -> Origin {
+    let io_context = match origin.io_context {
+        IoContext::OF_TASK => task,
+        own => own,
+    };
+    Origin { io_context, ..origin }
 }
 
 fn since(epoch: Instant) -> Nanos {

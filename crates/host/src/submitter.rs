@@ -19,12 +19,16 @@ pub(crate) struct Submitter {
     since_flush_bytes: Option<u64>,
 }
 
+/// An io-context that no other task has.
+pub(crate) fn new_io_context() -> IoContext {
+    static NEXT: AtomicU32 = AtomicU32::new(1);
+    IoContext(NEXT.fetch_add(1, Ordering::Relaxed))
+}
+
 impl Submitter {
-    /// A submitter with an io-context that no other has.
+    /// A submitter with an io-context of its own.
     pub(crate) fn new(priority: Priority) -> Self {
-        static NEXT: AtomicU32 = AtomicU32::new(1);
-        let io_context = IoContext(NEXT.fetch_add(1, Ordering::Relaxed));
-        Self { io_context, priority, since_flush_bytes: None }
+        Self { io_context: new_io_context(), priority, since_flush_bytes: None }
     }
 
     pub(crate) fn io_context(&self) -> IoContext {

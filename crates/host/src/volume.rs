@@ -7,18 +7,19 @@ use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
-use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::params::{CryptFlags, CryptParams};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
-use blockyard_engine::bio::Sector;
+use blockyard_engine::bio::{IoContext, Sector};
 use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::crypt::CryptSpec;
+use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, PRESETS, Pipeline, Preset};
 use blockyard_engine::dm::line::{self, TableError};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::mq::{Limits, QueueConfig};
-use blockyard_engine::sq::{CipherId, DevId};
+use blockyard_engine::sq::{CipherId, DevId, Place};
 use blockyard_engine::time::Nanos;
 
 use rustix::fs::Advice;
@@ -27,7 +28,8 @@ use crate::Error;
 use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Kind, extents};
-use crate::workers::Workers;
+use crate::submitter::new_io_context;
+use crate::workers::{Crew, Workers};
 use crate::write_log::WriteLog;
 
 /// What a hand-over to a worker and back costs when it comes alone: 4 to 20 µs each way were
@@ -89,6 +91,46 @@ impl Default for Scheduling {
     }
 }
 
+/// Where ciphers run, who submits encrypted writes, in which order and in whose name.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum PipelineChoice {
+    /// Decided for each part: by its length, and by what cipher and hand-over cost here.
+    #[default]
+    Adaptive,
+    /// What Linux makes of the volume's own flags, or of the table line's options.
+    Linux,
+    /// This one.
+    Fixed(Pipeline),
+}
+
+impl PipelineChoice {
+    /// Those that have a name, each with one line about it.
+    pub fn named() -> impl Iterator<Item = (&'static str, &'static str, Self)> {
+        let ours = [
+            (
+                "adaptive",
+                "small parts at once, long ones by workers if the cipher is slow",
+                Self::Adaptive,
+            ),
+            ("linux", "what Linux makes of the volume's flags or the table's options", Self::Linux),
+        ];
+        let preset = |preset: &Preset| (preset.name, preset.about, Self::Fixed(preset.pipeline));
+        ours.into_iter().chain(PRESETS.iter().map(preset))
+    }
+
+    /// The one with this name.
+    ///
+    /// # Errors
+    /// The names that there are.
+    pub fn parse(name: &str) -> Result<Self, String> {
+        let found = Self::named().find(|(known, ..)| *known == name);
+        found.map(|(.., choice)| choice).ok_or_else(|| {
+            let names: Vec<&str> = Self::named().map(|(name, ..)| name).collect();
+            format!("{name:?} is no pipeline; there are {}", names.join(", "))
+        })
+    }
+}
+
 /// How to open a volume.
 #[derive(Clone, Debug, Default)]
 pub struct VolumeOptions {
@@ -101,6 +143,8 @@ pub struct VolumeOptions {
     /// Crypto workers beside the connections' own threads, zero for none. `None` measures the
     /// cipher: one that is so slow that a hand-over pays gets a worker for each other core.
     pub worker_threads: Option<usize>,
+    /// Where ciphers run, and who submits.
+    pub pipeline: PipelineChoice,
     /// Queues and elevators of the devices below.
     pub scheduling: Scheduling,
 }
@@ -130,6 +174,8 @@ pub struct Volume {
     pub(crate) logs: Vec<WriteLog>,
     pub(crate) table: Table,
     pub(crate) workers: Option<Arc<Workers>>,
+    /// The io-context of the thread that submits encrypted writes: connections take turns at it.
+    pub(crate) writer: IoContext,
     /// Held while the head or tail of an unaligned write is read, changed and written back.
     pub(crate) unaligned: Mutex<()>,
     read_only: bool,
@@ -407,14 +453,14 @@ struct Builder<'a> {
     extents: Vec<TableExtent>,
     names: Vec<String>,
     can_discard: bool,
-    workers: usize,
+    crew: Crew,
 }
 
 impl<'a> Builder<'a> {
     fn new(options: &'a VolumeOptions) -> Self {
-        let (can_discard, workers) = (true, 0);
+        let (can_discard, crew) = (true, Crew::default());
         let (devices, ciphers, logs, extents, names) = (vec![], vec![], vec![], vec![], vec![]);
-        Self { options, devices, ciphers, logs, extents, names, can_discard, workers }
+        Self { options, devices, ciphers, logs, extents, names, can_discard, crew }
     }
 
     fn read_only(&self) -> bool {
@@ -484,13 +530,7 @@ impl<'a> Builder<'a> {
         ));
         let allow_discards = params.flags.allow_discards || self.options.allow_discards;
         self.can_discard &= allow_discards;
-        let pays_from_bytes = hand_over_pays_from(&cipher);
-        let workers = self.options.worker_threads.unwrap_or_else(|| match pays_from_bytes {
-            0..=PART_BYTES => cores().saturating_sub(1),
-            _ => 0,
-        });
-        self.workers = self.workers.max(workers);
-        let fan_out_min_bytes = (workers > 0).then_some(pays_from_bytes.min(PART_BYTES) as u32);
+        let pipeline = self.pipeline(&cipher, &params.flags);
         let cipher_id = CipherId(dev_id(self.ciphers.len()).0);
         self.ciphers.push(cipher);
         Ok(TargetSpec::Crypt(CryptSpec {
@@ -501,8 +541,34 @@ impl<'a> Builder<'a> {
             cipher: cipher_id,
             allow_discards,
             fuses_cipher: self.devices[usize::from(dev.0)].file.kind() == Kind::Tmpfs,
-            fan_out_min_bytes,
+            pipeline,
         }))
+    }
+
+    /// Where the cipher runs and who submits; sees to it that there are workers for it.
+    fn pipeline(&mut self, cipher: &SectorCipher, flags: &CryptFlags) -> Choice {
+        let threads = self.options.worker_threads;
+        let fixed = match self.options.pipeline {
+            PipelineChoice::Adaptive => None,
+            PipelineChoice::Linux => Some(Pipeline::from_options(flags)),
+            PipelineChoice::Fixed(pipeline) => Some(pipeline),
+        };
+        if let Some(pipeline) = fixed {
+            let runs = |place| pipeline.read == place || pipeline.write == place;
+            if runs(Place::Unbound) {
+                self.crew.unbound = self.crew.unbound.max(threads.unwrap_or_else(cores));
+            }
+            self.crew.bound |= runs(Place::SameCpu);
+            return Choice::Fixed(pipeline);
+        }
+        let pays_from_bytes = hand_over_pays_from(cipher);
+        let workers = threads.unwrap_or_else(|| match pays_from_bytes {
+            0..=PART_BYTES => cores().saturating_sub(1),
+            _ => 0,
+        });
+        self.crew.unbound = self.crew.unbound.max(workers);
+        let fan_out_min_bytes = (workers > 0).then_some(pays_from_bytes.min(PART_BYTES) as u32);
+        Choice::Adaptive(Adaptive { fan_out_min_bytes, sorts: false })
     }
 
     fn build(self) -> Volume {
@@ -517,7 +583,8 @@ impl<'a> Builder<'a> {
             ciphers: self.ciphers,
             logs: self.logs,
             table,
-            workers: (self.workers > 0).then(|| Workers::start(self.workers)),
+            workers: (self.crew != Crew::default()).then(|| Workers::start(self.crew)),
+            writer: new_io_context(),
             unaligned: Mutex::new(()),
             read_only,
             can_discard: self.can_discard && !read_only,

@@ -2,7 +2,7 @@
 
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::priority::Priority;
-use blockyard_host::volume::Scheduling;
+use blockyard_host::volume::{PipelineChoice, Scheduling};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Args, Command};
 
@@ -31,6 +31,13 @@ pub(crate) struct SchedulingArgs {
     #[arg(long, value_name = "SECTORS", value_parser = parse_max_sectors)]
     max_sectors: Option<u32>,
 
+    /// Where ciphers run, and who submits encrypted writes (default adaptive)
+    ///
+    /// The variants of the mails of 2013 and 2015 and what Linux does today, to compare; see
+    /// docs/pipelines.md.
+    #[arg(long, value_name = "NAME", value_parser = PipelineParser)]
+    pipeline: Option<PipelineChoice>,
+
     /// I/O priority of the clients: rt:0 to rt:7, be:0 to be:7, idle (default be:4)
     #[arg(long, value_name = "CLASS[:LEVEL]", value_parser = Priority::parse)]
     ioprio: Option<Priority>,
@@ -51,6 +58,11 @@ impl SchedulingArgs {
             queue_depth: self.queue_depth,
             max_sectors: self.max_sectors.unwrap_or(default.max_sectors),
         }
+    }
+
+    /// Where its ciphers run.
+    pub(crate) fn pipeline(&self) -> PipelineChoice {
+        self.pipeline.unwrap_or_default()
     }
 
     /// The priority of those who open the volume by its own name.
@@ -83,6 +95,28 @@ impl TypedValueParser for ElevatorParser {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let value = |name, about| PossibleValue::new(name).help(about);
         Some(Box::new(ELEVATORS.iter().map(move |elevator| value(elevator.name, elevator.about))))
+    }
+}
+
+/// Reads the name of a pipeline; help and completions show them.
+#[derive(Clone)]
+struct PipelineParser;
+
+impl TypedValueParser for PipelineParser {
+    type Value = PipelineChoice;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<PipelineChoice, clap::Error> {
+        PipelineChoice::parse.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |(name, about, _)| PossibleValue::new(name).help(about);
+        Some(Box::new(PipelineChoice::named().map(value)))
     }
 }
 

@@ -36,8 +36,9 @@ use activation::Activated;
 /// More cipher workers than this help on no machine that there is.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// What is said in the file instead, for each of its volumes.
-const OF_ONE_VOLUME: [&str; 28] = [
+const OF_ONE_VOLUME: [&str; 29] = [
     "volume",
+    "pipeline",
     "table",
     "kind",
     "header",
@@ -139,6 +140,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             allow_discards: spec.allow_discards,
             worker_threads: plan.threads.map(usize::from),
             scheduling: spec.scheduling.clone(),
+            pipeline: spec.pipeline,
         })?;
         volumes.push(Arc::new(volume));
     }
@@ -231,6 +233,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         read_only: args.read_only,
         allow_discards: args.allow_discards,
         scheduling: args.scheduling.scheduling(),
+        pipeline: args.scheduling.pipeline(),
         priority: args.scheduling.priority(),
         aliases: args.scheduling.aliases(),
     };

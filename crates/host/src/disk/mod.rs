@@ -21,7 +21,7 @@ pub(crate) use choice::{Facts, default_elevator};
 pub(crate) use queue::DiskQueue;
 pub(crate) use thread::{Disk, TIMEOUT};
 
-use blockyard_engine::bio::{Op, Origin, Sector};
+use blockyard_engine::bio::{IoContext, Op, Origin, Sector};
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::sq::Token;
 
@@ -44,8 +44,9 @@ pub(crate) enum DeviceQueue {
 /// An operation of a connection. Its memory belongs to it until it is answered.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DiskOp {
-    /// Who is answered, by whom it is of `origin`.
+    /// What is answered, and to whom: the io-context of `origin` may be another task's.
     pub(crate) token: Token,
+    pub(crate) client: IoContext,
     pub(crate) op: Op,
     pub(crate) sector: Sector,
     pub(crate) len: Sector,

@@ -163,7 +163,7 @@ impl DiskQueue {
         self.queue.take_done(&mut self.done);
         for Done { user, status } in self.done.drain(..) {
             let op = self.ops.remove(u32::try_from(user).expect("an index of `ops`"));
-            out.push((op.origin.io_context, Cqe { token: op.token, status }));
+            out.push((op.client, Cqe { token: op.token, status }));
         }
     }
 

@@ -214,16 +214,21 @@ impl Running {
         for (io_context, answers) in joined.drain(..) {
             self.clients.insert(io_context, Client { answers, cqes: Vec::new() });
         }
-        let mut ops = ops.drain(..);
+        let mut rest = ops.as_slice();
         for len in batches.drain(..) {
-            let mut batch = ops.by_ref().take(len).peekable();
-            let Some(first) = batch.peek() else { continue };
-            let io_context = first.origin.io_context;
-            self.queue.plug(io_context);
-            batch.for_each(|op| self.queue.submit(now, op));
-            self.queue.unplug(now, io_context);
+            let (batch, after) = rest.split_at(len);
+            rest = after;
+            // A task has a plug of its own.
+            for of_one in
+                batch.chunk_by(|one, next| one.origin.io_context == next.origin.io_context)
+            {
+                let io_context = of_one[0].origin.io_context;
+                self.queue.plug(io_context);
+                of_one.iter().for_each(|op| self.queue.submit(now, *op));
+                self.queue.unplug(now, io_context);
+            }
         }
-        drop(ops);
+        ops.clear();
         for io_context in left.drain(..) {
             self.clients.remove(&io_context);
             self.queue.exit_context(now, io_context);

@@ -2,24 +2,33 @@
 //!
 //! State is per I/O and none is per CPU. A write never touches the submitter's buffer: it is
 //! encrypted into a bounce slot, or, on a device that fuses, straight into its final place. A read
-//! is decrypted in place, or straight out of the device's pages.
+//! is decrypted in place, or straight out of the device's pages. Where the cipher runs and who
+//! submits is said by a [`pipeline`].
 //!
 //! ```text
-//! write  map ─ slot? ──no──> parked                      fused  map ─> Crypt+Write ─> end
-//!          └─yes─> Encrypting ─> Writing ─> end          fused  map ─> Read+Crypt  ─> end
+//! write  map ─ slot? ──no──> parked
+//!          └─yes─┬─> Encrypting ─> batch ─ Wake ─> Writing ─> end       a thread submits
+//!                └─> Crypt+Write ─> end                                 who encrypts submits
 //! read   map ─> Reading ─> Decrypting ─> end
+//! fused  map ─> Crypt+Write, Read+Crypt ─> end
 //! ```
 //!
 //! Zeroes are written as encrypted zeros: what a hole of the device decrypts to is noise.
 
+mod order;
+pub mod pipeline;
+
+use alloc::vec::Vec;
 use core::ops::Range;
 
+use self::order::Batch;
+use self::pipeline::{Choice, Submit};
 use super::{Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::buf::BufRef;
 use crate::mempool::Mempool;
 use crate::slab::Slab;
-use crate::sq::{CipherId, DevId, Direction, Owner, Place, Sqe, SqeOp, Token};
+use crate::sq::{CipherId, DevId, Direction, Owner, Sqe, SqeOp, Token};
 
 /// Longest write of zeros in one go; the world's zeros are this long at least.
 pub const ZEROS_MAX_BYTES: u32 = 64 << 10;
@@ -41,19 +50,24 @@ pub struct CryptSpec {
     pub allow_discards: bool,
     /// The device runs the cipher straight into and out of its pages.
     pub fuses_cipher: bool,
-    /// Parts of at least this many bytes are encrypted by a worker; `None` is never.
-    pub fan_out_min_bytes: Option<u32>,
+    /// Where the cipher runs, and who submits.
+    pub pipeline: Choice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
     /// A linked pair, read or write: one answer ends it.
-    Fused,
+    Pair,
     Reading,
     Decrypting,
     Encrypting,
+    /// Encrypted, and in the batch.
+    Queued,
     Writing,
 }
+
+/// The answer to [`SqeOp::Wake`] is no part's.
+const WAKE: u32 = u32::MAX;
 
 /// One part in flight (`struct dm_crypt_io`).
 #[derive(Debug)]
@@ -76,6 +90,10 @@ pub struct Crypt {
     ios: Slab<CryptIo>,
     /// Bounce slots for ciphertext, and the writes that wait for one.
     pool: Mempool<Part>,
+    /// Encrypted writes that wait for the thread.
+    batch: Batch,
+    /// Emptied after each use; kept for its memory.
+    taken: Vec<u32>,
 }
 
 impl Crypt {
@@ -90,6 +108,8 @@ impl Crypt {
             slot_bytes,
             ios: Slab::default(),
             pool: Mempool::new(slots.end - slots.start),
+            batch: Batch::default(),
+            taken: Vec::new(),
         }
     }
 
@@ -103,22 +123,19 @@ impl Crypt {
         self.spec.start + sector
     }
 
-    /// Inline, unless the part is large enough to pay for two hand-overs.
-    fn place(&self, len_bytes: u32) -> Place {
-        match self.spec.fan_out_min_bytes {
-            Some(min_bytes) if len_bytes >= min_bytes => Place::Unbound,
-            _ => Place::Inline,
-        }
-    }
-
     fn crypt(&self, direction: Direction, sector: Sector, src: BufRef, dst: BufRef) -> SqeOp {
+        let pipeline = self.spec.pipeline.decide(src.len_bytes);
+        let place = match direction {
+            Direction::Encrypt => pipeline.write,
+            Direction::Decrypt => pipeline.read,
+        };
         SqeOp::Crypt {
             cipher: self.spec.cipher,
             direction,
             iv_sector: sector.0.wrapping_add(self.spec.iv_offset),
             src,
             dst,
-            place: self.place(src.len_bytes),
+            place,
         }
     }
 
@@ -128,6 +145,17 @@ impl Crypt {
         cx.push(Sqe { token, op, linked, origin });
     }
 
+    /// The write of a part's ciphertext, in the name that the pipeline says.
+    fn push_write(&mut self, index: u32, buf: BufRef, cx: &mut TargetCx<'_>) {
+        let Part { sector, fua, mut origin, .. } = self.ios.get(index).part;
+        let (dev, sector) = (self.spec.dev, self.lower(sector));
+        let pipeline = self.spec.pipeline.decide(buf.len_bytes);
+        origin.io_context = pipeline.context_of(origin.io_context);
+        let token = Token { owner: Owner::Target(self.number), index };
+        let op = SqeOp::Write { dev, sector, buf, fua };
+        cx.push(Sqe { token, op, linked: false, origin });
+    }
+
     fn submit_read(&mut self, part: Part, cx: &mut TargetCx<'_>) {
         let (dev, sector, buf) = (self.spec.dev, self.lower(part.sector), part.buf);
         if !self.spec.fuses_cipher {
@@ -135,7 +163,7 @@ impl Crypt {
             self.push(index, SqeOp::Read { dev, sector, buf }, false, cx);
             return;
         }
-        let index = self.ios.insert(CryptIo { part, phase: Phase::Fused, slot: None });
+        let index = self.ios.insert(CryptIo { part, phase: Phase::Pair, slot: None });
         let linked = BufRef::linked(buf.len_bytes);
         self.push(index, SqeOp::Read { dev, sector, buf: linked }, true, cx);
         let decrypt = self.crypt(Direction::Decrypt, part.sector, linked, buf);
@@ -144,12 +172,11 @@ impl Crypt {
 
     fn submit_write(&mut self, part: Part, cx: &mut TargetCx<'_>) {
         if self.spec.fuses_cipher {
-            let (dev, sector, fua) = (self.spec.dev, self.lower(part.sector), part.fua);
-            let index = self.ios.insert(CryptIo { part, phase: Phase::Fused, slot: None });
+            let index = self.ios.insert(CryptIo { part, phase: Phase::Pair, slot: None });
             let buf = BufRef::linked(part.buf.len_bytes);
             let encrypt = self.crypt(Direction::Encrypt, part.sector, part.buf, buf);
             self.push(index, encrypt, true, cx);
-            self.push(index, SqeOp::Write { dev, sector, buf, fua }, false, cx);
+            self.push_write(index, buf, cx);
             return;
         }
         match self.pool.get() {
@@ -159,10 +186,46 @@ impl Crypt {
     }
 
     fn encrypt_into(&mut self, part: Part, slot: u32, cx: &mut TargetCx<'_>) {
-        let index = self.ios.insert(CryptIo { part, phase: Phase::Encrypting, slot: Some(slot) });
         let bounce = self.bounce(slot, part.buf.len_bytes);
         let encrypt = self.crypt(Direction::Encrypt, part.sector, part.buf, bounce);
-        self.push(index, encrypt, false, cx);
+        let slot = Some(slot);
+        match self.spec.pipeline.decide(part.buf.len_bytes).submit {
+            Submit::WhereEncrypted => {
+                let index = self.ios.insert(CryptIo { part, phase: Phase::Pair, slot });
+                self.push(index, encrypt, true, cx);
+                self.push_write(index, bounce, cx);
+            }
+            Submit::Thread(_) => {
+                let index = self.ios.insert(CryptIo { part, phase: Phase::Encrypting, slot });
+                self.push(index, encrypt, false, cx);
+            }
+        }
+    }
+
+    /// An encrypted write waits for the thread, which is woken if it has nothing yet.
+    fn queue_write(&mut self, index: u32, cx: &mut TargetCx<'_>) {
+        let part = self.ios.get(index).part;
+        let Submit::Thread(order) = self.spec.pipeline.decide(part.buf.len_bytes).submit else {
+            unreachable!("who encrypts submits, in a pair");
+        };
+        if self.batch.add(order, part.sector, index) {
+            let token = Token { owner: Owner::Target(self.number), index: WAKE };
+            cx.push(Sqe { token, op: SqeOp::Wake, linked: false, origin: part.origin });
+        }
+    }
+
+    /// The thread runs: it submits all that is there.
+    fn submit_batch(&mut self, cx: &mut TargetCx<'_>) {
+        let mut taken = core::mem::take(&mut self.taken);
+        self.batch.take(&mut taken);
+        for index in taken.drain(..) {
+            let io = self.ios.at(index);
+            io.phase = Phase::Writing;
+            let slot = io.slot.expect("an encrypted write holds a slot");
+            let len_bytes = io.part.buf.len_bytes;
+            self.push_write(index, self.bounce(slot, len_bytes), cx);
+        }
+        self.taken = taken;
     }
 
     fn bounce(&self, slot: u32, len_bytes: u32) -> BufRef {
@@ -173,7 +236,7 @@ impl Crypt {
     /// The part has been through the cipher, or through the device: what comes next.
     fn advance(&mut self, index: u32, cx: &mut TargetCx<'_>) -> Option<BlkStatus> {
         let io = self.ios.at(index);
-        let (part, phase, slot) = (io.part, io.phase, io.slot);
+        let (part, phase) = (io.part, io.phase);
         match phase {
             Phase::Reading => {
                 io.phase = Phase::Decrypting;
@@ -182,14 +245,12 @@ impl Crypt {
                 None
             }
             Phase::Encrypting => {
-                io.phase = Phase::Writing;
-                let slot = slot.expect("an encrypting write holds a slot");
-                let (dev, sector, fua) = (self.spec.dev, self.lower(part.sector), part.fua);
-                let buf = self.bounce(slot, part.buf.len_bytes);
-                self.push(index, SqeOp::Write { dev, sector, buf, fua }, false, cx);
+                io.phase = Phase::Queued;
+                self.queue_write(index, cx);
                 None
             }
-            Phase::Fused | Phase::Decrypting | Phase::Writing => Some(BlkStatus::Ok),
+            Phase::Pair | Phase::Decrypting | Phase::Writing => Some(BlkStatus::Ok),
+            Phase::Queued => unreachable!("only the thread goes on with it"),
         }
     }
 
@@ -229,6 +290,9 @@ impl Target for Crypt {
     }
 
     fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
+        if index == WAKE {
+            return self.submit_batch(cx);
+        }
         let ended = match status {
             BlkStatus::Ok => self.advance(index, cx),
             failed => Some(failed),
@@ -246,7 +310,8 @@ impl Target for Crypt {
             Op::Read | Op::Write => 1 << 30,
             Op::Discard | Op::Flush => return Sector(u64::MAX),
         };
-        Sector::holding(u64::from(bytes))
+        let split = self.spec.pipeline.split_bytes().unwrap_or(u32::MAX);
+        Sector::holding(u64::from(bytes.min(split).max(self.spec.sector_size_bytes)))
     }
 
     fn parked(&self) -> usize {
@@ -254,7 +319,7 @@ impl Target for Crypt {
     }
 
     fn is_idle(&self) -> bool {
-        self.ios.is_empty() && self.pool.is_idle()
+        self.ios.is_empty() && self.pool.is_idle() && self.batch.is_empty()
     }
 }
 

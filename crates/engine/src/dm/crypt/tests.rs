@@ -3,11 +3,13 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::pipeline::{Adaptive, Context, Order, Pipeline, find};
 use super::*;
-use crate::bio::{Bio, Done};
+use crate::bio::{Bio, Done, IoContext, Origin};
 use crate::dm::table::{Table, TableExtent, TargetSpec};
+use crate::priority::Priority;
 use crate::shard::Shard;
-use crate::sq::Cqe;
+use crate::sq::{Cqe, Place};
 use crate::time::Nanos;
 
 const SLOT_BYTES: u32 = 64 << 10;
@@ -22,8 +24,12 @@ fn spec() -> CryptSpec {
         cipher: CipherId(0),
         allow_discards: false,
         fuses_cipher: false,
-        fan_out_min_bytes: None,
+        pipeline: fixed("F"),
     }
+}
+
+fn fixed(preset: &str) -> Choice {
+    Choice::Fixed(find(preset).unwrap().pipeline)
 }
 
 fn shard(spec: CryptSpec, slots: u32) -> Shard {
@@ -54,6 +60,15 @@ fn answer(shard: &mut Shard, sqe: &Sqe, status: BlkStatus) {
     shard.on_cqe(NOW, Cqe { token: sqe.token, status });
 }
 
+/// The thread is woken, and submits one write.
+fn woken(shard: &mut Shard) -> Sqe {
+    let [wake] = sqes(shard)[..] else { panic!("one SQE") };
+    assert_eq!(wake.op, SqeOp::Wake);
+    answer(shard, &wake, BlkStatus::Ok);
+    let [write] = sqes(shard)[..] else { panic!("one SQE") };
+    write
+}
+
 #[test]
 fn write_is_encrypted_into_a_bounce_slot_then_written_from_it() {
     let mut shard = shard(spec(), 1);
@@ -64,7 +79,7 @@ fn write_is_encrypted_into_a_bounce_slot_then_written_from_it() {
     assert_eq!((direction, iv_sector, src), (Direction::Encrypt, 108, write.buf));
     assert_eq!(dst, BufRef { slot: 0, offset_bytes: 0, len_bytes: 4096 });
     answer(&mut shard, &encrypt, BlkStatus::Ok);
-    let [written] = sqes(&mut shard)[..] else { panic!("one SQE") };
+    let written = woken(&mut shard);
     let (dev, sector) = (DevId(0), Sector(4104));
     assert_eq!(written.op, SqeOp::Write { dev, sector, buf: dst, fua: false });
     assert!(dones(&mut shard).is_empty());
@@ -130,7 +145,7 @@ fn failed_write_ends_once_with_its_error_and_gives_its_slot_back() {
     shard.submit_bio(NOW, bio(Op::Write, 0, 2 * SLOT_BYTES));
     let [encrypt] = sqes(&mut shard)[..] else { panic!("the second half is parked") };
     answer(&mut shard, &encrypt, BlkStatus::Ok);
-    let [write] = sqes(&mut shard)[..] else { panic!("one SQE") };
+    let write = woken(&mut shard);
     answer(&mut shard, &write, BlkStatus::NoSpace);
     while let [sqe] = sqes(&mut shard)[..] {
         answer(&mut shard, &sqe, BlkStatus::Ok);
@@ -164,16 +179,112 @@ fn part_not_aligned_to_the_sector_size_is_refused() {
     assert!(sqes(&mut shard).is_empty());
 }
 
+/// Whoever encrypts submits: both are one unit, of which the device's answer is the only one.
+#[test]
+fn write_submitted_where_encrypted_is_a_pair_around_its_slot() {
+    let mut shard = shard(CryptSpec { pipeline: fixed("E"), ..spec() }, 1);
+    shard.submit_bio(NOW, bio(Op::Write, 8, 4096));
+    let [encrypt, write] = sqes(&mut shard)[..] else { panic!("a pair") };
+    let buf = BufRef { slot: 0, offset_bytes: 0, len_bytes: 4096 };
+    assert!(encrypt.linked && !write.linked && encrypt.token == write.token);
+    assert!(matches!(encrypt.op, SqeOp::Crypt { dst, place: Place::Unbound, .. } if dst == buf));
+    let (dev, sector) = (DevId(0), Sector(4104));
+    assert_eq!(write.op, SqeOp::Write { dev, sector, buf, fua: false });
+    answer(&mut shard, &write, BlkStatus::Ok);
+    assert_eq!(dones(&mut shard).len(), 1);
+    assert!(shard.is_idle());
+}
+
+/// The sectors in which the thread submits writes whose encryption ends in this order, and how
+/// often it was woken; `late` ends after the first wake-up.
+fn submitted(preset: &str, ended: [u64; 4], late: u64) -> (Vec<u64>, usize) {
+    let mut shard = shard(CryptSpec { pipeline: fixed(preset), ..spec() }, 8);
+    for sector in 0..5 {
+        shard.submit_bio(NOW, bio(Op::Write, sector, 512));
+    }
+    let encrypts = sqes(&mut shard);
+    let end = |shard: &mut Shard, sector: u64| {
+        answer(shard, &encrypts[sector as usize], BlkStatus::Ok);
+        sqes(shard)
+    };
+    let mut wakes: Vec<Sqe> = ended.iter().flat_map(|sector| end(&mut shard, *sector)).collect();
+    assert_eq!(wakes.len(), 1, "woken only when the batch was empty");
+    let mut order = Vec::new();
+    let mut count = 0;
+    while let Some(wake) = wakes.pop() {
+        count += 1;
+        answer(&mut shard, &wake, BlkStatus::Ok);
+        for write in sqes(&mut shard) {
+            let SqeOp::Write { sector, .. } = write.op else { panic!("writes only") };
+            order.push(sector.0 - 4096);
+            answer(&mut shard, &write, BlkStatus::Ok);
+        }
+        if count == 1 {
+            wakes = end(&mut shard, late);
+        }
+    }
+    assert!(shard.is_idle());
+    (order, count)
+}
+
+#[test]
+fn thread_takes_the_whole_batch_and_sorts_it_if_told() {
+    assert_eq!(submitted("F", [4, 2, 3, 1], 0), (vec![4, 2, 3, 1, 0], 2));
+    assert_eq!(submitted("G", [4, 2, 3, 1], 0), (vec![1, 2, 3, 4, 0], 2));
+}
+
+/// Priority and sync stay the submitter's; his io-context only if the pipeline says so.
+#[test]
+fn encrypted_write_carries_the_name_that_the_pipeline_says() {
+    let origin =
+        Origin { io_context: IoContext(7), cpu: 3, priority: Priority::real_time(1), sync: true };
+    for (context, expected) in
+        [(Context::Task, IoContext::OF_TASK), (Context::Submitter, origin.io_context)]
+    {
+        for submit in [Submit::WhereEncrypted, Submit::Thread(Order::Fifo)] {
+            let pipeline = Pipeline { context, submit, ..find("E").unwrap().pipeline };
+            let mut shard = shard(CryptSpec { pipeline: Choice::Fixed(pipeline), ..spec() }, 1);
+            shard.submit_bio(NOW, Bio { origin, ..bio(Op::Write, 0, 512) });
+            let first = sqes(&mut shard);
+            let write = match first[..] {
+                [encrypt] => {
+                    answer(&mut shard, &encrypt, BlkStatus::Ok);
+                    woken(&mut shard)
+                }
+                [_, write] => write,
+                _ => panic!("a cipher, or a pair"),
+            };
+            assert_eq!(write.origin, Origin { io_context: expected, ..origin });
+            assert_eq!(first[0].origin, origin);
+        }
+    }
+}
+
+#[test]
+fn parts_are_as_long_as_the_pipeline_lets_them() {
+    let mut shard = shard(CryptSpec { pipeline: fixed("linux-today"), ..spec() }, 1);
+    shard.submit_bio(NOW, bio(Op::Read, 0, 300 << 10));
+    let lengths: Vec<u32> = sqes(&mut shard)
+        .iter()
+        .map(|sqe| match sqe.op {
+            SqeOp::Read { buf, .. } => buf.len_bytes >> 10,
+            _ => panic!("reads"),
+        })
+        .collect();
+    assert_eq!(lengths, [128, 128, 44]);
+}
+
 #[test]
 fn parts_above_the_threshold_go_to_a_worker() {
-    let mut shard = shard(CryptSpec { fan_out_min_bytes: Some(8192), ..spec() }, 2);
+    let adaptive = Adaptive { fan_out_min_bytes: Some(8192), sorts: false };
+    let mut shard = shard(CryptSpec { pipeline: Choice::Adaptive(adaptive), ..spec() }, 2);
     shard.submit_bio(NOW, bio(Op::Write, 0, 4096));
     shard.submit_bio(NOW, bio(Op::Write, 8, 8192));
     let places: Vec<_> = sqes(&mut shard)
         .iter()
-        .map(|sqe| match sqe.op {
-            SqeOp::Crypt { place, .. } => place,
-            _ => panic!("cipher"),
+        .filter_map(|sqe| match sqe.op {
+            SqeOp::Crypt { place, .. } => Some(place),
+            _ => None,
         })
         .collect();
     assert_eq!(places, [Place::Inline, Place::Unbound]);

@@ -46,7 +46,9 @@ impl World {
         let io_context = IoContext(context);
         let origin = Origin { io_context, priority, ..Origin::default() };
         let token = Token { owner: Owner::Shard, index };
-        let op = DiskOp { token, op, sector: Sector(sector), len, base, fua: false, origin };
+        let client = origin.io_context;
+        let sector = Sector(sector);
+        let op = DiskOp { token, client, op, sector, len, base, fua: false, origin };
         self.queue.submit(self.now, op);
     }
 

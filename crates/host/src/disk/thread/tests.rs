@@ -13,6 +13,7 @@ use crate::memory::{Address, Region};
 fn write(context: u32, index: u32, memory: &Region) -> DiskOp {
     DiskOp {
         token: Token { owner: Owner::Shard, index },
+        client: IoContext(context),
         op: Op::Write,
         sector: Sector(u64::from(8 * index)),
         len: Sector(8),

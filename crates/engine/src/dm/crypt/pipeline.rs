@@ -1,0 +1,251 @@
+//! Where the cipher runs, who submits what is encrypted, in which order, in whose name: as data.
+//!
+//! ```text
+//!   write ─ encrypt: Inline | SameCpu | Unbound ─┬─ WhereEncrypted ────────────────────┐
+//!                                                └─ Thread ─ batch: Fifo | Sorted ─────┴─> device
+//!   read ── device ── decrypt: Inline | SameCpu | Unbound ──> end
+//! ```
+//!
+//! The fields are what the patches of 2013 (Mikulas Patocka, dm-devel) changed one by one, and what
+//! the options of a table line change today. Presets are values that somebody measured.
+
+use crate::bio::IoContext;
+use crate::sq::Place;
+
+/// In which order a thread submits the writes of a batch.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Order {
+    /// As their encryption ended.
+    Fifo,
+    /// By sector, equal ones as their encryption ended.
+    Sorted,
+}
+
+/// Who submits encrypted writes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Submit {
+    /// Who encrypted them, each at once (`submit_from_crypt_cpus`).
+    WhereEncrypted,
+    /// One thread, all that have come together since it last ran (`dmcrypt_write`).
+    Thread(Order),
+}
+
+/// In whose io-context encrypted writes are submitted. Priority and sync are the original's always.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Context {
+    /// That of the task which submits them: a worker, or the thread.
+    Task,
+    /// That of who submitted the original bio.
+    Submitter,
+}
+
+/// How the parts of a crypt target go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Pipeline {
+    /// Where reads are decrypted.
+    pub read: Place,
+    /// Where writes are encrypted.
+    pub write: Place,
+    /// Who submits encrypted writes.
+    pub submit: Submit,
+    /// In whose name.
+    pub context: Context,
+    /// Longest part of a read or a write, in bytes; none is as long as the device below takes.
+    pub split_bytes: Option<u32>,
+}
+
+/// A pipeline with a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Preset {
+    /// As users name it.
+    pub name: &'static str,
+    /// What it is, in one line.
+    pub about: &'static str,
+    /// Its value.
+    pub pipeline: Pipeline,
+}
+
+const fn preset(name: &'static str, about: &'static str, pipeline: Pipeline) -> Preset {
+    Preset { name, about, pipeline }
+}
+
+const BOUND: Pipeline = Pipeline {
+    read: Place::SameCpu,
+    write: Place::SameCpu,
+    submit: Submit::WhereEncrypted,
+    context: Context::Task,
+    split_bytes: None,
+};
+const UNBOUND: Pipeline = Pipeline { read: Place::Unbound, write: Place::Unbound, ..BOUND };
+const OFFLOADED: Pipeline = Pipeline { submit: Submit::Thread(Order::Fifo), ..UNBOUND };
+const SORTED: Pipeline = Pipeline { submit: Submit::Thread(Order::Sorted), ..UNBOUND };
+/// Requests are cut since 6.11, so that several CPUs have a part of a large one.
+const TODAY: Pipeline = Pipeline { split_bytes: Some(128 << 10), ..SORTED };
+const INLINE: Pipeline = Pipeline { read: Place::Inline, write: Place::Inline, ..BOUND };
+
+/// The pipelines that somebody measured.
+pub static PRESETS: &[Preset] = &[
+    preset("A", "2015, upstream then: each CPU encrypts and submits what it queued", BOUND),
+    preset("D", "2015: A with three clean-ups, of which none changes the pipeline", BOUND),
+    preset("E", "2015: any CPU encrypts, and submits what it encrypted", UNBOUND),
+    preset("F", "2015: E, and one thread submits", OFFLOADED),
+    preset("G", "2015: F, and it sorts", SORTED),
+    preset("2013-1", "2013: state for each request; each CPU for itself still", BOUND),
+    preset("2013-2", "2013: any CPU encrypts and submits", UNBOUND),
+    preset("2013-3", "2013: one thread submits", OFFLOADED),
+    preset("2013-4", "2013: one thread submits, sorted", SORTED),
+    preset(
+        "2013-reply",
+        "2013-2 in the submitter's name, as the answer to the mail asks",
+        Pipeline { context: Context::Submitter, ..UNBOUND },
+    ),
+    preset("linux-today", "any CPU, one thread, sorted, parts of 128 KiB", TODAY),
+    preset("inline", "no worker, no thread: no_read_workqueue and no_write_workqueue", INLINE),
+];
+
+/// The preset with this name.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Preset> {
+    PRESETS.iter().find(|preset| preset.name == name)
+}
+
+impl Pipeline {
+    /// What the kernel of today makes of a table line's options.
+    #[must_use]
+    pub fn from_options(flags: &blockyard_crypt::params::CryptFlags) -> Self {
+        let mut pipeline = TODAY;
+        if flags.same_cpu_crypt {
+            (pipeline.read, pipeline.write) = (Place::SameCpu, Place::SameCpu);
+        }
+        if flags.submit_from_crypt_cpus {
+            pipeline.submit = Submit::WhereEncrypted;
+        }
+        if flags.no_read_workqueue {
+            pipeline.read = Place::Inline;
+        }
+        if flags.no_write_workqueue {
+            (pipeline.write, pipeline.submit) = (Place::Inline, Submit::WhereEncrypted);
+        }
+        pipeline
+    }
+
+    /// The io-context of a write that `submitter` made.
+    #[must_use]
+    pub fn context_of(&self, submitter: IoContext) -> IoContext {
+        match self.context {
+            Context::Task => IoContext::OF_TASK,
+            Context::Submitter => submitter,
+        }
+    }
+}
+
+/// What is known when our own default decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Adaptive {
+    /// A part of at least so many bytes pays for two hand-overs; `None` while there is no worker.
+    pub fan_out_min_bytes: Option<u32>,
+    /// The device seeks, and nothing below sorts: batches are sorted.
+    pub sorts: bool,
+}
+
+/// A fixed pipeline, or the one that decides for each part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Choice {
+    /// The same for all parts.
+    Fixed(Pipeline),
+    /// Decided for each part.
+    Adaptive(Adaptive),
+}
+
+impl Choice {
+    /// The decision: the pipeline of a part of `len_bytes`.
+    ///
+    /// Small parts stay where they are: a hand-over and back costs as much as ten of 4 KiB. What
+    /// comes back from workers, and what was encrypted in one turn, is submitted together. The
+    /// submitter's name stays on it: schedulers below need it.
+    #[must_use]
+    pub fn decide(&self, len_bytes: u32) -> Pipeline {
+        match *self {
+            Self::Fixed(pipeline) => pipeline,
+            Self::Adaptive(Adaptive { fan_out_min_bytes, sorts }) => {
+                let fans_out = fan_out_min_bytes.is_some_and(|least| len_bytes >= least);
+                let place = if fans_out { Place::Unbound } else { Place::Inline };
+                let submit = match sorts {
+                    true => Submit::Thread(Order::Sorted),
+                    false if fans_out => Submit::Thread(Order::Fifo),
+                    false => Submit::WhereEncrypted,
+                };
+                let context = Context::Submitter;
+                Pipeline { read: place, write: place, submit, context, split_bytes: None }
+            }
+        }
+    }
+
+    /// Longest part, if it is limited.
+    #[must_use]
+    pub fn split_bytes(&self) -> Option<u32> {
+        match self {
+            Self::Fixed(pipeline) => pipeline.split_bytes,
+            Self::Adaptive(_) => None,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_crypt::params::CryptFlags;
+
+    use super::*;
+
+    /// The series of 2013 changes one thing at a time.
+    #[test]
+    fn each_patch_of_2013_changes_one_field() {
+        let [one, two, three, four, reply] = ["2013-1", "2013-2", "2013-3", "2013-4", "2013-reply"]
+            .map(|name| find(name).unwrap().pipeline);
+        let unbound = Place::Unbound;
+        assert_eq!(two, Pipeline { read: unbound, write: unbound, ..one });
+        assert_eq!(three, Pipeline { submit: Submit::Thread(Order::Fifo), ..two });
+        assert_eq!(four, Pipeline { submit: Submit::Thread(Order::Sorted), ..three });
+        assert_eq!(reply, Pipeline { context: Context::Submitter, ..two });
+    }
+
+    #[test]
+    fn options_of_a_table_change_the_kernels_pipeline() {
+        let of = |change: fn(&mut CryptFlags)| {
+            let mut flags = CryptFlags::default();
+            change(&mut flags);
+            Pipeline::from_options(&flags)
+        };
+        let today = find("linux-today").unwrap().pipeline;
+        assert_eq!(of(|_| ()), today);
+        let bound = Place::SameCpu;
+        assert_eq!(
+            of(|flags| flags.same_cpu_crypt = true),
+            Pipeline { read: bound, write: bound, ..today }
+        );
+        let at_once = Submit::WhereEncrypted;
+        assert_eq!(
+            of(|flags| flags.submit_from_crypt_cpus = true),
+            Pipeline { submit: at_once, ..today }
+        );
+        assert_eq!(of(|flags| flags.no_read_workqueue = true).read, Place::Inline);
+        let inline = of(|flags| flags.no_write_workqueue = true);
+        assert_eq!(
+            (inline.write, inline.submit, inline.read),
+            (Place::Inline, at_once, Place::Unbound)
+        );
+    }
+
+    #[test]
+    fn adaptive_hands_over_only_what_pays_for_it() {
+        let adaptive = Adaptive { fan_out_min_bytes: Some(65_536), sorts: false };
+        let decide = |len| Choice::Adaptive(adaptive).decide(len);
+        assert_eq!((decide(65_535).write, decide(65_536).write), (Place::Inline, Place::Unbound));
+        let alone = Choice::Adaptive(Adaptive { fan_out_min_bytes: None, sorts: true });
+        let pipeline = alone.decide(1 << 20);
+        assert_eq!(
+            (pipeline.read, pipeline.submit),
+            (Place::Inline, Submit::Thread(Order::Sorted))
+        );
+    }
+}
