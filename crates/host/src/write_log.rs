@@ -13,12 +13,16 @@
 //! and logged. The super block is written after each flush and FUA write, and at the end, after a
 //! mark that says so.
 //!
-//! Unlike the kernel, a log that cannot be written fails the write: a log with a gap proves
-//! nothing.
+//! Three things are not the kernel's. A FUA write does not overtake what it replaces, or a replay
+//! would undo it. When two flushes overlap, the one that ends first is also for what the other one
+//! took when it started earlier; the kernel logs that when the other one ends, and replays a device
+//! that lacks what was stable. And a log that cannot be written fails the write: a log with a gap
+//! proves nothing.
 
 mod reader;
 
 use std::io;
+use std::ops::Range;
 use std::os::unix::fs::FileExt;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -120,6 +124,7 @@ impl WriteLog {
                 let nr_sectors = Sector::holding(bytes.len() as u64).0;
                 let held = Held { sector: sector.0, nr_sectors, flags: 0, bytes: vec![] };
                 if fua {
+                    self.append_overlapped(tail, sector.0..sector.0 + nr_sectors)?;
                     self.append(tail, &Held { flags: FUA, ..held }, bytes)?;
                     return self.write_super(tail);
                 }
@@ -142,13 +147,18 @@ impl WriteLog {
             LogStep::FlushEnded { is_stable } => {
                 let started = tail.flushing.iter().position(|(key, _)| *key == flush);
                 let started = started.expect("a flush starts before it ends");
+                if is_stable {
+                    self.append_covered(tail, started + 1)?;
+                }
                 let (_, mut covered) = tail.flushing.remove(started);
                 if !is_stable {
-                    covered.append(&mut tail.unflushed);
-                    tail.unflushed = covered;
+                    // The next flush to start is for it as well.
+                    let next = tail.flushing.get_mut(started).map(|(_, next)| next);
+                    let next = next.unwrap_or(&mut tail.unflushed);
+                    covered.append(next);
+                    *next = covered;
                     return Ok(());
                 }
-                self.append_held(tail, covered)?;
                 let flush = Held { sector: 0, nr_sectors: 0, flags: FLUSH, bytes: vec![] };
                 self.append(tail, &flush, &[])?;
                 self.write_super(tail)?;
@@ -161,12 +171,36 @@ impl WriteLog {
     /// becomes of the flushes under way.
     fn make_stable(&self, tail: &mut Tail) -> io::Result<()> {
         self.data.flush()?;
-        for started in 0..tail.flushing.len() {
+        self.append_covered(tail, tail.flushing.len())?;
+        let unflushed = std::mem::take(&mut tail.unflushed);
+        self.append_held(tail, unflushed)
+    }
+
+    /// What the first `count` flushes under way are for.
+    fn append_covered(&self, tail: &mut Tail, count: usize) -> io::Result<()> {
+        for started in 0..count {
             let covered = std::mem::take(&mut tail.flushing[started].1);
             self.append_held(tail, covered)?;
         }
-        let unflushed = std::mem::take(&mut tail.unflushed);
-        self.append_held(tail, unflushed)
+        Ok(())
+    }
+
+    /// A write that overtakes must not be undone by one that it replaced: what is kept back is
+    /// logged before it, up to the last one that touches the same sectors.
+    fn append_overlapped(&self, tail: &mut Tail, range: Range<u64>) -> io::Result<()> {
+        let kept = tail.flushing.iter().flat_map(|(_, covered)| covered).chain(&tail.unflushed);
+        let overlaps =
+            |held: &Held| held.sector < range.end && range.start < held.sector + held.nr_sectors;
+        let last = kept.enumerate().filter(|(_, held)| overlaps(held)).last();
+        let mut count = last.map_or(0, |(at, _)| at + 1);
+        for started in 0..=tail.flushing.len() {
+            let covered = tail.flushing.get_mut(started).map(|(_, covered)| covered);
+            let list = covered.unwrap_or(&mut tail.unflushed);
+            let first: Vec<Held> = list.drain(..count.min(list.len())).collect();
+            count -= first.len();
+            self.append_held(tail, first)?;
+        }
+        Ok(())
     }
 
     fn append_held(&self, tail: &mut Tail, held: Vec<Held>) -> io::Result<()> {
@@ -202,9 +236,7 @@ impl WriteLog {
 
     /// What was not flushed, the mark, the number of entries.
     fn end(&self, tail: &mut Tail) -> io::Result<()> {
-        for (_, covered) in std::mem::take(&mut tail.flushing) {
-            self.append_held(tail, covered)?;
-        }
+        self.append_covered(tail, tail.flushing.len())?;
         let unflushed = std::mem::take(&mut tail.unflushed);
         self.append_held(tail, unflushed)?;
         let text = END_MARK.as_bytes();

@@ -266,6 +266,51 @@ fn log_replayed_up_to_a_flush_is_the_device_as_it_was_flushed() {
     }
 }
 
+/// Writes its half of the device and flushes, again and again; what a flush has answered for must
+/// be in the log by then, whatever the other one is doing.
+fn write_half(volume: &Arc<Volume>, half: u64, files: &Files, data: &Path, log: &Path) {
+    let mut client = Client::new(volume, Priority::default()).unwrap();
+    let scratch = files.dir.path().join(format!("replayed-{half}"));
+    let (half_bytes, mut place) = (SIZE_BYTES as u64 / 2, half + 1);
+    for _ in 0..20 {
+        for user in 0..8 {
+            place = place.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            let offset_bytes = half * half_bytes + (place >> 33) % (half_bytes / 4096) * 4096;
+            client.submit(Request { offset_bytes, ..request(Op::Write, user) });
+        }
+        client.wait(8, &mut Vec::new());
+        assert_eq!(run(&mut client, Op::Flush), BlkStatus::Ok);
+        let reader = LogReader::open(log).unwrap();
+        let device = replayed(&reader, reader.entries().len(), &scratch);
+        let range = (half * half_bytes) as usize..((half + 1) * half_bytes) as usize;
+        assert!(device[range.clone()] == fs::read(data).unwrap()[range], "half {half}");
+    }
+}
+
+#[test]
+fn log_of_two_connections_has_what_each_has_flushed() {
+    let files = Files::on_disk();
+    let (data, log) = (files.file("data"), files.file("log"));
+    let volume = volume(&format!("0 {SECTORS} log-writes {} {}", data.display(), log.display()));
+    std::thread::scope(|scope| {
+        for half in 0..2 {
+            let (volume, files, data, log) = (&volume, &files, &data, &log);
+            scope.spawn(move || write_half(volume, half, files, data, log));
+        }
+    });
+}
+
+#[test]
+fn load_ends_with_a_flush_that_the_log_has() {
+    let files = Files::in_memory();
+    let (data, log) = (files.file("data"), files.file("log"));
+    let volume = volume(&format!("0 {SECTORS} log-writes {} {}", data.display(), log.display()));
+    fill(&volume, &plaintext(0));
+    let reader = LogReader::open(&log).unwrap();
+    let all = replayed(&reader, reader.entries().len(), &files.dir.path().join("r"));
+    assert!(all == plaintext(0));
+}
+
 #[test]
 fn table_that_does_not_fit_says_which_file_and_why() {
     let files = Files::in_memory();

@@ -78,16 +78,17 @@ fn only_what_had_ended_when_the_flush_started_is_logged_before_it() {
 }
 
 #[test]
-fn flushes_of_two_connections_overlap() {
+fn flush_that_overtakes_another_is_for_what_that_one_took() {
     let log = fixture();
     log.write(1, 1);
     log.flush_starts((A, 5));
     log.write(2, 2);
     log.flush_starts((B, 5));
+    log.write(3, 3);
     log.flush_ends((B, 5), true);
-    assert_eq!(log.order(), ["2", "flush"]);
+    assert_eq!(log.order(), ["1", "2", "flush"], "1 had ended too when this one started");
     log.flush_ends((A, 5), true);
-    assert_eq!(log.order(), ["2", "flush", "1", "flush"]);
+    assert_eq!(log.order(), ["1", "2", "flush", "flush"]);
 }
 
 #[test]
@@ -100,6 +101,40 @@ fn fua_overtakes_and_discards_keep_their_place() {
     log.flush_starts((A, 0));
     log.flush_ends((A, 0), true);
     assert_eq!(log.order(), ["9 fua", "1", "1 discard 4", "flush"]);
+}
+
+#[test]
+fn fua_write_is_not_undone_by_what_it_replaced() {
+    let log = fixture();
+    let fua = |sector| {
+        let step = LogStep::Written { sector: Sector(sector), fua: true };
+        log.step(step, &[9; 1024], (A, 0));
+    };
+    (4..8).for_each(|sector| log.write(sector, 1));
+    log.flush_starts((A, 0));
+    log.write(2, 2);
+    log.write(1, 1);
+    fua(4);
+    assert_eq!(log.order(), ["4", "5", "4 fua"]);
+    fua(2);
+    assert_eq!(log.order(), ["4", "5", "4 fua", "6", "7", "2", "2 fua"]);
+    log.flush_ends((A, 0), true);
+    log.flush_starts((A, 0));
+    log.flush_ends((A, 0), true);
+    assert_eq!(log.order()[7..], ["flush", "1", "flush"]);
+}
+
+#[test]
+fn failed_flush_leaves_its_writes_to_the_next_one_that_started() {
+    let log = fixture();
+    log.write(1, 1);
+    log.flush_starts((A, 0));
+    log.write(2, 2);
+    log.flush_starts((B, 0));
+    log.write(3, 3);
+    log.flush_ends((A, 0), false);
+    log.flush_ends((B, 0), true);
+    assert_eq!(log.order(), ["1", "2", "flush"]);
 }
 
 #[test]
