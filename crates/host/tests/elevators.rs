@@ -220,7 +220,7 @@ fn elevator_for_a_linear_line_is_refused() {
     let table = format!("0 64 linear {} 8\n", path.display());
     let table = SecretBytes::copy_of(table.as_bytes());
     let refusal = refusal(Volume::from_table(&table, &options("deadline", 32)));
-    for part in ["image", "deadline", "linear", "leave --elevator out"] {
+    for part in ["image", "deadline", "only a crypt line", "leave --elevator out"] {
         assert!(refusal.contains(part), "{refusal}");
     }
     Volume::from_table(&table, &options("none", 32)).unwrap();
