@@ -264,7 +264,12 @@ impl Subject<'_> {
         }
         let mut victim = None;
         let there = until(PATIENCE, || {
-            victim = child_of(strace.0.id()).filter(|pid| leaving(*pid));
+            // Not one of the children by which strace first tries out what it can do.
+            let runs = |pid: &u32| {
+                let exe = fs::read_link(format!("/proc/{pid}/exe"));
+                exe.is_ok_and(|exe| exe.ends_with("blockyard"))
+            };
+            victim = child_of(strace.0.id()).filter(runs).filter(|pid| leaving(*pid));
             victim.is_some() || !matches!(strace.0.try_wait(), Ok(None))
         });
         let Some(victim) = victim.filter(|_| there) else {

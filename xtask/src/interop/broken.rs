@@ -19,6 +19,8 @@ const CLIENTS_MAX: usize = 64;
 
 /// For threads and descriptors of clients that have gone to be given back.
 const SETTLE: Duration = Duration::from_secs(10);
+/// In which a client that has left is forgotten on an idle machine, many times over.
+const MOMENT: Duration = Duration::from_millis(100);
 
 /// What a client does before it leaves.
 type Deed = fn(&Path) -> Result<()>;
@@ -229,11 +231,15 @@ impl Footprint {
     fn regained(&self, server: &Server) -> Result<()> {
         let process = server.process();
         let back = until(SETTLE, || {
-            // What has ended is given back when the next client comes, if not before.
+            // What has ended is given back when the next client comes, if not before; and that
+            // one's thread needs a moment to end.
             drop(Raw::greet(server.socket()));
-            process.threads().is_ok_and(|threads| threads <= self.threads)
-                && (self.descriptors.is_none()
-                    || process.descriptors().ok().is_some_and(|now| Some(now) <= self.descriptors))
+            until(MOMENT, || {
+                let descriptors = process.descriptors().ok();
+                process.threads().is_ok_and(|threads| threads <= self.threads)
+                    && (self.descriptors.is_none()
+                        || descriptors.is_some_and(|now| Some(now) <= self.descriptors))
+            })
         });
         ensure!(
             back,
