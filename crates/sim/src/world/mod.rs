@@ -273,9 +273,10 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let block = self.block.next_event();
         let timer = self.timers.next_at();
         let events = block.into_iter().chain(timer).chain(self.cpus.next_event());
-        let at = events.min().ok_or_else(|| self.stuck())?;
+        let stuck = || format!("nothing happens any more: {}", self.who_waits());
+        let at = events.min().ok_or_else(stuck)?;
         if at > LONGEST_RUN {
-            return Err(format!("the run has not ended after ten days; {}", self.stuck()));
+            return Err(format!("the run has not ended after ten days: {}", self.who_waits()));
         }
         self.now = at;
         if timer == Some(at) {
@@ -296,13 +297,13 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         Ok(())
     }
 
-    fn stuck(&self) -> String {
+    fn who_waits(&self) -> String {
         let waiting = self.threads.iter().enumerate().filter(|(_, thread)| !thread.is_over());
         let who: Vec<String> = waiting
             .filter_map(|(at, thread)| thread.waits.map(|on| format!("thread {at} for {on:?}")))
             .collect();
         format!(
-            "at {} ns nothing happens any more, and {} tasks have not ended; waiting: {}",
+            "at {} ns {} tasks have not ended; waiting: {}",
             self.now.0,
             self.left,
             who.join(", ")
