@@ -34,7 +34,7 @@ fn main() {
             cipher: CipherId(0),
             allow_discards: false,
             fuses_cipher,
-            pipeline: Choice::Adaptive(Adaptive { fan_out_min_bytes: None, sorts: false }),
+            pipeline: Choice::Adaptive(Adaptive { fan_out_min_bytes: None }),
         })
     };
     let linear = TargetSpec::Linear { dev: DevId(0), start: Sector(0) };

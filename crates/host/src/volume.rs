@@ -568,7 +568,7 @@ impl<'a> Builder<'a> {
         });
         self.crew.unbound = self.crew.unbound.max(workers);
         let fan_out_min_bytes = (workers > 0).then_some(pays_from_bytes.min(PART_BYTES) as u32);
-        Choice::Adaptive(Adaptive { fan_out_min_bytes, sorts: false })
+        Choice::Adaptive(Adaptive { fan_out_min_bytes })
     }
 
     fn build(self) -> Volume {

@@ -144,8 +144,6 @@ impl Pipeline {
 pub struct Adaptive {
     /// A part of at least so many bytes pays for two hand-overs; `None` while there is no worker.
     pub fan_out_min_bytes: Option<u32>,
-    /// The device seeks, and nothing below sorts: batches are sorted.
-    pub sorts: bool,
 }
 
 /// A fixed pipeline, or the one that decides for each part.
@@ -167,13 +165,11 @@ impl Choice {
     pub fn decide(&self, len_bytes: u32) -> Pipeline {
         match *self {
             Self::Fixed(pipeline) => pipeline,
-            Self::Adaptive(Adaptive { fan_out_min_bytes, sorts }) => {
+            Self::Adaptive(Adaptive { fan_out_min_bytes }) => {
                 let fans_out = fan_out_min_bytes.is_some_and(|least| len_bytes >= least);
-                let place = if fans_out { Place::Unbound } else { Place::Inline };
-                let submit = match sorts {
-                    true => Submit::Thread(Order::Sorted),
-                    false if fans_out => Submit::Thread(Order::Fifo),
-                    false => Submit::WhereEncrypted,
+                let (place, submit) = match fans_out {
+                    true => (Place::Unbound, Submit::Thread(Order::Fifo)),
+                    false => (Place::Inline, Submit::WhereEncrypted),
                 };
                 let context = Context::Submitter;
                 Pipeline { read: place, write: place, submit, context, split_bytes: None }
@@ -238,14 +234,10 @@ mod tests {
 
     #[test]
     fn adaptive_hands_over_only_what_pays_for_it() {
-        let adaptive = Adaptive { fan_out_min_bytes: Some(65_536), sorts: false };
+        let adaptive = Adaptive { fan_out_min_bytes: Some(65_536) };
         let decide = |len| Choice::Adaptive(adaptive).decide(len);
         assert_eq!((decide(65_535).write, decide(65_536).write), (Place::Inline, Place::Unbound));
-        let alone = Choice::Adaptive(Adaptive { fan_out_min_bytes: None, sorts: true });
-        let pipeline = alone.decide(1 << 20);
-        assert_eq!(
-            (pipeline.read, pipeline.submit),
-            (Place::Inline, Submit::Thread(Order::Sorted))
-        );
+        let alone = Choice::Adaptive(Adaptive { fan_out_min_bytes: None }).decide(1 << 20);
+        assert_eq!((alone.read, alone.submit), (Place::Inline, Submit::WhereEncrypted));
     }
 }

@@ -276,7 +276,7 @@ fn parts_are_as_long_as_the_pipeline_lets_them() {
 
 #[test]
 fn parts_above_the_threshold_go_to_a_worker() {
-    let adaptive = Adaptive { fan_out_min_bytes: Some(8192), sorts: false };
+    let adaptive = Adaptive { fan_out_min_bytes: Some(8192) };
     let mut shard = shard(CryptSpec { pipeline: Choice::Adaptive(adaptive), ..spec() }, 2);
     shard.submit_bio(NOW, bio(Op::Write, 0, 4096));
     shard.submit_bio(NOW, bio(Op::Write, 8, 8192));
