@@ -10,6 +10,7 @@ use alloc::vec::Vec;
 
 use crate::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use crate::buf::BufRef;
+use crate::dm::crypt::pipeline::Decisions;
 use crate::dm::table::{Table, TableExtent};
 use crate::dm::{Mapped, Part, Target, TargetCx};
 use crate::slab::Slab;
@@ -233,6 +234,14 @@ impl Shard {
     #[must_use]
     pub fn parked(&self) -> usize {
         self.extents.iter().map(|extent| extent.target.parked()).sum()
+    }
+
+    /// Where ciphers have run so far, all targets together.
+    #[must_use]
+    pub fn decisions(&self) -> Decisions {
+        let mut all = Decisions::default();
+        self.extents.iter().for_each(|extent| all.add(extent.target.decisions()));
+        all
     }
 
     /// Whether nothing is in flight and every target has its reserve back.

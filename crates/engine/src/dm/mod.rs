@@ -21,6 +21,7 @@ pub mod zero;
 
 use alloc::vec::Vec;
 
+use self::crypt::pipeline::Decisions;
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
@@ -127,6 +128,11 @@ pub trait Target: Send {
     /// How many parts wait, and need the bytes of their submitter.
     fn parked(&self) -> usize {
         0
+    }
+
+    /// Where its cipher has run so far; zero without one.
+    fn decisions(&self) -> Decisions {
+        Decisions::default()
     }
 
     /// Whether nothing is in flight in it.

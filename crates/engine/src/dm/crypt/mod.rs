@@ -22,13 +22,13 @@ use alloc::vec::Vec;
 use core::ops::Range;
 
 use self::order::Batch;
-use self::pipeline::{Choice, Submit};
+use self::pipeline::{Choice, Context, Decisions, Order, Pipeline, Submit};
 use super::{Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::buf::BufRef;
 use crate::mempool::Mempool;
 use crate::slab::Slab;
-use crate::sq::{CipherId, DevId, Direction, Owner, Sqe, SqeOp, Token};
+use crate::sq::{CipherId, DevId, Direction, Owner, Place, Sqe, SqeOp, Token};
 
 /// Longest write of zeros in one go; the world's zeros are this long at least.
 pub const ZEROS_MAX_BYTES: u32 = 64 << 10;
@@ -60,9 +60,10 @@ enum Phase {
     Pair,
     Reading,
     Decrypting,
-    Encrypting,
+    /// What comes next was decided before.
+    Encrypting(Order, Context),
     /// Encrypted, and in the batch.
-    Queued,
+    Queued(Context),
     Writing,
 }
 
@@ -94,6 +95,7 @@ pub struct Crypt {
     batch: Batch,
     /// Emptied after each use; kept for its memory.
     taken: Vec<u32>,
+    decisions: Decisions,
 }
 
 impl Crypt {
@@ -110,6 +112,7 @@ impl Crypt {
             pool: Mempool::new(slots.end - slots.start),
             batch: Batch::default(),
             taken: Vec::new(),
+            decisions: Decisions::default(),
         }
     }
 
@@ -123,20 +126,33 @@ impl Crypt {
         self.spec.start + sector
     }
 
-    fn crypt(&self, direction: Direction, sector: Sector, src: BufRef, dst: BufRef) -> SqeOp {
-        let pipeline = self.spec.pipeline.decide(src.len_bytes);
-        let place = match direction {
-            Direction::Encrypt => pipeline.write,
-            Direction::Decrypt => pipeline.read,
-        };
-        SqeOp::Crypt {
-            cipher: self.spec.cipher,
-            direction,
-            iv_sector: sector.0.wrapping_add(self.spec.iv_offset),
-            src,
-            dst,
-            place,
-        }
+    /// The pipeline of a part that goes to the cipher now.
+    fn decide(&mut self, direction: Direction, len_bytes: u32) -> Pipeline {
+        let pipeline = self.spec.pipeline.decide(len_bytes);
+        self.decisions.count(&pipeline, direction, len_bytes);
+        pipeline
+    }
+
+    fn encrypt(&self, pipeline: &Pipeline, sector: Sector, src: BufRef, dst: BufRef) -> SqeOp {
+        self.crypt(Direction::Encrypt, sector, src, dst, pipeline.write)
+    }
+
+    fn decrypt(&mut self, sector: Sector, src: BufRef, dst: BufRef) -> SqeOp {
+        let place = self.decide(Direction::Decrypt, src.len_bytes).read;
+        self.crypt(Direction::Decrypt, sector, src, dst, place)
+    }
+
+    fn crypt(
+        &self,
+        direction: Direction,
+        sector: Sector,
+        src: BufRef,
+        dst: BufRef,
+        place: Place,
+    ) -> SqeOp {
+        let (cipher, iv_offset) = (self.spec.cipher, self.spec.iv_offset);
+        let iv_sector = sector.0.wrapping_add(iv_offset);
+        SqeOp::Crypt { cipher, direction, iv_sector, src, dst, place }
     }
 
     fn push(&mut self, index: u32, op: SqeOp, linked: bool, cx: &mut TargetCx<'_>) {
@@ -146,11 +162,10 @@ impl Crypt {
     }
 
     /// The write of a part's ciphertext, in the name that the pipeline says.
-    fn push_write(&mut self, index: u32, buf: BufRef, cx: &mut TargetCx<'_>) {
+    fn push_write(&mut self, index: u32, buf: BufRef, context: Context, cx: &mut TargetCx<'_>) {
         let Part { sector, fua, mut origin, .. } = self.ios.get(index).part;
         let (dev, sector) = (self.spec.dev, self.lower(sector));
-        let pipeline = self.spec.pipeline.decide(buf.len_bytes);
-        origin.io_context = pipeline.context_of(origin.io_context);
+        origin.io_context = context.of(origin.io_context);
         let token = Token { owner: Owner::Target(self.number), index };
         let op = SqeOp::Write { dev, sector, buf, fua };
         cx.push(Sqe { token, op, linked: false, origin });
@@ -166,7 +181,7 @@ impl Crypt {
         let index = self.ios.insert(CryptIo { part, phase: Phase::Pair, slot: None });
         let linked = BufRef::linked(buf.len_bytes);
         self.push(index, SqeOp::Read { dev, sector, buf: linked }, true, cx);
-        let decrypt = self.crypt(Direction::Decrypt, part.sector, linked, buf);
+        let decrypt = self.decrypt(part.sector, linked, buf);
         self.push(index, decrypt, false, cx);
     }
 
@@ -174,9 +189,10 @@ impl Crypt {
         if self.spec.fuses_cipher {
             let index = self.ios.insert(CryptIo { part, phase: Phase::Pair, slot: None });
             let buf = BufRef::linked(part.buf.len_bytes);
-            let encrypt = self.crypt(Direction::Encrypt, part.sector, part.buf, buf);
+            let pipeline = self.decide(Direction::Encrypt, buf.len_bytes);
+            let encrypt = self.encrypt(&pipeline, part.sector, part.buf, buf);
             self.push(index, encrypt, true, cx);
-            self.push_write(index, buf, cx);
+            self.push_write(index, buf, pipeline.context, cx);
             return;
         }
         match self.pool.get() {
@@ -187,27 +203,26 @@ impl Crypt {
 
     fn encrypt_into(&mut self, part: Part, slot: u32, cx: &mut TargetCx<'_>) {
         let bounce = self.bounce(slot, part.buf.len_bytes);
-        let encrypt = self.crypt(Direction::Encrypt, part.sector, part.buf, bounce);
-        let slot = Some(slot);
-        match self.spec.pipeline.decide(part.buf.len_bytes).submit {
+        let pipeline = self.decide(Direction::Encrypt, bounce.len_bytes);
+        let (slot, context) = (Some(slot), pipeline.context);
+        let encrypt = self.encrypt(&pipeline, part.sector, part.buf, bounce);
+        match pipeline.submit {
             Submit::WhereEncrypted => {
                 let index = self.ios.insert(CryptIo { part, phase: Phase::Pair, slot });
                 self.push(index, encrypt, true, cx);
-                self.push_write(index, bounce, cx);
+                self.push_write(index, bounce, context, cx);
             }
-            Submit::Thread(_) => {
-                let index = self.ios.insert(CryptIo { part, phase: Phase::Encrypting, slot });
+            Submit::Thread(order) => {
+                let phase = Phase::Encrypting(order, context);
+                let index = self.ios.insert(CryptIo { part, phase, slot });
                 self.push(index, encrypt, false, cx);
             }
         }
     }
 
     /// An encrypted write waits for the thread, which is woken if it has nothing yet.
-    fn queue_write(&mut self, index: u32, cx: &mut TargetCx<'_>) {
+    fn queue_write(&mut self, index: u32, order: Order, cx: &mut TargetCx<'_>) {
         let part = self.ios.get(index).part;
-        let Submit::Thread(order) = self.spec.pipeline.decide(part.buf.len_bytes).submit else {
-            unreachable!("who encrypts submits, in a pair");
-        };
         if self.batch.add(order, part.sector, index) {
             let token = Token { owner: Owner::Target(self.number), index: WAKE };
             cx.push(Sqe { token, op: SqeOp::Wake, linked: false, origin: part.origin });
@@ -220,10 +235,13 @@ impl Crypt {
         self.batch.take(&mut taken);
         for index in taken.drain(..) {
             let io = self.ios.at(index);
+            let Phase::Queued(context) = io.phase else {
+                unreachable!("in the batch is what is queued");
+            };
             io.phase = Phase::Writing;
             let slot = io.slot.expect("an encrypted write holds a slot");
             let len_bytes = io.part.buf.len_bytes;
-            self.push_write(index, self.bounce(slot, len_bytes), cx);
+            self.push_write(index, self.bounce(slot, len_bytes), context, cx);
         }
         self.taken = taken;
     }
@@ -240,17 +258,17 @@ impl Crypt {
         match phase {
             Phase::Reading => {
                 io.phase = Phase::Decrypting;
-                let decrypt = self.crypt(Direction::Decrypt, part.sector, part.buf, part.buf);
+                let decrypt = self.decrypt(part.sector, part.buf, part.buf);
                 self.push(index, decrypt, false, cx);
                 None
             }
-            Phase::Encrypting => {
-                io.phase = Phase::Queued;
-                self.queue_write(index, cx);
+            Phase::Encrypting(order, context) => {
+                io.phase = Phase::Queued(context);
+                self.queue_write(index, order, cx);
                 None
             }
             Phase::Pair | Phase::Decrypting | Phase::Writing => Some(BlkStatus::Ok),
-            Phase::Queued => unreachable!("only the thread goes on with it"),
+            Phase::Queued(_) => unreachable!("only the thread goes on with it"),
         }
     }
 
@@ -316,6 +334,10 @@ impl Target for Crypt {
 
     fn parked(&self) -> usize {
         self.pool.parked()
+    }
+
+    fn decisions(&self) -> Decisions {
+        self.decisions
     }
 
     fn is_idle(&self) -> bool {

@@ -10,7 +10,7 @@
 //! the options of a table line change today. Presets are values that somebody measured.
 
 use crate::bio::IoContext;
-use crate::sq::Place;
+use crate::sq::{Direction, Place};
 
 /// In which order a thread submits the writes of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,6 +37,17 @@ pub enum Context {
     Task,
     /// That of who submitted the original bio.
     Submitter,
+}
+
+impl Context {
+    /// The io-context of a write that `submitter` made.
+    #[must_use]
+    pub fn of(self, submitter: IoContext) -> IoContext {
+        match self {
+            Self::Task => IoContext::OF_TASK,
+            Self::Submitter => submitter,
+        }
+    }
 }
 
 /// How the parts of a crypt target go.
@@ -128,15 +139,6 @@ impl Pipeline {
         }
         pipeline
     }
-
-    /// The io-context of a write that `submitter` made.
-    #[must_use]
-    pub fn context_of(&self, submitter: IoContext) -> IoContext {
-        match self.context {
-            Context::Task => IoContext::OF_TASK,
-            Context::Submitter => submitter,
-        }
-    }
 }
 
 /// What is known when our own default decides.
@@ -184,6 +186,62 @@ impl Choice {
             Self::Fixed(pipeline) => pipeline.split_bytes,
             Self::Adaptive(_) => None,
         }
+    }
+}
+
+/// So many parts, of so many bytes together.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Tally {
+    /// Parts.
+    pub parts: u64,
+    /// Bytes of all of them.
+    pub bytes: u64,
+}
+
+impl Tally {
+    fn count(&mut self, len_bytes: u32) {
+        self.parts += 1;
+        self.bytes += u64::from(len_bytes);
+    }
+
+    fn add(&mut self, other: Self) {
+        self.parts += other.parts;
+        self.bytes += other.bytes;
+    }
+}
+
+/// What was decided, counted since the table was loaded. A part is in one of the first two, and in
+/// `sorted` besides if it is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Decisions {
+    /// The cipher ran where the data was.
+    pub inline: Tally,
+    /// It ran on a worker.
+    pub fanned_out: Tally,
+    /// Encrypted writes that a thread submitted by sector.
+    pub sorted: Tally,
+}
+
+impl Decisions {
+    pub(super) fn count(&mut self, pipeline: &Pipeline, direction: Direction, len_bytes: u32) {
+        let (place, submit) = match direction {
+            Direction::Decrypt => (pipeline.read, Submit::WhereEncrypted),
+            Direction::Encrypt => (pipeline.write, pipeline.submit),
+        };
+        match place {
+            Place::Inline => self.inline.count(len_bytes),
+            Place::SameCpu | Place::Unbound => self.fanned_out.count(len_bytes),
+        }
+        if submit == Submit::Thread(Order::Sorted) {
+            self.sorted.count(len_bytes);
+        }
+    }
+
+    /// Both together.
+    pub fn add(&mut self, other: Self) {
+        self.inline.add(other.inline);
+        self.fanned_out.add(other.fanned_out);
+        self.sorted.add(other.sorted);
     }
 }
 

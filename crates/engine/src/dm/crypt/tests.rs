@@ -3,7 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
-use super::pipeline::{Adaptive, Context, Order, Pipeline, find};
+use super::pipeline::{Adaptive, Context, Decisions, Order, Pipeline, Tally, find};
 use super::*;
 use crate::bio::{Bio, Done, IoContext, Origin};
 use crate::dm::table::{Table, TableExtent, TargetSpec};
@@ -288,4 +288,27 @@ fn parts_above_the_threshold_go_to_a_worker() {
         })
         .collect();
     assert_eq!(places, [Place::Inline, Place::Unbound]);
+}
+
+#[test]
+fn decisions_count_each_part_once_and_sorted_ones_besides() {
+    let tally = |parts, bytes| Tally { parts, bytes };
+    let adaptive = Choice::Adaptive(Adaptive { fan_out_min_bytes: Some(8192) });
+    let mut apart = shard(CryptSpec { pipeline: adaptive, ..spec() }, 4);
+    apart.submit_bio(NOW, bio(Op::Write, 0, 4096));
+    apart.submit_bio(NOW, bio(Op::Write, 8, 8192));
+    let read = CryptSpec { fuses_cipher: true, pipeline: adaptive, ..spec() };
+    let mut fused = shard(read, 0);
+    fused.submit_bio(NOW, bio(Op::Read, 0, 512));
+    let mut decisions = apart.decisions();
+    decisions.add(fused.decisions());
+    let expected =
+        Decisions { inline: tally(2, 4608), fanned_out: tally(1, 8192), sorted: tally(0, 0) };
+    assert_eq!(decisions, expected);
+
+    let mut sorting = shard(CryptSpec { pipeline: fixed("G"), ..spec() }, 1);
+    sorting.submit_bio(NOW, bio(Op::Write, 0, 4096));
+    sorting.submit_bio(NOW, bio(Op::Write, 8, 4096));
+    let decisions = sorting.decisions();
+    assert_eq!((decisions.fanned_out, decisions.sorted), (tally(1, 4096), tally(1, 4096)));
 }
