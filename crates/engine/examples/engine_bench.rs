@@ -13,6 +13,7 @@ use std::time::Instant;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
@@ -67,7 +68,8 @@ fn main() {
 /// Nanoseconds per bio.
 fn round(target: TargetSpec, op: Op) -> f64 {
     let extent = TableExtent { start: Sector(0), len: Sector(1 << 30), target };
-    let mut shard = Shard::new(&Table::new(vec![extent]), 64, 64 << 10);
+    let bounce = Bounce::Slots { slots: 64, slot_bytes: 64 << 10 };
+    let mut shard = Shard::new(&Table::new(vec![extent]), bounce).expect("slots are at hand");
     let (mut sqes, mut done) = (Vec::new(), Vec::new());
     let now = Nanos(0);
     let start = Instant::now();

@@ -3,8 +3,9 @@
 /// A range of bytes in a buffer that a world owns (`struct bio_vec`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufRef {
-    /// Which of the world's buffers. Bounce slots of a shard count from zero; the world numbers the
-    /// others from [`BufRef::FIRST_WORLD_SLOT`] on.
+    /// Which of the world's buffers. Bounce slots of a shard count from zero, its lists of pages
+    /// from [`BufRef::FIRST_LIST_SLOT`] on; the world numbers the others from
+    /// [`BufRef::FIRST_WORLD_SLOT`] on.
     pub slot: u32,
     /// First byte in it.
     pub offset_bytes: u32,
@@ -15,6 +16,8 @@ pub struct BufRef {
 impl BufRef {
     /// Slots below this are the shard's bounce slots.
     pub const FIRST_WORLD_SLOT: u32 = 1 << 16;
+    /// Slots from here on are lists of pages: see [`crate::shard::Shard::segments`].
+    pub const FIRST_LIST_SLOT: u32 = 1 << 31;
     /// "The place that the other half of a linked pair names": see [`crate::sq::Sqe::linked`].
     pub const LINKED_SLOT: u32 = u32::MAX;
     /// Bytes that read as zero and are never written; every offset is valid.
@@ -27,6 +30,12 @@ impl BufRef {
     #[must_use]
     pub fn linked(len_bytes: u32) -> Self {
         Self { slot: Self::LINKED_SLOT, offset_bytes: 0, len_bytes }
+    }
+
+    /// Whether it is a list of pages.
+    #[must_use]
+    pub fn is_list(self) -> bool {
+        (Self::FIRST_LIST_SLOT..Self::ZEROS_SLOT).contains(&self.slot)
     }
 
     /// `len_bytes` of zeros.

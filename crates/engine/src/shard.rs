@@ -10,9 +10,11 @@ use alloc::vec::Vec;
 
 use crate::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use crate::buf::BufRef;
+use crate::dm::bounce::{Bounce, PageBounce};
 use crate::dm::crypt::pipeline::Decisions;
-use crate::dm::table::{Table, TableExtent};
+use crate::dm::table::Table;
 use crate::dm::{Mapped, Part, Target, TargetCx};
+use crate::pages::{Allocator, OutOfPages, Segment};
 use crate::slab::Slab;
 use crate::sq::{Cqe, DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
@@ -47,6 +49,8 @@ pub struct Shard {
     /// Of the event that is handled.
     now: Nanos,
     in_flight: Slab<InFlight>,
+    /// Where the crypt lines have pages instead of slots.
+    pages: Option<PageBounce>,
     sq: Vec<Sqe>,
     done: Vec<Done>,
     /// Parts that targets ended, for the loop to collect.
@@ -54,43 +58,48 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// A shard with targets of its own, built from `table`. `bounce_slots` buffers of
-    /// `bounce_slot_bytes` each are shared by the targets that need one; the world provides the
-    /// memory.
+    /// A shard with targets of its own, built from `table`. Those that need it share `bounce`.
+    ///
+    /// # Errors
+    /// When the source of pages has too few for the reserves.
     ///
     /// # Panics
     /// When there is not one bounce slot for each target that needs one, or the slots are no
-    /// multiple of 4 KiB.
-    #[must_use]
-    pub fn new(table: &Table, bounce_slots: u32, bounce_slot_bytes: u32) -> Self {
-        assert!(
-            bounce_slots >= table.bounce_users(),
-            "one slot per crypt line is the least reserve"
-        );
-        assert!(bounce_slot_bytes >= 4096 && bounce_slot_bytes.is_multiple_of(4096));
-        let share = bounce_slots / table.bounce_users().max(1);
-        let mut next_slot = 0;
-        let build = |(number, extent): (usize, &TableExtent)| {
-            let number = u16::try_from(number).expect("a table has few lines");
-            let slots = next_slot..next_slot + if extent.target.bounces() { share } else { 0 };
-            next_slot = slots.end;
-            Extent {
-                start: extent.start,
-                end: extent.start + extent.len,
-                target: extent.target.build(number, slots, bounce_slot_bytes),
+    /// multiple of 4 KiB, or the reserve has no page.
+    pub fn new(table: &Table, bounce: Bounce) -> Result<Self, OutOfPages> {
+        let (slots, slot_bytes, mut pages) = match bounce {
+            Bounce::Slots { slots, slot_bytes } => (slots, slot_bytes, None),
+            Bounce::Pages { spec, sizes, source } => {
+                let pages = PageBounce::new(source);
+                (0, PageBounce::longest_bytes(sizes), Some((pages, (spec, sizes))))
             }
         };
-        let extents = table.extents().iter().enumerate().map(build).collect();
-        Self {
+        assert!(slot_bytes >= 4096 && slot_bytes.is_multiple_of(4096));
+        let users = table.bounce_users();
+        assert!(slots >= users || pages.is_some(), "one slot per crypt line is the least reserve");
+        let share = slots / users.max(1);
+        let (mut extents, mut next_slot) = (Vec::new(), 0);
+        for (number, extent) in (0u16..).zip(table.extents()) {
+            let bounces = extent.target.bounces();
+            let slots = next_slot..next_slot + if bounces { share } else { 0 };
+            next_slot = slots.end;
+            if let Some((pages, client)) = &mut pages {
+                pages.add_target(bounces.then_some(*client))?;
+            }
+            let target = extent.target.build(number, slots, slot_bytes);
+            extents.push(Extent { start: extent.start, end: extent.start + extent.len, target });
+        }
+        Ok(Self {
             extents,
             devices: table.devices(),
             flushed: table.flushed(),
             now: Nanos(0),
             in_flight: Slab::default(),
+            pages: pages.map(|(pages, _)| pages),
             sq: Vec::new(),
             done: Vec::new(),
             ended: Vec::new(),
-        }
+        })
     }
 
     /// Accepts a bio. It ends in [`Shard::take_done`], perhaps at once.
@@ -163,8 +172,8 @@ impl Shard {
 
     /// A part that counts as pending, to its target.
     fn map(&mut self, number: usize, part: Part) {
-        let Self { extents, now, sq, ended, .. } = self;
-        let mut cx = TargetCx { now: *now, sq, ended };
+        let Self { extents, now, pages, sq, ended, .. } = self;
+        let mut cx = TargetCx { now: *now, pages: pages.as_mut(), sq, ended };
         match extents[number].target.map(part, &mut cx) {
             Mapped::Submitted => {}
             Mapped::Remapped { dev, sector } => cx.remap(&part, dev, sector),
@@ -178,11 +187,38 @@ impl Shard {
         match cqe.token.owner {
             Owner::Shard => self.end_part(cqe.token.index, cqe.status),
             Owner::Target(number) => {
-                let mut cx = TargetCx { now, sq: &mut self.sq, ended: &mut self.ended };
-                let target = &mut self.extents[usize::from(number)].target;
+                let Self { extents, pages, sq, ended, .. } = self;
+                let mut cx = TargetCx { now, pages: pages.as_mut(), sq, ended };
+                let target = &mut extents[usize::from(number)].target;
                 target.on_cqe(cqe.token.index, cqe.status, &mut cx);
                 self.collect_ended();
             }
+            Owner::Pages => {
+                let pages = self.pages.as_mut().expect("only pages have a timer");
+                pages.on_timer(&mut self.sq);
+                self.resume();
+            }
+        }
+    }
+
+    /// Pages may have come back in another way than by a part that ended.
+    fn resume(&mut self) {
+        let Self { extents, now, pages: Some(pages), sq, ended, .. } = self else { return };
+        for (number, extent) in extents.iter_mut().enumerate() {
+            if pages.has_client(number) {
+                let mut cx = TargetCx { now: *now, pages: Some(&mut *pages), sq, ended };
+                extent.target.resume(&mut cx);
+            }
+        }
+    }
+
+    /// Each crypt line may hold so many pages from now on, because clients of the memory came or
+    /// went ([`crate::pages::pages_per_client`]). Nothing is taken away.
+    pub fn set_page_limit(&mut self, now: Nanos, limit_pages: u32) {
+        self.now = now;
+        if let Some(pages) = &mut self.pages {
+            pages.set_limit(limit_pages);
+            self.resume();
         }
     }
 
@@ -233,7 +269,25 @@ impl Shard {
     /// more.
     #[must_use]
     pub fn parked(&self) -> usize {
-        self.extents.iter().map(|extent| extent.target.parked()).sum()
+        let in_targets: usize = self.extents.iter().map(|extent| extent.target.parked()).sum();
+        in_targets + self.pages.as_ref().map_or(0, PageBounce::parked)
+    }
+
+    /// The pages behind a buffer of [`BufRef::is_list`], in the order of its bytes; the last one
+    /// may be longer than what is left of these. They are the same until the part that has them
+    /// ends.
+    ///
+    /// # Panics
+    /// When no write has this list.
+    #[must_use]
+    pub fn segments(&self, slot: u32) -> &[Segment] {
+        self.pages.as_ref().expect("lists are made of pages").segments(slot)
+    }
+
+    /// The page allocator of each crypt line that has one, in the order of the table: what it
+    /// counted, holds, may hold, and who waits for what.
+    pub fn page_allocators(&self) -> impl Iterator<Item = &Allocator<Part>> {
+        self.pages.iter().flat_map(PageBounce::allocators)
     }
 
     /// Where ciphers have run so far, all targets together.
@@ -247,7 +301,9 @@ impl Shard {
     /// Whether nothing is in flight and every target has its reserve back.
     #[must_use]
     pub fn is_idle(&self) -> bool {
-        self.in_flight.is_empty() && self.extents.iter().all(|extent| extent.target.is_idle())
+        self.in_flight.is_empty()
+            && self.extents.iter().all(|extent| extent.target.is_idle())
+            && self.pages.as_ref().is_none_or(PageBounce::is_idle)
     }
 }
 
@@ -266,7 +322,7 @@ fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> BufRef {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dm::table::TargetSpec;
+    use crate::dm::table::{TableExtent, TargetSpec};
 
     const NOW: Nanos = Nanos(0);
 
@@ -279,7 +335,8 @@ mod tests {
             len: Sector(8),
             target,
         };
-        Shard::new(&Table::new(extents.map(extent).collect()), 0, 4096)
+        let bounce = Bounce::Slots { slots: 0, slot_bytes: 4096 };
+        Shard::new(&Table::new(extents.map(extent).collect()), bounce).unwrap()
     }
 
     fn bio(op: Op, sector: u64, len: u64) -> Bio {

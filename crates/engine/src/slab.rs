@@ -56,6 +56,12 @@ impl<T> Slab<T> {
         value.expect("the place is taken until its completion")
     }
 
+    /// Takes all values out, in the order of their places.
+    pub fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.free.clear();
+        self.places.drain(..).flatten()
+    }
+
     /// How many values there are.
     #[must_use]
     pub fn len(&self) -> usize {

@@ -26,6 +26,8 @@ pub enum Owner {
     Shard,
     /// A target that keeps state of its own.
     Target(u16),
+    /// The shard's pages: a timer, after which waiters try again.
+    Pages,
 }
 
 /// One of the devices (files) that a world has opened for a table.

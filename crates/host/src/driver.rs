@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done};
+use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{Cqe, Sqe};
@@ -46,12 +47,13 @@ impl Driver {
         let least = volume.table.bounce_users();
         let slots = u32::try_from(bounce_slots).expect("a grant is small").max(least);
         let bounce = Region::new((slots as usize).max(1) * SLOT_BYTES)?;
+        let bounce_slots = Bounce::Slots { slots, slot_bytes: SLOT_BYTES as u32 };
         let buffers = Buffers { bounce, bounce_slot_bytes: SLOT_BYTES, world };
         let submitter = Submitter::new(priority);
         let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
         Ok(Self {
             clock,
-            shard: Shard::new(&volume.table, slots, SLOT_BYTES as u32),
+            shard: Shard::new(&volume.table, bounce_slots).expect("slots are at hand"),
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
             submitter,
             sqes: Vec::new(),

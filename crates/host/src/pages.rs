@@ -102,6 +102,11 @@ impl PageSource for PagePool {
         count
     }
 
+    /// The pool is one shard's.
+    fn is_shared(&self) -> bool {
+        false
+    }
+
     fn free(&mut self, first: Page, order: u8) {
         let lent = std::mem::take(&mut self.lent[first.0 as usize]);
         assert!(lent == 1 + order, "a block goes back as it was lent");

@@ -3,6 +3,7 @@
 //! To add a target: one file here with its arguments' parser, one arm in [`line`], one in
 //! [`table::TargetSpec::build`].
 
+pub mod bounce;
 pub mod crypt;
 pub mod delay;
 pub mod error;
@@ -21,6 +22,7 @@ pub mod zero;
 
 use alloc::vec::Vec;
 
+use self::bounce::PageBounce;
 use self::crypt::pipeline::Decisions;
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
@@ -90,6 +92,8 @@ pub struct TargetCx<'a> {
     /// Time since the table was loaded; zero where no target of the table asks for it
     /// ([`table::TargetSpec::reads_clock`]).
     pub now: Nanos,
+    /// Where the shard's crypt lines have pages instead of slots.
+    pub(crate) pages: Option<&'a mut PageBounce>,
     pub(crate) sq: &'a mut Vec<Sqe>,
     pub(crate) ended: &'a mut Vec<(u32, BlkStatus)>,
 }
@@ -120,6 +124,9 @@ pub trait Target: Send {
 
     /// The answer to an SQE that this target pushed with `index` in its token.
     fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>);
+
+    /// Parts that waited may have their pages now. Of all targets only crypt takes pages.
+    fn resume(&mut self, _: &mut TargetCx<'_>) {}
 
     /// The longest part that it takes in one go from `sector` on, which is relative to the target
     /// (`max_io_len`).

@@ -3,6 +3,7 @@
 use alloc::vec;
 use alloc::vec::Vec;
 
+use super::bounce::Bounce;
 use super::table::{Table, TableExtent, TargetSpec};
 use crate::bio::{Bio, BlkStatus, Op, Sector};
 use crate::buf::BufRef;
@@ -13,7 +14,8 @@ use crate::time::Nanos;
 /// A shard of one line.
 pub(super) fn shard(target: TargetSpec, len: u64) -> Shard {
     let extent = TableExtent { start: Sector(0), len: Sector(len), target };
-    Shard::new(&Table::new(vec![extent]), 0, 4096)
+    let bounce = Bounce::Slots { slots: 0, slot_bytes: 4096 };
+    Shard::new(&Table::new(vec![extent]), bounce).unwrap()
 }
 
 /// A bio with a buffer of its length if it is to have one.

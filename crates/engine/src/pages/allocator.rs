@@ -213,6 +213,15 @@ impl<W> Allocator<W> {
         self.holdings.reserve.drain(..).for_each(|page| source.free(page, 0));
     }
 
+    /// Gives all back but what bios have got: the client is gone, and who waits is forgotten.
+    pub fn abandon(mut self, source: &mut dyn PageSource) {
+        let waiting = self.waiters.drain(..).map(|waiting| waiting.pages);
+        for pages in waiting.chain(self.resumed.drain(..).map(|(_, pages)| pages)) {
+            pages.segments().iter().for_each(|segment| source.free(segment.first, segment.order));
+        }
+        self.holdings.reserve.drain(..).for_each(|page| source.free(page, 0));
+    }
+
     /// How many wait.
     #[must_use]
     pub fn parked(&self) -> usize {

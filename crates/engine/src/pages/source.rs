@@ -30,6 +30,10 @@ pub trait PageSource {
     /// Up to `count` single pages in one call (`alloc_pages_bulk`); says how many it handed over.
     fn alloc_bulk(&mut self, count: u32, effort: Effort, consumer: &mut Consumer<'_>) -> u32;
 
+    /// Whether others use the same memory: then pages may come back that no client of the source
+    /// has given back.
+    fn is_shared(&self) -> bool;
+
     /// A block is free again. Single pages of a bulk call are blocks of order 0.
     fn free(&mut self, first: Page, order: u8);
 }

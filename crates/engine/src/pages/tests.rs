@@ -59,6 +59,10 @@ impl PageSource for Script {
         given
     }
 
+    fn is_shared(&self) -> bool {
+        true
+    }
+
     fn free(&mut self, first: Page, order: u8) {
         self.buddy.free(first.0, order);
     }

@@ -16,6 +16,7 @@
 
 mod costs;
 mod others;
+mod shared;
 #[cfg(test)]
 mod tests;
 mod zone;
@@ -29,6 +30,7 @@ use blockyard_load::random::Random;
 use crate::fault::chance;
 
 pub use costs::Costs;
+pub use shared::SharedMemory;
 pub use zone::ListSizes;
 use zone::{Meter, Zone};
 
@@ -299,6 +301,11 @@ impl PageSource for PhysicalMemory {
             consumer.take(Page(page));
         }
         wanted
+    }
+
+    /// With all else that runs on the machine.
+    fn is_shared(&self) -> bool {
+        true
     }
 
     fn free(&mut self, first: Page, order: u8) {

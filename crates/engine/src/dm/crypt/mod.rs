@@ -1,12 +1,13 @@
 //! `crypt`: the encryption target (`drivers/md/dm-crypt.c`). Table line: see [`super::line`].
 //!
 //! State is per I/O and none is per CPU. A write never touches the submitter's buffer: it is
-//! encrypted into a bounce slot, or, on a device that fuses, straight into its final place. A read
+//! encrypted into a slot or into pages ([`super::bounce`]), or, on a device that fuses, straight
+//! into its final place. A read
 //! is decrypted in place, or straight out of the device's pages. Where the cipher runs and who
 //! submits is said by a [`pipeline`].
 //!
 //! ```text
-//! write  map ─ slot? ──no──> parked
+//! write  map ─ bounce? ─no─> parked
 //!          └─yes─┬─> Encrypting ─> batch ─ Wake ─> Writing ─> end       a thread submits
 //!                └─> Crypt+Write ─> end                                 who encrypts submits
 //! read   map ─> Reading ─> Decrypting ─> end
@@ -75,7 +76,7 @@ const WAKE: u32 = u32::MAX;
 struct CryptIo {
     part: Part,
     phase: Phase,
-    /// The bounce slot that a write holds.
+    /// The slot or list that a write holds, as the world knows it.
     slot: Option<u32>,
 }
 
@@ -87,9 +88,11 @@ pub struct Crypt {
     number: u16,
     /// First of the slots that the pool hands out, counted from zero.
     first_slot: u32,
+    /// The longest write.
     slot_bytes: u32,
     ios: Slab<CryptIo>,
-    /// Bounce slots for ciphertext, and the writes that wait for one.
+    /// Bounce slots for ciphertext, and the writes that wait for one. Unused if the shard has
+    /// pages.
     pool: Mempool<Part>,
     /// Encrypted writes that wait for the thread.
     batch: Batch,
@@ -99,7 +102,7 @@ pub struct Crypt {
 }
 
 impl Crypt {
-    /// A target with `slots` as its reserve.
+    /// A target with `slots` as its reserve; none if the shard has pages.
     #[must_use]
     pub fn new(spec: CryptSpec, number: u16, slots: Range<u32>, slot_bytes: u32) -> Self {
         assert!(slot_bytes.is_multiple_of(spec.sector_size_bytes));
@@ -195,8 +198,14 @@ impl Crypt {
             self.push_write(index, buf, pipeline.context, cx);
             return;
         }
+        if let Some(pages) = &mut cx.pages {
+            if let Some(slot) = pages.get(self.number, part, cx.sq) {
+                self.encrypt_into(part, slot, cx);
+            }
+            return;
+        }
         match self.pool.get() {
-            Some(slot) => self.encrypt_into(part, slot, cx),
+            Some(slot) => self.encrypt_into(part, self.first_slot + slot, cx),
             None => self.pool.park(part),
         }
     }
@@ -248,7 +257,7 @@ impl Crypt {
 
     fn bounce(&self, slot: u32, len_bytes: u32) -> BufRef {
         assert!(len_bytes <= self.slot_bytes, "parts are cut to the slot size");
-        BufRef { slot: self.first_slot + slot, offset_bytes: 0, len_bytes }
+        BufRef { slot, offset_bytes: 0, len_bytes }
     }
 
     /// The part has been through the cipher, or through the device: what comes next.
@@ -275,10 +284,12 @@ impl Crypt {
     fn finish(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
         let io = self.ios.remove(index);
         cx.end(io.part.index, status);
-        if let Some(slot) = io.slot
-            && let Some((waiting, slot)) = self.pool.put(slot)
-        {
-            self.encrypt_into(waiting, slot, cx);
+        let Some(slot) = io.slot else { return };
+        if let Some(pages) = &mut cx.pages {
+            pages.put(self.number, slot);
+            self.resume(cx);
+        } else if let Some((waiting, slot)) = self.pool.put(slot - self.first_slot) {
+            self.encrypt_into(waiting, self.first_slot + slot, cx);
         }
     }
 }
@@ -317,6 +328,14 @@ impl Target for Crypt {
         };
         if let Some(status) = ended {
             self.finish(index, status, cx);
+        }
+    }
+
+    fn resume(&mut self, cx: &mut TargetCx<'_>) {
+        while let Some(pages) = &mut cx.pages
+            && let Some((part, slot)) = pages.take_resumed(self.number)
+        {
+            self.encrypt_into(part, slot, cx);
         }
     }
 

@@ -6,6 +6,7 @@ use alloc::vec::Vec;
 use super::pipeline::{Adaptive, Context, Decisions, Order, Pipeline, Tally, find};
 use super::*;
 use crate::bio::{Bio, Done, IoContext, Origin};
+use crate::dm::bounce::Bounce;
 use crate::dm::table::{Table, TableExtent, TargetSpec};
 use crate::priority::Priority;
 use crate::shard::Shard;
@@ -35,7 +36,8 @@ fn fixed(preset: &str) -> Choice {
 fn shard(spec: CryptSpec, slots: u32) -> Shard {
     let extent =
         TableExtent { start: Sector(0), len: Sector(1 << 20), target: TargetSpec::Crypt(spec) };
-    Shard::new(&Table::new(vec![extent]), slots, SLOT_BYTES)
+    let bounce = Bounce::Slots { slots, slot_bytes: SLOT_BYTES };
+    Shard::new(&Table::new(vec![extent]), bounce).unwrap()
 }
 
 fn bio(op: Op, sector: u64, len_bytes: u32) -> Bio {
