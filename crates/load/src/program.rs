@@ -116,6 +116,11 @@ pub trait Task {
     fn priority(&self) -> Priority {
         Priority::default()
     }
+
+    /// The socket on whose CPUs alone it runs; none is all of them.
+    fn socket(&self) -> Option<u16> {
+        None
+    }
 }
 
 /// What runs side by side.

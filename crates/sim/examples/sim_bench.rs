@@ -201,6 +201,7 @@ fn world(elevator: &str) -> Config {
         fs: Some(FsConfig::Ext3(Ext3Config::of_2009())),
         bio_sectors: 256,
         sync_flags: true,
+        mapped: None,
         queue: queue_config(&elevator),
         elevator,
         device: DeviceConfig::Disk(DiskConfig {

@@ -10,10 +10,10 @@
 //!      └───────────────────────────── block ────────────────────────────┘
 //! ```
 //! A thread that wakes up goes to the CPU it ran on last, if that is idle, else to an idle one, of
-//! the same socket first, else to the shortest queue. It goes to the front of that queue, and the
-//! thread that runs there gives way at the end of its burst, if it has run for
-//! [`Costs::granularity`]: sleepers first, in the spirit of the kernel's fair scheduler, without
-//! its arithmetic. A CPU that has nothing takes a thread from the longest queue.
+//! the same socket first, else to the shortest queue, as far as its affinity allows. It goes to the
+//! front of that queue, and the thread that runs there gives way at the end of its burst, if it has
+//! run for [`Costs::granularity`]: sleepers first, in the spirit of the kernel's fair scheduler,
+//! without its arithmetic. A CPU that has nothing takes a thread from the longest queue.
 //!
 //! What it leaves out: weights, caches, hyper-threads, frequency. Left to the world: what a call
 //! costs.
@@ -49,6 +49,23 @@ impl Topology {
     fn socket(&self, cpu: usize) -> usize {
         cpu / usize::from(self.cpus_per_socket)
     }
+
+    /// The socket of a CPU.
+    #[must_use]
+    pub fn socket_of(&self, cpu: CpuId) -> u16 {
+        cpu.0 / self.cpus_per_socket
+    }
+}
+
+/// Where a thread may run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Affinity {
+    /// Everywhere.
+    Any,
+    /// On this CPU.
+    Cpu(CpuId),
+    /// On the CPUs of this socket.
+    Socket(u16),
 }
 
 /// What things cost. The first group is of the CPUs themselves, the second of what threads do.
@@ -107,8 +124,7 @@ enum State {
 #[derive(Clone, Debug)]
 struct Thread {
     state: State,
-    /// Where it may run; everywhere if it says nothing.
-    only: Option<CpuId>,
+    affinity: Affinity,
     /// Where it ran last.
     last: usize,
     used: Nanos,
@@ -154,10 +170,19 @@ impl Cpus {
     }
 
     /// A new thread, which waits.
-    pub fn spawn(&mut self, only: Option<CpuId>) -> ThreadId {
+    ///
+    /// # Panics
+    /// When the machine lacks the CPU or the socket that it is bound to.
+    pub fn spawn(&mut self, affinity: Affinity) -> ThreadId {
         let number = self.threads.len();
-        let last = only.map_or(number % self.cpus.len(), |cpu| usize::from(cpu.0));
-        self.threads.push(Thread { state: State::Waiting, only, last, used: Nanos(0) });
+        let per_socket = usize::from(self.topology.cpus_per_socket);
+        let last = match affinity {
+            Affinity::Any => number % self.cpus.len(),
+            Affinity::Cpu(cpu) => usize::from(cpu.0),
+            Affinity::Socket(socket) => usize::from(socket) * per_socket + number % per_socket,
+        };
+        assert!(last < self.cpus.len(), "threads are bound to CPUs that there are");
+        self.threads.push(Thread { state: State::Waiting, affinity, last, used: Nanos(0) });
         ThreadId(u32::try_from(number).expect("threads are few"))
     }
 
@@ -207,9 +232,9 @@ impl Cpus {
 
     /// Where a thread that wakes up goes.
     fn place(&self, thread: ThreadId) -> usize {
-        let Thread { only, last, .. } = self.threads[thread.0 as usize];
-        if let Some(only) = only {
-            return usize::from(only.0);
+        let Thread { affinity, last, .. } = self.threads[thread.0 as usize];
+        if let Affinity::Cpu(cpu) = affinity {
+            return usize::from(cpu.0);
         }
         let socket = self.topology.socket(last);
         let order = |at: &usize| {
@@ -220,7 +245,16 @@ impl Cpus {
         if self.cpus[last].current.is_none() && self.cpus[last].queue.is_empty() {
             return last;
         }
-        (0..self.cpus.len()).min_by_key(order).expect("there is a CPU")
+        let allowed = |at: &usize| self.may_run(affinity, *at);
+        (0..self.cpus.len()).filter(allowed).min_by_key(order).expect("it may run on a CPU")
+    }
+
+    fn may_run(&self, affinity: Affinity, at: usize) -> bool {
+        match affinity {
+            Affinity::Any => true,
+            Affinity::Cpu(cpu) => usize::from(cpu.0) == at,
+            Affinity::Socket(socket) => usize::from(socket) == self.topology.socket(at),
+        }
     }
 
     /// Work of an interrupt, or for another thread: who runs there ends so much later.
@@ -309,7 +343,7 @@ impl Cpus {
     }
 
     fn steal(&mut self, at: usize) -> Option<ThreadId> {
-        let free = |thread: &ThreadId| self.threads[thread.0 as usize].only.is_none();
+        let free = |thread: &ThreadId| self.may_run(self.threads[thread.0 as usize].affinity, at);
         let socket = self.topology.socket(at);
         let order = |from: &usize| {
             let near = self.topology.socket(*from) == socket;
@@ -384,7 +418,7 @@ mod tests {
     fn wake_up_of_an_idle_cpu_costs_call_exit_and_switch() {
         let start = |sockets, cpus_per_socket, on, by| {
             let mut cpus = cpus(sockets, cpus_per_socket);
-            let thread = cpus.spawn(Some(CpuId(on)));
+            let thread = cpus.spawn(Affinity::Cpu(CpuId(on)));
             assert!(cpus.wake(Nanos(1_000), thread, CpuId(by)));
             assert!(!cpus.wake(Nanos(1_000), thread, CpuId(by)), "it is awake");
             (cpus.next_event().unwrap().0 - 1_000, cpus.counters().ipis)
@@ -398,7 +432,7 @@ mod tests {
     fn threads_share_a_cpu_by_slices() {
         let mut cpus = cpus(1, 1);
         for _ in 0..3 {
-            let thread = cpus.spawn(None);
+            let thread = cpus.spawn(Affinity::Any);
             cpus.wake(Nanos(0), thread, CPU0);
         }
         let turns = turns(&mut cpus, 1_000, 3_000_000);
@@ -410,12 +444,12 @@ mod tests {
     #[test]
     fn idle_cpus_take_what_others_queue_but_not_what_is_bound() {
         let mut cpus = cpus(1, 2);
-        let bound: Vec<_> = (0..2).map(|_| cpus.spawn(Some(CPU0))).collect();
+        let bound: Vec<_> = (0..2).map(|_| cpus.spawn(Affinity::Cpu(CPU0))).collect();
         bound.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0)));
         let turns_bound = turns(&mut cpus, 1_000, 1_000_000);
         assert!(turns_bound.iter().all(|turns| *turns < 600), "one CPU for both: {turns_bound:?}");
         let mut free = self::cpus(1, 2);
-        let threads: Vec<_> = (0..2).map(|_| free.spawn(None)).collect();
+        let threads: Vec<_> = (0..2).map(|_| free.spawn(Affinity::Any)).collect();
         threads.iter().for_each(|thread| assert!(free.wake(Nanos(0), *thread, CPU0)));
         let turns_free = turns(&mut free, 1_000, 1_000_000);
         assert!(turns_free.iter().all(|turns| *turns > 900), "one each: {turns_free:?}");
@@ -424,7 +458,7 @@ mod tests {
     #[test]
     fn sleeper_goes_first_when_the_other_has_run_long_enough() {
         let mut cpus = cpus(1, 1);
-        let (hog, sleeper) = (cpus.spawn(None), cpus.spawn(None));
+        let (hog, sleeper) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
         cpus.wake(Nanos(0), hog, CPU0);
         let mut now = cpus.next_event().unwrap();
         let mut asked = Vec::new();
@@ -445,7 +479,7 @@ mod tests {
     fn interrupt_makes_the_running_burst_longer_and_an_idle_cpu_only_busy() {
         let mut cpus = cpus(1, 1);
         cpus.charge(Nanos(0), CPU0, Nanos(50));
-        let thread = cpus.spawn(None);
+        let thread = cpus.spawn(Affinity::Any);
         cpus.wake(Nanos(0), thread, CPU0);
         let now = cpus.next_event().unwrap();
         let (cpu, _) = cpus.take(now).unwrap();
@@ -458,7 +492,7 @@ mod tests {
     #[test]
     fn thread_that_ends_is_never_asked_again() {
         let mut cpus = cpus(1, 1);
-        let threads: Vec<_> = (0..3).map(|_| cpus.spawn(None)).collect();
+        let threads: Vec<_> = (0..3).map(|_| cpus.spawn(Affinity::Any)).collect();
         threads.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0)));
         let now = cpus.next_event().unwrap();
         // The first woken runs, the others are queued.

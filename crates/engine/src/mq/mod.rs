@@ -124,6 +124,8 @@ pub struct RequestQueue {
     /// The request that the elevator heard of last, while it waits (`q->last_merge`).
     last_merge: Option<RequestId>,
     plugs: Plugs,
+    /// A plug that is being flushed; emptied after each use, kept for its memory.
+    unplugging: Vec<(Sector, usize, RequestId)>,
     /// Nothing that waits is dispatched before this time.
     queue_plug: Option<Nanos>,
     flush: FlushMachine,
@@ -173,6 +175,7 @@ impl RequestQueue {
             hash: MergeHash::new(per_hctx.saturating_mul(u32::from(hw_queues))),
             last_merge: None,
             plugs: Plugs::default(),
+            unplugging: Vec::new(),
             queue_plug: None,
             flush: FlushMachine::default(),
             issued: List::default(),

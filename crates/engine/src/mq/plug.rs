@@ -3,7 +3,8 @@
 //! *Per submitter* (`struct blk_plug`): requests collect in a list of the submitter. It is flushed
 //! when the submitter says so, has to wait for a request, or adds to 32 of them or to one that has
 //! reached 128 KiB. (The kernel's 64 is for plugs that hold requests for several devices; a plug
-//! here is one queue's.)
+//! here is one queue's.) On single queues it is flushed when there are 16, whatever their size, and
+//! in the order of sectors (`blk_flush_plug_list` of 3.8 to 4.20).
 //!
 //! *Per queue* (`blk_plug_device` of 2.6.30): requests are in the elevator at once, but a queue
 //! that was empty dispatches nothing until 4 wait, 3 ms have passed, something has ended, or a
@@ -17,10 +18,13 @@ use super::list::List;
 use super::merge::is_mergeable_request;
 use super::request::{RequestId, Requests, Stage};
 use crate::bio::IoContext;
+use crate::elevator::Generation;
 use crate::time::Nanos;
 
 /// Adding to so many flushes a plug (`BLK_MAX_REQUEST_COUNT`).
 const PLUG_REQUESTS: u32 = 32;
+/// The same on single queues.
+const PLUG_REQUESTS_SINGLE: u32 = 16;
 /// Adding behind one of this size flushes a plug (`BLK_PLUG_FLUSH_SIZE`).
 const PLUG_BYTES: u64 = 128 * 1024;
 /// A plugged queue goes on at so many requests (`unplug_thresh`).
@@ -94,7 +98,11 @@ impl RequestQueue {
         }
         let list = &self.plugs.by_context[&io_context].list;
         let large = |last: RequestId| self.requests[last].len.bytes() >= PLUG_BYTES;
-        if list.len() >= PLUG_REQUESTS || list.back().is_some_and(large) {
+        let full = match self.config.generation {
+            Generation::Single => list.len() >= PLUG_REQUESTS_SINGLE,
+            Generation::Multi => list.len() >= PLUG_REQUESTS || list.back().is_some_and(large),
+        };
+        if full {
             self.flush_plug(now, io_context);
         }
         let request = self.requests.at(id);
@@ -107,12 +115,29 @@ impl RequestQueue {
         true
     }
 
-    /// Gives what a submitter has plugged to the elevator, in the order of arrival.
+    /// Gives what a submitter has plugged to the elevator: on single queues in the order of
+    /// sectors, else in that of arrival.
     pub(super) fn flush_plug(&mut self, now: Nanos, io_context: IoContext) {
+        if self.config.generation == Generation::Single {
+            return self.flush_plug_sorted(now, io_context);
+        }
         while let Some(id) = self.plugs.pop(&mut self.requests, io_context) {
             self.hash.remove(&mut self.requests, id);
             self.insert_request(now, id, true);
         }
+    }
+
+    fn flush_plug_sorted(&mut self, now: Nanos, io_context: IoContext) {
+        let mut plugged = core::mem::take(&mut self.unplugging);
+        while let Some(id) = self.plugs.pop(&mut self.requests, io_context) {
+            self.hash.remove(&mut self.requests, id);
+            plugged.push((self.requests[id].sector, plugged.len(), id));
+        }
+        plugged.sort_unstable(); // the second word keeps the order of equal sectors
+        for (.., id) in plugged.drain(..) {
+            self.insert_request(now, id, true);
+        }
+        self.unplugging = plugged;
     }
 
     pub(super) fn forget_plug(&mut self, now: Nanos, io_context: IoContext) {

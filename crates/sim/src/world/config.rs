@@ -3,6 +3,7 @@
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
 
+use super::dm::MappedConfig;
 use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Topology};
 use crate::device::Device;
@@ -29,6 +30,8 @@ pub struct Config {
     /// Write-back of `fsync` and the journal is synchronous (`WRITE_SYNC`). Off, it is what a
     /// flusher writes: asynchronous.
     pub sync_flags: bool,
+    /// A crypt target above the queue.
+    pub mapped: Option<MappedConfig>,
     /// The queue.
     pub queue: QueueConfig,
     /// Its elevator.

@@ -28,6 +28,11 @@ impl InFlights {
         }
     }
 
+    /// How long a bio is.
+    pub(super) fn bytes(&self, number: u64) -> u64 {
+        self.slots[number as usize].map_or(0, |bio| bio.bytes)
+    }
+
     /// # Panics
     /// When there is no such bio: it has ended twice.
     pub(super) fn remove(&mut self, number: u64) -> InFlight {

@@ -2,7 +2,7 @@
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::mq::{PlugRule, Submitted};
+use blockyard_engine::mq::{Issue, PlugRule, Submitted};
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Task};
 
@@ -14,7 +14,7 @@ use crate::cache::DirtyLevel;
 use crate::cpu::{CpuId, ThreadId};
 
 /// The CPU that the device interrupts.
-const INTERRUPTED: CpuId = CpuId(0);
+pub(super) const INTERRUPTED: CpuId = CpuId(0);
 
 /// What became of the bios that a thread had made.
 pub(super) enum Sent {
@@ -50,6 +50,16 @@ impl<T: Task, O: Observer> World<'_, T, O> {
 
     /// Submits one bio; true if the submitter has to wait for a request.
     pub(super) fn submit(&mut self, cpu: CpuId, thread: ThreadId, out: Out) -> bool {
+        let bio = self.bio_of(cpu, thread, &out);
+        let parked = self.enters_queue(bio, thread);
+        if parked {
+            self.parked.push((bio.user, thread));
+        }
+        parked
+    }
+
+    /// The bio that a thread has made; it is in flight from now on.
+    pub(super) fn bio_of(&mut self, cpu: CpuId, thread: ThreadId, out: &Out) -> Bio {
         let submitter = &self.threads[thread.0 as usize];
         let bytes = u64::from(out.sectors) * 512;
         let user =
@@ -64,27 +74,32 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             Op::Read | Op::Write => BufRef::zeros(out.sectors * 512),
             _ => BufRef::NONE,
         };
-        let bio = Bio {
-            preflush: out.preflush,
-            fua: out.fua,
-            origin,
-            ..Bio::new(out.op, Sector(out.sector), Sector(u64::from(out.sectors)), buf, user)
-        };
+        let (preflush, fua) = (out.preflush, out.fua);
+        let (sector, len) = (Sector(out.sector), Sector(u64::from(out.sectors)));
+        Bio { preflush, fua, origin, ..Bio::new(out.op, sector, len, buf, user) }
+    }
+
+    /// A bio enters the queue; true if it is parked there.
+    pub(super) fn enters_queue(&mut self, bio: Bio, thread: ThreadId) -> bool {
         let sync = bio.is_sync();
         if sync {
             self.causes.sync_bios += 1;
             self.causes.bytes_ahead_of_sync += self.queued_bytes;
         }
-        self.queued_bytes += bytes;
+        self.queued_bytes += bio.len.bytes();
         self.note_idle();
-        let Out { op, sector, sectors, .. } = out;
+        let (op, sector, user) = (bio.op, bio.sector.0, bio.user);
+        let sectors = u32::try_from(bio.len.0).expect("bios are short");
         let event = Event::Submit { bio: user, thread, op, sector, sectors, sync };
         self.trace.event(self.now, event);
-        let parked = self.block.submit(self.now, bio) == Submitted::Parked;
-        if parked {
-            self.parked.push((user, thread));
-        }
-        parked
+        self.block.submit(self.now, bio) == Submitted::Parked
+    }
+
+    /// It has ended there.
+    pub(super) fn leaves_queue(&mut self, user: u64, bytes: u64) {
+        self.trace.event(self.now, Event::End { bio: user });
+        self.queued_bytes -= bytes;
+        self.note_idle();
     }
 
     /// Collects what has passed between queue and device; what giving requests to it cost.
@@ -98,6 +113,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                     let sectors = u32::try_from(issue.len.0).expect("requests are short");
                     self.device_has += 1;
                     self.causes.issued_sectors += issue.len.0;
+                    self.note_issue(&issue);
                     cost = cost + self.config.costs.issue;
                     let (tag, op, sector) = (issue.tag.index, issue.op, issue.sector.0);
                     let in_flight = self.device_has;
@@ -113,6 +129,19 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.device_events = events;
         self.note_idle();
         cost
+    }
+
+    /// Keeps account of writes by size, and of requests that hold bios of several submitters.
+    fn note_issue(&mut self, issue: &Issue) {
+        if issue.op != Op::Write {
+            return;
+        }
+        self.causes.write_requests += 1;
+        self.causes.write_sectors += issue.len.0;
+        let mut bios = self.block.queue().bios(issue.tag);
+        let first = bios.next().map(|bio| bio.origin.io_context);
+        let mixed = bios.any(|bio| Some(bio.origin.io_context) != first);
+        self.causes.mixed_write_requests += u64::from(mixed);
     }
 
     /// Keeps account of the time in which the device has nothing although bios wait.
@@ -142,7 +171,12 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let cost = self.see_device();
         self.cpus.charge(self.now, INTERRUPTED, cost);
         for Done { user, status } in done.drain(..) {
-            self.end_bio(user, status);
+            if self.mapped.is_some() {
+                self.end_lower(user, status);
+            } else {
+                self.leaves_queue(user, self.in_flight.bytes(user));
+                self.end_bio(user, status);
+            }
         }
         self.done = done;
         self.wake_unparked();
@@ -161,11 +195,9 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.unparked = unparked;
     }
 
-    fn end_bio(&mut self, user: u64, status: BlkStatus) {
-        let InFlight { thread, purpose, bytes } = self.in_flight.remove(user);
-        self.trace.event(self.now, Event::End { bio: user });
-        self.queued_bytes -= bytes;
-        self.note_idle();
+    /// A bio of a thread has ended.
+    pub(super) fn end_bio(&mut self, user: u64, status: BlkStatus) {
+        let InFlight { thread, purpose, .. } = self.in_flight.remove(user);
         match purpose {
             Purpose::Pages { file, page, pages } => {
                 self.cache.end_read(file, page..page + pages);

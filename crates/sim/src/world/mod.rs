@@ -15,6 +15,7 @@
 mod background;
 mod calls;
 mod config;
+mod dm;
 mod in_flight;
 mod io;
 #[cfg(test)]
@@ -22,28 +23,30 @@ mod tests;
 mod thread;
 mod trace;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use blockyard_engine::bio::Done;
+use blockyard_engine::bio::{BlkStatus, Done};
 use blockyard_engine::mq;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Program, Task};
 
 use self::background::Journal;
+use self::dm::{Mapped, Step};
 use self::in_flight::{InFlights, WriteBacks};
 use self::io::Sent;
 use self::thread::{Kind, Thread, WritesUpTo};
 use self::trace::Trace;
 use crate::block::{BlockDevice, DeviceEvent};
 use crate::cache::PageCache;
-use crate::cpu::{CpuId, Cpus, ThreadId};
+use crate::cpu::{Affinity, CpuId, Cpus, ThreadId};
 use crate::device::Device;
 use crate::device::disk::DiskCounters;
 use crate::fs::{Extent, FileSystem};
 use crate::heap::EventHeap;
 
 pub use config::{Config, DeviceConfig, WriteBack};
+pub use dm::{Below, CryptCauses, MappedConfig, MappedCosts, PagesConfig, Spread};
 pub use trace::{Event, Observer, Wait};
 
 /// A run that has not ended after ten days of its own time never does.
@@ -69,6 +72,14 @@ pub struct Causes {
     pub disk: Option<DiskCounters>,
     /// Sectors that the device was given.
     pub issued_sectors: u64,
+    /// Write requests that it was given, and their sectors.
+    pub write_requests: u64,
+    /// Of them.
+    pub write_sectors: u64,
+    /// Write requests with bios of several io-contexts.
+    pub mixed_write_requests: u64,
+    /// Of a mapped device.
+    pub crypt: Option<CryptCauses>,
     /// Time in which the device had nothing although bios waited: the elevator idled.
     pub idle_waiting: Nanos,
     /// Bytes that were in queue and device when a synchronous bio came, all together.
@@ -112,6 +123,9 @@ struct World<'a, T, O> {
     fs: Box<dyn FileSystem>,
     commit_interval: Nanos,
     block: BlockDevice<Box<dyn Device>>,
+    mapped: Option<Mapped>,
+    /// What interrupts have to do for mapped devices, in order.
+    interrupts: VecDeque<(CpuId, Step)>,
     threads: Vec<Thread<T>>,
     journal: Journal,
     in_flight: InFlights,
@@ -137,6 +151,7 @@ struct World<'a, T, O> {
 
     /// Emptied after each use; kept for their memory.
     done: Vec<Done>,
+    ended: Vec<(u64, BlkStatus)>,
     unparked: Vec<u64>,
     device_events: Vec<(Nanos, DeviceEvent)>,
     switches: Vec<(Nanos, CpuId, ThreadId)>,
@@ -176,6 +191,9 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let commit_interval =
             config.fs.as_ref().map_or(Nanos::from_ms(5_000), crate::fs::FsConfig::commit_interval);
         let journal_thread = ThreadId(config.write_back.flushers);
+        let mapped = |mapped: &MappedConfig| {
+            Mapped::new(mapped, config.topology, device_sectors, config.seed)
+        };
         let mut world = Self {
             config,
             now: Nanos(0),
@@ -188,6 +206,8 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             },
             commit_interval,
             block,
+            mapped: config.mapped.as_ref().map(mapped),
+            interrupts: VecDeque::new(),
             threads: Vec::new(),
             journal: Journal::new(journal_thread, commit_interval),
             in_flight: InFlights::default(),
@@ -206,20 +226,22 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             device_has: 0,
             idle_since: None,
             done: Vec::new(),
+            ended: Vec::new(),
             unparked: Vec::new(),
             device_events: Vec::new(),
             switches: Vec::new(),
             extents: Vec::new(),
         };
         for _ in 0..config.write_back.flushers {
-            world.spawn(Kind::Flusher, Priority::default());
+            world.spawn(Kind::Flusher, Priority::default(), Affinity::Any);
         }
-        world.spawn(Kind::Journal, Priority::default());
+        world.spawn(Kind::Journal, Priority::default(), Affinity::Any);
+        world.spawn_mapped();
         world
     }
 
-    fn spawn(&mut self, kind: Kind<T>, priority: Priority) -> ThreadId {
-        let thread = self.cpus.spawn(None);
+    fn spawn(&mut self, kind: Kind<T>, priority: Priority, affinity: Affinity) -> ThreadId {
+        let thread = self.cpus.spawn(affinity);
         self.threads.push(Thread::new(kind, thread.0, priority));
         self.threads[thread.0 as usize].waits = Some(Wait::Work);
         self.wake_from(thread, Wait::Work);
@@ -233,8 +255,10 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let tasks = tasks.into_iter().map(|task| (task, false));
         for (task, background) in tasks.chain(background.into_iter().map(|task| (task, true))) {
             let priority = task.priority();
+            let affinity = task.socket().map_or(Affinity::Any, Affinity::Socket);
             let (status, reaped) = (Ok(()), Vec::new());
-            self.spawn(Kind::Task { task: Some(task), status, reaped, background }, priority);
+            let kind = Kind::Task { task: Some(task), status, reaped, background };
+            self.spawn(kind, priority, affinity);
         }
         first
     }
@@ -258,6 +282,9 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
 
     fn end_thread(&mut self, thread: ThreadId) {
         self.threads[thread.0 as usize].over = true;
+        if self.mapped.is_some() {
+            self.abandon_mapped(thread);
+        }
         // Pages that it was about to write back are written: nobody else would.
         while let Some(out) = self.threads[thread.0 as usize].outbox.pop_front() {
             self.submit(CpuId(0), thread, out);
@@ -272,7 +299,8 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
     fn step(&mut self) -> Result<(), String> {
         let block = self.block.next_event();
         let timer = self.timers.next_at();
-        let events = block.into_iter().chain(timer).chain(self.cpus.next_event());
+        let mapped = self.mapped.as_ref().and_then(Mapped::next_event);
+        let events = block.into_iter().chain(timer).chain(mapped).chain(self.cpus.next_event());
         let stuck = || format!("nothing happens any more: {}", self.who_waits());
         let at = events.min().ok_or_else(stuck)?;
         if at > LONGEST_RUN {
@@ -283,6 +311,8 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             self.ring();
         } else if block == Some(at) {
             self.advance_block();
+        } else if mapped == Some(at) {
+            self.advance_mapped();
         } else {
             while let Some((cpu, thread)) = self.cpus.take(at) {
                 self.turn(cpu, thread);
@@ -331,14 +361,14 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
     fn turn(&mut self, cpu: CpuId, thread: ThreadId) {
         self.running_on = Some(cpu);
         let at = thread.0 as usize;
-        let turn = if !self.threads[at].outbox.is_empty() {
-            self.go(cpu, thread, true, Nanos(0))
-        } else {
-            match self.threads[at].kind {
-                Kind::Flusher => self.flush(cpu, thread),
-                Kind::Journal => self.journal(cpu, thread),
-                Kind::Task { .. } => self.go_on(cpu, thread),
-            }
+        let submits = !self.threads[at].outbox.is_empty() || !self.threads[at].pending.is_empty();
+        let turn = match self.threads[at].kind {
+            Kind::Worker(pool) => self.work(cpu, thread, pool),
+            Kind::Writer => self.write_out(cpu, thread),
+            _ if submits => self.go(cpu, thread, true, Nanos(0)),
+            Kind::Flusher => self.flush(cpu, thread),
+            Kind::Journal => self.journal(cpu, thread),
+            Kind::Task { .. } => self.go_on(cpu, thread),
         };
         match turn {
             Turn::Run(burst) => self.cpus.run(self.now, cpu, burst),
@@ -365,6 +395,9 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
 
     /// Submits what the thread has made, which costs something on top of `cost`.
     fn go(&mut self, cpu: CpuId, thread: ThreadId, waits: bool, cost: Nanos) -> Turn {
+        if self.mapped.is_some() {
+            return self.go_mapped(cpu, thread, cost);
+        }
         match self.send(cpu, thread, waits) {
             Sent::All(more) => Turn::Run(cost + more),
             Sent::Parked => Turn::Block(Wait::Request),
@@ -380,6 +413,12 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
 
     /// When all tasks have ended: what is under way ends too, and then nothing is left.
     fn drain(&mut self) -> Result<(), String> {
+        while self.mapped.is_some() && !self.in_flight.is_empty() {
+            self.step()?;
+        }
+        if self.mapped.as_ref().is_some_and(|mapped| !mapped.is_idle()) {
+            return Err("every bio has ended, and the mapped device still has parts".into());
+        }
         while !self.in_flight.is_empty() {
             let at = self.block.next_event().ok_or_else(|| {
                 format!("{} bios never end, and nothing happens any more", self.in_flight.len())
@@ -399,6 +438,7 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let causes = Causes {
             queue: *block.queue().counters(),
             disk: block.device().disk_counters(),
+            crypt: self.mapped.as_ref().map(Mapped::causes),
             switches: cpus.switches,
             wake_ups: cpus.wake_ups,
             ..self.causes

@@ -13,7 +13,7 @@ use crate::device::memory::MemoryConfig;
 use crate::fs::FsConfig;
 use crate::fs::ext3::{DataMode, Ext3Config};
 
-const US: u64 = 1_000;
+pub(super) const US: u64 = 1_000;
 
 fn costs() -> Costs {
     Costs {
@@ -52,7 +52,7 @@ fn disk() -> DeviceConfig {
 }
 
 /// A disk of 2009 and 64 MiB of page cache.
-fn config(elevator: &str) -> Config {
+pub(super) fn config(elevator: &str) -> Config {
     let elevator = ElevatorSpec::parse(elevator).unwrap();
     Config {
         topology: Topology { sockets: 1, cpus_per_socket: 2 },
@@ -74,6 +74,7 @@ fn config(elevator: &str) -> Config {
         fs: Some(FsConfig::Ext3(Ext3Config { mode: DataMode::Writeback, ..Ext3Config::of_2009() })),
         bio_sectors: 256,
         sync_flags: true,
+        mapped: None,
         queue: QueueConfig {
             queue_depth: 4,
             plug: PlugRule::PerQueue,

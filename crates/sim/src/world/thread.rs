@@ -8,6 +8,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Reaped};
 
+use super::dm::{Pending, PoolId};
 use super::trace::Wait;
 use crate::cache::ReadAhead;
 
@@ -30,6 +31,8 @@ pub(super) struct Thread<T> {
     pub(super) dirtied: u32,
     pub(super) read_ahead: Vec<(FileId, ReadAhead)>,
     pub(super) direct: Direct,
+    /// What it has to do for mapped devices.
+    pub(super) pending: Pending,
 }
 
 /// Direct operations of a thread.
@@ -49,6 +52,10 @@ pub(super) enum Kind<T> {
     Flusher,
     /// Commits transactions.
     Journal,
+    /// Runs ciphers for a mapped device.
+    Worker(PoolId),
+    /// Submits encrypted writes (`dmcrypt_write`).
+    Writer,
 }
 
 /// What a thread is in the middle of.
@@ -127,6 +134,7 @@ impl<T> Thread<T> {
             dirtied: 0,
             read_ahead: Vec::new(),
             direct: Direct::default(),
+            pending: Pending::default(),
         }
     }
 

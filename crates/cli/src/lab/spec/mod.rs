@@ -8,6 +8,7 @@
 //! afterwards; so variants, fit points, `--set` and negative controls are one thing.
 
 pub(crate) mod claim;
+mod crypt;
 pub(crate) mod fit;
 pub(crate) mod job;
 pub(crate) mod metric;
@@ -26,8 +27,17 @@ use self::tree::{Node, Override, Value};
 use crate::failure::Failure;
 
 /// An experiment's own keys; the others are its world.
-const WORLD_KEYS: [&str; 7] =
-    ["machine", "page_cache", "write_back", "file_system", "queue", "device", "jobs"];
+const WORLD_KEYS: [&str; 9] = [
+    "machine",
+    "page_cache",
+    "write_back",
+    "file_system",
+    "crypt",
+    "memory",
+    "queue",
+    "device",
+    "jobs",
+];
 /// What it says of itself, and what its numbers are judged by.
 const OWN_KEYS: [&str; 10] = [
     "name",

@@ -19,6 +19,7 @@ use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
 use blockyard_sim::world::{Config, DeviceConfig, WriteBack};
 
+use super::crypt;
 use super::section::Section;
 use crate::failure::Failure;
 
@@ -38,6 +39,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Failure> {
     let (write_back, sync_flags) = write_back(root)?;
     let fs = file_system(root)?;
     let device = device(root)?;
+    let mapped = crypt::read(root, topology.cpus())?;
     let (queue, elevator) = queue(root, &topology, &device)?;
     Ok(Config {
         topology,
@@ -47,6 +49,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Failure> {
         fs,
         bio_sectors,
         sync_flags,
+        mapped,
         queue,
         elevator,
         device,
@@ -306,7 +309,11 @@ fn sectors(section: &mut Section<'_>) -> Result<u64, Failure> {
     Ok(section.number("size_mib", 1..=largest, 64 << 10)? * MIB_SECTORS)
 }
 
-fn ns(section: &mut Section<'_>, key: &'static str, usual: u64) -> Result<Nanos, Failure> {
+pub(super) fn ns(
+    section: &mut Section<'_>,
+    key: &'static str,
+    usual: u64,
+) -> Result<Nanos, Failure> {
     Ok(Nanos(section.number(key, 0..=SECOND_NS, usual)?))
 }
 

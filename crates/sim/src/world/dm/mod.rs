@@ -1,0 +1,310 @@
+//! A mapped device of the world: the engine's own shard with a crypt target, its workers and its
+//! writing thread.
+//!
+//! ```text
+//!   task ── bio, cut ──> shard ── SQEs ──> whoever executes them:
+//!      │                   ^  ^              cipher inline ─ runs as long as it takes
+//!      │                CQEs  └ ended bios   cipher on a worker ─ pool ─ wakes one
+//!      v                   │                 write, read ─ queue ─ may have to wait for a request
+//!   worker, writing thread ┴─ interrupt      wake ─ the writing thread takes the batch
+//! ```
+//! A *context* executes SQEs: a thread, which pays for them with its time and waits where it has
+//! to, or an interrupt, which does neither. What a context is told in return, it executes next.
+
+mod causes;
+mod config;
+mod execute;
+mod pages;
+mod pools;
+#[cfg(test)]
+mod tests;
+mod threads;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::ops::Range;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Origin, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::bounce::Bounce;
+use blockyard_engine::dm::crypt::CryptSpec;
+use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::shard::Shard;
+use blockyard_engine::slab::Slab;
+use blockyard_engine::sq::{CipherId, Cqe, DevId, Sqe, SqeOp, Token};
+use blockyard_engine::time::Nanos;
+use blockyard_load::random::Random;
+
+use crate::cpu::{CpuId, ThreadId, Topology};
+use crate::heap::EventHeap;
+
+pub use causes::{CryptCauses, Spread};
+pub use config::{Below, MappedConfig, MappedCosts, PagesConfig};
+use pages::Pages;
+pub(super) use pools::PoolId;
+use pools::Pools;
+
+/// More writes than this are never encrypted at once in any experiment; more wait.
+const SLOTS: u32 = 1 << 15;
+/// Numbers of bios as those of their buffers.
+const WORLD_SLOTS: Range<u32> = BufRef::FIRST_WORLD_SLOT..BufRef::FIRST_LIST_SLOT;
+/// Longest part: longer bios are cut.
+const SLOT_BYTES: u32 = 1 << 20;
+
+/// An SQE, and the one that is linked behind it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Step {
+    sqe: Sqe,
+    then: Option<Sqe>,
+    /// Where it was queued for a worker.
+    queued_on: CpuId,
+}
+
+/// Who executes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Context {
+    Thread(CpuId, ThreadId),
+    Interrupt(CpuId),
+}
+
+impl Context {
+    fn cpu(self) -> CpuId {
+        match self {
+            Self::Thread(cpu, _) | Self::Interrupt(cpu) => cpu,
+        }
+    }
+}
+
+/// What a thread has to do with mapped devices.
+#[derive(Debug, Default)]
+pub(super) struct Pending {
+    /// Still to be executed, in order.
+    todo: VecDeque<Step>,
+    /// Its cipher runs.
+    ciphering: Option<Step>,
+    /// Its plug is open.
+    plugged: bool,
+}
+
+impl Pending {
+    /// Nothing is left, and its plug is closed.
+    pub(super) fn is_empty(&self) -> bool {
+        self.todo.is_empty() && self.ciphering.is_none() && !self.plugged
+    }
+}
+
+/// A bio that was submitted to the device, perhaps in pieces.
+#[derive(Debug)]
+struct Whole {
+    /// Its number in the world.
+    user: u64,
+    thread: ThreadId,
+    pieces_left: u32,
+    status: BlkStatus,
+    workers: BTreeSet<Option<ThreadId>>,
+    contexts: BTreeSet<IoContext>,
+    /// Sectors and moments of the pieces that have been encrypted, in that order.
+    encrypted: Vec<u64>,
+}
+
+/// A bio in the queue below.
+#[derive(Debug)]
+struct Lower {
+    token: Token,
+    bytes: u64,
+    cpu: CpuId,
+}
+
+/// Something that happens without a thread.
+#[derive(Debug)]
+enum Event {
+    /// [`SqeOp::Timeout`].
+    Timeout(Token),
+    /// A cipher that ran in an interrupt has ended.
+    Ciphered(CpuId, Step),
+}
+
+/// The device.
+pub(super) struct Mapped {
+    config: MappedConfig,
+    topology: Topology,
+    shard: Shard,
+    pages: Option<Pages>,
+    wholes: Slab<Whole>,
+    lowers: Slab<Lower>,
+    /// Which bio the bytes of a bounce slot or of a page list are of.
+    slot_of: BTreeMap<u32, u32>,
+    pub(super) pools: Pools,
+    /// The writing thread, and what it is woken for.
+    writer: Option<ThreadId>,
+    wake: Option<Token>,
+    events: EventHeap<Event>,
+    /// When each CPU's interrupts have done their ciphers.
+    interrupts_until: BTreeMap<CpuId, Nanos>,
+    random: Random,
+    causes: CryptCauses,
+    /// Emptied after each use; kept for their memory.
+    sqes: Vec<Sqe>,
+    done: Vec<Done>,
+}
+
+impl Mapped {
+    pub(super) fn new(config: &MappedConfig, topology: Topology, sectors: u64, seed: u64) -> Self {
+        let target = TargetSpec::Crypt(CryptSpec {
+            dev: DevId(0),
+            start: Sector(0),
+            iv_offset: 0,
+            sector_size_bytes: 512,
+            cipher: CipherId(0),
+            allow_discards: true,
+            fuses_cipher: false,
+            pipeline: config.pipeline,
+        });
+        let table =
+            Table::new(vec![TableExtent { start: Sector(0), len: Sector(sectors), target }]);
+        let (bounce, pages) = match &config.pages {
+            None => (Bounce::Slots { slots: SLOTS, slot_bytes: SLOT_BYTES }, None),
+            Some(config) => {
+                let pages = Pages::new(config, seed);
+                (pages.bounce(config), Some(pages))
+            }
+        };
+        let shard = Shard::new(&table, bounce).expect("the memory was made to hold the reserve");
+        Self {
+            config: config.clone(),
+            topology,
+            shard,
+            pages,
+            wholes: Slab::default(),
+            lowers: Slab::default(),
+            slot_of: BTreeMap::new(),
+            pools: Pools::new(topology),
+            writer: None,
+            wake: None,
+            events: EventHeap::default(),
+            interrupts_until: BTreeMap::new(),
+            random: Random::new(seed, 0xc17),
+            causes: CryptCauses::default(),
+            sqes: Vec::new(),
+            done: Vec::new(),
+        }
+    }
+
+    pub(super) fn next_event(&self) -> Option<Nanos> {
+        self.events.next_at()
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.shard.is_idle()
+            && self.wholes.is_empty()
+            && self.lowers.is_empty()
+            && self.pools.is_empty()
+    }
+
+    pub(super) fn causes(&self) -> CryptCauses {
+        let pages = self.shard.page_allocators().next().map(|allocator| *allocator.counters());
+        let memory = self.pages.as_ref().map(Pages::counters);
+        let allocation_busy = self.pages.as_ref().map_or(Nanos(0), |pages| pages.busy);
+        CryptCauses { pages, memory, allocation_busy, ..self.causes.clone() }
+    }
+
+    /// What allocation has cost the CPU since this was asked last.
+    fn take_owed(&mut self) -> Nanos {
+        self.pages.as_mut().map_or(Nanos(0), Pages::take_owed)
+    }
+
+    /// Gives a bio to the shard, in the pieces that it is cut to. Its own `user` comes back when
+    /// all have ended.
+    fn submit(&mut self, now: Nanos, cpu: CpuId, bio: Bio, thread: ThreadId) {
+        if let Some(pages) = &mut self.pages {
+            pages.before_bio(cpu);
+        }
+        let most = self.config.bio_sectors.map_or(u64::MAX, u64::from);
+        let pieces = bio.len.0.div_ceil(most).max(1);
+        let whole = self.wholes.insert(Whole {
+            user: bio.user,
+            thread,
+            pieces_left: u32::try_from(pieces).expect("bios are short"),
+            status: BlkStatus::Ok,
+            workers: BTreeSet::new(),
+            contexts: BTreeSet::new(),
+            encrypted: Vec::new(),
+        });
+        let context = match self.config.keeps_context {
+            true => bio.origin.io_context,
+            false => IoContext::OF_TASK,
+        };
+        let origin = Origin { io_context: context, ..bio.origin };
+        for piece in 0..pieces {
+            let skip = piece * most.min(bio.len.0);
+            let len = Sector(most.min(bio.len.0 - skip));
+            // Every bio has a buffer of its own, which says whose a part is.
+            let buf = match bio.buf.len_bytes {
+                0 => BufRef::NONE,
+                _ => BufRef {
+                    slot: BufRef::FIRST_WORLD_SLOT + whole,
+                    offset_bytes: u32::try_from(skip * 512).expect("bios are short"),
+                    len_bytes: u32::try_from(len.bytes()).expect("bios are short"),
+                },
+            };
+            let sector = bio.sector + Sector(skip);
+            let user = u64::from(whole);
+            self.shard.submit_bio(now, Bio { sector, len, buf, origin, user, ..bio });
+        }
+    }
+
+    /// Answers an SQE.
+    fn answer(&mut self, now: Nanos, cpu: CpuId, token: Token, status: BlkStatus) {
+        if let Some(pages) = &self.pages {
+            pages.run_on(cpu);
+        }
+        self.shard.on_cqe(now, Cqe { token, status });
+    }
+
+    /// What the shard wants to be executed now.
+    fn take_steps(&mut self, cpu: CpuId, mut take: impl FnMut(Step)) {
+        self.shard.take_sq(&mut self.sqes);
+        let mut sqes = self.sqes.drain(..);
+        while let Some(sqe) = sqes.next() {
+            let then = if sqe.linked { sqes.next() } else { None };
+            take(Step { sqe, then, queued_on: cpu });
+        }
+    }
+
+    /// The bios that have ended, by their numbers in the world.
+    fn take_done(&mut self, mut take: impl FnMut(u64, BlkStatus)) {
+        self.shard.take_done(&mut self.done);
+        for Done { user, status } in self.done.drain(..) {
+            let index = u32::try_from(user).expect("it was one");
+            let whole = self.wholes.at(index);
+            if status != BlkStatus::Ok {
+                whole.status = status;
+            }
+            whole.pieces_left -= 1;
+            if whole.pieces_left == 0 {
+                let whole = self.wholes.remove(index);
+                if !whole.encrypted.is_empty() {
+                    self.causes.count_write(&whole);
+                }
+                take(whole.user, whole.status);
+            }
+        }
+    }
+
+    /// The bio whose bytes these are.
+    fn whole_of(&mut self, buf: BufRef) -> Option<&mut Whole> {
+        let index = match buf.slot {
+            BufRef::ZEROS_SLOT | BufRef::LINKED_SLOT => return None,
+            slot if WORLD_SLOTS.contains(&slot) => slot - BufRef::FIRST_WORLD_SLOT,
+            slot => *self.slot_of.get(&slot)?,
+        };
+        Some(self.wholes.at(index))
+    }
+}
+
+/// The bytes that a cipher step works on, and which way.
+fn cipher_of(step: &Step) -> Option<(BufRef, BufRef, u64)> {
+    match step.sqe.op {
+        SqeOp::Crypt { src, dst, iv_sector, .. } => Some((src, dst, iv_sector)),
+        _ => None,
+    }
+}

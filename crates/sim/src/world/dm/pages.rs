@@ -1,0 +1,62 @@
+//! Pages of the ciphertext, from a modelled memory: what they cost is paid by who asks.
+
+use blockyard_engine::dm::bounce::Bounce;
+use blockyard_engine::time::Nanos;
+
+use super::PagesConfig;
+use crate::cpu::CpuId;
+use crate::memory::{MemoryCounters, PhysicalMemory, SharedMemory};
+
+/// The memory of the mapped device.
+pub(super) struct Pages {
+    memory: SharedMemory,
+    fragmented: Option<(u8, u32)>,
+    usable_pages: Option<u32>,
+    seed: u64,
+    /// Time in calls of the allocator.
+    pub(super) busy: Nanos,
+}
+
+impl Pages {
+    pub(super) fn new(config: &PagesConfig, seed: u64) -> Self {
+        let memory = SharedMemory::new(PhysicalMemory::new(config.memory.clone()));
+        let PagesConfig { fragmented, usable_pages, .. } = *config;
+        Self { memory, fragmented, usable_pages, seed, busy: Nanos(0) }
+    }
+
+    /// What the shard takes its pages from.
+    pub(super) fn bounce(&self, config: &PagesConfig) -> Bounce {
+        let PagesConfig { allocator: spec, sizes, .. } = *config;
+        Bounce::Pages { spec, sizes, source: Box::new(self.memory.clone()) }
+    }
+
+    /// A bio comes on a CPU. The reserve was filled before others split memory.
+    pub(super) fn before_bio(&mut self, cpu: CpuId) {
+        let mut memory = self.memory.lock();
+        memory.run_on(usize::from(cpu.0));
+        if let Some((order, per_mille)) = self.fragmented.take() {
+            memory.fragment(order, per_mille, self.seed);
+            memory.take_spent();
+        }
+        if let Some(usable_pages) = self.usable_pages {
+            let spent = memory.take_spent();
+            memory.squeeze(usable_pages);
+            memory.take_spent();
+            self.busy = self.busy + spent;
+        }
+    }
+
+    pub(super) fn run_on(&self, cpu: CpuId) {
+        self.memory.lock().run_on(usize::from(cpu.0));
+    }
+
+    pub(super) fn take_owed(&mut self) -> Nanos {
+        let spent = self.memory.lock().take_spent();
+        self.busy = self.busy + spent;
+        spent
+    }
+
+    pub(super) fn counters(&self) -> MemoryCounters {
+        *self.memory.lock().counters()
+    }
+}

@@ -1,0 +1,79 @@
+//! Work items and the workers that run them (`kernel/workqueue.c`, as far as dm-crypt sees it).
+//!
+//! An unbound queue has a pool for each socket, and as many workers as the socket has CPUs
+//! (`num_online_cpus` is the queue's limit); each item wakes one. A bound queue has one worker on
+//! each CPU. Items are taken in the order in which they were queued; the worker that went to sleep
+//! last is the first that is woken.
+
+use std::collections::VecDeque;
+
+use super::Step;
+use crate::cpu::{Affinity, CpuId, ThreadId, Topology};
+
+/// Names a pool.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(in crate::world) struct PoolId(u16);
+
+#[derive(Debug, Default)]
+struct Pool {
+    items: VecDeque<Step>,
+    /// Workers that sleep; the last went last.
+    idle: Vec<ThreadId>,
+}
+
+/// All pools: of the sockets, and behind them of the CPUs.
+#[derive(Debug)]
+pub(in crate::world) struct Pools {
+    topology: Topology,
+    pools: Vec<Pool>,
+}
+
+impl Pools {
+    pub(super) fn new(topology: Topology) -> Self {
+        let count = topology.sockets + topology.cpus();
+        Self { topology, pools: (0..count).map(|_| Pool::default()).collect() }
+    }
+
+    /// The workers to be made: of unbound pools, and of bound ones.
+    pub(in crate::world) fn workers(
+        &self,
+        unbound: bool,
+        bound: bool,
+    ) -> impl Iterator<Item = (PoolId, Affinity)> + use<> {
+        let Topology { sockets, cpus_per_socket } = self.topology;
+        let of_sockets = (0..if unbound { sockets } else { 0 }).flat_map(move |socket| {
+            (0..cpus_per_socket).map(move |_| (PoolId(socket), Affinity::Socket(socket)))
+        });
+        let cpus = if bound { self.topology.cpus() } else { 0 };
+        let of_cpus = (0..cpus).map(move |cpu| (PoolId(sockets + cpu), Affinity::Cpu(CpuId(cpu))));
+        of_sockets.chain(of_cpus)
+    }
+
+    pub(super) fn unbound(&self, cpu: CpuId) -> PoolId {
+        PoolId(self.topology.socket_of(cpu))
+    }
+
+    pub(super) fn bound(&self, cpu: CpuId) -> PoolId {
+        PoolId(self.topology.sockets + cpu.0)
+    }
+
+    /// Queues an item; the worker to wake for it.
+    pub(super) fn queue(&mut self, pool: PoolId, item: Step) -> Option<ThreadId> {
+        let pool = &mut self.pools[usize::from(pool.0)];
+        pool.items.push_back(item);
+        pool.idle.pop()
+    }
+
+    pub(super) fn take(&mut self, pool: PoolId) -> Option<Step> {
+        self.pools[usize::from(pool.0)].items.pop_front()
+    }
+
+    /// A worker goes to sleep.
+    pub(in crate::world) fn sleep(&mut self, pool: PoolId, worker: ThreadId) {
+        self.pools[usize::from(pool.0)].idle.push(worker);
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.pools.iter().all(|pool| pool.items.is_empty())
+    }
+}

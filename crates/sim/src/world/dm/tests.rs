@@ -1,0 +1,252 @@
+use blockyard_engine::dm::crypt::pipeline::{self, Choice};
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::mq::{PlugRule, QueueConfig};
+use blockyard_engine::pages::{AllocatorSpec, Sizes};
+use blockyard_engine::time::Nanos;
+use blockyard_load::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
+use blockyard_load::random::Random;
+
+use super::super::tests::{US, config as world};
+use super::super::{Config, Outcome, run};
+use super::*;
+use crate::memory::MemoryConfig;
+
+const KIB: u64 = 1024;
+
+/// Random operations of one length, some of them reads, at a depth.
+struct Job {
+    random: Random,
+    left: u32,
+    depth: u32,
+    in_flight: u32,
+    len_bytes: u64,
+    reads_percent: u64,
+    socket: Option<u16>,
+    failed: u32,
+}
+
+impl Task for Job {
+    fn next(&mut self, _: Nanos, returned: &Returned<'_>) -> Call {
+        self.in_flight -= u32::try_from(returned.reaped.len()).unwrap();
+        self.failed += returned.reaped.iter().filter(|op| op.status.is_err()).count() as u32;
+        if self.left > 0 && self.in_flight < self.depth {
+            self.left -= 1;
+            self.in_flight += 1;
+            let read = self.random.below(100) < self.reads_percent;
+            let op = if read { DirectOp::Read } else { DirectOp::Write };
+            let offset_bytes = self.random.below((64 << 20) / self.len_bytes) * self.len_bytes;
+            let len_bytes = self.len_bytes;
+            return Call::Submit { id: self.left, file: FileId(0), op, offset_bytes, len_bytes };
+        }
+        if self.in_flight == 0 { Call::Exit } else { Call::Reap { at_least: 1 } }
+    }
+
+    fn socket(&self) -> Option<u16> {
+        self.socket
+    }
+}
+
+struct Jobs(Option<Phase<Job>>, u32);
+
+impl Program for Jobs {
+    type Task = Job;
+
+    fn next_phase(&mut self) -> Option<Phase<Job>> {
+        self.0.take()
+    }
+
+    fn end_phase(&mut self, _: Nanos, _: Nanos, tasks: Vec<Job>) {
+        self.1 = tasks.iter().map(|task| task.failed + task.left + task.in_flight).sum();
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Load {
+    jobs: u64,
+    each: u32,
+    depth: u32,
+    kib: u64,
+    reads_percent: u64,
+}
+
+const MIXED: Load = Load { jobs: 3, each: 40, depth: 4, kib: 256, reads_percent: 50 };
+const WRITES: Load = Load { reads_percent: 0, ..MIXED };
+
+fn costs() -> MappedCosts {
+    MappedCosts {
+        cipher_kib: Nanos(2_000),
+        jitter_percent: 10,
+        remote_percent: 20,
+        part: Nanos(500),
+        queue_work: Nanos(300),
+        batch: Nanos(200),
+        sort: Nanos(100),
+    }
+}
+
+fn config(preset: &str, elevator: &str, below: Below) -> Config {
+    let spec = ElevatorSpec::parse(elevator).unwrap();
+    let queue = QueueConfig {
+        queue_depth: 4,
+        plug: PlugRule::PerContext,
+        ..QueueConfig::of(spec.elevator.generation)
+    };
+    let topology = Topology { sockets: 2, cpus_per_socket: 4 };
+    let mapped = MappedConfig {
+        pipeline: Choice::Fixed(pipeline::find(preset).unwrap().pipeline),
+        bio_sectors: Some(8),
+        keeps_context: true,
+        below,
+        pages: None,
+        costs: costs(),
+    };
+    let queue = QueueConfig { cpus: topology.cpus(), ..queue };
+    Config { fs: None, topology, queue, mapped: Some(mapped), bio_sectors: 512, ..world(elevator) }
+}
+
+fn outcome(config: &Config, load: Load) -> Outcome {
+    let job = |number| Job {
+        random: Random::new(7, number),
+        left: load.each,
+        depth: load.depth,
+        in_flight: 0,
+        len_bytes: load.kib * KIB,
+        reads_percent: load.reads_percent,
+        socket: Some(u16::try_from(number % 2).unwrap()),
+        failed: 0,
+    };
+    let phase = Phase { tasks: (0..load.jobs).map(job).collect(), background: vec![] };
+    let mut jobs = Jobs(Some(phase), 0);
+    let (outcome, ()) = run(config, &mut jobs, ()).unwrap();
+    assert_eq!(jobs.1, 0, "every operation has ended well");
+    outcome
+}
+
+fn crypt(outcome: &Outcome) -> &CryptCauses {
+    outcome.causes.crypt.as_ref().unwrap()
+}
+
+#[test]
+fn every_pipeline_carries_every_byte_over_every_elevator_and_twice_the_same() {
+    for preset in pipeline::PRESETS {
+        for (elevator, below) in [
+            ("cfq", Below::Queue),
+            ("deadline", Below::Queue),
+            ("mq-deadline", Below::Queue),
+            ("none", Below::Memory { ns_per_kib: 50 }),
+        ] {
+            let config = config(preset.name, elevator, below);
+            let first = outcome(&config, MIXED);
+            let bytes = MIXED.jobs * u64::from(MIXED.each) * MIXED.kib * KIB;
+            assert_eq!(crypt(&first).cipher_bytes, bytes, "{} {elevator}", preset.name);
+            assert_eq!(outcome(&config, MIXED), first, "{} {elevator}", preset.name);
+        }
+    }
+}
+
+#[test]
+fn who_encrypts_and_who_submits_is_what_the_pipeline_says() {
+    let of = |preset| {
+        let outcome = outcome(&config(preset, "cfq", Below::Queue), WRITES);
+        crypt(&outcome).clone()
+    };
+    let [bound, unbound, fifo, sorted, inline] = ["A", "E", "F", "G", "inline"].map(of);
+    // Tasks are bound to sockets of four CPUs, and migrate within them.
+    assert!(unbound.workers_per_write.median() >= 3, "{:?}", unbound.workers_per_write);
+    assert!(unbound.workers_per_write.mean() > bound.workers_per_write.mean() + 1.0);
+    assert_eq!((fifo.submitting_threads.len(), sorted.submitting_threads.len()), (1, 1));
+    assert!(unbound.submitting_threads.len() > 4, "{:?}", unbound.submitting_threads);
+    assert!(fifo.unsorted_batches > 0 && sorted.batches > 0, "{fifo:?}");
+    assert_eq!(sorted.unsorted_batches, 0);
+    assert!(unbound.out_of_order > 0, "many workers overtake each other");
+    assert_eq!((inline.hand_overs, inline.batches, inline.out_of_order), (0, 0, 0));
+    assert_eq!(inline.submitting_threads.len(), 3, "each task for itself");
+}
+
+/// The answer to the mail of 2013, and its condition.
+#[test]
+fn name_of_the_submitter_survives_where_the_pipeline_and_the_split_keep_it() {
+    let contexts = |preset, keeps_context| {
+        let mut config = config(preset, "cfq", Below::Queue);
+        config.mapped.as_mut().unwrap().keeps_context = keeps_context;
+        let outcome = outcome(&config, WRITES);
+        (crypt(&outcome).contexts_per_write.median(), crypt(&outcome).write_contexts.len())
+    };
+    assert!(contexts("2013-2", true).0 >= 3);
+    assert_eq!(contexts("2013-reply", true), (1, 3));
+    assert!(contexts("2013-reply", false).0 >= 3, "lost at the split");
+    assert_eq!(contexts("2013-3", true), (1, 1), "that of the thread");
+}
+
+#[test]
+fn bound_queue_encrypts_a_write_on_one_cpu_and_an_unbound_one_on_all_of_the_socket() {
+    let load = Load { jobs: 1, depth: 1, ..WRITES };
+    let workers = |preset| {
+        let outcome = outcome(&config(preset, "none", Below::Memory { ns_per_kib: 0 }), load);
+        crypt(&outcome).workers_per_write.median()
+    };
+    assert_eq!((workers("A"), workers("E")), (1, 4));
+}
+
+#[test]
+fn memory_below_knows_no_elevator() {
+    let of = |elevator| outcome(&config("G", elevator, Below::Memory { ns_per_kib: 0 }), MIXED);
+    let first = of("cfq");
+    assert_eq!(first.causes.queue.bios, 0);
+    for elevator in ["deadline", "noop"] {
+        assert_eq!(of(elevator), first, "{elevator}");
+    }
+}
+
+#[test]
+fn cipher_inline_takes_the_time_of_one_cpu_and_workers_share_it() {
+    let load = Load { jobs: 1, each: 64, depth: 64, ..WRITES };
+    let time = |preset| {
+        let mut config = config(preset, "none", Below::Memory { ns_per_kib: 0 });
+        config.mapped.as_mut().unwrap().costs.jitter_percent = 0;
+        outcome(&config, load).ended.0 / US
+    };
+    // 16 MiB at 2 us a KiB are 32.8 ms.
+    let (inline, any) = (time("inline"), time("E"));
+    assert!((32_700..60_000).contains(&inline), "{inline} us");
+    assert!(any * 2 < inline, "{any} us on four CPUs, {inline} us on one");
+}
+
+/// 1 MiB writes, encrypted where they are made, into memory.
+fn allocating(allocator: &str, usable_pages: Option<u32>) -> CryptCauses {
+    let mut config = config("inline", "none", Below::Memory { ns_per_kib: 50 });
+    let mapped = config.mapped.as_mut().unwrap();
+    let memory = MemoryConfig { cpus: 8, ..MemoryConfig::of_pages(1 << 14) };
+    mapped.bio_sectors = None;
+    mapped.pages = Some(PagesConfig {
+        allocator: AllocatorSpec::parse(allocator).unwrap(),
+        sizes: Sizes { reserve_pages: 256, limit_pages: 1024 },
+        memory,
+        fragmented: None,
+        usable_pages,
+    });
+    config.bio_sectors = 2048;
+    let load = Load { jobs: 2, each: 20, depth: 4, kib: 1024, reads_percent: 0 };
+    crypt(&outcome(&config, load)).clone()
+}
+
+#[test]
+fn pages_are_allocated_as_the_allocator_does_and_its_time_is_paid() {
+    let (single, bulk) = (allocating("single", None), allocating("bulk-callback", None));
+    let calls = |causes: &CryptCauses| {
+        let pages = causes.pages.as_ref().unwrap();
+        (pages.bios, pages.single_calls, pages.bulk_calls)
+    };
+    assert_eq!((calls(&single), calls(&bulk)), ((40, 40 * 256, 0), (40, 0, 40)));
+    assert!(bulk.allocation_busy < single.allocation_busy);
+    let short = allocating("single", Some(64));
+    assert!(short.pages.as_ref().unwrap().reserve_pages > 0, "{:?}", short.pages);
+}
+
+#[test]
+fn writes_wait_for_a_request_and_go_on() {
+    let mut config = config("E", "deadline", Below::Queue);
+    config.queue.nr_requests = 4;
+    let outcome = outcome(&config, MIXED);
+    assert!(outcome.causes.queue.parked > 100, "{:?}", outcome.causes.queue);
+}
