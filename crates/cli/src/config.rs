@@ -31,6 +31,7 @@ use std::path::{Path, PathBuf};
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
+use blockyard_host::pages::BounceChoice;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
@@ -73,6 +74,8 @@ pub(crate) struct ExportSpec {
     pub(crate) scheduling: Scheduling,
     /// Where its ciphers run.
     pub(crate) pipeline: PipelineChoice,
+    /// What its writes are encrypted into.
+    pub(crate) bounce: BounceChoice,
     /// I/O priority of the clients that open it by this name.
     pub(crate) priority: Priority,
     /// Its further names.
@@ -113,6 +116,7 @@ struct ExportText {
     queue_depth: Option<u32>,
     max_sectors: Option<u32>,
     pipeline: Option<String>,
+    pages: Option<String>,
     ioprio: Option<String>,
     #[serde(default)]
     aliases: BTreeMap<String, String>,
@@ -206,6 +210,7 @@ impl ExportText {
             allow_discards: self.allow_discards,
             scheduling: self.scheduling()?,
             pipeline: self.pipeline()?,
+            bounce: self.bounce()?,
             priority: self.priority()?,
             aliases: self.aliases()?,
         })
@@ -228,6 +233,11 @@ impl ExportText {
     fn pipeline(&self) -> Result<PipelineChoice, Failure> {
         let pipeline = self.pipeline.as_deref().map(PipelineChoice::parse).transpose();
         Ok(pipeline.map_err(|error| of_key("pipeline", &error))?.unwrap_or_default())
+    }
+
+    fn bounce(&self) -> Result<BounceChoice, Failure> {
+        let bounce = self.pages.as_deref().map(BounceChoice::parse).transpose();
+        Ok(bounce.map_err(|error| of_key("pages", &error))?.unwrap_or_default())
     }
 
     fn priority(&self) -> Result<Priority, Failure> {
@@ -416,7 +426,7 @@ mod tests {
     fn config_with_scheduling_has_what_the_options_have() {
         let config = parse(
             "[exports.home]\nvolume = 'a'\nelevator = 'noop'\nqueue_depth = 4\n\
-             max_sectors = 1024\npipeline = 'linux'\nioprio = 'be:2'\n\
+             max_sectors = 1024\npipeline = 'linux'\npages = 'compound'\nioprio = 'be:2'\n\
              [exports.home.aliases]\nhome-rt = 'rt:0'\nhome-idle = 'idle'\n\
              [exports.raw]\nvolume = 'b'\n",
         )
@@ -426,6 +436,9 @@ mod tests {
         assert_eq!((home.scheduling.queue_depth, home.scheduling.max_sectors), (Some(4), 1024));
         assert_eq!(home.priority, Priority::best_effort(2));
         assert_eq!(home.pipeline, PipelineChoice::Linux);
+        assert!(
+            matches!(home.bounce, BounceChoice::Pages(spec) if spec.allocator.name == "compound")
+        );
         let aliases: Vec<_> = home.aliases.iter().map(|alias| alias.name.as_str()).collect();
         assert_eq!(aliases, ["home-idle", "home-rt"]);
         assert_eq!(home.aliases[1].priority, Priority::real_time(0));
@@ -502,6 +515,7 @@ mod tests {
             ("[exports.home]\nvolume='a'\nmax_sectors=9\n", "max_sectors: the longest"),
             ("[exports.home]\nvolume='a'\nioprio='high'\n", "ioprio: \"high\" is no"),
             ("[exports.home]\nvolume='a'\npipeline='H'\n", "there are adaptive, linux, A"),
+            ("[exports.home]\nvolume='a'\npages='bulk'\n", "all-or-nothing; or none, or slots"),
             ("[exports.home]\nvolume='a'\naliases={''='rt'}\n", "an alias cannot be empty"),
         ] {
             let message = refusal(text);

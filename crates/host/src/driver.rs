@@ -3,17 +3,20 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done};
 use blockyard_engine::dm::bounce::Bounce;
+use blockyard_engine::pages::{BIO_PAGES_MAX, PAGE_BYTES, Sizes};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{Cqe, Sqe};
 use blockyard_engine::time::Nanos;
 
 use crate::executor::{Buffers, Executor};
-use crate::memory::Region;
+use crate::memory::{BUDGET_BYTES, Region};
+use crate::pages::{BounceChoice, PagePool};
 use crate::poll;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
@@ -25,6 +28,8 @@ pub(crate) const SLOT_BYTES: usize = 64 << 10;
 /// One shard with its executor.
 pub(crate) struct Driver {
     shard: Shard,
+    /// `None` without pages.
+    page_share: Option<PageShare>,
     /// `None` where no target asks what time it is.
     clock: Option<Arc<Volume>>,
     executor: Executor,
@@ -44,16 +49,19 @@ impl Driver {
         world: Vec<Arc<Region>>,
         priority: Priority,
     ) -> io::Result<Self> {
-        let least = volume.table.bounce_users();
-        let slots = u32::try_from(bounce_slots).expect("a grant is small").max(least);
-        let bounce = Region::new((slots as usize).max(1) * SLOT_BYTES)?;
-        let bounce_slots = Bounce::Slots { slots, slot_bytes: SLOT_BYTES as u32 };
-        let buffers = Buffers { bounce, bounce_slot_bytes: SLOT_BYTES, world };
+        let (bounce, bounce_bytes) = bounce(volume, bounce_slots);
+        let buffers = Buffers {
+            bounce: Region::new(bounce_bytes)?,
+            bounce_slot_bytes: SLOT_BYTES,
+            lists: Vec::new(),
+            world,
+        };
         let submitter = Submitter::new(priority);
         let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
         Ok(Self {
             clock,
-            shard: Shard::new(&volume.table, bounce_slots).expect("slots are at hand"),
+            shard: Shard::new(&volume.table, bounce).expect("the pool is larger than the reserves"),
+            page_share: PageShare::join(volume),
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
             submitter,
             sqes: Vec::new(),
@@ -67,6 +75,11 @@ impl Driver {
     pub(crate) fn submit(&mut self, bio: Bio) {
         let origin = self.submitter.origin(&bio);
         let now = self.now();
+        if let Some(share) = &mut self.page_share
+            && let Some(limit_pages) = share.changed()
+        {
+            self.shard.set_page_limit(now, limit_pages);
+        }
         self.shard.submit_bio(now, Bio { origin, ..bio });
         self.run(now);
     }
@@ -97,7 +110,7 @@ impl Driver {
             let now = self.now();
             self.answer(now);
             self.shard.take_sq(&mut self.sqes);
-            self.executor.execute_as_writer(&self.sqes, &mut self.cqes);
+            self.executor.execute_as_writer(&self.sqes, &self.shard, &mut self.cqes);
             self.sqes.clear();
             self.answer(now);
             self.run(now);
@@ -110,7 +123,7 @@ impl Driver {
             if self.sqes.is_empty() {
                 break;
             }
-            self.executor.execute(&self.sqes, &mut self.cqes);
+            self.executor.execute(&self.sqes, &self.shard, &mut self.cqes);
             self.sqes.clear();
             self.answer(now);
         }
@@ -204,6 +217,59 @@ impl Driver {
     /// Gives memory back while nothing is in flight.
     pub(crate) fn release_buffers(&self) {
         self.executor.release_buffers();
+    }
+}
+
+/// What the shard of a volume encrypts writes into, and how much memory that is.
+fn bounce(volume: &Volume, bounce_slots: usize) -> (Bounce, usize) {
+    let least = volume.table.bounce_users();
+    let slots = u32::try_from(bounce_slots).expect("a grant is small").max(least);
+    let BounceChoice::Pages(spec) = volume.bounce else {
+        let bounce = Bounce::Slots { slots, slot_bytes: SLOT_BYTES as u32 };
+        return (bounce, (slots as usize).max(1) * SLOT_BYTES);
+    };
+    let lines = least.max(1);
+    let slot_pages = SLOT_BYTES as u32 / PAGE_BYTES;
+    let reserve_pages = (slots / lines).max(1).saturating_mul(slot_pages).min(BIO_PAGES_MAX);
+    let limit_pages = page_limit(volume, 1).max(reserve_pages);
+    let pool_bytes = (limit_pages * lines) as usize * PAGE_BYTES as usize;
+    let source = Box::new(PagePool::of_bytes(pool_bytes));
+    let sizes = Sizes { reserve_pages, limit_pages };
+    (Bounce::Pages { spec, sizes, source }, pool_bytes)
+}
+
+/// Pages that each crypt line of each of so many clients may hold (RFD 4, 4).
+fn page_limit(volume: &Volume, clients: u32) -> u32 {
+    let all = (BUDGET_BYTES / 2 / PAGE_BYTES as usize) as u32;
+    all / clients.max(1) / volume.table.bounce_users().max(1)
+}
+
+/// One of the clients that share the pages of a volume, until it is dropped.
+struct PageShare {
+    volume: Arc<Volume>,
+    /// How many there were when the limit was set.
+    clients: u32,
+}
+
+impl PageShare {
+    fn join(volume: &Arc<Volume>) -> Option<Self> {
+        matches!(volume.bounce, BounceChoice::Pages(_)).then(|| {
+            volume.page_clients.fetch_add(1, Ordering::Relaxed);
+            Self { volume: Arc::clone(volume), clients: 1 }
+        })
+    }
+
+    /// The limit, if clients have come or gone.
+    fn changed(&mut self) -> Option<u32> {
+        let clients = self.volume.page_clients.load(Ordering::Relaxed);
+        let before = std::mem::replace(&mut self.clients, clients);
+        (before != clients).then(|| page_limit(&self.volume, clients))
+    }
+}
+
+impl Drop for PageShare {
+    fn drop(&mut self) {
+        self.volume.page_clients.fetch_sub(1, Ordering::Relaxed);
     }
 }
 

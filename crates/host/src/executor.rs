@@ -11,13 +11,14 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_crypt::cipher::Hints;
 use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::crypt::ZEROS_MAX_BYTES;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::mq::Tag;
+use blockyard_engine::pages::{PAGE_BYTES, Segment};
+use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{Cqe, DevId, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
 
@@ -25,8 +26,9 @@ use crate::answers::Answers;
 use crate::disk::{DeviceQueue, DiskOp, DiskQueue, PLUG_MAX};
 use crate::file::Kind;
 use crate::fused::{Fused, Run, SCRATCH_BYTES};
-use crate::memory::{Address, Region};
-use crate::plain::{self, read_all, read_cached, status, write_all};
+use crate::memory::{Address, Memory, Piece, Region};
+use crate::pages::{BounceChoice, PagePool};
+use crate::plain::{self, read_all, read_cached, status, write_memory};
 use crate::ring::{FileOp, FileOpKind, Ring, iovec};
 use crate::timers::Timers;
 use crate::volume::{Device, Volume};
@@ -37,9 +39,11 @@ static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
 /// Addresses behind the handles of one shard.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    /// Bounce slots, one after the other.
+    /// Bounce slots, one after the other, or pages.
     pub(crate) bounce: Region,
     pub(crate) bounce_slot_bytes: usize,
+    /// Where bounce memory is in pages: by list, the pages that a write has.
+    pub(crate) lists: Vec<Vec<Piece>>,
     /// The front end's buffers: slot [`BufRef::FIRST_WORLD_SLOT`] and those after it.
     pub(crate) world: Vec<Arc<Region>>,
 }
@@ -57,6 +61,45 @@ impl Buffers {
                 self.bounce.at(slot as usize * self.bounce_slot_bytes + offset, len)
             }
             slot => self.world[(slot - BufRef::FIRST_WORLD_SLOT) as usize].at(offset, len),
+        }
+    }
+
+    /// The same for what may be a list of pages, which [`Buffers::look_up`] has seen.
+    fn memory(&self, buf: BufRef) -> Memory {
+        if !buf.is_list() {
+            return Memory::Whole(Address(self.at(buf)));
+        }
+        let pieces = &self.lists[(buf.slot - BufRef::FIRST_LIST_SLOT) as usize];
+        Memory::of(pieces)
+    }
+
+    /// Notes where the pages are that writes are encrypted into.
+    fn look_up(&mut self, sqes: &[Sqe], shard: &Shard) {
+        for sqe in sqes {
+            if let SqeOp::Crypt { dst, .. } = sqe.op
+                && dst.is_list()
+            {
+                let index = (dst.slot - BufRef::FIRST_LIST_SLOT) as usize;
+                if index >= self.lists.len() {
+                    self.lists.resize_with(index + 1, Vec::new);
+                }
+                describe(&mut self.lists[index], shard.segments(dst.slot), &self.bounce);
+            }
+        }
+    }
+}
+
+/// The pages of a write; those that are neighbours are one piece.
+fn describe(pieces: &mut Vec<Piece>, segments: &[Segment], pool: &Region) {
+    pieces.clear();
+    for segment in segments {
+        let len_bytes = segment.pages() as usize * PAGE_BYTES as usize;
+        let base = pool.at(PagePool::offset_bytes(segment.first), len_bytes);
+        match pieces.last_mut() {
+            Some(last) if last.base.get().wrapping_add(last.len_bytes) == base => {
+                last.len_bytes += len_bytes;
+            }
+            _ => pieces.push(Piece { base: Address(base), len_bytes }),
         }
     }
 }
@@ -89,6 +132,8 @@ pub(crate) struct Executor {
     volume: Arc<Volume>,
     io_context: IoContext,
     buffers: Buffers,
+    /// Writes are encrypted into lists of pages.
+    has_pages: bool,
     scratch: Region,
     ring: Option<Ring<RingUser>>,
     /// The system refused a ring: everything is done with plain calls.
@@ -132,6 +177,7 @@ impl Executor {
             volume.disks().for_each(|disk| disk.join(io_context, Arc::clone(answers)));
         }
         Ok(Self {
+            has_pages: matches!(volume.bounce, BounceChoice::Pages(_)),
             volume,
             io_context,
             buffers,
@@ -160,14 +206,17 @@ impl Executor {
     }
 
     /// As [`Executor::execute`], in the name of the volume's writing thread.
-    pub(crate) fn execute_as_writer(&mut self, sqes: &[Sqe], cqes: &mut Vec<Cqe>) {
+    pub(crate) fn execute_as_writer(&mut self, sqes: &[Sqe], shard: &Shard, cqes: &mut Vec<Cqe>) {
         self.task = self.volume.writer;
-        self.execute(sqes, cqes);
+        self.execute(sqes, shard, cqes);
         self.task = self.io_context;
     }
 
-    /// Executes `sqes`, and moves what was answered at once to the end of `cqes`.
-    pub(crate) fn execute(&mut self, sqes: &[Sqe], cqes: &mut Vec<Cqe>) {
+    /// Executes the `sqes` of `shard`, and moves what was answered at once to the end of `cqes`.
+    pub(crate) fn execute(&mut self, sqes: &[Sqe], shard: &Shard, cqes: &mut Vec<Cqe>) {
+        if self.has_pages {
+            self.buffers.look_up(sqes, shard);
+        }
         let mut rest = sqes;
         while let [sqe, tail @ ..] = rest {
             let status = if sqe.linked {
@@ -192,12 +241,11 @@ impl Executor {
 
     /// The operation of an SQE whose device has a queue.
     fn disk_op(&self, sqe: &Sqe) -> Option<(DevId, DiskOp)> {
-        let transfer = |buf: BufRef| {
-            (Sector::holding(u64::from(buf.len_bytes)), Address(self.buffers.at(buf)))
-        };
-        let no_memory = Address(std::ptr::null_mut());
+        let transfer =
+            |buf: BufRef| (Sector::holding(u64::from(buf.len_bytes)), self.buffers.memory(buf));
+        let no_memory = Memory::NONE;
         let is_queued = |dev: DevId| !matches!(self.ways[usize::from(dev.0)], Way::Plain);
-        let (dev, op, sector, (len, base), fua) = match sqe.op {
+        let (dev, op, sector, (len, memory), fua) = match sqe.op {
             SqeOp::Read { dev, sector, buf } if is_queued(dev) => {
                 (dev, Op::Read, sector, transfer(buf), false)
             }
@@ -216,7 +264,7 @@ impl Executor {
             _ => return None,
         };
         let (token, client, origin) = (sqe.token, self.io_context, named(sqe.origin, self.task));
-        Some((dev, DiskOp { token, client, op, sector, len, base, fua, origin }))
+        Some((dev, DiskOp { token, client, op, sector, len, memory, fua, origin }))
     }
 
     /// Holds an operation back until the next unplug; a full plug is pulled.
@@ -331,31 +379,31 @@ impl Executor {
                 None
             }
             SqeOp::Crypt { src, dst, .. } => {
-                let (src, dst) = (self.buffers.at(src).cast_const(), self.buffers.at(dst));
+                let (src, dst) = (self.buffers.at(src).cast_const(), self.buffers.memory(dst));
                 self.crypt(sqe, src, dst)
             }
         }
     }
 
     /// Runs a cipher between two buffers, here or on a worker.
-    fn crypt(&mut self, sqe: &Sqe, src: *const u8, dst: *mut u8) -> Option<BlkStatus> {
+    fn crypt(&mut self, sqe: &Sqe, src: *const u8, dst: Memory) -> Option<BlkStatus> {
         let SqeOp::Crypt { cipher, direction, iv_sector, src: buf, place, .. } = sqe.op else {
             unreachable!("the caller matched a cipher");
         };
         let run = Run { cipher, direction, iv_sector, len_bytes: buf.len_bytes as usize };
         match place {
             Place::Inline => {
-                // SAFETY: both ranges were checked by `Buffers::at`, belong to this SQE, and are
-                // the same or disjoint, as the engine promises.
-                unsafe { run.between(&self.volume, src, dst, Hints::default()) };
+                // SAFETY: both ranges were checked by `Buffers`, belong to this SQE, and are the
+                // same or disjoint, as the engine promises.
+                unsafe { run.into_memory(&self.volume, src, dst) };
                 Some(BlkStatus::Ok)
             }
             Place::SameCpu | Place::Unbound => {
-                let (src, dst) = (Address(src.cast_mut()), Address(dst));
+                let src = Address(src.cast_mut());
                 self.hand_over(place, sqe.token, move |volume| {
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
-                    unsafe { run.between(volume, src.get(), dst.get(), Hints::default()) };
+                    unsafe { run.into_memory(volume, src.get(), dst) };
                     BlkStatus::Ok
                 });
                 None
@@ -422,11 +470,11 @@ impl Executor {
             unreachable!("the crypt target links a cipher with a write");
         };
         let run = Run { cipher, direction, iv_sector, len_bytes: src.len_bytes as usize };
-        let (src, dst) = (Address(self.buffers.at(src)), Address(self.buffers.at(dst)));
-        // SAFETY: `Buffers::at` checked both ranges, which belong to this pair and are disjoint.
-        // They outlive a job, because an executor waits for its workers before it is dropped.
+        let (src, dst) = (Address(self.buffers.at(src)), self.buffers.memory(dst));
+        // SAFETY: `Buffers` checked both ranges, which belong to this pair and are disjoint. They
+        // outlive a job, because an executor waits for its workers before it is dropped.
         let encrypt = move |volume: &Volume| unsafe {
-            run.between(volume, src.get().cast_const(), dst.get(), Hints::default());
+            run.into_memory(volume, src.get().cast_const(), dst);
         };
         let queued = self.disk_op(write);
         if place == Place::Inline {
@@ -443,7 +491,8 @@ impl Executor {
             self.hand_over(place, token, move |volume| {
                 encrypt(volume);
                 let fd = volume.devices[usize::from(dev.0)].file.data_fd();
-                write_all(fd, sector.bytes(), dst.get().cast_const(), run.len_bytes, fua)
+                // SAFETY: as above.
+                unsafe { write_memory(fd, sector.bytes(), dst, run.len_bytes, fua) }
             });
             return None;
         };
@@ -512,9 +561,10 @@ impl Executor {
     }
 
     fn write(&mut self, dev: DevId, sector: Sector, buf: BufRef, fua: bool) -> Option<BlkStatus> {
-        let base = self.buffers.at(buf).cast_const();
+        let memory = self.buffers.memory(buf);
         let fd = self.device(dev).file.data_fd();
-        Some(write_all(fd, sector.bytes(), base, buf.len_bytes as usize, fua))
+        // SAFETY: it is this SQE's, which is answered below.
+        Some(unsafe { write_memory(fd, sector.bytes(), memory, buf.len_bytes as usize, fua) })
     }
 
     fn flush(&mut self, token: Token, dev: DevId) -> Option<BlkStatus> {

@@ -4,7 +4,7 @@ use blockyard_crypt::cipher::{Hints, SectorCipher};
 use blockyard_engine::bio::{BlkStatus, Sector};
 use blockyard_engine::sq::{CipherId, DevId, Direction};
 
-use crate::memory::{Address, Region};
+use crate::memory::{Address, Memory, Region};
 use crate::plain::{read_all, write_all};
 use crate::volume::{Device, Volume};
 
@@ -45,6 +45,23 @@ impl Run {
                 }
             }
         }
+    }
+
+    /// As [`Run::between`], into memory in pieces of whole pages: none of them ends in a sector,
+    /// which is 4 KiB long at most.
+    ///
+    /// # Safety
+    /// As there, and the operation that `dst` belongs to has not been answered.
+    pub(crate) unsafe fn into_memory(self, volume: &Volume, src: *const u8, dst: Memory) {
+        let mut done = 0;
+        let piece = |base, len_bytes| {
+            let run = self.part(done, len_bytes);
+            // SAFETY: as the caller promises; `done` is inside of the source.
+            unsafe { run.between(volume, src.add(done), base, Hints::default()) };
+            done += len_bytes;
+        };
+        // SAFETY: as the caller promises.
+        unsafe { dst.each(0, self.len_bytes, piece) };
     }
 
     /// The part of the run that starts `skip_bytes` in.

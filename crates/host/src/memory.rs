@@ -105,6 +105,69 @@ impl Address {
     }
 }
 
+/// Some bytes of an operation that lie behind each other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Piece {
+    pub(crate) base: Address,
+    pub(crate) len_bytes: usize,
+}
+
+/// Where the bytes of an operation are. What is named here belongs to the operation until it is
+/// answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Memory {
+    /// Behind each other, from here on.
+    Whole(Address),
+    /// In so many pieces, the first of which is described here.
+    Pieces { first: *const Piece, count: usize },
+}
+
+// SAFETY: the descriptions of pieces are read only, and stay as they are until the operation is
+// answered; the memory belongs to whoever executes it.
+unsafe impl Send for Memory {}
+
+impl Memory {
+    /// No bytes.
+    pub(crate) const NONE: Self = Self::Whole(Address(std::ptr::null_mut()));
+
+    pub(crate) fn of(pieces: &[Piece]) -> Self {
+        match *pieces {
+            [Piece { base, .. }] => Self::Whole(base),
+            _ => Self::Pieces { first: pieces.as_ptr(), count: pieces.len() },
+        }
+    }
+
+    /// Calls `each` for what lies behind each other of the bytes from `skip_bytes` on.
+    ///
+    /// # Safety
+    /// The operation has not been answered.
+    pub(crate) unsafe fn each(
+        self,
+        mut skip_bytes: usize,
+        mut len_bytes: usize,
+        mut each: impl FnMut(*mut u8, usize),
+    ) {
+        let (first, count) = match self {
+            Self::Whole(base) => return each(base.get().wrapping_add(skip_bytes), len_bytes),
+            Self::Pieces { first, count } => (first, count),
+        };
+        // SAFETY: as the caller promises, whoever described them has not changed that.
+        for piece in unsafe { std::slice::from_raw_parts(first, count) } {
+            if skip_bytes >= piece.len_bytes {
+                skip_bytes -= piece.len_bytes;
+                continue;
+            }
+            if len_bytes == 0 {
+                return;
+            }
+            let len_here = len_bytes.min(piece.len_bytes - skip_bytes);
+            each(piece.base.get().wrapping_add(skip_bytes), len_here);
+            (skip_bytes, len_bytes) = (0, len_bytes - len_here);
+        }
+        assert!(len_bytes == 0, "the pieces are as long as the operation");
+    }
+}
+
 /// What is left of [`BUDGET_BYTES`].
 #[derive(Debug)]
 pub struct Budget {

@@ -7,7 +7,47 @@
 //! multiplies.
 
 use blockyard_engine::pages::buddy::Buddy;
-use blockyard_engine::pages::{Consumer, Effort, PAGE_BYTES, Page, PageSource};
+use blockyard_engine::pages::{
+    ALLOCATORS, AllocatorSpec, Consumer, Effort, PAGE_BYTES, Page, PageSource,
+};
+
+/// What writes are encrypted into before they are written.
+#[derive(Clone, Copy, Debug, Default)]
+pub enum BounceChoice {
+    /// What is fastest where all memory is ours: contiguous slots, and for a file in memory
+    /// nothing, since the cipher runs straight into its pages.
+    #[default]
+    Fastest,
+    /// Contiguous slots, for files in memory too: what pages are to be compared with.
+    Slots,
+    /// Pages, allocated in one of the kernel's ways.
+    Pages(AllocatorSpec),
+}
+
+impl BounceChoice {
+    /// All names, each with one line about it.
+    pub fn named() -> impl Iterator<Item = (&'static str, &'static str)> {
+        let ours = [
+            ("none", "contiguous slots; for a file in memory nothing, straight into its pages"),
+            ("slots", "contiguous slots, for a file in memory too"),
+        ];
+        ours.into_iter().chain(ALLOCATORS.iter().map(|allocator| (allocator.name, allocator.about)))
+    }
+
+    /// Reads `none`, `slots`, or an allocator with its options.
+    ///
+    /// # Errors
+    /// What there is instead.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        match text {
+            "none" => Ok(Self::Fastest),
+            "slots" => Ok(Self::Slots),
+            _ => AllocatorSpec::parse(text)
+                .map(Self::Pages)
+                .map_err(|error| format!("{error}; or none, or slots")),
+        }
+    }
+}
 
 /// A stack is filled with one block of this order: 64 pages.
 const BATCH_ORDER: u8 = 6;
@@ -124,9 +164,7 @@ impl PageSource for PagePool {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use blockyard_engine::pages::{
-        ALLOCATORS, Allocator, AllocatorSpec, BIO_PAGES_MAX, BioPages, Outcome, Sizes,
-    };
+    use blockyard_engine::pages::{Allocator, BIO_PAGES_MAX, BioPages, Outcome, Sizes};
 
     const PAGES: usize = 2048;
 

@@ -5,7 +5,8 @@ use std::io;
 
 use blockyard_engine::bio::BlkStatus;
 
-use crate::ring::{FileOpKind, PUNCH_HOLE, advance, iovec, status_of};
+use crate::memory::Memory;
+use crate::ring::{FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, iovec, status_of};
 
 /// The block layer's word for a result.
 pub(crate) fn status(result: io::Result<()>) -> BlkStatus {
@@ -41,7 +42,7 @@ pub(crate) unsafe fn execute(
 /// As for [`execute`].
 unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>) -> BlkStatus {
     while !memory.is_empty() {
-        let count = memory.len() as i32;
+        let count = memory.len().min(PIECES_MAX) as i32;
         // SAFETY: the vectors describe what is left of the operation's memory, which a write only
         // reads.
         let (done, at_end) = unsafe {
@@ -140,4 +141,26 @@ pub(crate) fn write_all(
         }
     }
     BlkStatus::Ok
+}
+
+/// Writes all of a range from wherever its bytes are.
+///
+/// # Safety
+/// The operation that the memory belongs to has not been answered.
+pub(crate) unsafe fn write_memory(
+    fd: i32,
+    offset_bytes: u64,
+    memory: Memory,
+    len_bytes: usize,
+    fua: bool,
+) -> BlkStatus {
+    if let Memory::Whole(base) = memory {
+        return write_all(fd, offset_bytes, base.get().cast_const(), len_bytes, fua);
+    }
+    let mut vectors = Vec::new();
+    // SAFETY: as the caller promises.
+    unsafe {
+        memory.each(0, len_bytes, |base, len_bytes| vectors.push(iovec(base, len_bytes)));
+        transfer(fd, FileOpKind::Write { offset_bytes, fua }, &mut vectors)
+    }
 }

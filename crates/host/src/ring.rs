@@ -14,6 +14,8 @@ use io_uring::{IoUring, opcode, types};
 
 /// The storage of a range is freed, its length stays.
 pub(crate) const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+/// So many pieces go into one call (`UIO_MAXIOV`); the rest follows as after a short transfer.
+pub(crate) const PIECES_MAX: usize = 1024;
 /// Places for what is submitted in one go, and half of those for what has completed.
 const ENTRIES_MIN: u32 = 128;
 
@@ -188,14 +190,13 @@ impl<T: Copy> Drop for Ring<T> {
 fn entry<T: Copy>(pending: &Pending<T>) -> io_uring::squeue::Entry {
     let fd = types::Fd(pending.op.fd);
     let memory = &pending.memory;
+    let count = memory.len().min(PIECES_MAX) as u32;
     match pending.op.kind {
         FileOpKind::Read { offset_bytes } => match memory[..] {
             [vec] => opcode::Read::new(fd, vec.iov_base.cast(), vec.iov_len as u32)
                 .offset(offset_bytes)
                 .build(),
-            _ => opcode::Readv::new(fd, memory.as_ptr(), memory.len() as u32)
-                .offset(offset_bytes)
-                .build(),
+            _ => opcode::Readv::new(fd, memory.as_ptr(), count).offset(offset_bytes).build(),
         },
         FileOpKind::Write { offset_bytes, fua } => {
             let flags = if fua { libc::RWF_DSYNC } else { 0 };
@@ -204,7 +205,7 @@ fn entry<T: Copy>(pending: &Pending<T>) -> io_uring::squeue::Entry {
                     .offset(offset_bytes)
                     .rw_flags(flags)
                     .build(),
-                _ => opcode::Writev::new(fd, memory.as_ptr(), memory.len() as u32)
+                _ => opcode::Writev::new(fd, memory.as_ptr(), count)
                     .offset(offset_bytes)
                     .rw_flags(flags)
                     .build(),

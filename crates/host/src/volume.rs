@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
@@ -28,6 +29,7 @@ use crate::Error;
 use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Kind, extents};
+use crate::pages::BounceChoice;
 use crate::submitter::new_io_context;
 use crate::workers::{Crew, Workers};
 use crate::write_log::WriteLog;
@@ -145,6 +147,8 @@ pub struct VolumeOptions {
     pub worker_threads: Option<usize>,
     /// Where ciphers run, and who submits.
     pub pipeline: PipelineChoice,
+    /// What writes are encrypted into.
+    pub bounce: BounceChoice,
     /// Queues and elevators of the devices below.
     pub scheduling: Scheduling,
 }
@@ -173,6 +177,9 @@ pub struct Volume {
     pub(crate) ciphers: Vec<SectorCipher>,
     pub(crate) logs: Vec<WriteLog>,
     pub(crate) table: Table,
+    pub(crate) bounce: BounceChoice,
+    /// How many shards take pages; they share a budget.
+    pub(crate) page_clients: AtomicU32,
     pub(crate) workers: Option<Arc<Workers>>,
     /// The io-context of the thread that submits encrypted writes: connections take turns at it.
     pub(crate) writer: IoContext,
@@ -331,7 +338,9 @@ impl Volume {
 
     /// Whether every read and write ends on the connection's own thread, without waiting.
     pub(crate) fn is_synchronous(&self) -> bool {
-        let inline = self.workers.is_none() && !self.table.waits();
+        let inline = self.workers.is_none()
+            && !self.table.waits()
+            && matches!(self.bounce, BounceChoice::Fastest);
         inline && self.devices.iter().all(|device| device.file.kind() == Kind::Tmpfs)
     }
 
@@ -540,7 +549,8 @@ impl<'a> Builder<'a> {
             sector_size_bytes: params.sector_size_bytes,
             cipher: cipher_id,
             allow_discards,
-            fuses_cipher: self.devices[usize::from(dev.0)].file.kind() == Kind::Tmpfs,
+            fuses_cipher: matches!(self.options.bounce, BounceChoice::Fastest)
+                && self.devices[usize::from(dev.0)].file.kind() == Kind::Tmpfs,
             pipeline,
         }))
     }
@@ -583,6 +593,8 @@ impl<'a> Builder<'a> {
             ciphers: self.ciphers,
             logs: self.logs,
             table,
+            bounce: self.options.bounce,
+            page_clients: AtomicU32::new(0),
             workers: (self.crew != Crew::default()).then(|| Workers::start(self.crew)),
             writer: new_io_context(),
             unaligned: Mutex::new(()),

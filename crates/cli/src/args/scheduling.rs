@@ -2,6 +2,7 @@
 
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::priority::Priority;
+use blockyard_host::pages::BounceChoice;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use clap::builder::{PossibleValue, TypedValueParser};
 use clap::{Arg, Args, Command};
@@ -38,6 +39,14 @@ pub(crate) struct SchedulingArgs {
     #[arg(long, value_name = "NAME", value_parser = PipelineParser)]
     pipeline: Option<PipelineChoice>,
 
+    /// What writes are encrypted into: none, slots, or a way to allocate pages (default none)
+    ///
+    /// None is the fastest, because all memory is the server's own: contiguous slots, and for a
+    /// file in memory nothing at all. The others are the kernel's ways since 2014, to compare; see
+    /// docs/pages.md.
+    #[arg(long, value_name = "NAME[,OPTION=on|off...]", value_parser = PagesParser)]
+    pages: Option<BounceChoice>,
+
     /// I/O priority of the clients: rt:0 to rt:7, be:0 to be:7, idle (default be:4)
     #[arg(long, value_name = "CLASS[:LEVEL]", value_parser = Priority::parse)]
     ioprio: Option<Priority>,
@@ -63,6 +72,11 @@ impl SchedulingArgs {
     /// Where its ciphers run.
     pub(crate) fn pipeline(&self) -> PipelineChoice {
         self.pipeline.unwrap_or_default()
+    }
+
+    /// What its writes are encrypted into.
+    pub(crate) fn bounce(&self) -> BounceChoice {
+        self.pages.unwrap_or_default()
     }
 
     /// The priority of those who open the volume by its own name.
@@ -117,6 +131,28 @@ impl TypedValueParser for PipelineParser {
     fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
         let value = |(name, about, _)| PossibleValue::new(name).help(about);
         Some(Box::new(PipelineChoice::named().map(value)))
+    }
+}
+
+/// Reads what writes are encrypted into; help and completions show the names.
+#[derive(Clone)]
+struct PagesParser;
+
+impl TypedValueParser for PagesParser {
+    type Value = BounceChoice;
+
+    fn parse_ref(
+        &self,
+        command: &Command,
+        arg: Option<&Arg>,
+        value: &OsStr,
+    ) -> Result<BounceChoice, clap::Error> {
+        BounceChoice::parse.parse_ref(command, arg, value)
+    }
+
+    fn possible_values(&self) -> Option<Box<dyn Iterator<Item = PossibleValue> + '_>> {
+        let value = |(name, about)| PossibleValue::new(name).help(about);
+        Some(Box::new(BounceChoice::named().map(value)))
     }
 }
 

@@ -36,9 +36,10 @@ use activation::Activated;
 /// More cipher workers than this help on no machine that there is.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// What is said in the file instead, for each of its volumes.
-const OF_ONE_VOLUME: [&str; 29] = [
+const OF_ONE_VOLUME: [&str; 30] = [
     "volume",
     "pipeline",
+    "pages",
     "table",
     "kind",
     "header",
@@ -141,6 +142,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             worker_threads: plan.threads.map(usize::from),
             scheduling: spec.scheduling.clone(),
             pipeline: spec.pipeline,
+            bounce: spec.bounce,
         })?;
         volumes.push(Arc::new(volume));
     }
@@ -234,6 +236,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         allow_discards: args.allow_discards,
         scheduling: args.scheduling.scheduling(),
         pipeline: args.scheduling.pipeline(),
+        bounce: args.scheduling.bounce(),
         priority: args.scheduling.priority(),
         aliases: args.scheduling.aliases(),
     };

@@ -25,7 +25,7 @@ use blockyard_engine::bio::{IoContext, Op, Origin, Sector};
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::sq::Token;
 
-use crate::memory::Address;
+use crate::memory::Memory;
 
 /// A plug with so many operations is pulled (`BLK_MAX_REQUEST_COUNT`, which was 16 until 2021 and
 /// is 32 since; from memory).
@@ -50,8 +50,8 @@ pub(crate) struct DiskOp {
     pub(crate) op: Op,
     pub(crate) sector: Sector,
     pub(crate) len: Sector,
-    /// First byte of what is read or written.
-    pub(crate) base: Address,
+    /// What is read or written.
+    pub(crate) memory: Memory,
     pub(crate) fua: bool,
     pub(crate) origin: Origin,
 }

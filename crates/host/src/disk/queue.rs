@@ -139,14 +139,15 @@ impl DiskQueue {
             next = bio.sector + bio.len;
             let op = self.ops.get(u32::try_from(bio.user).expect("an index of `ops`"));
             let skip_bytes = Sector(bio.sector.0 - op.sector.0).bytes() as usize;
-            let base = op.base.get().wrapping_add(skip_bytes);
-            let len_bytes = bio.len.bytes() as usize;
-            match self.memory.last_mut() {
+            let memory = &mut self.memory;
+            let add = |base: *mut u8, len_bytes| match memory.last_mut() {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == base.cast() => {
                     last.iov_len += len_bytes;
                 }
-                _ => self.memory.push(iovec(base, len_bytes)),
-            }
+                _ => memory.push(iovec(base, len_bytes)),
+            };
+            // SAFETY: the operation is in `ops` until it is answered.
+            unsafe { op.memory.each(skip_bytes, bio.len.bytes() as usize, add) };
         }
     }
 

@@ -9,6 +9,7 @@ use blockyard_engine::bio::{Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::crypt::pipeline::{PRESETS, find};
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
+use blockyard_engine::pages::ALLOCATORS;
 
 use super::*;
 use crate::file::{Access, DeviceFile};
@@ -52,8 +53,12 @@ fn encrypted(path: &Path, options: &VolumeOptions) -> Arc<Volume> {
 }
 
 fn driver(volume: &Arc<Volume>) -> (Driver, Arc<Region>) {
+    driver_with(volume, 64)
+}
+
+fn driver_with(volume: &Arc<Volume>, slots: usize) -> (Driver, Arc<Region>) {
     let region = Arc::new(Region::new(PAGES as usize * 4096).unwrap());
-    let driver = Driver::new(volume, 64, vec![Arc::clone(&region)], Priority::default());
+    let driver = Driver::new(volume, slots, vec![Arc::clone(&region)], Priority::default());
     (driver.unwrap(), region)
 }
 
@@ -219,4 +224,86 @@ fn driver_that_goes_away_waits_for_what_workers_have() {
             drop(dying);
         }
     }
+}
+
+/// Writes of one page to fourteen, more than the reserve has; and whoever holds pages ends: with no
+/// share of the budget the client lives from its reserve.
+#[test]
+fn every_allocator_writes_the_same_ciphertext_by_every_pipeline_on_every_kind_of_file() {
+    let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let elevator = |name: &str| Some(ElevatorSpec::parse(name).unwrap());
+    let places = [
+        (disk.path().join("cached"), false, None),
+        (disk.path().join("direct"), true, elevator("none")),
+        (disk.path().join("shared"), true, elevator("cfq")),
+        (memory.path().join("memory"), false, None),
+    ];
+    let usual = memory.path().join("usual");
+    let names = ALLOCATORS.iter().map(|allocator| allocator.name).chain(["slots"]);
+    for (number, name) in names.enumerate() {
+        for (path, direct, elevator) in places.clone() {
+            for preset in ["A", "E", "F", "G", "inline"] {
+                let options = VolumeOptions {
+                    direct,
+                    scheduling: Scheduling { elevator: elevator.clone(), ..Scheduling::default() },
+                    pipeline: PipelineChoice::Fixed(find(preset).unwrap().pipeline),
+                    worker_threads: Some(2),
+                    bounce: BounceChoice::parse(name).unwrap(),
+                    ..VolumeOptions::default()
+                };
+                let what = format!("{name} {preset} {}", path.display());
+                let volume = encrypted(&path, &options);
+                let (mut writer, region) = driver_with(&volume, 1);
+                fill(&region, number as u8);
+                volume.page_clients.store(1 << 20, Ordering::Relaxed);
+                let writes = write_all_pages(&mut writer);
+                let parked = writer.shard.parked();
+                assert!(parked > 0 || preset == "inline", "{what}: the reserve is small");
+                finish_some(&mut writer, writes);
+                assert!(writer.shard.is_idle(), "{what}");
+                volume.page_clients.store(1, Ordering::Relaxed);
+                drop((writer, volume));
+                std::fs::copy(&path, &usual).unwrap();
+                let volume = encrypted(&usual, &VolumeOptions::default());
+                let (mut reader, region) = driver(&volume);
+                (0..PAGES).for_each(|page| reader.submit(bio(Op::Read, page)));
+                finish(&mut reader);
+                for page in 0..PAGES {
+                    let expected = [(number as u32 + page) as u8; 4096];
+                    assert!(self::page(&region, page) == expected, "{what}: page {page}");
+                }
+            }
+        }
+    }
+}
+
+/// All pages, in writes of growing length; says how many writes.
+fn write_all_pages(driver: &mut Driver) -> usize {
+    let (mut first, mut count) = (0, 0);
+    while first < PAGES {
+        let pages = (1 + count).min(PAGES - first);
+        let buf = BufRef { len_bytes: pages * 4096, ..bio(Op::Write, first).buf };
+        driver.submit(Bio { len: Sector(u64::from(pages) * 8), buf, ..bio(Op::Write, first) });
+        first += pages;
+        count += 1;
+    }
+    count as usize
+}
+
+#[test]
+fn clients_of_a_volume_share_its_pages_and_get_more_when_others_go() {
+    let memory = tempfile::tempdir_in("/dev/shm").unwrap();
+    let options =
+        VolumeOptions { bounce: BounceChoice::parse("single").unwrap(), ..Default::default() };
+    let volume = encrypted(&memory.path().join("image"), &options);
+    let limit = |driver: &mut Driver| {
+        assert_eq!(driver.submit_and_wait(bio(Op::Write, 0)), BlkStatus::Ok);
+        driver.shard.page_allocators().next().unwrap().limit_pages()
+    };
+    let (mut first, _region) = driver(&volume);
+    assert_eq!(limit(&mut first), 8192);
+    let (mut second, _other) = driver(&volume);
+    assert_eq!((limit(&mut first), limit(&mut second)), (4096, 4096));
+    drop(second);
+    assert_eq!(limit(&mut first), 8192);
 }

@@ -10,7 +10,7 @@ use blockyard_engine::sq::{Owner, Token};
 
 use super::*;
 use crate::file::Access;
-use crate::memory::Address;
+use crate::memory::{Address, Memory};
 
 /// A queue, what its device has been given, and memory that nobody touches.
 struct World {
@@ -43,12 +43,13 @@ impl World {
     fn submit(&mut self, index: u32, op: Op, sector: u64, (context, priority): (u32, Priority)) {
         let len = Sector(if op == Op::Flush { 0 } else { 8 });
         let base = Address(self.memory[index as usize * 4096..].as_mut_ptr());
+        let memory = Memory::Whole(base);
         let io_context = IoContext(context);
         let origin = Origin { io_context, priority, ..Origin::default() };
         let token = Token { owner: Owner::Shard, index };
         let client = origin.io_context;
         let sector = Sector(sector);
-        let op = DiskOp { token, client, op, sector, len, base, fua: false, origin };
+        let op = DiskOp { token, client, op, sector, len, memory, fua: false, origin };
         self.queue.submit(self.now, op);
     }
 

@@ -8,7 +8,7 @@ use blockyard_engine::sq::{Owner, Token};
 
 use super::*;
 use crate::file::Access;
-use crate::memory::{Address, Region};
+use crate::memory::{Address, Memory, Region};
 
 fn write(context: u32, index: u32, memory: &Region) -> DiskOp {
     DiskOp {
@@ -17,7 +17,7 @@ fn write(context: u32, index: u32, memory: &Region) -> DiskOp {
         op: Op::Write,
         sector: Sector(u64::from(8 * index)),
         len: Sector(8),
-        base: Address(memory.at(4096 * index as usize, 4096)),
+        memory: Memory::Whole(Address(memory.at(4096 * index as usize, 4096))),
         fua: index == 0,
         origin: Origin { io_context: IoContext(context), ..Origin::default() },
     }
