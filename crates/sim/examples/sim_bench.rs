@@ -183,6 +183,7 @@ fn world(elevator: &str) -> Config {
             submit: Nanos(800),
             issue: Nanos(500),
             interrupt: Nanos(1_500),
+            governor: None,
         },
         cache: CacheConfig {
             memory_bytes: 32 << 20,

@@ -15,12 +15,17 @@
 //! run for [`Costs::granularity`]: sleepers first, in the spirit of the kernel's fair scheduler,
 //! without its arithmetic. A CPU that has nothing takes a thread from the longest queue.
 //!
-//! What it leaves out: weights, caches, hyper-threads, frequency. Left to the world: what a call
+//! What it leaves out: weights, caches, hyper-threads; interrupts always run at full speed. Left to the world: what a call
 //! costs.
+
+mod governor;
 
 use std::collections::VecDeque;
 
 use blockyard_engine::time::Nanos;
+
+use self::governor::Clock;
+pub use self::governor::Governor;
 
 /// A CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -96,6 +101,8 @@ pub struct Costs {
     pub issue: Nanos,
     /// Interrupt and completion of a request.
     pub interrupt: Nanos,
+    /// Who decides how fast CPUs run; nobody: at full speed, always.
+    pub governor: Option<Governor>,
 }
 
 /// What CPUs have done.
@@ -143,6 +150,7 @@ struct Cpu {
     queue: VecDeque<ThreadId>,
     /// Work done for others that the next burst pays for.
     debt: Nanos,
+    clock: Clock,
 }
 
 /// The CPUs and who runs on them.
@@ -303,7 +311,10 @@ impl Cpus {
     /// The thread that was taken goes on for so long.
     pub fn run(&mut self, now: Nanos, cpu: CpuId, burst: Nanos) {
         let cpu = &mut self.cpus[usize::from(cpu.0)];
-        let burst = burst + std::mem::take(&mut cpu.debt);
+        let mut burst = burst + std::mem::take(&mut cpu.debt);
+        if let Some(governor) = &self.costs.governor {
+            burst = cpu.clock.stretch(now, burst, governor);
+        }
         let (thread, until) = cpu.current.as_mut().expect("a thread was taken");
         *until = now + burst;
         self.counters.busy = self.counters.busy + burst;
@@ -395,6 +406,7 @@ mod tests {
         submit: Nanos(0),
         issue: Nanos(0),
         interrupt: Nanos(0),
+        governor: None,
     };
     const CPU0: CpuId = CpuId(0);
 

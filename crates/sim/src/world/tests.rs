@@ -29,6 +29,7 @@ fn costs() -> Costs {
         submit: Nanos(1_000),
         issue: Nanos(1_000),
         interrupt: Nanos(3_000),
+        governor: None,
     }
 }
 

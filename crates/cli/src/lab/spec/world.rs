@@ -9,7 +9,7 @@ use blockyard_engine::elevator::{ElevatorSpec, Generation};
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::cache::CacheConfig;
-use blockyard_sim::cpu::{Costs, Topology};
+use blockyard_sim::cpu::{Costs, Governor, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::{EraseBlocks, FlashConfig};
@@ -77,10 +77,24 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs), Failure> {
         submit: ns(&mut costs, "submit_ns", 2_000)?,
         issue: ns(&mut costs, "issue_ns", 2_000)?,
         interrupt: ns(&mut costs, "interrupt_ns", 5_000)?,
+        governor: governor(&mut machine)?,
     };
     costs.finish()?;
     machine.finish()?;
     Ok((topology, read))
+}
+
+/// How fast the CPUs run: usual values are those of `ondemand`.
+fn governor(machine: &mut Section<'_>) -> Result<Option<Governor>, Failure> {
+    let mut section = machine.part("governor")?;
+    let ondemand = section.choice("kind", &[("performance", false), ("ondemand", true)])?;
+    let governor = Governor {
+        sample: Nanos(section.number("sample_us", 1..=1_000_000, 10_000u64)? * 1000),
+        up_threshold_percent: section.number("up_threshold_percent", 1..=100, 95)?,
+        speed_min_percent: section.number("speed_min_percent", 1..=100, 40)?,
+    };
+    section.finish()?;
+    Ok(ondemand.then_some(governor))
 }
 
 fn page_cache(root: &mut Section<'_>) -> Result<(CacheConfig, u32), Failure> {
