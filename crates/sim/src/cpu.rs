@@ -15,8 +15,8 @@
 //! run for [`Costs::granularity`]: sleepers first, in the spirit of the kernel's fair scheduler,
 //! without its arithmetic. A CPU that has nothing takes a thread from the longest queue.
 //!
-//! What it leaves out: weights, caches, hyper-threads; interrupts always run at full speed. Left to the world: what a call
-//! costs.
+//! What it leaves out: weights, caches, hyper-threads; interrupts always run at full speed. Left to
+//! the world: what a call costs.
 
 mod governor;
 
