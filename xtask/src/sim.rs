@@ -26,13 +26,17 @@ pub(crate) struct Args {
     /// Plants one bug after the other, until an oracle has found it; fails when one is not found.
     #[arg(long, conflicts_with = "seed")]
     canaries: bool,
+    /// Hunts deadlocks of the page allocators instead: crypt lines with tiny reserves, as many
+    /// worlds as --seeds says for each allocator.
+    #[arg(long, conflicts_with_all = ["seed", "canaries", "first", "seconds"])]
+    pages: bool,
 }
 
 impl Args {
     /// As in CI.
     pub(crate) fn short() -> Self {
         let (seeds, seconds) = (u64::MAX, Some(10));
-        Self { seeds, first: 0, seconds, seed: None, canary: None, canaries: false }
+        Self { seeds, first: 0, seconds, seed: None, canary: None, canaries: false, pages: false }
     }
 
     /// As in CI.
@@ -44,6 +48,7 @@ impl Args {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seconds = |default| args.seconds.unwrap_or(default).to_string();
     let words = match (args.seed, args.canaries) {
+        _ if args.pages => vec!["pages".into(), args.seeds.to_string()],
         (Some(seed), _) => {
             let words = ["replay".into(), seed.to_string()].into_iter();
             words.chain(args.canary.clone()).collect()

@@ -18,6 +18,9 @@ use crate::volume::Volume;
 /// All buffers of a client; what it never touches costs nothing.
 const BUFFER_BYTES: usize = 64 << 20;
 
+/// What is in flight to an encrypted disk: 4 MiB.
+const BOUNCE_SLOTS: usize = 64;
+
 /// One I/O.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
@@ -63,7 +66,8 @@ impl Client {
     pub fn new(volume: &Arc<Volume>, priority: Priority) -> Result<Self, Error> {
         let failed = |error| Error::Copy(format!("cannot get memory for buffers: {error}"));
         let region = Arc::new(Region::new(BUFFER_BYTES).map_err(failed)?);
-        let driver = Driver::new(volume, 0, vec![Arc::clone(&region)], priority).map_err(failed)?;
+        let driver = Driver::new(volume, BOUNCE_SLOTS, vec![Arc::clone(&region)], priority)
+            .map_err(failed)?;
         let (slots, users, ended) = (Slots::default(), Vec::new(), Vec::new());
         Ok(Self { driver, region, slots, users, in_flight: 0, ended })
     }

@@ -1,11 +1,13 @@
 //! What `cargo x sim` runs: torture worlds by the thousand, one world with a log, the canaries.
 //!
-//! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`.
+//! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`,
+//! `torture pages SEEDS`.
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+use blockyard_engine::pages::{ALLOCATORS, AllocatorSpec, FromReserve};
 use blockyard_sim::torture::sabotage::Sabotage;
 use blockyard_sim::torture::{self, Report, TortureConfig};
 
@@ -23,10 +25,14 @@ fn main() -> ExitCode {
             let sabotage = Sabotage::named(canary).ok_or_else(|| unknown(canary))?;
             replay(seed, Some(sabotage))
         }),
+        ["pages", seeds] => numbers([seeds]).and_then(|[seeds]| pages(seeds)),
         ["canaries", seconds] => {
             numbers([seconds]).and_then(|[seconds]| canaries(Duration::from_secs(seconds)))
         }
-        _ => Err("clean SEEDS SECONDS FIRST, replay SEED [CANARY], or canaries SECONDS".into()),
+        _ => {
+            Err("clean SEEDS SECONDS FIRST, replay SEED [CANARY], canaries SECONDS, or pages SEEDS"
+                .into())
+        }
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -48,6 +54,34 @@ fn numbers<const N: usize>(words: [&str; N]) -> Result<[u64; N], String> {
 fn unknown(canary: &str) -> String {
     let names: Vec<&str> = Sabotage::ALL.iter().map(|sabotage| sabotage.name()).collect();
     format!("{canary:?} is no canary; there are {}", names.join(", "))
+}
+
+/// Writers that wait for each other, for each page allocator, with the mutex and without.
+fn pages(seeds: u64) -> Result<(), String> {
+    println!(
+        "{:<28} {:>7} {:>9} {:>9} {:>12}",
+        "allocator", "worlds", "writes", "waits", "deadlocked"
+    );
+    let mut found = Vec::new();
+    for allocator in ALLOCATORS {
+        for mutex in ["on", "off"] {
+            let name = format!("{},mutex={mutex}", allocator.name);
+            let spec = AllocatorSpec::parse(&name).map_err(|error| error.to_string())?;
+            let (mut writes, mut waits, mut stuck) = (0, 0, 0);
+            for seed in 0..seeds {
+                let ended = torture::pages::run(&spec, seed);
+                writes += ended.writes;
+                waits += ended.waits;
+                stuck += u64::from(ended.stuck > 0);
+            }
+            println!("{name:<28} {seeds:>7} {writes:>9} {waits:>9} {stuck:>12}");
+            let may = mutex == "off" && allocator.from_reserve == FromReserve::PageByPage;
+            if stuck > 0 && !may {
+                found.push(name);
+            }
+        }
+    }
+    if found.is_empty() { Ok(()) } else { Err(format!("deadlocks of {}", found.join(", "))) }
 }
 
 /// Worlds without a bug in them: the first thing that an oracle finds ends it.

@@ -32,6 +32,8 @@ enum What {
     Engine(Further),
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
+    /// Page allocators for the ciphertext of writes: alone, and as part of whole writes.
+    Pages(Further),
     /// Whole volumes copied out and in, by the number of cipher workers.
     Copy(Further),
 }
@@ -50,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(further) => example("blockyard-engine", "engine_bench", &further.words),
         What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
+        What::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
     }
 }

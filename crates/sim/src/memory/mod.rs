@@ -11,8 +11,12 @@
 //!                        └no─> None
 //! ```
 //!
-//! Left out: migrate types, NUMA, highatomic reserves, the background reclaim thread. A bulk call
-//! that the watermark forbids tries one single page, as in the kernel.
+//! Left out: migrate types, NUMA, highatomic reserves, the background reclaim thread, and the lower
+//! of two watermarks: a single call that may not wait goes down to it, a bulk call never does.
+//!
+//! A bulk call looks for a zone that has *all* its pages above the watermark. If there is none, or
+//! one page is wanted, it becomes the call for a single page, which may reclaim
+//! (`__alloc_pages_bulk`: the same from 5.13 on, when it came).
 
 mod costs;
 mod others;
@@ -258,6 +262,15 @@ impl PhysicalMemory {
         Some(page)
     }
 
+    /// What remains of a bulk call that finds no zone with so many pages above its watermark
+    /// (`failed:` in `__alloc_pages_bulk`).
+    fn one_to(&mut self, consumer: &mut Consumer<'_>, effort: Effort) -> u32 {
+        let Some(page) = self.alloc_called(0, effort) else { return 0 };
+        self.meter.charge(self.to_consumer(consumer));
+        consumer.take(page);
+        1
+    }
+
     fn to_consumer(&self, consumer: &Consumer<'_>) -> Nanos {
         match consumer {
             Consumer::List(_) => self.costs.to_list,
@@ -282,16 +295,14 @@ impl PageSource for PhysicalMemory {
             Some(true) => 0,
             Some(false) => u32::try_from(self.random.below(u64::from(count))).expect("below a u32"),
         };
+        // As in the kernel: for one page the call is that for one page.
+        if wanted == 1 {
+            return self.one_to(consumer, effort);
+        }
         self.meter.charge(self.costs.call);
         let each = self.costs.prepare + self.to_consumer(consumer);
         let Some(zone) = self.zones.iter_mut().find(|zone| zone.allows(wanted)) else {
-            return match self.alloc_called(0, effort) {
-                Some(page) => {
-                    consumer.take(page);
-                    1
-                }
-                None => 0,
-            };
+            return self.one_to(consumer, effort);
         };
         for given in 0..wanted {
             let Some(page) = zone.take(0, self.cpu, &self.costs, &mut self.meter) else {

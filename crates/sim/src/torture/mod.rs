@@ -5,6 +5,7 @@
 //! through it twice and compares the traces. [`sabotage`] plants the bugs that must be found.
 
 mod elevators;
+pub mod pages;
 mod plan;
 pub mod sabotage;
 mod stack;

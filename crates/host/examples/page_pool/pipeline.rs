@@ -1,0 +1,115 @@
+//! What the ways to get pages make of whole writes: cipher, pages, and a copy into a file in memory.
+//!
+//! The cipher runs on the submitter's own thread, as in the mail of 2023 (`no_write_workqueue`), so
+//! that one thread's processor time is all there is. Ways take turns; the median over the rounds of
+//! what a write takes, and of its ratio to the same round's `single`.
+
+use std::fs::File;
+use std::path::Path;
+use std::sync::Arc;
+
+use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::bio::{BlkStatus, Op};
+use blockyard_engine::pages::{ALLOCATORS, BIO_PAGES_MAX, PAGE_BYTES};
+use blockyard_engine::priority::Priority;
+use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::local::{Client, Request};
+use blockyard_host::pages::BounceChoice;
+use blockyard_host::volume::{PipelineChoice, Volume, VolumeOptions};
+use rustix::time::{ClockId, clock_gettime};
+
+const ROUNDS: usize = 41;
+const IMAGE_BYTES: u64 = 32 << 20;
+const BASE: &str = "single";
+
+type Failure = Box<dyn std::error::Error>;
+
+/// Prints the table.
+pub(super) fn print() -> Result<(), Failure> {
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    println!("\n{:<16} {:>8}  {:>12} {:>16}", "writes", "write", "ns of CPU", "of single");
+    for (write, len_bytes, count) in
+        [("4 KiB", PAGE_BYTES, 2048), ("1 MiB", BIO_PAGES_MAX * PAGE_BYTES, 32)]
+    {
+        let names = ["none", "slots"].into_iter().chain(ALLOCATORS.iter().map(|of| of.name));
+        let mut cases: Vec<Case> =
+            names.map(|name| Case::new(name, dir.path())).collect::<Result<_, _>>()?;
+        for round in 0..=ROUNDS {
+            for case in &mut cases {
+                let ns = case.round(u64::from(len_bytes), count);
+                // The first round allocates the file's pages.
+                if round > 0 {
+                    case.rounds.push(ns);
+                }
+            }
+        }
+        let base = cases.iter().find(|case| case.name == BASE).expect("a name of ours");
+        let base = base.rounds.clone();
+        for case in &mut cases {
+            let mut ratios: Vec<f64> =
+                case.rounds.iter().zip(&base).map(|(ns, base)| ns / base).collect();
+            let (ns, ratio) = (median(&mut case.rounds), median(&mut ratios));
+            println!("{:<16} {write:>8}  {ns:>12.0} {ratio:>16.4}", case.name);
+        }
+    }
+    Ok(())
+}
+
+struct Case {
+    name: &'static str,
+    client: Client,
+    /// Nanoseconds per write.
+    rounds: Vec<f64>,
+}
+
+impl Case {
+    /// On an image of its own.
+    fn new(name: &'static str, dir: &Path) -> Result<Self, Failure> {
+        let path = dir.join(name);
+        File::create(&path)?.set_len(IMAGE_BYTES)?;
+        let params = CryptParams {
+            cipher: "aes-xts-plain64".into(),
+            key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
+            iv_offset_sectors: 0,
+            data_offset_sectors: 0,
+            len_sectors: None,
+            sector_size_bytes: 512,
+            iv_large_sectors: false,
+            flags: CryptFlags::default(),
+        };
+        let options = VolumeOptions {
+            worker_threads: Some(0),
+            pipeline: PipelineChoice::parse("inline")?,
+            bounce: BounceChoice::parse(name)?,
+            ..VolumeOptions::default()
+        };
+        let file = DeviceFile::open(&path, Access::ReadWrite, false)?;
+        let volume = Arc::new(Volume::from_crypt(file, &params, &options)?);
+        let client = Client::new(&volume, Priority::default())?;
+        Ok(Self { name, client, rounds: Vec::new() })
+    }
+
+    fn round(&mut self, len_bytes: u64, count: u64) -> f64 {
+        let (start, mut done) = (cpu_ns(), Vec::new());
+        for user in 0..count {
+            let offset_bytes = user * len_bytes;
+            let request = Request { user, op: Op::Write, offset_bytes, len_bytes, sync: false };
+            self.client.submit(request);
+            self.client.wait(1, &mut done);
+        }
+        assert!(done.iter().all(|done| done.status == BlkStatus::Ok));
+        (cpu_ns() - start) / count as f64
+    }
+}
+
+/// Processor time of this thread: others on the machine do not count.
+pub(super) fn cpu_ns() -> f64 {
+    let time = clock_gettime(ClockId::ThreadCPUTime);
+    time.tv_sec as f64 * 1e9 + time.tv_nsec as f64
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
