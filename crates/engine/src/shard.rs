@@ -11,7 +11,7 @@ use alloc::vec::Vec;
 use crate::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::dm::bounce::{Bounce, PageBounce};
-use crate::dm::crypt::pipeline::Decisions;
+use crate::dm::crypt::pipeline::{Decisions, Load};
 use crate::dm::table::Table;
 use crate::dm::{Mapped, Part, Target, TargetCx};
 use crate::pages::{Allocator, OutOfPages, Segment};
@@ -26,9 +26,8 @@ struct InFlight {
     /// Parts not ended, plus one while the bio is still being split.
     pending: u32,
     status: BlkStatus,
-    /// With `REQ_PREFLUSH`: what comes once the devices have been flushed.
-    after_flush: Option<Bio>,
-    origin: Origin,
+    /// With `REQ_PREFLUSH`, until the devices have been flushed: the write comes then.
+    preflush: bool,
 }
 
 /// A target and the sectors of the mapped device that it serves.
@@ -48,7 +47,10 @@ pub struct Shard {
     flushed: Vec<u16>,
     /// Of the event that is handled.
     now: Nanos,
+    load: Load,
     in_flight: Slab<InFlight>,
+    /// Writes whose flush is on its way, by their places: few, and long beside all others.
+    preflushed: Vec<(u32, Bio)>,
     /// Where the crypt lines have pages instead of slots.
     pages: Option<PageBounce>,
     sq: Vec<Sqe>,
@@ -94,7 +96,9 @@ impl Shard {
             devices: table.devices(),
             flushed: table.flushed(),
             now: Nanos(0),
+            load: Load::default(),
             in_flight: Slab::default(),
+            preflushed: Vec::new(),
             pages: pages.map(|(pages, _)| pages),
             sq: Vec::new(),
             done: Vec::new(),
@@ -110,13 +114,15 @@ impl Shard {
             user: bio.user,
             pending: 1,
             status: BlkStatus::Ok,
-            after_flush: preflush.then_some(Bio { preflush: false, ..bio }),
-            origin: bio.origin,
+            preflush,
         });
+        if preflush {
+            self.preflushed.push((index, Bio { preflush: false, ..bio }));
+        }
         if preflush || bio.op == Op::Flush {
-            self.submit_flush(index);
+            self.submit_flush(index, bio.origin);
         } else {
-            self.submit_parts(index, bio);
+            self.submit_parts(index, &bio);
         }
         self.collect_ended();
         self.end_part(index, BlkStatus::Ok);
@@ -124,8 +130,7 @@ impl Shard {
 
     /// One flush to each device below (`num_flush_bios`), by the targets that map it themselves, or
     /// past them.
-    fn submit_flush(&mut self, index: u32) {
-        let origin = self.in_flight.get(index).origin;
+    fn submit_flush(&mut self, index: u32, origin: Origin) {
         let pending = self.devices.len() + self.flushed.len();
         self.in_flight.at(index).pending += u32::try_from(pending).expect("a table has few lines");
         for &dev in &self.devices {
@@ -139,7 +144,7 @@ impl Shard {
         }
     }
 
-    fn submit_parts(&mut self, index: u32, bio: Bio) {
+    fn submit_parts(&mut self, index: u32, bio: &Bio) {
         let end = bio.sector.0.checked_add(bio.len.0);
         let device_end = self.extents.last().map_or(0, |last| last.end.0);
         if end.is_none_or(|end| end > device_end) || bio.len.0 == 0 {
@@ -161,7 +166,7 @@ impl Shard {
                 fua: bio.fua,
                 sector: lower,
                 len: Sector(len),
-                buf: part_buf(&bio, done, len),
+                buf: part_buf(bio, done, len),
                 origin: bio.origin,
             };
             self.in_flight.at(index).pending += 1;
@@ -172,8 +177,8 @@ impl Shard {
 
     /// A part that counts as pending, to its target.
     fn map(&mut self, number: usize, part: Part) {
-        let Self { extents, now, pages, sq, ended, .. } = self;
-        let mut cx = TargetCx { now: *now, pages: pages.as_mut(), sq, ended };
+        let Self { extents, now, load, pages, sq, ended, .. } = self;
+        let mut cx = TargetCx { now: *now, load: *load, pages: pages.as_mut(), sq, ended };
         match extents[number].target.map(part, &mut cx) {
             Mapped::Submitted => {}
             Mapped::Remapped { dev, sector } => cx.remap(&part, dev, sector),
@@ -187,8 +192,8 @@ impl Shard {
         match cqe.token.owner {
             Owner::Shard => self.end_part(cqe.token.index, cqe.status),
             Owner::Target(number) => {
-                let Self { extents, pages, sq, ended, .. } = self;
-                let mut cx = TargetCx { now, pages: pages.as_mut(), sq, ended };
+                let Self { extents, load, pages, sq, ended, .. } = self;
+                let mut cx = TargetCx { now, load: *load, pages: pages.as_mut(), sq, ended };
                 let target = &mut extents[usize::from(number)].target;
                 target.on_cqe(cqe.token.index, cqe.status, &mut cx);
                 self.collect_ended();
@@ -203,10 +208,11 @@ impl Shard {
 
     /// Pages may have come back in another way than by a part that ended.
     fn resume(&mut self) {
-        let Self { extents, now, pages: Some(pages), sq, ended, .. } = self else { return };
+        let Self { extents, now, load, pages: Some(pages), sq, ended, .. } = self else { return };
         for (number, extent) in extents.iter_mut().enumerate() {
             if pages.has_client(number) {
-                let mut cx = TargetCx { now: *now, pages: Some(&mut *pages), sq, ended };
+                let pages = Some(&mut *pages);
+                let mut cx = TargetCx { now: *now, load: *load, pages, sq, ended };
                 extent.target.resume(&mut cx);
             }
         }
@@ -235,27 +241,41 @@ impl Shard {
         }
         bio.pending -= 1;
         if bio.pending == 0 {
-            if bio.status == BlkStatus::Ok
-                && let Some(write) = bio.after_flush.take()
-            {
-                bio.pending = 1;
-                self.submit_parts(index, write);
-                self.collect_ended();
-                return self.end_part(index, BlkStatus::Ok);
+            if bio.preflush {
+                return self.end_preflush(index);
             }
             let bio = self.in_flight.remove(index);
             self.done.push(Done { user: bio.user, status: bio.status });
         }
     }
 
+    /// The devices have been flushed, or one could not be.
+    fn end_preflush(&mut self, index: u32) {
+        let is_it = |(of, _): &(u32, Bio)| *of == index;
+        let place = self.preflushed.iter().position(is_it).expect("put there by its submit");
+        let (_, write) = self.preflushed.swap_remove(place);
+        let bio = self.in_flight.at(index);
+        (bio.preflush, bio.pending) = (false, 1);
+        if bio.status == BlkStatus::Ok {
+            self.submit_parts(index, &write);
+            self.collect_ended();
+        }
+        self.end_part(index, BlkStatus::Ok);
+    }
+
+    /// What else goes on, until the next call. Without one, as [`Load::default`] says.
+    pub fn set_load(&mut self, load: Load) {
+        self.load = load;
+    }
+
     /// Moves what is to be executed to the end of `out`.
     pub fn take_sq(&mut self, out: &mut Vec<Sqe>) {
-        out.append(&mut self.sq);
+        take(&mut self.sq, out);
     }
 
     /// Moves the finished bios to the end of `out`.
     pub fn take_done(&mut self, out: &mut Vec<Done>) {
-        out.append(&mut self.done);
+        take(&mut self.done, out);
     }
 
     /// How many bios have not ended.
@@ -316,6 +336,15 @@ fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> BufRef {
             bio.buf.part(skip, len)
         }
         Op::Flush | Op::Discard | Op::WriteZeroes => BufRef::NONE,
+    }
+}
+
+/// Moves all of `from` to the end of `out`; usually `out` is empty, and then nothing is copied.
+fn take<T>(from: &mut Vec<T>, out: &mut Vec<T>) {
+    if out.is_empty() {
+        core::mem::swap(from, out);
+    } else {
+        out.append(from);
     }
 }
 

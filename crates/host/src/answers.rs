@@ -1,6 +1,7 @@
 //! What other threads have answered to one executor: crypto workers and disks.
 //!
-//! Its eventfd becomes readable on the transition from none to some, and is written only then.
+//! Its eventfd is written only for somebody who is about to sleep and has asked for it: who finds
+//! the answers by looking costs no system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -12,6 +13,10 @@ use rustix::event::{EventfdFlags, eventfd};
 struct Unread {
     cqes: Vec<Cqe>,
     taken: Taken,
+    /// Somebody sleeps, or is about to.
+    wanted: bool,
+    /// The eventfd is readable.
+    signalled: bool,
 }
 
 /// The inbox of one executor.
@@ -51,26 +56,71 @@ impl Answers {
 
     fn push(&self, put: impl FnOnce(&mut Unread)) {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_empty = unread.taken == Taken::default();
         put(&mut unread);
-        if was_empty {
-            let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
+        if unread.wanted {
+            self.signal(&mut unread);
         }
+    }
+
+    fn signal(&self, unread: &mut Unread) {
+        (unread.wanted, unread.signalled) = (false, true);
+        let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
     }
 
     /// Moves the answers to the end of `out`.
     pub(crate) fn take(&self, out: &mut Vec<Cqe>) -> Taken {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
-        if unread.taken != Taken::default() {
+        unread.wanted = false;
+        if std::mem::take(&mut unread.signalled) {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.ready, &mut count);
-            out.append(&mut unread.cqes);
         }
+        out.append(&mut unread.cqes);
         std::mem::take(&mut unread.taken)
     }
 
-    /// Readable while there are answers.
+    /// Readable while there are answers, until the next [`Answers::take`]: ask before each sleep.
     pub(crate) fn ready(&self) -> BorrowedFd<'_> {
+        let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
+        if unread.taken == Taken::default() {
+            unread.wanted = true;
+        } else if !unread.signalled {
+            self.signal(&mut unread);
+        }
         self.ready.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+    use crate::poll::readable;
+
+    fn is_readable(answers: &Answers) -> bool {
+        readable(&[Some(answers.ready.as_fd())], Some(Duration::ZERO)).unwrap()[0]
+    }
+
+    #[test]
+    fn only_who_asked_before_sleeping_is_woken() {
+        let answers = Answers::new().unwrap();
+        answers.push_worked(None);
+        assert!(!is_readable(&answers), "nobody sleeps");
+        assert_eq!(answers.take(&mut Vec::new()).from_workers, 1);
+        answers.ready();
+        answers.push_worked(None);
+        answers.push_worked(None);
+        assert!(is_readable(&answers));
+        assert_eq!(answers.take(&mut Vec::new()).from_workers, 2);
+        assert!(!is_readable(&answers));
+    }
+
+    #[test]
+    fn who_asks_after_the_answer_does_not_sleep() {
+        let answers = Answers::new().unwrap();
+        answers.push_worked(None);
+        answers.ready();
+        assert!(is_readable(&answers));
     }
 }

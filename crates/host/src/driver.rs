@@ -6,8 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Sector};
 use blockyard_engine::dm::bounce::Bounce;
+use blockyard_engine::dm::crypt::pipeline::Load;
 use blockyard_engine::pages::{BIO_PAGES_MAX, PAGE_BYTES, Sizes};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::shard::Shard;
@@ -20,10 +21,14 @@ use crate::pages::{BounceChoice, PagePool};
 use crate::poll;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
+use crate::workers::Workers;
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
 /// cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
+
+/// Shorter bios pay no worker on any machine, and are not to pay for a look at what else goes on.
+const LONG: Sector = Sector(32);
 
 /// One shard with its executor.
 pub(crate) struct Driver {
@@ -33,6 +38,8 @@ pub(crate) struct Driver {
     /// `None` where no target asks what time it is.
     clock: Option<Arc<Volume>>,
     executor: Executor,
+    /// To look at before it is decided where a long bio goes, if that depends on them.
+    workers: Option<Arc<Workers>>,
     submitter: Submitter,
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
@@ -63,6 +70,7 @@ impl Driver {
             shard: Shard::new(&volume.table, bounce).expect("the pool is larger than the reserves"),
             page_share: PageShare::join(volume),
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
+            workers: volume.workers.clone().filter(|_| volume.asks_load),
             submitter,
             sqes: Vec::new(),
             cqes: Vec::new(),
@@ -74,13 +82,27 @@ impl Driver {
     /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
         let origin = self.submitter.origin(&bio);
+        if bio.len >= LONG
+            && let Some(workers) = &self.workers
+        {
+            let workers = Arc::clone(workers);
+            let _busy = workers.busy();
+            // What has come back since makes room for more.
+            self.poll();
+            self.shard.set_load(workers.load());
+            return self.submit_now(Bio { origin, ..bio });
+        }
+        self.submit_now(Bio { origin, ..bio });
+    }
+
+    fn submit_now(&mut self, bio: Bio) {
         let now = self.now();
         if let Some(share) = &mut self.page_share
             && let Some(limit_pages) = share.changed()
         {
             self.shard.set_page_limit(now, limit_pages);
         }
-        self.shard.submit_bio(now, Bio { origin, ..bio });
+        self.shard.submit_bio(now, bio);
         self.run(now);
     }
 
@@ -128,6 +150,12 @@ impl Driver {
             self.answer(now);
         }
         self.shard.take_done(&mut self.done);
+    }
+
+    /// Bios of this driver are never handed over, whatever their length.
+    pub(crate) fn stay_inline(&mut self) {
+        self.workers = None;
+        self.shard.set_load(Load { idle_cpus: 0, fanned_out: 0 });
     }
 
     fn answer(&mut self, now: Nanos) {
@@ -187,6 +215,9 @@ impl Driver {
     /// Sleeps until something has been answered, and goes on with it; nothing is plugged.
     fn sleep(&mut self) {
         assert!(!self.is_idle(), "what is waited for is in flight");
+        if self.executor.help() {
+            return self.poll();
+        }
         let [ring, workers] = self.executor.wake_sources();
         if poll::readable(&[ring, workers], self.wake_after()).is_err() {
             std::thread::yield_now();

@@ -528,6 +528,7 @@ impl Executor {
         let job = Job {
             run: Box::new(move |worker| run(&volume, worker)),
             answer_to: Arc::clone(answers),
+            counted: None,
         };
         match place {
             Place::SameCpu => workers.submit_here(job),
@@ -653,6 +654,15 @@ impl Executor {
             && self.timers.is_empty()
             && ring_is_idle
             && self.ways.iter().all(way_is_idle)
+    }
+
+    /// Does what waits for a worker, if there is something: its answer may be this executor's.
+    pub(crate) fn help(&self) -> bool {
+        let workers = self.volume.workers.as_ref().filter(|_| self.with_workers > 0);
+        workers.is_some_and(|workers| {
+            let _busy = workers.busy();
+            workers.help()
+        })
     }
 
     /// How many are with workers: they still use the front end's buffers.

@@ -45,6 +45,8 @@ pub struct Client {
     /// By slot: whom it belongs to.
     users: Vec<Option<u64>>,
     in_flight: usize,
+    /// Emptied after each use; kept for its memory.
+    done: Vec<Done>,
     /// Ended, and not yet taken.
     ended: Vec<Done>,
 }
@@ -68,8 +70,9 @@ impl Client {
         let region = Arc::new(Region::new(BUFFER_BYTES).map_err(failed)?);
         let driver = Driver::new(volume, BOUNCE_SLOTS, vec![Arc::clone(&region)], priority)
             .map_err(failed)?;
-        let (slots, users, ended) = (Slots::default(), Vec::new(), Vec::new());
-        Ok(Self { driver, region, slots, users, in_flight: 0, ended })
+        let (slots, users) = (Slots::default(), Vec::new());
+        let (done, ended) = (Vec::new(), Vec::new());
+        Ok(Self { driver, region, slots, users, in_flight: 0, done, ended })
     }
 
     /// Starts a request, which goes to the device now. It ends in [`Client::wait`], and at once if
@@ -115,9 +118,8 @@ impl Client {
     }
 
     fn collect(&mut self) {
-        let mut done = Vec::new();
-        self.driver.take_done(&mut done);
-        for Done { user: slot, status } in done {
+        self.driver.take_done(&mut self.done);
+        for Done { user: slot, status } in self.done.drain(..) {
             let user = self.users[slot as usize].take().expect("a request ends once");
             self.slots.free.push(slot as u32);
             self.in_flight -= 1;
@@ -174,10 +176,12 @@ impl Client {
 
 #[cfg(test)]
 mod tests {
+    use blockyard_crypt::params::{CryptFlags, CryptParams};
+    use blockyard_crypt::secret::SecretBytes;
     use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 
     use super::*;
-    use crate::file::DeviceFile;
+    use crate::file::{Access, DeviceFile};
     use crate::volume::{Scheduling, VolumeOptions};
 
     fn client(elevator: &str, len_bytes: u64) -> Client {
@@ -264,6 +268,50 @@ mod tests {
             let [Done { status: BlkStatus::Invalid, .. }] = wait(&mut client, 1)[..] else {
                 panic!("{bad:?}");
             };
+        }
+    }
+
+    /// An encrypted volume of 8 MiB in memory, of one cipher and key.
+    fn encrypted(path: &std::path::Path, worker_threads: usize) -> Client {
+        let params = CryptParams {
+            cipher: "aes-xts-plain64".into(),
+            key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
+            iv_offset_sectors: 0,
+            data_offset_sectors: 0,
+            len_sectors: None,
+            sector_size_bytes: 512,
+            iv_large_sectors: false,
+            flags: CryptFlags::default(),
+        };
+        let worker_threads = Some(worker_threads);
+        let options = VolumeOptions { worker_threads, ..VolumeOptions::default() };
+        let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
+        let volume = Volume::from_crypt(file, &params, &options).unwrap();
+        Client::new(&Arc::new(volume), Priority::default()).unwrap()
+    }
+
+    #[test]
+    fn long_requests_that_workers_share_are_those_of_one_thread() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        file.as_file().set_len(8 << 20).unwrap();
+        let len_bytes = 2 << 20;
+        let long =
+            |op, user| Request { user, op, offset_bytes: user << 21, len_bytes, sync: false };
+        let mut sharing = encrypted(file.path(), 1);
+        (0..4).for_each(|user| sharing.submit(long(Op::Write, user)));
+        assert!(wait(&mut sharing, 4).iter().all(|done| done.status == BlkStatus::Ok));
+        let bytes = |client: &Client, slot: usize| {
+            let base = client.region.at(slot << 21, len_bytes as usize);
+            // SAFETY: nothing is in flight.
+            unsafe { std::slice::from_raw_parts(base, len_bytes as usize).to_vec() }
+        };
+        let written: Vec<Vec<u8>> = (0..4).map(|slot| bytes(&sharing, slot)).collect();
+        drop(sharing);
+        let mut alone = encrypted(file.path(), 0);
+        for user in 0..4 {
+            alone.submit(long(Op::Read, user));
+            wait(&mut alone, 1);
+            assert!(bytes(&alone, 0) == written[user as usize], "request {user}");
         }
     }
 }

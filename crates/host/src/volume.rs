@@ -35,9 +35,11 @@ use crate::workers::{Crew, Workers};
 use crate::write_log::WriteLog;
 
 /// What a hand-over to a worker and back costs when it comes alone: 4 to 20 µs each way were
-/// measured (`cargo x bench copy` prints what workers are worth on a machine). A part whose cipher
-/// takes less stays where it is.
+/// measured (`cargo x bench engine` prints what workers are worth on a machine). A part whose
+/// cipher takes less stays where it is.
 const HAND_OVER_NS: u64 = 40_000;
+/// A cipher that is faster than a hand-over even for so much needs no worker.
+const FAN_OUT_MAX_BYTES: u64 = 512 << 10;
 /// Parts are at least this long where it matters: what is read or written in one piece.
 const PART_BYTES: u64 = 64 << 10;
 
@@ -181,6 +183,10 @@ pub struct Volume {
     /// How many shards take pages; they share a budget.
     pub(crate) page_clients: AtomicU32,
     pub(crate) workers: Option<Arc<Workers>>,
+    /// Workers get the pieces of a connection too, and not only what is longer.
+    fans_out_pieces: bool,
+    /// Where ciphers run depends on what else goes on.
+    pub(crate) asks_load: bool,
     /// The io-context of the thread that submits encrypted writes: connections take turns at it.
     pub(crate) writer: IoContext,
     /// Held while the head or tail of an unaligned write is read, changed and written back.
@@ -336,9 +342,10 @@ impl Volume {
         }
     }
 
-    /// Whether every read and write ends on the connection's own thread, without waiting.
+    /// Whether every piece that a connection reads or writes ends on its own thread, without
+    /// waiting, if it stays inline ([`crate::driver::Driver::stay_inline`]).
     pub(crate) fn is_synchronous(&self) -> bool {
-        let inline = self.workers.is_none()
+        let inline = !self.fans_out_pieces
             && !self.table.waits()
             && matches!(self.bounce, BounceChoice::Fastest);
         inline && self.devices.iter().all(|device| device.file.kind() == Kind::Tmpfs)
@@ -463,13 +470,24 @@ struct Builder<'a> {
     names: Vec<String>,
     can_discard: bool,
     crew: Crew,
+    fans_out_pieces: bool,
+    asks_load: bool,
 }
 
 impl<'a> Builder<'a> {
     fn new(options: &'a VolumeOptions) -> Self {
-        let (can_discard, crew) = (true, Crew::default());
-        let (devices, ciphers, logs, extents, names) = (vec![], vec![], vec![], vec![], vec![]);
-        Self { options, devices, ciphers, logs, extents, names, can_discard, crew }
+        Self {
+            options,
+            devices: Vec::new(),
+            ciphers: Vec::new(),
+            logs: Vec::new(),
+            extents: Vec::new(),
+            names: Vec::new(),
+            can_discard: true,
+            crew: Crew::default(),
+            fans_out_pieces: false,
+            asks_load: false,
+        }
     }
 
     fn read_only(&self) -> bool {
@@ -539,7 +557,7 @@ impl<'a> Builder<'a> {
         ));
         let allow_discards = params.flags.allow_discards || self.options.allow_discards;
         self.can_discard &= allow_discards;
-        let pipeline = self.pipeline(&cipher, &params.flags);
+        let pipeline = self.pipeline(dev, &cipher, &params.flags);
         let cipher_id = CipherId(dev_id(self.ciphers.len()).0);
         self.ciphers.push(cipher);
         Ok(TargetSpec::Crypt(CryptSpec {
@@ -556,7 +574,7 @@ impl<'a> Builder<'a> {
     }
 
     /// Where the cipher runs and who submits; sees to it that there are workers for it.
-    fn pipeline(&mut self, cipher: &SectorCipher, flags: &CryptFlags) -> Choice {
+    fn pipeline(&mut self, dev: DevId, cipher: &SectorCipher, flags: &CryptFlags) -> Choice {
         let threads = self.options.worker_threads;
         let fixed = match self.options.pipeline {
             PipelineChoice::Adaptive => None,
@@ -569,16 +587,21 @@ impl<'a> Builder<'a> {
                 self.crew.unbound = self.crew.unbound.max(threads.unwrap_or_else(cores));
             }
             self.crew.bound |= runs(Place::SameCpu);
+            self.fans_out_pieces |= runs(Place::Unbound) || runs(Place::SameCpu);
             return Choice::Fixed(pipeline);
         }
         let pays_from_bytes = hand_over_pays_from(cipher);
-        let workers = threads.unwrap_or_else(|| match pays_from_bytes {
-            0..=PART_BYTES => cores().saturating_sub(1),
-            _ => 0,
-        });
+        let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
+        let workers = threads.unwrap_or(if pays { cores().saturating_sub(1) } else { 0 });
         self.crew.unbound = self.crew.unbound.max(workers);
-        let fan_out_min_bytes = (workers > 0).then_some(pays_from_bytes.min(PART_BYTES) as u32);
-        Choice::Adaptive(Adaptive { fan_out_min_bytes })
+        // Somebody who asks for workers gets them.
+        let least =
+            if threads.is_some() { pays_from_bytes.min(PART_BYTES) } else { pays_from_bytes };
+        self.fans_out_pieces |= workers > 0 && least <= PART_BYTES;
+        self.asks_load |= workers > 0;
+        let fan_out_min_bytes = (workers > 0).then_some(least as u32);
+        let seeks = self.devices[usize::from(dev.0)].file.facts().rotational;
+        Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks })
     }
 
     fn build(self) -> Volume {
@@ -596,6 +619,8 @@ impl<'a> Builder<'a> {
             bounce: self.options.bounce,
             page_clients: AtomicU32::new(0),
             workers: (self.crew != Crew::default()).then(|| Workers::start(self.crew)),
+            fans_out_pieces: self.fans_out_pieces,
+            asks_load: self.asks_load,
             writer: new_io_context(),
             unaligned: Mutex::new(()),
             read_only,

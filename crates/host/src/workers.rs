@@ -8,10 +8,12 @@
 //! The answers of one executor come back in its own [`Answers`].
 
 use std::collections::VecDeque;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use blockyard_engine::bio::IoContext;
+use blockyard_engine::dm::crypt::pipeline::Load;
 use blockyard_engine::sq::Cqe;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
@@ -28,11 +30,16 @@ type Run = Box<dyn FnOnce(IoContext) -> Option<Cqe> + Send>;
 pub(crate) struct Job {
     pub(crate) run: Run,
     pub(crate) answer_to: Arc<Answers>,
+    /// Counts those that have not been answered.
+    pub(crate) counted: Option<Arc<AtomicUsize>>,
 }
 
 impl Job {
     fn run(self, worker: IoContext) {
         let answer = (self.run)(worker);
+        if let Some(counted) = self.counted {
+            counted.fetch_sub(1, Ordering::Relaxed);
+        }
         self.answer_to.push_worked(answer);
     }
 }
@@ -40,6 +47,8 @@ impl Job {
 #[derive(Default)]
 struct Jobs {
     jobs: VecDeque<Job>,
+    /// Workers that wait for one: nobody else is woken.
+    sleeping: usize,
     stopping: bool,
 }
 
@@ -48,6 +57,15 @@ struct Jobs {
 struct Queue {
     jobs: Mutex<Jobs>,
     more: Condvar,
+}
+
+/// See [`Workers::busy`].
+pub(crate) struct Busy<'a>(&'a AtomicUsize);
+
+impl Drop for Busy<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
 }
 
 /// How many workers there are to be.
@@ -65,6 +83,11 @@ pub(crate) struct Workers {
     /// By number of the CPU, as far as there are threads.
     bound: Vec<(usize, Arc<Queue>)>,
     threads: Vec<JoinHandle<()>>,
+    cpus: usize,
+    /// Submitters that keep a CPU busy with long parts.
+    submitters: AtomicUsize,
+    /// Unbound jobs that have not been answered.
+    fanned_out: Arc<AtomicUsize>,
     /// Of what runs on the submitter's thread because the system gave none.
     io_context: IoContext,
 }
@@ -84,11 +107,42 @@ impl Workers {
                 bound.push((cpu, queue));
             }
         }
-        Arc::new(Self { unbound, bound, threads, io_context: new_io_context() })
+        Arc::new(Self {
+            unbound,
+            bound,
+            threads,
+            cpus: allowed_cpus().len(),
+            submitters: AtomicUsize::new(0),
+            fanned_out: Arc::default(),
+            io_context: new_io_context(),
+        })
+    }
+
+    /// While the value lives, its thread counts as a submitter that has a CPU to itself.
+    pub(crate) fn busy(&self) -> Busy<'_> {
+        self.submitters.fetch_add(1, Ordering::Relaxed);
+        Busy(&self.submitters)
+    }
+
+    /// What goes on, for one of the [`Workers::busy`]. Nobody waits for the figures to agree.
+    pub(crate) fn load(&self) -> Load {
+        let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
+        let submitters = self.submitters.load(Ordering::Relaxed);
+        let fanned_out = self.fanned_out.load(Ordering::Relaxed);
+        Load { idle_cpus: few(self.cpus.saturating_sub(submitters)), fanned_out: few(fanned_out) }
+    }
+
+    /// Runs the oldest unbound job on this thread, which has nothing else to do. False if no job
+    /// waits.
+    pub(crate) fn help(&self) -> bool {
+        let job = self.unbound.lock().jobs.pop_front();
+        job.map(|job| job.run(self.io_context)).is_some()
     }
 
     /// To whichever worker is free.
-    pub(crate) fn submit(&self, job: Job) {
+    pub(crate) fn submit(&self, mut job: Job) {
+        self.fanned_out.fetch_add(1, Ordering::Relaxed);
+        job.counted = Some(Arc::clone(&self.fanned_out));
         if self.threads.len() == self.bound.len() {
             return job.run(self.io_context);
         }
@@ -118,27 +172,38 @@ impl Drop for Workers {
 
 impl Queue {
     fn put(&self, job: Job) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).jobs.push_back(job);
-        self.more.notify_one();
+        let mut jobs = self.lock();
+        jobs.jobs.push_back(job);
+        let wakes = jobs.sleeping > 0;
+        drop(jobs);
+        if wakes {
+            self.more.notify_one();
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Jobs> {
+        self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn stop(&self) {
-        self.jobs.lock().unwrap_or_else(PoisonError::into_inner).stopping = true;
+        self.lock().stopping = true;
         self.more.notify_all();
     }
 
     fn work(&self) {
         let io_context = new_io_context();
-        let mut waiting = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut waiting = self.lock();
         loop {
             if let Some(job) = waiting.jobs.pop_front() {
                 drop(waiting);
                 job.run(io_context);
-                waiting = self.jobs.lock().unwrap_or_else(PoisonError::into_inner);
+                waiting = self.lock();
             } else if waiting.stopping {
                 return;
             } else {
+                waiting.sleeping += 1;
                 waiting = self.more.wait(waiting).unwrap_or_else(PoisonError::into_inner);
+                waiting.sleeping -= 1;
             }
         }
     }
@@ -164,4 +229,50 @@ fn spawn(name: String, cpu: Option<usize>, queue: &Arc<Queue>) -> Option<JoinHan
 pub(crate) fn allowed_cpus() -> Vec<usize> {
     let cpus = sched_getaffinity(None).unwrap_or_default();
     (0..CpuSet::MAX_CPU).filter(|cpu| cpus.is_set(*cpu)).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc::channel;
+
+    use super::*;
+
+    /// The only worker is busy, and another job waits behind: whoever has nothing to do takes it.
+    #[test]
+    fn job_that_no_worker_has_time_for_is_run_by_who_waits() {
+        let workers = Workers::start(Crew { unbound: 1, bound: false });
+        let answers = Answers::new().unwrap();
+        let (started, runs) = channel();
+        let (go_on, release) = channel();
+        let job = |run: Run| Job { run, answer_to: Arc::clone(&answers), counted: None };
+        workers.submit(job(Box::new(move |_| {
+            started.send(()).unwrap();
+            release.recv().unwrap();
+            None
+        })));
+        runs.recv().unwrap();
+        let (here, ran_on) = channel();
+        workers.submit(job(Box::new(move |_| {
+            here.send(std::thread::current().id()).unwrap();
+            None
+        })));
+        assert_eq!(workers.load().fanned_out, 2);
+        assert!(workers.help());
+        assert_eq!(ran_on.recv().unwrap(), std::thread::current().id());
+        assert!(!workers.help(), "the other job runs already");
+        assert_eq!(workers.load().fanned_out, 1);
+        go_on.send(()).unwrap();
+        drop(workers);
+        assert_eq!(answers.take(&mut Vec::new()).from_workers, 2);
+    }
+
+    #[test]
+    fn submitter_that_is_busy_leaves_one_cpu_less() {
+        let workers = Workers::start(Crew::default());
+        let cpus = workers.load().idle_cpus;
+        let busy = workers.busy();
+        assert_eq!(workers.load().idle_cpus, cpus - 1);
+        drop(busy);
+        assert_eq!(workers.load().idle_cpus, cpus);
+    }
 }

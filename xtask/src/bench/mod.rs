@@ -2,6 +2,7 @@
 //! figure without its neighbour says nothing.
 
 mod elevators;
+mod engine;
 pub(crate) mod fio;
 mod machine;
 mod nbd;
@@ -28,8 +29,9 @@ enum What {
     Elevators(elevators::Args),
     /// The sector ciphers beside OpenSSL, in GB/s of one core.
     Cipher(Further),
-    /// The engine's own cost for each request, without cipher and without system calls.
-    Engine(Further),
+    /// Every encryption pipeline beside the bare cipher, on one core and on two; and the engine's
+    /// own cost for each request, without cipher and without system calls.
+    Engine(engine::Args),
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
     /// Page allocators for the ciphertext of writes: alone, and as part of whole writes.
@@ -50,18 +52,19 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Nbd(args) => nbd::run(args),
         What::Elevators(args) => elevators::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
-        What::Engine(further) => example("blockyard-engine", "engine_bench", &further.words),
+        What::Engine(args) => engine::run(args),
         What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         What::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
     }
 }
 
-/// Every server and two jobs, an elevator and two schedulers, too short for a figure: shows that
-/// the benchmarks themselves work.
+/// Every server and two jobs, an elevator and two schedulers, every pipeline, too short for a
+/// figure: shows that the benchmarks themselves work.
 pub(crate) fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
-    elevators::run(&elevators::Args::smoke())
+    elevators::run(&elevators::Args::smoke())?;
+    engine::run(&engine::Args::smoke())
 }
 
 /// One line that is written over, on a terminal only.

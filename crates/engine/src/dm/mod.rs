@@ -23,7 +23,7 @@ pub mod zero;
 use alloc::vec::Vec;
 
 use self::bounce::PageBounce;
-use self::crypt::pipeline::Decisions;
+use self::crypt::pipeline::{Decisions, Load};
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
@@ -92,6 +92,8 @@ pub struct TargetCx<'a> {
     /// Time since the table was loaded; zero where no target of the table asks for it
     /// ([`table::TargetSpec::reads_clock`]).
     pub now: Nanos,
+    /// What else goes on.
+    pub load: Load,
     /// Where the shard's crypt lines have pages instead of slots.
     pub(crate) pages: Option<&'a mut PageBounce>,
     pub(crate) sq: &'a mut Vec<Sqe>,

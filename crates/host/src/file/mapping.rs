@@ -17,12 +17,10 @@ use super::sigbus;
 
 const PAGE_SHIFT: u32 = 12;
 const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
-/// A write of at least this many bytes populates what it touches; shorter ones cost no more with
-/// `pwrite`. One system call a request is paid back from about here on.
-const POPULATE_WRITE_MIN_BYTES: u64 = 16 << 10;
-/// A short read populates the whole aligned chunk around it, if it is all data: one system call for
-/// 16 pages, as the kernel's fault-around does.
-const POPULATE_READ_CHUNK_BYTES: u64 = 64 << 10;
+/// A short request populates the whole aligned chunk around it, if it is all data: one system call
+/// for 16 pages, as the kernel's fault-around does. A short write into a hole populates its own
+/// pages: that costs no more than `pwrite`, and the next write to them is twice as fast.
+const POPULATE_CHUNK_BYTES: u64 = 64 << 10;
 
 /// Reads are never longer: a piece and what lies around it.
 const RESIDENT_MAX_PAGES: usize = 128;
@@ -79,15 +77,7 @@ impl Mapping {
         if self.is_populated(offset_bytes, len_bytes) {
             return Some(address);
         }
-        let mut start = offset_bytes & !(PAGE_BYTES - 1);
-        let mut end = offset_bytes + len_bytes;
-        if len_bytes < POPULATE_READ_CHUNK_BYTES {
-            start = offset_bytes & !(POPULATE_READ_CHUNK_BYTES - 1);
-            end = end.next_multiple_of(POPULATE_READ_CHUNK_BYTES).min(self.len_bytes);
-        }
-        let advice =
-            if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
-        (self.exists(start, end) && self.populate(start, end, advice)).then_some(address)
+        self.populate_around(offset_bytes, len_bytes).then_some(address)
     }
 
     /// Address of a range that may be written through the mapping now.
@@ -96,10 +86,11 @@ impl Mapping {
         if self.is_populated(offset_bytes, len_bytes) {
             return Some(address);
         }
-        let worth_it = len_bytes >= POPULATE_WRITE_MIN_BYTES;
-        let start = offset_bytes & !(PAGE_BYTES - 1);
-        let end = offset_bytes + len_bytes;
-        (worth_it && self.populate(start, end, Advice::LinuxPopulateWrite)).then_some(address)
+        let is_short = len_bytes < POPULATE_CHUNK_BYTES;
+        let (start, end) = (offset_bytes & !(PAGE_BYTES - 1), offset_bytes + len_bytes);
+        let populated = is_short && self.populate_around(offset_bytes, len_bytes)
+            || self.populate(start, end, Advice::LinuxPopulateWrite);
+        populated.then_some(address)
     }
 
     /// A hole is about to be made: its pages are gone.
@@ -147,6 +138,19 @@ impl Mapping {
             libc::mincore(base.cast(), len_bytes, resident.as_mut_ptr())
         };
         asked == 0 && resident[..pages].iter().all(|page| page & 1 == 1)
+    }
+
+    /// A range, and if it is short its chunk, unless there is a hole in it.
+    fn populate_around(&self, offset_bytes: u64, len_bytes: u64) -> bool {
+        let mut start = offset_bytes & !(PAGE_BYTES - 1);
+        let mut end = offset_bytes + len_bytes;
+        if len_bytes < POPULATE_CHUNK_BYTES {
+            start = offset_bytes & !(POPULATE_CHUNK_BYTES - 1);
+            end = end.next_multiple_of(POPULATE_CHUNK_BYTES).min(self.len_bytes);
+        }
+        let advice =
+            if self.writable { Advice::LinuxPopulateWrite } else { Advice::LinuxPopulateRead };
+        self.exists(start, end) && self.populate(start, end, advice)
     }
 
     fn populate(&self, start: u64, end: u64, advice: Advice) -> bool {
@@ -212,12 +216,23 @@ mod tests {
     }
 
     #[test]
+    fn short_write_populates_its_page_of_a_hole_and_the_chunk_of_data() {
+        let (file, mapping) = sparse(1 << 20);
+        assert!(mapping.writable(4096, 4096).is_some());
+        assert_eq!(file.metadata().unwrap().blocks() * 512, 4096);
+        file.write_all_at(&[1; 64 << 10], 64 << 10).unwrap();
+        assert!(mapping.writable(96 << 10, 4096).is_some());
+        assert!(mapping.is_populated(64 << 10, 64 << 10));
+    }
+
+    #[test]
     fn forgotten_range_is_not_used_until_it_exists_again() {
         let (_file, mapping) = sparse(1 << 20);
         mapping.writable(0, 64 << 10).unwrap();
         mapping.forget(4096, 4096);
-        assert!(mapping.writable(4096, 512).is_none());
-        assert!(mapping.readable(0, 4096).is_some());
+        assert!(!mapping.is_populated(4096, 512));
+        assert!(mapping.writable(4096, 512).is_some());
+        assert!(mapping.readable(0, 8192).is_some());
     }
 
     #[test]

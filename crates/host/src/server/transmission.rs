@@ -112,7 +112,10 @@ impl Transmission {
         let read_region = Arc::new(Region::new(layout.reads_bytes)?);
         let patch = Arc::new(Region::new(SECTOR_MAX_BYTES)?);
         let world = vec![&inbox, &outbox, &read_region, &patch].into_iter().cloned().collect();
-        let driver = Driver::new(&volume, layout.bounce_slots, world, served.priority)?;
+        let mut driver = Driver::new(&volume, layout.bounce_slots, world, served.priority)?;
+        if volume.is_synchronous() {
+            driver.stay_inline();
+        }
         let reads = Reads::new(&socket, &volume, read_region, outbox.len_bytes());
         session.set_piece(volume.sector_size_bytes() as usize, layout.inbox_bytes);
         socket.set_receive_timeout(IDLE);

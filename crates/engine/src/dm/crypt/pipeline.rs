@@ -141,12 +141,43 @@ impl Pipeline {
     }
 }
 
-/// What is known when our own default decides.
+/// What our own default knows of a volume: measured once, when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adaptive {
-    /// A part of at least so many bytes pays for two hand-overs; `None` while there is no worker.
+    /// A part of at least so many bytes pays for a hand-over and back; `None` without workers.
     pub fan_out_min_bytes: Option<u32>,
+    /// The device below has a head that moves.
+    pub seeks: bool,
 }
+
+/// What else goes on, as far as the world knows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Load {
+    /// CPUs on which no submitter runs.
+    pub idle_cpus: u16,
+    /// Parts with workers, of all shards, that have not come back.
+    pub fanned_out: u16,
+}
+
+impl Default for Load {
+    /// Nobody has said: every worker has a CPU to itself and nothing to do.
+    fn default() -> Self {
+        Self { idle_cpus: u16::MAX, fanned_out: 0 }
+    }
+}
+
+/// What decides about a part.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Facts {
+    /// Its length.
+    pub len_bytes: u32,
+    /// When it goes to the cipher.
+    pub load: Load,
+}
+
+/// Longest part where parts can be fanned out. Ours: a part in L2 (512 KiB and more), and short
+/// beside a large request, so that all who work on one end at about the same time.
+const FANNED_OUT_MAX_BYTES: u32 = 256 << 10;
 
 /// A fixed pipeline, or the one that decides for each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -158,25 +189,35 @@ pub enum Choice {
 }
 
 impl Choice {
-    /// The decision: the pipeline of a part of `len_bytes`.
+    /// The decision.
     ///
-    /// Small parts stay where they are: a hand-over and back costs as much as ten of 4 KiB. What
-    /// comes back from workers, and what was encrypted in one turn, is submitted together. The
-    /// submitter's name stays on it: schedulers below need it.
+    /// *Where*: inline, unless the part is long enough to pay for the way to a worker and back, and
+    /// a CPU is idle. Each idle CPU gets one part and one to go on with; the next is done inline,
+    /// and when that has ended there is room again. So a deep queue of long parts keeps all CPUs
+    /// busy, and submitters who keep them busy themselves hand nothing over.
+    ///
+    /// *Who submits*: who encrypts, at once; or, where a head moves, all that came together, by
+    /// sector. What comes back from workers is submitted together in any case. The submitter's name
+    /// stays on it: schedulers below need it.
     #[must_use]
-    pub fn decide(&self, len_bytes: u32) -> Pipeline {
-        match *self {
-            Self::Fixed(pipeline) => pipeline,
-            Self::Adaptive(Adaptive { fan_out_min_bytes }) => {
-                let fans_out = fan_out_min_bytes.is_some_and(|least| len_bytes >= least);
-                let (place, submit) = match fans_out {
-                    true => (Place::Unbound, Submit::Thread(Order::Fifo)),
-                    false => (Place::Inline, Submit::WhereEncrypted),
-                };
-                let context = Context::Submitter;
-                Pipeline { read: place, write: place, submit, context, split_bytes: None }
-            }
-        }
+    pub fn decide(&self, facts: &Facts) -> Pipeline {
+        let Adaptive { fan_out_min_bytes, seeks } = match *self {
+            Self::Fixed(pipeline) => return pipeline,
+            Self::Adaptive(adaptive) => adaptive,
+        };
+        let Facts { len_bytes, load: Load { idle_cpus, fanned_out } } = *facts;
+        let pays = fan_out_min_bytes.is_some_and(|least| len_bytes >= least);
+        let place = match pays && u32::from(fanned_out) < 2 * u32::from(idle_cpus) {
+            true => Place::Unbound,
+            false => Place::Inline,
+        };
+        let submit = match (seeks, place) {
+            (true, _) => Submit::Thread(Order::Sorted),
+            (false, Place::Inline) => Submit::WhereEncrypted,
+            (false, _) => Submit::Thread(Order::Fifo),
+        };
+        let (context, split_bytes) = (Context::Submitter, self.split_bytes());
+        Pipeline { read: place, write: place, submit, context, split_bytes }
     }
 
     /// Longest part, if it is limited.
@@ -184,7 +225,9 @@ impl Choice {
     pub fn split_bytes(&self) -> Option<u32> {
         match self {
             Self::Fixed(pipeline) => pipeline.split_bytes,
-            Self::Adaptive(_) => None,
+            Self::Adaptive(Adaptive { fan_out_min_bytes, .. }) => {
+                fan_out_min_bytes.map(|least| least.max(FANNED_OUT_MAX_BYTES))
+            }
         }
     }
 }
@@ -290,12 +333,42 @@ mod tests {
         );
     }
 
+    fn adaptive(fan_out_min_bytes: Option<u32>, seeks: bool) -> Choice {
+        Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks })
+    }
+
     #[test]
     fn adaptive_hands_over_only_what_pays_for_it() {
-        let adaptive = Adaptive { fan_out_min_bytes: Some(65_536) };
-        let decide = |len| Choice::Adaptive(adaptive).decide(len);
-        assert_eq!((decide(65_535).write, decide(65_536).write), (Place::Inline, Place::Unbound));
-        let alone = Choice::Adaptive(Adaptive { fan_out_min_bytes: None }).decide(1 << 20);
-        assert_eq!((alone.read, alone.submit), (Place::Inline, Submit::WhereEncrypted));
+        let place = |least, len_bytes| {
+            let facts = Facts { len_bytes, load: Load::default() };
+            adaptive(least, false).decide(&facts).write
+        };
+        assert_eq!(place(Some(65_536), 65_535), Place::Inline);
+        assert_eq!(place(Some(65_536), 65_536), Place::Unbound);
+        assert_eq!(place(None, 1 << 20), Place::Inline, "there is no worker");
+    }
+
+    /// Two CPUs: one is the submitter's.
+    #[test]
+    fn adaptive_gives_an_idle_cpu_two_parts_and_a_busy_one_none() {
+        let place = |idle_cpus, fanned_out| {
+            let facts = Facts { len_bytes: 1 << 20, load: Load { idle_cpus, fanned_out } };
+            adaptive(Some(65_536), false).decide(&facts).read
+        };
+        let (inline, unbound) = (Place::Inline, Place::Unbound);
+        assert_eq!([0, 1, 2, 3].map(|out| place(1, out)), [unbound, unbound, inline, inline]);
+        assert_eq!(place(0, 0), inline, "another submitter has the other CPU");
+    }
+
+    #[test]
+    fn adaptive_sorts_where_a_head_moves_wherever_the_cipher_runs() {
+        let submit = |seeks, len_bytes| {
+            let facts = Facts { len_bytes, load: Load::default() };
+            adaptive(Some(65_536), seeks).decide(&facts).submit
+        };
+        let sorted = Submit::Thread(Order::Sorted);
+        assert_eq!([submit(true, 4096), submit(true, 1 << 20)], [sorted, sorted]);
+        assert_eq!(submit(false, 4096), Submit::WhereEncrypted);
+        assert_eq!(submit(false, 1 << 20), Submit::Thread(Order::Fifo));
     }
 }

@@ -278,7 +278,7 @@ fn parts_are_as_long_as_the_pipeline_lets_them() {
 
 #[test]
 fn parts_above_the_threshold_go_to_a_worker() {
-    let adaptive = Adaptive { fan_out_min_bytes: Some(8192) };
+    let adaptive = Adaptive { fan_out_min_bytes: Some(8192), seeks: false };
     let mut shard = shard(CryptSpec { pipeline: Choice::Adaptive(adaptive), ..spec() }, 2);
     shard.submit_bio(NOW, bio(Op::Write, 0, 4096));
     shard.submit_bio(NOW, bio(Op::Write, 8, 8192));
@@ -295,7 +295,7 @@ fn parts_above_the_threshold_go_to_a_worker() {
 #[test]
 fn decisions_count_each_part_once_and_sorted_ones_besides() {
     let tally = |parts, bytes| Tally { parts, bytes };
-    let adaptive = Choice::Adaptive(Adaptive { fan_out_min_bytes: Some(8192) });
+    let adaptive = Choice::Adaptive(Adaptive { fan_out_min_bytes: Some(8192), seeks: false });
     let mut apart = shard(CryptSpec { pipeline: adaptive, ..spec() }, 4);
     apart.submit_bio(NOW, bio(Op::Write, 0, 4096));
     apart.submit_bio(NOW, bio(Op::Write, 8, 8192));

@@ -1,0 +1,175 @@
+//! One pipeline, one job, one placement: what is measured of it, in each round.
+
+use std::sync::Barrier;
+use std::time::Instant;
+
+use blockyard_engine::bio::{BlkStatus, Done};
+use blockyard_host::local::{Client, Request};
+
+use super::{Job, SIZE_BYTES};
+
+/// One round.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Sample {
+    pub(crate) wall_ns: f64,
+    pub(crate) cpu_ns: f64,
+    pub(crate) bytes: f64,
+    pub(crate) requests: f64,
+    /// Somebody slept.
+    pub(crate) voluntary: f64,
+    /// Somebody else wanted the CPU.
+    pub(crate) involuntary: f64,
+}
+
+/// All rounds.
+pub(crate) struct Cell {
+    pub(crate) placement: &'static str,
+    pub(crate) job: &'static str,
+    pub(crate) name: String,
+    samples: Vec<Sample>,
+    /// Of the bare cipher, in the same rounds.
+    bare: Vec<Sample>,
+}
+
+impl Cell {
+    pub(crate) fn new(placement: &'static str, job: &'static str, name: &str) -> Self {
+        Self { placement, job, name: name.into(), samples: Vec::new(), bare: Vec::new() }
+    }
+
+    pub(crate) fn add(&mut self, sample: Sample, bare: Sample) {
+        self.samples.push(sample);
+        self.bare.push(bare);
+    }
+
+    pub(crate) fn mib_s(&self) -> f64 {
+        self.median(|sample, _| sample.bytes / f64::from(1 << 20) / (sample.wall_ns / 1e9))
+    }
+
+    /// Rate by the clock on the wall, of the bare cipher's.
+    pub(crate) fn of_bare(&self) -> f64 {
+        self.median(|sample, bare| bare.wall_ns / bare.bytes * sample.bytes / sample.wall_ns)
+    }
+
+    /// Rate by CPU time, of the bare cipher's.
+    pub(crate) fn of_bare_by_cpu(&self) -> f64 {
+        self.median(|sample, bare| bare.cpu_ns / bare.bytes * sample.bytes / sample.cpu_ns)
+    }
+
+    pub(crate) fn cpu_us(&self) -> f64 {
+        self.median(|sample, _| sample.cpu_ns / sample.requests / 1e3)
+    }
+
+    pub(crate) fn voluntary(&self) -> f64 {
+        self.median(|sample, _| sample.voluntary / sample.requests)
+    }
+
+    pub(crate) fn involuntary(&self) -> f64 {
+        self.median(|sample, _| sample.involuntary / sample.requests)
+    }
+
+    fn median(&self, figure: impl Fn(&Sample, &Sample) -> f64) -> f64 {
+        let rounds = self.samples.iter().zip(&self.bare);
+        let mut figures: Vec<f64> = rounds.map(|(sample, bare)| figure(sample, bare)).collect();
+        figures.sort_by(f64::total_cmp);
+        let (low, high) = (figures[(figures.len() - 1) / 2], figures[figures.len() / 2]);
+        f64::midpoint(low, high)
+    }
+}
+
+/// Runs `work` of each worker on a thread of its own, the first on this one, all at once.
+pub(crate) fn timed<T: Send>(
+    workers: &mut [T],
+    job: &Job,
+    work: impl Fn(&mut T, u64) + Sync,
+) -> Sample {
+    let (first, others) = workers.split_first_mut().expect("there is a submitter");
+    let (barrier, work) = (Barrier::new(1 + others.len()), &work);
+    let count = 1 + others.len();
+    let (start, before) = std::thread::scope(|scope| {
+        for (number, other) in others.iter_mut().enumerate() {
+            let barrier = &barrier;
+            scope.spawn(move || {
+                barrier.wait();
+                work(other, number as u64 + 2);
+            });
+        }
+        barrier.wait();
+        let started = (Instant::now(), usage());
+        work(first, 1);
+        started
+    });
+    let (wall_ns, after) = (start.elapsed().as_nanos() as f64, usage());
+    Sample {
+        wall_ns,
+        cpu_ns: after.cpu_ns - before.cpu_ns,
+        bytes: (count * job.requests) as f64 * job.len_bytes as f64,
+        requests: (count * job.requests) as f64,
+        voluntary: after.voluntary - before.voluntary,
+        involuntary: after.involuntary - before.involuntary,
+    }
+}
+
+/// A round of a pipeline.
+pub(crate) fn measure(clients: &mut [Client], job: &Job) -> Sample {
+    // Buffers of the job's length.
+    clients.iter_mut().for_each(|client| submit(client, &Job { requests: job.depth, ..*job }, 7));
+    timed(clients, job, |client, seed| submit(client, job, seed))
+}
+
+fn submit(client: &mut Client, job: &Job, seed: u64) {
+    let mut places = Places::new(job, seed);
+    let mut done: Vec<Done> = Vec::with_capacity(job.depth);
+    let mut submitted = 0;
+    while submitted < job.requests || client.in_flight() > 0 {
+        while submitted < job.requests && client.in_flight() < job.depth {
+            let (offset_bytes, len_bytes) = (places.next(), job.len_bytes);
+            let user = submitted as u64;
+            client.submit(Request { user, op: job.op, offset_bytes, len_bytes, sync: false });
+            submitted += 1;
+        }
+        client.wait(1, &mut done);
+        assert!(done.drain(..).all(|done| done.status == BlkStatus::Ok));
+    }
+}
+
+/// Random places of a job's requests (xorshift).
+pub(crate) struct Places {
+    seed: u64,
+    len_bytes: u64,
+}
+
+impl Places {
+    pub(crate) fn new(job: &Job, seed: u64) -> Self {
+        Self { seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), len_bytes: job.len_bytes }
+    }
+
+    /// A multiple of the length.
+    pub(crate) fn next(&mut self) -> u64 {
+        self.seed ^= self.seed << 13;
+        self.seed ^= self.seed >> 7;
+        self.seed ^= self.seed << 17;
+        (self.seed >> 20) % (SIZE_BYTES / self.len_bytes) * self.len_bytes
+    }
+}
+
+struct Usage {
+    cpu_ns: f64,
+    voluntary: f64,
+    involuntary: f64,
+}
+
+/// Of all threads of this process.
+fn usage() -> Usage {
+    // SAFETY: the system writes nothing but this plain value.
+    let usage = unsafe {
+        let mut usage: libc::rusage = std::mem::zeroed();
+        assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &raw mut usage), 0);
+        usage
+    };
+    let ns = |time: libc::timeval| time.tv_sec as f64 * 1e9 + time.tv_usec as f64 * 1e3;
+    Usage {
+        cpu_ns: ns(usage.ru_utime) + ns(usage.ru_stime),
+        voluntary: usage.ru_nvcsw as f64,
+        involuntary: usage.ru_nivcsw as f64,
+    }
+}

@@ -1,0 +1,272 @@
+//! What a pipeline costs on the real path: submitter, shard, executor, cipher, memory.
+//!
+//! A volume in tmpfs (`/dev/shm`), aes-xts-plain64 with a 512-bit key and 512-byte sectors; its
+//! submitters are threads of this process, there is no socket. The bare cipher runs over the same
+//! number of bytes, between the same number of buffers and as much memory, at the same random
+//! places, with the same hints: all that is above it is ours.
+//!
+//! ```text
+//!   one core               everything pinned to one CPU
+//!   two, one submitter     it, and the workers that it fans out to
+//!   two, two submitters    each with a shard of its own, on one volume
+//! ```
+//!
+//! All pipelines run in turn in each round, and each is compared with the bare cipher of its own
+//! round; the table has medians. CPU time is user and system time of the whole process: on a busy
+//! machine, it is the figure to look at.
+//!
+//! `--rounds N`, `--json` for programs, `--smoke` for one short round; `--job`, `--pipeline` and
+//! `--placement` with a part of a name for less.
+
+mod bare;
+mod cell;
+mod table;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::bio::Op;
+use blockyard_engine::dm::crypt::pipeline::PRESETS;
+use blockyard_engine::priority::Priority;
+use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::local::Client;
+use blockyard_host::volume::{PipelineChoice, Volume, VolumeOptions};
+use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
+
+use self::bare::Bare;
+use self::cell::{Cell, Sample};
+
+/// More than a last-level cache has.
+const SIZE_BYTES: u64 = 64 << 20;
+const CIPHER: &str = "aes-xts-plain64";
+
+type Error = Box<dyn std::error::Error>;
+
+/// What is asked for.
+#[derive(Clone, Copy)]
+struct Job {
+    name: &'static str,
+    op: Op,
+    len_bytes: u64,
+    /// In flight.
+    depth: usize,
+    /// Of one submitter in one round.
+    requests: usize,
+}
+
+const fn job(name: &'static str, op: Op, len_bytes: u64, depth: usize) -> Job {
+    let requests = if len_bytes == 4096 { 6_400 } else { 64 };
+    Job { name, op, len_bytes, depth, requests }
+}
+
+const JOBS: &[Job] = &[
+    job("4 KiB write q32", Op::Write, 4096, 32),
+    job("4 KiB read q32", Op::Read, 4096, 32),
+    job("1 MiB write q8", Op::Write, 1 << 20, 8),
+    job("1 MiB read q8", Op::Read, 1 << 20, 8),
+    job("1 MiB write q1", Op::Write, 1 << 20, 1),
+    job("1 MiB read q1", Op::Read, 1 << 20, 1),
+];
+
+/// Which CPUs, and who submits.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Placement {
+    One,
+    TwoOfOne,
+    Two,
+}
+
+impl Placement {
+    const ALL: [Self; 3] = [Self::One, Self::TwoOfOne, Self::Two];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::One => "one core",
+            Self::TwoOfOne => "two cores, one submitter",
+            Self::Two => "two cores, two submitters",
+        }
+    }
+
+    fn submitters(self) -> usize {
+        if self == Self::Two { 2 } else { 1 }
+    }
+}
+
+/// A pipeline and the names that it has.
+struct Variant {
+    name: String,
+    choice: PipelineChoice,
+}
+
+/// `adaptive`, and each preset once.
+fn variants() -> Vec<Variant> {
+    let mut variants = vec![Variant { name: "adaptive".into(), choice: PipelineChoice::Adaptive }];
+    for preset in PRESETS {
+        let choice = PipelineChoice::Fixed(preset.pipeline);
+        match variants.iter_mut().find(|variant| variant.choice == choice) {
+            Some(same) => same.name = format!("{} {}", same.name, preset.name),
+            None => variants.push(Variant { name: preset.name.into(), choice }),
+        }
+    }
+    variants
+}
+
+/// A volume and its submitters; each placement has its own, because workers stay on the CPUs that
+/// they were started on.
+struct Bench {
+    clients: Vec<Client>,
+}
+
+impl Bench {
+    fn new(dir: &Path, variant: &Variant, submitters: usize) -> Result<Self, Error> {
+        let path = dir.join(format!("image{}", std::fs::read_dir(dir)?.count()));
+        std::fs::write(&path, vec![1; SIZE_BYTES as usize])?;
+        let params = CryptParams {
+            cipher: CIPHER.into(),
+            key: key(),
+            iv_offset_sectors: 0,
+            data_offset_sectors: 0,
+            len_sectors: None,
+            sector_size_bytes: 512,
+            iv_large_sectors: false,
+            flags: CryptFlags::default(),
+        };
+        let options = VolumeOptions { pipeline: variant.choice, ..VolumeOptions::default() };
+        let file = DeviceFile::open(&path, Access::ReadWrite, false)?;
+        let volume = Arc::new(Volume::from_crypt(file, &params, &options)?);
+        let client = |_| Client::new(&volume, Priority::default());
+        Ok(Self { clients: (0..submitters).map(client).collect::<Result<_, _>>()? })
+    }
+}
+
+fn key() -> SecretBytes {
+    SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>())
+}
+
+/// What the words of the command line say.
+struct Options {
+    rounds: usize,
+    smoke: bool,
+    json: bool,
+    /// Only what has this in its name.
+    job: String,
+    pipeline: String,
+    placement: String,
+}
+
+impl Options {
+    fn parse() -> Result<Self, Error> {
+        let words: Vec<String> = std::env::args().skip(1).collect();
+        let has = |word: &str| words.iter().any(|given| given == word);
+        let after = |word: &str| {
+            let at = words.iter().position(|given| given == word);
+            at.and_then(|at| words.get(at + 1)).cloned()
+        };
+        let rounds = match after("--rounds") {
+            Some(number) => number.parse::<usize>()?.max(1),
+            None if has("--smoke") => 1,
+            None => 21,
+        };
+        let part = |word: &str| after(word).unwrap_or_default();
+        let (job, pipeline, placement) = (part("--job"), part("--pipeline"), part("--placement"));
+        let (smoke, json) = (has("--smoke"), has("--json"));
+        Ok(Self { rounds, smoke, json, job, pipeline, placement })
+    }
+}
+
+fn main() -> Result<(), Error> {
+    let options = Options::parse()?;
+    let all_cpus = sched_getaffinity(None)?;
+    let dir = tempfile::tempdir_in("/dev/shm")?;
+    let mut variants = variants();
+    variants.retain(|variant| variant.name.contains(&options.pipeline));
+    let mut cells = Vec::new();
+    for placement in Placement::ALL {
+        if placement.name().contains(&options.placement) {
+            pin(placement, all_cpus)?;
+            measure(placement, &variants, &options, dir.path(), &mut cells)?;
+        }
+    }
+    if options.json {
+        cells.iter().for_each(table::print_json);
+    } else {
+        table::print(&cells);
+    }
+    Ok(())
+}
+
+fn measure(
+    placement: Placement,
+    variants: &[Variant],
+    options: &Options,
+    dir: &Path,
+    cells: &mut Vec<Cell>,
+) -> Result<(), Error> {
+    let mut benches: Vec<Bench> = variants
+        .iter()
+        .map(|variant| Bench::new(dir, variant, placement.submitters()))
+        .collect::<Result<_, _>>()?;
+    let mut bare = Bare::new(placement.submitters())?;
+    for job in JOBS.iter().filter(|job| job.name.contains(&options.job)) {
+        let requests = if options.smoke { job.requests / 16 } else { job.requests };
+        let job = Job { requests, ..*job };
+        // The first round brings memory and page tables.
+        for round in 0..=options.rounds {
+            let count = benches.len() + 2;
+            let mut samples = vec![Sample::default(); count];
+            // Nobody always comes behind the same one.
+            for turn in 0..count {
+                let at = (turn + round) % count;
+                samples[at] = match at {
+                    0 => bare.measure(&job, false),
+                    1 => bare.measure(&job, true),
+                    _ => cell::measure(&mut benches[at - 2].clients, &job),
+                };
+            }
+            if round > 0 {
+                keep(cells, placement, &job, variants, &samples);
+            }
+        }
+    }
+    drop(benches);
+    std::fs::read_dir(dir)?.try_for_each(|file| std::fs::remove_file(file?.path()))?;
+    Ok(())
+}
+
+/// This thread, and all that it starts from now on.
+fn pin(placement: Placement, all_cpus: CpuSet) -> Result<(), Error> {
+    let mut cpus = all_cpus;
+    if placement == Placement::One {
+        let first = (0..CpuSet::MAX_CPU).find(|cpu| all_cpus.is_set(*cpu)).expect("this runs");
+        cpus.clear();
+        cpus.set(first);
+    }
+    Ok(sched_setaffinity(None, &cpus)?)
+}
+
+/// The samples of one round, each with the bare cipher of that round.
+fn keep(
+    cells: &mut Vec<Cell>,
+    placement: Placement,
+    job: &Job,
+    variants: &[Variant],
+    samples: &[Sample],
+) {
+    let names = [table::HOT, table::BARE].into_iter();
+    let names = names.chain(variants.iter().map(|variant| variant.name.as_str()));
+    let bare = samples[1];
+    for (name, sample) in names.zip(samples) {
+        let is_it = |cell: &&mut Cell| {
+            cell.name == name && cell.job == job.name && cell.placement == placement.name()
+        };
+        if let Some(cell) = cells.iter_mut().find(is_it) {
+            cell.add(*sample, bare);
+        } else {
+            let mut cell = Cell::new(placement.name(), job.name, name);
+            cell.add(*sample, bare);
+            cells.push(cell);
+        }
+    }
+}

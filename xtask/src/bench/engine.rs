@@ -1,0 +1,57 @@
+//! `cargo x bench engine`: what stands above the cipher, in two parts.
+//!
+//! *Pipelines*: the real path of a volume in memory, every pipeline beside the bare cipher, on one
+//! core and on two. *Shard*: the engine alone, without cipher and system calls, and the request
+//! queue with each elevator.
+
+use super::{example, machine};
+use anyhow::Result;
+use clap::ValueEnum;
+
+#[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
+enum Part {
+    Pipelines,
+    Shard,
+}
+
+/// How much.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Only this part.
+    #[arg(long, value_enum)]
+    only: Option<Part>,
+    /// One short round of the pipelines: too short for a figure.
+    #[arg(long)]
+    smoke: bool,
+    /// A line of JSON for each figure, and nothing else.
+    #[arg(long)]
+    json: bool,
+    /// For the pipelines: `--rounds N`; `--job`, `--pipeline` and `--placement` with a part of a
+    /// name.
+    #[arg(last = true)]
+    words: Vec<String>,
+}
+
+impl Args {
+    pub(crate) fn smoke() -> Args {
+        Args { only: Some(Part::Pipelines), smoke: true, json: false, words: Vec::new() }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    let flag = |is_given: bool, word: &str| is_given.then(|| word.to_owned());
+    let json = flag(args.json, "--json");
+    if !args.json {
+        machine::print(&machine::describe());
+    }
+    if args.only != Some(Part::Shard) {
+        let mut words = args.words.clone();
+        words.extend(json.iter().cloned().chain(flag(args.smoke, "--smoke")));
+        example("blockyard-host", "pipeline_bench", &words)?;
+    }
+    if args.only != Some(Part::Pipelines) {
+        let words: Vec<String> = json.into_iter().collect();
+        example("blockyard-engine", "engine_bench", &words)?;
+    }
+    Ok(())
+}
