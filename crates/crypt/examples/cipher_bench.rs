@@ -233,6 +233,8 @@ fn cases() -> Vec<Case> {
         ("twofish-cbc-plain64", 32, false),
         ("camellia-xts-plain64", 64, false),
         ("camellia-cbc-plain64", 32, false),
+        ("xchacha12,aes-adiantum-plain64", 32, false),
+        ("xchacha20,aes-adiantum-plain64", 32, false),
     ] {
         for sector_bytes in [512, 4096] {
             for encrypt in [true, false] {
