@@ -1,4 +1,4 @@
-//! What the ways to get pages make of whole writes: cipher, pages, and a copy into a file in memory.
+//! What the ways to get pages make of whole writes: cipher, pages, a copy into a file in memory.
 //!
 //! The cipher runs on the submitter's own thread, as in the mail of 2023 (`no_write_workqueue`), so
 //! that one thread's processor time is all there is. Ways take turns; the median over the rounds of
