@@ -1,26 +1,42 @@
-//! The text of a dm table: what it lets through must be what a shard relies on.
+//! The text of a dm table: what it lets through must be what a shard relies on, and comes back when
+//! it is written and read again.
 #![no_main]
 
 use blockyard_engine::dm::Leg;
-use blockyard_engine::dm::line::{LINES_MAX, LineTarget, parse};
+use blockyard_engine::dm::line::{Keys, LINES_MAX, LineTarget, MappedDevice, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
     match parse(text) {
-        Ok(lines) => {
-            assert!(!lines.is_empty() && lines.len() <= LINES_MAX);
-            let mut next = 0_u64;
-            for line in &lines {
-                assert_eq!(line.start, next, "lines follow each other");
-                assert!(line.len > 0);
-                next = next.checked_add(line.len).expect("sectors fit");
-                assert!(next.checked_mul(512).is_some(), "bytes fit");
-                check_target(&line.target, line.start, line.len);
-            }
+        Ok(mappings) => {
+            assert!(!mappings.is_empty());
+            assert!(mappings.iter().map(|mapping| mapping.lines.len()).sum::<usize>() <= LINES_MAX);
+            mappings.iter().for_each(check_mapping);
+            assert_eq!(parse(&written(&mappings)).as_ref(), Ok(&mappings));
         }
         Err(error) => assert!(!error.problem.is_empty()),
     }
 });
+
+fn check_mapping(mapping: &MappedDevice) {
+    let mut next = 0_u64;
+    for line in &mapping.lines {
+        assert_eq!(line.start, next, "lines follow each other");
+        assert!(line.len > 0);
+        next = next.checked_add(line.len).expect("sectors fit");
+        assert!(next.checked_mul(512).is_some(), "bytes fit");
+        check_target(&line.target, line.start, line.len);
+    }
+    assert!(next > 0 && next == mapping.len());
+}
+
+fn written(mappings: &[MappedDevice]) -> String {
+    let mut text = String::new();
+    for mapping in mappings {
+        mapping.write(Keys::Shown, &mut text).expect("a string takes everything");
+    }
+    text
+}
 
 fn check_target(target: &LineTarget, start: u64, len: u64) {
     let fits = |leg: &Leg<String>, len: u64| {

@@ -14,7 +14,9 @@ pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
-use crate::commands::{completions, dump, elevators, format, info, lab, load, man, repair, serve};
+use crate::commands::{
+    completions, dump, elevators, format, info, lab, load, man, repair, serve, table,
+};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// Opens LUKS and dm-crypt volumes without root and serves them as disks.
@@ -51,6 +53,7 @@ pub(crate) enum Command {
     Info(info::InfoArgs),
     Dump(Box<dump::DumpArgs>),
     Load(Box<load::LoadArgs>),
+    Table(Box<table::TableArgs>),
     Repair(repair::RepairArgs),
     Elevators(elevators::ElevatorsArgs),
     Lab(Box<lab::LabArgs>),
@@ -67,6 +70,7 @@ impl Command {
             Self::Info(args) => info::run(&args),
             Self::Dump(args) => dump::run(&args),
             Self::Load(args) => load::run(&args),
+            Self::Table(args) => table::run(&args),
             Self::Repair(args) => repair::run(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Lab(args) => lab::run(&args),

@@ -10,3 +10,4 @@ pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod repair;
 pub(crate) mod serve;
+pub(crate) mod table;

@@ -4,8 +4,19 @@ mod lab;
 
 use lab::{Lab, text};
 
-const COMMANDS: [&str; 10] =
-    ["serve", "format", "info", "dump", "load", "repair", "elevators", "lab", "completions", "man"];
+const COMMANDS: [&str; 11] = [
+    "serve",
+    "format",
+    "info",
+    "dump",
+    "load",
+    "table",
+    "repair",
+    "elevators",
+    "lab",
+    "completions",
+    "man",
+];
 
 #[test]
 fn help_of_every_command_is_there_and_names_its_options() {

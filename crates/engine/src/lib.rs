@@ -1,6 +1,7 @@
 //! The Linux block layer and device mapper as a sans-IO engine.
 //!
-//! A [`shard::Shard`] owns everything one core needs: a dm table, its targets, their mempools. A
+//! A [`shard::Shard`] owns everything one core needs: a dm table, its targets, their mempools; a
+//! [`stack::Stack`] has one for each mapped device of several on top of each other. A
 //! front end submits [`bio::Bio`]s, a world takes [`sq::Sqe`]s, executes them and gives back
 //! [`sq::Cqe`]s; finished bios come out as [`bio::Done`]. Handlers run once to completion. There
 //! are no threads, no clock, no locks and no bytes here: buffers are [`buf::BufRef`]s that the
@@ -26,4 +27,5 @@ pub mod priority;
 pub mod shard;
 pub mod slab;
 pub mod sq;
+pub mod stack;
 pub mod time;

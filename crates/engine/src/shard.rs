@@ -191,6 +191,7 @@ impl Shard {
         self.now = now;
         match cqe.token.owner {
             Owner::Shard => self.end_part(cqe.token.index, cqe.status),
+            Owner::Stack => unreachable!("the stack takes its own answers"),
             Owner::Target(number) => {
                 let Self { extents, load, pages, sq, ended, .. } = self;
                 let mut cx = TargetCx { now, load: *load, pages: pages.as_mut(), sq, ended };

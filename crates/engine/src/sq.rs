@@ -28,11 +28,35 @@ pub enum Owner {
     Target(u16),
     /// The shard's pages: a timer, after which waiters try again.
     Pages,
+    /// The stack, in the name of one of its shards ([`crate::stack`]).
+    Stack,
 }
 
-/// One of the devices (files) that a world has opened for a table.
+/// One of the devices (files) that a world has opened for a table, or one that is mapped itself.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DevId(pub u16);
+
+impl DevId {
+    /// Numbers from here on are not the world's: the device has a table of its own.
+    const FIRST_MAPPED: u16 = 1 << 15;
+
+    /// The device with this number among those below a table ([`crate::dm::table::Table::over`]).
+    ///
+    /// # Panics
+    /// When there are more than 2^15.
+    #[must_use]
+    pub fn mapped(number: usize) -> Self {
+        let number = u16::try_from(number).expect("a table has few devices below it");
+        assert!(number < Self::FIRST_MAPPED);
+        Self(Self::FIRST_MAPPED | number)
+    }
+
+    /// Its number if it is mapped, `None` if it is one of the world's.
+    #[must_use]
+    pub fn below(self) -> Option<usize> {
+        (self.0 >= Self::FIRST_MAPPED).then(|| usize::from(self.0 & !Self::FIRST_MAPPED))
+    }
+}
 
 /// One of the write logs that a world keeps for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,10 +9,11 @@ use std::time::Duration;
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Sector};
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::crypt::pipeline::Load;
+use blockyard_engine::dm::table::Table;
 use blockyard_engine::pages::{BIO_PAGES_MAX, PAGE_BYTES, Sizes};
 use blockyard_engine::priority::Priority;
-use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{Cqe, Sqe};
+use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
 
 use crate::executor::{Buffers, Executor};
@@ -32,7 +33,7 @@ const LONG: Sector = Sector(32);
 
 /// One shard with its executor.
 pub(crate) struct Driver {
-    shard: Shard,
+    shard: Stack,
     /// `None` without pages.
     page_share: Option<PageShare>,
     /// `None` where no target asks what time it is.
@@ -67,7 +68,7 @@ impl Driver {
         let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
         Ok(Self {
             clock,
-            shard: Shard::new(&volume.table, bounce).expect("the pool is larger than the reserves"),
+            shard: Stack::new(&volume.table, bounce).expect("the pool is larger than the reserves"),
             page_share: PageShare::join(volume),
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
             workers: volume.workers.clone().filter(|_| volume.asks_load),
@@ -251,9 +252,14 @@ impl Driver {
     }
 }
 
+/// How many crypt lines need to bounce, in all layers.
+fn bounce_users(volume: &Volume) -> u32 {
+    volume.table.layers().map(Table::bounce_users).sum()
+}
+
 /// What the shard of a volume encrypts writes into, and how much memory that is.
 fn bounce(volume: &Volume, bounce_slots: usize) -> (Bounce, usize) {
-    let least = volume.table.bounce_users();
+    let least = bounce_users(volume);
     let slots = u32::try_from(bounce_slots).expect("a grant is small").max(least);
     let BounceChoice::Pages(spec) = volume.bounce else {
         let bounce = Bounce::Slots { slots, slot_bytes: SLOT_BYTES as u32 };
@@ -272,7 +278,7 @@ fn bounce(volume: &Volume, bounce_slots: usize) -> (Bounce, usize) {
 /// Pages that each crypt line of each of so many clients may hold (RFD 4, 4).
 fn page_limit(volume: &Volume, clients: u32) -> u32 {
     let all = (BUDGET_BYTES / 2 / PAGE_BYTES as usize) as u32;
-    all / clients.max(1) / volume.table.bounce_users().max(1)
+    all / clients.max(1) / bounce_users(volume).max(1)
 }
 
 /// One of the clients that share the pages of a volume, until it is dropped.

@@ -18,8 +18,8 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::mq::Tag;
 use blockyard_engine::pages::{PAGE_BYTES, Segment};
-use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{Cqe, DevId, Place, Sqe, SqeOp, Token};
+use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
 
 use crate::answers::Answers;
@@ -74,7 +74,7 @@ impl Buffers {
     }
 
     /// Notes where the pages are that writes are encrypted into.
-    fn look_up(&mut self, sqes: &[Sqe], shard: &Shard) {
+    fn look_up(&mut self, sqes: &[Sqe], shard: &Stack) {
         for sqe in sqes {
             if let SqeOp::Crypt { dst, .. } = sqe.op
                 && dst.is_list()
@@ -206,14 +206,14 @@ impl Executor {
     }
 
     /// As [`Executor::execute`], in the name of the volume's writing thread.
-    pub(crate) fn execute_as_writer(&mut self, sqes: &[Sqe], shard: &Shard, cqes: &mut Vec<Cqe>) {
+    pub(crate) fn execute_as_writer(&mut self, sqes: &[Sqe], shard: &Stack, cqes: &mut Vec<Cqe>) {
         self.task = self.volume.writer;
         self.execute(sqes, shard, cqes);
         self.task = self.io_context;
     }
 
     /// Executes the `sqes` of `shard`, and moves what was answered at once to the end of `cqes`.
-    pub(crate) fn execute(&mut self, sqes: &[Sqe], shard: &Shard, cqes: &mut Vec<Cqe>) {
+    pub(crate) fn execute(&mut self, sqes: &[Sqe], shard: &Stack, cqes: &mut Vec<Cqe>) {
         if self.has_pages {
             self.buffers.look_up(sqes, shard);
         }

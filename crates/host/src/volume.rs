@@ -15,7 +15,7 @@ use blockyard_engine::bio::{IoContext, Sector};
 use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, PRESETS, Pipeline, Preset};
-use blockyard_engine::dm::line::{self, TableError};
+use blockyard_engine::dm::line;
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
@@ -240,15 +240,9 @@ impl Volume {
     /// # Errors
     /// When a line is wrong or a device cannot be opened or is too short.
     pub fn from_table(text: &SecretBytes, options: &VolumeOptions) -> Result<Self, Error> {
-        let text = std::str::from_utf8(text.as_slice())
-            .map_err(|_| TableError { line: 0, problem: "the table is not UTF-8 text".into() })?;
-        let lines = line::parse(text)?;
+        let mappings = line::parse(line::text_of(text)?)?;
         let mut builder = Builder::new(options);
-        for line in &lines {
-            let target = builder.target(line, &lines)?;
-            let (start, len) = (Sector(line.start), Sector(line.len));
-            builder.extents.push(TableExtent { start, len, target });
-        }
+        builder.mappings(&mappings)?;
         Ok(builder.build())
     }
 
@@ -329,11 +323,12 @@ impl Volume {
         for extent in self.table.extents() {
             let (first, past) = (extent.start.bytes(), (extent.start + extent.len).bytes());
             let (from, to) = (first.max(offset_bytes), past.min(end_bytes));
-            let (dev, start) = match (&extent.target, extent.target.window()) {
-                (TargetSpec::Crypt(spec), _) => (spec.dev, spec.start),
-                (_, Some(leg)) => (leg.dev, leg.start),
-                (_, None) => continue,
+            let leg = match &extent.target {
+                TargetSpec::Crypt(spec) => Some(Leg { dev: spec.dev, start: spec.start }),
+                other => other.window(),
             };
+            let on_file = leg.filter(|leg| leg.dev.below().is_none());
+            let Some(Leg { dev, start }) = on_file else { continue };
             if from < to {
                 let file = self.devices[usize::from(dev.0)].file.file();
                 let (at, len) = (start.bytes() + from - first, NonZeroU64::new(to - from));
@@ -360,12 +355,12 @@ impl Volume {
         let len_bytes = len_bytes.min((extent.start + extent.len).bytes() - offset_bytes);
         match (&extent.target, extent.target.window()) {
             (TargetSpec::Zero, _) => (len_bytes, true),
-            (_, None) => (len_bytes, false),
-            (_, Some(Leg { dev, start })) => {
+            (_, Some(Leg { dev, start })) if dev.below().is_none() => {
                 let lower = start.bytes() + offset_bytes - extent.start.bytes();
                 let file = self.devices[usize::from(dev.0)].file.file();
                 extents::run_at(file, lower, len_bytes)
             }
+            _ => (len_bytes, false),
         }
     }
 }
@@ -458,7 +453,12 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
     })
 }
 
+mod crypt_mapping;
+mod mapped;
 mod targets;
+
+pub use crypt_mapping::crypt_mapping;
+use mapped::Mapped;
 
 /// Collects devices, ciphers and extents.
 struct Builder<'a> {
@@ -466,6 +466,9 @@ struct Builder<'a> {
     devices: Vec<Device>,
     ciphers: Vec<SectorCipher>,
     logs: Vec<WriteLog>,
+    /// Mapped devices below: what lines above know of them, and the tables of those that have one.
+    mapped: Vec<Mapped>,
+    below: Vec<Table>,
     extents: Vec<TableExtent>,
     names: Vec<String>,
     can_discard: bool,
@@ -481,6 +484,8 @@ impl<'a> Builder<'a> {
             devices: Vec::new(),
             ciphers: Vec::new(),
             logs: Vec::new(),
+            mapped: Vec::new(),
+            below: Vec::new(),
             extents: Vec::new(),
             names: Vec::new(),
             can_discard: true,
@@ -568,7 +573,8 @@ impl<'a> Builder<'a> {
             cipher: cipher_id,
             allow_discards,
             fuses_cipher: matches!(self.options.bounce, BounceChoice::Fastest)
-                && self.devices[usize::from(dev.0)].file.kind() == Kind::Tmpfs,
+                && dev.below().is_none()
+                && fuses(&self.devices[usize::from(dev.0)]),
             pipeline,
         }))
     }
@@ -600,13 +606,14 @@ impl<'a> Builder<'a> {
         self.fans_out_pieces |= workers > 0 && least <= PART_BYTES;
         self.asks_load |= workers > 0;
         let fan_out_min_bytes = (workers > 0).then_some(least as u32);
-        let seeks = self.devices[usize::from(dev.0)].file.facts().rotational;
+        let file = |dev: DevId| &self.devices[usize::from(dev.0)].file;
+        let seeks = dev.below().is_none() && file(dev).facts().rotational;
         Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks })
     }
 
     fn build(self) -> Volume {
         let read_only = self.read_only();
-        let table = Table::new(self.extents);
+        let table = Table::new(self.extents).over(self.below);
         let mut description = format!("{} bytes", table.len().bytes());
         for name in &self.names {
             let _ = write!(description, ", {name}");
@@ -642,6 +649,11 @@ fn hand_over_pays_from(cipher: &SectorCipher) -> u64 {
     };
     let shortest_ns = (0..5).map(|_| measure()).min().unwrap_or(1);
     (HAND_OVER_NS * PART_BYTES / shortest_ns).next_multiple_of(4096)
+}
+
+/// Whether a cipher can run straight into and out of its pages.
+fn fuses(device: &Device) -> bool {
+    device.file.kind() == Kind::Tmpfs
 }
 
 fn cores() -> usize {

@@ -13,7 +13,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_host::copy::{dump, load};
 use blockyard_host::local::{Client, Request};
 use blockyard_host::server::ServedExport;
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard_host::volume::{PipelineChoice, Volume, VolumeOptions};
 use blockyard_host::write_log::{FLUSH, LogReader};
 
 const SECTORS: usize = 2048;
@@ -332,4 +332,86 @@ fn table_that_does_not_fit_says_which_file_and_why() {
     let read_only = VolumeOptions { read_only: true, ..VolumeOptions::default() };
     assert!(fails(&line, &read_only).contains("leave --read-only out"));
     assert!(fails(&line.replace("/log", "/none"), &options).contains("cannot open"));
+}
+
+/// What `upper` makes of its plaintext on a mapped device is what it makes of it on a file.
+#[test]
+fn crypt_on_every_mapped_device_reads_back_and_is_encrypted_below() {
+    let key = "5a".repeat(64);
+    for files in [Files::in_memory(), Files::on_disk()] {
+        let path = files.file("disk");
+        let file = path.display();
+        for below in [
+            "low: 0 2048 ram".to_owned(),
+            "low: 0 1024 ram\nlow: 1024 1024 null 1 memory_backed:1".to_owned(),
+            format!("low: 0 2048 linear {file} 0"),
+            format!("low: 0 2048 loop {file} 0"),
+            format!("low: 0 2048 delay {file} 0 0 {file} 0 1"),
+            format!("a: 0 2048 linear {file} 0\nlow: 0 2048 striped 1 8 /dev/mapper/a 0"),
+        ] {
+            for pipeline in ["adaptive", "inline", "E", "G"] {
+                let table =
+                    format!("{below}\ntop: 0 2040 crypt aes-xts-plain64 {key} 0 /dev/mapper/low 8");
+                let options = VolumeOptions {
+                    pipeline: PipelineChoice::parse(pipeline).unwrap(),
+                    ..VolumeOptions::default()
+                };
+                let text = SecretBytes::copy_of(table.as_bytes());
+                let stacked = Arc::new(Volume::from_table(&text, &options).unwrap());
+                let bytes = plaintext(pipeline.len() as u64)[4096..].to_vec();
+                fill(&stacked, &bytes);
+                stacked.flush().unwrap();
+                assert!(contents(&stacked) == bytes, "{pipeline} {below}");
+                drop(stacked);
+                if below.contains(&file.to_string()) {
+                    let alone = volume(&format!("0 2040 crypt aes-xts-plain64 {key} 0 {file} 8"));
+                    assert!(contents(&alone) == bytes, "{pipeline} {below}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn crypt_on_null_forgets_writes_and_reads_decrypted_zeros() {
+    let key = "5a".repeat(64);
+    let stacked = volume(&format!(
+        "low: 0 2048 null\ntop: 0 2048 crypt aes-xts-plain64 {key} 0 /dev/mapper/low 0"
+    ));
+    fill(&stacked, &plaintext(1));
+    let files = Files::in_memory();
+    let zeros = files.file("zeros");
+    let of_zeros = volume(&format!("0 2048 crypt aes-xts-plain64 {key} 0 {} 0", zeros.display()));
+    assert!(contents(&stacked) == contents(&of_zeros));
+}
+
+#[test]
+fn stacks_that_cannot_be_are_refused_by_name() {
+    let files = Files::in_memory();
+    let (disk, log) = (files.file("disk"), files.file("log"));
+    let (disk, log) = (disk.display(), log.display());
+    let crypt = |name: &str, device: &str, len: u32| {
+        format!("{name}: 0 {len} crypt aes-xts-plain64 {} 0 {device} 0\n", "5a".repeat(64))
+    };
+    let low = "/dev/mapper/low";
+    let options = VolumeOptions::default();
+    for (table, problem) in [
+        (format!("low: 0 8 zero\ntop: 0 16 linear {low} 0"), "has 8 sectors"),
+        (
+            format!("low: 0 8 log-writes {disk} {log}\ntop: 0 8 linear {low} 0"),
+            "only the last device",
+        ),
+        (format!("low: 0 8 zero\ntop: 0 8 log-writes {low} {log}"), "only a file or block device"),
+        (
+            format!(
+                "low: 0 8 null\n{}{}",
+                crypt("mid", low, 8),
+                crypt("top", "/dev/mapper/mid", 8)
+            ),
+            "one of them at a time",
+        ),
+    ] {
+        let said = fails(&table, &options);
+        assert!(said.contains(problem), "{table}: {said}");
+    }
 }

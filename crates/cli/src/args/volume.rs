@@ -33,7 +33,7 @@ pub(crate) struct VolumeArgs {
     /// Open a device-mapper table instead of a volume
     ///
     /// The file holds the text that `dmsetup table --showkeys` prints: lines of `START LENGTH
-    /// TARGET ARGUMENTS`, with files or devices as devices. Targets: crypt, linear, zero, error.
+    /// TARGET ARGUMENTS`, with files or devices as devices.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["volume", "kind", "header", "key_slot", "max_kdf_memory",
                                 "max_kdf_time", "key_file", "keyfile_offset", "keyfile_size",

@@ -13,10 +13,17 @@
 //! <start> <len> log-writes <dev> <log dev>
 //! <start> <len> crypt <cipher> <key> <iv_offset> <dev> <start> [<#opt> <opt>...]
 //! ```
+//! Lines of several devices have the device's name in front, as `dmsetup table` without a name
+//! prints them. A device may be `/dev/mapper/<name>` of one before it, and the last one is what the
+//! table maps:
+//!
+//! ```text
+//! memory: 0 2048 ram
+//! secret: 0 2048 crypt aes-xts-plain64 <key> 0 /dev/mapper/memory 0
+//! ```
 //! Sectors are 512 bytes. Source: `Documentation/admin-guide/device-mapper/`, `crypt_ctr` of
-//! `drivers/md/dm-crypt.c`. A leading `name:` (of `dmsetup table` without a name) and `#` comments
-//! are allowed. Keys in the kernel's keyring (`:64:logon:…`) cannot be read by anybody, so they are
-//! refused.
+//! `drivers/md/dm-crypt.c`. `#` comments are allowed. Keys in the kernel's keyring (`:64:logon:…`)
+//! cannot be read by anybody, so they are refused. [`MappedDevice::write`] is the way back.
 
 use alloc::format;
 use alloc::string::String;
@@ -32,11 +39,41 @@ use super::striped::StripedSpec;
 use super::{Leg, delay, flakey, log_writes, null, striped};
 use crate::bio::Sector;
 
+mod text;
+
+pub use text::Keys;
+
 /// More lines than this are not a table.
 pub const LINES_MAX: usize = 256;
 
 /// The longest keys are those of lmk: 65 of 32 bytes, 4160 digits.
 const KEY_DIGITS_MAX: usize = 8192;
+
+/// Where the kernel has the nodes of mapped devices.
+pub const MAPPER_FOLDER: &str = "/dev/mapper/";
+
+/// A mapped device: one table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MappedDevice {
+    /// Its name; a table of one device may have none.
+    pub name: String,
+    /// Its lines, which follow each other from sector zero without gaps.
+    pub lines: Vec<Line>,
+}
+
+impl MappedDevice {
+    /// Length in sectors.
+    #[must_use]
+    pub fn len(&self) -> u64 {
+        self.lines.last().map_or(0, |last| last.start + last.len)
+    }
+
+    /// Never: it has a line.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.lines.is_empty()
+    }
+}
 
 /// A line with names and keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -91,9 +128,29 @@ pub enum LineTarget {
     },
 }
 
+impl LineTarget {
+    /// The paths of the devices that it names, perhaps several times.
+    pub fn devices(&self) -> impl Iterator<Item = &str> {
+        let (few, legs): ([Option<&String>; 3], &[Leg<String>]) = match self {
+            Self::Zero | Self::Error | Self::Ram | Self::Null(_) => ([None; 3], &[]),
+            Self::Linear { device, .. } | Self::Crypt { device, .. } => {
+                ([Some(device), None, None], &[])
+            }
+            Self::Loop(leg) => ([Some(&leg.dev), None, None], &[]),
+            Self::Striped(spec) => ([None; 3], &spec.legs),
+            Self::Delay(DelaySpec { read, write, flush }) => {
+                ([read, write, flush].map(|delayed| Some(&delayed.leg.dev)), &[])
+            }
+            Self::Flakey(spec) => ([Some(&spec.leg.dev), None, None], &[]),
+            Self::LogWrites { device, log } => ([Some(device), Some(log), None], &[]),
+        };
+        few.into_iter().flatten().chain(legs.iter().map(|leg| &leg.dev)).map(String::as_str)
+    }
+}
+
 /// What is wrong with a table, and where.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("table line {line}: {problem}")]
+#[error("{}{problem}", place(*.line))]
 pub struct TableError {
     /// Counted from one; zero is the table as a whole.
     pub line: usize,
@@ -101,36 +158,87 @@ pub struct TableError {
     pub problem: String,
 }
 
-/// Parses a table. Lines follow each other from sector zero without gaps.
+/// The text of a table that was read as bytes.
+///
+/// # Errors
+/// When it is none.
+pub fn text_of(bytes: &SecretBytes) -> Result<&str, TableError> {
+    core::str::from_utf8(bytes.as_slice())
+        .map_err(|_| TableError { line: 0, problem: "the table is not UTF-8 text".into() })
+}
+
+fn place(line: usize) -> String {
+    if line == 0 { "table: ".into() } else { format!("table line {line}: ") }
+}
+
+/// Parses the tables of one or several devices. The last one is on top; each other is named by one
+/// after it.
 ///
 /// # Errors
 /// The first line that is wrong.
-pub fn parse(text: &str) -> Result<Vec<Line>, TableError> {
-    let mut lines: Vec<Line> = Vec::new();
-    let mut end = 0;
+pub fn parse(text: &str) -> Result<Vec<MappedDevice>, TableError> {
+    let mut mappings: Vec<MappedDevice> = Vec::new();
+    let mut count = 0;
     for (index, text) in text.lines().enumerate() {
         let text = text.split('#').next().unwrap_or_default().trim();
         if text.is_empty() {
             continue;
         }
-        let line = parse_line(text)
-            .and_then(|line| follows(line, &mut end))
-            .map_err(|problem| TableError { line: index + 1, problem })?;
-        if lines.len() == LINES_MAX {
-            let problem = format!("more than {LINES_MAX} lines");
-            return Err(TableError { line: index + 1, problem });
+        count += 1;
+        let limit = format!("more than {LINES_MAX} lines");
+        let added = if count > LINES_MAX { Err(limit) } else { add_line(text, &mut mappings) };
+        added.map_err(|problem| TableError { line: index + 1, problem })?;
+    }
+    let whole = |problem| TableError { line: 0, problem };
+    let Some((_, below)) = mappings.split_last() else {
+        let problem = "the table is empty; expected lines like `0 2048 linear /path 0`";
+        return Err(whole(problem.into()));
+    };
+    for (at, mapping) in below.iter().enumerate() {
+        let is_it = |device: &str| device.strip_prefix(MAPPER_FOLDER) == Some(&mapping.name);
+        let mut above = mappings[at + 1..].iter().flat_map(|mapping| &mapping.lines);
+        if mapping.name.is_empty() || !above.any(|line| line.target.devices().any(is_it)) {
+            return Err(whole(format!(
+                "nothing after device `{}` names {MAPPER_FOLDER}{0}, and only the last device is \
+                 on top",
+                shown(&mapping.name)
+            )));
         }
-        lines.push(line);
     }
-    if lines.is_empty() {
-        let problem = "the table is empty; expected lines like `0 2048 linear /path 0`".into();
-        return Err(TableError { line: 0, problem });
-    }
-    Ok(lines)
+    Ok(mappings)
 }
 
-fn follows(line: Line, end: &mut u64) -> Result<Line, String> {
-    if line.start != *end {
+fn add_line(text: &str, mappings: &mut Vec<MappedDevice>) -> Result<(), String> {
+    let (name, text) = named(text);
+    let line = parse_line(text)?;
+    let is_open = |last: &MappedDevice| name.is_none_or(|name| name == last.name);
+    if !mappings.last().is_some_and(is_open) {
+        let name = name.unwrap_or_default();
+        if mappings.iter().any(|mapping| mapping.name == name) {
+            return Err(format!(
+                "the lines of device `{}` are in two places; put them together",
+                shown(name)
+            ));
+        }
+        mappings.push(MappedDevice { name: name.into(), lines: Vec::new() });
+    }
+    let mapping = mappings.last_mut().expect("there is one now");
+    follows(&line, mapping.len())?;
+    mapping.lines.push(line);
+    Ok(())
+}
+
+/// The name in front of a line, and the line.
+fn named(text: &str) -> (Option<&str>, &str) {
+    let (word, rest) = text.split_once(|c: char| c.is_ascii_whitespace()).unwrap_or((text, ""));
+    match word.strip_suffix(':') {
+        Some(name) if !name.is_empty() => (Some(name), rest),
+        _ => (None, text),
+    }
+}
+
+fn follows(line: &Line, end: u64) -> Result<(), String> {
+    if line.start != end {
         return Err(format!(
             "it starts at sector {}, but the lines before it end at {end}; lines follow each other \
              without gaps",
@@ -138,16 +246,11 @@ fn follows(line: Line, end: &mut u64) -> Result<Line, String> {
         ));
     }
     let next = line.start.checked_add(line.len).filter(|next| *next <= u64::MAX >> 9);
-    *end = next.ok_or("start and length together exceed 2^64 bytes")?;
-    Ok(line)
+    next.map(drop).ok_or_else(|| "start and length together exceed 2^64 bytes".into())
 }
 
 fn parse_line(text: &str) -> Result<Line, String> {
-    let mut words = text.split_ascii_whitespace().peekable();
-    if words.peek().is_some_and(|word| word.ends_with(':') && !word.starts_with(':')) {
-        words.next();
-    }
-    let words: Vec<&str> = words.collect();
+    let words: Vec<&str> = text.split_ascii_whitespace().collect();
     let [start, len, target, args @ ..] = words.as_slice() else {
         return Err("expected `<start> <length> <target> <arguments>`".into());
     };
@@ -261,8 +364,11 @@ fn check_alignment(params: &CryptParams, start: u64, len: u64) -> Result<(), Str
     Ok(())
 }
 
-/// Hex, or `-` for no key. Errors never quote it.
-fn parse_key(text: &str) -> Result<SecretBytes, String> {
+/// Hex, or `-` for no key.
+///
+/// # Errors
+/// What is wrong with it, without quoting it.
+pub fn parse_key(text: &str) -> Result<SecretBytes, String> {
     if text.starts_with(':') {
         return Err(
             "the key is in the kernel's keyring, where it cannot be read; write the table \

@@ -161,6 +161,8 @@ pub struct TableExtent {
 #[derive(Clone, Debug)]
 pub struct Table {
     extents: Vec<TableExtent>,
+    /// The mapped devices below, each above those that it names.
+    below: Vec<Table>,
 }
 
 impl Table {
@@ -177,7 +179,20 @@ impl Table {
             assert!(extent.start == next && extent.len.0 > 0, "extents follow each other");
             next = next + extent.len;
         }
-        Self { extents }
+        Self { extents, below: Vec::new() }
+    }
+
+    /// The table on top of these, which are its devices [`DevId::mapped`], counted from zero. Each
+    /// of them may name those before it.
+    #[must_use]
+    pub fn over(self, below: Vec<Self>) -> Self {
+        assert!(below.iter().all(|table| table.below.is_empty()), "the list is flat");
+        Self { below, ..self }
+    }
+
+    /// The tables below, and then the table itself.
+    pub fn layers(&self) -> impl Iterator<Item = &Self> {
+        self.below.iter().chain(core::iter::once(self))
     }
 
     /// The extents.
@@ -198,13 +213,13 @@ impl Table {
         self.extents.is_empty()
     }
 
-    /// How many targets need bounce slots.
+    /// How many targets need bounce slots, without those below.
     #[must_use]
     pub fn bounce_users(&self) -> u32 {
         self.extents.iter().map(|extent| u32::from(extent.target.bounces())).sum()
     }
 
-    /// The devices below that flushes go to past their targets, each once.
+    /// The devices right below that flushes go to past their targets, each once.
     #[must_use]
     pub fn devices(&self) -> Vec<DevId> {
         let of = |extent: &TableExtent| extent.target.flushed_devices();
@@ -224,19 +239,20 @@ impl Table {
     /// Whether a target lets time pass.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.extents.iter().any(|extent| extent.target.waits())
+        self.layers().any(|layer| layer.extents.iter().any(|extent| extent.target.waits()))
     }
 
     /// Whether a target asks what time it is; otherwise a world may save itself the question.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
-        self.extents.iter().any(|extent| extent.target.reads_clock())
+        self.layers().any(|layer| layer.extents.iter().any(|extent| extent.target.reads_clock()))
     }
 
     /// The largest encryption sector size: what requests must be aligned to.
     #[must_use]
     pub fn sector_size_bytes(&self) -> u32 {
-        let sizes = self.extents.iter().map(|extent| extent.target.sector_size_bytes());
+        let extents = self.layers().flat_map(|layer| &layer.extents);
+        let sizes = extents.map(|extent| extent.target.sector_size_bytes());
         sizes.max().unwrap_or(512)
     }
 }

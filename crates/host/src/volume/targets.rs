@@ -8,7 +8,7 @@ use blockyard_engine::bio::Sector;
 use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::delay::{DelaySpec, DelayedLeg};
 use blockyard_engine::dm::flakey::FlakeySpec;
-use blockyard_engine::dm::line::{Line, LineTarget};
+use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice};
 use blockyard_engine::dm::log_writes::LogWritesSpec;
 use blockyard_engine::dm::striped::StripedSpec;
 use blockyard_engine::dm::table::TargetSpec;
@@ -25,7 +25,11 @@ use crate::write_log::WriteLog;
 
 impl Builder<'_> {
     /// The target of a line.
-    pub(super) fn target(&mut self, line: &Line, lines: &[Line]) -> Result<TargetSpec, Error> {
+    pub(super) fn target(
+        &mut self,
+        line: &Line,
+        mappings: &[MappedDevice],
+    ) -> Result<TargetSpec, Error> {
         let len = line.len;
         Ok(match &line.target {
             LineTarget::Zero => TargetSpec::Zero,
@@ -41,69 +45,80 @@ impl Builder<'_> {
             }
             LineTarget::Linear { device, start } => {
                 let leg = Leg { dev: device.clone(), start: Sector(*start) };
-                let Leg { dev, start } = self.leg(&leg, len, lines)?;
+                let Leg { dev, start } = self.leg(&leg, len, mappings)?;
                 TargetSpec::Linear { dev, start }
             }
-            LineTarget::Loop(leg) => TargetSpec::Loop(self.leg(leg, len, lines)?),
+            LineTarget::Loop(leg) => TargetSpec::Loop(self.leg(leg, len, mappings)?),
             LineTarget::Striped(StripedSpec { chunk, legs }) => {
                 let share = len / legs.len() as u64;
-                let legs = legs.iter().map(|leg| self.leg(leg, share, lines));
+                let legs = legs.iter().map(|leg| self.leg(leg, share, mappings));
                 let legs = legs.collect::<Result<_, _>>()?;
                 TargetSpec::Striped(StripedSpec { chunk: *chunk, legs })
             }
             LineTarget::Delay(DelaySpec { read, write, flush }) => {
                 let mut open = |delayed: &DelayedLeg<String>| {
-                    let leg = self.leg(&delayed.leg, len, lines)?;
+                    let leg = self.leg(&delayed.leg, len, mappings)?;
                     Ok::<_, Error>(DelayedLeg { leg, delay: delayed.delay })
                 };
                 let (read, write, flush) = (open(read)?, open(write)?, open(flush)?);
                 TargetSpec::Delay(DelaySpec { read, write, flush })
             }
             LineTarget::Flakey(spec) => {
-                let leg = self.leg(&spec.leg, len, lines)?;
+                let leg = self.leg(&spec.leg, len, mappings)?;
                 let FlakeySpec { up_s, down_s, reads, writes, .. } = *spec;
                 TargetSpec::Flakey(FlakeySpec { leg, up_s, down_s, reads, writes })
             }
             LineTarget::LogWrites { device, log } => {
                 let leg = Leg { dev: device.clone(), start: Sector(0) };
-                let dev = self.leg(&leg, len, lines)?.dev;
+                let dev = self.leg(&leg, len, mappings)?.dev;
                 TargetSpec::LogWrites(LogWritesSpec { dev, log: self.log(dev, log)? })
             }
             LineTarget::Crypt { device, params } => {
                 let start = Sector(params.data_offset_sectors);
                 let leg = Leg { dev: device.clone(), start };
-                let dev = self.leg(&leg, len, lines)?.dev;
+                let dev = self.leg(&leg, len, mappings)?.dev;
                 self.crypt(dev, params)?
             }
         })
     }
 
     /// A range of `len` sectors on a device, which is opened or found open.
-    fn leg(&mut self, leg: &Leg<String>, len: u64, lines: &[Line]) -> Result<Leg<DevId>, Error> {
-        let dev = self.open(&leg.dev, lines)?;
+    fn leg(
+        &mut self,
+        leg: &Leg<String>,
+        len: u64,
+        mappings: &[MappedDevice],
+    ) -> Result<Leg<DevId>, Error> {
         let start = leg.start;
-        let file = &self.devices[usize::from(dev.0)].file;
-        let device = file.len_bytes() >> 9;
+        let (dev, device) = match self.mapped_at(&leg.dev) {
+            Some(mapped) => mapped,
+            None => {
+                let dev = self.open(&leg.dev, mappings)?;
+                (dev, self.devices[usize::from(dev.0)].file.len_bytes() >> 9)
+            }
+        };
         if start.0.checked_add(len).is_none_or(|end| end > device) {
             let wanted = format!("the table wants {len} from sector {} on", start.0);
-            return Err(Error::volume(file.path(), format!("has {device} sectors, but {wanted}")));
+            let problem = format!("has {device} sectors, but {wanted}");
+            return Err(Error::volume(Path::new(&leg.dev), problem));
         }
         Ok(Leg { dev, start })
     }
 
-    fn open(&mut self, path: &str, lines: &[Line]) -> Result<DevId, Error> {
+    fn open(&mut self, path: &str, mappings: &[MappedDevice]) -> Result<DevId, Error> {
         let opened = self.devices.iter().position(|device| device.file.path() == Path::new(path));
         if let Some(index) = opened {
             return Ok(dev_id(index));
         }
         let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
         let file = DeviceFile::open(Path::new(path), access, self.options.direct)?;
-        let uses: Vec<Use> = lines.iter().filter_map(|line| use_of(&line.target, path)).collect();
+        let lines = mappings.iter().flat_map(|mapping| &mapping.lines);
+        let uses: Vec<Use> = lines.filter_map(|line| use_of(&line.target, path)).collect();
         self.add_device(file, &uses)
     }
 
     /// Memory for one line. No elevator is asked for it: it has no requests to order.
-    fn add_memory(&mut self, len_sectors: u64) -> Result<DevId, Error> {
+    pub(super) fn add_memory(&mut self, len_sectors: u64) -> Result<DevId, Error> {
         let len_bytes = Sector(len_sectors).bytes();
         let file = Arc::new(DeviceFile::ram(len_bytes)?);
         let mapping = Mapping::new(file.file(), len_bytes, true);
@@ -118,6 +133,11 @@ impl Builder<'_> {
                            --read-only out";
             return Err(Error::volume(Path::new(path), problem));
         }
+        if dev.below().is_some() {
+            let problem = "is the log of a log-writes line whose device is mapped in this table; \
+                           only a file or block device can be logged";
+            return Err(Error::volume(Path::new(path), problem));
+        }
         let file = DeviceFile::open(Path::new(path), Access::ReadWrite, false)?;
         let data = Arc::clone(&self.devices[usize::from(dev.0)].file);
         self.logs.push(WriteLog::begin(file, data)?);
@@ -127,19 +147,13 @@ impl Builder<'_> {
 
 /// What a line does with the device at `path`, if it is one of its.
 fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
-    let is_used = match target {
+    match target {
         LineTarget::Crypt { device, params } => {
             let using = Use::Crypt(params.data_offset_sectors, params.sector_size_bytes);
-            return (device == path).then_some(using);
+            (device == path).then_some(using)
         }
-        LineTarget::Linear { device, .. } | LineTarget::LogWrites { device, .. } => device == path,
-        LineTarget::Loop(leg) => leg.dev == path,
-        LineTarget::Striped(spec) => spec.legs.iter().any(|leg| leg.dev == path),
-        LineTarget::Delay(DelaySpec { read, write, flush }) => {
-            [read, write, flush].iter().any(|delayed| delayed.leg.dev == path)
-        }
-        LineTarget::Flakey(spec) => spec.leg.dev == path,
-        LineTarget::Zero | LineTarget::Error | LineTarget::Ram | LineTarget::Null(_) => false,
-    };
-    is_used.then_some(Use::Linear)
+        // Its log is opened apart.
+        LineTarget::LogWrites { device, .. } => (device == path).then_some(Use::Linear),
+        other => other.devices().any(|device| device == path).then_some(Use::Linear),
+    }
 }

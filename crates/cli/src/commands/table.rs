@@ -1,0 +1,90 @@
+//! `blockyard table`: what a volume is to the device mapper, as the lines of its table.
+
+use std::fmt::{self, Write};
+
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::dm::line::{self, Keys, MappedDevice};
+use blockyard_host::Error as HostError;
+use blockyard_host::file::Access;
+use blockyard_host::volume::crypt_mapping;
+use clap::Args;
+
+use crate::args::{HelpArgs, VolumeArgs};
+use crate::failure::Failure;
+use crate::key::StdinUse;
+use crate::output::print;
+use crate::volume::Unlocked;
+
+/// Print the device-mapper table of a volume
+///
+/// The same lines as `dmsetup table` after `cryptsetup open`, with the volume's path as the device.
+/// `serve --table` takes them back, and `dmsetup create` with a block device.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct TableArgs {
+    /// Print the volume key in hex instead of zeros: whoever has it reads the volume, for ever
+    #[arg(long, alias = "showkeys")]
+    show_keys: bool,
+
+    #[command(flatten)]
+    volume: VolumeArgs,
+
+    #[command(flatten)]
+    help: HelpArgs,
+}
+
+/// Prints it.
+pub(crate) fn run(args: &TableArgs) -> Result<(), Failure> {
+    let spec = args.volume.spec()?;
+    let unlocked = spec.prepare(Access::ReadOnly, StdinUse::Free)?.unlock()?;
+    let mappings = match unlocked {
+        Unlocked::Crypt(file, params) => vec![crypt_mapping(&file, &params)?],
+        Unlocked::Table(path, text) => {
+            parse(&text).map_err(|error| Failure::from(error).at(path.display()))?
+        }
+    };
+    let keys = if args.show_keys { Keys::Shown } else { Keys::Hidden };
+    let text = secret_text(&mappings, keys);
+    print(std::str::from_utf8(text.as_slice()).expect("written as text"))
+}
+
+fn parse(text: &SecretBytes) -> Result<Vec<MappedDevice>, HostError> {
+    let text = line::text_of(text)?;
+    Ok(line::parse(text)?)
+}
+
+/// The tables in memory that is wiped: written twice, first to know their length.
+fn secret_text(mappings: &[MappedDevice], keys: Keys) -> SecretBytes {
+    let write =
+        |out: &mut dyn Write| mappings.iter().try_for_each(|mapping| mapping.write(keys, out));
+    let mut length = Length(0);
+    write(&mut length).expect("counting never fails");
+    let mut text = SecretBytes::zeroed(length.0);
+    write(&mut Filled { rest: text.as_mut_slice() }).expect("it has this length");
+    text
+}
+
+/// Counts what is written.
+struct Length(usize);
+
+impl Write for Length {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0 += text.len();
+        Ok(())
+    }
+}
+
+/// Memory that is filled from its start on.
+struct Filled<'a> {
+    rest: &'a mut [u8],
+}
+
+impl Write for Filled<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let rest = std::mem::take(&mut self.rest);
+        let (here, rest) = rest.split_at_mut_checked(text.len()).ok_or(fmt::Error)?;
+        here.copy_from_slice(text.as_bytes());
+        self.rest = rest;
+        Ok(())
+    }
+}

@@ -1,0 +1,50 @@
+//! A crypt volume as the dm table that maps the same.
+
+use std::path::Path;
+
+use blockyard_crypt::params::CryptParams;
+use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice};
+
+use super::crypt_len;
+use crate::Error;
+use crate::file::DeviceFile;
+
+/// The dm table that maps what `params` describes on `file`. It holds the key.
+///
+/// # Errors
+/// When the file is too short, or has a name that no table can hold.
+pub fn crypt_mapping(file: &DeviceFile, params: &CryptParams) -> Result<MappedDevice, Error> {
+    let len = crypt_len(file, params)?;
+    let device = device_word(file.path())?;
+    let params = CryptParams { len_sectors: Some(len), ..params.clone() };
+    let line = Line { start: 0, len, target: LineTarget::Crypt { device, params } };
+    Ok(MappedDevice { name: String::new(), lines: vec![line] })
+}
+
+/// A path as a word of a table, the same from every folder.
+fn device_word(path: &Path) -> Result<String, Error> {
+    let refused = |problem: &str| {
+        let remedy = "a table cannot hold it; make a symbolic link with a plain name, and use that";
+        Error::volume(path, format!("its name {problem}: {remedy}"))
+    };
+    let absolute = std::path::absolute(path).map_err(|error| Error::io(path, "look at", error))?;
+    let word = absolute.to_str().ok_or_else(|| refused("is not UTF-8"))?;
+    match word.chars().find(|&c| c.is_whitespace() || c.is_control() || c == '#') {
+        Some(c) => Err(refused(&format!("holds {c:?}"))),
+        None => Ok(word.to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_table_would_read_otherwise_are_refused() {
+        assert_eq!(device_word(Path::new("/dev/sdb1")).unwrap(), "/dev/sdb1");
+        for name in ["/my disk", "/disk#1", "/a\nb", "/a\u{a0}b"] {
+            let problem = device_word(Path::new(name)).unwrap_err().to_string();
+            assert!(problem.contains("symbolic link"), "{problem}");
+        }
+    }
+}

@@ -1,0 +1,89 @@
+//! Devices on devices: the tables of one text, from the lowest up.
+//!
+//! A device of nothing but memory needs no table of its own: who is above it has the memory, and a
+//! cipher writes straight into it. Any other is a layer of the stack ([`Table::over`]).
+
+use std::path::Path;
+
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::line::{Line, LineTarget, MAPPER_FOLDER, MappedDevice};
+use blockyard_engine::dm::table::{Table, TableExtent};
+use blockyard_engine::sq::DevId;
+
+use super::Builder;
+use crate::Error;
+
+/// What the lines above know of a mapped device.
+pub(super) struct Mapped {
+    name: String,
+    len_sectors: u64,
+    dev: DevId,
+}
+
+impl Builder<'_> {
+    /// All of them; the last one is the volume.
+    pub(super) fn mappings(&mut self, mappings: &[MappedDevice]) -> Result<(), Error> {
+        let (top, below) = mappings.split_last().expect("a table has a device");
+        for mapping in below {
+            let dev = match &mapping.lines[..] {
+                [Line { target: LineTarget::Ram, len, .. }] => self.add_memory(*len)?,
+                _ => {
+                    refuse_log(mapping)?;
+                    let table = Table::new(self.extents_of(mapping, mappings)?);
+                    self.below.push(table);
+                    DevId::mapped(self.below.len() - 1)
+                }
+            };
+            let (name, len_sectors) = (mapping.name.clone(), mapping.len());
+            self.mapped.push(Mapped { name, len_sectors, dev });
+        }
+        self.extents = self.extents_of(top, mappings)?;
+        self.refuse_second_bounce(top)
+    }
+
+    fn extents_of(
+        &mut self,
+        mapping: &MappedDevice,
+        mappings: &[MappedDevice],
+    ) -> Result<Vec<TableExtent>, Error> {
+        let extent = |line: &Line| {
+            let target = self.target(line, mappings)?;
+            Ok(TableExtent { start: Sector(line.start), len: Sector(line.len), target })
+        };
+        mapping.lines.iter().map(extent).collect()
+    }
+
+    /// The mapped device that a path of a line is, and its length in sectors.
+    pub(super) fn mapped_at(&self, path: &str) -> Option<(DevId, u64)> {
+        let name = path.strip_prefix(MAPPER_FOLDER)?;
+        let mapped = self.mapped.iter().find(|mapped| mapped.name == name)?;
+        Some((mapped.dev, mapped.len_sectors))
+    }
+
+    /// There is one reserve of bounce slots, and it is one layer's.
+    fn refuse_second_bounce(&self, top: &MappedDevice) -> Result<(), Error> {
+        let bounces = |extents: &[TableExtent]| extents.iter().any(|one| one.target.bounces());
+        let below = self.below.iter().filter(|table| bounces(table.extents())).count();
+        if below + usize::from(bounces(&self.extents)) > 1 {
+            let problem = "crypt lines are on devices that are made of crypt lines; one of them \
+                           at a time is supported";
+            return Err(Error::volume(&mapper_path(&top.name), problem));
+        }
+        Ok(())
+    }
+}
+
+/// The log knows a flush by a name that only the topmost device keeps.
+fn refuse_log(mapping: &MappedDevice) -> Result<(), Error> {
+    let is_log = |line: &Line| matches!(line.target, LineTarget::LogWrites { .. });
+    if mapping.lines.iter().any(is_log) {
+        let problem = "is below another device and has a log-writes line; only the last device of \
+                       a table can have one";
+        return Err(Error::volume(&mapper_path(&mapping.name), problem));
+    }
+    Ok(())
+}
+
+fn mapper_path(name: &str) -> std::path::PathBuf {
+    Path::new(MAPPER_FOLDER).join(name)
+}
