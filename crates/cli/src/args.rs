@@ -15,7 +15,7 @@ pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    completions, dump, elevators, format, info, lab, load, man, repair, serve, table,
+    completions, control, dump, elevators, format, info, lab, load, man, repair, serve, table,
 };
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -55,6 +55,10 @@ pub(crate) enum Command {
     Load(Box<load::LoadArgs>),
     Table(Box<table::TableArgs>),
     Repair(repair::RepairArgs),
+    Status(control::StatusArgs),
+    Suspend(control::SuspendArgs),
+    Resume(control::ResumeArgs),
+    Message(control::MessageArgs),
     Elevators(elevators::ElevatorsArgs),
     Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
@@ -72,6 +76,10 @@ impl Command {
             Self::Load(args) => load::run(&args),
             Self::Table(args) => table::run(&args),
             Self::Repair(args) => repair::run(&args),
+            Self::Status(args) => control::status(&args),
+            Self::Suspend(args) => control::suspend(&args),
+            Self::Resume(args) => control::resume(&args),
+            Self::Message(args) => control::message(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),

@@ -1,6 +1,7 @@
 //! The commands, one file each: its options, and what it does.
 
 pub(crate) mod completions;
+pub(crate) mod control;
 pub(crate) mod dump;
 pub(crate) mod elevators;
 pub(crate) mod format;

@@ -7,6 +7,7 @@
 mod args;
 mod commands;
 mod config;
+mod control;
 mod failure;
 mod key;
 mod lab;

@@ -4,7 +4,7 @@ mod lab;
 
 use lab::{Lab, text};
 
-const COMMANDS: [&str; 11] = [
+const COMMANDS: [&str; 15] = [
     "serve",
     "format",
     "info",
@@ -12,6 +12,10 @@ const COMMANDS: [&str; 11] = [
     "load",
     "table",
     "repair",
+    "status",
+    "suspend",
+    "resume",
+    "message",
     "elevators",
     "lab",
     "completions",
@@ -35,6 +39,7 @@ fn help_of_every_command_is_there_and_names_its_options() {
     for option in [
         "--socket",
         "--listen",
+        "--control",
         "--export-name",
         "-r, --read-only",
         "-d, --key-file",

@@ -22,6 +22,7 @@ use crate::pages::{BounceChoice, PagePool};
 use crate::poll;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
+use crate::volume::gate::Pass;
 use crate::workers::Workers;
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
@@ -45,6 +46,9 @@ pub(crate) struct Driver {
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
     done: Vec<Done>,
+    /// `None` where nobody can suspend the volume. The last field: the executor waits for workers
+    /// when it is dropped, and until then the shard is busy.
+    pass: Option<Pass>,
 }
 
 impl Driver {
@@ -76,6 +80,7 @@ impl Driver {
             sqes: Vec::new(),
             cqes: Vec::new(),
             done: Vec::new(),
+            pass: volume.gate.as_ref().map(Pass::new).transpose()?,
         })
     }
 
@@ -83,17 +88,27 @@ impl Driver {
     /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
         let origin = self.submitter.origin(&bio);
+        let bio = Bio { origin, ..bio };
         if bio.len >= LONG
             && let Some(workers) = &self.workers
         {
             let workers = Arc::clone(workers);
             let _busy = workers.busy();
             // What has come back since makes room for more.
-            self.poll();
+            self.collect();
             self.shard.set_load(workers.load());
-            return self.submit_now(Bio { origin, ..bio });
+            return self.pass(bio);
         }
-        self.submit_now(Bio { origin, ..bio });
+        self.pass(bio);
+    }
+
+    /// Through the gate, if there is one and it is open.
+    fn pass(&mut self, bio: Bio) {
+        if self.pass.as_mut().is_none_or(|pass| pass.admit(&bio)) {
+            self.submit_now(bio);
+        } else {
+            self.pass_held();
+        }
     }
 
     fn submit_now(&mut self, bio: Bio) {
@@ -107,17 +122,29 @@ impl Driver {
         self.run(now);
     }
 
+    /// What was held while the volume was suspended, as far as it may go on.
+    fn pass_held(&mut self) {
+        while let Some(pass) = &mut self.pass
+            && let Some(bio) = pass.next(&mut self.done)
+        {
+            self.submit_now(bio);
+        }
+    }
+
     /// Nothing more is submitted for now: before anything is waited for.
     pub(crate) fn unplug(&mut self) {
         loop {
             self.run_writer();
             self.executor.unplug(&mut self.cqes);
             if self.cqes.is_empty() {
-                return;
+                break;
             }
             let now = self.now();
             self.answer(now);
             self.run(now);
+        }
+        if let Some(pass) = &mut self.pass {
+            pass.publish(self.shard.decisions(), self.shard.parked());
         }
     }
 
@@ -150,7 +177,14 @@ impl Driver {
             self.sqes.clear();
             self.answer(now);
         }
+        let before = self.done.len();
         self.shard.take_done(&mut self.done);
+        if let Some(pass) = &mut self.pass {
+            pass.on_done(&self.done[before..]);
+            if self.shard.in_flight() == 0 {
+                pass.left();
+            }
+        }
     }
 
     /// Bios of this driver are never handed over, whatever their length.
@@ -167,6 +201,11 @@ impl Driver {
 
     /// Collects what has been answered meanwhile and goes on with it.
     pub(crate) fn poll(&mut self) {
+        self.pass_held();
+        self.collect();
+    }
+
+    fn collect(&mut self) {
         if !self.executor.is_idle() {
             self.executor.poll(&mut self.cqes);
             let now = self.now();
@@ -219,26 +258,31 @@ impl Driver {
         if self.executor.help() {
             return self.poll();
         }
-        let [ring, workers] = self.executor.wake_sources();
-        if poll::readable(&[ring, workers], self.wake_after()).is_err() {
+        if poll::readable(&self.wake_sources(), self.wake_after()).is_err() {
             std::thread::yield_now();
         }
         self.poll();
     }
 
-    /// Whether nothing is with the ring, the workers, the disks, in a plug or waits for its time.
+    /// Whether nothing is with the ring, the workers, the disks, in a plug, waits for its time or
+    /// for the volume to be resumed.
     pub(crate) fn is_idle(&self) -> bool {
-        self.executor.is_idle()
+        self.executor.is_idle() && !self.holds()
+    }
+
+    fn holds(&self) -> bool {
+        self.pass.as_ref().is_some_and(Pass::holds)
     }
 
     /// Whether a submitted write may still read the front end's buffer.
     pub(crate) fn reads_client_buffer(&self) -> bool {
-        self.executor.with_workers() > 0 || self.shard.parked() > 0
+        self.executor.with_workers() > 0 || self.shard.parked() > 0 || self.holds()
     }
 
     /// What becomes readable when [`Driver::poll`] has something.
-    pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        self.executor.wake_sources()
+    pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 3] {
+        let [ring, workers] = self.executor.wake_sources();
+        [ring, workers, self.pass.as_ref().and_then(Pass::wake)]
     }
 
     /// After this time [`Driver::poll`] has something in any case.

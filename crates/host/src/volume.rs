@@ -7,7 +7,7 @@ use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
+use blockyard_crypt::cipher::SectorCipher;
 use blockyard_crypt::params::{CryptFlags, CryptParams};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
@@ -15,7 +15,7 @@ use blockyard_engine::bio::{IoContext, Sector};
 use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, PRESETS, Pipeline, Preset};
-use blockyard_engine::dm::line;
+use blockyard_engine::dm::line::{self, Line, LineTarget, MappedDevice};
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
@@ -153,6 +153,8 @@ pub struct VolumeOptions {
     pub bounce: BounceChoice,
     /// Queues and elevators of the devices below.
     pub scheduling: Scheduling,
+    /// It can be suspended, and its keys changed ([`Volume::suspend`]).
+    pub controlled: bool,
 }
 
 /// A file below, its mapping if it has one, and what lies in front of it.
@@ -176,7 +178,7 @@ impl Device {
 /// A volume that is open, until it is dropped.
 pub struct Volume {
     pub(crate) devices: Vec<Device>,
-    pub(crate) ciphers: Vec<SectorCipher>,
+    pub(crate) ciphers: Vec<KeyedCipher>,
     pub(crate) logs: Vec<WriteLog>,
     pub(crate) table: Table,
     pub(crate) bounce: BounceChoice,
@@ -191,6 +193,10 @@ pub struct Volume {
     pub(crate) writer: IoContext,
     /// Held while the head or tail of an unaligned write is read, changed and written back.
     pub(crate) unaligned: Mutex<()>,
+    /// `None` if it is not controlled.
+    pub(crate) gate: Option<Arc<Gate>>,
+    keys: Mutex<Keys>,
+    described: Described,
     read_only: bool,
     can_discard: bool,
     description: String,
@@ -211,6 +217,7 @@ impl Volume {
         let mut params = params.clone();
         params.flags.allow_discards |= options.allow_discards;
         let mut builder = Builder::new(options);
+        builder.describe(&[crypt_device(&file, &params, len)]);
         let uses = [Use::Crypt(params.data_offset_sectors, params.sector_size_bytes)];
         let dev = builder.add_device(file, &uses)?;
         let target = builder.crypt(dev, &params)?;
@@ -229,6 +236,9 @@ impl Volume {
             return Err(Error::volume(file.path(), "is empty"));
         }
         let mut builder = Builder::new(options);
+        let device = file.path().display().to_string();
+        let line = Line { start: 0, len: len.0, target: LineTarget::Linear { device, start: 0 } };
+        builder.describe(&[MappedDevice { name: String::new(), lines: vec![line] }]);
         let dev = builder.add_device(file, &[])?;
         let target = TargetSpec::Linear { dev, start: Sector(0) };
         builder.extents.push(TableExtent { start: Sector(0), len, target });
@@ -242,6 +252,7 @@ impl Volume {
     pub fn from_table(text: &SecretBytes, options: &VolumeOptions) -> Result<Self, Error> {
         let mappings = line::parse(line::text_of(text)?)?;
         let mut builder = Builder::new(options);
+        builder.describe(&mappings);
         builder.mappings(&mappings)?;
         Ok(builder.build())
     }
@@ -453,18 +464,26 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
     })
 }
 
+pub mod control;
 mod crypt_mapping;
+pub(crate) mod gate;
+mod keyed;
 mod mapped;
 mod targets;
 
+use control::{AdaptiveStatus, Described, Keys};
+use crypt_mapping::crypt_device;
 pub use crypt_mapping::crypt_mapping;
+use gate::Gate;
+use keyed::KeyedCipher;
 use mapped::Mapped;
 
 /// Collects devices, ciphers and extents.
 struct Builder<'a> {
     options: &'a VolumeOptions,
     devices: Vec<Device>,
-    ciphers: Vec<SectorCipher>,
+    ciphers: Vec<KeyedCipher>,
+    described: Described,
     logs: Vec<WriteLog>,
     /// Mapped devices below: what lines above know of them, and the tables of those that have one.
     mapped: Vec<Mapped>,
@@ -483,6 +502,7 @@ impl<'a> Builder<'a> {
             options,
             devices: Vec::new(),
             ciphers: Vec::new(),
+            described: Described::default(),
             logs: Vec::new(),
             mapped: Vec::new(),
             below: Vec::new(),
@@ -493,6 +513,12 @@ impl<'a> Builder<'a> {
             fans_out_pieces: false,
             asks_load: false,
         }
+    }
+
+    /// What is shown of the table.
+    fn describe(&mut self, devices: &[MappedDevice]) {
+        self.described.table = devices.iter().map(MappedDevice::without_keys).collect();
+        self.described.targets = devices.iter().map(MappedDevice::targets).collect();
     }
 
     fn read_only(&self) -> bool {
@@ -547,13 +573,7 @@ impl<'a> Builder<'a> {
     }
 
     fn crypt(&mut self, dev: DevId, params: &CryptParams) -> Result<TargetSpec, Error> {
-        let spec = CipherSpec::parse(&params.cipher)?;
-        let cipher = SectorCipher::new(
-            &spec,
-            params.key.as_slice(),
-            params.sector_size_bytes,
-            params.iv_large_sectors,
-        )?;
+        let cipher = KeyedCipher::new(params)?;
         self.names.push(format!(
             "{}, {}-bit key, {}-byte sectors",
             params.cipher,
@@ -596,7 +616,8 @@ impl<'a> Builder<'a> {
             self.fans_out_pieces |= runs(Place::Unbound) || runs(Place::SameCpu);
             return Choice::Fixed(pipeline);
         }
-        let pays_from_bytes = hand_over_pays_from(cipher);
+        let cipher_ns = measured_ns(cipher);
+        let pays_from_bytes = (HAND_OVER_NS * PART_BYTES / cipher_ns).next_multiple_of(4096);
         let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
         let workers = threads.unwrap_or(if pays { cores().saturating_sub(1) } else { 0 });
         self.crew.unbound = self.crew.unbound.max(workers);
@@ -608,6 +629,14 @@ impl<'a> Builder<'a> {
         let fan_out_min_bytes = (workers > 0).then_some(least as u32);
         let file = |dev: DevId| &self.devices[usize::from(dev.0)].file;
         let seeks = dev.below().is_none() && file(dev).facts().rotational;
+        let (part_bytes, hand_over_ns) = (PART_BYTES, HAND_OVER_NS);
+        self.described.adaptive.push(AdaptiveStatus {
+            cipher_ns,
+            part_bytes,
+            hand_over_ns,
+            fan_out_min_bytes,
+            seeks,
+        });
         Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks })
     }
 
@@ -618,6 +647,7 @@ impl<'a> Builder<'a> {
         for name in &self.names {
             let _ = write!(description, ", {name}");
         }
+        let keys = vec![true; self.ciphers.len()];
         Volume {
             devices: self.devices,
             ciphers: self.ciphers,
@@ -630,6 +660,9 @@ impl<'a> Builder<'a> {
             asks_load: self.asks_load,
             writer: new_io_context(),
             unaligned: Mutex::new(()),
+            gate: self.options.controlled.then(Arc::default),
+            keys: Mutex::new(keys),
+            described: self.described,
             read_only,
             can_discard: self.can_discard && !read_only,
             description,
@@ -638,17 +671,16 @@ impl<'a> Builder<'a> {
     }
 }
 
-/// Length of a part whose encryption takes as long as handing it over: measured, on 64 KiB. The
-/// shortest of a few runs, since the others were interrupted.
-fn hand_over_pays_from(cipher: &SectorCipher) -> u64 {
+/// What the cipher takes for [`PART_BYTES`]: the shortest of a few runs, since the others were
+/// interrupted.
+fn measured_ns(cipher: &SectorCipher) -> u64 {
     let mut part = vec![0; PART_BYTES as usize];
     let mut measure = || {
         let start = Instant::now();
         cipher.encrypt_in_place(&mut part, 0);
         start.elapsed().as_nanos().max(1) as u64
     };
-    let shortest_ns = (0..5).map(|_| measure()).min().unwrap_or(1);
-    (HAND_OVER_NS * PART_BYTES / shortest_ns).next_multiple_of(4096)
+    (0..5).map(|_| measure()).min().unwrap_or(1)
 }
 
 /// Whether a cipher can run straight into and out of its pages.

@@ -22,6 +22,7 @@ use sd_notify::NotifyState;
 
 use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, check_export_name, check_names};
+use crate::control;
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::nbd::{self, Uri, split_host_port};
@@ -85,6 +86,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "HOST:PORT")]
     listen: Option<String>,
 
+    /// Take commands on a Unix socket (mode 0600): status, suspend, resume, message
+    #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
+    control: Option<PathBuf>,
+
     /// Name that clients ask for; the default export has the empty name
     #[arg(long, value_name = "NAME")]
     export_name: Option<String>,
@@ -143,6 +148,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             scheduling: spec.scheduling.clone(),
             pipeline: spec.pipeline,
             bounce: spec.bounce,
+            controlled: args.control.is_some(),
         })?;
         volumes.push(Arc::new(volume));
     }
@@ -150,6 +156,11 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let exports = named.flat_map(|(spec, volume)| served(spec, volume)).collect();
     let mut server = Server::new(exports, ServerOptions::default())?;
     let servers = plan.listen(&mut server)?;
+    if let Some(socket) = &args.control {
+        let named = plan.exports.iter().zip(&volumes);
+        let devices = named.map(|(spec, volume)| controlled(spec, volume)).collect();
+        server.listen_control(socket, control::answers(devices))?;
+    }
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
         announcement(spec, volume, &servers).iter().for_each(|line| say(line));
     }
@@ -254,6 +265,13 @@ fn served(spec: &ExportSpec, volume: &Arc<Volume>) -> Vec<ServedExport> {
         priority,
     };
     std::iter::once(own).chain(aliases).map(export).collect()
+}
+
+/// The volume as commands name it.
+fn controlled(spec: &ExportSpec, volume: &Arc<Volume>) -> control::Device {
+    let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
+    let names = std::iter::once(spec.name.clone()).chain(aliases).collect();
+    control::Device { names, volume: Arc::clone(volume) }
 }
 
 fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {

@@ -4,6 +4,7 @@
 //! by then is executed and answered, every file is flushed, and only then [`Server::run`] returns.
 
 mod connection;
+mod control;
 mod inbox;
 mod listen;
 mod outbox;
@@ -29,6 +30,8 @@ use crate::process::StopSignal;
 use crate::volume::Volume;
 
 use connection::Connection;
+use control::Control;
+pub use control::{Answer, REQUEST_BYTES_MAX};
 use listen::Listener;
 use socket::Socket;
 
@@ -80,6 +83,7 @@ pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<Listener>,
     connections: Vec<Running>,
+    control: Option<Control>,
 }
 
 /// A connection and its thread.
@@ -114,7 +118,12 @@ impl Server {
             budget: Budget::new(options.max_connections),
             options,
         };
-        Ok(Self { shared: Arc::new(shared), listeners: Vec::new(), connections: Vec::new() })
+        Ok(Self {
+            shared: Arc::new(shared),
+            listeners: Vec::new(),
+            connections: Vec::new(),
+            control: None,
+        })
     }
 
     /// Listens on a unix socket that only the owner may use (mode 0600). The socket of a server
@@ -146,6 +155,16 @@ impl Server {
         Ok(())
     }
 
+    /// Answers control requests on a unix socket, as [`Server::listen_unix`]: each connection sends
+    /// a line, of which `answer` makes the reply.
+    ///
+    /// # Errors
+    /// As [`Server::listen_unix`].
+    pub fn listen_control(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
+        self.control = Some(Control::new(Listener::unix(path)?, answer));
+        Ok(())
+    }
+
     /// Serves until `stop`, calls `on_stop`, then drains and flushes.
     ///
     /// # Errors
@@ -158,7 +177,11 @@ impl Server {
         on_stop();
         stop.restore_default();
         self.listeners.clear();
+        self.shared.served.iter().for_each(|served| served.volume.stop());
         self.drain();
+        if let Some(control) = self.control.take() {
+            control.end();
+        }
         self.flush()
     }
 
@@ -177,7 +200,8 @@ impl Server {
     /// Waits for one event; whether it was the stop.
     fn accept_until(&mut self, stop: &StopSignal) -> Result<bool, Error> {
         let full = self.connections.len() >= self.shared.options.max_connections;
-        let mut fds = vec![Some(stop.as_fd())];
+        let control = self.control.as_ref().and_then(Control::ready);
+        let mut fds = vec![Some(stop.as_fd()), control];
         if !full {
             fds.extend(self.listeners.iter().map(|listener| Some(listener.as_fd())));
         }
@@ -188,8 +212,13 @@ impl Server {
         if ready[0] {
             return Ok(true);
         }
-        for (index, _) in ready.iter().enumerate().skip(1).filter(|(_, ready)| **ready) {
-            match self.listeners[index - 1].accept() {
+        if ready[1]
+            && let Some(control) = &mut self.control
+        {
+            control.accept();
+        }
+        for (index, _) in ready.iter().enumerate().skip(2).filter(|(_, ready)| **ready) {
+            match self.listeners[index - 2].accept() {
                 Ok(Some(socket)) => self.start(socket),
                 Ok(None) => {}
                 // Out of descriptors: those in use come back when connections end.
@@ -214,6 +243,9 @@ impl Server {
     }
 
     fn join_ended(&mut self) {
+        if let Some(control) = &mut self.control {
+            control.join_ended();
+        }
         for index in (0..self.connections.len()).rev() {
             if self.connections[index].thread.is_finished() {
                 let _ = self.connections.swap_remove(index).thread.join();

@@ -468,9 +468,10 @@ impl Transmission {
             assert!(can_receive, "what is parked waits for something in flight");
             return self.receive();
         }
-        let [ring, workers] = self.driver.wake_sources();
+        let [ring, workers, gate] = self.driver.wake_sources();
         let socket = can_receive.then(|| std::os::fd::AsFd::as_fd(&*self.socket));
-        let [socket, _, _] = poll::readable(&[socket, ring, workers], self.driver.wake_after())?;
+        let sources = [socket, ring, workers, gate];
+        let [socket, ..] = poll::readable(&sources, self.driver.wake_after())?;
         if socket { self.receive() } else { Ok(()) }
     }
 

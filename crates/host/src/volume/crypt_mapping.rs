@@ -16,9 +16,18 @@ use crate::file::DeviceFile;
 pub fn crypt_mapping(file: &DeviceFile, params: &CryptParams) -> Result<MappedDevice, Error> {
     let len = crypt_len(file, params)?;
     let device = device_word(file.path())?;
+    Ok(of_line(device, params, len))
+}
+
+/// The same for people, whatever the file is called.
+pub(super) fn crypt_device(file: &DeviceFile, params: &CryptParams, len: u64) -> MappedDevice {
+    of_line(file.path().display().to_string(), params, len)
+}
+
+fn of_line(device: String, params: &CryptParams, len: u64) -> MappedDevice {
     let params = CryptParams { len_sectors: Some(len), ..params.clone() };
     let line = Line { start: 0, len, target: LineTarget::Crypt { device, params } };
-    Ok(MappedDevice { name: String::new(), lines: vec![line] })
+    MappedDevice { name: String::new(), lines: vec![line] }
 }
 
 /// A path as a word of a table, the same from every folder.

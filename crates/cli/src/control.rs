@@ -1,0 +1,219 @@
+//! The control socket of `blockyard serve`: what is asked, and the answer.
+//!
+//! ```text
+//!   status                                 {"devices": [...]}
+//!   suspend EXPORT                         {}
+//!   resume EXPORT                          {}
+//!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
+//!   key-set SECTOR HEX-DIGITS EXPORT
+//! ```
+//! One line, and one JSON document back. EXPORT is the rest of the line, because names may hold
+//! blanks; without one it is the only volume that there is. What the kernel refuses is refused with
+//! its name for it.
+
+use std::sync::Arc;
+
+use blockyard_engine::dm::crypt::pipeline::Tally;
+use blockyard_engine::dm::line::parse_key;
+use blockyard_host::server::{Answer, REQUEST_BYTES_MAX};
+use blockyard_host::volume::Volume;
+use blockyard_host::volume::control::{AdaptiveStatus, ControlError, Message, Status};
+use serde_json::{Value, json};
+
+/// A volume and the names that clients open it by.
+pub(crate) struct Device {
+    /// At least one.
+    pub(crate) names: Vec<String>,
+    /// The volume.
+    pub(crate) volume: Arc<Volume>,
+}
+
+/// What a line asks.
+#[derive(Debug)]
+enum Request {
+    Status,
+    Suspend,
+    Resume,
+    Message(u64, Message),
+}
+
+/// Answers for these volumes.
+pub(crate) fn answers(devices: Vec<Device>) -> Answer {
+    Arc::new(move |line| {
+        let answer = answer(&devices, line).unwrap_or_else(|ControlError { name, problem }| {
+            json!({ "error": { "name": name, "problem": problem } })
+        });
+        answer.to_string().into_bytes()
+    })
+}
+
+fn answer(devices: &[Device], line: Option<&[u8]>) -> Result<Value, ControlError> {
+    let line = line.ok_or_else(|| {
+        invalid(format!("no line of at most {REQUEST_BYTES_MAX} bytes came within 10 s"))
+    })?;
+    let (request, export) = parse(line)?;
+    if matches!(request, Request::Status) {
+        let devices: Vec<Value> = devices.iter().map(device_json).collect();
+        return Ok(json!({ "devices": devices }));
+    }
+    let volume = find(devices, export)?;
+    match request {
+        Request::Status => unreachable!("answered above"),
+        Request::Suspend => volume.suspend()?,
+        Request::Resume => volume.resume()?,
+        Request::Message(sector, message) => volume.message(sector, &message)?,
+    }
+    Ok(json!({}))
+}
+
+fn invalid(problem: impl Into<String>) -> ControlError {
+    ControlError { name: "EINVAL", problem: problem.into() }
+}
+
+/// The request of a line, and the export that it is for. Errors never quote the line.
+fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
+    let line = std::str::from_utf8(line).map_err(|_| invalid("the line is not UTF-8"))?;
+    let next = |text: &'_ str| -> (usize, usize) {
+        let end = text.find(' ').unwrap_or(text.len());
+        (end, (end + 1).min(text.len()))
+    };
+    let (end, rest) = next(line);
+    let (command, rest) = (&line[..end], &line[rest..]);
+    let sector_of =
+        |text: &str| text.parse().map_err(|_| invalid("the sector is not a number below 2^64"));
+    match command {
+        "status" => Ok((Request::Status, rest)),
+        "suspend" => Ok((Request::Suspend, rest)),
+        "resume" => Ok((Request::Resume, rest)),
+        "key-wipe" => {
+            let (end, export) = next(rest);
+            Ok((Request::Message(sector_of(&rest[..end])?, Message::KeyWipe), &rest[export..]))
+        }
+        "key-set" => {
+            let (end, key) = next(rest);
+            let sector = sector_of(&rest[..end])?;
+            let rest = &rest[key..];
+            let (end, export) = next(rest);
+            let key = parse_key(&rest[..end]).map_err(invalid)?;
+            Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
+        }
+        _ => Err(invalid("the line is none of status, suspend, resume, key-set and key-wipe")),
+    }
+}
+
+fn find<'a>(devices: &'a [Device], export: &str) -> Result<&'a Volume, ControlError> {
+    let named = devices.iter().find(|device| device.names.iter().any(|name| name == export));
+    match (named, devices) {
+        (Some(device), _) => Ok(&device.volume),
+        (None, [only]) if export.is_empty() => Ok(&only.volume),
+        (None, _) => {
+            let name = |device: &Device| format!("{:?}", device.names[0]);
+            let names: Vec<_> = devices.iter().map(name).collect();
+            let problem = format!("there is no export {export:?}; there are {}", names.join(", "));
+            Err(ControlError { name: "ENXIO", problem })
+        }
+    }
+}
+
+fn device_json(device: &Device) -> Value {
+    let status = device.volume.status();
+    let Status { is_suspended, has_keys, table, targets, pipelines, adaptive, .. } = status;
+    let (counts, connections) = (status.counts, status.connections);
+    let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
+    let tally = |Tally { parts, bytes }| json!({ "parts": parts, "bytes": bytes });
+    let bios = |Tally { parts, bytes }| json!({ "bios": parts, "bytes": bytes });
+    let adaptive: Vec<Value> = adaptive.iter().map(adaptive_json).collect();
+    json!({
+        "exports": device.names,
+        "state": if is_suspended { "suspended" } else { "active" },
+        "key": if has_keys { "valid" } else { "wiped" },
+        "table": lines(&table),
+        "status": lines(&targets),
+        "pipelines": pipelines,
+        "adaptive": adaptive,
+        "ciphers": {
+            "inline": tally(counts.decisions.inline),
+            "fanned_out": tally(counts.decisions.fanned_out),
+            "sorted": tally(counts.decisions.sorted),
+        },
+        "reads": bios(counts.reads),
+        "writes": bios(counts.writes),
+        "other_bios": counts.others,
+        "errors": counts.errors,
+        "held_bios": counts.held,
+        "parked_parts": counts.parked,
+        "connections": connections,
+    })
+}
+
+fn adaptive_json(status: &AdaptiveStatus) -> Value {
+    let AdaptiveStatus { cipher_ns, part_bytes, hand_over_ns, fan_out_min_bytes, seeks } = *status;
+    json!({
+        "cipher_ns": cipher_ns,
+        "part_bytes": part_bytes,
+        "hand_over_ns": hand_over_ns,
+        "fan_out_min_bytes": fan_out_min_bytes,
+        "seeks": seeks,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shown(line: &str) -> String {
+        match parse(line.as_bytes()) {
+            Ok((Request::Message(sector, Message::KeySet(key)), export)) => {
+                format!("set {sector} {:?} {export:?}", key.as_slice())
+            }
+            Ok((Request::Message(sector, Message::KeyWipe), export)) => {
+                format!("wipe {sector} {export:?}")
+            }
+            Ok((request, export)) => format!("{request:?} {export:?}"),
+            Err(error) => error.to_string(),
+        }
+    }
+
+    #[test]
+    fn every_line_is_a_request_or_an_error_that_quotes_nothing() {
+        for (line, meaning) in [
+            ("status", "Status \"\""),
+            ("suspend", "Suspend \"\""),
+            ("suspend ", "Suspend \"\""),
+            ("suspend my disk", "Suspend \"my disk\""),
+            ("resume  a", "Resume \" a\""),
+            ("key-wipe 8", "wipe 8 \"\""),
+            ("key-wipe 8 a b", "wipe 8 \"a b\""),
+            ("key-set 0 00fF", "set 0 [0, 255] \"\""),
+            ("key-set 0 00ff my disk", "set 0 [0, 255] \"my disk\""),
+            ("key-set 0 - x", "set 0 [] \"x\""),
+            ("key-set 0", "set 0 [] \"\""),
+        ] {
+            assert_eq!(shown(line), meaning, "{line}");
+        }
+        for (line, word) in [
+            ("", "none of status"),
+            ("sesame", "none of status"),
+            ("Status", "none of status"),
+            ("key-wipe", "sector"),
+            ("key-wipe x", "sector"),
+            ("key-wipe 18446744073709551616", "sector"),
+            ("key-set -1 sesame", "sector"),
+            ("key-set 0 sesame", "hex"),
+            ("key-set 0 sesam3", "hex"),
+            ("key-set 0 :32:logon:sesame", "keyring"),
+        ] {
+            let said = shown(line);
+            assert!(said.starts_with("EINVAL: ") && said.contains(word), "{line}: {said}");
+            assert!(!said.contains("sesam"), "{said}");
+        }
+        let bytes = parse(&[b'k', 0xff, b'\r']).unwrap_err().to_string();
+        assert!(bytes.contains("UTF-8"), "{bytes}");
+    }
+
+    #[test]
+    fn line_that_did_not_come_is_answered_too() {
+        let reply = answers(Vec::new())(None);
+        assert!(String::from_utf8(reply).unwrap().contains("16384 bytes"));
+    }
+}

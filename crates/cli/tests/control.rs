@@ -1,0 +1,203 @@
+//! A running server: suspended, its key changed, resumed, asked how it is.
+
+mod lab;
+
+use std::os::unix::fs::PermissionsExt;
+use std::thread::JoinHandle;
+
+use lab::nbd::Nbd;
+use lab::{Lab, Server, noise, one_error, text};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const EIO: u32 = 5;
+
+fn status(lab: &Lab) -> Value {
+    let reply: Value = serde_json::from_slice(&lab.ok(&["status", "--json", "c"]).stdout).unwrap();
+    reply["devices"][0].clone()
+}
+
+/// Looks until so many bios wait at the gate.
+fn wait_for_held(lab: &Lab, count: u64) {
+    while status(lab)["held_bios"] != count {
+        std::thread::yield_now();
+    }
+}
+
+/// The hex digits of the volume key.
+fn key(lab: &Lab) -> String {
+    let table = text(&lab.ok(&["table", "--show-keys", "vol", "-d", "pass"]).stdout);
+    table.split(' ').nth(4).unwrap().to_owned()
+}
+
+fn serve(lab: &Lab, more: &[&str]) -> Server {
+    let mut words = vec!["vol", "-d", "pass", "--socket", "s", "--control", "c"];
+    words.extend(more);
+    lab.serve(&words)
+}
+
+/// A client of its own that writes one block and says with which error.
+fn writer(lab: &Lab, offset: u64, bytes: &[u8]) -> JoinHandle<u32> {
+    let (socket, bytes) = (lab.path("s"), bytes.to_vec());
+    std::thread::spawn(move || Nbd::open(&socket).write(offset, &bytes))
+}
+
+#[test]
+fn key_is_wiped_and_set_while_a_write_waits_and_then_it_ends() {
+    for pipeline in ["adaptive", "G"] {
+        let lab = Lab::new();
+        lab.volume("vol");
+        let key = key(&lab);
+        let server = serve(&lab, &["--pipeline", pipeline]);
+        let mut early = Nbd::open(&lab.path("s"));
+        let [first, second, third] = [1, 2, 3].map(|seed| noise(8192, seed));
+        assert_eq!(early.write(0, &first), 0);
+        let said = lab.refused(&["message", "c", "key", "wipe"], 1);
+        assert!(said.contains("EINVAL") && said.contains("not suspended"), "{said}");
+
+        lab.ok(&["suspend", "c"]);
+        assert_eq!(status(&lab)["state"], "suspended");
+        lab.ok(&["suspend", "c"]);
+        // One connection is older than the suspend, the other younger.
+        let bytes = second.clone();
+        let old = std::thread::spawn(move || {
+            let error = early.write(65_536, &bytes);
+            (early, error)
+        });
+        let young = writer(&lab, 131_072, &third);
+        wait_for_held(&lab, 2);
+
+        lab.ok(&["message", "c", "key", "wipe"]);
+        assert_eq!(status(&lab)["key"], "wiped");
+        let said = lab.refused(&["resume", "c"], 5);
+        assert!(said.contains("EAGAIN") && said.contains("no valid key"), "{said}");
+        let set = |digits: &str| lab.fed(&["message", "c", "key", "set"], digits.as_bytes());
+        let said = one_error(&set(&key[2..]), 1);
+        assert!(said.contains("EINVAL") && said.contains("size of a key"), "{said}");
+        assert!(!said.contains(&key[2..10]), "{said}");
+        let said = one_error(&set("zz\n"), 1);
+        assert!(said.contains("EINVAL") && said.contains("hex"), "{said}");
+        lab.refused(&["resume", "c"], 5);
+        assert!(set(&format!("{key}\n")).status.success());
+        assert!(!old.is_finished() && !young.is_finished());
+        lab.ok(&["resume", "c"]);
+        let (mut early, error) = old.join().unwrap();
+        assert_eq!((error, young.join().unwrap()), (0, 0));
+        for (offset, bytes) in [(0, &first), (65_536, &second), (131_072, &third)] {
+            assert!(early.read(offset, 8192) == *bytes, "{offset}");
+        }
+        assert_eq!(early.flush(), 0);
+        drop(early);
+        assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+        let plaintext = lab.ok(&["dump", "vol", "-d", "pass"]).stdout;
+        assert!(plaintext[..8192] == first && plaintext[65_536..][..8192] == second);
+        assert!(plaintext[131_072..][..8192] == third);
+    }
+}
+
+#[test]
+fn another_key_decrypts_otherwise_until_the_right_one_is_back() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let key = key(&lab);
+    let _server = serve(&lab, &[]);
+    let mut client = Nbd::open(&lab.path("s"));
+    let bytes = noise(4096, 1);
+    assert_eq!(client.write(0, &bytes), 0);
+    let other: String = noise(key.len() / 2, 9).iter().map(|byte| format!("{byte:02x}")).collect();
+    lab.write("other", other);
+    lab.write("right", format!("{key}\n"));
+    for (file, is_right) in [("other", false), ("right", true)] {
+        lab.ok(&["suspend", "c"]);
+        lab.ok(&["message", "c", "key", "set", "--key-file", file]);
+        lab.ok(&["resume", "c"]);
+        assert_eq!(client.read(0, 4096) == bytes, is_right, "{file}");
+    }
+}
+
+#[test]
+fn status_says_what_was_done_and_hides_the_key() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let key = key(&lab);
+    let server = serve(&lab, &["--threads", "0", "--alias", "other=idle"]);
+    let mut client = Nbd::open(&lab.path("s"));
+    assert_eq!(client.write(0, &noise(8192, 1)), 0);
+    client.read(0, 4096);
+    assert_eq!(client.flush(), 0);
+    let status = status(&lab);
+    assert_eq!((&status["state"], &status["key"]), (&"active".into(), &"valid".into()));
+    assert_eq!(status["exports"], serde_json::json!(["", "other"]));
+    assert_eq!((&status["connections"], &status["errors"]), (&1.into(), &0.into()));
+    assert_eq!(status["writes"]["bytes"], 8192);
+    assert!(status["reads"]["bytes"].as_u64().unwrap() >= 4096);
+    assert_eq!(status["other_bios"], 1);
+    let ciphers = &status["ciphers"];
+    assert!(ciphers["inline"]["bytes"].as_u64().unwrap() >= 8192 + 4096, "{ciphers}");
+    assert_eq!(ciphers["fanned_out"]["parts"], 0);
+    assert_eq!(status["pipelines"], serde_json::json!(["adaptive"]));
+    assert_eq!(status["adaptive"][0]["fan_out_min_bytes"], Value::Null);
+    assert_eq!(status["status"], serde_json::json!(["0 2048 crypt"]));
+    let table = status["table"][0].as_str().unwrap();
+    assert!(
+        table.starts_with("0 2048 crypt aes-xts-plain64 0000")
+            && table.ends_with(
+                " vol 1024 1 \
+             sector_size:4096"
+            ),
+        "{table}"
+    );
+    let human = text(&lab.ok(&["status", "c"]).stdout);
+    for word in ["export \"\", \"other\": active", "8192 bytes", "adaptive", "connections:"] {
+        assert!(human.contains(word), "{word}: {human}");
+    }
+    assert!(!human.contains(&key[..8]));
+    drop(client);
+    while self::status(&lab)["connections"] != 0 {
+        std::thread::yield_now();
+    }
+    let after = self::status(&lab);
+    assert_eq!(after["writes"], status["writes"], "what a connection did stays counted");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn stop_of_a_suspended_server_fails_what_waits() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = serve(&lab, &[]);
+    lab.ok(&["suspend", "c"]);
+    let waiting = writer(&lab, 0, &noise(4096, 1));
+    wait_for_held(&lab, 1);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    assert_eq!(waiting.join().unwrap(), EIO);
+    assert!(!lab.path("c").exists(), "the control socket is left behind");
+}
+
+#[test]
+fn control_socket_is_its_owners_and_mistakes_are_named() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.volume("vol2");
+    let server = serve(&lab, &[]);
+    let mode = std::fs::metadata(lab.path("c")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let words = ["serve", "vol2", "-d", "pass", "--socket", "t", "--control", "c"];
+    assert!(lab.refused(&words, 4).contains("another server is listening"));
+    for (words, code, problem) in [
+        (&["suspend", "c", "--export", "home"][..], 4, "ENXIO"),
+        (&["status", "nowhere"], 4, "--control nowhere"),
+        (&["status", "s"], 4, "no control socket"),
+        (&["message", "c", "key"], 1, "`key set` and `key wipe`"),
+        (&["message", "c", "key", "set", "00ff"], 1, "never an argument"),
+        (&["message", "c", "key", "wipe", "-d", "pass"], 1, "takes no key"),
+    ] {
+        let said = lab.refused(words, code);
+        assert!(said.contains(problem), "{words:?}: {said}");
+    }
+    lab.ok(&["suspend", "c"]);
+    let said = lab.refused(&["message", "c", "--sector", "2048", "key", "wipe"], 1);
+    assert!(said.contains("outside of the volume"), "{said}");
+    drop(server);
+    assert!(lab.refused(&["status", "c"], 4).contains("is a server running"));
+}

@@ -1,0 +1,61 @@
+//! A client that asks for one thing at a time: enough of NBD to see what a server answers.
+
+use std::io::{Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::Path;
+
+const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+const REQUEST_MAGIC: u32 = 0x2560_9513;
+const REPLY_MAGIC: u32 = 0x6744_6698;
+
+pub(crate) struct Nbd {
+    stream: UnixStream,
+}
+
+impl Nbd {
+    /// Opens the default export (`NBD_OPT_EXPORT_NAME`, without the zeroes).
+    pub(crate) fn open(socket: &Path) -> Self {
+        let mut stream = UnixStream::connect(socket).unwrap();
+        let mut greeting = [0; 18];
+        stream.read_exact(&mut greeting).unwrap();
+        let mut hello = 3u32.to_be_bytes().to_vec();
+        hello.extend(OPTION_MAGIC.to_be_bytes());
+        hello.extend(1u32.to_be_bytes());
+        hello.extend(0u32.to_be_bytes());
+        stream.write_all(&hello).unwrap();
+        let mut export = [0; 10];
+        stream.read_exact(&mut export).unwrap();
+        Self { stream }
+    }
+
+    fn ask(&mut self, command: u16, offset: u64, len: u32, payload: &[u8]) -> u32 {
+        let mut request = REQUEST_MAGIC.to_be_bytes().to_vec();
+        request.extend([0, 0]);
+        request.extend(command.to_be_bytes());
+        request.extend(7u64.to_be_bytes());
+        request.extend(offset.to_be_bytes());
+        request.extend(len.to_be_bytes());
+        request.extend(payload);
+        self.stream.write_all(&request).unwrap();
+        let mut reply = [0; 16];
+        self.stream.read_exact(&mut reply).unwrap();
+        assert_eq!(reply[..4], REPLY_MAGIC.to_be_bytes());
+        u32::from_be_bytes(reply[4..8].try_into().unwrap())
+    }
+
+    /// Writes, and says with which error.
+    pub(crate) fn write(&mut self, offset: u64, bytes: &[u8]) -> u32 {
+        self.ask(1, offset, bytes.len() as u32, bytes)
+    }
+
+    pub(crate) fn flush(&mut self) -> u32 {
+        self.ask(3, 0, 0, &[])
+    }
+
+    pub(crate) fn read(&mut self, offset: u64, len: usize) -> Vec<u8> {
+        assert_eq!(self.ask(0, offset, len as u32, &[]), 0);
+        let mut bytes = vec![0; len];
+        self.stream.read_exact(&mut bytes).unwrap();
+        bytes
+    }
+}

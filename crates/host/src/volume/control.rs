@@ -1,0 +1,247 @@
+//! The control side of a volume: `dmsetup`'s suspend, resume, message and status.
+//!
+//! ```text
+//!             suspend               key wipe
+//!   active ───────────> suspended ───────────> suspended, without a key
+//!          <───────────           <───────────
+//!             resume                key set          resume: EAGAIN
+//! ```
+//! Messages are dm-crypt's, for the crypt line at a sector, and only while it is suspended. Errors
+//! have the kernel's names (`crypt_message`, `crypt_preresume`).
+
+use std::sync::{MutexGuard, PoisonError};
+use std::time::Duration;
+
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS, Pipeline};
+use blockyard_engine::dm::table::TargetSpec;
+use blockyard_engine::sq::CipherId;
+
+use super::Volume;
+use super::gate::{Counts, Gate};
+
+/// Bios end within this time, unless a client does not take its replies.
+const SUSPEND_LIMIT: Duration = Duration::from_secs(30);
+
+/// A refusal, with the kernel's name for it.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{name}: {problem}")]
+pub struct ControlError {
+    /// As in errno(3).
+    pub name: &'static str,
+    /// In plain words.
+    pub problem: String,
+}
+
+fn invalid(problem: impl Into<String>) -> ControlError {
+    ControlError { name: "EINVAL", problem: problem.into() }
+}
+
+/// A message for a crypt line.
+#[derive(Debug)]
+pub enum Message {
+    /// `key set`: this one from now on. Its length is that of the key before.
+    KeySet(SecretBytes),
+    /// `key wipe`: nothing can be read or written until a key is set.
+    KeyWipe,
+}
+
+/// What a crypt line decides, if it decides.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AdaptiveStatus {
+    /// What the cipher takes for [`AdaptiveStatus::part_bytes`], as measured.
+    pub cipher_ns: u64,
+    /// On how much it was measured.
+    pub part_bytes: u64,
+    /// What a hand-over to a worker and back is taken to cost.
+    pub hand_over_ns: u64,
+    /// Longer parts go to workers; none do if there are no workers.
+    pub fan_out_min_bytes: Option<u32>,
+    /// The device has a head that moves: writes are sorted.
+    pub seeks: bool,
+}
+
+/// How a volume is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Status {
+    /// Bios wait.
+    pub is_suspended: bool,
+    /// Every crypt line has its key.
+    pub has_keys: bool,
+    /// Its lines, as `dmsetup table` prints them, keys hidden.
+    pub table: String,
+    /// Its lines, as `dmsetup status` prints them.
+    pub targets: String,
+    /// The pipelines of its crypt lines, each once.
+    pub pipelines: Vec<String>,
+    /// Of its crypt lines that decide themselves.
+    pub adaptive: Vec<AdaptiveStatus>,
+    /// Counted since it was opened, by all connections together.
+    pub counts: Counts,
+    /// Connections now.
+    pub connections: usize,
+}
+
+/// What is shown of a volume and does not change.
+#[derive(Default)]
+pub(super) struct Described {
+    pub(super) table: String,
+    pub(super) targets: String,
+    pub(super) adaptive: Vec<AdaptiveStatus>,
+}
+
+/// Which keys are valid, by the number of the cipher.
+pub(super) type Keys = Vec<bool>;
+
+impl Volume {
+    fn gate(&self) -> Result<&Gate, ControlError> {
+        let gate = self.gate.as_deref();
+        gate.ok_or_else(|| invalid("the volume was opened without control"))
+    }
+
+    /// Held by whoever changes the state: one at a time.
+    fn keys(&self) -> MutexGuard<'_, Keys> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Lets bios wait from now on, and returns when those in flight have ended.
+    ///
+    /// # Errors
+    /// When they do not end: then nothing has changed.
+    pub fn suspend(&self) -> Result<(), ControlError> {
+        let _keys = self.keys();
+        if self.gate()?.close(SUSPEND_LIMIT) {
+            return Ok(());
+        }
+        Err(ControlError {
+            name: "EBUSY",
+            problem: format!(
+                "bios are in flight still after {} s, perhaps because a client does not take its \
+                 replies; the volume goes on",
+                SUSPEND_LIMIT.as_secs()
+            ),
+        })
+    }
+
+    /// Lets them go on.
+    ///
+    /// # Errors
+    /// When a crypt line has no valid key.
+    pub fn resume(&self) -> Result<(), ControlError> {
+        let keys = self.keys();
+        if keys.contains(&false) {
+            let problem = "a crypt line has no valid key; set it with the message `key set`";
+            return Err(ControlError { name: "EAGAIN", problem: problem.into() });
+        }
+        self.gate()?.open();
+        Ok(())
+    }
+
+    /// A message for the line at `sector`.
+    ///
+    /// # Errors
+    /// When the volume is not suspended, the line is none of crypt, or the key does not fit.
+    pub fn message(&self, sector: u64, message: &Message) -> Result<(), ControlError> {
+        let mut keys = self.keys();
+        if !self.gate()?.is_closed() {
+            return Err(invalid("the volume is not suspended, and a key changes only while it is"));
+        }
+        let number = usize::from(self.cipher_at(sector)?.0);
+        let cipher = &self.ciphers[number];
+        let len_bytes = cipher.key_len_bytes();
+        let (key, is_valid) = match message {
+            Message::KeyWipe => (random_key(len_bytes)?, false),
+            Message::KeySet(key) if key.len() != len_bytes => {
+                return Err(invalid(format!(
+                    "the key has {} bytes, but that of this line has {len_bytes}; the size of a \
+                     key never changes",
+                    key.len()
+                )));
+            }
+            Message::KeySet(key) => (key.clone(), true),
+        };
+        let made = cipher.with_key(&key).map_err(|error| invalid(error.to_string()))?;
+        // SAFETY: the gate is closed, with no shard busy, and stays so while `keys` is locked.
+        unsafe { cipher.replace(made) };
+        keys[number] = is_valid;
+        Ok(())
+    }
+
+    fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
+        let extents = self.table.extents();
+        let at = extents
+            .iter()
+            .find(|extent| extent.start.0 <= sector && sector < (extent.start + extent.len).0);
+        match at.map(|extent| &extent.target) {
+            Some(TargetSpec::Crypt(spec)) => Ok(spec.cipher),
+            Some(_) => Err(invalid(format!(
+                "the line at sector {sector} is none of crypt, and takes no message"
+            ))),
+            None => Err(invalid(format!("sector {sector} is outside of the volume"))),
+        }
+    }
+
+    /// How it is.
+    #[must_use]
+    pub fn status(&self) -> Status {
+        let (counts, connections) = match &self.gate {
+            Some(gate) => gate.counts(),
+            None => (Counts::default(), 0),
+        };
+        let mut pipelines: Vec<String> = Vec::new();
+        let layers = self.table.layers();
+        for extent in layers.flat_map(|layer| layer.extents()) {
+            if let TargetSpec::Crypt(spec) = &extent.target {
+                let text = pipeline_text(&spec.pipeline);
+                if !pipelines.contains(&text) {
+                    pipelines.push(text);
+                }
+            }
+        }
+        Status {
+            is_suspended: self.gate.as_ref().is_some_and(|gate| gate.is_closed()),
+            has_keys: !self.keys().contains(&false),
+            table: self.described.table.clone(),
+            targets: self.described.targets.clone(),
+            pipelines,
+            adaptive: self.described.adaptive.clone(),
+            counts,
+            connections,
+        }
+    }
+
+    /// The server ends: what waits fails, because nobody will resume.
+    pub(crate) fn stop(&self) {
+        if let Some(gate) = &self.gate {
+            gate.stop();
+        }
+    }
+}
+
+/// All names of a pipeline: some differ in what no pipeline says.
+fn pipeline_text(choice: &Choice) -> String {
+    let Choice::Fixed(pipeline) = choice else { return "adaptive".into() };
+    let Pipeline { read, write, submit, context, split_bytes } = pipeline;
+    let same = PRESETS.iter().filter(|preset| preset.pipeline == *pipeline);
+    let names: Vec<&str> = same.map(|preset| preset.name).collect();
+    let names = if names.is_empty() { "by its options".into() } else { names.join(" = ") };
+    let split = split_bytes.map_or_else(String::new, |bytes| format!(", parts of {bytes} bytes"));
+    format!("{names}: reads {read:?}, writes {write:?}, submits {submit:?} as {context:?}{split}")
+}
+
+fn random_key(len_bytes: usize) -> Result<SecretBytes, ControlError> {
+    let mut key = SecretBytes::zeroed(len_bytes);
+    let mut filled = 0;
+    while filled < len_bytes {
+        let rest = &mut key.as_mut_slice()[filled..];
+        match rustix::rand::getrandom(rest, rustix::rand::GetRandomFlags::empty()) {
+            Ok(len) => filled += len,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => {
+                let problem = format!("the system gives no random bytes: {error}");
+                return Err(ControlError { name: "EIO", problem });
+            }
+        }
+    }
+    Ok(key)
+}

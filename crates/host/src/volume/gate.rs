@@ -1,0 +1,399 @@
+//! The gate in front of a volume that is controlled (`dm_suspend`, `dm_resume`): while it is
+//! closed, bios wait in front of their shards, and nothing is in flight behind it.
+//!
+//! ```text
+//! bio ─> open? ──yes──> shard ─> done            suspend: close, wait until no shard is busy
+//!          └─no─> held ── resume ──> shard       resume:  open, wake all shards
+//!                   └──── stop ────> I/O error   stop:    the server ends, nobody will resume
+//! ```
+//! A shard says that it is busy *before* it looks whether the gate is open, and whoever closes it
+//! looks for busy shards *after* closing: one of them sees the other. Both are for this thread's
+//! cache line, once for each time a shard goes from idle to busy; a volume that is not controlled
+//! has no gate. What a shard counts, its thread alone writes, and a reader adds up.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
+use blockyard_engine::dm::crypt::pipeline::{Decisions, Tally};
+use rustix::event::{EventfdFlags, eventfd};
+
+const OPEN: u8 = 0;
+const CLOSED: u8 = 1;
+/// Closed when the server ended.
+const STOPPED: u8 = 2;
+/// Open when the server ended.
+const OPEN_FOR_EVER: u8 = 3;
+
+/// What is counted, of one shard or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bios that read.
+    pub reads: Tally,
+    /// Bios that write.
+    pub writes: Tally,
+    /// Flushes, discards, zeroes.
+    pub others: u64,
+    /// Bios that failed.
+    pub errors: u64,
+    /// Where ciphers ran.
+    pub decisions: Decisions,
+    /// Bios that wait at the gate, now.
+    pub held: u64,
+    /// Parts that wait in their targets, now.
+    pub parked: u64,
+}
+
+impl Counts {
+    fn add(&mut self, other: Self) {
+        for (tally, more) in [(&mut self.reads, other.reads), (&mut self.writes, other.writes)] {
+            tally.parts += more.parts;
+            tally.bytes += more.bytes;
+        }
+        self.others += other.others;
+        self.errors += other.errors;
+        self.decisions.add(other.decisions);
+        self.held += other.held;
+        self.parked += other.parked;
+    }
+
+    fn count(&mut self, bio: &Bio) {
+        let tally = match bio.op {
+            Op::Read => &mut self.reads,
+            Op::Write => &mut self.writes,
+            Op::Flush | Op::Discard | Op::WriteZeroes => {
+                self.others += 1;
+                return;
+            }
+        };
+        tally.parts += 1;
+        tally.bytes += bio.len.bytes();
+    }
+
+    const WORDS: usize = 14;
+
+    fn words(&self) -> [u64; Self::WORDS] {
+        let Decisions { inline, fanned_out, sorted } = self.decisions;
+        let [r, w, i, f, s] =
+            [self.reads, self.writes, inline, fanned_out, sorted].map(|t| (t.parts, t.bytes));
+        let Self { others, errors, held, parked, .. } = *self;
+        [r.0, r.1, w.0, w.1, i.0, i.1, f.0, f.1, s.0, s.1, others, errors, held, parked]
+    }
+
+    fn of_words(words: [u64; Self::WORDS]) -> Self {
+        let tally = |at: usize| Tally { parts: words[at], bytes: words[at + 1] };
+        let decisions = Decisions { inline: tally(4), fanned_out: tally(6), sorted: tally(8) };
+        let [others, errors, held, parked] = [words[10], words[11], words[12], words[13]];
+        Self { reads: tally(0), writes: tally(2), others, errors, decisions, held, parked }
+    }
+}
+
+/// What a shard and whoever controls the volume share.
+struct Ticket {
+    /// Something of the shard is behind the gate.
+    is_busy: AtomicBool,
+    /// Wakes the shard's thread if it holds bios.
+    wake: OwnedFd,
+    counts: [AtomicU64; Counts::WORDS],
+}
+
+impl Ticket {
+    fn counts(&self) -> Counts {
+        Counts::of_words(std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed)))
+    }
+
+    fn wake(&self) {
+        let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+    }
+}
+
+#[derive(Default)]
+struct Shards {
+    open: Vec<Arc<Ticket>>,
+    /// Of shards that are gone.
+    ended: Counts,
+}
+
+/// The gate of a volume.
+#[derive(Default)]
+pub(crate) struct Gate {
+    state: AtomicU8,
+    shards: Mutex<Shards>,
+    went_idle: Condvar,
+}
+
+impl Gate {
+    fn shards(&self) -> MutexGuard<'_, Shards> {
+        self.shards.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn lets_pass(&self) -> bool {
+        matches!(self.state.load(Ordering::SeqCst), OPEN | OPEN_FOR_EVER)
+    }
+
+    /// Whether bios wait.
+    pub(super) fn is_closed(&self) -> bool {
+        self.state.load(Ordering::SeqCst) == CLOSED
+    }
+
+    /// Closes it and waits until nothing is in flight behind it. If that takes longer than `limit`,
+    /// it is opened again and the answer is no.
+    pub(super) fn close(&self, limit: Duration) -> bool {
+        let deadline = Instant::now() + limit;
+        if self.state.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
+            return self.is_closed();
+        }
+        let mut shards = self.shards();
+        while shards.open.iter().any(|ticket| ticket.is_busy.load(Ordering::SeqCst)) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                drop(shards);
+                self.open();
+                return false;
+            }
+            let waited = self.went_idle.wait_timeout(shards, left);
+            shards = waited.unwrap_or_else(PoisonError::into_inner).0;
+        }
+        true
+    }
+
+    /// Opens it: what is held goes on.
+    pub(super) fn open(&self) {
+        let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::SeqCst, Ordering::SeqCst);
+        self.shards().open.iter().for_each(|ticket| ticket.wake());
+    }
+
+    /// Nobody will move it any more. If it is closed, what it holds and what still comes fails.
+    pub(crate) fn stop(&self) {
+        let exchange = |from, to| {
+            self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
+        };
+        // Again, because it may be closed or opened in between.
+        while !exchange(OPEN, OPEN_FOR_EVER) && !exchange(CLOSED, STOPPED) {
+            if self.state.load(Ordering::SeqCst) >= STOPPED {
+                break;
+            }
+        }
+        self.shards().open.iter().for_each(|ticket| ticket.wake());
+    }
+
+    /// All that was counted, and how many shards there are.
+    pub(super) fn counts(&self) -> (Counts, usize) {
+        let shards = self.shards();
+        let mut all = shards.ended;
+        shards.open.iter().for_each(|ticket| all.add(ticket.counts()));
+        (all, shards.open.len())
+    }
+}
+
+/// One shard's way through the gate.
+pub(crate) struct Pass {
+    gate: Arc<Gate>,
+    ticket: Arc<Ticket>,
+    /// As in the ticket.
+    is_busy: bool,
+    held: VecDeque<Bio>,
+    counts: Counts,
+}
+
+impl Pass {
+    pub(crate) fn new(gate: &Arc<Gate>) -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let counts = std::array::from_fn(|_| AtomicU64::new(0));
+        let ticket = Arc::new(Ticket { is_busy: AtomicBool::new(false), wake, counts });
+        gate.shards().open.push(Arc::clone(&ticket));
+        let (gate, held) = (Arc::clone(gate), VecDeque::new());
+        Ok(Self { gate, ticket, is_busy: false, held, counts: Counts::default() })
+    }
+
+    /// A bio comes: whether it may go on. Otherwise it is held here.
+    pub(crate) fn admit(&mut self, bio: &Bio) -> bool {
+        self.counts.count(bio);
+        let may_pass = self.held.is_empty() && self.enter();
+        if !may_pass {
+            self.held.push_back(*bio);
+        }
+        may_pass
+    }
+
+    /// Whether a bio may go on; the shard says first that it is busy.
+    fn enter(&mut self) -> bool {
+        if self.is_busy {
+            return self.gate.lets_pass();
+        }
+        self.is_busy = true;
+        self.ticket.is_busy.store(true, Ordering::SeqCst);
+        let may_pass = self.gate.lets_pass();
+        if !may_pass {
+            self.left();
+        }
+        may_pass
+    }
+
+    /// Nothing of the shard is in flight any more.
+    pub(crate) fn left(&mut self) {
+        if !std::mem::replace(&mut self.is_busy, false) {
+            return;
+        }
+        self.ticket.is_busy.store(false, Ordering::SeqCst);
+        if !self.gate.lets_pass() {
+            // Who waits has looked before this lock was taken, or looks after it.
+            drop(self.gate.shards());
+            self.gate.went_idle.notify_all();
+        }
+    }
+
+    /// The oldest held bio that may go on, or is to fail.
+    pub(crate) fn next(&mut self, done: &mut Vec<Done>) -> Option<Bio> {
+        if self.held.is_empty() {
+            return None;
+        }
+        let mut count = [0u8; 8];
+        let _ = rustix::io::read(&self.ticket.wake, &mut count);
+        if self.gate.state.load(Ordering::SeqCst) == STOPPED {
+            let failed = |bio: Bio| Done { user: bio.user, status: BlkStatus::IoError };
+            self.counts.errors += self.held.len() as u64;
+            done.extend(self.held.drain(..).map(failed));
+            return None;
+        }
+        if self.enter() { self.held.pop_front() } else { None }
+    }
+
+    /// Whether bios are held.
+    pub(crate) fn holds(&self) -> bool {
+        !self.held.is_empty()
+    }
+
+    /// What becomes readable when the gate has moved.
+    pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.holds().then(|| self.ticket.wake.as_fd())
+    }
+
+    /// These have ended.
+    pub(crate) fn on_done(&mut self, done: &[Done]) {
+        self.counts.errors +=
+            done.iter().filter(|done| done.status != BlkStatus::Ok).count() as u64;
+    }
+
+    /// Shows what was counted.
+    pub(crate) fn publish(&mut self, decisions: Decisions, parked: usize) {
+        (self.counts.held, self.counts.parked) = (self.held.len() as u64, parked as u64);
+        self.counts.decisions = decisions;
+        for (shown, word) in self.ticket.counts.iter().zip(self.counts.words()) {
+            shown.store(word, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for Pass {
+    fn drop(&mut self) {
+        let mut shards = self.gate.shards();
+        shards.open.retain(|ticket| !Arc::ptr_eq(ticket, &self.ticket));
+        let ended = Counts { held: 0, parked: 0, ..self.counts };
+        shards.ended.add(ended);
+        self.gate.went_idle.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_engine::bio::Sector;
+    use blockyard_engine::buf::BufRef;
+
+    use super::*;
+
+    fn bio(user: u64) -> Bio {
+        Bio::new(Op::Write, Sector(0), Sector(8), BufRef::NONE, user)
+    }
+
+    const SOON: Duration = Duration::from_millis(20);
+    const LONG: Duration = Duration::from_secs(60);
+
+    #[test]
+    fn closed_gate_holds_bios_in_order_until_it_is_opened() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = Pass::new(&gate).unwrap();
+        assert!(gate.close(SOON) && gate.close(SOON));
+        assert!(!pass.admit(&bio(1)) && !pass.admit(&bio(2)));
+        let mut done = Vec::new();
+        assert!(pass.next(&mut done).is_none());
+        gate.open();
+        // It comes before what was held has gone on.
+        assert!(!pass.admit(&bio(3)));
+        let order: Vec<u64> = std::iter::from_fn(|| pass.next(&mut done)).map(|b| b.user).collect();
+        assert_eq!((order, done.len(), pass.holds()), (vec![1, 2, 3], 0, false));
+        assert!(pass.admit(&bio(4)));
+    }
+
+    #[test]
+    fn gate_closes_when_the_last_bio_has_left_and_not_before() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = Pass::new(&gate).unwrap();
+        assert!(pass.admit(&bio(1)));
+        assert!(!gate.close(SOON), "something is in flight");
+        assert!(!gate.is_closed(), "it was given up");
+        let closer = {
+            let gate = Arc::clone(&gate);
+            std::thread::spawn(move || gate.close(LONG))
+        };
+        while !gate.is_closed() {
+            std::thread::yield_now();
+        }
+        assert!(!closer.is_finished());
+        assert!(!pass.admit(&bio(2)), "a busy shard gets no more");
+        pass.left();
+        assert!(closer.join().unwrap());
+        assert!(pass.next(&mut Vec::new()).is_none());
+    }
+
+    #[test]
+    fn shard_that_goes_away_is_not_waited_for_and_stays_counted() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = Pass::new(&gate).unwrap();
+        assert!(pass.admit(&bio(1)));
+        pass.publish(Decisions::default(), 3);
+        assert_eq!((gate.counts().0.parked, gate.counts().1), (3, 1));
+        drop(pass);
+        assert!(gate.close(SOON));
+        let (counts, shards) = gate.counts();
+        assert_eq!((counts.writes, shards), (Tally { parts: 1, bytes: 4096 }, 0));
+        assert_eq!(counts.parked, 0);
+    }
+
+    #[test]
+    fn stopped_gate_fails_what_it_holds() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = Pass::new(&gate).unwrap();
+        assert!(gate.close(SOON));
+        assert!(!pass.admit(&bio(1)));
+        gate.stop();
+        let mut done = Vec::new();
+        assert!(pass.next(&mut done).is_none());
+        assert_eq!(done, [Done { user: 1, status: BlkStatus::IoError }]);
+        gate.open();
+        assert!(!pass.admit(&bio(2)), "it stays stopped");
+        let open = Gate::default();
+        open.stop();
+        assert!(!open.close(SOON), "it stays open");
+    }
+
+    #[test]
+    fn counts_survive_being_shown() {
+        let tally = |n| Tally { parts: n, bytes: n + 1 };
+        let decisions = Decisions { inline: tally(5), fanned_out: tally(7), sorted: tally(9) };
+        let counts = Counts {
+            reads: tally(1),
+            writes: tally(3),
+            others: 11,
+            errors: 12,
+            decisions,
+            held: 13,
+            parked: 14,
+        };
+        assert_eq!(Counts::of_words(counts.words()), counts);
+    }
+}
