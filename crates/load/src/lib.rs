@@ -11,4 +11,5 @@ pub mod fsync_tester;
 pub mod latency;
 pub mod program;
 pub mod random;
+pub mod result_line;
 pub mod tiotest;

@@ -58,14 +58,18 @@ pub enum Call {
         /// Length; zero for a flush.
         len_bytes: u64,
     },
-    /// `io_getevents`: waits until so many of what this task submitted have ended, and brings all
-    /// that have.
+    /// `io_getevents`: waits until so many of what this task submitted have ended, and brings those
+    /// that ended first.
     Reap {
         /// At least so many; no more than are in flight.
         at_least: u32,
+        /// No more than so many, though more have ended.
+        at_most: u32,
     },
     /// `nanosleep`.
     Sleep(Nanos),
+    /// `getrusage(RUSAGE_THREAD)`: what the task has used, in [`Returned::usage`].
+    Usage,
     /// The task has ended.
     Exit,
 }
@@ -92,6 +96,17 @@ pub struct Reaped {
     pub ended: Nanos,
 }
 
+/// What a task has used so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// CPU time of the program itself. The simulated world has none: there, only calls cost time.
+    pub user: Nanos,
+    /// CPU time in the kernel, or in what stands for it.
+    pub system: Nanos,
+    /// How often a CPU took the task in another's place.
+    pub switches: u64,
+}
+
 /// What a call brought.
 #[derive(Clone, Copy, Debug)]
 pub struct Returned<'a> {
@@ -99,11 +114,17 @@ pub struct Returned<'a> {
     pub status: Result<(), i32>,
     /// From [`Call::Reap`].
     pub reaped: &'a [Reaped],
+    /// From [`Call::Usage`].
+    pub usage: Usage,
 }
 
 impl Returned<'_> {
     /// A call that went well and brings nothing.
-    pub const OK: Self = Self { status: Ok(()), reaped: &[] };
+    pub const OK: Self = Self {
+        status: Ok(()),
+        reaped: &[],
+        usage: Usage { user: Nanos(0), system: Nanos(0), switches: 0 },
+    };
 }
 
 /// One thread of a program.

@@ -119,7 +119,11 @@ impl Task for Reader {
             let op = DirectOp::Read;
             return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes: 4096 };
         }
-        if self.free.len() < DEPTH as usize { Call::Reap { at_least: 1 } } else { Call::Exit }
+        if self.free.len() < DEPTH as usize {
+            Call::Reap { at_least: 1, at_most: u32::MAX }
+        } else {
+            Call::Exit
+        }
     }
 }
 

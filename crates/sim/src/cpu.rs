@@ -135,6 +135,7 @@ struct Thread {
     /// Where it ran last.
     last: usize,
     used: Nanos,
+    switches: u64,
 }
 
 #[derive(Clone, Debug, Default)]
@@ -190,7 +191,13 @@ impl Cpus {
             Affinity::Socket(socket) => usize::from(socket) * per_socket + number % per_socket,
         };
         assert!(last < self.cpus.len(), "threads are bound to CPUs that there are");
-        self.threads.push(Thread { state: State::Waiting, affinity, last, used: Nanos(0) });
+        self.threads.push(Thread {
+            state: State::Waiting,
+            affinity,
+            last,
+            used: Nanos(0),
+            switches: 0,
+        });
         ThreadId(u32::try_from(number).expect("threads are few"))
     }
 
@@ -350,6 +357,7 @@ impl Cpus {
         let picked = self.thread(thread);
         let moved = std::mem::replace(&mut picked.last, at) != at;
         picked.state = State::Running;
+        picked.switches += u64::from(switches);
         self.counters.migrations += u64::from(moved);
     }
 
@@ -375,6 +383,12 @@ impl Cpus {
     #[must_use]
     pub fn used(&self, thread: ThreadId) -> Nanos {
         self.threads[thread.0 as usize].used
+    }
+
+    /// How often a CPU went over to a thread.
+    #[must_use]
+    pub fn switches_to(&self, thread: ThreadId) -> u64 {
+        self.threads[thread.0 as usize].switches
     }
 
     /// Counters.

@@ -277,9 +277,8 @@ fn list() -> Result<(), Failure> {
     let mut lines = String::new();
     for builtin in BUILTIN {
         let experiment = load(builtin.name)?;
-        let names: Vec<&str> = experiment.variants.iter().map(|one| one.name.as_str()).collect();
         lines += &format!("{}  {}\n", experiment.name, experiment.title);
-        lines += &format!("    variants: {}\n", names.join(", "));
+        lines += &format!("    variants: {}\n", experiment.variant_names().join(", "));
     }
     print(&lines)
 }

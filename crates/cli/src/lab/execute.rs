@@ -9,13 +9,14 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use blockyard_load::fio::{Fio, Histogram, Job};
+use blockyard_load::fio::{Fio, Histogram, Job, JobResult, Transfers};
 use blockyard_load::fsync_tester::FsyncTester;
 use blockyard_load::latency::Latency;
 use blockyard_load::program::Program;
 use blockyard_load::tiotest::{self, Tiotest};
 use blockyard_sim::world::{self, Causes, Config, Observer};
 
+use super::causes;
 use super::observe::{Eyes, Seen};
 use super::spec::fit::Point;
 use super::spec::job::{FSYNC_ROW, JobSpec, TOTAL_ROW, fsync_metrics};
@@ -149,7 +150,7 @@ pub(crate) fn run_job<O: Observer>(
         run_program(job, config.seed, Simulated { config, observer })?;
     let done = JobDone {
         job: name.into(),
-        measured: yielded.measured,
+        measured: yielded.measured.into_iter().chain(causes::rows(&outcome)).collect(),
         listing: yielded.listing,
         causes: outcome.causes,
         trace_hash: outcome.trace_hash,
@@ -207,7 +208,7 @@ pub(crate) fn run_program<R: Runner>(
             let (measured, listing) = (fsync_rows(&program), program.print());
             Ok((out, Yielded { measured, listing }))
         }
-        JobSpec::Fio(jobs) => {
+        JobSpec::Fio(jobs, _) => {
             let seeded = |job: &Job| Job { seed: job.seed.wrapping_add(seed), ..job.clone() };
             let mut program = Fio::new(jobs.iter().map(seeded).collect())
                 .map_err(|error| Failure::failed(error.to_string()))?;
@@ -257,19 +258,22 @@ fn fsync_rows(program: &FsyncTester) -> Vec<Measured> {
 fn fio_rows(program: &Fio) -> Vec<Measured> {
     let mut rows = Vec::new();
     for job in program.results() {
-        for (kind, transfers) in [("read", &job.read), ("write", &job.write)] {
-            if transfers.ios == 0 {
-                continue;
+        for (kind, transfers, sum) in [
+            ("read", &job.read, job.read_bandwidth_sum()),
+            ("write", &job.write, job.write_bandwidth_sum()),
+        ] {
+            if transfers.ios > 0 {
+                let row = format!("{} {kind}", job.name);
+                transfer_rows(&mut rows, &row, job, transfers, sum);
             }
-            let row = format!("{} {kind}", job.name);
-            for (metric, value) in [
-                ("phase_time", job.runtime.0 as f64 / 1e9),
-                ("rate", job.bandwidth(transfers)),
-                ("iops", job.iops(transfers)),
-            ] {
-                rows.push(Measured { row: row.clone(), metric, value });
-            }
-            histogram(&mut rows, &row, &transfers.lat);
+        }
+        let ios = job.read.ios + job.write.ios;
+        let (user, system) = job.cpu();
+        for (metric, value) in [
+            ("cpu_busy", user + system),
+            ("switches_per_1000", job.usage.switches as f64 * 1000.0 / ios.max(1) as f64),
+        ] {
+            rows.push(Measured { row: job.name.clone(), metric, value });
         }
         if job.sync.count() > 0 {
             histogram(&mut rows, &format!("{} fsync", job.name), &job.sync);
@@ -279,6 +283,28 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
         }
     }
     rows
+}
+
+/// What it says of reads, or of writes.
+fn transfer_rows(
+    rows: &mut Vec<Measured>,
+    row: &str,
+    job: &JobResult,
+    transfers: &Transfers,
+    sum: f64,
+) {
+    let mut add = |metric, value| rows.push(Measured { row: row.into(), metric, value });
+    add("phase_time", job.runtime.0 as f64 / 1e9);
+    add("rate", job.bandwidth(transfers));
+    add("rate_sum", sum);
+    add("iops", job.iops(transfers));
+    if transfers.slat.count() > 0 {
+        add("slat_avg", transfers.slat.mean_ns() / 1e9);
+        add("clat_avg", transfers.clat.mean_ns() / 1e9);
+        add("clat_max", transfers.clat.max().0 as f64 / 1e9);
+        add("latency_stdev", transfers.lat.stdev_ns() / 1e9);
+    }
+    histogram(rows, row, &transfers.lat);
 }
 
 fn histogram(rows: &mut Vec<Measured>, row: &str, histogram: &Histogram) {

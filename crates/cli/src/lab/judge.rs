@@ -7,12 +7,14 @@
 use std::collections::BTreeMap;
 
 use blockyard_report::Claim;
-use blockyard_sim::checks;
 
 use super::execute::Done;
-use super::results::{Place, interval, values};
-use super::spec::claim::{ClaimSpec, Control, Judge, Measure};
-use super::spec::metric::{Base, metric_named};
+use super::measured::measured;
+use super::results::{Place, interval};
+use super::rules;
+use super::spec::claim::{ClaimSpec, Control, Judge};
+use super::spec::measure::{Bounds, Cells, Measure, Quantity, Side};
+use super::spec::metric::Base;
 use super::spec::tree::Override;
 use crate::failure::Failure;
 
@@ -29,9 +31,9 @@ pub(crate) fn control_key(set: &[Override]) -> String {
 pub(crate) fn check_rules(claims: &[ClaimSpec]) -> Result<(), Failure> {
     for claim in claims {
         if let Judge::Check(id) = &claim.judge
-            && checks::find(id).is_none()
+            && rules::find(id).is_none()
         {
-            let ids: Vec<&str> = checks::all().iter().map(|check| check.id).collect();
+            let ids: Vec<&str> = rules::all().map(|check| check.id).collect();
             let ids = ids.join(", ");
             return Err(Failure::failed(format!(
                 "claim {}: there is no check {id:?}; there are {ids}",
@@ -73,7 +75,7 @@ pub(crate) fn judge(spec: &ClaimSpec, done: &Done, seed: u64) -> Claim {
 
 /// A rule must hold with every one of its seeds; what was measured is shown of the first.
 fn rule(claim: Claim, id: &str, seed: u64) -> Claim {
-    let Some(check) = checks::find(id) else { return claim };
+    let Some(check) = rules::find(id) else { return claim };
     let verdicts: Vec<_> =
         (0..RULE_SEEDS).map(|more| (check.run)(seed.wrapping_add(more))).collect();
     let held = verdicts.iter().filter(|verdict| verdict.holds).count();
@@ -116,9 +118,7 @@ fn verdicts(measures: &[Measure], done: &Done, control: &str) -> BTreeMap<Place,
     let mut verdicts: Option<BTreeMap<Place, bool>> = None;
     for measure in measures {
         let found = measured(measure, done, control);
-        let inside = |value: f64| {
-            measure.min.is_none_or(|min| value >= min) && measure.max.is_none_or(|max| value <= max)
-        };
+        let inside = |value: f64| measure.bounds.have(value);
         verdicts = Some(match verdicts {
             None => found.into_iter().map(|(place, value)| (place, inside(value))).collect(),
             Some(before) => before
@@ -130,15 +130,6 @@ fn verdicts(measures: &[Measure], done: &Done, control: &str) -> BTreeMap<Place,
         });
     }
     verdicts.unwrap_or_default()
-}
-
-/// A measure in each run. What is divided comes from the same point and the same seed.
-fn measured(measure: &Measure, done: &Done, control: &str) -> BTreeMap<Place, f64> {
-    let of = values(done, &measure.of, control);
-    let Some(to) = &measure.to else { return of };
-    let to = values(done, to, control);
-    let ratio = |(place, value): (Place, f64)| Some((place, value / to.get(&place)?));
-    of.into_iter().filter_map(ratio).collect()
 }
 
 /// What was measured, in words.
@@ -154,7 +145,7 @@ fn ours(measures: &[Measure], done: &Done, control: &str) -> String {
                 format!("{median} ({low} to {high})")
             }
         };
-        if measures.len() > 1 { format!("{} {shown}", measure.of) } else { shown }
+        if measures.len() > 1 { format!("{}: {shown}", what(measure)) } else { shown }
     };
     measures.iter().map(one).collect::<Vec<_>>().join("; ")
 }
@@ -162,14 +153,8 @@ fn ours(measures: &[Measure], done: &Done, control: &str) -> String {
 /// Where a measure must lie, in words, with what was published.
 fn threshold(measures: &[Measure]) -> String {
     let one = |measure: &Measure| {
-        let Measure { of, to, min, max, size, published } = measure;
-        let what = match to {
-            Some(to) if of.row == to.row && of.metric == to.metric => {
-                format!("{} {}: {} / {}", of.row, of.metric, of.variant, to.variant)
-            }
-            Some(to) => format!("{of} / {to}"),
-            None => of.to_string(),
-        };
+        let Measure { bounds: Bounds { min, max }, size, published, .. } = measure;
+        let what = what(measure);
         let [min, max] = [min, max].map(|bound| bound.map(|bound| number(measure, bound)));
         let bound = match (min, max) {
             (Some(min), Some(max)) => format!(" {min} to {max}"),
@@ -188,14 +173,48 @@ fn threshold(measures: &[Measure]) -> String {
     measures.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
+/// What is measured, in words.
+fn what(measure: &Measure) -> String {
+    let condition = measure.condition.as_ref().map(|(quantity, Bounds { min, max })| {
+        let bound = |word: &str, bound: &Option<f64>| {
+            bound.map_or_else(String::new, |bound| format!(" {word} {bound}"))
+        };
+        let what = quantity_name(quantity);
+        format!(", where {what} is{}{}", bound("at least", min), bound("at most", max))
+    });
+    let (over, name) = (&measure.over, quantity_name(&measure.quantity));
+    format!("{over}{name}{}", condition.unwrap_or_default())
+}
+
+fn quantity_name(quantity: &Quantity) -> String {
+    match quantity {
+        Quantity::Value(side) => side.to_string(),
+        Quantity::Ratio(Side::Cells(of), Side::Cells(to)) => {
+            let parts = |cells: &Cells| {
+                let (variant, rest) = cells.pattern.split_once('/').unwrap_or((&cells.pattern, ""));
+                (variant.to_owned(), rest.replacen('/', " ", 1))
+            };
+            let ((of_variant, of_rest), (to_variant, to_rest)) = (parts(of), parts(to));
+            match of_rest == to_rest {
+                true => format!("{of_rest}: {of_variant} / {to_variant}"),
+                false => format!("{} / {}", of.pattern, to.pattern),
+            }
+        }
+        Quantity::Ratio(of, to) => format!("{of} / {to}"),
+        Quantity::Recovered(sides) => {
+            let [loss, mended, without] = &**sides;
+            format!("of {loss} less {without}, what {mended} brings back")
+        }
+    }
+}
+
 /// A number of a measure: ratios bare, the rest with its unit.
 fn number(measure: &Measure, value: f64) -> String {
-    let base = metric_named(measure.of.metric).map(|metric| metric.base);
-    match (&measure.to, base) {
-        (None, Some(Base::Seconds)) => format!("{value:.3} s"),
-        (None, Some(Base::Fraction)) => format!("{:.1} %", value * 100.0),
-        (None, Some(Base::BytesPerSecond)) => format!("{:.2} MiB/s", value / 1_048_576.0),
-        (None, Some(Base::PerSecond)) => format!("{value:.0}/s"),
+    match measure.base() {
+        Some(Base::Seconds) => format!("{value:.3} s"),
+        Some(Base::Fraction) => format!("{:.1} %", value * 100.0),
+        Some(Base::BytesPerSecond) => format!("{:.2} MiB/s", value / 1_048_576.0),
+        Some(Base::PerSecond) => format!("{value:.0}/s"),
         _ if value.abs() < 0.1 && value != 0.0 => format!("{value:.4}"),
         _ => format!("{value:.3}"),
     }

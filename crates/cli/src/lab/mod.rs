@@ -9,13 +9,17 @@
 //! [`onsite`] runs the same jobs on this machine instead, in [`real`].
 
 pub(crate) mod builtin;
+mod causes;
 pub(crate) mod execute;
 mod judge;
+mod lines;
+mod measured;
 mod observe;
 pub(crate) mod onsite;
 pub(crate) mod page;
 pub(crate) mod real;
 mod results;
+mod rules;
 pub(crate) mod search;
 pub(crate) mod spec;
 pub(crate) mod trace;

@@ -2,11 +2,12 @@
 //! does not matter. The rows are the same, so published, simulated and real numbers can be
 //! compared.
 
-use blockyard_host::volume::Scheduling;
+use blockyard_host::volume::{PipelineChoice, Scheduling};
 use blockyard_load::program::Program;
 use blockyard_report::{Experiment as Report, Listing};
 
 use super::execute::{Done, JobDone, Key, Runner, Yielded, run_program};
+use super::lines::result_lines;
 use super::page::{Request, chosen};
 use super::real::{self, NO_PAGE_CACHE, Place, RealOutcome, Target};
 use super::results::rows;
@@ -42,8 +43,8 @@ pub(crate) fn run(
         let point = experiment.points(variant).into_iter().next().flatten();
         for &seed in seeds {
             let setup = experiment.setup(variant, point.as_ref(), &request.set, &[])?;
-            let target =
-                Target { place: place.clone(), may_destroy, scheduling: scheduling(&setup) };
+            let (scheduling, pipeline) = (scheduling(&setup), pipeline(&setup)?);
+            let target = Target { place: place.clone(), may_destroy, scheduling, pipeline };
             let mut jobs = Vec::new();
             for (name, job) in &setup.jobs {
                 let (outcome, yielded) = run_program(job, seed, Real { target: &target })
@@ -59,6 +60,8 @@ pub(crate) fn run(
         }
     }
     drop(progress);
+    let lines = result_lines(experiment, &variants, &done, &request.set)?;
+    listings.extend(lines.listings);
     let place = match place {
         Place::Memory { .. } => "memory".into(),
         Place::Path(path) => path.display().to_string(),
@@ -77,6 +80,12 @@ pub(crate) fn run(
 fn scheduling(setup: &Setup) -> Scheduling {
     let elevator = Some(setup.config.elevator.clone());
     Scheduling { elevator, ..Scheduling::default() }
+}
+
+/// That of the variant's crypt target, if it has one.
+fn pipeline(setup: &Setup) -> Result<Option<PipelineChoice>, Failure> {
+    let name = Some(&setup.module).filter(|name| *name != "_");
+    name.map(|name| PipelineChoice::parse(name).map_err(Failure::failed)).transpose()
 }
 
 fn job_done(name: &str, yielded: Yielded) -> JobDone {

@@ -7,11 +7,13 @@ use blockyard_sim::world::Causes;
 
 use super::execute::{Done, JobDone, Key, Manner, Run, execute, spread};
 use super::judge::{check_rules, control_key, judge};
+use super::lines::result_lines;
 use super::observe::Seen;
 use super::results::{rows, values};
 use super::search::is_accepted;
 use super::spec::claim::{ClaimSpec, Judge};
 use super::spec::fit::Fit;
+use super::spec::grid::Grid;
 use super::spec::tree::Override;
 use super::spec::{Experiment, Variant, variants_of};
 use crate::failure::Failure;
@@ -54,16 +56,23 @@ pub(crate) fn run(experiment: &Experiment, request: &Request) -> Result<Outcome,
     let claims = if whole { &experiment.claims[..] } else { &[] };
     let claims = spread(claims, |claim| Ok(judge(claim, &done, seeds[0])))?;
     let (fits, warnings) = fits(experiment, &variants, &done, &request.set);
+    let lines = result_lines(experiment, &variants, &done, &request.set)?;
+    // Of large grids the lines say enough, unless a variant is asked for by its name.
+    let lined = |variant: &&Variant| lines.variants.contains(&variant.name);
+    let shown: Vec<&Variant> = match request.variants.is_empty() {
+        true => variants.iter().copied().filter(|variant| !lined(variant)).collect(),
+        false => variants.clone(),
+    };
     let report = Report {
         name: experiment.name.clone(),
         title: experiment.title.clone(),
         about: experiment.about.clone(),
         conditions: conditions(experiment, &variants, seeds, fits, &request.set),
-        rows: rows(experiment, &variants, &done),
+        rows: rows(experiment, &shown, &done),
         claims,
-        causes: causes(&variants, &done),
-        plots: if request.plots { plots(&variants, &done) } else { Vec::new() },
-        listings: listings(&variants, &done),
+        causes: if shown.is_empty() { Vec::new() } else { causes(&shown, &done) },
+        plots: if request.plots { plots(&shown, &done) } else { Vec::new() },
+        listings: lines.listings.into_iter().chain(listings(&shown, &done)).collect(),
     };
     Ok(Outcome { report, warnings })
 }
@@ -185,6 +194,12 @@ fn conditions(
     let titled = variants.iter().filter(|variant| variant.title != variant.name);
     let mut conditions: Vec<(String, String)> =
         titled.map(|variant| (variant.name.clone(), variant.title.clone())).collect();
+    let has = |grid: &&Grid| {
+        let of = |variant: &&Variant| variant.grid.as_ref().is_some_and(|of| of.0 == grid.name);
+        variants.iter().any(of)
+    };
+    let grids = experiment.grids.iter().filter(has).filter(|grid| grid.title != grid.name);
+    conditions.extend(grids.map(|grid| (format!("{}-...", grid.name), grid.title.clone())));
     conditions.extend(experiment.ours.iter().cloned());
     let has = |fit: &&Fit| variants.iter().any(|variant| fit.variants.contains(&variant.name));
     for fit in experiment.fits.iter().filter(has) {
@@ -192,7 +207,7 @@ fn conditions(
         conditions.push((format!("box {}", fit.name), sides.join(", ")));
         let rows = fit.accept.iter();
         let rows: Vec<String> =
-            rows.map(|row| format!("{} within {:.0} %", row.cell, row.error_max * 100.0)).collect();
+            rows.map(|row| format!("{} within {} %", row.cell, row.error_max * 100.0)).collect();
         conditions.push((format!("accepted {}", fit.name), rows.join(", ")));
     }
     conditions.extend(fits);

@@ -94,7 +94,13 @@ impl Histogram {
     /// may be more than the longest sample, as with fio. Zero without a sample.
     #[must_use]
     pub fn permille(&self, permille: u32) -> Nanos {
-        let wanted = (u128::from(self.count) * u128::from(permille)).div_ceil(1000).max(1);
+        self.per_ten_thousand(permille * 10)
+    }
+
+    /// As [`Self::permille`], of ten thousand.
+    #[must_use]
+    pub fn per_ten_thousand(&self, share: u32) -> Nanos {
+        let wanted = (u128::from(self.count) * u128::from(share)).div_ceil(10_000).max(1);
         let mut seen = 0u128;
         for (bucket, &count) in self.counts.iter().enumerate() {
             seen += u128::from(count);

@@ -80,12 +80,20 @@ pub struct Job {
     pub block_bytes: u64,
     /// `iodepth`: how many are in flight, of direct I/O; buffered I/O is one at a time.
     pub iodepth: u32,
-    /// `numjobs`: clones.
+    /// `numjobs`: clones; with [`Self::nodes`] so many on each.
     pub numjobs: u32,
+    /// `numa_cpu_nodes`: sockets that the clones run on, those of the first first; empty is
+    /// anywhere. (fio's own clones run on any of them, each.)
+    pub nodes: Vec<u16>,
     /// `size`: length of the region that each clone works on, and of what it transfers in a pass.
     pub size_bytes: u64,
     /// `offset`: where the region starts in the file.
     pub offset_bytes: u64,
+    /// `offset_increment`: the region of each clone starts so much behind the one before.
+    pub offset_increment_bytes: u64,
+    /// `divide` (ours): the region is cut into equal ones, in the clones' order; what is left over
+    /// at its end belongs to none.
+    pub divide: bool,
     /// `direct`: past the page cache, many in flight (`libaio`); else through it (`psync`).
     pub direct: bool,
     /// `overwrite`: the file is there, in full, before it is written.
@@ -118,8 +126,11 @@ impl Job {
             block_bytes: 4096,
             iodepth: 1,
             numjobs: 1,
+            nodes: Vec::new(),
             size_bytes: 0,
             offset_bytes: 0,
+            offset_increment_bytes: 0,
+            divide: false,
             direct: false,
             overwrite: false,
             fsync_every: 0,
@@ -132,14 +143,36 @@ impl Job {
         }
     }
 
-    /// Blocks of a pass.
-    pub(crate) fn blocks(&self) -> u64 {
-        self.size_bytes / self.block_bytes
+    /// How many clones it has, on all sockets.
+    #[must_use]
+    pub fn clones(&self) -> u32 {
+        self.numjobs.saturating_mul(u32::try_from(self.nodes.len().max(1)).unwrap_or(u32::MAX))
     }
 
-    /// Length that its file has at least.
-    pub(crate) fn end_bytes(&self) -> u64 {
-        self.offset_bytes + self.size_bytes
+    /// Blocks of a pass of one clone.
+    pub(crate) fn blocks(&self) -> u64 {
+        let parts = if self.divide { u64::from(self.clones()) } else { 1 };
+        self.size_bytes / self.block_bytes / parts
+    }
+
+    /// Where the region of a clone starts in its file.
+    pub(crate) fn start_bytes(&self, clone: u32) -> u64 {
+        let apart = if self.divide { self.blocks() * self.block_bytes } else { 0 };
+        self.offset_bytes + u64::from(clone) * (apart + self.offset_increment_bytes)
+    }
+
+    /// Length that the file of a clone has at least.
+    pub(crate) fn end_bytes(&self, clone: u32) -> u64 {
+        let len_bytes = match self.divide {
+            true => self.blocks() * self.block_bytes,
+            false => self.size_bytes,
+        };
+        self.start_bytes(clone) + len_bytes
+    }
+
+    /// On which socket a clone runs.
+    pub(crate) fn socket(&self, clone: u32) -> Option<u16> {
+        self.nodes.get((clone / self.numjobs) as usize).copied()
     }
 
     /// Whether the file must be there in full. Sequential buffered writes make it as they go; fio
@@ -163,18 +196,32 @@ impl Job {
             let text = format!("must be one block of {} bytes at least", self.block_bytes);
             return refuse("size", text + ", as in size=1g");
         }
-        if !self.offset_bytes.is_multiple_of(512) {
-            return refuse("offset", "must be a multiple of 512 bytes".into());
-        }
-        if self.offset_bytes.checked_add(self.size_bytes).is_none_or(|end| end > 1 << 62) {
-            return refuse("size", "and offset together are more than a file can have".into());
-        }
-        for (key, value, max) in
-            [("iodepth", self.iodepth, IODEPTH_MAX), ("numjobs", self.numjobs, NUMJOBS_MAX)]
+        for (key, bytes) in
+            [("offset", self.offset_bytes), ("offset_increment", self.offset_increment_bytes)]
         {
-            if value == 0 || value > max {
-                return refuse(key, format!("must be a number from 1 to {max}"));
+            if !bytes.is_multiple_of(512) {
+                return refuse(key, "must be a multiple of 512 bytes".into());
             }
+        }
+        for (key, value, max) in [
+            ("iodepth", self.iodepth, IODEPTH_MAX),
+            ("numjobs", self.numjobs, NUMJOBS_MAX),
+            ("numjobs", self.clones(), NUMJOBS_MAX),
+        ] {
+            if value == 0 || value > max {
+                return refuse(key, format!("must be a number from 1 to {max}, on all nodes"));
+            }
+        }
+        if self.divide && self.blocks() == 0 {
+            let text = format!("must be one block for each of {} clones at least", self.clones());
+            return refuse("size", text);
+        }
+        let apart_bytes = self.offset_increment_bytes.checked_mul(self.clones().into());
+        let end_bytes = apart_bytes
+            .and_then(|apart| apart.checked_add(self.offset_bytes))
+            .and_then(|start| start.checked_add(self.size_bytes));
+        if end_bytes.is_none_or(|end| end > 1 << 62) {
+            return refuse("size", "and offset together are more than a file can have".into());
         }
         if self.read_percent > 100 {
             return refuse("rwmixread", "must be a number from 0 to 100".into());

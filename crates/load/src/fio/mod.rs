@@ -11,6 +11,8 @@ mod job;
 mod offsets;
 mod options;
 mod print;
+mod samples;
+mod shares;
 mod task;
 
 use std::collections::BTreeMap;
@@ -18,14 +20,17 @@ use std::collections::BTreeMap;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
-use crate::program::{Call, FileId, Phase, Program, Returned, Task};
+use self::task::Measured;
+use crate::program::{Call, FileId, Phase, Program, Returned, Task, Usage};
 
 pub use histogram::Histogram;
 pub use job::{Job, JobError, Rw};
+pub use samples::{Samples, Spread};
+pub use shares::{Batches, Bounds, Depths};
 pub use task::{Thread, Transfers};
 
 /// What a job was like, all its clones together.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobResult {
     /// Of the job.
     pub name: String,
@@ -39,6 +44,20 @@ pub struct JobResult {
     pub write: Transfers,
     /// How long each `fsync` took.
     pub sync: Histogram,
+    /// Completion latencies of reads and writes by fio's bounds.
+    pub bounds: Bounds,
+    /// How many were in flight when one was submitted.
+    pub depths: Depths,
+    /// How many were submitted with a call.
+    pub submits: Batches,
+    /// How many had ended when they were reaped.
+    pub completes: Batches,
+    /// What all clones used.
+    pub usage: Usage,
+    /// `iodepth`.
+    pub iodepth: u32,
+    /// Each clone's runtime, and the bytes that it read and wrote, in their order.
+    pub clones: Vec<(Nanos, u64, u64)>,
     /// Of the clone that took longest, from its start until its last block was there.
     pub runtime: Nanos,
     /// The first error of a clone, which ended it.
@@ -58,9 +77,50 @@ impl JobResult {
         self.per_second(transfers.bytes)
     }
 
-    fn per_second(&self, amount: u64) -> f64 {
-        if self.runtime.0 == 0 { 0.0 } else { amount as f64 * 1e9 / self.runtime.0 as f64 }
+    /// Bytes that each clone read a second, all together: each over its own time.
+    #[must_use]
+    pub fn read_bandwidth_sum(&self) -> f64 {
+        self.clones.iter().map(|(runtime, read, _)| per_second(*read, *runtime)).sum()
     }
+
+    /// As [`Self::read_bandwidth_sum`], written.
+    #[must_use]
+    pub fn write_bandwidth_sum(&self) -> f64 {
+        self.clones.iter().map(|(runtime, _, written)| per_second(*written, *runtime)).sum()
+    }
+
+    /// CPU time over the time of all clones: of the program, and of the kernel.
+    #[must_use]
+    pub fn cpu(&self) -> (f64, f64) {
+        let all: u64 = self.clones.iter().map(|(runtime, ..)| runtime.0).sum();
+        let share = |used: Nanos| used.0 as f64 / all.max(1) as f64;
+        (share(self.usage.user), share(self.usage.system))
+    }
+
+    fn per_second(&self, amount: u64) -> f64 {
+        per_second(amount, self.runtime)
+    }
+
+    fn add(&mut self, measured: &Measured) {
+        self.read.add(&measured.read);
+        self.write.add(&measured.write);
+        self.sync.add(&measured.sync);
+        self.bounds.add(&measured.bounds);
+        self.depths.add(&measured.depths);
+        self.submits.add(&measured.submits);
+        self.completes.add(&measured.completes);
+        let Usage { user, system, switches } = measured.usage;
+        self.usage.user = self.usage.user + user;
+        self.usage.system = self.usage.system + system;
+        self.usage.switches += switches;
+        self.clones.push((measured.runtime, measured.read.bytes, measured.write.bytes));
+        self.runtime = self.runtime.max(measured.runtime);
+        self.error = self.error.or(measured.error);
+    }
+}
+
+fn per_second(amount: u64, time: Nanos) -> f64 {
+    if time.0 == 0 { 0.0 } else { amount as f64 * 1e9 / time.0 as f64 }
 }
 
 /// A file of the program.
@@ -101,12 +161,12 @@ impl Fio {
             Some(name) => *names.entry(name.clone()).or_insert_with(&mut new_file),
             None => new_file(),
         };
-        let indices = |job: &Job| (0..job.numjobs).map(|_| index_of(job)).collect();
+        let indices = |job: &Job| (0..job.clones()).map(|_| index_of(job)).collect();
         let indices: Vec<Vec<usize>> = jobs.iter().map(indices).collect();
         for (job, indices) in jobs.iter().zip(&indices) {
-            for &index in indices {
+            for (clone, &index) in (0..).zip(indices) {
                 let file: &mut File = &mut files[index];
-                file.len_bytes = file.len_bytes.max(job.end_bytes());
+                file.len_bytes = file.len_bytes.max(job.end_bytes(clone));
                 file.is_laid_out |= job.wants_file();
             }
         }
@@ -114,8 +174,9 @@ impl Fio {
         let mut group = 0;
         let result = |(index, job): (usize, &Job)| {
             group += u32::from(job.stonewall && index > 0);
-            let (name, numjobs) = (job.name.clone(), job.numjobs);
-            JobResult { name, group, numjobs, ..JobResult::default() }
+            let (name, numjobs) = (job.name.clone(), job.clones());
+            let iodepth = if job.direct { job.iodepth } else { 1 };
+            JobResult { name, group, numjobs, iodepth, ..JobResult::default() }
         };
         let results = jobs.iter().enumerate().map(result).collect();
         let files_of = indices.iter().map(ids).collect();
@@ -137,7 +198,7 @@ impl Fio {
     /// All jobs, as fio prints them, less what only a kernel knows.
     #[must_use]
     pub fn print(&self) -> String {
-        self.results.iter().map(print::job).collect()
+        print::all(&self.results)
     }
 
     fn set_up(&self) -> SetUp {
@@ -164,11 +225,12 @@ impl Program for Fio {
         }
         let group = self.results.get(self.next_job)?.group;
         let mut tasks = Vec::new();
-        let mut number: u64 = self.jobs[..self.next_job].iter().map(|j| u64::from(j.numjobs)).sum();
+        let mut number: u64 =
+            self.jobs[..self.next_job].iter().map(|j| u64::from(j.clones())).sum();
         while self.results.get(self.next_job).is_some_and(|result| result.group == group) {
             let index = self.next_job;
-            for &file in &self.files_of[index] {
-                let thread = Thread::new(&self.jobs[index], index, file, number);
+            for (clone, &file) in (0..).zip(&self.files_of[index]) {
+                let thread = Thread::new(&self.jobs[index], (index, clone), file, number);
                 tasks.push(FioTask::Thread(Box::new(thread)));
                 number += 1;
             }
@@ -186,13 +248,7 @@ impl Program for Fio {
                     self.next_job = self.jobs.len();
                 }
                 FioTask::Thread(thread) => {
-                    let result = &mut self.results[thread.job_index];
-                    let measured = &thread.measured;
-                    result.read.add(&measured.read);
-                    result.write.add(&measured.write);
-                    result.sync.add(&measured.sync);
-                    result.runtime = result.runtime.max(measured.runtime);
-                    result.error = result.error.or(measured.error);
+                    self.results[thread.job_index].add(&thread.measured);
                 }
             }
         }
@@ -234,6 +290,13 @@ impl Task for FioTask {
         match self {
             Self::Thread(thread) => thread.priority(),
             Self::SetUp(_) => Priority::default(),
+        }
+    }
+
+    fn socket(&self) -> Option<u16> {
+        match self {
+            Self::Thread(thread) => thread.socket(),
+            Self::SetUp(_) => None,
         }
     }
 }

@@ -1,14 +1,19 @@
 //! Options of a job as text, with fio's names and forms of values.
 
+use std::collections::BTreeSet;
+
 use blockyard_engine::priority::{Priority, PriorityClass};
 use blockyard_engine::time::Nanos;
 
 use super::job::{IODEPTH_MAX, Job, JobError, NUMJOBS_MAX, Rw};
 
+/// No machine has more sockets. Ours.
+const NODE_MAX: u16 = 255;
+
 /// Sets what an option says; or says what it must be.
 type Set = fn(&mut Job, &str) -> Result<(), String>;
 
-/// The options, and what each does. `ioprio` is ours: class and level in one.
+/// The options, and what each does. Ours are `ioprio`, class and level in one, and `divide`.
 const OPTIONS: &[(&str, Set)] = &[
     ("rw", set_rw),
     ("readwrite", set_rw),
@@ -22,6 +27,9 @@ const OPTIONS: &[(&str, Set)] = &[
     ("numjobs", |job, text| set(&mut job.numjobs, number(text, 1, NUMJOBS_MAX.into()))),
     ("size", |job, text| set(&mut job.size_bytes, size(text))),
     ("offset", |job, text| set(&mut job.offset_bytes, size(text))),
+    ("offset_increment", |job, text| set(&mut job.offset_increment_bytes, size(text))),
+    ("divide", |job, text| set(&mut job.divide, flag(text))),
+    ("numa_cpu_nodes", |job, text| set(&mut job.nodes, nodes(text))),
     ("filename", set_filename),
     ("direct", |job, text| set(&mut job.direct, flag(text))),
     ("buffered", |job, text| set(&mut job.direct, flag(text).map(|buffered| !buffered))),
@@ -105,6 +113,20 @@ fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> 
     number.ok_or_else(|| format!("it must be a number from {min} to {max}"))
 }
 
+/// Numbers and ranges with commas between, each once; none is everywhere.
+fn nodes(text: &str) -> Result<Vec<u16>, String> {
+    let wanted = || format!("it must be sockets from 0 to {NODE_MAX}, each once, as in 0-3 or 0,2");
+    let mut nodes = Vec::new();
+    for part in text.split(',').filter(|part| !part.is_empty()) {
+        let (first, last) = part.split_once('-').unwrap_or((part, part));
+        let edge = |text: &str| text.parse::<u16>().ok().filter(|node| *node <= NODE_MAX);
+        let (first, last) = edge(first).zip(edge(last)).ok_or_else(wanted)?;
+        nodes.extend(first..=last);
+    }
+    let different: BTreeSet<&u16> = nodes.iter().collect();
+    if different.len() == nodes.len() { Ok(nodes) } else { Err(wanted()) }
+}
+
 /// A switch; alone it is on.
 fn flag(text: &str) -> Result<bool, String> {
     match text {
@@ -181,6 +203,9 @@ mod tests {
             ("filename", "x"),
             ("number_ios", "7"),
             ("randseed", "9"),
+            ("offset_increment", "1m"),
+            ("divide", ""),
+            ("numa_cpu_nodes", "3,0-1"),
         ]);
         let expected = Job {
             rw: Rw::ReadWrite,
@@ -199,6 +224,9 @@ mod tests {
             filename: Some("x".into()),
             number_ios: Some(7),
             seed: 9,
+            offset_increment_bytes: 1 << 20,
+            divide: true,
+            nodes: vec![3, 0, 1],
             ..Job::new("a")
         };
         assert_eq!(written, expected);
@@ -232,6 +260,9 @@ mod tests {
             ("runtime", "1y", "as in 60"),
             ("runtime", "0", "as in 60"),
             ("filename", "", "name"),
+            ("numa_cpu_nodes", "0-3,2", "each once"),
+            ("numa_cpu_nodes", "0-256", "0 to 255"),
+            ("numa_cpu_nodes", "x", "as in 0-3"),
         ] {
             let mut job = Job::new("a");
             let error = job.set(key, value).unwrap_err().to_string();

@@ -1,19 +1,42 @@
-//! fio's own words for a job (its "normal" output, version 3): rates, latencies, percentiles.
+//! fio's own words for a job (its "normal" output, version 3): rates, latencies, percentiles, the
+//! tables behind them, and one line for each group.
+//!
+//! What only a kernel knows is left out: when it was, process numbers, page faults.
 
 use super::histogram::Histogram;
+use super::samples::Spread;
 use super::{JobResult, Transfers};
 
-/// In thousandths.
-const PERCENTILES: [u32; 3] = [500, 990, 999];
+/// In ten thousandths.
+const PERCENTILES: [u32; 17] = [
+    100, 500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000, 9500, 9900, 9950, 9990, 9995,
+    9999,
+];
+/// Percentiles of a line.
+const PER_LINE: usize = 4;
+const KIB: f64 = 1024.0;
 
-/// A job.
-pub(super) fn job(result: &JobResult) -> String {
+/// Jobs, and then groups.
+pub(super) fn all(results: &[JobResult]) -> String {
+    let mut text: String = results.iter().map(|result| job(result, results)).collect();
+    let last = results.iter().map(|result| result.group).max().unwrap_or(0);
+    for number in 0..=last {
+        let group: Vec<&JobResult> = results.iter().filter(|one| one.group == number).collect();
+        text += &group_lines(number, &group);
+    }
+    text
+}
+
+fn job(result: &JobResult, results: &[JobResult]) -> String {
     let JobResult { name, group, numjobs, .. } = result;
     let error = result.error.unwrap_or(0);
     let mut text = format!("{name}: (groupid={group}, jobs={numjobs}): err={error:2}\n");
-    for (verb, transfers) in [("read", &result.read), ("write", &result.write)] {
+    let of_group: Vec<&JobResult> = results.iter().filter(|one| one.group == *group).collect();
+    for direction in DIRECTIONS {
+        let transfers = (direction.of)(result);
         if transfers.ios > 0 {
-            text += &transfers_lines(result, verb, transfers);
+            let all = Total::of(&of_group, direction);
+            text += &transfers_lines(result, direction, transfers, all.bandwidth());
         }
     }
     if result.sync.count() > 0 {
@@ -21,33 +44,161 @@ pub(super) fn job(result: &JobResult) -> String {
         text += &latency_line("sync", &result.sync);
         text += &percentile_lines("sync", &result.sync);
     }
-    text
+    text + &result.bounds.lines() + &tables(result)
 }
 
-fn transfers_lines(result: &JobResult, verb: &str, transfers: &Transfers) -> String {
+/// Reads or writes.
+#[derive(Clone, Copy)]
+struct Direction {
+    verb: &'static str,
+    /// Behind its first line.
+    more: &'static str,
+    /// As a group has it.
+    name: &'static str,
+    of: fn(&JobResult) -> &Transfers,
+}
+
+const DIRECTIONS: [Direction; 2] = [
+    Direction { verb: "read", more: "", name: "   READ", of: |result| &result.read },
+    Direction {
+        verb: "write",
+        more: "; 0 zone resets",
+        name: "  WRITE",
+        of: |result| &result.write,
+    },
+];
+
+fn transfers_lines(
+    result: &JobResult,
+    direction: Direction,
+    transfers: &Transfers,
+    of_group: f64,
+) -> String {
     let rate = result.bandwidth(transfers);
     let mut text = format!(
-        "  {verb}: IOPS={}, BW={}/s ({}/s)({}/{}msec)\n",
-        short(result.iops(transfers), 1000.0, ["", "k", "M", "G", "T"]),
-        short(rate, 1024.0, BINARY),
-        short(rate, 1000.0, ["B", "kB", "MB", "GB", "TB"]),
-        short(transfers.bytes as f64, 1024.0, BINARY),
-        result.runtime.0 / 1_000_000
+        "  {}: IOPS={}, BW={}/s ({}/s)({}/{}msec){}\n",
+        direction.verb,
+        short(result.iops(transfers).floor(), 1000.0, ["", "k", "M", "G", "T"]),
+        short(rate, KIB, BINARY),
+        short(rate, 1000.0, DECIMAL),
+        short(transfers.bytes as f64, KIB, BINARY),
+        result.runtime.0 / 1_000_000,
+        direction.more,
     );
     if transfers.slat.count() > 0 {
         text += &latency_line("slat", &transfers.slat);
     }
     text += &latency_line("clat", &transfers.clat);
     text += &latency_line("lat", &transfers.lat);
-    text + &percentile_lines("clat", &transfers.clat)
+    text += &percentile_lines("clat", &transfers.clat);
+    if let Some((bandwidth, iops)) = transfers.samples.bandwidth().zip(transfers.samples.iops()) {
+        // Above 1 GiB/s in MiB.
+        let is_large = bandwidth.mean > KIB * KIB * KIB;
+        let (unit, bytes) = if is_large { ("MiB", KIB * KIB) } else { ("KiB", KIB) };
+        let share = (bandwidth.mean * 100.0 / of_group).min(100.0);
+        text += &format!("   bw ({unit:>5}/s): ");
+        text += &spread_line(bandwidth, bytes, &format!("per={share:.2}%, "));
+        text += "   iops        : ";
+        text += &spread_line(iops, 1.0, "");
+    }
+    text
+}
+
+fn spread_line(spread: Spread, unit: f64, share: &str) -> String {
+    let Spread { min, max, mean, stdev, count } = spread;
+    let [min, max, mean, stdev] = [min, max, mean, stdev].map(|value| value / unit);
+    let (min, max) = (min.floor(), max.floor());
+    format!(
+        "min={min:>5}, max={max:>5}, {share}avg={mean:5.2}, stdev={stdev:5.2}, samples={count}\n"
+    )
+}
+
+/// CPU and queue.
+fn tables(result: &JobResult) -> String {
+    let (user, system) = result.cpu();
+    let (read, written) = (result.read.ios, result.write.ios);
+    let synced = result.sync.count();
+    format!(
+        "  cpu          : usr={:.2}%, sys={:.2}%, ctx={}\n  IO depths    : {}\n     \
+         submit    : {}\n     complete  : {}\n     \
+         issued rwts: total={read},{written},0,{synced} short=0,0,0,0 dropped=0,0,0,0\n     \
+         latency   : target=0, window=0, percentile=100.00%, depth={}\n",
+        user * 100.0,
+        system * 100.0,
+        result.usage.switches,
+        result.depths.line(),
+        result.submits.line(),
+        result.completes.line(),
+        result.iodepth,
+    )
+}
+
+/// What jobs of a group have done in one direction.
+struct Total {
+    bytes: u64,
+    ns_min: u64,
+    ns_max: u64,
+    slowest: f64,
+    fastest: f64,
+}
+
+impl Total {
+    fn of(group: &[&JobResult], direction: Direction) -> Self {
+        let mut total =
+            Self { bytes: 0, ns_min: u64::MAX, ns_max: 0, slowest: f64::MAX, fastest: 0.0 };
+        for result in group {
+            let transfers = (direction.of)(result);
+            if transfers.ios > 0 {
+                let rate = result.bandwidth(transfers);
+                total.bytes += transfers.bytes;
+                total.ns_min = total.ns_min.min(result.runtime.0);
+                total.ns_max = total.ns_max.max(result.runtime.0);
+                (total.slowest, total.fastest) = (total.slowest.min(rate), total.fastest.max(rate));
+            }
+        }
+        total
+    }
+
+    fn bandwidth(&self) -> f64 {
+        self.bytes as f64 * 1e9 / self.ns_max.max(1) as f64
+    }
+}
+
+fn group_lines(number: u32, group: &[&JobResult]) -> String {
+    let mut text = format!("\nRun status group {number} (all jobs):\n");
+    for direction in DIRECTIONS {
+        let total = Total::of(group, direction);
+        if total.bytes == 0 {
+            continue;
+        }
+        let binary = |amount: f64| short(amount, KIB, BINARY);
+        let decimal = |amount: f64| short(amount, 1000.0, DECIMAL);
+        let (rate, bytes) = (total.bandwidth(), total.bytes as f64);
+        text += &format!(
+            "{}: bw={}/s ({}/s), {}/s-{}/s ({}/s-{}/s), io={} ({}), run={}-{}msec\n",
+            direction.name,
+            binary(rate),
+            decimal(rate),
+            binary(total.slowest),
+            binary(total.fastest),
+            decimal(total.slowest),
+            decimal(total.fastest),
+            binary(bytes),
+            decimal(bytes),
+            total.ns_min / 1_000_000,
+            total.ns_max / 1_000_000,
+        );
+    }
+    text
 }
 
 const BINARY: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
+const DECIMAL: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
 
-/// Three digits at least, in the largest unit that leaves one before the point.
+/// Four digits, or three with a point, in the smallest unit that they are enough for.
 fn short(amount: f64, step: f64, units: [&str; 5]) -> String {
     let (mut amount, mut unit) = (amount, 0);
-    while amount >= step && unit + 1 < units.len() {
+    while amount.floor() >= 10_000.0 && unit + 1 < units.len() {
         (amount, unit) = (amount / step, unit + 1);
     }
     let digits = match amount {
@@ -82,11 +233,13 @@ fn latency_line(name: &str, latencies: &Histogram) -> String {
 }
 
 fn percentile_lines(name: &str, latencies: &Histogram) -> String {
-    let shown = PERCENTILES.map(|permille| (permille, latencies.permille(permille).0));
-    let (unit, unit_ns) = unit(shown[0].1, shown[2].1);
-    let value = |(permille, ns): (u32, u64)| {
-        let percent = f64::from(permille) / 10.0;
+    let shown = PERCENTILES.map(|share| (share, latencies.per_ten_thousand(share).0));
+    let (unit, unit_ns) = unit(shown[0].1, shown[PERCENTILES.len() - 1].1);
+    let value = |(share, ns): (u32, u64)| {
+        let percent = f64::from(share) / 100.0;
         format!("{percent:5.2}th=[{:>5}]", ns.div_ceil(unit_ns as u64))
     };
-    format!("    {name} percentiles ({unit}):\n     | {}\n", shown.map(value).join(", "))
+    let values = shown.map(value);
+    let lines: Vec<String> = values.chunks(PER_LINE).map(|line| line.join(", ")).collect();
+    format!("    {name} percentiles ({unit}):\n     | {}\n", lines.join(",\n     | "))
 }

@@ -8,10 +8,14 @@
 //!            v                       v
 //!          drain: reap all ─> close ─> exit       last block, runtime over, or an error
 //! ```
+//! One at a time is reaped although more have ended (`iodepth_batch_complete_max` is 1), so the
+//! depth stays at `iodepth`; only at the end all are, with one call.
+//!
 //! Times are fio's (its documentation, "Interpreting the output"): submission latency (slat) from
 //! the start of a block until `submit` has returned; completion latency (clat) from then until it
 //! is *reaped*, not until the device had it; buffered, the whole call is clat. An `fsync` comes
-//! before the block after: there is none behind the last.
+//! before the block after: there is none behind the last. What the clone used is asked for before
+//! its first block and behind its last.
 
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
@@ -19,11 +23,13 @@ use blockyard_engine::time::Nanos;
 use super::histogram::Histogram;
 use super::job::Job;
 use super::offsets::Offsets;
-use crate::program::{Call, DirectOp, FileId, Returned, Task};
+use super::samples::Samples;
+use super::shares::{Batches, Bounds, Depths};
+use crate::program::{Call, DirectOp, FileId, Returned, Task, Usage};
 use crate::random::Random;
 
 /// What the reads, or the writes, of a job were like.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transfers {
     /// How many.
     pub ios: u64,
@@ -35,6 +41,8 @@ pub struct Transfers {
     pub clat: Histogram,
     /// Both.
     pub lat: Histogram,
+    /// Rates of each half second of each clone.
+    pub samples: Samples,
 }
 
 impl Transfers {
@@ -44,6 +52,7 @@ impl Transfers {
         self.slat.add(&other.slat);
         self.clat.add(&other.clat);
         self.lat.add(&other.lat);
+        self.samples.add(&other.samples);
     }
 }
 
@@ -53,8 +62,14 @@ pub(crate) struct Measured {
     pub(crate) read: Transfers,
     pub(crate) write: Transfers,
     pub(crate) sync: Histogram,
+    pub(crate) bounds: Bounds,
+    pub(crate) depths: Depths,
+    pub(crate) submits: Batches,
+    pub(crate) completes: Batches,
     /// From its start until its last block was there.
     pub(crate) runtime: Nanos,
+    /// Meanwhile.
+    pub(crate) usage: Usage,
     /// Why it ended early.
     pub(crate) error: Option<i32>,
 }
@@ -72,10 +87,13 @@ struct Block {
 enum Made {
     Nothing,
     Open,
+    /// How much was used before the first block.
+    UsageBefore,
     Transfer(Block),
     Submit(u32),
     Reap,
     Fsync(Nanos),
+    UsageBehind,
     Close,
 }
 
@@ -84,6 +102,11 @@ enum Made {
 pub struct Thread {
     job: Job,
     pub(crate) job_index: usize,
+    /// Of its region.
+    start_bytes: u64,
+    socket: Option<u16>,
+    /// Of a pass.
+    blocks: u64,
     file: FileId,
     /// Lots of a mix.
     lots: Random,
@@ -104,8 +127,13 @@ pub struct Thread {
 }
 
 impl Thread {
-    /// `number`: among all clones of the program.
-    pub(crate) fn new(job: &Job, job_index: usize, file: FileId, number: u64) -> Self {
+    /// Which job, and which of its clones; `number` is among all clones of the program.
+    pub(crate) fn new(
+        job: &Job,
+        (job_index, clone): (usize, u32),
+        file: FileId,
+        number: u64,
+    ) -> Self {
         let blocks = job.blocks();
         let order = match job.rw.is_random() {
             true => Offsets::at_random(blocks, Random::new(job.seed, 2 * number)),
@@ -116,7 +144,10 @@ impl Thread {
         Self {
             job: job.clone(),
             job_index,
+            start_bytes: job.start_bytes(clone),
+            socket: job.socket(clone),
             file,
+            blocks,
             lots: Random::new(job.seed, 2 * number + 1),
             order,
             write_order: is_sequential_mix.then(|| Offsets::in_order(blocks)),
@@ -138,9 +169,27 @@ impl Thread {
             self.fail(error);
         }
         match std::mem::replace(&mut self.made, Made::Nothing) {
-            Made::Nothing | Made::Close => {}
-            Made::Open => (self.started, self.ended) = (now, now),
-            Made::Transfer(block) if returned.status.is_ok() => self.record(now, block),
+            Made::Nothing | Made::Open | Made::Close => {}
+            Made::UsageBefore => {
+                (self.started, self.ended) = (now, now);
+                self.measured.usage = returned.usage;
+                self.measured.read.samples.start(now);
+                self.measured.write.samples.start(now);
+            }
+            Made::UsageBehind => {
+                let Usage { user, system, switches } = self.measured.usage;
+                self.measured.usage = Usage {
+                    user: returned.usage.user - user,
+                    system: returned.usage.system - system,
+                    switches: returned.usage.switches - switches,
+                };
+            }
+            Made::Transfer(block) if returned.status.is_ok() => {
+                self.measured.depths.count(1);
+                self.measured.submits.count(1);
+                self.measured.completes.count(1);
+                self.record(now, block);
+            }
             Made::Fsync(called) if returned.status.is_ok() => {
                 self.measured.sync.record(now.since(called));
                 self.ended = now;
@@ -151,10 +200,13 @@ impl Thread {
                 self.free_ids.push(id);
             }
             Made::Submit(id) => {
+                self.measured.submits.count(1);
+                self.measured.depths.count(self.in_flight.len() - self.free_ids.len());
                 let block = self.in_flight[id as usize].as_mut();
                 block.expect("it was just submitted").submitted = now;
             }
             Made::Reap => {
+                self.measured.completes.count(returned.reaped.len());
                 for reaped in returned.reaped {
                     let block = self.in_flight[reaped.id as usize].take();
                     let block = block.expect("only what is in flight ends");
@@ -186,11 +238,13 @@ impl Thread {
         }
         transfers.clat.record(now.since(block.submitted));
         transfers.lat.record(now.since(block.started));
+        transfers.samples.block(now, self.job.block_bytes);
+        self.measured.bounds.record(now.since(block.submitted));
     }
 
     /// Whether nothing more is started.
     fn is_over(&self, now: Nanos) -> bool {
-        let pass = if self.job.time_based { u64::MAX } else { self.job.blocks() };
+        let pass = if self.job.time_based { u64::MAX } else { self.blocks };
         let limit = self.job.number_ios.unwrap_or(u64::MAX).min(pass);
         let is_late = self.job.runtime.is_some_and(|limit| now.since(self.started) >= limit);
         self.measured.error.is_some() || self.issued >= limit || is_late
@@ -219,7 +273,7 @@ impl Thread {
             Some(writes) if !is_read => writes,
             _ => &mut self.order,
         };
-        let offset_bytes = self.job.offset_bytes + offsets.next() * self.job.block_bytes;
+        let offset_bytes = self.start_bytes + offsets.next() * self.job.block_bytes;
         let (file, len_bytes) = (self.file, self.job.block_bytes);
         self.issued += 1;
         self.issued_writes += u64::from(!is_read);
@@ -242,11 +296,11 @@ impl Thread {
     fn drain(&mut self, in_flight: u32) -> Call {
         if in_flight > 0 {
             self.made = Made::Reap;
-            return Call::Reap { at_least: in_flight };
+            return Call::Reap { at_least: in_flight, at_most: in_flight };
         }
         self.measured.runtime = self.ended.since(self.started);
-        self.made = Made::Close;
-        Call::Close(self.file)
+        self.made = Made::UsageBehind;
+        Call::Usage
     }
 }
 
@@ -257,8 +311,22 @@ impl Task for Thread {
                 self.made = Made::Open;
                 return Call::Open(self.file);
             }
+            Made::Open => {
+                self.account(now, returned);
+                self.made = Made::UsageBefore;
+                return Call::Usage;
+            }
+            Made::UsageBehind => {
+                self.account(now, returned);
+                self.made = Made::Close;
+                return Call::Close(self.file);
+            }
             Made::Close => return Call::Exit,
-            Made::Open | Made::Transfer(_) | Made::Submit(_) | Made::Reap | Made::Fsync(_) => {}
+            Made::UsageBefore
+            | Made::Transfer(_)
+            | Made::Submit(_)
+            | Made::Reap
+            | Made::Fsync(_) => {}
         }
         self.account(now, returned);
         let in_flight = (self.in_flight.len() - self.free_ids.len()) as u32;
@@ -272,12 +340,16 @@ impl Task for Thread {
         }
         if self.job.direct && self.free_ids.is_empty() {
             self.made = Made::Reap;
-            return Call::Reap { at_least: 1 };
+            return Call::Reap { at_least: 1, at_most: 1 };
         }
         self.start_block(now)
     }
 
     fn priority(&self) -> Priority {
         self.job.priority
+    }
+
+    fn socket(&self) -> Option<u16> {
+        self.socket
     }
 }

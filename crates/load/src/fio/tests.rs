@@ -6,6 +6,8 @@ struct World {
     now: Nanos,
     /// Of a call, or of `submit`.
     call: Nanos,
+    /// Of a reap that does not wait.
+    reap: Nanos,
     /// From `submit` to the end of an operation.
     device: Nanos,
     /// The operation with this offset fails.
@@ -20,6 +22,7 @@ impl World {
         Self {
             now: Nanos(0),
             call: Nanos(call_us * 1000),
+            reap: Nanos(0),
             device: Nanos(device_us * 1000),
             fails_at: None,
             calls: Vec::new(),
@@ -39,11 +42,12 @@ impl World {
                 self.now = self.now + self.call;
                 (Ok(()), vec![])
             }
-            Call::Reap { at_least } => {
+            Call::Reap { at_least, at_most } => {
                 assert!(at_least as usize <= self.in_flight.len(), "it would wait for ever");
                 let last = self.in_flight[at_least as usize - 1].0;
-                self.now = self.now.max(last);
+                self.now = self.now.max(last) + self.reap;
                 let ended = self.in_flight.partition_point(|(ended, _)| *ended <= self.now);
+                let ended = ended.min(at_most as usize);
                 (Ok(()), self.in_flight.drain(..ended).map(|(_, reaped)| reaped).collect())
             }
             Call::Read { offset_bytes, .. } | Call::Write { offset_bytes, .. } => {
@@ -64,7 +68,7 @@ impl World {
             for task in &mut phase.tasks {
                 let mut last = (Ok(()), vec![]);
                 loop {
-                    let returned = Returned { status: last.0, reaped: &last.1 };
+                    let returned = Returned { status: last.0, reaped: &last.1, ..Returned::OK };
                     let call = task.next(self.now, &returned);
                     self.calls.push(call);
                     if call == Call::Exit {
@@ -115,7 +119,9 @@ fn sequential_write_makes_its_file_and_is_timed_without_open_and_close() {
         |block: u64| Call::Write { file: FileId(0), offset_bytes: block * 4096, len_bytes: 4096 };
     let (create, open) = (Call::Create(FileId(0)), Call::Open(FileId(0)));
     let close = Call::Close(FileId(0));
-    let expected = [create, Call::Exit, open, write(0), write(1), write(2), close, Call::Exit];
+    let [before, behind] = [Call::Usage; 2];
+    let writes = [open, before, write(0), write(1), write(2), behind, close, Call::Exit];
+    let expected = [&[create, Call::Exit][..], &writes].concat();
     assert_eq!(world.calls, expected);
     assert_eq!((result.write.ios, result.write.bytes), (3, 12_288));
     assert_eq!(result.runtime, Nanos(30_000));
@@ -168,6 +174,50 @@ fn clones_draw_differently_and_share_a_file_only_by_name() {
     assert_eq!(lens, [64 * 4096; 2]);
     assert_ne!(order[..64], order[64..]);
     assert_eq!(orders(Some("x")).0, [64 * 4096]);
+}
+
+/// The layout of the 2015 mail's heavy load: three processes on each of three sockets.
+#[test]
+fn clones_on_sockets_have_equal_regions_one_behind_the_other() {
+    let heavy = Job {
+        numjobs: 3,
+        nodes: vec![0, 1, 2],
+        divide: true,
+        filename: Some("disk".into()),
+        direct: true,
+        iodepth: 2,
+        ..job(Rw::Write, 40)
+    };
+    let mut fio = Fio::new(vec![heavy]).unwrap();
+    assert_eq!(fio.file_lens_bytes(), [36 * 4096], "four blocks are no ninth of forty");
+    assert!(matches!(fio.next_phase().unwrap().tasks[..], [FioTask::SetUp(_)]));
+    let phase = fio.next_phase().unwrap();
+    let sockets: Vec<_> = phase.tasks.iter().map(Task::socket).collect();
+    assert_eq!(sockets, [0, 0, 0, 1, 1, 1, 2, 2, 2].map(Some));
+    let mut written = Vec::new();
+    for mut task in phase.tasks {
+        let mut world = World::new(1, 1);
+        let mut last = (Ok(()), vec![]);
+        loop {
+            let returned = Returned { status: last.0, reaped: &last.1, ..Returned::OK };
+            let call = task.next(world.now, &returned);
+            world.calls.push(call);
+            if call == Call::Exit {
+                break;
+            }
+            last = world.execute(call);
+        }
+        written.extend(blocks(&world.calls).1);
+    }
+    assert!(written.into_iter().eq(0..36), "each its own four, and in their order");
+}
+
+#[test]
+fn offset_increment_sets_clones_apart() {
+    let apart = Job { numjobs: 3, offset_increment_bytes: 10 * 4096, ..job(Rw::Write, 2) };
+    let mut world = World::new(1, 1);
+    world.run(&mut Fio::new(vec![apart]).unwrap());
+    assert_eq!(blocks(&world.calls).1, [0, 1, 10, 11, 20, 21]);
 }
 
 #[test]
@@ -269,7 +319,8 @@ fn error_ends_the_job_when_all_in_flight_have_ended() {
         let failing = Job { direct, iodepth: 4, ..job(Rw::Read, 100) };
         let result = run(&mut world, failing);
         assert_eq!((result.error, result.read.ios), (Some(5), done), "direct: {direct}");
-        assert_eq!(world.calls[world.calls.len() - 2..], [Call::Close(FileId(0)), Call::Exit]);
+        let end = [Call::Usage, Call::Close(FileId(0)), Call::Exit];
+        assert_eq!(world.calls[world.calls.len() - 3..], end);
     }
 }
 
@@ -278,7 +329,7 @@ fn file_that_cannot_be_made_fails_all_jobs() {
     let mut fio = Fio::new(vec![job(Rw::Read, 1), job(Rw::Read, 1)]).unwrap();
     let mut phase = fio.next_phase().unwrap();
     phase.tasks[0].next(Nanos(0), &Returned::OK);
-    let full = Returned { status: Err(28), reaped: &[] };
+    let full = Returned { status: Err(28), ..Returned::OK };
     assert_eq!(phase.tasks[0].next(Nanos(0), &full), Call::Exit);
     fio.end_phase(Nanos(0), Nanos(0), phase.tasks);
     assert!(fio.next_phase().is_none());
@@ -310,6 +361,10 @@ fn jobs_that_cannot_be_run_are_refused_with_the_option() {
         (Job { offset_bytes: u64::MAX - 511, ..good.clone() }, "size"),
         (Job { offset_bytes: 1, ..good.clone() }, "offset"),
         (Job { numjobs: 0, ..good.clone() }, "numjobs"),
+        (Job { numjobs: 2000, nodes: vec![0, 1, 2], ..good.clone() }, "numjobs"),
+        (Job { numjobs: 9, divide: true, ..good.clone() }, "size"),
+        (Job { offset_increment_bytes: 1, ..good.clone() }, "offset_increment"),
+        (Job { offset_increment_bytes: 1 << 61, numjobs: 8, ..good.clone() }, "size"),
         (Job { time_based: true, ..good.clone() }, "time_based"),
     ] {
         assert_eq!(Fio::new(vec![good.clone(), bad]).unwrap_err().key, key);
@@ -328,7 +383,64 @@ fn report_has_the_tools_shape() {
     assert!(lines[1].starts_with("  read: IOPS=") && lines[1].ends_with("msec)"), "{text}");
     assert_eq!(lines[2], "    slat (nsec): min=10000, max=10000, avg=10000.00, stdev=0.00");
     assert_eq!(lines[3], "    clat (usec): min=1990, max=1990, avg=1990.00, stdev=0.00");
-    assert_eq!(lines[6], "     | 50.00th=[ 1991], 99.00th=[ 1991], 99.90th=[ 1991]");
+    assert_eq!(
+        lines[6],
+        "     |  1.00th=[ 1991],  5.00th=[ 1991], 10.00th=[ 1991], 20.00th=[ 1991],"
+    );
+    assert_eq!(lines[10], "     | 99.99th=[ 1991]");
     assert!(lines.iter().any(|line| line.starts_with("  write: IOPS=")), "{text}");
     assert!(lines.contains(&"  fsync:"), "{text}");
+}
+
+/// The proposal of 2023 prints a report of fio. Of one process whose device is done when `submit`
+/// returns, nearly all of it follows from the time of one write.
+#[test]
+fn report_of_2023_follows_from_one_number() {
+    // 60001 ms for 78060 writes, of which a submission took 765.71 us.
+    let mut world = World { call: Nanos(765_710), ..World::new(0, 0) };
+    world.reap = Nanos(2_957);
+    let crypt = Job {
+        name: "crypt".into(),
+        block_bytes: 1 << 20,
+        size_bytes: 1 << 30,
+        direct: true,
+        iodepth: 256,
+        // fio looks at a clock that runs a little behind.
+        runtime: Some(Nanos(60_000_700_000)),
+        time_based: true,
+        ..job(Rw::Write, 1)
+    };
+    let mut fio = Fio::new(vec![crypt]).unwrap();
+    world.run(&mut fio);
+    let text = fio.print();
+    for printed in [
+        "crypt: (groupid=0, jobs=1): err= 0\n  write: IOPS=1300, BW=1301MiB/s (1364MB/s)\
+         (76.2GiB/60001msec); 0 zone resets\n    slat (usec): ",
+        "    clat percentiles (msec):\n     \
+         |  1.00th=[  197],  5.00th=[  197], 10.00th=[  197], 20.00th=[  197],\n     \
+         | 30.00th=[  197], 40.00th=[  197], 50.00th=[  197], 60.00th=[  197],\n     \
+         | 70.00th=[  197], 80.00th=[  197], 90.00th=[  197], 95.00th=[  197],\n     \
+         | 99.00th=[  197], 99.50th=[  197], 99.90th=[  197], 99.95th=[  197],\n     \
+         | 99.99th=[  197]\n",
+        // The shortest is 4 us there, and 2 us here.
+        "  lat (msec)   : 2=0.01%, 4=0.01%, 10=0.01%, 20=0.02%, 50=0.05%\n  \
+         lat (msec)   : 100=0.08%, 250=99.83%\n",
+        "  IO depths    : 1=0.1%, 2=0.1%, 4=0.1%, 8=0.1%, 16=0.1%, 32=0.1%, >=64=99.9%\n     \
+         submit    : 0=0.0%, 4=100.0%, 8=0.0%, 16=0.0%, 32=0.0%, 64=0.0%, >=64=0.0%\n     \
+         complete  : 0=0.0%, 4=100.0%, 8=0.0%, 16=0.0%, 32=0.0%, 64=0.0%, >=64=0.1%\n     \
+         issued rwts: total=0,78060,0,0 short=0,0,0,0 dropped=0,0,0,0\n     \
+         latency   : target=0, window=0, percentile=100.00%, depth=256\n",
+        "\nRun status group 0 (all jobs):\n  WRITE: bw=1301MiB/s (1364MB/s), \
+         1301MiB/s-1301MiB/s (1364MB/s-1364MB/s), io=76.2GiB (81.9GB), run=60001-60001msec\n",
+    ] {
+        assert!(text.contains(printed), "{printed}\nis not in\n{text}");
+    }
+    // Published: 196454.90 and 6450.35; 1296.94, 46.02 and 119 samples from 800 to 1308.
+    let result = &fio.results()[0].write;
+    assert!((result.lat.mean_ns() / 196_454_900.0 - 1.0).abs() < 0.001, "{text}");
+    assert!((result.lat.stdev_ns() / 6_450_350.0 - 1.0).abs() < 0.02, "{text}");
+    let rates = result.samples.iops().unwrap();
+    assert!((rates.mean / 1296.94 - 1.0).abs() < 0.001 && rates.count == 119, "{text}");
+    assert!((rates.stdev / 46.02 - 1.0).abs() < 0.05, "{text}");
+    assert!((rates.min / 800.0 - 1.0).abs() < 0.03 && (rates.max / 1308.0 - 1.0).abs() < 0.03);
 }

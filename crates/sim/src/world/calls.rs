@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task};
+use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::thread::{Doing, Kind, Out, Purpose, WritesUpTo};
 use super::trace::{Observer, Wait};
@@ -20,7 +20,9 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         else {
             unreachable!("only tasks make calls");
         };
-        let call = task.next(self.now, &Returned { status: *status, reaped });
+        let (system, switches) = (self.cpus.used(thread), self.cpus.switches_to(thread));
+        let usage = Usage { system, switches, ..Usage::default() };
+        let call = task.next(self.now, &Returned { status: *status, reaped, usage });
         *status = Ok(());
         reaped.clear();
         let costs = &self.config.costs;
@@ -59,14 +61,15 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.submit_direct(thread, id, file, op, (offset_bytes, len_bytes));
                 self.go(cpu, thread, true, costs.syscall)
             }
-            Call::Reap { at_least } => {
-                self.set(thread, Doing::Reap { at_least });
+            Call::Reap { at_least, at_most } => {
+                self.set(thread, Doing::Reap { at_least, at_most });
                 Turn::Run(costs.syscall)
             }
             Call::Sleep(pause) => {
                 self.wake_at(thread, self.now + pause);
                 Turn::Block(Wait::Sleep)
             }
+            Call::Usage => Turn::Run(costs.syscall),
             Call::Exit => Turn::Exit,
         }
     }
@@ -85,7 +88,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 Turn::Block(Wait::Commit)
             }
             Doing::FsyncCommit { .. } => self.returns(thread),
-            Doing::Reap { at_least } => self.reap(thread, at_least),
+            Doing::Reap { at_least, at_most } => self.reap(thread, at_least, at_most),
             Doing::CommitData { .. } | Doing::CommitSteps { .. } => {
                 unreachable!("only the journal commits")
             }
@@ -312,7 +315,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         }
     }
 
-    fn reap(&mut self, thread: ThreadId, at_least: u32) -> Turn {
+    fn reap(&mut self, thread: ThreadId, at_least: u32, at_most: u32) -> Turn {
         let reaper = &mut self.threads[thread.0 as usize];
         let enough = reaper.direct.ended.len() >= at_least as usize;
         if !enough && !reaper.direct.running.is_empty() {
@@ -320,7 +323,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         }
         let ended = &mut reaper.direct.ended;
         if let Kind::Task { reaped, .. } = &mut reaper.kind {
-            reaped.append(ended);
+            reaped.extend(ended.drain(..ended.len().min(at_most as usize)));
         }
         self.returns(thread)
     }

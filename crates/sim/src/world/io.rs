@@ -247,7 +247,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let owner = &mut self.threads[thread.0 as usize];
         let status = if status == BlkStatus::Ok { Ok(()) } else { Err(EIO) };
         owner.direct.end_bio(now, id, status);
-        if let Doing::Reap { at_least } = &owner.doing
+        if let Doing::Reap { at_least, .. } = &owner.doing
             && owner.direct.ended.len() >= *at_least as usize
         {
             self.wake_from(thread, Wait::Direct);

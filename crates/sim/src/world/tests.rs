@@ -175,7 +175,7 @@ impl Task for Direct {
             let (id, op) = (self.left, DirectOp::Read);
             return Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes: 4096 };
         }
-        if self.in_flight > 0 { Call::Reap { at_least: 1 } } else { Call::Exit }
+        if self.in_flight > 0 { Call::Reap { at_least: 1, at_most: u32::MAX } } else { Call::Exit }
     }
 }
 

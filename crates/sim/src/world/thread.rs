@@ -72,7 +72,7 @@ pub(super) enum Doing {
     /// `fsync`: the transaction is being committed.
     FsyncCommit { transaction: u64 },
     /// Waits for direct operations.
-    Reap { at_least: u32 },
+    Reap { at_least: u32, at_most: u32 },
     /// A commit: data that has to be there first.
     CommitData { files: Vec<FileId>, writes: WritesUpTo, steps: VecDeque<Step>, transaction: u64 },
     /// A commit: its steps, one after the other.

@@ -2,16 +2,24 @@ use blockyard_sim::world::Causes;
 
 use super::*;
 use crate::lab::execute::{JobDone, Key, Measured};
+use crate::lab::spec::measure::Over;
 use crate::lab::spec::metric::Cell;
 use crate::lab::spec::tree::Override;
 
-fn cell(variant: &str) -> Cell {
-    Cell { variant: variant.into(), row: "fsync".into(), metric: "fsync_median" }
+fn side(variant: &str) -> Side {
+    let cell = Cell { variant: variant.into(), row: "fsync".into(), metric: "fsync_median" };
+    Side::Cells(Cells { pattern: cell.to_string(), cells: vec![cell], braces: vec![] })
 }
 
 fn ratio(min: Option<f64>, max: Option<f64>) -> Measure {
-    let (of, to) = (cell("new"), Some(cell("old")));
-    Measure { of, to, min, max, size: None, published: Some(0.1) }
+    Measure {
+        quantity: Quantity::Ratio(side("new"), side("old")),
+        over: Over::One,
+        condition: None,
+        bounds: Bounds { min, max },
+        size: None,
+        published: Some(0.1),
+    }
 }
 
 fn claim(measure: Measure, control: Option<Control>) -> ClaimSpec {

@@ -7,6 +7,9 @@
 //!   program ─ phase ─> task ─ call ─> client ─┐
 //!                      task ─ call ─> client ─┴─> queue, elevator ─> file, device, memory
 //! ```
+//! A variant with a crypt target runs on an encrypted target: AES-XTS under a random key, with the
+//! variant's pipeline.
+//!
 //! There is no page cache and no file system: what the program's buffered writes did in memory goes
 //! to the target here, and what it read again is read again. So its numbers say how an elevator
 //! serves this load on this machine, and are not those of a run through a file system.
@@ -14,6 +17,7 @@
 mod gate;
 mod target;
 mod task;
+mod usage;
 
 use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};

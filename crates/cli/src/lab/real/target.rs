@@ -5,14 +5,16 @@
 //! never.
 
 use std::fs::{File, OpenOptions};
-use std::io;
+use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile};
-use blockyard_host::volume::{Scheduling, Volume, VolumeOptions};
+use blockyard_host::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
 use rustix::fs::OFlags;
 
 use crate::failure::Failure;
@@ -28,6 +30,8 @@ pub(crate) struct Target {
     /// What is there may be overwritten.
     pub(crate) may_destroy: bool,
     pub(crate) scheduling: Scheduling,
+    /// It is encrypted, and the cipher runs there; else it is as it is.
+    pub(crate) pipeline: Option<PipelineChoice>,
 }
 
 /// Where the bytes go.
@@ -77,10 +81,31 @@ impl Target {
             }
         };
         let scheduling = self.scheduling.clone();
-        let options = VolumeOptions { scheduling, ..VolumeOptions::default() };
-        let volume = Arc::new(Volume::from_file(file, &options)?);
-        Ok(Opened { volume, regions, _claim: claim })
+        let pipeline = self.pipeline.unwrap_or_default();
+        let options = VolumeOptions { scheduling, pipeline, ..VolumeOptions::default() };
+        let volume = match self.pipeline {
+            None => Volume::from_file(file, &options)?,
+            Some(_) => Volume::from_crypt(file, &any_key()?, &options)?,
+        };
+        Ok(Opened { volume: Arc::new(volume), regions, _claim: claim })
     }
+}
+
+/// AES-XTS under a key that nobody knows and that is gone afterwards.
+fn any_key() -> Result<CryptParams, Failure> {
+    let mut key = SecretBytes::zeroed(64);
+    let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(key.as_mut_slice()));
+    read.map_err(|error| Failure::failed(format!("/dev/urandom: cannot read a key: {error}")))?;
+    Ok(CryptParams {
+        cipher: "aes-xts-plain64".into(),
+        key,
+        iv_offset_sectors: 0,
+        data_offset_sectors: 0,
+        len_sectors: None,
+        sector_size_bytes: 512,
+        iv_large_sectors: false,
+        flags: CryptFlags::default(),
+    })
 }
 
 /// The files one behind the other, and the end of the last.

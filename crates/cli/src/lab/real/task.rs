@@ -8,6 +8,7 @@
 //! | `Layout` | the file is written once, as reading what was never written costs a disk nothing |
 //! | `Create`, `Open`, `Close` | nothing: each file is a part of the target |
 //! | `Sleep` | real |
+//! | `Usage` | what the kernel counts for the task's thread ([`super::usage`]) |
 //!
 //! A buffered write is marked as the kernel's write-back is: nobody waits for it, unless its task
 //! flushes often. A direct write is waited for.
@@ -15,10 +16,11 @@
 use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_engine::time::Nanos;
 use blockyard_host::local::{Client, Request};
-use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task};
+use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::gate::{Clock, Gate};
 use super::target::Region;
+use super::usage;
 
 /// Buffered I/O goes in whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -57,12 +59,15 @@ impl Worker<'_> {
     pub(super) fn run<T: Task>(&mut self, task: &mut T) -> Nanos {
         let Some(started) = self.gate.wait_for_start() else { return self.clock.now() };
         let mut now = started;
-        let mut status = Ok(());
+        let (mut status, mut usage) = (Ok(()), Usage::default());
         loop {
-            let call = task.next(now, &Returned { status, reaped: &self.reaped });
+            let call = task.next(now, &Returned { status, reaped: &self.reaped, usage });
             self.reaped.clear();
             if call == Call::Exit || (self.is_background && self.gate.is_stopped()) {
                 break;
+            }
+            if call == Call::Usage {
+                usage = usage::of_this_thread();
             }
             status = self.execute(call);
             if let Err(error) = status {
@@ -93,14 +98,15 @@ impl Worker<'_> {
             Call::Submit { id, file, op, offset_bytes, len_bytes } => {
                 self.submit(id, file, op, (offset_bytes, len_bytes))
             }
-            Call::Reap { at_least } => {
-                self.reap(at_least);
+            Call::Reap { at_least, at_most } => {
+                self.reap(at_least, at_most);
                 Ok(())
             }
             Call::Sleep(pause) => {
                 self.gate.sleep(pause, self.is_background);
                 Ok(())
             }
+            Call::Usage => Ok(()),
             Call::Exit => unreachable!("the caller has seen to it"),
         }
     }
@@ -170,15 +176,15 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn reap(&mut self, at_least: u32) {
+    fn reap(&mut self, at_least: u32, at_most: u32) {
         let missing = (at_least as usize).saturating_sub(self.done.len());
         self.client.wait(missing.min(self.client.in_flight()), &mut self.done);
         let ended = self.clock.now();
-        for Done { user, status } in self.done.drain(..) {
+        for Done { user, status } in self.done.drain(..self.done.len().min(at_most as usize)) {
             let id = u32::try_from(user).expect("a call waits for the others itself");
             let status = error_of(status);
             if let Err(error) = status {
-                let call = Call::Reap { at_least };
+                let call = Call::Reap { at_least, at_most };
                 self.failed.get_or_insert(FailedCall { call, error });
             }
             self.reaped.push(Reaped { id, status, ended });

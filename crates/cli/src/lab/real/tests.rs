@@ -2,7 +2,7 @@ use std::path::Path;
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
-use blockyard_host::volume::Scheduling;
+use blockyard_host::volume::{PipelineChoice, Scheduling};
 use blockyard_load::fio::{Fio, Job, Rw};
 use blockyard_load::fsync_tester::{self, FsyncTester};
 use blockyard_load::program::{Call, FileId, Returned};
@@ -15,7 +15,7 @@ use crate::failure::Exit;
 fn target(place: Place, elevator: &str) -> Target {
     let elevator = Some(ElevatorSpec::parse(elevator).unwrap());
     let scheduling = Scheduling { elevator, ..Scheduling::default() };
-    Target { place, may_destroy: false, scheduling }
+    Target { place, may_destroy: false, scheduling, pipeline: None }
 }
 
 fn memory(elevator: &str) -> Target {
@@ -88,6 +88,35 @@ fn fio_jobs_add_up_on_memory_and_on_a_file() {
         assert!(outcome.ended >= direct.runtime + buffered.runtime);
     }
     assert!(!dir.path().join("image").exists(), "what was made is removed");
+}
+
+#[test]
+fn encrypted_target_has_ciphertext_below_whatever_the_pipeline() {
+    let dir = dir_on_disk();
+    let path = dir.path().join("image");
+    for pipeline in ["inline", "D", "E", "G", "adaptive"] {
+        std::fs::write(&path, vec![0; 128 << 10]).unwrap();
+        let plain = Target { may_destroy: true, ..target(Place::Path(path.clone()), "deadline") };
+        let encrypted =
+            Target { pipeline: Some(PipelineChoice::parse(pipeline).unwrap()), ..plain.clone() };
+        for (target, is_changed) in [(plain, false), (encrypted, true)] {
+            let write = Job {
+                rw: Rw::Write,
+                direct: true,
+                iodepth: 4,
+                size_bytes: 128 << 10,
+                ..Job::new("w")
+            };
+            let mut fio = Fio::new(vec![write]).unwrap();
+            let lens = fio.file_lens_bytes();
+            run(&target, &lens, &mut fio).unwrap();
+            assert_eq!(fio.results()[0].write.ios, 32, "{pipeline}");
+            let below = std::fs::read(&path).unwrap();
+            // A client writes the same from the same buffer; a cipher tells the places apart.
+            let blocks: std::collections::BTreeSet<&[u8]> = below.chunks(4096).collect();
+            assert_eq!(blocks.len() == 32, is_changed, "{pipeline}: {}", blocks.len());
+        }
+    }
 }
 
 #[test]

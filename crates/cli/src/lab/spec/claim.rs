@@ -11,25 +11,11 @@
 //! set = { "write_back.sync_flags" = false }       # the claim's own threshold must then be missed
 //! ```
 
-use super::metric::{Cell, Yields};
-use super::section::{Section, mistake, text_of};
-use super::tree::{Node, Override, Value};
+use super::measure::{Bounds, Measure};
+use super::metric::Yields;
+use super::section::Section;
+use super::tree::Override;
 use crate::failure::Failure;
-
-/// What is measured, and where it must lie.
-#[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Measure {
-    pub(crate) of: Cell,
-    /// Divided by this one.
-    pub(crate) to: Option<Cell>,
-    /// The threshold.
-    pub(crate) min: Option<f64>,
-    pub(crate) max: Option<f64>,
-    /// Where it lies if the size is reproduced as well; never decides.
-    pub(crate) size: Option<(f64, f64)>,
-    /// What the source has.
-    pub(crate) published: Option<f64>,
-}
 
 /// How a claim is judged.
 #[derive(Clone, Debug, PartialEq)]
@@ -82,7 +68,7 @@ impl ClaimSpec {
             }
         };
         let judged = matches!(judge, Judge::Measures { .. });
-        if judged && judge.measures().iter().any(|one| one.min.is_none() && one.max.is_none()) {
+        if judged && judge.measures().iter().any(|one| one.bounds == Bounds::default()) {
             return Err(section.wrong_key("measure", "takes \"min\", \"max\" or both"));
         }
         section.finish()?;
@@ -109,56 +95,5 @@ impl Control {
         let measures = Measure::read_all(&mut section, yields)?;
         section.finish()?;
         Ok(Self { set, measures })
-    }
-}
-
-impl Measure {
-    fn read_all(section: &mut Section<'_>, yields: &Yields) -> Result<Vec<Self>, Failure> {
-        let measures = section.list("measure")?.into_iter();
-        measures.map(|measure| Self::read(measure, yields)).collect()
-    }
-
-    fn read(mut section: Section<'_>, yields: &Yields) -> Result<Self, Failure> {
-        let path = section.path("ratio");
-        let ratio = section.node("ratio").map(|node| pair(node, &path, yields)).transpose()?;
-        let path = section.path("value");
-        let value = section.node("value").map(|node| cell(node, &path, yields)).transpose()?;
-        let (of, to) = match (ratio, value) {
-            (Some((of, to)), None) => (of, Some(to)),
-            (None, Some(of)) => (of, None),
-            _ => return Err(section.wrong("takes either \"ratio\" or \"value\"")),
-        };
-        let (min, max) = (section.fraction("min")?, section.fraction("max")?);
-        if min.zip(max).is_some_and(|(min, max)| min > max) {
-            return Err(section.wrong_key("min", "is above \"max\""));
-        }
-        let published = section.fraction("published")?;
-        let path = section.path("size");
-        let size = section.node("size").map(|node| band(node, &path)).transpose()?;
-        section.finish()?;
-        Ok(Self { of, to, min, max, size, published })
-    }
-}
-
-fn cell(node: &Node, path: &str, yields: &Yields) -> Result<Cell, Failure> {
-    Cell::parse(node, path, text_of(node, path)?, yields)
-}
-
-fn pair(node: &Node, path: &str, yields: &Yields) -> Result<(Cell, Cell), Failure> {
-    match &node.value {
-        Value::List(list) if list.len() == 2 => {
-            Ok((cell(&list[0], path, yields)?, cell(&list[1], path, yields)?))
-        }
-        _ => Err(mistake(node, path, "takes two of \"variant/row/metric\": this, divided by that")),
-    }
-}
-
-fn band(node: &Node, path: &str) -> Result<(f64, f64), Failure> {
-    match &node.value {
-        Value::List(list) if list.len() == 2 => {
-            let low = super::section::fraction_of(&list[0], path)?;
-            Ok((low, super::section::fraction_of(&list[1], path)?))
-        }
-        _ => Err(mistake(node, path, "takes two numbers: from, to")),
     }
 }

@@ -1,6 +1,6 @@
 //! `[crypt]`: a crypt target above the queue, its pipeline, and what it costs.
 
-use blockyard_engine::dm::crypt::pipeline::{self, Choice};
+use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline};
 use blockyard_engine::pages::{AllocatorSpec, BIO_PAGES_MAX, ORDER_MAX, Sizes};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::memory::{ListSizes, MemoryConfig, ZoneConfig};
@@ -10,14 +10,21 @@ use super::section::{Section, listed};
 use super::world::ns;
 use crate::failure::Failure;
 
+/// The pipeline of a variant that has no target, where the others have one.
+pub(super) const OFF: &str = "off";
+
 /// Reads the section, if there is one, for a machine of so many CPUs.
 pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedConfig>, Failure> {
     let Some(mut section) = root.section("crypt")? else { return Ok(None) };
     let name = section.needed_text("pipeline")?;
-    let Some(preset) = pipeline::find(name) else {
+    let preset = pipeline::find(name);
+    if preset.is_none() && name != OFF {
         let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
-        return Err(section.wrong_key("pipeline", &format!("is {name:?}, and takes {names}")));
-    };
+        let what = format!("is {name:?}, and takes {OFF:?}, {names}");
+        return Err(section.wrong_key("pipeline", &what));
+    }
+    // What the preset says, unless it is said here.
+    let split_kib = section.maybe_number("split_kib", 0..=1024u32)?;
     let bio_kib = section.number("bio_kib", 0..=1024, 0u32)?;
     let keeps_context = section.flag("keep_context_at_split", true)?;
     let (costs, copy_kib) = costs(&mut section)?;
@@ -26,8 +33,13 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
     let below = section.choice("below", &places)?;
     let pages = pages(root, &mut section, cpus)?;
     section.finish()?;
-    Ok(Some(MappedConfig {
-        pipeline: Choice::Fixed(preset.pipeline),
+    Ok(preset.map(|preset| MappedConfig {
+        pipeline: Choice::Fixed(match split_kib {
+            None => preset.pipeline,
+            Some(kib) => {
+                Pipeline { split_bytes: (kib > 0).then_some(kib * 1024), ..preset.pipeline }
+            }
+        }),
         bio_sectors: (bio_kib > 0).then_some(bio_kib * 2),
         keeps_context,
         below,

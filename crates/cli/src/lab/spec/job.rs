@@ -32,8 +32,20 @@ const PHASE_METRICS: &[&str] =
 const TOTAL_METRICS: &[&str] = &["latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
 const FSYNC_METRICS: &[&str] = &["fsync_min", "fsync_median", "fsync_max", "fsync_over_1s"];
 /// Of what a job of fio reads or writes; of its `fsync` only the times.
-const FIO_METRICS: &[&str] =
-    &["phase_time", "rate", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max"];
+const FIO_METRICS: &[&str] = &[
+    "phase_time",
+    "rate",
+    "rate_sum",
+    "iops",
+    "latency_avg",
+    "latency_p50",
+    "latency_p99",
+    "latency_max",
+];
+/// Past the page cache.
+const FIO_DIRECT_METRICS: &[&str] = &["slat_avg", "clat_avg", "clat_max", "latency_stdev"];
+/// Of a job as a whole.
+const FIO_JOB_METRICS: &[&str] = &["cpu_busy", "switches_per_1000", "errors"];
 const FIO_FSYNC_METRICS: &[&str] = &["latency_avg", "latency_p50", "latency_p99", "latency_max"];
 
 /// A row that a job can yield.
@@ -48,7 +60,8 @@ pub(crate) struct Yield {
 pub(crate) enum JobSpec {
     Tiotest(tiotest::Config),
     Fsync(fsync_tester::Config),
-    Fio(Vec<Job>),
+    /// Whether one result line says enough of it.
+    Fio(Vec<Job>, bool),
 }
 
 #[derive(Clone, Copy)]
@@ -65,7 +78,10 @@ impl JobSpec {
         let job = match section.choice("program", &kinds)? {
             Kind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
             Kind::Fsync => Self::Fsync(fsync_config(&mut section)?),
-            Kind::Fio => Self::Fio(fio_jobs(&mut section)?),
+            Kind::Fio => {
+                let result_line = section.flag("result_line", false)?;
+                Self::Fio(fio_jobs(&mut section)?, result_line)
+            }
         };
         section.finish()?;
         Ok(job)
@@ -81,14 +97,16 @@ impl JobSpec {
                 phases.chain([one(TOTAL_ROW.into(), TOTAL_METRICS)]).collect()
             }
             Self::Fsync(_) => vec![one(FSYNC_ROW.into(), FSYNC_METRICS)],
-            Self::Fio(jobs) => {
+            Self::Fio(jobs, _) => {
                 let rows = |job: &Job| {
                     let fsyncs = job.rw.writes() && job.fsync_every > 0;
                     [
                         (job.rw.reads(), " read", FIO_METRICS),
                         (job.rw.writes(), " write", FIO_METRICS),
+                        (job.direct && job.rw.reads(), " read", FIO_DIRECT_METRICS),
+                        (job.direct && job.rw.writes(), " write", FIO_DIRECT_METRICS),
                         (fsyncs, " fsync", FIO_FSYNC_METRICS),
-                        (true, "", &["errors"][..]),
+                        (true, "", FIO_JOB_METRICS),
                     ]
                     .into_iter()
                     .filter(|(is_there, ..)| *is_there)
@@ -100,6 +118,11 @@ impl JobSpec {
         }
     }
 
+    /// Whether its rows are left to result lines where nobody asks for them.
+    pub(crate) fn has_result_line(&self) -> bool {
+        matches!(self, Self::Fio(_, true))
+    }
+
     /// How long each of its files is, by its number.
     pub(crate) fn file_lens_bytes(&self) -> Vec<u64> {
         match self {
@@ -108,7 +131,7 @@ impl JobSpec {
                 let tested = [fsync_tester::BUFFER_BYTES];
                 tested.into_iter().chain(config.background_bytes).collect()
             }
-            Self::Fio(jobs) => Fio::new(jobs.clone())
+            Self::Fio(jobs, _) => Fio::new(jobs.clone())
                 .map_or_else(|_| Vec::new(), |program| program.file_lens_bytes()),
         }
     }

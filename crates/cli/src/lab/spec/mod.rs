@@ -10,7 +10,9 @@
 pub(crate) mod claim;
 mod crypt;
 pub(crate) mod fit;
+pub(crate) mod grid;
 pub(crate) mod job;
+pub(crate) mod measure;
 pub(crate) mod metric;
 pub(crate) mod section;
 pub(crate) mod tree;
@@ -20,10 +22,12 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use self::claim::ClaimSpec;
 use self::fit::{Fit, Point};
+use self::grid::Grid;
 use self::job::JobSpec;
 use self::metric::{Cell, Yields, known_metric, metric_named};
 use self::section::{Section, fraction_of, listed, mistake, text_of};
 use self::tree::{Node, Override, Value};
+use super::causes;
 use crate::failure::Failure;
 
 /// An experiment's own keys; the others are its world.
@@ -39,7 +43,7 @@ const WORLD_KEYS: [&str; 9] = [
     "jobs",
 ];
 /// What it says of itself, and what its numbers are judged by.
-const OWN_KEYS: [&str; 10] = [
+const OWN_KEYS: [&str; 11] = [
     "name",
     "title",
     "about",
@@ -47,10 +51,13 @@ const OWN_KEYS: [&str; 10] = [
     "seeds",
     "settings",
     "variants",
+    "grids",
     "published",
     "fits",
     "claims",
 ];
+/// Of a grid that stands for more variants, the first and the last are named in lists.
+const GRID_NAMES_MAX: usize = 8;
 /// Seeds at most: each is a run.
 const SEEDS_MAX: usize = 64;
 
@@ -65,6 +72,8 @@ pub(crate) struct Experiment {
     pub(crate) ours: Vec<(String, String)>,
     pub(crate) seeds: Vec<u64>,
     pub(crate) variants: Vec<Variant>,
+    /// Those that grids stand for are among the variants.
+    pub(crate) grids: Vec<Grid>,
     pub(crate) published: Vec<Published>,
     pub(crate) fits: Vec<Fit>,
     pub(crate) claims: Vec<ClaimSpec>,
@@ -78,6 +87,8 @@ pub(crate) struct Variant {
     pub(crate) title: String,
     /// Which jobs it runs, each in a fresh world.
     pub(crate) jobs: Vec<String>,
+    /// Of the grid that it is of, the name, and its words.
+    pub(crate) grid: Option<(String, Vec<String>)>,
     set: Vec<Override>,
 }
 
@@ -100,6 +111,8 @@ pub(crate) struct Published {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: blockyard_sim::world::Config,
+    /// The name of the pipeline of its crypt target, and `_` without one.
+    pub(crate) module: String,
     pub(crate) jobs: Vec<(String, JobSpec)>,
 }
 
@@ -153,12 +166,22 @@ impl Experiment {
         for (name, section) in root.named("variants")? {
             variants.push(Variant::read(name, section, &settings, &jobs)?);
         }
+        let mut grids = Vec::new();
+        for (name, section) in root.named("grids")? {
+            let (grid, of_grid) = Grid::read(name, section, &settings, &jobs)?;
+            grids.push(grid);
+            variants.extend(of_grid);
+        }
         if variants.is_empty() {
-            return Err(root.wrong_key("variants", "takes at least one table"));
+            return Err(root.wrong_key("variants", "takes at least one table, or a grid"));
+        }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = variants.iter().find(|variant| !names.insert(&variant.name)) {
+            return Err(root.wrong(&format!("has the variant {:?} twice", twice.name)));
         }
         let tree = tree.clone();
         let (published, fits, claims) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { name, title, about, ours, seeds, variants, published, fits, claims, tree })
+        Ok(Self { name, title, about, ours, seeds, variants, grids, published, fits, claims, tree })
     }
 
     /// What each variant measures, as the file has it. Its world is read for that: whatever is
@@ -176,7 +199,8 @@ impl Experiment {
                     false => behind(failure, &format!("in variant {}", variant.name)),
                 }
             })?;
-            let rows = setup.jobs.iter().flat_map(|(_, job)| job.yields()).collect();
+            let own = setup.jobs.iter().flat_map(|(_, job)| job.yields());
+            let rows = own.chain(causes::yields(&setup.config)).collect();
             yields.insert(variant.name.clone(), rows);
         }
         Ok(Yields(yields))
@@ -228,9 +252,27 @@ impl Experiment {
     /// The variant of this name.
     pub(crate) fn variant(&self, name: &str) -> Result<&Variant, Failure> {
         self.variants.iter().find(|variant| variant.name == name).ok_or_else(|| {
-            let names = listed(self.variants.iter().map(|one| &one.name));
+            let names = listed(self.variant_names());
             Failure::failed(format!("{}: no variant {name:?}; there are {names}", self.name))
         })
+    }
+
+    /// The names of all variants; of a long grid the first and the last.
+    pub(crate) fn variant_names(&self) -> Vec<String> {
+        let alone = self.variants.iter().filter(|one| one.grid.is_none());
+        let mut names: Vec<String> = alone.map(|one| one.name.clone()).collect();
+        for grid in &self.grids {
+            let of = |one: &&Variant| one.grid.as_ref().is_some_and(|of| of.0 == grid.name);
+            let of_grid: Vec<&String> =
+                self.variants.iter().filter(of).map(|one| &one.name).collect();
+            match of_grid[..] {
+                [first, _, _, .., last] if of_grid.len() > GRID_NAMES_MAX => {
+                    names.push(format!("{first} to {last} ({})", of_grid.len()));
+                }
+                _ => names.extend(of_grid.into_iter().cloned()),
+            }
+        }
+        names
     }
 
     /// The fit whose points a variant is run at.
@@ -267,6 +309,7 @@ impl Experiment {
         }
         let mut root = Section::of(&tree, "")?;
         let config = world::read(&mut root)?;
+        let module = module(&tree)?;
         let mut jobs = Vec::new();
         for (name, section) in root.named("jobs")? {
             let place = section.origin().clone();
@@ -277,7 +320,7 @@ impl Experiment {
                 jobs.push((name, job));
             }
         }
-        Ok(Setup { config, jobs })
+        Ok(Setup { config, module, jobs })
     }
 
     /// Only the world can be set, and of jobs only those that there are.
@@ -310,8 +353,8 @@ fn behind(mut failure: Failure, what: &str) -> Failure {
 }
 
 /// The variants that these measures look at, in order of name.
-pub(crate) fn variants_of(measures: &[claim::Measure]) -> BTreeSet<String> {
-    let cells = measures.iter().flat_map(|one| std::iter::once(&one.of).chain(&one.to));
+pub(crate) fn variants_of(measures: &[measure::Measure]) -> BTreeSet<String> {
+    let cells = measures.iter().flat_map(measure::Measure::cells);
     cells.map(|cell| cell.variant.clone()).collect()
 }
 
@@ -325,24 +368,43 @@ impl Variant {
         let title = section.text("title")?.unwrap_or(&name).to_owned();
         let mut set = Vec::new();
         for used in section.texts("settings")? {
-            let Some(overrides) = settings.get(&used) else {
-                let what = format!("names {used:?}; there are {}", listed(settings.keys()));
-                return Err(section.wrong_key("settings", &what));
-            };
-            set.extend(overrides.iter().cloned());
+            set.extend(overrides_of(&section, "settings", settings, &used)?);
         }
         set.extend(section.overrides("set")?);
-        let mut jobs = section.texts("jobs")?;
-        if let Some(unknown) = jobs.iter().find(|job| !known_jobs.contains(job)) {
-            let what = format!("names {unknown:?}; there are {}", listed(known_jobs));
-            return Err(section.wrong_key("jobs", &what));
-        }
-        if jobs.is_empty() {
-            jobs = known_jobs.to_vec();
-        }
+        let jobs = jobs_of(&mut section, known_jobs)?;
         section.finish()?;
-        Ok(Self { name, title, jobs, set })
+        Ok(Self { name, title, jobs, grid: None, set })
     }
+}
+
+/// What a setting sets that a key names.
+fn overrides_of(
+    section: &Section<'_>,
+    key: &str,
+    settings: &BTreeMap<String, Vec<Override>>,
+    used: &str,
+) -> Result<Vec<Override>, Failure> {
+    settings.get(used).cloned().ok_or_else(|| {
+        let what = format!("names {used:?}; there are {}", listed(settings.keys()));
+        section.wrong_key(key, &what)
+    })
+}
+
+/// The jobs that a variant runs: all, if it names none.
+fn jobs_of(section: &mut Section<'_>, known_jobs: &[String]) -> Result<Vec<String>, Failure> {
+    let jobs = section.texts("jobs")?;
+    if let Some(unknown) = jobs.iter().find(|job| !known_jobs.contains(job)) {
+        let what = format!("names {unknown:?}; there are {}", listed(known_jobs));
+        return Err(section.wrong_key("jobs", &what));
+    }
+    Ok(if jobs.is_empty() { known_jobs.to_vec() } else { jobs })
+}
+
+/// What result lines begin with.
+fn module(tree: &Node) -> Result<String, Failure> {
+    let crypt = Section::of(tree, "")?.section("crypt")?;
+    let name = crypt.map(|mut crypt| crypt.text("pipeline")).transpose()?.flatten();
+    Ok(name.filter(|name| *name != crypt::OFF).unwrap_or("_").into())
 }
 
 fn texts_by_name(

@@ -235,6 +235,7 @@ fn every_key() -> BTreeSet<String> {
         ("x = 1\n", ""),
         ("[machine]\nx = 1\n", ""),
         ("[machine.costs]\nx = 1\n", ""),
+        ("[machine.governor]\nx = 1\n", ""),
         ("[page_cache]\nx = 1\n", ""),
         ("[write_back]\nx = 1\n", ""),
         ("[file_system]\nx = 1\n", ""),
@@ -243,7 +244,11 @@ fn every_key() -> BTreeSet<String> {
         ("[device]\nx = 1\n", ""),
         ("[device]\nkind = \"flash\"\nx = 1\n", ""),
         ("[device]\nkind = \"memory\"\nx = 1\n", ""),
+        ("[crypt]\npipeline = \"E\"\nx = 1\n", ""),
+        ("[crypt]\npipeline = \"E\"\n[crypt.costs]\nx = 1\n", ""),
+        ("[crypt]\npipeline = \"E\"\n[memory]\nx = 1\n", ""),
         ("[settings.x]\nx = 1\n", ""),
+        ("[settings.y]\n[grids.x]\naxes = [[\"y\"]]\nx = 1\n", ""),
         ("[jobs.x]\nprogram = \"tiotest\"\nx = 1\n", ""),
         ("[jobs.x]\nprogram = \"fsync-tester\"\nx = 1\n", ""),
         ("[jobs.x]\nprogram = \"fio\"\nx = 1\nsections.y = { size = \"4k\" }\n", ""),
@@ -252,6 +257,9 @@ fn every_key() -> BTreeSet<String> {
         ("[published.b]\nx = 1\n[variants.b]\n", ""),
         ("", &format!("[[claims]]\nid = \"1\"\ntext = \"a\"\nx = 1\n{measure} }}]\n")),
         ("", &format!("{claim}{measure}, x = 1 }}]\n")),
+        ("", &format!("{claim}{measure}, where = {{ value = {cell}, max = 1, x = 1 }} }}]\n")),
+        ("", &format!("{claim}{measure}, cell = {{ max = 1, x = 1 }} }}]\n")),
+        ("", &format!("{claim}measure = [{{ value = {{ largest = {cell}, x = 1 }} }}]\n")),
         ("", &format!("{claim}{measure} }}]\ncontrol = {{ set = {{ a = 1 }}, x = 1 }}\n")),
         ("", "[fits.f]\nvariants = [\"a\"]\nbox = [{ x = 1, path = \"a\", low = 1, high = 2 }]\n"),
         (
@@ -298,5 +306,87 @@ fn guide_names_every_key_and_metric_and_no_other() {
             let name = name.split('.').next().unwrap();
             assert!(keys.contains(name), "docs/lab.md has {name:?}, which is no key: {line}");
         }
+    }
+}
+
+/// The small experiment with a grid of two axes, and a claim about it.
+fn with_grid(more: &str) -> Result<Experiment, Failure> {
+    let grid = "
+[settings.fast.set]
+\"device.rpm\" = 15000
+[settings.slow.set]
+\"device.rpm\" = 5400
+[settings.short.set]
+\"queue.nr_requests\" = 4
+[settings.long.set]
+\"queue.nr_requests\" = 256
+[grids.all]
+title = \"each with each\"
+settings = [\"prio\"]
+axes = [[\"fast\", \"slow\"], [\"short\", \"long\"]]
+";
+    Experiment::parse("small.toml", &format!("{SMALL}{grid}{more}"), None)
+}
+
+#[test]
+fn grid_stands_for_a_variant_of_each_word_of_each_axis() {
+    let experiment = with_grid("").unwrap();
+    let names: Vec<&str> = experiment.variants.iter().map(|one| one.name.as_str()).collect();
+    let of_grid = ["all-fast-short", "all-fast-long", "all-slow-short", "all-slow-long"];
+    assert_eq!(names, [&["old", "new"][..], &of_grid].concat());
+    let variant = experiment.variant("all-slow-long").unwrap();
+    let setup = experiment.setup(variant, None, &[], &[]).unwrap();
+    assert_eq!(setup.config.queue.nr_requests, 256);
+    assert_eq!(setup.config.elevator.to_string(), "deadline-prio", "of the grid's own settings");
+    assert_eq!(variant.grid.as_ref().unwrap().1, ["slow", "long"]);
+    for (more, words) in [
+        ("[grids.x]\naxes = [[\"fats\"]]\n", &["\"fats\"", "fast"][..]),
+        ("[grids.x]\naxes = [[]]\n", &["lists of names"]),
+        ("[grids.x]\ntitle = \"x\"\n", &["axes"]),
+        ("[variants.all-fast-short]\n", &["\"all-fast-short\" twice"]),
+    ] {
+        let said = with_grid(more).unwrap_err().message;
+        assert!(words.iter().all(|word| said.contains(word)), "{more}: {said}");
+    }
+}
+
+#[test]
+fn claim_about_many_cells_says_how_they_become_one_number() {
+    let claim = |measure: &str| {
+        let text = format!("[[claims]]\nid = \"9\"\ntext = \"t\"\n[[claims.measure]]\n{measure}\n");
+        with_grid(&text)
+    };
+    let cells = "all-{fast,slow}-{short,long}/fsync/fsync_max";
+    let one = "old/fsync/fsync_max";
+    let read = claim(&format!("ratio = [\"{cells}\", \"{one}\"]\nover = \"median\"\nmax = 1"));
+    let measures = read.unwrap().claims.pop().unwrap().judge.measures().to_vec();
+    assert_eq!(variants_of(&measures).len(), 5);
+    for (measure, words) in [
+        (format!("value = \"{cells}\"\nmax = 1"), &["over", "\"median\""][..]),
+        (format!("value = \"{one}\"\nover = \"rank\"\nmax = 1"), &["\"rank correlation\""]),
+        (format!("value = \"{cells}\"\nover = \"place of largest\"\nmax = 1"), &["one pair"]),
+        (format!("value = \"{cells}\"\nover = \"share\"\nmax = 1"), &["\"cell\""]),
+        (format!("value = \"{cells}\"\nover = \"rank correlation\"\nalong = 3"), &["1 to 2"]),
+        ("value = \"all-{fast,slow/fsync/fsync_max\"\nmax = 1".into(), &["{a,b}"]),
+        ("value = \"all-{fast,x}-short/fsync/fsync_max\"\nmax = 1".into(), &["all-x-short"]),
+        (format!("ratio = [\"{one}\"]\nmax = 1"), &["takes two"]),
+        (format!("recovered = [\"{one}\"]\nmax = 1"), &["takes three"]),
+        (
+            format!(
+                "ratio = [\"{cells}\", \"all-{{fast,slow}}-short/fsync/fsync_max\"]\n\
+                 over = \"median\"\nmax = 1"
+            ),
+            &["other braces"],
+        ),
+        (
+            format!(
+                "value = \"{cells}\"\nover = \"median\"\nmax = 1\n\
+                 where = {{ value = \"{one}\", min = 1 }}"
+            ),
+            &["the same braces"],
+        ),
+    ] {
+        let said = claim(&measure).unwrap_err().message;
+        assert!(words.iter().all(|word| said.contains(word)), "{measure}: {said}");
     }
 }

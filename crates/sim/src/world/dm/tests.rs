@@ -38,7 +38,7 @@ impl Task for Job {
             let len_bytes = self.len_bytes;
             return Call::Submit { id: self.left, file: FileId(0), op, offset_bytes, len_bytes };
         }
-        if self.in_flight == 0 { Call::Exit } else { Call::Reap { at_least: 1 } }
+        if self.in_flight == 0 { Call::Exit } else { Call::Reap { at_least: 1, at_most: u32::MAX } }
     }
 
     fn socket(&self) -> Option<u16> {

@@ -1,0 +1,99 @@
+//! Why encrypted I/O took as long as it did, as rows that claims can name: what the pipeline did,
+//! what the queue got, and what pages cost.
+
+use blockyard_sim::world::{Config, CryptCauses, Outcome};
+
+use super::execute::Measured;
+use super::spec::job::Yield;
+
+const PIPELINE: &str = "pipeline";
+const QUEUE: &str = "queue";
+const PAGES: &str = "pages";
+
+const PIPELINE_METRICS: &[&str] = &[
+    "part_bytes",
+    "workers_per_write",
+    "contexts_per_write",
+    "out_of_order",
+    "submitting_threads",
+    "write_contexts",
+    "cpus_of_writer",
+    "batch_writes",
+    "unsorted_batches",
+];
+const QUEUE_METRICS: &[&str] = &["write_request_bytes", "write_bios_merged", "mixed_requests"];
+const PAGES_METRICS: &[&str] = &[
+    "time_per_write",
+    "time_share",
+    "calls_per_write",
+    "segments_per_write",
+    "reserve_per_1000",
+    "waits_per_1000",
+    "zone_locks_per_write",
+    "compactions_per_1000",
+];
+
+/// The rows of a world; one without a crypt target has none.
+pub(crate) fn yields(config: &Config) -> Vec<Yield> {
+    let Some(mapped) = &config.mapped else { return Vec::new() };
+    let row = |row: &str, metrics| Yield { row: row.into(), metrics };
+    let pages = mapped.pages.as_ref().map(|_| row(PAGES, PAGES_METRICS));
+    let rows = [row(PIPELINE, PIPELINE_METRICS), row(QUEUE, QUEUE_METRICS)];
+    rows.into_iter().chain(pages).collect()
+}
+
+/// What was counted.
+pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
+    let Some(crypt) = &outcome.causes.crypt else { return Vec::new() };
+    let mut rows = pipeline(crypt);
+    let causes = &outcome.causes;
+    let requests = causes.write_requests;
+    for (metric, value) in [
+        ("write_request_bytes", mean(causes.write_sectors * 512, requests)),
+        ("write_bios_merged", 1.0 - mean(requests, crypt.write_bios.max(1))),
+        ("mixed_requests", causes.mixed_write_requests as f64),
+    ] {
+        rows.push(Measured { row: QUEUE.into(), metric, value });
+    }
+    rows.extend(pages(crypt, outcome));
+    rows
+}
+
+fn mean(sum: u64, count: u64) -> f64 {
+    sum as f64 / count.max(1) as f64
+}
+
+fn pipeline(crypt: &CryptCauses) -> Vec<Measured> {
+    [
+        ("part_bytes", mean(crypt.cipher_bytes, crypt.parts)),
+        ("workers_per_write", crypt.workers_per_write.median() as f64),
+        ("contexts_per_write", crypt.contexts_per_write.median() as f64),
+        ("out_of_order", mean(crypt.out_of_order, crypt.neighbours)),
+        ("submitting_threads", crypt.submitting_threads.len() as f64),
+        ("write_contexts", crypt.write_contexts.len() as f64),
+        ("cpus_of_writer", crypt.cpus_of_writer_max() as f64),
+        ("batch_writes", mean(crypt.batched_writes, crypt.batches)),
+        ("unsorted_batches", crypt.unsorted_batches as f64),
+    ]
+    .map(|(metric, value)| Measured { row: PIPELINE.into(), metric, value })
+    .into()
+}
+
+fn pages(crypt: &CryptCauses, outcome: &Outcome) -> Vec<Measured> {
+    let Some((pages, memory)) = crypt.pages.as_ref().zip(crypt.memory.as_ref()) else {
+        return Vec::new();
+    };
+    let calls = pages.calls();
+    [
+        ("time_per_write", mean(crypt.allocation_busy.0, pages.bios) / 1e9),
+        ("time_share", mean(crypt.allocation_busy.0, outcome.ended.0)),
+        ("calls_per_write", mean(calls, pages.bios)),
+        ("segments_per_write", mean(pages.segments, pages.bios)),
+        ("reserve_per_1000", mean(pages.reserve_pages * 1000, pages.bios)),
+        ("waits_per_1000", mean(pages.by_step.wait * 1000, pages.bios)),
+        ("zone_locks_per_write", mean(memory.zone_locks, pages.bios)),
+        ("compactions_per_1000", mean(memory.compactions * 1000, pages.bios)),
+    ]
+    .map(|(metric, value)| Measured { row: PAGES.into(), metric, value })
+    .into()
+}

@@ -1,0 +1,166 @@
+//! Counts by power of two: how deep the queue was, how many ended at a time; and latencies by the
+//! bounds of fio's table.
+
+use blockyard_engine::time::Nanos;
+
+/// How often a number was 1, 2 to 3, 4 to 7, … 64 and more: the depth at which a block was
+/// submitted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Depths([u64; 7]);
+
+impl Depths {
+    /// Upper ends of the table's columns but the last.
+    const NAMES: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
+
+    /// A block is submitted as this one of those in flight.
+    pub(crate) fn count(&mut self, depth: usize) {
+        self.0[(depth.max(1).ilog2() as usize).min(6)] += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    pub(super) fn line(&self) -> String {
+        columns(Self::NAMES, self.0)
+    }
+}
+
+/// How often 0, 1 to 4, 5 to 8, … more than 64 blocks were submitted, or ended, with one call.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Batches([u64; 7]);
+
+impl Batches {
+    const NAMES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
+
+    /// A call has brought so many.
+    pub(crate) fn count(&mut self, blocks: usize) {
+        let at = match blocks {
+            0 => 0,
+            1..=4 => 1,
+            5..=8 => 2,
+            9..=16 => 3,
+            17..=32 => 4,
+            33..=64 => 5,
+            _ => 6,
+        };
+        self.0[at] += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    pub(super) fn line(&self) -> String {
+        columns(Self::NAMES, self.0)
+    }
+}
+
+/// Shares in percent; what is there at all is shown as a tenth of one at least.
+fn columns(names: [&str; 7], counts: [u64; 7]) -> String {
+    let all: u64 = counts.iter().sum();
+    let column = |(name, count): (&str, u64)| {
+        let percent = count as f64 * 100.0 / all.max(1) as f64;
+        let shown = if count > 0 { percent.max(0.1) } else { 0.0 };
+        format!("{name}={shown:.1}%")
+    };
+    names.into_iter().zip(counts).map(column).collect::<Vec<_>>().join(", ")
+}
+
+/// Of each unit, the numbers up to which the columns of the table of latencies reach.
+const BOUNDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
+/// Units: their names, and how long one is.
+const UNITS: [(&str, u64); 3] = [("nsec", 1), ("usec", 1_000), ("msec", 1_000_000)];
+/// A millisecond has two columns more, up to 2 s and behind.
+const COLUMNS: usize = 3 * BOUNDS.len() + 2;
+
+/// How often a latency was below each bound of fio's table, and not below the one before.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Bounds([u64; COLUMNS]);
+
+impl Bounds {
+    /// Adds a sample.
+    pub(crate) fn record(&mut self, latency: Nanos) {
+        let at = match latency.0 {
+            2_000_000_000.. => COLUMNS - 1,
+            1_000_000_000.. => COLUMNS - 2,
+            ns => {
+                let unit = UNITS.iter().rposition(|(_, unit_ns)| ns >= *unit_ns).unwrap_or(0);
+                let amount = ns / UNITS[unit].1;
+                let bound = BOUNDS.iter().position(|bound| amount < *bound);
+                unit * BOUNDS.len() + bound.expect("a thousand are one of the next unit")
+            }
+        };
+        self.0[at] += 1;
+    }
+
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
+    }
+
+    /// The share up to a bound, and behind the bound before; in the order of the table, with the
+    /// units, and only what is there.
+    #[must_use]
+    pub fn shares(&self) -> Vec<(&'static str, String, f64)> {
+        let all: u64 = self.0.iter().sum();
+        let name = |at: usize| match at {
+            _ if at == COLUMNS - 1 => ("msec", ">=2000".into()),
+            _ if at == COLUMNS - 2 => ("msec", "2000".into()),
+            _ => (UNITS[at / BOUNDS.len()].0, BOUNDS[at % BOUNDS.len()].to_string()),
+        };
+        let there = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
+        there
+            .map(|(at, count)| {
+                let (unit, bound) = name(at);
+                (unit, bound, *count as f64 / all as f64)
+            })
+            .collect()
+    }
+
+    /// Five columns a line; what is there at all is shown as a hundredth of one percent at least.
+    pub(super) fn lines(&self) -> String {
+        let (shares, mut text) = (self.shares(), String::new());
+        for (unit, _) in UNITS {
+            let of_unit = shares.iter().filter(|share| share.0 == unit);
+            let cells: Vec<String> = of_unit
+                .map(|(_, bound, share)| format!("{bound}={:.2}%", (share * 100.0).max(0.01)))
+                .collect();
+            for line in cells.chunks(5) {
+                text += &format!("  lat ({unit})   : {}\n", line.join(", "));
+            }
+        }
+        text
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn depths_and_batches_fall_into_the_tools_columns() {
+        let (mut depths, mut batches) = (Depths::default(), Batches::default());
+        (1..=256).for_each(|depth| depths.count(depth));
+        (0..9).for_each(|blocks| batches.count(blocks));
+        assert_eq!(depths.line(), "1=0.4%, 2=0.8%, 4=1.6%, 8=3.1%, 16=6.2%, 32=12.5%, >=64=75.4%");
+        assert_eq!(
+            batches.line(),
+            "0=11.1%, 4=44.4%, 8=44.4%, 16=0.0%, 32=0.0%, 64=0.0%, >=64=0.0%"
+        );
+    }
+
+    #[test]
+    fn bounds_are_exclusive_and_what_is_rare_is_shown() {
+        let mut bounds = Bounds::default();
+        for (ns, count) in [(4_000, 1), (999_999, 1), (1_000_000, 3), (49_999_999, 100_000)] {
+            (0..count).for_each(|_| bounds.record(Nanos(ns)));
+        }
+        bounds.record(Nanos(1_999_999_999));
+        bounds.record(Nanos(u64::MAX));
+        assert_eq!(
+            bounds.lines(),
+            "  lat (usec)   : 10=0.01%, 1000=0.01%\n  \
+             lat (msec)   : 2=0.01%, 50=99.99%, 2000=0.01%, >=2000=0.01%\n"
+        );
+    }
+}
