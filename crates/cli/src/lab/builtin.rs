@@ -20,11 +20,28 @@ pub(crate) struct Builtin {
 }
 
 /// All of them.
-pub(crate) const BUILTIN: &[Builtin] = &[Builtin {
-    name: "deadline-2009",
-    text: include_str!("../../../../experiments/deadline-2009.toml"),
-    fits: Some(include_str!("../../../../experiments/deadline-2009.fits.toml")),
-}];
+pub(crate) const BUILTIN: &[Builtin] = &[
+    Builtin {
+        name: "deadline-2009",
+        text: include_str!("../../../../experiments/deadline-2009.toml"),
+        fits: Some(include_str!("../../../../experiments/deadline-2009.fits.toml")),
+    },
+    Builtin {
+        name: "parallel-dm-crypt-2013",
+        text: include_str!("../../../../experiments/parallel-dm-crypt-2013.toml"),
+        fits: None,
+    },
+    Builtin {
+        name: "dm-crypt-2015",
+        text: include_str!("../../../../experiments/dm-crypt-2015.toml"),
+        fits: None,
+    },
+    Builtin {
+        name: "mempool-bulk-2023",
+        text: include_str!("../../../../experiments/mempool-bulk-2023.toml"),
+        fits: None,
+    },
+];
 
 /// An experiment of one's own begins with this.
 pub(crate) const TEMPLATE: &str = include_str!("../../../../experiments/template.toml");
