@@ -29,7 +29,7 @@ pub(crate) const BUILTIN: &[Builtin] = &[
     Builtin {
         name: "parallel-dm-crypt-2013",
         text: include_str!("../../../../experiments/parallel-dm-crypt-2013.toml"),
-        fits: None,
+        fits: Some(include_str!("../../../../experiments/parallel-dm-crypt-2013.fits.toml")),
     },
     Builtin {
         name: "dm-crypt-2015",
@@ -39,7 +39,7 @@ pub(crate) const BUILTIN: &[Builtin] = &[
     Builtin {
         name: "mempool-bulk-2023",
         text: include_str!("../../../../experiments/mempool-bulk-2023.toml"),
-        fits: None,
+        fits: Some(include_str!("../../../../experiments/mempool-bulk-2023.fits.toml")),
     },
 ];
 
