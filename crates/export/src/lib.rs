@@ -4,7 +4,7 @@
 //! received, sends what the session wrote, and executes the requests that come out. The crate is
 //! `no_std` so that this stays true: it could not open a socket if it wanted to.
 //!
-//! Today there is one door, [`nbd`].
+//! Today there is one door, [`nbd`]; with it comes the way through other people's, [`nbd::client`].
 
 #![no_std]
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! The server side of the Network Block Device protocol.
+//! The Network Block Device protocol: the server side, and in [`client`] the other one.
 //!
 //! The protocol is specified in `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the
 //! 64-bit requests and replies in the same file of its branch `extension-ext-header`. "The
@@ -39,6 +39,7 @@
 //! `handshake` and `options` the first phase, `meta` its metadata contexts, `transmission` the
 //! requests, `reply` and `status` what goes back.
 
+pub mod client;
 mod export;
 mod handshake;
 mod meta;
@@ -51,7 +52,7 @@ mod transmission;
 mod wire;
 
 pub use export::{Export, ExportError};
-pub use reply::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure};
+pub use reply::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, ReplyMode};
 pub use request::{Command, Errno, Request};
 pub use session::{Event, Session, Step, Violation};
 pub use status::Extent;

@@ -57,11 +57,14 @@ pub enum ReadFailure {
     MustDisconnect,
 }
 
-/// The form of replies that was negotiated.
+/// The form of replies that was negotiated; each is a step beyond the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) enum ReplyMode {
+pub enum ReplyMode {
+    /// Error, cookie and, of a READ, all of its data.
     Simple,
+    /// Replies are made of chunks; errors have a place and a message, holes need no data.
     Structured,
+    /// The same chunks, with lengths of 64 bits in requests and replies.
     Extended,
 }
 

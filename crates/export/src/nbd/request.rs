@@ -2,6 +2,8 @@
 
 use core::fmt;
 
+use super::wire::*;
+
 /// The commands that reach a world. DISC does not: it is [`super::Event::Closed`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
@@ -19,6 +21,21 @@ pub enum Command {
     WriteZeroes,
     /// Which parts of the range are holes or zeroes.
     BlockStatus,
+}
+
+impl Command {
+    /// The number on the wire.
+    pub(super) const fn code(self) -> u16 {
+        match self {
+            Self::Read => CMD_READ,
+            Self::Write => CMD_WRITE,
+            Self::Flush => CMD_FLUSH,
+            Self::Trim => CMD_TRIM,
+            Self::Cache => CMD_CACHE,
+            Self::WriteZeroes => CMD_WRITE_ZEROES,
+            Self::BlockStatus => CMD_BLOCK_STATUS,
+        }
+    }
 }
 
 /// One request, within the export and allowed there. `len_bytes` is 0 only for FLUSH.
@@ -71,6 +88,21 @@ impl Errno {
     /// The number on the wire.
     pub const fn code(self) -> u32 {
         self as u32
+    }
+
+    /// The error of a number on the wire. An unexpected one counts as EINVAL, as the specification
+    /// wants it.
+    pub(super) const fn from_code(code: u32) -> Self {
+        match code {
+            1 => Self::Perm,
+            5 => Self::Io,
+            12 => Self::NoMem,
+            28 => Self::NoSpc,
+            75 => Self::Overflow,
+            95 => Self::NotSup,
+            108 => Self::Shutdown,
+            _ => Self::Inval,
+        }
     }
 
     /// The message for people in an error chunk.

@@ -7,6 +7,8 @@ use alloc::vec::Vec;
 pub(super) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
 /// "IHAVEOPT": the server speaks newstyle; and the client's magic in front of every option.
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
+/// `cliserv_magic`: the server speaks oldstyle, which has no options.
+pub(super) const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
 /// In front of every reply to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub(super) const REQUEST_MAGIC: u32 = 0x2560_9513;
@@ -48,9 +50,16 @@ pub(super) const REP_ACK: u32 = 1;
 pub(super) const REP_SERVER: u32 = 2;
 pub(super) const REP_INFO: u32 = 3;
 pub(super) const REP_META_CONTEXT: u32 = 4;
+/// Set in every reply type that is an error.
+pub(super) const REP_ERROR: u32 = 1 << 31;
 pub(super) const REP_ERR_UNSUP: u32 = (1 << 31) + 1;
+pub(super) const REP_ERR_POLICY: u32 = (1 << 31) + 2;
 pub(super) const REP_ERR_INVALID: u32 = (1 << 31) + 3;
+pub(super) const REP_ERR_PLATFORM: u32 = (1 << 31) + 4;
+pub(super) const REP_ERR_TLS_REQD: u32 = (1 << 31) + 5;
 pub(super) const REP_ERR_UNKNOWN: u32 = (1 << 31) + 6;
+pub(super) const REP_ERR_SHUTDOWN: u32 = (1 << 31) + 7;
+pub(super) const REP_ERR_BLOCK_SIZE_REQD: u32 = (1 << 31) + 8;
 pub(super) const REP_ERR_TOO_BIG: u32 = (1 << 31) + 9;
 pub(super) const REP_ERR_EXT_HEADER_REQD: u32 = (1 << 31) + 10;
 
@@ -81,6 +90,8 @@ pub(super) const REPLY_TYPE_OFFSET_DATA: u16 = 1;
 pub(super) const REPLY_TYPE_OFFSET_HOLE: u16 = 2;
 pub(super) const REPLY_TYPE_BLOCK_STATUS: u16 = 5;
 pub(super) const REPLY_TYPE_BLOCK_STATUS_EXT: u16 = 6;
+/// Set in every chunk type that is an error.
+pub(super) const REPLY_TYPE_IS_ERROR: u16 = 1 << 15;
 pub(super) const REPLY_TYPE_ERROR: u16 = (1 << 15) + 1;
 pub(super) const REPLY_TYPE_ERROR_OFFSET: u16 = (1 << 15) + 2;
 
