@@ -90,7 +90,8 @@ fn server_of_simple_replies_without_go_is_opened_by_name() {
                 hello,
                 option_reply(EXTENDED_HEADERS, ERR_UNSUP, &[]),
                 option_reply(STRUCTURED_REPLY, ERR_UNSUP, &[]),
-                option_reply(GO, ERR_UNSUP, &[]),
+                // What was said before the refusal does not count.
+                [info_block_size([512, 512, 512]), option_reply(GO, ERR_UNSUP, &[])].concat(),
                 [&(1_u64 << 20).to_be_bytes()[..], &[0, 0x2d], &vec![0; zeroes]].concat(),
             ],
         );

@@ -353,12 +353,11 @@ impl Transmission {
 /// What a chunk of content answers, counted from the start of its request.
 #[inline]
 fn part(request: &Request, offset_bytes: u64, len_bytes: u64) -> Result<Part, Violation> {
-    let start_bytes = offset_bytes.wrapping_sub(request.offset_bytes);
-    let fits = offset_bytes >= request.offset_bytes
-        && start_bytes < request.len_bytes
-        && (1..=request.len_bytes - start_bytes).contains(&len_bytes);
-    if !fits {
-        return Err(Violation::ChunkRange { offset_bytes, len_bytes });
+    let violation = Violation::ChunkRange { offset_bytes, len_bytes };
+    let start_bytes = offset_bytes.checked_sub(request.offset_bytes).ok_or(violation)?;
+    let room_bytes = request.len_bytes.saturating_sub(start_bytes);
+    if !(1..=room_bytes).contains(&len_bytes) {
+        return Err(violation);
     }
     Ok(Part { start_bytes, end_bytes: start_bytes + len_bytes })
 }
