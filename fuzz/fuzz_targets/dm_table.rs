@@ -4,6 +4,7 @@
 
 use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::line::{Keys, LINES_MAX, LineTarget, MappedDevice, parse};
+use blockyard_engine::dm::multipath::line::PATHS_MAX;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -61,6 +62,11 @@ fn check_target(target: &LineTarget, start: u64, len: u64) {
         LineTarget::Null(options) => {
             let block = u64::from(options.block_size_bytes / 512);
             assert!(block > 0 && (start | len).is_multiple_of(block));
+        }
+        LineTarget::Multipath(spec) => {
+            assert!(spec.paths().count() <= PATHS_MAX);
+            assert!(spec.groups.iter().all(|group| !group.paths.is_empty()));
+            assert!(usize::from(spec.init_group) <= spec.groups.len());
         }
         LineTarget::Loop(leg) => fits(leg, len),
         LineTarget::LogWrites { device, log } => assert_ne!(device, log),

@@ -67,6 +67,10 @@ pub enum BlkStatus {
     NoSpace,
     /// `BLK_STS_INVAL`: outside of the device or not aligned to its sectors.
     Invalid,
+    /// `BLK_STS_TRANSPORT`: the connection to the device is lost; nobody knows whether it was done.
+    Transport,
+    /// `BLK_STS_MEDIUM`: the device was reached, and its medium failed.
+    Medium,
     /// `BLK_STS_IOERR`.
     IoError,
 }
@@ -78,6 +82,8 @@ impl fmt::Display for BlkStatus {
             Self::NotSupported => "operation not supported",
             Self::NoSpace => "no space left on the device",
             Self::Invalid => "range outside of the device or not aligned to its sectors",
+            Self::Transport => "connection to the device lost",
+            Self::Medium => "the device's medium failed",
             Self::IoError => "I/O error",
         })
     }

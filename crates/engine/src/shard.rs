@@ -7,10 +7,12 @@
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
+use core::ops::Range;
 
 use crate::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::dm::bounce::{Bounce, PageBounce};
+use crate::dm::control::{MessageError, Suspend, TargetControl, TargetStatus};
 use crate::dm::crypt::pipeline::{Decisions, Load};
 use crate::dm::table::Table;
 use crate::dm::{Mapped, Part, Target, TargetCx};
@@ -229,6 +231,63 @@ impl Shard {
         }
     }
 
+    /// Tells the target with this number in the table something.
+    ///
+    /// # Errors
+    /// When the target refuses it, or takes no messages.
+    ///
+    /// # Panics
+    /// When the table has no such line.
+    pub fn message(&mut self, now: Nanos, number: u16, text: &str) -> Result<(), MessageError> {
+        let none = Err(MessageError::Invalid("this target takes no messages".into()));
+        self.control(now, number, |target, cx| target.message(text, cx)).unwrap_or(none)
+    }
+
+    /// How the target with this number is, if it says so, and the arguments of its line as they are
+    /// now.
+    ///
+    /// # Panics
+    /// When the table has no such line.
+    pub fn status(&mut self, number: u16) -> Option<TargetStatus> {
+        let target = self.extents[usize::from(number)].target.control()?;
+        Some(TargetStatus { info: target.info(), table: target.table() })
+    }
+
+    /// The device is about to be suspended: it is, once nothing is in flight, or, without a flush,
+    /// once all that is is parked.
+    pub fn suspend(&mut self, now: Nanos, how: Suspend) {
+        for number in self.numbers() {
+            self.control(now, number, |target, cx| target.suspend(how, cx));
+        }
+    }
+
+    /// It goes on.
+    pub fn resume_targets(&mut self, now: Nanos) {
+        for number in self.numbers() {
+            self.control(now, number, |target, cx| target.resume(cx));
+        }
+    }
+
+    fn numbers(&self) -> Range<u16> {
+        0..u16::try_from(self.extents.len()).expect("a table has few lines")
+    }
+
+    /// Something for the control path of a target, if it has one.
+    fn control<T>(
+        &mut self,
+        now: Nanos,
+        number: u16,
+        does: impl FnOnce(&mut dyn TargetControl, &mut TargetCx<'_>) -> T,
+    ) -> Option<T> {
+        self.now = now;
+        let Self { extents, load, pages, sq, ended, .. } = self;
+        let mut cx = TargetCx { now, load: *load, pages: pages.as_mut(), sq, ended };
+        let target = extents[usize::from(number)].target.control()?;
+        let done = does(target, &mut cx);
+        self.collect_ended();
+        Some(done)
+    }
+
     fn collect_ended(&mut self) {
         while let Some((index, status)) = self.ended.pop() {
             self.end_part(index, status);
@@ -285,9 +344,9 @@ impl Shard {
         self.in_flight.len()
     }
 
-    /// How many parts wait in their target, for a bounce slot or for their time. While there is
-    /// none, and every cipher SQE has been answered, no write needs the front end's buffer any
-    /// more.
+    /// How many parts wait in their target, for a bounce slot, their time or a path, or are writes
+    /// that may go to another path. While there is none, and every cipher SQE has been answered, no
+    /// write needs the front end's buffer any more.
     #[must_use]
     pub fn parked(&self) -> usize {
         let in_targets: usize = self.extents.iter().map(|extent| extent.target.parked()).sum();

@@ -175,6 +175,12 @@ pub enum SqeOp {
         /// Length.
         len: Sector,
     },
+    /// Find out whether `dev` can be reached: connect if there is a connection to be made, and read
+    /// its first sector, whereto is the world's business. Only multipath asks for it.
+    Check {
+        /// The device.
+        dev: DevId,
+    },
     /// Set every byte of `buf`.
     Fill {
         /// The bytes.

@@ -17,6 +17,7 @@ use crate::bio::{Bio, BlkStatus, Done, Op, Sector};
 use crate::buf::BufRef;
 use crate::dm::Part;
 use crate::dm::bounce::Bounce;
+use crate::dm::control::{MessageError, Suspend, TargetStatus};
 use crate::dm::crypt::ZEROS_MAX_BYTES;
 use crate::dm::crypt::pipeline::{Decisions, Load};
 use crate::dm::table::Table;
@@ -155,6 +156,41 @@ impl Stack {
         self.shards.iter_mut().for_each(|shard| shard.set_load(load));
     }
 
+    /// Tells a target of the device that is served something: [`Shard::message`].
+    ///
+    /// # Errors
+    /// As [`Shard::message`].
+    ///
+    /// # Panics
+    /// As [`Shard::message`].
+    pub fn message(&mut self, now: Nanos, number: u16, text: &str) -> Result<(), MessageError> {
+        let top = self.top();
+        let answer = self.shards[top].message(now, number, text);
+        self.settle(now);
+        answer
+    }
+
+    /// How a target of the device that is served is: [`Shard::status`].
+    ///
+    /// # Panics
+    /// As [`Shard::status`].
+    pub fn status(&mut self, number: u16) -> Option<TargetStatus> {
+        let top = self.top();
+        self.shards[top].status(number)
+    }
+
+    /// The device is about to be suspended: [`Shard::suspend`].
+    pub fn suspend(&mut self, now: Nanos, how: Suspend) {
+        self.shards.iter_mut().for_each(|shard| shard.suspend(now, how));
+        self.settle(now);
+    }
+
+    /// It goes on: [`Shard::resume_targets`].
+    pub fn resume_targets(&mut self, now: Nanos) {
+        self.shards.iter_mut().for_each(|shard| shard.resume_targets(now));
+        self.settle(now);
+    }
+
     /// Where ciphers have run so far, all targets together.
     #[must_use]
     pub fn decisions(&self) -> Decisions {
@@ -280,7 +316,11 @@ fn asked_of(sqe: &Sqe) -> Option<(usize, Bio)> {
             let (below, bio) = of(dev, Op::Write, sector, len_of(buf), buf)?;
             Some((below, Bio { fua, ..bio }))
         }
-        SqeOp::Flush { dev } => of(dev, Op::Flush, Sector(0), Sector(0), BufRef::NONE),
+        // A check has no bytes, and a flush is the one bio without bytes that reaches what is
+        // below. A device that fails nothing but reads and writes is not found out.
+        SqeOp::Flush { dev } | SqeOp::Check { dev } => {
+            of(dev, Op::Flush, Sector(0), Sector(0), BufRef::NONE)
+        }
         SqeOp::Discard { dev, sector, len } => of(dev, Op::Discard, sector, len, BufRef::NONE),
         SqeOp::WriteZeroes { dev, sector, len } => {
             of(dev, Op::WriteZeroes, sector, len, BufRef::NONE)
@@ -302,6 +342,9 @@ mod tests {
     use crate::dm::crypt::CryptSpec;
     use crate::dm::crypt::pipeline::{Choice, find};
     use crate::dm::delay::{DelaySpec, DelayedLeg};
+    use crate::dm::flakey::{FlakeySpec, ReadFault, WriteFault};
+    use crate::dm::line::LineTarget;
+    use crate::dm::multipath::target::MultipathTargetSpec;
     use crate::dm::table::{TableExtent, TargetSpec};
     use crate::sq::{CipherId, Direction};
 
@@ -424,6 +467,40 @@ mod tests {
         let below = vec![table(TargetSpec::Error)];
         let mut stack = stack_of(&table(linear(DevId::mapped(0), 0)).over(below), 0);
         assert_eq!(run(&mut stack, bio(Op::Read, 1)), (vec![], BlkStatus::IoError));
+    }
+
+    #[test]
+    fn multipath_over_mapped_devices_checks_them_and_is_told_through_the_stack() {
+        let words = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 a b";
+        let text = alloc::format!("0 64 multipath {words}");
+        let mut devices = crate::dm::line::parse(&text).unwrap();
+        let LineTarget::Multipath(multipath) = devices.remove(0).lines.remove(0).target else {
+            panic!("multipath")
+        };
+        let devs = vec![DevId::mapped(0), DevId::mapped(1)];
+        let target = TargetSpec::Multipath(MultipathTargetSpec { multipath, devs });
+        let leg = Leg { dev: FILE, start: Sector(0) };
+        let (reads, writes) = (ReadFault::Fail, WriteFault::Fail);
+        let down = FlakeySpec { leg, up_s: 0, down_s: 1, reads, writes };
+        let below = vec![table(linear(FILE, 0)), table(TargetSpec::Flakey(down))];
+        let mut stack = stack_of(&table(target).over(below), 0);
+        for _ in 0..2 {
+            stack.submit_bio(NOW, bio(Op::Read, 4));
+        }
+        stack.message(NOW, 0, "fail_path a").unwrap();
+        stack.submit_bio(NOW, bio(Op::Read, 4));
+        assert_eq!((stack.in_flight(), stack.parked()), (3, 1));
+        assert!(stack.status(0).unwrap().info.ends_with("a F 1 b F 1 "));
+        let mut sqes = Vec::new();
+        stack.take_sq(&mut sqes);
+        let timeout = sqes.iter().find(|sqe| matches!(sqe.op, SqeOp::Timeout { .. })).unwrap();
+        let later = Nanos::from_ms(1000);
+        stack.on_cqe(later, Cqe { token: timeout.token, status: BlkStatus::Ok });
+        assert!(stack.status(0).unwrap().info.ends_with("a F 1 b F 1 "), "it was checked");
+        stack.suspend(later, Suspend::Flush);
+        assert_eq!((stack.in_flight(), stack.parked()), (2, 0));
+        stack.resume_targets(later);
+        assert!(stack.status(0).unwrap().table.starts_with("1 queue_if_no_path "));
     }
 
     #[test]

@@ -8,6 +8,7 @@
 
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -355,6 +356,10 @@ impl Executor {
                     mapping.forget(sector.bytes(), len.bytes());
                 }
                 Some(status(device.file.write_zeroes(sector.bytes(), len.bytes())))
+            }
+            SqeOp::Check { dev } => {
+                let file = self.device(dev).file.file();
+                Some(status(file.read_exact_at(&mut [0; 512], 0)))
             }
             SqeOp::Fill { buf, byte } => {
                 let base = self.buffers.at(buf);

@@ -251,6 +251,8 @@ pub(crate) fn status_of(errno: i32) -> BlkStatus {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => BlkStatus::NoSpace,
         libc::EOPNOTSUPP => BlkStatus::NotSupported,
         libc::EINVAL => BlkStatus::Invalid,
+        libc::ENOLINK | libc::ETIMEDOUT => BlkStatus::Transport,
+        libc::ENODATA | libc::EREMOTEIO => BlkStatus::Medium,
         _ => BlkStatus::IoError,
     }
 }

@@ -386,6 +386,38 @@ fn crypt_on_null_forgets_writes_and_reads_decrypted_zeros() {
 }
 
 #[test]
+fn multipath_serves_through_the_path_that_works() {
+    for files in [Files::in_memory(), Files::on_disk()] {
+        let file = files.file("a");
+        let path = file.display();
+        let (down, up) = ("/dev/mapper/down", "/dev/mapper/up");
+        let devices = format!("down: 0 {SECTORS} flakey {path} 0 0 1");
+        let top = format!("top: 0 {SECTORS} multipath");
+        for paths in [
+            format!("0 0 1 1 round-robin 0 2 0 {down} {up}"),
+            format!("1 queue_if_no_path 0 2 1 queue-length 0 1 0 {down} service-time 0 1 0 {up}"),
+            format!("0 0 1 1 io-affinity 0 2 1 {down} 0000ffff {up} ffff0000"),
+        ] {
+            let up = format!("up: 0 {SECTORS} linear {path} 0");
+            let volume = volume(&format!("{devices}\n{up}\n{top} {paths}"));
+            let bytes = plaintext(paths.len() as u64);
+            fill(&volume, &bytes);
+            assert!(contents(&volume) == bytes, "{paths}");
+            assert!(fs::read(&file).unwrap() == bytes, "{paths}");
+            let mut client = Client::new(&volume, Priority::default()).unwrap();
+            assert_eq!(run(&mut client, Op::Flush), BlkStatus::Ok, "{paths}");
+        }
+        let dead = format!("{devices}\n{top} 0 0 1 1 round-robin 0 2 0 {down} {down}");
+        let mut client = client(&dead);
+        for op in [Op::Read, Op::Write, Op::Flush] {
+            assert_eq!(run(&mut client, op), BlkStatus::IoError, "{op:?}");
+        }
+    }
+    let none = fails("0 8 multipath 1 queue_if_no_path 0 0 0", &VolumeOptions::default());
+    assert!(none.contains("has no path"), "{none}");
+}
+
+#[test]
 fn stacks_that_cannot_be_are_refused_by_name() {
     let files = Files::in_memory();
     let (disk, log) = (files.file("disk"), files.file("log"));

@@ -11,6 +11,7 @@
 //! <start> <len> delay <dev> <start> <ms> [<dev> <start> <ms> [<dev> <start> <ms>]]
 //! <start> <len> flakey <dev> <start> <up s> <down s> [<#words> <feature>...]
 //! <start> <len> log-writes <dev> <log dev>
+//! <start> <len> multipath <#features> [<feature>...] 0 <#groups> <initial group> <group>...
 //! <start> <len> crypt <cipher> <key> <iv_offset> <dev> <start> [<#opt> <opt>...]
 //! ```
 //! Lines of several devices have the device's name in front, as `dmsetup table` without a name
@@ -34,9 +35,10 @@ use blockyard_crypt::secret::SecretBytes;
 
 use super::delay::DelaySpec;
 use super::flakey::FlakeySpec;
+use super::multipath::line::MultipathSpec;
 use super::null::NullOptions;
 use super::striped::StripedSpec;
-use super::{Leg, delay, flakey, log_writes, null, striped};
+use super::{Leg, delay, flakey, log_writes, multipath, null, striped};
 use crate::bio::Sector;
 
 mod text;
@@ -119,6 +121,8 @@ pub enum LineTarget {
         /// Path of the device or file for the log.
         log: String,
     },
+    /// `multipath`.
+    Multipath(MultipathSpec),
     /// `crypt`.
     Crypt {
         /// Path of the device or file.
@@ -143,8 +147,12 @@ impl LineTarget {
             }
             Self::Flakey(spec) => ([Some(&spec.leg.dev), None, None], &[]),
             Self::LogWrites { device, log } => ([Some(device), Some(log), None], &[]),
+            Self::Multipath(_) => ([None; 3], &[]),
         };
-        few.into_iter().flatten().chain(legs.iter().map(|leg| &leg.dev)).map(String::as_str)
+        let multipath = if let Self::Multipath(spec) = self { Some(spec) } else { None };
+        let paths = multipath.into_iter().flat_map(MultipathSpec::paths).map(|path| &path.device);
+        let legs = legs.iter().map(|leg| &leg.dev);
+        few.into_iter().flatten().chain(legs).chain(paths).map(String::as_str)
     }
 }
 
@@ -276,11 +284,12 @@ fn parse_line(text: &str) -> Result<Line, String> {
         ("delay", args) => delay::parse(args, len)?,
         ("flakey", args) => flakey::parse(args, len)?,
         ("log-writes", args) => log_writes::parse(args)?,
+        ("multipath", args) => multipath::line::parse(args)?,
         ("crypt", args) => parse_crypt(args, start, len)?,
         (other, _) => {
             return Err(format!(
                 "target `{}` is not supported; there are linear, zero, error, ram, null, loop, \
-                 striped, delay, flakey, log-writes and crypt",
+                 striped, delay, flakey, log-writes, multipath and crypt",
                 shown(other)
             ));
         }

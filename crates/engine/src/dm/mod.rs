@@ -4,6 +4,7 @@
 //! [`table::TargetSpec::build`].
 
 pub mod bounce;
+pub mod control;
 pub mod crypt;
 pub mod delay;
 pub mod error;
@@ -12,6 +13,7 @@ pub mod line;
 pub mod linear;
 pub mod log_writes;
 pub mod loop_file;
+pub mod multipath;
 pub mod null;
 pub mod ram;
 pub mod striped;
@@ -23,6 +25,7 @@ pub mod zero;
 use alloc::vec::Vec;
 
 use self::bounce::PageBounce;
+use self::control::TargetControl;
 use self::crypt::pipeline::{Decisions, Load};
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
@@ -137,6 +140,11 @@ pub trait Target: Send {
     /// How many parts wait, and need the bytes of their submitter.
     fn parked(&self) -> usize {
         0
+    }
+
+    /// What is told to it and asked of it while it runs, if there is something.
+    fn control(&mut self) -> Option<&mut dyn TargetControl> {
+        None
     }
 
     /// Where its cipher has run so far; zero without one.

@@ -15,6 +15,7 @@ use super::flakey::{Flakey, FlakeySpec};
 use super::linear::Linear;
 use super::log_writes::{LogWrites, LogWritesSpec};
 use super::loop_file::Loop;
+use super::multipath::target::{MultipathTarget, MultipathTargetSpec};
 use super::null::{Null, NullOptions};
 use super::ram::Ram;
 use super::striped::{Striped, StripedSpec};
@@ -59,6 +60,8 @@ pub enum TargetSpec {
     Flakey(FlakeySpec<DevId>),
     /// `log-writes`.
     LogWrites(LogWritesSpec),
+    /// `multipath`.
+    Multipath(MultipathTargetSpec),
     /// `crypt`.
     Crypt(CryptSpec),
 }
@@ -78,6 +81,7 @@ impl TargetSpec {
             Self::Delay(spec) => Box::new(Delay::new(spec.clone(), number)),
             Self::Flakey(spec) => Box::new(Flakey::new(spec.clone(), number)),
             &Self::LogWrites(spec) => Box::new(LogWrites::new(spec, number)),
+            Self::Multipath(spec) => Box::new(MultipathTarget::new(spec.clone(), number)),
             &Self::Crypt(spec) => Box::new(Crypt::new(spec, number, slots, slot_bytes)),
         }
     }
@@ -96,27 +100,27 @@ impl TargetSpec {
             Self::Striped(spec) => spec.legs.iter().map(|leg| leg.dev).collect(),
             Self::Crypt(spec) => vec![spec.dev],
             Self::Zero | Self::Error | Self::Ram { .. } | Self::Null { .. } => vec![],
-            Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_) => vec![],
+            Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_) | Self::Multipath(_) => vec![],
         }
     }
 
     /// Whether it maps flushes itself, and they do not go past it to its device.
     #[must_use]
     pub fn maps_flushes(&self) -> bool {
-        matches!(self, Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_))
+        matches!(self, Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_) | Self::Multipath(_))
     }
 
     /// Whether it asks what time it is.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
-        matches!(self, Self::Flakey(_))
+        matches!(self, Self::Flakey(_) | Self::Multipath(_))
     }
 
     /// Whether it lets time pass: a bio may be in flight while no device has it.
     #[must_use]
     pub fn waits(&self) -> bool {
         match self {
-            Self::Delay(_) => true,
+            Self::Delay(_) | Self::Multipath(_) => true,
             Self::Null { options, .. } => options.timer.is_some(),
             _ => false,
         }

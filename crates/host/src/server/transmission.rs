@@ -558,7 +558,7 @@ pub(super) fn errno(status: BlkStatus) -> Errno {
         BlkStatus::NoSpace => Errno::NoSpc,
         BlkStatus::Invalid => Errno::Inval,
         BlkStatus::NotSupported => Errno::NotSup,
-        BlkStatus::IoError | BlkStatus::Ok => Errno::Io,
+        BlkStatus::Transport | BlkStatus::Medium | BlkStatus::IoError | BlkStatus::Ok => Errno::Io,
     }
 }
 

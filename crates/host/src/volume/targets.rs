@@ -8,8 +8,10 @@ use blockyard_engine::bio::Sector;
 use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::delay::{DelaySpec, DelayedLeg};
 use blockyard_engine::dm::flakey::FlakeySpec;
-use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice};
+use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice, TableError};
 use blockyard_engine::dm::log_writes::LogWritesSpec;
+use blockyard_engine::dm::multipath::line::PathSpec;
+use blockyard_engine::dm::multipath::target::MultipathTargetSpec;
 use blockyard_engine::dm::striped::StripedSpec;
 use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::elevator::ElevatorSpec;
@@ -72,6 +74,20 @@ impl Builder<'_> {
                 let leg = Leg { dev: device.clone(), start: Sector(0) };
                 let dev = self.leg(&leg, len, mappings)?.dev;
                 TargetSpec::LogWrites(LogWritesSpec { dev, log: self.log(dev, log)? })
+            }
+            LineTarget::Multipath(multipath) => {
+                if multipath.paths().next().is_none() {
+                    let problem = "a multipath line has no path, so nothing could be read or \
+                                   written, ever";
+                    return Err(TableError { line: 0, problem: problem.into() }.into());
+                }
+                let open = |path: &PathSpec| {
+                    let leg = Leg { dev: path.device.clone(), start: Sector(0) };
+                    Ok::<_, Error>(self.leg(&leg, len, mappings)?.dev)
+                };
+                let devs = multipath.paths().map(open).collect::<Result<_, _>>()?;
+                let multipath = multipath.clone();
+                TargetSpec::Multipath(MultipathTargetSpec { multipath, devs })
             }
             LineTarget::Crypt { device, params } => {
                 let start = Sector(params.data_offset_sectors);

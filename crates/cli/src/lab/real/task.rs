@@ -198,6 +198,6 @@ fn error_of(status: BlkStatus) -> Result<(), i32> {
         BlkStatus::NotSupported => Err(EOPNOTSUPP),
         BlkStatus::NoSpace => Err(ENOSPC),
         BlkStatus::Invalid => Err(EINVAL),
-        BlkStatus::IoError => Err(EIO),
+        BlkStatus::Transport | BlkStatus::Medium | BlkStatus::IoError => Err(EIO),
     }
 }

@@ -32,7 +32,7 @@ fn table_of_every_target_is_parsed() {
 fn targets_without_a_cipher_are_parsed() {
     let text = "0 8 ram\n8 8 null\n16 8 loop /f 4\n24 32 striped 2 8 /a 0 /b 100\n\
                 56 8 delay /r 1 2 /w 3 4\n64 8 flakey /a 0 9 1 2 error_reads drop_writes\n\
-                72 8 log-writes /a /log";
+                72 8 log-writes /a /log\n80 8 multipath 0 0 1 1 round-robin 0 2 1 /a 1 /b 1";
     let targets: Vec<_> = lines(text).into_iter().map(|line| line.target).collect();
     let leg = |dev: &str, start| Leg { dev: String::from(dev), start: Sector(start) };
     assert_eq!(targets[0], LineTarget::Ram);
@@ -47,6 +47,7 @@ fn targets_without_a_cipher_are_parsed() {
     assert_eq!((flakey.up_s, flakey.down_s), (9, 1));
     let (device, log) = ("/a".into(), "/log".into());
     assert_eq!(targets[6], LineTarget::LogWrites { device, log });
+    assert!(matches!(&targets[7], LineTarget::Multipath(spec) if spec.paths().count() == 2));
 }
 
 #[test]
@@ -88,6 +89,7 @@ fn wrong_arguments_name_what_is_wrong() {
     assert!(problem("0 8 stripe /a 0").contains("target `stripe` is not supported"));
     assert!(problem("0 8 linear /a").contains("linear takes"));
     assert!(problem("0 8 loop /a").contains("loop takes"));
+    assert!(problem("0 8 multipath 0 1 alua 1 1").contains("line 1: hardware handler `alua`"));
     assert!(problem("0 8 ram 1").contains("takes no arguments"));
     assert!(problem("0 8 delay /a 0").contains("one, two or three times"));
     assert!(problem("0 8 delay /a 0 x").contains("milliseconds `x`"));

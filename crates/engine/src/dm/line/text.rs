@@ -89,6 +89,8 @@ impl Line {
                 write_options(&flakey_words(spec), out)
             }
             LineTarget::LogWrites { device, log } => write!(out, " {device} {log}"),
+            // With a space behind it, as in the kernel.
+            LineTarget::Multipath(spec) => write!(out, " {spec}"),
             LineTarget::Crypt { device, params } => write_crypt(device, params, keys, out),
         }
     }
@@ -109,6 +111,7 @@ impl LineTarget {
             Self::Delay(_) => "delay",
             Self::Flakey(_) => "flakey",
             Self::LogWrites { .. } => "log-writes",
+            Self::Multipath(_) => "multipath",
             Self::Crypt { .. } => "crypt",
         }
     }

@@ -190,8 +190,8 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.mapped().events.schedule(at, Event::Timeout(sqe.token));
                 Started::Done(Nanos(0))
             }
-            SqeOp::Fill { .. } | SqeOp::Log { .. } => {
-                unreachable!("a crypt target neither fills nor logs")
+            SqeOp::Fill { .. } | SqeOp::Log { .. } | SqeOp::Check { .. } => {
+                unreachable!("a crypt target neither fills, logs nor checks")
             }
             SqeOp::Read { sector, buf, .. } => {
                 self.give_down(by, &sqe, Op::Read, (sector, Sector::holding(buf.len_bytes.into())))

@@ -1,0 +1,346 @@
+//! `historical-service-time`: where this I/O will be done first, if each path goes on as it did
+//! (`dm-ps-historical-service-time.c`).
+//!
+//! Of each path the selector keeps the time that it takes for one I/O, as an exponential moving
+//! average with ten binary places, and estimates (I/Os in flight + 1) times that.
+//!
+//! * *Service time*: paths are taken to serve one after the other, so an I/O's time counts from
+//!   when it went to the path or the one before it ended, whichever is later.
+//! * *Average*: the longer the time measured, the less the past counts. Times are put in 64 buckets
+//!   of 2^24 ns (16.8 ms); in bucket b the past weighs w^(b+1), in the last one nothing. w is the
+//!   base weight, 972/1024 unless the line says otherwise.
+//! * *Stale*: a path that has ended nothing for as long as all live paths together would take. One
+//!   that is stale and idle is probed with one I/O, so that it can show that it got better. One
+//!   that would win but is stale and busy gets no more than the other one has: it may have got
+//!   worse.
+//! * *Threshold*: with a multiplier m, times within a factor of m are equal, and the count in
+//!   flight decides.
+//!
+//! So no path starves: what is not chosen gets stale once what it has in flight has ended.
+
+use alloc::format;
+use alloc::string::String;
+use alloc::vec;
+use alloc::vec::Vec;
+use core::cmp::Ordering;
+use core::fmt::Write as _;
+
+use super::selector::{Ask, LivePaths, PathSelector, Served};
+use crate::dm::line::number;
+use crate::time::Nanos;
+
+/// Words in a status line: average (fixed point), I/Os in flight, when it gets stale.
+pub(super) const INFO_ARGS: usize = 3;
+
+/// Binary places of the average and the weights; all from the kernel.
+const FIXED_SHIFT: u32 = 10;
+const FIXED_1: u64 = 1 << FIXED_SHIFT;
+const FIXED_MAX: u64 = u64::MAX >> FIXED_SHIFT;
+const BASE_WEIGHT: u32 = 972;
+const BUCKET_SHIFT: u32 = 24;
+const BUCKETS: usize = 64;
+
+/// The selector's arguments.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Args {
+    /// What the past weighs in the shortest bucket, in 1024ths, below 1024.
+    pub base_weight: u32,
+    /// Times within this factor are equal; 0 and 1 do nothing.
+    pub threshold_multiplier: u32,
+}
+
+impl Default for Args {
+    fn default() -> Self {
+        Self { base_weight: BASE_WEIGHT, threshold_multiplier: 0 }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct History {
+    /// Of one I/O, in nanoseconds, fixed point.
+    service_time: u64,
+    in_flight: u64,
+    last_end: Nanos,
+    stale_after: Nanos,
+}
+
+impl History {
+    fn is_stale(&self, now: Nanos) -> bool {
+        self.stale_after < now
+    }
+
+    fn is_idle(&self) -> bool {
+        self.in_flight == 0
+    }
+
+    fn estimate(&self) -> u128 {
+        (1 + u128::from(self.in_flight)) * u128::from(self.service_time)
+    }
+}
+
+/// The selector.
+#[derive(Debug)]
+pub struct HistoricalServiceTime {
+    args: Args,
+    /// What the past weighs, by bucket.
+    weights: [u64; BUCKETS],
+    /// The last one was chosen last.
+    live: LivePaths,
+    paths: Vec<History>,
+}
+
+impl HistoricalServiceTime {
+    /// A selector of so many paths.
+    #[must_use]
+    pub fn new(args: Args, count: usize) -> Self {
+        assert!(u64::from(args.base_weight) < FIXED_1);
+        let mut weights = [0; BUCKETS];
+        for (weight, exponent) in weights[..BUCKETS - 1].iter_mut().zip(1..) {
+            *weight = power(u64::from(args.base_weight), exponent);
+        }
+        // A time that no path has: the first measurements replace it quickly, because it is short.
+        let (service_time, start) = (FIXED_1, Nanos(0));
+        let path = History { service_time, in_flight: 0, last_end: start, stale_after: start };
+        Self { args, weights, live: LivePaths::new(count), paths: vec![path; count] }
+    }
+
+    /// Less is better.
+    fn compare(&self, a: &History, b: &History, now: Nanos) -> Ordering {
+        let by_count = a.in_flight.cmp(&b.in_flight);
+        let (low, high) = (a.service_time.min(b.service_time), a.service_time.max(b.service_time));
+        let factor = u128::from(self.args.threshold_multiplier);
+        if u128::from(high) <= factor * u128::from(low) {
+            return by_count;
+        }
+        let is_probed = |path: &History| path.is_idle() && path.is_stale(now);
+        if is_probed(a) || is_probed(b) || (a.is_idle() && b.is_idle()) {
+            return match (a.is_idle(), b.is_idle()) {
+                (true, true) => a.stale_after.cmp(&b.stale_after),
+                (true, false) => Ordering::Less,
+                (false, _) => Ordering::Greater,
+            };
+        }
+        let order = if a.estimate() > b.estimate() { Ordering::Greater } else { Ordering::Less };
+        let winner = if order == Ordering::Greater { b } else { a };
+        if winner.is_stale(now) { by_count } else { order }
+    }
+}
+
+impl PathSelector for HistoricalServiceTime {
+    fn choose(&mut self, ask: &Ask) -> Option<usize> {
+        let mut best = self.live.iter().next()?;
+        for path in self.live.iter().skip(1) {
+            if self.compare(&self.paths[path], &self.paths[best], ask.now) == Ordering::Less {
+                best = path;
+            }
+        }
+        self.live.move_to_tail(best);
+        Some(best)
+    }
+
+    fn start(&mut self, path: usize, _: u64) {
+        self.paths[path].in_flight += 1;
+    }
+
+    fn end(&mut self, path: usize, served: &Served) {
+        let history = &mut self.paths[path];
+        let took = served.ended_at.since(served.started_at.max(history.last_end)).0;
+        history.last_end = served.ended_at;
+        history.in_flight = history.in_flight.checked_sub(1).expect("what ends was started");
+        let bucket = usize::try_from(took >> BUCKET_SHIFT).unwrap_or(usize::MAX);
+        let weight = self.weights[bucket.min(BUCKETS - 1)];
+        let measured = took.saturating_mul(FIXED_1).min(FIXED_MAX);
+        history.service_time = average(history.service_time, measured, weight);
+        let patience = (history.service_time >> FIXED_SHIFT).saturating_mul(self.live.len() as u64);
+        history.stale_after = history.last_end + Nanos(patience);
+    }
+
+    fn fail(&mut self, path: usize) {
+        self.live.remove(path);
+    }
+
+    fn reinstate(&mut self, path: usize) {
+        self.live.push_back(path);
+    }
+
+    fn info(&self, path: usize, out: &mut String) {
+        let History { service_time, in_flight, stale_after, .. } = self.paths[path];
+        let written = write!(out, "{service_time} {in_flight} {} ", stale_after.0);
+        written.expect("a string takes all");
+    }
+}
+
+/// `weight` 1024ths of what was and the rest of what is, rounded to the nearest.
+fn average(past: u64, measured: u64, weight: u64) -> u64 {
+    assert!(past <= FIXED_MAX && measured <= FIXED_MAX && weight <= FIXED_1);
+    (past * weight + measured * (FIXED_1 - weight) + FIXED_1 / 2) >> FIXED_SHIFT
+}
+
+/// A power of a fixed-point number below one, by squaring; each product is rounded to the nearest.
+fn power(base: u64, exponent: u32) -> u64 {
+    let times = |a: u64, b: u64| (a * b + FIXED_1 / 2) >> FIXED_SHIFT;
+    let (mut result, mut square, mut left) = (FIXED_1, base, exponent);
+    while left > 0 {
+        if left & 1 == 1 {
+            result = times(result, square);
+        }
+        square = times(square, square);
+        left >>= 1;
+    }
+    result
+}
+
+/// `[<base weight> [<threshold multiplier>]]`.
+pub(super) fn parse_args(args: &[&str]) -> Result<Args, String> {
+    let mut parsed = Args::default();
+    if args.len() > 2 {
+        return Err(format!(
+            "selector historical-service-time takes `[<base weight> [<threshold multiplier>]]`, \
+             but {} arguments follow",
+            args.len()
+        ));
+    }
+    if let [weight, ..] = args {
+        let value = number(weight, "base weight")?;
+        let in_range = u32::try_from(value).ok().filter(|weight| u64::from(*weight) < FIXED_1);
+        parsed.base_weight =
+            in_range.ok_or(format!("base weight {value} is not one of 0 to {}", FIXED_1 - 1))?;
+    }
+    if let [_, multiplier] = args {
+        let value = number(multiplier, "threshold multiplier")?;
+        parsed.threshold_multiplier = u32::try_from(value)
+            .map_err(|_| format!("threshold multiplier {value} is more than {}", u32::MAX))?;
+    }
+    Ok(parsed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::testing::{ask_at, served};
+    use super::*;
+
+    const MS: u64 = 1_000_000;
+
+    fn of(count: usize) -> HistoricalServiceTime {
+        HistoricalServiceTime::new(Args::default(), count)
+    }
+
+    /// One I/O from choice to end on a machine where path p takes `took_ns[p]`.
+    fn serve(selector: &mut HistoricalServiceTime, now: u64, took_ns: &[u64]) -> (usize, u64) {
+        let path = selector.choose(&ask_at(now)).unwrap();
+        selector.start(path, 4096);
+        let end = now + took_ns[path];
+        selector.end(path, &served(4096, now, end));
+        (path, end)
+    }
+
+    #[test]
+    fn weights_are_powers_of_the_base_and_the_last_forgets_everything() {
+        let weights = of(1).weights;
+        assert_eq!((weights[0], weights[1], weights[3]), (972, 923, 832));
+        assert!(weights.is_sorted_by(|a, b| a > b || *a == *b) && weights[62] > 0);
+        assert_eq!(weights[63], 0);
+        let none = HistoricalServiceTime::new(Args { base_weight: 0, ..Args::default() }, 1);
+        assert_eq!(none.weights, [0; 64]);
+    }
+
+    #[test]
+    fn average_follows_what_paths_take_and_long_times_count_more() {
+        let mut selector = of(1);
+        selector.start(0, 0);
+        selector.end(0, &served(0, 0, MS));
+        let first = selector.paths[0].service_time >> FIXED_SHIFT;
+        assert!((50_000..52_000).contains(&first), "52/1024 of a millisecond: {first}");
+        selector.start(0, 0);
+        selector.end(0, &served(0, MS, MS + (63 << 24)));
+        assert_eq!(selector.paths[0].service_time >> FIXED_SHIFT, 63 << 24);
+        selector.start(0, 0);
+        selector.end(0, &served(0, 0, u64::MAX));
+        assert_eq!(selector.paths[0].service_time, FIXED_MAX, "no overflow");
+        assert_eq!(selector.paths[0].stale_after, Nanos(u64::MAX));
+    }
+
+    #[test]
+    fn time_of_an_io_counts_from_the_end_of_the_one_before_it() {
+        let zero = Args { base_weight: 0, ..Args::default() };
+        let mut selector = HistoricalServiceTime::new(zero, 1);
+        selector.start(0, 0);
+        selector.start(0, 0);
+        selector.end(0, &served(0, 0, 5 * MS));
+        selector.end(0, &served(0, 0, 7 * MS));
+        assert_eq!(selector.paths[0].service_time >> FIXED_SHIFT, 2 * MS);
+    }
+
+    #[test]
+    fn fast_path_gets_most_and_the_slow_one_is_probed_now_and_then() {
+        let (mut selector, mut now, mut chosen) = (of(2), 0, [0_u32; 2]);
+        for _ in 0..2000 {
+            let (path, end) = serve(&mut selector, now, &[100_000, 10_000_000]);
+            chosen[path] += 1;
+            now = end;
+        }
+        assert!(chosen[1] >= 5, "it does not starve: {chosen:?}");
+        assert!(chosen[0] > chosen[1] * 10, "{chosen:?}");
+    }
+
+    #[test]
+    fn slow_path_that_gets_better_is_found_out() {
+        let (mut selector, mut now) = (of(2), 0);
+        for _ in 0..500 {
+            now = serve(&mut selector, now, &[MS, 20 * MS]).1;
+        }
+        let mut chosen = [0_u32; 2];
+        for _ in 0..3000 {
+            let (path, end) = serve(&mut selector, now, &[MS, MS / 10]);
+            chosen[path] += 1;
+            now = end;
+        }
+        assert!(chosen[1] > chosen[0], "{chosen:?}");
+    }
+
+    #[test]
+    fn busy_paths_are_compared_by_what_they_will_take() {
+        let mut selector = of(2);
+        for (path, took) in [(0, MS), (1, 3 * MS)] {
+            for _ in 0..400 {
+                selector.start(path, 0);
+                let last = selector.paths[path].last_end.0;
+                selector.end(path, &served(0, last, last + took));
+            }
+        }
+        let now = selector.paths[0].last_end.0.min(selector.paths[1].last_end.0);
+        selector.paths[0].stale_after = Nanos(u64::MAX);
+        selector.paths[1].stale_after = Nanos(u64::MAX);
+        let mut counts = [0_u64; 2];
+        selector.start(0, 0);
+        selector.start(1, 0);
+        for _ in 0..80 {
+            let path = selector.choose(&ask_at(now)).unwrap();
+            selector.start(path, 0);
+            counts[path] += 1;
+        }
+        assert!((58..=62).contains(&counts[0]), "3 to 1: {counts:?}");
+        // A stale winner gets no more than the other has.
+        selector.paths[0].stale_after = Nanos(0);
+        for _ in 0..100 {
+            let path = selector.choose(&ask_at(now)).unwrap();
+            selector.start(path, 0);
+        }
+        let in_flight = [selector.paths[0].in_flight, selector.paths[1].in_flight];
+        assert!(in_flight[0].abs_diff(in_flight[1]) <= 1, "{in_flight:?}");
+    }
+
+    #[test]
+    fn times_within_the_threshold_are_equal() {
+        let args = Args { threshold_multiplier: 4, ..Args::default() };
+        let mut selector = HistoricalServiceTime::new(args, 2);
+        selector.paths[0].service_time = 3000;
+        selector.paths[1].service_time = 1000;
+        selector.paths.iter_mut().for_each(|path| path.stale_after = Nanos(u64::MAX));
+        selector.start(1, 0);
+        assert_eq!(selector.choose(&ask_at(1)), Some(0));
+        selector.paths[0].service_time = 5000;
+        selector.start(0, 0);
+        assert_eq!(selector.choose(&ask_at(1)), Some(1));
+    }
+}

@@ -1,0 +1,65 @@
+//! What a multipath target says of itself (`multipath_status`).
+//!
+//! ```text
+//! info   2 <queueing> <pg_init_count> 0 <#groups> <group>
+//!            { <D|A|E> <#selector args> [<arg>...] <#paths> <#path words>
+//!              { <device> <A|F> <fail count> [<word>...] }... }...
+//! table  the line's arguments, as they are now
+//! ```
+//! A group is disabled (D), that of the last I/O (A), or another one (E). `queueing` and
+//! `pg_init_count` are about hardware handlers, and always 0. There is a space behind each word,
+//! the last one too, as in the kernel.
+
+use alloc::string::String;
+use core::fmt::{self, Write as _};
+
+use super::Multipath;
+
+impl Multipath {
+    /// `STATUSTYPE_INFO`.
+    #[must_use]
+    pub fn info(&self) -> String {
+        let mut out = String::new();
+        self.write_info(&mut out).expect("a string takes all");
+        out
+    }
+
+    /// `STATUSTYPE_TABLE`.
+    #[must_use]
+    pub fn table(&self) -> String {
+        let mut out = String::new();
+        let written = self.spec.write(self.queue_if_no_path, self.shown_group(), &mut out);
+        written.expect("a string takes all");
+        out
+    }
+
+    /// The group that the next I/O tries first, counted from one; zero if there is none.
+    fn shown_group(&self) -> usize {
+        match self.next.or(self.current) {
+            Some(group) => group + 1,
+            None => self.groups.len().min(1),
+        }
+    }
+
+    fn write_info(&self, out: &mut String) -> fmt::Result {
+        write!(out, "2 0 0 0 {} {} ", self.groups.len(), self.shown_group())?;
+        let mut specs = self.spec.paths();
+        for (number, group) in self.groups.iter().enumerate() {
+            let selector = &self.spec.groups[number].selector;
+            let state = match (group.bypassed, self.current == Some(number)) {
+                (true, _) => 'D',
+                (false, true) => 'A',
+                (false, false) => 'E',
+            };
+            write!(out, "{state} ")?;
+            selector.args(out)?;
+            write!(out, "{} {} ", group.paths.len(), selector.info_args())?;
+            for (path, spec) in self.paths[group.paths.clone()].iter().zip(&mut specs) {
+                let state = if path.failed.is_some() { 'F' } else { 'A' };
+                write!(out, "{} {state} {} ", spec.device, path.fail_count)?;
+                group.selector.info(path.place, out);
+            }
+        }
+        Ok(())
+    }
+}
