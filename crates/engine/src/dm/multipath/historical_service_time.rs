@@ -299,6 +299,21 @@ mod tests {
     }
 
     #[test]
+    fn idle_path_that_is_stale_is_probed_with_one_io_while_the_other_is_busy() {
+        let mut selector = of(2);
+        for (path, service_time_ns) in [(0, MS), (1, 10 * MS)] {
+            selector.paths[path].service_time = service_time_ns << FIXED_SHIFT;
+            selector.paths[path].stale_after = Nanos(5 * MS);
+        }
+        selector.paths[0].stale_after = Nanos(u64::MAX);
+        selector.start(0, 0);
+        assert_eq!(selector.choose(&ask_at(5 * MS)), Some(0), "2 ms are less than 10 ms");
+        assert_eq!(selector.choose(&ask_at(5 * MS + 1)), Some(1));
+        selector.start(1, 0);
+        assert_eq!(selector.choose(&ask_at(5 * MS + 1)), Some(0), "one is enough");
+    }
+
+    #[test]
     fn busy_paths_are_compared_by_what_they_will_take() {
         let mut selector = of(2);
         for (path, took) in [(0, MS), (1, 3 * MS)] {
