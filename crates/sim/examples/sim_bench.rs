@@ -212,6 +212,7 @@ fn world(elevator: &str) -> Config {
         device: DeviceConfig::Disk(DiskConfig {
             geometry: Geometry::even(Nanos(8_333 * US), 4, 100_000_000, (1_000, 500), seek),
             overhead: Nanos(100 * US),
+            overlaps_overhead: false,
             bus_sector: Nanos(1_700),
             queue_depth: DEPTH,
             policy: Policy::ShortestPositioning { age_max: Nanos::from_ms(100) },

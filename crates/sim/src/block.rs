@@ -154,6 +154,7 @@ mod tests {
         Disk::new(DiskConfig {
             geometry: Geometry::even(Nanos(8_333 * US), 4, 488_000_000, (1_260, 630), seek),
             overhead: Nanos(100 * US),
+            overlaps_overhead: false,
             bus_sector: Nanos(1_700),
             queue_depth: 1,
             policy: Policy::InOrder,

@@ -37,6 +37,7 @@ fn disk(write_cache_sectors: u32) -> Disk {
     Disk::new(DiskConfig {
         geometry: Geometry::even(Nanos(8_333 * US), 4, DISK_END, (1_260, 630), seek),
         overhead: Nanos(100 * US),
+        overlaps_overhead: false,
         bus_sector: Nanos(1_700),
         queue_depth: 1,
         policy: Policy::InOrder,

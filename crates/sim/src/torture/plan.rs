@@ -209,6 +209,7 @@ fn disk(random: &mut Random, queue_depth: u32, queue: &mut QueueConfig) -> DiskC
     DiskConfig {
         geometry: Geometry::new(revolution, 2, vec![zone(16), zone(8)], seek),
         overhead: Nanos(100 * US),
+        overlaps_overhead: false,
         bus_sector: Nanos(1_700),
         queue_depth,
         policy: one_of(random, &[Policy::InOrder, ageing]),

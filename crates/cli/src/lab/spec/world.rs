@@ -288,6 +288,7 @@ fn disk(section: &mut Section<'_>) -> Result<DiskConfig, Failure> {
     Ok(DiskConfig {
         geometry: Geometry::even(Nanos(60 * SECOND_NS / rpm), heads, sectors, (outer, inner), seek),
         overhead: us(section, "overhead_us", 100)?,
+        overlaps_overhead: section.flag("overlap_overhead", false)?,
         bus_sector: ns(section, "bus_sector_ns", 1_700)?,
         queue_depth: section.number("queue_depth", 1..=1024, 1)?,
         policy: section.choice("policy", &policies)?,

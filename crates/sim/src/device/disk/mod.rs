@@ -47,6 +47,9 @@ pub struct DiskConfig {
     pub geometry: Geometry,
     /// Electronics and protocol, for each command.
     pub overhead: Nanos,
+    /// A command is prepared while the mechanism still works on the one before it, so that one that
+    /// follows the last on the medium loses no turn. Else the mechanism waits for it.
+    pub overlaps_overhead: bool,
     /// One sector over the bus.
     pub bus_sector: Nanos,
     /// Commands that it takes at a time (NCQ, TCQ).
@@ -341,10 +344,12 @@ impl Disk {
     }
 
     fn begin_command(&mut self, now: Nanos, place: usize) {
-        let Queued { command, place, .. } = self.queue.remove(place);
+        let Queued { command, place, arrived } = self.queue.remove(place);
         let write = matches!(command.op, CommandOp::Write { .. });
         let range = (command.sector.0, command.sectors);
-        let ends = self.run(now + self.config.overhead, place, range, write);
+        let prepares = if self.config.overlaps_overhead { arrived } else { now };
+        let ready = now.max(prepares + self.config.overhead);
+        let ends = self.run(ready, place, range, write);
         self.active = Some((ends, Job::Host(command)));
     }
 

@@ -24,6 +24,7 @@ fn config(policy: Policy, write_cache_sectors: u32) -> DiskConfig {
     DiskConfig {
         geometry: Geometry::even(revolution, 4, 488_000_000, (1_260, 630), seek),
         overhead: Nanos(100 * US),
+        overlaps_overhead: false,
         bus_sector: Nanos(1_700),
         queue_depth: 32,
         policy,
@@ -96,6 +97,21 @@ fn sequential_reads_run_at_the_rate_of_their_zone_even_one_at_a_time() {
         let expected = per_track * 512 / track_us;
         assert!(rate.abs_diff(expected) <= 1 + expected / 20, "{rate} MB/s, {expected} expected");
     }
+}
+
+/// Writes that follow each other, without a cache, eight at a time.
+#[test]
+fn prepared_commands_stream_and_others_lose_a_turn_each() {
+    let time = |overlaps_overhead| {
+        let config = DiskConfig { overlaps_overhead, ..config(SHORTEST, 0) };
+        let write = CommandOp::Write { fua: false };
+        let commands = (0..1_000).map(|n| command(n, write, u64::from(n) * 8, 8));
+        run(&mut Disk::new(config), 8, commands).0 / MS
+    };
+    // 8000 sectors are 6.3 tracks: as many turns, and the steps between them.
+    let (prepared, not) = (time(true), time(false));
+    assert!((52..75).contains(&prepared), "{prepared} ms");
+    assert!(not > 4_000, "{not} ms");
 }
 
 #[test]
