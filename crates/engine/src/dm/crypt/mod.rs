@@ -2,9 +2,8 @@
 //!
 //! State is per I/O and none is per CPU. A write never touches the submitter's buffer: it is
 //! encrypted into a slot or into pages ([`super::bounce`]), or, on a device that fuses, straight
-//! into its final place. A read
-//! is decrypted in place, or straight out of the device's pages. Where the cipher runs and who
-//! submits is said by a [`pipeline`].
+//! into its final place. A read is decrypted in place, or straight out of the device's pages. Where
+//! the cipher runs and who submits is said by a [`pipeline`].
 //!
 //! ```text
 //! write  map ─ bounce? ─no─> parked
@@ -121,7 +120,7 @@ impl Crypt {
     }
 
     fn is_aligned(&self, part: &Part) -> bool {
-        // A power of two: a division would be a tenth of what a small part costs here.
+        // A power of two, and every part comes by here: no division.
         let sectors = u64::from(self.spec.sector_size_bytes >> crate::bio::SECTOR_SHIFT);
         (part.sector.0 | part.len.0) & (sectors - 1) == 0
     }

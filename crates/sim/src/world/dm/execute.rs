@@ -9,7 +9,7 @@ use blockyard_load::program::Task;
 use super::super::io::INTERRUPTED;
 use super::super::trace::{Observer, Wait};
 use super::super::{Sent, World};
-use super::{Below, Context, Event, Lower, Mapped, Step, WORLD_SLOTS, cipher_of};
+use super::{Below, Context, Event, Lower, Mapped, Step, WORLD_SLOTS};
 use crate::cpu::{CpuId, ThreadId};
 
 /// What became of a step.
@@ -25,7 +25,9 @@ pub(super) enum Started {
 impl Mapped {
     /// How long a cipher takes on a CPU.
     pub(super) fn cipher_time(&mut self, step: &Step, cpu: CpuId) -> Nanos {
-        let (src, ..) = cipher_of(step).expect("it is a cipher's step");
+        let SqeOp::Crypt { src, .. } = step.sqe.op else {
+            unreachable!("only a cipher takes the time of one");
+        };
         let costs = self.config.costs;
         let ns = costs.cipher_kib.0 * u64::from(src.len_bytes) / 1024;
         let jitter = u64::from(costs.jitter_percent);
@@ -138,6 +140,9 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let interrupted = self.interrupted_for(cpu);
         self.mapped().answer(now, interrupted, token, status);
         self.collect(Context::Interrupt(interrupted));
+        // Pages that were given back, whether or not something goes on.
+        let owed = self.mapped().take_owed();
+        self.cpus.charge(now, interrupted, owed);
         self.run_interrupts();
     }
 

@@ -30,7 +30,7 @@ use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::slab::Slab;
-use blockyard_engine::sq::{CipherId, Cqe, DevId, Sqe, SqeOp, Token};
+use blockyard_engine::sq::{CipherId, Cqe, DevId, Sqe, Token};
 use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
 
@@ -102,7 +102,7 @@ struct Whole {
     status: BlkStatus,
     workers: BTreeSet<Option<ThreadId>>,
     contexts: BTreeSet<IoContext>,
-    /// Sectors and moments of the pieces that have been encrypted, in that order.
+    /// Where the pieces begin in it that have been encrypted, in that order.
     encrypted: Vec<u64>,
 }
 
@@ -117,7 +117,7 @@ struct Lower {
 /// Something that happens without a thread.
 #[derive(Debug)]
 enum Event {
-    /// [`SqeOp::Timeout`].
+    /// A timeout that the shard asked for has passed.
     Timeout(Token),
     /// A cipher that ran in an interrupt has ended.
     Ciphered(CpuId, Step),
@@ -298,13 +298,5 @@ impl Mapped {
             slot => *self.slot_of.get(&slot)?,
         };
         Some(self.wholes.at(index))
-    }
-}
-
-/// The bytes that a cipher step works on, and which way.
-fn cipher_of(step: &Step) -> Option<(BufRef, BufRef, u64)> {
-    match step.sqe.op {
-        SqeOp::Crypt { src, dst, iv_sector, .. } => Some((src, dst, iv_sector)),
-        _ => None,
     }
 }

@@ -15,13 +15,15 @@ pub(super) struct Pages {
     seed: u64,
     /// Time in calls of the allocator.
     pub(super) busy: Nanos,
+    /// The part of it that nobody has paid for.
+    owed: Nanos,
 }
 
 impl Pages {
     pub(super) fn new(config: &PagesConfig, seed: u64) -> Self {
         let memory = SharedMemory::new(PhysicalMemory::new(config.memory.clone()));
         let PagesConfig { fragmented, usable_pages, .. } = *config;
-        Self { memory, fragmented, usable_pages, seed, busy: Nanos(0) }
+        Self { memory, fragmented, usable_pages, seed, busy: Nanos(0), owed: Nanos(0) }
     }
 
     /// What the shard takes its pages from.
@@ -32,6 +34,7 @@ impl Pages {
 
     /// A bio comes on a CPU. The reserve was filled before others split memory.
     pub(super) fn before_bio(&mut self, cpu: CpuId) {
+        self.note_spent();
         let mut memory = self.memory.lock();
         memory.run_on(usize::from(cpu.0));
         if let Some((order, per_mille)) = self.fragmented.take() {
@@ -39,10 +42,8 @@ impl Pages {
             memory.take_spent();
         }
         if let Some(usable_pages) = self.usable_pages {
-            let spent = memory.take_spent();
             memory.squeeze(usable_pages);
             memory.take_spent();
-            self.busy = self.busy + spent;
         }
     }
 
@@ -51,9 +52,13 @@ impl Pages {
     }
 
     pub(super) fn take_owed(&mut self) -> Nanos {
+        self.note_spent();
+        std::mem::take(&mut self.owed)
+    }
+
+    fn note_spent(&mut self) {
         let spent = self.memory.lock().take_spent();
-        self.busy = self.busy + spent;
-        spent
+        (self.busy, self.owed) = (self.busy + spent, self.owed + spent);
     }
 
     pub(super) fn counters(&self) -> MemoryCounters {

@@ -1,6 +1,6 @@
 //! The threads of a mapped device: workers and the writing thread; and a task that submits to it.
 
-use blockyard_engine::dm::crypt::pipeline::{Choice, Order, Submit};
+use blockyard_engine::dm::crypt::pipeline::{Choice, Order, Pipeline, Submit};
 use blockyard_engine::mq::PlugRule;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::sq::Place;
@@ -15,10 +15,7 @@ use super::{Context, PoolId};
 use crate::cpu::{Affinity, CpuId, ThreadId};
 
 /// Whether some part may be handled so.
-fn some(
-    choice: &Choice,
-    of: impl Fn(&blockyard_engine::dm::crypt::pipeline::Pipeline) -> bool,
-) -> bool {
+fn some(choice: &Choice, of: impl Fn(&Pipeline) -> bool) -> bool {
     match choice {
         Choice::Fixed(pipeline) => of(pipeline),
         Choice::Adaptive(_) => true,
