@@ -87,6 +87,15 @@ impl Driver {
     /// Accepts a bio and does all of it that can be done at once. What a device with a queue is
     /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
+        self.submit_with(bio, None);
+    }
+
+    /// The same for a bio whose submitter has nothing else to do until it ends.
+    pub(crate) fn submit_awaited(&mut self, bio: Bio) {
+        self.submit_with(bio, Some(bio.buf.len_bytes));
+    }
+
+    fn submit_with(&mut self, bio: Bio, awaited_bytes: Option<u32>) {
         let origin = self.submitter.origin(&bio);
         let bio = Bio { origin, ..bio };
         if bio.len >= LONG
@@ -96,7 +105,7 @@ impl Driver {
             let _busy = workers.busy();
             // What has come back since makes room for more.
             self.collect();
-            self.shard.set_load(workers.load());
+            self.shard.set_load(Load { awaited_bytes, ..workers.load() });
             return self.pass(bio);
         }
         self.pass(bio);
@@ -190,7 +199,7 @@ impl Driver {
     /// Bios of this driver are never handed over, whatever their length.
     pub(crate) fn stay_inline(&mut self) {
         self.workers = None;
-        self.shard.set_load(Load { idle_cpus: 0, fanned_out: 0 });
+        self.shard.set_load(Load { idle_cpus: 0, ..Load::default() });
     }
 
     fn answer(&mut self, now: Nanos) {
@@ -233,7 +242,7 @@ impl Driver {
     /// Submits a bio and waits for it; others that finish meanwhile stay for [`Driver::take_done`].
     pub(crate) fn submit_and_wait(&mut self, bio: Bio) -> BlkStatus {
         let user = bio.user;
-        self.submit(bio);
+        self.submit_awaited(bio);
         loop {
             self.unplug();
             if let Some(status) = self.take_one(user) {

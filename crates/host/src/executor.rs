@@ -26,14 +26,14 @@ use blockyard_engine::time::Nanos;
 use crate::answers::Answers;
 use crate::disk::{DeviceQueue, DiskOp, DiskQueue, PLUG_MAX};
 use crate::file::Kind;
-use crate::fused::{Fused, Run, SCRATCH_BYTES};
+use crate::fused::{Fused, Run};
 use crate::memory::{Address, Memory, Piece, Region};
 use crate::pages::{BounceChoice, PagePool};
 use crate::plain::{self, read_all, read_cached, status, write_memory};
 use crate::ring::{FileOp, FileOpKind, Ring, iovec};
 use crate::timers::Timers;
 use crate::volume::{Device, Volume};
-use crate::workers::Job;
+use crate::workers::{Job, Task};
 
 static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
 
@@ -135,7 +135,8 @@ pub(crate) struct Executor {
     buffers: Buffers,
     /// Writes are encrypted into lists of pages.
     has_pages: bool,
-    scratch: Region,
+    /// This thread as a worker, while it does what waits for one.
+    helper: Task,
     ring: Option<Ring<RingUser>>,
     /// The system refused a ring: everything is done with plain calls.
     without_ring: bool,
@@ -164,7 +165,6 @@ impl Executor {
     ) -> io::Result<Self> {
         let is_answered = volume.workers.is_some() || volume.disks().next().is_some();
         let answers = if is_answered { Some(Answers::new()?) } else { None };
-        let scratch = Region::new(SCRATCH_BYTES)?;
         let way = |device: &Device| match &device.queue {
             DeviceQueue::Bypassed => Way::Plain,
             DeviceQueue::PerConnection(config) => {
@@ -182,7 +182,7 @@ impl Executor {
             volume,
             io_context,
             buffers,
-            scratch,
+            helper: Task::new(),
             ring: None,
             without_ring: false,
             ways,
@@ -405,7 +405,7 @@ impl Executor {
             }
             Place::SameCpu | Place::Unbound => {
                 let src = Address(src.cast_mut());
-                self.hand_over(place, sqe.token, move |volume| {
+                self.hand_over(place, sqe.token, move |volume, _| {
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
                     unsafe { run.into_memory(volume, src.get(), dst) };
@@ -445,15 +445,12 @@ impl Executor {
         match place {
             // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; so does the
             // scratch memory, to this thread.
-            Place::Inline => Some(unsafe { fused.execute(&self.volume, &mut self.scratch) }),
+            Place::Inline => Some(unsafe { fused.execute(&self.volume, &mut self.helper.scratch) }),
             Place::SameCpu | Place::Unbound => {
-                self.hand_over(place, first.token, move |volume| {
-                    let Ok(mut scratch) = Region::new(SCRATCH_BYTES) else {
-                        return BlkStatus::IoError;
-                    };
+                self.hand_over(place, first.token, move |volume, task| {
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
-                    unsafe { fused.execute(volume, &mut scratch) }
+                    unsafe { fused.execute(volume, &mut task.scratch) }
                 });
                 None
             }
@@ -493,7 +490,7 @@ impl Executor {
         let shared = matches!(self.ways[usize::from(dev.0)], Way::Shared(_));
         let Some((_, op)) = queued.filter(|_| shared) else {
             // No queue, or one that belongs to this thread's ring: the worker writes itself.
-            self.hand_over(place, token, move |volume| {
+            self.hand_over(place, token, move |volume, _| {
                 encrypt(volume);
                 let fd = volume.devices[usize::from(dev.0)].file.data_fd();
                 // SAFETY: as above.
@@ -503,10 +500,10 @@ impl Executor {
         };
         let origin = write.origin;
         self.with_disks += 1;
-        self.hand_over_job(place, move |volume, worker| {
+        self.hand_over_job(place, move |volume, task| {
             encrypt(volume);
             let disk = volume.devices[usize::from(dev.0)].disk().expect("its way is shared");
-            disk.send(&mut vec![DiskOp { origin: named(origin, worker), ..op }]);
+            disk.send(&mut vec![DiskOp { origin: named(origin, task.io_context), ..op }]);
             None
         });
         None
@@ -516,28 +513,29 @@ impl Executor {
         &mut self,
         place: Place,
         token: Token,
-        run: impl FnOnce(&Volume) -> BlkStatus + Send + 'static,
+        run: impl FnOnce(&Volume, &mut Task) -> BlkStatus + Send + 'static,
     ) {
-        self.hand_over_job(place, move |volume, _| Some(Cqe { token, status: run(volume) }));
+        let run = move |volume: &Volume, task: &mut Task| Cqe { token, status: run(volume, task) };
+        self.hand_over_job(place, move |volume, task| Some(run(volume, task)));
     }
 
     fn hand_over_job(
         &mut self,
         place: Place,
-        run: impl FnOnce(&Volume, IoContext) -> Option<Cqe> + Send + 'static,
+        run: impl FnOnce(&Volume, &mut Task) -> Option<Cqe> + Send + 'static,
     ) {
         let workers = self.volume.workers.as_ref().expect("only a volume with workers fans out");
         let answers = self.answers.as_ref().expect("made together with the workers");
         let volume = Arc::clone(&self.volume);
         self.with_workers += 1;
         let job = Job {
-            run: Box::new(move |worker| run(&volume, worker)),
+            run: Box::new(move |task| run(&volume, task)),
             answer_to: Arc::clone(answers),
             counted: None,
         };
         match place {
-            Place::SameCpu => workers.submit_here(job),
-            Place::Inline | Place::Unbound => workers.submit(job),
+            Place::SameCpu => workers.submit_here(job, &mut self.helper),
+            Place::Inline | Place::Unbound => workers.submit(job, &mut self.helper),
         }
     }
 
@@ -662,11 +660,11 @@ impl Executor {
     }
 
     /// Does what waits for a worker, if there is something: its answer may be this executor's.
-    pub(crate) fn help(&self) -> bool {
+    pub(crate) fn help(&mut self) -> bool {
         let workers = self.volume.workers.as_ref().filter(|_| self.with_workers > 0);
         workers.is_some_and(|workers| {
             let _busy = workers.busy();
-            workers.help()
+            workers.help(&mut self.helper)
         })
     }
 
@@ -702,7 +700,7 @@ impl Executor {
     pub(crate) fn release_buffers(&self) {
         assert!(self.is_idle());
         self.buffers.bounce.release();
-        self.scratch.release();
+        self.helper.scratch.release();
         for region in &self.buffers.world {
             region.release();
         }

@@ -10,9 +10,27 @@ use crate::volume::{Device, Volume};
 
 /// A fused write that cannot go through the mapping is encrypted in pieces of this size: it stays
 /// in L2 until `pwrite` has copied it.
-pub(crate) const SCRATCH_BYTES: usize = 64 << 10;
+const SCRATCH_BYTES: usize = 64 << 10;
 /// From here on, stores that bypass the cache pay: the destination is read by nobody soon.
 const STREAM_MIN_BYTES: usize = 16 << 10;
+
+/// A thread's memory for such pieces: none until the first of them.
+#[derive(Default)]
+pub(crate) struct Scratch(Option<Region>);
+
+impl Scratch {
+    fn region(&mut self) -> Option<&mut Region> {
+        if self.0.is_none() {
+            self.0 = Region::new(SCRATCH_BYTES).ok();
+        }
+        self.0.as_mut()
+    }
+
+    /// Gives the memory back until the next piece.
+    pub(crate) fn release(&self) {
+        self.0.iter().for_each(Region::release);
+    }
+}
 
 /// A cipher, its direction, its first IV and how far it runs.
 #[derive(Clone, Copy)]
@@ -83,7 +101,7 @@ pub(crate) struct Fused {
 impl Fused {
     /// # Safety
     /// The buffer at `base` is valid for the length of the run and used by nobody else.
-    pub(crate) unsafe fn execute(&self, volume: &Volume, scratch: &mut Region) -> BlkStatus {
+    pub(crate) unsafe fn execute(&self, volume: &Volume, scratch: &mut Scratch) -> BlkStatus {
         let device = &volume.devices[usize::from(self.dev.0)];
         // SAFETY: as the caller promises.
         unsafe {
@@ -119,7 +137,7 @@ impl Fused {
 
     /// # Safety
     /// As for `execute`.
-    unsafe fn write(&self, volume: &Volume, device: &Device, scratch: &mut Region) -> BlkStatus {
+    unsafe fn write(&self, volume: &Volume, device: &Device, scratch: &mut Scratch) -> BlkStatus {
         let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
         let base = self.base.get().cast_const();
         if let Some(mapping) = &device.mapping
@@ -132,6 +150,9 @@ impl Fused {
                 return BlkStatus::Ok;
             }
         }
+        let Some(scratch) = scratch.region() else {
+            return BlkStatus::IoError;
+        };
         let mut done = 0;
         while done < len {
             let piece = (len - done).min(SCRATCH_BYTES);

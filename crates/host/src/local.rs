@@ -90,9 +90,15 @@ impl Client {
         let buf = if op == Op::Flush { BufRef::NONE } else { self.buf(slot, len) };
         let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
         let origin = Origin { sync, ..Origin::default() };
+        let bio = Bio { origin, ..Bio::new(op, sector, len, buf, u64::from(slot)) };
+        // Of several at a time, others are submitted before this one is waited for.
+        let is_alone = self.in_flight() == 0;
         self.users[slot as usize] = Some(user);
         self.in_flight += 1;
-        self.driver.submit(Bio { origin, ..Bio::new(op, sector, len, buf, u64::from(slot)) });
+        match is_alone {
+            true => self.driver.submit_awaited(bio),
+            false => self.driver.submit(bio),
+        }
         self.driver.unplug();
     }
 

@@ -18,13 +18,26 @@ use blockyard_engine::sq::Cqe;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::answers::Answers;
+use crate::fused::Scratch;
 use crate::process;
 use crate::submitter::new_io_context;
 
-/// What a worker runs, told the worker's io-context. Without an answer it has passed the operation
-/// on to a disk. What it owns it drops before that is told: an executor that waits for it may be
-/// the last user of the volume otherwise, and then these workers would wait for themselves.
-type Run = Box<dyn FnOnce(IoContext) -> Option<Cqe> + Send>;
+/// Who runs a job.
+pub(crate) struct Task {
+    pub(crate) io_context: IoContext,
+    pub(crate) scratch: Scratch,
+}
+
+impl Task {
+    pub(crate) fn new() -> Self {
+        Self { io_context: new_io_context(), scratch: Scratch::default() }
+    }
+}
+
+/// What a worker runs. Without an answer it has passed the operation on to a disk. What it owns it
+/// drops before that is told: an executor that waits for it may be the last user of the volume
+/// otherwise, and then these workers would wait for themselves.
+type Run = Box<dyn FnOnce(&mut Task) -> Option<Cqe> + Send>;
 
 /// Something to run on a worker.
 pub(crate) struct Job {
@@ -35,8 +48,8 @@ pub(crate) struct Job {
 }
 
 impl Job {
-    fn run(self, worker: IoContext) {
-        let answer = (self.run)(worker);
+    fn run(self, task: &mut Task) {
+        let answer = (self.run)(task);
         if let Some(counted) = self.counted {
             counted.fetch_sub(1, Ordering::Relaxed);
         }
@@ -88,8 +101,6 @@ pub(crate) struct Workers {
     submitters: AtomicUsize,
     /// Unbound jobs that have not been answered.
     fanned_out: Arc<AtomicUsize>,
-    /// Of what runs on the submitter's thread because the system gave none.
-    io_context: IoContext,
 }
 
 impl Workers {
@@ -114,7 +125,6 @@ impl Workers {
             cpus: allowed_cpus().len(),
             submitters: AtomicUsize::new(0),
             fanned_out: Arc::default(),
-            io_context: new_io_context(),
         })
     }
 
@@ -129,33 +139,34 @@ impl Workers {
         let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let submitters = self.submitters.load(Ordering::Relaxed);
         let fanned_out = self.fanned_out.load(Ordering::Relaxed);
-        Load { idle_cpus: few(self.cpus.saturating_sub(submitters)), fanned_out: few(fanned_out) }
+        let idle_cpus = few(self.cpus.saturating_sub(submitters));
+        Load { idle_cpus, fanned_out: few(fanned_out), awaited_bytes: None }
     }
 
     /// Runs the oldest unbound job on this thread, which has nothing else to do. False if no job
     /// waits.
-    pub(crate) fn help(&self) -> bool {
+    pub(crate) fn help(&self, task: &mut Task) -> bool {
         let job = self.unbound.lock().jobs.pop_front();
-        job.map(|job| job.run(self.io_context)).is_some()
+        job.map(|job| job.run(task)).is_some()
     }
 
-    /// To whichever worker is free.
-    pub(crate) fn submit(&self, mut job: Job) {
+    /// To whichever worker is free; `task` runs it now if the system gave none.
+    pub(crate) fn submit(&self, mut job: Job, task: &mut Task) {
         self.fanned_out.fetch_add(1, Ordering::Relaxed);
         job.counted = Some(Arc::clone(&self.fanned_out));
         if self.threads.len() == self.bound.len() {
-            return job.run(self.io_context);
+            return job.run(task);
         }
         self.unbound.put(job);
     }
 
-    /// To the worker of the CPU that this runs on.
-    pub(crate) fn submit_here(&self, job: Job) {
+    /// To the worker of the CPU that this runs on; otherwise as [`Workers::submit`].
+    pub(crate) fn submit_here(&self, job: Job, task: &mut Task) {
         let cpu = sched_getcpu();
         let own = self.bound.iter().find(|(of, _)| *of == cpu).or(self.bound.first());
         match own {
             Some((_, queue)) => queue.put(job),
-            None => job.run(self.io_context),
+            None => job.run(task),
         }
     }
 }
@@ -191,12 +202,12 @@ impl Queue {
     }
 
     fn work(&self) {
-        let io_context = new_io_context();
+        let mut task = Task::new();
         let mut waiting = self.lock();
         loop {
             if let Some(job) = waiting.jobs.pop_front() {
                 drop(waiting);
-                job.run(io_context);
+                job.run(&mut task);
                 waiting = self.lock();
             } else if waiting.stopping {
                 return;
@@ -241,25 +252,31 @@ mod tests {
     #[test]
     fn job_that_no_worker_has_time_for_is_run_by_who_waits() {
         let workers = Workers::start(Crew { unbound: 1, bound: false });
-        let answers = Answers::new().unwrap();
+        let (answers, mut task) = (Answers::new().unwrap(), Task::new());
         let (started, runs) = channel();
         let (go_on, release) = channel();
         let job = |run: Run| Job { run, answer_to: Arc::clone(&answers), counted: None };
-        workers.submit(job(Box::new(move |_| {
-            started.send(()).unwrap();
-            release.recv().unwrap();
-            None
-        })));
+        workers.submit(
+            job(Box::new(move |_| {
+                started.send(()).unwrap();
+                release.recv().unwrap();
+                None
+            })),
+            &mut task,
+        );
         runs.recv().unwrap();
         let (here, ran_on) = channel();
-        workers.submit(job(Box::new(move |_| {
-            here.send(std::thread::current().id()).unwrap();
-            None
-        })));
+        workers.submit(
+            job(Box::new(move |_| {
+                here.send(std::thread::current().id()).unwrap();
+                None
+            })),
+            &mut task,
+        );
         assert_eq!(workers.load().fanned_out, 2);
-        assert!(workers.help());
+        assert!(workers.help(&mut task));
         assert_eq!(ran_on.recv().unwrap(), std::thread::current().id());
-        assert!(!workers.help(), "the other job runs already");
+        assert!(!workers.help(&mut task), "the other job runs already");
         assert_eq!(workers.load().fanned_out, 1);
         go_on.send(()).unwrap();
         drop(workers);

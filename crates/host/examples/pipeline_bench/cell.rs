@@ -3,7 +3,7 @@
 use std::sync::Barrier;
 use std::time::Instant;
 
-use blockyard_engine::bio::{BlkStatus, Done};
+use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_host::local::{Client, Request};
 
 use super::{Job, SIZE_BYTES};
@@ -111,9 +111,22 @@ pub(crate) fn timed<T: Send>(
 
 /// A round of a pipeline.
 pub(crate) fn measure(clients: &mut [Client], job: &Job) -> Sample {
-    // Buffers of the job's length.
-    clients.iter_mut().for_each(|client| submit(client, &Job { requests: job.depth, ..*job }, 7));
+    // Buffers of the job's length, and the pages of the file.
+    for client in &mut *clients {
+        submit(client, &Job { requests: job.depth, ..*job }, 7);
+        touch(client, job.len_bytes);
+    }
     timed(clients, job, |client, seed| submit(client, job, seed))
+}
+
+/// Reads from the whole file: a short request brings the page tables of 64 KiB.
+fn touch(client: &mut Client, len_bytes: u64) {
+    let mut done = Vec::new();
+    for offset_bytes in (0..SIZE_BYTES).step_by(1 << 16) {
+        let (op, len_bytes) = (Op::Read, len_bytes.min(1 << 16));
+        client.submit(Request { user: 0, op, offset_bytes, len_bytes, sync: false });
+        client.wait(1, &mut done);
+    }
 }
 
 fn submit(client: &mut Client, job: &Job, seed: u64) {

@@ -11,9 +11,9 @@
 //!   two, two submitters    each with a shard of its own, on one volume
 //! ```
 //!
-//! All pipelines run in turn in each round, and each is compared with the bare cipher of its own
-//! round; the table has medians. CPU time is user and system time of the whole process: on a busy
-//! machine, it is the figure to look at.
+//! All pipelines run in each round, in an order that changes, and each is compared with the bare
+//! cipher of its own round; the table has medians. CPU time is user and system time of the whole
+//! process: on a busy machine, it is the figure to look at.
 //!
 //! `--rounds N`, `--json` for programs, `--smoke` for one short round; `--job`, `--pipeline` and
 //! `--placement` with a part of a name for less.
@@ -113,16 +113,14 @@ fn variants() -> Vec<Variant> {
     variants
 }
 
-/// A volume and its submitters; each placement has its own, because workers stay on the CPUs that
-/// they were started on.
+/// A volume and its submitters, made anew for each round, on the same file: where memory lies makes
+/// a difference, and is to make the same one for all.
 struct Bench {
     clients: Vec<Client>,
 }
 
 impl Bench {
-    fn new(dir: &Path, variant: &Variant, submitters: usize) -> Result<Self, Error> {
-        let path = dir.join(format!("image{}", std::fs::read_dir(dir)?.count()));
-        std::fs::write(&path, vec![1; SIZE_BYTES as usize])?;
+    fn new(path: &Path, variant: &Variant, submitters: usize) -> Result<Self, Error> {
         let params = CryptParams {
             cipher: CIPHER.into(),
             key: key(),
@@ -134,7 +132,7 @@ impl Bench {
             flags: CryptFlags::default(),
         };
         let options = VolumeOptions { pipeline: variant.choice, ..VolumeOptions::default() };
-        let file = DeviceFile::open(&path, Access::ReadWrite, false)?;
+        let file = DeviceFile::open(path, Access::ReadWrite, false)?;
         let volume = Arc::new(Volume::from_crypt(file, &params, &options)?);
         let client = |_| Client::new(&volume, Priority::default());
         Ok(Self { clients: (0..submitters).map(client).collect::<Result<_, _>>()? })
@@ -180,13 +178,15 @@ fn main() -> Result<(), Error> {
     let options = Options::parse()?;
     let all_cpus = sched_getaffinity(None)?;
     let dir = tempfile::tempdir_in("/dev/shm")?;
+    let image = dir.path().join("image");
+    std::fs::write(&image, vec![1; SIZE_BYTES as usize])?;
     let mut variants = variants();
     variants.retain(|variant| variant.name.contains(&options.pipeline));
     let mut cells = Vec::new();
     for placement in Placement::ALL {
         if placement.name().contains(&options.placement) {
             pin(placement, all_cpus)?;
-            measure(placement, &variants, &options, dir.path(), &mut cells)?;
+            measure(placement, &variants, &options, &image, &mut cells)?;
         }
     }
     if options.json {
@@ -201,38 +201,47 @@ fn measure(
     placement: Placement,
     variants: &[Variant],
     options: &Options,
-    dir: &Path,
+    image: &Path,
     cells: &mut Vec<Cell>,
 ) -> Result<(), Error> {
-    let mut benches: Vec<Bench> = variants
-        .iter()
-        .map(|variant| Bench::new(dir, variant, placement.submitters()))
-        .collect::<Result<_, _>>()?;
     let mut bare = Bare::new(placement.submitters())?;
     for job in JOBS.iter().filter(|job| job.name.contains(&options.job)) {
         let requests = if options.smoke { job.requests / 16 } else { job.requests };
         let job = Job { requests, ..*job };
-        // The first round brings memory and page tables.
         for round in 0..=options.rounds {
-            let count = benches.len() + 2;
+            let count = variants.len() + 2;
             let mut samples = vec![Sample::default(); count];
-            // Nobody always comes behind the same one.
-            for turn in 0..count {
-                let at = (turn + round) % count;
+            for at in shuffled(count, round as u64 + 1) {
                 samples[at] = match at {
                     0 => bare.measure(&job, false),
                     1 => bare.measure(&job, true),
-                    _ => cell::measure(&mut benches[at - 2].clients, &job),
+                    _ => {
+                        let variant = &variants[at - 2];
+                        let mut bench = Bench::new(image, variant, placement.submitters())?;
+                        cell::measure(&mut bench.clients, &job)
+                    }
                 };
             }
+            // The first round brings the bare cipher's memory.
             if round > 0 {
                 keep(cells, placement, &job, variants, &samples);
             }
         }
     }
-    drop(benches);
-    std::fs::read_dir(dir)?.try_for_each(|file| std::fs::remove_file(file?.path()))?;
     Ok(())
+}
+
+/// The numbers below `count` in an order of this round: nobody always comes behind the same one.
+fn shuffled(count: usize, round: u64) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..count).collect();
+    let mut word = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
+    order.sort_by_cached_key(|_| {
+        word ^= word << 13;
+        word ^= word >> 7;
+        word ^= word << 17;
+        word
+    });
+    order
 }
 
 /// This thread, and all that it starts from now on.

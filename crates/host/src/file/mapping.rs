@@ -22,8 +22,8 @@ const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
 /// pages: that costs no more than `pwrite`, and the next write to them is twice as fast.
 const POPULATE_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Reads are never longer: a piece and what lies around it.
-const RESIDENT_MAX_PAGES: usize = 128;
+/// Pages that the kernel is asked about at a time.
+const RESIDENT_PAGES: usize = 128;
 
 /// The mapping of one file.
 #[derive(Debug)]
@@ -125,19 +125,19 @@ impl Mapping {
     /// Whether every page of a page-aligned range is there. (`lseek` would tell as well, but it
     /// walks to the next hole, which may be the end of the file.)
     fn exists(&self, start: u64, end: u64) -> bool {
-        let mut resident = [0u8; RESIDENT_MAX_PAGES];
-        let len_bytes = (end - start) as usize;
-        let pages = len_bytes.div_ceil(PAGE_BYTES as usize);
-        if pages > resident.len() {
-            return false;
-        }
-        // SAFETY: the range is inside of our mapping, and `resident` has a byte for each of its
-        // pages.
-        let asked = unsafe {
-            let base = self.base.add(start as usize);
-            libc::mincore(base.cast(), len_bytes, resident.as_mut_ptr())
-        };
-        asked == 0 && resident[..pages].iter().all(|page| page & 1 == 1)
+        let step_bytes = RESIDENT_PAGES * PAGE_BYTES as usize;
+        (start..end).step_by(step_bytes).all(|at| {
+            let len_bytes = ((end - at) as usize).min(step_bytes);
+            let mut resident = [0u8; RESIDENT_PAGES];
+            // SAFETY: the range is inside of our mapping, and `resident` has a byte for each of its
+            // pages.
+            let asked = unsafe {
+                let base = self.base.add(at as usize);
+                libc::mincore(base.cast(), len_bytes, resident.as_mut_ptr())
+            };
+            let pages = len_bytes.div_ceil(PAGE_BYTES as usize);
+            asked == 0 && resident[..pages].iter().all(|page| page & 1 == 1)
+        })
     }
 
     /// A range, and if it is short its chunk, unless there is a hole in it.
@@ -200,6 +200,15 @@ mod tests {
         let (file, mapping) = sparse(1 << 20);
         assert!(mapping.readable(0, 64 << 10).is_none());
         assert_eq!(file.metadata().unwrap().blocks(), 0);
+    }
+
+    #[test]
+    fn long_read_goes_through_the_mapping_if_all_of_it_is_data() {
+        let (file, mapping) = sparse(4 << 20);
+        file.write_all_at(&vec![7; 2 << 20], 0).unwrap();
+        assert!(mapping.readable(0, (2 << 20) + 4096).is_none(), "a hole at its end");
+        assert!(mapping.readable(0, 2 << 20).is_some());
+        assert_eq!(file.metadata().unwrap().blocks() * 512, 2 << 20);
     }
 
     #[test]

@@ -157,12 +157,15 @@ pub struct Load {
     pub idle_cpus: u16,
     /// Parts with workers, of all shards, that have not come back.
     pub fanned_out: u16,
+    /// Length of the bio that goes to the cipher, if its submitter has nothing to do but to wait
+    /// for it.
+    pub awaited_bytes: Option<u32>,
 }
 
 impl Default for Load {
     /// Nobody has said: every worker has a CPU to itself and nothing to do.
     fn default() -> Self {
-        Self { idle_cpus: u16::MAX, fanned_out: 0 }
+        Self { idle_cpus: u16::MAX, fanned_out: 0, awaited_bytes: None }
     }
 }
 
@@ -175,9 +178,10 @@ pub struct Facts {
     pub load: Load,
 }
 
-/// Longest part where parts can be fanned out. Ours: a part in L2 (512 KiB and more), and short
-/// beside a large request, so that all who work on one end at about the same time.
-const FANNED_OUT_MAX_BYTES: u32 = 256 << 10;
+/// Longest part, in the shortest that pay, where parts can be fanned out. Ours: the way to a worker
+/// and back is a fifth of what such a part takes, and who works on a long request ends soon after
+/// the others.
+const FANNED_OUT_MAX: u32 = 4;
 
 /// A fixed pipeline, or the one that decides for each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -194,7 +198,8 @@ impl Choice {
     /// *Where*: inline, unless the part is long enough to pay for the way to a worker and back, and
     /// a CPU is idle. Each idle CPU gets one part and one to go on with; the next is done inline,
     /// and when that has ended there is room again. So a deep queue of long parts keeps all CPUs
-    /// busy, and submitters who keep them busy themselves hand nothing over.
+    /// busy, and submitters who keep them busy themselves hand nothing over; nor do those who would
+    /// only wait for the one part that there is.
     ///
     /// *Who submits*: who encrypts, at once; or, where a head moves, all that came together, by
     /// sector. What comes back from workers is submitted together in any case. The submitter's name
@@ -205,12 +210,11 @@ impl Choice {
             Self::Fixed(pipeline) => return pipeline,
             Self::Adaptive(adaptive) => adaptive,
         };
-        let Facts { len_bytes, load: Load { idle_cpus, fanned_out } } = *facts;
+        let Facts { len_bytes, load: Load { idle_cpus, fanned_out, awaited_bytes } } = *facts;
         let pays = fan_out_min_bytes.is_some_and(|least| len_bytes >= least);
-        let place = match pays && u32::from(fanned_out) < 2 * u32::from(idle_cpus) {
-            true => Place::Unbound,
-            false => Place::Inline,
-        };
+        let has_room = u32::from(fanned_out) < 2 * u32::from(idle_cpus);
+        let is_all = awaited_bytes == Some(len_bytes);
+        let place = if pays && has_room && !is_all { Place::Unbound } else { Place::Inline };
         let submit = match (seeks, place) {
             (true, _) => Submit::Thread(Order::Sorted),
             (false, Place::Inline) => Submit::WhereEncrypted,
@@ -226,7 +230,7 @@ impl Choice {
         match self {
             Self::Fixed(pipeline) => pipeline.split_bytes,
             Self::Adaptive(Adaptive { fan_out_min_bytes, .. }) => {
-                fan_out_min_bytes.map(|least| least.max(FANNED_OUT_MAX_BYTES))
+                fan_out_min_bytes.map(|least| FANNED_OUT_MAX * least)
             }
         }
     }
@@ -352,12 +356,25 @@ mod tests {
     #[test]
     fn adaptive_gives_an_idle_cpu_two_parts_and_a_busy_one_none() {
         let place = |idle_cpus, fanned_out| {
-            let facts = Facts { len_bytes: 1 << 20, load: Load { idle_cpus, fanned_out } };
+            let load = Load { idle_cpus, fanned_out, awaited_bytes: None };
+            let facts = Facts { len_bytes: 1 << 20, load };
             adaptive(Some(65_536), false).decide(&facts).read
         };
         let (inline, unbound) = (Place::Inline, Place::Unbound);
         assert_eq!([0, 1, 2, 3].map(|out| place(1, out)), [unbound, unbound, inline, inline]);
         assert_eq!(place(0, 0), inline, "another submitter has the other CPU");
+    }
+
+    #[test]
+    fn adaptive_hands_over_what_is_awaited_only_in_parts() {
+        let place = |awaited_bytes| {
+            let facts =
+                Facts { len_bytes: 65_536, load: Load { awaited_bytes, ..Load::default() } };
+            adaptive(Some(65_536), false).decide(&facts).read
+        };
+        assert_eq!(place(None), Place::Unbound);
+        assert_eq!(place(Some(1 << 20)), Place::Unbound, "there are other parts");
+        assert_eq!(place(Some(65_536)), Place::Inline);
     }
 
     #[test]
