@@ -8,6 +8,7 @@
 use alloc::vec::Vec;
 
 use crate::bio::{Bio, BlkStatus, Done, Op, Sector};
+use crate::buf::BufRef;
 use crate::slab::Slab;
 
 /// A bio, or a piece of one.
@@ -69,14 +70,35 @@ impl Bios {
     /// Ends every part of a chain.
     pub(super) fn end_chain(&mut self, first: u32, status: BlkStatus) {
         let mut next = Some(first);
-        while let Some(index) = next {
-            let part = self.parts.remove(index);
-            next = part.next;
-            match part.split {
-                None => self.done.push(Done { user: part.bio.user, status }),
-                Some(split) => self.end_piece(split, part.bio.user, status),
-            }
+        while let Some(part) = next {
+            next = self.end_part(part, status);
         }
+    }
+
+    /// Ends a part; the one behind it.
+    fn end_part(&mut self, part: u32, status: BlkStatus) -> Option<u32> {
+        let Part { bio, next, split } = self.parts.remove(part);
+        match split {
+            None => self.done.push(Done { user: bio.user, status }),
+            Some(split) => self.end_piece(split, bio.user, status),
+        }
+        next
+    }
+
+    /// The first `len` of a chain is done: ends the parts that lie in it, and takes what is done
+    /// off the next one. What is left of the chain, and how many parts have ended.
+    pub(super) fn advance(&mut self, first: u32, len: Sector) -> (u32, u16) {
+        let (mut first, mut len, mut ended) = (first, len, 0);
+        while len.0 >= self.bio(first).len.0 {
+            len = Sector(len.0 - self.bio(first).len.0);
+            first = self.end_part(first, BlkStatus::Ok).expect("the last part is not done");
+            ended += 1;
+        }
+        if len.0 > 0 {
+            let bio = &mut self.parts.at(first).bio;
+            *bio = rest(bio, len);
+        }
+        (first, ended)
     }
 
     fn end_piece(&mut self, index: u32, user: u64, status: BlkStatus) {
@@ -130,6 +152,23 @@ impl Bios {
     }
 }
 
+/// A bio without its first sectors.
+fn rest(bio: &Bio, skip: Sector) -> Bio {
+    let len = Sector(bio.len.0 - skip.0);
+    Bio { sector: bio.sector + skip, len, buf: part(bio, skip, len), ..*bio }
+}
+
+/// The bytes of a part of a bio.
+fn part(bio: &Bio, skip: Sector, len: Sector) -> BufRef {
+    if len == bio.len || !matches!(bio.op, Op::Read | Op::Write) {
+        return bio.buf;
+    }
+    let bytes = |sectors: Sector| {
+        u32::try_from(sectors.bytes()).expect("a piece lies in a buffer of 32-bit length")
+    };
+    bio.buf.part(bytes(skip), bytes(len))
+}
+
 /// Pieces of at most `max_sectors` of a read or a write. Discards and zeroing move no bytes, and
 /// their limits in the kernel are others: they stay whole.
 pub(super) fn pieces(bio: &Bio, max_sectors: u32) -> impl Iterator<Item = Bio> {
@@ -139,22 +178,13 @@ pub(super) fn pieces(bio: &Bio, max_sectors: u32) -> impl Iterator<Item = Bio> {
     (0..bio.len.0.div_ceil(max)).map(move |piece| {
         let skip = piece * max;
         let len = Sector(max.min(bio.len.0 - skip));
-        let buf = if len == bio.len {
-            bio.buf
-        } else {
-            let bytes = |sectors: Sector| {
-                u32::try_from(sectors.bytes()).expect("a piece lies in a buffer of 32-bit length")
-            };
-            bio.buf.part(bytes(Sector(skip)), bytes(len))
-        };
-        Bio { sector: bio.sector + Sector(skip), len, buf, ..bio }
+        Bio { sector: bio.sector + Sector(skip), len, buf: part(&bio, Sector(skip), len), ..bio }
     })
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::buf::BufRef;
 
     #[test]
     fn long_write_is_cut_with_its_buffer_and_a_discard_is_not() {

@@ -17,30 +17,44 @@ use crate::time::Nanos;
 impl RequestQueue {
     /// Gives the device as much as it takes now, in order.
     pub fn dispatch(&mut self, now: Nanos, out: &mut Vec<Issue>) {
+        self.dispatch_at_most(now, usize::MAX, out);
+    }
+
+    /// The same for a device that takes no more than this for now. What is left may go on merging.
+    pub fn dispatch_at_most(&mut self, now: Nanos, count: usize, out: &mut Vec<Issue>) {
         self.now = now;
+        let full = out.len().saturating_add(count);
         if self.queue_plug.is_some_and(|until| until <= now) {
             self.unplug_queue();
         }
         self.kick_flush(now);
         if self.held > 0 {
-            (0..self.hctxs.len()).for_each(|hctx| self.dispatch_held(now, hctx, out));
+            (0..self.hctxs.len()).for_each(|hctx| self.dispatch_held(now, hctx, full, out));
         }
         if self.queue_plug.is_some() {
             return;
         }
         if self.elevator.is_some() {
-            self.dispatch_elevator(now, out);
+            self.dispatch_elevator(now, full, out);
         } else {
-            (0..self.hctxs.len()).for_each(|hctx| self.dispatch_software(now, hctx, out));
+            (0..self.hctxs.len()).for_each(|hctx| self.dispatch_software(now, hctx, full, out));
         }
     }
 
-    fn dispatch_held(&mut self, now: Nanos, number: usize, out: &mut Vec<Issue>) {
+    /// What a hardware queue keeps, until there are `full` in all.
+    pub(super) fn dispatch_held(
+        &mut self,
+        now: Nanos,
+        number: usize,
+        full: usize,
+        out: &mut Vec<Issue>,
+    ) {
         if self.hctxs[number].is_resting(now) {
             return;
         }
         self.hctxs[number].retry_at = None;
-        while let Some(id) = self.hctxs[number].dispatch.front()
+        while out.len() < full
+            && let Some(id) = self.hctxs[number].dispatch.front()
             && self.take_driver_tag(id)
         {
             self.hctxs[number].dispatch.remove(&mut self.requests, id);
@@ -49,9 +63,9 @@ impl RequestQueue {
         }
     }
 
-    fn dispatch_elevator(&mut self, now: Nanos, out: &mut Vec<Issue>) {
+    fn dispatch_elevator(&mut self, now: Nanos, full: usize, out: &mut Vec<Issue>) {
         let tick = self.tick(now);
-        while self.waiting > 0 && self.asks_elevator() {
+        while out.len() < full && self.waiting > 0 && self.asks_elevator() {
             let elevator = self.elevator.as_mut().expect("this is its dispatch");
             let Some(id) = elevator.dispatch(tick, &self.requests) else { return };
             assert!(self.requests[id].stage == Stage::Waiting, "an elevator gives what it got");
@@ -70,14 +84,14 @@ impl RequestQueue {
     }
 
     /// Software queues in the order of their CPUs (`blk_mq_flush_busy_ctxs`).
-    fn dispatch_software(&mut self, now: Nanos, number: usize, out: &mut Vec<Issue>) {
+    fn dispatch_software(&mut self, now: Nanos, number: usize, full: usize, out: &mut Vec<Issue>) {
         let hctx = &self.hctxs[number];
         if hctx.waiting == 0 || !hctx.dispatch.is_empty() {
             return;
         }
         for cpu in 0..hctx.software.len() {
             while let Some(id) = self.hctxs[number].software[cpu].front() {
-                if !self.take_driver_tag(id) {
+                if out.len() >= full || !self.take_driver_tag(id) {
                     return;
                 }
                 self.hctxs[number].software[cpu].remove(&mut self.requests, id);
@@ -139,6 +153,16 @@ impl RequestQueue {
     /// # Panics
     /// When the device does not have a request of this tag.
     pub fn busy(&mut self, now: Nanos, tag: Tag) {
+        self.requeue(now, tag);
+        self.hctxs[usize::from(tag.hctx)].retry_at = Some(now + RESOURCE_DELAY);
+    }
+
+    /// A request comes back, and the next dispatch offers it again before anything else
+    /// (`blk_mq_requeue_request`).
+    ///
+    /// # Panics
+    /// When the device does not have a request of this tag.
+    pub fn requeue(&mut self, now: Nanos, tag: Tag) {
         self.now = now;
         let id = self.take_back(tag);
         self.counters.requeued += 1;
@@ -148,7 +172,6 @@ impl RequestQueue {
             elevator.requeued(tick, &self.requests, id);
         }
         self.hold(id);
-        self.hctxs[usize::from(tag.hctx)].retry_at = Some(now + RESOURCE_DELAY);
     }
 
     /// Puts a request on the dispatch list of its hardware queue.
@@ -160,7 +183,8 @@ impl RequestQueue {
         self.held += 1;
     }
 
-    /// The device has ended a request, in whole: what it has done in part only is for it to finish.
+    /// The device has ended a request, in whole: of one that it has done in part the queue is told
+    /// [`RequestQueue::advance`] and gets the rest back by [`RequestQueue::requeue`].
     ///
     /// # Panics
     /// When the device does not have a request of this tag: a completion came twice.
@@ -173,12 +197,21 @@ impl RequestQueue {
         } else {
             self.request_ended(now, id, status);
         }
-        // What was refused may go now, and a device that ends something asks for more.
+        self.has_ended(now);
+    }
+
+    /// The device has ended something: it asks for more.
+    pub(super) fn has_ended(&mut self, now: Nanos) {
+        self.retry();
+        self.unplug_queue();
+        self.grant_waiters(now);
+    }
+
+    /// What was refused may go now.
+    pub fn retry(&mut self) {
         if self.held > 0 {
             self.hctxs.iter_mut().for_each(|hctx| hctx.retry_at = None);
         }
-        self.unplug_queue();
-        self.grant_waiters(now);
     }
 
     fn request_ended(&mut self, now: Nanos, id: RequestId, status: BlkStatus) {
@@ -196,7 +229,7 @@ impl RequestQueue {
     }
 
     /// The tag is the device's no longer. Where it is the request itself it stays with it.
-    fn take_back(&mut self, tag: Tag) -> RequestId {
+    pub(super) fn take_back(&mut self, tag: Tag) -> RequestId {
         let tags = &mut self.hctxs[usize::from(tag.hctx)].tags;
         let id = tags.end(tag.index);
         if !self.allocates_tags {

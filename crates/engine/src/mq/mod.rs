@@ -29,6 +29,7 @@ mod merge;
 mod plug;
 pub mod request;
 mod stack;
+pub mod stacked;
 mod submit;
 mod tags;
 #[cfg(test)]
@@ -52,7 +53,7 @@ use hctx::Hctx;
 use list::List;
 use merge::MergeHash;
 use plug::Plugs;
-use request::{RequestId, Requests};
+use request::{Request, RequestId, Requests};
 use wait::Allocation;
 
 /// What the device is asked for.
@@ -83,7 +84,7 @@ pub enum Submitted {
     Parked,
 }
 
-/// The queue has no tag for a request that is issued directly: the queue above keeps it.
+/// The queue has no tag for the clone of a request: the queue above keeps it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
@@ -100,7 +101,7 @@ pub struct Counters {
     pub request_merges: u64,
     /// Requests given to the device, again after it was busy, too.
     pub issued: u64,
-    /// Requests that the device was too busy for.
+    /// Requests that came back: the device was too busy, or did a part only.
     pub requeued: u64,
     /// Bios, or pieces of one, that had to wait for a request.
     pub parked: u64,
@@ -187,14 +188,15 @@ impl RequestQueue {
     }
 
     /// The bios of an issued request, in the order of their sectors; where a bio was split, its
-    /// piece. A flush that the queue made has none.
+    /// piece. A flush that the queue made has none, and a clone's are those of the queue above.
     ///
     /// # Panics
     /// When the device does not have a request of this tag.
     pub fn bios(&self, tag: Tag) -> impl Iterator<Item = &Bio> {
         let id = self.hctxs[usize::from(tag.hctx)].tags.owner(tag.index);
-        let made_here = self.flush.is_running(id);
-        self.bios.chain((!made_here).then(|| self.requests[id].first_bio))
+        let Request { above, first_bio, .. } = self.requests[id];
+        let has_bios = above.is_none() && !self.flush.is_running(id);
+        self.bios.chain(has_bios.then_some(first_bio))
     }
 
     /// The bios that have ended, in order.
@@ -254,6 +256,12 @@ impl RequestQueue {
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
+    }
+
+    /// Whether a request waits for the device.
+    #[must_use]
+    pub fn has_work(&self) -> bool {
+        self.waiting > 0 || self.held > 0
     }
 
     /// Every bio has ended.

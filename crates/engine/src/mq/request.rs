@@ -6,6 +6,7 @@
 use core::ops::Index;
 
 use super::flush::Steps;
+use super::tags::Tag;
 use crate::bio::{Bio, Op, Origin, Sector};
 use crate::slab::Slab;
 use crate::time::Nanos;
@@ -22,7 +23,7 @@ impl RequestId {
     }
 }
 
-/// A request. It changes by merging only, and only until it is dispatched.
+/// A request. It grows by merging, until it is dispatched; a device may do its first part only.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
     /// What to do.
@@ -54,6 +55,8 @@ pub struct Request {
     pub(super) counted: bool,
     /// It went through the elevator, which wants to hear of its end (`RQF_ELVPRIV`).
     pub(super) in_elevator: bool,
+    /// It is a clone, of the request that the queue above has issued under this tag.
+    pub(super) above: Option<Tag>,
     /// What is left of its flush sequence.
     pub(super) steps: Steps,
     /// When it counts as lost, once it is issued.
@@ -107,6 +110,7 @@ impl Request {
             tag: None,
             counted: false,
             in_elevator: false,
+            above: None,
             steps: Steps::NONE,
             deadline: Nanos(0),
             list: Links::default(),

@@ -1,7 +1,6 @@
 //! What a golden trace cannot show: two queues, other elevators, content, the flush guarantee.
 
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use super::*;
@@ -176,56 +175,19 @@ fn merged_request_keeps_its_sync_and_gets_the_most_urgent_priority() {
     assert_eq!((issues[0].len, issues[0].segments), (Sector(24), 3));
 }
 
-/// Pitfalls 36 and 37.
+/// A clone takes one of the tags that are requests, too.
 #[test]
-fn request_that_the_lower_queue_has_no_tag_for_stays_with_the_upper_and_its_neighbours_merge() {
-    let config = QueueConfig { queue_depth: 8, plug: PlugRule::Off, ..QueueConfig::default() };
-    let mut upper = RequestQueue::new(config, &named("mq-deadline"));
-    let lower = QueueConfig { queue_depth: 1, ..config };
-    let mut lower = RequestQueue::new(lower, &ElevatorSpec::of(&PROBE));
-    let clone = |upper: &RequestQueue, tag: Tag| {
-        let remapped = |bio: &Bio| Bio { sector: bio.sector + Sector(1000), ..*bio };
-        upper.bios(tag).map(remapped).collect::<Vec<_>>()
-    };
-    // Something waits in the lower queue's scheduler. What comes from above goes past it.
-    lower.submit_bio(MS(0), write(5000, 99));
-    upper.submit_bio(MS(0), write(0, 1));
-    upper.submit_bio(MS(0), write(8, 2));
-    let first = dispatch(&mut upper, MS(0))[0];
-    let below = lower.issue_directly(MS(0), clone(&upper, first.tag)).unwrap();
-    assert_eq!(
-        (below.sector, below.len, users(&lower, below.tag)),
-        (Sector(1000), Sector(16), vec![1, 2])
-    );
-    // The lower queue is full now: the upper one keeps its request, and goes on merging.
-    upper.submit_bio(MS(0), write(100, 3));
-    let second = dispatch(&mut upper, MS(0))[0];
-    assert_eq!(lower.issue_directly(MS(0), clone(&upper, second.tag)), Err(Busy));
-    upper.busy(MS(0), second.tag);
-    upper.submit_bio(MS(0), write(200, 4));
-    assert!(dispatch(&mut upper, MS(1)).is_empty(), "the elevator keeps what waits");
-    upper.submit_bio(MS(1), write(208, 5));
-    // The end below is the end above, and a reason to try again.
-    lower.complete(MS(2), below.tag, BlkStatus::Ok);
-    assert_eq!(done(&mut lower), [1, 2]);
-    upper.complete(MS(2), first.tag, BlkStatus::Ok);
-    assert_eq!(done(&mut upper), [1, 2]);
-    let issues = dispatch(&mut upper, MS(2));
-    let merged: Vec<_> = issues.iter().map(|issue| users(&upper, issue.tag)).collect();
-    assert_eq!(merged, [vec![3], vec![4, 5]]);
-    assert!(lower.issue_directly(MS(2), clone(&upper, issues[0].tag)).is_ok());
-}
-
-/// A request from above takes one of the tags that are requests, too.
-#[test]
-fn direct_issue_without_an_elevator_counts_as_a_request() {
-    let config = QueueConfig { queue_depth: 1, ..QueueConfig::default() };
-    let mut queue = RequestQueue::new(config, &named("none"));
-    let issue = queue.issue_directly(MS(0), [read(0, 1)]).unwrap();
-    assert_eq!(queue.submit_bio(MS(0), read(100, 2)), Submitted::Parked);
-    queue.complete(MS(0), issue.tag, BlkStatus::Ok);
-    assert_eq!(queue.issue_directly(MS(0), [read(0, 3)]), Err(Busy), "the waiter was first");
-    assert_eq!(dispatch(&mut queue, MS(0)).len(), 1);
+fn clone_without_an_elevator_counts_as_a_request() {
+    let config = QueueConfig { queue_depth: 1, plug: PlugRule::Off, ..QueueConfig::default() };
+    let mut upper = RequestQueue::new(config, &named("none"));
+    let mut lower = RequestQueue::new(config, &named("none"));
+    upper.submit_bio(MS(0), read(0, 1));
+    let above = dispatch(&mut upper, MS(0))[0];
+    let issue = lower.issue_directly(MS(0), &above).unwrap();
+    assert_eq!(lower.submit_bio(MS(0), read(100, 2)), Submitted::Parked);
+    assert_eq!(lower.end_clone(MS(0), issue.tag).above, above.tag);
+    assert_eq!(lower.issue_directly(MS(0), &above), Err(Busy), "the waiter was first");
+    assert_eq!(dispatch(&mut lower, MS(0)).len(), 1);
 }
 
 #[test]
