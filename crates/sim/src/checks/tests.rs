@@ -3,7 +3,10 @@
 use super::*;
 
 /// Checks of rules; whether the others hold is a result.
-const RULES: [&str; 8] = ["004-1", "004-4", "004-5", "004-6", "004-7", "004-8", "004-10", "004-13"];
+const RULES: [&str; 13] = [
+    "003-5", "003-6", "003-7", "003-8", "003-9", "004-1", "004-4", "004-5", "004-6", "004-7",
+    "004-8", "004-10", "004-13",
+];
 
 fn is_rule(check: &&Check) -> bool {
     RULES.contains(&check.id)
