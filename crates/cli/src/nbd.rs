@@ -6,7 +6,6 @@
 //! every length has a limit and every wait a time-out.
 
 mod client;
-mod uri;
 
+pub(crate) use blockyard_host::nbd::uri::{Server, Uri, split_host_port};
 pub(crate) use client::{Client, ServerExport};
-pub(crate) use uri::{Server, Uri, split_host_port};

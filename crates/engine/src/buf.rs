@@ -38,6 +38,12 @@ impl BufRef {
         (Self::FIRST_LIST_SLOT..Self::ZEROS_SLOT).contains(&self.slot)
     }
 
+    /// Whether it is one of the world's own buffers.
+    #[must_use]
+    pub fn is_world(self) -> bool {
+        (Self::FIRST_WORLD_SLOT..Self::FIRST_LIST_SLOT).contains(&self.slot)
+    }
+
     /// `len_bytes` of zeros.
     #[must_use]
     pub fn zeros(len_bytes: u32) -> Self {

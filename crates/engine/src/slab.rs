@@ -46,6 +46,11 @@ impl<T> Slab<T> {
         self.places[index as usize].as_ref().expect("the place is taken until its completion")
     }
 
+    /// All values with their indices, in the order of their places.
+    pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
+        (0..).zip(&mut self.places).filter_map(|(index, place)| Some((index, place.as_mut()?)))
+    }
+
     /// Takes the value out and frees its place.
     ///
     /// # Panics

@@ -30,6 +30,8 @@ pub(crate) struct Answers {
 pub(crate) struct Taken {
     pub(crate) from_workers: usize,
     pub(crate) from_disks: usize,
+    /// How many of those from disks had borrowed their memory.
+    pub(crate) borrowed: usize,
 }
 
 impl Answers {
@@ -46,10 +48,11 @@ impl Answers {
         });
     }
 
-    /// The answers of a disk, all that it has.
-    pub(crate) fn push_disk(&self, cqes: &mut Vec<Cqe>) {
+    /// The answers of a disk, all that it has; so many are to operations that borrowed memory.
+    pub(crate) fn push_disk(&self, cqes: &mut Vec<Cqe>, borrowed: usize) {
         self.push(|unread| {
             unread.taken.from_disks += cqes.len();
+            unread.taken.borrowed += borrowed;
             unread.cqes.append(cqes);
         });
     }

@@ -285,7 +285,7 @@ impl Driver {
 
     /// Whether a submitted write may still read the front end's buffer.
     pub(crate) fn reads_client_buffer(&self) -> bool {
-        self.executor.with_workers() > 0 || self.shard.parked() > 0 || self.holds()
+        self.executor.reads_client_buffer() || self.shard.parked() > 0 || self.holds()
     }
 
     /// What becomes readable when [`Driver::poll`] has something.

@@ -35,6 +35,9 @@ pub enum Error {
         /// In plain words.
         problem: String,
     },
+    /// The name of a remote disk makes no sense; says which, and the right form.
+    #[error("{0}")]
+    Uri(String),
     /// The cipher is not supported or its key does not fit.
     #[error(transparent)]
     Cipher(#[from] CipherError),

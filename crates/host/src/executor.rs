@@ -150,6 +150,8 @@ pub(crate) struct Executor {
     task: IoContext,
     /// Operations that the threads of devices have.
     with_disks: usize,
+    /// Writes of them, or on their way to them, that read the front end's memory.
+    borrowed: usize,
     timers: Timers,
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
@@ -191,6 +193,7 @@ impl Executor {
             woken: Vec::new(),
             task: io_context,
             with_disks: 0,
+            borrowed: 0,
             timers: Timers::default(),
             epoch: Instant::now(),
             completed: Vec::new(),
@@ -262,10 +265,16 @@ impl Executor {
             SqeOp::WriteZeroes { dev, sector, len } if is_queued(dev) => {
                 (dev, Op::WriteZeroes, sector, (len, no_memory), false)
             }
+            SqeOp::Check { dev } if self.device(dev).file.kind() == Kind::Remote => {
+                (dev, Op::Read, Sector(0), (Sector(1), no_memory), false)
+            }
             _ => return None,
         };
+        let borrows = matches!(sqe.op, SqeOp::Write { buf, .. } if buf.is_world());
+        let is_check = matches!(sqe.op, SqeOp::Check { .. });
         let (token, client, origin) = (sqe.token, self.io_context, named(sqe.origin, self.task));
-        Some((dev, DiskOp { token, client, op, sector, len, memory, fua, origin }))
+        let op = DiskOp { token, client, op, sector, len, memory, fua, borrows, is_check, origin };
+        Some((dev, op))
     }
 
     /// Holds an operation back until the next unplug; a full plug is pulled.
@@ -282,6 +291,7 @@ impl Executor {
                 *plugged
             }
             Way::Shared(batch) => {
+                self.borrowed += usize::from(op.borrows);
                 batch.push(op);
                 batch.len()
             }
@@ -358,8 +368,8 @@ impl Executor {
                 Some(status(device.file.write_zeroes(sector.bytes(), len.bytes())))
             }
             SqeOp::Check { dev } => {
-                let file = self.device(dev).file.file();
-                Some(status(file.read_exact_at(&mut [0; 512], 0)))
+                let read = self.device(dev).file.file().read_exact_at(&mut [0; 512], 0);
+                Some(status(read))
             }
             SqeOp::Fill { buf, byte } => {
                 let base = self.buffers.at(buf);
@@ -560,7 +570,7 @@ impl Executor {
                 let rest = iovec(base.wrapping_add(done), len_bytes - done);
                 self.push(FileOp { user: token, fd, kind }, &[rest])
             }
-            Kind::Direct => unreachable!("direct I/O passes a queue"),
+            Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
         }
     }
 
@@ -579,7 +589,7 @@ impl Executor {
                 let fd = device.file.data_fd();
                 self.push(FileOp { user: token, fd, kind: FileOpKind::Flush }, &[])
             }
-            Kind::Direct => unreachable!("direct I/O passes a queue"),
+            Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
         }
     }
 
@@ -618,6 +628,7 @@ impl Executor {
             let taken = answers.take(cqes);
             self.with_workers -= taken.from_workers;
             self.with_disks -= taken.from_disks;
+            self.borrowed -= taken.borrowed;
         }
         if !self.timers.is_empty() {
             self.timers.take_due(since(self.epoch), cqes);
@@ -668,9 +679,9 @@ impl Executor {
         })
     }
 
-    /// How many are with workers: they still use the front end's buffers.
-    pub(crate) fn with_workers(&self) -> usize {
-        self.with_workers
+    /// Whether somebody still reads the front end's buffers.
+    pub(crate) fn reads_client_buffer(&self) -> bool {
+        self.with_workers + self.borrowed > 0
     }
 
     /// What becomes readable when [`Executor::poll`] has something.
@@ -712,6 +723,7 @@ impl Drop for Executor {
     /// plugged or waited for its time is forgotten.
     fn drop(&mut self) {
         self.ring = None;
+        self.volume.disks().for_each(|disk| disk.abandon(self.io_context));
         let mut cqes = Vec::new();
         while self.with_workers + self.with_disks > 0 {
             let _ = crate::poll::readable(&[self.wake_sources()[1]], None);

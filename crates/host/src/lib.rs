@@ -15,6 +15,7 @@ pub mod file;
 mod fused;
 pub mod local;
 pub mod memory;
+pub mod nbd;
 pub mod pages;
 mod plain;
 mod poll;

@@ -30,15 +30,32 @@ pub(crate) fn readable_of(
 ) -> io::Result<Vec<bool>> {
     let polled = fds.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
     let mut polled: Vec<PollFd<'_>> = polled.collect();
-    let limit = limit.map(|limit| Timespec {
-        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
-        tv_nsec: i64::from(limit.subsec_nanos()),
-    });
-    match poll(&mut polled, limit.as_ref()) {
+    match poll(&mut polled, limit.map(timespec).as_ref()) {
         Ok(_) | Err(rustix::io::Errno::INTR) => {}
         Err(error) => return Err(error.into()),
     }
     let mut answers = polled.iter().map(|fd| !fd.revents().is_empty());
     let ready = |fd: &Option<BorrowedFd<'_>>| fd.is_some() && answers.next() == Some(true);
     Ok(fds.iter().map(ready).collect())
+}
+
+/// Waits until one of the descriptors is readable, hung up, or, if it is asked for, writable.
+///
+/// # Errors
+/// As [`readable`].
+pub(crate) fn ready_of(fds: &[(BorrowedFd<'_>, bool)], limit: Option<Duration>) -> io::Result<()> {
+    let flags = |writable| if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|(fd, writable)| PollFd::from_borrowed_fd(*fd, flags(*writable))).collect();
+    match poll(&mut polled, limit.map(timespec).as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn timespec(limit: Duration) -> Timespec {
+    Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: i64::from(limit.subsec_nanos()),
+    }
 }

@@ -166,7 +166,7 @@ pub(crate) struct Device {
 }
 
 impl Device {
-    /// The thread that an elevator runs on.
+    /// The thread of an elevator, or of the connection to a server.
     pub(crate) fn disk(&self) -> Option<&Disk> {
         match &self.queue {
             DeviceQueue::Shared(disk) => Some(disk),
@@ -311,7 +311,7 @@ impl Volume {
         Nanos(u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// The threads of devices that have an elevator.
+    /// The threads of devices that have one.
     pub(crate) fn disks(&self) -> impl Iterator<Item = &Disk> {
         self.devices.iter().filter_map(Device::disk)
     }
@@ -322,7 +322,10 @@ impl Volume {
     /// When a file cannot be synchronised.
     pub fn flush(&self) -> Result<(), Error> {
         for device in &self.devices {
-            let flushed = device.file.flush();
+            let flushed = match (&device.queue, device.file.remote()) {
+                (DeviceQueue::Shared(disk), Some(_)) => disk.flush(),
+                _ => device.file.flush(),
+            };
             flushed.map_err(|error| Error::io(device.file.path(), "flush", error))?;
         }
         Ok(())
@@ -341,7 +344,7 @@ impl Volume {
             let on_file = leg.filter(|leg| leg.dev.below().is_none());
             let Some(Leg { dev, start }) = on_file else { continue };
             if from < to {
-                let file = self.devices[usize::from(dev.0)].file.file();
+                let Some(file) = self.devices[usize::from(dev.0)].file.local() else { continue };
                 let (at, len) = (start.bytes() + from - first, NonZeroU64::new(to - from));
                 let _ = rustix::fs::fadvise(file, at, len, Advice::WillNeed);
             }
@@ -368,8 +371,10 @@ impl Volume {
             (TargetSpec::Zero, _) => (len_bytes, true),
             (_, Some(Leg { dev, start })) if dev.below().is_none() => {
                 let lower = start.bytes() + offset_bytes - extent.start.bytes();
-                let file = self.devices[usize::from(dev.0)].file.file();
-                extents::run_at(file, lower, len_bytes)
+                match self.devices[usize::from(dev.0)].file.local() {
+                    Some(file) => extents::run_at(file, lower, len_bytes),
+                    None => (len_bytes, false),
+                }
             }
             _ => (len_bytes, false),
         }
@@ -402,6 +407,8 @@ enum Use {
     /// Passes the client's buffers down, whose addresses direct I/O would refuse: every target but
     /// crypt.
     Linear,
+    /// The same, as one of several ways to one disk.
+    Path,
     /// Ciphertext that starts at this sector, in sectors of this many bytes.
     Crypt(u64, u32),
 }
@@ -447,8 +454,11 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
             "a file in memory (tmpfs) has no requests to order; leave --elevator out".into(),
         );
     }
+    if file.kind() == Kind::Remote {
+        return Some("its server puts requests in order; leave --elevator out".into());
+    }
     uses.iter().find_map(|using| match *using {
-        Use::Linear => Some(
+        Use::Linear | Use::Path => Some(
             "only a crypt line has buffers of its own: any other passes those of clients down as \
              they are, and the direct I/O that an elevator needs refuses them; leave --elevator \
              out, or put the crypt lines into a volume of their own"
@@ -534,8 +544,11 @@ impl<'a> Builder<'a> {
         let (file, elevator) = scheduled(file, uses, &self.options.scheduling)?;
         let mapping = match file.kind() {
             Kind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),
-            Kind::Cached | Kind::Direct => None,
+            Kind::Cached | Kind::Direct | Kind::Remote => None,
         };
+        if let Some(remote) = file.remote() {
+            self.can_discard &= remote.can_trim();
+        }
         let (number, file) = (self.devices.len(), Arc::new(file));
         let queue = self.queue(number, &file, &elevator)?;
         self.devices.push(Device { file, mapping, queue, elevator });
@@ -548,6 +561,11 @@ impl<'a> Builder<'a> {
         file: &Arc<DeviceFile>,
         elevator: &ElevatorSpec,
     ) -> Result<DeviceQueue, Error> {
+        if let Some(remote) = file.remote() {
+            let disk = remote.start(number);
+            let failed = |error| Error::io(file.path(), "start a thread for", error);
+            return disk.map(DeviceQueue::Shared).map_err(failed);
+        }
         if file.kind() != Kind::Direct {
             return Ok(DeviceQueue::Bypassed);
         }
@@ -567,7 +585,7 @@ impl<'a> Builder<'a> {
             return Ok(DeviceQueue::PerConnection(config));
         }
         let config = QueueConfig { timeout: Some(disk::TIMEOUT), ..config };
-        let disk = Disk::start(number, Arc::clone(file), config, elevator)
+        let disk = disk::thread::start(number, Arc::clone(file), config, elevator)
             .map_err(|error| Error::io(file.path(), "start a thread for", error))?;
         Ok(DeviceQueue::Shared(disk))
     }

@@ -23,6 +23,7 @@ use rustix::fs::SeekFrom;
 use crate::args::{HeaderArgs, HelpArgs, KeyArgs};
 use crate::commands::dump::is_zero;
 use crate::failure::Failure;
+use crate::nbd::Uri;
 use crate::output::say;
 use crate::size::{human_size, parse_size};
 use crate::terminal::Terminal;
@@ -297,6 +298,14 @@ impl LayoutArgs {
 
 /// Creates the file or makes it longer. A file is never made shorter.
 fn ensure_size(path: &Path, size: Option<u64>, created: &mut Created) -> Result<(), Failure> {
+    if path.to_str().is_some_and(Uri::is_uri) {
+        return match size {
+            None => Ok(()),
+            Some(_) => {
+                Err(Failure::failed("--size creates a file; a disk on a server has its own"))
+            }
+        };
+    }
     let metadata = match (fs::metadata(path), size) {
         (Ok(metadata), _) => metadata,
         (Err(error), Some(size)) if error.kind() == std::io::ErrorKind::NotFound => {

@@ -87,7 +87,9 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     let volume = args.header.header.as_deref().map(Path::as_os_str).or(args.volume.as_deref());
     let volume = volume.expect("clap demands one of volume, header and table");
     match volume.to_str() {
-        Some(text) if Uri::is_uri(text) => show_export(&Uri::parse(text)?, args.json),
+        Some(text) if Uri::is_uri(text) => {
+            show_export(&Uri::parse(text).map_err(Failure::failed)?, args.json)
+        }
         _ => show_header(Path::new(volume), args.json),
     }
 }

@@ -11,7 +11,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
-use super::uri::{Server, Uri};
+use super::{Server, Uri};
 use crate::failure::{Failure, printable};
 
 /// How long a server may keep us waiting, in all cases where it answers at all.

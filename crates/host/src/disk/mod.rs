@@ -5,6 +5,7 @@
 //! | tmpfs, page cache | none: the executor reads and writes |
 //! | direct, elevator `none` | one for each connection, on its own thread and ring ([`queue`]) |
 //! | direct, any other elevator | one for all, on a thread of the device ([`thread`]) |
+//! | an export of an NBD server | the server's; a thread of the device ([`crate::nbd`]) |
 //!
 //! ```text
 //!   connection ─ plug ─┐                             ┌─> answers of each connection
@@ -14,12 +15,14 @@
 //! [`PLUG_MAX`] operations wait: one hand-over for all, and neighbours are merged.
 
 mod choice;
+mod inbox;
 mod queue;
-mod thread;
+pub(crate) mod thread;
 
 pub(crate) use choice::{Facts, default_elevator};
+pub(crate) use inbox::{Clients, Disk, Inbox, Shared};
 pub(crate) use queue::DiskQueue;
-pub(crate) use thread::{Disk, TIMEOUT};
+pub(crate) use thread::TIMEOUT;
 
 use blockyard_engine::bio::{IoContext, Op, Origin, Sector};
 use blockyard_engine::mq::QueueConfig;
@@ -37,7 +40,7 @@ pub(crate) enum DeviceQueue {
     Bypassed,
     /// Each connection has a hardware queue of its own.
     PerConnection(QueueConfig),
-    /// An elevator, with a thread.
+    /// A thread: of an elevator, or of the connection to a server.
     Shared(Disk),
 }
 
@@ -53,5 +56,9 @@ pub(crate) struct DiskOp {
     /// What is read or written.
     pub(crate) memory: Memory,
     pub(crate) fua: bool,
+    /// A write whose memory is the front end's, which must not receive into it meanwhile.
+    pub(crate) borrows: bool,
+    /// A read whose bytes nobody wants: whether the device can be reached is the question.
+    pub(crate) is_check: bool,
     pub(crate) origin: Origin,
 }

@@ -10,11 +10,9 @@
 //! The kernel owns the memory of what it has been given. So the thread ends only when everything is
 //! answered, and an executor waits for its answers before it frees its buffers.
 
-use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
-use std::sync::{Arc, Mutex, PoisonError};
-use std::thread::JoinHandle;
+use std::os::fd::AsFd;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{BlkStatus, IoContext};
@@ -22,141 +20,32 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{QueueConfig, Tag};
 use blockyard_engine::sq::Cqe;
 use blockyard_engine::time::Nanos;
-use rustix::event::{EventfdFlags, eventfd};
 
-use super::{DiskOp, DiskQueue};
-use crate::answers::Answers;
+use super::DiskQueue;
+use super::inbox::{Clients, Disk, Inbox, Shared};
 use crate::file::DeviceFile;
 use crate::ring::Ring;
-use crate::{plain, poll, process};
+use crate::{plain, poll};
 
 /// What a device may take for a request before it is said on standard error (`BLK_TIMEOUT` of most
 /// drivers).
 pub(crate) const TIMEOUT: Nanos = Nanos::from_ms(30_000);
 
-/// A device's thread, until it is dropped.
-pub(crate) struct Disk {
-    shared: Arc<Shared>,
-    thread: Option<JoinHandle<()>>,
-}
-
-struct Shared {
-    inbox: Mutex<Inbox>,
-    /// Readable while something is in the inbox.
-    wake: OwnedFd,
-}
-
-/// What connections have sent.
-#[derive(Default)]
-struct Inbox {
-    /// Connections, and where they are answered. Each comes before its operations.
-    joined: Vec<(IoContext, Arc<Answers>)>,
-    ops: Vec<DiskOp>,
-    /// How many operations each batch in `ops` has.
-    batches: Vec<usize>,
-    /// Connections that have ended. Each comes after its last answer.
-    left: Vec<IoContext>,
-    stopping: bool,
-}
-
-impl Inbox {
-    fn is_empty(&self) -> bool {
-        self.joined.is_empty() && self.ops.is_empty() && self.left.is_empty() && !self.stopping
-    }
-}
-
-impl Disk {
-    /// Starts the thread of the table's device with this number.
-    ///
-    /// # Errors
-    /// When the system has no more descriptors or threads.
-    pub(crate) fn start(
-        number: usize,
-        file: Arc<DeviceFile>,
-        config: QueueConfig,
-        spec: &ElevatorSpec,
-    ) -> io::Result<Self> {
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
-        let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
-        let queue = DiskQueue::new(file, config, spec);
-        let inbox = Arc::clone(&shared);
-        let thread = std::thread::Builder::new().name(format!("disk/{number}"));
-        let thread = thread.spawn(move || {
-            process::leave_signals_to_others();
-            let _guard = AbortOnPanic;
-            // A ring belongs to the thread that made it.
-            Running::new(inbox, queue, Ring::new(config.queue_depth).ok()).run();
-        })?;
-        Ok(Self { shared, thread: Some(thread) })
-    }
-
-    /// A connection begins.
-    pub(crate) fn join(&self, io_context: IoContext, answers: Arc<Answers>) {
-        self.shared.put(|inbox| inbox.joined.push((io_context, answers)));
-    }
-
-    /// Takes a batch of one connection; `batch` is empty afterwards. The memory of each operation
-    /// stays valid until its answer.
-    pub(crate) fn send(&self, batch: &mut Vec<DiskOp>) {
-        self.shared.put(|inbox| {
-            inbox.batches.push(batch.len());
-            inbox.ops.append(batch);
-        });
-    }
-
-    /// A connection has ended: everything it sent has been answered.
-    pub(crate) fn leave(&self, io_context: IoContext) {
-        self.shared.put(|inbox| inbox.left.push(io_context));
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        self.shared.put(|inbox| inbox.stopping = true);
-        if let Some(thread) = self.thread.take() {
-            let _ = thread.join();
-        }
-    }
-}
-
-impl Shared {
-    fn put(&self, put: impl FnOnce(&mut Inbox)) {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        let was_empty = inbox.is_empty();
-        put(&mut inbox);
-        if was_empty {
-            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        }
-    }
-
-    /// Moves everything to `to`, which is empty.
-    fn take(&self, to: &mut Inbox) {
-        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
-        if !inbox.is_empty() {
-            let mut count = [0u8; 8];
-            let _ = rustix::io::read(&self.wake, &mut count);
-            std::mem::swap(&mut *inbox, to);
-        }
-    }
-}
-
-/// A thread that dies of a bug would leave every connection waiting for ever. What was answered is
-/// with the device, not in this process: ending that loses nothing.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
-    }
-}
-
-/// Where a connection is answered.
-struct Client {
-    answers: Arc<Answers>,
-    /// What it has not been told yet.
-    cqes: Vec<Cqe>,
+/// Starts the thread of the table's device with this number.
+///
+/// # Errors
+/// When the system has no more descriptors or threads.
+pub(crate) fn start(
+    number: usize,
+    file: Arc<DeviceFile>,
+    config: QueueConfig,
+    spec: &ElevatorSpec,
+) -> io::Result<Disk> {
+    let queue = DiskQueue::new(file, config, spec);
+    Disk::start(format!("disk/{number}"), move |inbox| {
+        // A ring belongs to the thread that made it.
+        Running::new(inbox, queue, Ring::new(config.queue_depth).ok()).run();
+    })
 }
 
 /// The thread's own.
@@ -165,7 +54,7 @@ struct Running {
     queue: DiskQueue,
     /// Without one the thread does everything with plain calls, one at a time.
     ring: Option<Ring<Tag>>,
-    clients: BTreeMap<IoContext, Client>,
+    clients: Clients,
     stopping: bool,
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
@@ -180,7 +69,7 @@ impl Running {
             shared,
             queue,
             ring,
-            clients: BTreeMap::new(),
+            clients: Clients::default(),
             stopping: false,
             epoch: Instant::now(),
             received: Inbox::default(),
@@ -210,9 +99,12 @@ impl Running {
 
     fn receive(&mut self, now: Nanos) {
         self.shared.take(&mut self.received);
-        let Inbox { joined, ops, batches, left, stopping } = &mut self.received;
+        let Inbox { joined, ops, batches, abandoned, left, nudged, stopping } = &mut self.received;
+        // A disk that is here answers soon in any case.
+        abandoned.clear();
+        *nudged = false;
         for (io_context, answers) in joined.drain(..) {
-            self.clients.insert(io_context, Client { answers, cqes: Vec::new() });
+            self.clients.join(io_context, answers);
         }
         let mut rest = ops.as_slice();
         for len in batches.drain(..) {
@@ -230,7 +122,7 @@ impl Running {
         }
         ops.clear();
         for io_context in left.drain(..) {
-            self.clients.remove(&io_context);
+            self.clients.leave(io_context);
             self.queue.exit_context(now, io_context);
         }
         self.stopping |= std::mem::take(stopping);
@@ -263,22 +155,16 @@ impl Running {
 
     fn answer(&mut self) {
         self.queue.take_done(&mut self.done);
-        if self.done.is_empty() {
-            return;
-        }
         for (io_context, cqe) in self.done.drain(..) {
-            let client = self.clients.get_mut(&io_context);
-            client.expect("a connection leaves after its last answer").cqes.push(cqe);
+            self.clients.put(io_context, cqe, false);
         }
-        for client in self.clients.values_mut().filter(|client| !client.cqes.is_empty()) {
-            client.answers.push_disk(&mut client.cqes);
-        }
+        self.clients.answer();
     }
 
     fn sleep(&self) {
         let limit = self.queue.wake_at().map(|at| Duration::from_nanos(at.since(self.now()).0));
         let ring = self.ring.as_ref().filter(|ring| ring.in_flight() > 0).map(AsFd::as_fd);
-        if poll::readable(&[Some(self.shared.wake.as_fd()), ring], limit).is_err() {
+        if poll::readable(&[Some(self.shared.as_fd()), ring], limit).is_err() {
             std::thread::yield_now();
         }
     }

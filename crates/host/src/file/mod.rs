@@ -1,10 +1,11 @@
-//! Backing files: what kind they are, how long, who else may use them.
+//! Backing files and devices: what kind they are, how long, who else may use them.
 //!
 //! | kind | how it is read and written |
 //! |---|---|
 //! | [`Kind::Tmpfs`] | through a mapping ([`mapping`]), else `pread`, `pwrite` |
 //! | [`Kind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
 //! | [`Kind::Direct`] | `O_DIRECT` through a queue ([`crate::disk`]) and a ring |
+//! | [`Kind::Remote`] | an export of an NBD server, named by its URI ([`crate::nbd`]) |
 
 pub mod extents;
 pub mod mapping;
@@ -15,6 +16,7 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
@@ -22,6 +24,8 @@ use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, SeekFrom, StatxFlags, memf
 
 use crate::Error;
 use crate::disk::Facts;
+use crate::nbd::RemoteDisk;
+use crate::nbd::uri::Uri;
 
 /// What direct I/O is aligned to where the system does not tell (Linux before 6.1).
 const DIRECT_UNIT_BYTES: u32 = 4096;
@@ -49,13 +53,23 @@ pub enum Kind {
     /// A block device, or a file opened with `--direct`: past the page cache. Also memory that
     /// stands for a device.
     Direct,
+    /// An export of an NBD server.
+    Remote,
 }
 
-/// An open and locked file or block device.
+/// Where the bytes are.
+#[derive(Debug)]
+enum Storage {
+    /// Here. Buffered access: headers, unaligned pieces.
+    Local(File),
+    /// On a server.
+    Remote(Arc<RemoteDisk>),
+}
+
+/// An open and locked file or block device, or an export of a server, which cannot be locked.
 #[derive(Debug)]
 pub struct DeviceFile {
-    /// Buffered access: headers, unaligned pieces.
-    file: File,
+    storage: Storage,
     /// `O_DIRECT`, for [`Kind::Direct`].
     direct: Option<File>,
     path: PathBuf,
@@ -68,12 +82,15 @@ pub struct DeviceFile {
 }
 
 impl DeviceFile {
-    /// Opens and locks a file or block device. With `direct`, a regular file bypasses the page
-    /// cache too; block devices always do.
+    /// Opens and locks a file or block device, or connects to the export whose URI this is. With
+    /// `direct`, a regular file bypasses the page cache too; block devices always do.
     ///
     /// # Errors
     /// When it cannot be opened, is neither a file nor a block device, or is in use.
     pub fn open(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
+        if let Some(uri) = uri_of(path) {
+            return Ok(Self::of_remote(path, RemoteDisk::open(uri, access)?, access));
+        }
         let open = |flags: i32| {
             OpenOptions::new()
                 .read(true)
@@ -106,11 +123,36 @@ impl DeviceFile {
                 open(libc::O_DIRECT)
                     .map_err(|error| Error::io(path, "open for direct I/O", error))?,
             ),
-            Kind::Tmpfs | Kind::Cached => None,
+            Kind::Tmpfs | Kind::Cached | Kind::Remote => None,
         };
         let path = path.to_owned();
         let device = if is_block_device { metadata.rdev() } else { metadata.dev() };
-        Ok(Self { file, direct, path, len_bytes, kind, access, is_block_device, device })
+        let storage = Storage::Local(file);
+        Ok(Self { storage, direct, path, len_bytes, kind, access, is_block_device, device })
+    }
+
+    /// The same for a path of a multipath line: of an export, its server may be away now.
+    ///
+    /// # Errors
+    /// As [`DeviceFile::open`].
+    pub(crate) fn open_path(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
+        match uri_of(path) {
+            Some(uri) => Ok(Self::of_remote(path, RemoteDisk::open_path(uri, access)?, access)),
+            None => Self::open(path, access, direct),
+        }
+    }
+
+    fn of_remote(path: &Path, remote: RemoteDisk, access: Access) -> Self {
+        Self {
+            len_bytes: remote.len_bytes(),
+            storage: Storage::Remote(Arc::new(remote)),
+            direct: None,
+            path: path.to_owned(),
+            kind: Kind::Remote,
+            access,
+            is_block_device: false,
+            device: 0,
+        }
     }
 
     /// A device in memory, of zeros, which nobody else sees. It has a queue, as `brd` has.
@@ -137,7 +179,7 @@ impl DeviceFile {
         let failed = |error| Error::io(Path::new("memory"), "allocate", error);
         let (file, device) = make().map_err(failed)?;
         Ok(Self {
-            file,
+            storage: Storage::Local(file),
             direct: None,
             path,
             len_bytes,
@@ -177,12 +219,31 @@ impl DeviceFile {
 
     /// The descriptor that the data path uses.
     pub(crate) fn data_fd(&self) -> i32 {
-        self.direct.as_ref().unwrap_or(&self.file).as_raw_fd()
+        self.direct.as_ref().unwrap_or_else(|| self.file()).as_raw_fd()
     }
 
     /// The file behind the page cache.
+    ///
+    /// # Panics
+    /// When it is on a server.
     pub(crate) fn file(&self) -> &File {
-        &self.file
+        self.local().expect("what is on a server has a queue, and no file")
+    }
+
+    /// The file behind the page cache, if it is here.
+    pub(crate) fn local(&self) -> Option<&File> {
+        match &self.storage {
+            Storage::Local(file) => Some(file),
+            Storage::Remote(_) => None,
+        }
+    }
+
+    /// The export, if it is on a server.
+    pub(crate) fn remote(&self) -> Option<&Arc<RemoteDisk>> {
+        match &self.storage {
+            Storage::Local(_) => None,
+            Storage::Remote(remote) => Some(remote),
+        }
     }
 
     /// Whether ciphertext that starts at this sector, in sectors of this size, can be read and
@@ -212,7 +273,12 @@ impl DeviceFile {
 
     /// What the system says about the device below.
     pub(crate) fn facts(&self) -> Facts {
-        Facts::of(self.device, self.is_block_device)
+        match &self.storage {
+            Storage::Local(_) => Facts::of(self.device, self.is_block_device),
+            Storage::Remote(remote) => {
+                Facts { rotational: remote.rotational(), kernel_scheduler: None }
+            }
+        }
     }
 
     /// Turns direct I/O on for a file of the page cache.
@@ -226,7 +292,7 @@ impl DeviceFile {
             .open(&self.path)
             .map_err(failed)?;
         let (before, now) =
-            (self.file.metadata().map_err(failed)?, direct.metadata().map_err(failed)?);
+            (self.file().metadata().map_err(failed)?, direct.metadata().map_err(failed)?);
         if (before.dev(), before.ino()) != (now.dev(), now.ino()) {
             let problem = "another file has taken its place since it was opened; start again";
             return Err(Error::volume(&self.path, problem));
@@ -247,7 +313,10 @@ impl DeviceFile {
 
     /// Everything written and answered is on stable storage when this returns.
     pub(crate) fn flush(&self) -> io::Result<()> {
-        Ok(rustix::fs::fdatasync(&self.file)?)
+        match &self.storage {
+            Storage::Local(file) => Ok(rustix::fs::fdatasync(file)?),
+            Storage::Remote(remote) => remote.flush(),
+        }
     }
 
     /// Frees the storage of a range; what it reads as afterwards is undefined.
@@ -255,11 +324,11 @@ impl DeviceFile {
         if self.is_block_device {
             let range = [offset_bytes, len_bytes];
             // SAFETY: BLKDISCARD reads two u64 from the pointer, which outlives the call.
-            let done = unsafe { libc::ioctl(self.file.as_raw_fd(), BLKDISCARD, range.as_ptr()) };
+            let done = unsafe { libc::ioctl(self.file().as_raw_fd(), BLKDISCARD, range.as_ptr()) };
             return if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        Ok(rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes)?)
+        Ok(rustix::fs::fallocate(self.file(), flags, offset_bytes, len_bytes)?)
     }
 
     /// Makes a range read as zeros, in the cheapest way that the file has.
@@ -267,22 +336,27 @@ impl DeviceFile {
         if self.is_block_device {
             let range = [offset_bytes, len_bytes];
             // SAFETY: BLKZEROOUT reads two u64 from the pointer, which outlives the call.
-            let done = unsafe { libc::ioctl(self.file.as_raw_fd(), BLKZEROOUT, range.as_ptr()) };
+            let done = unsafe { libc::ioctl(self.file().as_raw_fd(), BLKZEROOUT, range.as_ptr()) };
             return if done == 0 { Ok(()) } else { Err(io::Error::last_os_error()) };
         }
         let flags = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
-        if rustix::fs::fallocate(&self.file, flags, offset_bytes, len_bytes).is_ok() {
+        if rustix::fs::fallocate(self.file(), flags, offset_bytes, len_bytes).is_ok() {
             return Ok(());
         }
         let zeros = [0u8; 64 << 10];
         let mut done = 0;
         while done < len_bytes {
             let piece = (len_bytes - done).min(zeros.len() as u64);
-            self.file.write_all_at(&zeros[..piece as usize], offset_bytes + done)?;
+            self.file().write_all_at(&zeros[..piece as usize], offset_bytes + done)?;
             done += piece;
         }
         Ok(())
     }
+}
+
+/// The name as a URI, if it is none of a file.
+fn uri_of(path: &Path) -> Option<&str> {
+    path.to_str().filter(|text| Uri::is_uri(text))
 }
 
 /// `_IO(0x12, 119)` and `_IO(0x12, 127)` of `linux/fs.h`.
@@ -333,7 +407,11 @@ impl HeaderSource for DeviceFile {
                 device_len_bytes: self.len_bytes,
             });
         }
-        Ok(self.file.read_exact_at(buf, offset_bytes)?)
+        match &self.storage {
+            Storage::Local(file) => file.read_exact_at(buf, offset_bytes)?,
+            Storage::Remote(remote) => remote.read_at(offset_bytes, buf)?,
+        }
+        Ok(())
     }
 
     fn len_bytes(&self) -> u64 {
@@ -343,7 +421,11 @@ impl HeaderSource for DeviceFile {
 
 impl HeaderSink for DeviceFile {
     fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
-        self.file.write_all_at(bytes, offset_bytes)?;
+        let file = match &self.storage {
+            Storage::Local(file) => file,
+            Storage::Remote(remote) => return Ok(remote.write_at(offset_bytes, bytes)?),
+        };
+        file.write_all_at(bytes, offset_bytes)?;
         if !self.is_block_device {
             self.len_bytes = self.len_bytes.max(offset_bytes + bytes.len() as u64);
         }
@@ -351,6 +433,9 @@ impl HeaderSink for DeviceFile {
     }
 
     fn sync(&mut self) -> Result<(), SourceError> {
-        Ok(self.file.sync_data()?)
+        match &self.storage {
+            Storage::Local(file) => Ok(file.sync_data()?),
+            Storage::Remote(remote) => Ok(remote.flush()?),
+        }
     }
 }

@@ -8,6 +8,7 @@ use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice};
 use super::crypt_len;
 use crate::Error;
 use crate::file::DeviceFile;
+use crate::nbd::uri::Uri;
 
 /// The dm table that maps what `params` describes on `file`. It holds the key.
 ///
@@ -36,7 +37,10 @@ fn device_word(path: &Path) -> Result<String, Error> {
         let remedy = "a table cannot hold it; make a symbolic link with a plain name, and use that";
         Error::volume(path, format!("its name {problem}: {remedy}"))
     };
-    let absolute = std::path::absolute(path).map_err(|error| Error::io(path, "look at", error))?;
+    let absolute = match path.to_str() {
+        Some(text) if Uri::is_uri(text) => path.to_owned(),
+        _ => std::path::absolute(path).map_err(|error| Error::io(path, "look at", error))?,
+    };
     let word = absolute.to_str().ok_or_else(|| refused("is not UTF-8"))?;
     match word.chars().find(|&c| c.is_whitespace() || c.is_control() || c == '#') {
         Some(c) => Err(refused(&format!("holds {c:?}"))),

@@ -23,6 +23,7 @@ use crate::Error;
 use crate::disk::DeviceQueue;
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile};
+use crate::nbd::uri::Uri;
 use crate::write_log::WriteLog;
 
 impl Builder<'_> {
@@ -118,18 +119,27 @@ impl Builder<'_> {
             let problem = format!("has {device} sectors, but {wanted}");
             return Err(Error::volume(Path::new(&leg.dev), problem));
         }
+        if dev.below().is_none()
+            && let Some(remote) = self.devices[usize::from(dev.0)].file.remote()
+        {
+            remote.require((start + Sector(len)).bytes());
+        }
         Ok(Leg { dev, start })
     }
 
     fn open(&mut self, path: &str, mappings: &[MappedDevice]) -> Result<DevId, Error> {
-        let opened = self.devices.iter().position(|device| device.file.path() == Path::new(path));
+        // Not as paths: those of two URIs that differ in empty parts are equal.
+        let is_it = |device: &Device| device.file.path().as_os_str() == path;
+        let opened = self.devices.iter().position(is_it);
         if let Some(index) = opened {
             return Ok(dev_id(index));
         }
         let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
-        let file = DeviceFile::open(Path::new(path), access, self.options.direct)?;
         let lines = mappings.iter().flat_map(|mapping| &mapping.lines);
         let uses: Vec<Use> = lines.filter_map(|line| use_of(&line.target, path)).collect();
+        let is_path = uses.iter().any(|using| matches!(using, Use::Path));
+        let open = if is_path { DeviceFile::open_path } else { DeviceFile::open };
+        let file = open(Path::new(path), access, self.options.direct)?;
         self.add_device(file, &uses)
     }
 
@@ -154,6 +164,10 @@ impl Builder<'_> {
                            only a file or block device can be logged";
             return Err(Error::volume(Path::new(path), problem));
         }
+        if Uri::is_uri(path) {
+            let problem = "is the log of a log-writes line, which must be a file or block device";
+            return Err(Error::volume(Path::new(path), problem));
+        }
         let file = DeviceFile::open(Path::new(path), Access::ReadWrite, false)?;
         let data = Arc::clone(&self.devices[usize::from(dev.0)].file);
         self.logs.push(WriteLog::begin(file, data)?);
@@ -170,6 +184,9 @@ fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
         }
         // Its log is opened apart.
         LineTarget::LogWrites { device, .. } => (device == path).then_some(Use::Linear),
+        multipath @ LineTarget::Multipath(_) => {
+            multipath.devices().any(|device| device == path).then_some(Use::Path)
+        }
         other => other.devices().any(|device| device == path).then_some(Use::Linear),
     }
 }

@@ -49,7 +49,18 @@ impl World {
         let token = Token { owner: Owner::Shard, index };
         let client = origin.io_context;
         let sector = Sector(sector);
-        let op = DiskOp { token, client, op, sector, len, memory, fua: false, origin };
+        let op = DiskOp {
+            token,
+            client,
+            op,
+            sector,
+            len,
+            memory,
+            fua: false,
+            borrows: false,
+            is_check: false,
+            origin,
+        };
         self.queue.submit(self.now, op);
     }
 

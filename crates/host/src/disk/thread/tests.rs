@@ -6,7 +6,9 @@ use blockyard_engine::bio::{Op, Origin, Sector};
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::sq::{Owner, Token};
 
+use super::super::DiskOp;
 use super::*;
+use crate::answers::Answers;
 use crate::file::Access;
 use crate::memory::{Address, Memory, Region};
 
@@ -19,6 +21,8 @@ fn write(context: u32, index: u32, memory: &Region) -> DiskOp {
         len: Sector(8),
         memory: Memory::Whole(Address(memory.at(4096 * index as usize, 4096))),
         fua: index == 0,
+        borrows: false,
+        is_check: false,
         origin: Origin { io_context: IoContext(context), ..Origin::default() },
     }
 }
@@ -35,9 +39,7 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         for (byte, index) in memory.bytes().iter_mut().zip(0..) {
             *byte = 1 + (index / 4096) as u8;
         }
-        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).unwrap();
-        let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
-        let disk = Disk { shared: Arc::clone(&shared), thread: None };
+        let (disk, shared) = Disk::by_hand();
         let spec = ElevatorSpec::of(&MQ_DEADLINE);
         let queue =
             DiskQueue::new(file, QueueConfig { fua: true, ..QueueConfig::default() }, &spec);

@@ -1,26 +1,31 @@
 //! NBD URIs (`doc/uri.md` of the NBD project): `nbd://HOST:PORT/EXPORT` and
-//! `nbd+unix:///EXPORT?socket=PATH`.
+//! `nbd+unix:///EXPORT?socket=PATH`, with parameters of ours for the connection behind them.
+//!
+//! | parameter | what it says |
+//! |---|---|
+//! | `timeout=SECONDS` | a server that does not answer for so long is given up |
+//! | `reconnect-delay=SECONDS` | for so long requests wait for a lost server, then they fail |
+//! | `connections=N` | connections, if the server allows several |
 
-use std::fmt;
+use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
-
-use crate::failure::Failure;
+use std::time::Duration;
 
 /// The port that IANA gave to NBD.
-pub(crate) const DEFAULT_PORT: u16 = 10809;
+pub const DEFAULT_PORT: u16 = 10809;
 
 /// An export on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Uri {
+pub struct Uri {
     /// Where the server listens.
-    pub(crate) server: Server,
+    pub server: Server,
     /// The export's name; empty is the server's default.
-    pub(crate) export: String,
+    pub export: String,
 }
 
 /// Where a server listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Server {
+pub enum Server {
     /// A host, without the brackets of IPv6, and a port.
     Tcp(String, u16),
     /// The path of a Unix socket.
@@ -29,26 +34,38 @@ pub(crate) enum Server {
 
 impl Uri {
     /// Whether this looks like a URI rather than a file's name.
-    pub(crate) fn is_uri(text: &str) -> bool {
+    #[must_use]
+    pub fn is_uri(text: &str) -> bool {
         ["nbd:", "nbd+unix:", "nbds:", "nbds+unix:"].iter().any(|scheme| text.starts_with(scheme))
     }
 
-    /// Reads a URI.
-    pub(crate) fn parse(text: &str) -> Result<Self, Failure> {
+    /// Reads a URI; what it says about the connection is [`Uri::with_settings`]'s.
+    ///
+    /// # Errors
+    /// What is wrong, and the right form.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        Self::with_settings(text).map(|(uri, _)| uri)
+    }
+
+    /// Reads a URI, and how to connect.
+    ///
+    /// # Errors
+    /// As [`Uri::parse`].
+    pub fn with_settings(text: &str) -> Result<(Self, Settings), String> {
         Self::parse_parts(text).map_err(|problem| {
-            Failure::failed(format!(
+            format!(
                 "{text}: {problem}; an NBD URI is nbd://HOST:PORT/EXPORT or \
                  nbd+unix:///EXPORT?socket=PATH"
-            ))
+            )
         })
     }
 
-    fn parse_parts(text: &str) -> Result<Self, String> {
+    fn parse_parts(text: &str) -> Result<(Self, Settings), String> {
         let (scheme, rest) = text.split_once("://").ok_or("there is no ://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let export = decode(path)?;
-        let socket = socket_of(query)?;
+        let (socket, settings) = parameters(query)?;
         let server = match (scheme, socket) {
             ("nbd", None) => tcp_server(authority)?,
             ("nbd", Some(_)) => return Err("a socket needs the scheme nbd+unix".into()),
@@ -58,9 +75,33 @@ impl Uri {
             ("nbds" | "nbds+unix", _) => return Err("TLS is not supported".into()),
             _ => return Err(format!("unknown scheme {scheme:?}")),
         };
-        Ok(Self { server, export })
+        Ok((Self { server, export }, settings))
     }
 }
+
+/// How to connect, and for how long to wait. The numbers are ours unless said.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// A connection on which a request is not answered for so long is given up.
+    pub timeout: Duration,
+    /// For so long requests wait while there is no connection; after that they fail, until there is
+    /// one (QEMU's `reconnect-delay`). `None` leaves it to what the device is for.
+    pub reconnect_delay: Option<Duration>,
+    /// How many connections, if the server allows several.
+    pub connections: u8,
+}
+
+impl Default for Settings {
+    /// 30 s is what Linux gives a request of a block device.
+    fn default() -> Self {
+        Self { timeout: Duration::from_secs(30), reconnect_delay: None, connections: 1 }
+    }
+}
+
+/// A day: who wants to wait for ever may restart what waits.
+const SECONDS_MAX: u64 = 86_400;
+/// More do not make a server faster.
+const CONNECTIONS_MAX: u64 = 16;
 
 impl fmt::Display for Uri {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -81,15 +122,32 @@ fn path_bytes(path: &Path) -> &[u8] {
     path.as_os_str().as_encoded_bytes()
 }
 
-fn socket_of(query: &str) -> Result<Option<PathBuf>, String> {
-    let mut socket = None;
+fn parameters(query: &str) -> Result<(Option<PathBuf>, Settings), String> {
+    let (mut socket, mut settings) = (None, Settings::default());
     for parameter in query.split('&').filter(|parameter| !parameter.is_empty()) {
+        let seconds = |text, least| number(parameter, text, least, SECONDS_MAX);
         match parameter.split_once('=') {
             Some(("socket", path)) if !path.is_empty() => socket = Some(decode(path)?.into()),
-            _ => return Err(format!("unknown parameter {parameter:?}")),
+            Some(("timeout", text)) => settings.timeout = Duration::from_secs(seconds(text, 1)?),
+            Some(("reconnect-delay", text)) => {
+                settings.reconnect_delay = Some(Duration::from_secs(seconds(text, 0)?));
+            }
+            Some(("connections", text)) => {
+                let connections = number(parameter, text, 1, CONNECTIONS_MAX)?;
+                settings.connections = u8::try_from(connections).expect("at most 16");
+            }
+            _ => {
+                let known = "there are socket, timeout, reconnect-delay and connections";
+                return Err(format!("unknown parameter {parameter:?}; {known}"));
+            }
         }
     }
-    Ok(socket)
+    Ok((socket, settings))
+}
+
+fn number(parameter: &str, text: &str, least: u64, most: u64) -> Result<u64, String> {
+    let number = text.parse().ok().filter(|number| (least..=most).contains(number));
+    number.ok_or_else(|| format!("{parameter:?} is not one of {least} to {most}"))
 }
 
 /// `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
@@ -102,7 +160,8 @@ fn tcp_server(authority: &str) -> Result<Server, String> {
 }
 
 /// Host and port of an address as people write it; without a port, NBD's.
-pub(crate) fn split_host_port(text: &str) -> Option<(String, u16)> {
+#[must_use]
+pub fn split_host_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = if let Some(bracketed) = text.strip_prefix('[') {
         let (host, rest) = bracketed.split_once(']')?;
         (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
@@ -128,7 +187,7 @@ fn encode(bytes: &[u8]) -> String {
         if byte.is_ascii_alphanumeric() || b"-._~/".contains(&byte) {
             encoded.push(char::from(byte));
         } else {
-            encoded.push_str(&format!("%{byte:02X}"));
+            let _ = write!(encoded, "%{byte:02X}");
         }
     }
     encoded
@@ -202,13 +261,30 @@ mod tests {
             "nbd+unix://host/?socket=/x",
             "nbd+unix:///?socket=",
             "nbd+unix:///?socket=/x&other=1",
+            "nbd://host/?timeout=0",
+            "nbd://host/?timeout=x",
+            "nbd://host/?reconnect-delay=86401",
+            "nbd://host/?connections=17",
             "nbd://host/%4",
             "nbd://host/%ff",
             "nbds://host/",
         ] {
-            let message = Uri::parse(text).unwrap_err().message;
+            let message = Uri::parse(text).unwrap_err();
             assert!(message.starts_with(text) && message.contains("nbd://HOST"), "{message}");
         }
+    }
+
+    #[test]
+    fn uri_says_how_to_connect() {
+        let settings = |text| Uri::with_settings(text).unwrap().1;
+        assert_eq!(settings("nbd://h/x"), Settings::default());
+        let said = settings("nbd+unix:///?timeout=5&socket=/s&reconnect-delay=0&connections=4");
+        let expected = Settings {
+            timeout: Duration::from_secs(5),
+            reconnect_delay: Some(Duration::ZERO),
+            connections: 4,
+        };
+        assert_eq!(said, expected);
     }
 
     #[test]

@@ -1,0 +1,155 @@
+//! A disk that is on an NBD server: it is used as a file is, and its server may come and go.
+
+mod lab;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+
+use lab::nbd::Nbd;
+use lab::{Lab, SMALL, SMALL_DATA_OFFSET_BYTES, SMALL_LEN_BYTES, Server, noise, text};
+use rustix::process::Signal;
+
+const LEN_BYTES: usize = 1 << 20;
+const BLOCK_BYTES: usize = 4096;
+const BLOCKS: u64 = (LEN_BYTES / BLOCK_BYTES) as u64;
+const EIO: u32 = 5;
+
+/// A server of the file `image` as it is, on the socket `far`.
+fn far(lab: &Lab) -> Server {
+    lab.write("far.table", format!("0 {} linear image 0\n", LEN_BYTES / 512));
+    lab.serve(&["--table", "far.table", "--socket", "far"])
+}
+
+/// A server of a line over that, on the socket `near`.
+fn near(lab: &Lab, parameters: &str) -> Server {
+    let len = LEN_BYTES / 512;
+    lab.write("near.table", format!("0 {len} linear nbd+unix:///?socket=far{parameters} 0\n"));
+    lab.serve(&["--table", "near.table", "--socket", "near"])
+}
+
+#[test]
+fn volume_on_a_server_is_opened_as_one_in_a_file() {
+    let lab = Lab::new();
+    let len_bytes = SMALL_LEN_BYTES as u64 + SMALL_DATA_OFFSET_BYTES;
+    lab.write("vol", vec![0; len_bytes as usize]);
+    let len = len_bytes / 512;
+    lab.write("far.table", format!("0 {len} linear vol 0\n"));
+    let far = lab.serve(&["--table", "far.table", "--socket", "far", "--export-name", "my disk"]);
+    let uri = "nbd+unix:///my%20disk?socket=far";
+    let mut format = vec!["format", uri, "-q", "--key-file", "pass"];
+    format.extend(SMALL);
+    lab.ok(&format);
+    let plaintext = noise(SMALL_LEN_BYTES - 5, 3);
+    let loaded = lab.fed(&["load", uri, "--key-file", "pass"], &plaintext);
+    assert!(loaded.status.success(), "{}", text(&loaded.stderr));
+    let near = lab.serve(&[uri, "--key-file", "pass", "--socket", "near"]);
+    let read = Nbd::open(&lab.path("near")).read(0, SMALL_LEN_BYTES);
+    assert!(read[..plaintext.len()] == plaintext, "the server over the server");
+    assert_eq!(near.stop(Signal::TERM).code(), Some(0));
+    let table = text(&lab.ok(&["table", uri, "--key-file", "pass"]).stdout);
+    assert!(table.contains(&format!(" {uri} 1024 ")), "{table}");
+    assert_eq!(far.stop(Signal::TERM).code(), Some(0));
+    let dumped = lab.ok(&["dump", "vol", "--key-file", "pass"]).stdout;
+    assert!(dumped[..plaintext.len()] == plaintext, "the file itself");
+}
+
+#[test]
+fn disk_that_cannot_be_had_is_one_error() {
+    let lab = Lab::new();
+    let dump = |uri: &str| lab.refused(&["dump", uri, "--key-file", "pass"], 4);
+    let said = dump("nbd+unix:///?socket=far");
+    assert!(said.contains("nbd+unix:///?socket=far: cannot connect"), "{said}");
+    let said = lab.refused(&["dump", "nbd://[::1", "--key-file", "pass"], 1);
+    assert!(said.contains("an NBD URI is nbd://HOST:PORT/EXPORT"), "{said}");
+    lab.write("image", vec![0; LEN_BYTES]);
+    let server = far(&lab);
+    let said = dump("nbd+unix:///other?socket=far");
+    assert!(said.contains("no export of this name"), "{said}");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+    lab.write("far.table", format!("0 {} linear image 0\n", LEN_BYTES / 512));
+    let _far = lab.serve(&["--table", "far.table", "--socket", "far", "-r"]);
+    lab.write("near.table", "0 8 linear nbd+unix:///?socket=far 0\n");
+    let near = ["serve", "--table", "near.table", "--socket", "near"];
+    let said = lab.refused(&near, 4);
+    assert!(said.contains("read-only"), "{said}");
+    lab.write("near.table", format!("0 {} linear nbd+unix:///?socket=far 1\n", LEN_BYTES / 512));
+    let said = lab.refused(&[&near[..], &["-r"]].concat(), 4);
+    assert!(said.contains("has 2048 sectors"), "{said}");
+    let format = ["format", "nbd+unix:///?socket=far", "-d", "pass", "--size", "1M"];
+    assert!(lab.refused(&format, 1).contains("on a server"));
+}
+
+/// What a block holds after its write of this generation.
+fn content(block: u64, generation: u64) -> Vec<u8> {
+    noise(BLOCK_BYTES, block << 32 | generation)
+}
+
+#[test]
+fn server_that_is_killed_and_comes_back_is_waited_for() {
+    for parameters in ["", "&connections=3"] {
+        let lab = Lab::new();
+        lab.write("image", vec![0; LEN_BYTES]);
+        let mut server = Some(far(&lab));
+        let near = near(&lab, parameters);
+        let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+        let generations = thread::scope(|scope| {
+            let writer = scope.spawn(|| {
+                let mut client = Nbd::open(&lab.path("near"));
+                let mut generation = 0;
+                while !is_over.load(Ordering::Relaxed)
+                    || !written.load(Ordering::Relaxed).is_multiple_of(BLOCKS)
+                {
+                    let number = written.load(Ordering::Relaxed);
+                    let block = number % BLOCKS;
+                    generation = number / BLOCKS;
+                    let at = block * BLOCK_BYTES as u64;
+                    assert_eq!(client.write(at, &content(block, generation)), 0);
+                    if number.is_multiple_of(7) {
+                        assert_eq!(client.flush(), 0);
+                        assert!(client.read(at, BLOCK_BYTES) == content(block, generation));
+                    }
+                    written.store(number + 1, Ordering::Relaxed);
+                }
+                generation
+            });
+            for _ in 0..4 {
+                let before = written.load(Ordering::Relaxed);
+                while written.load(Ordering::Relaxed) < before + 50 {
+                    assert!(!writer.is_finished(), "the writer has failed");
+                    thread::yield_now();
+                }
+                server.take().unwrap().stop(Signal::KILL);
+                server = Some(far(&lab));
+            }
+            is_over.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        assert_eq!(near.stop(Signal::TERM).code(), Some(0));
+        drop(server);
+        let image = lab.read("image");
+        for (block, bytes) in (0..).zip(image.chunks(BLOCK_BYTES)) {
+            assert!(bytes == content(block, generations), "block {block}");
+        }
+    }
+}
+
+#[test]
+fn server_that_stays_away_is_an_error_after_the_limit_and_is_found_again() {
+    let lab = Lab::new();
+    lab.write("image", vec![0; LEN_BYTES]);
+    let server = far(&lab);
+    let mut near = near(&lab, "&reconnect-delay=1");
+    let mut client = Nbd::open(&lab.path("near"));
+    assert_eq!(client.write(0, &content(0, 0)), 0);
+    server.stop(Signal::KILL);
+    assert_eq!(client.write(0, &content(0, 1)), EIO);
+    assert_eq!(client.flush(), EIO);
+    let server = far(&lab);
+    near.wait_for("blockyard: nbd+unix:///?socket=far&reconnect-delay=1: connected");
+    assert_eq!(client.write(0, &content(0, 2)), 0);
+    assert_eq!(client.flush(), 0);
+    assert!(client.read(0, BLOCK_BYTES) == content(0, 2));
+    // A stop does not wait for a server that is away.
+    server.stop(Signal::KILL);
+    assert_eq!(near.stop(Signal::TERM).code(), Some(1));
+}

@@ -1,0 +1,234 @@
+//! What connections send to the thread of a device, and that thread's life.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::thread::JoinHandle;
+
+use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::sq::{Cqe, Owner, Token};
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::DiskOp;
+use crate::answers::Answers;
+use crate::memory::Memory;
+use crate::submitter::new_io_context;
+use crate::{poll, process};
+
+/// A device's thread, until it is dropped.
+pub(crate) struct Disk {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// A thread's end of the inbox.
+pub(crate) struct Shared {
+    inbox: Mutex<Inbox>,
+    /// Readable while something is in the inbox.
+    wake: OwnedFd,
+}
+
+/// What connections have sent.
+#[derive(Default)]
+pub(crate) struct Inbox {
+    /// Connections, and where they are answered. Each comes before its operations.
+    pub(crate) joined: Vec<(IoContext, Arc<Answers>)>,
+    pub(crate) ops: Vec<DiskOp>,
+    /// How many operations each batch in `ops` has.
+    pub(crate) batches: Vec<usize>,
+    /// Connections that are about to end: their operations are answered as soon as may be, and
+    /// nobody cares how they went.
+    pub(crate) abandoned: Vec<IoContext>,
+    /// Connections that have ended. Each comes after its last answer.
+    pub(crate) left: Vec<IoContext>,
+    /// Something else has happened that the thread is to look at.
+    pub(crate) nudged: bool,
+    pub(crate) stopping: bool,
+}
+
+impl Inbox {
+    fn is_empty(&self) -> bool {
+        let nobody = self.joined.is_empty() && self.abandoned.is_empty() && self.left.is_empty();
+        nobody && self.ops.is_empty() && !self.nudged && !self.stopping
+    }
+}
+
+impl Disk {
+    /// Starts a device's thread: `run` takes from the inbox until that stops and all is answered.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors or threads.
+    pub(crate) fn start(
+        name: String,
+        run: impl FnOnce(Arc<Shared>) + Send + 'static,
+    ) -> io::Result<Self> {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
+        let inbox = Arc::clone(&shared);
+        let thread = std::thread::Builder::new().name(name);
+        let thread = thread.spawn(move || {
+            process::leave_signals_to_others();
+            let _guard = AbortOnPanic;
+            run(inbox);
+        })?;
+        Ok(Self { shared, thread: Some(thread) })
+    }
+
+    /// A connection begins.
+    pub(crate) fn join(&self, io_context: IoContext, answers: Arc<Answers>) {
+        self.shared.put(|inbox| inbox.joined.push((io_context, answers)));
+    }
+
+    /// Takes a batch of one connection; `batch` is empty afterwards. The memory of each operation
+    /// stays valid until its answer.
+    pub(crate) fn send(&self, batch: &mut Vec<DiskOp>) {
+        self.shared.put(|inbox| {
+            inbox.batches.push(batch.len());
+            inbox.ops.append(batch);
+        });
+    }
+
+    /// A connection is about to end: it waits for its answers, and wants them soon.
+    pub(crate) fn abandon(&self, io_context: IoContext) {
+        self.shared.put(|inbox| inbox.abandoned.push(io_context));
+    }
+
+    /// A connection has ended: everything it sent has been answered.
+    pub(crate) fn leave(&self, io_context: IoContext) {
+        self.shared.put(|inbox| inbox.left.push(io_context));
+    }
+
+    /// Everything written and answered is on stable storage when this returns.
+    ///
+    /// # Errors
+    /// When the device says so, or the system has no more descriptors.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        let (answers, client) = (Answers::new()?, new_io_context());
+        self.join(client, Arc::clone(&answers));
+        self.send(&mut vec![DiskOp {
+            token: Token { owner: Owner::Shard, index: 0 },
+            client,
+            op: Op::Flush,
+            sector: Sector(0),
+            len: Sector(0),
+            memory: Memory::NONE,
+            fua: false,
+            borrows: false,
+            is_check: false,
+            origin: Origin { io_context: client, ..Origin::default() },
+        }]);
+        let mut cqes = Vec::new();
+        while cqes.is_empty() {
+            poll::readable(&[Some(answers.ready())], None)?;
+            answers.take(&mut cqes);
+        }
+        self.leave(client);
+        match cqes[0].status {
+            BlkStatus::Ok => Ok(()),
+            status => Err(io::Error::other(format!("the flush failed: {status:?}"))),
+        }
+    }
+
+    /// A handle whose thread is the caller's.
+    #[cfg(test)]
+    pub(crate) fn by_hand() -> (Self, Arc<Shared>) {
+        let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
+        let wake = wake.expect("a test has descriptors");
+        let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
+        (Self { shared: Arc::clone(&shared), thread: None }, shared)
+    }
+}
+
+impl Drop for Disk {
+    fn drop(&mut self) {
+        self.shared.put(|inbox| inbox.stopping = true);
+        if let Some(thread) = self.thread.take() {
+            let _ = thread.join();
+        }
+    }
+}
+
+impl Shared {
+    fn put(&self, put: impl FnOnce(&mut Inbox)) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        let was_empty = inbox.is_empty();
+        put(&mut inbox);
+        if was_empty {
+            let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        }
+    }
+
+    /// Wakes the thread for something that is not in the inbox.
+    pub(crate) fn nudge(&self) {
+        self.put(|inbox| inbox.nudged = true);
+    }
+
+    /// Moves everything to `to`, which is empty.
+    pub(crate) fn take(&self, to: &mut Inbox) {
+        let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
+        if !inbox.is_empty() {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.wake, &mut count);
+            std::mem::swap(&mut *inbox, to);
+        }
+    }
+}
+
+impl AsFd for Shared {
+    /// Readable while something is in the inbox.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.wake.as_fd()
+    }
+}
+
+/// A thread that dies of a bug would leave every connection waiting for ever. What was answered is
+/// with the device, not in this process: ending that loses nothing.
+struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
+/// Where a connection is answered.
+struct Client {
+    answers: Arc<Answers>,
+    /// What it has not been told yet.
+    cqes: Vec<Cqe>,
+    /// How many of these are of [`DiskOp::borrows`].
+    borrowed: usize,
+}
+
+/// The connections of a device.
+#[derive(Default)]
+pub(crate) struct Clients(BTreeMap<IoContext, Client>);
+
+impl Clients {
+    pub(crate) fn join(&mut self, io_context: IoContext, answers: Arc<Answers>) {
+        self.0.insert(io_context, Client { answers, cqes: Vec::new(), borrowed: 0 });
+    }
+
+    pub(crate) fn leave(&mut self, io_context: IoContext) {
+        self.0.remove(&io_context);
+    }
+
+    /// An answer to an operation that borrows its memory, or does not.
+    pub(crate) fn put(&mut self, io_context: IoContext, cqe: Cqe, borrows: bool) {
+        let client = self.0.get_mut(&io_context);
+        let client = client.expect("a connection leaves after its last answer");
+        client.cqes.push(cqe);
+        client.borrowed += usize::from(borrows);
+    }
+
+    /// Tells each what it has not been told yet.
+    pub(crate) fn answer(&mut self) {
+        for client in self.0.values_mut().filter(|client| !client.cqes.is_empty()) {
+            let borrowed = std::mem::take(&mut client.borrowed);
+            client.answers.push_disk(&mut client.cqes, borrowed);
+        }
+    }
+}

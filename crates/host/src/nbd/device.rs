@@ -1,0 +1,447 @@
+//! The thread of the device: operations of all clients onto connections, and what is done when one
+//! is lost.
+//!
+//! ```text
+//!   slot    event                               next
+//!   Up      its link is lost                    Down, or Dialing at once if the device retries
+//!   Down    the time has come, or a check asks  Dialing
+//!   Dialing connected                           Up
+//!   Dialing not connected                       Down, for twice as long
+//! ```
+//! While no slot is up, a device that retries lets operations wait until its limit, and fails them
+//! from then on; a path fails them at once, but lets checks wait for the connection that they ask
+//! for.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::AsFd;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::sq::Cqe;
+use blockyard_export::nbd::client::{Refusal, Remote};
+
+use super::RemoteDisk;
+use super::dial::Opened;
+use super::link::{Dying, Link, Loss};
+use super::ops::{Next, Ops};
+use crate::disk::{Clients, Disk, Inbox, Shared};
+use crate::{poll, process};
+
+/// How long it is waited before it is tried again to connect: at first, and at most. Ours.
+const RETRY_FIRST: Duration = Duration::from_millis(20);
+const RETRY_MAX: Duration = Duration::from_secs(2);
+
+/// Starts the thread of the table's device with this number.
+///
+/// # Errors
+/// When the system has no more descriptors or threads.
+pub(super) fn start(number: usize, disk: Arc<RemoteDisk>) -> io::Result<Disk> {
+    Disk::start(format!("nbd/{number}"), move |inbox| Running::new(disk, inbox).run())
+}
+
+/// The place of a connection.
+#[derive(Debug)]
+enum Slot {
+    Up(Box<Link>),
+    /// Not connected; `retry_after` is what is waited from the next failure on.
+    Down {
+        retry_at: Instant,
+        retry_after: Duration,
+    },
+    /// A thread is about to connect.
+    Dialing {
+        retry_after: Duration,
+    },
+}
+
+impl Slot {
+    fn link(&mut self) -> Option<&mut Link> {
+        match self {
+            Self::Up(link) => Some(link),
+            Self::Down { .. } | Self::Dialing { .. } => None,
+        }
+    }
+}
+
+/// What a connecting thread has found, for which slot.
+type Dialed = Arc<Mutex<Vec<(usize, Result<Opened, String>)>>>;
+
+/// The thread's own.
+struct Running {
+    disk: Arc<RemoteDisk>,
+    /// A path fails what it has lost; any other device begins it again.
+    is_path: bool,
+    inbox: Arc<Shared>,
+    dialed: Dialed,
+    clients: Clients,
+    ops: Ops,
+    /// Operations that have requests to be made.
+    ready: VecDeque<u32>,
+    /// Checks that wait for a connection.
+    checks: Vec<u32>,
+    slots: Vec<Slot>,
+    dying: Vec<Dying>,
+    /// Since when no slot is up.
+    down_since: Option<Instant>,
+    /// It has been said that operations fail.
+    has_given_up: bool,
+    /// The export, as it was last heard of.
+    remote: Option<Remote>,
+    is_stopping: bool,
+    /// Emptied after each use; kept for their memory.
+    received: Inbox,
+    unused: Vec<u32>,
+}
+
+impl Running {
+    fn new(disk: Arc<RemoteDisk>, inbox: Arc<Shared>) -> Self {
+        let now = Instant::now();
+        let mut running = Self {
+            inbox,
+            dialed: Dialed::default(),
+            clients: Clients::default(),
+            ops: Ops::default(),
+            ready: VecDeque::new(),
+            checks: Vec::new(),
+            slots: vec![Slot::Down { retry_at: now, retry_after: RETRY_FIRST }],
+            dying: Vec::new(),
+            down_since: Some(now),
+            has_given_up: false,
+            remote: None,
+            is_path: disk.is_path(),
+            is_stopping: false,
+            received: Inbox::default(),
+            unused: Vec::new(),
+            disk,
+        };
+        if let Some(opened) = running.disk.take_over() {
+            running.connected(now, 0, opened);
+        }
+        running
+    }
+
+    fn run(&mut self) {
+        loop {
+            let now = Instant::now();
+            self.receive(now);
+            self.collect_dialed(now);
+            self.collect_replies(now);
+            self.collect_dead(now);
+            self.dial_what_is_due(now);
+            self.fail_what_waits_too_long(now);
+            self.dispatch(now);
+            self.clients.answer();
+            if self.is_stopping && self.ops.len() == 0 {
+                return self.close();
+            }
+            self.sleep(now);
+        }
+    }
+
+    fn receive(&mut self, now: Instant) {
+        let mut received = std::mem::take(&mut self.received);
+        self.inbox.take(&mut received);
+        let Inbox { joined, ops, batches, abandoned, left, nudged, stopping } = &mut received;
+        batches.clear();
+        *nudged = false;
+        for (io_context, answers) in joined.drain(..) {
+            self.clients.join(io_context, answers);
+        }
+        for op in ops.drain(..) {
+            let is_check = op.is_check;
+            let index = self.ops.insert(op);
+            if is_check && self.down_since.is_some() {
+                self.checks.push(index);
+            } else {
+                self.queue(index);
+            }
+        }
+        for io_context in abandoned.drain(..) {
+            let mut indices = Vec::new();
+            self.ops.abandon(io_context, &mut indices);
+            for index in indices {
+                for dying in &mut self.dying {
+                    dying.forget(index, &mut self.ops, &mut self.unused);
+                }
+            }
+        }
+        for io_context in left.drain(..) {
+            self.clients.leave(io_context);
+        }
+        self.is_stopping |= std::mem::take(stopping);
+        self.received = received;
+        self.settle(now);
+    }
+
+    fn queue(&mut self, index: u32) {
+        if !std::mem::replace(&mut self.ops.at(index).is_queued, true) {
+            self.ready.push_back(index);
+        }
+    }
+
+    fn answer(&mut self, index: u32, status: BlkStatus) {
+        if self.ops.get(index).is_queued {
+            self.ready.retain(|queued| *queued != index);
+        }
+        let op = self.ops.remove(index);
+        self.clients.put(op.client, Cqe { token: op.token, status }, op.borrows);
+    }
+
+    /// Goes on with operations that no connection uses any more.
+    fn settle(&mut self, now: Instant) {
+        while let Some(index) = self.unused.pop() {
+            let needs_flush =
+                self.remote.as_ref().is_some_and(|remote| remote.can_flush && !remote.can_fua);
+            match self.ops.at(index).next(needs_flush) {
+                Next::Wait => {}
+                Next::Issue => self.queue(index),
+                Next::Lost if self.has_failed(now) || self.ops.get(index).is_abandoned() => {
+                    self.answer(index, BlkStatus::Transport);
+                }
+                Next::Lost => {
+                    self.ops.at(index).begin_again();
+                    self.queue(index);
+                }
+                Next::Answer(status) => self.answer(index, status),
+            }
+        }
+    }
+
+    /// Whether operations that need a connection fail, and do not wait for one.
+    fn has_failed(&self, now: Instant) -> bool {
+        self.is_path || self.fails_at().is_some_and(|at| at <= now)
+    }
+
+    /// From when on operations fail.
+    fn fails_at(&self) -> Option<Instant> {
+        self.down_since.map(|since| since + self.disk.reconnect_delay())
+    }
+
+    fn collect_replies(&mut self, now: Instant) {
+        let timeout = self.disk.timeout();
+        for index in 0..self.slots.len() {
+            let Some(link) = self.slots[index].link() else { continue };
+            let received = link.receive(&mut self.ops, &mut self.unused);
+            let loss = received.err().or_else(|| link.is_late(now, timeout));
+            if let Some(loss) = loss {
+                self.lose(now, index, &loss);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// The connection of a slot is lost.
+    fn lose(&mut self, now: Instant, index: usize, loss: &Loss) {
+        // Not at once: a server may close each connection that it gets.
+        let down = Slot::Down { retry_at: now + RETRY_FIRST, retry_after: RETRY_FIRST };
+        let Slot::Up(link) = std::mem::replace(&mut self.slots[index], down) else {
+            unreachable!("only what is up is lost");
+        };
+        let until = now + self.disk.timeout();
+        self.dying.extend(link.fail(loss, until, &mut self.ops, &mut self.unused));
+        let is_up = self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)));
+        if !is_up && self.down_since.is_none() {
+            self.down_since = Some(now);
+            self.disk.say(&loss.why);
+        }
+    }
+
+    fn collect_dead(&mut self, now: Instant) {
+        for index in (0..self.dying.len()).rev() {
+            if self.dying[index].is_dead(now) {
+                let dying = self.dying.swap_remove(index);
+                dying.release(&mut self.ops, &mut self.unused);
+            }
+        }
+        self.settle(now);
+    }
+
+    fn collect_dialed(&mut self, now: Instant) {
+        let dialed = Arc::clone(&self.dialed);
+        let mut dialed = dialed.lock().unwrap_or_else(PoisonError::into_inner);
+        for (index, outcome) in dialed.drain(..) {
+            match outcome {
+                Ok(opened) => self.connected(now, index, opened),
+                Err(why) => self.not_connected(now, index, &why),
+            }
+        }
+    }
+
+    fn connected(&mut self, now: Instant, index: usize, opened: Opened) {
+        let link = Link::new(opened);
+        let multi_conn = link.remote().multi_conn;
+        self.remote = Some(link.remote().clone());
+        self.slots[index] = Slot::Up(Box::new(link));
+        let wanted = if multi_conn { self.disk.connections() } else { 1 };
+        while self.slots.len() < wanted {
+            self.slots.push(Slot::Down { retry_at: now, retry_after: RETRY_FIRST });
+        }
+        if self.down_since.take().is_some_and(|since| since < now) {
+            self.disk.say("connected");
+        }
+        self.has_given_up = false;
+        for check in std::mem::take(&mut self.checks) {
+            self.queue(check);
+        }
+    }
+
+    fn not_connected(&mut self, now: Instant, index: usize, why: &str) {
+        let Slot::Dialing { retry_after } = self.slots[index] else {
+            unreachable!("only what dials is answered");
+        };
+        let retry_at = now + retry_after;
+        self.slots[index] = Slot::Down { retry_at, retry_after: (2 * retry_after).min(RETRY_MAX) };
+        if self.down_since.is_some() {
+            self.disk.say_once(why);
+            for check in std::mem::take(&mut self.checks) {
+                self.answer(check, BlkStatus::Transport);
+            }
+        }
+    }
+
+    fn dial_what_is_due(&mut self, now: Instant) {
+        if self.is_stopping {
+            return;
+        }
+        let is_down = self.down_since.is_some();
+        for index in 0..self.slots.len() {
+            let Slot::Down { retry_at, retry_after } = self.slots[index] else { continue };
+            let is_due = match (self.is_path, is_down) {
+                // Its checks say when, and one connection is enough for them.
+                (true, true) => index == 0 && !self.checks.is_empty(),
+                _ => retry_at <= now,
+            };
+            if is_due {
+                self.slots[index] = Slot::Dialing { retry_after };
+                self.dial(index);
+            }
+        }
+    }
+
+    fn dial(&self, index: usize) {
+        let (disk, inbox) = (Arc::clone(&self.disk), Arc::clone(&self.inbox));
+        let dialed = Arc::clone(&self.dialed);
+        let tell = move |outcome| {
+            dialed.lock().unwrap_or_else(PoisonError::into_inner).push((index, outcome));
+            inbox.nudge();
+        };
+        let failed = tell.clone();
+        let thread = std::thread::Builder::new().name("nbd/dial".into());
+        let spawned = thread.spawn(move || {
+            process::leave_signals_to_others();
+            tell(disk.dial());
+        });
+        if let Err(error) = spawned {
+            failed(Err(format!("cannot start a thread to connect: {error}")));
+        }
+    }
+
+    fn fail_what_waits_too_long(&mut self, now: Instant) {
+        if self.down_since.is_none() {
+            return;
+        }
+        if self.has_failed(now) {
+            if !self.is_path && !std::mem::replace(&mut self.has_given_up, true) {
+                self.disk.say("requests fail until it is back");
+            }
+            for index in std::mem::take(&mut self.ready) {
+                self.ops.at(index).is_queued = false;
+                self.fail(index);
+            }
+        } else {
+            let of_the_gone = |index: &u32| self.ops.get(*index).is_abandoned();
+            let gone: Vec<u32> = self.ready.iter().copied().filter(of_the_gone).collect();
+            gone.into_iter().for_each(|index| self.fail(index));
+        }
+        let of_the_gone = |index: &u32| self.ops.get(*index).is_abandoned();
+        for check in self.checks.extract_if(.., |index| of_the_gone(index)).collect::<Vec<_>>() {
+            self.answer(check, BlkStatus::Transport);
+        }
+    }
+
+    /// Ends an operation that waits for a connection, unless a dying one uses it still.
+    fn fail(&mut self, index: u32) {
+        let pending = self.ops.at(index);
+        if pending.is_used() {
+            pending.lose();
+        } else {
+            self.answer(index, BlkStatus::Transport);
+        }
+    }
+
+    /// Gives connections what they take, and sends it.
+    fn dispatch(&mut self, now: Instant) {
+        while let Some(&index) = self.ready.front() {
+            let Some(slot) = self.least_loaded() else { break };
+            let link = self.slots[slot].link().expect("it is up");
+            let Some(issue) = self.ops.at(index).issue(link.remote()) else {
+                self.ready.pop_front();
+                self.ops.at(index).is_queued = false;
+                if !self.ops.get(index).is_used() {
+                    self.unused.push(index);
+                    self.settle(now);
+                }
+                continue;
+            };
+            match link.submit(now, index, &issue, &mut self.ops) {
+                Ok(()) => {}
+                Err(Refusal::Busy) => unreachable!("the least loaded has room"),
+                Err(refusal) => self.ops.at(index).refuse(&refusal),
+            }
+        }
+        for index in 0..self.slots.len() {
+            let Some(link) = self.slots[index].link() else { continue };
+            if let Err(loss) = link.send(&mut self.ops, &mut self.unused) {
+                self.lose(now, index, &loss);
+            }
+        }
+        self.settle(now);
+    }
+
+    /// The slot whose connection has the fewest requests, if one takes more.
+    fn least_loaded(&mut self) -> Option<usize> {
+        let load = |(index, slot): (usize, &mut Slot)| Some((slot.link()?.load()?, index));
+        let least = self.slots.iter_mut().enumerate().filter_map(load).min();
+        least.filter(|(load, _)| *load < super::dial::IN_FLIGHT_MAX).map(|(_, index)| index)
+    }
+
+    fn sleep(&mut self, now: Instant) {
+        // A connection was lost in this turn, or an operation is to begin again.
+        let is_up = self.down_since.is_none();
+        let goes_on = if is_up { self.least_loaded().is_some() } else { self.has_failed(now) };
+        if goes_on && !self.ready.is_empty() {
+            return;
+        }
+        let waits = !self.ready.is_empty();
+        let mut times: Vec<Instant> = self.dying.iter().filter_map(Dying::until).collect();
+        times.extend(self.fails_at().filter(|_| waits && !self.is_path));
+        for slot in &self.slots {
+            match slot {
+                Slot::Up(link) => times.extend(link.look_at()),
+                Slot::Down { retry_at, .. } if !self.is_path || is_up => times.push(*retry_at),
+                Slot::Down { .. } | Slot::Dialing { .. } => {}
+            }
+        }
+        let limit = times.into_iter().min().map(|at| at.saturating_duration_since(now));
+        let mut fds = vec![(self.inbox.as_fd(), false)];
+        fds.extend(self.dying.iter().map(|dying| (dying.as_fd(), false)));
+        for slot in &self.slots {
+            if let Slot::Up(link) = slot {
+                fds.push((link.as_fd(), link.has_out()));
+            }
+        }
+        if poll::ready_of(&fds, limit).is_err() {
+            std::thread::yield_now();
+        }
+    }
+
+    fn close(&mut self) {
+        for slot in self.slots.drain(..) {
+            if let Slot::Up(link) = slot {
+                link.close();
+            }
+        }
+    }
+}

@@ -1,0 +1,172 @@
+//! Connecting: the socket, and the handshake under a deadline. It blocks, and so does the
+//! resolution of names, which has no deadline of ours.
+
+use std::io;
+use std::net::{TcpStream, ToSocketAddrs};
+use std::os::fd::{AsFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use blockyard_export::nbd::client::{Event, Remote, Session, Settings as SessionSettings};
+use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
+
+use super::uri::{Server, Uri};
+
+/// Connecting and the handshake together may take so long. Ours: as our own server gives a client.
+const LIMIT: Duration = Duration::from_secs(10);
+/// Requests in flight on a connection: as many as Linux's nbd driver has.
+pub(super) const IN_FLIGHT_MAX: usize = 128;
+/// What is received at a time; more than a handshake asks for in one piece.
+const RECEIVE_BYTES: usize = 4096;
+/// An idle connection whose server's machine is gone is noticed after half a minute or so. Ours.
+const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
+const KEEP_ALIVE_EACH: Duration = Duration::from_secs(5);
+const KEEP_ALIVE_COUNT: u32 = 4;
+
+/// A connection with an open export.
+#[derive(Debug)]
+pub(super) struct Opened {
+    pub(super) socket: OwnedFd,
+    /// The server is on this machine.
+    pub(super) is_unix: bool,
+    pub(super) session: Session,
+    /// Came behind the handshake.
+    pub(super) received: Vec<u8>,
+}
+
+impl Opened {
+    pub(super) fn remote(&self) -> &Remote {
+        self.session.remote().expect("the export is open")
+    }
+}
+
+/// Connects and opens the export.
+///
+/// # Errors
+/// Why not, in plain words.
+pub(super) fn dial(uri: &Uri) -> Result<Opened, String> {
+    let deadline = Instant::now() + LIMIT;
+    let (socket, is_unix) = match &uri.server {
+        Server::Tcp(host, port) => (connect_tcp(host, *port, deadline)?, false),
+        Server::Unix(path) => {
+            let connected = connect_unix(path);
+            (connected.map_err(|error| format!("cannot connect: {error}"))?, true)
+        }
+    };
+    let (session, received) = handshake(&socket, uri, deadline)?;
+    Ok(Opened { socket, is_unix, session, received })
+}
+
+fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<OwnedFd, String> {
+    let addresses = (host, port).to_socket_addrs();
+    let addresses = addresses.map_err(|error| format!("cannot find the host: {error}"))?;
+    let mut last = "the host has no address".to_owned();
+    for address in addresses {
+        let Some(left) = time_left(deadline) else { break };
+        match TcpStream::connect_timeout(&address, left) {
+            Ok(stream) => {
+                let socket = OwnedFd::from(stream);
+                let _ = sockopt::set_tcp_nodelay(&socket, true);
+                let _ = sockopt::set_socket_keepalive(&socket, true);
+                let _ = sockopt::set_tcp_keepidle(&socket, KEEP_ALIVE_IDLE);
+                let _ = sockopt::set_tcp_keepintvl(&socket, KEEP_ALIVE_EACH);
+                let _ = sockopt::set_tcp_keepcnt(&socket, KEEP_ALIVE_COUNT);
+                return Ok(socket);
+            }
+            Err(error) => last = error.to_string(),
+        }
+    }
+    Err(format!("cannot connect: {last}"))
+}
+
+fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
+    // A server that accepts nobody would keep us waiting.
+    sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(LIMIT))?;
+    rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
+    Ok(socket)
+}
+
+fn handshake(socket: &OwnedFd, uri: &Uri, deadline: Instant) -> Result<(Session, Vec<u8>), String> {
+    let settings = SessionSettings {
+        in_flight_max: IN_FLIGHT_MAX as u16,
+        ..SessionSettings::new(uri.export.as_str())
+    };
+    let session = Session::new(settings);
+    let mut session = session.map_err(|error| error.to_string())?;
+    let (mut received, mut out) = (Vec::new(), Vec::new());
+    loop {
+        let step = session.on_bytes(&received, &mut out);
+        received.drain(..step.consumed);
+        match step.event {
+            Event::Opened => return Ok((session, received)),
+            Event::Broken => {
+                let _ = send_all(socket, &out, deadline);
+                let failure = session.failure().expect("it is broken");
+                return Err(failure.to_string());
+            }
+            Event::NeedMore => {
+                send_all(socket, &out, deadline)?;
+                out.clear();
+                if receive(socket, &mut received, deadline)? == 0 {
+                    return Err(session.on_eof().to_string());
+                }
+            }
+            _ => {}
+        }
+    }
+}
+
+fn time_left(deadline: Instant) -> Option<Duration> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    (!left.is_zero()).then_some(left)
+}
+
+fn limited(socket: &OwnedFd, which: sockopt::Timeout, deadline: Instant) -> Result<(), String> {
+    let left = time_left(deadline).ok_or("the server does not answer")?;
+    sockopt::set_socket_timeout(socket, which, Some(left)).map_err(|error| error.to_string())
+}
+
+fn lost(error: rustix::io::Errno) -> String {
+    match error {
+        rustix::io::Errno::AGAIN => "the server does not answer".into(),
+        error => format!("the connection is lost: {error}"),
+    }
+}
+
+/// Sends all of it before the deadline.
+pub(super) fn send_all(
+    socket: &OwnedFd,
+    mut bytes: &[u8],
+    deadline: Instant,
+) -> Result<(), String> {
+    while !bytes.is_empty() {
+        limited(socket, sockopt::Timeout::Send, deadline)?;
+        match rustix::net::send(socket.as_fd(), bytes, SendFlags::NOSIGNAL) {
+            Ok(sent) => bytes = &bytes[sent..],
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(lost(error)),
+        }
+    }
+    Ok(())
+}
+
+/// Appends what comes before the deadline; zero is the end of the stream.
+pub(super) fn receive(
+    socket: &OwnedFd,
+    to: &mut Vec<u8>,
+    deadline: Instant,
+) -> Result<usize, String> {
+    let mut buf = [0; RECEIVE_BYTES];
+    loop {
+        limited(socket, sockopt::Timeout::Recv, deadline)?;
+        match rustix::net::recv(socket.as_fd(), &mut buf, rustix::net::RecvFlags::empty()) {
+            Ok((len, _)) => {
+                to.extend_from_slice(&buf[..len]);
+                return Ok(len);
+            }
+            Err(rustix::io::Errno::INTR) => {}
+            Err(error) => return Err(lost(error)),
+        }
+    }
+}

@@ -1,0 +1,478 @@
+//! One connection: requests out, replies in, and its end.
+//!
+//! Nothing here waits. Payload is sent out of the memory of operations and received into it, so an
+//! operation counts as *used* until its request has a reply and its payload is sent.
+
+use std::collections::VecDeque;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::time::{Duration, Instant};
+
+use blockyard_export::nbd::Errno;
+use blockyard_export::nbd::client::{Cookie, Event, Piece, Refusal, Remote, Session};
+use rustix::net::{RecvFlags, Shutdown, sockopt};
+
+use super::dial::Opened;
+use super::ops::{Issue, Ops, Payload, ZEROS};
+use crate::ring::iovec;
+
+/// What is received at a time where it is not known what comes.
+const RECEIVE_BYTES: usize = 64 << 10;
+/// How often it is received before others get their turn.
+const RECEIVES_MAX: usize = 32;
+/// Requests that are sent by one system call.
+const SEND_REQUESTS_MAX: usize = 64;
+
+/// Why a connection is given up.
+#[derive(Debug)]
+pub(super) struct Loss {
+    /// In plain words.
+    pub(super) why: String,
+    /// The server has closed it: it will do nothing more of what it was sent.
+    pub(super) is_dead: bool,
+}
+
+/// A request without a reply.
+#[derive(Clone, Copy, Debug)]
+struct Requested {
+    op: u32,
+    /// Where it starts in the operation.
+    start_bytes: u64,
+    at: Instant,
+}
+
+/// A request that is not sent, or not all of it.
+#[derive(Debug)]
+struct Outgoing {
+    op: u32,
+    /// At most 32 bytes.
+    header: Vec<u8>,
+    payload: Payload,
+    /// Of both together.
+    sent_bytes: usize,
+}
+
+/// A connection in use.
+#[derive(Debug)]
+pub(super) struct Link {
+    socket: OwnedFd,
+    is_unix: bool,
+    session: Session,
+    /// By the slots of their cookies.
+    requests: Vec<Option<Requested>>,
+    out: VecDeque<Outgoing>,
+    /// `start..end` is received and not understood yet.
+    received: Vec<u8>,
+    start: usize,
+    end: usize,
+    /// The server takes no more requests.
+    is_closing: bool,
+    /// No request is late before.
+    look_at: Option<Instant>,
+    /// Emptied after each use; kept for their memory.
+    vectors: Vec<libc::iovec>,
+    headers: Vec<Vec<u8>>,
+}
+
+// SAFETY: the addresses in `vectors` are used by nobody after the call that filled it.
+unsafe impl Send for Link {}
+
+impl Link {
+    pub(super) fn new(opened: Opened) -> Self {
+        let Opened { socket, is_unix, session, received: early } = opened;
+        let mut received = vec![0; RECEIVE_BYTES];
+        received[..early.len()].copy_from_slice(&early);
+        Self {
+            socket,
+            is_unix,
+            session,
+            requests: Vec::new(),
+            out: VecDeque::new(),
+            received,
+            start: 0,
+            end: early.len(),
+            is_closing: false,
+            look_at: None,
+            vectors: Vec::new(),
+            headers: Vec::new(),
+        }
+    }
+
+    pub(super) fn remote(&self) -> &Remote {
+        self.session.remote().expect("the export is open")
+    }
+
+    /// How many requests have no reply; `None` if it takes no more.
+    pub(super) fn load(&self) -> Option<usize> {
+        (!self.is_closing).then(|| self.session.in_flight_count())
+    }
+
+    /// Whether something waits until the socket takes it.
+    pub(super) fn has_out(&self) -> bool {
+        !self.out.is_empty()
+    }
+
+    /// Sends a request of an operation, soon.
+    pub(super) fn submit(
+        &mut self,
+        now: Instant,
+        op: u32,
+        issue: &Issue,
+        ops: &mut Ops,
+    ) -> Result<(), Refusal> {
+        let mut header = self.headers.pop().unwrap_or_default();
+        let cookie = self.session.submit(&issue.request, &mut header)?;
+        let slot = cookie.slot();
+        if slot >= self.requests.len() {
+            self.requests.resize(slot + 1, None);
+        }
+        self.requests[slot] = Some(Requested { op, start_bytes: issue.start_bytes, at: now });
+        ops.use_begins(op);
+        if issue.payload.len_bytes() > 0 {
+            ops.use_begins(op);
+        }
+        self.out.push_back(Outgoing { op, header, payload: issue.payload, sent_bytes: 0 });
+        Ok(())
+    }
+
+    /// Sends what the socket takes. Operations that it used and does not any more are added to
+    /// `unused`.
+    pub(super) fn send(&mut self, ops: &mut Ops, unused: &mut Vec<u32>) -> Result<(), Loss> {
+        while !self.out.is_empty() {
+            self.vectors.clear();
+            for outgoing in self.out.iter().take(SEND_REQUESTS_MAX) {
+                outgoing.describe(&mut self.vectors);
+            }
+            // SAFETY: an all-zero header is a valid one: no address, no control data.
+            let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+            header.msg_iov = self.vectors.as_mut_ptr();
+            header.msg_iovlen = self.vectors.len().min(libc::UIO_MAXIOV as usize);
+            let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
+            // SAFETY: every vector describes memory of an operation that is not answered, or of the
+            // queue, that stays until this returns.
+            let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const header, flags) };
+            match done(sent) {
+                Ok(Some(sent)) => self.was_sent(sent, ops, unused),
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let why = format!("the connection is lost: {error}");
+                    return Err(Loss { why, is_dead: false });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn was_sent(&mut self, mut sent: usize, ops: &mut Ops, unused: &mut Vec<u32>) {
+        while let Some(first) = self.out.front_mut() {
+            let left = first.left_bytes();
+            if sent < left {
+                first.sent_bytes += sent;
+                return;
+            }
+            sent -= left;
+            let Outgoing { op, mut header, payload, .. } =
+                self.out.pop_front().expect("just looked");
+            if payload.len_bytes() > 0 {
+                ops.use_ends(op, unused);
+            }
+            header.clear();
+            self.headers.push(header);
+        }
+    }
+
+    /// Receives what is there. Operations that it used and does not any more are added to `unused`.
+    pub(super) fn receive(&mut self, ops: &mut Ops, unused: &mut Vec<u32>) -> Result<(), Loss> {
+        for _ in 0..RECEIVES_MAX {
+            self.parse(ops, unused)?;
+            if self.is_closing && self.session.in_flight_count() == 0 {
+                return Err(Loss { why: "the server is shutting down".into(), is_dead: true });
+            }
+            let received = match self.session.payload_expected() {
+                Some(piece) if self.start == self.end && !self.is_check(&piece, ops) => {
+                    self.receive_payload(&piece, ops)
+                }
+                _ => self.receive_any(),
+            };
+            match received {
+                Ok(Some(0)) => {
+                    return Err(Loss { why: self.session.on_eof().to_string(), is_dead: true });
+                }
+                Ok(Some(_)) => {}
+                Ok(None) => return Ok(()),
+                Err(error) => {
+                    let why = format!("the connection is lost: {error}");
+                    return Err(Loss { why, is_dead: true });
+                }
+            }
+        }
+        self.parse(ops, unused)
+    }
+
+    fn receive_any(&mut self) -> io::Result<Option<usize>> {
+        self.received.copy_within(self.start..self.end, 0);
+        (self.start, self.end) = (0, self.end - self.start);
+        let room = &mut self.received[self.end..];
+        // SAFETY: the room is initialised memory of ours.
+        let received = unsafe {
+            let (base, len) = (room.as_mut_ptr().cast(), room.len());
+            libc::recv(self.socket.as_raw_fd(), base, len, libc::MSG_DONTWAIT)
+        };
+        let received = done(received)?;
+        self.end += received.unwrap_or(0);
+        Ok(received)
+    }
+
+    /// Straight to where it belongs.
+    fn receive_payload(&mut self, piece: &Piece, ops: &Ops) -> io::Result<Option<usize>> {
+        self.vectors.clear();
+        let vectors = &mut self.vectors;
+        each_of(&self.requests, ops, piece, |base, len_bytes| vectors.push(iovec(base, len_bytes)));
+        // SAFETY: an all-zero header is a valid one: no address, no control data.
+        let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
+        header.msg_iov = self.vectors.as_mut_ptr();
+        header.msg_iovlen = self.vectors.len().min(libc::UIO_MAXIOV as usize);
+        // SAFETY: the vectors describe memory of a read that is not answered.
+        let received =
+            unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
+        let received = done(received)?;
+        if let Some(len_bytes @ 1..) = received {
+            self.session.payload_received(len_bytes as u64);
+        }
+        Ok(received)
+    }
+
+    fn is_check(&self, piece: &Piece, ops: &Ops) -> bool {
+        ops.get(requested(&self.requests, piece.cookie).op).op.is_check
+    }
+
+    fn parse(&mut self, ops: &mut Ops, unused: &mut Vec<u32>) -> Result<(), Loss> {
+        // In transmission a session has nothing to say by itself.
+        let mut nothing = Vec::new();
+        loop {
+            let bytes = &self.received[self.start..self.end];
+            let step = self.session.on_bytes(bytes, &mut nothing);
+            self.start += step.consumed;
+            match step.event {
+                Event::NeedMore => return Ok(()),
+                Event::Continue | Event::Opened | Event::Extent { .. } => {}
+                Event::Payload(piece) => {
+                    let mut from = bytes.as_ptr();
+                    // SAFETY: the bytes that were consumed are the piece, and the memory is of a
+                    // read that is not answered.
+                    each_of(&self.requests, ops, &piece, |base, len_bytes| unsafe {
+                        std::ptr::copy_nonoverlapping(from, base, len_bytes);
+                        from = from.add(len_bytes);
+                    });
+                }
+                Event::Zeroes(piece) => {
+                    // SAFETY: the memory is of a read that is not answered.
+                    each_of(&self.requests, ops, &piece, |base, len_bytes| unsafe {
+                        base.write_bytes(0, len_bytes);
+                    });
+                }
+                Event::Done { cookie, result } => {
+                    let request = self.requests[cookie.slot()].take();
+                    let op = request.expect("a request ends once").op;
+                    self.is_closing |= result == Err(Errno::Shutdown);
+                    ops.replied(op, result);
+                    ops.use_ends(op, unused);
+                }
+                Event::Broken => {
+                    let failure = self.session.failure().expect("it is broken");
+                    return Err(Loss { why: failure.to_string(), is_dead: false });
+                }
+            }
+        }
+    }
+
+    /// Whether a request has waited for its reply for longer than that.
+    pub(super) fn is_late(&mut self, now: Instant, timeout: Duration) -> Option<Loss> {
+        if self.session.in_flight_count() == 0 {
+            self.look_at = None;
+            return None;
+        }
+        if self.look_at.is_some_and(|at| now < at) {
+            return None;
+        }
+        let oldest = self.requests.iter().flatten().map(|requested| requested.at).min();
+        self.look_at = oldest.map(|at| at + timeout);
+        self.look_at.is_some_and(|at| at <= now).then(|| {
+            let why = format!("the server has not answered for {} s", timeout.as_secs());
+            Loss { why, is_dead: false }
+        })
+    }
+
+    /// When [`Link::is_late`] is to be asked.
+    pub(super) fn look_at(&self) -> Option<Instant> {
+        self.look_at
+    }
+
+    /// Ends it. What was in flight is lost; what may still change data stays used by what is left
+    /// of the connection, if anything is.
+    pub(super) fn fail(
+        self,
+        loss: &Loss,
+        until: Instant,
+        ops: &mut Ops,
+        unused: &mut Vec<u32>,
+    ) -> Option<Dying> {
+        let Self { socket, is_unix, requests, out, .. } = self;
+        for outgoing in out.iter().filter(|outgoing| outgoing.payload.len_bytes() > 0) {
+            ops.use_ends(outgoing.op, unused);
+        }
+        let mut doubtful = Vec::new();
+        for Requested { op, .. } in requests.into_iter().flatten() {
+            ops.lost(op);
+            if loss.is_dead || !ops.get(op).changes_data() {
+                ops.use_ends(op, unused);
+            } else {
+                doubtful.push(op);
+            }
+        }
+        let until = (!is_unix).then_some(until);
+        let dying = Dying { socket, is_unix, ops: doubtful, until };
+        if dying.ops.is_empty() {
+            dying.reset();
+            return None;
+        }
+        // The server reads an end, once it has read all that was sent, and closes.
+        let _ = rustix::net::shutdown(&dying.socket, Shutdown::Write);
+        Some(dying)
+    }
+
+    /// Says goodbye. Everything has been answered.
+    pub(super) fn close(mut self) {
+        let mut out = Vec::new();
+        self.session.disconnect(&mut out);
+        let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
+        // A server that does not take it sees the connection closed.
+        let _ = rustix::net::send(&self.socket, &out, flags);
+    }
+}
+
+impl AsFd for Link {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl Outgoing {
+    fn left_bytes(&self) -> usize {
+        self.header.len() + self.payload.len_bytes() - self.sent_bytes
+    }
+
+    /// What is left of it.
+    fn describe(&self, vectors: &mut Vec<libc::iovec>) {
+        let header = self.header.get(self.sent_bytes..).unwrap_or_default();
+        if !header.is_empty() {
+            vectors.push(iovec(header.as_ptr().cast_mut(), header.len()));
+        }
+        let sent = self.sent_bytes.saturating_sub(self.header.len());
+        match self.payload {
+            Payload::None => {}
+            Payload::Zeros { len_bytes } => {
+                vectors.push(iovec(ZEROS.as_ptr().cast_mut(), len_bytes - sent));
+            }
+            Payload::Memory { memory, skip_bytes, len_bytes } => {
+                // SAFETY: the operation is used by this connection, and so not answered.
+                unsafe {
+                    memory.each(skip_bytes + sent, len_bytes - sent, |base, len_bytes| {
+                        vectors.push(iovec(base, len_bytes));
+                    });
+                }
+            }
+        }
+    }
+}
+
+fn requested(requests: &[Option<Requested>], cookie: Cookie) -> &Requested {
+    requests[cookie.slot()].as_ref().expect("a piece comes before the end of its request")
+}
+
+/// Calls `each` for the memory where a piece belongs. A check has none.
+fn each_of(
+    requests: &[Option<Requested>],
+    ops: &Ops,
+    piece: &Piece,
+    each: impl FnMut(*mut u8, usize),
+) {
+    let requested = requested(requests, piece.cookie);
+    let op = &ops.get(requested.op).op;
+    if op.is_check {
+        return;
+    }
+    let skip_bytes = (requested.start_bytes + piece.start_bytes) as usize;
+    // SAFETY: the operation is used by this connection, and so not answered.
+    unsafe { op.memory.each(skip_bytes, piece.len_bytes as usize, each) };
+}
+
+/// The result of a call that does not wait.
+fn done(result: isize) -> io::Result<Option<usize>> {
+    if let Ok(len) = usize::try_from(result) {
+        return Ok(Some(len));
+    }
+    let error = io::Error::last_os_error();
+    match error.kind() {
+        io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => Ok(None),
+        _ => Err(error),
+    }
+}
+
+/// A connection that was given up, on which the server may still have requests that change data.
+#[derive(Debug)]
+pub(super) struct Dying {
+    socket: OwnedFd,
+    is_unix: bool,
+    /// Each is used by it.
+    ops: Vec<u32>,
+    /// It is waited for until then; without a time, for ever.
+    until: Option<Instant>,
+}
+
+impl Dying {
+    /// Whether the server has closed it, or was given time enough to.
+    pub(super) fn is_dead(&self, now: Instant) -> bool {
+        let mut ignored = [0; 4096];
+        for _ in 0..RECEIVES_MAX {
+            match rustix::net::recv(&self.socket, &mut ignored, RecvFlags::DONTWAIT) {
+                Ok((0, _)) => return true,
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(rustix::io::Errno::AGAIN) => break,
+                Err(_) => return true,
+            }
+        }
+        self.until.is_some_and(|until| until <= now)
+    }
+
+    /// When to ask again if nothing comes.
+    pub(super) fn until(&self) -> Option<Instant> {
+        self.until
+    }
+
+    /// It does not use this operation any more: its client has gone.
+    pub(super) fn forget(&mut self, op: u32, ops: &mut Ops, unused: &mut Vec<u32>) {
+        let before = self.ops.len();
+        self.ops.retain(|own| *own != op);
+        (self.ops.len()..before).for_each(|_| ops.use_ends(op, unused));
+    }
+
+    /// It is dead.
+    pub(super) fn release(mut self, ops: &mut Ops, unused: &mut Vec<u32>) {
+        self.ops.drain(..).for_each(|op| ops.use_ends(op, unused));
+        self.reset();
+    }
+
+    /// Closes the socket, and throws away what has not reached the server.
+    fn reset(self) {
+        if !self.is_unix {
+            let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));
+        }
+    }
+}
+
+impl AsFd for Dying {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}

@@ -1,0 +1,301 @@
+//! Operations that are not answered, and the requests that each of them needs.
+//!
+//! ```text
+//!   Data ──────────────── all requests answered ──> (answered)
+//!    ^ └─ a FUA write, and the server has no FUA ──> Flush ──> (answered)
+//!    └──────────── a connection was lost ─────────────┘
+//! ```
+//! An operation that is longer than a request may be becomes several. It is answered, or begun
+//! again, only when none of its requests is with a connection any more: they use its memory.
+
+use blockyard_engine::bio::{BlkStatus, IoContext, Op};
+use blockyard_engine::slab::Slab;
+use blockyard_export::nbd::client::{Refusal, Remote, Request};
+use blockyard_export::nbd::{Command, Errno};
+
+use crate::disk::DiskOp;
+use crate::memory::Memory;
+
+/// Longest range that is trimmed or zeroed by one request, which must not take longer than a server
+/// may for an answer. Ours.
+const RANGE_MAX_BYTES: u64 = 128 << 20;
+/// Zeros for servers that have no WRITE_ZEROES.
+pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Data,
+    Flush,
+}
+
+/// An operation that is not answered.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) op: DiskOp,
+    stage: Stage,
+    /// What has been made into requests, in this stage.
+    issued_bytes: u64,
+    /// Every request of this stage has been made.
+    is_issued: bool,
+    /// Uses of the operation by connections: a request without a reply, a payload that is not sent.
+    uses: u32,
+    /// The first error.
+    status: BlkStatus,
+    /// A connection was lost that had a request of it.
+    is_lost: bool,
+    /// Its client is about to end.
+    is_abandoned: bool,
+    /// It waits for a connection to take its next request.
+    pub(super) is_queued: bool,
+}
+
+/// A request as it goes to a connection.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Issue {
+    pub(super) request: Request,
+    /// Where it starts in the operation.
+    pub(super) start_bytes: u64,
+    pub(super) payload: Payload,
+}
+
+/// What follows a request.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Payload {
+    None,
+    /// This much of the operation's memory.
+    Memory {
+        memory: Memory,
+        skip_bytes: usize,
+        len_bytes: usize,
+    },
+    Zeros {
+        len_bytes: usize,
+    },
+}
+
+impl Payload {
+    pub(super) fn len_bytes(&self) -> usize {
+        match *self {
+            Self::None => 0,
+            Self::Memory { len_bytes, .. } | Self::Zeros { len_bytes } => len_bytes,
+        }
+    }
+}
+
+/// What is to be done with an operation that no connection uses any more.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// Nothing yet: it has requests that are not answered.
+    Wait,
+    /// A request of it is to be made: a flush behind its data.
+    Issue,
+    /// Begun again, or given up: a connection was lost.
+    Lost,
+    /// It ends so.
+    Answer(BlkStatus),
+}
+
+impl Pending {
+    fn new(op: DiskOp) -> Self {
+        Self {
+            op,
+            stage: Stage::Data,
+            issued_bytes: 0,
+            is_issued: false,
+            uses: 0,
+            status: BlkStatus::Ok,
+            is_lost: false,
+            is_abandoned: false,
+            is_queued: false,
+        }
+    }
+
+    /// Whether what is in doubt about it after a loss matters: it changes what others read.
+    pub(super) fn changes_data(&self) -> bool {
+        match self.op.op {
+            Op::Write | Op::Discard | Op::WriteZeroes => self.stage == Stage::Data,
+            Op::Read | Op::Flush => false,
+        }
+    }
+
+    /// The next request that it needs from an export like this.
+    pub(super) fn issue(&mut self, remote: &Remote) -> Option<Issue> {
+        if self.is_issued || self.is_lost || self.status != BlkStatus::Ok {
+            return None;
+        }
+        let DiskOp { op, sector, len, fua, memory, .. } = self.op;
+        let flush = Issue { request: Request::FLUSH, start_bytes: 0, payload: Payload::None };
+        let command = match (self.stage, op) {
+            (Stage::Flush, _) | (_, Op::Flush) => {
+                self.is_issued = true;
+                // Without flushes a server writes through.
+                return remote.can_flush.then_some(flush);
+            }
+            (_, Op::Read) => Command::Read,
+            (_, Op::Write) => Command::Write,
+            // A hint that the server does not want.
+            (_, Op::Discard) if !remote.can_trim => {
+                self.is_issued = true;
+                return None;
+            }
+            (_, Op::Discard) => Command::Trim,
+            (_, Op::WriteZeroes) if remote.can_write_zeroes => Command::WriteZeroes,
+            (_, Op::WriteZeroes) => Command::Write,
+        };
+        let max_bytes = match (op, command) {
+            (Op::WriteZeroes, Command::Write) => ZEROS.len() as u64,
+            (Op::Discard | Op::WriteZeroes, _) => RANGE_MAX_BYTES,
+            _ => u64::MAX,
+        };
+        let start_bytes = self.issued_bytes;
+        let left_bytes = len.bytes() - start_bytes;
+        let len_bytes = left_bytes.min(max_bytes).min(remote.len_max_bytes(command));
+        self.issued_bytes += len_bytes;
+        self.is_issued = self.issued_bytes == len.bytes();
+        let at = sector.bytes() + start_bytes;
+        let payload = match (op, command) {
+            (Op::Write, _) => {
+                let (skip_bytes, len_bytes) = (start_bytes as usize, len_bytes as usize);
+                Payload::Memory { memory, skip_bytes, len_bytes }
+            }
+            (_, Command::Write) => Payload::Zeros { len_bytes: len_bytes as usize },
+            _ => Payload::None,
+        };
+        let fua = fua && remote.can_fua && op != Op::Read;
+        let request = Request { fua, ..Request::new(command, at..at + len_bytes) };
+        Some(Issue { request, start_bytes, payload })
+    }
+
+    /// What becomes of it. `needs_flush`: the server can make a write stable only so.
+    pub(super) fn next(&mut self, needs_flush: bool) -> Next {
+        if self.uses > 0 {
+            return Next::Wait;
+        }
+        if self.is_lost {
+            return Next::Lost;
+        }
+        if self.status != BlkStatus::Ok {
+            return Next::Answer(self.status);
+        }
+        if !self.is_issued {
+            return Next::Wait;
+        }
+        if self.stage == Stage::Data && needs_flush && self.op.fua && self.op.op != Op::Flush {
+            (self.stage, self.is_issued) = (Stage::Flush, false);
+            return Next::Issue;
+        }
+        Next::Answer(BlkStatus::Ok)
+    }
+
+    /// It was lost, and is not given up.
+    pub(super) fn begin_again(&mut self) {
+        assert_eq!(self.uses, 0, "what still has its memory could change it later");
+        *self = Self { is_queued: self.is_queued, ..Self::new(self.op) };
+    }
+
+    /// A connection was lost that had a request of it, or there is none.
+    pub(super) fn lose(&mut self) {
+        self.is_lost = true;
+    }
+
+    /// A connection refused a request of it before it was sent.
+    pub(super) fn refuse(&mut self, refusal: &Refusal) {
+        match refusal {
+            Refusal::NotOpen | Refusal::Closing => self.is_lost = true,
+            _ if self.status == BlkStatus::Ok => self.status = BlkStatus::Invalid,
+            _ => {}
+        }
+    }
+
+    /// Whether a connection has a request of it, or its payload to be sent.
+    pub(super) fn is_used(&self) -> bool {
+        self.uses > 0
+    }
+
+    pub(super) fn is_abandoned(&self) -> bool {
+        self.is_abandoned
+    }
+}
+
+/// All operations that are not answered.
+#[derive(Debug, Default)]
+pub(super) struct Ops {
+    pending: Slab<Pending>,
+}
+
+impl Ops {
+    pub(super) fn len(&self) -> usize {
+        self.pending.len()
+    }
+
+    pub(super) fn insert(&mut self, op: DiskOp) -> u32 {
+        self.pending.insert(Pending::new(op))
+    }
+
+    pub(super) fn remove(&mut self, index: u32) -> DiskOp {
+        let pending = self.pending.remove(index);
+        assert_eq!(pending.uses, 0, "no connection uses what is answered");
+        pending.op
+    }
+
+    pub(super) fn at(&mut self, index: u32) -> &mut Pending {
+        self.pending.at(index)
+    }
+
+    pub(super) fn get(&self, index: u32) -> &Pending {
+        self.pending.get(index)
+    }
+
+    /// A connection has a request of it, or a payload to be sent.
+    pub(super) fn use_begins(&mut self, index: u32) {
+        self.pending.at(index).uses += 1;
+    }
+
+    /// It has not any more. An operation without a use is moved to `unused`.
+    pub(super) fn use_ends(&mut self, index: u32, unused: &mut Vec<u32>) {
+        let uses = &mut self.pending.at(index).uses;
+        *uses = uses.checked_sub(1).expect("each use ends once");
+        if *uses == 0 {
+            unused.push(index);
+        }
+    }
+
+    /// A request of it had this reply.
+    pub(super) fn replied(&mut self, index: u32, result: Result<(), Errno>) {
+        let pending = self.pending.at(index);
+        match result {
+            Ok(()) => {}
+            Err(Errno::Shutdown) => pending.is_lost = true,
+            Err(error) if pending.status == BlkStatus::Ok => pending.status = status_of(error),
+            Err(_) => {}
+        }
+    }
+
+    /// A connection was lost that had a request of it.
+    pub(super) fn lost(&mut self, index: u32) {
+        self.pending.at(index).lose();
+    }
+
+    /// A client is about to end: which operations are its.
+    pub(super) fn abandon(&mut self, client: IoContext, to: &mut Vec<u32>) {
+        for (index, pending) in self.pending.iter_mut() {
+            if pending.op.client == client {
+                pending.is_abandoned = true;
+                to.push(index);
+            }
+        }
+    }
+}
+
+/// What a server's error means. `EIO` is its disk's (RFD 5, 5): another path would say the same.
+fn status_of(error: Errno) -> BlkStatus {
+    match error {
+        Errno::Io | Errno::Perm => BlkStatus::Medium,
+        Errno::NoSpc => BlkStatus::NoSpace,
+        Errno::Inval | Errno::Overflow => BlkStatus::Invalid,
+        Errno::NotSup => BlkStatus::NotSupported,
+        // It may be better off later, or elsewhere.
+        Errno::NoMem => BlkStatus::IoError,
+        Errno::Shutdown => BlkStatus::Transport,
+    }
+}

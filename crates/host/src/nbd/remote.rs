@@ -1,0 +1,307 @@
+//! The device: what is known of the export, and its use by one thread before the volume is open.
+
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use blockyard_export::nbd::Command;
+use blockyard_export::nbd::client::{Event, Remote, Request};
+
+use super::device;
+use super::dial::{self, Opened, receive, send_all};
+use super::uri::{Settings, Uri};
+use crate::Error;
+use crate::disk::Disk;
+use crate::file::Access;
+
+/// For so long a device that is no path waits for its server. Ours.
+const RECONNECT_DELAY: Duration = Duration::from_secs(60);
+/// What the engine counts in; a server's smallest block may not be larger.
+const SECTOR_BYTES: u32 = 512;
+
+/// An export of an NBD server.
+#[derive(Debug)]
+pub(crate) struct RemoteDisk {
+    uri: Uri,
+    /// As it was named.
+    name: String,
+    settings: Settings,
+    access: Access,
+    /// As the server described it at first; `None` if it could not be reached.
+    first: Option<Remote>,
+    is_path: AtomicBool,
+    /// So much of it is used: a server that has less is another one.
+    required_bytes: AtomicU64,
+    /// Until a thread takes it over.
+    connection: Mutex<Option<Opened>>,
+    /// What was said last of failures.
+    said: Mutex<String>,
+}
+
+/// What is moved.
+enum Data<'a> {
+    None,
+    To(&'a mut [u8]),
+    From(&'a [u8]),
+}
+
+impl RemoteDisk {
+    /// Connects, and opens the export.
+    ///
+    /// # Errors
+    /// When the name is no URI, the server cannot be reached, or the export cannot be used.
+    pub(crate) fn open(name: &str, access: Access) -> Result<Self, Error> {
+        let disk = Self::named(name, access)?;
+        let opened = disk.dial().map_err(|problem| disk.problem(problem))?;
+        let first = opened.remote().clone();
+        disk.required_bytes.store(first.size_bytes, Ordering::Relaxed);
+        Ok(Self { first: Some(first), connection: Mutex::new(Some(opened)), ..disk })
+    }
+
+    /// The same for a path: a server that cannot be reached is no error now.
+    ///
+    /// # Errors
+    /// When the name is no URI.
+    pub(crate) fn open_path(name: &str, access: Access) -> Result<Self, Error> {
+        let disk = Self::named(name, access)?;
+        disk.is_path.store(true, Ordering::Relaxed);
+        match disk.dial() {
+            Ok(opened) => {
+                let first = Some(opened.remote().clone());
+                Ok(Self { first, connection: Mutex::new(Some(opened)), ..disk })
+            }
+            Err(why) => {
+                disk.say_once(&why);
+                Ok(disk)
+            }
+        }
+    }
+
+    fn named(name: &str, access: Access) -> Result<Self, Error> {
+        let (uri, settings) = Uri::with_settings(name).map_err(Error::Uri)?;
+        Ok(Self {
+            uri,
+            name: name.to_owned(),
+            settings,
+            access,
+            first: None,
+            is_path: AtomicBool::new(false),
+            required_bytes: AtomicU64::new(0),
+            connection: Mutex::new(None),
+            said: Mutex::default(),
+        })
+    }
+
+    fn problem(&self, problem: String) -> Error {
+        Error::Volume { path: self.name.clone(), problem }
+    }
+
+    /// How long it is; as long as may be if nobody knows.
+    pub(crate) fn len_bytes(&self) -> u64 {
+        self.first.as_ref().map_or(u64::MAX, |first| first.size_bytes)
+    }
+
+    pub(crate) fn rotational(&self) -> bool {
+        self.first.as_ref().is_some_and(|first| first.rotational)
+    }
+
+    /// Whether TRIM does something; of a server that is not there it is hoped.
+    pub(crate) fn can_trim(&self) -> bool {
+        self.first.as_ref().is_none_or(|first| first.can_trim)
+    }
+
+    /// So many bytes from its start on are used.
+    pub(crate) fn require(&self, len_bytes: u64) {
+        self.required_bytes.fetch_max(len_bytes, Ordering::Relaxed);
+    }
+
+    pub(super) fn is_path(&self) -> bool {
+        self.is_path.load(Ordering::Relaxed)
+    }
+
+    pub(super) fn timeout(&self) -> Duration {
+        self.settings.timeout
+    }
+
+    pub(super) fn reconnect_delay(&self) -> Duration {
+        self.settings.reconnect_delay.unwrap_or(RECONNECT_DELAY)
+    }
+
+    pub(super) fn connections(&self) -> usize {
+        usize::from(self.settings.connections)
+    }
+
+    /// Something that whoever runs this should know.
+    pub(super) fn say(&self, what: &str) {
+        *self.said.lock().unwrap_or_else(PoisonError::into_inner) = what.to_owned();
+        eprintln!("blockyard: {}: {what}", self.name);
+    }
+
+    /// The same, unless it was the last that was said.
+    pub(super) fn say_once(&self, what: &str) {
+        let is_known = *self.said.lock().unwrap_or_else(PoisonError::into_inner) == what;
+        if !is_known {
+            self.say(what);
+        }
+    }
+
+    /// Connects, and checks that the export is one for what it is used for.
+    ///
+    /// # Errors
+    /// Why not, in plain words.
+    pub(super) fn dial(&self) -> Result<Opened, String> {
+        let opened = dial::dial(&self.uri)?;
+        let Remote { size_bytes, read_only, block_min_bytes, .. } = *opened.remote();
+        let required = self.required_bytes.load(Ordering::Relaxed);
+        if size_bytes < required {
+            return Err(format!("the export has {size_bytes} bytes, but {required} are used"));
+        }
+        if read_only && self.access == Access::ReadWrite {
+            return Err("the export is read-only; open it with --read-only".into());
+        }
+        if block_min_bytes > SECTOR_BYTES {
+            return Err(format!(
+                "the server wants whole blocks of {block_min_bytes} bytes, and only up to \
+                 {SECTOR_BYTES} are supported; start it with a smaller block size"
+            ));
+        }
+        Ok(opened)
+    }
+
+    /// The thread that serves it from now on.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors or threads.
+    pub(crate) fn start(self: &Arc<Self>, number: usize) -> io::Result<Disk> {
+        device::start(number, Arc::clone(self))
+    }
+
+    pub(super) fn take_over(&self) -> Option<Opened> {
+        self.connection.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    pub(crate) fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
+        let block = u64::from(SECTOR_BYTES);
+        let (start, end) = (offset_bytes / block * block, offset_bytes + buf.len() as u64);
+        let mut at = start;
+        while at < end {
+            let max = self.len_max_bytes(Command::Read)?;
+            let past = end.next_multiple_of(block).min(self.len_bytes());
+            let mut piece = vec![0; (past - at).min(max) as usize];
+            let past = at + piece.len() as u64;
+            self.execute(&Request::new(Command::Read, at..past), Data::To(&mut piece))?;
+            let (from, to) = (at.max(offset_bytes), past.min(end));
+            buf[(from - offset_bytes) as usize..(to - offset_bytes) as usize]
+                .copy_from_slice(&piece[(from - at) as usize..(to - at) as usize]);
+            at = past;
+        }
+        Ok(())
+    }
+
+    pub(crate) fn write_at(&self, offset_bytes: u64, bytes: &[u8]) -> io::Result<()> {
+        let block = u64::from(SECTOR_BYTES);
+        let start = offset_bytes / block * block;
+        let end = (offset_bytes + bytes.len() as u64).next_multiple_of(block).min(self.len_bytes());
+        let mut whole = vec![0; (end - start) as usize];
+        if whole.len() != bytes.len() {
+            self.read_at(start, &mut whole)?;
+        }
+        whole[(offset_bytes - start) as usize..][..bytes.len()].copy_from_slice(bytes);
+        let max = self.len_max_bytes(Command::Write)? as usize;
+        for (piece, index) in whole.chunks(max).zip(0..) {
+            let at = start + (index * max) as u64;
+            let request = Request::new(Command::Write, at..at + piece.len() as u64);
+            self.execute(&request, Data::From(piece))?;
+        }
+        Ok(())
+    }
+
+    /// What was written here is on stable storage when this returns.
+    pub(crate) fn flush(&self) -> io::Result<()> {
+        self.execute(&Request::FLUSH, Data::None)
+    }
+
+    fn len_max_bytes(&self, command: Command) -> io::Result<u64> {
+        let first = self.first.as_ref().ok_or_else(|| io::Error::other("it was never reached"))?;
+        Ok(first.len_max_bytes(command))
+    }
+
+    /// Executes one request and waits for it. What a connection that has become old does not do,
+    /// a new one may.
+    fn execute(&self, request: &Request, mut data: Data<'_>) -> io::Result<()> {
+        let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(opened) = &mut *connection {
+            match self.execute_on(opened, request, &mut data) {
+                Err(Failed::Connection(_)) => *connection = None,
+                Err(Failed::Request(error)) => return Err(error),
+                Ok(()) => return Ok(()),
+            }
+        }
+        let opened = connection.insert(self.dial().map_err(io::Error::other)?);
+        self.execute_on(opened, request, &mut data).map_err(|failed| match failed {
+            Failed::Connection(why) => io::Error::other(why),
+            Failed::Request(error) => error,
+        })
+    }
+
+    fn execute_on(
+        &self,
+        opened: &mut Opened,
+        request: &Request,
+        data: &mut Data<'_>,
+    ) -> Result<(), Failed> {
+        let deadline = Instant::now() + self.settings.timeout;
+        let Opened { socket, session, received, .. } = opened;
+        if request.command == Command::Flush
+            && session.remote().is_some_and(|remote| !remote.can_flush)
+        {
+            return Ok(());
+        }
+        let mut out = Vec::new();
+        session.submit(request, &mut out).map_err(|refusal| {
+            Failed::Request(io::Error::new(io::ErrorKind::InvalidInput, refusal.to_string()))
+        })?;
+        if let Data::From(bytes) = data {
+            out.extend_from_slice(bytes);
+        }
+        send_all(socket, &out, deadline).map_err(Failed::Connection)?;
+        loop {
+            let step = session.on_bytes(received, &mut out);
+            match (step.event, &mut *data) {
+                (Event::NeedMore, _) => {
+                    let len = receive(socket, received, deadline).map_err(Failed::Connection)?;
+                    if len == 0 {
+                        return Err(Failed::Connection(session.on_eof().to_string()));
+                    }
+                }
+                (Event::Payload(piece), Data::To(to)) => {
+                    to[piece.start_bytes as usize..][..piece.len_bytes as usize]
+                        .copy_from_slice(&received[..step.consumed]);
+                }
+                (Event::Zeroes(piece), Data::To(to)) => {
+                    to[piece.start_bytes as usize..][..piece.len_bytes as usize].fill(0);
+                }
+                (Event::Done { result, .. }, _) => {
+                    received.drain(..step.consumed);
+                    return result.map_err(|errno| {
+                        Failed::Request(io::Error::other(format!("the server says: {errno}")))
+                    });
+                }
+                (Event::Broken, _) => {
+                    let failure = session.failure().expect("it is broken").to_string();
+                    return Err(Failed::Connection(failure));
+                }
+                _ => {}
+            }
+            received.drain(..step.consumed);
+        }
+    }
+}
+
+/// Why a request was not executed.
+enum Failed {
+    /// Another connection may do better.
+    Connection(String),
+    Request(io::Error),
+}
