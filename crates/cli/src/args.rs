@@ -15,7 +15,8 @@ pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    completions, control, dump, elevators, format, info, lab, load, man, repair, serve, table,
+    bench, completions, control, dump, elevators, format, info, lab, load, man, repair, serve,
+    table,
 };
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -60,6 +61,7 @@ pub(crate) enum Command {
     Resume(control::ResumeArgs),
     Message(control::MessageArgs),
     Elevators(elevators::ElevatorsArgs),
+    Bench(Box<bench::BenchArgs>),
     Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -81,6 +83,7 @@ impl Command {
             Self::Resume(args) => control::resume(&args),
             Self::Message(args) => control::message(&args),
             Self::Elevators(args) => elevators::run(&args),
+            Self::Bench(args) => bench::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),

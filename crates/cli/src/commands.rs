@@ -1,5 +1,6 @@
 //! The commands, one file each: its options, and what it does.
 
+pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod control;
 pub(crate) mod dump;

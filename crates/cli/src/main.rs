@@ -14,6 +14,7 @@ mod lab;
 mod nbd;
 mod output;
 mod progress;
+mod real;
 mod scheduling;
 mod size;
 mod terminal;

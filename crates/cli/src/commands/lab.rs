@@ -14,12 +14,12 @@ use crate::lab::builtin::{BUILTIN, TEMPLATE, find, fits_path, load, text_of};
 use crate::lab::execute::run_job;
 use crate::lab::onsite;
 use crate::lab::page::{self, Request};
-use crate::lab::real::Place;
 use crate::lab::search::{Found, search};
 use crate::lab::spec::fit::Fit;
 use crate::lab::spec::tree::Override;
 use crate::lab::trace::{Tracer, Window};
 use crate::output::{print, say};
+use crate::real::Place;
 
 /// Run experiments with I/O schedulers in a simulated world
 ///

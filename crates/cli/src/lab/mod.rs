@@ -6,7 +6,7 @@
 //!                     search: fits                       results ──> judge: claims
 //!                                                            └──> blockyard-report
 //! ```
-//! [`onsite`] runs the same jobs on this machine instead, in [`real`].
+//! [`onsite`] runs the same jobs on this machine instead, in [`crate::real`].
 
 pub(crate) mod builtin;
 mod causes;
@@ -17,7 +17,6 @@ mod measured;
 mod observe;
 pub(crate) mod onsite;
 pub(crate) mod page;
-pub(crate) mod real;
 mod results;
 mod rules;
 pub(crate) mod search;

@@ -9,11 +9,11 @@ use blockyard_report::{Experiment as Report, Listing};
 use super::execute::{Done, JobDone, Key, Runner, Yielded, run_program};
 use super::lines::result_lines;
 use super::page::{Request, chosen};
-use super::real::{self, NO_PAGE_CACHE, Place, RealOutcome, Target};
 use super::results::rows;
 use super::spec::{Experiment, Setup};
 use crate::failure::Failure;
 use crate::progress::Progress;
+use crate::real::{self, NO_PAGE_CACHE, Place, RealOutcome, Target};
 
 /// The real world.
 struct Real<'a> {

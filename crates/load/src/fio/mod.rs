@@ -8,6 +8,7 @@
 
 mod histogram;
 mod job;
+mod job_file;
 mod offsets;
 mod options;
 mod print;
@@ -25,6 +26,7 @@ use crate::program::{Call, FileId, Phase, Program, Returned, Task, Usage};
 
 pub use histogram::Histogram;
 pub use job::{Job, JobError, Rw};
+pub use job_file::{Ignored, JobFile, JobFileError};
 pub use samples::{Samples, Spread};
 pub use shares::{Batches, Bounds, Depths};
 pub use task::{Thread, Transfers};

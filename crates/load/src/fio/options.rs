@@ -47,6 +47,11 @@ const OPTIONS: &[(&str, Set)] = &[
     ("stonewall", |job, text| set(&mut job.stonewall, flag(text))),
 ];
 
+/// All there are.
+pub(super) fn names() -> impl Iterator<Item = &'static str> {
+    OPTIONS.iter().map(|(name, _)| *name)
+}
+
 impl Job {
     /// Sets an option, as `key=value` in a job file does; a flag may have an empty value.
     ///
@@ -54,7 +59,7 @@ impl Job {
     /// When there is no such option, or its value has another form.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), JobError> {
         let Some((key, set)) = OPTIONS.iter().find(|(name, _)| *name == key) else {
-            let keys: Vec<&str> = OPTIONS.iter().map(|(name, _)| *name).collect();
+            let keys: Vec<&str> = names().collect();
             let problem = format!("is not an option here; there are {}", keys.join(", "));
             return Err(JobError { job: self.name.clone(), key: key.into(), problem });
         };

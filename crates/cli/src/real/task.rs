@@ -5,7 +5,7 @@
 //! | `Read`, `Write` | direct I/O of the pages that it touches, and the task waits for it |
 //! | `Fsync` | a flush; what was written is at the device already |
 //! | `Submit`, `Reap` | as they are |
-//! | `Layout` | the file is written once, as reading what was never written costs a disk nothing |
+//! | `Layout` | the file is written once: reading holes costs nothing. A volume stays as it is |
 //! | `Create`, `Open`, `Close` | nothing: each file is a part of the target |
 //! | `Sleep` | real |
 //! | `Usage` | what the kernel counts for the task's thread ([`super::usage`]) |
@@ -43,6 +43,7 @@ pub(super) struct FailedCall {
 pub(super) struct Worker<'a> {
     pub(super) client: Client,
     pub(super) regions: &'a [Region],
+    pub(super) lays_out: bool,
     pub(super) clock: Clock,
     pub(super) gate: &'a Gate,
     /// It runs beside the others, and is stopped when they have ended.
@@ -94,6 +95,7 @@ impl Worker<'_> {
                 self.transfer(Op::Write, file, offset_bytes, len_bytes)
             }
             Call::Fsync(_) => self.wait_for(self.request(Op::Flush, 0, 0)),
+            Call::Layout { file, .. } if !self.lays_out => self.region(file).map(|_| ()),
             Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes),
             Call::Submit { id, file, op, offset_bytes, len_bytes } => {
                 self.submit(id, file, op, (offset_bytes, len_bytes))

@@ -1,4 +1,4 @@
-//! The real world of the lab: the same programs on this machine, through our queue and elevator.
+//! Programs on this machine, through our queue and elevator: the lab's, and `blockyard bench`.
 //!
 //! Each task is a thread with a client of its own ([`blockyard_host::local`]), so the elevator sees
 //! as many submitters, with their priorities, as the program has tasks.
@@ -7,8 +7,8 @@
 //!   program ─ phase ─> task ─ call ─> client ─┐
 //!                      task ─ call ─> client ─┴─> queue, elevator ─> file, device, memory
 //! ```
-//! A variant with a crypt target runs on an encrypted target: AES-XTS under a random key, with the
-//! variant's pipeline.
+//! A variant of the lab with a crypt target runs on an encrypted target: AES-XTS under a random
+//! key, with the variant's pipeline.
 //!
 //! There is no page cache and no file system: what the program's buffered writes did in memory goes
 //! to the target here, and what it read again is read again. So its numbers say how an elevator
@@ -54,16 +54,30 @@ pub(crate) fn run<P: Program>(
     program: &mut P,
 ) -> Result<RealOutcome, Failure> {
     let opened = target.open(file_lens_bytes)?;
+    let ended = run_on(&opened, program)?;
+    Ok(RealOutcome { elevator: opened.volume.elevator(), ended })
+}
+
+/// Runs a program on a volume that all of its files are: what is on it is what they have.
+pub(crate) fn run_on_whole<P: Program>(
+    volume: &Arc<Volume>,
+    program: &mut P,
+) -> Result<(), Failure> {
+    run_on(&Opened::whole(volume), program).map(|_| ())
+}
+
+/// Runs a program to its end, and says when that was.
+fn run_on<P: Program>(opened: &Opened, program: &mut P) -> Result<Nanos, Failure> {
     let clock = Clock::start();
     while let Some(phase) = program.next_phase() {
-        let Ended { started, ended, tasks, failed } = run_phase(&opened, clock, phase)?;
+        let Ended { started, ended, tasks, failed } = run_phase(opened, clock, phase)?;
         program.end_phase(started, ended, tasks);
         if let Some(FailedCall { call, error }) = failed {
             let reason = std::io::Error::from_raw_os_error(error);
             return Err(Failure::failed(format!("a call failed ({call:?}): {reason}")));
         }
     }
-    Ok(RealOutcome { elevator: opened.volume.elevator(), ended: clock.now() })
+    Ok(clock.now())
 }
 
 /// A phase that has ended.
@@ -82,7 +96,7 @@ fn run_phase<T: Task + Send>(
     phase: Phase<T>,
 ) -> Result<Ended<T>, Failure> {
     let gate = Gate::default();
-    let Opened { volume, regions, .. } = opened;
+    let Opened { volume, regions, lays_out, .. } = opened;
     let foreground = phase.tasks.len();
     let tasks = phase.tasks.into_iter().chain(phase.background);
     let mut workers = Vec::new();
@@ -90,7 +104,9 @@ fn run_phase<T: Task + Send>(
         let is_background = number >= foreground;
         let client = client(volume, &task)?;
         let (gate, failed, done, reaped) = (&gate, None, vec![], vec![]);
-        let worker = Worker { client, regions, clock, gate, is_background, failed, done, reaped };
+        let lays_out = *lays_out;
+        let worker =
+            Worker { client, regions, lays_out, clock, gate, is_background, failed, done, reaped };
         workers.push((worker, task));
     }
     std::thread::scope(|scope| {

@@ -56,6 +56,8 @@ pub(crate) struct Opened {
     pub(crate) volume: Arc<Volume>,
     /// By the number of the program's file.
     pub(crate) regions: Vec<Region>,
+    /// What a program wants to be there before is written first.
+    pub(crate) lays_out: bool,
     /// Dropped after the volume.
     _claim: Claim,
 }
@@ -87,7 +89,15 @@ impl Target {
             None => Volume::from_file(file, &options)?,
             Some(_) => Volume::from_crypt(file, &any_key()?, &options)?,
         };
-        Ok(Opened { volume: Arc::new(volume), regions, _claim: claim })
+        Ok(Opened { volume: Arc::new(volume), regions, lays_out: true, _claim: claim })
+    }
+}
+
+impl Opened {
+    /// A volume that is the program's only file.
+    pub(crate) fn whole(volume: &Arc<Volume>) -> Self {
+        let regions = vec![Region { start_bytes: 0, len_bytes: volume.size_bytes() }];
+        Self { volume: Arc::clone(volume), regions, lays_out: false, _claim: Claim::Nothing }
     }
 }
 

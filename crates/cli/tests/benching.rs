@@ -1,0 +1,94 @@
+//! `blockyard bench`: fio's jobs on volumes.
+
+mod lab;
+
+use lab::{Lab, SMALL_LEN_BYTES, noise, one_error, text};
+use serde_json::Value;
+
+const JOBS: &str = "\
+[global]
+ioengine=libaio
+direct=1
+size=50%
+
+[filler]
+rw=write
+bs=64k
+
+[reader]
+stonewall
+rw=randread
+bs=4k
+iodepth=8
+";
+
+#[test]
+fn jobs_of_a_file_run_in_their_order_and_have_fios_names() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("jobs.fio", JOBS);
+    let words = ["bench", "vol", "-d", "pass", "-j", "jobs.fio", "--destroy", "--json"];
+    let output = lab.ok(&words);
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let half = SMALL_LEN_BYTES as u64 / 2;
+    let seen: Vec<_> = report["jobs"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|job| {
+            let number = |side: &str, name: &str| job[side][name].as_u64().unwrap();
+            let name = job["jobname"].as_str().unwrap().to_owned();
+            let bytes = (number("read", "io_bytes"), number("write", "io_bytes"));
+            (name, job["groupid"].as_u64().unwrap(), bytes, number("read", "total_ios"))
+        })
+        .collect();
+    let filler = ("filler".into(), 0, (0, half), 0);
+    assert_eq!(seen, [filler, ("reader".into(), 1, (half, 0), half / 4096)]);
+    assert!(report["jobs"][1]["read"]["clat_ns"]["percentile"]["99.000000"].as_u64() > Some(0));
+    assert!(text(&output.stderr).contains("direct changes nothing: a volume has no page cache"));
+}
+
+#[test]
+fn volume_is_not_written_without_leave_and_not_behind_what_the_jobs_have() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let plaintext = noise(SMALL_LEN_BYTES, 9);
+    assert!(lab.fed(&["load", "vol", "-d", "pass"], &plaintext).status.success());
+    let write = ["bench", "vol", "-d", "pass", "--", "rw=randwrite", "bs=4k", "size=64k"];
+    let error = lab.refused(&write, 5);
+    assert!(error.contains("--destroy"), "{error}");
+    let dump = || lab.ok(&["dump", "vol", "-d", "pass"]).stdout;
+    assert!(dump() == plaintext);
+    lab.ok(&["bench", "vol", "-d", "pass", "--", "rw=randread", "bs=4k", "ioengine=io_uring"]);
+    assert!(dump() == plaintext, "jobs that read change nothing");
+    let mut words = vec!["bench", "vol", "-d", "pass", "--destroy"];
+    words.extend(["--", "rw=write", "bs=4k", "size=64k", "offset=128k"]);
+    let output = text(&lab.ok(&words).stdout).to_owned();
+    assert!(output.contains("write: IOPS="), "{output}");
+    let after = dump();
+    let changed: Vec<usize> =
+        (0..after.len()).step_by(4096).filter(|at| after[*at] != plaintext[*at]).collect();
+    assert!(changed.iter().all(|at| (128 << 10..192 << 10).contains(at)), "{changed:?}");
+    assert!(after[..128 << 10] == plaintext[..128 << 10] && !changed.is_empty());
+}
+
+#[test]
+fn what_is_wrong_with_a_job_is_one_error_with_its_place() {
+    let lab = Lab::new();
+    lab.write("raw", vec![0; 1 << 20]);
+    lab.write("bad.fio", "[a]\nrw=read\niodeph=4\n");
+    for (words, wanted) in [
+        (
+            &["-j", "bad.fio"][..],
+            "bad.fio, line 3: iodeph is not an option here; did you mean iodepth",
+        ),
+        (&["-j", "missing.fio"], "cannot read missing.fio"),
+        (&[], "no job: name a job file"),
+        (&["--", "rw=read", "size=2m"], "size and offset end at 2097152 bytes, and the volume has"),
+        (&["--", "rw=trim"], "rw is \"trim\": it must be one of"),
+    ] {
+        let words = [&["bench", "--raw", "raw"], words].concat();
+        let error = one_error(&lab.run(&words), 1);
+        assert!(error.contains(wanted), "{words:?}: {error}");
+    }
+}

@@ -1,0 +1,430 @@
+//! Job files: sections of options, as fio has them (its documentation, "Job file format").
+//!
+//! ```text
+//!   [global]          what all sections behind it start with; there may be several
+//!   bs=4k
+//!   [reader]          a job: its name, and one option a line
+//!   rw=randread       ; or # begins a comment
+//!   stonewall         a switch alone is on
+//! ```
+//! The jobs run on one volume, which has no page cache and has its length: `size` and `offset` may
+//! be percent of it, and a job without `size` takes all of it. An engine of fio's is only looked at
+//! for whether a thread has many requests in flight; without one it has one, as fio's own default.
+//! What means nothing on a volume is listed, what is unknown is an error.
+
+use std::fmt;
+
+use super::job::{IODEPTH_MAX, Job};
+use super::options;
+
+/// More text is no job file. Ours.
+const TEXT_MAX_BYTES: usize = 1 << 20;
+/// As [`TEXT_MAX_BYTES`].
+const JOBS_MAX: usize = 1024;
+
+/// Engines that wait for each request.
+const WAITING: [&str; 7] = ["psync", "sync", "vsync", "pvsync", "pvsync2", "mmap", "splice"];
+/// Engines that keep `iodepth` of them in flight.
+const ASYNCHRONOUS: [&str; 8] = [
+    "libaio",
+    "io_uring",
+    "io_uring_cmd",
+    "posixaio",
+    "linuxaio",
+    "windowsaio",
+    "solarisaio",
+    "libblkio",
+];
+
+/// Options that change nothing on a volume, and why.
+const IGNORED: [(&str, &str); 22] = [
+    ("filename", "jobs run on the volume"),
+    ("directory", "jobs run on the volume"),
+    ("nrfiles", "jobs run on the volume"),
+    ("filesize", "the volume has its length"),
+    ("fallocate", "the volume has its length"),
+    ("create_on_open", "the volume is there"),
+    ("overwrite", "the volume is there"),
+    ("unlink", "the volume stays"),
+    ("direct", "a volume has no page cache"),
+    ("buffered", "a volume has no page cache"),
+    ("invalidate", "a volume has no page cache"),
+    ("fadvise_hint", "a volume has no page cache"),
+    ("thread", "each clone is a thread"),
+    ("group_reporting", "the clones of a job are reported together"),
+    ("description", "it is for readers"),
+    ("randrepeat", "each run draws the same; randseed changes it"),
+    ("gtod_reduce", "the clock is cheap"),
+    ("clocksource", "the clock is cheap"),
+    ("exitall", "a job that ends leaves the others running"),
+    ("iodepth_low", "one request is started as one ends"),
+    ("iodepth_batch_submit", "one request is started as one ends"),
+    ("disk_util", "that is of the kernel's disks"),
+];
+
+/// What a job file says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct JobFile {
+    /// The jobs, in their order.
+    pub jobs: Vec<Job>,
+    /// What it says that changes nothing.
+    pub ignored: Vec<Ignored>,
+}
+
+/// An option that changes nothing here.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Ignored {
+    /// Which one.
+    pub key: String,
+    /// Why.
+    pub why: &'static str,
+}
+
+/// What is wrong with a job file, and what would be right.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct JobFileError {
+    /// From 1 on; none if it is about all of it, or about an option given beside it.
+    pub line: Option<usize>,
+    /// What is wrong.
+    pub problem: String,
+}
+
+impl fmt::Display for JobFileError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(line) = self.line {
+            write!(f, "line {line}: ")?;
+        }
+        f.write_str(&self.problem)
+    }
+}
+
+impl std::error::Error for JobFileError {}
+
+/// A section while it is read.
+#[derive(Clone, Debug)]
+struct Section {
+    job: Job,
+    /// It keeps `iodepth` requests in flight.
+    is_asynchronous: bool,
+    has_size: bool,
+    line: Option<usize>,
+}
+
+impl Section {
+    fn new() -> Self {
+        let job = Job { direct: true, filename: Some("volume".into()), ..Job::new("global") };
+        Self { job, is_asynchronous: false, has_size: false, line: None }
+    }
+
+    fn named(&self, name: &str, line: Option<usize>) -> Self {
+        let job = Job { name: name.into(), ..self.job.clone() };
+        Self { job, line, ..self.clone() }
+    }
+}
+
+/// A file being read.
+struct Reader {
+    device_bytes: u64,
+    global: Section,
+    sections: Vec<Section>,
+    /// Options go to the last of the sections, not to the global one.
+    in_job: bool,
+    ignored: Vec<Ignored>,
+}
+
+impl JobFile {
+    /// Reads a job file for a volume of this length; `more` are options that every job gets on top.
+    /// Without a text they are the job.
+    ///
+    /// # Errors
+    /// With the line that is wrong.
+    pub fn parse(
+        text: Option<&str>,
+        more: &[(&str, &str)],
+        device_bytes: u64,
+    ) -> Result<Self, JobFileError> {
+        let whole = |problem: String| JobFileError { line: None, problem };
+        let global = Section::new();
+        let (sections, ignored) = (Vec::new(), Vec::new());
+        let mut reader = Reader { device_bytes, global, sections, in_job: false, ignored };
+        match text {
+            Some(text) if text.len() > TEXT_MAX_BYTES => {
+                let limit = TEXT_MAX_BYTES >> 10;
+                return Err(whole(format!("it is longer than {limit} KiB, so no job file")));
+            }
+            Some(text) => reader.read(text)?,
+            None => reader.sections.push(reader.global.named("bench", None)),
+        }
+        if reader.sections.is_empty() {
+            return Err(whole("it has no job: a section such as [reader] begins one".into()));
+        }
+        for (key, value) in more {
+            for index in 0..reader.sections.len() {
+                let mut section = reader.sections[index].clone();
+                reader.set(&mut section, key, value).map_err(whole)?;
+                reader.sections[index] = section;
+            }
+        }
+        reader.finish()
+    }
+}
+
+impl Reader {
+    fn read(&mut self, text: &str) -> Result<(), JobFileError> {
+        for (index, line) in text.lines().enumerate() {
+            let number = Some(index + 1);
+            let at = |problem: String| JobFileError { line: number, problem };
+            let line = without_comment(line).trim();
+            if line.is_empty() {
+                continue;
+            }
+            if let Some(name) = line.strip_prefix('[') {
+                let name = name.strip_suffix(']').filter(|name| !name.is_empty());
+                let name = name.ok_or_else(|| {
+                    at(format!("{line:?} is no section; one is a name in brackets, as in [reader]"))
+                })?;
+                self.begin(name, number).map_err(at)?;
+                continue;
+            }
+            let (key, value) = line.split_once('=').unwrap_or((line, ""));
+            let (key, value) = (key.trim(), value.trim());
+            let mut section = match self.sections.last().filter(|_| self.in_job) {
+                Some(section) => section.clone(),
+                None => self.global.clone(),
+            };
+            self.set(&mut section, key, value).map_err(at)?;
+            match self.sections.last_mut().filter(|_| self.in_job) {
+                Some(last) => *last = section,
+                None => self.global = section,
+            }
+        }
+        Ok(())
+    }
+
+    fn begin(&mut self, name: &str, line: Option<usize>) -> Result<(), String> {
+        self.in_job = name != "global";
+        if self.in_job {
+            if self.sections.len() == JOBS_MAX {
+                return Err(format!("it has more than {JOBS_MAX} jobs"));
+            }
+            self.sections.push(self.global.named(name, line));
+        }
+        Ok(())
+    }
+
+    fn set(&mut self, section: &mut Section, key: &str, value: &str) -> Result<(), String> {
+        if let Some((key, why)) = IGNORED.iter().find(|(name, _)| *name == key) {
+            self.ignore(key, why);
+            return Ok(());
+        }
+        match key {
+            "include" => Err("include is not taken here: put its lines into this file".into()),
+            "name" => {
+                section.job.name = value.into();
+                Ok(())
+            }
+            "ioengine" => {
+                let (waits, keeps) = (WAITING.contains(&value), ASYNCHRONOUS.contains(&value));
+                if !waits && !keeps {
+                    let names = [&ASYNCHRONOUS[..], &WAITING[..]].concat().join(", ");
+                    return Err(format!("ioengine is {value:?}; known are {names}"));
+                }
+                section.is_asynchronous = keeps;
+                Ok(())
+            }
+            "size" | "offset" | "offset_increment" => {
+                let bytes = self.bytes(section, value);
+                section.has_size |= key == "size";
+                let value = bytes.map_or(value.into(), |bytes| bytes.to_string());
+                section.job.set(key, &value).map_err(|error| problem(&error))
+            }
+            _ => section.job.set(key, value).map_err(|error| problem(&error)),
+        }
+    }
+
+    /// Percent of the volume, in whole blocks.
+    fn bytes(&self, section: &Section, value: &str) -> Option<u64> {
+        let percent: u64 =
+            value.strip_suffix('%')?.parse().ok().filter(|percent| *percent <= 100)?;
+        let bytes = u128::from(self.device_bytes) * u128::from(percent) / 100;
+        let block_bytes = section.job.block_bytes.max(512);
+        Some(bytes as u64 / block_bytes * block_bytes)
+    }
+
+    fn ignore(&mut self, key: &str, why: &'static str) {
+        if self.ignored.iter().all(|ignored| ignored.key != key) {
+            self.ignored.push(Ignored { key: key.into(), why });
+        }
+    }
+
+    fn finish(mut self) -> Result<JobFile, JobFileError> {
+        let mut jobs = Vec::new();
+        for section in std::mem::take(&mut self.sections) {
+            let line = section.line;
+            jobs.push(self.job(section).map_err(|problem| JobFileError { line, problem })?);
+        }
+        Ok(JobFile { jobs, ignored: self.ignored })
+    }
+
+    /// A job as it will run.
+    fn job(&mut self, section: Section) -> Result<Job, String> {
+        let Section { mut job, is_asynchronous, has_size, .. } = section;
+        if !is_asynchronous && job.iodepth > 1 {
+            self.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
+            job.iodepth = 1;
+        }
+        assert!(job.iodepth <= IODEPTH_MAX, "options are checked as they are set");
+        let apart = if job.divide { 0 } else { u64::from(job.clones()).saturating_sub(1) };
+        let last =
+            job.offset_increment_bytes.saturating_mul(apart).saturating_add(job.offset_bytes);
+        if !has_size {
+            let left = self.device_bytes.saturating_sub(last);
+            job.size_bytes = left / job.block_bytes.max(1) * job.block_bytes;
+        }
+        job.check().map_err(|error| error.to_string())?;
+        if last.saturating_add(job.size_bytes) > self.device_bytes {
+            return Err(format!(
+                "job {}: size and offset end at {} bytes, and the volume has {}; make them \
+                 smaller, or leave size out",
+                job.name,
+                last.saturating_add(job.size_bytes),
+                self.device_bytes
+            ));
+        }
+        Ok(job)
+    }
+}
+
+/// Without the job, whose section it stands in.
+fn problem(error: &super::JobError) -> String {
+    let mut text = format!("{} {}", error.key, error.problem);
+    let known = options::names().chain(IGNORED.iter().map(|(name, _)| *name));
+    if !options::names().any(|name| name == error.key)
+        && let Some(nearest) = nearest(&error.key, known)
+    {
+        text = format!("{} is not an option here; did you mean {nearest}?", error.key);
+    }
+    text
+}
+
+/// The name that differs in the fewest letters, if they are few.
+fn nearest<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let distances = names.map(|name| (distance(key, name), name));
+    distances.min().filter(|(distance, name)| *distance * 3 <= name.len()).map(|(_, name)| name)
+}
+
+/// How many letters to insert, leave out or change (Levenshtein).
+fn distance(one: &str, other: &str) -> usize {
+    let other: Vec<char> = other.chars().collect();
+    let mut row: Vec<usize> = (0..=other.len()).collect();
+    for (index, letter) in one.chars().take(64).enumerate() {
+        let mut diagonal = std::mem::replace(&mut row[0], index + 1);
+        for (column, other) in other.iter().enumerate() {
+            let change = diagonal + usize::from(letter != *other);
+            diagonal = row[column + 1];
+            row[column + 1] = change.min(diagonal + 1).min(row[column] + 1);
+        }
+    }
+    row[other.len()]
+}
+
+/// A comment begins the line, or stands behind a space.
+fn without_comment(line: &str) -> &str {
+    let is_comment = |at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);
+    let start = line.match_indices([';', '#']).map(|(at, _)| at).find(|at| is_comment(*at));
+    start.map_or(line, |at| &line[..at])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::Rw;
+    use super::*;
+
+    const DEVICE_BYTES: u64 = 64 << 20;
+
+    fn parse(text: &str) -> Result<JobFile, String> {
+        JobFile::parse(Some(text), &[], DEVICE_BYTES).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn sections_start_with_what_global_says_before_them() {
+        let file = parse(
+            "; a comment\n[global]\nioengine=libaio # and another\nbs=8k\niodepth=16\n\n\
+             [one]\nrw=randread\n[global]\nbs = 64k\n[two]\nrw=write\niodepth=4\nstonewall\n",
+        );
+        let jobs = file.unwrap().jobs;
+        let seen: Vec<_> = jobs
+            .iter()
+            .map(|job| (job.name.as_str(), job.rw, job.block_bytes >> 10, job.iodepth))
+            .collect();
+        assert_eq!(seen, [("one", Rw::RandRead, 8, 16), ("two", Rw::Write, 64, 4)]);
+        assert_eq!([jobs[0].stonewall, jobs[1].stonewall], [false, true]);
+        assert!(jobs.iter().all(|job| job.size_bytes == DEVICE_BYTES && job.direct));
+    }
+
+    #[test]
+    fn size_is_percent_of_the_volume_or_all_that_is_behind_the_offset() {
+        let file = parse(
+            "[a]\nsize=50%\noffset=25%\n[b]\noffset=1m\n[c]\noffset_increment=16m\nnumjobs=4\n",
+        );
+        let places: Vec<_> = file
+            .unwrap()
+            .jobs
+            .iter()
+            .map(|job| (job.offset_bytes >> 20, job.size_bytes >> 20))
+            .collect();
+        assert_eq!(places, [(16, 32), (1, 63), (0, 16)]);
+    }
+
+    /// As in fio: depth is of asynchronous engines only.
+    #[test]
+    fn engine_says_whether_there_is_a_depth() {
+        let depth = |text: &str| {
+            let file = parse(&format!("[a]\n{text}")).unwrap();
+            (file.jobs[0].iodepth, file.ignored.iter().any(|ignored| ignored.key == "iodepth"))
+        };
+        assert_eq!(depth("ioengine=io_uring\niodepth=32"), (32, false));
+        assert_eq!(depth("ioengine=psync\niodepth=32"), (1, true));
+        assert_eq!(depth("iodepth=32"), (1, true));
+    }
+
+    #[test]
+    fn options_beside_the_file_come_last_and_are_a_job_without_one() {
+        let more = [("bs", "16k"), ("ioengine", "libaio")];
+        let file = JobFile::parse(Some("[a]\nbs=4k\n[b]\n"), &more, DEVICE_BYTES).unwrap();
+        assert!(file.jobs.iter().all(|job| job.block_bytes == 16 << 10));
+        let file = JobFile::parse(None, &more, DEVICE_BYTES).unwrap();
+        assert_eq!((file.jobs.len(), file.jobs[0].name.as_str()), (1, "bench"));
+    }
+
+    #[test]
+    fn what_means_nothing_is_listed_once_with_the_reason() {
+        let file = parse("[global]\ndirect=1\nthread\n[a]\nfilename=/dev/sda\ndirect=1\n").unwrap();
+        let keys: Vec<&str> = file.ignored.iter().map(|ignored| ignored.key.as_str()).collect();
+        assert_eq!(keys, ["direct", "thread", "filename"]);
+        assert_eq!(file.jobs[0].filename.as_deref(), Some("volume"));
+    }
+
+    #[test]
+    fn what_is_wrong_is_told_with_its_line_and_a_remedy() {
+        for (text, wanted) in [
+            ("[a]\niodeph=4\n", "line 2: iodeph is not an option here; did you mean iodepth?"),
+            ("[a]\n\nbs=4x\n", "line 3: bs is \"4x\": it must be a number with k"),
+            ("[a]\nqqqqqqqq=1\n", "line 2: qqqqqqqq is not an option here; there are rw"),
+            ("[a\n", "line 1: \"[a\" is no section"),
+            ("[]\n", "line 1: \"[]\" is no section"),
+            ("bs=4k\n", "it has no job"),
+            ("", "it has no job"),
+            ("[a]\nioengine=rados\n", "line 2: ioengine is \"rados\"; known are libaio"),
+            ("[a]\ninclude x\n", "line 2: include x is not an option"),
+            ("[a]\ninclude=x\n", "line 2: include is not taken here"),
+            ("[a]\nsize=65m\n", "line 1: job a: size and offset end at 68157440 bytes"),
+            ("\n[a]\noffset=64m\n", "line 2: job a: size must be one block"),
+            ("[a]\nsize=101%\n", "line 2: size is \"101%\""),
+            ("[a]\ntime_based\n", "line 1: job a: time_based needs a runtime"),
+        ] {
+            let error = parse(text).unwrap_err();
+            assert!(error.starts_with(wanted), "{text:?}: {error}");
+        }
+    }
+}

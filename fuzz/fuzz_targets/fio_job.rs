@@ -1,0 +1,24 @@
+//! A fio job file for a volume of 1 GiB.
+#![no_main]
+
+use blockyard_load::fio::{Fio, JobFile};
+use libfuzzer_sys::fuzz_target;
+
+const DEVICE_BYTES: u64 = 1 << 30;
+
+fuzz_target!(|text: &str| {
+    match JobFile::parse(Some(text), &[], DEVICE_BYTES) {
+        Ok(file) => {
+            assert!(!file.jobs.is_empty());
+            for job in &file.jobs {
+                assert!(job.offset_bytes.saturating_add(job.size_bytes) <= DEVICE_BYTES);
+                // Thousands of clones would be memory of the workload, not of the parser.
+                if job.clones() <= 64 && job.iodepth <= 64 {
+                    let fio = Fio::new(vec![job.clone()]).expect("it was checked");
+                    assert!(fio.file_lens_bytes().iter().all(|len| *len <= DEVICE_BYTES));
+                }
+            }
+        }
+        Err(error) => assert!(!error.to_string().is_empty()),
+    }
+});
