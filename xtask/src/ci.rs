@@ -36,6 +36,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     part("check", &check::run);
     part("test", &test::run);
     part("sim", &|| sim::run(&sim::Args::short()));
+    part("multipath", &|| sim::run(&sim::Args::multipath()));
     part("canaries", &|| sim::run(&sim::Args::canaries()));
     part("corpus", &|| corpus::run(&corpus::Args::default()));
     part("interop", &|| interop::run(&interop));

@@ -30,13 +30,31 @@ pub(crate) struct Args {
     /// worlds as --seeds says for each allocator.
     #[arg(long, conflicts_with_all = ["seed", "canaries", "first", "seconds"])]
     pages: bool,
+    /// Lives through worlds whose disks have several paths, which come and go: requests and bios
+    /// that choose their paths.
+    #[arg(long, conflicts_with_all = ["canaries", "pages"])]
+    multipath: bool,
 }
 
 impl Args {
     /// As in CI.
     pub(crate) fn short() -> Self {
         let (seeds, seconds) = (u64::MAX, Some(10));
-        Self { seeds, first: 0, seconds, seed: None, canary: None, canaries: false, pages: false }
+        Self {
+            seeds,
+            first: 0,
+            seconds,
+            seed: None,
+            canary: None,
+            canaries: false,
+            pages: false,
+            multipath: false,
+        }
+    }
+
+    /// As in CI.
+    pub(crate) fn multipath() -> Self {
+        Self { multipath: true, ..Self::short() }
     }
 
     /// As in CI.
@@ -47,7 +65,7 @@ impl Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seconds = |default| args.seconds.unwrap_or(default).to_string();
-    let words = match (args.seed, args.canaries) {
+    let mut words = match (args.seed, args.canaries) {
         _ if args.pages => vec!["pages".into(), args.seeds.to_string()],
         (Some(seed), _) => {
             let words = ["replay".into(), seed.to_string()].into_iter();
@@ -58,6 +76,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             vec!["clean".into(), args.seeds.to_string(), seconds(20), args.first.to_string()]
         }
     };
+    if args.multipath {
+        words.insert(0, "multipath".into());
+    }
     let mut cargo = tools::cargo();
     cargo.args(["run", "--quiet", "--release", "--locked", "--package", "blockyard-sim"]);
     tools::show(cargo.args(["--example", "torture", "--"]).args(words))

@@ -1,7 +1,7 @@
 //! What `cargo x sim` runs: torture worlds by the thousand, one world with a log, the canaries.
 //!
 //! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`,
-//! `torture pages SEEDS`.
+//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths.
 
 use std::io::Write;
 use std::process::ExitCode;
@@ -14,25 +14,30 @@ use blockyard_sim::torture::{self, Report, TortureConfig};
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let result = match words[..] {
+    let (multipath, words) = match words[..] {
+        ["multipath", ref words @ ..] => (true, words),
+        ref words => (false, words),
+    };
+    let config = TortureConfig { multipath, ..TortureConfig::default() };
+    let result = match *words {
         ["clean", seeds, seconds, first] => {
             numbers([seeds, seconds, first]).and_then(|[seeds, seconds, first]| {
-                clean(first..first.saturating_add(seeds), Duration::from_secs(seconds))
+                let seeds = first..first.saturating_add(seeds);
+                clean(&config, seeds, Duration::from_secs(seconds))
             })
         }
-        ["replay", seed] => numbers([seed]).and_then(|[seed]| replay(seed, None)),
+        ["replay", seed] => numbers([seed]).and_then(|[seed]| replay(&config, seed)),
         ["replay", seed, canary] => numbers([seed]).and_then(|[seed]| {
-            let sabotage = Sabotage::named(canary).ok_or_else(|| unknown(canary))?;
-            replay(seed, Some(sabotage))
+            let sabotage = Some(Sabotage::named(canary).ok_or_else(|| unknown(canary))?);
+            replay(&TortureConfig { sabotage, ..config }, seed)
         }),
         ["pages", seeds] => numbers([seeds]).and_then(|[seeds]| pages(seeds)),
         ["canaries", seconds] => {
             numbers([seconds]).and_then(|[seconds]| canaries(Duration::from_secs(seconds)))
         }
-        _ => {
-            Err("clean SEEDS SECONDS FIRST, replay SEED [CANARY], canaries SECONDS, or pages SEEDS"
-                .into())
-        }
+        _ => Err("[multipath] clean SEEDS SECONDS FIRST, [multipath] replay SEED [CANARY], \
+                 canaries SECONDS, or pages SEEDS"
+            .into()),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -85,20 +90,27 @@ fn pages(seeds: u64) -> Result<(), String> {
 }
 
 /// Worlds without a bug in them: the first thing that an oracle finds ends it.
-fn clean(seeds: std::ops::Range<u64>, limit: Duration) -> Result<(), String> {
-    let (start, config) = (Instant::now(), TortureConfig::default());
+fn clean(
+    config: &TortureConfig,
+    seeds: std::ops::Range<u64>,
+    limit: Duration,
+) -> Result<(), String> {
+    let start = Instant::now();
     let (mut worlds, mut sum) = (0u64, Report::default());
     for seed in seeds {
         if start.elapsed() >= limit {
             break;
         }
-        let report = torture::run(seed, &config).map_err(|violation| violation.to_string())?;
+        let report = torture::run(seed, config).map_err(|violation| violation.to_string())?;
         worlds += 1;
         sum.bios += report.bios;
         sum.failed += report.failed;
         sum.requests += report.requests;
         sum.merges += report.merges;
         sum.faults += report.faults;
+        sum.outages += report.outages;
+        sum.partial += report.partial;
+        sum.resent += report.resent;
         sum.power_cuts += report.power_cuts;
         sum.sectors_lost += report.sectors_lost;
     }
@@ -113,17 +125,20 @@ fn clean(seeds: std::ops::Range<u64>, limit: Duration) -> Result<(), String> {
         sum.power_cuts,
         sum.sectors_lost
     );
+    if config.multipath {
+        let Report { outages, partial, resent, .. } = sum;
+        println!("{outages} paths went down, {partial} requests done in part, {resent} sent again");
+    }
     Ok(())
 }
 
 /// One world, with everything that happens in it.
-fn replay(seed: u64, sabotage: Option<Sabotage>) -> Result<(), String> {
-    let config = TortureConfig { sabotage, ..TortureConfig::default() };
+fn replay(config: &TortureConfig, seed: u64) -> Result<(), String> {
     // Who reads only the beginning is no reason to fail.
     let mut out = std::io::BufWriter::new(std::io::stdout());
     let mut print = |line: &str| drop(writeln!(out, "{line}"));
-    let report = torture::replay(seed, &config, Some(&mut print));
-    let twice = report.clone().and_then(|_| torture::run(seed, &config));
+    let report = torture::replay(seed, config, Some(&mut print));
+    let twice = report.clone().and_then(|_| torture::run(seed, config));
     if let (Ok(report), Ok(_)) = (report, &twice) {
         print(&format!("{report:#?}"));
         print(&format!("clean, and the same again: trace {:016x}", report.hash));

@@ -37,6 +37,32 @@ fn worlds_are_clean_and_what_they_are_for_happens_in_them() {
 }
 
 #[test]
+fn worlds_with_paths_that_come_and_go_are_clean_and_requests_are_cut_and_sent_again() {
+    let config = TortureConfig { multipath: true, ..TortureConfig::default() };
+    let mut sum = Report::default();
+    for seed in 0..WORLDS {
+        match run(seed, &config) {
+            Ok(report) => {
+                sum.bios += report.bios;
+                sum.outages += report.outages;
+                sum.partial += report.partial;
+                sum.resent += report.resent;
+                sum.power_cuts += report.power_cuts;
+            }
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    let enough = [
+        (sum.bios, 200 * WORLDS),
+        (sum.outages, 10 * WORLDS),
+        (sum.partial, 10 * WORLDS),
+        (sum.resent, 10 * WORLDS),
+        (sum.power_cuts, WORLDS / 2),
+    ];
+    assert!(enough.iter().all(|(count, least)| count >= least), "{sum:?}");
+}
+
+#[test]
 fn every_planted_bug_is_found() {
     for sabotage in Sabotage::ALL.iter().copied() {
         let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };
@@ -64,6 +90,10 @@ fn bugs_are_found_by_the_oracle_that_is_for_them() {
         (Sabotage::ClockBack, Oracle::Clock),
         (Sabotage::RandomMap, Oracle::Determinism),
         (Sabotage::MergesAll, Oracle::Merge),
+        (Sabotage::WrongClass, Oracle::ExactlyOnce),
+        (Sabotage::Overstated, Oracle::ExactlyOnce),
+        (Sabotage::ForgottenCheck, Oracle::Progress),
+        (Sabotage::LateWrite, Oracle::Data),
     ];
     for (sabotage, oracle) in bugs {
         let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };

@@ -113,6 +113,12 @@ impl Waits {
         }
     }
 
+    /// Watches nobody.
+    #[must_use]
+    pub fn nothing(settings: Settings, config: QueueConfig) -> Self {
+        Self { watches: false, ..Self::new(settings, config, 1, false) }
+    }
+
     /// A bio is about to be submitted.
     pub fn submitted(&mut self, bio: &Bio) {
         if self.watches {

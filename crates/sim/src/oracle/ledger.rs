@@ -74,6 +74,10 @@ pub struct Ledger {
     promised: usize,
     acknowledged_write: WriteNumber,
     failed_flushes: u64,
+    /// What was submitted before may fail.
+    excused: Step,
+    /// A preflush is a flush of its own, before the write is seen by the queue.
+    splits_preflush: bool,
 }
 
 impl Ledger {
@@ -92,7 +96,15 @@ impl Ledger {
             promised: 0,
             acknowledged_write: 0,
             failed_flushes: 0,
+            excused: 0,
+            splits_preflush: false,
         }
+    }
+
+    /// Of a queue below a mapped device, which flushes by itself before it sends the write.
+    #[must_use]
+    pub fn below_mapped_device(self) -> Self {
+        Self { splits_preflush: true, ..self }
     }
 
     /// The user word that the next bio must have.
@@ -218,7 +230,7 @@ impl Ledger {
         must!(Merge, !issue.fua, "FUA joined: {pieces:?}");
         let plain = |piece: &Bio| {
             let sent = &self.sent[piece.user as usize].bio;
-            !sent.fua && !sent.preflush
+            !sent.fua && (!sent.preflush || self.splits_preflush)
         };
         let border = self.config.write_cache && !pieces.iter().all(plain);
         must!(Merge, !border, "joined across a flush: {pieces:?}");
@@ -306,6 +318,18 @@ impl Ledger {
         }
     }
 
+    /// A bio is sent to the device, perhaps once more: what was done before is to be done again,
+    /// what failed before may go well.
+    pub fn sent(&mut self, user: u64) {
+        let sent = &mut self.sent[user as usize];
+        (sent.done_sectors, sent.failed) = (0, false);
+    }
+
+    /// There is no way to the device, and nobody waits for one: whatever is open may fail.
+    pub fn excuse(&mut self) {
+        self.excused = self.step;
+    }
+
     /// A flush has failed.
     pub fn flush_failed(&mut self) {
         self.failed_flushes += 1;
@@ -327,7 +351,8 @@ impl Ledger {
         let flushes = bio.op == Op::Flush || bio.fua || bio.preflush;
         if done.status != BlkStatus::Ok {
             let flush_failed = flushes && self.failed_flushes > sent.failed_flushes;
-            must!(ExactlyOnce, sent.failed || flush_failed, "failed for no reason: {bio:?}");
+            let excused = flush_failed || sent.submitted <= self.excused;
+            must!(ExactlyOnce, sent.failed || excused, "failed for no reason: {bio:?}");
             return Ok(bio);
         }
         sent.ended = self.step;

@@ -2,12 +2,16 @@
 //!
 //! A world has a queue with one of the elevators, a device with faults, submitters, and one to
 //! three rounds of traffic, each of which ends with a quiet time or with a power cut. [`run`] lives
-//! through it twice and compares the traces. [`sabotage`] plants the bugs that must be found.
+//! through it twice and compares the traces. [`sabotage`] plants the bugs that must be found. With
+//! [`TortureConfig::multipath`] the disk has several paths, which bios or requests choose.
 
+mod below;
 mod elevators;
 pub mod pages;
+mod paths;
 mod plan;
 pub mod sabotage;
+mod shards;
 mod stack;
 mod trace;
 mod world;
@@ -28,7 +32,9 @@ pub use trace::Log;
 const STREAM_PLAN: u64 = 0;
 const STREAM_TRAFFIC: u64 = 1;
 const STREAM_CONTENTS: u64 = 2;
-/// Number 3 is the saboteur's; this one is the first of many, one for each power cut.
+/// Of what the paths do; number 3 is the saboteur's.
+const STREAM_PATHS: u64 = 4;
+/// This one is the first of many, one for each power cut.
 const STREAM_FAULTS: u64 = 16;
 
 /// What is not drawn from the seed.
@@ -38,12 +44,14 @@ pub struct TortureConfig {
     pub bios: u32,
     /// A bug to be found.
     pub sabotage: Option<Sabotage>,
+    /// There are several paths to the disk, which come and go.
+    pub multipath: bool,
 }
 
 impl Default for TortureConfig {
-    /// Rounds of 300 bios, without a bug.
+    /// Rounds of 300 bios, one path, without a bug.
     fn default() -> Self {
-        Self { bios: 300, sabotage: None }
+        Self { bios: 300, sabotage: None, multipath: false }
     }
 }
 
@@ -62,6 +70,12 @@ pub struct Report {
     pub merges: u64,
     /// Errors, delays, hangs, refusals.
     pub faults: u64,
+    /// Paths that went down.
+    pub outages: u64,
+    /// Requests of which a path did a part.
+    pub partial: u64,
+    /// Requests or bios that were sent again.
+    pub resent: u64,
     /// Power cuts.
     pub power_cuts: u64,
     /// Sectors that lost their newest write in a power cut.
@@ -77,6 +91,8 @@ pub struct Violation {
     pub seed: u64,
     /// The bug that was planted, if one was.
     pub sabotage: Option<Sabotage>,
+    /// It has several paths.
+    pub multipath: bool,
     /// When, in virtual time.
     pub at: Nanos,
     /// What.
@@ -85,11 +101,12 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, at, finding, .. } = self;
+        let Self { seed, at, finding, multipath, .. } = self;
+        let paths = if *multipath { " --multipath" } else { "" };
         let (ms, ns) = (at.0 / 1_000_000, at.0 % 1_000_000);
         writeln!(f, "{}: {}", finding.oracle, finding.what)?;
         write!(f, "at {ms}.{ns:06} ms in the world of seed {seed}; to replay it:")?;
-        write!(f, "\n  cargo x sim --seed {seed}")?;
+        write!(f, "\n  cargo x sim{paths} --seed {seed}")?;
         match self.sabotage {
             Some(sabotage) => write!(f, " --canary {}", sabotage.name()),
             None => Ok(()),
@@ -117,7 +134,8 @@ pub fn run(seed: u64, config: &TortureConfig) -> Result<Report, Violation> {
         Err(violation) => format!("only one of two runs is clean: {}", violation.finding.what),
     };
     let finding = Finding { oracle: Oracle::Determinism, what };
-    Err(Violation { seed, sabotage: config.sabotage, at: first.time, finding })
+    let &TortureConfig { sabotage, multipath, .. } = config;
+    Err(Violation { seed, sabotage, multipath, at: first.time, finding })
 }
 
 /// Lives through the world of a seed once; a log gets a line for everything that happens.
@@ -138,6 +156,6 @@ pub fn replay(
         let what = text.unwrap_or_else(|| "a panic without words".to_string());
         Err(Finding { oracle: Oracle::Assertion, what })
     });
-    let sabotage = config.sabotage;
-    lived.map_err(|finding| Violation { seed, sabotage, at: clock.get(), finding })
+    let &TortureConfig { sabotage, multipath, .. } = config;
+    lived.map_err(|finding| Violation { seed, sabotage, multipath, at: clock.get(), finding })
 }

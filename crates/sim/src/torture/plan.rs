@@ -9,6 +9,8 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
 
+use super::TortureConfig;
+use super::paths::Paths;
 use super::sabotage::Sabotage;
 use crate::device::Device;
 use crate::device::disk::geometry::{Geometry, SeekTimes, Zone};
@@ -80,6 +82,8 @@ pub(super) struct Plan {
     pub(super) traffic: Traffic,
     /// Whether each round ends with a power cut, instead of a quiet time.
     pub(super) cuts: Vec<bool>,
+    /// If the disk has several.
+    pub(super) paths: Option<Paths>,
 }
 
 const SAME: &[Priority] = &[Priority::best_effort(4)];
@@ -89,7 +93,8 @@ const CLASSES: &[Priority] =
     &[Priority::real_time(4), Priority::best_effort(0), Priority::best_effort(4), Priority::IDLE];
 
 impl Plan {
-    pub(super) fn draw(random: &mut Random, sabotage: Option<Sabotage>) -> Self {
+    pub(super) fn draw(random: &mut Random, config: &TortureConfig) -> Self {
+        let sabotage = config.sabotage;
         let generation = one_of(random, &[Generation::Single, Generation::Multi]);
         let (settings, spec) = match sabotage.and_then(Sabotage::elevator) {
             Some(elevator) => {
@@ -101,8 +106,26 @@ impl Plan {
         let depth = queue.queue_depth * u32::from(queue.hw_queues);
         let model = model(random, depth, &mut queue);
         let cuts = (0..1 + random.below(3)).map(|_| random.below(2) == 0).collect();
-        let (faults, traffic) = (faults(random, &queue), traffic(random));
-        Self { settings, spec, queue, model, faults, traffic, cuts }
+        let (mut faults, traffic) = (faults(random, &queue), traffic(random));
+        let has_paths = config.multipath || sabotage.is_some_and(Sabotage::needs_paths);
+        // Drawn last, so that worlds without are what they were.
+        let paths = has_paths.then(|| Paths::draw(random, &queue));
+        if let Some(paths) = &paths {
+            faults = paths.faults(faults);
+        }
+        Self { settings, spec, queue, model, faults, traffic, cuts, paths }
+    }
+
+    /// What the queue over the devices is like, as the ledger knows it.
+    pub(super) fn issuing(&self) -> QueueConfig {
+        let lower = self.paths.as_ref().map(|paths| paths.lower);
+        let QueueConfig { queue_depth, hw_queues, .. } = lower.unwrap_or(self.queue);
+        QueueConfig { queue_depth, hw_queues, ..self.queue }
+    }
+
+    /// Submitters have plugs.
+    pub(super) fn plugs(&self) -> bool {
+        self.queue.plug == PlugRule::PerContext
     }
 
     /// All priorities are of one class.
@@ -114,12 +137,15 @@ impl Plan {
 /// One line of it.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { spec, queue, model, faults, traffic, cuts, .. } = self;
+        let Self { spec, queue, model, faults, traffic, cuts, paths, .. } = self;
         writeln!(f, "elevator  {spec}")?;
         writeln!(f, "queue     {queue:?}")?;
         writeln!(f, "device    {model:?}")?;
         writeln!(f, "faults    {faults:?}")?;
         writeln!(f, "traffic   {traffic:?}")?;
+        if let Some(paths) = paths {
+            writeln!(f, "paths     {paths:?}")?;
+        }
         write!(f, "rounds    {}, power cuts {cuts:?}", cuts.len())
     }
 }

@@ -56,6 +56,18 @@ pub enum Sabotage {
     MergesAll,
     /// The elevator asks a hash map with a random seed who is next.
     RandomMap,
+    /// What a path did in part is said to be done.
+    DroppedRest,
+    /// A path is said to have done a sector more than it did.
+    Overstated,
+    /// A lost connection is said to be the disk's own failure.
+    WrongClass,
+    /// A device is too busy for a clone, which stays in the queue of its path.
+    KeptBelow,
+    /// Nobody hears how the check of a path went.
+    ForgottenCheck,
+    /// A path that lost a write writes it when others have been told that it is lost.
+    LateWrite,
 }
 
 impl Sabotage {
@@ -83,6 +95,12 @@ impl Sabotage {
         Self::StarvedLevel,
         Self::MergesAll,
         Self::RandomMap,
+        Self::DroppedRest,
+        Self::Overstated,
+        Self::WrongClass,
+        Self::KeptBelow,
+        Self::ForgottenCheck,
+        Self::LateWrite,
     ];
 
     /// Its name on a command line.
@@ -111,6 +129,12 @@ impl Sabotage {
             Self::StarvedLevel => "starved-level",
             Self::MergesAll => "merges-all",
             Self::RandomMap => "random-map",
+            Self::DroppedRest => "dropped-rest",
+            Self::Overstated => "overstated",
+            Self::WrongClass => "wrong-class",
+            Self::KeptBelow => "kept-below",
+            Self::ForgottenCheck => "forgotten-check",
+            Self::LateWrite => "late-write",
         }
     }
 
@@ -118,6 +142,20 @@ impl Sabotage {
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|sabotage| sabotage.name() == name)
+    }
+
+    /// Whether it is about several paths to one disk.
+    #[must_use]
+    pub fn needs_paths(self) -> bool {
+        matches!(
+            self,
+            Self::DroppedRest
+                | Self::Overstated
+                | Self::WrongClass
+                | Self::KeptBelow
+                | Self::ForgottenCheck
+                | Self::LateWrite
+        )
     }
 
     /// The elevator that it is, if it is one.

@@ -4,25 +4,34 @@
 //!   submitters ── ledger ──> queue ── ledger, waits ──> faults ──> model of a device
 //!        <─────── ledger ───────┘ <─────── stamps ────────┘
 //! ```
+//! With several paths the queue is multipath, and each path has faults and a model of its own; the
+//! stamps are those of one disk.
+//!
 //! The saboteur, if there is one, tampers between an oracle and what it judges: nowhere else.
 
 use std::collections::BTreeMap;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op};
-use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted, Tag};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sector};
+use blockyard_engine::dm::multipath::is_path_error;
+use blockyard_engine::mq::{Issue, QueueConfig, Submitted, Tag};
 use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
 
+use super::below::Below;
+use super::paths::{Fate, PathSet};
 use super::plan::{Plan, SECTORS};
 use super::sabotage::{Sabotage, Saboteur};
 use super::trace::{Event, Trace};
-use super::{Report, STREAM_CONTENTS, STREAM_FAULTS};
+use super::{Report, STREAM_CONTENTS, STREAM_FAULTS, STREAM_PATHS};
 use crate::device::{Command, CommandOp, Device};
-use crate::fault::{FaultCounters, Faulty, chance};
+use crate::fault::{FaultCounters, Faults, chance};
 use crate::oracle::bound::Waits;
 use crate::oracle::ledger::Ledger;
 use crate::oracle::stamps::{Stamps, WriteNumber};
 use crate::oracle::{Finding, must};
+
+/// Paths that come or go in a row in which nothing is issued, before a round ends.
+const CHANGES_MAX: u64 = 1000;
 
 /// Everybody who looks on.
 pub(super) struct Witnesses<'a> {
@@ -33,6 +42,9 @@ pub(super) struct Witnesses<'a> {
 
 /// A request at the device.
 struct Flight {
+    path: u16,
+    /// How often the path had been down.
+    outages: u32,
     issue: Issue,
     pieces: Vec<Bio>,
     /// With a flush: the last write that it covers.
@@ -42,10 +54,12 @@ struct Flight {
 
 /// A queue and what is below it.
 pub(super) struct Stack {
-    queue: RequestQueue,
+    queue: Below,
     /// What the queue was told; the ledger knows what is true.
     config: QueueConfig,
-    device: Faulty<Box<dyn Device>>,
+    devices: PathSet,
+    /// Paths fail: an error may be theirs.
+    has_paths: bool,
     stamps: Stamps,
     /// By number of the command.
     flights: BTreeMap<u32, Flight>,
@@ -55,16 +69,20 @@ pub(super) struct Stack {
     told: Nanos,
     /// Where the last plain write ended.
     last_end: u64,
+    /// Writes that a path does late: when, from where, how many sectors, whose.
+    late: Vec<(Nanos, u64, u64, u64)>,
     /// Bios that the saboteur says have ended.
     forged: Vec<Done>,
     /// Requests issued, commands ended.
     activity: u64,
+    /// Paths that came or went since then.
+    changes: u64,
     boots: u64,
 }
 
 /// What the queue is told of the device.
 fn told(plan: &Plan, saboteur: &Saboteur) -> QueueConfig {
-    let mut config = plan.queue;
+    let mut config = plan.paths.as_ref().map_or(plan.queue, |paths| paths.lower);
     if saboteur.is(Sabotage::TooLarge) {
         config.limits.max_sectors *= 2;
     }
@@ -77,30 +95,55 @@ fn told(plan: &Plan, saboteur: &Saboteur) -> QueueConfig {
 impl Stack {
     pub(super) fn new(plan: &Plan, saboteur: Saboteur, seed: u64) -> Self {
         let config = told(plan, &saboteur);
-        let faults = Random::new(seed, STREAM_FAULTS);
         Self {
-            queue: RequestQueue::new(config, &plan.spec),
+            queue: Below::new(plan, config),
             config,
-            device: Faulty::new(plan.model.build(), plan.faults, faults),
+            devices: devices(plan, seed, 0),
+            has_paths: plan.paths.is_some(),
             stamps: Stamps::new(plan.queue.write_cache),
             flights: BTreeMap::new(),
             saboteur,
             random: Random::new(seed, STREAM_CONTENTS),
             told: Nanos(0),
             last_end: 0,
+            late: Vec::new(),
             forged: Vec::new(),
             activity: 0,
+            changes: 0,
             boots: 0,
         }
     }
 
-    /// Grows with everything that the device gets or ends.
+    /// Grows with everything that the device gets or ends, and with paths that come or go.
     pub(super) fn activity(&self) -> u64 {
-        self.activity
+        self.activity + self.changes
     }
 
-    pub(super) fn device(&mut self) -> &mut Faulty<Box<dyn Device>> {
-        &mut self.device
+    /// Paths come and go, and nothing gets through any more.
+    pub(super) fn is_cut_off(&self) -> bool {
+        self.changes > CHANGES_MAX
+    }
+
+    /// No more faults from now on.
+    pub(super) fn calm(&mut self, now: Nanos, by: &mut Witnesses<'_>) {
+        self.changes = 0;
+        self.devices.calm(now);
+        for order in self.devices.amends() {
+            by.trace.note(now, Event::Order(&order));
+            self.queue.order(now, &order);
+            self.excuse(by);
+        }
+    }
+
+    pub(super) fn set_faults(&mut self, now: Nanos, faults: Faults) {
+        self.devices.set_faults(now, faults);
+    }
+
+    /// Where there is no path and nobody waits for one, bios fail.
+    pub(super) fn excuse(&mut self, by: &mut Witnesses<'_>) {
+        if self.queue.fails_for_want_of_a_path() {
+            by.ledger.excuse();
+        }
     }
 
     pub(super) fn stamps(&self) -> &Stamps {
@@ -124,7 +167,7 @@ impl Stack {
         if bio.op == Op::Write && !bio.preflush && !bio.fua {
             self.last_end = bio.sector.0 + bio.len.0;
         }
-        self.queue.submit_bio(now, bio)
+        self.queue.submit(now, bio)
     }
 
     pub(super) fn plug(&mut self, io_context: IoContext) {
@@ -143,53 +186,63 @@ impl Stack {
     pub(super) fn run(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<(), Finding> {
         self.tell(now)?;
         let mut issues = Vec::new();
+        let mut resent = Vec::new();
         loop {
+            self.excuse(by);
             self.queue.dispatch(now, &mut issues);
+            self.queue.take_resent(&mut resent);
+            resent.drain(..).for_each(|user| by.ledger.sent(user));
             if issues.is_empty() {
                 return Ok(());
             }
-            for issue in issues.drain(..) {
-                self.issue(now, issue, by)?;
+            for (path, issue) in issues.drain(..) {
+                self.issue(now, path, issue, by)?;
             }
         }
     }
 
-    fn number(&self, tag: Tag) -> u32 {
-        u32::from(tag.hctx) * self.config.queue_depth + tag.index
+    fn number(&self, path: u16, tag: Tag) -> u32 {
+        u32::from(path) << 24 | (u32::from(tag.hctx) * self.config.queue_depth + tag.index)
     }
 
     fn issue(
         &mut self,
         now: Nanos,
+        path: u16,
         mut issue: Issue,
         by: &mut Witnesses<'_>,
     ) -> Result<(), Finding> {
-        let pieces: Vec<Bio> = self.queue.bios(issue.tag).copied().collect();
+        let pieces = self.queue.pieces(path, issue.tag);
         by.trace.note(now, Event::Issue(&issue, pieces.len()));
-        self.activity += 1;
-        let number = self.number(issue.tag);
+        self.activity += 1 + std::mem::take(&mut self.changes);
+        let number = self.number(path, issue.tag);
         must!(ExactlyOnce, !self.flights.contains_key(&number), "a tag twice: {issue:?}");
-        let mates = self.flights.values().filter(|flight| flight.issue.tag.hctx == issue.tag.hctx);
-        by.ledger.issued(&issue, &pieces, mates.count(), &self.stamps)?;
+        let hctx = (path, issue.tag.hctx);
+        let mates =
+            self.flights.values().filter(|mate| (mate.path, mate.issue.tag.hctx) == hctx).count();
+        by.ledger.issued(&issue, &pieces, mates, &self.stamps)?;
         by.waits.issued(now, &pieces)?;
-        if self.device.refuses() {
+        let outages = self.devices.paths[usize::from(path)].outages;
+        if self.devices.paths[usize::from(path)].device.refuses() {
             by.trace.note(now, Event::Refuse(number));
             by.waits.refused(&pieces);
-            self.queue.busy(now, issue.tag);
+            if !self.saboteur.strikes(Sabotage::KeptBelow) {
+                self.queue.busy(now, path, issue.tag);
+            }
             return Ok(());
         }
         let command = command(number, &issue);
         if issue.op == Op::Flush && self.saboteur.strikes(Sabotage::EarlyFlush) {
-            self.queue.complete(now, issue.tag, BlkStatus::Ok);
+            self.queue.complete(now, path, issue.tag, whole(&issue));
             return Ok(());
         }
         if issue.fua && self.saboteur.strikes(Sabotage::ForgottenFua) {
             issue.fua = false;
         }
         let covers = self.stamps.written();
-        self.flights.insert(number, Flight { issue, pieces, covers, started: now });
+        self.flights.insert(number, Flight { path, outages, issue, pieces, covers, started: now });
         match command {
-            Some(command) => self.device.start(now, command),
+            Some(command) => self.devices.paths[usize::from(path)].device.start(now, command),
             // Nothing to model: the range is forgotten at once.
             None => self.ended(now, number, BlkStatus::Ok, by)?,
         }
@@ -199,27 +252,71 @@ impl Stack {
     /// When something happens next, if nothing is submitted before.
     pub(super) fn next_event(&self) -> Option<Nanos> {
         let wake = self.queue.wake_at().filter(|_| !self.saboteur.is(Sabotage::LostWakeUp));
-        wake.into_iter().chain(self.device.next_event()).min()
+        let late = self.late.iter().map(|(at, ..)| *at);
+        wake.into_iter().chain(self.devices.next_event()).chain(late).min()
     }
 
     /// Lets the time pass up to the next event.
     pub(super) fn advance(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<(), Finding> {
         let mut ended = Vec::new();
-        self.device.advance(now, &mut ended);
-        for (at, number) in ended {
-            let status = self.device.take_status(number);
+        for (path, at) in self.devices.paths.iter_mut().enumerate() {
+            let mut of_path = Vec::new();
+            at.device.advance(now, &mut of_path);
+            ended.extend(of_path.into_iter().map(|(at, number)| (at, path, number)));
+        }
+        if self.has_paths {
+            ended.sort_by_key(|(at, ..)| *at);
+        }
+        for (at, path, number) in ended {
+            let status = self.devices.paths[path].device.take_status(number);
             self.ended(at, number, status, by)?;
         }
+        self.change_paths(now, by)?;
+        self.write_late(now);
         let mut late = Vec::new();
         self.queue.timed_out(now, &mut late);
-        for tag in late {
-            let number = self.number(tag);
+        for (path, tag) in late {
+            let number = self.number(path, tag);
             by.trace.note(now, Event::TimeOut(number));
             let has = self.flights.contains_key(&number);
             must!(Leak, has, "{tag:?} is late, and the device does not have it");
-            self.device.abort(now, number);
+            self.devices.paths[usize::from(path)].device.abort(now, number);
         }
         self.run(now, by)
+    }
+
+    /// Paths come and go, are checked, and are played with.
+    fn change_paths(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<(), Finding> {
+        if !self.has_paths {
+            return Ok(());
+        }
+        self.tell(now)?;
+        let mut changed = Vec::new();
+        self.devices.take_changes(now, &mut changed);
+        for path in changed {
+            self.changes += 1;
+            let is_up = self.devices.paths[usize::from(path)].is_up;
+            by.trace.note(now, Event::Path(path, is_up));
+            if let Some(order) = self.devices.operator() {
+                by.trace.note(now, Event::Order(&order));
+                self.queue.order(now, &order);
+                self.excuse(by);
+            }
+        }
+        let is_told = !self.saboteur.is(Sabotage::ForgottenCheck);
+        for _ in 0..self.queue.check(now, &self.devices.paths, is_told) {
+            by.trace.note(now, Event::Check);
+        }
+        self.excuse(by);
+        Ok(())
+    }
+
+    /// A path does what it had lost.
+    fn write_late(&mut self, now: Nanos) {
+        let due = self.late.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>();
+        for (_, sector, sectors, user) in due {
+            self.stamps.write(sector, sectors, Ledger::stamp(user), false);
+        }
     }
 
     fn ended(
@@ -229,35 +326,53 @@ impl Stack {
         status: BlkStatus,
         by: &mut Witnesses<'_>,
     ) -> Result<(), Finding> {
-        by.trace.note(at, Event::End(number, status));
         self.activity += 1;
-        let Flight { issue, pieces, covers, started } =
+        let Flight { path, outages, issue, pieces, covers, started } =
             self.flights.remove(&number).expect("the device ends what it got");
+        let fate = self.devices.fate(path, outages, status, issue.len.0);
+        by.trace.note(at, Event::End(number, fate.status));
         by.waits.served(at.since(started));
-        match (issue.op, status) {
-            (Op::Flush, BlkStatus::Ok) => self.stamps.flushed(covers),
-            (Op::Flush, _) => by.ledger.flush_failed(),
+        // What a path fails is for multipath to repeat.
+        let fails = |status| status != BlkStatus::Ok && !(self.has_paths && is_path_error(status));
+        let fails = fails(fate.status);
+        match issue.op {
+            Op::Flush if fate.status == BlkStatus::Ok => self.stamps.flushed(covers),
+            Op::Flush if fails => by.ledger.flush_failed(),
             _ => {}
         }
+        let mut left = fate.done_sectors;
         for piece in &pieces {
-            self.perform(at, &issue, piece, status, by)?;
-            by.ledger.performed(piece, status);
+            let done = left.min(piece.len.0);
+            left -= done;
+            for (part, is_done) in cut(piece, done) {
+                let status = if is_done { BlkStatus::Ok } else { fate.status };
+                if !is_done && status == BlkStatus::Ok {
+                    continue;
+                }
+                self.perform(at, &issue, &part, status, by)?;
+                if is_done || fails {
+                    by.ledger.performed(&part, status);
+                }
+            }
         }
-        self.report(at, &issue, &pieces, (status, started), by)
+        let flight = Flight { path, outages, issue, pieces, covers, started };
+        self.report(at, &flight, fate, by)
     }
 
     /// The queue hears of the end, unless the saboteur has other plans.
     fn report(
         &mut self,
         mut at: Nanos,
-        issue: &Issue,
-        pieces: &[Bio],
-        (mut status, started): (BlkStatus, Nanos),
-        by: &Witnesses<'_>,
+        flight: &Flight,
+        mut fate: Fate,
+        by: &mut Witnesses<'_>,
     ) -> Result<(), Finding> {
-        let whole = |piece: &Bio| by.ledger.bio(piece.user).is_some_and(|bio| bio.len == piece.len);
+        let Flight { path, issue, pieces, started, .. } = flight;
+        let status = fate.status;
+        let is_whole =
+            |piece: &Bio| by.ledger.bio(piece.user).is_some_and(|bio| bio.len == piece.len);
         if !pieces.is_empty()
-            && pieces.iter().all(whole)
+            && pieces.iter().all(is_whole)
             && self.saboteur.strikes(Sabotage::LeakedTag)
         {
             self.forged.extend(pieces.iter().map(|piece| Done { user: piece.user, status }));
@@ -270,11 +385,34 @@ impl Stack {
             at = Nanos(started.0.saturating_sub(1));
         }
         if status != BlkStatus::Ok && self.saboteur.strikes(Sabotage::SwallowedError) {
-            status = BlkStatus::Ok;
+            fate = whole(issue);
         }
+        self.misreport(at, flight, &mut fate);
         self.tell(at)?;
-        self.queue.complete(at, issue.tag, status);
+        self.queue.complete(at, *path, issue.tag, fate);
+        self.excuse(by);
         Ok(())
+    }
+
+    /// What only a saboteur of paths does.
+    fn misreport(&mut self, at: Nanos, flight: &Flight, fate: &mut Fate) {
+        let Flight { issue, pieces, .. } = flight;
+        let left = issue.len.0 - fate.done_sectors;
+        if fate.done_sectors > 0 && left > 0 && self.saboteur.strikes(Sabotage::DroppedRest) {
+            *fate = whole(issue);
+        }
+        if left > 1 && fate.status != BlkStatus::Ok && self.saboteur.strikes(Sabotage::Overstated) {
+            fate.done_sectors += 1;
+        }
+        if fate.status == BlkStatus::Transport && self.saboteur.strikes(Sabotage::WrongClass) {
+            fate.status = BlkStatus::Medium;
+        }
+        let is_lost = issue.op == Op::Write && fate.status == BlkStatus::Transport;
+        if is_lost && self.saboteur.strikes(Sabotage::LateWrite) {
+            let at = at + Nanos::from_ms(20);
+            self.late
+                .extend(pieces.iter().map(|piece| (at, piece.sector.0, piece.len.0, piece.user)));
+        }
     }
 
     /// A part of a bio is done at the medium.
@@ -371,9 +509,11 @@ impl Stack {
         by.waits.forget();
         by.ledger.power_cut(&mut self.stamps)?;
         self.boots += 1;
-        self.queue = RequestQueue::new(self.config, &plan.spec);
-        let faults = Random::new(seed, STREAM_FAULTS + self.boots);
-        self.device = Faulty::new(plan.model.build(), plan.faults, faults);
+        self.late.clear();
+        self.changes = 0;
+        self.queue = Below::new(plan, self.config);
+        self.devices = devices(plan, seed, self.boots);
+        self.devices.set_faults(self.told, plan.faults);
         Ok(())
     }
 
@@ -381,18 +521,52 @@ impl Stack {
     pub(super) fn is_at_rest(&self) -> Result<(), Finding> {
         must!(Leak, self.queue.is_idle(), "all bios have ended and the queue has requests");
         let commands = self.flights.len();
-        must!(Leak, commands == 0 && self.device.is_empty(), "{commands} commands are left");
+        let empty = self.devices.paths.iter().all(|path| path.device.is_empty());
+        must!(Leak, commands == 0 && empty, "{commands} commands are left");
         Ok(())
     }
 
     /// Adds what this queue and this device have counted.
     pub(super) fn count(&self, report: &mut Report) {
-        let counters = self.queue.counters();
-        report.requests += counters.issued;
-        report.merges += counters.back_merges + counters.front_merges + counters.request_merges;
-        let FaultCounters { errors, delays, hangs, refusals } = self.device.counters();
-        report.faults += errors + delays + hangs + refusals;
+        let [requests, merges, partial, resent] = self.queue.counts();
+        report.requests += requests;
+        report.merges += merges;
+        report.partial += partial;
+        report.resent += resent;
+        for path in &self.devices.paths {
+            let FaultCounters { errors, delays, hangs, refusals } = path.device.counters();
+            report.faults += errors + delays + hangs + refusals;
+            report.outages += u64::from(path.outages);
+        }
     }
+}
+
+/// The devices of a life.
+fn devices(plan: &Plan, seed: u64, boots: u64) -> PathSet {
+    // Each life of each device has a stream of its own.
+    let mut stream = STREAM_FAULTS + boots;
+    let faults = || {
+        let random = Random::new(seed, stream);
+        stream += 1000;
+        random
+    };
+    PathSet::new(plan, Random::new(seed, STREAM_PATHS + 1_000_000 * boots), faults)
+}
+
+/// A command that did all of this.
+fn whole(issue: &Issue) -> Fate {
+    Fate { status: BlkStatus::Ok, done_sectors: issue.len.0 }
+}
+
+/// The first sectors of a piece, which are done, and the others, which are not.
+fn cut(piece: &Bio, done_sectors: u64) -> impl Iterator<Item = (Bio, bool)> {
+    let piece = *piece;
+    let (done, rest) = (Sector(done_sectors), Sector(piece.len.0 - done_sectors));
+    let parts = [
+        (Bio { len: done, ..piece }, true),
+        (Bio { sector: piece.sector + done, len: rest, ..piece }, false),
+    ];
+    parts.into_iter().filter(|(part, _)| part.len > Sector(0))
 }
 
 fn command(number: u32, issue: &Issue) -> Option<Command> {

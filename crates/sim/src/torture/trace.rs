@@ -6,6 +6,8 @@ use blockyard_engine::bio::{Bio, BlkStatus, Done};
 use blockyard_engine::mq::Issue;
 use blockyard_engine::time::Nanos;
 
+use super::paths::Order;
+
 /// Something that happens.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event<'a> {
@@ -23,6 +25,9 @@ pub(super) enum Event<'a> {
     Read(u64, u32),
     Quiet,
     PowerCut(u64),
+    Path(u16, bool),
+    Check,
+    Order(&'a Order),
 }
 
 /// Gets each line of a log.
@@ -82,6 +87,9 @@ fn words(event: &Event<'_>) -> [u64; 3] {
         Event::Read(user, stamps) => [12, user, u64::from(stamps)],
         Event::Quiet => [13, 0, 0],
         Event::PowerCut(lost) => [14, lost, 0],
+        Event::Path(path, is_up) => [15, path.into(), is_up.into()],
+        Event::Check => [16, 0, 0],
+        Event::Order(_) => [17, 0, 0],
     }
 }
 
@@ -117,6 +125,15 @@ impl fmt::Display for Event<'_> {
             Event::Read(user, stamps) => write!(f, "read     bio {user}: hash {stamps:08x}"),
             Event::Quiet => f.write_str("quiet    no more bios, no more faults"),
             Event::PowerCut(lost) => write!(f, "power    cut; {lost} sectors lost their newest"),
+            Event::Path(path, true) => write!(f, "path     {path} is up"),
+            Event::Path(path, false) => write!(f, "path     {path} is down"),
+            Event::Check => f.write_str("check    of a path"),
+            Event::Order(Order::Message(text)) => write!(f, "message  {text}"),
+            Event::Order(Order::Suspend { flushes: true }) => f.write_str("suspend"),
+            Event::Order(Order::Suspend { flushes: false }) => {
+                f.write_str("suspend  without flush")
+            }
+            Event::Order(Order::Resume) => f.write_str("resume"),
         }
     }
 }

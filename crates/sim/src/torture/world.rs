@@ -4,7 +4,8 @@ use std::cell::Cell;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::mq::{PlugRule, Submitted};
+use blockyard_engine::dm::multipath::line::QueueMode;
+use blockyard_engine::mq::Submitted;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
@@ -63,15 +64,15 @@ impl<'c, 'l> World<'c, 'l> {
         clock: &'c Cell<Nanos>,
         log: Option<Log<'l>>,
     ) -> Self {
-        let plan = Plan::draw(&mut Random::new(seed, STREAM_PLAN), config.sabotage);
+        let plan = Plan::draw(&mut Random::new(seed, STREAM_PLAN), config);
         let mut log = log;
         if let Some(log) = &mut log {
             log(&plan.to_string());
         }
         let contexts = u64::from(plan.traffic.submitters);
         let by = Witnesses {
-            ledger: Ledger::new(plan.settings.elevator.name, plan.queue),
-            waits: Waits::new(plan.settings.clone(), plan.queue, contexts, plan.one_class()),
+            ledger: ledger(&plan),
+            waits: waits(&plan, contexts),
             trace: Trace::new(log),
         };
         let mut world = Self {
@@ -133,9 +134,9 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(self.report)
     }
 
-    /// Bios are submitted until there are so many.
+    /// Bios are submitted until there are so many, or all wait for a path that does not come.
     fn traffic(&mut self, bios: u64) -> Result<(), Finding> {
-        while self.by.ledger.next_user() < bios {
+        while self.by.ledger.next_user() < bios && !self.stack.is_cut_off() {
             let acts = self.submitters.iter().enumerate();
             let acts = acts.filter_map(|(place, who)| who.acts_at.map(|at| (at, place))).min();
             let event = self.stack.next_event();
@@ -176,7 +177,7 @@ impl<'c, 'l> World<'c, 'l> {
         for place in 0..self.submitters.len() {
             self.unplug(place);
         }
-        self.stack.device().calm(now);
+        self.stack.calm(now, &mut self.by);
         self.stack.run(now, &mut self.by)?;
         self.settle()?;
         while self.by.ledger.open() > 0 {
@@ -187,7 +188,8 @@ impl<'c, 'l> World<'c, 'l> {
         }
         self.stack.is_at_rest()?;
         must!(Leak, self.parked.is_empty(), "{:?} have ended and are parked", self.parked);
-        self.stack.device().set_faults(self.plan.faults);
+        let now = self.now();
+        self.stack.set_faults(now, self.plan.faults);
         Ok(())
     }
 
@@ -288,7 +290,7 @@ impl<'c, 'l> World<'c, 'l> {
 
     /// A bio has its request: it waits, unless it may be in a plug.
     fn waits(&mut self, place: usize, user: u64) {
-        let plugs = self.plan.queue.plug == PlugRule::PerContext;
+        let plugs = self.plan.plugs();
         match &mut self.submitters[place].plug {
             Some(plugged) if plugs => plugged.push(user),
             _ => self.by.waits.waits(self.clock.get(), user),
@@ -356,6 +358,7 @@ impl<'c, 'l> World<'c, 'l> {
                 self.by.waits.waits(now, user);
             }
         }
+        self.stack.excuse(&mut self.by);
         let mut ended = Vec::new();
         self.stack.take_done(&mut ended);
         for done in ended {
@@ -385,6 +388,22 @@ impl<'c, 'l> World<'c, 'l> {
         if submitter.acts_at.is_none() && !waits {
             self.think(place);
         }
+    }
+}
+
+fn ledger(plan: &Plan) -> Ledger {
+    let ledger = Ledger::new(plan.settings.elevator.name, plan.issuing());
+    let bios = plan.paths.as_ref().is_some_and(|paths| paths.mode == QueueMode::Bio);
+    if bios { ledger.below_mapped_device() } else { ledger }
+}
+
+/// Who watches the elevator. Its bounds are for a device that takes requests, not for one whose
+/// paths come and go.
+fn waits(plan: &Plan, contexts: u64) -> Waits {
+    let has_bound = plan.one_class();
+    match plan.paths {
+        Some(_) => Waits::nothing(plan.settings.clone(), plan.queue),
+        None => Waits::new(plan.settings.clone(), plan.queue, contexts, has_bound),
     }
 }
 

@@ -1,0 +1,301 @@
+//! Paths to one disk: which there are, and how they come and go.
+//!
+//! Each path has a device model of its own for time and faults; what the disk holds is one. A path
+//! that goes down loses its commands: each is answered with a lost connection, of a request that
+//! was cut to pieces some first sectors are done and claimed, and of the rest some may be written.
+//! What is sent to a path that is down fares the same. A path that comes up is found by a check.
+//! An operator plays with it all. Of the errors that a path's device draws, some are the disk's:
+//! those must go up.
+
+use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::dm::line::{LineTarget, parse};
+use blockyard_engine::dm::multipath::line::{MultipathSpec, QueueMode};
+use blockyard_engine::elevator::Generation;
+use blockyard_engine::mq::stacked::{CloneInsert, RunBy, Stacking};
+use blockyard_engine::mq::{PlugRule, QueueConfig};
+use blockyard_engine::time::Nanos;
+use blockyard_load::random::Random;
+
+use super::plan::{Plan, SECTORS, one_of};
+use crate::device::Device;
+use crate::fault::{Faults, Faulty, chance};
+
+const MS: u64 = 1_000_000;
+
+/// How the paths behave.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Outages {
+    /// Mean time that a path is up; zero for ever.
+    up: Nanos,
+    /// Mean time that it is down.
+    down: Nanos,
+    /// Of a thousand times that a path comes or goes: the operator says something.
+    operator: u32,
+    /// Of a thousand requests that go well: they stop before their end.
+    shorts: u32,
+    /// Of a thousand errors: they are the disk's.
+    medium: u32,
+}
+
+/// The paths of a world.
+#[derive(Clone, Debug)]
+pub(super) struct Paths {
+    /// Their table line.
+    pub(super) line: String,
+    pub(super) count: u16,
+    groups: u16,
+    /// Bios or requests choose their paths.
+    pub(super) mode: QueueMode,
+    /// The queue of each.
+    pub(super) lower: QueueConfig,
+    pub(super) stacking: Stacking,
+    pub(super) outages: Outages,
+}
+
+impl Paths {
+    /// Paths below, or beside, this queue.
+    pub(super) fn draw(random: &mut Random, queue: &QueueConfig) -> Self {
+        let mode = one_of(random, &[QueueMode::Request, QueueMode::Request, QueueMode::Bio]);
+        let count = 2 + random.below(3) as u16;
+        let groups = 1 + random.below(2) as u16;
+        let waits = random.below(3) > 0;
+        let mut line = format!("0 {SECTORS} multipath ");
+        line += if waits { "1 queue_if_no_path " } else { "0 " };
+        line += &format!("0 {groups} 1");
+        let first = if groups == 1 { count } else { 1 + random.below(u64::from(count) - 1) as u16 };
+        for paths in [0..first, first..count].iter().filter(|paths| !paths.is_empty()) {
+            let selectors =
+                ["round-robin", "queue-length", "service-time", "historical-service-time"];
+            line += &format!(" {} 0 {} 0", one_of(random, &selectors), paths.len());
+            paths.clone().for_each(|path| line += &format!(" p{path}"));
+        }
+        let lower = match mode {
+            QueueMode::Bio => QueueConfig { plug: PlugRule::Off, ..*queue },
+            QueueMode::Request => lower(random, queue),
+        };
+        let inserts = [
+            CloneInsert::Direct,
+            CloneInsert::Direct,
+            CloneInsert::Queued(RunBy::Caller),
+            CloneInsert::Queued(RunBy::Worker),
+        ];
+        let stacking = Stacking { insert: one_of(random, &inserts), ..Stacking::TODAY };
+        let up = match mode {
+            // A long bio, which is sent again in whole, has to get through.
+            QueueMode::Bio => one_of(random, &[0, 3_000 * MS, 10_000 * MS]),
+            QueueMode::Request => one_of(random, &[0, 20 * MS, 100 * MS, 1_000 * MS, 10_000 * MS]),
+        };
+        let outages = Outages {
+            up: Nanos(up),
+            down: Nanos(one_of(random, &[MS, 100 * MS, 3_000 * MS])),
+            operator: one_of(random, &[0, 50, 300]),
+            shorts: one_of(random, &[0, 20, 200]),
+            medium: one_of(random, &[0, 200, 1000]),
+        };
+        Self { line, count, groups, mode, lower, stacking, outages }
+    }
+
+    /// What the devices of the paths do wrong: little, where a bio of many pieces is sent again in
+    /// whole when one fails.
+    pub(super) fn faults(&self, faults: Faults) -> Faults {
+        let Faults { errors, hangs, .. } = faults;
+        match self.mode {
+            QueueMode::Bio => Faults { errors: errors.min(2), hangs: hangs.min(2), ..faults },
+            QueueMode::Request => faults,
+        }
+    }
+
+    /// The line's value.
+    pub(super) fn spec(&self) -> MultipathSpec {
+        let mut devices = parse(&self.line).expect("the line is one");
+        match devices.remove(0).lines.remove(0).target {
+            LineTarget::Multipath(spec) => spec,
+            _ => unreachable!("the line says multipath"),
+        }
+    }
+}
+
+/// The queue of a path below this one.
+fn lower(random: &mut Random, upper: &QueueConfig) -> QueueConfig {
+    let cpus = upper.cpus;
+    let mut limits = upper.limits;
+    limits.max_segments += one_of(random, &[0, 7]);
+    QueueConfig {
+        generation: Generation::Multi,
+        hw_queues: one_of(random, &[1, 1, 2, 4]).min(cpus),
+        queue_depth: one_of(random, &[1, 2, 4, 32]),
+        limits,
+        plug: PlugRule::Off,
+        ..*upper
+    }
+}
+
+/// One path.
+pub(super) struct Path {
+    pub(super) device: Faulty<Box<dyn Device>>,
+    pub(super) is_up: bool,
+    /// How often it went down: what was sent before is lost.
+    pub(super) outages: u32,
+    changes_at: Option<Nanos>,
+}
+
+/// How a command has really ended.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Fate {
+    pub(super) status: BlkStatus,
+    /// Its first sectors, which are done.
+    pub(super) done_sectors: u64,
+}
+
+/// All paths of a world, or the one device of a world without.
+pub(super) struct PathSet {
+    pub(super) paths: Vec<Path>,
+    plan: Option<Paths>,
+    random: Random,
+    is_calm: bool,
+}
+
+impl PathSet {
+    pub(super) fn new(plan: &Plan, random: Random, mut faults: impl FnMut() -> Random) -> Self {
+        let count = plan.paths.as_ref().map_or(1, |paths| paths.count);
+        let paths = (0..count).map(|_| Path {
+            device: Faulty::new(plan.model.build(), plan.faults, faults()),
+            is_up: true,
+            outages: 0,
+            changes_at: None,
+        });
+        let paths = paths.collect();
+        let mut set = Self { paths, plan: plan.paths.clone(), random, is_calm: false };
+        set.plan_changes(Nanos(0));
+        set
+    }
+
+    fn plan_changes(&mut self, now: Nanos) {
+        let Some(outages) = self.plan.as_ref().map(|plan| plan.outages) else { return };
+        for path in &mut self.paths {
+            path.changes_at = outages.next(now, path.is_up, &mut self.random);
+        }
+    }
+
+    /// When something happens next.
+    pub(super) fn next_event(&self) -> Option<Nanos> {
+        let events =
+            |path: &Path| path.device.next_event().into_iter().chain(path.changes_at).min();
+        self.paths.iter().filter_map(events).min()
+    }
+
+    /// The paths that come or go now.
+    pub(super) fn take_changes(&mut self, now: Nanos, out: &mut Vec<u16>) {
+        let Some(outages) = self.plan.as_ref().map(|plan| plan.outages) else { return };
+        for (number, path) in (0..).zip(&mut self.paths) {
+            if path.changes_at.is_some_and(|at| at <= now) {
+                path.is_up = !path.is_up;
+                path.outages += u32::from(!path.is_up);
+                path.changes_at = outages.next(now, path.is_up, &mut self.random);
+                out.push(number);
+            }
+        }
+    }
+
+    /// What the operator says, now that a path has come or gone.
+    pub(super) fn operator(&mut self) -> Option<Order> {
+        let plan = self.plan.as_ref()?;
+        let random = &mut self.random;
+        if !chance(random, plan.outages.operator) {
+            return None;
+        }
+        let (path, group) = (random.below(plan.count.into()), 1 + random.below(plan.groups.into()));
+        Some(match random.below(10) {
+            0 | 1 => Order::Message(format!("fail_path p{path}")),
+            2 | 3 => Order::Message(format!("reinstate_path p{path}")),
+            4 => Order::Message(format!("disable_group {group}")),
+            5 => Order::Message(format!("switch_group {group}")),
+            6 => Order::Message("fail_if_no_path".into()),
+            7 => Order::Message("queue_if_no_path".into()),
+            8 => Order::Suspend { flushes: random.below(2) == 0 },
+            _ => Order::Resume,
+        })
+    }
+
+    /// What undoes an operator's orders. Where there was none, paths come back by themselves.
+    pub(super) fn amends(&self) -> Vec<Order> {
+        let Some(plan) = self.plan.as_ref().filter(|plan| plan.outages.operator > 0) else {
+            return Vec::new();
+        };
+        let paths = (0..plan.count).map(|path| format!("reinstate_path p{path}"));
+        let groups = (1..=plan.groups).map(|group| format!("enable_group {group}"));
+        let orders = paths.chain(groups).map(Order::Message);
+        std::iter::once(Order::Resume).chain(orders).collect()
+    }
+
+    /// How a command ends whose device says `status`.
+    pub(super) fn fate(
+        &mut self,
+        path: u16,
+        sent_after: u32,
+        status: BlkStatus,
+        sectors: u64,
+    ) -> Fate {
+        let all = |status| Fate { status, done_sectors: sectors };
+        let Some(plan) = &self.plan else {
+            let done_sectors = if status == BlkStatus::Ok { sectors } else { 0 };
+            return Fate { status, done_sectors };
+        };
+        let (outages, random) = (plan.outages, &mut self.random);
+        let cuts = plan.mode == QueueMode::Request;
+        let mut first = |least| match cuts && sectors > least {
+            true => least + random.below(sectors - least),
+            false => 0,
+        };
+        let lost = !self.paths[usize::from(path)].is_up
+            || self.paths[usize::from(path)].outages != sent_after;
+        if lost {
+            return Fate { status: BlkStatus::Transport, done_sectors: first(0) };
+        }
+        if status != BlkStatus::Ok {
+            let done_sectors = first(0);
+            let is_medium = chance(random, outages.medium);
+            let status = if is_medium { BlkStatus::Medium } else { status };
+            return Fate { status, done_sectors };
+        }
+        if self.is_calm || sectors < 2 || !cuts {
+            return all(status);
+        }
+        let done_sectors = first(1);
+        if chance(random, outages.shorts) { Fate { status, done_sectors } } else { all(status) }
+    }
+
+    /// No more faults: every path is up.
+    pub(super) fn calm(&mut self, now: Nanos) {
+        self.is_calm = true;
+        for path in &mut self.paths {
+            path.device.calm(now);
+            path.is_up = true;
+            path.changes_at = None;
+        }
+    }
+
+    /// Faults from now on.
+    pub(super) fn set_faults(&mut self, now: Nanos, faults: Faults) {
+        self.is_calm = false;
+        self.paths.iter_mut().for_each(|path| path.device.set_faults(faults));
+        self.plan_changes(now);
+    }
+}
+
+impl Outages {
+    /// When a path comes or goes; at times it flaps.
+    fn next(&self, now: Nanos, is_up: bool, random: &mut Random) -> Option<Nanos> {
+        let mean = if is_up { self.up } else { self.down };
+        let haste = one_of(random, &[1, 1, 100]);
+        (self.up > Nanos(0)).then(|| now + Nanos(1 + random.below(2 * mean.0) / haste))
+    }
+}
+
+/// What an operator says.
+#[derive(Clone, Debug)]
+pub(super) enum Order {
+    Message(String),
+    Suspend { flushes: bool },
+    Resume,
+}
