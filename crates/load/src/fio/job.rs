@@ -100,6 +100,24 @@ pub struct Job {
     pub overwrite: bool,
     /// `fsync`: after so many writes; 0 is never.
     pub fsync_every: u32,
+    /// `end_fsync`: once more behind the last write.
+    pub end_fsync: bool,
+    /// `norandommap`: random blocks are drawn anew each time, so that some come twice in a pass.
+    pub norandommap: bool,
+    /// `loops`: so many passes; `number_ios` is of each.
+    pub loops: u32,
+    /// `startdelay`: before the first block.
+    pub start_delay: Nanos,
+    /// `ramp_time`: so long it runs before anything counts; `runtime` comes on top.
+    pub ramp_time: Nanos,
+    /// `thinktime`: a pause after [`Self::thinktime_blocks`], with nothing in flight.
+    pub thinktime: Nanos,
+    /// `thinktime_blocks`.
+    pub thinktime_blocks: u32,
+    /// `rate`: no more bytes a second of each clone, of reads and of writes.
+    pub rate_bytes_s: Option<u64>,
+    /// `rate_iops`: the same in blocks. `rate` goes first.
+    pub rate_iops: Option<u64>,
     /// `prioclass` and `prio`: `ionice` of the clones.
     pub priority: Priority,
     /// `number_ios`: no more than so many reads and writes of each clone.
@@ -134,6 +152,15 @@ impl Job {
             direct: false,
             overwrite: false,
             fsync_every: 0,
+            end_fsync: false,
+            norandommap: false,
+            loops: 1,
+            start_delay: Nanos(0),
+            ramp_time: Nanos(0),
+            thinktime: Nanos(0),
+            thinktime_blocks: 1,
+            rate_bytes_s: None,
+            rate_iops: None,
             priority: Priority::default(),
             number_ios: None,
             runtime: None,

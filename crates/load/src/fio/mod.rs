@@ -1,4 +1,4 @@
-//! fio's basic jobs: `rw`, `bs`, `iodepth`, `numjobs`, `size`, `direct`, `fsync`, `ioprio`.
+//! fio's basic jobs: what is read and written where, how many at a time, how fast and how often.
 //!
 //! All jobs run side by side, and a `stonewall` waits for those before it. Before the first starts,
 //! every file is made: those that are read, overwritten, written at random or past the page cache
@@ -11,6 +11,7 @@ mod job;
 mod job_file;
 mod offsets;
 mod options;
+mod pace;
 mod print;
 mod samples;
 mod shares;

@@ -15,31 +15,47 @@ pub(crate) struct Offsets {
     blocks: u64,
     /// Place in the pass.
     next: u64,
-    /// None: in order.
-    order: Option<(Random, Permutation)>,
+    order: Order,
+}
+
+#[derive(Clone, Debug)]
+enum Order {
+    Sequential,
+    /// Each once a pass.
+    Permuted(Random, Permutation),
+    /// Whatever comes.
+    Drawn(Random),
 }
 
 impl Offsets {
     pub(crate) fn in_order(blocks: u64) -> Self {
-        Self { blocks, next: 0, order: None }
+        Self { blocks, next: 0, order: Order::Sequential }
     }
 
     pub(crate) fn at_random(blocks: u64, mut random: Random) -> Self {
         let permutation = Permutation::draw(blocks, &mut random);
-        Self { blocks, next: 0, order: Some((random, permutation)) }
+        Self { blocks, next: 0, order: Order::Permuted(random, permutation) }
+    }
+
+    pub(crate) fn drawn(blocks: u64, random: Random) -> Self {
+        Self { blocks, next: 0, order: Order::Drawn(random) }
     }
 
     /// The next block. A pass follows the other; each has a random order of its own.
     pub(crate) fn next(&mut self) -> u64 {
         if self.next == self.blocks {
             self.next = 0;
-            if let Some((random, permutation)) = &mut self.order {
+            if let Order::Permuted(random, permutation) = &mut self.order {
                 *permutation = Permutation::draw(self.blocks, random);
             }
         }
         let place = self.next;
         self.next += 1;
-        self.order.as_ref().map_or(place, |(_, permutation)| permutation.at(place))
+        match &mut self.order {
+            Order::Sequential => place,
+            Order::Permuted(_, permutation) => permutation.at(place),
+            Order::Drawn(random) => random.below(self.blocks),
+        }
     }
 }
 

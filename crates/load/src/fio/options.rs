@@ -35,6 +35,19 @@ const OPTIONS: &[(&str, Set)] = &[
     ("buffered", |job, text| set(&mut job.direct, flag(text).map(|buffered| !buffered))),
     ("overwrite", |job, text| set(&mut job.overwrite, flag(text))),
     ("fsync", |job, text| set(&mut job.fsync_every, number(text, 0, u32::MAX.into()))),
+    // Nothing but the file's data is on a volume: both are the same there.
+    ("fdatasync", |job, text| set(&mut job.fsync_every, number(text, 0, u32::MAX.into()))),
+    ("end_fsync", |job, text| set(&mut job.end_fsync, flag(text))),
+    ("norandommap", |job, text| set(&mut job.norandommap, flag(text))),
+    ("loops", |job, text| set(&mut job.loops, number(text, 1, u32::MAX.into()))),
+    ("startdelay", |job, text| set(&mut job.start_delay, duration(text))),
+    ("ramp_time", |job, text| set(&mut job.ramp_time, duration(text))),
+    ("thinktime", |job, text| set(&mut job.thinktime, microseconds(text))),
+    ("thinktime_blocks", |job, text| {
+        set(&mut job.thinktime_blocks, number(text, 1, u32::MAX.into()))
+    }),
+    ("rate", |job, text| set(&mut job.rate_bytes_s, rate(text).map(Some))),
+    ("rate_iops", |job, text| set(&mut job.rate_iops, number(text, 1, u64::MAX).map(Some))),
     ("ioprio", |job, text| {
         set(&mut job.priority, Priority::parse(text).map_err(|error| error.to_string()))
     }),
@@ -169,6 +182,18 @@ fn duration(text: &str) -> Result<Nanos, String> {
     ns.ok_or_else(|| "it must be a time in s, m, h, d, ms or us, as in 60 or 500ms".into())
 }
 
+/// In microseconds, as fio has it where it says so.
+fn microseconds(text: &str) -> Result<Nanos, String> {
+    let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
+    duration(&if is_bare { format!("{text}us") } else { text.into() })
+}
+
+/// Bytes a second.
+fn rate(text: &str) -> Result<u64, String> {
+    let nonzero = size(text)?;
+    if nonzero == 0 { Err("it must be more than nothing, as in 10m".into()) } else { Ok(nonzero) }
+}
+
 /// The number in front, if there is one, and what follows.
 fn split(text: &str) -> (Option<u64>, &str) {
     let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -211,6 +236,15 @@ mod tests {
             ("offset_increment", "1m"),
             ("divide", ""),
             ("numa_cpu_nodes", "3,0-1"),
+            ("end_fsync", ""),
+            ("norandommap", "1"),
+            ("loops", "2"),
+            ("startdelay", "1"),
+            ("ramp_time", "2m"),
+            ("thinktime", "30"),
+            ("thinktime_blocks", "5"),
+            ("rate", "1m"),
+            ("rate_iops", "77"),
         ]);
         let expected = Job {
             rw: Rw::ReadWrite,
@@ -232,6 +266,15 @@ mod tests {
             offset_increment_bytes: 1 << 20,
             divide: true,
             nodes: vec![3, 0, 1],
+            end_fsync: true,
+            norandommap: true,
+            loops: 2,
+            start_delay: Nanos::from_ms(1000),
+            ramp_time: Nanos::from_ms(120_000),
+            thinktime: Nanos(30_000),
+            thinktime_blocks: 5,
+            rate_bytes_s: Some(1 << 20),
+            rate_iops: Some(77),
             ..Job::new("a")
         };
         assert_eq!(written, expected);
@@ -266,6 +309,9 @@ mod tests {
             ("runtime", "0", "as in 60"),
             ("filename", "", "name"),
             ("numa_cpu_nodes", "0-3,2", "each once"),
+            ("rate", "0", "more than nothing"),
+            ("thinktime", "4q", "a time"),
+            ("loops", "0", "1 to"),
             ("numa_cpu_nodes", "0-256", "0 to 255"),
             ("numa_cpu_nodes", "x", "as in 0-3"),
         ] {

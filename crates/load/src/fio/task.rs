@@ -1,7 +1,7 @@
 //! One clone of a job at work.
 //!
 //! ```text
-//!            ┌────────────── fsync, every N writes
+//!            ┌────────────── fsync, every N writes; a pause, with nothing in flight
 //!            v                       ^
 //!   open ─> choose ─> read/write ────┤            buffered
 //!            │   └──> submit ────────┤            direct: reap one when `iodepth` are in flight
@@ -23,6 +23,7 @@ use blockyard_engine::time::Nanos;
 use super::histogram::Histogram;
 use super::job::Job;
 use super::offsets::Offsets;
+use super::pace::Pace;
 use super::samples::Samples;
 use super::shares::{Batches, Bounds, Depths};
 use crate::program::{Call, DirectOp, FileId, Returned, Task, Usage};
@@ -93,6 +94,9 @@ enum Made {
     Submit(u32),
     Reap,
     Fsync(Nanos),
+    /// Before the first block.
+    Delay,
+    Pause,
     UsageBehind,
     Close,
 }
@@ -120,6 +124,11 @@ pub struct Thread {
     issued: u64,
     issued_writes: u64,
     synced_last: bool,
+    pace: Pace,
+    /// Whether the next block is a read, if that has been drawn already.
+    lot: Option<bool>,
+    /// What is measured does not count yet.
+    in_ramp: bool,
     /// By id.
     in_flight: Vec<Option<Block>>,
     free_ids: Vec<u32>,
@@ -136,6 +145,7 @@ impl Thread {
     ) -> Self {
         let blocks = job.blocks();
         let order = match job.rw.is_random() {
+            true if job.norandommap => Offsets::drawn(blocks, Random::new(job.seed, 2 * number)),
             true => Offsets::at_random(blocks, Random::new(job.seed, 2 * number)),
             false => Offsets::in_order(blocks),
         };
@@ -157,6 +167,9 @@ impl Thread {
             issued: 0,
             issued_writes: 0,
             synced_last: false,
+            pace: Pace::of(job),
+            lot: None,
+            in_ramp: job.ramp_time > Nanos(0),
             in_flight: vec![None; depth as usize],
             free_ids: (0..depth).rev().collect(),
             measured: Measured::default(),
@@ -169,7 +182,8 @@ impl Thread {
             self.fail(error);
         }
         match std::mem::replace(&mut self.made, Made::Nothing) {
-            Made::Nothing | Made::Open | Made::Close => {}
+            Made::Nothing | Made::Delay | Made::Open | Made::Close => {}
+            Made::Pause => self.pace.paused(),
             Made::UsageBefore => {
                 (self.started, self.ended) = (now, now);
                 self.measured.usage = returned.usage;
@@ -246,7 +260,9 @@ impl Thread {
     fn is_over(&self, now: Nanos) -> bool {
         let pass = if self.job.time_based { u64::MAX } else { self.blocks };
         let limit = self.job.number_ios.unwrap_or(u64::MAX).min(pass);
+        let limit = limit.saturating_mul(self.job.loops.into());
         let is_late = self.job.runtime.is_some_and(|limit| now.since(self.started) >= limit);
+        let is_late = is_late && !self.in_ramp;
         self.measured.error.is_some() || self.issued >= limit || is_late
     }
 
@@ -267,8 +283,34 @@ impl Thread {
         }
     }
 
+    /// The pause before the next block, no longer than the runtime.
+    fn pause(&mut self, now: Nanos) -> Option<Nanos> {
+        let is_read = match self.lot {
+            Some(is_read) => is_read,
+            None => self.reads_next(),
+        };
+        self.lot = Some(is_read);
+        let elapsed = now.since(self.started);
+        let pause = self.pace.pause(elapsed, is_read)?;
+        let left = self.job.runtime.filter(|_| !self.in_ramp).map(|limit| limit - elapsed);
+        Some(left.map_or(pause, |left| left.min(pause)))
+    }
+
+    /// What has been measured so far does not count.
+    fn end_ramp(&mut self) -> Call {
+        self.in_ramp = false;
+        self.measured = Measured { error: self.measured.error, ..Measured::default() };
+        self.pace.restart();
+        self.made = Made::UsageBefore;
+        Call::Usage
+    }
+
     fn start_block(&mut self, now: Nanos) -> Call {
-        let is_read = self.reads_next();
+        let is_read = match self.lot.take() {
+            Some(is_read) => is_read,
+            None => self.reads_next(),
+        };
+        self.pace.started(is_read);
         let offsets = match &mut self.write_order {
             Some(writes) if !is_read => writes,
             _ => &mut self.order,
@@ -293,10 +335,23 @@ impl Thread {
         }
     }
 
-    fn drain(&mut self, in_flight: u32) -> Call {
+    fn reap_all(&mut self, in_flight: u32) -> Call {
+        self.made = Made::Reap;
+        Call::Reap { at_least: in_flight, at_most: in_flight }
+    }
+
+    fn fsync(&mut self, now: Nanos) -> Call {
+        self.synced_last = true;
+        self.made = Made::Fsync(now);
+        Call::Fsync(self.file)
+    }
+
+    fn drain(&mut self, now: Nanos, in_flight: u32) -> Call {
         if in_flight > 0 {
-            self.made = Made::Reap;
-            return Call::Reap { at_least: in_flight, at_most: in_flight };
+            return self.reap_all(in_flight);
+        }
+        if self.job.end_fsync && self.issued_writes > 0 && !self.synced_last {
+            return self.fsync(now);
         }
         self.measured.runtime = self.ended.since(self.started);
         self.made = Made::UsageBehind;
@@ -307,7 +362,11 @@ impl Thread {
 impl Task for Thread {
     fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
         match self.made {
-            Made::Nothing => {
+            Made::Nothing if self.job.start_delay > Nanos(0) => {
+                self.made = Made::Delay;
+                return Call::Sleep(self.job.start_delay);
+            }
+            Made::Nothing | Made::Delay => {
                 self.made = Made::Open;
                 return Call::Open(self.file);
             }
@@ -326,17 +385,26 @@ impl Task for Thread {
             | Made::Transfer(_)
             | Made::Submit(_)
             | Made::Reap
+            | Made::Pause
             | Made::Fsync(_) => {}
         }
         self.account(now, returned);
         let in_flight = (self.in_flight.len() - self.free_ids.len()) as u32;
+        if self.in_ramp && now.since(self.started) >= self.job.ramp_time {
+            return self.end_ramp();
+        }
         if self.is_over(now) {
-            return self.drain(in_flight);
+            return self.drain(now, in_flight);
         }
         if self.wants_fsync() {
-            self.synced_last = true;
-            self.made = Made::Fsync(now);
-            return Call::Fsync(self.file);
+            return self.fsync(now);
+        }
+        if let Some(pause) = self.pause(now) {
+            if in_flight > 0 {
+                return self.reap_all(in_flight);
+            }
+            self.made = Made::Pause;
+            return Call::Sleep(pause);
         }
         if self.job.direct && self.free_ids.is_empty() {
             self.made = Made::Reap;

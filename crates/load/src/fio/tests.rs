@@ -54,6 +54,11 @@ impl World {
                 self.now = self.now + self.call;
                 (status(offset_bytes), vec![])
             }
+            Call::Sleep(pause) => {
+                assert!(self.in_flight.is_empty(), "it pauses with nothing in flight");
+                self.now = self.now + pause;
+                (Ok(()), vec![])
+            }
             Call::Fsync(_) => {
                 self.now = self.now + self.call;
                 (Ok(()), vec![])
@@ -310,6 +315,82 @@ fn runtime_ends_a_job_early_and_time_based_goes_round() {
     assert!(blocks(&world.calls).0.into_iter().eq((0..100).map(|op| op % 30)));
     let few = Job { number_ios: Some(7), ..job(Rw::Read, 30) };
     assert_eq!(run(&mut World::new(10, 0), few).read.ios, 7);
+}
+
+#[test]
+fn loops_repeat_the_pass_and_draws_without_a_map_hit_some_blocks_twice() {
+    let mut world = World::new(10, 0);
+    run(&mut world, Job { loops: 3, ..job(Rw::Read, 4) });
+    assert_eq!(blocks(&world.calls).0, [0, 1, 2, 3, 0, 1, 2, 3, 0, 1, 2, 3]);
+    let mut world = World::new(10, 0);
+    run(&mut world, Job { norandommap: true, ..job(Rw::RandRead, 64) });
+    let mut read = blocks(&world.calls).0;
+    assert!(read.len() == 64 && read.iter().all(|block| *block < 64));
+    read.sort_unstable();
+    read.dedup();
+    assert!((30..64).contains(&read.len()), "{}", read.len());
+}
+
+#[test]
+fn start_delay_is_before_everything_and_the_ramp_counts_for_nothing() {
+    let mut world = World::new(1000, 0);
+    let job = Job {
+        start_delay: Nanos::from_ms(50),
+        ramp_time: Nanos::from_ms(10),
+        runtime: Some(Nanos::from_ms(5)),
+        time_based: true,
+        ..job(Rw::Write, 4)
+    };
+    let result = run(&mut world, job);
+    // Blocks of a millisecond: 10 in the ramp, 5 behind it.
+    assert_eq!(blocks(&world.calls).1.len(), 15);
+    assert_eq!((result.write.ios, result.runtime), (5, Nanos::from_ms(5)));
+    assert_eq!(world.now, Nanos::from_ms(65));
+    assert!(matches!(world.calls[2], Call::Sleep(Nanos(50_000_000))), "{:?}", &world.calls[..4]);
+}
+
+#[test]
+fn thinktime_is_behind_so_many_blocks_with_nothing_in_flight() {
+    let mut world = World::new(0, 100);
+    let thinking = Job { thinktime: Nanos(5_000_000), thinktime_blocks: 4, ..job(Rw::Read, 12) };
+    let result = run(&mut world, Job { direct: true, iodepth: 8, ..thinking });
+    let sleeps = world.calls.iter().filter(|call| matches!(call, Call::Sleep(_))).count();
+    assert_eq!((sleeps, result.read.ios), (2, 12), "none is behind the last block");
+    assert_eq!(world.now, Nanos(2 * 5_000_000 + 3 * 100_000));
+    assert_eq!(result.read.clat.max(), Nanos(100_000), "no pause is in a latency");
+}
+
+#[test]
+fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
+    let paced = |job: Job| {
+        let mut world = World::new(10, 0);
+        let result = run(&mut world, job);
+        (world.now, result.read.ios, result.write.ios)
+    };
+    // 1 MiB/s are 256 blocks: the last of 257 starts when a second has passed.
+    let second = Nanos::from_ms(1000);
+    let by_bytes = Job { rate_bytes_s: Some(1 << 20), ..job(Rw::Write, 257) };
+    assert_eq!(paced(by_bytes.clone()), (second + Nanos(10_000), 0, 257));
+    let by_blocks = Job { rate_iops: Some(256), ..job(Rw::Write, 257) };
+    assert_eq!(paced(by_blocks), (second + Nanos(10_000), 0, 257));
+    let (ended, reads, writes) = paced(Job { rw: Rw::RandReadWrite, ..by_bytes });
+    let most = reads.max(writes);
+    assert!(ended < second && ended > Nanos::from_ms(3 * most), "{ended:?}, {most} of a direction");
+}
+
+#[test]
+fn end_fsync_is_behind_the_last_write_and_not_twice() {
+    let syncs = |change: fn(&mut Job)| {
+        let mut world = World::new(10, 0);
+        let mut job = Job { end_fsync: true, ..job(Rw::Write, 5) };
+        change(&mut job);
+        run(&mut world, job);
+        let calls = world.calls.iter().filter(|call| matches!(call, Call::Fsync(_)));
+        (calls.count(), matches!(world.calls[world.calls.len() - 4], Call::Fsync(_)))
+    };
+    assert_eq!(syncs(|_| ()), (1, true));
+    assert_eq!(syncs(|job| job.fsync_every = 2), (3, true));
+    assert_eq!(syncs(|job| job.rw = Rw::Read), (0, false));
 }
 
 #[test]
