@@ -2,11 +2,14 @@
 //!
 //! A shard: submit, map, SQEs taken, CQEs given, done; the median of the rounds. A request queue:
 //! submit, dispatch, complete, done, with each elevator and without one; the fastest of many short
-//! rounds, because the differences are small and all else that happens on the machine only adds.
+//! rounds, because the differences are small, and all else that happens on the machine only adds. A
+//! stacked queue (request-based multipath) beside the queue alone, in the same way.
 //! Prints nanoseconds per 4 KiB bio; `--json` for programs.
 
 #[path = "engine_bench/queue.rs"]
 mod queue;
+#[path = "engine_bench/stacked.rs"]
+mod stacked;
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -41,6 +44,7 @@ fn main() {
     let linear = TargetSpec::Linear { dev: DevId(0), start: Sector(0) };
     let cases = [
         ("linear read", linear, Op::Read),
+        ("multipath read, one path", stacked::one_path(), Op::Read),
         ("crypt read, fused", crypt(true), Op::Read),
         ("crypt write, fused", crypt(true), Op::Write),
         ("crypt read, bounced", crypt(false), Op::Read),
@@ -63,6 +67,7 @@ fn main() {
         }
     }
     queue::print(json);
+    stacked::print(json);
 }
 
 /// Nanoseconds per bio.
