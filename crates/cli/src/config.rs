@@ -68,6 +68,8 @@ pub(crate) struct ExportSpec {
     pub(crate) volume: VolumeSpec,
     /// Clients may not write.
     pub(crate) read_only: bool,
+    /// Others may write too.
+    pub(crate) shared: bool,
     /// TRIM is passed down.
     pub(crate) allow_discards: bool,
     /// How its requests are ordered.
@@ -108,6 +110,8 @@ struct ExportText {
     key_fd: Option<i32>,
     #[serde(default)]
     read_only: bool,
+    #[serde(default)]
+    shared: bool,
     #[serde(default)]
     allow_discards: bool,
     #[serde(default)]
@@ -207,6 +211,7 @@ impl ExportText {
             name,
             volume: VolumeSpec { path, kind, key, direct: self.direct },
             read_only: self.read_only,
+            shared: self.shared,
             allow_discards: self.allow_discards,
             scheduling: self.scheduling()?,
             pipeline: self.pipeline()?,

@@ -6,6 +6,7 @@
 //!   resume EXPORT                          {}
 //!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
 //!   key-set SECTOR HEX-DIGITS EXPORT
+//!   message SECTOR COUNT WORD... EXPORT
 //! ```
 //! One line, and one JSON document back. EXPORT is the rest of the line, because names may hold
 //! blanks; without one it is the only volume that there is. What the kernel refuses is refused with
@@ -85,6 +86,21 @@ fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
         "status" => Ok((Request::Status, rest)),
         "suspend" => Ok((Request::Suspend, rest)),
         "resume" => Ok((Request::Resume, rest)),
+        "message" => {
+            let (end, count) = next(rest);
+            let (sector, rest) = (sector_of(&rest[..end])?, &rest[count..]);
+            let (end, words) = next(rest);
+            let count: usize = rest[..end].parse().map_err(|_| invalid("COUNT is no number"))?;
+            let (words, mut at) = (&rest[words..], 0);
+            for _ in 0..count {
+                if at == words.len() {
+                    return Err(invalid("the message has fewer words than it says"));
+                }
+                at += next(&words[at..]).1;
+            }
+            let text = words[..at].trim_end().to_owned();
+            Ok((Request::Message(sector, Message::Multipath(text)), &words[at..]))
+        }
         "key-wipe" => {
             let (end, export) = next(rest);
             Ok((Request::Message(sector_of(&rest[..end])?, Message::KeyWipe), &rest[export..]))
@@ -97,7 +113,10 @@ fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             let key = parse_key(&rest[..end]).map_err(invalid)?;
             Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
         }
-        _ => Err(invalid("the line is none of status, suspend, resume, key-set and key-wipe")),
+        _ => {
+            let known = "status, suspend, resume, message, key-set and key-wipe";
+            Err(invalid(format!("the line is none of {known}")))
+        }
     }
 }
 
@@ -169,6 +188,9 @@ mod tests {
             Ok((Request::Message(sector, Message::KeyWipe), export)) => {
                 format!("wipe {sector} {export:?}")
             }
+            Ok((Request::Message(sector, Message::Multipath(text)), export)) => {
+                format!("tell {sector} {text:?} {export:?}")
+            }
             Ok((request, export)) => format!("{request:?} {export:?}"),
             Err(error) => error.to_string(),
         }
@@ -188,6 +210,8 @@ mod tests {
             ("key-set 0 00ff my disk", "set 0 [0, 255] \"my disk\""),
             ("key-set 0 - x", "set 0 [] \"x\""),
             ("key-set 0", "set 0 [] \"\""),
+            ("message 0 1 queue_if_no_path", "tell 0 \"queue_if_no_path\" \"\""),
+            ("message 8 2 fail_path /a my disk", "tell 8 \"fail_path /a\" \"my disk\""),
         ] {
             assert_eq!(shown(line), meaning, "{line}");
         }
@@ -199,6 +223,9 @@ mod tests {
             ("key-wipe x", "sector"),
             ("key-wipe 18446744073709551616", "sector"),
             ("key-set -1 sesame", "sector"),
+            ("message x 1 sesame", "sector"),
+            ("message 0 sesame", "COUNT"),
+            ("message 0 2 sesame", "fewer words"),
             ("key-set 0 sesame", "hex"),
             ("key-set 0 sesam3", "hex"),
             ("key-set 0 :32:logon:sesame", "keyring"),

@@ -8,6 +8,7 @@ use std::time::Duration;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Sector};
 use blockyard_engine::dm::bounce::Bounce;
+use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::crypt::pipeline::Load;
 use blockyard_engine::dm::table::Table;
 use blockyard_engine::pages::{BIO_PAGES_MAX, PAGE_BYTES, Sizes};
@@ -22,7 +23,7 @@ use crate::pages::{BounceChoice, PagePool};
 use crate::poll;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
-use crate::volume::gate::Pass;
+use crate::volume::gate::{Order, Pass};
 use crate::workers::Workers;
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
@@ -40,6 +41,8 @@ pub(crate) struct Driver {
     /// `None` where no target asks what time it is.
     clock: Option<Arc<Volume>>,
     executor: Executor,
+    /// The lines whose state is shown to whoever controls the volume.
+    shown: Vec<u16>,
     /// To look at before it is decided where a long bio goes, if that depends on them.
     workers: Option<Arc<Workers>>,
     submitter: Submitter,
@@ -70,8 +73,10 @@ impl Driver {
         };
         let submitter = Submitter::new(priority);
         let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
+        let shown = if volume.gate.is_some() { volume.multipaths() } else { Vec::new() };
         Ok(Self {
             clock,
+            shown,
             shard: Stack::new(&volume.table, bounce).expect("the pool is larger than the reserves"),
             page_share: PageShare::join(volume),
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
@@ -113,11 +118,30 @@ impl Driver {
 
     /// Through the gate, if there is one and it is open.
     fn pass(&mut self, bio: Bio) {
+        self.follow_orders();
         if self.pass.as_mut().is_none_or(|pass| pass.admit(&bio)) {
             self.submit_now(bio);
         } else {
             self.pass_held();
         }
+    }
+
+    /// What the shard is told by whoever controls the volume.
+    fn follow_orders(&mut self) {
+        let Some(pass) = self.pass.as_ref().filter(|pass| pass.is_woken()) else { return };
+        let (orders, now) = (pass.take_orders(), self.now());
+        for order in orders {
+            match order {
+                Order::Message(number, text) => {
+                    // It was tried before it was sent; one that comes while the volume is being
+                    // suspended is refused here, and followed by nobody.
+                    let _ = self.shard.message(now, number, &text);
+                }
+                Order::Suspend => self.shard.suspend(now, Suspend::Flush),
+                Order::Resume => self.shard.resume_targets(now),
+            }
+        }
+        self.run(now);
     }
 
     fn submit_now(&mut self, bio: Bio) {
@@ -154,6 +178,11 @@ impl Driver {
         }
         if let Some(pass) = &mut self.pass {
             pass.publish(self.shard.decisions(), self.shard.parked());
+            if !self.shown.is_empty() {
+                let shard = &mut self.shard;
+                let info = |&number| Some((number, shard.status(number)?.info));
+                pass.show(self.shown.iter().filter_map(info).collect());
+            }
         }
     }
 
@@ -210,6 +239,7 @@ impl Driver {
 
     /// Collects what has been answered meanwhile and goes on with it.
     pub(crate) fn poll(&mut self) {
+        self.follow_orders();
         self.pass_held();
         self.collect();
     }
@@ -273,10 +303,10 @@ impl Driver {
         self.poll();
     }
 
-    /// Whether nothing is with the ring, the workers, the disks, in a plug, waits for its time or
-    /// for the volume to be resumed.
+    /// Whether nothing is with the ring, the workers, the disks, in a plug, waits for its time, for
+    /// the volume to be resumed, or in a target for an order.
     pub(crate) fn is_idle(&self) -> bool {
-        self.executor.is_idle() && !self.holds()
+        self.executor.is_idle() && !self.holds() && self.shard.parked() == 0
     }
 
     fn holds(&self) -> bool {

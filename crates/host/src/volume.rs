@@ -140,6 +140,8 @@ impl PipelineChoice {
 pub struct VolumeOptions {
     /// Nothing may be written.
     pub read_only: bool,
+    /// Others may write to the same files, if they say so too.
+    pub shared: bool,
     /// Bypass the page cache for regular files too.
     pub direct: bool,
     /// Pass TRIM down, besides what the header says.
@@ -163,6 +165,8 @@ pub(crate) struct Device {
     pub(crate) mapping: Option<Mapping>,
     pub(crate) queue: DeviceQueue,
     elevator: ElevatorSpec,
+    /// It is one of several ways to one disk.
+    is_path: bool,
 }
 
 impl Device {
@@ -193,8 +197,9 @@ pub struct Volume {
     pub(crate) writer: IoContext,
     /// Held while the head or tail of an unaligned write is read, changed and written back.
     pub(crate) unaligned: Mutex<()>,
-    /// `None` if it is not controlled.
+    /// `None` if nobody has anything to tell it.
     pub(crate) gate: Option<Arc<Gate>>,
+    is_controlled: bool,
     keys: Mutex<Keys>,
     described: Described,
     read_only: bool,
@@ -321,14 +326,24 @@ impl Volume {
     /// # Errors
     /// When a file cannot be synchronised.
     pub fn flush(&self) -> Result<(), Error> {
+        let (mut is_path_flushed, mut lost_path) = (false, None);
         for device in &self.devices {
             let flushed = match (&device.queue, device.file.remote()) {
                 (DeviceQueue::Shared(disk), Some(_)) => disk.flush(),
                 _ => device.file.flush(),
             };
-            flushed.map_err(|error| Error::io(device.file.path(), "flush", error))?;
+            let flushed = flushed.map_err(|error| Error::io(device.file.path(), "flush", error));
+            match flushed {
+                Ok(()) if device.is_path => is_path_flushed = true,
+                Err(error) if device.is_path => lost_path = Some(error),
+                other => other?,
+            }
         }
-        Ok(())
+        // All paths lead to one disk.
+        match lost_path {
+            Some(error) if !is_path_flushed => Err(error),
+            _ => Ok(()),
+        }
     }
 
     /// A range will be read soon: what the page cache lacks of it is fetched.
@@ -537,7 +552,7 @@ impl<'a> Builder<'a> {
     }
 
     fn add_device(&mut self, file: DeviceFile, uses: &[Use]) -> Result<DevId, Error> {
-        let writable = file.access() == Access::ReadWrite && !self.options.read_only;
+        let writable = file.access().writes() && !self.options.read_only;
         if let Some(problem) = self.options.scheduling.problem() {
             return Err(Error::volume(file.path(), problem));
         }
@@ -551,7 +566,8 @@ impl<'a> Builder<'a> {
         }
         let (number, file) = (self.devices.len(), Arc::new(file));
         let queue = self.queue(number, &file, &elevator)?;
-        self.devices.push(Device { file, mapping, queue, elevator });
+        let is_path = uses.iter().any(|using| matches!(using, Use::Path));
+        self.devices.push(Device { file, mapping, queue, elevator, is_path });
         Ok(dev_id(number))
     }
 
@@ -666,6 +682,8 @@ impl<'a> Builder<'a> {
             let _ = write!(description, ", {name}");
         }
         let keys = vec![true; self.ciphers.len()];
+        let is_multipath = |extent: &TableExtent| matches!(extent.target, TargetSpec::Multipath(_));
+        let has_multipath = table.layers().flat_map(Table::extents).any(is_multipath);
         Volume {
             devices: self.devices,
             ciphers: self.ciphers,
@@ -678,7 +696,9 @@ impl<'a> Builder<'a> {
             asks_load: self.asks_load,
             writer: new_io_context(),
             unaligned: Mutex::new(()),
-            gate: self.options.controlled.then(Arc::default),
+            // Without control too: at the end of the server nothing waits for a path any more.
+            gate: (self.options.controlled || has_multipath).then(Arc::default),
+            is_controlled: self.options.controlled,
             keys: Mutex::new(keys),
             described: self.described,
             read_only,

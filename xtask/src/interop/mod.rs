@@ -12,6 +12,7 @@ mod headers;
 mod hostile;
 mod kernel;
 mod load;
+mod paths;
 mod peers;
 mod service;
 
@@ -46,6 +47,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     hostile::run(&mut cases, &lab);
     broken::run(&mut cases, &lab, args.disconnects);
     load::run(&mut cases, &lab, args.seconds);
+    paths::run(&mut cases, &lab, args.seconds);
     crash::run(&mut cases, &lab, args.rounds);
     cases.finish("interop")
 }

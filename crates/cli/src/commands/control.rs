@@ -55,18 +55,21 @@ pub(crate) struct ResumeArgs {
     device: DeviceArgs,
 }
 
-/// Send a message to a crypt line of a suspended volume: `key set` or `key wipe`
+/// Send a message to a crypt line, `key set` or `key wipe`, or to a multipath line
 ///
-/// After `key wipe` nothing can be read or written, nor the volume resumed, until `key set` gives
-/// it a key of the same length: hex digits, read from the terminal or from the first line of
-/// standard input, or from a file; never an argument, which everybody on the machine could see.
+/// A multipath line takes queue_if_no_path, fail_if_no_path, switch_group N, disable_group N,
+/// enable_group N, fail_path DEVICE and reinstate_path DEVICE, while the volume is not suspended.
+/// A crypt line takes its messages while it is. After `key wipe` nothing can be read or written,
+/// nor the volume resumed, until `key set` gives it a key of the same length: hex digits, read from
+/// the terminal or from the first line of standard input, or from a file; never an argument, which
+/// everybody on the machine could see.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct MessageArgs {
     #[command(flatten)]
     device: DeviceArgs,
 
-    /// `key set` or `key wipe`
+    /// `key set`, `key wipe`, or what a multipath line takes
     #[arg(value_name = "MESSAGE", required = true, num_args = 1..)]
     words: Vec<String>,
 
@@ -136,7 +139,19 @@ pub(crate) fn message(args: &MessageArgs) -> Result<(), Failure> {
                  should not be used any more",
             ));
         }
-        _ => return Err(Failure::failed("the messages are `key set` and `key wipe`")),
+        (["key", ..], _) => {
+            return Err(Failure::failed(
+                "the messages of a crypt line are `key set` and `key wipe`",
+            ));
+        }
+        (_, Some(_)) => return Err(Failure::failed("--key-file is for `key set`")),
+        (words, None) => {
+            if words.iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
+                return Err(Failure::failed("the words of a message have no blanks"));
+            }
+            let (count, text) = (words.len(), words.join(" "));
+            SecretBytes::copy_of(format!("message {sector} {count} {text} {export}\n").as_bytes())
+        }
     };
     ask(&device.socket, line.as_slice()).map(drop)
 }

@@ -37,7 +37,7 @@ use activation::Activated;
 /// More cipher workers than this help on no machine that there is.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// What is said in the file instead, for each of its volumes.
-const OF_ONE_VOLUME: [&str; 30] = [
+const OF_ONE_VOLUME: [&str; 31] = [
     "volume",
     "pipeline",
     "pages",
@@ -62,6 +62,7 @@ const OF_ONE_VOLUME: [&str; 30] = [
     "iv_large_sectors",
     "export_name",
     "read_only",
+    "shared",
     "allow_discards",
     "elevator",
     "queue_depth",
@@ -97,6 +98,10 @@ pub(crate) struct ServeArgs {
     /// Let nobody write
     #[arg(short = 'r', long, alias = "readonly")]
     read_only: bool,
+
+    /// Let other servers of the same image write too, if they say so as well: for two paths to it
+    #[arg(long, conflicts_with = "read_only")]
+    shared: bool,
 
     /// Pass TRIM down to the file or device, which shows where the volume is empty
     #[arg(long)]
@@ -142,6 +147,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     for (spec, prepared) in plan.exports.iter().zip(prepared) {
         let volume = prepared.unlock()?.into_volume(&VolumeOptions {
             read_only: spec.read_only,
+            shared: spec.shared,
             direct: spec.volume.direct,
             allow_discards: spec.allow_discards,
             worker_threads: plan.threads.map(usize::from),
@@ -211,7 +217,11 @@ impl Plan {
     /// Reads all headers and gets all passphrases, so that nobody has to wait between them.
     fn prepare(&self) -> Result<Vec<Prepared>, Failure> {
         let prepared = self.exports.iter().map(|export| {
-            let access = if export.read_only { Access::ReadOnly } else { Access::ReadWrite };
+            let access = match export {
+                ExportSpec { read_only: true, .. } => Access::ReadOnly,
+                ExportSpec { shared: true, .. } => Access::Shared,
+                _ => Access::ReadWrite,
+            };
             export.volume.prepare(access, StdinUse::Free)
         });
         prepared.collect()
@@ -244,6 +254,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         name,
         volume: args.volume.spec()?,
         read_only: args.read_only,
+        shared: args.shared,
         allow_discards: args.allow_discards,
         scheduling: args.scheduling.scheduling(),
         pipeline: args.scheduling.pipeline(),

@@ -115,7 +115,7 @@ impl Disk {
             memory: Memory::NONE,
             fua: false,
             borrows: false,
-            is_check: false,
+            is_check: true,
             origin: Origin { io_context: client, ..Origin::default() },
         }]);
         let mut cqes = Vec::new();

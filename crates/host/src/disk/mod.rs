@@ -58,7 +58,8 @@ pub(crate) struct DiskOp {
     pub(crate) fua: bool,
     /// A write whose memory is the front end's, which must not receive into it meanwhile.
     pub(crate) borrows: bool,
-    /// A read whose bytes nobody wants: whether the device can be reached is the question.
+    /// A server that is away is connected to for it, once, and it fails if that fails. The bytes
+    /// of such a read are wanted by nobody.
     pub(crate) is_check: bool,
     pub(crate) origin: Origin,
 }

@@ -41,6 +41,16 @@ pub enum Access {
     ReadOnly,
     /// Reading and writing; nobody else may write meanwhile.
     ReadWrite,
+    /// Reading and writing, and so may others who say the same: paths to one disk.
+    Shared,
+}
+
+impl Access {
+    /// Whether it is for more than reading.
+    #[must_use]
+    pub fn writes(self) -> bool {
+        self != Self::ReadOnly
+    }
 }
 
 /// The cheapest way to read and write a file.
@@ -92,11 +102,7 @@ impl DeviceFile {
             return Ok(Self::of_remote(path, RemoteDisk::open(uri, access)?, access));
         }
         let open = |flags: i32| {
-            OpenOptions::new()
-                .read(true)
-                .write(access == Access::ReadWrite)
-                .custom_flags(flags)
-                .open(path)
+            OpenOptions::new().read(true).write(access.writes()).custom_flags(flags).open(path)
         };
         let file = open(0).map_err(|error| Error::io(path, "open", error))?;
         let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
@@ -287,7 +293,7 @@ impl DeviceFile {
         let failed = |error| Error::io(&self.path, "open for direct I/O", error);
         let direct = OpenOptions::new()
             .read(true)
-            .write(self.access == Access::ReadWrite)
+            .write(self.access.writes())
             .custom_flags(libc::O_DIRECT)
             .open(&self.path)
             .map_err(failed)?;
@@ -385,7 +391,7 @@ fn is_taken(error: &io::Error) -> bool {
 /// the way of `cryptsetup luksDump`, which uses `flock`.
 fn try_lock(file: &File, access: Access) -> io::Result<()> {
     let kind = match access {
-        Access::ReadOnly => libc::F_RDLCK,
+        Access::ReadOnly | Access::Shared => libc::F_RDLCK,
         Access::ReadWrite => libc::F_WRLCK,
     };
     // SAFETY: all-zero bytes are a valid `flock`: the whole file, from its start, pid 0 as

@@ -220,11 +220,10 @@ impl Running {
     }
 
     fn collect_replies(&mut self, now: Instant) {
-        let timeout = self.disk.timeout();
         for index in 0..self.slots.len() {
             let Some(link) = self.slots[index].link() else { continue };
             let received = link.receive(&mut self.ops, &mut self.unused);
-            let loss = received.err().or_else(|| link.is_late(now, timeout));
+            let loss = received.err().or_else(|| link.is_late(now));
             if let Some(loss) = loss {
                 self.lose(now, index, &loss);
             }
@@ -270,7 +269,7 @@ impl Running {
     }
 
     fn connected(&mut self, now: Instant, index: usize, opened: Opened) {
-        let link = Link::new(opened);
+        let link = Link::new(opened, self.disk.timeout());
         let multi_conn = link.remote().multi_conn;
         self.remote = Some(link.remote().clone());
         self.slots[index] = Slot::Up(Box::new(link));

@@ -67,6 +67,8 @@ pub(super) struct Link {
     end: usize,
     /// The server takes no more requests.
     is_closing: bool,
+    /// A request may wait for its reply for so long.
+    timeout: Duration,
     /// No request is late before.
     look_at: Option<Instant>,
     /// Emptied after each use; kept for their memory.
@@ -78,7 +80,7 @@ pub(super) struct Link {
 unsafe impl Send for Link {}
 
 impl Link {
-    pub(super) fn new(opened: Opened) -> Self {
+    pub(super) fn new(opened: Opened, timeout: Duration) -> Self {
         let Opened { socket, is_unix, session, received: early } = opened;
         let mut received = vec![0; RECEIVE_BYTES];
         received[..early.len()].copy_from_slice(&early);
@@ -92,6 +94,7 @@ impl Link {
             start: 0,
             end: early.len(),
             is_closing: false,
+            timeout,
             look_at: None,
             vectors: Vec::new(),
             headers: Vec::new(),
@@ -127,6 +130,7 @@ impl Link {
             self.requests.resize(slot + 1, None);
         }
         self.requests[slot] = Some(Requested { op, start_bytes: issue.start_bytes, at: now });
+        self.look_at.get_or_insert(now + self.timeout);
         ops.use_begins(op);
         if issue.payload.len_bytes() > 0 {
             ops.use_begins(op);
@@ -286,8 +290,9 @@ impl Link {
         }
     }
 
-    /// Whether a request has waited for its reply for longer than that.
-    pub(super) fn is_late(&mut self, now: Instant, timeout: Duration) -> Option<Loss> {
+    /// Whether a request has waited for its reply for too long.
+    pub(super) fn is_late(&mut self, now: Instant) -> Option<Loss> {
+        let timeout = self.timeout;
         if self.session.in_flight_count() == 0 {
             self.look_at = None;
             return None;

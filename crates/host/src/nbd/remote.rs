@@ -157,7 +157,7 @@ impl RemoteDisk {
         if size_bytes < required {
             return Err(format!("the export has {size_bytes} bytes, but {required} are used"));
         }
-        if read_only && self.access == Access::ReadWrite {
+        if read_only && self.access.writes() {
             return Err("the export is read-only; open it with --read-only".into());
         }
         if block_min_bytes > SECTOR_BYTES {

@@ -464,8 +464,8 @@ impl Transmission {
             && self.open_requests() < REQUESTS_MAX
             && !self.driver.reads_client_buffer();
         if self.driver.is_idle() {
-            // Requests without anything in flight would wait for ever.
-            assert!(can_receive, "what is parked waits for something in flight");
+            // Requests without anything in flight, parked or held would wait for ever.
+            assert!(can_receive, "what is not answered waits for something");
             return self.receive();
         }
         let [ring, workers, gate] = self.driver.wake_sources();

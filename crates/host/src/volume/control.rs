@@ -6,19 +6,23 @@
 //!          <───────────           <───────────
 //!             resume                key set          resume: EAGAIN
 //! ```
-//! Messages are dm-crypt's, for the crypt line at a sector, and only while it is suspended. Errors
-//! have the kernel's names (`crypt_message`, `crypt_preresume`).
+//! Messages are dm-crypt's, for the crypt line at a sector, and only while it is suspended; and
+//! dm-mpath's, only while it is not. Errors have the kernel's names (`crypt_message`,
+//! `crypt_preresume`, `multipath_message`).
 
 use std::sync::{MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::dm::control::MessageError;
 use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS, Pipeline};
-use blockyard_engine::dm::table::TargetSpec;
+use blockyard_engine::dm::multipath::Multipath;
+use blockyard_engine::dm::table::{TableExtent, TargetSpec};
 use blockyard_engine::sq::CipherId;
+use blockyard_engine::time::Nanos;
 
 use super::Volume;
-use super::gate::{Counts, Gate};
+use super::gate::{Counts, Gate, Order};
 
 /// Bios end within this time, unless a client does not take its replies.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(30);
@@ -37,9 +41,11 @@ fn invalid(problem: impl Into<String>) -> ControlError {
     ControlError { name: "EINVAL", problem: problem.into() }
 }
 
-/// A message for a crypt line.
+/// A message for a line: of crypt, or of multipath.
 #[derive(Debug)]
 pub enum Message {
+    /// What a multipath line is told, in its words.
+    Multipath(String),
     /// `key set`: this one from now on. Its length is that of the key before.
     KeySet(SecretBytes),
     /// `key wipe`: nothing can be read or written until a key is set.
@@ -95,7 +101,7 @@ pub(super) type Keys = Vec<bool>;
 
 impl Volume {
     fn gate(&self) -> Result<&Gate, ControlError> {
-        let gate = self.gate.as_deref();
+        let gate = self.gate.as_deref().filter(|_| self.is_controlled);
         gate.ok_or_else(|| invalid("the volume was opened without control"))
     }
 
@@ -140,9 +146,14 @@ impl Volume {
     /// A message for the line at `sector`.
     ///
     /// # Errors
-    /// When the volume is not suspended, the line is none of crypt, or the key does not fit.
+    /// When the line is none that takes it. For a crypt line: when the volume is not suspended, or
+    /// the key does not fit. For a multipath line: when the volume is suspended, or the message
+    /// makes no sense.
     pub fn message(&self, sector: u64, message: &Message) -> Result<(), ControlError> {
         let mut keys = self.keys();
+        if let Message::Multipath(text) = message {
+            return self.multipath_message(sector, text);
+        }
         if !self.gate()?.is_closed() {
             return Err(invalid("the volume is not suspended, and a key changes only while it is"));
         }
@@ -150,6 +161,7 @@ impl Volume {
         let cipher = &self.ciphers[number];
         let len_bytes = cipher.key_len_bytes();
         let (key, is_valid) = match message {
+            Message::Multipath(_) => unreachable!("sent above"),
             Message::KeyWipe => (random_key(len_bytes)?, false),
             Message::KeySet(key) if key.len() != len_bytes => {
                 return Err(invalid(format!(
@@ -167,18 +179,91 @@ impl Volume {
         Ok(())
     }
 
-    fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
-        let extents = self.table.extents();
-        let at = extents
-            .iter()
-            .find(|extent| extent.start.0 <= sector && sector < (extent.start + extent.len).0);
-        match at.map(|extent| &extent.target) {
-            Some(TargetSpec::Crypt(spec)) => Ok(spec.cipher),
-            Some(_) => Err(invalid(format!(
-                "the line at sector {sector} is none of crypt, and takes no message"
-            ))),
-            None => Err(invalid(format!("sector {sector} is outside of the volume"))),
+    fn multipath_message(&self, sector: u64, text: &str) -> Result<(), ControlError> {
+        let gate = self.gate()?;
+        let (number, target) = self.line_at(sector)?;
+        let TargetSpec::Multipath(spec) = target else {
+            return Err(invalid(format!("the line at sector {sector} is none of multipath")));
+        };
+        let suspended =
+            || ControlError { name: "EBUSY", problem: MessageError::Suspended.to_string() };
+        if gate.is_closed() {
+            return Err(suspended());
         }
+        // Whether it makes sense depends on the line alone.
+        let mut policy = Multipath::new(spec.multipath.clone());
+        policy.message(Nanos(0), text).map_err(|error| match error {
+            MessageError::Suspended => suspended(),
+            MessageError::Invalid(problem) => invalid(problem),
+        })?;
+        gate.tell(&Order::Message(number, text.to_owned()));
+        Ok(())
+    }
+
+    fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
+        match self.line_at(sector)?.1 {
+            TargetSpec::Crypt(spec) => Ok(spec.cipher),
+            _ => Err(invalid(format!("the line at sector {sector} is none of crypt"))),
+        }
+    }
+
+    /// The line at a sector, and its number.
+    fn line_at(&self, sector: u64) -> Result<(u16, &TargetSpec), ControlError> {
+        let is_it = |extent: &TableExtent| {
+            extent.start.0 <= sector && sector < (extent.start + extent.len).0
+        };
+        let found = (0..).zip(self.table.extents()).find(|(_, extent)| is_it(extent));
+        let (number, extent) =
+            found.ok_or_else(|| invalid(format!("sector {sector} is outside of the volume")))?;
+        Ok((number, &extent.target))
+    }
+
+    /// The numbers of the lines that are shown as they are now.
+    pub(crate) fn multipaths(&self) -> Vec<u16> {
+        let lines = (0..).zip(self.table.extents());
+        let lines = lines.filter(|(_, line)| matches!(line.target, TargetSpec::Multipath(_)));
+        lines.map(|(number, _)| number).collect()
+    }
+
+    /// The lines, with what they say of themselves. The paths of each connection are its own, and
+    /// so are their states: a multipath line is there once for each that is different.
+    fn targets(&self) -> String {
+        let lines: Vec<&str> = self.described.targets.lines().collect();
+        let (below, top) = lines.split_at(lines.len() - self.table.extents().len());
+        let mut text: String = below.iter().map(|line| format!("{line}\n")).collect();
+        for (line, number) in top.iter().zip(0..) {
+            let mut infos = self.multipath_info(number);
+            infos.sort();
+            infos.dedup();
+            for info in &infos {
+                text.push_str(&format!("{line} {}\n", info.trim_end()));
+            }
+            if infos.is_empty() {
+                text.push_str(&format!("{line}\n"));
+            }
+        }
+        text
+    }
+
+    /// What a multipath line says in each connection; without one, what the next will find.
+    fn multipath_info(&self, number: u16) -> Vec<String> {
+        let TargetSpec::Multipath(spec) = &self.table.extents()[usize::from(number)].target else {
+            return Vec::new();
+        };
+        let Some(gate) = &self.gate else { return Vec::new() };
+        let mut infos = gate.info(number);
+        if infos.is_empty() {
+            let mut policy = Multipath::new(spec.multipath.clone());
+            for order in gate.messages() {
+                if let Order::Message(to, text) = order
+                    && to == number
+                {
+                    policy.message(Nanos(0), &text).expect("it was tried before it was kept");
+                }
+            }
+            infos.push(policy.info());
+        }
+        infos
     }
 
     /// How it is.
@@ -202,7 +287,7 @@ impl Volume {
             is_suspended: self.gate.as_ref().is_some_and(|gate| gate.is_closed()),
             has_keys: !self.keys().contains(&false),
             table: self.described.table.clone(),
-            targets: self.described.targets.clone(),
+            targets: self.targets(),
             pipelines,
             adaptive: self.described.adaptive.clone(),
             counts,

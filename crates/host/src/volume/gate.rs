@@ -10,6 +10,10 @@
 //! looks for busy shards *after* closing: one of them sees the other. Both are for this thread's
 //! cache line, once for each time a shard goes from idle to busy; a volume that is not controlled
 //! has no gate. What a shard counts, its thread alone writes, and a reader adds up.
+//!
+//! *Orders* are what all shards are told: messages for targets, and that the volume is suspended,
+//! so that what waits in a target ends. A shard follows them before it takes its next bio, and at
+//! once while it is busy; one that comes later follows the messages that there were.
 
 use std::collections::VecDeque;
 use std::io;
@@ -92,8 +96,25 @@ impl Counts {
     }
 }
 
+/// What shards are told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Order {
+    /// A message for the line with this number.
+    Message(u16, String),
+    /// What waits in a target is to end.
+    Suspend,
+    /// It may wait again.
+    Resume,
+}
+
 /// What a shard and whoever controls the volume share.
 struct Ticket {
+    /// Not followed yet.
+    orders: Mutex<Vec<Order>>,
+    /// `wake` was written to, and there may be orders.
+    is_woken: AtomicBool,
+    /// What its targets say of themselves, by the number of the line.
+    info: Mutex<Vec<(u16, String)>>,
     /// Something of the shard is behind the gate.
     is_busy: AtomicBool,
     /// Wakes the shard's thread if it holds bios.
@@ -108,12 +129,21 @@ impl Ticket {
 
     fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
+        // Behind it: who sees this has something to read.
+        self.is_woken.store(true, Ordering::SeqCst);
+    }
+
+    fn tell(&self, order: &Order) {
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner).push(order.clone());
     }
 }
 
 #[derive(Default)]
 struct Shards {
     open: Vec<Arc<Ticket>>,
+    /// Messages in the order of their last occurrence: each says what is to be, so that of two
+    /// equal ones the first may be left out.
+    messages: Vec<Order>,
     /// Of shards that are gone.
     ended: Counts,
 }
@@ -148,6 +178,8 @@ impl Gate {
             return self.is_closed();
         }
         let mut shards = self.shards();
+        shards.open.iter().for_each(|ticket| ticket.tell(&Order::Suspend));
+        shards.open.iter().for_each(|ticket| ticket.wake());
         while shards.open.iter().any(|ticket| ticket.is_busy.load(Ordering::SeqCst)) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -163,8 +195,36 @@ impl Gate {
 
     /// Opens it: what is held goes on.
     pub(super) fn open(&self) {
+        let shards = self.shards();
+        // First: what comes through the open gate may wait in a target.
+        shards.open.iter().for_each(|ticket| ticket.tell(&Order::Resume));
         let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::SeqCst, Ordering::SeqCst);
-        self.shards().open.iter().for_each(|ticket| ticket.wake());
+        shards.open.iter().for_each(|ticket| ticket.wake());
+    }
+
+    /// Tells all shards a message, also those that are still to come.
+    pub(super) fn tell(&self, message: &Order) {
+        assert!(matches!(message, Order::Message(..)));
+        let mut shards = self.shards();
+        shards.messages.retain(|earlier| earlier != message);
+        shards.messages.push(message.clone());
+        shards.open.iter().for_each(|ticket| ticket.tell(message));
+        shards.open.iter().for_each(|ticket| ticket.wake());
+    }
+
+    /// The messages that a new shard is told.
+    pub(super) fn messages(&self) -> Vec<Order> {
+        self.shards().messages.clone()
+    }
+
+    /// What the line with this number says of itself, in each shard that has said it.
+    pub(super) fn info(&self, number: u16) -> Vec<String> {
+        let mut all = Vec::new();
+        for ticket in &self.shards().open {
+            let info = ticket.info.lock().unwrap_or_else(PoisonError::into_inner);
+            all.extend(info.iter().find(|(of, _)| *of == number).map(|(_, info)| info.clone()));
+        }
+        all
     }
 
     /// Nobody will move it any more. If it is closed, what it holds and what still comes fails.
@@ -178,7 +238,9 @@ impl Gate {
                 break;
             }
         }
-        self.shards().open.iter().for_each(|ticket| ticket.wake());
+        let shards = self.shards();
+        shards.open.iter().for_each(|ticket| ticket.tell(&Order::Suspend));
+        shards.open.iter().for_each(|ticket| ticket.wake());
     }
 
     /// All that was counted, and how many shards there are.
@@ -204,8 +266,21 @@ impl Pass {
     pub(crate) fn new(gate: &Arc<Gate>) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
-        let ticket = Arc::new(Ticket { is_busy: AtomicBool::new(false), wake, counts });
-        gate.shards().open.push(Arc::clone(&ticket));
+        let mut shards = gate.shards();
+        let mut orders = shards.messages.clone();
+        if gate.state.load(Ordering::SeqCst) != OPEN {
+            orders.push(Order::Suspend);
+        }
+        let ticket = Arc::new(Ticket {
+            is_woken: AtomicBool::new(!orders.is_empty()),
+            orders: Mutex::new(orders),
+            info: Mutex::default(),
+            is_busy: AtomicBool::new(false),
+            wake,
+            counts,
+        });
+        shards.open.push(Arc::clone(&ticket));
+        drop(shards);
         let (gate, held) = (Arc::clone(gate), VecDeque::new());
         Ok(Self { gate, ticket, is_busy: false, held, counts: Counts::default() })
     }
@@ -247,13 +322,31 @@ impl Pass {
         }
     }
 
+    /// Whether [`Pass::take_orders`] may have some.
+    #[inline]
+    pub(crate) fn is_woken(&self) -> bool {
+        self.ticket.is_woken.load(Ordering::Relaxed)
+    }
+
+    /// What the shard has not followed yet.
+    pub(crate) fn take_orders(&self) -> Vec<Order> {
+        if self.ticket.is_woken.swap(false, Ordering::SeqCst) {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.ticket.wake, &mut count);
+        }
+        std::mem::take(&mut *self.ticket.orders.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    /// Shows what targets say of themselves.
+    pub(crate) fn show(&self, info: Vec<(u16, String)>) {
+        *self.ticket.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
+    }
+
     /// The oldest held bio that may go on, or is to fail.
     pub(crate) fn next(&mut self, done: &mut Vec<Done>) -> Option<Bio> {
         if self.held.is_empty() {
             return None;
         }
-        let mut count = [0u8; 8];
-        let _ = rustix::io::read(&self.ticket.wake, &mut count);
         if self.gate.state.load(Ordering::SeqCst) == STOPPED {
             let failed = |bio: Bio| Done { user: bio.user, status: BlkStatus::IoError };
             self.counts.errors += self.held.len() as u64;
@@ -268,9 +361,9 @@ impl Pass {
         !self.held.is_empty()
     }
 
-    /// What becomes readable when the gate has moved.
+    /// What becomes readable when the gate has moved, or there are orders.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
-        self.holds().then(|| self.ticket.wake.as_fd())
+        (self.is_busy || self.holds()).then(|| self.ticket.wake.as_fd())
     }
 
     /// These have ended.

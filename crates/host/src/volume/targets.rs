@@ -18,7 +18,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::sq::{DevId, LogId};
 
-use super::{Builder, Device, Use, dev_id};
+use super::{Builder, Device, Use, VolumeOptions, dev_id};
 use crate::Error;
 use crate::disk::DeviceQueue;
 use crate::file::mapping::Mapping;
@@ -134,7 +134,11 @@ impl Builder<'_> {
         if let Some(index) = opened {
             return Ok(dev_id(index));
         }
-        let access = if self.options.read_only { Access::ReadOnly } else { Access::ReadWrite };
+        let access = match self.options {
+            VolumeOptions { read_only: true, .. } => Access::ReadOnly,
+            VolumeOptions { shared: true, .. } => Access::Shared,
+            _ => Access::ReadWrite,
+        };
         let lines = mappings.iter().flat_map(|mapping| &mapping.lines);
         let uses: Vec<Use> = lines.filter_map(|line| use_of(&line.target, path)).collect();
         let is_path = uses.iter().any(|using| matches!(using, Use::Path));
@@ -149,7 +153,7 @@ impl Builder<'_> {
         let file = Arc::new(DeviceFile::ram(len_bytes)?);
         let mapping = Mapping::new(file.file(), len_bytes, true);
         let (queue, elevator) = (DeviceQueue::Bypassed, ElevatorSpec::of(&NONE));
-        self.devices.push(Device { file, mapping, queue, elevator });
+        self.devices.push(Device { file, mapping, queue, elevator, is_path: false });
         Ok(dev_id(self.devices.len() - 1))
     }
 

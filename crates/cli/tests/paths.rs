@@ -1,0 +1,281 @@
+//! Several servers of one image, and a multipath line over them: they are killed, started again and
+//! stopped, and a client sees no error and no wrong byte.
+
+mod lab;
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use lab::nbd::Nbd;
+use lab::{Lab, Server, noise, text};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+const LEN_BYTES: usize = 1 << 20;
+const BLOCK_BYTES: usize = 4096;
+const BLOCKS: u64 = (LEN_BYTES / BLOCK_BYTES) as u64;
+const EIO: u32 = 5;
+
+/// Two servers of one image, and one over both.
+struct Paths {
+    lab: Lab,
+    servers: [Option<Server>; 2],
+    near: Server,
+}
+
+impl Paths {
+    fn new(features: &str) -> Self {
+        Self::with_parameters(features, "")
+    }
+
+    fn with_parameters(features: &str, parameters: &str) -> Self {
+        let lab = Lab::new();
+        lab.write("image", vec![0; LEN_BYTES]);
+        let len = LEN_BYTES / 512;
+        lab.write("far.table", format!("0 {len} linear image 0\n"));
+        let path = |name| format!("nbd+unix:///?socket={name}{parameters}");
+        let group = format!("service-time 0 2 0 {} {}", path("a"), path("b"));
+        lab.write("near.table", format!("0 {len} multipath {features} 0 1 1 {group}\n"));
+        let servers = ["a", "b"].map(|socket| Some(serve(&lab, socket)));
+        let words = ["--table", "near.table", "--socket", "near", "--control", "ctl"];
+        let near = lab.serve(&words);
+        Self { lab, servers, near }
+    }
+
+    fn kill(&mut self, path: usize) {
+        self.servers[path].take().unwrap().stop(Signal::KILL);
+    }
+
+    fn start(&mut self, path: usize) {
+        self.servers[path] = Some(serve(&self.lab, ["a", "b"][path]));
+    }
+
+    fn client(&self) -> Nbd {
+        Nbd::open(&self.lab.path("near"))
+    }
+
+    /// The words of the multipath line's status.
+    fn status(&self) -> String {
+        let reply = self.lab.ok(&["status", "--json", "ctl"]).stdout;
+        let reply: Value = serde_json::from_slice(&reply).unwrap();
+        let lines = reply["devices"][0]["status"].as_array().unwrap();
+        assert_eq!(lines.len(), 1, "one connection");
+        lines[0].as_str().unwrap().to_owned()
+    }
+
+    fn wait_for_status(&self, wanted: &str) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !self.status().contains(wanted) {
+            assert!(Instant::now() < deadline, "{} is not {wanted}", self.status());
+        }
+    }
+
+    /// Until a write waits in the multipath line.
+    fn wait_for_parked(&self) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        let asked = || text(&self.lab.ok(&["status", "--json", "ctl"]).stdout);
+        while !asked().contains("\"parked_parts\": 1") {
+            assert!(Instant::now() < deadline, "{}", asked());
+        }
+    }
+
+    fn message(&self, words: &[&str]) {
+        self.lab.ok(&[&["message", "ctl"], words].concat());
+    }
+}
+
+fn serve(lab: &Lab, socket: &str) -> Server {
+    lab.serve(&["--table", "far.table", "--shared", "--socket", socket])
+}
+
+/// What a block holds after its write of this generation.
+fn content(block: u64, generation: u64) -> Vec<u8> {
+    noise(BLOCK_BYTES, block << 32 | generation)
+}
+
+/// Writes block after block, again and again, until it is over and a generation is complete. Reads
+/// what it has written, and what it wrote before.
+fn write_until(client: &mut Nbd, is_over: &AtomicBool, written: &AtomicU64) -> u64 {
+    let mut number = 0;
+    while !is_over.load(Ordering::Relaxed) || number % BLOCKS != 0 {
+        let (block, generation) = (number % BLOCKS, number / BLOCKS);
+        let at = block * BLOCK_BYTES as u64;
+        assert_eq!(client.write(at, &content(block, generation)), 0, "write {number}");
+        if number.is_multiple_of(5) {
+            assert_eq!(client.flush(), 0, "flush after {number}");
+            assert!(client.read(at, BLOCK_BYTES) == content(block, generation), "read {number}");
+        }
+        if generation > 0 && number.is_multiple_of(3) {
+            let old = (block + BLOCKS / 2) % BLOCKS;
+            let generation = if old < block { generation } else { generation - 1 };
+            let read = client.read(old * BLOCK_BYTES as u64, BLOCK_BYTES);
+            assert!(read == content(old, generation), "old block {old} at {number}");
+        }
+        number += 1;
+        written.store(number, Ordering::Relaxed);
+    }
+    number / BLOCKS - 1
+}
+
+/// What the image holds after a generation.
+fn check_image(lab: &Lab, generation: u64) {
+    let image = lab.read("image");
+    for (block, bytes) in (0..).zip(image.chunks(BLOCK_BYTES)) {
+        assert!(bytes == content(block, generation), "block {block}");
+    }
+}
+
+/// Does `what` to the paths while a client writes and reads.
+fn under_load(paths: &mut Paths, what: impl FnOnce(&mut Paths, &dyn Fn(u64))) {
+    let (written, is_over) = (AtomicU64::new(0), AtomicBool::new(false));
+    let mut client = paths.client();
+    let generation = thread::scope(|scope| {
+        let writer = scope.spawn(|| write_until(&mut client, &is_over, &written));
+        // Until so many more blocks are written.
+        let go_on = |blocks: u64| {
+            let before = written.load(Ordering::Relaxed);
+            while written.load(Ordering::Relaxed) < before + blocks {
+                assert!(!writer.is_finished(), "the writer has failed");
+                thread::yield_now();
+            }
+        };
+        what(paths, &go_on);
+        is_over.store(true, Ordering::Relaxed);
+        writer.join().unwrap()
+    });
+    drop(client);
+    check_image(&paths.lab, generation);
+}
+
+#[test]
+fn either_server_may_be_killed_and_come_back() {
+    let mut paths = Paths::new("0");
+    under_load(&mut paths, |paths, go_on| {
+        go_on(50);
+        for path in [0, 1, 0] {
+            paths.kill(path);
+            go_on(100);
+            paths.start(path);
+            // A check finds it; then the other one may go.
+            paths.wait_for_status(&format!("socket={} A", ["a", "b"][path]));
+            go_on(100);
+        }
+    });
+    assert_eq!(paths.near.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn both_servers_may_be_away_while_io_waits_for_a_path() {
+    let mut paths = Paths::new("1 queue_if_no_path");
+    under_load(&mut paths, |paths, go_on| {
+        for _ in 0..2 {
+            go_on(50);
+            paths.kill(0);
+            paths.kill(1);
+            paths.wait_for_status("socket=a F");
+            paths.wait_for_status("socket=b F");
+            paths.start(1);
+            go_on(50);
+            paths.start(0);
+        }
+    });
+    assert_eq!(paths.near.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn write_of_a_server_that_stands_still_waits_for_its_end_and_others_go_on() {
+    let mut paths = Paths::with_parameters("0", "&timeout=1");
+    let pid = |server: &Server| Pid::from_raw(server.pid() as i32).unwrap();
+    let (mut first, mut second) = (paths.client(), paths.client());
+    let still = pid(paths.servers[0].as_ref().unwrap());
+    kill_process(still, Signal::STOP).unwrap();
+    let b = "nbd+unix:///?socket=b&timeout=1";
+    paths.message(&["fail_path", b]);
+    thread::scope(|scope| {
+        let doubtful = scope.spawn(|| first.write(0, &content(0, 1)));
+        paths.near.wait_for("blockyard: nbd+unix:///?socket=a&timeout=1: the server has not");
+        paths.message(&["reinstate_path", b]);
+        assert_eq!(second.write(BLOCK_BYTES as u64, &content(1, 1)), 0);
+        assert!(second.read(BLOCK_BYTES as u64, BLOCK_BYTES) == content(1, 1));
+        assert!(!doubtful.is_finished(), "the first server may still do it");
+        kill_process(still, Signal::CONT).unwrap();
+        assert_eq!(doubtful.join().unwrap(), 0);
+    });
+    assert_eq!(second.write(0, &content(0, 2)), 0);
+    assert!(second.read(0, BLOCK_BYTES) == content(0, 2));
+}
+
+#[test]
+fn without_a_path_the_error_comes_at_once() {
+    let mut paths = Paths::new("0");
+    let mut client = paths.client();
+    assert_eq!(client.write(0, &content(0, 0)), 0);
+    paths.kill(0);
+    paths.kill(1);
+    let start = Instant::now();
+    assert_eq!(client.write(0, &content(0, 1)), EIO);
+    assert_eq!(client.flush(), EIO);
+    assert!(start.elapsed() < Duration::from_secs(5));
+    paths.start(1);
+    paths.wait_for_status("socket=b A 1");
+    assert_eq!(client.write(0, &content(0, 2)), 0);
+    assert!(client.read(0, BLOCK_BYTES) == content(0, 2));
+}
+
+#[test]
+fn operator_is_obeyed_also_by_what_waits() {
+    let paths = Paths::new("1 queue_if_no_path");
+    let fail = |path: &str| paths.message(&["fail_path", &format!("nbd+unix:///?socket={path}")]);
+    assert!(paths.status().contains("multipath 2 0 0 0 1 1 E 0 2 2 nbd"), "{}", paths.status());
+    fail("a");
+    fail("b");
+    assert!(paths.status().contains("socket=a F 1 0 1 nbd"), "{}", paths.status());
+    let write = thread::scope(|scope| {
+        let waiting = scope.spawn(|| paths.client().write(0, &content(0, 0)));
+        paths.wait_for_parked();
+        assert!(!waiting.is_finished(), "it waits for a path");
+        paths.message(&["reinstate_path", "nbd+unix:///?socket=b"]);
+        waiting.join().unwrap()
+    });
+    assert_eq!(write, 0);
+    let mut client = paths.client();
+    fail("b");
+    paths.message(&["fail_if_no_path"]);
+    assert_eq!(client.write(0, &content(0, 1)), EIO);
+    paths.message(&["reinstate_path", "nbd+unix:///?socket=a"]);
+    assert!(client.read(0, BLOCK_BYTES) == content(0, 0));
+    let refuse = |words: &[&str]| paths.lab.refused(&[&["message", "ctl"], words].concat(), 1);
+    assert!(refuse(&["fail_path", "/x"]).contains("no path is named `/x`"));
+    assert!(refuse(&["switch_group", "2"]).contains("group `2` is not one of 1 to 1"));
+    assert!(refuse(&["key", "wipe"]).contains("not suspended"));
+    paths.lab.ok(&["suspend", "ctl"]);
+    let words = ["message", "ctl", "queue_if_no_path"];
+    assert!(paths.lab.refused(&words, 5).contains("the device is suspended"));
+    paths.lab.ok(&["resume", "ctl"]);
+}
+
+#[test]
+fn suspend_and_stop_end_what_waits_for_a_path() {
+    let mut paths = Paths::new("1 queue_if_no_path");
+    paths.kill(0);
+    paths.kill(1);
+    let mut client = paths.client();
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            let answer = client.write(0, &content(0, 0));
+            (client, answer)
+        });
+        paths.wait_for_parked();
+        paths.lab.ok(&["suspend", "ctl"]);
+        let (mut client, answer) = waiting.join().unwrap();
+        assert_eq!(answer, EIO);
+        paths.lab.ok(&["resume", "ctl"]);
+        let waiting = scope.spawn(move || client.write(0, &content(0, 0)));
+        paths.wait_for_parked();
+        assert!(!waiting.is_finished(), "it waits again");
+        let near = Pid::from_raw(paths.near.pid() as i32).unwrap();
+        kill_process(near, Signal::TERM).unwrap();
+        assert_eq!(waiting.join().unwrap(), EIO);
+    });
+}
