@@ -97,7 +97,12 @@ fn bugs_are_found_by_the_oracle_that_is_for_them() {
     ];
     for (sabotage, oracle) in bugs {
         let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };
-        let found = (0..400).find_map(|seed| run(seed, &config).err()).expect("it is found");
+        // An order that no seed says may starve a bio besides, in one world of 200.
+        let is_shown =
+            |found: Oracle| sabotage != Sabotage::RandomMap || found == Oracle::Determinism;
+        let finding =
+            |seed| run(seed, &config).err().filter(|found| is_shown(found.finding.oracle));
+        let found = (0..400).find_map(finding).expect("it is found");
         assert_eq!(found.finding.oracle, oracle, "{}: {found}", sabotage.name());
     }
 }
