@@ -78,7 +78,10 @@ fn finish_some(driver: &mut Driver, count: usize) {
         driver.wait();
         driver.take_done(&mut done);
     }
-    assert!(driver.is_idle());
+    // A worker that passed its operation on to a disk may say so after the disk's answer.
+    while !driver.is_idle() {
+        driver.sleep();
+    }
     assert!(done.iter().all(|done| done.status == BlkStatus::Ok));
 }
 
