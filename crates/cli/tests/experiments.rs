@@ -181,6 +181,45 @@ fn same_jobs_run_on_this_machine() {
 }
 
 #[test]
+fn queue_on_a_null_device_is_slower_in_a_simulated_world_and_left_out_in_this_one() {
+    const NULL: &str = r#"
+name = "null"
+title = "A queue on a queue"
+[file_system]
+kind = "none"
+[device]
+kind = "null"
+[machine.costs]
+user_ns = 300
+[stack]
+kind = "off"
+[jobs.fio]
+program = "fio"
+sections.r = { rw = "randread", filename = "n", bs = "4k", size = "4m", direct = 1, iodepth = 8 }
+[variants.raw]
+[variants.stacked]
+set = { "stack.kind" = "dm-mq" }
+"#;
+    let lab = Lab::new();
+    lab.write("null.toml", NULL);
+    let report = json(&lab, &["lab", "run", "null.toml", "--json", "--check"]);
+    let value = |variant, metric| ours(&report, variant, metric)["ours"].as_f64().unwrap();
+    assert!(value("stacked", "iops") < 0.8 * value("raw", "iops"));
+    assert!(value("stacked", "ctx_per_1000") > 5.0 && value("raw", "ctx_per_1000") < 5.0);
+    assert_eq!(
+        (value("stacked", "issued_by_workers"), value("raw", "issued_by_workers")),
+        (1.0, 0.0)
+    );
+    assert!(value("raw", "usr") > 0.0 && value("raw", "usr") < value("raw", "sys"));
+
+    let shown = text(&lab.ok(&["lab", "trace", "null.toml", "--variant", "stacked"]).stdout);
+    assert!(shown.contains(" after kworker/") && shown.contains(" after ksoftirqd/"), "{shown}");
+    let shown = text(&lab.ok(&["lab", "run", "null.toml", "--real", "memory"]).stdout);
+    assert!(shown.contains("stacked: a queue on a queue does not run here"), "{shown}");
+    assert!(shown.contains("iops"), "{shown}");
+}
+
+#[test]
 fn bad_files_and_names_are_one_error_with_the_place_and_what_is_allowed() {
     let lab = Lab::new();
     let line = |words: &str| SMALL.lines().position(|line| line.starts_with(words)).unwrap() + 1;

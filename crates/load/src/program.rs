@@ -99,12 +99,16 @@ pub struct Reaped {
 /// What a task has used so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time of the program itself. The simulated world has none: there, only calls cost time.
+    /// CPU time of the program itself.
     pub user: Nanos,
     /// CPU time in the kernel, or in what stands for it.
     pub system: Nanos,
     /// How often a CPU took the task in another's place.
     pub switches: u64,
+    /// How often the task waited (`ru_nvcsw`).
+    pub voluntary: u64,
+    /// How often another one took its place (`ru_nivcsw`).
+    pub involuntary: u64,
 }
 
 /// What a call brought.
@@ -123,7 +127,13 @@ impl Returned<'_> {
     pub const OK: Self = Self {
         status: Ok(()),
         reaped: &[],
-        usage: Usage { user: Nanos(0), system: Nanos(0), switches: 0 },
+        usage: Usage {
+            user: Nanos(0),
+            system: Nanos(0),
+            switches: 0,
+            voluntary: 0,
+            involuntary: 0,
+        },
     };
 }
 

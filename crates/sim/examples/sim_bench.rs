@@ -182,6 +182,7 @@ fn world(elevator: &str) -> Config {
             idle_exit: Nanos(800),
             slice: Nanos::from_ms(10),
             granularity: Nanos::from_ms(1),
+            user: Nanos(0),
             syscall: Nanos(300),
             page: Nanos(1_000),
             submit: Nanos(800),
@@ -206,7 +207,9 @@ fn world(elevator: &str) -> Config {
         fs: Some(FsConfig::Ext3(Ext3Config::of_2009())),
         bio_sectors: 256,
         sync_flags: true,
+        housekeeping: None,
         mapped: None,
+        stack: None,
         queue: queue_config(&elevator),
         elevator,
         device: DeviceConfig::Disk(DiskConfig {

@@ -13,7 +13,9 @@
 //! the same socket first, else to the shortest queue, as far as its affinity allows. It goes to the
 //! front of that queue, and the thread that runs there gives way at the end of its burst, if it has
 //! run for [`Costs::granularity`]: sleepers first, in the spirit of the kernel's fair scheduler,
-//! without its arithmetic. A CPU that has nothing takes a thread from the longest queue.
+//! without its arithmetic. A CPU that has nothing takes a thread from the longest queue. An
+//! *urgent* thread (a nice value of -20, as kblockd's workers have) goes before all that are not,
+//! at once, and gives way to none of them.
 //!
 //! What it leaves out: weights, caches, hyper-threads; interrupts always run at full speed. Left to
 //! the world: what a call costs.
@@ -91,6 +93,8 @@ pub struct Costs {
     /// How long it may at least, when one wakes up.
     pub granularity: Nanos,
 
+    /// What a program does itself before each call: its user time.
+    pub user: Nanos,
     /// To enter and leave a system call.
     pub syscall: Nanos,
     /// To copy a page and account for it.
@@ -134,8 +138,30 @@ struct Thread {
     affinity: Affinity,
     /// Where it ran last.
     last: usize,
+    urgent: bool,
     used: Nanos,
     switches: u64,
+    counted: Switches,
+}
+
+/// How often a thread gave its CPU up, as `getrusage` counts it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Switches {
+    /// It waited (`ru_nvcsw`).
+    pub voluntary: u64,
+    /// Another one took its place (`ru_nivcsw`).
+    pub involuntary: u64,
+}
+
+impl std::ops::Add for Switches {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self {
+            voluntary: self.voluntary + other.voluntary,
+            involuntary: self.involuntary + other.involuntary,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -195,10 +221,19 @@ impl Cpus {
             state: State::Waiting,
             affinity,
             last,
+            urgent: false,
             used: Nanos(0),
             switches: 0,
+            counted: Switches::default(),
         });
         ThreadId(u32::try_from(number).expect("threads are few"))
+    }
+
+    /// A new thread that goes before all others of its CPU.
+    pub fn spawn_urgent(&mut self, cpu: CpuId) -> ThreadId {
+        let thread = self.spawn(Affinity::Cpu(cpu));
+        self.thread(thread).urgent = true;
+        thread
     }
 
     /// A thread ends, wherever it is. It must not be the one that [`Cpus::take`] gave last and that
@@ -229,9 +264,10 @@ impl Cpus {
         let at = self.place(thread);
         self.charge(now, by, self.costs.wake_up);
         self.threads[thread.0 as usize].state = State::Queued;
-        self.cpus[at].queue.push_front(thread);
-        if self.cpus[at].current.is_some() {
-            self.cpus[at].reschedule = true;
+        self.queue_woken(at, thread);
+        if let Some((current, _)) = self.cpus[at].current {
+            let (urgent, current) = (self.is_urgent(thread), self.is_urgent(current));
+            self.cpus[at].reschedule |= urgent || !current;
             return true;
         }
         let by = usize::from(by.0);
@@ -243,6 +279,17 @@ impl Cpus {
         self.counters.ipis += u64::from(at != by);
         self.pick(now + called + self.costs.idle_exit, at);
         true
+    }
+
+    /// Who woke up goes first, behind urgent ones if it is not.
+    fn queue_woken(&mut self, at: usize, thread: ThreadId) {
+        let ahead = |queued: &&ThreadId| !self.is_urgent(thread) && self.is_urgent(**queued);
+        let place = self.cpus[at].queue.iter().take_while(ahead).count();
+        self.cpus[at].queue.insert(place, thread);
+    }
+
+    fn is_urgent(&self, thread: ThreadId) -> bool {
+        self.threads[thread.0 as usize].urgent
     }
 
     /// Where a thread that wakes up goes.
@@ -301,6 +348,7 @@ impl Cpus {
                 self.threads[thread.0 as usize].state = State::Queued;
                 self.cpus[at].current = None;
                 self.cpus[at].queue.push_back(thread);
+                self.threads[thread.0 as usize].counted.involuntary += 1;
                 self.pick(now, at);
                 continue;
             }
@@ -311,8 +359,15 @@ impl Cpus {
 
     fn gives_way(&self, now: Nanos, at: usize) -> bool {
         let cpu = &self.cpus[at];
-        let limit = if cpu.reschedule { self.costs.granularity } else { self.costs.slice };
-        !cpu.queue.is_empty() && now.since(cpu.since) >= limit
+        let Some(first) = cpu.queue.front() else { return false };
+        let current = cpu.current.expect("a thread runs there").0;
+        let limit = match (self.is_urgent(*first), self.is_urgent(current)) {
+            (true, false) => Nanos(0),
+            (false, true) => return false,
+            _ if cpu.reschedule => self.costs.granularity,
+            _ => self.costs.slice,
+        };
+        now.since(cpu.since) >= limit
     }
 
     /// The thread that was taken goes on for so long.
@@ -335,6 +390,7 @@ impl Cpus {
         let at = usize::from(cpu.0);
         let (thread, _) = self.cpus[at].current.take().expect("a thread was taken");
         self.thread(thread).state = State::Waiting;
+        self.thread(thread).counted.voluntary += 1;
         let debt = std::mem::take(&mut self.cpus[at].debt);
         self.pick(now + debt, at);
     }
@@ -391,6 +447,12 @@ impl Cpus {
         self.threads[thread.0 as usize].switches
     }
 
+    /// How often it gave its CPU up.
+    #[must_use]
+    pub fn switches_of(&self, thread: ThreadId) -> Switches {
+        self.threads[thread.0 as usize].counted
+    }
+
     /// Counters.
     #[must_use]
     pub fn counters(&self) -> CpuCounters {
@@ -415,6 +477,7 @@ mod tests {
         idle_exit: Nanos(5),
         slice: Nanos(10_000),
         granularity: Nanos(1_000),
+        user: Nanos(0),
         syscall: Nanos(0),
         page: Nanos(0),
         submit: Nanos(0),
@@ -499,6 +562,39 @@ mod tests {
         // It runs from 105 on; the wake-up costs 10. At 1,315 it has had its 1,000.
         assert_eq!(asked, [(hog, 105), (hog, 515), (hog, 915)]);
         assert_eq!(cpus.take(cpus.next_event().unwrap()).unwrap().1, sleeper);
+    }
+
+    #[test]
+    fn urgent_thread_takes_the_cpu_at_once_and_gives_it_to_nobody_else() {
+        let mut cpus = cpus(1, 1);
+        let (job, other) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
+        let urgent = cpus.spawn_urgent(CPU0);
+        cpus.wake(Nanos(0), job, CPU0);
+        let mut now = cpus.next_event().unwrap();
+        let mut asked = Vec::new();
+        while asked.len() < 8 {
+            let Some((cpu, thread)) = cpus.take(now) else {
+                now = cpus.next_event().unwrap();
+                continue;
+            };
+            asked.push(thread);
+            if thread == urgent && asked.len() == 7 {
+                cpus.block(now, cpu);
+            } else {
+                cpus.run(now, cpu, Nanos(400));
+            }
+            match asked.len() {
+                1 => assert!(cpus.wake(now, urgent, CPU0)),
+                // It runs longer than the granularity, and the other one waits all the same.
+                2 => assert!(cpus.wake(now, other, CPU0)),
+                _ => {}
+            }
+            now = cpus.next_event().unwrap();
+        }
+        assert_eq!(asked, [job, urgent, urgent, urgent, urgent, urgent, urgent, other]);
+        let count = |voluntary, involuntary| Switches { voluntary, involuntary };
+        assert_eq!(cpus.switches_of(job), count(0, 1));
+        assert_eq!(cpus.switches_of(urgent), count(1, 0));
     }
 
     #[test]

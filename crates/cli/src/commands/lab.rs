@@ -397,7 +397,7 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let window = Window { from: args.from, until: args.until, limit: args.limit as usize };
     for (name, job) in &setup.jobs {
         let (_, tracer) = run_job(&config, name, job, Tracer::new(window))?;
-        let threads = threads(config.write_back.flushers);
+        let threads = threads(config.write_back.flushers, tracer.first_task());
         let (variant, listing) = (&variant.name, tracer.print());
         print(&format!("{variant}, job {name}, seed {seed}. {threads}{listing}\n"))?;
     }
@@ -405,12 +405,11 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
 }
 
 /// Which thread is what: the world's own come first.
-fn threads(flushers: u32) -> String {
+fn threads(flushers: u32, first: u32) -> String {
     let own = match flushers {
         1 => "Thread 0 is the flusher".to_owned(),
         many => format!("Threads 0 to {} are flushers", many - 1),
     };
-    let first = flushers + 1;
     format!("{own}, {flushers} the journal; the job's begin with {first}.\n")
 }
 

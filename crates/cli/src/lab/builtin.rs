@@ -37,6 +37,11 @@ pub(crate) const BUILTIN: &[Builtin] = &[
         fits: None,
     },
     Builtin {
+        name: "dm-mq-2016",
+        text: include_str!("../../../../experiments/dm-mq-2016.toml"),
+        fits: Some(include_str!("../../../../experiments/dm-mq-2016.fits.toml")),
+    },
+    Builtin {
         name: "mempool-bulk-2023",
         text: include_str!("../../../../experiments/mempool-bulk-2023.toml"),
         fits: Some(include_str!("../../../../experiments/mempool-bulk-2023.fits.toml")),

@@ -1,7 +1,9 @@
-//! Why encrypted I/O took as long as it did, as rows that claims can name: what the pipeline did,
-//! what the queue got, and what pages cost.
+//! Why I/O took as long as it did, as rows that claims can name. Of encrypted I/O: what the
+//! pipeline did, what the queue got, and what pages cost. Of a null device: who issued, who ended,
+//! and how often threads were switched to for that.
 
-use blockyard_sim::world::{Config, CryptCauses, Outcome};
+use blockyard_sim::cpu::Switches;
+use blockyard_sim::world::{Config, CryptCauses, DeviceConfig, NullCauses, Outcome};
 
 use super::execute::Measured;
 use super::spec::job::Yield;
@@ -33,8 +35,24 @@ const PAGES_METRICS: &[&str] = &[
     "compactions_per_1000",
 ];
 
-/// The rows of a world; one without a crypt target has none.
+const NULL: &str = "null";
+const NULL_METRICS: &[&str] = &[
+    "issued_by_workers",
+    "crossed",
+    "ended_elsewhere",
+    "worker_calls_per_1000",
+    "worker_ctx_per_1000",
+    "softirqs_per_1000",
+    "softirq_ctx_per_1000",
+    "no_tag_per_1000",
+    "lock_wait",
+];
+
+/// The rows of a world; one with neither a crypt target nor a null device has none.
 pub(crate) fn yields(config: &Config) -> Vec<Yield> {
+    if matches!(config.device, DeviceConfig::Null(_)) {
+        return vec![Yield { row: NULL.into(), metrics: NULL_METRICS }];
+    }
     let Some(mapped) = &config.mapped else { return Vec::new() };
     let row = |row: &str, metrics| Yield { row: row.into(), metrics };
     let pages = mapped.pages.as_ref().map(|_| row(PAGES, PAGES_METRICS));
@@ -44,6 +62,9 @@ pub(crate) fn yields(config: &Config) -> Vec<Yield> {
 
 /// What was counted.
 pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
+    if let Some(causes) = &outcome.causes.null {
+        return null(causes);
+    }
     let Some(crypt) = &outcome.causes.crypt else { return Vec::new() };
     let mut rows = pipeline(crypt);
     let causes = &outcome.causes;
@@ -61,6 +82,24 @@ pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
 
 fn mean(sum: u64, count: u64) -> f64 {
     sum as f64 / count.max(1) as f64
+}
+
+fn null(causes: &NullCauses) -> Vec<Measured> {
+    let switches = |Switches { voluntary, involuntary }| voluntary + involuntary;
+    let per_1000 = |count: u64| mean(count * 1000, causes.issued);
+    [
+        ("issued_by_workers", mean(causes.issued_by_workers, causes.issued)),
+        ("crossed", mean(causes.crossed, causes.issued)),
+        ("ended_elsewhere", mean(causes.ended_elsewhere, causes.issued)),
+        ("worker_calls_per_1000", per_1000(causes.calls)),
+        ("worker_ctx_per_1000", per_1000(switches(causes.workers))),
+        ("softirqs_per_1000", per_1000(causes.softirqs)),
+        ("softirq_ctx_per_1000", per_1000(switches(causes.softirq_threads))),
+        ("no_tag_per_1000", per_1000(causes.no_tag)),
+        ("lock_wait", mean(causes.lock_waits_ns, causes.issued) / 1e9),
+    ]
+    .map(|(metric, value)| Measured { row: NULL.into(), metric, value })
+    .into()
 }
 
 fn pipeline(crypt: &CryptCauses) -> Vec<Measured> {

@@ -12,7 +12,7 @@ use std::thread;
 use blockyard_load::fio::{Fio, Histogram, Job, JobResult, Transfers};
 use blockyard_load::fsync_tester::FsyncTester;
 use blockyard_load::latency::Latency;
-use blockyard_load::program::Program;
+use blockyard_load::program::{Program, Usage};
 use blockyard_load::tiotest::{self, Tiotest};
 use blockyard_sim::world::{self, Causes, Config, Observer};
 
@@ -275,6 +275,9 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
         ] {
             rows.push(Measured { row: job.name.clone(), metric, value });
         }
+        if user > 0.0 {
+            usage_rows(&mut rows, job, ios);
+        }
         if job.sync.count() > 0 {
             histogram(&mut rows, &format!("{} fsync", job.name), &job.sync);
         }
@@ -283,6 +286,23 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
         }
     }
     rows
+}
+
+/// The line of CPU columns, with the switches of each kind.
+fn usage_rows(rows: &mut Vec<Measured>, job: &JobResult, ios: u64) {
+    let (user, system) = job.cpu();
+    let Usage { voluntary, involuntary, .. } = job.usage;
+    let per_1000 = |count: u64| count as f64 * 1000.0 / ios.max(1) as f64;
+    for (metric, value) in [
+        ("usr", user),
+        ("sys", system),
+        ("ctx", (voluntary + involuntary) as f64),
+        ("ctx_per_1000", per_1000(voluntary + involuntary)),
+        ("voluntary_per_1000", per_1000(voluntary)),
+        ("involuntary_per_1000", per_1000(involuntary)),
+    ] {
+        rows.push(Measured { row: job.name.clone(), metric, value });
+    }
 }
 
 /// What it says of reads, or of writes.
@@ -348,7 +368,7 @@ sections.y = { rw = "read", size = "64k" }
         let setup = experiment.setup(&experiment.variants[0], None, &[], &[]).unwrap();
         for (name, job) in &setup.jobs {
             let (done, ()) = run_job(&setup.config, name, job, ()).unwrap();
-            let said = job.yields();
+            let said = job.yields(false);
             let said =
                 said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
             // Errors are a row only if there are any.

@@ -106,7 +106,10 @@ impl Follower {
                 });
                 Finished { request: None, bio: ended }
             }
-            Event::Switch { .. } | Event::Block { .. } | Event::Wake { .. } => Finished::default(),
+            Event::Spawn { .. }
+            | Event::Switch { .. }
+            | Event::Block { .. }
+            | Event::Wake { .. } => Finished::default(),
         }
     }
 

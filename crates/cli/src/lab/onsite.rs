@@ -1,10 +1,14 @@
 //! An experiment's jobs on this machine: the variant says which elevator, the rest of its world
 //! does not matter. The rows are the same, so published, simulated and real numbers can be
 //! compared.
+//!
+//! A variant with a null device has the target `null` in place of memory. One with a queue stacked
+//! on that is left out, and named: here no world runs such a queue.
 
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use blockyard_load::program::Program;
 use blockyard_report::{Experiment as Report, Listing};
+use blockyard_sim::world::{DeviceConfig, IrqMode};
 
 use super::execute::{Done, JobDone, Key, Runner, Yielded, run_program};
 use super::lines::result_lines;
@@ -39,12 +43,18 @@ pub(crate) fn run(
     let seeds = if request.seeds.is_empty() { &experiment.seeds } else { &request.seeds };
     let progress = Progress::steps((variants.len() * seeds.len()) as u64);
     let (mut done, mut listings, mut steps) = (Done::new(), Vec::new(), 0);
+    let mut left_out = Vec::new();
     for variant in &variants {
         let point = experiment.points(variant).into_iter().next().flatten();
         for &seed in seeds {
             let setup = experiment.setup(variant, point.as_ref(), &request.set, &[])?;
+            if setup.config.stack.is_some() {
+                left_out.push(variant.name.clone());
+                break;
+            }
+            let place = place_of(&setup, place);
             let (scheduling, pipeline) = (scheduling(&setup), pipeline(&setup)?);
-            let target = Target { place: place.clone(), may_destroy, scheduling, pipeline };
+            let target = Target { place, may_destroy, scheduling, pipeline };
             let mut jobs = Vec::new();
             for (name, job) in &setup.jobs {
                 let (outcome, yielded) = run_program(job, seed, Real { target: &target })
@@ -64,17 +74,37 @@ pub(crate) fn run(
     listings.extend(lines.listings);
     let place = match place {
         Place::Memory { .. } => "memory".into(),
+        Place::Null { args } => format!("null {args}"),
         Place::Path(path) => path.display().to_string(),
     };
+    let mut conditions = vec![("on".into(), place), ("beware".into(), NO_PAGE_CACHE.into())];
+    if !left_out.is_empty() {
+        let what = format!("{}: a queue on a queue does not run here", left_out.join(", "));
+        conditions.push(("left out".into(), what));
+    }
     Ok(Report {
         name: experiment.name.clone(),
         title: format!("{}, on this machine", experiment.title),
         about: experiment.about.clone(),
-        conditions: vec![("on".into(), place), ("beware".into(), NO_PAGE_CACHE.into())],
+        conditions,
         rows: rows(experiment, &variants, &done),
         listings,
         ..Report::default()
     })
+}
+
+/// Where its bytes go: those of a null device nowhere.
+fn place_of(setup: &Setup, place: &Place) -> Place {
+    match (place, &setup.config.device) {
+        (Place::Memory { .. }, DeviceConfig::Null(null)) => Place::Null {
+            args: match null.irqmode {
+                IrqMode::None => "1 irqmode:none".into(),
+                IrqMode::Softirq => "1 irqmode:softirq".into(),
+                IrqMode::Timer => format!("2 irqmode:timer completion_nsec:{}", null.completion.0),
+            },
+        },
+        _ => place.clone(),
+    }
 }
 
 fn scheduling(setup: &Setup) -> Scheduling {

@@ -7,7 +7,7 @@ use std::fmt::Write as _;
 use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::cpu::{CpuId, ThreadId};
-use blockyard_sim::world::{Event, Observer, Wait};
+use blockyard_sim::world::{Event, Observer, Role, Wait};
 
 use super::observe::{Follower, Request};
 
@@ -25,6 +25,9 @@ pub(crate) struct Window {
 pub(crate) struct Tracer {
     window: Window,
     follower: Follower,
+    /// Threads that are not just the program's.
+    names: BTreeMap<ThreadId, String>,
+    first_task: Option<ThreadId>,
     /// Who ran last on each CPU.
     on_cpu: BTreeMap<CpuId, ThreadId>,
     events: Vec<(Nanos, String)>,
@@ -39,12 +42,19 @@ impl Tracer {
         Self {
             window,
             follower: Follower::default(),
+            names: BTreeMap::new(),
+            first_task: None,
             on_cpu: BTreeMap::new(),
             events: Vec::new(),
             requests: Vec::new(),
             left_out: (0, 0),
             last: Nanos(0),
         }
+    }
+
+    /// The number of the job's first thread.
+    pub(crate) fn first_task(&self) -> u32 {
+        self.first_task.map_or(0, |thread| thread.0)
     }
 
     /// The listing.
@@ -72,18 +82,25 @@ impl Tracer {
         text
     }
 
+    fn name(&self, thread: ThreadId) -> String {
+        let unnamed = || format!("thread {}", thread.0);
+        self.names.get(&thread).cloned().unwrap_or_else(unnamed)
+    }
+
     fn says(&mut self, at: Nanos, event: &Event) -> String {
         let what = match *event {
+            Event::Spawn { thread, .. } => format!("{} is there", self.name(thread)),
             Event::Switch { cpu, thread } => match self.on_cpu.insert(cpu, thread) {
                 Some(before) => {
-                    format!("cpu {}: thread {} runs after thread {}", cpu.0, thread.0, before.0)
+                    let (name, before) = (self.name(thread), self.name(before));
+                    format!("cpu {}: {name} runs after {before}", cpu.0)
                 }
-                None => format!("cpu {}: thread {} runs", cpu.0, thread.0),
+                None => format!("cpu {}: {} runs", cpu.0, self.name(thread)),
             },
             Event::Block { thread, on } => {
-                format!("thread {} waits for {}", thread.0, reason(on))
+                format!("{} waits for {}", self.name(thread), reason(on))
             }
-            Event::Wake { thread } => format!("thread {} is woken up", thread.0),
+            Event::Wake { thread } => format!("{} is woken up", self.name(thread)),
             Event::Submit { bio, thread, op, sector, sectors, sync } => {
                 let sync = if sync { "" } else { ", nobody waits for it" };
                 let range = range(op, sector, sectors);
@@ -102,6 +119,13 @@ impl Tracer {
 
 impl Observer for Tracer {
     fn event(&mut self, at: Nanos, event: &Event) {
+        if let Event::Spawn { thread, role } = event {
+            if *role == Role::Task {
+                self.first_task.get_or_insert(*thread);
+            }
+            self.names.extend(name_of(*role).map(|name| (*thread, name)));
+            return;
+        }
         let finished = self.follower.event(at, event);
         self.last = self.last.max(at);
         let Window { from, until, limit } = self.window;
@@ -123,6 +147,15 @@ impl Observer for Tracer {
                 self.on_cpu.insert(*cpu, *thread);
             }
         }
+    }
+}
+
+/// The names of threads that Linux has, too.
+fn name_of(role: Role) -> Option<String> {
+    match role {
+        Role::Kblockd(cpu) => Some(format!("kworker/{}", cpu.0)),
+        Role::Softirq(cpu) => Some(format!("ksoftirqd/{}", cpu.0)),
+        _ => None,
     }
 }
 

@@ -39,6 +39,8 @@ pub(crate) struct Target {
 pub(crate) enum Place {
     /// Memory that is given back afterwards; as much as the program's files need, or this much.
     Memory { len_bytes: Option<u64> },
+    /// Nowhere: the target `null` with these arguments, as long as the program's files.
+    Null { args: String },
     /// A file or block device. A file that is not there, or empty, gets the length that the
     /// program's files need.
     Path(PathBuf),
@@ -67,6 +69,11 @@ impl Target {
     pub(crate) fn open(&self, file_lens_bytes: &[u64]) -> Result<Opened, Failure> {
         let (regions, needed_bytes) = regions(file_lens_bytes)?;
         let (file, claim) = match &self.place {
+            Place::Null { args } => {
+                let volume = Arc::new(self.null(args, needed_bytes)?);
+                // Nothing is kept.
+                return Ok(Opened { volume, regions, lays_out: false, _claim: Claim::Nothing });
+            }
             Place::Memory { len_bytes } => {
                 let len_bytes = len_bytes.unwrap_or(needed_bytes);
                 check_fits("memory", len_bytes, needed_bytes)?;
@@ -90,6 +97,13 @@ impl Target {
             Some(_) => Volume::from_crypt(file, &any_key()?, &options)?,
         };
         Ok(Opened { volume: Arc::new(volume), regions, lays_out: true, _claim: claim })
+    }
+
+    fn null(&self, args: &str, len_bytes: u64) -> Result<Volume, Failure> {
+        let table = format!("0 {} null {args}", len_bytes.div_ceil(512));
+        let options =
+            VolumeOptions { scheduling: self.scheduling.clone(), ..VolumeOptions::default() };
+        Ok(Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), &options)?)
     }
 }
 

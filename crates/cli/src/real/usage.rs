@@ -25,11 +25,19 @@ fn usage_of(stat: &str, status: &str) -> Usage {
     // Fields 14 and 15, of which the first behind the name is the third.
     let mut ticks = |skip| fields.nth(skip).and_then(|field| field.parse().ok()).unwrap_or(0);
     let (user, system): (u64, u64) = (ticks(11), ticks(0));
-    let switches = status.lines().filter_map(|line| line.split_once("ctxt_switches:"));
+    let switches = |name: &str| {
+        let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+        let count = lines.find(|(key, _)| *key == name).map(|(_, count)| count.trim());
+        count.and_then(|count| count.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let voluntary = switches("voluntary_ctxt_switches");
+    let involuntary = switches("nonvoluntary_ctxt_switches");
     Usage {
         user: Nanos(user.saturating_mul(TICK_NS)),
         system: Nanos(system.saturating_mul(TICK_NS)),
-        switches: switches.filter_map(|(_, count)| count.trim().parse::<u64>().ok()).sum(),
+        switches: voluntary.saturating_add(involuntary),
+        voluntary,
+        involuntary,
     }
 }
 
@@ -43,7 +51,7 @@ mod tests {
         let status = "Name:\ta\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n";
         let usage = usage_of(stat, status);
         assert_eq!((usage.user, usage.system), (Nanos(120_000_000), Nanos(340_000_000)));
-        assert_eq!(usage.switches, 7);
+        assert_eq!((usage.switches, usage.voluntary, usage.involuntary), (7, 5, 2));
         assert_eq!(usage_of("", ""), Usage::default());
     }
 

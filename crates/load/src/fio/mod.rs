@@ -112,10 +112,14 @@ impl JobResult {
         self.depths.add(&measured.depths);
         self.submits.add(&measured.submits);
         self.completes.add(&measured.completes);
-        let Usage { user, system, switches } = measured.usage;
-        self.usage.user = self.usage.user + user;
-        self.usage.system = self.usage.system + system;
-        self.usage.switches += switches;
+        let used = measured.usage;
+        self.usage = Usage {
+            user: self.usage.user + used.user,
+            system: self.usage.system + used.system,
+            switches: self.usage.switches + used.switches,
+            voluntary: self.usage.voluntary + used.voluntary,
+            involuntary: self.usage.involuntary + used.involuntary,
+        };
         self.clones.push((measured.runtime, measured.read.bytes, measured.write.bytes));
         self.runtime = self.runtime.max(measured.runtime);
         self.error = self.error.or(measured.error);

@@ -191,11 +191,13 @@ impl Thread {
                 self.measured.write.samples.start(now);
             }
             Made::UsageBehind => {
-                let Usage { user, system, switches } = self.measured.usage;
+                let (before, behind) = (self.measured.usage, returned.usage);
                 self.measured.usage = Usage {
-                    user: returned.usage.user - user,
-                    system: returned.usage.system - system,
-                    switches: returned.usage.switches - switches,
+                    user: behind.user - before.user,
+                    system: behind.system - before.system,
+                    switches: behind.switches - before.switches,
+                    voluntary: behind.voluntary - before.voluntary,
+                    involuntary: behind.involuntary - before.involuntary,
                 };
             }
             Made::Transfer(block) if returned.status.is_ok() => {

@@ -1,4 +1,4 @@
-//! Threads that nobody asked for: flushers, writers above the limit, and the journal.
+//! Threads that nobody asked for: flushers, writers above the limit, the journal, housekeeping.
 
 use std::collections::VecDeque;
 
@@ -6,11 +6,11 @@ use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Task};
 
-use super::thread::{Doing, Out, Purpose, Step};
+use super::thread::{Doing, Kind, Out, Purpose, Step};
 use super::trace::{Observer, Wait};
-use super::{Turn, World};
+use super::{Housekeeping, Timer, Turn, World};
 use crate::cache::DirtyLevel;
-use crate::cpu::{CpuId, ThreadId};
+use crate::cpu::{Affinity, CpuId, ThreadId};
 
 /// Who finds the queue congested, or too much under write-back, looks again after this time
 /// (`congestion_wait(WRITE, HZ / 10)`).
@@ -255,5 +255,33 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             let (thread, _) = self.commit_waiters.remove(place);
             self.wake_from(thread, Wait::Commit);
         }
+    }
+
+    /// Makes a thread for each CPU that does what the CPU has to do beside.
+    pub(super) fn spawn_housekeepers(&mut self) {
+        let Some(Housekeeping { every, .. }) = self.config.housekeeping else { return };
+        let cpus = self.config.topology.cpus();
+        for cpu in 0..cpus {
+            let thread = self.cpus.spawn(Affinity::Cpu(CpuId(cpu)));
+            self.put_to_sleep(Kind::Housekeeper, thread);
+            // Not on all CPUs at once.
+            let first = Nanos(every.0 * u64::from(cpu + 1) / u64::from(cpus));
+            let wait_number = self.threads[thread.0 as usize].wait_number;
+            self.timers.schedule(first, Timer { thread, wait_number });
+        }
+    }
+
+    /// Housekeeping: the next time comes.
+    pub(super) fn keep_house(&mut self, thread: ThreadId) -> Turn {
+        let Some(Housekeeping { every, takes }) = self.config.housekeeping else {
+            unreachable!("somebody has spawned it");
+        };
+        if self.threads[thread.0 as usize].doing == Doing::Next {
+            self.set(thread, Doing::Throttled);
+            return Turn::Run(takes);
+        }
+        self.set(thread, Doing::Next);
+        self.wake_at(thread, self.now + every);
+        Turn::Block(Wait::Work)
     }
 }

@@ -10,18 +10,33 @@ use super::thread::{Doing, Kind, Out, Purpose, WritesUpTo};
 use super::trace::{Observer, Wait};
 use super::{Turn, World};
 use crate::cache::{DirtyLevel, Lookup, PAGE_BYTES, PAGE_SECTORS, ReadAhead};
-use crate::cpu::{CpuId, ThreadId};
+use crate::cpu::{CpuId, Switches, ThreadId};
 
 impl<T: Task, O: Observer> World<'_, T, O> {
-    /// The task says its next call.
+    /// The task says its next call, and does something itself before.
     pub(super) fn next_call(&mut self, cpu: CpuId, thread: ThreadId) -> Turn {
+        let turn = self.call_of(cpu, thread);
+        let Turn::Run(burst) = turn else { return turn };
+        let caller = &mut self.threads[thread.0 as usize];
+        caller.user = caller.user + self.config.costs.user;
+        Turn::Run(burst + self.config.costs.user)
+    }
+
+    fn usage(&self, thread: ThreadId) -> Usage {
+        let user = self.threads[thread.0 as usize].user;
+        let Switches { voluntary, involuntary } = self.cpus.switches_of(thread);
+        let system = self.cpus.used(thread) - user;
+        let switches = self.cpus.switches_to(thread);
+        Usage { user, system, switches, voluntary, involuntary }
+    }
+
+    fn call_of(&mut self, cpu: CpuId, thread: ThreadId) -> Turn {
+        let usage = self.usage(thread);
         let Kind::Task { task: Some(task), status, reaped, .. } =
             &mut self.threads[thread.0 as usize].kind
         else {
             unreachable!("only tasks make calls");
         };
-        let (system, switches) = (self.cpus.used(thread), self.cpus.switches_to(thread));
-        let usage = Usage { system, switches, ..Usage::default() };
         let call = task.next(self.now, &Returned { status: *status, reaped, usage });
         *status = Ok(());
         reaped.clear();

@@ -2,8 +2,10 @@
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
+use blockyard_engine::time::Nanos;
 
 use super::dm::MappedConfig;
+use super::null::{NullConfig, StackConfig};
 use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Topology};
 use crate::device::Device;
@@ -30,8 +32,12 @@ pub struct Config {
     /// Write-back of `fsync` and the journal is synchronous (`WRITE_SYNC`). Off, it is what a
     /// flusher writes: asynchronous.
     pub sync_flags: bool,
+    /// Other work of the CPUs, if there is any.
+    pub housekeeping: Option<Housekeeping>,
     /// A crypt target above the queue.
     pub mapped: Option<MappedConfig>,
+    /// A queue on that of a null device.
+    pub stack: Option<StackConfig>,
     /// The queue.
     pub queue: QueueConfig,
     /// Its elevator.
@@ -40,6 +46,15 @@ pub struct Config {
     pub device: DeviceConfig,
     /// Of everything random in the world; programs have their own.
     pub seed: u64,
+}
+
+/// What a CPU has to do beside: ticks, timers, threads of others. It comes again and again.
+#[derive(Clone, Copy, Debug)]
+pub struct Housekeeping {
+    /// From one time to the next, on each CPU.
+    pub every: Nanos,
+    /// How long it takes.
+    pub takes: Nanos,
 }
 
 /// Who writes dirty pages back (`mm/page-writeback.c`).
@@ -66,6 +81,8 @@ pub enum DeviceConfig {
     Flash(FlashConfig),
     /// Null or ram.
     Memory(MemoryConfig),
+    /// Null, with queues and completions as null_blk has them.
+    Null(NullConfig),
 }
 
 impl DeviceConfig {
@@ -76,6 +93,7 @@ impl DeviceConfig {
             Self::Disk(config) => config.geometry.sectors(),
             Self::Flash(config) => config.sectors,
             Self::Memory(config) => config.sectors,
+            Self::Null(config) => config.sectors,
         }
     }
 
@@ -86,6 +104,11 @@ impl DeviceConfig {
             Self::Disk(config) => Box::new(Disk::new(config.clone())),
             Self::Flash(config) => Box::new(Flash::new(*config)),
             Self::Memory(config) => Box::new(Memory::new(*config)),
+            // The world has it do its work in threads: what is behind the queue is never asked.
+            Self::Null(NullConfig { sectors, .. }) => {
+                let (command, sector, lanes) = (Nanos(0), Nanos(0), 1);
+                Box::new(Memory::new(MemoryConfig { sectors: *sectors, command, sector, lanes }))
+            }
         }
     }
 }

@@ -81,6 +81,12 @@ impl<T: Task, O: Observer> World<'_, T, O> {
 
     /// A bio enters the queue; true if it is parked there.
     pub(super) fn enters_queue(&mut self, bio: Bio, thread: ThreadId) -> bool {
+        self.note_submit(&bio, thread);
+        self.block.submit(self.now, bio) == Submitted::Parked
+    }
+
+    /// A bio is submitted.
+    pub(super) fn note_submit(&mut self, bio: &Bio, thread: ThreadId) {
         let sync = bio.is_sync();
         if sync {
             self.causes.sync_bios += 1;
@@ -92,7 +98,6 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let sectors = u32::try_from(bio.len.0).expect("bios are short");
         let event = Event::Submit { bio: user, thread, op, sector, sectors, sync };
         self.trace.event(self.now, event);
-        self.block.submit(self.now, bio) == Submitted::Parked
     }
 
     /// It has ended there.
@@ -185,6 +190,12 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     fn wake_unparked(&mut self) {
         let mut unparked = std::mem::take(&mut self.unparked);
         self.block.queue().take_unparked(&mut unparked);
+        self.wake_parked(&mut unparked);
+        self.unparked = unparked;
+    }
+
+    /// Bios that were parked have got their requests.
+    pub(super) fn wake_parked(&mut self, unparked: &mut Vec<u64>) {
         for user in unparked.drain(..) {
             let place = self.parked.iter().position(|(parked, _)| *parked == user);
             if let Some(place) = place {
@@ -192,7 +203,6 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.wake_from(thread, Wait::Request);
             }
         }
-        self.unparked = unparked;
     }
 
     /// A bio of a thread has ended.

@@ -18,6 +18,7 @@ mod config;
 mod dm;
 mod in_flight;
 mod io;
+mod null;
 #[cfg(test)]
 mod tests;
 mod thread;
@@ -26,7 +27,7 @@ mod trace;
 use std::collections::{BTreeMap, VecDeque};
 
 use blockyard_engine::bio::{BlkStatus, Done};
-use blockyard_engine::mq;
+use blockyard_engine::mq::{self, QueueConfig};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Program, Task};
@@ -35,6 +36,7 @@ use self::background::Journal;
 use self::dm::{Mapped, Step};
 use self::in_flight::{InFlights, WriteBacks};
 use self::io::Sent;
+use self::null::Null;
 use self::thread::{Kind, Thread, WritesUpTo};
 use self::trace::Trace;
 use crate::block::{BlockDevice, DeviceEvent};
@@ -45,9 +47,12 @@ use crate::device::disk::DiskCounters;
 use crate::fs::{Extent, FileSystem};
 use crate::heap::EventHeap;
 
-pub use config::{Config, DeviceConfig, WriteBack};
+pub use config::{Config, DeviceConfig, Housekeeping, WriteBack};
 pub use dm::{Below, CryptCauses, MappedConfig, MappedCosts, PagesConfig, Spread};
-pub use trace::{Event, Observer, Wait};
+pub use null::{
+    CompletionRule, IrqMode, NullCauses, NullConfig, QueueMode, StackConfig, StackCosts,
+};
+pub use trace::{Event, Observer, Role, Wait};
 
 /// A run that has not ended after ten days of its own time never does.
 const LONGEST_RUN: Nanos = Nanos::from_ms(10 * 24 * 3_600_000);
@@ -80,6 +85,8 @@ pub struct Causes {
     pub mixed_write_requests: u64,
     /// Of a mapped device.
     pub crypt: Option<CryptCauses>,
+    /// Of a null device.
+    pub null: Option<NullCauses>,
     /// Time in which the device had nothing although bios waited: the elevator idled.
     pub idle_waiting: Nanos,
     /// Bytes that were in queue and device when a synchronous bio came, all together.
@@ -124,6 +131,8 @@ struct World<'a, T, O> {
     commit_interval: Nanos,
     block: BlockDevice<Box<dyn Device>>,
     mapped: Option<Mapped>,
+    /// In place of queue and device.
+    null: Option<Null>,
     /// What interrupts have to do for mapped devices, in order.
     interrupts: VecDeque<(CpuId, Step)>,
     threads: Vec<Thread<T>>,
@@ -186,7 +195,9 @@ pub fn run<P: Program, O: Observer>(
 impl<'a, T: Task, O: Observer> World<'a, T, O> {
     fn new(config: &'a Config, observer: O) -> Self {
         let device_sectors = config.device.sectors();
-        let mut block = BlockDevice::new(config.queue, &config.elevator, config.device.build());
+        // A null device has its own queue: then this one stays empty.
+        let queue = QueueConfig { hw_queues: 1, ..config.queue };
+        let mut block = BlockDevice::new(queue, &config.elevator, config.device.build());
         block.observe();
         let commit_interval =
             config.fs.as_ref().map_or(Nanos::from_ms(5_000), crate::fs::FsConfig::commit_interval);
@@ -207,6 +218,13 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             commit_interval,
             block,
             mapped: config.mapped.as_ref().map(mapped),
+            null: match &config.device {
+                DeviceConfig::Null(null) => {
+                    let stack = config.stack.as_ref();
+                    Some(Null::new(null, stack, config.queue, &config.elevator))
+                }
+                _ => None,
+            },
             interrupts: VecDeque::new(),
             threads: Vec::new(),
             journal: Journal::new(journal_thread, commit_interval),
@@ -237,15 +255,24 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         }
         world.spawn(Kind::Journal, Priority::default(), Affinity::Any);
         world.spawn_mapped();
+        world.spawn_null();
+        world.spawn_housekeepers();
         world
     }
 
     fn spawn(&mut self, kind: Kind<T>, priority: Priority, affinity: Affinity) -> ThreadId {
         let thread = self.cpus.spawn(affinity);
-        self.threads.push(Thread::new(kind, thread.0, priority));
-        self.threads[thread.0 as usize].waits = Some(Wait::Work);
+        self.put_to_sleep(kind, thread);
+        self.threads[thread.0 as usize].priority = priority;
         self.wake_from(thread, Wait::Work);
         thread
+    }
+
+    /// A new thread waits for work.
+    fn put_to_sleep(&mut self, kind: Kind<T>, thread: ThreadId) {
+        self.trace.event(self.now, Event::Spawn { thread, role: kind.role() });
+        self.threads.push(Thread::new(kind, thread.0, Priority::default()));
+        self.threads[thread.0 as usize].waits = Some(Wait::Work);
     }
 
     /// Starts the tasks of a phase; the number of the first thread.
@@ -285,6 +312,9 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         if self.mapped.is_some() {
             self.abandon_mapped(thread);
         }
+        if self.null.is_some() {
+            self.abandon_null(thread);
+        }
         // Pages that it was about to write back are written: nobody else would.
         while let Some(out) = self.threads[thread.0 as usize].outbox.pop_front() {
             self.submit(CpuId(0), thread, out);
@@ -300,7 +330,9 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let block = self.block.next_event();
         let timer = self.timers.next_at();
         let mapped = self.mapped.as_ref().and_then(Mapped::next_event);
-        let events = block.into_iter().chain(timer).chain(mapped).chain(self.cpus.next_event());
+        let null = self.null.as_ref().and_then(Null::next_event);
+        let events = block.into_iter().chain(timer).chain(mapped).chain(null);
+        let events = events.chain(self.cpus.next_event());
         let stuck = || format!("nothing happens any more: {}", self.who_waits());
         let at = events.min().ok_or_else(stuck)?;
         if at > LONGEST_RUN {
@@ -313,6 +345,8 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             self.advance_block();
         } else if mapped == Some(at) {
             self.advance_mapped();
+        } else if null == Some(at) {
+            self.advance_null();
         } else {
             while let Some((cpu, thread)) = self.cpus.take(at) {
                 self.turn(cpu, thread);
@@ -365,6 +399,9 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let turn = match self.threads[at].kind {
             Kind::Worker(pool) => self.work(cpu, thread, pool),
             Kind::Writer => self.write_out(cpu, thread),
+            Kind::Kblockd(of) => self.run_worker(of),
+            Kind::Softirq(of) => self.run_softirqs(of),
+            Kind::Housekeeper => self.keep_house(thread),
             _ if submits => self.go(cpu, thread, true, Nanos(0)),
             Kind::Flusher => self.flush(cpu, thread),
             Kind::Journal => self.journal(cpu, thread),
@@ -398,6 +435,9 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         if self.mapped.is_some() {
             return self.go_mapped(cpu, thread, cost);
         }
+        if self.null.is_some() {
+            return self.go_null(cpu, thread, cost);
+        }
         match self.send(cpu, thread, waits) {
             Sent::All(more) => Turn::Run(cost + more),
             Sent::Parked => Turn::Block(Wait::Request),
@@ -413,8 +453,11 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
 
     /// When all tasks have ended: what is under way ends too, and then nothing is left.
     fn drain(&mut self) -> Result<(), String> {
-        while self.mapped.is_some() && !self.in_flight.is_empty() {
+        while (self.mapped.is_some() || self.null.is_some()) && !self.in_flight.is_empty() {
             self.step()?;
+        }
+        if self.null.as_ref().is_some_and(|null| !null.is_idle()) {
+            return Err("every bio has ended, and the null device's queue has requests".into());
         }
         if self.mapped.as_ref().is_some_and(|mapped| !mapped.is_idle()) {
             return Err("every bio has ended, and the mapped device still has parts".into());
@@ -432,13 +475,15 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         Ok(())
     }
 
-    fn outcome(self, ended: Nanos) -> (Outcome, O) {
+    fn outcome(mut self, ended: Nanos) -> (Outcome, O) {
+        let null = self.null_causes();
         let mut block = self.block;
         let cpus = self.cpus.counters();
         let causes = Causes {
-            queue: *block.queue().counters(),
+            queue: self.null.as_ref().map_or(*block.queue().counters(), Null::counters),
             disk: block.device().disk_counters(),
             crypt: self.mapped.as_ref().map(Mapped::causes),
+            null,
             switches: cpus.switches,
             wake_ups: cpus.wake_ups,
             ..self.causes

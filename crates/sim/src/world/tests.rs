@@ -24,6 +24,7 @@ fn costs() -> Costs {
         idle_exit: Nanos(1_000),
         slice: Nanos::from_ms(10),
         granularity: Nanos::from_ms(1),
+        user: Nanos(0),
         syscall: Nanos(500),
         page: Nanos(2_000),
         submit: Nanos(1_000),
@@ -76,7 +77,9 @@ pub(super) fn config(elevator: &str) -> Config {
         fs: Some(FsConfig::Ext3(Ext3Config { mode: DataMode::Writeback, ..Ext3Config::of_2009() })),
         bio_sectors: 256,
         sync_flags: true,
+        housekeeping: None,
         mapped: None,
+        stack: None,
         queue: QueueConfig {
             queue_depth: 4,
             plug: PlugRule::PerQueue,

@@ -9,8 +9,9 @@ use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Reaped};
 
 use super::dm::{Pending, PoolId};
-use super::trace::Wait;
+use super::trace::{Role, Wait};
 use crate::cache::ReadAhead;
+use crate::cpu::CpuId;
 
 /// A thread.
 pub(super) struct Thread<T> {
@@ -22,6 +23,8 @@ pub(super) struct Thread<T> {
     pub(super) outbox: VecDeque<Out>,
     /// What it waits for, if it does.
     pub(super) waits: Option<Wait>,
+    /// CPU time of the program itself.
+    pub(super) user: Nanos,
     pub(super) over: bool,
     /// Wake-ups by time that came for an earlier wait are told from that of the present one.
     pub(super) wait_number: u64,
@@ -56,6 +59,28 @@ pub(super) enum Kind<T> {
     Worker(PoolId),
     /// Submits encrypted writes (`dmcrypt_write`).
     Writer,
+    /// Runs queues of a null device: kblockd's worker of a CPU.
+    Kblockd(CpuId),
+    /// Runs the softirq of a CPU that a thread has raised (`ksoftirqd`).
+    Softirq(CpuId),
+    /// Does what the CPU has to do beside.
+    Housekeeper,
+}
+
+impl<T> Kind<T> {
+    /// As a trace has it.
+    pub(super) fn role(&self) -> Role {
+        match self {
+            Self::Task { .. } => Role::Task,
+            Self::Flusher => Role::Flusher,
+            Self::Journal => Role::Journal,
+            Self::Worker(_) => Role::CryptWorker,
+            Self::Writer => Role::CryptWriter,
+            Self::Kblockd(cpu) => Role::Kblockd(*cpu),
+            Self::Softirq(cpu) => Role::Softirq(*cpu),
+            Self::Housekeeper => Role::Housekeeper,
+        }
+    }
 }
 
 /// What a thread is in the middle of.
@@ -128,6 +153,7 @@ impl<T> Thread<T> {
             doing: Doing::Next,
             outbox: VecDeque::new(),
             waits: None,
+            user: Nanos(0),
             over: false,
             wait_number: 0,
             in_flight: 0,

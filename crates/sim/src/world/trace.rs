@@ -28,9 +28,53 @@ pub enum Wait {
     Exit,
 }
 
+/// Whose thread it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Role {
+    /// The program's.
+    Task,
+    /// Writes dirty pages back.
+    Flusher,
+    /// Commits transactions.
+    Journal,
+    /// Runs ciphers.
+    CryptWorker,
+    /// Submits encrypted writes.
+    CryptWriter,
+    /// Runs queues: kblockd's worker of this CPU.
+    Kblockd(CpuId),
+    /// Runs the softirq of this CPU.
+    Softirq(CpuId),
+    /// Does what its CPU has to do beside.
+    Housekeeper,
+}
+
+impl Role {
+    /// What goes into the hash.
+    fn word(self) -> u64 {
+        match self {
+            Self::Task => 0,
+            Self::Flusher => 1,
+            Self::Journal => 2,
+            Self::CryptWorker => 3,
+            Self::CryptWriter => 4,
+            Self::Kblockd(cpu) => 5 | u64::from(cpu.0) << 8,
+            Self::Softirq(cpu) => 6 | u64::from(cpu.0) << 8,
+            Self::Housekeeper => 7,
+        }
+    }
+}
+
 /// Something that happens.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// There is a new thread.
+    Spawn {
+        /// Who.
+        thread: ThreadId,
+        /// What it is for.
+        role: Role,
+    },
     /// A CPU goes over to a thread.
     Switch {
         /// Where.
@@ -141,5 +185,6 @@ fn words(event: &Event) -> (u64, u64, u64) {
         }
         Event::Complete { tag } => (5, u64::from(tag), 0),
         Event::End { bio } => (6, bio, 0),
+        Event::Spawn { thread, role } => (7, u64::from(thread.0), role.word()),
     }
 }

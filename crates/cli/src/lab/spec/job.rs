@@ -46,6 +46,9 @@ const FIO_METRICS: &[&str] = &[
 const FIO_DIRECT_METRICS: &[&str] = &["slat_avg", "clat_avg", "clat_max", "latency_stdev"];
 /// Of a job as a whole.
 const FIO_JOB_METRICS: &[&str] = &["cpu_busy", "switches_per_1000", "errors"];
+/// Of a job whose program has time of its own.
+const FIO_USAGE_METRICS: &[&str] =
+    &["usr", "sys", "ctx", "ctx_per_1000", "voluntary_per_1000", "involuntary_per_1000"];
 const FIO_FSYNC_METRICS: &[&str] = &["latency_avg", "latency_p50", "latency_p99", "latency_max"];
 
 /// A row that a job can yield.
@@ -87,8 +90,8 @@ impl JobSpec {
         Ok(job)
     }
 
-    /// What it measures.
-    pub(crate) fn yields(&self) -> Vec<Yield> {
+    /// What it measures, in a world in which programs have time of their own or have not.
+    pub(crate) fn yields(&self, has_user_time: bool) -> Vec<Yield> {
         let one = |row: String, metrics| Yield { row, metrics };
         match self {
             Self::Tiotest(_) => {
@@ -107,6 +110,7 @@ impl JobSpec {
                         (job.direct && job.rw.writes(), " write", FIO_DIRECT_METRICS),
                         (fsyncs, " fsync", FIO_FSYNC_METRICS),
                         (true, "", FIO_JOB_METRICS),
+                        (has_user_time, "", FIO_USAGE_METRICS),
                     ]
                     .into_iter()
                     .filter(|(is_there, ..)| *is_there)

@@ -14,11 +14,14 @@ pub(crate) mod grid;
 pub(crate) mod job;
 pub(crate) mod measure;
 pub(crate) mod metric;
+mod null;
 pub(crate) mod section;
 pub(crate) mod tree;
 pub(crate) mod world;
 
 use std::collections::{BTreeMap, BTreeSet};
+
+use blockyard_engine::time::Nanos;
 
 use self::claim::ClaimSpec;
 use self::fit::{Fit, Point};
@@ -31,13 +34,14 @@ use super::causes;
 use crate::failure::Failure;
 
 /// An experiment's own keys; the others are its world.
-const WORLD_KEYS: [&str; 9] = [
+const WORLD_KEYS: [&str; 10] = [
     "machine",
     "page_cache",
     "write_back",
     "file_system",
     "crypt",
     "memory",
+    "stack",
     "queue",
     "device",
     "jobs",
@@ -199,7 +203,8 @@ impl Experiment {
                     false => behind(failure, &format!("in variant {}", variant.name)),
                 }
             })?;
-            let own = setup.jobs.iter().flat_map(|(_, job)| job.yields());
+            let has_user_time = setup.config.costs.user > Nanos(0);
+            let own = setup.jobs.iter().flat_map(|(_, job)| job.yields(has_user_time));
             let rows = own.chain(causes::yields(&setup.config)).collect();
             yields.insert(variant.name.clone(), rows);
         }

@@ -17,10 +17,10 @@ use blockyard_sim::device::memory::MemoryConfig;
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
-use blockyard_sim::world::{Config, DeviceConfig, WriteBack};
+use blockyard_sim::world::{Config, DeviceConfig, Housekeeping, QueueMode, WriteBack};
 
-use super::crypt;
 use super::section::Section;
+use super::{crypt, null};
 use crate::failure::Failure;
 
 /// A second in nanoseconds: no cost or delay of a model is longer.
@@ -34,13 +34,14 @@ const PERCENT: RangeInclusive<u32> = 0..=100;
 
 /// Reads the world's sections of an experiment.
 pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Failure> {
-    let (topology, costs) = machine(root)?;
+    let (topology, costs, housekeeping) = machine(root)?;
     let (cache, bio_sectors) = page_cache(root)?;
     let (write_back, sync_flags) = write_back(root)?;
     let fs = file_system(root)?;
     let device = device(root)?;
     let mapped = crypt::read(root, topology.cpus())?;
     let (queue, elevator) = queue(root, &topology, &device)?;
+    let stack = null::stack(root, &queue, &device)?;
     Ok(Config {
         topology,
         costs,
@@ -49,7 +50,9 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Failure> {
         fs,
         bio_sectors,
         sync_flags,
+        housekeeping,
         mapped,
+        stack,
         queue,
         elevator,
         device,
@@ -57,7 +60,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Failure> {
     })
 }
 
-fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs), Failure> {
+fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeeping>), Failure> {
     let mut machine = root.part("machine")?;
     let topology = Topology {
         sockets: machine.number("sockets", 1..=16, 1)?,
@@ -72,6 +75,7 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs), Failure> {
         idle_exit: ns(&mut costs, "idle_exit_ns", 5_000)?,
         slice: ns(&mut costs, "slice_ns", 6_000_000)?,
         granularity: ns(&mut costs, "granularity_ns", 1_000_000)?,
+        user: ns(&mut costs, "user_ns", 0)?,
         syscall: ns(&mut costs, "syscall_ns", 300)?,
         page: ns(&mut costs, "page_ns", 1_500)?,
         submit: ns(&mut costs, "submit_ns", 2_000)?,
@@ -80,8 +84,11 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs), Failure> {
         governor: governor(&mut machine)?,
     };
     costs.finish()?;
+    let every = us(&mut machine, "housekeeping_us", 0)?;
+    let takes = ns(&mut machine, "housekeeping_takes_ns", 2_000)?;
     machine.finish()?;
-    Ok((topology, read))
+    let housekeeping = (every > Nanos(0)).then_some(Housekeeping { every, takes });
+    Ok((topology, read, housekeeping))
 }
 
 /// How fast the CPUs run: usual values are those of `ondemand`.
@@ -203,7 +210,12 @@ fn queue(
     let text = section.text("elevator")?.unwrap_or("none");
     let elevator = ElevatorSpec::parse(text)
         .map_err(|error| section.wrong_key("elevator", &format!("is {text:?}: {error}")))?;
-    let own = elevator.elevator.generation;
+    let own = match device {
+        // Its mode says which it is.
+        DeviceConfig::Null(config) if config.queue_mode == QueueMode::Rq => Generation::Single,
+        DeviceConfig::Null(_) => Generation::Multi,
+        _ => elevator.elevator.generation,
+    };
     let generations =
         [("as the elevator", own), ("single", Generation::Single), ("multi", Generation::Multi)];
     let generation = section.choice("generation", &generations)?;
@@ -216,7 +228,7 @@ fn queue(
     let read = QueueConfig {
         generation,
         cpus: topology.cpus(),
-        hw_queues: 1,
+        hw_queues: null::hw_queues(device),
         queue_depth,
         nr_requests: section.number("nr_requests", 1..=2_000_000, nr_requests)?,
         limits: Limits {
@@ -239,12 +251,17 @@ enum DeviceKind {
     Disk,
     Flash,
     Memory,
+    Null,
 }
 
 fn device(root: &mut Section<'_>) -> Result<DeviceConfig, Failure> {
     let mut section = root.part("device")?;
-    let kinds =
-        [("disk", DeviceKind::Disk), ("flash", DeviceKind::Flash), ("memory", DeviceKind::Memory)];
+    let kinds = [
+        ("disk", DeviceKind::Disk),
+        ("flash", DeviceKind::Flash),
+        ("memory", DeviceKind::Memory),
+        ("null", DeviceKind::Null),
+    ];
     let device = match section.choice("kind", &kinds)? {
         DeviceKind::Disk => DeviceConfig::Disk(disk(&mut section)?),
         DeviceKind::Flash => DeviceConfig::Flash(flash(&mut section)?),
@@ -254,6 +271,10 @@ fn device(root: &mut Section<'_>) -> Result<DeviceConfig, Failure> {
             sector: ns(&mut section, "sector_ns", 0)?,
             lanes: section.number("lanes", 1..=1024, 1)?,
         }),
+        DeviceKind::Null => {
+            let sectors = sectors(&mut section)?;
+            DeviceConfig::Null(null::device(&mut section, sectors)?)
+        }
     };
     section.finish()?;
     Ok(device)
@@ -346,6 +367,7 @@ fn device_depth(device: &DeviceConfig) -> u32 {
         DeviceConfig::Disk(disk) => disk.queue_depth,
         DeviceConfig::Flash(flash) => flash.queue_depth,
         DeviceConfig::Memory(memory) => memory.lanes,
+        DeviceConfig::Null(null) => null.hw_queue_depth,
     }
 }
 

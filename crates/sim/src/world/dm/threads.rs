@@ -2,7 +2,6 @@
 
 use blockyard_engine::dm::crypt::pipeline::{Choice, Order, Pipeline, Submit};
 use blockyard_engine::mq::PlugRule;
-use blockyard_engine::priority::Priority;
 use blockyard_engine::sq::Place;
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::Task;
@@ -48,8 +47,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
 
     fn spawn_asleep(&mut self, kind: Kind<T>, affinity: Affinity) -> ThreadId {
         let thread = self.cpus.spawn(affinity);
-        self.threads.push(Thread::new(kind, thread.0, Priority::default()));
-        self.threads[thread.0 as usize].waits = Some(Wait::Work);
+        self.put_to_sleep(kind, thread);
         thread
     }
 

@@ -1,0 +1,202 @@
+use blockyard_engine::mq::complete::RqAffinity;
+use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
+use blockyard_engine::mq::{PlugRule, QueueConfig};
+use blockyard_load::fio::{Fio, Job, Rw};
+
+use super::super::tests::config;
+use super::super::{Config, DeviceConfig, Housekeeping, Outcome, run};
+use super::*;
+
+const SECTORS: u64 = 1 << 20;
+
+fn device(queue_mode: QueueMode, irqmode: IrqMode, hw_queues: u16) -> NullConfig {
+    NullConfig {
+        sectors: SECTORS,
+        queue_mode,
+        irqmode,
+        completion: Nanos(100_000),
+        hw_queues,
+        hw_queue_depth: 64,
+        rq_affinity: RqAffinity::Group,
+        completion_rule: CompletionRule::Inline,
+        end: Nanos(300),
+    }
+}
+
+/// Four CPUs, and what a call and a request cost in 2016.
+fn world(null: NullConfig, stacking: Option<Stacking>) -> Config {
+    let mut config = config("none");
+    config.fs = None;
+    (config.topology.sockets, config.topology.cpus_per_socket) = (1, 4);
+    let costs = &mut config.costs;
+    (costs.user, costs.syscall, costs.submit) = (Nanos(250), Nanos(100), Nanos(500));
+    (costs.issue, costs.switch, costs.wake_up) = (Nanos(450), Nanos(1_500), Nanos(1_000));
+    config.queue = QueueConfig {
+        cpus: 4,
+        hw_queues: null.hw_queues,
+        queue_depth: null.hw_queue_depth,
+        write_cache: false,
+        plug: PlugRule::Off,
+        ..QueueConfig::default()
+    };
+    config.device = DeviceConfig::Null(null);
+    config.stack = stacking.map(|stacking| StackConfig {
+        upper: QueueConfig { queue_depth: 2048, nr_requests: 256, ..config.queue },
+        stacking,
+        run_looks_first: true,
+        costs: StackCosts {
+            request: Nanos(600),
+            clone: Nanos(300),
+            path_lock: Nanos(100),
+            end: Nanos(200),
+            queue_work: Nanos(100),
+        },
+    });
+    config
+}
+
+/// Four readers, 20 ms; the outcome, their reads, and how often they waited or were put aside.
+fn read(config: &Config) -> (Outcome, u64, u64) {
+    let job = Job {
+        rw: Rw::RandRead,
+        filename: Some("null".into()),
+        size_bytes: SECTORS * 512,
+        direct: true,
+        iodepth: 16,
+        numjobs: 4,
+        runtime: Some(Nanos::from_ms(20)),
+        time_based: true,
+        ..Job::new("read")
+    };
+    let mut fio = Fio::new(vec![job]).unwrap();
+    let (outcome, ()) = run(config, &mut fio, ()).unwrap();
+    let result = &fio.results()[0];
+    assert_eq!(result.error, None);
+    (outcome, result.read.ios, result.usage.voluntary + result.usage.involuntary)
+}
+
+fn causes(outcome: &Outcome) -> NullCauses {
+    outcome.causes.null.unwrap()
+}
+
+#[test]
+fn null_device_ends_requests_where_its_modes_say() {
+    use IrqMode::{None, Softirq, Timer};
+    use QueueMode::{Bio, Mq, Rq};
+    let with = |mode, irq| read(&world(device(mode, irq, 1), Option::None));
+    // On the spot: nobody is switched to, and nobody waits.
+    for (mode, irq) in [(Mq, Softirq), (Mq, None), (Bio, Softirq), (Rq, None)] {
+        let (outcome, _, switches) = with(mode, irq);
+        let causes = causes(&outcome);
+        assert_eq!((switches, causes.softirqs), (0, 0), "{mode:?} {irq:?}");
+        assert_eq!(causes.softirq_threads, crate::cpu::Switches::default());
+    }
+    // `blk_complete_request`: the thread that submitted raises a softirq for each.
+    let (outcome, ios, switches) = with(Rq, Softirq);
+    assert_eq!(causes(&outcome).softirqs, ios);
+    assert!(switches * 40 > ios && causes(&outcome).softirq_threads.voluntary > 100);
+    // An interrupt ends it; readers wait for it.
+    let (outcome, ios, switches) = with(Mq, Timer);
+    assert_eq!(causes(&outcome).softirqs, 0);
+    assert!(ios > 1_000 && switches > 100, "{ios} {switches}");
+    // No request to make, so bios are faster.
+    assert!(with(Bio, Softirq).1 > with(Mq, Softirq).1);
+}
+
+#[test]
+fn single_queue_takes_the_softirq_since_2018_only() {
+    let rule = |completion_rule, hw_queues| {
+        let null =
+            NullConfig { completion_rule, ..device(QueueMode::Mq, IrqMode::Softirq, hw_queues) };
+        let (outcome, ios, _) = read(&world(null, None));
+        causes(&outcome).softirqs == ios
+    };
+    assert!(rule(CompletionRule::SoftirqIfSingle, 1));
+    assert!(!rule(CompletionRule::SoftirqIfSingle, 4));
+    assert!(!rule(CompletionRule::Inline, 1));
+}
+
+#[test]
+fn before_the_patch_workers_issue_all_and_after_it_none() {
+    let null = device(QueueMode::Mq, IrqMode::Softirq, 1);
+    let (raw, raw_ios, _) = read(&world(null, None));
+    let (before, before_ios, before_switches) = read(&world(null, Some(Stacking::BEFORE)));
+    let (after, after_ios, after_switches) = read(&world(null, Some(Stacking::AFTER)));
+    let (raw, before, after) = (causes(&raw), causes(&before), causes(&after));
+    assert_eq!(raw.issued_by_workers, 0);
+    assert_eq!((before.issued_by_workers, before.clones), (before.issued, before.issued));
+    assert_eq!((after.issued_by_workers, after.softirqs, after_switches), (0, 0, 0));
+    assert!(before_switches * 50 > before_ios, "{before_switches} in {before_ios}");
+    assert!(before.workers.voluntary > 0 && before.softirq_threads.voluntary > 0);
+    assert!(before_ios < after_ios && after_ios < raw_ios, "{before_ios} {after_ios} {raw_ios}");
+}
+
+#[test]
+fn originals_that_end_in_a_softirq_cost_a_thread_even_if_nothing_else_does() {
+    let null = device(QueueMode::Mq, IrqMode::Softirq, 1);
+    let insert = CloneInsert::Queued(RunBy::Caller);
+    let stacking = Stacking { insert, complete_by: CompleteBy::Softirq, ..Stacking::AFTER };
+    let (outcome, ios, switches) = read(&world(null, Some(stacking)));
+    let causes = causes(&outcome);
+    assert!(causes.softirqs >= ios && causes.softirq_threads.voluntary > 100);
+    assert!(switches * 100 > ios, "readers wait for it: {switches} in {ios}");
+}
+
+#[test]
+fn what_was_submitted_on_another_socket_ends_there() {
+    let mut config = world(device(QueueMode::Mq, IrqMode::Softirq, 1), Some(Stacking::BEFORE));
+    let elsewhere = |config: &Config| causes(&read(config).0).ended_elsewhere;
+    assert!(elsewhere(&config) > 0, "CPUs of a socket share a cache");
+    (config.topology.sockets, config.topology.cpus_per_socket) = (4, 1);
+    assert_eq!(elsewhere(&config), 0);
+    config.device = DeviceConfig::Null(NullConfig {
+        rq_affinity: RqAffinity::Off,
+        ..device(QueueMode::Mq, IrqMode::Softirq, 1)
+    });
+    assert!(elsewhere(&config) > 0);
+}
+
+#[test]
+fn clones_cross_where_the_levels_have_different_queues() {
+    let crossed = |above, below| {
+        let null = device(QueueMode::Mq, IrqMode::Softirq, below);
+        let mut config = world(null, Some(Stacking::BEFORE));
+        config.stack.as_mut().unwrap().upper.hw_queues = above;
+        let causes = causes(&read(&config).0);
+        causes.crossed * 100 / causes.issued
+    };
+    assert_eq!((crossed(1, 1), crossed(4, 4)), (0, 0));
+    assert!((65..85).contains(&crossed(1, 4)), "three of four: {}", crossed(1, 4));
+}
+
+#[test]
+fn lock_of_the_paths_is_waited_for_by_who_comes_second() {
+    let lock = |path_lock| {
+        let null = device(QueueMode::Mq, IrqMode::Softirq, 1);
+        let mut config = world(null, Some(Stacking::AFTER));
+        let costs = &mut config.stack.as_mut().unwrap().costs;
+        (costs.clone, costs.path_lock) = (Nanos(1_000), Nanos(path_lock));
+        let (outcome, ios, _) = read(&config);
+        (causes(&outcome).lock_waits_ns, ios)
+    };
+    let ((free, many), (waits, few)) = (lock(0), lock(1_000));
+    assert_eq!(free, 0);
+    assert!(waits > 1_000_000 && few < many, "{waits} {few} {many}");
+    assert!(few <= 20_000 + 64, "one at a time: {few} in 20 ms");
+}
+
+#[test]
+fn housekeeping_puts_readers_aside_and_nothing_else_does() {
+    let mut config = world(device(QueueMode::Mq, IrqMode::Softirq, 1), None);
+    let (every, takes) = (Nanos::from_ms(5), Nanos(2_000));
+    config.housekeeping = Some(Housekeeping { every, takes });
+    let (_, _, switches) = read(&config);
+    // Every 5 ms for 20 ms on four CPUs.
+    assert!((12..=16).contains(&switches), "{switches}");
+}
+
+#[test]
+fn same_seed_gives_the_same_trace() {
+    let config = world(device(QueueMode::Mq, IrqMode::Softirq, 4), Some(Stacking::BEFORE));
+    assert_eq!(read(&config).0, read(&config).0);
+}
