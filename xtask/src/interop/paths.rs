@@ -11,7 +11,6 @@ use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -132,30 +131,27 @@ fn flapping(lab: &Lab, kind: Kind, seconds: u32) -> Result<String> {
     let table = lab.write("paths.table", format!("{line}\n"))?;
     let near = lab.serve("near", &["--table".into(), table.display().to_string()])?;
 
-    let is_over = AtomicBool::new(false);
+    // The servers are started by this thread, which outlives them: nbdkit ends with the thread that
+    // started it (`PR_SET_PDEATHSIG`).
+    let uri = near.uri();
     let (kills, passes) = thread::scope(|scope| {
-        let flapper = scope.spawn(|| {
-            let mut kills = 0;
-            while !is_over.load(Ordering::Relaxed) {
-                // One, the other, both.
-                for which in [&[0][..], &[1], &[0, 1]] {
-                    thread::sleep(PAUSE);
-                    for &path in which {
-                        servers[path] = None;
-                        kills += 1;
-                    }
-                    thread::sleep(PAUSE);
-                    for &path in which {
-                        servers[path] = Some(start(path)?);
-                    }
+        let verifier = scope.spawn(|| verify(lab, &uri, seconds));
+        let mut kills = 0;
+        while !verifier.is_finished() {
+            // One, the other, both.
+            for which in [&[0][..], &[1], &[0, 1]] {
+                thread::sleep(PAUSE);
+                for &path in which {
+                    servers[path] = None;
+                    kills += 1;
+                }
+                thread::sleep(PAUSE);
+                for &path in which {
+                    servers[path] = Some(start(path)?);
                 }
             }
-            anyhow::Ok(kills)
-        });
-        let passes = verify(lab, &near.uri(), seconds);
-        is_over.store(true, Ordering::Relaxed);
-        let kills = flapper.join().expect("it does not panic");
-        anyhow::Ok((kills?, passes?))
+        }
+        anyhow::Ok((kills, verifier.join().expect("it does not panic")?))
     })?;
     near.stop()?;
     Ok(format!("{passes} passes of fio, {kills} kills"))
