@@ -16,8 +16,8 @@ pub(super) struct Pace {
     /// Bytes a second of each direction.
     rate_bytes_s: Option<u64>,
     block_bytes: u64,
-    /// Blocks since the last pause.
-    since_pause: u64,
+    /// Blocks since it last thought.
+    since_think: u64,
     read_bytes: u64,
     written_bytes: u64,
 }
@@ -30,7 +30,7 @@ impl Pace {
             thinktime_blocks: job.thinktime_blocks.into(),
             rate_bytes_s: job.rate_bytes_s.or(by_ios),
             block_bytes: job.block_bytes,
-            since_pause: 0,
+            since_think: 0,
             read_bytes: 0,
             written_bytes: 0,
         }
@@ -39,7 +39,7 @@ impl Pace {
     /// The pause that is due before the next block, which is a read or a write; `elapsed` since the
     /// clone started.
     pub(super) fn pause(&self, elapsed: Nanos, is_read: bool) -> Option<Nanos> {
-        if self.thinktime > Nanos(0) && self.since_pause >= self.thinktime_blocks {
+        if self.thinks_now() {
             return Some(self.thinktime);
         }
         let bytes = if is_read { self.read_bytes } else { self.written_bytes };
@@ -50,14 +50,20 @@ impl Pace {
 
     /// A block is started.
     pub(super) fn started(&mut self, is_read: bool) {
-        self.since_pause += 1;
+        self.since_think += 1;
         let bytes = if is_read { &mut self.read_bytes } else { &mut self.written_bytes };
         *bytes = bytes.saturating_add(self.block_bytes);
     }
 
-    /// A pause is over.
+    fn thinks_now(&self) -> bool {
+        self.thinktime > Nanos(0) && self.since_think >= self.thinktime_blocks
+    }
+
+    /// A pause is over. One for the rate is no thinking.
     pub(super) fn paused(&mut self) {
-        self.since_pause = 0;
+        if self.thinks_now() {
+            self.since_think = 0;
+        }
     }
 
     /// What is started from now on counts: the ramp is over.

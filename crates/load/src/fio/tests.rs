@@ -378,6 +378,16 @@ fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
     assert!(ended < second && ended > Nanos::from_ms(3 * most), "{ended:?}, {most} of a direction");
 }
 
+/// A block of 4 KiB takes 10 us and is due every 100; it thinks for 5 ms behind 4 of them.
+#[test]
+fn pause_for_the_rate_is_no_thinking() {
+    let mut world = World::new(10, 0);
+    let paced = Job { rate_iops: Some(10_000), ..job(Rw::Read, 9) };
+    run(&mut world, Job { thinktime: Nanos(5_000_000), thinktime_blocks: 4, ..paced });
+    let thought = |call: &&Call| matches!(call, Call::Sleep(Nanos(5_000_000)));
+    assert_eq!(world.calls.iter().filter(thought).count(), 2);
+}
+
 #[test]
 fn end_fsync_is_behind_the_last_write_and_not_twice() {
     let syncs = |change: fn(&mut Job)| {
