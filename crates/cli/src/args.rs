@@ -4,10 +4,12 @@
 //! Options have cryptsetup's names wherever cryptsetup has one, and so its short forms: `-h` is
 //! `--hash` in every command that takes a hash, and help is `-?` or `--help` there.
 
+mod jobs;
 mod key;
 mod scheduling;
 mod volume;
 
+pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
 pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
@@ -16,7 +18,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, dump, elevators, format, info, lab, load, man, repair, serve,
-    table,
+    table, tune,
 };
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -62,6 +64,7 @@ pub(crate) enum Command {
     Message(control::MessageArgs),
     Elevators(elevators::ElevatorsArgs),
     Bench(Box<bench::BenchArgs>),
+    Tune(Box<tune::TuneArgs>),
     Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -84,6 +87,7 @@ impl Command {
             Self::Message(args) => control::message(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Bench(args) => bench::run(&args),
+            Self::Tune(args) => tune::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),

@@ -13,3 +13,4 @@ pub(crate) mod man;
 pub(crate) mod repair;
 pub(crate) mod serve;
 pub(crate) mod table;
+pub(crate) mod tune;

@@ -18,6 +18,7 @@ mod real;
 mod scheduling;
 mod size;
 mod terminal;
+mod tune;
 mod volume;
 
 use std::process::ExitCode;

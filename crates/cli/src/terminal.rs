@@ -60,19 +60,24 @@ impl Terminal {
         let question =
             format!("WARNING: {warning}\nAre you sure? (Type 'YES' in capital letters): ");
         self.say(&question).map_err(failed)?;
-        let mut answer = Vec::new();
-        let mut byte = [0u8; 1];
-        // The terminal is in line mode here, so a long line ends at its newline and not before.
-        while rustix::io::read(&self.input, &mut byte).map_err(|e| failed(e.into()))? == 1 {
-            if byte[0] == b'\n' {
-                break;
-            }
-            answer.push(byte[0]);
-        }
-        if answer == b"YES" {
+        let answer = self.line().map_err(failed)?;
+        if answer == "YES" {
             return Ok(());
         }
         Err(Failure::failed("not confirmed, so nothing was changed"))
+    }
+
+    /// A line that the person types, without its newline; what is no text in it is replaced.
+    pub(crate) fn line(&self) -> io::Result<String> {
+        let (mut line, mut byte) = (Vec::new(), [0u8; 1]);
+        // The terminal is in line mode here, so a long line ends at its newline and not before.
+        loop {
+            let is_end = rustix::io::read(&self.input, &mut byte)? == 0;
+            if is_end || byte[0] == b'\n' {
+                return Ok(String::from_utf8_lossy(&line).into_owned());
+            }
+            line.push(byte[0]);
+        }
     }
 
     /// Says something to the person.

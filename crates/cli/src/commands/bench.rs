@@ -6,15 +6,14 @@
 
 mod json;
 
-use std::path::PathBuf;
 use std::sync::Arc;
 
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use blockyard_load::fio::{Fio, JobFile};
-use clap::{Args, ValueHint};
+use clap::Args;
 
-use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
+use crate::args::{HelpArgs, JobArgs, SchedulingArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::output::{print, say};
@@ -36,10 +35,6 @@ pub(crate) struct BenchArgs {
                                       "cipher", "key_size", "hash"])]
     raw: bool,
 
-    /// Job file; without one, the options are the job
-    #[arg(short = 'j', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    job: Option<PathBuf>,
-
     /// What is on the volume may be overwritten
     #[arg(long)]
     destroy: bool,
@@ -52,27 +47,23 @@ pub(crate) struct BenchArgs {
     scheduling: SchedulingArgs,
 
     #[command(flatten)]
-    help: HelpArgs,
+    jobs: JobArgs,
 
-    /// Options of all jobs, behind `--`; a switch needs no value
-    #[arg(value_name = "KEY[=VALUE]", last = true)]
-    options: Vec<String>,
+    #[command(flatten)]
+    help: HelpArgs,
 }
 
 /// Runs the jobs.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
-    let text = args.job.as_ref().map(|path| {
-        let text = std::fs::read_to_string(path);
-        text.map_err(|error| Failure::failed(format!("cannot read {}: {error}", path.display())))
-    });
-    let text = text.transpose()?;
-    if text.is_none() && args.options.is_empty() {
+    if args.jobs.is_empty() {
         return Err(Failure::failed(
             "no job: name a job file with --job FILE, or options, as in -- rw=randread bs=4k",
         ));
     }
+    let text = args.jobs.text()?;
+    let parse = |device_bytes| args.jobs.parse(text.as_deref(), device_bytes);
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
-    let writes = args.jobs(text.as_deref(), u64::MAX >> 2)?.jobs.iter().any(|job| job.rw.writes());
+    let writes = parse(u64::MAX >> 2)?.jobs.iter().any(|job| job.rw.writes());
     if writes && !args.destroy {
         return Err(Failure::busy(
             "the jobs write, and would overwrite what is on the volume; say --destroy if nothing \
@@ -80,7 +71,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         ));
     }
     let volume = args.open(if writes { Access::ReadWrite } else { Access::ReadOnly })?;
-    let JobFile { jobs, ignored } = args.jobs(text.as_deref(), volume.size_bytes())?;
+    let JobFile { jobs, ignored } = parse(volume.size_bytes())?;
     for ignored in &ignored {
         say(&format!("note: {} changes nothing: {}", ignored.key, ignored.why));
     }
@@ -94,24 +85,6 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
 }
 
 impl BenchArgs {
-    fn jobs(&self, text: Option<&str>, device_bytes: u64) -> Result<JobFile, Failure> {
-        let split = |option: &'_ String| {
-            let (key, value) = option.split_once('=').unwrap_or((option, ""));
-            (key.trim_start_matches("--").to_owned(), value.to_owned())
-        };
-        let options: Vec<(String, String)> = self.options.iter().map(split).collect();
-        let options: Vec<(&str, &str)> =
-            options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        JobFile::parse(text, &options, device_bytes).map_err(|error| {
-            let place = match (&self.job, error.line) {
-                (Some(path), Some(_)) => format!("{}, ", path.display()),
-                (Some(path), None) if options.is_empty() => format!("{}: ", path.display()),
-                _ => String::new(),
-            };
-            Failure::failed(format!("{place}{error}"))
-        })
-    }
-
     fn open(&self, access: Access) -> Result<Volume, Failure> {
         let options = VolumeOptions {
             read_only: access == Access::ReadOnly,

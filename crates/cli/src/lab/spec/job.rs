@@ -141,7 +141,7 @@ impl JobSpec {
     }
 
     /// Whether the world has room for it.
-    pub(super) fn check(&self, config: &Config) -> Result<(), Failure> {
+    pub(crate) fn check(&self, config: &Config) -> Result<(), Failure> {
         let sectors = config.device.sectors();
         let lens_bytes = self.file_lens_bytes();
         let needed_bytes = lens_bytes.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));

@@ -1,0 +1,292 @@
+//! `blockyard tune`: the best settings for a volume and a workload, or for a world of the lab.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Write};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use blockyard_engine::time::Nanos;
+use clap::{Args, ValueHint};
+
+use crate::args::{HelpArgs, JobArgs, VolumeArgs};
+use crate::failure::Failure;
+use crate::key::StdinUse;
+use crate::lab::builtin::load;
+use crate::lab::spec::tree::Override;
+use crate::output::{print, say};
+use crate::terminal::Terminal;
+use crate::tune::config;
+use crate::tune::evidence::{Evidence, Table};
+use crate::tune::goal::Goal;
+use crate::tune::model::{self, Model};
+use crate::tune::race::Rules;
+use crate::tune::search::{Step, search};
+use crate::tune::volume::{Settings, Source, Tuned, pipelines};
+use crate::tune::workload::{Usual, Workload, ask};
+use blockyard_host::file::Access;
+
+/// Rounds of a race at most: what is not clear then is not worth more.
+const ROUNDS_MAX: usize = 24;
+
+/// Find the best settings for a volume and a workload, by measuring
+///
+/// One thing after the other is varied: page cache, pipeline, threads, elevator, queue depth,
+/// request size, tunables. Its values run against each other in turns, so that a busy machine
+/// disturbs all of them alike; the worse half goes, the rest runs until it is clear which is
+/// best. Nothing is written without --destroy. What is printed in the end is a configuration for
+/// `serve --config`; the evidence goes to standard error, or as JSON to standard output.
+///
+///     blockyard tune home.img --workload vm
+///     blockyard tune home.img --goal p99 --time 300 -- rw=randread bs=16k iodepth=8
+///     blockyard tune --lab parallel-dm-crypt-2013 --variant ram-64k --axis "request size"
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, verbatim_doc_comment)]
+pub(crate) struct TuneArgs {
+    #[command(flatten)]
+    volume: VolumeArgs,
+
+    /// The volume is not encrypted: tune for the file or block device as it is
+    #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
+                                      "cipher", "key_size", "hash"])]
+    raw: bool,
+
+    /// A usual workload: vm, database, stream or lone; a person is asked if nothing is said
+    #[arg(short = 'w', long, value_name = "NAME", value_parser = Usual::parse,
+          conflicts_with_all = ["job", "options"])]
+    workload: Option<&'static Usual>,
+
+    #[command(flatten)]
+    jobs: JobArgs,
+
+    /// What is to be made good
+    #[arg(short = 'g', long, value_enum, default_value = "throughput")]
+    goal: Goal,
+
+    /// No race is begun after so long
+    #[arg(long, value_name = "SECONDS", default_value = "120",
+          value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    time: u64,
+
+    /// Each measurement takes so long at first; longer if few requests end in it
+    #[arg(long, value_name = "MILLISECONDS", default_value = "250",
+          value_parser = clap::value_parser!(u64).range(10..=60_000))]
+    slice: u64,
+
+    /// What is on the volume may be overwritten
+    #[arg(long)]
+    destroy: bool,
+
+    /// Write the configuration to this file, which must not be there yet
+    #[arg(short = 'O', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
+    /// Print the evidence as JSON instead of the configuration
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    lab: LabArgs,
+
+    #[command(flatten)]
+    help: HelpArgs,
+}
+
+/// Tuning in the simulated world.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "In the lab")]
+struct LabArgs {
+    /// Tune the world of this experiment (see `lab list`) instead of a volume
+    #[arg(long, value_name = "NAME|FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["volume", "table", "raw", "destroy", "output"])]
+    lab: Option<String>,
+
+    /// The world and the jobs of this variant; without one, of the first
+    #[arg(long, value_name = "NAME", requires = "lab")]
+    variant: Option<String>,
+
+    /// Change a value of the world, as in `lab run`
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab")]
+    set: Vec<Override>,
+
+    /// Only this: pipeline, request size, elevator, longest request or requests
+    #[arg(long = "axis", value_name = "NAME", requires = "lab",
+          value_parser = clap::builder::PossibleValuesParser::new(Model::axis_names()))]
+    axes: Vec<String>,
+}
+
+/// Tunes.
+pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
+    match &args.lab.lab {
+        Some(name) => in_lab(args, name),
+        None => on_volume(args),
+    }
+}
+
+fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
+    if let Some(output) = args.output.as_ref().filter(|output| output.exists()) {
+        return Err(exists(output));
+    }
+    let text = args.jobs.text()?;
+    let words = args.words()?;
+    let workload_at = |device_bytes| args.workload(words.as_deref(), text.as_deref(), device_bytes);
+    // Before a key is asked for: how long the volume is plays no part in whether it is written.
+    if workload_at(u64::MAX >> 2)?.writes() && !args.destroy {
+        return Err(Failure::busy(
+            "the jobs write, and would overwrite what is on the volume; take jobs that only read, \
+             or say --destroy if nothing on it is needed any more",
+        ));
+    }
+    let access = if args.destroy { Access::Shared } else { Access::ReadOnly };
+    let spec = args.volume.spec()?;
+    let source = match args.raw {
+        true => Source::Raw(spec.path.clone()),
+        false => Source::new(spec.prepare(access, StdinUse::Free)?.unlock()?),
+    };
+    let default = Settings { direct: args.volume.direct, ..Settings::default() };
+    let opened = source.open(&default, true)?;
+    let workload = workload_at(opened.size_bytes())?;
+    let mut conditions = vec![
+        ("volume", opened.describe().to_owned()),
+        ("workload", workload.about.clone()),
+        ("machine", machine()),
+    ];
+    drop(opened);
+    let goal = args.goal;
+    let told = move |step: &Step<Settings>| {
+        let label = |settings: &Settings| settings.on_axis(step.axis);
+        say(&Table::new(step, label, |score| goal.shown(score)).print(goal.unit()));
+    };
+    let limits = (Nanos::from_ms(args.slice), Duration::from_secs(args.time));
+    let mut space = Tuned::new(source, workload, goal, limits, Box::new(told));
+    let slice = space.fit_slice(&default)?;
+    conditions.push(("each measurement", format!("{} ms", slice.0 / 1_000_000)));
+    for (key, value) in &conditions {
+        say(&format!("{key}: {value}"));
+    }
+    say("");
+    let rivals: Vec<Settings> =
+        pipelines().into_iter().map(|pipeline| Settings { pipeline, ..default.clone() }).collect();
+    let rivals = if args.raw { Vec::new() } else { rivals };
+    let found = search(&mut space, &default, &rivals, RULES)?;
+    let shown = |score| goal.shown(score);
+    let label = |settings: &Settings, axis: &str| settings.on_axis(axis);
+    let evidence = Evidence::new(&found, goal.unit(), label, shown);
+    let evidence = Evidence { conditions, ..evidence };
+    say(&evidence.result());
+    args.give(&evidence, &found.best)
+}
+
+const RULES: Rules = Rules { rounds_max: ROUNDS_MAX, seed: 1 };
+
+fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
+    let experiment = load(name)?;
+    let variant = match &args.lab.variant {
+        Some(name) => experiment.variant(name)?,
+        None => experiment.variants.first().ok_or_else(|| {
+            Failure::failed(format!("{name} has no variant, and so no world to tune"))
+        })?,
+    };
+    let jobs = match args.words()? {
+        None if args.jobs.is_empty() => None,
+        words => {
+            let text = args.jobs.text()?;
+            let setup = experiment.setup(variant, None, &args.lab.set, &[])?;
+            let device_bytes = setup.config.device.sectors().saturating_mul(512);
+            Some(args.workload(words.as_deref(), text.as_deref(), device_bytes)?.jobs)
+        }
+    };
+    let told = |step: &Step<model::Settings>| {
+        let label = |settings: &model::Settings| model::on_axis(settings, step.axis);
+        say(&Table::new(step, label, mib).print("MiB/s"));
+    };
+    let (set, axes) = (args.lab.set.clone(), args.lab.axes.clone());
+    let experiment = &experiment;
+    let mut space = Model { experiment, variant, jobs, set, axes, told: Box::new(told) };
+    let default = model::Settings::new();
+    let found = search(&mut space, &default, &[], RULES)?;
+    drop(space);
+    let conditions = vec![("world", format!("{}, {}", experiment.name, variant.name))];
+    let evidence = Evidence::new(&found, "MiB/s", model::on_axis, mib);
+    let evidence = Evidence { conditions, ..evidence };
+    match args.json {
+        true => print(&(pretty(&evidence) + "\n")),
+        false => print(&evidence.result()),
+    }
+}
+
+fn mib(bytes: f64) -> f64 {
+    bytes / f64::from(1 << 20)
+}
+
+fn pretty(evidence: &Evidence) -> String {
+    serde_json::to_string_pretty(&evidence.json()).expect("it has no odd keys")
+}
+
+/// What a figure depends on.
+fn machine() -> String {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
+    let load = load.split(' ').next().unwrap_or("").to_owned();
+    format!("{cpus} CPUs, load {load}, blockyard {}", env!("CARGO_PKG_VERSION"))
+}
+
+fn exists(path: &Path) -> Failure {
+    Failure::busy(format!("{}: is there already; name another file", path.display()))
+}
+
+impl TuneArgs {
+    /// The workload as options, unless it is a job.
+    fn words(&self) -> Result<Option<String>, Failure> {
+        if let Some(usual) = self.workload {
+            say(&format!("workload {}: {}", usual.name, usual.about));
+            return Ok(Some(usual.options(self.destroy).into()));
+        }
+        if !self.jobs.is_empty() || self.lab.lab.is_some() {
+            return Ok(None);
+        }
+        match Terminal::on_stdin() {
+            Some(terminal) => ask(&terminal, self.destroy).map(Some),
+            None => Err(Failure::failed(
+                "no workload: name one with --workload, a job file with --job FILE, or options, as \
+                 in -- rw=randread bs=4k",
+            )),
+        }
+    }
+
+    fn workload(
+        &self,
+        words: Option<&str>,
+        text: Option<&str>,
+        device_bytes: u64,
+    ) -> Result<Workload, Failure> {
+        if let Some(words) = words {
+            return Workload::of_words(words, device_bytes);
+        }
+        let jobs = self.jobs.parse(text, device_bytes)?.jobs;
+        let file = self.jobs.job.as_ref().map(|path| path.display().to_string());
+        let words: Vec<String> = file.into_iter().chain(self.jobs.options.clone()).collect();
+        Ok(Workload { jobs, about: words.join(" ") })
+    }
+
+    fn give(&self, evidence: &Evidence, best: &Settings) -> Result<(), Failure> {
+        let mut heading = vec![format!("Found by `blockyard tune`, for {}.", self.goal.unit())];
+        heading.extend(evidence.conditions.iter().map(|(key, value)| format!("{key}: {value}")));
+        let config = config::text(&self.volume, best, &heading)?;
+        if let Some(path) = &self.output {
+            let file = OpenOptions::new().write(true).create_new(true).open(path);
+            let written = file.and_then(|mut file| file.write_all(config.as_bytes()));
+            written.map_err(|error| match error.kind() {
+                ErrorKind::AlreadyExists => exists(path),
+                _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
+            })?;
+        }
+        match (self.json, &self.output) {
+            (true, _) => print(&(pretty(evidence) + "\n")),
+            (false, Some(path)) => {
+                say(&format!("the configuration is in {}", path.display()));
+                Ok(())
+            }
+            (false, None) => print(&config),
+        }
+    }
+}

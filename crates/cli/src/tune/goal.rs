@@ -1,0 +1,106 @@
+//! What is to be made good, as one number of a run.
+
+use blockyard_load::fio::{Fio, Histogram};
+use clap::ValueEnum;
+
+/// What is tuned for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Goal {
+    /// Bytes a second
+    #[default]
+    Throughput,
+    /// Requests a second
+    Iops,
+    /// Mean latency
+    Latency,
+    /// Latency that one request of a hundred exceeds
+    P99,
+    /// CPU time of this process for each byte
+    Cpu,
+}
+
+impl Goal {
+    /// Its unit: in what [`Self::shown`] is.
+    pub(crate) fn unit(self) -> &'static str {
+        match self {
+            Self::Throughput => "MiB/s",
+            Self::Iops => "IOPS",
+            Self::Latency | Self::P99 => "us",
+            Self::Cpu => "us of CPU per MiB",
+        }
+    }
+
+    /// A score in the goal's unit.
+    pub(crate) fn shown(self, score: f64) -> f64 {
+        match self {
+            Self::Throughput => score / f64::from(1 << 20),
+            Self::Iops => score,
+            Self::Latency | Self::P99 => 1e6 / score,
+            Self::Cpu => f64::from(1 << 20) * 1e6 / score,
+        }
+    }
+
+    /// How good a run was, which took so much CPU time: more is better. None if nothing was done.
+    pub(crate) fn score(self, fio: &Fio, cpu_seconds: f64) -> Option<f64> {
+        let run = Run::of(fio);
+        let seconds = |ns: f64| (ns > 0.0).then(|| 1e9 / ns);
+        if run.ios == 0 || run.seconds <= 0.0 {
+            return None;
+        }
+        match self {
+            Self::Throughput => Some(run.bytes as f64 / run.seconds),
+            Self::Iops => Some(run.ios as f64 / run.seconds),
+            Self::Latency => seconds(run.latency_ns / run.ios as f64),
+            Self::P99 => seconds(run.p99_ns),
+            Self::Cpu => (cpu_seconds > 0.0).then(|| run.bytes as f64 / cpu_seconds),
+        }
+    }
+}
+
+/// All jobs together. Groups run one after the other, jobs of a group side by side.
+#[derive(Default)]
+struct Run {
+    ios: u64,
+    bytes: u64,
+    seconds: f64,
+    /// Of all requests.
+    latency_ns: f64,
+    /// Of the job where it is worst.
+    p99_ns: f64,
+}
+
+impl Run {
+    fn of(fio: &Fio) -> Self {
+        let mut run = Self::default();
+        let mut group = (None, 0.0);
+        for job in fio.results() {
+            for side in [&job.read, &job.write] {
+                run.ios += side.ios;
+                run.bytes += side.bytes;
+                run.add_latency(&side.lat);
+            }
+            let seconds = job.runtime.0 as f64 / 1e9;
+            group = match group {
+                (Some(same), longest) if same == job.group => (Some(same), seconds.max(longest)),
+                (_, longest) => {
+                    run.seconds += longest;
+                    (Some(job.group), seconds)
+                }
+            };
+        }
+        run.seconds += group.1;
+        run
+    }
+
+    fn add_latency(&mut self, histogram: &Histogram) {
+        if histogram.count() > 0 {
+            self.latency_ns += histogram.mean_ns() * histogram.count() as f64;
+            self.p99_ns = self.p99_ns.max(histogram.permille(990).0 as f64);
+        }
+    }
+}
+
+/// How many requests a run has made.
+pub(crate) fn requests(fio: &Fio) -> u64 {
+    fio.results().iter().map(|job| job.read.ios + job.write.ios).sum()
+}

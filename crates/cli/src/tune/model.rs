@@ -1,0 +1,157 @@
+//! The world of an experiment: its variant's jobs, or others, on its machine and device.
+//!
+//! Rounds are the points of the variant's fit, one after the other, each with another seed. So what
+//! is found holds for all of them, or is not found.
+
+use std::collections::BTreeMap;
+
+use blockyard_engine::dm::crypt::pipeline::PRESETS;
+use blockyard_engine::elevator::ELEVATORS;
+use blockyard_load::fio::Job;
+
+use super::search::{Space, Step, Told};
+use crate::failure::Failure;
+use crate::lab::execute::{Measured, run_job};
+use crate::lab::spec::job::JobSpec;
+use crate::lab::spec::tree::Override;
+use crate::lab::spec::{Experiment, Variant};
+
+/// Values of the world that differ from the variant's, by path.
+pub(crate) type Settings = BTreeMap<&'static str, String>;
+
+const KIB: [u32; 9] = [4, 8, 16, 32, 64, 128, 256, 512, 1024];
+const NR_REQUESTS: [u32; 6] = [16, 32, 64, 128, 256, 512];
+
+/// As `--set` options; empty for the variant as it is.
+pub(crate) fn text(settings: &Settings) -> String {
+    let words: Vec<String> =
+        settings.iter().map(|(path, value)| format!("{path}={value}")).collect();
+    if words.is_empty() { "as it is".into() } else { words.join(" ") }
+}
+
+/// What it has on an axis.
+pub(crate) fn on_axis(settings: &Settings, axis: &str) -> String {
+    match axes().into_iter().find(|(name, ..)| *name == axis) {
+        Some((_, path, _)) => settings.get(path).cloned().unwrap_or_else(|| "as it is".into()),
+        None => text(settings),
+    }
+}
+
+/// A world whose settings are tuned.
+pub(crate) struct Model<'a> {
+    pub(crate) experiment: &'a Experiment,
+    pub(crate) variant: &'a Variant,
+    /// In place of the variant's.
+    pub(crate) jobs: Option<Vec<Job>>,
+    /// What the user sets; it is not tuned.
+    pub(crate) set: Vec<Override>,
+    /// Only these axes, if any are named.
+    pub(crate) axes: Vec<String>,
+    pub(crate) told: Told<'a, Settings>,
+}
+
+/// An axis: its name, its path, and the values.
+fn axes() -> Vec<(&'static str, &'static str, Vec<String>)> {
+    let numbers = |numbers: &[u32]| numbers.iter().map(ToString::to_string).collect();
+    let names = |names: &mut dyn Iterator<Item = &'static str>| {
+        names.map(ToString::to_string).collect::<Vec<_>>()
+    };
+    vec![
+        ("pipeline", "crypt.pipeline", names(&mut PRESETS.iter().map(|preset| preset.name))),
+        ("request size", "crypt.bio_kib", numbers(&KIB)),
+        ("elevator", "queue.elevator", names(&mut ELEVATORS.iter().map(|one| one.name))),
+        ("longest request", "queue.max_kib", numbers(&KIB)),
+        ("requests", "queue.nr_requests", numbers(&NR_REQUESTS)),
+    ]
+}
+
+impl Model<'_> {
+    /// The names of all axes.
+    pub(crate) fn axis_names() -> Vec<&'static str> {
+        axes().into_iter().map(|(name, ..)| name).collect()
+    }
+
+    fn overrides(&self, settings: &Settings) -> Result<Vec<Override>, String> {
+        let own = settings.iter().map(|(path, value)| Override::parse(&format!("{path}={value}")));
+        let own: Result<Vec<Override>, String> = own.collect();
+        Ok(self.set.iter().cloned().chain(own?).collect())
+    }
+
+    fn setup(&self, settings: &Settings, round: usize) -> Result<crate::lab::spec::Setup, Failure> {
+        let set = self.overrides(settings).map_err(Failure::failed)?;
+        let points = self.experiment.points(self.variant);
+        let point = points[round % points.len()].as_ref();
+        self.experiment.setup(self.variant, point, &set, &[])
+    }
+}
+
+impl Space for Model<'_> {
+    type Settings = Settings;
+    type Error = Failure;
+
+    fn axes(&self) -> Vec<&'static str> {
+        let wanted = |name: &&str| self.axes.is_empty() || self.axes.iter().any(|one| one == name);
+        Self::axis_names().into_iter().filter(wanted).collect()
+    }
+
+    fn others(&self, axis: &str, base: &Settings) -> Vec<Settings> {
+        let has_cipher = self.setup(base, 0).is_ok_and(|setup| setup.module != "_");
+        let axis = axes().into_iter().find(|(name, ..)| *name == axis);
+        let (_, path, values) = axis.expect("the search asks for axes that there are");
+        if !has_cipher && path.starts_with("crypt.") {
+            return Vec::new();
+        }
+        let with = |value| {
+            let mut other = base.clone();
+            other.insert(path, value);
+            other
+        };
+        values.into_iter().map(with).filter(|other| other != base).collect()
+    }
+
+    fn check(&mut self, settings: &Settings) -> Result<(), String> {
+        self.setup(settings, 0).map(drop).map_err(|failure| failure.message)
+    }
+
+    fn measure(&mut self, settings: &Settings, round: usize) -> Result<f64, Failure> {
+        let setup = self.setup(settings, round)?;
+        let seeds = &self.experiment.seeds;
+        let seed = seeds[0].wrapping_add(round as u64);
+        let config = blockyard_sim::world::Config { seed, ..setup.config };
+        let jobs = match &self.jobs {
+            Some(jobs) => vec![("job".to_owned(), JobSpec::Fio(jobs.clone(), false))],
+            None => setup.jobs,
+        };
+        let mut logs = Vec::new();
+        for (name, job) in &jobs {
+            job.check(&config).map_err(|failure| failure.at(format!("job {name}")))?;
+            let (done, ()) = run_job(&config, name, job, ())?;
+            logs.push(speed(&done.measured).map(f64::ln).ok_or_else(|| {
+                Failure::failed(format!("job {name} has no rate and no time that could be tuned"))
+            })?);
+        }
+        Ok((logs.iter().sum::<f64>() / logs.len() as f64).exp())
+    }
+
+    fn forget(&mut self) {}
+
+    fn goes_on(&self, _: bool) -> bool {
+        true
+    }
+
+    fn tell(&self, step: &Step<Settings>) {
+        (self.told)(step);
+    }
+}
+
+/// All that a job moved in a second; of one that only waits, how often it could.
+fn speed(measured: &[Measured]) -> Option<f64> {
+    let sum = |metric| -> f64 {
+        measured.iter().filter(|one| one.metric == metric).map(|one| one.value).sum()
+    };
+    let (rate, median) = (sum("rate"), sum("fsync_median"));
+    match rate > 0.0 {
+        true => Some(rate),
+        false => (median > 0.0).then(|| 1.0 / median),
+    }
+}

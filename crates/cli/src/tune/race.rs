@@ -1,0 +1,269 @@
+//! A race between settings: which of them is best, and is that clear?
+//!
+//! ```text
+//!   round 1   A B C D E F     each once, in an order that is drawn anew
+//!   round 2   C F A E B D
+//!             the worse half goes; the incumbent (the first) stays
+//!   rounds…   A D F           until the leader stands apart from each other one, or is the same
+//! ```
+//! Rounds are interleaved because a machine changes while it is measured: what is compared is how
+//! one did against another *within a round*, never across rounds. The interval around the mean of
+//! these ratios is Student's, of their logarithms. It is looked at after every round, so 99 % are
+//! asked for where 95 % would do for one look.
+//!
+//! Successive halving is of Jamieson and Talwalkar (2016), pairing is ours.
+
+use blockyard_load::random::Random;
+
+/// Rounds before the worse half goes.
+const ROUNDS_A_RUNG: usize = 2;
+/// So many are compared to the end; an interval of two rounds is too wide to tell more apart.
+const FINALISTS: usize = 3;
+/// Nobody cares for less: settings that are so near are the same.
+const SAME: f64 = 0.01;
+
+/// How long a race may be.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Rules {
+    /// The leader has to stand apart, or be the same, by then.
+    pub(crate) rounds_max: usize,
+    /// Of the order in which candidates take their turns.
+    pub(crate) seed: u64,
+}
+
+/// How one of them did.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Standing {
+    /// What was measured in each round that it was in: more is better.
+    pub(crate) scores: Vec<f64>,
+    /// It was in the race to the end.
+    pub(crate) is_finalist: bool,
+    /// Against the incumbent, over the rounds of both; none of the incumbent itself.
+    pub(crate) against_incumbent: Option<Ratio>,
+}
+
+/// How much better one was than another.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Ratio {
+    /// 1 is the same, 2 twice as good.
+    pub(crate) mean: f64,
+    /// Where it lies for 99 of 100 such races.
+    pub(crate) low: f64,
+    /// As [`Self::low`].
+    pub(crate) high: f64,
+}
+
+/// How a race ended.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Outcome {
+    /// Of each candidate.
+    pub(crate) standings: Vec<Standing>,
+    /// The best; the incumbent unless another is clearly better.
+    pub(crate) winner: usize,
+    /// No more rounds would change it.
+    pub(crate) is_clear: bool,
+}
+
+/// Runs a race between so many candidates, of which the first is the incumbent. `measure` says how
+/// good one is in a round: more is better, and it is above zero. `goes_on` is asked before each
+/// round but the first two.
+pub(crate) fn race<E>(
+    candidates: usize,
+    rules: Rules,
+    mut measure: impl FnMut(usize, usize) -> Result<f64, E>,
+    mut goes_on: impl FnMut() -> bool,
+) -> Result<Outcome, E> {
+    assert!(candidates > 0, "somebody takes part");
+    let mut random = Random::new(rules.seed, 0);
+    let mut scores: Vec<Vec<f64>> = vec![Vec::new(); candidates];
+    let mut alive: Vec<usize> = (0..candidates).collect();
+    let mut is_clear = candidates == 1;
+    for round in 0..rules.rounds_max {
+        if is_clear || (round >= ROUNDS_A_RUNG && !goes_on()) {
+            break;
+        }
+        shuffle(&mut alive, &mut random);
+        for &candidate in &alive {
+            let score = measure(candidate, round)?;
+            scores[candidate].push(score);
+        }
+        let rounds = round + 1;
+        if alive.len() > FINALISTS && rounds.is_multiple_of(ROUNDS_A_RUNG) {
+            halve(&mut alive, &scores);
+        } else if alive.len() <= FINALISTS {
+            is_clear = stands_apart(&alive, &scores);
+        }
+    }
+    let against = |candidate: usize| match candidate {
+        0 => None,
+        _ => Some(ratio(&scores[candidate], &scores[0])),
+    };
+    let standings: Vec<Standing> = (0..candidates)
+        .map(|candidate| Standing {
+            scores: scores[candidate].clone(),
+            is_finalist: alive.contains(&candidate),
+            against_incumbent: against(candidate),
+        })
+        .collect();
+    let winner = winner(&alive, &scores);
+    Ok(Outcome { standings, winner, is_clear })
+}
+
+fn shuffle(order: &mut [usize], random: &mut Random) {
+    for last in (1..order.len()).rev() {
+        order.swap(last, random.below(last as u64 + 1) as usize);
+    }
+}
+
+/// The worse half goes, but no further than to the finalists, and never the incumbent.
+fn halve(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
+    let keep = alive.len().div_ceil(2).max(FINALISTS);
+    alive.sort_by(|one, other| {
+        let by_score = mean_log(&scores[*other]).total_cmp(&mean_log(&scores[*one]));
+        by_score.then(one.cmp(other))
+    });
+    if alive.iter().position(|one| *one == 0).is_some_and(|place| place >= keep) {
+        alive.truncate(keep - 1);
+        alive.push(0);
+    } else {
+        alive.truncate(keep);
+    }
+}
+
+/// The leader is clearly better than each other one, or clearly the same.
+fn stands_apart(alive: &[usize], scores: &[Vec<f64>]) -> bool {
+    let leader = leader(alive, scores);
+    alive.iter().filter(|one| **one != leader).all(|one| {
+        let Ratio { low, high, .. } = ratio(&scores[leader], &scores[*one]);
+        low > 1.0 || (low > 1.0 - SAME && high < 1.0 + SAME)
+    })
+}
+
+fn leader(alive: &[usize], scores: &[Vec<f64>]) -> usize {
+    let best = alive.iter().copied().max_by(|one, other| {
+        let by_score = mean_log(&scores[*one]).total_cmp(&mean_log(&scores[*other]));
+        // Of equal ones the first, which is the simpler one.
+        by_score.then(other.cmp(one))
+    });
+    best.expect("the incumbent never goes")
+}
+
+/// The leader, if it is better than the incumbent by more than chance and by more than nobody cares
+/// for.
+fn winner(alive: &[usize], scores: &[Vec<f64>]) -> usize {
+    let leader = leader(alive, scores);
+    let Ratio { mean, low, .. } = ratio(&scores[leader], &scores[0]);
+    if low > 1.0 && mean > 1.0 + SAME { leader } else { 0 }
+}
+
+fn mean_log(scores: &[f64]) -> f64 {
+    scores.iter().map(|score| score.ln()).sum::<f64>() / scores.len().max(1) as f64
+}
+
+/// One against another, over the rounds that both were in: the first ones.
+fn ratio(one: &[f64], other: &[f64]) -> Ratio {
+    let logs: Vec<f64> = one.iter().zip(other).map(|(one, other)| (one / other).ln()).collect();
+    let count = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / count.max(1.0);
+    if logs.len() < 2 {
+        return Ratio { mean: mean.exp(), low: 0.0, high: f64::INFINITY };
+    }
+    let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+    let half = student_99(logs.len() - 1) * (squares / (count - 1.0) / count).sqrt();
+    Ratio { mean: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() }
+}
+
+/// Student's t for 99 % on both sides, by degrees of freedom; between two the larger one.
+fn student_99(freedom: usize) -> f64 {
+    const TABLE: [(usize, f64); 14] = [
+        (1, 63.66),
+        (2, 9.925),
+        (3, 5.841),
+        (4, 4.604),
+        (5, 4.032),
+        (6, 3.707),
+        (7, 3.499),
+        (8, 3.355),
+        (9, 3.250),
+        (10, 3.169),
+        (12, 3.055),
+        (15, 2.947),
+        (20, 2.845),
+        (30, 2.750),
+    ];
+    let below = TABLE.iter().rev().find(|(known, _)| *known <= freedom);
+    below.expect("two rounds leave one degree of freedom").1
+}
+
+#[cfg(test)]
+mod tests {
+    use std::convert::Infallible;
+
+    use super::*;
+
+    const RULES: Rules = Rules { rounds_max: 24, seed: 7 };
+
+    /// Each candidate's speed, times what the machine does in a round, times a noise of its own.
+    fn run(speeds: &[f64], noise: f64) -> (Outcome, usize) {
+        let mut random = Random::new(3, 1);
+        let mut measured = 0;
+        let outcome = race(
+            speeds.len(),
+            RULES,
+            |candidate, round| {
+                measured += 1;
+                let machine = 1.0 + 0.5 * f64::from(round % 3 == 0);
+                let own = 1.0 + noise * (random.below(2001) as f64 / 1000.0 - 1.0);
+                Ok::<f64, Infallible>(speeds[candidate] * machine * own)
+            },
+            || true,
+        );
+        (outcome.unwrap(), measured)
+    }
+
+    #[test]
+    fn race_finds_the_best_of_many_though_the_machine_changes() {
+        let speeds = [100.0, 60.0, 90.0, 112.0, 30.0, 105.0, 80.0, 95.0];
+        let (outcome, measured) = run(&speeds, 0.02);
+        assert_eq!((outcome.winner, outcome.is_clear), (3, true));
+        assert!(measured < 8 * 8, "the worse ones went: {measured} measurements");
+        let ratio = outcome.standings[3].against_incumbent.unwrap();
+        assert!(ratio.low < 1.12 && 1.12 < ratio.high, "{ratio:?}");
+        assert!(!outcome.standings[4].is_finalist && outcome.standings[4].scores.len() == 2);
+    }
+
+    #[test]
+    fn race_without_a_difference_stays_with_the_incumbent() {
+        let (outcome, _) = run(&[100.0, 100.0, 100.0], 0.004);
+        assert_eq!((outcome.winner, outcome.is_clear), (0, true));
+        let (outcome, _) = run(&[100.0, 100.5], 0.3);
+        assert_eq!((outcome.winner, outcome.is_clear), (0, false));
+    }
+
+    #[test]
+    fn incumbent_stays_in_the_race_though_it_is_the_worst() {
+        let (outcome, _) = run(&[10.0, 60.0, 90.0, 112.0, 30.0, 105.0], 0.02);
+        assert!(outcome.standings[0].is_finalist);
+        assert_eq!(outcome.winner, 3);
+    }
+
+    #[test]
+    fn race_ends_early_when_time_is_over() {
+        let mut rounds = 0;
+        let score = |candidate: usize, round: usize| {
+            rounds = rounds.max(round + 1);
+            Ok::<f64, Infallible>(1.0 + 0.001 * (candidate + round) as f64)
+        };
+        let outcome = race(9, RULES, score, || false).unwrap();
+        assert_eq!((outcome.is_clear, rounds), (false, 2));
+    }
+
+    #[test]
+    fn intervals_are_students() {
+        let ratio = ratio(&[2.0, 2.0, 8.0], &[1.0, 1.0, 1.0]);
+        // Logarithms: ln 2, ln 2, ln 8; mean 5/3 ln 2, deviation 2/sqrt(3) ln 2, t = 9.925.
+        let half = 9.925 * (2.0 / 3f64.sqrt()) / 3f64.sqrt();
+        assert!((ratio.mean.log2() - 5.0 / 3.0).abs() < 1e-9);
+        assert!((ratio.high.log2() - (5.0 / 3.0 + half)).abs() < 1e-9, "{ratio:?}");
+    }
+}

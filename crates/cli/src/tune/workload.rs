@@ -1,0 +1,194 @@
+//! What a volume is tuned for: a job file, options of jobs, a usual workload by its name, or what a
+//! person answers.
+
+use blockyard_engine::time::Nanos;
+use blockyard_load::fio::{Job, JobFile};
+
+use crate::failure::Failure;
+use crate::terminal::Terminal;
+
+/// A usual workload. Numbers are ours.
+#[derive(Debug)]
+pub(crate) struct Usual {
+    pub(crate) name: &'static str,
+    pub(crate) about: &'static str,
+    /// If nothing may be written.
+    reads: &'static str,
+    /// If it may.
+    mixed: &'static str,
+}
+
+/// All of them.
+pub(crate) const USUAL: &[Usual] = &[
+    Usual {
+        name: "vm",
+        about: "a guest: random 4 KiB, 32 in flight, 70 % reads",
+        reads: "rw=randread bs=4k ioengine=libaio iodepth=32",
+        mixed: "rw=randrw rwmixread=70 bs=4k ioengine=libaio iodepth=32",
+    },
+    Usual {
+        name: "database",
+        about: "four clients, random 16 KiB, 8 in flight each, 80 % reads",
+        reads: "rw=randread bs=16k ioengine=libaio iodepth=8 numjobs=4",
+        mixed: "rw=randrw rwmixread=80 bs=16k ioengine=libaio iodepth=8 numjobs=4 fdatasync=32",
+    },
+    Usual {
+        name: "stream",
+        about: "one client, sequential 1 MiB, 4 in flight: backup, copies, media",
+        reads: "rw=read bs=1m ioengine=libaio iodepth=4",
+        mixed: "rw=write bs=1m ioengine=libaio iodepth=4",
+    },
+    Usual {
+        name: "lone",
+        about: "one request at a time, random 4 KiB: programs that wait for each read",
+        reads: "rw=randread bs=4k",
+        mixed: "rw=randrw rwmixread=70 bs=4k",
+    },
+];
+
+/// The jobs that are run, and a line about them.
+#[derive(Clone, Debug)]
+pub(crate) struct Workload {
+    pub(crate) jobs: Vec<Job>,
+    pub(crate) about: String,
+}
+
+impl Usual {
+    /// The one with this name.
+    pub(crate) fn parse(name: &str) -> Result<&'static Self, String> {
+        USUAL.iter().find(|usual| usual.name == name).ok_or_else(|| {
+            let names: Vec<&str> = USUAL.iter().map(|usual| usual.name).collect();
+            format!("{name:?} is none of the usual workloads; there are {}", names.join(", "))
+        })
+    }
+
+    /// Its options.
+    pub(crate) fn options(&self, may_write: bool) -> &'static str {
+        if may_write { self.mixed } else { self.reads }
+    }
+}
+
+impl Workload {
+    /// Jobs from words such as `rw=randread`.
+    pub(crate) fn of_words(words: &str, device_bytes: u64) -> Result<Self, Failure> {
+        let pair = |word: &'_ str| {
+            let (key, value) = word.split_once('=').unwrap_or((word, ""));
+            (key.to_owned(), value.to_owned())
+        };
+        let pairs: Vec<(String, String)> = words.split_whitespace().map(pair).collect();
+        let pairs: Vec<(&str, &str)> =
+            pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+        let JobFile { jobs, .. } = JobFile::parse(None, &pairs, device_bytes)
+            .map_err(|error| Failure::failed(error.to_string()))?;
+        Ok(Self { jobs, about: words.into() })
+    }
+
+    /// Whether it changes what is on the volume.
+    pub(crate) fn writes(&self) -> bool {
+        self.jobs.iter().any(|job| job.rw.writes())
+    }
+
+    /// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.
+    /// Another round has other offsets.
+    pub(crate) fn slice(&self, slice: Nanos, round: usize) -> Vec<Job> {
+        let cut = |job: &Job| Job {
+            runtime: Some(slice),
+            ramp_time: Nanos(slice.0 / 4),
+            time_based: true,
+            loops: 1,
+            number_ios: None,
+            start_delay: Nanos(0),
+            seed: job.seed.wrapping_add(round as u64),
+            ..job.clone()
+        };
+        self.jobs.iter().map(cut).collect()
+    }
+}
+
+/// Asks a person for it: what a job would say.
+pub(crate) fn ask(terminal: &Terminal, may_write: bool) -> Result<String, Failure> {
+    let mut words = Vec::new();
+    let order = choose(
+        terminal,
+        "Are requests spread over the volume?",
+        &[
+            ("random", "databases, virtual machines, file systems with many files"),
+            ("sequential", "backups, copies, media"),
+        ],
+    )?;
+    let mix = if may_write {
+        choose(
+            terminal,
+            "What do they do?",
+            &[
+                ("read", "they read"),
+                ("write", "they write: what is on the volume is lost"),
+                ("both", "seven of ten read"),
+            ],
+        )?
+    } else {
+        0
+    };
+    let rw = [["randread", "read"], ["randwrite", "write"], ["randrw", "rw"]][mix][order];
+    words.push(format!("rw={rw}"));
+    if mix == 2 {
+        words.push("rwmixread=70".into());
+    }
+    let sizes = [("4k", "4 KiB"), ("16k", "16 KiB"), ("64k", "64 KiB"), ("1m", "1 MiB")];
+    let size = choose(terminal, "How long are they?", &sizes)?;
+    words.push(format!("bs={}", sizes[size].0));
+    let depths = [("1", "each waits for the one before"), ("8", "some"), ("32", "many")];
+    let depth = choose(terminal, "How many are in flight at a time?", &depths)?;
+    words.push(format!("ioengine=libaio iodepth={}", depths[depth].0));
+    Ok(words.join(" "))
+}
+
+/// Which of some answers a person chooses; Enter is the first.
+fn choose(terminal: &Terminal, question: &str, answers: &[(&str, &str)]) -> Result<usize, Failure> {
+    let failed = |error| Failure::failed(format!("cannot ask at the terminal: {error}"));
+    let mut text = format!("{question}\n");
+    for (number, (name, about)) in (1..).zip(answers) {
+        text += &format!("  {number}  {name}: {about}\n");
+    }
+    loop {
+        terminal.say(&format!("{text}[1] ")).map_err(failed)?;
+        let answer = terminal.line().map_err(failed)?;
+        let answer = answer.trim();
+        if answer.is_empty() {
+            return Ok(0);
+        }
+        let by_number = answer.parse().ok().filter(|number| (1..=answers.len()).contains(number));
+        let by_name = answers.iter().position(|(name, _)| *name == answer);
+        if let Some(place) = by_number.map(|number: usize| number - 1).or(by_name) {
+            return Ok(place);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn usual_workloads_are_jobs_and_only_write_when_they_may() {
+        for usual in USUAL {
+            for may_write in [false, true] {
+                let workload = Workload::of_words(usual.options(may_write), 1 << 30).unwrap();
+                assert_eq!(workload.writes(), may_write, "{}", usual.name);
+            }
+        }
+        assert!(Usual::parse("vms").err().unwrap().contains("vm, database"));
+    }
+
+    #[test]
+    fn slice_is_as_long_as_it_is_told_whatever_the_jobs_say() {
+        let words = "rw=randread bs=4k number_ios=3 loops=9 startdelay=5 runtime=60";
+        let workload = Workload::of_words(words, 1 << 30).unwrap();
+        let slice = Nanos::from_ms(200);
+        let (first, second) = (&workload.slice(slice, 0)[0], &workload.slice(slice, 1)[0]);
+        assert_eq!((first.runtime, first.ramp_time), (Some(slice), Nanos::from_ms(50)));
+        let plain = (first.number_ios, first.loops, first.start_delay, first.time_based);
+        assert_eq!(plain, (None, 1, Nanos(0), true));
+        assert_ne!(first.seed, second.seed);
+    }
+}

@@ -1,0 +1,51 @@
+//! `blockyard tune`: settings found by measuring.
+
+mod lab;
+
+use lab::{Lab, SMALL_LEN_BYTES, noise, text};
+use serde_json::Value;
+
+#[test]
+fn request_size_of_the_ram_disk_of_2013_is_found() {
+    let lab = Lab::new();
+    let world = ["tune", "--lab", "parallel-dm-crypt-2013", "--variant", "ram-64k"];
+    let jobs = ["--axis", "request size", "--json", "--", "rw=write", "bs=256k", "size=4m"];
+    let words: Vec<&str> = world.into_iter().chain(jobs).chain(["direct=1"]).collect();
+    let output = lab.ok(&words);
+    let evidence: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(evidence["best"], "crypt.bio_kib=8");
+    let ratio = evidence["against_default"]["low"].as_f64().unwrap();
+    assert!(ratio > 1.0, "{evidence:#}");
+}
+
+#[test]
+fn volume_is_tuned_without_a_write_and_the_result_is_a_configuration() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let plaintext = noise(SMALL_LEN_BYTES, 9);
+    assert!(lab.fed(&["load", "vol", "-d", "pass"], &plaintext).status.success());
+    let before = lab.read("vol");
+    let words = ["tune", "vol", "-d", "pass", "-O", "tuned.toml", "--time", "1", "--slice", "10"];
+    let jobs = ["--", "rw=randread", "bs=4k"];
+    let output = lab.ok(&words.into_iter().chain(jobs).collect::<Vec<_>>());
+    assert!(text(&output.stderr).contains("measured again"), "{}", text(&output.stderr));
+    assert_eq!(lab.read("vol"), before);
+    let config = String::from_utf8(lab.read("tuned.toml")).unwrap();
+    assert!(config.contains("[exports.vol]") && config.contains("/vol\""), "{config}");
+    // It is not overwritten.
+    let error = lab.refused(&words.into_iter().chain(["-w", "lone"]).collect::<Vec<_>>(), 5);
+    assert!(error.contains("tuned.toml: is there already"), "{error}");
+}
+
+#[test]
+fn jobs_that_write_need_leave_and_a_workload_is_needed() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let words = ["tune", "vol", "-d", "pass", "--", "rw=randwrite", "bs=4k"];
+    let error = lab.refused(&words, 5);
+    assert!(error.contains("--destroy"), "{error}");
+    let error = lab.refused(&["tune", "vol", "-d", "pass"], 1);
+    assert!(error.contains("--workload"), "{error}");
+    let error = lab.refused(&["tune", "vol", "-d", "pass", "-w", "vms"], 1);
+    assert!(error.contains("vm, database"), "{error}");
+}
