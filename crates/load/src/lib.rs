@@ -13,3 +13,4 @@ pub mod program;
 pub mod random;
 pub mod result_line;
 pub mod tiotest;
+pub mod trace;
