@@ -21,6 +21,7 @@ use crate::executor::{Buffers, Executor};
 use crate::memory::{BUDGET_BYTES, Region};
 use crate::pages::{BounceChoice, PagePool};
 use crate::poll;
+use crate::recording::Tap;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
 use crate::volume::gate::{Order, Pass};
@@ -46,6 +47,8 @@ pub(crate) struct Driver {
     /// To look at before it is decided where a long bio goes, if that depends on them.
     workers: Option<Arc<Workers>>,
     submitter: Submitter,
+    /// What comes and ends is told to whoever records it.
+    tap: Tap,
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
     done: Vec<Done>,
@@ -82,6 +85,7 @@ impl Driver {
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
             workers: volume.workers.clone().filter(|_| volume.asks_load),
             submitter,
+            tap: Tap::new(volume),
             sqes: Vec::new(),
             cqes: Vec::new(),
             done: Vec::new(),
@@ -103,6 +107,7 @@ impl Driver {
     fn submit_with(&mut self, bio: Bio, awaited_bytes: Option<u32>) {
         let origin = self.submitter.origin(&bio);
         let bio = Bio { origin, ..bio };
+        self.tap.came(&bio);
         if bio.len >= LONG
             && let Some(workers) = &self.workers
         {
@@ -157,9 +162,11 @@ impl Driver {
 
     /// What was held while the volume was suspended, as far as it may go on.
     fn pass_held(&mut self) {
-        while let Some(pass) = &mut self.pass
-            && let Some(bio) = pass.next(&mut self.done)
-        {
+        while let Some(pass) = &mut self.pass {
+            let before = self.done.len();
+            let bio = pass.next(&mut self.done);
+            self.tap.ended(&self.done[before..]);
+            let Some(bio) = bio else { break };
             self.submit_now(bio);
         }
     }
@@ -217,6 +224,7 @@ impl Driver {
         }
         let before = self.done.len();
         self.shard.take_done(&mut self.done);
+        self.tap.ended(&self.done[before..]);
         if let Some(pass) = &mut self.pass {
             pass.on_done(&self.done[before..]);
             if self.shard.in_flight() == 0 {

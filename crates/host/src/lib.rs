@@ -20,6 +20,7 @@ pub mod pages;
 mod plain;
 mod poll;
 pub mod process;
+pub mod recording;
 mod ring;
 pub mod server;
 mod submitter;

@@ -30,6 +30,7 @@ use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Kind, extents};
 use crate::pages::BounceChoice;
+use crate::recording::Switch;
 use crate::submitter::new_io_context;
 use crate::workers::{Crew, Workers};
 use crate::write_log::WriteLog;
@@ -199,6 +200,8 @@ pub struct Volume {
     pub(crate) unaligned: Mutex<()>,
     /// `None` if nobody has anything to tell it.
     pub(crate) gate: Option<Arc<Gate>>,
+    /// Whether somebody records what comes.
+    pub(crate) switch: Arc<Switch>,
     is_controlled: bool,
     keys: Mutex<Keys>,
     described: Described,
@@ -698,6 +701,7 @@ impl<'a> Builder<'a> {
             unaligned: Mutex::new(()),
             // Without control too: at the end of the server nothing waits for a path any more.
             gate: (self.options.controlled || has_multipath).then(Arc::default),
+            switch: Arc::default(),
             is_controlled: self.options.controlled,
             keys: Mutex::new(keys),
             described: self.described,
