@@ -17,8 +17,8 @@ pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, control, dump, elevators, format, info, lab, load, man, repair, serve,
-    table, tune,
+    bench, completions, control, doctor, dump, elevators, format, info, lab, load, man, repair,
+    serve, table, tune,
 };
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -65,6 +65,7 @@ pub(crate) enum Command {
     Elevators(elevators::ElevatorsArgs),
     Bench(Box<bench::BenchArgs>),
     Tune(Box<tune::TuneArgs>),
+    Doctor(doctor::DoctorArgs),
     Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -88,6 +89,7 @@ impl Command {
             Self::Elevators(args) => elevators::run(&args),
             Self::Bench(args) => bench::run(&args),
             Self::Tune(args) => tune::run(&args),
+            Self::Doctor(args) => doctor::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),

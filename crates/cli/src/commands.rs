@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod completions;
 pub(crate) mod control;
+pub(crate) mod doctor;
 pub(crate) mod dump;
 pub(crate) mod elevators;
 pub(crate) mod format;

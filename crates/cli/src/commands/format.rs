@@ -23,6 +23,7 @@ use rustix::fs::SeekFrom;
 use crate::args::{HeaderArgs, HelpArgs, KeyArgs};
 use crate::commands::dump::is_zero;
 use crate::failure::Failure;
+use crate::memory;
 use crate::nbd::Uri;
 use crate::output::say;
 use crate::size::{human_size, parse_size};
@@ -267,7 +268,8 @@ impl CostArgs {
             }
         };
         let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut bounds = Argon2Bounds::for_machine(self.iter_time, memory_bytes(), cpus);
+        let mut bounds =
+            Argon2Bounds::for_machine(self.iter_time, memory::limit_bytes(Path::new("/")), cpus);
         if let Some(lanes) = self.pbkdf_parallel {
             bounds.lanes = lanes;
         }
@@ -401,34 +403,11 @@ fn has_data(file: &File) -> std::io::Result<bool> {
     }
 }
 
-/// Memory of this machine, or of the container that we are in.
-fn memory_bytes() -> u64 {
-    let machine = fs::read_to_string("/proc/meminfo").ok().and_then(|text| memory_total(&text));
-    let container = fs::read_to_string("/sys/fs/cgroup/memory.max")
-        .ok()
-        .and_then(|text| text.trim().parse().ok());
-    // A machine that does not say gets the memory of a small one.
-    machine.into_iter().chain(container).min().unwrap_or(1 << 30)
-}
-
-fn memory_total(meminfo: &str) -> Option<u64> {
-    let line = meminfo.lines().find_map(|line| line.strip_prefix("MemTotal:"))?;
-    let kib: u64 = line.trim().strip_suffix("kB")?.trim().parse().ok()?;
-    kib.checked_mul(1024)
-}
-
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
-
-    #[test]
-    fn memory_of_the_machine_is_read_from_meminfo() {
-        assert_eq!(memory_total("MemTotal:       16 kB\nMemFree:  1 kB\n"), Some(16 << 10));
-        assert_eq!(memory_total("MemFree: 1 kB\n"), None);
-        assert!(memory_bytes() > 1 << 20);
-    }
 
     #[test]
     fn holes_and_zeros_are_no_data() {

@@ -48,13 +48,13 @@ pub(crate) struct InfoArgs {
 }
 
 /// A file to look at, without a lock: a volume that is being served has a header all the same.
-struct HeaderFile {
+pub(super) struct HeaderFile {
     file: File,
     len_bytes: u64,
 }
 
 impl HeaderFile {
-    fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
         let mut file = File::open(path)?;
         if file.metadata()?.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());

@@ -1,0 +1,105 @@
+//! `blockyard doctor`: what is slow or risky, and the command that mends it.
+
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::Error as CryptError;
+use blockyard_crypt::luks::Header;
+use clap::{Args, ValueHint};
+use serde_json::{Value, json};
+
+use super::info::HeaderFile;
+use crate::args::ShortHelpArgs;
+use crate::config::{Config, ExportSpec};
+use crate::doctor::{
+    Finding, Grade, configuration, header, machine, place, print as text_of, quoted,
+};
+use crate::failure::Failure;
+use crate::memory;
+use crate::output::print;
+use crate::volume::Kind;
+
+/// Say what is slow or risky about this machine, a volume or a configuration, and what mends it
+///
+/// Asks for no passphrase and changes nothing. Each finding is `risky` (data or secrets can be
+/// lost), `slow`, or a `note` (a choice that others make differently), with the command that mends
+/// it.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct DoctorArgs {
+    /// Image files or block devices to look at, besides the machine
+    #[arg(value_name = "VOLUME", value_hint = ValueHint::FilePath)]
+    volumes: Vec<PathBuf>,
+
+    /// Detached LUKS header of the volume
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, requires = "volumes")]
+    header: Option<PathBuf>,
+
+    /// Look at a configuration of `serve`, and at its volumes
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    config: Option<PathBuf>,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Looks, and tells.
+pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
+    let root = Path::new("/");
+    let mut findings = machine::findings(root);
+    for path in &args.volumes {
+        findings.extend(volume(root, path, args.header.as_deref())?);
+    }
+    if let Some(path) = &args.config {
+        let config = Config::read(path)?;
+        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+        findings.extend(configuration::findings(path, &config, cpus));
+        for export in &config.exports {
+            findings.extend(exported(root, export)?);
+        }
+    }
+    if args.json {
+        let findings: Vec<Value> = findings.iter().map(Finding::json).collect();
+        let text = serde_json::to_string_pretty(&json!({ "findings": findings }));
+        return print(&(text.expect("it has no odd keys") + "\n"));
+    }
+    print(&text_of(&findings))
+}
+
+fn exported(root: &Path, export: &ExportSpec) -> Result<Vec<Finding>, Failure> {
+    let header = match &export.volume.kind {
+        Kind::Luks(luks) => luks.header.as_deref(),
+        Kind::Plain(_) | Kind::Table => None,
+    };
+    volume(root, &export.volume.path, header)
+}
+
+/// A volume: where it lies, and what its header says if it has one.
+fn volume(root: &Path, path: &Path, detached: Option<&Path>) -> Result<Vec<Finding>, Failure> {
+    let failed = |path: &Path, error| {
+        Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
+    };
+    std::fs::metadata(path).map_err(|error| failed(path, error))?;
+    let mut findings = place::findings(root, path);
+    let header_path = detached.unwrap_or(path);
+    let source = HeaderFile::open(header_path).map_err(|error| failed(header_path, error))?;
+    match Header::read(&source) {
+        Ok((header, notices)) => {
+            let mend = format!("blockyard repair {}", quoted(header_path));
+            let place = header_path.display().to_string();
+            let found = |notice: &blockyard_crypt::luks::Notice| {
+                Finding::new(Grade::Risky, &place, notice.to_string(), &mend)
+            };
+            findings.extend(notices.iter().map(found));
+            let memory_bytes = memory::limit_bytes(root);
+            findings.extend(header::findings(header_path, &header.info(), memory_bytes));
+        }
+        // A plain volume or a table: it has none.
+        Err(CryptError::NotLuks) => {}
+        Err(error) => return Err(Failure::from(error).at(header_path.display())),
+    }
+    Ok(findings)
+}

@@ -1,0 +1,51 @@
+//! `blockyard doctor`: what is slow or risky, and what mends it.
+
+mod lab;
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+use lab::{Lab, text};
+use serde_json::Value;
+
+/// What is said of a volume's file, as grade and text.
+fn findings(lab: &Lab, words: &[&str]) -> Vec<(String, String)> {
+    let output = lab.ok(&[words, &["--json"]].concat());
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    let of_file = |one: &&Value| one["place"].as_str().unwrap().ends_with("vol");
+    let findings = report["findings"].as_array().unwrap().iter().filter(of_file);
+    let part = |one: &Value, key: &str| one[key].as_str().unwrap().to_owned();
+    findings.map(|one| (part(one, "grade"), part(one, "seen"))).collect()
+}
+
+#[test]
+fn what_is_wrong_with_a_volume_is_said_without_a_passphrase() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let path = lab.path("vol");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
+    let before = lab.read("vol");
+    let risky = |findings: &[(String, String)], word: &str| {
+        findings.iter().any(|(grade, seen)| grade == "risky" && seen.contains(word))
+    };
+    let bad = findings(&lab, &["doctor", "vol"]);
+    assert!(risky(&bad, "everybody on this machine can read"), "{bad:?}");
+    fs::set_permissions(&path, fs::Permissions::from_mode(0o600)).unwrap();
+    let mended = findings(&lab, &["doctor", "vol"]);
+    assert!(!risky(&mended, "can read"), "{mended:?}");
+    assert!(mended.iter().any(|(_, seen)| seen.contains("TRIM")), "{mended:?}");
+    assert_eq!(lab.read("vol"), before);
+}
+
+#[test]
+fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("all.toml", "listen = \"0.0.0.0:1\"\n[exports.a]\nvolume = \"vol\"\n");
+    let output = lab.ok(&["doctor", "--config", "all.toml"]);
+    let said = text(&output.stdout);
+    assert!(said.contains("0.0.0.0:1 is open to the network"), "{said}");
+    assert!(said.contains("TRIM"), "{said}");
+    let error = lab.refused(&["doctor", "missing"], 4);
+    assert!(error.contains("missing: cannot look at it"), "{error}");
+}
