@@ -99,8 +99,8 @@ impl Around {
                 Grade::Risky,
                 &place,
                 format!(
-                    "{missing} of it have no room yet, and {free} are free: writes will fail before \
-                     the volume is full"
+                    "{missing} of it have no room yet, and {free} are free: writes will fail \
+                     before the volume is full"
                 ),
                 format!("make room, then: fallocate --length {len_bytes} {shell}"),
             ));
