@@ -1,13 +1,13 @@
 //! A fio job file for a volume of 1 GiB.
 #![no_main]
 
-use blockyard_load::fio::{Fio, JobFile};
+use blockyard_load::fio::{Fio, JobFile, Surroundings};
 use libfuzzer_sys::fuzz_target;
 
 const DEVICE_BYTES: u64 = 1 << 30;
 
 fuzz_target!(|text: &str| {
-    match JobFile::parse(Some(text), &[], DEVICE_BYTES) {
+    match JobFile::parse(Some(text), &[], &Surroundings::of_device(DEVICE_BYTES)) {
         Ok(file) => {
             assert!(!file.jobs.is_empty());
             for job in &file.jobs {

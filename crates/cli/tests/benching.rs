@@ -85,7 +85,7 @@ fn what_is_wrong_with_a_job_is_one_error_with_its_place() {
         (&["-j", "missing.fio"], "cannot read missing.fio"),
         (&[], "no job: name a job file"),
         (&["--", "rw=read", "size=2m"], "size and offset end at 2097152 bytes, and the volume has"),
-        (&["--", "rw=trim"], "rw is \"trim\": it must be one of"),
+        (&["--", "rw=append"], "rw is \"append\": it must be one of"),
     ] {
         let words = [&["bench", "--raw", "raw"], words].concat();
         let error = one_error(&lab.run(&words), 1);

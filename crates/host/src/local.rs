@@ -26,7 +26,7 @@ const BOUNCE_SLOTS: usize = 64;
 pub struct Request {
     /// Given back in [`Done`].
     pub user: u64,
-    /// What to do. Only reads, writes and flushes.
+    /// What to do. Only reads, writes, flushes and discards.
     pub op: Op,
     /// First byte.
     pub offset_bytes: u64,
@@ -80,14 +80,17 @@ impl Client {
     /// one.
     pub fn submit(&mut self, request: Request) {
         let Request { user, op, offset_bytes, len_bytes, sync } = request;
-        assert!(matches!(op, Op::Read | Op::Write | Op::Flush), "{op:?} is not for clients");
+        assert!(op != Op::WriteZeroes, "{op:?} is not for clients");
         let is_whole = offset_bytes.is_multiple_of(512) && len_bytes.is_multiple_of(512);
-        let len = usize::try_from(len_bytes).ok().filter(|len| *len <= BUFFER_BYTES && is_whole);
+        let has_bytes = matches!(op, Op::Read | Op::Write);
+        let buffer_bytes = if has_bytes { len_bytes } else { 0 };
+        let len = usize::try_from(buffer_bytes).ok();
+        let len = len.filter(|len| *len <= BUFFER_BYTES && is_whole);
         let Some(len) = len else {
             return self.ended.push(Done { user, status: BlkStatus::Invalid });
         };
         let slot = self.take_slot(len);
-        let buf = if op == Op::Flush { BufRef::NONE } else { self.buf(slot, len) };
+        let buf = if has_bytes { self.buf(slot, len) } else { BufRef::NONE };
         let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
         let origin = Origin { sync, ..Origin::default() };
         let bio = Bio { origin, ..Bio::new(op, sector, len, buf, u64::from(slot)) };

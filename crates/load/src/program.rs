@@ -83,6 +83,8 @@ pub enum DirectOp {
     Write,
     /// All that has ended is on stable storage.
     Flush,
+    /// Nobody needs the range any more.
+    Discard,
 }
 
 /// An operation that has ended.

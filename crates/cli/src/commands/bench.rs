@@ -63,7 +63,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let text = args.jobs.text()?;
     let parse = |device_bytes| args.jobs.parse(text.as_deref(), device_bytes);
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
-    let writes = parse(u64::MAX >> 2)?.jobs.iter().any(|job| job.rw.writes());
+    let writes = parse(u64::MAX >> 2)?.jobs.iter().any(|job| job.rw.destroys());
     if writes && !args.destroy {
         return Err(Failure::busy(
             "the jobs write, and would overwrite what is on the volume; say --destroy if nothing \

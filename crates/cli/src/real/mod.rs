@@ -25,6 +25,7 @@ use std::thread::{Builder, ScopedJoinHandle};
 use blockyard_engine::time::Nanos;
 use blockyard_host::local::Client;
 use blockyard_host::volume::Volume;
+use blockyard_load::fio::Surroundings;
 use blockyard_load::program::{Phase, Program, Task};
 
 use crate::failure::Failure;
@@ -64,6 +65,17 @@ pub(crate) fn run_on_whole<P: Program>(
     program: &mut P,
 ) -> Result<(), Failure> {
     run_on(&Opened::whole(volume), program).map(|_| ())
+}
+
+/// What a job file may ask about this machine, beside a volume of this length.
+pub(crate) fn surroundings(device_bytes: u64) -> Surroundings<'static> {
+    Surroundings {
+        device_bytes,
+        page_bytes: rustix::param::page_size() as u64,
+        memory_mib: target::memory_bytes().unwrap_or(0) >> 20,
+        cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
+        variable: &|name| std::env::var(name).ok(),
+    }
 }
 
 /// Runs a program to its end, and says when that was.

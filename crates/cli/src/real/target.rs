@@ -173,8 +173,17 @@ pub(super) fn check_available(len_bytes: u64, available_bytes: Option<u64>) -> R
 
 /// Memory that can be had without swapping (`MemAvailable`), if the system says so.
 pub(super) fn available_bytes() -> Option<u64> {
+    meminfo_bytes("MemAvailable:")
+}
+
+/// All memory there is, if the system says so.
+pub(super) fn memory_bytes() -> Option<u64> {
+    meminfo_bytes("MemTotal:")
+}
+
+fn meminfo_bytes(name: &str) -> Option<u64> {
     let text = std::fs::read_to_string("/proc/meminfo").ok()?;
-    let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    let line = text.lines().find_map(|line| line.strip_prefix(name))?;
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 

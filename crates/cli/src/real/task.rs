@@ -173,6 +173,7 @@ impl Worker<'_> {
             DirectOp::Read => (Op::Read, place, false),
             DirectOp::Write => (Op::Write, place, true),
             DirectOp::Flush => (Op::Flush, 0, false),
+            DirectOp::Discard => (Op::Discard, place, true),
         };
         self.client.submit(Request { user: id.into(), op, offset_bytes, len_bytes, sync });
         Ok(())

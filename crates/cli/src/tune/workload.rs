@@ -78,14 +78,15 @@ impl Workload {
         let pairs: Vec<(String, String)> = words.split_whitespace().map(pair).collect();
         let pairs: Vec<(&str, &str)> =
             pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let JobFile { jobs, .. } = JobFile::parse(None, &pairs, device_bytes)
-            .map_err(|error| Failure::failed(error.to_string()))?;
+        let JobFile { jobs, .. } =
+            JobFile::parse(None, &pairs, &crate::real::surroundings(device_bytes))
+                .map_err(|error| Failure::failed(error.to_string()))?;
         Ok(Self { jobs, about: words.into() })
     }
 
     /// Whether it changes what is on the volume.
     pub(crate) fn writes(&self) -> bool {
-        self.jobs.iter().any(|job| job.rw.writes())
+        self.jobs.iter().any(|job| job.rw.destroys())
     }
 
     /// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.

@@ -3,6 +3,12 @@
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
+use super::distribution::Distribution;
+use super::lens::{Direction, Lens};
+use super::map::UNITS_MAX;
+use super::pace::RateProcess;
+use super::value::KbBase;
+
 /// Direction and order (`rw=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rw {
@@ -19,17 +25,29 @@ pub enum Rw {
     RandWrite,
     /// `randrw`: each block once a pass, read or written by lot.
     RandReadWrite,
+    /// `trim`: nobody needs it any more, one block after the other.
+    Trim,
+    /// `randtrim`.
+    RandTrim,
+    /// `trimwrite`: each block is trimmed and then written.
+    TrimWrite,
+    /// `randtrimwrite`.
+    RandTrimWrite,
 }
 
 impl Rw {
     /// All of them, in fio's order.
-    pub const ALL: [Self; 6] = [
+    pub const ALL: [Self; 10] = [
         Self::Read,
         Self::Write,
         Self::ReadWrite,
         Self::RandRead,
         Self::RandWrite,
         Self::RandReadWrite,
+        Self::Trim,
+        Self::RandTrim,
+        Self::TrimWrite,
+        Self::RandTrimWrite,
     ];
 
     /// As options say it.
@@ -42,26 +60,68 @@ impl Rw {
             Self::RandRead => "randread",
             Self::RandWrite => "randwrite",
             Self::RandReadWrite => "randrw",
+            Self::Trim => "trim",
+            Self::RandTrim => "randtrim",
+            Self::TrimWrite => "trimwrite",
+            Self::RandTrimWrite => "randtrimwrite",
         }
     }
 
     /// Whether offsets are drawn.
     #[must_use]
     pub fn is_random(self) -> bool {
-        matches!(self, Self::RandRead | Self::RandWrite | Self::RandReadWrite)
+        matches!(
+            self,
+            Self::RandRead
+                | Self::RandWrite
+                | Self::RandReadWrite
+                | Self::RandTrim
+                | Self::RandTrimWrite
+        )
     }
 
     /// Whether some of it reads.
     #[must_use]
     pub fn reads(self) -> bool {
-        !matches!(self, Self::Write | Self::RandWrite)
+        matches!(self, Self::Read | Self::RandRead | Self::ReadWrite | Self::RandReadWrite)
     }
 
     /// Whether some of it writes.
     #[must_use]
     pub fn writes(self) -> bool {
-        !matches!(self, Self::Read | Self::RandRead)
+        !matches!(self, Self::Read | Self::RandRead | Self::Trim | Self::RandTrim)
     }
+
+    /// Whether some of it trims.
+    #[must_use]
+    pub fn trims(self) -> bool {
+        matches!(self, Self::Trim | Self::RandTrim | Self::TrimWrite | Self::RandTrimWrite)
+    }
+
+    /// Whether what is there before is gone behind it.
+    #[must_use]
+    pub fn destroys(self) -> bool {
+        self.writes() || self.trims()
+    }
+
+    /// Whether requests of this direction are among it.
+    pub(crate) fn has(self, direction: Direction) -> bool {
+        match direction {
+            Direction::Read => self.reads(),
+            Direction::Write => self.writes(),
+            Direction::Trim => self.trims(),
+        }
+    }
+}
+
+/// What the requests do for which no random place is drawn (`rw_sequencer`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sequencer {
+    /// `sequential`: they follow the one before.
+    #[default]
+    Sequential,
+    /// `identical`: they are the one before again.
+    Identical,
 }
 
 /// One section of a job file. What it does not say is as fio has it.
@@ -76,8 +136,23 @@ pub struct Job {
     pub rw: Rw,
     /// `rwmixread`: of a hundred blocks of a mix, how many are read.
     pub read_percent: u8,
-    /// `bs`: length of each read and write.
+    /// `bs`: length of each request whose direction has no other.
     pub block_bytes: u64,
+    /// `bs` of several directions, `bsrange`, `bssplit`: lengths of a direction, by its number.
+    pub lens: [Option<Lens>; 3],
+    /// `blockalign`: what random offsets are multiples of, by direction; else of the shortest
+    /// length.
+    pub align_bytes: [Option<u64>; 3],
+    /// `random_distribution`.
+    pub distribution: Distribution,
+    /// `percentage_random`: of a hundred requests, how many are at random; by direction.
+    pub random_percent: [u8; 3],
+    /// Of `rw=randread:8`: a random place is drawn for every so many requests.
+    pub random_every: u32,
+    /// `rw_sequencer`: what the others do.
+    pub sequencer: Sequencer,
+    /// Of `rw=read:8k`: from the end of a request in order to the start of the next.
+    pub leap_bytes: i64,
     /// `iodepth`: how many are in flight, of direct I/O; buffered I/O is one at a time.
     pub iodepth: u32,
     /// `numjobs`: clones; with [`Self::nodes`] so many on each.
@@ -87,6 +162,8 @@ pub struct Job {
     pub nodes: Vec<u16>,
     /// `size`: length of the region that each clone works on, and of what it transfers in a pass.
     pub size_bytes: u64,
+    /// `io_size`: what a clone transfers in a pass, if that is not [`Self::size_bytes`].
+    pub io_size_bytes: Option<u64>,
     /// `offset`: where the region starts in the file.
     pub offset_bytes: u64,
     /// `offset_increment`: the region of each clone starts so much behind the one before.
@@ -114,10 +191,20 @@ pub struct Job {
     pub thinktime: Nanos,
     /// `thinktime_blocks`.
     pub thinktime_blocks: u32,
-    /// `rate`: no more bytes a second of each clone, of reads and of writes.
-    pub rate_bytes_s: Option<u64>,
-    /// `rate_iops`: the same in blocks. `rate` goes first.
-    pub rate_iops: Option<u64>,
+    /// `thinktime_blocks_type=complete`: those that have ended are counted, not those started.
+    pub thinks_of_completed: bool,
+    /// `rate`: no more bytes a second of each clone, by direction.
+    pub rate_bytes_s: [Option<u64>; 3],
+    /// `rate_iops`: the same in requests. `rate` goes first.
+    pub rate_iops: [Option<u64>; 3],
+    /// `rate_process`.
+    pub rate_process: RateProcess,
+    /// `rate_min`: a clone that is slower than so many bytes a second fails; by direction.
+    pub rate_min_bytes_s: [Option<u64>; 3],
+    /// `rate_iops_min`: the same in requests.
+    pub rate_min_iops: [Option<u64>; 3],
+    /// `rate_cycle`: over how long the minimum is looked at.
+    pub rate_cycle: Nanos,
     /// `prioclass` and `prio`: `ionice` of the clones.
     pub priority: Priority,
     /// `number_ios`: no more than so many reads and writes of each clone.
@@ -128,6 +215,8 @@ pub struct Job {
     pub time_based: bool,
     /// `randseed`: of offsets and lots. Clones draw differently.
     pub seed: u64,
+    /// `kb_base`: what a `k` is in the options behind it.
+    pub kb_base: KbBase,
     /// `stonewall`: starts when all jobs before it have ended.
     pub stonewall: bool,
 }
@@ -142,10 +231,18 @@ impl Job {
             rw: Rw::default(),
             read_percent: 50,
             block_bytes: 4096,
+            lens: [const { None }; 3],
+            align_bytes: [None; 3],
+            distribution: Distribution::default(),
+            random_percent: [100; 3],
+            random_every: 1,
+            sequencer: Sequencer::default(),
+            leap_bytes: 0,
             iodepth: 1,
             numjobs: 1,
             nodes: Vec::new(),
             size_bytes: 0,
+            io_size_bytes: None,
             offset_bytes: 0,
             offset_increment_bytes: 0,
             divide: false,
@@ -159,13 +256,19 @@ impl Job {
             ramp_time: Nanos(0),
             thinktime: Nanos(0),
             thinktime_blocks: 1,
-            rate_bytes_s: None,
-            rate_iops: None,
+            thinks_of_completed: false,
+            rate_bytes_s: [None; 3],
+            rate_iops: [None; 3],
+            rate_process: RateProcess::default(),
+            rate_min_bytes_s: [None; 3],
+            rate_min_iops: [None; 3],
+            rate_cycle: Nanos::from_ms(1000),
             priority: Priority::default(),
             number_ios: None,
             runtime: None,
             time_based: false,
             seed: 0,
+            kb_base: KbBase::default(),
             stonewall: false,
         }
     }
@@ -176,22 +279,76 @@ impl Job {
         self.numjobs.saturating_mul(u32::try_from(self.nodes.len().max(1)).unwrap_or(u32::MAX))
     }
 
-    /// Blocks of a pass of one clone.
-    pub(crate) fn blocks(&self) -> u64 {
+    /// Lengths of the requests of a direction.
+    #[must_use]
+    pub fn lens(&self, direction: Direction) -> Lens {
+        self.lens[direction.index()].clone().unwrap_or(Lens::Fixed(self.block_bytes))
+    }
+
+    fn used(&self) -> impl Iterator<Item = Direction> {
+        let rw = self.rw;
+        Direction::ALL.into_iter().filter(move |direction| rw.has(*direction))
+    }
+
+    /// The shortest request.
+    #[must_use]
+    pub fn min_bytes(&self) -> u64 {
+        self.used().map(|direction| self.lens(direction).min_bytes()).min().unwrap_or(0)
+    }
+
+    /// The longest request.
+    #[must_use]
+    pub fn max_bytes(&self) -> u64 {
+        self.used().map(|direction| self.lens(direction).max_bytes()).max().unwrap_or(0)
+    }
+
+    /// What random offsets of a direction are multiples of.
+    pub(crate) fn align_bytes(&self, direction: Direction) -> u64 {
+        self.align_bytes[direction.index()].unwrap_or(self.lens(direction).min_bytes())
+    }
+
+    /// What random orders count in.
+    pub(crate) fn unit_bytes(&self) -> u64 {
+        self.used().map(|direction| self.align_bytes(direction)).min().unwrap_or(1)
+    }
+
+    /// Each unit is there once a pass. As in fio, another distribution or alignment has no such map.
+    pub(crate) fn has_map(&self) -> bool {
+        !self.norandommap
+            && self.distribution == Distribution::Uniform
+            && self.align_bytes == [None; 3]
+    }
+
+    /// The map cannot be computed: not all requests are one unit, or not all of them are at random.
+    pub(crate) fn needs_bitmap(&self) -> bool {
+        let unit_bytes = self.unit_bytes();
+        self.random_every > 1
+            || self.random_percent != [100; 3]
+            || self.used().any(|direction| self.lens(direction) != Lens::Fixed(unit_bytes))
+    }
+
+    /// Length of the region of a clone, in whole requests.
+    pub(crate) fn region_bytes(&self) -> u64 {
         let parts = if self.divide { u64::from(self.clones()) } else { 1 };
-        self.size_bytes / self.block_bytes / parts
+        let min_bytes = self.min_bytes();
+        self.size_bytes / min_bytes / parts * min_bytes
+    }
+
+    /// What a clone transfers in a pass.
+    pub(crate) fn pass_bytes(&self) -> u64 {
+        self.io_size_bytes.unwrap_or(self.region_bytes())
     }
 
     /// Where the region of a clone starts in its file.
     pub(crate) fn start_bytes(&self, clone: u32) -> u64 {
-        let apart = if self.divide { self.blocks() * self.block_bytes } else { 0 };
+        let apart = if self.divide { self.region_bytes() } else { 0 };
         self.offset_bytes + u64::from(clone) * (apart + self.offset_increment_bytes)
     }
 
     /// Length that the file of a clone has at least.
     pub(crate) fn end_bytes(&self, clone: u32) -> u64 {
         let len_bytes = match self.divide {
-            true => self.blocks() * self.block_bytes,
+            true => self.region_bytes(),
             false => self.size_bytes,
         };
         self.start_bytes(clone) + len_bytes
@@ -205,7 +362,7 @@ impl Job {
     /// Whether the file must be there in full. Sequential buffered writes make it as they go; fio
     /// allocates files ahead of all others (`fallocate=native`).
     pub(crate) fn wants_file(&self) -> bool {
-        self.overwrite || self.direct || self.rw.reads() || self.rw.is_random()
+        self.overwrite || self.direct || self.rw.reads() || self.rw.trims() || self.rw.is_random()
     }
 
     /// Whether it can be run.
@@ -216,11 +373,16 @@ impl Job {
         let refuse = |key: &str, problem: String| {
             Err(JobError { job: self.name.clone(), key: String::from(key), problem })
         };
-        if self.block_bytes == 0 || !self.block_bytes.is_multiple_of(512) {
+        let is_whole = |bytes: u64| bytes > 0 && bytes.is_multiple_of(512);
+        let lens = Direction::ALL.map(|direction| self.lens(direction));
+        if !is_whole(self.block_bytes) || !lens.iter().all(|lens| lens.all(is_whole)) {
             return refuse("bs", "must be a multiple of 512 bytes, as in bs=4k".into());
         }
-        if self.size_bytes < self.block_bytes {
-            let text = format!("must be one block of {} bytes at least", self.block_bytes);
+        if !self.align_bytes.iter().flatten().all(|bytes| is_whole(*bytes)) {
+            return refuse("blockalign", "must be a multiple of 512 bytes".into());
+        }
+        if self.size_bytes < self.min_bytes() {
+            let text = format!("must be one block of {} bytes at least", self.min_bytes());
             return refuse("size", text + ", as in size=1g");
         }
         for (key, bytes) in
@@ -239,7 +401,7 @@ impl Job {
                 return refuse(key, format!("must be a number from 1 to {max}, on all nodes"));
             }
         }
-        if self.divide && self.blocks() == 0 {
+        if self.divide && self.region_bytes() == 0 {
             let text = format!("must be one block for each of {} clones at least", self.clones());
             return refuse("size", text);
         }
@@ -253,8 +415,36 @@ impl Job {
         if self.read_percent > 100 {
             return refuse("rwmixread", "must be a number from 0 to 100".into());
         }
+        self.check_order()?;
         if self.time_based && self.runtime.is_none() {
             return refuse("time_based", "needs a runtime, as in runtime=60".into());
+        }
+        Ok(())
+    }
+
+    /// Whether its offsets can be made.
+    fn check_order(&self) -> Result<(), JobError> {
+        let refuse = |key: &str, problem: String| {
+            Err(JobError { job: self.name.clone(), key: String::from(key), problem })
+        };
+        if self.size_bytes < self.max_bytes() && self.rw.is_random() {
+            return refuse("size", format!("must be {} bytes at least", self.max_bytes()));
+        }
+        if self.used().any(|direction| self.lens(direction).min_bytes() > self.region_bytes()) {
+            return refuse("size", "must be one block of each direction at least".into());
+        }
+        if self.leap_bytes % 512 != 0 || self.leap_bytes.unsigned_abs() >= self.region_bytes() {
+            let text = "with a leap takes one of a multiple of 512 bytes, less than size";
+            return refuse("rw", text.into());
+        }
+        let units = self.region_bytes() / self.unit_bytes().max(1);
+        let has_bitmap = self.rw.is_random() && self.has_map() && self.needs_bitmap();
+        if has_bitmap && units > UNITS_MAX {
+            let text = format!("has {units} units for a map of those done, more than {UNITS_MAX}");
+            return refuse("size", text + "; take norandommap=1, or a longer smallest block");
+        }
+        if self.rw.is_random() && !self.has_map() && units == 0 {
+            return refuse("blockalign", "is more than the region has".into());
         }
         Ok(())
     }

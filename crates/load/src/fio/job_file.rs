@@ -10,57 +10,19 @@
 //! The jobs run on one volume, which has no page cache and has its length: `size` and `offset` may
 //! be percent of it, and a job without `size` takes all of it. An engine of fio's is only looked at
 //! for whether a thread has many requests in flight; without one it has one, as fio's own default.
-//! What means nothing on a volume is listed, what is unknown is an error.
+//! What means nothing on a volume is listed, what is unknown is an error ([`super::known`]).
 
 use std::fmt;
 
 use super::job::{IODEPTH_MAX, Job};
+use super::known::{self, Engine, IGNORED};
 use super::options;
+use super::surroundings::Surroundings;
 
 /// More text is no job file. Ours.
 const TEXT_MAX_BYTES: usize = 1 << 20;
 /// As [`TEXT_MAX_BYTES`].
 const JOBS_MAX: usize = 1024;
-
-/// Engines that wait for each request.
-const WAITING: [&str; 7] = ["psync", "sync", "vsync", "pvsync", "pvsync2", "mmap", "splice"];
-/// Engines that keep `iodepth` of them in flight.
-const ASYNCHRONOUS: [&str; 8] = [
-    "libaio",
-    "io_uring",
-    "io_uring_cmd",
-    "posixaio",
-    "linuxaio",
-    "windowsaio",
-    "solarisaio",
-    "libblkio",
-];
-
-/// Options that change nothing on a volume, and why.
-const IGNORED: [(&str, &str); 22] = [
-    ("filename", "jobs run on the volume"),
-    ("directory", "jobs run on the volume"),
-    ("nrfiles", "jobs run on the volume"),
-    ("filesize", "the volume has its length"),
-    ("fallocate", "the volume has its length"),
-    ("create_on_open", "the volume is there"),
-    ("overwrite", "the volume is there"),
-    ("unlink", "the volume stays"),
-    ("direct", "a volume has no page cache"),
-    ("buffered", "a volume has no page cache"),
-    ("invalidate", "a volume has no page cache"),
-    ("fadvise_hint", "a volume has no page cache"),
-    ("thread", "each clone is a thread"),
-    ("group_reporting", "the clones of a job are reported together"),
-    ("description", "it is for readers"),
-    ("randrepeat", "each run draws the same; randseed changes it"),
-    ("gtod_reduce", "the clock is cheap"),
-    ("clocksource", "the clock is cheap"),
-    ("exitall", "a job that ends leaves the others running"),
-    ("iodepth_low", "one request is started as one ends"),
-    ("iodepth_batch_submit", "one request is started as one ends"),
-    ("disk_util", "that is of the kernel's disks"),
-];
 
 /// What a job file says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -104,8 +66,7 @@ impl std::error::Error for JobFileError {}
 #[derive(Clone, Debug)]
 struct Section {
     job: Job,
-    /// It keeps `iodepth` requests in flight.
-    is_asynchronous: bool,
+    engine: Engine,
     has_size: bool,
     line: Option<usize>,
 }
@@ -113,7 +74,7 @@ struct Section {
 impl Section {
     fn new() -> Self {
         let job = Job { direct: true, filename: Some("volume".into()), ..Job::new("global") };
-        Self { job, is_asynchronous: false, has_size: false, line: None }
+        Self { job, engine: Engine::Waiting, has_size: false, line: None }
     }
 
     fn named(&self, name: &str, line: Option<usize>) -> Self {
@@ -123,8 +84,8 @@ impl Section {
 }
 
 /// A file being read.
-struct Reader {
-    device_bytes: u64,
+struct Reader<'a> {
+    surroundings: &'a Surroundings<'a>,
     global: Section,
     sections: Vec<Section>,
     /// Options go to the last of the sections, not to the global one.
@@ -141,12 +102,12 @@ impl JobFile {
     pub fn parse(
         text: Option<&str>,
         more: &[(&str, &str)],
-        device_bytes: u64,
+        surroundings: &Surroundings<'_>,
     ) -> Result<Self, JobFileError> {
         let whole = |problem: String| JobFileError { line: None, problem };
         let global = Section::new();
         let (sections, ignored) = (Vec::new(), Vec::new());
-        let mut reader = Reader { device_bytes, global, sections, in_job: false, ignored };
+        let mut reader = Reader { surroundings, global, sections, in_job: false, ignored };
         match text {
             Some(text) if text.len() > TEXT_MAX_BYTES => {
                 let limit = TEXT_MAX_BYTES >> 10;
@@ -169,7 +130,7 @@ impl JobFile {
     }
 }
 
-impl Reader {
+impl Reader<'_> {
     fn read(&mut self, text: &str) -> Result<(), JobFileError> {
         for (index, line) in text.lines().enumerate() {
             let number = Some(index + 1);
@@ -213,29 +174,28 @@ impl Reader {
     }
 
     fn set(&mut self, section: &mut Section, key: &str, value: &str) -> Result<(), String> {
-        if let Some((key, why)) = IGNORED.iter().find(|(name, _)| *name == key) {
+        let value = &self.surroundings.expand(value)?;
+        if let Some((key, why)) = known::ignored(key) {
             self.ignore(key, why);
             return Ok(());
         }
+        let key = if key.starts_with("include ") { "include" } else { key };
+        if let Some(why) = known::refusal(key) {
+            return Err(format!("{key} {why}"));
+        }
         match key {
-            "include" => Err("include is not taken here: put its lines into this file".into()),
             "name" => {
                 section.job.name = value.into();
                 Ok(())
             }
             "ioengine" => {
-                let (waits, keeps) = (WAITING.contains(&value), ASYNCHRONOUS.contains(&value));
-                if !waits && !keeps {
-                    let names = [&ASYNCHRONOUS[..], &WAITING[..]].concat().join(", ");
-                    return Err(format!("ioengine is {value:?}; known are {names}"));
-                }
-                section.is_asynchronous = keeps;
+                section.engine = known::engine(value)?;
                 Ok(())
             }
-            "size" | "offset" | "offset_increment" => {
+            "size" | "offset" | "offset_increment" | "io_size" | "io_limit" => {
                 let bytes = self.bytes(section, value);
                 section.has_size |= key == "size";
-                let value = bytes.map_or(value.into(), |bytes| bytes.to_string());
+                let value = bytes.map_or(value.clone(), |bytes| bytes.to_string());
                 section.job.set(key, &value).map_err(|error| problem(&error))
             }
             _ => section.job.set(key, value).map_err(|error| problem(&error)),
@@ -246,8 +206,8 @@ impl Reader {
     fn bytes(&self, section: &Section, value: &str) -> Option<u64> {
         let percent: u64 =
             value.strip_suffix('%')?.parse().ok().filter(|percent| *percent <= 100)?;
-        let bytes = u128::from(self.device_bytes) * u128::from(percent) / 100;
-        let block_bytes = section.job.block_bytes.max(512);
+        let bytes = u128::from(self.surroundings.device_bytes) * u128::from(percent) / 100;
+        let block_bytes = section.job.min_bytes().max(512);
         Some(bytes as u64 / block_bytes * block_bytes)
     }
 
@@ -268,8 +228,9 @@ impl Reader {
 
     /// A job as it will run.
     fn job(&mut self, section: Section) -> Result<Job, String> {
-        let Section { mut job, is_asynchronous, has_size, .. } = section;
-        if !is_asynchronous && job.iodepth > 1 {
+        let Section { mut job, engine, has_size, .. } = section;
+        let device_bytes = self.surroundings.device_bytes;
+        if engine == Engine::Waiting && job.iodepth > 1 {
             self.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
             job.iodepth = 1;
         }
@@ -278,17 +239,18 @@ impl Reader {
         let last =
             job.offset_increment_bytes.saturating_mul(apart).saturating_add(job.offset_bytes);
         if !has_size {
-            let left = self.device_bytes.saturating_sub(last);
-            job.size_bytes = left / job.block_bytes.max(1) * job.block_bytes;
+            let left = device_bytes.saturating_sub(last);
+            let min_bytes = job.min_bytes().max(1);
+            job.size_bytes = left / min_bytes * min_bytes;
         }
         job.check().map_err(|error| error.to_string())?;
-        if last.saturating_add(job.size_bytes) > self.device_bytes {
+        if last.saturating_add(job.size_bytes) > device_bytes {
             return Err(format!(
                 "job {}: size and offset end at {} bytes, and the volume has {}; make them \
                  smaller, or leave size out",
                 job.name,
                 last.saturating_add(job.size_bytes),
-                self.device_bytes
+                device_bytes
             ));
         }
         Ok(job)
@@ -342,8 +304,12 @@ mod tests {
 
     const DEVICE_BYTES: u64 = 64 << 20;
 
+    fn volume() -> Surroundings<'static> {
+        Surroundings::of_device(DEVICE_BYTES)
+    }
+
     fn parse(text: &str) -> Result<JobFile, String> {
-        JobFile::parse(Some(text), &[], DEVICE_BYTES).map_err(|error| error.to_string())
+        JobFile::parse(Some(text), &[], &volume()).map_err(|error| error.to_string())
     }
 
     #[test]
@@ -391,9 +357,9 @@ mod tests {
     #[test]
     fn options_beside_the_file_come_last_and_are_a_job_without_one() {
         let more = [("bs", "16k"), ("ioengine", "libaio")];
-        let file = JobFile::parse(Some("[a]\nbs=4k\n[b]\n"), &more, DEVICE_BYTES).unwrap();
+        let file = JobFile::parse(Some("[a]\nbs=4k\n[b]\n"), &more, &volume()).unwrap();
         assert!(file.jobs.iter().all(|job| job.block_bytes == 16 << 10));
-        let file = JobFile::parse(None, &more, DEVICE_BYTES).unwrap();
+        let file = JobFile::parse(None, &more, &volume()).unwrap();
         assert_eq!((file.jobs.len(), file.jobs[0].name.as_str()), (1, "bench"));
     }
 
@@ -415,8 +381,12 @@ mod tests {
             ("[]\n", "line 1: \"[]\" is no section"),
             ("bs=4k\n", "it has no job"),
             ("", "it has no job"),
-            ("[a]\nioengine=rados\n", "line 2: ioengine is \"rados\"; known are libaio"),
-            ("[a]\ninclude x\n", "line 2: include x is not an option"),
+            ("[a]\nioengine=rado\n", "line 2: ioengine is \"rado\"; known are libaio"),
+            ("[a]\nioengine=rados\n", "line 2: ioengine=rados is not taken: it talks to a store"),
+            ("[a]\nzonemode=zbd\n", "line 2: zonemode is not taken: a volume has no zones"),
+            ("[a]\nsize=${SIZ\n", "line 2: \"${SIZ\" has no }"),
+            ("[a]\nsize=${NONE}\n", "line 2: size is \"\""),
+            ("[a]\ninclude x\n", "line 2: include is not taken here"),
             ("[a]\ninclude=x\n", "line 2: include is not taken here"),
             ("[a]\nsize=65m\n", "line 1: job a: size and offset end at 68157440 bytes"),
             ("\n[a]\noffset=64m\n", "line 2: job a: size must be one block"),

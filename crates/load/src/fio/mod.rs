@@ -6,16 +6,22 @@
 //! `libaio`; buffered ones have one at a time, as with `psync`, whatever `iodepth` says. Offsets,
 //! mixes and latencies are fio's ([`Thread`], from its documentation); its random numbers are not.
 
+mod distribution;
 mod histogram;
 mod job;
 mod job_file;
+mod known;
+mod lens;
+mod map;
 mod offsets;
 mod options;
 mod pace;
 mod print;
 mod samples;
 mod shares;
+mod surroundings;
 mod task;
+mod value;
 
 use std::collections::BTreeMap;
 
@@ -25,12 +31,17 @@ use blockyard_engine::time::Nanos;
 use self::task::Measured;
 use crate::program::{Call, FileId, Phase, Program, Returned, Task, Usage};
 
+pub use distribution::{Distribution, Zone, ZoneLen};
 pub use histogram::Histogram;
-pub use job::{Job, JobError, Rw};
+pub use job::{Job, JobError, Rw, Sequencer};
 pub use job_file::{Ignored, JobFile, JobFileError};
+pub use lens::{Direction, Lens};
+pub use pace::RateProcess;
 pub use samples::{Samples, Spread};
 pub use shares::{Batches, Bounds, Depths};
+pub use surroundings::Surroundings;
 pub use task::{Thread, Transfers};
+pub use value::KbBase;
 
 /// What a job was like, all its clones together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -45,6 +56,8 @@ pub struct JobResult {
     pub read: Transfers,
     /// Its writes.
     pub write: Transfers,
+    /// Its trims.
+    pub trim: Transfers,
     /// How long each `fsync` took.
     pub sync: Histogram,
     /// Completion latencies of reads and writes by fio's bounds.
@@ -107,6 +120,7 @@ impl JobResult {
     fn add(&mut self, measured: &Measured) {
         self.read.add(&measured.read);
         self.write.add(&measured.write);
+        self.trim.add(&measured.trim);
         self.sync.add(&measured.sync);
         self.bounds.add(&measured.bounds);
         self.depths.add(&measured.depths);

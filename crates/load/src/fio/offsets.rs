@@ -1,61 +1,242 @@
-//! Which block is next: in order, or in a random order that has each block once.
+//! Where the next request is: in order, by leaps, or in a random order that has each block once.
 //!
 //! fio marks the blocks that it has had in a bitmap. Here the order is a permutation that is
 //! computed: a Feistel network over the next power of four, walked until it lands inside. It needs
-//! no memory and no search.
+//! no memory and no search. Only where lengths differ, or some requests follow the one before, there
+//! is a bitmap ([`super::map`]).
+//!
+//! Each direction has a place of its own in order; a random order is shared. Seen with fio 3.33: a
+//! leap (`rw=read:8k`) is taken from the end of the request before, but not from the very start; one
+//! back over the start goes on at the end of the region, and one over its end ends the pass.
 
+use super::distribution::Draw;
+use super::job::{Job, Sequencer};
+use super::lens::{Direction, Lens};
+use super::map::Map;
 use crate::random::Random;
 
 /// Enough that neighbours do not stay neighbours; a test looks.
 const ROUNDS: usize = 6;
+/// Streams of random numbers beside that of the offsets. Ours.
+const LENS_STREAM: u64 = 0x6c65_6e73;
+const CHOICE_STREAM: u64 = 0x6368_6f69;
 
-/// The blocks of a region, pass after pass.
+/// A range of the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Extent {
+    pub(crate) offset_bytes: u64,
+    pub(crate) len_bytes: u64,
+}
+
+/// The requests of a clone, pass after pass; offsets are from the start of its region.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
-    blocks: u64,
-    /// Place in the pass.
-    next: u64,
+    region_bytes: u64,
+    /// Of a random order.
+    unit_bytes: u64,
+    /// By direction: what offsets are multiples of, and lengths.
+    align_bytes: [u64; 3],
+    lens: [Lens; 3],
     order: Order,
+    /// From the end of a request in order to the start of the next.
+    leap_bytes: i64,
+    /// A random place is drawn for every so many requests.
+    every: u64,
+    sequencer: Sequencer,
+    /// By direction: of a hundred, so many are at random.
+    random_percent: [u8; 3],
+    /// By direction: requests so far, and where the last began and ended.
+    count: [u64; 3],
+    last: [Option<Extent>; 3],
+    lens_random: Random,
+    choices: Random,
 }
 
 #[derive(Clone, Debug)]
 enum Order {
     Sequential,
-    /// Each once a pass.
-    Permuted(Random, Permutation),
+    /// Each once a pass; the place in the pass.
+    Permuted(Random, Permutation, u64),
+    /// Each unit once a pass, of requests of several lengths.
+    Mapped(Random, Map),
     /// Whatever comes.
-    Drawn(Random),
+    Drawn(Draw),
 }
 
 impl Offsets {
-    pub(crate) fn in_order(blocks: u64) -> Self {
-        Self { blocks, next: 0, order: Order::Sequential }
+    /// Of a clone, whose `number` is among all of the program.
+    pub(crate) fn of(job: &Job, number: u64) -> Self {
+        let lens = Direction::ALL.map(|direction| job.lens(direction).clone());
+        let align_bytes = Direction::ALL.map(|direction| job.align_bytes(direction));
+        let (region_bytes, unit_bytes) = (job.region_bytes(), job.unit_bytes());
+        let units = region_bytes / unit_bytes;
+        let mut random = Random::new(job.seed, 2 * number);
+        let order = match job.rw.is_random() {
+            false => Order::Sequential,
+            true if !job.has_map() => {
+                Order::Drawn(Draw::new(&job.distribution, units, unit_bytes, random))
+            }
+            true if job.needs_bitmap() => Order::Mapped(random, Map::new(units)),
+            true => {
+                let permutation = Permutation::draw(units, &mut random);
+                Order::Permuted(random, permutation, 0)
+            }
+        };
+        Self {
+            region_bytes,
+            unit_bytes,
+            align_bytes,
+            lens,
+            order,
+            leap_bytes: job.leap_bytes,
+            every: job.random_every.into(),
+            sequencer: job.sequencer,
+            random_percent: job.random_percent,
+            count: [0; 3],
+            last: [None; 3],
+            lens_random: Random::new(job.seed ^ LENS_STREAM, number),
+            choices: Random::new(job.seed ^ CHOICE_STREAM, number),
+        }
     }
 
-    pub(crate) fn at_random(blocks: u64, mut random: Random) -> Self {
-        let permutation = Permutation::draw(blocks, &mut random);
-        Self { blocks, next: 0, order: Order::Permuted(random, permutation) }
+    /// The next request of a direction; none at the end of a pass that leaps.
+    pub(crate) fn next(&mut self, direction: Direction) -> Option<Extent> {
+        let index = direction.index();
+        let extent = if matches!(self.order, Order::Sequential) {
+            self.in_order(index)?
+        } else if self.draws(index) {
+            self.at_random(index)
+        } else {
+            self.behind(index)
+        };
+        self.count[index] += 1;
+        self.last[index] = Some(extent);
+        Some(extent)
     }
 
-    pub(crate) fn drawn(blocks: u64, random: Random) -> Self {
-        Self { blocks, next: 0, order: Order::Drawn(random) }
+    /// A pass that has ended by a leap over the end starts again.
+    pub(crate) fn restart(&mut self) {
+        self.last = [None; 3];
     }
 
-    /// The next block. A pass follows the other; each has a random order of its own.
-    pub(crate) fn next(&mut self) -> u64 {
-        if self.next == self.blocks {
-            self.next = 0;
-            if let Order::Permuted(random, permutation) = &mut self.order {
-                *permutation = Permutation::draw(self.blocks, random);
+    /// The range that another direction has had last: what is trimmed is written next.
+    pub(crate) fn again(&self, direction: Direction) -> Option<Extent> {
+        self.last[direction.index()]
+    }
+
+    fn draws(&mut self, index: usize) -> bool {
+        let percent = u64::from(self.random_percent[index]);
+        self.count[index].is_multiple_of(self.every)
+            && (percent >= 100 || self.choices.below(100) < percent)
+    }
+
+    /// One behind the other, with a leap between.
+    fn in_order(&mut self, index: usize) -> Option<Extent> {
+        let behind = self.last[index].map_or(0, |last| last.offset_bytes + last.len_bytes);
+        let len_bytes = self.lens[index].draw(&mut self.lens_random);
+        let leap = if behind > 0 { self.leap_bytes } else { 0 };
+        let offset_bytes = match behind.checked_add_signed(leap) {
+            Some(at) if at < self.region_bytes => at,
+            // Without a leap a pass follows the other.
+            Some(_) if leap == 0 => 0,
+            Some(_) => return None,
+            None => self.region_bytes.saturating_add_signed(leap),
+        };
+        let left_bytes = self.region_bytes - offset_bytes;
+        match self.fitting(index, len_bytes, left_bytes) {
+            Some(len_bytes) => Some(Extent { offset_bytes, len_bytes }),
+            None if leap != 0 => None,
+            None => {
+                let len_bytes = self.fitting(index, len_bytes, self.region_bytes);
+                let len_bytes = len_bytes.expect("a region has room for one request");
+                Some(Extent { offset_bytes: 0, len_bytes })
             }
         }
-        let place = self.next;
-        self.next += 1;
-        match &mut self.order {
-            Order::Sequential => place,
-            Order::Permuted(_, permutation) => permutation.at(place),
-            Order::Drawn(random) => random.below(self.blocks),
+    }
+
+    /// A length that there is room for: as drawn, or drawn again, as in fio.
+    fn fitting(&mut self, index: usize, drawn: u64, room_bytes: u64) -> Option<u64> {
+        if drawn <= room_bytes {
+            return Some(drawn);
         }
+        let min_bytes = self.lens[index].min_bytes();
+        (min_bytes <= room_bytes).then(|| {
+            // A length that is rare may take long to come.
+            let again = (0..16).map(|_| self.lens[index].draw(&mut self.lens_random));
+            again.into_iter().find(|len| *len <= room_bytes).unwrap_or(min_bytes)
+        })
+    }
+
+    /// A request that follows the last although the order is random, or is the same again.
+    fn behind(&mut self, index: usize) -> Extent {
+        let Some(last) = self.last[index] else { return self.at_random(index) };
+        if self.sequencer == Sequencer::Identical {
+            return last;
+        }
+        let behind = last.offset_bytes + last.len_bytes;
+        let len_bytes = self.lens[index].draw(&mut self.lens_random);
+        match self.fitting(index, len_bytes, self.region_bytes - behind) {
+            Some(len_bytes) => Extent { offset_bytes: behind, len_bytes },
+            None => self.at_random(index),
+        }
+    }
+
+    fn at_random(&mut self, index: usize) -> Extent {
+        let align_bytes = self.align_bytes[index];
+        let unit = match &mut self.order {
+            Order::Sequential => unreachable!("it is not random"),
+            Order::Drawn(draw) => draw.next(),
+            Order::Permuted(random, permutation, place) => {
+                if *place == permutation.blocks {
+                    *place = 0;
+                    *permutation = Permutation::draw(permutation.blocks, random);
+                }
+                *place += 1;
+                let offset_bytes = permutation.at(*place - 1) * align_bytes;
+                let Lens::Fixed(len_bytes) = self.lens[index] else {
+                    unreachable!("other lengths have a bitmap");
+                };
+                return Extent { offset_bytes, len_bytes };
+            }
+            Order::Mapped(..) => return self.mapped(index),
+        };
+        let len_bytes = self.lens[index].draw(&mut self.lens_random);
+        self.at_unit(index, unit, len_bytes)
+    }
+
+    /// A request at a unit, or a little before it where that direction is aligned to more.
+    fn at_unit(&mut self, index: usize, unit: u64, len_bytes: u64) -> Extent {
+        let align_bytes = self.align_bytes[index];
+        let last = self.region_bytes - self.lens[index].min_bytes();
+        let offset_bytes = (unit * self.unit_bytes).min(last) / align_bytes * align_bytes;
+        let len_bytes = self.fitting(index, len_bytes, self.region_bytes - offset_bytes);
+        let len_bytes = len_bytes.expect("the smallest has room there");
+        Extent { offset_bytes, len_bytes }
+    }
+
+    /// From a unit that is free, and no longer than until one that is not.
+    fn mapped(&mut self, index: usize) -> Extent {
+        let len_bytes = self.lens[index].draw(&mut self.lens_random);
+        let Order::Mapped(random, map) = &mut self.order else { unreachable!("it has a map") };
+        if map.is_full() {
+            map.clear();
+        }
+        let drawn = random.below(map.units());
+        let free = map.next_free(drawn).expect("it is not full");
+        let mut extent = self.at_unit(index, free, len_bytes);
+        let Order::Mapped(_, map) = &mut self.order else { unreachable!("it has a map") };
+        let first = extent.offset_bytes / self.unit_bytes;
+        let end = (extent.offset_bytes + extent.len_bytes).div_ceil(self.unit_bytes);
+        if first == free {
+            let marked_bytes = map.mark(first, end - first) * self.unit_bytes;
+            extent.len_bytes = extent.len_bytes.min(marked_bytes);
+        } else {
+            // Aligned to more than a unit: it may cover what another direction has had.
+            for unit in first..end {
+                map.mark(unit, 1);
+            }
+        }
+        extent
     }
 }
 
@@ -98,16 +279,27 @@ impl Permutation {
 
 #[cfg(test)]
 mod tests {
+    use super::super::job::Rw;
     use super::*;
 
+    fn job(rw: Rw, blocks: u64) -> Job {
+        Job { rw, size_bytes: blocks * 4096, ..Job::new("a") }
+    }
+
+    fn blocks(job: &Job, direction: Direction, count: u64) -> Vec<u64> {
+        let mut offsets = Offsets::of(job, 0);
+        let mut next = || offsets.next(direction).map(|extent| extent.offset_bytes / 4096);
+        (0..count).map_while(|_| next()).collect()
+    }
+
     fn pass(offsets: &mut Offsets, blocks: u64) -> Vec<u64> {
-        (0..blocks).map(|_| offsets.next()).collect()
+        (0..blocks).map(|_| offsets.next(Direction::Read).unwrap().offset_bytes / 4096).collect()
     }
 
     #[test]
     fn random_order_has_each_block_once_a_pass_and_differs_from_pass_to_pass() {
         for blocks in [1, 2, 3, 5, 16, 17, 256, 1000, 4097] {
-            let mut offsets = Offsets::at_random(blocks, Random::new(7, 0));
+            let mut offsets = Offsets::of(&job(Rw::RandRead, blocks), 0);
             let (first, second) = (pass(&mut offsets, blocks), pass(&mut offsets, blocks));
             for pass in [&first, &second] {
                 let mut sorted = pass.clone();
@@ -122,7 +314,8 @@ mod tests {
     fn random_order_jumps_as_far_as_chance_would() {
         let blocks = 10_000;
         for seed in 0..20 {
-            let order = pass(&mut Offsets::at_random(blocks, Random::new(seed, 0)), blocks);
+            let order = Job { seed, ..job(Rw::RandRead, blocks) };
+            let order = pass(&mut Offsets::of(&order, 0), blocks);
             let jumps = order.windows(2).map(|pair| pair[0].abs_diff(pair[1]));
             let mean = jumps.sum::<u64>() / (blocks - 1);
             assert!((3100..3570).contains(&mean), "a third of all blocks: {mean}");
@@ -133,6 +326,72 @@ mod tests {
 
     #[test]
     fn blocks_in_order_start_again_at_the_end() {
-        assert_eq!(pass(&mut Offsets::in_order(3), 5), [0, 1, 2, 0, 1]);
+        assert_eq!(blocks(&job(Rw::Read, 3), Direction::Read, 5), [0, 1, 2, 0, 1]);
+    }
+
+    /// As fio 3.33 does with 16 blocks.
+    #[test]
+    fn leaps_end_the_pass_at_the_end_and_go_round_at_the_start() {
+        let leap = |leap_bytes, count| {
+            blocks(&Job { leap_bytes, ..job(Rw::Read, 16) }, Direction::Read, count)
+        };
+        assert_eq!(leap(8192, 99), [0, 3, 6, 9, 12, 15]);
+        let back: Vec<u64> = [0].into_iter().chain((0..15).rev()).collect();
+        assert_eq!(leap(-8192, 16), back);
+    }
+
+    #[test]
+    fn every_so_many_requests_a_place_is_drawn_and_the_others_follow_or_stay() {
+        let four = Job { random_every: 4, ..job(Rw::RandRead, 256) };
+        let order = blocks(&four, Direction::Read, 32);
+        assert!(order.chunks(4).all(|run| run.windows(2).all(|pair| pair[1] == pair[0] + 1)));
+        assert!(order.windows(2).filter(|pair| pair[1] != pair[0] + 1).count() >= 6, "{order:?}");
+        let same = Job { sequencer: Sequencer::Identical, ..four };
+        let order = blocks(&same, Direction::Read, 32);
+        assert!(order.chunks(4).all(|run| run.iter().all(|block| *block == run[0])), "{order:?}");
+    }
+
+    #[test]
+    fn part_of_a_random_order_follows_the_request_before() {
+        let some = Job { random_percent: [20; 3], norandommap: true, ..job(Rw::RandRead, 1 << 20) };
+        let order = blocks(&some, Direction::Read, 1000);
+        let follows = order.windows(2).filter(|pair| pair[1] == pair[0] + 1).count();
+        assert!((750..850).contains(&follows), "{follows}");
+    }
+
+    #[test]
+    fn lengths_that_differ_have_each_unit_once_and_stay_inside() {
+        let split = Lens::Split(vec![(4096, 40), (16_384, 60)]);
+        let job = Job { lens: [const { None }; 3], ..job(Rw::RandWrite, 100) };
+        let job = Job { lens: [None, Some(split), None], ..job };
+        let mut offsets = Offsets::of(&job, 0);
+        let (mut seen, mut bytes) = ([0u8; 100], 0);
+        while bytes < 100 * 4096 {
+            let extent = offsets.next(Direction::Write).unwrap();
+            let first = (extent.offset_bytes / 4096) as usize;
+            let len = (extent.len_bytes / 4096) as usize;
+            seen[first..first + len].iter_mut().for_each(|unit| *unit += 1);
+            bytes += extent.len_bytes;
+        }
+        assert!(seen.iter().all(|count| *count == 1), "{seen:?}");
+    }
+
+    #[test]
+    fn alignment_is_kept_and_of_each_direction_its_own() {
+        let job = Job { align_bytes: [Some(16_384); 3], ..job(Rw::RandRead, 64) };
+        let order = blocks(&job, Direction::Read, 100);
+        assert!(order.iter().all(|block| block % 4 == 0), "{order:?}");
+        let own = Job {
+            lens: [None, Some(Lens::Fixed(12_288)), None],
+            align_bytes: [None; 3],
+            rw: Rw::RandReadWrite,
+            ..job
+        };
+        let mut offsets = Offsets::of(&own, 0);
+        for _ in 0..100 {
+            assert_eq!(offsets.next(Direction::Write).unwrap().offset_bytes % 12_288, 0);
+            let extent = offsets.next(Direction::Read).unwrap();
+            assert!(extent.offset_bytes + extent.len_bytes <= 64 * 4096);
+        }
     }
 }

@@ -1,33 +1,57 @@
-//! Options of a job as text, with fio's names and forms of values.
-
-use std::collections::BTreeSet;
+//! Options of a job as text, with fio's names and forms of values ([`super::value`]).
 
 use blockyard_engine::priority::{Priority, PriorityClass};
-use blockyard_engine::time::Nanos;
 
-use super::job::{IODEPTH_MAX, Job, JobError, NUMJOBS_MAX, Rw};
-
-/// No machine has more sockets. Ours.
-const NODE_MAX: u16 = 255;
+use super::distribution::{Distribution, Zone, ZoneLen};
+use super::job::{IODEPTH_MAX, Job, JobError, NUMJOBS_MAX, Rw, Sequencer};
+use super::lens::Lens;
+use super::pace::RateProcess;
+use super::value::{
+    KbBase, any_duration, duration, flag, microseconds, milliseconds, nodes, number, of_directions,
+    rate, signed_size, size, thousandths,
+};
 
 /// Sets what an option says; or says what it must be.
 type Set = fn(&mut Job, &str) -> Result<(), String>;
+
+/// Parts of a `bssplit` or zones of a distribution; more are no workload. Ours.
+const PARTS_MAX: usize = 256;
 
 /// The options, and what each does. Ours are `ioprio`, class and level in one, and `divide`.
 const OPTIONS: &[(&str, Set)] = &[
     ("rw", set_rw),
     ("readwrite", set_rw),
+    ("rw_sequencer", set_sequencer),
     ("rwmixread", |job, text| set(&mut job.read_percent, number(text, 0, 100))),
     ("rwmixwrite", |job, text| {
         set(&mut job.read_percent, number(text, 0, 100).map(|percent: u8| 100 - percent))
     }),
-    ("bs", |job, text| set(&mut job.block_bytes, size(text))),
-    ("blocksize", |job, text| set(&mut job.block_bytes, size(text))),
+    ("bs", set_block),
+    ("blocksize", set_block),
+    ("bsrange", set_range),
+    ("blocksize_range", set_range),
+    ("bssplit", set_split),
+    ("blockalign", |job, text| {
+        let base = job.kb_base;
+        set(&mut job.align_bytes, of_directions(text, |text| rate(text, base)))
+    }),
+    ("ba", |job, text| job.set("blockalign", text).map_err(|error| error.problem)),
+    ("random_distribution", |job, text| {
+        let base = job.kb_base;
+        set(&mut job.distribution, distribution(text, base))
+    }),
+    ("percentage_random", |job, text| {
+        let percents = of_directions(text, |text| number::<u8>(text, 0, 100));
+        set(&mut job.random_percent, percents.map(|all| all.map(|part| part.unwrap_or(100))))
+    }),
     ("iodepth", |job, text| set(&mut job.iodepth, number(text, 1, IODEPTH_MAX.into()))),
     ("numjobs", |job, text| set(&mut job.numjobs, number(text, 1, NUMJOBS_MAX.into()))),
-    ("size", |job, text| set(&mut job.size_bytes, size(text))),
-    ("offset", |job, text| set(&mut job.offset_bytes, size(text))),
-    ("offset_increment", |job, text| set(&mut job.offset_increment_bytes, size(text))),
+    ("size", |job, text| set(&mut job.size_bytes, size(text, job.kb_base))),
+    ("io_size", |job, text| set(&mut job.io_size_bytes, rate(text, job.kb_base).map(Some))),
+    ("io_limit", |job, text| set(&mut job.io_size_bytes, rate(text, job.kb_base).map(Some))),
+    ("offset", |job, text| set(&mut job.offset_bytes, size(text, job.kb_base))),
+    ("offset_increment", |job, text| set(&mut job.offset_increment_bytes, size(text, job.kb_base))),
+    ("kb_base", set_kb_base),
     ("divide", |job, text| set(&mut job.divide, flag(text))),
     ("numa_cpu_nodes", |job, text| set(&mut job.nodes, nodes(text))),
     ("filename", set_filename),
@@ -40,24 +64,33 @@ const OPTIONS: &[(&str, Set)] = &[
     ("end_fsync", |job, text| set(&mut job.end_fsync, flag(text))),
     ("norandommap", |job, text| set(&mut job.norandommap, flag(text))),
     ("loops", |job, text| set(&mut job.loops, number(text, 1, u32::MAX.into()))),
-    ("startdelay", |job, text| set(&mut job.start_delay, duration(text))),
-    ("ramp_time", |job, text| set(&mut job.ramp_time, duration(text))),
+    ("startdelay", |job, text| set(&mut job.start_delay, any_duration(text))),
+    ("ramp_time", |job, text| set(&mut job.ramp_time, any_duration(text))),
     ("thinktime", |job, text| set(&mut job.thinktime, microseconds(text))),
     ("thinktime_blocks", |job, text| {
         set(&mut job.thinktime_blocks, number(text, 1, u32::MAX.into()))
     }),
-    ("rate", |job, text| set(&mut job.rate_bytes_s, rate(text).map(Some))),
-    ("rate_iops", |job, text| set(&mut job.rate_iops, number(text, 1, u64::MAX).map(Some))),
+    ("thinktime_blocks_type", set_thinktime_blocks_type),
+    ("rate", |job, text| set(&mut job.rate_bytes_s, rates(job.kb_base, text))),
+    ("rate_min", |job, text| set(&mut job.rate_min_bytes_s, rates(job.kb_base, text))),
+    ("ratemin", |job, text| set(&mut job.rate_min_bytes_s, rates(job.kb_base, text))),
+    ("rate_iops", |job, text| set(&mut job.rate_iops, counts(text))),
+    ("rate_iops_min", |job, text| set(&mut job.rate_min_iops, counts(text))),
+    ("rate_cycle", |job, text| set(&mut job.rate_cycle, milliseconds(text))),
+    ("ratecycle", |job, text| set(&mut job.rate_cycle, milliseconds(text))),
+    ("rate_process", set_rate_process),
     ("ioprio", |job, text| {
         set(&mut job.priority, Priority::parse(text).map_err(|error| error.to_string()))
     }),
     ("prioclass", set_priority_class),
     ("prio", set_priority_level),
     ("number_ios", |job, text| set(&mut job.number_ios, number(text, 1, u64::MAX).map(Some))),
-    ("runtime", |job, text| set(&mut job.runtime, duration(text).map(Some))),
+    ("runtime", set_runtime),
+    ("timeout", set_runtime),
     ("time_based", |job, text| set(&mut job.time_based, flag(text))),
     ("randseed", |job, text| set(&mut job.seed, number(text, 0, u64::MAX))),
     ("stonewall", |job, text| set(&mut job.stonewall, flag(text))),
+    ("wait_for_previous", |job, text| set(&mut job.stonewall, flag(text))),
 ];
 
 /// All there are.
@@ -89,12 +122,206 @@ fn set<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     Ok(())
 }
 
+/// What is behind a colon is a leap in order, and how often a place is drawn at random.
 fn set_rw(job: &mut Job, text: &str) -> Result<(), String> {
-    // `readwrite` is the other name of a sequential mix.
-    let name = if text == "readwrite" { "rw" } else { text };
+    let (name, more) = text.split_once(':').unwrap_or((text, ""));
+    // Other names of the same mixes.
+    let name = match name {
+        "readwrite" => "rw",
+        "rwtrim" | "trimrw" => "trimwrite",
+        name => name,
+    };
     let rw = Rw::ALL.into_iter().find(|rw| rw.name() == name);
     let names = || format!("it must be one of {}", Rw::ALL.map(Rw::name).join(", "));
-    set(&mut job.rw, rw.ok_or_else(names))
+    let rw = rw.ok_or_else(names)?;
+    let (mut leap_bytes, mut random_every) = (0, 1);
+    match rw.is_random() {
+        _ if more.is_empty() => {}
+        true => random_every = number(more, 1, u32::MAX.into())?,
+        false => leap_bytes = signed_size(more, job.kb_base)?,
+    }
+    (job.rw, job.leap_bytes, job.random_every) = (rw, leap_bytes, random_every);
+    Ok(())
+}
+
+fn set_sequencer(job: &mut Job, text: &str) -> Result<(), String> {
+    job.sequencer = match text {
+        "sequential" => Sequencer::Sequential,
+        "identical" => Sequencer::Identical,
+        _ => return Err("it must be sequential or identical".into()),
+    };
+    Ok(())
+}
+
+/// Lengths of all directions; those of the second and third only where they differ.
+fn set_lens(job: &mut Job, lens: [Option<Lens>; 3]) {
+    job.block_bytes = Job::new("").block_bytes;
+    if let Some(Lens::Fixed(bytes)) = lens[0] {
+        job.block_bytes = bytes;
+    }
+    let usual = Lens::Fixed(job.block_bytes);
+    // Without a length of its own, a direction has fio's 4k, not that of reads.
+    let [read, write, trim] = lens.map(|lens| lens.unwrap_or(Lens::Fixed(4096)));
+    job.lens = [read, write, trim].map(|lens| Some(lens).filter(|lens| *lens != usual));
+}
+
+fn set_block(job: &mut Job, text: &str) -> Result<(), String> {
+    let base = job.kb_base;
+    let lens = of_directions(text, |text| size(text, base).map(Lens::Fixed))?;
+    set_lens(job, lens);
+    Ok(())
+}
+
+fn set_range(job: &mut Job, text: &str) -> Result<(), String> {
+    let wanted = || String::from("it must be the shortest and the longest, as in 4k-64k");
+    let base = job.kb_base;
+    let range = |text: &str| {
+        let (min, max) = text.split_once(['-', ':']).ok_or_else(wanted)?;
+        let (min_bytes, max_bytes) = (size(min, base)?, size(max, base)?);
+        match min_bytes {
+            0 => Err(wanted()),
+            _ if min_bytes == max_bytes => Ok(Lens::Fixed(min_bytes)),
+            _ if min_bytes > max_bytes || max_bytes % min_bytes != 0 => {
+                Err(wanted() + ", the longest a multiple of the shortest")
+            }
+            _ => Ok(Lens::Range { min_bytes, max_bytes }),
+        }
+    };
+    let lens = of_directions(text, range)?;
+    set_lens(job, lens);
+    Ok(())
+}
+
+fn set_split(job: &mut Job, text: &str) -> Result<(), String> {
+    let base = job.kb_base;
+    let lens = of_directions(text, |text| split(text, base))?;
+    set_lens(job, lens);
+    Ok(())
+}
+
+/// `4k/10:64k/90`; parts without a share have the same of what is left.
+fn split(text: &str, base: KbBase) -> Result<Lens, String> {
+    let wanted = "it must be lengths with shares of a hundred, as in 4k/10:64k/90";
+    let mut parts: Vec<(u64, Option<u32>)> = Vec::new();
+    for part in text.split(':') {
+        let (len, share) = part.split_once('/').unwrap_or((part, ""));
+        let share = match share {
+            "" => None,
+            share => Some(number(share, 0, 100)?),
+        };
+        if parts.len() == PARTS_MAX {
+            return Err(format!("it has more than {PARTS_MAX} parts"));
+        }
+        parts.push((size(len, base)?, share));
+    }
+    let given: u32 = parts.iter().filter_map(|part| part.1).sum();
+    let open = parts.iter().filter(|part| part.1.is_none()).count() as u32;
+    if given > 100 || (open == 0 && given < 100) {
+        return Err(format!("{wanted}; the shares are {given}"));
+    }
+    let mut left = 100 - given;
+    let mut open_left = open;
+    let share = |(bytes, share): (u64, Option<u32>)| {
+        let share = share.unwrap_or_else(|| {
+            let share = left / open_left;
+            (left, open_left) = (left - share, open_left - 1);
+            share
+        });
+        (bytes, share)
+    };
+    Ok(Lens::Split(parts.into_iter().map(share).collect()))
+}
+
+fn distribution(text: &str, base: KbBase) -> Result<Distribution, String> {
+    let wanted =
+        "it must be random, zipf:1.2, pareto:0.2, normal:10, zoned:60/10:40/90 or zoned_abs";
+    let (name, value) = text.split_once(':').unwrap_or((text, ""));
+    let thousandths = |min, max| thousandths(value, min, max);
+    let distribution = match name {
+        "random" => Some(Distribution::Uniform),
+        // At 1 the formula has a pole.
+        "zipf" => thousandths(1, 9999).filter(|theta| *theta != 1000).map(Distribution::Zipf),
+        "pareto" => thousandths(1, 999).map(Distribution::Pareto),
+        "normal" | "gauss" => thousandths(0, 100_000).map(Distribution::Normal),
+        "zoned" => Some(zones(value, |len| match len {
+            "" => Ok(ZoneLen::Percent(100)),
+            len => number(len, 0, 100).map(ZoneLen::Percent),
+        })?),
+        "zoned_abs" => Some(zones(value, |len| size(len, base).map(ZoneLen::Bytes))?),
+        _ => None,
+    };
+    distribution.ok_or_else(|| wanted.into())
+}
+
+fn zones(
+    text: &str,
+    len: impl Fn(&str) -> Result<ZoneLen, String>,
+) -> Result<Distribution, String> {
+    let wanted = "its zones must be shares of requests and of the region, as in 60/10:40/90";
+    if text.contains(',') {
+        return Err("it has zones of several directions; give each direction a job".into());
+    }
+    let mut zones = Vec::new();
+    for zone in text.split(':') {
+        let (share, zone_len) = zone.split_once('/').ok_or(wanted)?;
+        if zones.len() == PARTS_MAX {
+            return Err(format!("it has more than {PARTS_MAX} zones"));
+        }
+        zones.push(Zone { requests_percent: number(share, 0, 100)?, len: len(zone_len)? });
+    }
+    let percent = |zone: &Zone| match zone.len {
+        ZoneLen::Percent(percent) => percent,
+        ZoneLen::Bytes(_) => 0,
+    };
+    let requests: u32 = zones.iter().map(|zone| zone.requests_percent).sum();
+    // A last zone without a length has the rest.
+    let before: u32 = zones.iter().rev().skip(1).map(percent).sum();
+    if requests != 100 || before > 100 {
+        return Err(format!("{wanted}, and a hundred together"));
+    }
+    if let Some(Zone { len: ZoneLen::Percent(last), .. }) = zones.last_mut() {
+        *last = (*last).min(100 - before);
+    }
+    Ok(Distribution::Zoned(zones))
+}
+
+fn set_kb_base(job: &mut Job, text: &str) -> Result<(), String> {
+    job.kb_base = match text {
+        "1024" => KbBase::Binary,
+        "1000" => KbBase::Decimal,
+        _ => return Err("it must be 1024 or 1000".into()),
+    };
+    Ok(())
+}
+
+fn set_thinktime_blocks_type(job: &mut Job, text: &str) -> Result<(), String> {
+    job.thinks_of_completed = match text {
+        "issue" => false,
+        "complete" => true,
+        _ => return Err("it must be issue or complete".into()),
+    };
+    Ok(())
+}
+
+fn set_rate_process(job: &mut Job, text: &str) -> Result<(), String> {
+    job.rate_process = match text {
+        "linear" => RateProcess::Linear,
+        "poisson" => RateProcess::Poisson,
+        _ => return Err("it must be linear or poisson".into()),
+    };
+    Ok(())
+}
+
+fn set_runtime(job: &mut Job, text: &str) -> Result<(), String> {
+    set(&mut job.runtime, duration(text).map(Some))
+}
+
+fn rates(base: KbBase, text: &str) -> Result<[Option<u64>; 3], String> {
+    of_directions(text, |text| rate(text, base))
+}
+
+fn counts(text: &str) -> Result<[Option<u64>; 3], String> {
+    of_directions(text, |text| number(text, 1, u64::MAX))
 }
 
 fn set_filename(job: &mut Job, text: &str) -> Result<(), String> {
@@ -125,84 +352,11 @@ fn set_priority_level(job: &mut Job, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
-    let number = text.parse().ok().filter(|number| (min..=max).contains(number));
-    let number = number.and_then(|number: u64| T::try_from(number).ok());
-    number.ok_or_else(|| format!("it must be a number from {min} to {max}"))
-}
-
-/// Numbers and ranges with commas between, each once; none is everywhere.
-fn nodes(text: &str) -> Result<Vec<u16>, String> {
-    let wanted = || format!("it must be sockets from 0 to {NODE_MAX}, each once, as in 0-3 or 0,2");
-    let mut nodes = Vec::new();
-    for part in text.split(',').filter(|part| !part.is_empty()) {
-        let (first, last) = part.split_once('-').unwrap_or((part, part));
-        let edge = |text: &str| text.parse::<u16>().ok().filter(|node| *node <= NODE_MAX);
-        let (first, last) = edge(first).zip(edge(last)).ok_or_else(wanted)?;
-        nodes.extend(first..=last);
-    }
-    let different: BTreeSet<&u16> = nodes.iter().collect();
-    if different.len() == nodes.len() { Ok(nodes) } else { Err(wanted()) }
-}
-
-/// A switch; alone it is on.
-fn flag(text: &str) -> Result<bool, String> {
-    match text {
-        "" | "1" => Ok(true),
-        "0" => Ok(false),
-        _ => Err("it must be 0 or 1".into()),
-    }
-}
-
-/// Counted in 1024s, as fio does by default. It takes `Ki` for 1000 then: not taken here.
-fn size(text: &str) -> Result<u64, String> {
-    let (number, unit) = split(text);
-    let unit = unit.to_ascii_lowercase();
-    let power = ["", "k", "m", "g", "t", "p"]
-        .into_iter()
-        .position(|prefix| unit == prefix || unit.strip_suffix('b') == Some(prefix));
-    let bytes = power.and_then(|power| number?.checked_mul(1 << (10 * power)));
-    bytes.ok_or_else(|| "it must be a number with k, m, g, t or p (1024s), as in 4k or 1g".into())
-}
-
-/// In seconds, as fio does.
-fn duration(text: &str) -> Result<Nanos, String> {
-    let (number, unit) = split(text);
-    let unit_ns = match unit {
-        "d" => Some(86_400_000_000_000),
-        "h" => Some(3_600_000_000_000),
-        "m" => Some(60_000_000_000),
-        "" | "s" => Some(1_000_000_000),
-        "ms" | "msec" => Some(1_000_000),
-        "us" | "usec" => Some(1_000),
-        _ => None,
-    };
-    let ns = number.zip(unit_ns).and_then(|(number, unit_ns)| number.checked_mul(unit_ns));
-    let ns = ns.filter(|ns| *ns > 0).map(Nanos);
-    ns.ok_or_else(|| "it must be a time in s, m, h, d, ms or us, as in 60 or 500ms".into())
-}
-
-/// In microseconds, as fio has it where it says so.
-fn microseconds(text: &str) -> Result<Nanos, String> {
-    let is_bare = text.bytes().all(|byte| byte.is_ascii_digit());
-    duration(&if is_bare { format!("{text}us") } else { text.into() })
-}
-
-/// Bytes a second.
-fn rate(text: &str) -> Result<u64, String> {
-    let nonzero = size(text)?;
-    if nonzero == 0 { Err("it must be more than nothing, as in 10m".into()) } else { Ok(nonzero) }
-}
-
-/// The number in front, if there is one, and what follows.
-fn split(text: &str) -> (Option<u64>, &str) {
-    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
-    let (digits, unit) = text.split_at(end);
-    (digits.parse().ok(), unit)
-}
-
 #[cfg(test)]
 mod tests {
+    use blockyard_engine::time::Nanos;
+
+    use super::super::lens::Direction;
     use super::*;
 
     fn job(options: &[(&str, &str)]) -> Job {
@@ -244,6 +398,10 @@ mod tests {
             ("thinktime", "30"),
             ("thinktime_blocks", "5"),
             ("rate", "1m"),
+            ("io_size", "2g"),
+            ("rate_process", "poisson"),
+            ("thinktime_blocks_type", "complete"),
+            ("rate_min", "1k,2k"),
             ("rate_iops", "77"),
         ]);
         let expected = Job {
@@ -273,8 +431,12 @@ mod tests {
             ramp_time: Nanos::from_ms(120_000),
             thinktime: Nanos(30_000),
             thinktime_blocks: 5,
-            rate_bytes_s: Some(1 << 20),
-            rate_iops: Some(77),
+            rate_bytes_s: [Some(1 << 20); 3],
+            io_size_bytes: Some(2 << 30),
+            rate_process: RateProcess::Poisson,
+            thinks_of_completed: true,
+            rate_min_bytes_s: [Some(1024), Some(2048), Some(2048)],
+            rate_iops: [Some(77); 3],
             ..Job::new("a")
         };
         assert_eq!(written, expected);
@@ -291,11 +453,58 @@ mod tests {
     }
 
     #[test]
+    fn lengths_of_directions_ranges_and_splits_are_understood() {
+        let lens = |key: &str, value: &str| {
+            let job = job(&[(key, value)]);
+            Direction::ALL.map(|direction| job.lens(direction))
+        };
+        let fixed = |bytes: u64| Lens::Fixed(bytes);
+        assert_eq!(lens("bs", "8k"), [fixed(8192), fixed(8192), fixed(8192)]);
+        assert_eq!(lens("bs", "256k,32k"), [fixed(262_144), fixed(32_768), fixed(32_768)]);
+        assert_eq!(lens("bs", ",8k"), [fixed(4096), fixed(8192), fixed(8192)]);
+        assert_eq!(lens("bs", "8k,"), [fixed(8192), fixed(4096), fixed(4096)]);
+        let range = Lens::Range { min_bytes: 1024, max_bytes: 4096 };
+        assert_eq!(lens("bsrange", "1k-4k,2k:8k")[0], range);
+        let shares = vec![(4096, 10), (65_536, 45), (32_768, 45)];
+        assert_eq!(lens("bssplit", "4k/10:64k/:32k/")[1], Lens::Split(shares));
+        assert_eq!(job(&[("bssplit", "4k/100"), ("bs", "4k")]), Job::new("a"), "the last is it");
+    }
+
+    #[test]
+    fn order_and_distribution_are_understood() {
+        let back = job(&[("rw", "read:-8k")]);
+        assert_eq!((back.rw, back.leap_bytes), (Rw::Read, -8192));
+        let often = job(&[("rw", "randrw:8"), ("rw_sequencer", "identical")]);
+        assert_eq!((often.random_every, often.sequencer), (8, Sequencer::Identical));
+        let of = |text: &str| job(&[("random_distribution", text)]).distribution;
+        assert_eq!(of("zipf:0.99"), Distribution::Zipf(990));
+        assert_eq!(of("pareto:0.2"), Distribution::Pareto(200));
+        assert_eq!(of("normal:5"), Distribution::Normal(5000));
+        let zone =
+            |requests_percent, percent| Zone { requests_percent, len: ZoneLen::Percent(percent) };
+        let zones = Distribution::Zoned(vec![zone(50, 5), zone(30, 15), zone(20, 80)]);
+        assert_eq!(of("zoned:50/5:30/15:20/"), zones);
+        let decimal = job(&[("kb_base", "1000"), ("size", "4k")]);
+        assert_eq!(decimal.size_bytes, 4000);
+    }
+
+    #[test]
     fn wrong_values_are_refused_with_what_they_must_be_and_change_nothing() {
         for (key, value, wanted) in [
-            ("rw", "trim", "randrw"),
+            ("rw", "append", "randrw"),
+            ("rw", "read:8x", "as in 4k"),
+            ("rw", "randread:0", "1 to"),
+            ("bs", "1,2,3,4", "three parts"),
+            ("bsrange", "4k", "as in 4k-64k"),
+            ("bsrange", "8k-4k", "multiple"),
+            ("bssplit", "4k/10:8k/80", "the shares are 90"),
+            ("bssplit", "4k/60:8k/60", "the shares are 120"),
+            ("random_distribution", "zipf:1.0", "zipf:1.2"),
+            ("random_distribution", "zoned:50/50:40/50", "a hundred together"),
+            ("percentage_random", "101", "0 to 100"),
+            ("kb_base", "1", "1024 or 1000"),
             ("bs", "4x", "as in 4k"),
-            ("bs", "4ki", "1024s"),
+            ("bs", "4kk", "1024s"),
             ("size", "20000000000000p", "as in 4k"),
             ("size", "-1", "as in 4k"),
             ("iodepth", "0", "1 to 65536"),

@@ -1,58 +1,104 @@
-//! When a clone pauses before a block: `thinktime`, `rate`, `rate_iops`.
+//! When a clone pauses before a request: `thinktime`, `rate`, `rate_iops`; and when it is too slow:
+//! `rate_min`, `rate_iops_min`.
 //!
 //! As in fio (`handle_thinktime`, `usec_for_io`): it first waits for what is in flight, so that
-//! latencies do not contain the pause; a rate is kept for reads and for writes, each from the start
-//! on, and what was missed is made up for.
+//! latencies do not contain the pause; a rate is kept for each direction, each from the start on,
+//! and what was missed is made up for. With `rate_process=poisson` the times between requests are
+//! drawn, and the rate is their mean.
 
 use blockyard_engine::time::Nanos;
 
 use super::job::Job;
+use super::lens::Direction;
+use crate::random::Random;
+
+/// A stream of random numbers beside that of the offsets. Ours.
+const POISSON_STREAM: u64 = 0x706f_6973;
+
+/// When the requests of a rate start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum RateProcess {
+    /// `linear`: at equal distances.
+    #[default]
+    Linear,
+    /// `poisson`: independently of each other.
+    Poisson,
+}
 
 /// What a clone has started.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     thinktime: Nanos,
     thinktime_blocks: u64,
-    /// Bytes a second of each direction.
-    rate_bytes_s: Option<u64>,
-    block_bytes: u64,
-    /// Blocks since it last thought.
+    thinks_of_completed: bool,
+    /// Requests since it last thought.
     since_think: u64,
-    read_bytes: u64,
-    written_bytes: u64,
+    bytes_s: [Option<u64>; 3],
+    iops: [Option<u64>; 3],
+    /// Started, by direction.
+    bytes: [u64; 3],
+    ios: [u64; 3],
+    /// Times are drawn: when the next request of a direction is due.
+    poisson: Option<(Random, [f64; 3])>,
 }
 
 impl Pace {
-    pub(super) fn of(job: &Job) -> Self {
-        let by_ios = job.rate_iops.map(|ios| ios.saturating_mul(job.block_bytes));
+    pub(super) fn of(job: &Job, number: u64) -> Self {
+        let is_drawn = job.rate_process == RateProcess::Poisson;
+        let poisson = is_drawn.then(|| Random::new(job.seed ^ POISSON_STREAM, number));
         Self {
             thinktime: job.thinktime,
             thinktime_blocks: job.thinktime_blocks.into(),
-            rate_bytes_s: job.rate_bytes_s.or(by_ios),
-            block_bytes: job.block_bytes,
+            thinks_of_completed: job.thinks_of_completed,
             since_think: 0,
-            read_bytes: 0,
-            written_bytes: 0,
+            bytes_s: job.rate_bytes_s,
+            iops: job.rate_iops,
+            bytes: [0; 3],
+            ios: [0; 3],
+            poisson: poisson.map(|random| (random, [0.0; 3])),
         }
     }
 
-    /// The pause that is due before the next block, which is a read or a write; `elapsed` since the
-    /// clone started.
-    pub(super) fn pause(&self, elapsed: Nanos, is_read: bool) -> Option<Nanos> {
+    /// The pause that is due before the next request; `elapsed` since the clone started.
+    pub(super) fn pause(&self, elapsed: Nanos, direction: Direction) -> Option<Nanos> {
         if self.thinks_now() {
             return Some(self.thinktime);
         }
-        let bytes = if is_read { self.read_bytes } else { self.written_bytes };
-        let due_ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.rate_bytes_s?);
+        let index = direction.index();
+        let due_ns = match &self.poisson {
+            Some((_, due)) => due[index] as u128,
+            None => {
+                let (done, a_second) = match (self.bytes_s[index], self.iops[index]) {
+                    (Some(bytes_s), _) => (self.bytes[index], bytes_s),
+                    (None, iops) => (self.ios[index], iops?),
+                };
+                u128::from(done) * 1_000_000_000 / u128::from(a_second)
+            }
+        };
         let due = Nanos(u64::try_from(due_ns).unwrap_or(u64::MAX));
         (due > elapsed).then(|| due - elapsed)
     }
 
-    /// A block is started.
-    pub(super) fn started(&mut self, is_read: bool) {
-        self.since_think += 1;
-        let bytes = if is_read { &mut self.read_bytes } else { &mut self.written_bytes };
-        *bytes = bytes.saturating_add(self.block_bytes);
+    /// A request is started.
+    pub(super) fn started(&mut self, direction: Direction, len_bytes: u64) {
+        let index = direction.index();
+        self.since_think += u64::from(!self.thinks_of_completed);
+        self.bytes[index] = self.bytes[index].saturating_add(len_bytes);
+        self.ios[index] += 1;
+        if let Some((random, due)) = &mut self.poisson {
+            let mean_ns = match (self.bytes_s[index], self.iops[index]) {
+                (Some(bytes_s), _) => len_bytes as f64 * 1e9 / bytes_s as f64,
+                (None, Some(iops)) => 1e9 / iops as f64,
+                (None, None) => return,
+            };
+            let lot = (random.below(1 << 53) + 1) as f64 / (1u64 << 53) as f64;
+            due[index] += -lot.ln() * mean_ns;
+        }
+    }
+
+    /// So many requests have ended.
+    pub(super) fn completed(&mut self, requests: u64) {
+        self.since_think += if self.thinks_of_completed { requests } else { 0 };
     }
 
     fn thinks_now(&self) -> bool {
@@ -68,6 +114,51 @@ impl Pace {
 
     /// What is started from now on counts: the ramp is over.
     pub(super) fn restart(&mut self) {
-        (self.read_bytes, self.written_bytes) = (0, 0);
+        (self.bytes, self.ios) = ([0; 3], [0; 3]);
+        if let Some((_, due)) = &mut self.poisson {
+            *due = [0.0; 3];
+        }
+    }
+}
+
+/// Whether a clone is fast enough: looked at behind each request, a cycle after the other.
+#[derive(Clone, Debug)]
+pub(super) struct Floor {
+    bytes_s: [Option<u64>; 3],
+    iops: [Option<u64>; 3],
+    cycle: Nanos,
+    since: Nanos,
+    bytes: [u64; 3],
+    ios: [u64; 3],
+}
+
+impl Floor {
+    /// None if the job has no minimum.
+    pub(super) fn of(job: &Job) -> Option<Self> {
+        let (bytes_s, iops) = (job.rate_min_bytes_s, job.rate_min_iops);
+        let has_any = bytes_s.iter().chain(&iops).any(Option::is_some);
+        let (cycle, since) = (job.rate_cycle, Nanos(0));
+        has_any.then_some(Self { bytes_s, iops, cycle, since, bytes: [0; 3], ios: [0; 3] })
+    }
+
+    /// A request has ended. Whether all is well, `elapsed` since the clone started.
+    pub(super) fn ended(&mut self, elapsed: Nanos, direction: Direction, len_bytes: u64) -> bool {
+        let index = direction.index();
+        self.bytes[index] += len_bytes;
+        self.ios[index] += 1;
+        let span = elapsed.since(self.since);
+        if span < self.cycle {
+            return true;
+        }
+        let is_enough = |done: u64, floor: Option<u64>| {
+            let a_second = u128::from(done) * 1_000_000_000 / u128::from(span.0.max(1));
+            floor.is_none_or(|floor| a_second >= u128::from(floor))
+        };
+        let is_well = (0..3).all(|index| {
+            is_enough(self.bytes[index], self.bytes_s[index])
+                && is_enough(self.ios[index], self.iops[index])
+        });
+        (self.since, self.bytes, self.ios) = (elapsed, [0; 3], [0; 3]);
+        is_well
     }
 }

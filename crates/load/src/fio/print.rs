@@ -58,7 +58,7 @@ struct Direction {
     of: fn(&JobResult) -> &Transfers,
 }
 
-const DIRECTIONS: [Direction; 2] = [
+const DIRECTIONS: [Direction; 3] = [
     Direction { verb: "read", more: "", name: "   READ", of: |result| &result.read },
     Direction {
         verb: "write",
@@ -66,6 +66,7 @@ const DIRECTIONS: [Direction; 2] = [
         name: "  WRITE",
         of: |result| &result.write,
     },
+    Direction { verb: "trim", more: "", name: "   TRIM", of: |result| &result.trim },
 ];
 
 fn transfers_lines(
@@ -116,12 +117,12 @@ fn spread_line(spread: Spread, unit: f64, share: &str) -> String {
 /// CPU and queue.
 fn tables(result: &JobResult) -> String {
     let (user, system) = result.cpu();
-    let (read, written) = (result.read.ios, result.write.ios);
+    let (read, written, trimmed) = (result.read.ios, result.write.ios, result.trim.ios);
     let synced = result.sync.count();
     format!(
         "  cpu          : usr={:.2}%, sys={:.2}%, ctx={}\n  IO depths    : {}\n     \
          submit    : {}\n     complete  : {}\n     \
-         issued rwts: total={read},{written},0,{synced} short=0,0,0,0 dropped=0,0,0,0\n     \
+         issued rwts: total={read},{written},{trimmed},{synced} short=0,0,0,0 dropped=0,0,0,0\n     \
          latency   : target=0, window=0, percentile=100.00%, depth={}\n",
         user * 100.0,
         system * 100.0,

@@ -22,8 +22,9 @@ use blockyard_engine::time::Nanos;
 
 use super::histogram::Histogram;
 use super::job::Job;
-use super::offsets::Offsets;
-use super::pace::Pace;
+use super::lens::Direction;
+use super::offsets::{Extent, Offsets};
+use super::pace::{Floor, Pace};
 use super::samples::Samples;
 use super::shares::{Batches, Bounds, Depths};
 use crate::program::{Call, DirectOp, FileId, Returned, Task, Usage};
@@ -57,11 +58,15 @@ impl Transfers {
     }
 }
 
+/// As fio does, a clone that is slower than it must be ends with an I/O error (EIO).
+const TOO_SLOW: i32 = 5;
+
 /// What a clone has measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) read: Transfers,
     pub(crate) write: Transfers,
+    pub(crate) trim: Transfers,
     pub(crate) sync: Histogram,
     pub(crate) bounds: Bounds,
     pub(crate) depths: Depths,
@@ -78,7 +83,8 @@ pub(crate) struct Measured {
 /// A block in flight, from when to when so far.
 #[derive(Clone, Copy, Debug)]
 struct Block {
-    op: DirectOp,
+    direction: Direction,
+    len_bytes: u64,
     started: Nanos,
     submitted: Nanos,
 }
@@ -109,24 +115,27 @@ pub struct Thread {
     /// Of its region.
     start_bytes: u64,
     socket: Option<u16>,
-    /// Of a pass.
-    blocks: u64,
+    /// What ends a pass.
+    pass_bytes: u64,
     file: FileId,
     /// Lots of a mix.
     lots: Random,
     order: Offsets,
-    /// Of a sequential mix, whose writes have a place of their own.
-    write_order: Option<Offsets>,
     made: Made,
     started: Nanos,
     /// When the last block was there.
     ended: Nanos,
     issued: u64,
+    /// Of writes only if there are trims too.
+    issued_bytes: u64,
     issued_writes: u64,
+    /// Passes that a leap over the end of the region has ended.
+    short_passes: u32,
     synced_last: bool,
     pace: Pace,
-    /// Whether the next block is a read, if that has been drawn already.
-    lot: Option<bool>,
+    floor: Option<Floor>,
+    /// What the next request does, if that has been drawn already.
+    lot: Option<Direction>,
     /// What is measured does not count yet.
     in_ramp: bool,
     /// By id.
@@ -143,31 +152,29 @@ impl Thread {
         file: FileId,
         number: u64,
     ) -> Self {
-        let blocks = job.blocks();
-        let order = match job.rw.is_random() {
-            true if job.norandommap => Offsets::drawn(blocks, Random::new(job.seed, 2 * number)),
-            true => Offsets::at_random(blocks, Random::new(job.seed, 2 * number)),
-            false => Offsets::in_order(blocks),
+        let depth = match job.direct {
+            true => job.iodepth,
+            false => u32::from(job.rw.trims()),
         };
-        let is_sequential_mix = job.rw.reads() && job.rw.writes() && !job.rw.is_random();
-        let depth = if job.direct { job.iodepth } else { 0 };
         Self {
             job: job.clone(),
             job_index,
             start_bytes: job.start_bytes(clone),
             socket: job.socket(clone),
             file,
-            blocks,
+            pass_bytes: job.pass_bytes(),
             lots: Random::new(job.seed, 2 * number + 1),
-            order,
-            write_order: is_sequential_mix.then(|| Offsets::in_order(blocks)),
+            order: Offsets::of(job, number),
             made: Made::Nothing,
             started: Nanos(0),
             ended: Nanos(0),
             issued: 0,
+            issued_bytes: 0,
             issued_writes: 0,
+            short_passes: 0,
             synced_last: false,
-            pace: Pace::of(job),
+            pace: Pace::of(job, number),
+            floor: Floor::of(job),
             lot: None,
             in_ramp: job.ramp_time > Nanos(0),
             in_flight: vec![None; depth as usize],
@@ -189,6 +196,7 @@ impl Thread {
                 self.measured.usage = returned.usage;
                 self.measured.read.samples.start(now);
                 self.measured.write.samples.start(now);
+                self.measured.trim.samples.start(now);
             }
             Made::UsageBehind => {
                 let (before, behind) = (self.measured.usage, returned.usage);
@@ -243,29 +251,41 @@ impl Thread {
 
     fn record(&mut self, now: Nanos, block: Block) {
         self.ended = now;
-        let transfers = match block.op {
-            DirectOp::Read => &mut self.measured.read,
-            DirectOp::Write | DirectOp::Flush => &mut self.measured.write,
+        let transfers = match block.direction {
+            Direction::Read => &mut self.measured.read,
+            Direction::Write => &mut self.measured.write,
+            Direction::Trim => &mut self.measured.trim,
         };
         transfers.ios += 1;
-        transfers.bytes += self.job.block_bytes;
+        transfers.bytes += block.len_bytes;
         if self.job.direct {
             transfers.slat.record(block.submitted.since(block.started));
         }
         transfers.clat.record(now.since(block.submitted));
         transfers.lat.record(now.since(block.started));
-        transfers.samples.block(now, self.job.block_bytes);
+        transfers.samples.block(now, block.len_bytes);
         self.measured.bounds.record(now.since(block.submitted));
+        self.pace.completed(1);
+        let elapsed = now.since(self.started);
+        if let Some(floor) = &mut self.floor
+            && !floor.ended(elapsed, block.direction, block.len_bytes)
+            && !self.in_ramp
+        {
+            self.fail(TOO_SLOW);
+        }
     }
 
     /// Whether nothing more is started.
     fn is_over(&self, now: Nanos) -> bool {
-        let pass = if self.job.time_based { u64::MAX } else { self.blocks };
-        let limit = self.job.number_ios.unwrap_or(u64::MAX).min(pass);
-        let limit = limit.saturating_mul(self.job.loops.into());
+        let loops = u64::from(self.job.loops);
+        let ios = self.job.number_ios.unwrap_or(u64::MAX).saturating_mul(loops);
+        let bytes = if self.job.time_based { u64::MAX } else { self.pass_bytes };
+        let is_done = self.issued >= ios
+            || self.issued_bytes >= bytes.saturating_mul(loops)
+            || u64::from(self.short_passes) >= loops;
         let is_late = self.job.runtime.is_some_and(|limit| now.since(self.started) >= limit);
         let is_late = is_late && !self.in_ramp;
-        self.measured.error.is_some() || self.issued >= limit || is_late
+        self.measured.error.is_some() || is_done || is_late
     }
 
     /// As fio has it: while the number of writes is a multiple of N, also between the reads of a
@@ -278,22 +298,41 @@ impl Thread {
             && !self.synced_last
     }
 
-    fn reads_next(&mut self) -> bool {
-        match (self.job.rw.reads(), self.job.rw.writes()) {
-            (true, true) => self.lots.below(100) < u64::from(self.job.read_percent),
-            (reads, _) => reads,
+    fn draw_direction(&mut self) -> Direction {
+        let rw = self.job.rw;
+        match (rw.reads(), rw.writes(), rw.trims()) {
+            (true, true, _) => {
+                let is_read = self.lots.below(100) < u64::from(self.job.read_percent);
+                if is_read { Direction::Read } else { Direction::Write }
+            }
+            // What was trimmed is written.
+            (_, true, true) if self.issued % 2 == 1 => Direction::Write,
+            (_, _, true) => Direction::Trim,
+            (reads, ..) => {
+                if reads {
+                    Direction::Read
+                } else {
+                    Direction::Write
+                }
+            }
         }
+    }
+
+    /// What the next request does.
+    fn direction(&mut self) -> Direction {
+        let direction = match self.lot {
+            Some(direction) => direction,
+            None => self.draw_direction(),
+        };
+        self.lot = Some(direction);
+        direction
     }
 
     /// The pause before the next block, no longer than the runtime.
     fn pause(&mut self, now: Nanos) -> Option<Nanos> {
-        let is_read = match self.lot {
-            Some(is_read) => is_read,
-            None => self.reads_next(),
-        };
-        self.lot = Some(is_read);
+        let direction = self.direction();
         let elapsed = now.since(self.started);
-        let pause = self.pace.pause(elapsed, is_read)?;
+        let pause = self.pace.pause(elapsed, direction)?;
         let left = self.job.runtime.filter(|_| !self.in_ramp).map(|limit| limit - elapsed);
         Some(left.map_or(pause, |left| left.min(pause)))
     }
@@ -307,34 +346,51 @@ impl Thread {
         Call::Usage
     }
 
-    fn start_block(&mut self, now: Nanos) -> Call {
-        let is_read = match self.lot.take() {
-            Some(is_read) => is_read,
-            None => self.reads_next(),
-        };
-        self.pace.started(is_read);
-        let offsets = match &mut self.write_order {
-            Some(writes) if !is_read => writes,
-            _ => &mut self.order,
-        };
-        let offset_bytes = self.start_bytes + offsets.next() * self.job.block_bytes;
-        let (file, len_bytes) = (self.file, self.job.block_bytes);
+    /// Where the next request is; a pass that leaps over its end starts again if it may.
+    fn place(&mut self, direction: Direction) -> Option<Extent> {
+        let is_again = direction == Direction::Write && self.job.rw.trims();
+        let trimmed = self.order.again(Direction::Trim).filter(|_| is_again);
+        if let Some(extent) = trimmed.or_else(|| self.order.next(direction)) {
+            return Some(extent);
+        }
+        self.order.restart();
+        let has_more = self.job.time_based || self.job.io_size_bytes.is_some();
+        self.short_passes += u32::from(!has_more);
+        let is_over = self.short_passes >= self.job.loops;
+        if is_over { None } else { self.order.next(direction) }
+    }
+
+    /// Starts a request; none if the pass had only seemed to have one more.
+    fn start_block(&mut self, now: Nanos) -> Option<Call> {
+        let direction = self.direction();
+        let Extent { offset_bytes, len_bytes } = self.place(direction)?;
+        self.lot = None;
+        self.pace.started(direction, len_bytes);
+        let offset_bytes = self.start_bytes + offset_bytes;
+        let file = self.file;
         self.issued += 1;
-        self.issued_writes += u64::from(!is_read);
+        let counts = direction != Direction::Trim || !self.job.rw.writes();
+        self.issued_bytes += if counts { len_bytes } else { 0 };
+        self.issued_writes += u64::from(direction == Direction::Write);
         self.synced_last = false;
-        let op = if is_read { DirectOp::Read } else { DirectOp::Write };
-        let block = Block { op, started: now, submitted: now };
-        if self.job.direct {
+        let block = Block { direction, len_bytes, started: now, submitted: now };
+        // A trim goes past the page cache in any case.
+        if self.job.direct || direction == Direction::Trim {
             let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
             self.in_flight[id as usize] = Some(block);
             self.made = Made::Submit(id);
-            return Call::Submit { id, file, op, offset_bytes, len_bytes };
+            let op = match direction {
+                Direction::Read => DirectOp::Read,
+                Direction::Write => DirectOp::Write,
+                Direction::Trim => DirectOp::Discard,
+            };
+            return Some(Call::Submit { id, file, op, offset_bytes, len_bytes });
         }
         self.made = Made::Transfer(block);
-        match is_read {
-            true => Call::Read { file, offset_bytes, len_bytes },
-            false => Call::Write { file, offset_bytes, len_bytes },
-        }
+        Some(match direction {
+            Direction::Read => Call::Read { file, offset_bytes, len_bytes },
+            _ => Call::Write { file, offset_bytes, len_bytes },
+        })
     }
 
     fn reap_all(&mut self, in_flight: u32) -> Call {
@@ -408,11 +464,14 @@ impl Task for Thread {
             self.made = Made::Pause;
             return Call::Sleep(pause);
         }
-        if self.job.direct && self.free_ids.is_empty() {
+        if !self.in_flight.is_empty() && self.free_ids.is_empty() {
             self.made = Made::Reap;
             return Call::Reap { at_least: 1, at_most: 1 };
         }
-        self.start_block(now)
+        match self.start_block(now) {
+            Some(call) => call,
+            None => self.drain(now, in_flight),
+        }
     }
 
     fn priority(&self) -> Priority {

@@ -369,9 +369,9 @@ fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
     };
     // 1 MiB/s are 256 blocks: the last of 257 starts when a second has passed.
     let second = Nanos::from_ms(1000);
-    let by_bytes = Job { rate_bytes_s: Some(1 << 20), ..job(Rw::Write, 257) };
+    let by_bytes = Job { rate_bytes_s: [Some(1 << 20); 3], ..job(Rw::Write, 257) };
     assert_eq!(paced(by_bytes.clone()), (second + Nanos(10_000), 0, 257));
-    let by_blocks = Job { rate_iops: Some(256), ..job(Rw::Write, 257) };
+    let by_blocks = Job { rate_iops: [Some(256); 3], ..job(Rw::Write, 257) };
     assert_eq!(paced(by_blocks), (second + Nanos(10_000), 0, 257));
     let (ended, reads, writes) = paced(Job { rw: Rw::RandReadWrite, ..by_bytes });
     let most = reads.max(writes);
@@ -382,7 +382,7 @@ fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
 #[test]
 fn pause_for_the_rate_is_no_thinking() {
     let mut world = World::new(10, 0);
-    let paced = Job { rate_iops: Some(10_000), ..job(Rw::Read, 9) };
+    let paced = Job { rate_iops: [Some(10_000); 3], ..job(Rw::Read, 9) };
     run(&mut world, Job { thinktime: Nanos(5_000_000), thinktime_blocks: 4, ..paced });
     let thought = |call: &&Call| matches!(call, Call::Sleep(Nanos(5_000_000)));
     assert_eq!(world.calls.iter().filter(thought).count(), 2);
@@ -448,6 +448,18 @@ fn jobs_that_cannot_be_run_are_refused_with_the_option() {
     for (bad, key) in [
         (Job { block_bytes: 0, ..good.clone() }, "bs"),
         (Job { block_bytes: 513, ..good.clone() }, "bs"),
+        (Job { leap_bytes: 1, ..good.clone() }, "rw"),
+        (Job { leap_bytes: 8 * 4096, ..good.clone() }, "rw"),
+        (
+            Job {
+                rw: Rw::RandRead,
+                size_bytes: 1 << 50,
+                random_every: 2,
+                block_bytes: 512,
+                ..good.clone()
+            },
+            "size",
+        ),
         (Job { size_bytes: 4095, ..good.clone() }, "size"),
         (Job { offset_bytes: u64::MAX - 511, ..good.clone() }, "size"),
         (Job { offset_bytes: 1, ..good.clone() }, "offset"),

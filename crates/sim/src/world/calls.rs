@@ -308,6 +308,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             DirectOp::Read => Op::Read,
             DirectOp::Write => Op::Write,
             DirectOp::Flush => Op::Flush,
+            DirectOp::Discard => unreachable!("the lab takes no jobs that trim"),
         };
         let before = self.threads[thread.0 as usize].outbox.len();
         for extent in extents.drain(..) {

@@ -205,6 +205,13 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Failure> {
             job.set(key, &text)
                 .map_err(|error| mistake(node, &options.path(key), &error.problem))?;
         }
+        if job.rw.trims() {
+            return Err(options.wrong_key(
+                "rw",
+                "trims, and no device of the lab does; run it with \
+                                                `blockyard bench`",
+            ));
+        }
         job.check().map_err(|error| options.wrong_key(&error.key, &error.problem))?;
         jobs.push(job);
     }

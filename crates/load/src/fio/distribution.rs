@@ -1,0 +1,224 @@
+//! Which blocks are hot: `random_distribution`.
+//!
+//! Zipf's law as in Gray and others, "Quickly generating billion-record synthetic databases"
+//! (SIGMOD 1994): the rank of a draw is computed from a sum over all ranks that is made once. Ranks
+//! are spread over the region by a hash, unless a centre is named; so several can fall on one block,
+//! as with fio. `normal` has its centre in the middle, and the rest is fio's `zoned` and
+//! `zoned_abs`: parts of the region with a share of the requests each.
+
+use crate::random::Random;
+
+/// Ranks whose weights are summed exactly; the sum of more differs in a digit that nobody sees.
+/// fio's.
+const ZIPF_RANKS_MAX: u64 = 10_000_000;
+
+/// A share of the requests for a part of the region.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Zone {
+    /// Of the requests, in percent.
+    pub requests_percent: u32,
+    /// Of the region: its length.
+    pub len: ZoneLen,
+}
+
+/// How long a zone is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ZoneLen {
+    /// Of the region, in percent.
+    Percent(u32),
+    /// In bytes.
+    Bytes(u64),
+}
+
+/// How random offsets are distributed. Parameters are thousandths, so that jobs can be compared.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub enum Distribution {
+    /// `random`: each block is as likely as the others.
+    #[default]
+    Uniform,
+    /// `zipf:THETA`: the block of rank n is n^-theta times as likely as the first.
+    Zipf(u32),
+    /// `pareto:H`: a share `h` of the blocks has `1 - h` of the requests.
+    Pareto(u32),
+    /// `normal:DEV`: around the middle, with a deviation in percent of the region.
+    Normal(u32),
+    /// `zoned`, `zoned_abs`: the zones one behind the other.
+    Zoned(Vec<Zone>),
+}
+
+/// A stream of blocks `0..blocks`.
+#[derive(Clone, Debug)]
+pub(super) struct Draw {
+    blocks: u64,
+    random: Random,
+    /// Where rank 0 lies.
+    first: u64,
+    shape: Shape,
+}
+
+#[derive(Clone, Debug)]
+enum Shape {
+    Uniform,
+    Zipf {
+        theta: f64,
+        zeta: f64,
+        alpha: f64,
+        eta: f64,
+    },
+    Pareto {
+        power: f64,
+    },
+    Normal {
+        deviation: f64,
+    },
+    /// For each percent of the requests, where its zone starts and how long it is.
+    Zoned(Vec<(u64, u64)>),
+}
+
+impl Draw {
+    pub(super) fn new(
+        distribution: &Distribution,
+        blocks: u64,
+        block_bytes: u64,
+        mut random: Random,
+    ) -> Self {
+        let part = |thousandths: u32| f64::from(thousandths) / 1000.0;
+        let shape = match distribution {
+            Distribution::Uniform => Shape::Uniform,
+            Distribution::Zipf(theta) => zipf(part(*theta), blocks),
+            Distribution::Pareto(h) => {
+                Shape::Pareto { power: part(*h).ln() / (1.0 - part(*h)).ln() }
+            }
+            Distribution::Normal(deviation) => {
+                let blocks = blocks as f64;
+                let deviation = (part(*deviation) * blocks / 100.0).ceil();
+                Shape::Normal { deviation: deviation.min(blocks / 2.0) }
+            }
+            Distribution::Zoned(zones) => Shape::Zoned(table(zones, blocks, block_bytes)),
+        };
+        let is_spread = matches!(shape, Shape::Zipf { .. } | Shape::Pareto { .. });
+        let first = if is_spread { random.below(blocks) } else { 0 };
+        Self { blocks, random, first, shape }
+    }
+
+    pub(super) fn next(&mut self) -> u64 {
+        let unit = |random: &mut Random| random.below(1 << 53) as f64 / (1u64 << 53) as f64;
+        match &self.shape {
+            Shape::Uniform => self.random.below(self.blocks),
+            Shape::Zipf { theta, zeta, alpha, eta } => {
+                let lot = unit(&mut self.random);
+                let rank = match lot * zeta {
+                    ..1.0 => 0,
+                    part if part < 1.0 + 0.5f64.powf(*theta) => 1,
+                    _ => (self.blocks as f64 * (eta * lot - eta + 1.0).powf(*alpha)) as u64,
+                };
+                self.spread(rank)
+            }
+            Shape::Pareto { power } => {
+                let lot = unit(&mut self.random);
+                let rank = (self.blocks - 1) as f64 * lot.powf(*power);
+                self.spread(rank as u64)
+            }
+            Shape::Normal { deviation } => {
+                // The sum of twelve even ones has a deviation of one.
+                let sum: f64 = (0..12).map(|_| unit(&mut self.random)).sum();
+                let at = self.blocks as f64 / 2.0 + (sum - 6.0) * deviation;
+                (at.max(0.0) as u64).min(self.blocks - 1)
+            }
+            Shape::Zoned(table) => {
+                let (start, len) = table[self.random.below(table.len() as u64) as usize];
+                start + self.random.below(len)
+            }
+        }
+    }
+
+    /// Where a rank lies: anywhere, always the same.
+    fn spread(&self, rank: u64) -> u64 {
+        let mixed = rank.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let place = ((u128::from(mixed) * u128::from(self.blocks)) >> 64) as u64;
+        (place + self.first) % self.blocks
+    }
+}
+
+fn zipf(theta: f64, blocks: u64) -> Shape {
+    let weight = |rank: u64| (rank as f64).powf(-theta);
+    let zeta: f64 = (1..=blocks.min(ZIPF_RANKS_MAX)).map(weight).sum();
+    let zeta_2: f64 = 1.0 + weight(2);
+    let eta = (1.0 - (2.0 / blocks as f64).powf(1.0 - theta)) / (1.0 - zeta_2 / zeta);
+    Shape::Zipf { theta, zeta, alpha: 1.0 / (1.0 - theta), eta }
+}
+
+/// A zone for each percent of the requests. One that is shorter than a block has one.
+fn table(zones: &[Zone], blocks: u64, block_bytes: u64) -> Vec<(u64, u64)> {
+    let (mut table, mut start) = (Vec::new(), 0u64);
+    for zone in zones {
+        let len = match zone.len {
+            ZoneLen::Percent(percent) => (u128::from(blocks) * u128::from(percent) / 100) as u64,
+            ZoneLen::Bytes(bytes) => bytes / block_bytes,
+        };
+        let first = start.min(blocks - 1);
+        let len = len.clamp(1, blocks - first);
+        (0..zone.requests_percent).for_each(|_| table.push((first, len)));
+        start = first + len;
+    }
+    table
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeMap;
+
+    use super::*;
+
+    const BLOCKS: u64 = 10_000;
+    const DRAWS: u32 = 100_000;
+
+    fn counts(distribution: &Distribution) -> BTreeMap<u64, u32> {
+        let mut draw = Draw::new(distribution, BLOCKS, 4096, Random::new(5, 0));
+        let mut counts = BTreeMap::new();
+        (0..DRAWS).for_each(|_| *counts.entry(draw.next()).or_insert(0) += 1);
+        assert!(counts.keys().all(|block| *block < BLOCKS));
+        counts
+    }
+
+    /// The share of the requests that the hottest part of the blocks has.
+    fn hot(counts: &BTreeMap<u64, u32>, blocks: usize) -> f64 {
+        let mut counts: Vec<u32> = counts.values().copied().collect();
+        counts.sort_unstable_by(|one, other| other.cmp(one));
+        f64::from(counts.iter().take(blocks).sum::<u32>()) / f64::from(DRAWS)
+    }
+
+    #[test]
+    fn zipf_and_pareto_have_the_hot_blocks_that_their_laws_say() {
+        // Of 10000 ranks with theta 1.2, ten have 0.65 of all: sum(n^-1.2, 10) / sum(n^-1.2, 10000).
+        let share = hot(&counts(&Distribution::Zipf(1200)), 10);
+        assert!((0.52..0.62).contains(&share), "{share}");
+        // A fifth of the ranks has four fifths of the requests; some share a block.
+        let share = hot(&counts(&Distribution::Pareto(200)), 2000);
+        assert!((0.78..0.90).contains(&share), "{share}");
+        let share = hot(&counts(&Distribution::Uniform), 2000);
+        assert!(share < 0.32, "{share}");
+    }
+
+    #[test]
+    fn normal_is_around_the_middle() {
+        let counts = counts(&Distribution::Normal(10_000));
+        let within: u32 = counts.range(4000..6000).map(|(_, count)| count).sum();
+        let share = f64::from(within) / f64::from(DRAWS);
+        assert!((0.67..0.70).contains(&share), "within one deviation: {share}");
+    }
+
+    #[test]
+    fn zones_have_their_shares_of_requests_and_blocks() {
+        let zone =
+            |requests_percent, percent| Zone { requests_percent, len: ZoneLen::Percent(percent) };
+        let counts = counts(&Distribution::Zoned(vec![zone(50, 5), zone(30, 15), zone(20, 80)]));
+        let part = |range| counts.range::<u64, _>(range).map(|(_, count)| count).sum::<u32>();
+        assert!((49_000..51_000).contains(&part(0..500)));
+        assert!((29_000..31_000).contains(&part(500..2000)));
+        let bytes = vec![Zone { requests_percent: 100, len: ZoneLen::Bytes(8192) }];
+        let mut draw = Draw::new(&Distribution::Zoned(bytes), 1, 4096, Random::new(5, 0));
+        assert_eq!(draw.next(), 0, "a zone that is longer than the region is the region");
+    }
+}
