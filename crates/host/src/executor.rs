@@ -71,7 +71,7 @@ impl Buffers {
             return Memory::Whole(Address(self.at(buf)));
         }
         let pieces = &self.lists[(buf.slot - BufRef::FIRST_LIST_SLOT) as usize];
-        Memory::of(pieces)
+        Memory::of(pieces, buf.offset_bytes as usize)
     }
 
     /// Notes where the pages are that writes are encrypted into.

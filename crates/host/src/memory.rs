@@ -118,8 +118,8 @@ pub(crate) struct Piece {
 pub(crate) enum Memory {
     /// Behind each other, from here on.
     Whole(Address),
-    /// In so many pieces, the first of which is described here.
-    Pieces { first: *const Piece, count: usize },
+    /// In so many pieces, the first of which is described here, without some first bytes.
+    Pieces { first: *const Piece, count: usize, skip_bytes: usize },
 }
 
 // SAFETY: the descriptions of pieces are read only, and stay as they are until the operation is
@@ -130,10 +130,14 @@ impl Memory {
     /// No bytes.
     pub(crate) const NONE: Self = Self::Whole(Address(std::ptr::null_mut()));
 
-    pub(crate) fn of(pieces: &[Piece]) -> Self {
+    /// The bytes of these from `skip_bytes` on.
+    pub(crate) fn of(pieces: &[Piece], skip_bytes: usize) -> Self {
         match *pieces {
-            [Piece { base, .. }] => Self::Whole(base),
-            _ => Self::Pieces { first: pieces.as_ptr(), count: pieces.len() },
+            [Piece { base, len_bytes }] => {
+                assert!(skip_bytes < len_bytes);
+                Self::Whole(Address(base.get().wrapping_add(skip_bytes)))
+            }
+            _ => Self::Pieces { first: pieces.as_ptr(), count: pieces.len(), skip_bytes },
         }
     }
 
@@ -149,7 +153,10 @@ impl Memory {
     ) {
         let (first, count) = match self {
             Self::Whole(base) => return each(base.get().wrapping_add(skip_bytes), len_bytes),
-            Self::Pieces { first, count } => (first, count),
+            Self::Pieces { first, count, skip_bytes: first_bytes } => {
+                skip_bytes += first_bytes;
+                (first, count)
+            }
         };
         // SAFETY: as the caller promises, whoever described them has not changed that.
         for piece in unsafe { std::slice::from_raw_parts(first, count) } {
