@@ -37,6 +37,8 @@ mod dial;
 mod link;
 mod ops;
 mod remote;
+#[cfg(test)]
+mod tests;
 pub mod uri;
 
 #[cfg(doc)]

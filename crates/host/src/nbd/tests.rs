@@ -1,0 +1,358 @@
+//! The device against a server that does as it is told, and keeps a record of what it was asked.
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::{Duration, Instant};
+
+use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::sq::{Owner, Token};
+
+use super::RemoteDisk;
+use crate::answers::Answers;
+use crate::disk::{Disk, DiskOp};
+use crate::file::Access;
+use crate::memory::{Address, Memory};
+use crate::poll;
+use crate::submitter::new_io_context;
+
+const LEN_BYTES: usize = 1 << 20;
+
+// Of the protocol: transmission flags, commands, errors.
+const HAS_FLAGS: u16 = 1;
+const SEND_FLUSH: u16 = 1 << 2;
+const SEND_FUA: u16 = 1 << 3;
+const SEND_TRIM: u16 = 1 << 5;
+const SEND_WRITE_ZEROES: u16 = 1 << 6;
+const CAN_MULTI_CONN: u16 = 1 << 8;
+const READ: u16 = 0;
+const WRITE: u16 = 1;
+const DISCONNECT: u16 = 2;
+const FLUSH: u16 = 3;
+const TRIM: u16 = 4;
+const WRITE_ZEROES: u16 = 6;
+const OPT_GO: u32 = 7;
+
+/// What the server was asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Asked {
+    connection: u32,
+    command: u16,
+    fua: bool,
+    offset_bytes: u64,
+    len_bytes: u32,
+}
+
+/// An error for the commands with this number, or for all.
+#[derive(Clone, Copy)]
+struct Error {
+    number: u32,
+    command: Option<u16>,
+}
+
+/// What the server does.
+struct Script {
+    flags: u16,
+    payload_max_bytes: u32,
+    error: Error,
+    /// Writes that it takes without an answer, and disconnects.
+    drops: AtomicU32,
+    asked: Mutex<Vec<Asked>>,
+    bytes: Mutex<Vec<u8>>,
+    connections: AtomicU32,
+}
+
+impl Script {
+    fn new(flags: u16) -> Self {
+        Self {
+            flags: HAS_FLAGS | flags,
+            payload_max_bytes: 1 << 20,
+            error: Error { number: 0, command: None },
+            drops: AtomicU32::new(0),
+            asked: Mutex::default(),
+            bytes: Mutex::new((0..LEN_BYTES).map(|at| (at / 512) as u8 | 1).collect()),
+            connections: AtomicU32::new(0),
+        }
+    }
+
+    /// Command, FUA, first byte and length of each request so far.
+    fn asked(&self) -> Vec<(u16, bool, u64, u32)> {
+        let asked = self.asked.lock().unwrap();
+        asked.iter().map(|one| (one.command, one.fua, one.offset_bytes, one.len_bytes)).collect()
+    }
+
+    /// Serves a connection until it ends.
+    fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
+        let connection = self.connections.fetch_add(1, Ordering::SeqCst);
+        self.open(&mut stream)?;
+        loop {
+            let mut header = [0; 28];
+            stream.read_exact(&mut header)?;
+            let word = |at: usize| u64::from_be_bytes(header[at..at + 8].try_into().unwrap());
+            let (cookie, offset_bytes) = (word(8), word(16));
+            let len_bytes = u32::from_be_bytes(header[24..].try_into().unwrap());
+            let (fua, command) = (header[5] & 1 != 0, u16::from(header[7]));
+            if command == DISCONNECT {
+                return Ok(());
+            }
+            let one = Asked { connection, command, fua, offset_bytes, len_bytes };
+            self.asked.lock().unwrap().push(one);
+            let range = offset_bytes as usize..(offset_bytes + u64::from(len_bytes)) as usize;
+            let mut payload = vec![0; if command == WRITE { range.len() } else { 0 }];
+            stream.read_exact(&mut payload)?;
+            let drops = |left: u32| left.checked_sub(1);
+            if command == WRITE
+                && self.drops.fetch_update(Ordering::SeqCst, Ordering::SeqCst, drops).is_ok()
+            {
+                return Ok(());
+            }
+            let Error { number, command: of } = self.error;
+            let error = if of.is_none_or(|of| of == command) { number } else { 0 };
+            let mut reply = 0x6744_6698_u32.to_be_bytes().to_vec();
+            reply.extend(error.to_be_bytes());
+            reply.extend(cookie.to_be_bytes());
+            let mut bytes = self.bytes.lock().unwrap();
+            match command {
+                _ if error != 0 => {}
+                READ => reply.extend(&bytes[range]),
+                WRITE => bytes[range].copy_from_slice(&payload),
+                WRITE_ZEROES => bytes[range].fill(0),
+                _ => {}
+            }
+            drop(bytes);
+            stream.write_all(&reply)?;
+        }
+    }
+
+    /// The handshake: simple replies, GO, and nothing else.
+    fn open(&self, stream: &mut UnixStream) -> std::io::Result<()> {
+        stream.write_all(b"NBDMAGICIHAVEOPT\x00\x03")?;
+        stream.read_exact(&mut [0; 4])?;
+        loop {
+            let mut header = [0; 16];
+            stream.read_exact(&mut header)?;
+            let option = u32::from_be_bytes(header[8..12].try_into().unwrap());
+            let len_bytes = u32::from_be_bytes(header[12..].try_into().unwrap());
+            stream.read_exact(&mut vec![0; len_bytes as usize])?;
+            let mut reply = |kind: u32, data: &[u8]| {
+                let mut reply = 0x0003_e889_0455_65a9_u64.to_be_bytes().to_vec();
+                let len_bytes = data.len() as u32;
+                [option, kind, len_bytes].iter().for_each(|word| reply.extend(word.to_be_bytes()));
+                reply.extend(data);
+                stream.write_all(&reply)
+            };
+            if option != OPT_GO {
+                reply((1 << 31) + 1, &[])?;
+                continue;
+            }
+            let mut export = vec![0, 0];
+            export.extend((LEN_BYTES as u64).to_be_bytes());
+            export.extend(self.flags.to_be_bytes());
+            let mut sizes = vec![0, 3];
+            [512, 4096, self.payload_max_bytes]
+                .iter()
+                .for_each(|size: &u32| sizes.extend(size.to_be_bytes()));
+            reply(3, &export)?;
+            reply(3, &sizes)?;
+            return reply(1, &[]);
+        }
+    }
+}
+
+/// A device on the server, and a client of it.
+struct Client {
+    script: Arc<Script>,
+    disk: Disk,
+    answers: Arc<Answers>,
+    id: IoContext,
+    /// What is read and written, from its first byte on.
+    memory: Vec<u8>,
+    _dir: tempfile::TempDir,
+}
+
+impl Client {
+    fn new(script: Script) -> Self {
+        Self::with_parameters(script, "")
+    }
+
+    fn with_parameters(script: Script, parameters: &str) -> Self {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        let (listener, script) = (UnixListener::bind(&path).unwrap(), Arc::new(script));
+        let serving = Arc::clone(&script);
+        std::thread::spawn(move || {
+            // It ends with the tests.
+            for stream in listener.incoming() {
+                let serving = Arc::clone(&serving);
+                std::thread::spawn(move || serving.serve(stream.unwrap()));
+            }
+        });
+        let uri = format!("nbd+unix:///?socket={}{parameters}", path.display());
+        let remote = Arc::new(RemoteDisk::open(&uri, Access::ReadWrite).unwrap());
+        let disk = remote.start(0).unwrap();
+        let (answers, id) = (Answers::new().unwrap(), new_io_context());
+        disk.join(id, Arc::clone(&answers));
+        let memory = vec![0; LEN_BYTES];
+        Self { script, disk, answers, id, memory, _dir: dir }
+    }
+
+    fn op(&mut self, op: Op, sector: u64, len: u64) -> DiskOp {
+        let borrowed = Memory::Whole(Address(self.memory.as_mut_ptr()));
+        DiskOp {
+            token: Token { owner: Owner::Shard, index: 0 },
+            client: self.id,
+            op,
+            sector: Sector(sector),
+            len: Sector(len),
+            memory: if matches!(op, Op::Read | Op::Write) { borrowed } else { Memory::NONE },
+            fua: false,
+            borrows: op == Op::Write,
+            is_check: false,
+            origin: Origin { io_context: self.id, ..Origin::default() },
+        }
+    }
+
+    /// All of them at once; how they end.
+    fn run(&self, mut ops: Vec<DiskOp>) -> Vec<BlkStatus> {
+        let (count, mut cqes) = (ops.len(), Vec::new());
+        self.disk.send(&mut ops);
+        while cqes.len() < count {
+            poll::readable(&[Some(self.answers.ready())], None).unwrap();
+            self.answers.take(&mut cqes);
+        }
+        cqes.iter().map(|cqe| cqe.status).collect()
+    }
+
+    fn one(&mut self, op: Op, sector: u64, len: u64) -> BlkStatus {
+        let op = self.op(op, sector, len);
+        self.run(vec![op])[0]
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.disk.leave(self.id);
+    }
+}
+
+#[test]
+fn write_that_is_to_be_stable_is_flushed_where_the_server_has_no_fua() {
+    for (flags, asked) in [
+        (SEND_FLUSH, vec![(WRITE, false, 4096, 512), (FLUSH, false, 0, 0)]),
+        (SEND_FLUSH | SEND_FUA, vec![(WRITE, true, 4096, 512)]),
+        // Without flushes a server writes through.
+        (0, vec![(WRITE, false, 4096, 512)]),
+    ] {
+        let mut client = Client::new(Script::new(flags));
+        let op = DiskOp { fua: true, ..client.op(Op::Write, 8, 1) };
+        assert_eq!(client.run(vec![op]), [BlkStatus::Ok]);
+        assert_eq!(client.script.asked(), asked);
+    }
+}
+
+#[test]
+fn write_whose_flush_fails_has_failed() {
+    let error = Error { number: 5, command: Some(FLUSH) };
+    let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
+    let op = DiskOp { fua: true, ..client.op(Op::Write, 0, 1) };
+    assert_eq!(client.run(vec![op]), [BlkStatus::Medium]);
+}
+
+#[test]
+fn zeros_are_written_where_the_server_has_no_write_zeroes() {
+    let len = (100 << 10) / 512;
+    let mut client = Client::new(Script::new(SEND_WRITE_ZEROES));
+    assert_eq!(client.one(Op::WriteZeroes, 8, len), BlkStatus::Ok);
+    assert_eq!(client.script.asked(), [(WRITE_ZEROES, false, 4096, 100 << 10)]);
+
+    let mut client = Client::new(Script::new(0));
+    assert_eq!(client.one(Op::WriteZeroes, 8, len), BlkStatus::Ok);
+    let expected = [(WRITE, false, 4096, 64 << 10), (WRITE, false, (64 << 10) + 4096, 36 << 10)];
+    assert_eq!(client.script.asked(), expected);
+    let bytes = client.script.bytes.lock().unwrap();
+    let end = 4096 + (100 << 10);
+    assert!(bytes[4096..end].iter().all(|byte| *byte == 0));
+    assert!(bytes[4095] != 0 && bytes[end] != 0, "and no more");
+}
+
+#[test]
+fn discard_is_a_hint_that_a_server_need_not_take() {
+    for (flags, asked) in [(0, vec![]), (SEND_TRIM, vec![(TRIM, false, 0, 4096)])] {
+        let mut client = Client::new(Script::new(flags));
+        assert_eq!(client.one(Op::Discard, 0, 8), BlkStatus::Ok);
+        assert_eq!(client.script.asked(), asked);
+    }
+}
+
+#[test]
+fn long_operations_are_cut_to_what_the_server_takes() {
+    let script = Script { payload_max_bytes: 8192, ..Script::new(0) };
+    let mut client = Client::new(script);
+    let data: Vec<u8> = (0..20 << 10).map(|at| (at / 100) as u8).collect();
+    client.memory[..data.len()].copy_from_slice(&data);
+    assert_eq!(client.one(Op::Write, 8, 40), BlkStatus::Ok);
+    let pieces = [(4096, 8192), (12288, 8192), (20480, 4096)];
+    assert_eq!(client.script.asked(), pieces.map(|(at, len)| (WRITE, false, at, len)));
+    assert!(client.script.bytes.lock().unwrap()[4096..][..data.len()] == data);
+    client.memory.fill(0);
+    assert_eq!(client.one(Op::Read, 8, 40), BlkStatus::Ok);
+    assert!(client.memory[..data.len()] == data);
+    assert!(client.memory[data.len()..].iter().all(|byte| *byte == 0), "and no more");
+}
+
+#[test]
+fn errors_say_whose_they_are() {
+    let cases = [
+        (5, BlkStatus::Medium),
+        (1, BlkStatus::Medium),
+        (12, BlkStatus::IoError),
+        (22, BlkStatus::Invalid),
+        (75, BlkStatus::Invalid),
+        (28, BlkStatus::NoSpace),
+        (95, BlkStatus::NotSupported),
+        (0, BlkStatus::Ok),
+    ];
+    for (number, status) in cases {
+        let error = Error { number, command: None };
+        let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
+        for (op, len) in [(Op::Read, 8), (Op::Write, 8), (Op::Flush, 0)] {
+            assert_eq!(client.one(op, 0, len), status, "{op:?}, error {number}");
+        }
+    }
+}
+
+#[test]
+fn write_that_was_lost_with_its_connection_is_sent_again_on_the_next() {
+    let script = Script { drops: AtomicU32::new(2), ..Script::new(0) };
+    let mut client = Client::new(script);
+    client.memory[..4096].fill(7);
+    assert_eq!(client.one(Op::Write, 8, 8), BlkStatus::Ok);
+    assert_eq!(client.script.asked(), [(WRITE, false, 4096, 4096); 3]);
+    assert_eq!(client.script.connections.load(Ordering::SeqCst), 3);
+    assert!(client.script.bytes.lock().unwrap()[4096..8192].iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn several_connections_are_used_if_the_server_allows_them() {
+    let script = Script::new(CAN_MULTI_CONN);
+    let mut client = Client::with_parameters(script, "&connections=3");
+    let is_used = |client: &Client, connection| {
+        let asked = client.script.asked.lock().unwrap();
+        asked.iter().any(|one| one.connection == connection)
+    };
+    // The others are made while the first one is in use.
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while (0..3).any(|connection| !is_used(&client, connection)) {
+        assert!(Instant::now() < deadline, "a connection gets no requests");
+        let reads = [0, 8, 16, 24].map(|sector| client.op(Op::Read, sector, 8));
+        assert_eq!(client.run(reads.to_vec()), [BlkStatus::Ok; 4]);
+    }
+    let script = Script::new(0);
+    let mut client = Client::with_parameters(script, "&connections=3");
+    for _ in 0..50 {
+        let reads = [0, 8, 16, 24].map(|sector| client.op(Op::Read, sector, 8));
+        assert_eq!(client.run(reads.to_vec()), [BlkStatus::Ok; 4]);
+    }
+    assert_eq!(client.script.connections.load(Ordering::SeqCst), 1);
+}
