@@ -17,6 +17,10 @@ const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = (LEN_BYTES / BLOCK_BYTES) as u64;
 const EIO: u32 = 5;
 
+/// Features of the line over both, with others behind these.
+const BIO: &str = "queue_mode bio";
+const MQ: &str = "queue_mode mq";
+
 /// Two servers of one image, and one over both.
 struct Paths {
     lab: Lab,
@@ -25,8 +29,14 @@ struct Paths {
 }
 
 impl Paths {
-    fn new(features: &str) -> Self {
-        Self::with_parameters(features, "")
+    /// I/O without a path fails.
+    fn failing(mode: &str) -> Self {
+        Self::with_parameters(&format!("2 {mode}"), "")
+    }
+
+    /// It waits.
+    fn waiting(mode: &str) -> Self {
+        Self::with_parameters(&format!("3 queue_if_no_path {mode}"), "")
     }
 
     fn with_parameters(features: &str, parameters: &str) -> Self {
@@ -150,132 +160,145 @@ fn under_load(paths: &mut Paths, what: impl FnOnce(&mut Paths, &dyn Fn(u64))) {
 
 #[test]
 fn either_server_may_be_killed_and_come_back() {
-    let mut paths = Paths::new("0");
-    under_load(&mut paths, |paths, go_on| {
-        go_on(50);
-        for path in [0, 1, 0] {
-            paths.kill(path);
-            go_on(100);
-            paths.start(path);
-            // A check finds it; then the other one may go.
-            paths.wait_for_status(&format!("socket={} A", ["a", "b"][path]));
-            go_on(100);
-        }
-    });
-    assert_eq!(paths.near.stop(Signal::TERM).code(), Some(0));
+    for mode in [BIO, MQ] {
+        let mut paths = Paths::failing(mode);
+        under_load(&mut paths, |paths, go_on| {
+            go_on(50);
+            for path in [0, 1, 0] {
+                paths.kill(path);
+                go_on(100);
+                paths.start(path);
+                // A check finds it; then the other one may go.
+                paths.wait_for_status(&format!("socket={} A", ["a", "b"][path]));
+                go_on(100);
+            }
+        });
+        assert_eq!(paths.near.stop(Signal::TERM).code(), Some(0));
+    }
 }
 
 #[test]
 fn both_servers_may_be_away_while_io_waits_for_a_path() {
-    let mut paths = Paths::new("1 queue_if_no_path");
-    under_load(&mut paths, |paths, go_on| {
-        for _ in 0..2 {
-            go_on(50);
-            paths.kill(0);
-            paths.kill(1);
-            paths.wait_for_status("socket=a F");
-            paths.wait_for_status("socket=b F");
-            paths.start(1);
-            go_on(50);
-            paths.start(0);
-        }
-    });
-    assert_eq!(paths.near.stop(Signal::TERM).code(), Some(0));
+    for mode in [BIO, MQ] {
+        let mut paths = Paths::waiting(mode);
+        under_load(&mut paths, |paths, go_on| {
+            for _ in 0..2 {
+                go_on(50);
+                paths.kill(0);
+                paths.kill(1);
+                paths.wait_for_status("socket=a F");
+                paths.wait_for_status("socket=b F");
+                paths.start(1);
+                go_on(50);
+                paths.start(0);
+            }
+        });
+        assert_eq!(paths.near.stop(Signal::TERM).code(), Some(0));
+    }
 }
 
 #[test]
 fn write_of_a_server_that_stands_still_waits_for_its_end_and_others_go_on() {
-    let mut paths = Paths::with_parameters("0", "&timeout=1");
-    let pid = |server: &Server| Pid::from_raw(server.pid() as i32).unwrap();
-    let (mut first, mut second) = (paths.client(), paths.client());
-    let still = pid(paths.servers[0].as_ref().unwrap());
-    kill_process(still, Signal::STOP).unwrap();
-    let b = "nbd+unix:///?socket=b&timeout=1";
-    paths.message(&["fail_path", b]);
-    thread::scope(|scope| {
-        let doubtful = scope.spawn(|| first.write(0, &content(0, 1)));
-        paths.near.wait_for("blockyard: nbd+unix:///?socket=a&timeout=1: the server has not");
-        paths.message(&["reinstate_path", b]);
-        assert_eq!(second.write(BLOCK_BYTES as u64, &content(1, 1)), 0);
-        assert!(second.read(BLOCK_BYTES as u64, BLOCK_BYTES) == content(1, 1));
-        assert!(!doubtful.is_finished(), "the first server may still do it");
-        kill_process(still, Signal::CONT).unwrap();
-        assert_eq!(doubtful.join().unwrap(), 0);
-    });
-    assert_eq!(second.write(0, &content(0, 2)), 0);
-    assert!(second.read(0, BLOCK_BYTES) == content(0, 2));
+    for mode in [BIO, MQ] {
+        let mut paths = Paths::with_parameters(&format!("2 {mode}"), "&timeout=1");
+        let pid = |server: &Server| Pid::from_raw(server.pid() as i32).unwrap();
+        let (mut first, mut second) = (paths.client(), paths.client());
+        let still = pid(paths.servers[0].as_ref().unwrap());
+        kill_process(still, Signal::STOP).unwrap();
+        let b = "nbd+unix:///?socket=b&timeout=1";
+        paths.message(&["fail_path", b]);
+        thread::scope(|scope| {
+            let doubtful = scope.spawn(|| first.write(0, &content(0, 1)));
+            paths.near.wait_for("blockyard: nbd+unix:///?socket=a&timeout=1: the server has not");
+            paths.message(&["reinstate_path", b]);
+            assert_eq!(second.write(BLOCK_BYTES as u64, &content(1, 1)), 0);
+            assert!(second.read(BLOCK_BYTES as u64, BLOCK_BYTES) == content(1, 1));
+            assert!(!doubtful.is_finished(), "the first server may still do it");
+            kill_process(still, Signal::CONT).unwrap();
+            assert_eq!(doubtful.join().unwrap(), 0);
+        });
+        assert_eq!(second.write(0, &content(0, 2)), 0);
+        assert!(second.read(0, BLOCK_BYTES) == content(0, 2));
+    }
 }
 
 #[test]
 fn without_a_path_the_error_comes_at_once() {
-    let mut paths = Paths::new("0");
-    let mut client = paths.client();
-    assert_eq!(client.write(0, &content(0, 0)), 0);
-    paths.kill(0);
-    paths.kill(1);
-    let start = Instant::now();
-    assert_eq!(client.write(0, &content(0, 1)), EIO);
-    assert_eq!(client.flush(), EIO);
-    assert!(start.elapsed() < Duration::from_secs(5));
-    paths.start(1);
-    paths.wait_for_status("socket=b A 1");
-    assert_eq!(client.write(0, &content(0, 2)), 0);
-    assert!(client.read(0, BLOCK_BYTES) == content(0, 2));
+    for mode in [BIO, MQ] {
+        let mut paths = Paths::failing(mode);
+        let mut client = paths.client();
+        assert_eq!(client.write(0, &content(0, 0)), 0);
+        paths.kill(0);
+        paths.kill(1);
+        let start = Instant::now();
+        assert_eq!(client.write(0, &content(0, 1)), EIO);
+        assert_eq!(client.flush(), EIO);
+        assert!(start.elapsed() < Duration::from_secs(5));
+        paths.start(1);
+        paths.wait_for_status("socket=b A 1");
+        assert_eq!(client.write(0, &content(0, 2)), 0);
+        assert!(client.read(0, BLOCK_BYTES) == content(0, 2));
+    }
 }
 
 #[test]
 fn operator_is_obeyed_also_by_what_waits() {
-    let paths = Paths::new("1 queue_if_no_path");
-    let fail = |path: &str| paths.message(&["fail_path", &format!("nbd+unix:///?socket={path}")]);
-    assert!(paths.status().contains("multipath 2 0 0 0 1 1 E 0 2 2 nbd"), "{}", paths.status());
-    fail("a");
-    fail("b");
-    assert!(paths.status().contains("socket=a F 1 0 1 nbd"), "{}", paths.status());
-    let write = thread::scope(|scope| {
-        let waiting = scope.spawn(|| paths.client().write(0, &content(0, 0)));
-        paths.wait_for_parked();
-        assert!(!waiting.is_finished(), "it waits for a path");
-        paths.message(&["reinstate_path", "nbd+unix:///?socket=b"]);
-        waiting.join().unwrap()
-    });
-    assert_eq!(write, 0);
-    let mut client = paths.client();
-    fail("b");
-    paths.message(&["fail_if_no_path"]);
-    assert_eq!(client.write(0, &content(0, 1)), EIO);
-    paths.message(&["reinstate_path", "nbd+unix:///?socket=a"]);
-    assert!(client.read(0, BLOCK_BYTES) == content(0, 0));
-    let refuse = |words: &[&str]| paths.lab.refused(&[&["message", "ctl"], words].concat(), 1);
-    assert!(refuse(&["fail_path", "/x"]).contains("no path is named `/x`"));
-    assert!(refuse(&["switch_group", "2"]).contains("group `2` is not one of 1 to 1"));
-    assert!(refuse(&["key", "wipe"]).contains("not suspended"));
-    paths.lab.ok(&["suspend", "ctl"]);
-    let words = ["message", "ctl", "queue_if_no_path"];
-    assert!(paths.lab.refused(&words, 5).contains("the device is suspended"));
-    paths.lab.ok(&["resume", "ctl"]);
+    for mode in [BIO, MQ] {
+        let paths = Paths::waiting(mode);
+        let fail =
+            |path: &str| paths.message(&["fail_path", &format!("nbd+unix:///?socket={path}")]);
+        assert!(paths.status().contains("multipath 2 0 0 0 1 1 E 0 2 2 nbd"), "{}", paths.status());
+        fail("a");
+        fail("b");
+        assert!(paths.status().contains("socket=a F 1 0 1 nbd"), "{}", paths.status());
+        let write = thread::scope(|scope| {
+            let waiting = scope.spawn(|| paths.client().write(0, &content(0, 0)));
+            paths.wait_for_parked();
+            assert!(!waiting.is_finished(), "it waits for a path");
+            paths.message(&["reinstate_path", "nbd+unix:///?socket=b"]);
+            waiting.join().unwrap()
+        });
+        assert_eq!(write, 0);
+        let mut client = paths.client();
+        fail("b");
+        paths.message(&["fail_if_no_path"]);
+        assert_eq!(client.write(0, &content(0, 1)), EIO);
+        paths.message(&["reinstate_path", "nbd+unix:///?socket=a"]);
+        assert!(client.read(0, BLOCK_BYTES) == content(0, 0));
+        let refuse = |words: &[&str]| paths.lab.refused(&[&["message", "ctl"], words].concat(), 1);
+        assert!(refuse(&["fail_path", "/x"]).contains("no path is named `/x`"));
+        assert!(refuse(&["switch_group", "2"]).contains("group `2` is not one of 1 to 1"));
+        assert!(refuse(&["key", "wipe"]).contains("not suspended"));
+        paths.lab.ok(&["suspend", "ctl"]);
+        let words = ["message", "ctl", "queue_if_no_path"];
+        assert!(paths.lab.refused(&words, 5).contains("the device is suspended"));
+        paths.lab.ok(&["resume", "ctl"]);
+    }
 }
 
 #[test]
 fn suspend_and_stop_end_what_waits_for_a_path() {
-    let mut paths = Paths::new("1 queue_if_no_path");
-    paths.kill(0);
-    paths.kill(1);
-    let mut client = paths.client();
-    thread::scope(|scope| {
-        let waiting = scope.spawn(|| {
-            let answer = client.write(0, &content(0, 0));
-            (client, answer)
+    for mode in [BIO, MQ] {
+        let mut paths = Paths::waiting(mode);
+        paths.kill(0);
+        paths.kill(1);
+        let mut client = paths.client();
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                let answer = client.write(0, &content(0, 0));
+                (client, answer)
+            });
+            paths.wait_for_parked();
+            paths.lab.ok(&["suspend", "ctl"]);
+            let (mut client, answer) = waiting.join().unwrap();
+            assert_eq!(answer, EIO);
+            paths.lab.ok(&["resume", "ctl"]);
+            let waiting = scope.spawn(move || client.write(0, &content(0, 0)));
+            paths.wait_for_parked();
+            assert!(!waiting.is_finished(), "it waits again");
+            let near = Pid::from_raw(paths.near.pid() as i32).unwrap();
+            kill_process(near, Signal::TERM).unwrap();
+            assert_eq!(waiting.join().unwrap(), EIO);
         });
-        paths.wait_for_parked();
-        paths.lab.ok(&["suspend", "ctl"]);
-        let (mut client, answer) = waiting.join().unwrap();
-        assert_eq!(answer, EIO);
-        paths.lab.ok(&["resume", "ctl"]);
-        let waiting = scope.spawn(move || client.write(0, &content(0, 0)));
-        paths.wait_for_parked();
-        assert!(!waiting.is_finished(), "it waits again");
-        let near = Pid::from_raw(paths.near.pid() as i32).unwrap();
-        kill_process(near, Signal::TERM).unwrap();
-        assert_eq!(waiting.join().unwrap(), EIO);
-    });
+    }
 }

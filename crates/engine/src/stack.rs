@@ -478,7 +478,7 @@ mod tests {
             panic!("multipath")
         };
         let devs = vec![DevId::mapped(0), DevId::mapped(1)];
-        let target = TargetSpec::Multipath(MultipathTargetSpec { multipath, devs });
+        let target = TargetSpec::Multipath(MultipathTargetSpec { multipath, devs, requests: None });
         let leg = Leg { dev: FILE, start: Sector(0) };
         let (reads, writes) = (ReadFault::Fail, WriteFault::Fail);
         let down = FlakeySpec { leg, up_s: 0, down_s: 1, reads, writes };

@@ -16,6 +16,7 @@ use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, PRESETS, Pipeline, Preset};
 use blockyard_engine::dm::line::{self, Line, LineTarget, MappedDevice};
+use blockyard_engine::dm::multipath::line::QueueMode;
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
@@ -302,16 +303,24 @@ impl Volume {
         &self.description
     }
 
-    /// The elevators of the devices below, each once, as on the command line.
+    /// The elevators of the devices below and of the multipath lines that have one, each once, as
+    /// on the command line.
     #[must_use]
     pub fn elevator(&self) -> String {
+        let devices = self.devices.iter().filter(|device| !device.is_path);
+        let devices = devices.map(|device| &device.elevator);
+        let lines = self.table.layers().flat_map(Table::extents);
+        let lines = lines.filter_map(|line| match &line.target {
+            TargetSpec::Multipath(spec) => Some(&spec.requests.as_ref()?.elevator),
+            _ => None,
+        });
         let mut names: Vec<String> = Vec::new();
-        for name in self.devices.iter().map(|device| device.elevator.to_string()) {
+        for name in devices.chain(lines).map(ElevatorSpec::to_string) {
             if !names.contains(&name) {
                 names.push(name);
             }
         }
-        names.join(" and ")
+        if names.is_empty() { NONE.name.into() } else { names.join(" and ") }
     }
 
     /// Time since it was opened: the clock of all its shards.
@@ -425,8 +434,9 @@ enum Use {
     /// Passes the client's buffers down, whose addresses direct I/O would refuse: every target but
     /// crypt.
     Linear,
-    /// The same, as one of several ways to one disk.
-    Path,
+    /// The same, as one of several ways to one disk. Where requests choose the way, the line has
+    /// the elevator.
+    Path(QueueMode),
     /// Ciphertext that starts at this sector, in sectors of this many bytes.
     Crypt(u64, u32),
 }
@@ -442,7 +452,8 @@ fn scheduled(
     uses: &[Use],
     scheduling: &Scheduling,
 ) -> Result<(DeviceFile, ElevatorSpec), Error> {
-    let asked = scheduling.elevator.as_ref().filter(|elevator| !is_none(elevator));
+    let is_below = uses.iter().any(|using| matches!(using, Use::Path(QueueMode::Request)));
+    let asked = scheduling.elevator.as_ref().filter(|elevator| !is_none(elevator) && !is_below);
     let file = match (asked, file.kind()) {
         (Some(_), Kind::Cached) => file.with_direct()?,
         _ => file,
@@ -476,7 +487,7 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
         return Some("its server puts requests in order; leave --elevator out".into());
     }
     uses.iter().find_map(|using| match *using {
-        Use::Linear | Use::Path => Some(
+        Use::Linear | Use::Path(_) => Some(
             "only a crypt line has buffers of its own: any other passes those of clients down as \
              they are, and the direct I/O that an elevator needs refuses them; leave --elevator \
              out, or put the crypt lines into a volume of their own"
@@ -569,7 +580,7 @@ impl<'a> Builder<'a> {
         }
         let (number, file) = (self.devices.len(), Arc::new(file));
         let queue = self.queue(number, &file, &elevator)?;
-        let is_path = uses.iter().any(|using| matches!(using, Use::Path));
+        let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
         self.devices.push(Device { file, mapping, queue, elevator, is_path });
         Ok(dev_id(number))
     }
@@ -588,18 +599,8 @@ impl<'a> Builder<'a> {
         if file.kind() != Kind::Direct {
             return Ok(DeviceQueue::Bypassed);
         }
-        let Scheduling { queue_depth, max_sectors, .. } = self.options.scheduling;
-        let queue_depth = queue_depth.unwrap_or(if is_none(elevator) { 128 } else { 32 });
-        let usual = QueueConfig::of(elevator.elevator.generation);
-        let config = QueueConfig {
-            queue_depth,
-            nr_requests: QueueConfig::usual_nr_requests(usual.generation, queue_depth),
-            limits: Limits { max_sectors, ..usual.limits },
-            rotational: file.facts().rotational,
-            write_cache: true,
-            fua: true,
-            ..usual
-        };
+        let queue_depth = self.queue_depth(elevator);
+        let config = self.queue_config(elevator, queue_depth, file.facts().rotational);
         if is_none(elevator) {
             return Ok(DeviceQueue::PerConnection(config));
         }
@@ -607,6 +608,30 @@ impl<'a> Builder<'a> {
         let disk = disk::thread::start(number, Arc::clone(file), config, elevator)
             .map_err(|error| Error::io(file.path(), "start a thread for", error))?;
         Ok(DeviceQueue::Shared(disk))
+    }
+
+    /// How many requests a device has at a time.
+    fn queue_depth(&self, elevator: &ElevatorSpec) -> u32 {
+        let usual = if is_none(elevator) { 128 } else { 32 };
+        self.options.scheduling.queue_depth.unwrap_or(usual)
+    }
+
+    fn queue_config(
+        &self,
+        elevator: &ElevatorSpec,
+        queue_depth: u32,
+        rotational: bool,
+    ) -> QueueConfig {
+        let usual = QueueConfig::of(elevator.elevator.generation);
+        QueueConfig {
+            queue_depth,
+            nr_requests: QueueConfig::usual_nr_requests(usual.generation, queue_depth),
+            limits: Limits { max_sectors: self.options.scheduling.max_sectors, ..usual.limits },
+            rotational,
+            write_cache: true,
+            fua: true,
+            ..usual
+        }
     }
 
     fn crypt(&mut self, dev: DevId, params: &CryptParams) -> Result<TargetSpec, Error> {

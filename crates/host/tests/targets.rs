@@ -9,11 +9,13 @@ use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::bio::{BlkStatus, Done, Op};
+use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_host::copy::{dump, load};
 use blockyard_host::local::{Client, Request};
+use blockyard_host::pages::BounceChoice;
 use blockyard_host::server::ServedExport;
-use blockyard_host::volume::{PipelineChoice, Volume, VolumeOptions};
+use blockyard_host::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
 use blockyard_host::write_log::{FLUSH, LogReader};
 
 const SECTORS: usize = 2048;
@@ -385,36 +387,102 @@ fn crypt_on_null_forgets_writes_and_reads_decrypted_zeros() {
     assert!(contents(&stacked) == contents(&of_zeros));
 }
 
+/// Features of a multipath line with others before these.
+const QUEUE_MODES: [&str; 3] = ["2 queue_mode bio", "2 queue_mode rq", "2 queue_mode mq"];
+
+/// Devices over one file: one that answers nothing, one that answers its first half, and one that
+/// works.
+fn paths_to(file: &Path) -> String {
+    let (path, half) = (file.display(), SECTORS / 2);
+    format!(
+        "down: 0 {SECTORS} flakey {path} 0 0 1\n\
+         half: 0 {half} linear {path} 0\nhalf: {half} {half} flakey {path} {half} 0 1\n\
+         up: 0 {SECTORS} linear {path} 0\n"
+    )
+}
+
 #[test]
 fn multipath_serves_through_the_path_that_works() {
-    for files in [Files::in_memory(), Files::on_disk()] {
+    let [down, half, up] = ["down", "half", "up"].map(|name| format!("/dev/mapper/{name}"));
+    for (files, mode) in [Files::in_memory(), Files::on_disk()]
+        .iter()
+        .flat_map(|files| QUEUE_MODES.map(|mode| (files, mode)))
+    {
         let file = files.file("a");
-        let path = file.display();
-        let (down, up) = ("/dev/mapper/down", "/dev/mapper/up");
-        let devices = format!("down: 0 {SECTORS} flakey {path} 0 0 1");
-        let top = format!("top: 0 {SECTORS} multipath");
+        let devices = paths_to(&file);
+        let top = format!("top: 0 {SECTORS} multipath {mode}");
         for paths in [
-            format!("0 0 1 1 round-robin 0 2 0 {down} {up}"),
-            format!("1 queue_if_no_path 0 2 1 queue-length 0 1 0 {down} service-time 0 1 0 {up}"),
-            format!("0 0 1 1 io-affinity 0 2 1 {down} 0000ffff {up} ffff0000"),
+            format!("0 1 1 round-robin 0 3 0 {down} {half} {up}"),
+            format!("0 2 1 queue-length 0 1 0 {half} service-time 0 2 0 {down} {up}"),
+            format!("0 1 1 io-affinity 0 3 1 {down} 0000000f {half} 0000fff0 {up} ffff0000"),
         ] {
-            let up = format!("up: 0 {SECTORS} linear {path} 0");
-            let volume = volume(&format!("{devices}\n{up}\n{top} {paths}"));
+            let volume = volume(&format!("{devices}{top} {paths}"));
             let bytes = plaintext(paths.len() as u64);
             fill(&volume, &bytes);
-            assert!(contents(&volume) == bytes, "{paths}");
-            assert!(fs::read(&file).unwrap() == bytes, "{paths}");
+            assert!(contents(&volume) == bytes, "{mode} {paths}");
+            assert!(fs::read(&file).unwrap() == bytes, "{mode} {paths}");
             let mut client = Client::new(&volume, Priority::default()).unwrap();
-            assert_eq!(run(&mut client, Op::Flush), BlkStatus::Ok, "{paths}");
+            assert_eq!(run(&mut client, Op::Flush), BlkStatus::Ok, "{mode} {paths}");
         }
-        let dead = format!("{devices}\n{top} 0 0 1 1 round-robin 0 2 0 {down} {down}");
-        let mut client = client(&dead);
+        let dead = devices.lines().next().unwrap();
+        let paths = format!("0 1 1 round-robin 0 2 0 {down} {down}");
+        let mut client = client(&format!(
+            "{dead}
+{top} {paths}"
+        ));
         for op in [Op::Read, Op::Write, Op::Flush] {
-            assert_eq!(run(&mut client, op), BlkStatus::IoError, "{op:?}");
+            assert_eq!(run(&mut client, op), BlkStatus::IoError, "{mode} {op:?}");
         }
     }
     let none = fails("0 8 multipath 1 queue_if_no_path 0 0 0", &VolumeOptions::default());
     assert!(none.contains("has no path"), "{none}");
+}
+
+#[test]
+fn write_in_pages_that_is_cut_below_is_written_from_where_it_is_cut() {
+    let files = Files::in_memory();
+    let (a, b) = (files.file("a"), files.file("b"));
+    let key = "5a".repeat(64);
+    let table = format!(
+        "legs: 0 {SECTORS} striped 2 16 {} 0 {} 0\n\
+         top: 0 {SECTORS} crypt aes-xts-plain64 {key} 0 /dev/mapper/legs 0",
+        a.display(),
+        b.display()
+    );
+    let text = SecretBytes::copy_of(table.as_bytes());
+    for pages in ["single", "bulk-list", "compound"] {
+        let bounce = BounceChoice::parse(pages).unwrap();
+        let options = VolumeOptions { bounce, ..VolumeOptions::default() };
+        let volume = Arc::new(Volume::from_table(&text, &options).unwrap());
+        let bytes = plaintext(pages.len() as u64);
+        fill(&volume, &bytes);
+        assert!(contents(&volume) == bytes, "{pages}");
+    }
+}
+
+#[test]
+fn elevator_is_that_of_the_requests_over_the_paths() {
+    let files = Files::in_memory();
+    let file = files.file("a");
+    let options = |elevator| {
+        let elevator = Some(ElevatorSpec::parse(elevator).unwrap());
+        let scheduling = Scheduling { elevator, queue_depth: Some(2), ..Scheduling::default() };
+        VolumeOptions { scheduling, ..VolumeOptions::default() }
+    };
+    let line = |mode| {
+        let paths = format!("0 1 1 service-time 0 1 0 {}", file.display());
+        format!("0 {SECTORS} multipath 2 queue_mode {mode} {paths}")
+    };
+    for (elevator, seed) in ["none", "mq-deadline", "deadline", "cfq"].into_iter().zip(1..) {
+        let text = SecretBytes::copy_of(line("mq").as_bytes());
+        let volume = Arc::new(Volume::from_table(&text, &options(elevator)).unwrap());
+        assert_eq!(volume.elevator().split(',').next(), Some(elevator));
+        let bytes = plaintext(seed);
+        fill(&volume, &bytes);
+        assert!(contents(&volume) == bytes && fs::read(&file).unwrap() == bytes, "{elevator}");
+    }
+    let refused = fails(&line("bio"), &options("cfq"));
+    assert!(refused.contains("elevator cfq cannot be used"), "{refused}");
 }
 
 #[test]

@@ -28,18 +28,21 @@ enum Kind {
     QemuStorageDaemon,
 }
 
-const KINDS: &[(&str, Kind)] = &[
-    ("blockyard", Kind::Blockyard),
-    ("nbdkit", Kind::Nbdkit),
-    ("qemu-nbd", Kind::QemuNbd),
-    ("qemu-storage-daemon", Kind::QemuStorageDaemon),
+/// Who serves the paths, and what chooses between them.
+const KINDS: &[(&str, Kind, &str)] = &[
+    ("blockyard, bios", Kind::Blockyard, "queue_mode bio"),
+    ("blockyard, requests", Kind::Blockyard, "queue_mode mq"),
+    ("nbdkit, bios", Kind::Nbdkit, "queue_mode bio"),
+    ("nbdkit, requests", Kind::Nbdkit, "queue_mode mq"),
+    ("qemu-nbd, requests", Kind::QemuNbd, "queue_mode mq"),
+    ("qemu-storage-daemon, requests", Kind::QemuStorageDaemon, "queue_mode mq"),
 ];
 
 pub(crate) fn run(cases: &mut Cases, lab: &Lab, seconds: u32) {
     let each = seconds.div_ceil(KINDS.len() as u32);
-    for (name, kind) in KINDS {
+    for (name, kind, mode) in KINDS {
         let name = format!("multipath over two servers that are killed: {name}");
-        cases.run(&name, || flapping(lab, *kind, each));
+        cases.run(&name, || flapping(lab, *kind, mode, each));
     }
 }
 
@@ -111,7 +114,7 @@ fn command(lab: &Lab, kind: Kind, image: &Path, socket: &Path) -> Result<Command
     })
 }
 
-fn flapping(lab: &Lab, kind: Kind, seconds: u32) -> Result<String> {
+fn flapping(lab: &Lab, kind: Kind, mode: &str, seconds: u32) -> Result<String> {
     tools::need("fio")?;
     let image = lab.path("paths.img");
     File::create(&image)?.set_len(u64::from(IMAGE_MIB) << 20)?;
@@ -127,7 +130,8 @@ fn flapping(lab: &Lab, kind: Kind, seconds: u32) -> Result<String> {
     let export = if matches!(kind, Kind::QemuStorageDaemon) { "disk" } else { "" };
     let uri = |socket: &PathBuf| format!("nbd+unix:///{export}?socket={}", socket.display());
     let (a, b, sectors) = (uri(&sockets[0]), uri(&sockets[1]), u64::from(IMAGE_MIB) << 11);
-    let line = format!("0 {sectors} multipath 1 queue_if_no_path 0 1 1 service-time 0 2 0 {a} {b}");
+    let features = format!("3 queue_if_no_path {mode}");
+    let line = format!("0 {sectors} multipath {features} 0 1 1 service-time 0 2 0 {a} {b}");
     let table = lab.write("paths.table", format!("{line}\n"))?;
     let near = lab.serve("near", &["--table".into(), table.display().to_string()])?;
 

@@ -35,7 +35,8 @@ fn spec() -> MultipathSpec {
 
 /// Bio-based multipath over one path.
 pub(crate) fn one_path() -> TargetSpec {
-    TargetSpec::Multipath(MultipathTargetSpec { multipath: spec(), devs: vec![DevId(0)] })
+    let (multipath, devs) = (spec(), vec![DevId(0)]);
+    TargetSpec::Multipath(MultipathTargetSpec { multipath, devs, requests: None })
 }
 
 pub(crate) fn print(json: bool) {

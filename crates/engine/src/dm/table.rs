@@ -15,6 +15,7 @@ use super::flakey::{Flakey, FlakeySpec};
 use super::linear::Linear;
 use super::log_writes::{LogWrites, LogWritesSpec};
 use super::loop_file::Loop;
+use super::multipath::requests::RequestTarget;
 use super::multipath::target::{MultipathTarget, MultipathTargetSpec};
 use super::null::{Null, NullOptions};
 use super::ram::Ram;
@@ -81,6 +82,9 @@ impl TargetSpec {
             Self::Delay(spec) => Box::new(Delay::new(spec.clone(), number)),
             Self::Flakey(spec) => Box::new(Flakey::new(spec.clone(), number)),
             &Self::LogWrites(spec) => Box::new(LogWrites::new(spec, number)),
+            Self::Multipath(spec) if spec.requests.is_some() => {
+                Box::new(RequestTarget::new(spec.clone(), number))
+            }
             Self::Multipath(spec) => Box::new(MultipathTarget::new(spec.clone(), number)),
             &Self::Crypt(spec) => Box::new(Crypt::new(spec, number, slots, slot_bytes)),
         }

@@ -10,12 +10,13 @@ use blockyard_engine::dm::delay::{DelaySpec, DelayedLeg};
 use blockyard_engine::dm::flakey::FlakeySpec;
 use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice, TableError};
 use blockyard_engine::dm::log_writes::LogWritesSpec;
-use blockyard_engine::dm::multipath::line::PathSpec;
+use blockyard_engine::dm::multipath::line::{MultipathSpec, PathSpec, QueueMode};
 use blockyard_engine::dm::multipath::target::MultipathTargetSpec;
 use blockyard_engine::dm::striped::StripedSpec;
 use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
+use blockyard_engine::mq::stacked::{StackedConfig, Stacking};
 use blockyard_engine::sq::{DevId, LogId};
 
 use super::{Builder, Device, Use, VolumeOptions, dev_id};
@@ -25,6 +26,9 @@ use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile};
 use crate::nbd::uri::Uri;
 use crate::write_log::WriteLog;
+
+/// Requests that the queue of a multipath line issues at a time (`DM_MQ_QUEUE_DEPTH`, from memory).
+const DEPTH_ABOVE_MAX: u32 = 2048;
 
 impl Builder<'_> {
     /// The target of a line.
@@ -76,20 +80,7 @@ impl Builder<'_> {
                 let dev = self.leg(&leg, len, mappings)?.dev;
                 TargetSpec::LogWrites(LogWritesSpec { dev, log: self.log(dev, log)? })
             }
-            LineTarget::Multipath(multipath) => {
-                if multipath.paths().next().is_none() {
-                    let problem = "a multipath line has no path, so nothing could be read or \
-                                   written, ever";
-                    return Err(TableError { line: 0, problem: problem.into() }.into());
-                }
-                let open = |path: &PathSpec| {
-                    let leg = Leg { dev: path.device.clone(), start: Sector(0) };
-                    Ok::<_, Error>(self.leg(&leg, len, mappings)?.dev)
-                };
-                let devs = multipath.paths().map(open).collect::<Result<_, _>>()?;
-                let multipath = multipath.clone();
-                TargetSpec::Multipath(MultipathTargetSpec { multipath, devs })
-            }
+            LineTarget::Multipath(multipath) => self.multipath(multipath, len, mappings)?,
             LineTarget::Crypt { device, params } => {
                 let start = Sector(params.data_offset_sectors);
                 let leg = Leg { dev: device.clone(), start };
@@ -97,6 +88,43 @@ impl Builder<'_> {
                 self.crypt(dev, params)?
             }
         })
+    }
+
+    fn multipath(
+        &mut self,
+        multipath: &MultipathSpec,
+        len: u64,
+        mappings: &[MappedDevice],
+    ) -> Result<TargetSpec, Error> {
+        if multipath.paths().next().is_none() {
+            let problem = "a multipath line has no path, so nothing could be read or written, ever";
+            return Err(TableError { line: 0, problem: problem.into() }.into());
+        }
+        let open = |path: &PathSpec| {
+            let leg = Leg { dev: path.device.clone(), start: Sector(0) };
+            Ok::<_, Error>(self.leg(&leg, len, mappings)?.dev)
+        };
+        let devs = multipath.paths().map(open).collect::<Result<Vec<_>, _>>()?;
+        let chooses = multipath.queue_mode == QueueMode::Request;
+        let requests = chooses.then(|| self.stacked(&devs));
+        let multipath = multipath.clone();
+        Ok(TargetSpec::Multipath(MultipathTargetSpec { multipath, devs, requests }))
+    }
+
+    /// The queue of a multipath line over these paths. Each has tags for as many requests as a
+    /// device would, and the queue above for those of all of them together.
+    fn stacked(&self, paths: &[DevId]) -> StackedConfig {
+        let asked = self.options.scheduling.elevator.clone();
+        let elevator = asked.unwrap_or_else(|| ElevatorSpec::of(&NONE));
+        let depth = self.queue_depth(&elevator);
+        let count = u32::try_from(paths.len()).expect("a line has few paths");
+        let depth_above = depth.saturating_mul(count).min(depth.max(DEPTH_ABOVE_MAX));
+        let files = paths.iter().filter(|dev| dev.below().is_none());
+        let mut files = files.map(|dev| &self.devices[usize::from(dev.0)].file);
+        let rotational = files.any(|file| file.facts().rotational);
+        let upper = self.queue_config(&elevator, depth_above, rotational);
+        let lower = self.queue_config(&ElevatorSpec::of(&NONE), depth, rotational);
+        StackedConfig { upper, elevator, lower, stacking: Stacking::TODAY }
     }
 
     /// A range of `len` sectors on a device, which is opened or found open.
@@ -141,7 +169,7 @@ impl Builder<'_> {
         };
         let lines = mappings.iter().flat_map(|mapping| &mapping.lines);
         let uses: Vec<Use> = lines.filter_map(|line| use_of(&line.target, path)).collect();
-        let is_path = uses.iter().any(|using| matches!(using, Use::Path));
+        let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
         let open = if is_path { DeviceFile::open_path } else { DeviceFile::open };
         let file = open(Path::new(path), access, self.options.direct)?;
         self.add_device(file, &uses)
@@ -188,8 +216,9 @@ fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
         }
         // Its log is opened apart.
         LineTarget::LogWrites { device, .. } => (device == path).then_some(Use::Linear),
-        multipath @ LineTarget::Multipath(_) => {
-            multipath.devices().any(|device| device == path).then_some(Use::Path)
+        multipath @ LineTarget::Multipath(spec) => {
+            let using = Use::Path(spec.queue_mode);
+            multipath.devices().any(|device| device == path).then_some(using)
         }
         other => other.devices().any(|device| device == path).then_some(Use::Linear),
     }

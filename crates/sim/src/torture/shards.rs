@@ -48,7 +48,7 @@ pub(super) struct ShardOverQueues {
 impl ShardOverQueues {
     pub(super) fn new(paths: &Paths, queue: QueueConfig, elevator: &ElevatorSpec) -> Self {
         let devs = (0..paths.count).map(DevId).collect();
-        let spec = MultipathTargetSpec { multipath: paths.spec(), devs };
+        let spec = MultipathTargetSpec { multipath: paths.spec(), devs, requests: None };
         let (start, len) = (Sector(0), Sector(SECTORS));
         let table =
             Table::new(vec![TableExtent { start, len, target: TargetSpec::Multipath(spec) }]);

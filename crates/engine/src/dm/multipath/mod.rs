@@ -1,10 +1,10 @@
 //! `multipath`: several paths to one disk; I/O goes on when one dies (`drivers/md/dm-mpath.c`).
 //!
 //! [`Multipath`] is policy, and does no I/O. Whoever has I/O asks it for a path, tells it when the
-//! I/O starts and how it ended, and does with it what it says: [`target`] with the parts of bios, a
-//! stacked queue with requests. [`line`] is its table line, [`selector`] how a group spreads its
-//! I/O, [`message`] what an operator may tell it, [`status`] what it tells the operator, [`check`]
-//! when a failed path is tried again.
+//! I/O starts and how it ended, and does with it what it says: [`target`] with the parts of bios,
+//! [`requests`] with those of a stacked queue. [`line`] is its table line, [`selector`] how a group
+//! spreads its I/O, [`message`] what an operator may tell it, [`status`] what it tells him,
+//! [`check`] when a failed path is tried again.
 //!
 //! ```text
 //! choose ─> Path ─> started ... ended ─ good, or an error of the device ──> it goes up
@@ -22,6 +22,7 @@ pub mod io_affinity;
 pub mod line;
 pub mod message;
 pub mod queue_length;
+pub mod requests;
 pub mod round_robin;
 pub mod selector;
 pub mod service_time;

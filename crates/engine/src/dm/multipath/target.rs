@@ -24,6 +24,7 @@ use super::{Choice, Ended, Multipath, PathId, PathIo};
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::dm::control::{MessageError, Suspend, TargetControl};
 use crate::dm::{Mapped, Part, Target, TargetCx};
+use crate::mq::stacked::StackedConfig;
 use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
@@ -35,6 +36,9 @@ pub struct MultipathTargetSpec {
     pub multipath: MultipathSpec,
     /// Of each path, in the order of the line.
     pub devs: Vec<DevId>,
+    /// The queue over the queues of the paths, if requests choose them and not bios
+    /// ([`super::requests`]).
+    pub requests: Option<StackedConfig>,
 }
 
 /// What an SQE is for.
@@ -69,7 +73,8 @@ impl MultipathTarget {
     /// A target of this line.
     #[must_use]
     pub fn new(spec: MultipathTargetSpec, number: u16) -> Self {
-        let MultipathTargetSpec { multipath, devs } = spec;
+        let MultipathTargetSpec { multipath, devs, requests } = spec;
+        assert!(requests.is_none(), "requests have a target of their own");
         assert_eq!(multipath.paths().count(), devs.len(), "each path has its device");
         Self {
             multipath: Multipath::new(multipath),

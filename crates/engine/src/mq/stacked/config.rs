@@ -78,7 +78,7 @@ impl Stacking {
 }
 
 /// A stacked queue.
-#[derive(Clone)]
+#[derive(Clone, Debug)]
 pub struct StackedConfig {
     /// The queue that bios come to. It has no timeout: the paths have.
     pub upper: QueueConfig,

@@ -208,7 +208,8 @@ impl StackedQueue {
     }
 
     /// No path is left and requests wait for one: in the elevator, where they go on merging.
-    fn is_stalled(&self) -> bool {
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
         !self.multipath.has_path() && self.multipath.queues()
     }
 

@@ -1,123 +1,12 @@
 use alloc::string::ToString;
-use alloc::vec;
 use alloc::vec::Vec;
 
 use proptest::prelude::*;
 
+use super::super::testing::{Steps, World, steps};
 use super::*;
-use crate::bio::Done;
-use crate::dm::line::LineTarget;
 use crate::dm::table::TargetSpec;
-use crate::dm::testing::{bio, shard};
-use crate::shard::Shard;
-use crate::sq::Cqe;
-
-/// A shard and devices that are reached or not. SQEs are answered when it is said so.
-struct World {
-    shard: Shard,
-    now: Nanos,
-    /// By device: what it answers.
-    answers: Vec<BlkStatus>,
-    /// With the devices.
-    sqes: Vec<Sqe>,
-    timers: Vec<(Nanos, Token)>,
-    done: Vec<Done>,
-    submitted: u64,
-}
-
-impl World {
-    fn new(line: &str) -> Self {
-        let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let LineTarget::Multipath(multipath) = super::super::line::parse(&words).unwrap() else {
-            panic!("multipath")
-        };
-        let devs: Vec<DevId> = (0..).map(DevId).take(multipath.paths().count()).collect();
-        let answers = vec![BlkStatus::Ok; devs.len()];
-        let spec = MultipathTargetSpec { multipath, devs };
-        Self {
-            shard: shard(TargetSpec::Multipath(spec), 64),
-            now: Nanos(0),
-            answers,
-            sqes: Vec::new(),
-            timers: Vec::new(),
-            done: Vec::new(),
-            submitted: 0,
-        }
-    }
-
-    fn submit(&mut self, op: Op) -> u64 {
-        let user = self.submitted;
-        self.submitted += 1;
-        let len = if op == Op::Flush { 0 } else { 8 };
-        self.shard.submit_bio(self.now, crate::bio::Bio { user, ..bio(op, 8, len) });
-        self.collect();
-        user
-    }
-
-    fn message(&mut self, text: &str) {
-        self.shard.message(self.now, 0, text).unwrap();
-        self.collect();
-    }
-
-    fn collect(&mut self) {
-        let mut sqes = Vec::new();
-        self.shard.take_sq(&mut sqes);
-        for sqe in sqes {
-            match sqe.op {
-                SqeOp::Timeout { after } => self.timers.push((self.now + after, sqe.token)),
-                _ => self.sqes.push(sqe),
-            }
-        }
-        self.shard.take_done(&mut self.done);
-    }
-
-    fn dev(sqe: &Sqe) -> usize {
-        let (SqeOp::Read { dev, .. }
-        | SqeOp::Write { dev, .. }
-        | SqeOp::Discard { dev, .. }
-        | SqeOp::WriteZeroes { dev, .. }
-        | SqeOp::Flush { dev }
-        | SqeOp::Check { dev }) = sqe.op
-        else {
-            panic!("{sqe:?}")
-        };
-        usize::from(dev.0)
-    }
-
-    /// One of the SQEs is answered.
-    fn answer(&mut self, index: usize) {
-        let sqe = self.sqes.remove(index);
-        let status = self.answers[Self::dev(&sqe)];
-        self.shard.on_cqe(self.now, Cqe { token: sqe.token, status });
-        self.collect();
-    }
-
-    /// All are, and those that follow.
-    fn answer_all(&mut self) {
-        while !self.sqes.is_empty() {
-            self.answer(0);
-        }
-    }
-
-    /// Time passes until the next timeout, which ends. Whether there was one.
-    fn tick(&mut self) -> bool {
-        let first = self.timers.iter().enumerate().min_by_key(|(_, (at, _))| *at);
-        let Some((index, _)) = first else { return false };
-        let (at, token) = self.timers.remove(index);
-        self.now = at;
-        self.shard.on_cqe(at, Cqe { token, status: BlkStatus::Ok });
-        self.collect();
-        true
-    }
-
-    fn taken_done(&mut self) -> Vec<(u64, BlkStatus)> {
-        self.done.drain(..).map(|done| (done.user, done.status)).collect()
-    }
-
-    fn info(&mut self) -> String {
-        self.shard.status(0).unwrap().info
-    }
-}
+use crate::dm::testing::shard;
 
 const TWO: &str = "0 0 1 1 round-robin 0 2 0 /a /b";
 const TWO_QUEUE: &str = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 /a /b";
@@ -288,102 +177,10 @@ fn table_without_messages_refuses_them() {
     assert_eq!(shard.status(0), None);
 }
 
-/// What may happen next.
-#[derive(Clone, Debug)]
-enum Step {
-    Submit(Op),
-    Answer(prop::sample::Index),
-    Dev(prop::sample::Index, BlkStatus),
-    Tick,
-    Message(&'static str),
-    Suspend(Suspend),
-    Resume,
-}
-
-fn step() -> impl Strategy<Value = Step> {
-    let ops = vec![Op::Read, Op::Write, Op::Write, Op::Flush, Op::Discard];
-    let statuses = vec![BlkStatus::Ok, BlkStatus::Ok, BlkStatus::Transport];
-    let messages = vec![
-        "fail_path /a",
-        "reinstate_path /a",
-        "reinstate_path /b",
-        "switch_group 2",
-        "disable_group 1",
-        "enable_group 1",
-    ];
-    let index = any::<prop::sample::Index>;
-    prop_oneof![
-        6 => prop::sample::select(ops).prop_map(Step::Submit),
-        6 => index().prop_map(Step::Answer),
-        2 => (index(), prop::sample::select(statuses)).prop_map(|(dev, is)| Step::Dev(dev, is)),
-        2 => Just(Step::Tick),
-        1 => prop::sample::select(messages).prop_map(Step::Message),
-        1 => prop_oneof![Just(Step::Suspend(Suspend::NoFlush)), Just(Step::Resume)],
-    ]
-}
-
-fn happens(world: &mut World, step: &Step) {
-    match *step {
-        Step::Submit(op) => drop(world.submit(op)),
-        Step::Answer(_) if world.sqes.is_empty() => {}
-        Step::Answer(which) => world.answer(which.index(world.sqes.len())),
-        Step::Dev(dev, is) => {
-            let dev = dev.index(world.answers.len());
-            world.answers[dev] = is;
-        }
-        Step::Tick => drop(world.tick()),
-        Step::Message(text) => {
-            let _ = world.shard.message(world.now, 0, text);
-            world.collect();
-        }
-        Step::Suspend(how) => {
-            world.shard.suspend(world.now, how);
-            world.collect();
-        }
-        Step::Resume => {
-            world.shard.resume_targets(world.now);
-            world.collect();
-        }
-    }
-}
-
-/// Every device is reached and the operator takes back what was failed: then all ends.
-fn recover(world: &mut World) {
-    world.answers.fill(BlkStatus::Ok);
-    world.shard.resume_targets(world.now);
-    world.collect();
-    ["/a", "/b", "/c"]
-        .into_iter()
-        .for_each(|path| world.message(&alloc::format!("reinstate_path {path}")));
-    loop {
-        world.answer_all();
-        if !world.tick() {
-            break;
-        }
-    }
-}
-
 proptest! {
     #[test]
-    fn whatever_paths_do_no_error_is_seen_and_each_bio_ends_once(
-        steps in prop::collection::vec(step(), 1..150),
-        selector in prop::sample::select(vec!["round-robin", "queue-length", "service-time",
-            "historical-service-time"]),
-    ) {
-        let groups = alloc::format!("{selector} 0 2 0 /a /b {selector} 0 1 0 /c");
-        let line = alloc::format!("1 queue_if_no_path 0 2 1 {groups}");
-        let mut world = World::new(&line);
-        for step in &steps {
-            happens(&mut world, step);
-            let in_flight = world.submitted as usize - world.done.len();
-            prop_assert_eq!(world.shard.in_flight(), in_flight);
-        }
-        recover(&mut world);
-        let submitted = world.submitted;
-        let mut done = world.taken_done();
-        done.sort_by_key(|(user, _)| *user);
-        let all: Vec<_> = (0..submitted).map(|user| (user, BlkStatus::Ok)).collect();
-        prop_assert_eq!(done, all);
-        prop_assert!(world.shard.is_idle() && world.shard.parked() == 0);
+    fn whatever_paths_do_no_error_is_seen_and_each_bio_ends_once(steps in steps()) {
+        let Steps { line, steps } = steps;
+        World::new(&line).survives(&steps)?;
     }
 }
