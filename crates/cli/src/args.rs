@@ -18,7 +18,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, doctor, dump, elevators, format, info, lab, load, man, repair,
-    serve, table, tune,
+    report, serve, table, tune,
 };
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -64,6 +64,7 @@ pub(crate) enum Command {
     Message(control::MessageArgs),
     Elevators(elevators::ElevatorsArgs),
     Bench(Box<bench::BenchArgs>),
+    Report(report::ReportArgs),
     Tune(Box<tune::TuneArgs>),
     Doctor(doctor::DoctorArgs),
     Lab(Box<lab::LabArgs>),
@@ -88,6 +89,7 @@ impl Command {
             Self::Message(args) => control::message(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Bench(args) => bench::run(&args),
+            Self::Report(args) => report::run(&args),
             Self::Tune(args) => tune::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Lab(args) => lab::run(&args),

@@ -12,6 +12,7 @@ pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod repair;
+pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod table;
 pub(crate) mod tune;

@@ -6,6 +6,7 @@
 
 mod args;
 mod commands;
+mod comparison;
 mod config;
 mod control;
 mod doctor;

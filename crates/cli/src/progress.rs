@@ -43,6 +43,25 @@ impl Progress {
         Self { bar }
     }
 
+    /// A bar of parts of a thousand, with words beside it.
+    pub(crate) fn with_words() -> Self {
+        let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
+        let bar = ProgressBar::with_draw_target(Some(1000), target);
+        let style = ProgressStyle::with_template("{wide_bar} {percent:>3} %  {msg} ");
+        bar.set_style(style.expect("the template is a constant"));
+        Self { bar }
+    }
+
+    /// Whether nobody sees it.
+    pub(crate) fn is_hidden(&self) -> bool {
+        self.bar.is_hidden()
+    }
+
+    /// The words beside the bar.
+    pub(crate) fn say(&self, words: String) {
+        self.bar.set_message(words);
+    }
+
     /// Says how many bytes or steps are done.
     pub(crate) fn at(&self, done_bytes: u64) {
         self.bar.set_position(done_bytes);

@@ -92,3 +92,42 @@ fn what_is_wrong_with_a_job_is_one_error_with_its_place() {
         assert!(error.contains(wanted), "{words:?}: {error}");
     }
 }
+
+#[test]
+fn null_device_and_the_lab_are_targets_too() {
+    let lab = Lab::new();
+    let jobs = ["--", "rw=randrw", "bs=4k", "size=64k"];
+    let null = [&["bench", "--null", "1m", "--json"][..], &jobs].concat();
+    let moved = |words: &[&str]| {
+        let report: Value = serde_json::from_slice(&lab.ok(words).stdout).unwrap();
+        let bytes = |side: &str| report["jobs"][0][side]["io_bytes"].as_u64().unwrap();
+        (bytes("read") + bytes("write"), report)
+    };
+    assert_eq!(moved(&null).0, 64 << 10);
+    let world = ["bench", "--lab", "parallel-dm-crypt-2013", "--variant", "ram-64k", "--json"];
+    let words = [&world[..], &jobs, &["direct=1"]].concat();
+    let (bytes, first) = moved(&words);
+    assert_eq!(bytes, 64 << 10);
+    assert_eq!(moved(&words).1, first, "a world gives the same twice");
+}
+
+#[test]
+fn runs_are_compared_on_one_page() {
+    let lab = Lab::new();
+    for (name, ios) in [("one.json", "number_ios=8"), ("two.json", "number_ios=16")] {
+        let words = ["bench", "--null", "1m", "--json", "--", "rw=read", "bs=4k", ios];
+        lab.write(name, lab.ok(&words).stdout);
+    }
+    let said = lab.ok(&["report", "one.json", "two.json"]).stdout;
+    let said = text(&said);
+    let line = said.lines().find(|line| line.starts_with("requests")).unwrap();
+    assert!(line.contains('8') && line.ends_with("16 (+100.0 %)"), "{said}");
+    lab.ok(&["report", "one.json", "two.json", "-O", "page.html"]);
+    let page = String::from_utf8(lab.read("page.html")).unwrap();
+    assert!(page.contains("<svg") && page.contains("(+100.0 %)"));
+    let error = lab.refused(&["report", "one.json", "-O", "page.html"], 5);
+    assert!(error.contains("page.html: is there already"), "{error}");
+    lab.write("bad.json", "{\"jobs\": 3}");
+    let error = lab.refused(&["report", "bad.json"], 1);
+    assert!(error.contains("bad.json: has no \"jobs\""), "{error}");
+}

@@ -24,7 +24,9 @@ pub fn html(title: &str, experiments: &[Experiment]) -> String {
          <title>{title}</title>\n<style>\n{STYLE}</style>\n</head>\n<body>\n<h1>{title}</h1>\n"
     );
     out += &contents(experiments);
-    out += &summary(experiments);
+    if experiments.iter().any(|one| !one.rows.is_empty() || !one.claims.is_empty()) {
+        out += &summary(experiments);
+    }
     for (index, experiment) in experiments.iter().enumerate() {
         out += &section(index, experiment);
     }
@@ -33,12 +35,13 @@ pub fn html(title: &str, experiments: &[Experiment]) -> String {
 
 /// The parts that an experiment has: anchor, heading, body.
 fn parts(index: usize, experiment: &Experiment) -> Vec<(&'static str, &'static str, String)> {
-    let Experiment { conditions, rows, claims, causes, plots, listings, .. } = experiment;
+    let Experiment { conditions, rows, claims, tables, causes, plots, listings, .. } = experiment;
     let plots: String = plots.iter().map(plot::figure).collect();
     let parts = [
         ("conditions", "Conditions", self::conditions(conditions)),
         ("results", "Published and ours", self::rows(rows)),
         ("claims", "Claims", self::claims(index, claims)),
+        ("measured", "Measured", tables.iter().map(self::causes).collect()),
         ("causes", "Causes", causes.iter().map(self::causes).collect()),
         ("plots", "Plots", plots),
         ("listings", "The workload's own tables", listings.iter().map(listing).collect()),

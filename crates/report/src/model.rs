@@ -19,6 +19,8 @@ pub struct Experiment {
     pub rows: Vec<Row>,
     /// What was claimed, and whether it holds here.
     pub claims: Vec<Claim>,
+    /// What was measured, where nothing was published: a column for each thing that is compared.
+    pub tables: Vec<CauseTable>,
     /// Counters that explain the times.
     pub causes: Vec<CauseTable>,
     /// Drawn on the page only.
@@ -194,7 +196,7 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// Counters that stand beside the times: how often, how far, how long idle.
+/// A table of text: counters that stand beside the times, or figures side by side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CauseTable {
     /// Heading.

@@ -24,7 +24,7 @@ pub fn text(experiment: &Experiment) -> String {
     if !experiment.claims.is_empty() {
         sections.push(claims(&experiment.claims));
     }
-    sections.extend(experiment.causes.iter().map(causes));
+    sections.extend(experiment.tables.iter().chain(&experiment.causes).map(causes));
     sections.join("\n")
 }
 

@@ -5,19 +5,30 @@
 //! overwrite what is on it, and so need `--destroy`.
 
 mod json;
+mod watch;
 
+use std::path::PathBuf;
 use std::sync::Arc;
 
+use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
-use blockyard_load::fio::{Fio, JobFile};
-use clap::Args;
+use blockyard_load::fio::{Fio, Ignored, JobFile};
+use blockyard_report::{Experiment, Listing};
+use blockyard_sim::world;
+use clap::{Args, ValueHint};
 
+use super::report::write;
 use crate::args::{HelpArgs, JobArgs, SchedulingArgs, VolumeArgs};
+use crate::comparison::{self, Run};
 use crate::failure::Failure;
 use crate::key::StdinUse;
+use crate::lab::builtin::load;
+use crate::lab::spec::job::JobSpec;
+use crate::lab::spec::tree::Override;
 use crate::output::{print, say};
-use crate::real;
+use crate::real::{self, Tally};
+use crate::size::parse_size;
 
 /// Run fio jobs on a volume, and print what they measured as fio does
 ///
@@ -39,9 +50,21 @@ pub(crate) struct BenchArgs {
     #[arg(long)]
     destroy: bool,
 
+    /// Cipher worker threads beside the jobs' own [default: as the cipher's speed wants]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(0..=crate::commands::serve::THREADS_MAX))]
+    threads: Option<u16>,
+
     /// Print JSON with fio's names
     #[arg(long)]
     json: bool,
+
+    /// Write an HTML page with plots to this file, which must not be there yet
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    html: Option<PathBuf>,
+
+    #[command(flatten)]
+    target: TargetArgs,
 
     #[command(flatten)]
     scheduling: SchedulingArgs,
@@ -53,6 +76,29 @@ pub(crate) struct BenchArgs {
     help: HelpArgs,
 }
 
+/// What else than a volume the jobs can run on.
+#[derive(Args, Debug)]
+#[command(next_help_heading = "Other targets")]
+struct TargetArgs {
+    /// A device of this size that forgets what is written and ends each request at once
+    #[arg(long, value_name = "SIZE", value_parser = parse_size,
+          conflicts_with_all = ["volume", "table", "raw"])]
+    null: Option<u64>,
+
+    /// The world of this experiment (see `lab list`)
+    #[arg(long, value_name = "NAME|FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
+    lab: Option<String>,
+
+    /// The world of this variant; without one, of the first
+    #[arg(long, value_name = "NAME", requires = "lab")]
+    variant: Option<String>,
+
+    /// Change a value of the world, as in `lab run`
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab")]
+    set: Vec<Override>,
+}
+
 /// Runs the jobs.
 pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if args.jobs.is_empty() {
@@ -60,11 +106,17 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             "no job: name a job file with --job FILE, or options, as in -- rw=randread bs=4k",
         ));
     }
+    if let Some(path) = args.html.as_ref().filter(|path| path.exists()) {
+        return Err(Failure::busy(format!("{}: is there already", path.display())));
+    }
     let text = args.jobs.text()?;
     let parse = |device_bytes| args.jobs.parse(text.as_deref(), device_bytes);
+    if let Some(name) = &args.target.lab {
+        return in_lab(args, name, parse);
+    }
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
     let writes = parse(u64::MAX >> 2)?.jobs.iter().any(|job| job.rw.destroys());
-    if writes && !args.destroy {
+    if writes && !args.destroy && args.target.null.is_none() {
         return Err(Failure::busy(
             "the jobs write, and would overwrite what is on the volume; say --destroy if nothing \
              on it is needed any more",
@@ -72,19 +124,55 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let volume = args.open(if writes { Access::ReadWrite } else { Access::ReadOnly })?;
     let JobFile { jobs, ignored } = parse(volume.size_bytes())?;
-    for ignored in &ignored {
+    note(&ignored);
+    let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
+    let (description, tally) = (volume.describe().to_owned(), Tally::default());
+    let volume = Arc::new(volume);
+    watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))?;
+    args.give(&fio, &description)
+}
+
+fn note(ignored: &[Ignored]) {
+    for ignored in ignored {
         say(&format!("note: {} changes nothing: {}", ignored.key, ignored.why));
-    }
-    let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
-    let description = volume.describe().to_owned();
-    real::run_on_whole(&Arc::new(volume), &mut fio)?;
-    match args.json {
-        true => print(&json::report(&fio, &description)?),
-        false => print(&format!("{description}\n\n{}", fio.print())),
     }
 }
 
+/// On the simulated machine and device of an experiment.
+fn in_lab(
+    args: &BenchArgs,
+    name: &str,
+    parse: impl Fn(u64) -> Result<JobFile, Failure>,
+) -> Result<(), Failure> {
+    let experiment = load(name)?;
+    let variant = experiment.variant_or_first(args.target.variant.as_deref())?;
+    let point = experiment.points(variant).into_iter().next().flatten();
+    let setup = experiment.setup(variant, point.as_ref(), &args.target.set, &[])?;
+    let JobFile { jobs, ignored } = parse(setup.config.device.sectors().saturating_mul(512))?;
+    note(&ignored);
+    JobSpec::Fio(jobs.clone(), false).check(&setup.config)?;
+    let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
+    let config = world::Config { seed: experiment.seeds[0], ..setup.config };
+    world::run(&config, &mut fio, ()).map_err(Failure::failed)?;
+    args.give(&fio, &format!("the world of {}, {}", experiment.name, variant.name))
+}
+
 impl BenchArgs {
+    /// Says what the jobs measured, in the form that is asked for.
+    fn give(&self, fio: &Fio, description: &str) -> Result<(), Failure> {
+        if let Some(path) = &self.html {
+            let run =
+                Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
+            let listing = Listing { title: "As fio prints it".into(), text: fio.print() };
+            let page = comparison::page(description, &[run]);
+            write(path, &Experiment { listings: vec![listing], ..page })?;
+        }
+        match self.json {
+            true => print(&json::report(fio, description)?),
+            false => print(&format!("{description}\n\n{}", fio.print())),
+        }
+    }
+
     fn open(&self, access: Access) -> Result<Volume, Failure> {
         let options = VolumeOptions {
             read_only: access == Access::ReadOnly,
@@ -92,8 +180,13 @@ impl BenchArgs {
             scheduling: self.scheduling.scheduling(),
             pipeline: self.scheduling.pipeline(),
             bounce: self.scheduling.bounce(),
+            worker_threads: self.threads.map(usize::from),
             ..VolumeOptions::default()
         };
+        if let Some(len_bytes) = self.target.null {
+            let table = format!("0 {} null 1 irqmode:none", (len_bytes / 512).max(1));
+            return Ok(Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), &options)?);
+        }
         if self.raw {
             let spec = self.volume.spec()?;
             let file = DeviceFile::open(&spec.path, access, self.volume.direct)?;

@@ -8,6 +8,7 @@ use std::time::Duration;
 use blockyard_engine::time::Nanos;
 use clap::{Args, ValueHint};
 
+use super::report::write;
 use crate::args::{HelpArgs, JobArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
@@ -84,6 +85,10 @@ pub(crate) struct TuneArgs {
     #[arg(long)]
     json: bool,
 
+    /// Write an HTML page with the evidence to this file, which must not be there yet
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    html: Option<PathBuf>,
+
     #[command(flatten)]
     lab: LabArgs,
 
@@ -116,6 +121,10 @@ struct LabArgs {
 
 /// Tunes.
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
+    let mut new = [&args.output, &args.html].into_iter().flatten();
+    if let Some(path) = new.find(|path| path.exists()) {
+        return Err(exists(path));
+    }
     match &args.lab.lab {
         Some(name) => in_lab(args, name),
         None => on_volume(args),
@@ -123,9 +132,6 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
 }
 
 fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
-    if let Some(output) = args.output.as_ref().filter(|output| output.exists()) {
-        return Err(exists(output));
-    }
     let text = args.jobs.text()?;
     let words = args.words()?;
     let workload_at = |device_bytes| args.workload(words.as_deref(), text.as_deref(), device_bytes);
@@ -180,12 +186,7 @@ const RULES: Rules = Rules { rounds_max: ROUNDS_MAX, seed: 1 };
 
 fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     let experiment = load(name)?;
-    let variant = match &args.lab.variant {
-        Some(name) => experiment.variant(name)?,
-        None => experiment.variants.first().ok_or_else(|| {
-            Failure::failed(format!("{name} has no variant, and so no world to tune"))
-        })?,
-    };
+    let variant = experiment.variant_or_first(args.lab.variant.as_deref())?;
     let jobs = match args.words()? {
         None if args.jobs.is_empty() => None,
         words => {
@@ -208,6 +209,9 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     let conditions = vec![("world", format!("{}, {}", experiment.name, variant.name))];
     let evidence = Evidence::new(&found, "MiB/s", model::on_axis, mib);
     let evidence = Evidence { conditions, ..evidence };
+    if let Some(path) = &args.html {
+        write(path, &evidence.page())?;
+    }
     match args.json {
         true => print(&(pretty(&evidence) + "\n")),
         false => print(&evidence.result()),
@@ -279,6 +283,9 @@ impl TuneArgs {
                 ErrorKind::AlreadyExists => exists(path),
                 _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
             })?;
+        }
+        if let Some(path) = &self.html {
+            write(path, &evidence.page())?;
         }
         match (self.json, &self.output) {
             (true, _) => print(&(pretty(evidence) + "\n")),

@@ -15,6 +15,7 @@
 //! serves this load on this machine, and are not those of a run through a file system.
 
 mod gate;
+mod tally;
 mod target;
 mod task;
 mod usage;
@@ -33,6 +34,7 @@ use gate::{Clock, Gate};
 use target::Opened;
 use task::{FailedCall, Worker};
 
+pub(crate) use tally::{Moved, Tally};
 pub(crate) use target::{Place, Target};
 
 /// For every report of a real run.
@@ -55,16 +57,18 @@ pub(crate) fn run<P: Program>(
     program: &mut P,
 ) -> Result<RealOutcome, Failure> {
     let opened = target.open(file_lens_bytes)?;
-    let ended = run_on(&opened, program)?;
+    let ended = run_on(&opened, program, &Tally::default())?;
     Ok(RealOutcome { elevator: opened.volume.elevator(), ended })
 }
 
-/// Runs a program on a volume that all of its files are: what is on it is what they have.
+/// Runs a program on a volume that all of its files are: what is on it is what they have. The tally
+/// may be looked at meanwhile.
 pub(crate) fn run_on_whole<P: Program>(
     volume: &Arc<Volume>,
     program: &mut P,
+    tally: &Tally,
 ) -> Result<(), Failure> {
-    run_on(&Opened::whole(volume), program).map(|_| ())
+    run_on(&Opened::whole(volume), program, tally).map(|_| ())
 }
 
 /// What a job file may ask about this machine, beside a volume of this length.
@@ -79,10 +83,10 @@ pub(crate) fn surroundings(device_bytes: u64) -> Surroundings<'static> {
 }
 
 /// Runs a program to its end, and says when that was.
-fn run_on<P: Program>(opened: &Opened, program: &mut P) -> Result<Nanos, Failure> {
+fn run_on<P: Program>(opened: &Opened, program: &mut P, tally: &Tally) -> Result<Nanos, Failure> {
     let clock = Clock::start();
     while let Some(phase) = program.next_phase() {
-        let Ended { started, ended, tasks, failed } = run_phase(opened, clock, phase)?;
+        let Ended { started, ended, tasks, failed } = run_phase(opened, clock, phase, tally)?;
         program.end_phase(started, ended, tasks);
         if let Some(FailedCall { call, error }) = failed {
             let reason = std::io::Error::from_raw_os_error(error);
@@ -106,6 +110,7 @@ fn run_phase<T: Task + Send>(
     opened: &Opened,
     clock: Clock,
     phase: Phase<T>,
+    tally: &Tally,
 ) -> Result<Ended<T>, Failure> {
     let gate = Gate::default();
     let Opened { volume, regions, lays_out, .. } = opened;
@@ -116,9 +121,19 @@ fn run_phase<T: Task + Send>(
         let is_background = number >= foreground;
         let client = client(volume, &task)?;
         let (gate, failed, done, reaped) = (&gate, None, vec![], vec![]);
-        let lays_out = *lays_out;
-        let worker =
-            Worker { client, regions, lays_out, clock, gate, is_background, failed, done, reaped };
+        let (lays_out, tally) = (*lays_out, tally.task());
+        let worker = Worker {
+            client,
+            regions,
+            lays_out,
+            clock,
+            gate,
+            is_background,
+            tally,
+            failed,
+            done,
+            reaped,
+        };
         workers.push((worker, task));
     }
     std::thread::scope(|scope| {

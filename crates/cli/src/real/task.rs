@@ -13,12 +13,15 @@
 //! A buffered write is marked as the kernel's write-back is: nobody waits for it, unless its task
 //! flushes often. A direct write is waited for.
 
+use std::sync::Arc;
+
 use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_engine::time::Nanos;
 use blockyard_host::local::{Client, Request};
 use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::gate::{Clock, Gate};
+use super::tally::TaskTally;
 use super::target::Region;
 use super::usage;
 
@@ -48,6 +51,7 @@ pub(super) struct Worker<'a> {
     pub(super) gate: &'a Gate,
     /// It runs beside the others, and is stopped when they have ended.
     pub(super) is_background: bool,
+    pub(super) tally: Arc<TaskTally>,
     /// The first.
     pub(super) failed: Option<FailedCall>,
     /// Emptied after each use; kept for their memory.
@@ -136,6 +140,7 @@ impl Worker<'_> {
         let place = self.place(file, at, len_bytes)?;
         let first = place - place % PAGE_BYTES;
         let end = (place + len_bytes).next_multiple_of(PAGE_BYTES);
+        self.tally.add(op, end - first);
         self.wait_for(self.request(op, first, end - first))
     }
 
@@ -175,6 +180,7 @@ impl Worker<'_> {
             DirectOp::Flush => (Op::Flush, 0, false),
             DirectOp::Discard => (Op::Discard, place, true),
         };
+        self.tally.add(op, len_bytes);
         self.client.submit(Request { user: id.into(), op, offset_bytes, len_bytes, sync });
         Ok(())
     }

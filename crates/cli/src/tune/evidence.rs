@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use blockyard_report::{Axis, CauseTable, Experiment, Plot, Series, Style};
 use serde_json::{Value, json};
 
 use super::race::{Ratio, Standing};
@@ -101,6 +102,39 @@ impl Table {
         text
     }
 
+    /// For a page.
+    fn table(&self, unit: &str) -> CauseTable {
+        let row = |(number, row): (usize, &Row)| {
+            let against = row.against_first.map_or_else(String::new, printed);
+            let verdict = if number == self.winner { "best" } else { "" };
+            let cells = [format!("{:.1}", row.value), row.rounds.to_string(), against];
+            (row.label.clone(), cells.into_iter().chain([verdict.into()]).collect())
+        };
+        let left_out = self.left_out.iter().map(|(label, why)| {
+            let empty = ["-".into(), "0".into(), String::new()];
+            (label.clone(), empty.into_iter().chain([format!("left out: {why}")]).collect())
+        });
+        CauseTable {
+            title: self.axis.into(),
+            columns: vec![unit.into(), "rounds".into(), "against the first".into(), String::new()],
+            rows: self.rows.iter().enumerate().map(row).chain(left_out).collect(),
+        }
+    }
+
+    /// What an axis of numbers looks like; none for one of names.
+    fn plot(&self, unit: &str) -> Option<Plot> {
+        let number = |label: &str| label.split(' ').next()?.parse::<f64>().ok();
+        let points = self.rows.iter().filter_map(|row| Some((number(&row.label)?, row.value)));
+        let mut points: Vec<(f64, f64)> = points.collect();
+        points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        (points.len() > 2).then(|| Plot {
+            title: self.axis.into(),
+            x: Axis { label: self.axis.into(), log: true },
+            y: Axis { label: unit.into(), log: false },
+            series: vec![Series { name: "mean".into(), style: Style::Line, points }],
+        })
+    }
+
     fn json(&self) -> Value {
         let rows = self.rows.iter().map(|row| {
             json!({
@@ -158,6 +192,20 @@ impl Evidence {
             text += "time was over before all was clear; more of it (--time) may find more\n";
         }
         text
+    }
+
+    /// All of it on a page.
+    pub(crate) fn page(&self) -> Experiment {
+        let said = |(key, value): &(&'static str, String)| ((*key).to_owned(), value.clone());
+        Experiment {
+            name: "blockyard tune".into(),
+            title: format!("Best settings: {}", self.best),
+            about: self.result().lines().map(Into::into).collect(),
+            conditions: self.conditions.iter().map(said).collect(),
+            tables: self.tables.iter().map(|table| table.table(self.unit)).collect(),
+            plots: self.tables.iter().filter_map(|table| table.plot(self.unit)).collect(),
+            ..Experiment::default()
+        }
     }
 
     /// All of it.
@@ -226,5 +274,11 @@ mod tests {
         let evidence = Evidence::new(&found, "IOPS", |s, _| s.to_string(), |score| score);
         assert!((evidence.gain.unwrap().mean - 1.2).abs() < 0.001, "{:?}", evidence.gain);
         assert_eq!(evidence.json()["best"], "12");
+        let page = evidence.page();
+        assert_eq!(page.title, "Best settings: 12");
+        assert_eq!(page.tables[0].rows.len(), 4);
+        // By the value of the axis, not in the order of the race.
+        let xs: Vec<f64> = page.plots[0].series[0].points.iter().map(|point| point.0).collect();
+        assert_eq!(xs, [3.0, 10.0, 12.0]);
     }
 }

@@ -21,7 +21,7 @@ use super::goal::{Goal, requests};
 use super::search::{Space, Step, Told};
 use super::workload::Workload;
 use crate::failure::Failure;
-use crate::real;
+use crate::real::{self, Tally};
 use crate::volume::Unlocked;
 
 /// A slice with fewer requests says little: it becomes longer.
@@ -227,7 +227,7 @@ impl Tuned {
         let jobs = self.workload.slice(self.slice, round);
         let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
         let before = cpu_seconds();
-        real::run_on_whole(&volume, &mut fio)?;
+        real::run_on_whole(&volume, &mut fio, &Tally::default())?;
         Ok((fio, cpu_seconds() - before))
     }
 

@@ -84,6 +84,8 @@ fn full(name: &str) -> Experiment {
         note: Some(some()),
         ..claim(name, Some(false))
     };
+    let (columns, rows) = (vec![some()], vec![(some(), vec![some()])]);
+    let table = CauseTable { title: some(), columns, rows };
     Experiment {
         name: some(),
         title: some(),
@@ -91,11 +93,8 @@ fn full(name: &str) -> Experiment {
         conditions: vec![(some(), some())],
         rows: vec![Row { metric: some(), ..row(name, name, 2.0, 3.0) }],
         claims: vec![tested],
-        causes: vec![CauseTable {
-            title: some(),
-            columns: vec![some()],
-            rows: vec![(some(), vec![some()])],
-        }],
+        tables: vec![table.clone()],
+        causes: vec![table],
         plots: vec![plot(false), plot(true)],
         listings: vec![Listing { title: some(), text: some() }],
     }

@@ -13,14 +13,18 @@ const PERCENTILES: [u32; 17] = [
 ];
 
 /// All jobs.
-pub(super) fn report(fio: &Fio, description: &str) -> Result<String, Failure> {
+pub(super) fn value(fio: &Fio, description: &str) -> Value {
     let jobs: Vec<Value> = fio.results().iter().map(job).collect();
-    let report = json!({
+    json!({
         "fio version": format!("blockyard-{}", env!("CARGO_PKG_VERSION")),
         "volume": description,
         "jobs": jobs,
-    });
-    let text = serde_json::to_string_pretty(&report);
+    })
+}
+
+/// The same as text.
+pub(super) fn report(fio: &Fio, description: &str) -> Result<String, Failure> {
+    let text = serde_json::to_string_pretty(&value(fio, description));
     let text = text.map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
     Ok(text + "\n")
 }

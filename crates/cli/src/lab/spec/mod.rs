@@ -262,6 +262,16 @@ impl Experiment {
         })
     }
 
+    /// The variant of this name, or the first.
+    pub(crate) fn variant_or_first(&self, name: Option<&str>) -> Result<&Variant, Failure> {
+        match name {
+            Some(name) => self.variant(name),
+            None => self.variants.first().ok_or_else(|| {
+                Failure::failed(format!("{} has no variant, and so no world", self.name))
+            }),
+        }
+    }
+
     /// The names of all variants; of a long grid the first and the last.
     pub(crate) fn variant_names(&self) -> Vec<String> {
         let alone = self.variants.iter().filter(|one| one.grid.is_none());

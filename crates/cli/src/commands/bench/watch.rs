@@ -1,0 +1,137 @@
+//! How far the jobs are, for a person who watches: a bar with rates, and when they will end.
+
+use std::sync::mpsc::{RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
+
+use blockyard_engine::time::Nanos;
+use blockyard_load::fio::Job;
+
+use crate::progress::Progress;
+use crate::real::{Moved, Tally};
+use crate::size::human_size;
+
+/// Rates are those of this time.
+const LOOK_EVERY: Duration = Duration::from_millis(500);
+
+/// How much there is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Plan {
+    /// All jobs run by the clock.
+    Time(Nanos),
+    /// So many bytes; jobs that end earlier make it less.
+    Bytes(u64),
+}
+
+impl Plan {
+    fn of(jobs: &[Job]) -> Self {
+        let by_clock = |job: &Job| job.runtime.filter(|_| job.time_based);
+        if jobs.iter().any(|job| by_clock(job).is_none()) {
+            let bytes = |job: &Job| {
+                let ios = job.number_ios.map(|ios| ios.saturating_mul(job.block_bytes));
+                let pass = ios.unwrap_or(u64::MAX).min(job.io_size_bytes.unwrap_or(job.size_bytes));
+                pass.saturating_mul(job.loops.into()).saturating_mul(job.clones().into())
+            };
+            return Self::Bytes(jobs.iter().map(bytes).fold(0, u64::saturating_add));
+        }
+        // Those between two stonewalls run side by side.
+        let (mut all, mut group) = (0, 0);
+        for job in jobs {
+            let time = job.start_delay.0 + job.ramp_time.0 + by_clock(job).map_or(0, |time| time.0);
+            if job.stonewall {
+                all += group;
+                group = 0;
+            }
+            group = group.max(time);
+        }
+        Self::Time(Nanos(all + group))
+    }
+
+    /// Which part is done, of one.
+    fn done(self, elapsed: Duration, moved: Moved) -> f64 {
+        let share = match self {
+            Self::Time(all) => elapsed.as_nanos() as f64 / all.0.max(1) as f64,
+            Self::Bytes(all) => (moved.read_bytes + moved.written_bytes) as f64 / all.max(1) as f64,
+        };
+        share.min(1.0)
+    }
+}
+
+/// Does something, and shows how far its jobs are meanwhile.
+pub(super) fn watched<R>(jobs: &[Job], tally: &Tally, work: impl FnOnce() -> R) -> R {
+    let progress = Progress::with_words();
+    if progress.is_hidden() {
+        return work();
+    }
+    let (stop, stopped) = channel::<()>();
+    let plan = Plan::of(jobs);
+    std::thread::scope(|scope| {
+        scope.spawn(move || {
+            let (start, mut before) = (Instant::now(), Moved::default());
+            while stopped.recv_timeout(LOOK_EVERY) == Err(RecvTimeoutError::Timeout) {
+                let (elapsed, moved) = (start.elapsed(), tally.moved());
+                let done = plan.done(elapsed, moved);
+                progress.at((done * 1000.0) as u64);
+                progress.say(words(before, moved, elapsed, done));
+                before = moved;
+            }
+        });
+        let result = work();
+        drop(stop);
+        result
+    })
+}
+
+/// `read 812 MiB/s, 208 k/s; 0:07 left`.
+fn words(before: Moved, now: Moved, elapsed: Duration, done: f64) -> String {
+    let a_second = |amount: u64| (amount as f64 / LOOK_EVERY.as_secs_f64()) as u64;
+    let side = |name, ios: u64, bytes: u64| {
+        let rate = human_size(a_second(bytes));
+        (ios > 0).then(|| format!("{name} {rate}/s, {} IOPS", a_second(ios)))
+    };
+    let sides = [
+        side("read", now.reads - before.reads, now.read_bytes - before.read_bytes),
+        side("write", now.writes - before.writes, now.written_bytes - before.written_bytes),
+    ];
+    let mut words: Vec<String> = sides.into_iter().flatten().collect();
+    if done > 0.0 {
+        let left = (elapsed.as_secs_f64() * (1.0 - done) / done).ceil() as u64;
+        words.push(format!("{}:{:02} left", left / 60, left % 60));
+    }
+    words.join("; ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn job(words: &[(&str, &str)]) -> Job {
+        let mut job = Job::new("a");
+        job.set("size", "1m").unwrap();
+        words.iter().for_each(|(key, value)| job.set(key, value).unwrap());
+        job
+    }
+
+    #[test]
+    fn jobs_by_the_clock_end_when_the_longest_of_each_group_has() {
+        let timed = |runtime, more: &[(&str, &str)]| {
+            job(&[&[("runtime", runtime), ("time_based", "1")], more].concat())
+        };
+        let jobs = [timed("3", &[]), timed("5", &[("ramp_time", "2")]), {
+            timed("10", &[("stonewall", "1")])
+        }];
+        assert_eq!(Plan::of(&jobs), Plan::Time(Nanos::from_ms(17_000)));
+        let half = Plan::of(&jobs).done(Duration::from_millis(8500), Moved::default());
+        assert!((half - 0.5).abs() < 1e-9);
+    }
+
+    #[test]
+    fn jobs_by_bytes_end_when_all_are_moved() {
+        let jobs = [job(&[("numjobs", "3"), ("loops", "2")]), job(&[("number_ios", "16")])];
+        let all_bytes = (6 << 20) + 16 * 4096;
+        assert_eq!(Plan::of(&jobs), Plan::Bytes(all_bytes));
+        let moved = Moved { read_bytes: all_bytes / 4, reads: 9, ..Moved::default() };
+        let done = Plan::Bytes(all_bytes).done(Duration::from_secs(3), moved);
+        let text = words(Moved::default(), moved, Duration::from_secs(3), done);
+        assert!(text.starts_with("read ") && text.ends_with("18 IOPS; 0:09 left"), "{text}");
+    }
+}

@@ -1,0 +1,77 @@
+//! `blockyard report`: runs of jobs side by side, as text and as one HTML page.
+
+use std::fs::OpenOptions;
+use std::io::{ErrorKind, Read, Write};
+use std::path::{Path, PathBuf};
+
+use blockyard_report::{Experiment, html, text};
+use clap::{Args, ValueHint};
+
+use crate::args::ShortHelpArgs;
+use crate::comparison::{Run, page};
+use crate::failure::{Failure, printable};
+use crate::output::{print, say};
+
+/// The longest report that is read: thousands of jobs.
+const REPORT_BYTES_MAX: u64 = 64 << 20;
+
+/// Show runs of fio jobs side by side
+///
+/// Takes what `blockyard bench --json` and `fio --output-format=json` print; the first file is what
+/// the others are compared with.
+///
+///     blockyard report before.json after.json -O compared.html
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, verbatim_doc_comment)]
+pub(crate) struct ReportArgs {
+    /// Reports in JSON
+    #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
+    files: Vec<PathBuf>,
+
+    /// Write an HTML page with plots to this file, which must not be there yet
+    #[arg(short = 'O', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Shows them.
+pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    let runs: Result<Vec<Run>, Failure> = args.files.iter().map(|path| read(path)).collect();
+    let runs = runs?;
+    let title = if runs.len() == 1 { "A run of jobs" } else { "Runs of jobs, side by side" };
+    let page = page(title, &runs);
+    match &args.output {
+        Some(path) => write(path, &page),
+        None => print(&text(&page)),
+    }
+}
+
+fn read(path: &Path) -> Result<Run, Failure> {
+    let failed = |problem: String| Failure::failed(printable(&problem)).at(path.display());
+    let cannot = |error: std::io::Error| failed(format!("cannot read it: {error}"));
+    let mut text = String::new();
+    let file = std::fs::File::open(path).map_err(cannot)?;
+    file.take(REPORT_BYTES_MAX + 1).read_to_string(&mut text).map_err(cannot)?;
+    if text.len() as u64 > REPORT_BYTES_MAX {
+        return Err(failed(format!("is longer than {} MiB", REPORT_BYTES_MAX >> 20)));
+    }
+    let name = path.file_stem().unwrap_or_default().to_string_lossy();
+    Run::parse(&name, &text).map_err(failed)
+}
+
+/// A page as a file that must not be there yet.
+pub(crate) fn write(path: &Path, page: &Experiment) -> Result<(), Failure> {
+    let html = html(&page.title, std::slice::from_ref(page));
+    let file = OpenOptions::new().write(true).create_new(true).open(path);
+    let written = file.and_then(|mut file| file.write_all(html.as_bytes()));
+    written.map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => {
+            Failure::busy(format!("{}: is there already; name another file", path.display()))
+        }
+        _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
+    })?;
+    say(&format!("the page is in {}", path.display()));
+    Ok(())
+}

@@ -1,0 +1,71 @@
+//! What tasks have started so far, for whoever watches them.
+//!
+//! Each task counts for itself, in a cache line of its own; only the sum is shared.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blockyard_engine::bio::Op;
+
+/// Of all tasks of a program.
+#[derive(Debug, Default)]
+pub(crate) struct Tally {
+    tasks: Mutex<Vec<Arc<TaskTally>>>,
+}
+
+/// Of one task, which alone writes it.
+#[derive(Debug, Default)]
+#[repr(align(128))]
+pub(super) struct TaskTally {
+    reads: AtomicU64,
+    read_bytes: AtomicU64,
+    writes: AtomicU64,
+    written_bytes: AtomicU64,
+}
+
+/// A look at it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Moved {
+    pub(crate) reads: u64,
+    pub(crate) read_bytes: u64,
+    pub(crate) writes: u64,
+    pub(crate) written_bytes: u64,
+}
+
+impl Tally {
+    /// Of a task that starts now.
+    pub(super) fn task(&self) -> Arc<TaskTally> {
+        let task = Arc::<TaskTally>::default();
+        self.tasks.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::clone(&task));
+        task
+    }
+
+    /// All tasks together.
+    pub(crate) fn moved(&self) -> Moved {
+        let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        let sum = |part: fn(&TaskTally) -> &AtomicU64| {
+            tasks.iter().map(|task| part(task).load(Ordering::Relaxed)).sum()
+        };
+        Moved {
+            reads: sum(|task| &task.reads),
+            read_bytes: sum(|task| &task.read_bytes),
+            writes: sum(|task| &task.writes),
+            written_bytes: sum(|task| &task.written_bytes),
+        }
+    }
+}
+
+impl TaskTally {
+    pub(super) fn add(&self, op: Op, len_bytes: u64) {
+        let (count, bytes) = match op {
+            Op::Read => (&self.reads, &self.read_bytes),
+            Op::Write => (&self.writes, &self.written_bytes),
+            _ => return,
+        };
+        let add = |number: &AtomicU64, more: u64| {
+            number.store(number.load(Ordering::Relaxed).wrapping_add(more), Ordering::Relaxed);
+        };
+        add(count, 1);
+        add(bytes, len_bytes);
+    }
+}
