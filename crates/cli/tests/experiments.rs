@@ -199,6 +199,11 @@ sections.r = { rw = "randread", filename = "n", bs = "4k", size = "4m", direct =
 [variants.raw]
 [variants.stacked]
 set = { "stack.kind" = "dm-mq" }
+[variants.today.set]
+"stack.kind" = "dm-mq"
+"stack.insert" = "direct"
+"stack.run_on_completion" = false
+"stack.complete_by" = "here"
 "#;
     let lab = Lab::new();
     lab.write("null.toml", NULL);
@@ -215,7 +220,15 @@ set = { "stack.kind" = "dm-mq" }
     let shown = text(&lab.ok(&["lab", "trace", "null.toml", "--variant", "stacked"]).stdout);
     assert!(shown.contains(" after kworker/") && shown.contains(" after ksoftirqd/"), "{shown}");
     let shown = text(&lab.ok(&["lab", "run", "null.toml", "--real", "memory"]).stdout);
-    assert!(shown.contains("stacked: a queue on a queue does not run here"), "{shown}");
+    let words: Vec<&str> = shown.split_whitespace().collect();
+    let shown = words.join(" ");
+    let on = "on null 1 irqmode:softirq; multipath, queue_mode mq, over null 1 irqmode:softirq";
+    assert!(shown.contains(on), "{shown}");
+    assert!(shown.contains("stacked: there is no worker"), "{shown}");
+    for variant in ["raw", "today"] {
+        let beside = format!("beside the tasks of {variant}, fio");
+        assert!(shown.contains(&beside), "{shown}");
+    }
     assert!(shown.contains("iops"), "{shown}");
 }
 

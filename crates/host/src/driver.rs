@@ -76,7 +76,7 @@ impl Driver {
         };
         let submitter = Submitter::new(priority);
         let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
-        let shown = if volume.gate.is_some() { volume.multipaths() } else { Vec::new() };
+        let shown = volume.multipaths();
         Ok(Self {
             clock,
             shown,

@@ -25,6 +25,7 @@ mod ring;
 pub mod server;
 mod submitter;
 mod timers;
+pub mod usage;
 pub mod volume;
 mod workers;
 pub mod write_log;

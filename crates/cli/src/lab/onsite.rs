@@ -3,8 +3,12 @@
 //! compared.
 //!
 //! A variant with a null device has the target `null` in place of memory. One with a queue stacked
-//! on that is left out, and named: here no world runs such a queue.
+//! on that has a multipath line over it, whose queue runs in the tasks' own threads as today's does
+//! ([`Stacking::TODAY`]). So ways that hand over to a worker or a softirq are left out, and named.
 
+use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
+use blockyard_engine::time::Nanos;
+use blockyard_host::usage::Usage;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use blockyard_load::program::Program;
 use blockyard_report::{Experiment as Report, Listing};
@@ -18,6 +22,10 @@ use super::spec::{Experiment, Setup};
 use crate::failure::Failure;
 use crate::progress::Progress;
 use crate::real::{self, NO_PAGE_CACHE, Place, RealOutcome, Target};
+
+/// Why a variant is left out.
+const NO_WORKER: &str = "there is no worker and no softirq between a task and its device here; \
+    only stacked queues that need none run, and give clones to the device directly, as today";
 
 /// The real world.
 struct Real<'a> {
@@ -43,16 +51,16 @@ pub(crate) fn run(
     let seeds = if request.seeds.is_empty() { &experiment.seeds } else { &request.seeds };
     let progress = Progress::steps((variants.len() * seeds.len()) as u64);
     let (mut done, mut listings, mut steps) = (Done::new(), Vec::new(), 0);
-    let mut left_out = Vec::new();
+    let (mut left_out, mut places, mut conditions) = (Vec::new(), Vec::new(), Vec::new());
     for variant in &variants {
         let point = experiment.points(variant).into_iter().next().flatten();
         for &seed in seeds {
             let setup = experiment.setup(variant, point.as_ref(), &request.set, &[])?;
-            if setup.config.stack.is_some() {
+            let Some(place) = place_of(&setup, place) else {
                 left_out.push(variant.name.clone());
                 break;
-            }
-            let place = place_of(&setup, place);
+            };
+            note(&mut places, place.describe());
             let (scheduling, pipeline) = (scheduling(&setup), pipeline(&setup)?);
             let target = Target { place, may_destroy, scheduling, pipeline };
             let mut jobs = Vec::new();
@@ -61,6 +69,7 @@ pub(crate) fn run(
                     .map_err(|failure| failure.at(format!("{}, job {name}", variant.name)))?;
                 let title = format!("{}, {name}, seed {seed}: {}", variant.name, outcome.elevator);
                 listings.push(Listing { title, text: yielded.listing.clone() });
+                conditions.push(beside(&format!("{}, {name}", variant.name), &outcome.beside));
                 jobs.push(job_done(name, yielded));
             }
             let control = String::new();
@@ -72,14 +81,10 @@ pub(crate) fn run(
     drop(progress);
     let lines = result_lines(experiment, &variants, &done, &request.set)?;
     listings.extend(lines.listings);
-    let place = match place {
-        Place::Memory { .. } => "memory".into(),
-        Place::Null { args } => format!("null {args}"),
-        Place::Path(path) => path.display().to_string(),
-    };
-    let mut conditions = vec![("on".into(), place), ("beware".into(), NO_PAGE_CACHE.into())];
+    let on = [("on", places.join("; ")), ("beware", NO_PAGE_CACHE.into())];
+    conditions.splice(0..0, on.map(|(name, text)| (name.into(), text)));
     if !left_out.is_empty() {
-        let what = format!("{}: a queue on a queue does not run here", left_out.join(", "));
+        let what = format!("{}: {NO_WORKER}", left_out.join(", "));
         conditions.push(("left out".into(), what));
     }
     Ok(Report {
@@ -93,18 +98,46 @@ pub(crate) fn run(
     })
 }
 
-/// Where its bytes go: those of a null device nowhere.
-fn place_of(setup: &Setup, place: &Place) -> Place {
-    match (place, &setup.config.device) {
-        (Place::Memory { .. }, DeviceConfig::Null(null)) => Place::Null {
-            args: match null.irqmode {
-                IrqMode::None => "1 irqmode:none".into(),
-                IrqMode::Softirq => "1 irqmode:softirq".into(),
-                IrqMode::Timer => format!("2 irqmode:timer completion_nsec:{}", null.completion.0),
-            },
-        },
-        _ => place.clone(),
+/// Each once, in order.
+fn note(places: &mut Vec<String>, place: String) {
+    if !places.contains(&place) {
+        places.push(place);
     }
+}
+
+/// What the other threads have used while a job ran.
+fn beside(job: &str, used: &Usage) -> (String, String) {
+    let Usage { user, system, voluntary, involuntary } = *used;
+    let ms = |time: Nanos| time.0 as f64 / 1e6;
+    let text = format!(
+        "{} context switches, {:.1} ms user, {:.1} ms system",
+        voluntary + involuntary,
+        ms(user),
+        ms(system)
+    );
+    (format!("beside the tasks of {job}"), text)
+}
+
+/// Where its bytes go: those of a null device nowhere. `None` if its way cannot be gone here.
+fn place_of(setup: &Setup, place: &Place) -> Option<Place> {
+    let stack = setup.config.stack.as_ref();
+    let (Place::Memory { .. }, DeviceConfig::Null(null)) = (place, &setup.config.device) else {
+        return stack.is_none().then(|| place.clone());
+    };
+    let hands_over = |stacking: &Stacking| {
+        let Stacking { insert, run_on_completion, complete_by } = *stacking;
+        let inserts = insert == CloneInsert::Queued(RunBy::Worker);
+        inserts || run_on_completion || complete_by == CompleteBy::Softirq
+    };
+    if stack.is_some_and(|stack| hands_over(&stack.stacking)) {
+        return None;
+    }
+    let args = match null.irqmode {
+        IrqMode::None => "1 irqmode:none".into(),
+        IrqMode::Softirq => "1 irqmode:softirq".into(),
+        IrqMode::Timer => format!("2 irqmode:timer completion_nsec:{}", null.completion.0),
+    };
+    Some(Place::Null { args, is_stacked: stack.is_some() })
 }
 
 fn scheduling(setup: &Setup) -> Scheduling {

@@ -18,13 +18,13 @@ mod gate;
 mod tally;
 mod target;
 mod task;
-mod usage;
 
 use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};
 
 use blockyard_engine::time::Nanos;
 use blockyard_host::local::Client;
+use blockyard_host::usage::Usage;
 use blockyard_host::volume::Volume;
 use blockyard_load::fio::Surroundings;
 use blockyard_load::program::{Phase, Program, Task};
@@ -48,6 +48,8 @@ pub(crate) struct RealOutcome {
     pub(crate) elevator: String,
     /// From the start of the first phase to the end of the last.
     pub(crate) ended: Nanos,
+    /// What was used beside the tasks' own threads: workers, threads of devices, who waits for all.
+    pub(crate) beside: Usage,
 }
 
 /// Runs a program to its end. Its files are this long, by their numbers.
@@ -57,8 +59,8 @@ pub(crate) fn run<P: Program>(
     program: &mut P,
 ) -> Result<RealOutcome, Failure> {
     let opened = target.open(file_lens_bytes)?;
-    let ended = run_on(&opened, program, &Tally::default())?;
-    Ok(RealOutcome { elevator: opened.volume.elevator(), ended })
+    let (ended, beside) = run_on(&opened, program, &Tally::default())?;
+    Ok(RealOutcome { elevator: opened.volume.elevator(), ended, beside })
 }
 
 /// Runs a program on a volume that all of its files are: what is on it is what they have. The tally
@@ -82,18 +84,24 @@ pub(crate) fn surroundings(device_bytes: u64) -> Surroundings<'static> {
     }
 }
 
-/// Runs a program to its end, and says when that was.
-fn run_on<P: Program>(opened: &Opened, program: &mut P, tally: &Tally) -> Result<Nanos, Failure> {
-    let clock = Clock::start();
+/// Runs a program to its end, and says when that was, and what was used beside its tasks.
+fn run_on<P: Program>(
+    opened: &Opened,
+    program: &mut P,
+    tally: &Tally,
+) -> Result<(Nanos, Usage), Failure> {
+    let (clock, before) = (Clock::start(), Usage::of_process());
+    let mut of_tasks = Usage::default();
     while let Some(phase) = program.next_phase() {
-        let Ended { started, ended, tasks, failed } = run_phase(opened, clock, phase, tally)?;
+        let Ended { started, ended, tasks, used, failed } = run_phase(opened, clock, phase, tally)?;
+        of_tasks = of_tasks.plus(used);
         program.end_phase(started, ended, tasks);
         if let Some(FailedCall { call, error }) = failed {
             let reason = std::io::Error::from_raw_os_error(error);
             return Err(Failure::failed(format!("a call failed ({call:?}): {reason}")));
         }
     }
-    Ok(clock.now())
+    Ok((clock.now(), Usage::of_process().since(before).since(of_tasks)))
 }
 
 /// A phase that has ended.
@@ -102,6 +110,8 @@ struct Ended<T> {
     ended: Nanos,
     /// Background behind the others.
     tasks: Vec<T>,
+    /// By their threads.
+    used: Usage,
     /// The first call of a task that went wrong.
     failed: Option<FailedCall>,
 }
@@ -142,7 +152,7 @@ fn run_phase<T: Task + Send>(
         for (number, (mut worker, mut task)) in workers.into_iter().enumerate() {
             let body = move || {
                 let ended = worker.run(&mut task);
-                (task, ended, worker.failed)
+                (task, ended, worker.failed, Usage::of_this_thread())
             };
             let thread = Builder::new().name(format!("task/{number}"));
             match thread.spawn_scoped(scope, body) {
@@ -156,12 +166,13 @@ fn run_phase<T: Task + Send>(
         gate.open(started);
         let background = threads.split_off(foreground);
         let mut all: Vec<_> = threads.into_iter().map(join).collect();
-        let ended = all.iter().map(|(_, ended, _)| *ended).max().unwrap_or(started);
+        let ended = all.iter().map(|(_, ended, ..)| *ended).max().unwrap_or(started);
         gate.stop();
         all.extend(background.into_iter().map(join));
-        let failed = all.iter().find_map(|(_, _, failed)| failed.clone());
+        let failed = all.iter().find_map(|(_, _, failed, _)| failed.clone());
+        let used = all.iter().fold(Usage::default(), |sum, (.., used)| sum.plus(*used));
         let tasks = all.into_iter().map(|(task, ..)| task).collect();
-        Ok(Ended { started, ended, tasks, failed })
+        Ok(Ended { started, ended, tasks, used, failed })
     })
 }
 

@@ -39,8 +39,9 @@ pub(crate) struct Target {
 pub(crate) enum Place {
     /// Memory that is given back afterwards; as much as the program's files need, or this much.
     Memory { len_bytes: Option<u64> },
-    /// Nowhere: the target `null` with these arguments, as long as the program's files.
-    Null { args: String },
+    /// Nowhere: the target `null` with these arguments, as long as the program's files; or requests
+    /// over it as the one path of a multipath line.
+    Null { args: String, is_stacked: bool },
     /// A file or block device. A file that is not there, or empty, gets the length that the
     /// program's files need.
     Path(PathBuf),
@@ -69,8 +70,9 @@ impl Target {
     pub(crate) fn open(&self, file_lens_bytes: &[u64]) -> Result<Opened, Failure> {
         let (regions, needed_bytes) = regions(file_lens_bytes)?;
         let (file, claim) = match &self.place {
-            Place::Null { args } => {
-                let volume = Arc::new(self.null(args, needed_bytes)?);
+            Place::Null { args, is_stacked } => {
+                let table = null_table(args, *is_stacked, needed_bytes.div_ceil(512));
+                let volume = Arc::new(self.of_table(&table)?);
                 // Nothing is kept.
                 return Ok(Opened { volume, regions, lays_out: false, _claim: Claim::Nothing });
             }
@@ -99,12 +101,34 @@ impl Target {
         Ok(Opened { volume: Arc::new(volume), regions, lays_out: true, _claim: claim })
     }
 
-    fn null(&self, args: &str, len_bytes: u64) -> Result<Volume, Failure> {
-        let table = format!("0 {} null {args}", len_bytes.div_ceil(512));
+    fn of_table(&self, table: &str) -> Result<Volume, Failure> {
         let options =
             VolumeOptions { scheduling: self.scheduling.clone(), ..VolumeOptions::default() };
         Ok(Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), &options)?)
     }
+}
+
+impl Place {
+    /// In a report.
+    pub(crate) fn describe(&self) -> String {
+        match self {
+            Self::Memory { .. } => "memory".into(),
+            Self::Null { args, is_stacked: false } => format!("null {args}"),
+            Self::Null { args, is_stacked: true } => {
+                format!("multipath, queue_mode mq, over null {args}")
+            }
+            Self::Path(path) => path.display().to_string(),
+        }
+    }
+}
+
+fn null_table(args: &str, is_stacked: bool, sectors: u64) -> String {
+    let null = format!("0 {sectors} null {args}");
+    if !is_stacked {
+        return null;
+    }
+    let line = "multipath 2 queue_mode mq 0 1 1 service-time 0 1 0 /dev/mapper/disk";
+    format!("disk: {null}\nstack: 0 {sectors} {line}")
 }
 
 impl Opened {

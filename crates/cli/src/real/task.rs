@@ -8,7 +8,7 @@
 //! | `Layout` | the file is written once: reading holes costs nothing. A volume stays as it is |
 //! | `Create`, `Open`, `Close` | nothing: each file is a part of the target |
 //! | `Sleep` | real |
-//! | `Usage` | what the kernel counts for the task's thread ([`super::usage`]) |
+//! | `Usage` | what the kernel counts for the task's thread ([`usage_of_this_thread`]) |
 //!
 //! A buffered write is marked as the kernel's write-back is: nobody waits for it, unless its task
 //! flushes often. A direct write is waited for.
@@ -23,7 +23,6 @@ use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Us
 use super::gate::{Clock, Gate};
 use super::tally::TaskTally;
 use super::target::Region;
-use super::usage;
 
 /// Buffered I/O goes in whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -40,6 +39,13 @@ const EOPNOTSUPP: i32 = 95;
 pub(super) struct FailedCall {
     pub(super) call: Call,
     pub(super) error: i32,
+}
+
+/// As a program knows it.
+fn usage_of_this_thread() -> Usage {
+    let used = blockyard_host::usage::Usage::of_this_thread();
+    let blockyard_host::usage::Usage { user, system, voluntary, involuntary } = used;
+    Usage { user, system, switches: voluntary + involuntary, voluntary, involuntary }
 }
 
 /// One task at work.
@@ -72,7 +78,7 @@ impl Worker<'_> {
                 break;
             }
             if call == Call::Usage {
-                usage = usage::of_this_thread();
+                usage = usage_of_this_thread();
             }
             status = self.execute(call);
             if let Err(error) = status {

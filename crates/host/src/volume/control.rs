@@ -218,8 +218,11 @@ impl Volume {
         Ok((number, &extent.target))
     }
 
-    /// The numbers of the lines that are shown as they are now.
+    /// The numbers of the lines that are shown as they are now, if there is anybody to look.
     pub(crate) fn multipaths(&self) -> Vec<u16> {
+        if !self.is_controlled {
+            return Vec::new();
+        }
         let lines = (0..).zip(self.table.extents());
         let lines = lines.filter(|(_, line)| matches!(line.target, TargetSpec::Multipath(_)));
         lines.map(|(number, _)| number).collect()
