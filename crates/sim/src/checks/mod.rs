@@ -1,6 +1,6 @@
 //! Small worlds that show one rule or one mechanism each: claims of the mail on `deadline` with
 //! three levels (Corrado Zoccolo, linux-kernel, 22 April 2009) as checks that can fail, and those
-//! rules of the mails on dm-crypt that are exact.
+//! rules of the mails on dm-crypt and on request-based device mapper that are exact.
 //!
 //! ```text
 //!   clients, or a hand ──> the engine's own queue and elevator ──> a device model, or the hand
@@ -26,6 +26,7 @@ mod hand;
 mod latency;
 mod lateness;
 mod pages;
+mod stacked;
 mod starvation;
 #[cfg(test)]
 mod tests;
@@ -77,7 +78,9 @@ impl Verdict {
     }
 }
 
-static ALL: [Check; 18] = [
+static ALL: [Check; 20] = [
+    stacked::NO_LOST_WAKE_UP,
+    stacked::PARTS_END_ALONE,
     classes::TWO_CLASSES,
     latency::REAL_TIME_READERS,
     starvation::REAL_TIME_STARVES,

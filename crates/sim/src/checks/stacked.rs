@@ -1,0 +1,129 @@
+//! Rules of the mail on request-based device mapper (Mike Snitzer, dm-devel, February 2016) that are
+//! exact: who has to run a stacked queue, and who may end which part of a request.
+
+use std::collections::BTreeSet;
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::line::{LineTarget, parse};
+use blockyard_engine::dm::multipath::{Multipath, PathId};
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::mq::stacked::{Answer, Dispatched, StackedConfig, StackedQueue, Stacking};
+use blockyard_engine::mq::{Issue, QueueConfig};
+use blockyard_engine::time::Nanos;
+use blockyard_load::random::Random;
+
+use super::{Check, Seen, Verdict};
+
+const BIOS: u64 = 2000;
+const BIO_SECTORS: u64 = 8;
+
+pub(super) const NO_LOST_WAKE_UP: Check = Check {
+    id: "002-19",
+    about: "2000 writes, 64 at a time, over two paths with 1 tag each; after a completion the queue \
+            is run only when the completion says that something waits; control: never then",
+    run: |seed| Verdict::of(ended(seed, true), &[ended(seed, false)]),
+};
+
+pub(super) const PARTS_END_ALONE: Check = Check {
+    id: "002-22",
+    about: "2000 writes over two paths, half of the requests stop within; control: who did a part \
+            says that it did all, as a helper does that ends requests in whole",
+    run: |seed| Verdict::of(written(seed, false), &[written(seed, true)]),
+};
+
+/// A queue over two paths that have so many tags.
+fn queue(tags: u32) -> StackedQueue {
+    let line = "0 65536 multipath 1 queue_if_no_path 0 1 1 round-robin 0 2 0 a b";
+    let mut devices = parse(line).expect("the line is one");
+    let LineTarget::Multipath(spec) = devices.remove(0).lines.remove(0).target else {
+        unreachable!("the line says multipath")
+    };
+    let upper = QueueConfig::default();
+    let elevator = ElevatorSpec::parse("mq-deadline").expect("there is one");
+    let lower = QueueConfig { queue_depth: tags, ..upper };
+    let config = StackedConfig { upper, elevator, lower, stacking: Stacking::TODAY };
+    StackedQueue::new(config, Multipath::new(spec))
+}
+
+fn write(user: u64) -> Bio {
+    let len_bytes = (BIO_SECTORS * 512) as u32;
+    let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes };
+    // Pairs are neighbours and merge; others do not.
+    let sector = Sector((user + user / 2) * BIO_SECTORS);
+    Bio::new(Op::Write, sector, Sector(BIO_SECTORS), buf, user)
+}
+
+fn dispatched(queue: &mut StackedQueue, flying: &mut Vec<(PathId, Issue)>) {
+    let mut out = Vec::new();
+    queue.dispatch(Nanos(0), 0, &mut out);
+    for one in out {
+        let Dispatched::Issue { path, issue } = one else { unreachable!("nobody is called") };
+        flying.push((path, issue));
+    }
+}
+
+/// Time stands still, so nothing but a completion can say that the queue is to be run.
+fn ended(seed: u64, is_heard: bool) -> Seen {
+    let (mut queue, mut random) = (queue(1), Random::new(seed, 0));
+    let (mut flying, mut done) = (Vec::new(), Vec::new());
+    let (mut submitted, mut runs) = (0, 0);
+    loop {
+        while submitted < BIOS && submitted - (done.len() as u64) < 64 {
+            queue.submit_bio(Nanos(0), write(submitted));
+            submitted += 1;
+            // Only the first finds the devices idle.
+            if submitted == 1 {
+                dispatched(&mut queue, &mut flying);
+            }
+        }
+        if flying.is_empty() {
+            break;
+        }
+        let (path, issue) = flying.swap_remove(random.below(flying.len() as u64) as usize);
+        let completed = queue.complete(Nanos(0), path, issue.tag, Answer::done(&issue));
+        if completed.run && is_heard {
+            runs += 1;
+            dispatched(&mut queue, &mut flying);
+        }
+        queue.take_done(&mut done);
+    }
+    let (ended, all) = (done.len() as u64, submitted);
+    let what = format!("{ended} of {all} writes have ended, {runs} runs were asked for");
+    Seen { holds: ended == BIOS && queue.is_idle(), what }
+}
+
+/// What has ended well must have been written, and all must end.
+fn written(seed: u64, claims_all: bool) -> Seen {
+    let (mut queue, mut random) = (queue(32), Random::new(seed, 1));
+    let (mut flying, mut done, mut on_disk) = (Vec::new(), Vec::new(), BTreeSet::new());
+    let (mut submitted, mut parts, mut lost) = (0, 0, 0);
+    while done.len() < BIOS as usize {
+        while submitted < BIOS && submitted - (done.len() as u64) < 32 {
+            queue.submit_bio(Nanos(0), write(submitted));
+            submitted += 1;
+        }
+        dispatched(&mut queue, &mut flying);
+        let (path, issue) = flying.swap_remove(random.below(flying.len() as u64) as usize);
+        let stops = issue.len.0 > 1 && random.below(2) == 0;
+        let sectors = if stops { 1 + random.below(issue.len.0 - 1) } else { issue.len.0 };
+        on_disk.extend(issue.sector.0..issue.sector.0 + sectors);
+        parts += u64::from(stops);
+        let answer = Answer { status: BlkStatus::Ok, done_bytes: sectors * 512 };
+        let answer = if claims_all { Answer::done(&issue) } else { answer };
+        queue.complete(Nanos(0), path, issue.tag, answer);
+        let before = done.len();
+        queue.take_done(&mut done);
+        for Done { user, status } in &done[before..] {
+            let first = write(*user).sector.0;
+            let is_written = (first..first + BIO_SECTORS).all(|at| on_disk.contains(&at));
+            lost += u64::from(*status == BlkStatus::Ok && !is_written);
+        }
+    }
+    let what = format!(
+        "{parts} requests were done in part; of {} writes that ended well {lost} are not on the \
+         disk",
+        done.len()
+    );
+    Seen { holds: lost == 0 && parts > 0 && queue.is_idle(), what }
+}
