@@ -1,5 +1,5 @@
-//! Rules of the mail on request-based device mapper (Mike Snitzer, dm-devel, February 2016) that are
-//! exact: who has to run a stacked queue, and who may end which part of a request.
+//! Rules of the mail on request-based device mapper (Mike Snitzer, dm-devel, February 2016) that
+//! are exact: who has to run a stacked queue, and who may end which part of a request.
 
 use std::collections::BTreeSet;
 
@@ -20,8 +20,8 @@ const BIO_SECTORS: u64 = 8;
 
 pub(super) const NO_LOST_WAKE_UP: Check = Check {
     id: "002-19",
-    about: "2000 writes, 64 at a time, over two paths with 1 tag each; after a completion the queue \
-            is run only when the completion says that something waits; control: never then",
+    about: "2000 writes, 64 at a time, over two paths with 1 tag each; after a completion the \
+            queue is run only when that says that something waits; control: never then",
     run: |seed| Verdict::of(ended(seed, true), &[ended(seed, false)]),
 };
 
