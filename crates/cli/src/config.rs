@@ -32,6 +32,7 @@ use std::path::{Path, PathBuf};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_host::pages::BounceChoice;
+use blockyard_host::server::CONNECTIONS_MAX;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use serde::Deserialize;
 
@@ -55,6 +56,8 @@ pub(crate) struct Config {
     pub(crate) listen: Option<String>,
     /// Cipher workers of each volume.
     pub(crate) threads: Option<u16>,
+    /// Connections at a time.
+    pub(crate) max_connections: Option<u16>,
     /// The exports, in the order of their names.
     pub(crate) exports: Vec<ExportSpec>,
 }
@@ -90,6 +93,7 @@ struct ConfigText {
     socket: Option<PathBuf>,
     listen: Option<String>,
     threads: Option<u16>,
+    max_connections: Option<u16>,
     exports: BTreeMap<String, ExportText>,
 }
 
@@ -182,6 +186,12 @@ impl Config {
                 "{place}: threads = {threads} is more than {THREADS_MAX}"
             )));
         }
+        let connections = parsed.max_connections.unwrap_or(1);
+        if !(1..=CONNECTIONS_MAX).contains(&usize::from(connections)) {
+            return Err(Failure::failed(format!(
+                "{place}: max_connections = {connections}; it must be 1 to {CONNECTIONS_MAX}"
+            )));
+        }
         let mut exports = Vec::with_capacity(parsed.exports.len());
         for (name, export) in parsed.exports {
             let at = format!("{place}: exports.{}", printable(&name));
@@ -193,6 +203,7 @@ impl Config {
             socket: parsed.socket.map(|socket| folder.join(socket)),
             listen: parsed.listen,
             threads: parsed.threads,
+            max_connections: parsed.max_connections,
             exports,
         })
     }
@@ -534,6 +545,7 @@ mod tests {
         assert!(refusal("exports = {}").contains("nothing to serve"));
         assert!(refusal("socket = 'a'").contains("exports"));
         assert!(refusal("threads = 5000\n[exports.a]\nvolume = 'a'").contains("5000"));
+        assert!(refusal("max_connections = 0\n[exports.a]\nvolume = 'a'").contains("1 to 1024"));
     }
 
     #[test]

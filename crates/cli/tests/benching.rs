@@ -122,10 +122,10 @@ fn runs_are_compared_on_one_page() {
     let said = text(&said);
     let line = said.lines().find(|line| line.starts_with("requests")).unwrap();
     assert!(line.contains('8') && line.ends_with("16 (+100.0 %)"), "{said}");
-    lab.ok(&["report", "one.json", "two.json", "-O", "page.html"]);
+    lab.ok(&["report", "one.json", "two.json", "-o", "page.html"]);
     let page = String::from_utf8(lab.read("page.html")).unwrap();
     assert!(page.contains("<svg") && page.contains("(+100.0 %)"));
-    let error = lab.refused(&["report", "one.json", "-O", "page.html"], 5);
+    let error = lab.refused(&["report", "one.json", "-o", "page.html"], 5);
     assert!(error.contains("page.html: is there already"), "{error}");
     lab.write("bad.json", "{\"jobs\": 3}");
     let error = lab.refused(&["report", "bad.json"], 1);

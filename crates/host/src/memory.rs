@@ -6,8 +6,8 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// All buffers of all connections together. With 64 connections each has its least; one alone has
-/// what it can use (RFD 1, 6).
+/// All buffers of all connections together, of a server that takes the usual number of them. With
+/// 64 connections each has twice its least; one alone has what it can use (RFD 1, 6).
 pub const BUDGET_BYTES: usize = 64 << 20;
 /// What each connection gets at least: a receive buffer, an outbox and two slots.
 pub const GRANT_MIN_BYTES: usize = 512 << 10;
@@ -175,7 +175,7 @@ impl Memory {
     }
 }
 
-/// What is left of [`BUDGET_BYTES`].
+/// What is left of the buffers of all connections.
 #[derive(Debug)]
 pub struct Budget {
     /// Not granted, beyond the least that is put aside for each connection to come.
@@ -183,15 +183,12 @@ pub struct Budget {
 }
 
 impl Budget {
-    /// A budget for at most `connections` connections.
-    ///
-    /// # Panics
-    /// When the budget does not suffice for the least of each.
+    /// A budget for at most `connections` connections: [`BUDGET_BYTES`], or twice what they need at
+    /// least, if that is more. Memory that no connection touches costs nothing.
     #[must_use]
     pub fn new(connections: usize) -> Arc<Self> {
         let reserved = connections * GRANT_MIN_BYTES;
-        assert!(reserved <= BUDGET_BYTES, "at most {} connections", BUDGET_BYTES / GRANT_MIN_BYTES);
-        Arc::new(Self { spare_bytes: Mutex::new(BUDGET_BYTES - reserved) })
+        Arc::new(Self { spare_bytes: Mutex::new(BUDGET_BYTES.max(2 * reserved) - reserved) })
     }
 
     /// The least, and more, up to `useful_bytes`, but not more than a quarter of what is spare.
@@ -241,6 +238,10 @@ mod tests {
         assert_eq!(grants[0].len_bytes(), GRANT_MAX_BYTES);
         drop(grants);
         assert_eq!(budget.grant(GRANT_MAX_BYTES).len_bytes(), GRANT_MAX_BYTES);
+        let budget = Budget::new(256);
+        let grants: Vec<_> = (0..256).map(|_| budget.grant(GRANT_MAX_BYTES)).collect();
+        let total: usize = grants.iter().map(Grant::len_bytes).sum();
+        assert!(total > 256 * GRANT_MIN_BYTES && total <= 4 * BUDGET_BYTES, "{total}");
     }
 
     #[test]

@@ -7,6 +7,7 @@ pub(crate) mod fio;
 mod machine;
 mod nbd;
 mod peers;
+mod scale;
 mod table;
 
 use crate::tools;
@@ -32,6 +33,9 @@ enum What {
     /// Every encryption pipeline beside the bare cipher, on one core and on two; and the engine's
     /// own cost for each request, without cipher and without system calls.
     Engine(engine::Args),
+    /// CPU time for a request and memory for a connection, as connections, exports and volumes
+    /// grow.
+    Scale(scale::Args),
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
     /// Page allocators for the ciphertext of writes: alone, and as part of whole writes.
@@ -53,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Elevators(args) => elevators::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(args) => engine::run(args),
+        What::Scale(args) => scale::run(args),
         What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         What::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
@@ -64,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 pub(crate) fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
+    scale::run(&scale::Args::smoke())?;
     engine::run(&engine::Args::smoke())
 }
 

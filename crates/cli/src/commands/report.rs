@@ -20,7 +20,7 @@ const REPORT_BYTES_MAX: u64 = 64 << 20;
 /// Takes what `blockyard bench --json` and `fio --output-format=json` print; the first file is what
 /// the others are compared with.
 ///
-///     blockyard report before.json after.json -O compared.html
+///     blockyard report before.json after.json -o compared.html
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, verbatim_doc_comment)]
 pub(crate) struct ReportArgs {
@@ -29,7 +29,7 @@ pub(crate) struct ReportArgs {
     files: Vec<PathBuf>,
 
     /// Write an HTML page with plots to this file, which must not be there yet
-    #[arg(short = 'O', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
     #[command(flatten)]

@@ -15,7 +15,9 @@ use std::sync::Arc;
 
 use blockyard_host::file::Access;
 use blockyard_host::process::StopSignal;
-use blockyard_host::server::{ServedExport, Server, ServerOptions};
+use blockyard_host::server::{
+    CONNECTIONS_MAX, CONNECTIONS_USUAL, ServedExport, Server, ServerOptions,
+};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
@@ -111,6 +113,11 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
     threads: Option<u16>,
 
+    /// Clients' connections at a time; more wait [default: 64, or 8 for each export]
+    #[arg(long, value_name = "N",
+          value_parser = clap::value_parser!(u16).range(1..=CONNECTIONS_MAX as i64))]
+    max_connections: Option<u16>,
+
     /// Serve the volumes of a TOML file as named exports
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = OF_ONE_VOLUME)]
@@ -132,6 +139,7 @@ struct Plan {
     socket: Option<PathBuf>,
     addresses: Vec<SocketAddr>,
     threads: Option<u16>,
+    max_connections: usize,
     activated: Vec<Activated>,
 }
 
@@ -160,7 +168,10 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     }
     let named = plan.exports.iter().zip(&volumes);
     let exports = named.flat_map(|(spec, volume)| served(spec, volume)).collect();
-    let mut server = Server::new(exports, ServerOptions::default())?;
+    let mut server = Server::new(
+        exports,
+        ServerOptions { max_connections: plan.max_connections, ..ServerOptions::default() },
+    )?;
     let servers = plan.listen(&mut server)?;
     if let Some(socket) = &args.control {
         let named = plan.exports.iter().zip(&volumes);
@@ -189,6 +200,7 @@ impl Plan {
                 socket: None,
                 listen: None,
                 threads: None,
+                max_connections: None,
                 exports: vec![single_export(args)?],
             },
         };
@@ -211,7 +223,12 @@ impl Plan {
             )));
         }
         let threads = args.threads.or(config.threads);
-        Ok(Self { exports: config.exports, socket, addresses, threads, activated })
+        let exports = config.exports;
+        // A client has four or so.
+        let usual = CONNECTIONS_USUAL.max(8 * exports.len()).min(CONNECTIONS_MAX);
+        let max_connections = args.max_connections.or(config.max_connections);
+        let max_connections = max_connections.map_or(usual, usize::from);
+        Ok(Self { exports, socket, addresses, threads, max_connections, activated })
     }
 
     /// Reads all headers and gets all passphrases, so that nobody has to wait between them.

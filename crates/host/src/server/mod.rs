@@ -24,7 +24,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_export::nbd::Export;
 
 use crate::Error;
-use crate::memory::{BUDGET_BYTES, Budget, GRANT_MIN_BYTES};
+use crate::memory::Budget;
 use crate::poll;
 use crate::process::StopSignal;
 use crate::volume::Volume;
@@ -35,8 +35,10 @@ pub use control::{Answer, REQUEST_BYTES_MAX};
 use listen::Listener;
 use socket::Socket;
 
-/// With more connections the buffers would not fit into their budget.
-pub const CONNECTIONS_MAX: usize = BUDGET_BYTES / GRANT_MIN_BYTES / 2;
+/// Each connection has a thread; more are another design's.
+pub const CONNECTIONS_MAX: usize = 1024;
+/// So many, unless somebody says otherwise.
+pub const CONNECTIONS_USUAL: usize = 64;
 
 /// Limits of a server.
 #[derive(Clone, Copy, Debug)]
@@ -52,7 +54,7 @@ pub struct ServerOptions {
 impl Default for ServerOptions {
     fn default() -> Self {
         Self {
-            max_connections: CONNECTIONS_MAX,
+            max_connections: CONNECTIONS_USUAL,
             handshake_timeout: Duration::from_secs(10),
             drain_timeout: Duration::from_secs(20),
         }
