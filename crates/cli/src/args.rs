@@ -18,7 +18,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, doctor, dump, elevators, format, info, lab, load, man, repair,
-    report, serve, table, tune,
+    replay, report, serve, table, trace, tune,
 };
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -67,6 +67,8 @@ pub(crate) enum Command {
     Report(report::ReportArgs),
     Tune(Box<tune::TuneArgs>),
     Doctor(doctor::DoctorArgs),
+    Trace(trace::TraceArgs),
+    Replay(Box<replay::ReplayArgs>),
     Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -92,6 +94,8 @@ impl Command {
             Self::Report(args) => report::run(&args),
             Self::Tune(args) => tune::run(&args),
             Self::Doctor(args) => doctor::run(&args),
+            Self::Trace(args) => trace::run(&args),
+            Self::Replay(args) => replay::run(&args),
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),

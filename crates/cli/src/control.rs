@@ -7,12 +7,16 @@
 //!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
 //!   key-set SECTOR HEX-DIGITS EXPORT
 //!   message SECTOR COUNT WORD... EXPORT
+//!   trace-start MILLISECONDS new|replace BYTES PATH EXPORT
+//!   trace-stop EXPORT                      {"bios": 3, "not_ended": 0, "lost": 0, "seconds": 1.5}
 //! ```
 //! One line, and one JSON document back. EXPORT is the rest of the line, because names may hold
 //! blanks; without one it is the only volume that there is. What the kernel refuses is refused with
 //! its name for it.
 
-use std::sync::Arc;
+use std::path::PathBuf;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use blockyard_engine::dm::crypt::pipeline::Tally;
 use blockyard_engine::dm::line::parse_key;
@@ -21,12 +25,52 @@ use blockyard_host::volume::Volume;
 use blockyard_host::volume::control::{AdaptiveStatus, ControlError, Message, Status};
 use serde_json::{Value, json};
 
+use crate::failure::{Exit, Failure};
+use crate::recorder::{Recorded, Recorder, Wish};
+
 /// A volume and the names that clients open it by.
 pub(crate) struct Device {
     /// At least one.
     pub(crate) names: Vec<String>,
     /// The volume.
     pub(crate) volume: Arc<Volume>,
+    /// Whoever writes a trace of it, if somebody does.
+    pub(crate) recorder: Mutex<Option<Recorder>>,
+}
+
+impl Device {
+    /// A volume that nobody records.
+    pub(crate) fn new(names: Vec<String>, volume: Arc<Volume>) -> Self {
+        Self { names, volume, recorder: Mutex::default() }
+    }
+
+    fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// What is recorded already by somebody else is not recorded twice; what has come to its end by
+    /// itself makes room.
+    fn start_trace(&self, wish: &Wish) -> Result<Value, ControlError> {
+        let mut recorder = self.recorder();
+        if recorder.as_ref().is_some_and(Recorder::has_ended) {
+            *recorder = None;
+        }
+        *recorder = Some(Recorder::start(&self.volume, &self.names[0], wish).map_err(refusal)?);
+        Ok(json!({}))
+    }
+
+    fn stop_trace(&self) -> Result<Value, ControlError> {
+        let recorder = self.recorder().take();
+        let recorder = recorder.ok_or_else(|| invalid("the volume is not being recorded"))?;
+        let Recorded { bios, not_ended, lost, length } = recorder.stop().map_err(refusal)?;
+        let seconds = length.0 as f64 / 1e9;
+        Ok(json!({ "bios": bios, "not_ended": not_ended, "lost": lost, "seconds": seconds }))
+    }
+}
+
+fn refusal(failure: Failure) -> ControlError {
+    let name = if failure.exit == Exit::Busy { "EBUSY" } else { "EIO" };
+    ControlError { name, problem: failure.message }
 }
 
 /// What a line asks.
@@ -36,6 +80,8 @@ enum Request {
     Suspend,
     Resume,
     Message(u64, Message),
+    TraceStart(Wish),
+    TraceStop,
 }
 
 /// Answers for these volumes.
@@ -57,12 +103,15 @@ fn answer(devices: &[Device], line: Option<&[u8]>) -> Result<Value, ControlError
         let devices: Vec<Value> = devices.iter().map(device_json).collect();
         return Ok(json!({ "devices": devices }));
     }
-    let volume = find(devices, export)?;
+    let device = find(devices, export)?;
+    let volume = &device.volume;
     match request {
         Request::Status => unreachable!("answered above"),
         Request::Suspend => volume.suspend()?,
         Request::Resume => volume.resume()?,
         Request::Message(sector, message) => volume.message(sector, &message)?,
+        Request::TraceStart(wish) => return device.start_trace(&wish),
+        Request::TraceStop => return device.stop_trace(),
     }
     Ok(json!({}))
 }
@@ -101,6 +150,11 @@ fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             let text = words[..at].trim_end().to_owned();
             Ok((Request::Message(sector, Message::Multipath(text)), &words[at..]))
         }
+        "trace-stop" => Ok((Request::TraceStop, rest)),
+        "trace-start" => {
+            let (wish, export) = trace_wish(rest)?;
+            Ok((Request::TraceStart(wish), export))
+        }
         "key-wipe" => {
             let (end, export) = next(rest);
             Ok((Request::Message(sector_of(&rest[..end])?, Message::KeyWipe), &rest[export..]))
@@ -114,17 +168,38 @@ fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
         }
         _ => {
-            let known = "status, suspend, resume, message, key-set and key-wipe";
+            let known = "status, suspend, resume, message, key-set, key-wipe, trace-start and \
+                         trace-stop";
             Err(invalid(format!("the line is none of {known}")))
         }
     }
 }
 
-fn find<'a>(devices: &'a [Device], export: &str) -> Result<&'a Volume, ControlError> {
+/// What is to be recorded, and the export: the path has as many bytes as it says.
+fn trace_wish(text: &str) -> Result<(Wish, &str), ControlError> {
+    let wrong =
+        || invalid("the line is not trace-start MILLISECONDS new|replace BYTES PATH EXPORT");
+    let mut words = text.splitn(4, ' ');
+    let mut word = || words.next().ok_or_else(wrong);
+    let limit_ms: u64 = word()?.parse().map_err(|_| wrong())?;
+    let replace = match word()? {
+        "new" => false,
+        "replace" => true,
+        _ => return Err(wrong()),
+    };
+    let path_bytes: usize = word()?.parse().map_err(|_| wrong())?;
+    let rest = word()?;
+    let (path, export) = rest.split_at_checked(path_bytes).ok_or_else(wrong)?;
+    let limit = (limit_ms > 0).then(|| Duration::from_millis(limit_ms));
+    let wish = Wish { path: PathBuf::from(path), replace, limit };
+    Ok((wish, export.strip_prefix(' ').unwrap_or(export)))
+}
+
+fn find<'a>(devices: &'a [Device], export: &str) -> Result<&'a Device, ControlError> {
     let named = devices.iter().find(|device| device.names.iter().any(|name| name == export));
     match (named, devices) {
-        (Some(device), _) => Ok(&device.volume),
-        (None, [only]) if export.is_empty() => Ok(&only.volume),
+        (Some(device), _) => Ok(device),
+        (None, [only]) if export.is_empty() => Ok(only),
         (None, _) => {
             let name = |device: &Device| format!("{:?}", device.names[0]);
             let names: Vec<_> = devices.iter().map(name).collect();
@@ -211,6 +286,11 @@ mod tests {
             ("key-set 0 - x", "set 0 [] \"x\""),
             ("key-set 0", "set 0 [] \"\""),
             ("message 0 1 queue_if_no_path", "tell 0 \"queue_if_no_path\" \"\""),
+            (
+                "trace-start 0 new 6 /a b/c my disk",
+                "TraceStart(Wish { path: \"/a b/c\", replace: false, limit: None }) \"my disk\"",
+            ),
+            ("trace-stop my disk", "TraceStop \"my disk\""),
             ("message 8 2 fail_path /a my disk", "tell 8 \"fail_path /a\" \"my disk\""),
         ] {
             assert_eq!(shown(line), meaning, "{line}");
@@ -226,6 +306,9 @@ mod tests {
             ("message x 1 sesame", "sector"),
             ("message 0 sesame", "COUNT"),
             ("message 0 2 sesame", "fewer words"),
+            ("trace-start 0 new 99 /sesame", "trace-start MILLISECONDS"),
+            ("trace-start 0 old 2 /s ", "trace-start MILLISECONDS"),
+            ("trace-start", "trace-start MILLISECONDS"),
             ("key-set 0 sesame", "hex"),
             ("key-set 0 sesam3", "hex"),
             ("key-set 0 :32:logon:sesame", "keyring"),

@@ -18,9 +18,11 @@ mod nbd;
 mod output;
 mod progress;
 mod real;
+mod recorder;
 mod scheduling;
 mod size;
 mod terminal;
+mod traces;
 mod tune;
 mod volume;
 

@@ -299,13 +299,26 @@ impl Driver {
         }
     }
 
-    /// Sleeps until something has been answered, and goes on with it; nothing is plugged.
+    /// The same, for so long at most.
+    pub(crate) fn wait_for(&mut self, limit: Duration) {
+        self.unplug();
+        if !self.has_done() {
+            self.sleep_for(Some(limit));
+        }
+    }
+
     fn sleep(&mut self) {
+        self.sleep_for(None);
+    }
+
+    /// Sleeps until something has been answered, and goes on with it; nothing is plugged.
+    fn sleep_for(&mut self, limit: Option<Duration>) {
         assert!(!self.is_idle(), "what is waited for is in flight");
         if self.executor.help() {
             return self.poll();
         }
-        if poll::readable(&self.wake_sources(), self.wake_after()).is_err() {
+        let limit = self.wake_after().into_iter().chain(limit).min();
+        if poll::readable(&self.wake_sources(), limit).is_err() {
             std::thread::yield_now();
         }
         self.poll();

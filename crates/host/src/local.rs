@@ -5,6 +5,7 @@
 //! not matter, only that no disk can compress them.
 
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
@@ -26,7 +27,7 @@ const BOUNCE_SLOTS: usize = 64;
 pub struct Request {
     /// Given back in [`Done`].
     pub user: u64,
-    /// What to do. Only reads, writes, flushes and discards.
+    /// What to do.
     pub op: Op,
     /// First byte.
     pub offset_bytes: u64,
@@ -35,6 +36,15 @@ pub struct Request {
     /// With a write: somebody waits for it. What the submitter of many flushes writes is waited for
     /// in any case, as over a connection.
     pub sync: bool,
+}
+
+/// What else a write may ask for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Marks {
+    /// On stable storage before it ends.
+    pub fua: bool,
+    /// What ended before is on stable storage before it starts.
+    pub preflush: bool,
 }
 
 /// A task's way to a volume.
@@ -79,21 +89,26 @@ impl Client {
     /// it has not whole sectors or is longer than 64 MiB. When all buffers are in use, waits for
     /// one.
     pub fn submit(&mut self, request: Request) {
+        self.submit_marked(request, Marks::default());
+    }
+
+    /// The same for a write that asks for more.
+    pub fn submit_marked(&mut self, request: Request, marks: Marks) {
         let Request { user, op, offset_bytes, len_bytes, sync } = request;
-        assert!(op != Op::WriteZeroes, "{op:?} is not for clients");
+        let has_data = matches!(op, Op::Read | Op::Write);
         let is_whole = offset_bytes.is_multiple_of(512) && len_bytes.is_multiple_of(512);
-        let has_bytes = matches!(op, Op::Read | Op::Write);
-        let buffer_bytes = if has_bytes { len_bytes } else { 0 };
+        let buffer_bytes = if has_data { len_bytes } else { 0 };
         let len = usize::try_from(buffer_bytes).ok();
-        let len = len.filter(|len| *len <= BUFFER_BYTES && is_whole);
-        let Some(len) = len else {
+        let Some(len) = len.filter(|len| *len <= BUFFER_BYTES && is_whole) else {
             return self.ended.push(Done { user, status: BlkStatus::Invalid });
         };
         let slot = self.take_slot(len);
-        let buf = if has_bytes { self.buf(slot, len) } else { BufRef::NONE };
+        let buf = if has_data { self.buf(slot, len) } else { BufRef::NONE };
         let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
         let origin = Origin { sync, ..Origin::default() };
-        let bio = Bio { origin, ..Bio::new(op, sector, len, buf, u64::from(slot)) };
+        let Marks { fua, preflush } = marks;
+        let bio = Bio::new(op, sector, len, buf, u64::from(slot));
+        let bio = Bio { origin, fua, preflush, ..bio };
         // Of several at a time, others are submitted before this one is waited for.
         let is_alone = self.in_flight() == 0;
         self.users[slot as usize] = Some(user);
@@ -115,6 +130,26 @@ impl Client {
         self.collect();
         while self.ended.len() < at_least {
             self.driver.wait();
+            self.collect();
+        }
+        out.append(&mut self.ended);
+    }
+
+    /// Waits until something has ended, no longer than this, and moves all that have to the end of
+    /// `out`.
+    pub fn wait_for(&mut self, limit: Duration, out: &mut Vec<Done>) {
+        let until = Instant::now() + limit;
+        self.driver.poll();
+        self.collect();
+        while self.ended.is_empty() {
+            let left = until.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                break;
+            }
+            match self.in_flight {
+                0 => std::thread::sleep(left),
+                _ => self.driver.wait_for(left),
+            }
             self.collect();
         }
         out.append(&mut self.ended);

@@ -11,6 +11,7 @@ pub mod fsync_tester;
 pub mod latency;
 pub mod program;
 pub mod random;
+pub mod replay;
 pub mod result_line;
 pub mod tiotest;
 pub mod trace;

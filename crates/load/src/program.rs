@@ -1,5 +1,6 @@
 //! Programs, tasks, and the system calls that they make.
 
+use blockyard_engine::bio::Op;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
@@ -66,6 +67,9 @@ pub enum Call {
         /// No more than so many, though more have ended.
         at_most: u32,
     },
+    /// `io_getevents` with a limit: waits until something that this task submitted has ended, or
+    /// until this time on the task's clock, and brings all that have ended.
+    ReapBefore(Nanos),
     /// `nanosleep`.
     Sleep(Nanos),
     /// `getrusage(RUSAGE_THREAD)`: what the task has used, in [`Returned::usage`].
@@ -85,6 +89,17 @@ pub enum DirectOp {
     Flush,
     /// Nobody needs the range any more.
     Discard,
+    /// A bio of the device itself, whatever the file system on it.
+    Bio {
+        /// What it asks for.
+        op: Op,
+        /// Somebody waits for it.
+        sync: bool,
+        /// On stable storage before it ends.
+        fua: bool,
+        /// What ended before is on stable storage before it starts.
+        preflush: bool,
+    },
 }
 
 /// An operation that has ended.
@@ -118,7 +133,7 @@ pub struct Usage {
 pub struct Returned<'a> {
     /// How it went: nothing, or the reason as an error number.
     pub status: Result<(), i32>,
-    /// From [`Call::Reap`].
+    /// From [`Call::Reap`] and [`Call::ReapBefore`].
     pub reaped: &'a [Reaped],
     /// From [`Call::Usage`].
     pub usage: Usage,

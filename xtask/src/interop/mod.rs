@@ -15,6 +15,7 @@ mod load;
 mod paths;
 mod peers;
 mod service;
+mod traces;
 
 use crate::cases::Cases;
 use crate::lab::Lab;
@@ -47,6 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     hostile::run(&mut cases, &lab);
     broken::run(&mut cases, &lab, args.disconnects);
     load::run(&mut cases, &lab, args.seconds);
+    traces::run(&mut cases, &lab);
     paths::run(&mut cases, &lab, args.seconds);
     crash::run(&mut cases, &lab, args.rounds);
     cases.finish("interop")

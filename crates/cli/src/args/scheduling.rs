@@ -9,6 +9,8 @@ use clap::{Arg, Args, Command};
 
 use std::ffi::OsStr;
 
+use crate::failure::Failure;
+use crate::lab::spec::tree::Override;
 use crate::scheduling::{Alias, checked_max_sectors, checked_queue_depth};
 
 /// How requests are ordered on their way to the disk.
@@ -77,6 +79,29 @@ impl SchedulingArgs {
     /// What its writes are encrypted into.
     pub(crate) fn bounce(&self) -> BounceChoice {
         self.pages.unwrap_or_default()
+    }
+
+    /// The elevator and the pipeline as values of a world of the lab, which has no others of these.
+    pub(crate) fn of_lab(&self) -> Result<Vec<Override>, Failure> {
+        let others = self.queue_depth.is_some()
+            || self.max_sectors.is_some()
+            || self.pages.is_some()
+            || self.ioprio.is_some()
+            || !self.alias.is_empty();
+        if others {
+            return Err(Failure::failed(
+                "in the lab say --elevator, --pipeline, and anything else of the world with --set \
+                 PATH=VALUE, as in --set queue.max_kib=512",
+            ));
+        }
+        let named = |choice| {
+            let mut all = PipelineChoice::named();
+            all.find(|(.., known)| *known == choice).map_or("adaptive", |(name, ..)| name)
+        };
+        let elevator = self.elevator.as_ref().map(|elevator| format!("queue.elevator={elevator}"));
+        let pipeline = self.pipeline.map(|choice| format!("crypt.pipeline={}", named(choice)));
+        let parse = |text: String| Override::parse(&text).map_err(Failure::failed);
+        elevator.into_iter().chain(pipeline).map(parse).collect()
     }
 
     /// The priority of those who open the volume by its own name.

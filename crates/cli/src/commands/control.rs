@@ -84,10 +84,10 @@ pub(crate) struct MessageArgs {
 
 /// Which volume of which server.
 #[derive(Args, Debug)]
-struct DeviceArgs {
+pub(super) struct DeviceArgs {
     /// The server's control socket
     #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath)]
-    socket: PathBuf,
+    pub(super) socket: PathBuf,
 
     /// The volume with this export name; not needed if there is only one
     #[arg(long, value_name = "NAME", default_value = "", hide_default_value = true)]
@@ -157,7 +157,7 @@ pub(crate) fn message(args: &MessageArgs) -> Result<(), Failure> {
 }
 
 impl DeviceArgs {
-    fn export(&self) -> Result<&str, Failure> {
+    pub(super) fn export(&self) -> Result<&str, Failure> {
         match self.export.contains('\n') {
             true => Err(Failure::failed("--export: a name with a newline cannot be asked for")),
             false => Ok(&self.export),
@@ -189,7 +189,7 @@ fn key_set(args: &MessageArgs, export: &str) -> Result<SecretBytes, Failure> {
 }
 
 /// Sends a line and waits for the answer.
-fn ask(socket: &Path, line: &[u8]) -> Result<Value, Failure> {
+pub(super) fn ask(socket: &Path, line: &[u8]) -> Result<Value, Failure> {
     let place = socket.display();
     let failed = |what: &str, error: std::io::Error| {
         Failure::wrong_device(format!(

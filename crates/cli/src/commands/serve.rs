@@ -29,6 +29,7 @@ use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::nbd::{self, Uri, split_host_port};
 use crate::output::say;
+use crate::recorder::{Recorder, Wish};
 use crate::size::human_size;
 use crate::volume::Prepared;
 
@@ -39,8 +40,9 @@ use activation::Activated;
 /// More cipher workers than this help on no machine that there is.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// What is said in the file instead, for each of its volumes.
-const OF_ONE_VOLUME: [&str; 31] = [
+const OF_ONE_VOLUME: [&str; 32] = [
     "volume",
+    "trace",
     "pipeline",
     "pages",
     "table",
@@ -92,6 +94,10 @@ pub(crate) struct ServeArgs {
     /// Take commands on a Unix socket (mode 0600): status, suspend, resume, message
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
+
+    /// Record what clients ask for from the start, into a new file: see `blockyard trace`
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    trace: Option<PathBuf>,
 
     /// Name that clients ask for; the default export has the empty name
     #[arg(long, value_name = "NAME")]
@@ -166,6 +172,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         })?;
         volumes.push(Arc::new(volume));
     }
+    let recorder = recorder(args, &volumes)?;
     let named = plan.exports.iter().zip(&volumes);
     let exports = named.flat_map(|(spec, volume)| served(spec, volume)).collect();
     let mut server = Server::new(
@@ -184,7 +191,20 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     drop(volumes);
     tell_service_manager(NotifyState::Ready);
     let stopping = || tell_service_manager(NotifyState::Stopping);
-    server.run(&stop, stopping).map_err(Failure::from)
+    let served = server.run(&stop, stopping).map_err(Failure::from);
+    if let Some(recorder) = recorder {
+        let recorded = recorder.stop()?;
+        say(&format!("trace: {recorded}"));
+    }
+    served
+}
+
+/// Whoever records the volume from the start, if that is wanted.
+fn recorder(args: &ServeArgs, volumes: &[Arc<Volume>]) -> Result<Option<Recorder>, Failure> {
+    let Some((path, volume)) = args.trace.clone().zip(volumes.first()) else { return Ok(None) };
+    let wish = Wish { path, replace: false, limit: None };
+    let export = args.export_name.as_deref().unwrap_or_default();
+    Recorder::start(volume, export, &wish).map(Some)
 }
 
 /// Without systemd there is nobody to tell, and one that does not listen is no reason to stop.
@@ -299,7 +319,7 @@ fn served(spec: &ExportSpec, volume: &Arc<Volume>) -> Vec<ServedExport> {
 fn controlled(spec: &ExportSpec, volume: &Arc<Volume>) -> control::Device {
     let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
     let names = std::iter::once(spec.name.clone()).chain(aliases).collect();
-    control::Device { names, volume: Arc::clone(volume) }
+    control::Device::new(names, Arc::clone(volume))
 }
 
 fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {

@@ -22,10 +22,11 @@ mod task;
 use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};
 
+use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::time::Nanos;
 use blockyard_host::local::Client;
 use blockyard_host::usage::Usage;
-use blockyard_host::volume::Volume;
+use blockyard_host::volume::{Volume, VolumeOptions};
 use blockyard_load::fio::Surroundings;
 use blockyard_load::program::{Phase, Program, Task};
 
@@ -82,6 +83,12 @@ pub(crate) fn surroundings(device_bytes: u64) -> Surroundings<'static> {
         cpus: std::thread::available_parallelism().map_or(1, |cpus| cpus.get() as u64),
         variable: &|name| std::env::var(name).ok(),
     }
+}
+
+/// A volume that keeps nothing: its bios end at once.
+pub(crate) fn null(sectors: u64, options: &VolumeOptions) -> Result<Volume, Failure> {
+    let table = format!("0 {sectors} null 2 discard:1 stale_reads:1");
+    Ok(Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), options)?)
 }
 
 /// Runs a program to its end, and says when that was, and what was used beside its tasks.

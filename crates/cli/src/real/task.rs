@@ -4,7 +4,7 @@
 //! |---|---|
 //! | `Read`, `Write` | direct I/O of the pages that it touches, and the task waits for it |
 //! | `Fsync` | a flush; what was written is at the device already |
-//! | `Submit`, `Reap` | as they are |
+//! | `Submit`, `Reap`, `ReapBefore` | as they are |
 //! | `Layout` | the file is written once: reading holes costs nothing. A volume stays as it is |
 //! | `Create`, `Open`, `Close` | nothing: each file is a part of the target |
 //! | `Sleep` | real |
@@ -14,10 +14,11 @@
 //! flushes often. A direct write is waited for.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_engine::time::Nanos;
-use blockyard_host::local::{Client, Request};
+use blockyard_host::local::{Client, Marks, Request};
 use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::gate::{Clock, Gate};
@@ -114,6 +115,12 @@ impl Worker<'_> {
                 self.reap(at_least, at_most);
                 Ok(())
             }
+            Call::ReapBefore(until) => {
+                let left = Duration::from_nanos(until.since(self.clock.now()).0);
+                self.client.wait_for(left, &mut self.done);
+                self.reap(0, u32::MAX);
+                Ok(())
+            }
             Call::Sleep(pause) => {
                 self.gate.sleep(pause, self.is_background);
                 Ok(())
@@ -180,11 +187,17 @@ impl Worker<'_> {
         (offset_bytes, len_bytes): (u64, u64),
     ) -> Result<(), i32> {
         let place = self.place(file, offset_bytes, len_bytes)?;
+        if let DirectOp::Bio { op, sync, fua, preflush } = op {
+            let request = Request { user: id.into(), op, offset_bytes: place, len_bytes, sync };
+            self.client.submit_marked(request, Marks { fua, preflush });
+            return Ok(());
+        }
         let (op, offset_bytes, sync) = match op {
             DirectOp::Read => (Op::Read, place, false),
             DirectOp::Write => (Op::Write, place, true),
             DirectOp::Flush => (Op::Flush, 0, false),
             DirectOp::Discard => (Op::Discard, place, true),
+            DirectOp::Bio { .. } => unreachable!("it has its way above"),
         };
         self.tally.add(op, len_bytes);
         self.client.submit(Request { user: id.into(), op, offset_bytes, len_bytes, sync });

@@ -7,8 +7,10 @@
 //! puts it in the order in which bios came ([`Trace`]). `docs/trace.md` has the format byte by
 //! byte. The layout is ours; what is recorded of a bio is what `blktrace(8)` records.
 
+pub mod blktrace;
 mod bytes;
 mod reader;
+mod summary;
 #[cfg(test)]
 mod tests;
 mod writer;
@@ -21,6 +23,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 pub use reader::Reader;
+pub use summary::{OpSummary, Slice, SubmitterSummary, Summary};
 pub use writer::Writer;
 
 /// What a trace begins with.

@@ -77,7 +77,12 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.go(cpu, thread, true, costs.syscall)
             }
             Call::Reap { at_least, at_most } => {
-                self.set(thread, Doing::Reap { at_least, at_most });
+                self.set(thread, Doing::Reap { at_least, at_most, until: None });
+                Turn::Run(costs.syscall)
+            }
+            Call::ReapBefore(until) => {
+                let (at_least, at_most, until) = (1, u32::MAX, Some(until));
+                self.set(thread, Doing::Reap { at_least, at_most, until });
                 Turn::Run(costs.syscall)
             }
             Call::Sleep(pause) => {
@@ -103,7 +108,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 Turn::Block(Wait::Commit)
             }
             Doing::FsyncCommit { .. } => self.returns(thread),
-            Doing::Reap { at_least, at_most } => self.reap(thread, at_least, at_most),
+            Doing::Reap { at_least, at_most, until } => self.reap(thread, at_least, at_most, until),
             Doing::CommitData { .. } | Doing::CommitSteps { .. } => {
                 unreachable!("only the journal commits")
             }
@@ -300,6 +305,16 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         op: DirectOp,
         (offset_bytes, len_bytes): (u64, u64),
     ) {
+        if let DirectOp::Bio { op, sync, fua, preflush } = op {
+            let sectors =
+                u32::try_from(len_bytes / 512).expect("its length was 32 bits of sectors");
+            let (sector, purpose) = (offset_bytes / 512, Purpose::Direct { id });
+            let out = Out { op, sector, sectors, sync, preflush, fua, purpose };
+            let submitter = &mut self.threads[thread.0 as usize];
+            submitter.outbox.push_back(out);
+            submitter.direct.running.push((id, 1, Ok(())));
+            return;
+        }
         let mut extents = std::mem::take(&mut self.extents);
         if op != DirectOp::Flush {
             self.fs.map(file, pages(offset_bytes, len_bytes), &mut extents);
@@ -309,6 +324,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             DirectOp::Write => Op::Write,
             DirectOp::Flush => Op::Flush,
             DirectOp::Discard => unreachable!("the lab takes no jobs that trim"),
+            DirectOp::Bio { .. } => unreachable!("it has its way above"),
         };
         let before = self.threads[thread.0 as usize].outbox.len();
         for extent in extents.drain(..) {
@@ -331,10 +347,17 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         }
     }
 
-    fn reap(&mut self, thread: ThreadId, at_least: u32, at_most: u32) -> Turn {
+    fn reap(&mut self, thread: ThreadId, least: u32, at_most: u32, until: Option<Nanos>) -> Turn {
         let reaper = &mut self.threads[thread.0 as usize];
-        let enough = reaper.direct.ended.len() >= at_least as usize;
-        if !enough && !reaper.direct.running.is_empty() {
+        let enough = reaper.direct.ended.len() >= least as usize;
+        let waits = match until {
+            Some(until) => self.now < until,
+            None => !reaper.direct.running.is_empty(),
+        };
+        if !enough && waits {
+            if let Some(until) = until {
+                self.wake_at(thread, until);
+            }
             return Turn::Block(Wait::Direct);
         }
         let ended = &mut reaper.direct.ended;

@@ -96,8 +96,8 @@ pub(super) enum Doing {
     FsyncPages { file: FileId, again: bool, writes: WritesUpTo },
     /// `fsync`: the transaction is being committed.
     FsyncCommit { transaction: u64 },
-    /// Waits for direct operations.
-    Reap { at_least: u32, at_most: u32 },
+    /// Waits for direct operations, no longer than until a time if there is one.
+    Reap { at_least: u32, at_most: u32, until: Option<Nanos> },
     /// A commit: data that has to be there first.
     CommitData { files: Vec<FileId>, writes: WritesUpTo, steps: VecDeque<Step>, transaction: u64 },
     /// A commit: its steps, one after the other.

@@ -1,0 +1,208 @@
+//! `blockyard replay`: plays a trace on a volume, a file, memory, nothing, or in the lab.
+
+mod lab;
+mod text;
+
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use blockyard_engine::bio::Op;
+use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard_load::replay::{Pace, Replay, SPEED_ONE, Target};
+use blockyard_load::trace::Trace;
+use clap::{Args, ValueHint};
+
+use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
+use crate::failure::Failure;
+use crate::key::StdinUse;
+use crate::lab::spec::tree::Override;
+use crate::output::print;
+use crate::real::{self, Tally};
+use crate::traces::InputArgs;
+
+/// Play a trace on a volume, or in the lab, and count what comes out
+///
+/// Each submitter of the trace is a task, with its priority. Bios come when they came, unless
+/// --speed or --fast says otherwise. In the lab the world is that of an experiment:
+///
+///     blockyard replay home.trace disk.luks --destroy
+///     blockyard replay home.trace --null --fast
+///     blockyard replay home.trace --lab deadline-2009 --variant hdd-cfq
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, verbatim_doc_comment)]
+pub(crate) struct ReplayArgs {
+    #[command(flatten)]
+    input: InputArgs,
+
+    #[command(flatten)]
+    volume: VolumeArgs,
+
+    /// The volume is not encrypted: play on the file or block device as it is
+    #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
+                                      "cipher", "key_size", "hash"])]
+    raw: bool,
+
+    /// Play on nothing: every bio ends at once
+    #[arg(long, conflicts_with_all = ["volume", "table", "raw", "lab"])]
+    null: bool,
+
+    /// Play in the simulated world of an experiment: name (see `lab list`) or TOML file
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["volume", "table", "raw"])]
+    lab: Option<String>,
+
+    /// Which variant of the experiment; not needed if there is only one
+    #[arg(long, value_name = "NAME", requires = "lab")]
+    variant: Option<String>,
+
+    /// Change a value of the world: device.kind=flash, crypt.pipeline=sorted
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab")]
+    set: Vec<Override>,
+
+    /// Write what reached the queue of the lab as a trace again
+    #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath)]
+    output: Option<PathBuf>,
+
+    /// What is on the volume may be overwritten
+    #[arg(long)]
+    destroy: bool,
+
+    /// So many times as fast as it was: 2, 0.5
+    #[arg(long, value_name = "FACTOR", value_parser = parse_speed, conflicts_with = "fast")]
+    speed: Option<u32>,
+
+    /// As fast as possible: a bio waits only for room among those in flight
+    #[arg(long)]
+    fast: bool,
+
+    /// In flight for each submitter with --fast; without it as many as it had
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536),
+          requires = "fast")]
+    depth: Option<u32>,
+
+    /// Bios behind the end of the target begin again at its start
+    #[arg(long)]
+    wrap: bool,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    scheduling: SchedulingArgs,
+
+    #[command(flatten)]
+    help: HelpArgs,
+}
+
+/// Plays it.
+pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    let trace = args.input.read()?;
+    if trace.bios.is_empty() {
+        return Err(Failure::failed(format!("{}: has no bios", args.input.trace.display())));
+    }
+    let (replay, place) = match &args.lab {
+        Some(experiment) => lab::play(args, experiment, &trace)?,
+        None => args.play(&trace)?,
+    };
+    let lines = match args.json {
+        true => format!("{:#}\n", text::json(&trace, &replay, &place)),
+        false => text::lines(&trace, &replay, &place),
+    };
+    print(&lines)?;
+    if replay.is_complete() {
+        return Ok(());
+    }
+    Err(Failure::failed("not all bios that were submitted have ended; please report it"))
+}
+
+impl ReplayArgs {
+    fn pace(&self) -> Pace {
+        match self.fast {
+            true => Pace::Fastest { depth: self.depth },
+            false => Pace::Timed { speed_permille: self.speed.unwrap_or(SPEED_ONE) },
+        }
+    }
+
+    /// The trace as a program for a target.
+    fn replay(&self, trace: &Trace, len_bytes: u64, sector_bytes: u32) -> Result<Replay, Failure> {
+        let target = Target { len_bytes, sector_bytes, wrap: self.wrap };
+        Replay::new(trace, self.pace(), target)
+            .map_err(|misfit| Failure::failed(format!("{}: {misfit}", self.input.trace.display())))
+    }
+
+    /// Plays it on this machine; says on what.
+    fn play(&self, trace: &Trace) -> Result<(Replay, String), Failure> {
+        let changes = |op| matches!(op, Op::Write | Op::Discard | Op::WriteZeroes);
+        let writes = trace.bios.iter().any(|bio| changes(bio.op));
+        if writes && !self.destroy && !self.null {
+            return Err(Failure::busy(
+                "the trace writes, and would overwrite what is on the volume with noise; say \
+                 --destroy if nothing on it is needed any more",
+            ));
+        }
+        let volume = self.open(trace, writes)?;
+        let discards = trace.bios.iter().any(|bio| bio.op == Op::Discard);
+        if discards && !volume.can_discard() {
+            return Err(Failure::failed(
+                "the trace has discards, and the volume takes none: open a LUKS2 volume that \
+                 allows them, or play on a file with --raw",
+            ));
+        }
+        let mut replay = self.replay(trace, volume.size_bytes(), volume.sector_size_bytes())?;
+        let place = volume.describe().to_owned();
+        real::run_on_whole(&Arc::new(volume), &mut replay, &Tally::default())?;
+        Ok((replay, place))
+    }
+
+    fn open(&self, trace: &Trace, writes: bool) -> Result<Volume, Failure> {
+        let access = if writes { Access::ReadWrite } else { Access::ReadOnly };
+        let options = VolumeOptions {
+            read_only: !writes,
+            direct: self.volume.direct,
+            scheduling: self.scheduling.scheduling(),
+            pipeline: self.scheduling.pipeline(),
+            bounce: self.scheduling.bounce(),
+            ..VolumeOptions::default()
+        };
+        if self.null {
+            let end = trace.bios.iter().map(|bio| bio.end_sector()).max().unwrap_or(0);
+            let sectors = end.max(trace.header.volume_bytes / 512).max(1);
+            return real::null(sectors, &VolumeOptions { read_only: false, ..options });
+        }
+        if self.raw {
+            let spec = self.volume.spec()?;
+            let file = DeviceFile::open(&spec.path, access, self.volume.direct)?;
+            return Ok(Volume::from_file(file, &options)?);
+        }
+        self.volume.spec()?.prepare(access, StdinUse::Free)?.unlock()?.into_volume(&options)
+    }
+}
+
+/// In thousandths.
+fn parse_speed(text: &str) -> Result<u32, String> {
+    let refuse = || format!("{text:?} is no speed: say 0.001 to 1000, as in 2 or 0.5");
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    if part.len() > 3 || !part.bytes().all(|digit| digit.is_ascii_digit()) {
+        return Err(refuse());
+    }
+    let whole: u32 = whole.parse().map_err(|_| refuse())?;
+    let part: u32 = format!("{part:0<3}").parse().map_err(|_| refuse())?;
+    let speed = whole.checked_mul(SPEED_ONE).and_then(|whole| whole.checked_add(part));
+    speed.filter(|speed| (1..=1000 * SPEED_ONE).contains(speed)).ok_or_else(refuse)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn speeds_are_read_in_thousandths() {
+        assert_eq!(parse_speed("2"), Ok(2000));
+        assert_eq!(parse_speed("0.5"), Ok(500));
+        assert_eq!(parse_speed("1000"), Ok(1_000_000));
+        for text in ["", "0", "0.0001", "1001", "-1", "1,5", "x", "99999999999"] {
+            assert!(parse_speed(text).is_err(), "{text}");
+        }
+    }
+}

@@ -1,0 +1,130 @@
+//! A trace in the simulated world of an experiment: its device, queue, elevator and crypt target,
+//! under the trace in place of its jobs.
+//!
+//! Bios go to the device itself, whatever file system the experiment has. Every replay is made
+//! twice, and both must be the same. What reaches the world's queue is a trace again.
+
+use std::collections::BTreeMap;
+use std::io::{self, BufWriter};
+use std::path::Path;
+
+use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::priority::Priority;
+use blockyard_engine::time::Nanos;
+use blockyard_load::replay::Replay;
+use blockyard_load::trace::{Completion, Header, Trace, TracedBio, Writer};
+use blockyard_sim::cpu::ThreadId;
+use blockyard_sim::world::{self, Config, Event, Observer, Role};
+
+use super::ReplayArgs;
+use crate::failure::Failure;
+use crate::lab::builtin::load;
+
+/// Plays it; says in what world.
+pub(super) fn play(
+    args: &ReplayArgs,
+    experiment: &str,
+    trace: &Trace,
+) -> Result<(Replay, String), Failure> {
+    let experiment = load(experiment)?;
+    let variant = match (&args.variant, &experiment.variants[..]) {
+        (Some(name), _) => experiment.variant(name)?,
+        (None, [only]) => only,
+        (None, _) => {
+            let names = experiment.variant_names().join(", ");
+            return Err(Failure::failed(format!("say which --variant: there are {names}")));
+        }
+    };
+    let point = experiment.points(variant).into_iter().next().flatten();
+    let mut set = args.scheduling.of_lab()?;
+    set.extend(args.set.iter().cloned());
+    let setup = experiment.setup(variant, point.as_ref(), &set, &[])?;
+    let config = Config { seed: experiment.seeds[0], ..setup.config };
+    let len_bytes = config.device.sectors().saturating_mul(512);
+    let (replay, hash, seen) = once(args, &config, trace, (len_bytes, Seen::default()))?;
+    let (_, again, ()) = once(args, &config, trace, (len_bytes, ()))?;
+    if hash != again {
+        return Err(Failure::failed(format!(
+            "two replays differ ({hash:016x} and {again:016x}); please report it"
+        )));
+    }
+    if let Some(path) = &args.output {
+        let export = format!("lab: {}, {}", experiment.name, variant.name);
+        let began_unix_ns = trace.header.began_unix_ns;
+        let header = Header { volume_bytes: len_bytes, sector_bytes: 512, export, began_unix_ns };
+        let written = seen.write(path, &header);
+        written.map_err(|error| {
+            Failure::failed(format!("{}: cannot write: {error}", path.display()))
+        })?;
+    }
+    let place = format!(
+        "the world of {}, variant {}, elevator {}; two replays were the same: {hash:016x}",
+        experiment.name, variant.name, config.elevator
+    );
+    Ok((replay, place))
+}
+
+fn once<O: Observer>(
+    args: &ReplayArgs,
+    config: &Config,
+    trace: &Trace,
+    (len_bytes, observer): (u64, O),
+) -> Result<(Replay, u64, O), Failure> {
+    let mut replay = args.replay(trace, len_bytes, 512)?;
+    let (outcome, observer) = world::run(config, &mut replay, observer).map_err(Failure::failed)?;
+    Ok((replay, outcome.trace_hash, observer))
+}
+
+/// What reached the queue. Nobody tells it of FUA, or of priorities.
+#[derive(Debug, Default)]
+struct Seen {
+    /// The first of the replay's threads.
+    first: Option<ThreadId>,
+    open: BTreeMap<u64, TracedBio>,
+    bios: Vec<TracedBio>,
+    ended: Nanos,
+}
+
+impl Observer for Seen {
+    fn event(&mut self, at: Nanos, event: &Event) {
+        match *event {
+            Event::Spawn { thread, role: Role::Task } => {
+                self.first.get_or_insert(thread);
+            }
+            Event::Submit { bio, thread, op, sector, sectors, sync } => {
+                let first = self.first.map_or(0, |first| first.0);
+                let traced = TracedBio {
+                    start: at,
+                    op,
+                    fua: false,
+                    preflush: false,
+                    sync,
+                    sector,
+                    sectors,
+                    submitter: thread.0.saturating_sub(first),
+                    priority: Priority::default(),
+                    completion: None,
+                };
+                self.open.insert(bio, traced);
+            }
+            Event::End { bio } => {
+                if let Some(traced) = self.open.remove(&bio) {
+                    let (latency, status) = (at.since(traced.start), BlkStatus::Ok);
+                    let completion = Some(Completion { latency, status });
+                    self.bios.push(TracedBio { completion, ..traced });
+                }
+            }
+            _ => {}
+        }
+        self.ended = self.ended.max(at);
+    }
+}
+
+impl Seen {
+    fn write(&self, path: &Path, header: &Header) -> io::Result<()> {
+        let file = std::fs::File::create_new(path)?;
+        let mut writer = Writer::begin(BufWriter::new(file), header)?;
+        self.bios.iter().chain(self.open.values()).try_for_each(|bio| writer.push(bio))?;
+        writer.end(self.ended).map(|_| ())
+    }
+}

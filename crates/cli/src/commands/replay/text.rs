@@ -1,0 +1,105 @@
+//! What a replay was like: what came in and what went out, and how long it took.
+
+use std::fmt::Write as _;
+
+use blockyard_load::fio::Histogram;
+use blockyard_load::replay::{Replay, op_name};
+use blockyard_load::trace::{Summary, Trace};
+use serde_json::{Value, json};
+
+use crate::size::human_size;
+
+/// Mean latency of an operation as it was recorded.
+fn recorded(summary: &Summary, name: &str) -> Option<f64> {
+    let op = summary.ops.iter().find(|op| op_name(op.op) == name)?;
+    (op.latency.count() > 0).then(|| op.latency.mean_ns())
+}
+
+/// As text.
+pub(super) fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
+    let summary = Summary::of(trace);
+    let (submitters, tasks) = replay.submitters();
+    let mut text = format!(
+        "{place}\n{} bios of {submitters} submitters in {:.3} s, recorded in {:.3} s\n",
+        summary.count(),
+        replay.took().0 as f64 / 1e9,
+        summary.length.0 as f64 / 1e9
+    );
+    if tasks < submitters {
+        let _ = writeln!(text, "They shared {tasks} tasks.");
+    }
+    text += "\n            bios in   bios out      in bytes     out bytes  errors   avg, ms   \
+             p99, ms   max, ms  recorded avg, ms\n";
+    for (name, one) in replay.counted() {
+        let ms = |ns: f64| ns / 1e6;
+        let was = recorded(&summary, name).map_or("-".into(), |ns| format!("{:.3}", ms(ns)));
+        let latency = &one.latency;
+        let _ = writeln!(
+            text,
+            "{name:<8}{:>11}{:>11}{:>14}{:>14}{:>8}{:>10.3}{:>10.3}{:>10.3}{was:>18}",
+            one.in_bios,
+            one.out_bios,
+            one.in_bytes,
+            one.out_bytes,
+            one.errors,
+            ms(latency.mean_ns()),
+            ms(latency.permille(990).0 as f64),
+            ms(latency.max().0 as f64)
+        );
+    }
+    let bytes = replay.counted().values().map(|one| one.out_bytes).sum::<u64>();
+    let verdict = match replay.is_complete() {
+        true => "requests in = requests out, bytes too",
+        false => "NOT all that came in went out",
+    };
+    let _ = writeln!(text, "\n{verdict}: {}", human_size(bytes));
+    if replay.late().count() > 0 {
+        let ms = |permille| replay.late().permille(permille).0 as f64 / 1e6;
+        let max = replay.late().max().0 as f64 / 1e6;
+        let (p50, p99) = (ms(500), ms(990));
+        let _ =
+            writeln!(text, "submitted late by {p50:.3} ms (p50), {p99:.3} (p99), {max:.3} (max)");
+    }
+    text
+}
+
+/// As JSON.
+pub(super) fn json(trace: &Trace, replay: &Replay, place: &str) -> Value {
+    let summary = Summary::of(trace);
+    let ops: Vec<Value> = replay
+        .counted()
+        .iter()
+        .map(|(name, one)| {
+            json!({
+                "op": name,
+                "in_bios": one.in_bios,
+                "out_bios": one.out_bios,
+                "in_bytes": one.in_bytes,
+                "out_bytes": one.out_bytes,
+                "errors": one.errors,
+                "latency_ns": histogram(&one.latency),
+                "recorded_mean_ns": recorded(&summary, name),
+            })
+        })
+        .collect();
+    json!({
+        "target": place,
+        "bios": summary.count(),
+        "submitters": replay.submitters().0,
+        "tasks": replay.submitters().1,
+        "recorded_ns": summary.length.0,
+        "took_ns": replay.took().0,
+        "is_complete": replay.is_complete(),
+        "ops": ops,
+        "late_ns": histogram(replay.late()),
+    })
+}
+
+fn histogram(histogram: &Histogram) -> Value {
+    json!({
+        "mean": histogram.mean_ns(),
+        "p50": histogram.permille(500).0,
+        "p99": histogram.permille(990).0,
+        "max": histogram.max().0,
+    })
+}

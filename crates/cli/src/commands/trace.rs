@@ -1,0 +1,273 @@
+//! `blockyard trace`: records what clients ask of a server, and shows what was recorded.
+//!
+//! The format is in [`blockyard_load::trace`]; whoever writes is in [`crate::recorder`], in the
+//! server.
+
+mod text;
+
+use std::io::{self, BufWriter};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use blockyard_host::process::StopSignal;
+use blockyard_load::trace::{Summary, Writer};
+use clap::{Args, Subcommand, ValueHint};
+use rustix::event::{PollFd, PollFlags, poll};
+
+use super::control::{DeviceArgs, ask};
+use crate::args::ShortHelpArgs;
+use crate::failure::Failure;
+use crate::output::{print, say};
+use crate::recorder;
+use crate::traces::InputArgs;
+
+/// Lines that are printed at once.
+const LINES: usize = 10_000;
+
+/// Record what comes into a volume that is served, and look at it
+///
+/// A trace says when each bio came, from whom, what for, and how long it took; it has nothing of
+/// the data. `blockyard replay` plays it. docs/trace.md has the format.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true, disable_help_subcommand = true)]
+pub(crate) struct TraceArgs {
+    #[command(subcommand)]
+    command: TraceCommand,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+#[derive(Subcommand, Debug)]
+#[command(disable_help_flag = true)]
+enum TraceCommand {
+    Record(RecordArgs),
+    Stop(StopArgs),
+    Show(ShowArgs),
+    Summary(SummaryArgs),
+    Convert(ConvertArgs),
+}
+
+/// Record a volume of a running server, until --for has passed or Ctrl-C
+///
+/// Asks a server that was started with `serve --control SOCKET`. The server writes the file, which
+/// only its owner can read.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct RecordArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+
+    /// The trace
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+
+    /// For so long: 30s, 500ms, 5m
+    #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
+    limit: Option<Duration>,
+
+    /// A file that is there may be overwritten
+    #[arg(long)]
+    overwrite: bool,
+}
+
+/// Stop a recording whose `trace record` is gone
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct StopArgs {
+    #[command(flatten)]
+    device: DeviceArgs,
+}
+
+/// Print the bios of a trace in the order in which they came
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct ShowArgs {
+    #[command(flatten)]
+    input: InputArgs,
+
+    /// Print JSON, an object a line
+    #[arg(long)]
+    json: bool,
+
+    /// Only the first N
+    #[arg(long, value_name = "N")]
+    limit: Option<u32>,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Print what a trace is like: operations, sizes, order, rates, depth
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct SummaryArgs {
+    #[command(flatten)]
+    input: InputArgs,
+
+    /// Print JSON
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Write what blktrace has recorded as a trace of ours
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+struct ConvertArgs {
+    #[command(flatten)]
+    input: InputArgs,
+
+    /// The new trace
+    #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    output: PathBuf,
+
+    /// A file that is there may be overwritten
+    #[arg(long)]
+    overwrite: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Does what is asked for.
+pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
+    match &args.command {
+        TraceCommand::Record(args) => record(args),
+        TraceCommand::Stop(args) => stop(&args.device),
+        TraceCommand::Show(args) => show(args),
+        TraceCommand::Summary(args) => summary(args),
+        TraceCommand::Convert(args) => convert(args),
+    }
+}
+
+fn record(args: &RecordArgs) -> Result<(), Failure> {
+    let path = std::path::absolute(&args.output).unwrap_or_else(|_| args.output.clone());
+    let line = start_line(&path, args.limit, args.overwrite, args.device.export()?)?;
+    let signal = StopSignal::install()
+        .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
+    ask(&args.device.socket, line.as_bytes())?;
+    if args.limit.is_none() {
+        say("recording; Ctrl-C ends it");
+    }
+    let limit = args.limit.map(|limit| rustix::event::Timespec {
+        tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),
+        tv_nsec: limit.subsec_nanos().into(),
+    });
+    // However it returns, the recording ends: an interrupted wait is one that a signal ended.
+    let _ = poll(&mut [PollFd::new(&signal, PollFlags::IN)], limit.as_ref());
+    stop(&args.device)
+}
+
+fn start_line(
+    path: &Path,
+    limit: Option<Duration>,
+    replace: bool,
+    export: &str,
+) -> Result<String, Failure> {
+    let shown = path.display();
+    let path = path.to_str().filter(|path| !path.contains('\n')).ok_or_else(|| {
+        Failure::failed(format!(
+            "{shown}: a name that is not UTF-8, or has a newline, cannot be sent"
+        ))
+    })?;
+    let limit_ms = limit.map_or(0, |limit| limit.as_millis());
+    let how = if replace { "replace" } else { "new" };
+    Ok(format!("trace-start {limit_ms} {how} {} {path} {export}\n", path.len()))
+}
+
+fn stop(device: &DeviceArgs) -> Result<(), Failure> {
+    let line = format!("trace-stop {}\n", device.export()?);
+    let reply = ask(&device.socket, line.as_bytes())?;
+    let number = |key: &str| reply[key].as_u64().unwrap_or(0);
+    let seconds = reply["seconds"].as_f64().unwrap_or(0.0);
+    let mut said = format!("{} bios in {seconds:.3} s", number("bios"));
+    if number("not_ended") > 0 {
+        said += &format!("; {} of them had not ended", number("not_ended"));
+    }
+    if number("lost") > 0 {
+        said += &format!("; {} events were lost, because they came too fast", number("lost"));
+    }
+    print(&format!("{said}\n"))
+}
+
+fn show(args: &ShowArgs) -> Result<(), Failure> {
+    let trace = args.input.read()?;
+    let count = args.limit.map_or(trace.bios.len(), |limit| trace.bios.len().min(limit as usize));
+    if !args.json {
+        print(text::HEAD)?;
+    }
+    for bios in trace.bios[..count].chunks(LINES) {
+        let lines: String = match args.json {
+            true => bios.iter().map(|bio| format!("{}\n", text::bio_json(bio))).collect(),
+            false => bios.iter().map(text::bio).collect(),
+        };
+        print(&lines)?;
+    }
+    Ok(())
+}
+
+fn summary(args: &SummaryArgs) -> Result<(), Failure> {
+    let trace = args.input.read()?;
+    let summary = Summary::of(&trace);
+    match args.json {
+        true => print(&format!("{:#}\n", text::summary_json(&trace, &summary))),
+        false => print(&text::summary(&trace, &summary)),
+    }
+}
+
+fn convert(args: &ConvertArgs) -> Result<(), Failure> {
+    let trace = args.input.read()?;
+    let file = recorder::create(&args.output, args.overwrite)?;
+    let written = (|| {
+        let mut writer = Writer::begin(BufWriter::new(file), &trace.header)?;
+        trace.bios.iter().try_for_each(|bio| writer.push(bio))?;
+        writer.set_lost(trace.end.lost);
+        writer.end(trace.end.length).map(|_| ())
+    })();
+    written.map_err(|error: io::Error| {
+        Failure::failed(format!("{}: cannot write: {error}", args.output.display()))
+    })?;
+    print(&format!("{} bios\n", trace.bios.len()))
+}
+
+fn parse_time(text: &str) -> Result<Duration, String> {
+    let refuse = || format!("{text:?} is no time: say 30s, 500ms, 5m or 1h");
+    let end = text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
+    let number: u64 = text[..end].parse().map_err(|_| refuse())?;
+    let unit_ms = match &text[end..] {
+        "ms" => 1,
+        "" | "s" => 1000,
+        "m" => 60_000,
+        "h" => 3_600_000,
+        _ => return Err(refuse()),
+    };
+    let ms = number.checked_mul(unit_ms).filter(|ms| *ms > 0).ok_or_else(refuse)?;
+    Ok(Duration::from_millis(ms))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_units() {
+        let ms = |text| parse_time(text).map(|time| time.as_millis());
+        assert_eq!(ms("30s"), Ok(30_000));
+        assert_eq!(ms("30"), Ok(30_000));
+        assert_eq!(ms("500ms"), Ok(500));
+        assert_eq!(ms("2h"), Ok(7_200_000));
+        for text in ["", "s", "-1s", "1.5s", "0", "9d", "99999999999999999h"] {
+            assert!(ms(text).unwrap_err().contains("30s"), "{text}");
+        }
+    }
+
+    #[test]
+    fn path_is_sent_with_its_length() {
+        let line = start_line(Path::new("/a b"), None, true, "my disk").unwrap();
+        assert_eq!(line, "trace-start 0 replace 4 /a b my disk\n");
+        assert!(start_line(Path::new("/a\nb"), None, true, "").is_err());
+    }
+}

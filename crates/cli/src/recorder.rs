@@ -1,0 +1,303 @@
+//! Records a volume into a file: a thread takes what the connections have written down, finds the
+//! end of each bio, and writes the trace.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::fs::{File, OpenOptions};
+use std::io::{self, BufWriter, ErrorKind};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::{Builder, JoinHandle};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+
+use blockyard_engine::time::Nanos;
+use blockyard_host::recording::{Event, Recording};
+use blockyard_host::volume::Volume;
+use blockyard_load::trace::{Completion, Header, SECTORS_MAX, TracedBio, Writer};
+
+use crate::failure::Failure;
+
+/// How often the connections' rings are emptied: at a million bios a second they are a quarter
+/// full.
+const TURN: Duration = Duration::from_millis(4);
+/// How often a block is closed: what is lost if the server is killed.
+const BLOCK: Duration = Duration::from_secs(1);
+
+/// What is to be recorded, and where to.
+#[derive(Clone, Debug)]
+pub(crate) struct Wish {
+    pub(crate) path: PathBuf,
+    /// A file that is there may be overwritten.
+    pub(crate) replace: bool,
+    /// Not longer than this.
+    pub(crate) limit: Option<Duration>,
+}
+
+/// What was recorded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Recorded {
+    pub(crate) bios: u64,
+    /// Of them, whose end did not come in time.
+    pub(crate) not_ended: u64,
+    /// Events that could not be written down.
+    pub(crate) lost: u64,
+    pub(crate) length: Nanos,
+}
+
+impl fmt::Display for Recorded {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { bios, not_ended, lost, length } = *self;
+        write!(f, "{bios} bios in {:.3} s", length.0 as f64 / 1e9)?;
+        if not_ended > 0 {
+            write!(f, "; {not_ended} of them had not ended")?;
+        }
+        if lost > 0 {
+            write!(f, "; {lost} events were lost: the machine had no time to write them down")?;
+        }
+        Ok(())
+    }
+}
+
+/// A recording that goes on.
+#[derive(Debug)]
+pub(crate) struct Recorder {
+    /// Dropped to stop it.
+    stop: Option<Sender<()>>,
+    thread: Option<JoinHandle<io::Result<Recorded>>>,
+    path: PathBuf,
+}
+
+impl Recorder {
+    /// Begins.
+    pub(crate) fn start(volume: &Volume, export: &str, wish: &Wish) -> Result<Self, Failure> {
+        let failed = |what: &str, error: io::Error| {
+            Failure::failed(format!("{}: cannot {what}: {error}", wish.path.display()))
+        };
+        let Some(recording) = Recording::begin(volume) else {
+            let what = "the volume is being recorded already; stop that first";
+            return Err(Failure::busy(what));
+        };
+        let file = create(&wish.path, wish.replace)?;
+        let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        let header = Header {
+            volume_bytes: volume.size_bytes(),
+            sector_bytes: volume.sector_size_bytes(),
+            export: export.into(),
+            began_unix_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
+        };
+        let writer = Writer::begin(BufWriter::new(file), &header);
+        let writer = writer.map_err(|error| failed("write", error))?;
+        let (stop, stopped) = channel();
+        let scribe = Scribe {
+            recording,
+            writer,
+            open: BTreeMap::new(),
+            recorded: Recorded::default(),
+            lost: 0,
+        };
+        let limit = wish.limit;
+        let thread = Builder::new().name("trace".into());
+        let thread = thread.spawn(move || scribe.run(&stopped, limit));
+        let thread = Some(thread.map_err(|error| failed("start a thread for", error))?);
+        Ok(Self { stop: Some(stop), thread, path: wish.path.clone() })
+    }
+
+    /// It has come to its end by itself.
+    pub(crate) fn has_ended(&self) -> bool {
+        self.thread.as_ref().is_none_or(JoinHandle::is_finished)
+    }
+
+    /// Ends it.
+    pub(crate) fn stop(mut self) -> Result<Recorded, Failure> {
+        self.end()
+    }
+
+    fn end(&mut self) -> Result<Recorded, Failure> {
+        drop(self.stop.take());
+        let Some(thread) = self.thread.take() else { return Ok(Recorded::default()) };
+        let recorded = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
+        recorded.map_err(|error| {
+            let path = self.path.display();
+            Failure::failed(format!("{path}: cannot write: {error}; the trace ends there"))
+        })
+    }
+}
+
+impl Drop for Recorder {
+    /// What was recorded so far is a whole trace.
+    fn drop(&mut self) {
+        let _ = self.end();
+    }
+}
+
+/// A new file that nobody else may read.
+pub(crate) fn create(path: &Path, replace: bool) -> Result<File, Failure> {
+    let mut options = OpenOptions::new();
+    options.write(true).mode(0o600);
+    match replace {
+        true => options.create(true).truncate(true),
+        false => options.create_new(true),
+    };
+    let place = path.display();
+    let file = options.open(path).map_err(|error| match error.kind() {
+        ErrorKind::AlreadyExists => Failure::busy(format!(
+            "{place}: is there already; name another file, or say --overwrite"
+        )),
+        _ => Failure::failed(format!("{place}: cannot create: {error}")),
+    })?;
+    let owner_only = std::fs::Permissions::from_mode(0o600);
+    let kept = file.set_permissions(owner_only);
+    kept.map_err(|error| Failure::failed(format!("{place}: cannot be kept private: {error}")))?;
+    Ok(file)
+}
+
+/// The thread's own.
+struct Scribe {
+    recording: Recording,
+    writer: Writer<BufWriter<File>>,
+    /// Bios that have come and not ended, by submitter and the front end's word.
+    open: BTreeMap<(u32, u64), TracedBio>,
+    recorded: Recorded,
+    /// Bios that no trace can hold.
+    lost: u64,
+}
+
+impl Scribe {
+    fn run(mut self, stopped: &Receiver<()>, limit: Option<Duration>) -> io::Result<Recorded> {
+        let began = Instant::now();
+        let mut closed = began;
+        loop {
+            let left = limit.map(|limit| limit.saturating_sub(began.elapsed()));
+            let turn = left.map_or(TURN, |left| left.min(TURN));
+            let waited = stopped.recv_timeout(turn);
+            if waited != Err(RecvTimeoutError::Timeout) || left.is_some_and(|left| left.is_zero()) {
+                break;
+            }
+            self.drain()?;
+            if closed.elapsed() >= BLOCK {
+                self.writer.close_block()?;
+                closed = Instant::now();
+            }
+        }
+        let length = self.recording.elapsed();
+        self.recording.stop();
+        self.drain()?;
+        for bio in std::mem::take(&mut self.open).into_values() {
+            self.recorded.not_ended += 1;
+            self.write(&bio)?;
+        }
+        self.recorded.length = length;
+        self.writer.end(length)?.into_inner()?.sync_all()?;
+        Ok(self.recorded)
+    }
+
+    fn drain(&mut self) -> io::Result<()> {
+        let (mut whole, mut lost) = (Vec::new(), 0);
+        let open = &mut self.open;
+        self.recording.drain(|submitter, event| match event {
+            Event::Came { user, sector, sectors, .. } => {
+                let end = sector.checked_add(sectors.into());
+                if end.is_none_or(|end| end > SECTORS_MAX) {
+                    lost += 1;
+                    return;
+                }
+                // One whose end found no room.
+                whole.extend(open.insert((submitter, user), bio_of(submitter, event)));
+            }
+            Event::Ended { at, user, status } => {
+                if let Some(bio) = open.remove(&(submitter, user)) {
+                    let completion = Completion { latency: at.since(bio.start), status };
+                    whole.push(TracedBio { completion: Some(completion), ..bio });
+                }
+            }
+        });
+        self.lost += lost;
+        self.recorded.lost = self.recording.lost() + self.lost;
+        self.writer.set_lost(self.recorded.lost);
+        whole.iter().try_for_each(|bio| self.write(bio))
+    }
+
+    fn write(&mut self, bio: &TracedBio) -> io::Result<()> {
+        self.recorded.bios += 1;
+        self.writer.push(bio)
+    }
+}
+
+fn bio_of(submitter: u32, event: Event) -> TracedBio {
+    let Event::Came { at, op, fua, preflush, sync, sector, sectors, priority, .. } = event else {
+        unreachable!("the caller has looked");
+    };
+    let (start, completion) = (at, None);
+    TracedBio { start, op, fua, preflush, sync, sector, sectors, submitter, priority, completion }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+
+    use blockyard_engine::bio::{BlkStatus, Op};
+    use blockyard_engine::priority::Priority;
+    use blockyard_host::file::DeviceFile;
+    use blockyard_host::local::{Client, Request};
+    use blockyard_host::volume::VolumeOptions;
+    use blockyard_load::trace::Trace;
+
+    use super::*;
+    use crate::failure::Exit;
+
+    fn volume() -> Arc<Volume> {
+        let file = DeviceFile::in_memory(1 << 20).unwrap();
+        Arc::new(Volume::from_file(file, &VolumeOptions::default()).unwrap())
+    }
+
+    #[test]
+    fn trace_has_what_every_client_did_and_how_it_ended() {
+        let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("a.trace");
+        let wish = Wish { path: path.clone(), replace: false, limit: None };
+        let recorder = Recorder::start(&volume, "home", &wish).unwrap();
+        assert!(Recorder::start(&volume, "home", &wish).is_err(), "one at a time");
+        let mut clients =
+            [Priority::IDLE, Priority::default()].map(|one| Client::new(&volume, one).unwrap());
+        for user in 0..300 {
+            for (client, op) in clients.iter_mut().zip([Op::Read, Op::Write]) {
+                let offset_bytes = user * 4096;
+                client.submit(Request { user, op, offset_bytes, len_bytes: 4096, sync: false });
+            }
+        }
+        for client in &mut clients {
+            client.wait(client.in_flight(), &mut Vec::new());
+        }
+        let recorded = recorder.stop().unwrap();
+        assert_eq!((recorded.bios, recorded.lost, recorded.not_ended), (600, 0, 0));
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+        let trace = Trace::read(File::open(&path).unwrap()).unwrap();
+        assert_eq!((trace.header.volume_bytes, &*trace.header.export), (1 << 20, "home"));
+        assert_eq!(trace.end.length, recorded.length);
+        let bad = |bio: &&TracedBio| bio.completion.unwrap().status == BlkStatus::Invalid;
+        assert_eq!(trace.bios.iter().filter(bad).count(), 2 * (300 - 256), "behind the end");
+        for (op, priority) in [(Op::Read, Priority::IDLE), (Op::Write, Priority::default())] {
+            let of = trace.bios.iter().filter(|bio| bio.op == op);
+            assert!(of.clone().all(|bio| bio.priority == priority));
+            assert!(of.map(|bio| bio.sector).eq((0..300).map(|number| number * 8)));
+        }
+    }
+
+    #[test]
+    fn file_that_is_there_stays_unless_it_may_be_replaced() {
+        let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
+        let path = dir.path().join("a.trace");
+        std::fs::write(&path, "mine").unwrap();
+        let wish = |replace| Wish { path: path.clone(), replace, limit: Some(Duration::ZERO) };
+        let failure = Recorder::start(&volume, "", &wish(false)).unwrap_err();
+        assert_eq!(failure.exit, Exit::Busy);
+        assert!(failure.message.contains("--overwrite"), "{failure}");
+        assert_eq!(std::fs::read(&path).unwrap(), b"mine");
+        let recorder = Recorder::start(&volume, "", &wish(true)).unwrap();
+        recorder.thread.as_ref().unwrap();
+        drop(recorder);
+        assert_eq!(Trace::read(File::open(&path).unwrap()).unwrap().bios, []);
+        assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
+    }
+}

@@ -1,0 +1,160 @@
+//! A trace from a server's bios to a replay: recorded, shown, played on a file, on nothing and in
+//! the lab.
+
+mod lab;
+
+use std::io::{BufRead, BufReader};
+use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
+
+use lab::nbd::Nbd;
+use lab::{Lab, noise, text};
+use rustix::process::{Pid, Signal, kill_process};
+use serde_json::Value;
+
+/// A world without a crypt target: what is replayed reaches its queue as it is.
+const WORLD: &str = r#"
+name = "world"
+title = "a disk"
+[queue]
+elevator = "deadline"
+[device]
+kind = "disk"
+size_mib = 1024
+[jobs.any]
+program = "fsync-tester"
+samples = 1
+[variants.a]
+"#;
+
+fn json(lab: &Lab, words: &[&str]) -> Value {
+    serde_json::from_slice(&lab.ok(words).stdout).unwrap()
+}
+
+/// Two clients: a sequential writer that flushes, and a reader that jumps about.
+fn clients_work(lab: &Lab) {
+    let mut clients = [Nbd::open(&lab.path("s")), Nbd::open(&lab.path("s"))];
+    for number in 0..20u64 {
+        assert_eq!(clients[0].write(number * 8192, &noise(8192, number)), 0);
+        clients[1].read(number * 7 % 16 * 65536, 4096);
+    }
+    assert_eq!(clients[0].flush(), 0);
+}
+
+/// What must be the same in two summaries: operations, sizes, order, submitters.
+fn nature(summary: &Value) -> Vec<Value> {
+    let ops = summary["ops"].as_array().unwrap().iter().map(|op| {
+        let keys = ["op", "bios", "bytes", "sequential", "sync", "sizes", "not_ended", "errors"];
+        keys.iter().map(|key| op[*key].clone()).collect()
+    });
+    let submitters = summary["submitters"].as_array().unwrap().iter();
+    let submitters =
+        submitters.map(|of| Value::from(vec![of["bios"].clone(), of["bytes"].clone()]));
+    ops.chain(submitters).collect()
+}
+
+#[test]
+fn what_is_recorded_under_a_server_is_the_same_when_it_is_replayed() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("world.toml", WORLD);
+    let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c", "--trace", "all.trace"];
+    let server = lab.serve(&words);
+    let said = lab.refused(&["trace", "record", "c", "-o", "b.trace", "--for", "1s"], 5);
+    assert!(said.contains("EBUSY") && said.contains("already"), "{said}");
+    clients_work(&lab);
+    assert!(server.stop(Signal::TERM).success());
+
+    let mode = std::fs::metadata(lab.path("all.trace")).unwrap().permissions().mode();
+    assert_eq!(mode & 0o777, 0o600);
+    let recorded = json(&lab, &["trace", "summary", "all.trace", "--json"]);
+    assert_eq!(recorded["lost"], 0);
+    let op = |name: &str| {
+        let ops = recorded["ops"].as_array().unwrap();
+        ops.iter().find(|op| op["op"] == name).unwrap().clone()
+    };
+    assert_eq!(
+        (op("write")["bytes"].as_u64(), op("read")["bios"].as_u64()),
+        (Some(163_840), Some(20))
+    );
+    let (bios, sequential) = (op("write")["bios"].as_u64(), op("write")["sequential"].as_u64());
+    assert_eq!(sequential, bios.map(|bios| bios - 1), "each follows the one before");
+    assert_eq!(op("flush")["bios"], 1);
+
+    let replay = ["replay", "all.trace", "--json"];
+    let null = json(&lab, &[&replay[..], &["--null", "--fast"]].concat());
+    let file = ["--raw", "image", "--destroy", "--speed", "10"];
+    lab.write("image", vec![0; 2 << 20]);
+    let file = json(&lab, &[&replay[..], &file].concat());
+    let in_lab = ["--lab", "world.toml", "--output", "lab.trace"];
+    let first = json(&lab, &[&replay[..], &in_lab].concat());
+    let second = json(&lab, &[&replay[..], &in_lab[..2]].concat());
+    for played in [&null, &file, &first] {
+        assert_eq!(played["is_complete"], true, "{played}");
+        assert_eq!(played["bios"], recorded["bios"]);
+        for op in played["ops"].as_array().unwrap() {
+            assert_eq!((&op["in_bios"], &op["in_bytes"]), (&op["out_bios"], &op["out_bytes"]));
+            assert_eq!(op["errors"], 0);
+        }
+    }
+    assert_eq!(first, second, "the hash of the world's events is in the target's line");
+    let replayed = json(&lab, &["trace", "summary", "lab.trace", "--json"]);
+    assert_eq!(nature(&replayed), nature(&recorded));
+    let other = ["--lab", "world.toml", "--elevator", "noop"];
+    assert_ne!(json(&lab, &[&replay[..], &other].concat())["target"], first["target"]);
+}
+
+#[test]
+fn recording_of_a_running_server_begins_and_ends_when_it_is_told() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--control", "c"]);
+    let mut client = Nbd::open(&lab.path("s"));
+    client.read(0, 4096);
+    let mut record = lab.blockyard(&["trace", "record", "c", "-o", "a.trace"]);
+    let mut recording = record.stderr(Stdio::piped()).stdout(Stdio::null()).spawn().unwrap();
+    let mut said = String::new();
+    BufReader::new(recording.stderr.take().unwrap()).read_line(&mut said).unwrap();
+    assert!(said.starts_with("recording"), "{said}");
+    client.read(8192, 512);
+    kill_process(Pid::from_child(&recording), Signal::INT).unwrap();
+    assert!(recording.wait().unwrap().success());
+    client.read(0, 4096);
+    let lines = text(&lab.ok(&["trace", "show", "a.trace", "--json"]).stdout);
+    let bios: Vec<Value> = lines.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    assert_eq!(bios.len(), 1, "{lines}");
+    assert_eq!((&bios[0]["sector"], &bios[0]["status"]), (&Value::from(16), &Value::from("ok")));
+    let again = ["trace", "record", "c", "-o", "a.trace", "--for", "1ms"];
+    assert!(lab.refused(&again, 5).contains("--overwrite"));
+    lab.ok(&[&again[..], &["--overwrite"]].concat());
+    assert!(lab.refused(&["trace", "stop", "c"], 1).contains("not being recorded"));
+    assert!(server.stop(Signal::TERM).success());
+}
+
+#[test]
+fn what_cannot_be_replayed_says_why() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("world.toml", WORLD);
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--trace", "a.trace"]);
+    clients_work(&lab);
+    assert!(server.stop(Signal::TERM).success());
+    lab.write("short", vec![0; 8192]);
+    let short = ["replay", "a.trace", "--raw", "short"];
+    assert!(lab.refused(&short, 5).contains("--destroy"));
+    let short = [&short[..], &["--destroy", "--fast"]].concat();
+    let said = lab.refused(&short, 1);
+    assert!(said.contains("bio ") && said.contains("--wrap"), "{said}");
+    lab.ok(&[&short[..], &["--wrap"]].concat());
+    lab.write("no.trace", "[global]\nrw=read\n");
+    assert!(lab.refused(&["trace", "summary", "no.trace"], 1).contains("this is no trace"));
+    let bytes = lab.read("a.trace");
+    lab.write("cut.trace", &bytes[..bytes.len() - 40]);
+    let cut = lab.ok(&["trace", "summary", "cut.trace"]);
+    assert!(text(&cut.stderr).contains("is cut off at byte"), "{}", text(&cut.stderr));
+    let mut bad = bytes;
+    bad[100] ^= 1;
+    lab.write("bad.trace", bad);
+    let said = lab.refused(&["replay", "bad.trace", "--null"], 1);
+    assert!(said.contains("damaged") && said.contains("truncate"), "{said}");
+}

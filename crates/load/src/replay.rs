@@ -1,0 +1,378 @@
+//! Plays a trace: the bios that came, from as many tasks as there were submitters, when they came
+//! or as fast as they can be done.
+//!
+//! As fast as possible, a task keeps as many in flight as its submitter had when the bio came, so
+//! that what waited for something else waits again; or as many as it is told, and as many as
+//! [`USUAL_DEPTH`] if the trace does not say when bios ended. Requests are counted on their way in
+//! and out, and so are their bytes: [`Replay::is_complete`].
+
+use std::collections::{BTreeMap, BinaryHeap};
+use std::fmt;
+
+use blockyard_engine::bio::Op;
+use blockyard_engine::priority::Priority;
+use blockyard_engine::time::Nanos;
+
+use crate::fio::Histogram;
+use crate::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
+use crate::trace::{Trace, TracedBio};
+
+/// How many a task keeps in flight if nobody knows. Ours.
+pub const USUAL_DEPTH: u32 = 32;
+/// More submitters than this share tasks. Ours: each task is a thread with buffers of its own.
+pub const TASKS_MAX: usize = 256;
+/// A trace's speed in these units is its own.
+pub const SPEED_ONE: u32 = 1000;
+
+/// When bios are submitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// When they came, with the time between them divided by this many thousandths.
+    Timed {
+        /// [`SPEED_ONE`] is real time, and twice that twice as fast.
+        speed_permille: u32,
+    },
+    /// When there is room.
+    Fastest {
+        /// How many a task has in flight at most; nothing is as its submitter had.
+        depth: Option<u32>,
+    },
+}
+
+/// What a trace is played on.
+#[derive(Clone, Copy, Debug)]
+pub struct Target {
+    /// How long it is.
+    pub len_bytes: u64,
+    /// Bios must be whole sectors of it.
+    pub sector_bytes: u32,
+    /// What lies behind its end begins again at its start.
+    pub wrap: bool,
+}
+
+/// Why a trace cannot be played on a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Misfit {
+    /// Which bio, counted from 1 in the order in which they came.
+    pub bio: usize,
+    /// What of it.
+    pub problem: String,
+}
+
+impl fmt::Display for Misfit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "bio {} {}", self.bio, self.problem)
+    }
+}
+
+impl std::error::Error for Misfit {}
+
+/// Bios of one kind, on their way in and out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Counted {
+    /// In the trace.
+    pub in_bios: u64,
+    /// Their bytes.
+    pub in_bytes: u64,
+    /// That have ended.
+    pub out_bios: u64,
+    /// Their bytes.
+    pub out_bytes: u64,
+    /// That ended badly.
+    pub errors: u64,
+    /// How long they took.
+    pub latency: Histogram,
+}
+
+/// A bio to be submitted.
+#[derive(Clone, Copy, Debug)]
+struct Step {
+    start: Nanos,
+    op: DirectOp,
+    offset_bytes: u64,
+    len_bytes: u64,
+    /// With it, so many are in flight at most.
+    depth: u32,
+    submitted: Nanos,
+}
+
+/// One submitter.
+#[derive(Debug)]
+pub struct Player {
+    priority: Priority,
+    pace: Pace,
+    steps: Vec<Step>,
+    next: usize,
+    /// What was submitted last has not been answered yet.
+    submitted: Option<usize>,
+    in_flight: u32,
+    began: Option<Nanos>,
+    counted: BTreeMap<&'static str, Counted>,
+    /// How long after its time each was submitted.
+    late: Histogram,
+}
+
+/// A trace as a program.
+#[derive(Debug)]
+pub struct Replay {
+    players: Vec<Player>,
+    end_bytes: u64,
+    /// Before they were folded.
+    submitters: usize,
+    counted: BTreeMap<&'static str, Counted>,
+    late: Histogram,
+    took: Nanos,
+}
+
+impl Replay {
+    /// A trace for a target.
+    ///
+    /// # Errors
+    /// When a bio does not fit the target.
+    pub fn new(trace: &Trace, pace: Pace, target: Target) -> Result<Self, Misfit> {
+        let knows_ends = trace.bios.iter().any(|bio| bio.completion.is_some());
+        let mut by_submitter: BTreeMap<(u32, Priority), Vec<Step>> = BTreeMap::new();
+        let mut ends: BTreeMap<(u32, Priority), BinaryHeap<std::cmp::Reverse<Nanos>>> =
+            BTreeMap::new();
+        let mut end_bytes = 0;
+        for (number, bio) in (1..).zip(&trace.bios) {
+            let offset_bytes = target.place(number, bio)?;
+            let submitter = (bio.submitter, bio.priority);
+            let running = ends.entry(submitter).or_default();
+            while running.peek().is_some_and(|end| end.0 <= bio.start) {
+                running.pop();
+            }
+            let latency = bio.completion.map_or(Nanos(u64::MAX), |completion| completion.latency);
+            running.push(std::cmp::Reverse(bio.start + latency));
+            let recorded = u32::try_from(running.len()).unwrap_or(u32::MAX);
+            let depth = match pace {
+                Pace::Fastest { depth: Some(depth) } => depth.max(1),
+                _ if knows_ends => recorded,
+                _ => USUAL_DEPTH,
+            };
+            let TracedBio { op, sync, fua, preflush, .. } = *bio;
+            by_submitter.entry(submitter).or_default().push(Step {
+                start: bio.start,
+                op: DirectOp::Bio { op, sync, fua, preflush },
+                offset_bytes,
+                len_bytes: bio.len_bytes(),
+                depth,
+                submitted: Nanos(0),
+            });
+            end_bytes = end_bytes.max(offset_bytes + bio.len_bytes());
+        }
+        let submitters = by_submitter.len();
+        let mut players: Vec<Player> = Vec::new();
+        for (number, ((_, priority), steps)) in by_submitter.into_iter().enumerate() {
+            match players.get_mut(number % TASKS_MAX) {
+                Some(player) if number >= TASKS_MAX => player.steps.extend(steps),
+                _ => players.push(Player::new(priority, pace, steps)),
+            }
+        }
+        for player in &mut players {
+            player.steps.sort_by_key(|step| step.start);
+        }
+        let (counted, late, took) = (BTreeMap::new(), Histogram::default(), Nanos(0));
+        Ok(Self { players, end_bytes, submitters, counted, late, took })
+    }
+
+    /// How long the target must be.
+    #[must_use]
+    pub fn end_bytes(&self) -> u64 {
+        self.end_bytes
+    }
+
+    /// How many submitters there were, and how many tasks they are.
+    #[must_use]
+    pub fn submitters(&self) -> (usize, usize) {
+        (self.submitters, self.submitters.min(TASKS_MAX))
+    }
+
+    /// What was counted, by the name of the operation.
+    #[must_use]
+    pub fn counted(&self) -> &BTreeMap<&'static str, Counted> {
+        &self.counted
+    }
+
+    /// How much later than it should have been each was submitted.
+    #[must_use]
+    pub fn late(&self) -> &Histogram {
+        &self.late
+    }
+
+    /// How long it took.
+    #[must_use]
+    pub fn took(&self) -> Nanos {
+        self.took
+    }
+
+    /// Whether what came in went out, and in full.
+    #[must_use]
+    pub fn is_complete(&self) -> bool {
+        let whole = |one: &Counted| (one.in_bios, one.in_bytes) == (one.out_bios, one.out_bytes);
+        self.counted.values().all(whole)
+    }
+}
+
+impl Target {
+    /// Where a bio goes.
+    fn place(&self, number: usize, bio: &TracedBio) -> Result<u64, Misfit> {
+        let refuse = |problem| Err(Misfit { bio: number, problem });
+        let (offset_bytes, len_bytes) = (bio.sector * 512, bio.len_bytes());
+        let sector_bytes = u64::from(self.sector_bytes.max(512));
+        let name = op_name(bio.op);
+        if !(offset_bytes | len_bytes).is_multiple_of(sector_bytes) {
+            return refuse(format!(
+                "({name} of {len_bytes} bytes at byte {offset_bytes}) is not whole sectors of the \
+                 target, which have {sector_bytes} bytes; take one with smaller sectors"
+            ));
+        }
+        if offset_bytes + len_bytes <= self.len_bytes {
+            return Ok(offset_bytes);
+        }
+        // Whole pages, so that what was aligned stays so.
+        let room_bytes = self.len_bytes / 4096 * 4096;
+        if self.wrap && len_bytes <= room_bytes && room_bytes > 0 {
+            return Ok((offset_bytes % room_bytes).min(room_bytes - len_bytes));
+        }
+        refuse(format!(
+            "({name} of {len_bytes} bytes at byte {offset_bytes}) ends behind the target, which \
+             has {} bytes; take a larger one, or say --wrap to let such bios begin again at its \
+             start",
+            self.len_bytes
+        ))
+    }
+}
+
+/// As people call it.
+#[must_use]
+pub fn op_name(op: Op) -> &'static str {
+    match op {
+        Op::Read => "read",
+        Op::Write => "write",
+        Op::Flush => "flush",
+        Op::Discard => "discard",
+        Op::WriteZeroes => "zeroes",
+    }
+}
+
+fn name_of(op: DirectOp) -> &'static str {
+    match op {
+        DirectOp::Bio { op, .. } => op_name(op),
+        DirectOp::Read => op_name(Op::Read),
+        DirectOp::Write => op_name(Op::Write),
+        DirectOp::Flush => op_name(Op::Flush),
+        DirectOp::Discard => op_name(Op::Discard),
+    }
+}
+
+impl Player {
+    fn new(priority: Priority, pace: Pace, steps: Vec<Step>) -> Self {
+        Self {
+            priority,
+            pace,
+            steps,
+            next: 0,
+            submitted: None,
+            in_flight: 0,
+            began: None,
+            counted: BTreeMap::new(),
+            late: Histogram::default(),
+        }
+    }
+
+    fn take_answers(&mut self, returned: &Returned<'_>) {
+        if let Some(step) = self.submitted.take() {
+            match returned.status {
+                Ok(()) => self.in_flight += 1,
+                Err(_) => self.counted.entry(name_of(self.steps[step].op)).or_default().errors += 1,
+            }
+        }
+        for reaped in returned.reaped {
+            let step = &self.steps[reaped.id as usize];
+            let counted = self.counted.entry(name_of(step.op)).or_default();
+            counted.out_bios += 1;
+            counted.out_bytes += step.len_bytes;
+            counted.errors += u64::from(reaped.status.is_err());
+            counted.latency.record(reaped.ended.since(step.submitted));
+            self.in_flight -= 1;
+        }
+    }
+
+    fn submit(&mut self, now: Nanos) -> Call {
+        let id = self.next;
+        let step = &mut self.steps[id];
+        step.submitted = now;
+        let Step { op, offset_bytes, len_bytes, .. } = *step;
+        let counted = self.counted.entry(name_of(op)).or_default();
+        counted.in_bios += 1;
+        counted.in_bytes += len_bytes;
+        self.next += 1;
+        self.submitted = Some(id);
+        let id = u32::try_from(id).expect("a trace in memory has fewer");
+        Call::Submit { id, file: FileId(0), op, offset_bytes, len_bytes }
+    }
+}
+
+impl Task for Player {
+    fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
+        self.take_answers(returned);
+        let began = *self.began.get_or_insert(now);
+        let Some(step) = self.steps.get(self.next) else {
+            return match self.in_flight {
+                0 => Call::Exit,
+                in_flight => Call::Reap { at_least: in_flight, at_most: u32::MAX },
+            };
+        };
+        match self.pace {
+            Pace::Timed { speed_permille } => {
+                let due = u128::from(step.start.0) * u128::from(SPEED_ONE)
+                    / u128::from(speed_permille.max(1));
+                let due = began + Nanos(u64::try_from(due).unwrap_or(u64::MAX));
+                if now < due {
+                    return Call::ReapBefore(due);
+                }
+                self.late.record(now.since(due));
+            }
+            Pace::Fastest { .. } => {
+                if self.in_flight >= step.depth {
+                    let at_least = self.in_flight - step.depth + 1;
+                    return Call::Reap { at_least, at_most: u32::MAX };
+                }
+            }
+        }
+        self.submit(now)
+    }
+
+    fn priority(&self) -> Priority {
+        self.priority
+    }
+}
+
+impl Program for Replay {
+    type Task = Player;
+
+    fn next_phase(&mut self) -> Option<Phase<Player>> {
+        let tasks = std::mem::take(&mut self.players);
+        (!tasks.is_empty()).then_some(Phase { tasks, background: Vec::new() })
+    }
+
+    fn end_phase(&mut self, started: Nanos, ended: Nanos, players: Vec<Player>) {
+        self.took = ended.since(started);
+        for player in players {
+            self.late.add(&player.late);
+            for (name, one) in player.counted {
+                let all = self.counted.entry(name).or_default();
+                all.in_bios += one.in_bios;
+                all.in_bytes += one.in_bytes;
+                all.out_bios += one.out_bios;
+                all.out_bytes += one.out_bytes;
+                all.errors += one.errors;
+                all.latency.add(&one.latency);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;
