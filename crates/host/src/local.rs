@@ -47,13 +47,39 @@ pub struct Marks {
     pub preflush: bool,
 }
 
+/// The bytes of requests.
+pub trait Bytes {
+    /// Makes what a write has.
+    fn fill(&mut self, user: u64, bytes: &mut [u8]);
+
+    /// Looks at what a read has brought, some time before [`Client::wait`] does.
+    fn check(&mut self, user: u64, bytes: &[u8]);
+}
+
+/// Any bytes will do, and none are looked at.
+struct AnyBytes;
+
+impl Bytes for AnyBytes {
+    fn fill(&mut self, _: u64, _: &mut [u8]) {}
+
+    fn check(&mut self, _: u64, _: &[u8]) {}
+}
+
+/// A request in flight.
+#[derive(Clone, Copy, Debug)]
+struct User {
+    user: u64,
+    /// What it reads.
+    read_bytes: usize,
+}
+
 /// A task's way to a volume.
 pub struct Client {
     driver: Driver,
     region: Arc<Region>,
     slots: Slots,
     /// By slot: whom it belongs to.
-    users: Vec<Option<u64>>,
+    users: Vec<Option<User>>,
     in_flight: usize,
     /// Emptied after each use; kept for its memory.
     done: Vec<Done>,
@@ -89,11 +115,20 @@ impl Client {
     /// it has not whole sectors or is longer than 64 MiB. When all buffers are in use, waits for
     /// one.
     pub fn submit(&mut self, request: Request) {
-        self.submit_marked(request, Marks::default());
+        self.submit_all(request, Marks::default(), &mut AnyBytes);
     }
 
     /// The same for a write that asks for more.
     pub fn submit_marked(&mut self, request: Request, marks: Marks) {
+        self.submit_all(request, marks, &mut AnyBytes);
+    }
+
+    /// As [`Client::submit`], with bytes that somebody knows.
+    pub fn submit_bytes(&mut self, request: Request, bytes: &mut dyn Bytes) {
+        self.submit_all(request, Marks::default(), bytes);
+    }
+
+    fn submit_all(&mut self, request: Request, marks: Marks, bytes: &mut dyn Bytes) {
         let Request { user, op, offset_bytes, len_bytes, sync } = request;
         let has_data = matches!(op, Op::Read | Op::Write);
         let is_whole = offset_bytes.is_multiple_of(512) && len_bytes.is_multiple_of(512);
@@ -102,7 +137,10 @@ impl Client {
         let Some(len) = len.filter(|len| *len <= BUFFER_BYTES && is_whole) else {
             return self.ended.push(Done { user, status: BlkStatus::Invalid });
         };
-        let slot = self.take_slot(len);
+        let slot = self.take_slot(len, bytes);
+        if op == Op::Write {
+            bytes.fill(user, self.slot_mut(slot, len));
+        }
         let buf = if has_data { self.buf(slot, len) } else { BufRef::NONE };
         let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
         let origin = Origin { sync, ..Origin::default() };
@@ -111,7 +149,8 @@ impl Client {
         let bio = Bio { origin, fua, preflush, ..bio };
         // Of several at a time, others are submitted before this one is waited for.
         let is_alone = self.in_flight() == 0;
-        self.users[slot as usize] = Some(user);
+        let read_bytes = if op == Op::Read { len_bytes } else { 0 };
+        self.users[slot as usize] = Some(User { user, read_bytes: read_bytes as usize });
         self.in_flight += 1;
         match is_alone {
             true => self.driver.submit_awaited(bio),
@@ -125,12 +164,20 @@ impl Client {
     /// # Panics
     /// When fewer are in flight.
     pub fn wait(&mut self, at_least: usize, out: &mut Vec<Done>) {
+        self.wait_bytes(at_least, out, &mut AnyBytes);
+    }
+
+    /// As [`Client::wait`], with bytes that somebody knows.
+    ///
+    /// # Panics
+    /// When fewer are in flight.
+    pub fn wait_bytes(&mut self, at_least: usize, out: &mut Vec<Done>, bytes: &mut dyn Bytes) {
         assert!(at_least <= self.in_flight + self.ended.len(), "what is waited for was submitted");
         self.driver.poll();
-        self.collect();
+        self.collect(bytes);
         while self.ended.len() < at_least {
             self.driver.wait();
-            self.collect();
+            self.collect(bytes);
         }
         out.append(&mut self.ended);
     }
@@ -140,7 +187,7 @@ impl Client {
     pub fn wait_for(&mut self, limit: Duration, out: &mut Vec<Done>) {
         let until = Instant::now() + limit;
         self.driver.poll();
-        self.collect();
+        self.collect(&mut AnyBytes);
         while self.ended.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -150,7 +197,7 @@ impl Client {
                 0 => std::thread::sleep(left),
                 _ => self.driver.wait_for(left),
             }
-            self.collect();
+            self.collect(&mut AnyBytes);
         }
         out.append(&mut self.ended);
     }
@@ -161,22 +208,37 @@ impl Client {
         self.in_flight + self.ended.len()
     }
 
-    fn collect(&mut self) {
+    fn collect(&mut self, bytes: &mut dyn Bytes) {
         self.driver.take_done(&mut self.done);
-        for Done { user: slot, status } in self.done.drain(..) {
-            let user = self.users[slot as usize].take().expect("a request ends once");
+        let mut done = std::mem::take(&mut self.done);
+        for Done { user: slot, status } in done.drain(..) {
+            let ended = self.users[slot as usize].take().expect("a request ends once");
+            let User { user, read_bytes } = ended;
+            if read_bytes > 0 && status == BlkStatus::Ok {
+                bytes.check(user, self.slot_mut(slot as u32, read_bytes));
+            }
             self.slots.free.push(slot as u32);
             self.in_flight -= 1;
             self.ended.push(Done { user, status });
         }
+        self.done = done;
+    }
+
+    /// The bytes of a slot in which nothing is in flight.
+    fn slot_mut(&mut self, slot: u32, len_bytes: usize) -> &mut [u8] {
+        assert!(len_bytes <= self.slots.len_bytes && self.users[slot as usize].is_none());
+        let base = self.region.at(slot as usize * self.slots.len_bytes, len_bytes);
+        // SAFETY: the range lies in the region, as `at` has checked, and was written when it was
+        // first taken. No request is in flight there, and as `self` is borrowed none will be.
+        unsafe { std::slice::from_raw_parts_mut(base, len_bytes) }
     }
 
     /// A buffer of this length at least.
-    fn take_slot(&mut self, len_bytes: usize) -> u32 {
+    fn take_slot(&mut self, len_bytes: usize, bytes: &mut dyn Bytes) -> u32 {
         if len_bytes > self.slots.len_bytes || self.slots.len_bytes == 0 {
             while self.in_flight > 0 {
                 self.driver.wait();
-                self.collect();
+                self.collect(bytes);
             }
             let len_bytes = len_bytes.next_multiple_of(4096).max(4096);
             self.slots = Slots { len_bytes, ..Slots::default() };
@@ -184,7 +246,7 @@ impl Client {
         }
         while self.slots.free.is_empty() && self.slots.fresh as usize == self.users.len() {
             self.driver.wait();
-            self.collect();
+            self.collect(bytes);
         }
         self.slots.free.pop().unwrap_or_else(|| {
             let slot = self.slots.fresh;
@@ -282,6 +344,34 @@ mod tests {
         wait(&mut client, 1);
         let read = bytes(&client);
         assert_eq!(read[..4096], written[4096..], "the second page, into the same buffer");
+    }
+
+    /// Writes what it is told, and keeps what it sees.
+    struct Known(u8, Vec<(u64, Vec<u8>)>);
+
+    impl Bytes for Known {
+        fn fill(&mut self, _: u64, bytes: &mut [u8]) {
+            bytes.fill(self.0);
+        }
+
+        fn check(&mut self, user: u64, bytes: &[u8]) {
+            self.1.push((user, bytes.to_vec()));
+        }
+    }
+
+    #[test]
+    fn bytes_of_writes_are_made_and_those_of_reads_are_seen() {
+        let mut client = client("none", 1 << 20);
+        let mut known = Known(0xa5, Vec::new());
+        client.submit_bytes(request(Op::Write, 3), &mut known);
+        wait(&mut client, 1);
+        assert!(known.1.is_empty(), "a write brings nothing");
+        known.0 = 0;
+        client.submit_bytes(request(Op::Write, 4), &mut known);
+        client.submit_bytes(request(Op::Read, 3), &mut known);
+        let mut done = Vec::new();
+        client.wait_bytes(2, &mut done, &mut known);
+        assert_eq!(known.1, [(3, vec![0xa5; 4096])]);
     }
 
     #[test]

@@ -160,6 +160,17 @@ pub trait Task {
     /// the first time, the moment at which all tasks of the phase start.
     fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call;
 
+    /// Who makes the bytes that it writes, and looks at those that it has read; without one any
+    /// bytes will do. Worlds that have no bytes do not ask.
+    fn content(&mut self) -> Option<&mut dyn Content> {
+        None
+    }
+
+    /// What it submits goes nowhere: it has ended at once.
+    fn goes_nowhere(&self) -> bool {
+        false
+    }
+
     /// `ionice`: of everything that it submits itself.
     fn priority(&self) -> Priority {
         Priority::default()
@@ -169,6 +180,15 @@ pub trait Task {
     fn socket(&self) -> Option<u16> {
         None
     }
+}
+
+/// The bytes of a task's requests past the page cache.
+pub trait Content {
+    /// Makes what the request with this number writes, which the last [`Call::Submit`] has.
+    fn fill(&mut self, id: u32, bytes: &mut [u8]);
+
+    /// Looks at what a read has brought, before the task reaps it.
+    fn check(&mut self, id: u32, bytes: &[u8]);
 }
 
 /// What runs side by side.

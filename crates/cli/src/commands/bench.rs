@@ -13,7 +13,7 @@ use std::sync::Arc;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
-use blockyard_load::fio::{Fio, Ignored, JobFile};
+use blockyard_load::fio::{Fio, Ignored, Job, JobFile, JobResult};
 use blockyard_report::{Experiment, Listing};
 use blockyard_sim::world;
 use clap::{Args, ValueHint};
@@ -129,7 +129,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
     let volume = Arc::new(volume);
     watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))?;
-    args.give(&fio, &description)
+    args.give(&fio, &description)?;
+    fio.results().iter().try_for_each(judge)
 }
 
 fn note(ignored: &[Ignored]) {
@@ -150,11 +151,38 @@ fn in_lab(
     let setup = experiment.setup(variant, point.as_ref(), &args.target.set, &[])?;
     let JobFile { jobs, ignored } = parse(setup.config.device.sectors().saturating_mul(512))?;
     note(&ignored);
+    jobs.iter().try_for_each(check_for_lab)?;
     JobSpec::Fio(jobs.clone(), false).check(&setup.config)?;
     let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
     let config = world::Config { seed: experiment.seeds[0], ..setup.config };
     world::run(&config, &mut fio, ()).map_err(Failure::failed)?;
     args.give(&fio, &format!("the world of {}, {}", experiment.name, variant.name))
+}
+
+/// Whether a simulated machine can run a job: its devices do not trim, and keep no bytes.
+fn check_for_lab(job: &Job) -> Result<(), Failure> {
+    let refused = match () {
+        () if job.rw.trims() => "rw trims, and no device of the lab does",
+        () if job.verify.sum.is_some() => "verify needs bytes, and the lab has none",
+        () => return Ok(()),
+    };
+    Err(Failure::failed(format!("job {}: {refused}; run it on a volume", job.name)))
+}
+
+/// Whether a job went well.
+fn judge(result: &JobResult) -> Result<(), Failure> {
+    let JobResult { name, mismatches, .. } = result;
+    match (&result.mismatch, result.error) {
+        (Some(mismatch), _) => {
+            Err(Failure::failed(format!("job {name}: {mismatch}; {mismatches} in all")))
+        }
+        (None, Some(error)) => {
+            let reason = std::io::Error::from_raw_os_error(error);
+            let text = format!("job {name} ended early: {reason}, or it was slower than rate_min");
+            Err(Failure::failed(text))
+        }
+        (None, None) => Ok(()),
+    }
 }
 
 impl BenchArgs {

@@ -18,8 +18,8 @@ use std::time::Duration;
 
 use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_engine::time::Nanos;
-use blockyard_host::local::{Client, Marks, Request};
-use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
+use blockyard_host::local::{Bytes, Client, Marks, Request};
+use blockyard_load::program::{Call, Content, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::gate::{Clock, Gate};
 use super::tally::TaskTally;
@@ -70,6 +70,7 @@ impl Worker<'_> {
     /// Runs the task to its end, and says when that was.
     pub(super) fn run<T: Task>(&mut self, task: &mut T) -> Nanos {
         let Some(started) = self.gate.wait_for_start() else { return self.clock.now() };
+        let goes_nowhere = task.goes_nowhere();
         let mut now = started;
         let (mut status, mut usage) = (Ok(()), Usage::default());
         loop {
@@ -81,7 +82,10 @@ impl Worker<'_> {
             if call == Call::Usage {
                 usage = usage_of_this_thread();
             }
-            status = self.execute(call);
+            status = match goes_nowhere {
+                true => self.answer(call),
+                false => self.execute(call, task.content()),
+            };
             if let Err(error) = status {
                 self.failed.get_or_insert(FailedCall { call, error });
             }
@@ -94,7 +98,7 @@ impl Worker<'_> {
         ended
     }
 
-    fn execute(&mut self, call: Call) -> Result<(), i32> {
+    fn execute(&mut self, call: Call, content: Option<&mut dyn Content>) -> Result<(), i32> {
         match call {
             Call::Create(file) | Call::Open(file) | Call::Close(file) => {
                 self.region(file).map(|_| ())
@@ -109,16 +113,22 @@ impl Worker<'_> {
             Call::Layout { file, .. } if !self.lays_out => self.region(file).map(|_| ()),
             Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes),
             Call::Submit { id, file, op, offset_bytes, len_bytes } => {
-                self.submit(id, file, op, (offset_bytes, len_bytes))
+                let (request, marks) = self.direct(id, file, op, (offset_bytes, len_bytes))?;
+                self.tally.add(request.op, len_bytes);
+                match content {
+                    Some(content) => self.client.submit_bytes(request, &mut Known(content)),
+                    None => self.client.submit_marked(request, marks),
+                }
+                Ok(())
             }
             Call::Reap { at_least, at_most } => {
-                self.reap(at_least, at_most);
+                self.reap(at_least, at_most, content);
                 Ok(())
             }
             Call::ReapBefore(until) => {
                 let left = Duration::from_nanos(until.since(self.clock.now()).0);
                 self.client.wait_for(left, &mut self.done);
-                self.reap(0, u32::MAX);
+                self.reap(0, u32::MAX, content);
                 Ok(())
             }
             Call::Sleep(pause) => {
@@ -127,6 +137,29 @@ impl Worker<'_> {
             }
             Call::Usage => Ok(()),
             Call::Exit => unreachable!("the caller has seen to it"),
+        }
+    }
+
+    /// What a call brings that goes nowhere.
+    fn answer(&mut self, call: Call) -> Result<(), i32> {
+        match call {
+            Call::Submit { id, .. } => {
+                self.done.push(Done { user: id.into(), status: BlkStatus::Ok });
+                Ok(())
+            }
+            Call::Reap { at_most, .. } => {
+                let ended = self.clock.now();
+                let most = self.done.len().min(at_most as usize);
+                let reaped = |done: Done| Reaped {
+                    id: u32::try_from(done.user).expect("a task numbers them so"),
+                    status: Ok(()),
+                    ended,
+                };
+                self.reaped.extend(self.done.drain(..most).map(reaped));
+                Ok(())
+            }
+            Call::Sleep(_) => self.execute(call, None),
+            _ => Ok(()),
         }
     }
 
@@ -179,18 +212,17 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn submit(
-        &mut self,
+    fn direct(
+        &self,
         id: u32,
         file: FileId,
         op: DirectOp,
         (offset_bytes, len_bytes): (u64, u64),
-    ) -> Result<(), i32> {
+    ) -> Result<(Request, Marks), i32> {
         let place = self.place(file, offset_bytes, len_bytes)?;
         if let DirectOp::Bio { op, sync, fua, preflush } = op {
             let request = Request { user: id.into(), op, offset_bytes: place, len_bytes, sync };
-            self.client.submit_marked(request, Marks { fua, preflush });
-            return Ok(());
+            return Ok((request, Marks { fua, preflush }));
         }
         let (op, offset_bytes, sync) = match op {
             DirectOp::Read => (Op::Read, place, false),
@@ -199,14 +231,19 @@ impl Worker<'_> {
             DirectOp::Discard => (Op::Discard, place, true),
             DirectOp::Bio { .. } => unreachable!("it has its way above"),
         };
-        self.tally.add(op, len_bytes);
-        self.client.submit(Request { user: id.into(), op, offset_bytes, len_bytes, sync });
-        Ok(())
+        let request = Request { user: id.into(), op, offset_bytes, len_bytes, sync };
+        Ok((request, Marks::default()))
     }
 
-    fn reap(&mut self, at_least: u32, at_most: u32) {
+    fn reap(&mut self, at_least: u32, at_most: u32, content: Option<&mut dyn Content>) {
         let missing = (at_least as usize).saturating_sub(self.done.len());
-        self.client.wait(missing.min(self.client.in_flight()), &mut self.done);
+        let missing = missing.min(self.client.in_flight());
+        match content {
+            Some(content) => {
+                self.client.wait_bytes(missing, &mut self.done, &mut Known(content));
+            }
+            None => self.client.wait(missing, &mut self.done),
+        }
         let ended = self.clock.now();
         for Done { user, status } in self.done.drain(..self.done.len().min(at_most as usize)) {
             let id = u32::try_from(user).expect("a call waits for the others itself");
@@ -216,6 +253,30 @@ impl Worker<'_> {
                 self.failed.get_or_insert(FailedCall { call, error });
             }
             self.reaped.push(Reaped { id, status, ended });
+        }
+    }
+}
+
+/// The bytes of a task's requests, for its client.
+struct Known<'a>(&'a mut dyn Content);
+
+impl Known<'_> {
+    /// Only what a task submits has a number of its own; what a call waits for has none.
+    fn id(user: u64) -> Option<u32> {
+        u32::try_from(user).ok()
+    }
+}
+
+impl Bytes for Known<'_> {
+    fn fill(&mut self, user: u64, bytes: &mut [u8]) {
+        if let Some(id) = Self::id(user) {
+            self.0.fill(id, bytes);
+        }
+    }
+
+    fn check(&mut self, user: u64, bytes: &[u8]) {
+        if let Some(id) = Self::id(user) {
+            self.0.check(id, bytes);
         }
     }
 }

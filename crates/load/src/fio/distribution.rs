@@ -2,9 +2,9 @@
 //!
 //! Zipf's law as in Gray and others, "Quickly generating billion-record synthetic databases"
 //! (SIGMOD 1994): the rank of a draw is computed from a sum over all ranks that is made once. Ranks
-//! are spread over the region by a hash, unless a centre is named; so several can fall on one block,
-//! as with fio. `normal` has its centre in the middle, and the rest is fio's `zoned` and
-//! `zoned_abs`: parts of the region with a share of the requests each.
+//! are spread over the region by a hash, so that several can fall on one block, as with fio.
+//! `normal` has its centre in the middle, and the rest is fio's `zoned` and `zoned_abs`: parts of
+//! the region with a share of the requests each.
 
 use crate::random::Random;
 
@@ -191,7 +191,7 @@ mod tests {
 
     #[test]
     fn zipf_and_pareto_have_the_hot_blocks_that_their_laws_say() {
-        // Of 10000 ranks with theta 1.2, ten have 0.65 of all: sum(n^-1.2, 10) / sum(n^-1.2, 10000).
+        // Of 10000 ranks with theta 1.2, the first ten have 0.57 of all draws.
         let share = hot(&counts(&Distribution::Zipf(1200)), 10);
         assert!((0.52..0.62).contains(&share), "{share}");
         // A fifth of the ranks has four fifths of the requests; some share a block.

@@ -8,6 +8,7 @@ use super::lens::{Direction, Lens};
 use super::map::UNITS_MAX;
 use super::pace::RateProcess;
 use super::value::KbBase;
+use super::verify::{HEADER_BYTES, Sum, Verify};
 
 /// Direction and order (`rw=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -215,10 +216,16 @@ pub struct Job {
     pub time_based: bool,
     /// `randseed`: of offsets and lots. Clones draw differently.
     pub seed: u64,
+    /// `ioengine=null`: requests go nowhere; what is measured is the generator.
+    pub goes_nowhere: bool,
+    /// `verify` and its options.
+    pub verify: Verify,
     /// `kb_base`: what a `k` is in the options behind it.
     pub kb_base: KbBase,
     /// `stonewall`: starts when all jobs before it have ended.
     pub stonewall: bool,
+    /// `wait_for`: starts when this job before it has ended, and those that started with it.
+    pub wait_for: Option<String>,
 }
 
 impl Job {
@@ -268,8 +275,11 @@ impl Job {
             runtime: None,
             time_based: false,
             seed: 0,
+            goes_nowhere: false,
+            verify: Verify::default(),
             kb_base: KbBase::default(),
             stonewall: false,
+            wait_for: None,
         }
     }
 
@@ -312,7 +322,7 @@ impl Job {
         self.used().map(|direction| self.align_bytes(direction)).min().unwrap_or(1)
     }
 
-    /// Each unit is there once a pass. As in fio, another distribution or alignment has no such map.
+    /// Each unit is there once a pass. As in fio, other distributions and alignments have no map.
     pub(crate) fn has_map(&self) -> bool {
         !self.norandommap
             && self.distribution == Distribution::Uniform
@@ -416,8 +426,48 @@ impl Job {
             return refuse("rwmixread", "must be a number from 0 to 100".into());
         }
         self.check_order()?;
+        self.check_verify()?;
         if self.time_based && self.runtime.is_none() {
             return refuse("time_based", "needs a runtime, as in runtime=60".into());
+        }
+        Ok(())
+    }
+
+    /// Whether what it writes can be known again.
+    fn check_verify(&self) -> Result<(), JobError> {
+        let refuse = |key: &str, problem: String| {
+            Err(JobError { job: self.name.clone(), key: String::from(key), problem })
+        };
+        let Some(sum) = self.verify.sum else { return Ok(()) };
+        if sum == Sum::Pattern && self.verify.pattern.is_none() {
+            return refuse("verify", "is pattern, and needs verify_pattern, as in 0xaa55".into());
+        }
+        if self.goes_nowhere {
+            return refuse("verify", "finds nothing behind ioengine=null".into());
+        }
+        let chunk_bytes = self.verify.interval_bytes.unwrap_or(self.min_bytes());
+        let is_whole = |len: u64| len.is_multiple_of(chunk_bytes);
+        let used = self.used().all(|direction| self.lens(direction).all(is_whole));
+        if self.verify.interval_bytes.is_some() && !used {
+            return refuse("verify_interval", "must divide all lengths of requests".into());
+        }
+        let behind = (HEADER_BYTES + sum.len()) as u64;
+        let end = self.verify.offset_bytes.saturating_add(behind);
+        if behind > chunk_bytes || end > chunk_bytes {
+            let text = format!("has no room for a header of {behind} bytes in {chunk_bytes}");
+            return refuse("verify_offset", text);
+        }
+        if self.verify.offset_bytes > 0 && self.verify.offset_bytes < behind {
+            return refuse("verify_offset", format!("must be 0, or {behind} bytes at least"));
+        }
+        if self.verify.only && self.time_based {
+            return refuse(
+                "verify_only",
+                "knows what a pass writes, so not with time_based".into(),
+            );
+        }
+        if self.max_bytes() > VERIFIED_MAX_BYTES {
+            return refuse("bs", format!("must be {VERIFIED_MAX_BYTES} at most with verify"));
         }
         Ok(())
     }
@@ -454,6 +504,9 @@ impl Job {
 pub(crate) const IODEPTH_MAX: u32 = 65_536;
 /// As [`IODEPTH_MAX`].
 pub(crate) const NUMJOBS_MAX: u32 = 4096;
+
+/// The longest request whose bytes are looked at: what a client has memory for.
+const VERIFIED_MAX_BYTES: u64 = 64 << 20;
 
 /// What is wrong with a job.
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -230,6 +230,7 @@ impl Reader<'_> {
     fn job(&mut self, section: Section) -> Result<Job, String> {
         let Section { mut job, engine, has_size, .. } = section;
         let device_bytes = self.surroundings.device_bytes;
+        job.goes_nowhere = engine == Engine::Null;
         if engine == Engine::Waiting && job.iodepth > 1 {
             self.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
             job.iodepth = 1;

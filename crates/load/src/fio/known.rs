@@ -88,6 +88,7 @@ const NO_CACHE: &str = "a volume has no page cache";
 const LISTED: &str = "all of it is measured, and listed";
 const CLOCK: &str = "the clock is cheap";
 const WORLD: &str = "a clone runs where the system puts it; numa_cpu_nodes is for the lab";
+const NO_LOGS: &str = "no logs are written; --json has what was measured";
 const BYTES: &str = "nothing here looks at the bytes that are written";
 const DEVICE: &str = "it is of a device's own commands";
 
@@ -150,6 +151,23 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("lockmem", "memory is the system's matter"),
     ("description", "it is for readers"),
     ("comm", "it is for readers"),
+    ("group_reporting", "clones of a job are listed together"),
+    ("new_group", "a group is what starts together"),
+    ("exitall", "a job that ends leaves the others running"),
+    ("exit_what", "a job that ends leaves the others running"),
+    ("percentile_list", LISTED),
+    ("write_bw_log", NO_LOGS),
+    ("write_lat_log", NO_LOGS),
+    ("write_iops_log", NO_LOGS),
+    ("write_hist_log", NO_LOGS),
+    ("log_avg_msec", NO_LOGS),
+    ("log_offset", NO_LOGS),
+    ("log_prio", NO_LOGS),
+    ("log_max_value", NO_LOGS),
+    ("log_hist_msec", NO_LOGS),
+    ("log_entries", NO_LOGS),
+    ("log_unix_epoch", NO_LOGS),
+    ("log_compression", NO_LOGS),
     ("randrepeat", "each run draws the same; randseed changes it"),
     ("allrandrepeat", "each run draws the same; randseed changes it"),
     ("random_generator", "any order of blocks is computed, and needs no memory"),
@@ -225,6 +243,15 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("ss_dur", "a job runs as long as it says"),
     ("ss_ramp", "a job runs as long as it says"),
     ("read_beyond_wp", "a volume has no zones"),
+    ("verify_dump", "a mismatch is told with its offset, and nothing is written"),
+    ("verify_async", "a clone checks what it reads itself"),
+    ("verify_async_cpus", "a clone checks what it reads itself"),
+    ("verify_backlog_batch", "all that was written since is read again"),
+    ("verify_state_save", "verify_only knows what a job would have written"),
+    ("verify_write_sequence", "a number is checked where it is known"),
+    ("verify_header_seed", "data is known by its checksum"),
+    ("verify_policy", "all that was written is checked"),
+    ("experimental_verify", "all that was written is checked"),
 ];
 
 /// Options without which a job would be another, and that are not here.
@@ -233,10 +260,10 @@ const REFUSED: &[(&str, &str)] = &[
     ("bs_unaligned", "is not for volumes: requests are whole sectors of 512 bytes"),
     ("blocksize_unaligned", "is not for volumes: requests are whole sectors of 512 bytes"),
     ("bs_is_seq_rand", "is not taken: give sequential and random requests a job each"),
-    ("zonemode", "is not taken: a volume has no zones"),
+    ("zonemode", "is not taken: a volume has no zones; a stride is a leap, as in rw=read:64k"),
     ("write_iolog", "is not taken: `blockyard trace` records requests"),
     ("read_iolog", "is not taken: `blockyard replay` replays requests"),
-    ("verify_dump", "is not taken: a mismatch is told with its offset, and nothing is written"),
+    ("verify_state_load", "is not taken: verify_only looks at what a whole job would have written"),
     ("exec_prerun", "is not taken: a job starts no programs"),
     ("exec_postrun", "is not taken: a job starts no programs"),
     ("uid", "is not taken: run it as that user"),
@@ -252,6 +279,9 @@ const REFUSED: &[(&str, &str)] = &[
     ("cmdprio_percentage", "is not taken: a job has one priority; give each of them a job"),
     ("cmdprio_bssplit", "is not taken: a job has one priority; give each of them a job"),
     ("sprandom", "is not taken: it is made for one way of cleaning up in flash memory"),
+    ("flow", "is not taken: jobs do not wait for each other's requests; give each a rate"),
+    ("flow_sleep", "is not taken: jobs do not wait for each other's requests"),
+    ("nfs_url", "is not taken: it is of a file system of its own"),
     ("latency_target", "is not taken: `blockyard tune` looks for the best depth"),
 ];
 

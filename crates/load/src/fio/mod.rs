@@ -22,6 +22,8 @@ mod shares;
 mod surroundings;
 mod task;
 mod value;
+mod verify;
+mod written;
 
 use std::collections::BTreeMap;
 
@@ -29,7 +31,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use self::task::Measured;
-use crate::program::{Call, FileId, Phase, Program, Returned, Task, Usage};
+use crate::program::{Call, Content, FileId, Phase, Program, Returned, Task, Usage};
 
 pub use distribution::{Distribution, Zone, ZoneLen};
 pub use histogram::Histogram;
@@ -42,6 +44,7 @@ pub use shares::{Batches, Bounds, Depths};
 pub use surroundings::Surroundings;
 pub use task::{Thread, Transfers};
 pub use value::KbBase;
+pub use verify::{Mismatch, Pattern, Sum, Verify};
 
 /// What a job was like, all its clones together.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -76,6 +79,10 @@ pub struct JobResult {
     pub clones: Vec<(Nanos, u64, u64)>,
     /// Of the clone that took longest, from its start until its last block was there.
     pub runtime: Nanos,
+    /// Requests whose bytes were not those that were written.
+    pub mismatches: u64,
+    /// The first of them.
+    pub mismatch: Option<Mismatch>,
     /// The first error of a clone, which ended it.
     pub error: Option<i32>,
 }
@@ -137,6 +144,10 @@ impl JobResult {
         self.clones.push((measured.runtime, measured.read.bytes, measured.write.bytes));
         self.runtime = self.runtime.max(measured.runtime);
         self.error = self.error.or(measured.error);
+        self.mismatches += measured.mismatches;
+        if self.mismatch.is_none() {
+            self.mismatch.clone_from(&measured.mismatch);
+        }
     }
 }
 
@@ -161,8 +172,8 @@ pub struct Fio {
     files: Vec<File>,
     /// The files have been made.
     is_set_up: bool,
-    /// The first job that has not been started.
-    next_job: usize,
+    /// The first group that has not been started.
+    next_group: u32,
     results: Vec<JobResult>,
 }
 
@@ -192,16 +203,15 @@ impl Fio {
             }
         }
         let ids = |indices: &Vec<usize>| indices.iter().map(|index| file_id(*index)).collect();
-        let mut group = 0;
-        let result = |(index, job): (usize, &Job)| {
-            group += u32::from(job.stonewall && index > 0);
+        let groups = groups(&jobs)?;
+        let result = |(job, &group): (&Job, &u32)| {
             let (name, numjobs) = (job.name.clone(), job.clones());
             let iodepth = if job.direct { job.iodepth } else { 1 };
             JobResult { name, group, numjobs, iodepth, ..JobResult::default() }
         };
-        let results = jobs.iter().enumerate().map(result).collect();
+        let results = jobs.iter().zip(&groups).map(result).collect();
         let files_of = indices.iter().map(ids).collect();
-        Ok(Self { jobs, files_of, files, is_set_up: false, next_job: 0, results })
+        Ok(Self { jobs, files_of, files, is_set_up: false, next_group: 0, results })
     }
 
     /// What each job was like, in their order.
@@ -232,6 +242,28 @@ impl Fio {
     }
 }
 
+/// When each job starts: behind all before it, behind the one it waits for, or with those before.
+fn groups(jobs: &[Job]) -> Result<Vec<u32>, JobError> {
+    let (mut groups, mut base) = (Vec::new(), 0);
+    for (index, job) in jobs.iter().enumerate() {
+        if job.stonewall && index > 0 {
+            base = groups.iter().max().map_or(0, |last| last + 1);
+        }
+        let mut group = base;
+        if let Some(name) = &job.wait_for {
+            let awaited = jobs[..index].iter().rposition(|job| job.name == *name);
+            let awaited = awaited.ok_or_else(|| JobError {
+                job: job.name.clone(),
+                key: "wait_for".into(),
+                problem: format!("is {name:?}, and no job before it has that name"),
+            })?;
+            group = group.max(groups[awaited] + 1);
+        }
+        groups.push(group);
+    }
+    Ok(groups)
+}
+
 fn file_id(index: usize) -> FileId {
     FileId(u32::try_from(index).expect("jobs and clones are few"))
 }
@@ -244,18 +276,20 @@ impl Program for Fio {
         if !std::mem::replace(&mut self.is_set_up, true) {
             return Some(Phase { tasks: vec![FioTask::SetUp(self.set_up())], background });
         }
-        let group = self.results.get(self.next_job)?.group;
-        let mut tasks = Vec::new();
-        let mut number: u64 =
-            self.jobs[..self.next_job].iter().map(|j| u64::from(j.clones())).sum();
-        while self.results.get(self.next_job).is_some_and(|result| result.group == group) {
-            let index = self.next_job;
+        let group = self.next_group;
+        self.next_group = group.saturating_add(1);
+        if self.results.iter().all(|result| result.group < group) {
+            return None;
+        }
+        let (mut tasks, mut number) = (Vec::new(), 0);
+        for (index, job) in self.jobs.iter().enumerate() {
             for (clone, &file) in (0..).zip(&self.files_of[index]) {
-                let thread = Thread::new(&self.jobs[index], (index, clone), file, number);
-                tasks.push(FioTask::Thread(Box::new(thread)));
+                if self.results[index].group == group {
+                    let thread = Thread::new(job, (index, clone), file, number);
+                    tasks.push(FioTask::Thread(Box::new(thread)));
+                }
                 number += 1;
             }
-            self.next_job += 1;
         }
         Some(Phase { tasks, background })
     }
@@ -266,7 +300,7 @@ impl Program for Fio {
                 FioTask::SetUp(SetUp { error: None, .. }) => {}
                 FioTask::SetUp(SetUp { error, .. }) => {
                     self.results.iter_mut().for_each(|result| result.error = error);
-                    self.next_job = self.jobs.len();
+                    self.next_group = u32::MAX;
                 }
                 FioTask::Thread(thread) => {
                     self.results[thread.job_index].add(&thread.measured);
@@ -307,6 +341,20 @@ impl Task for FioTask {
         }
     }
 
+    fn content(&mut self) -> Option<&mut dyn Content> {
+        match self {
+            Self::Thread(thread) => thread.content(),
+            Self::SetUp(_) => None,
+        }
+    }
+
+    fn goes_nowhere(&self) -> bool {
+        match self {
+            Self::Thread(thread) => thread.goes_nowhere(),
+            Self::SetUp(_) => false,
+        }
+    }
+
     fn priority(&self) -> Priority {
         match self {
             Self::Thread(thread) => thread.priority(),
@@ -322,5 +370,7 @@ impl Task for FioTask {
     }
 }
 
+#[cfg(test)]
+mod examples;
 #[cfg(test)]
 mod tests;

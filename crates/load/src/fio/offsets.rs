@@ -2,11 +2,11 @@
 //!
 //! fio marks the blocks that it has had in a bitmap. Here the order is a permutation that is
 //! computed: a Feistel network over the next power of four, walked until it lands inside. It needs
-//! no memory and no search. Only where lengths differ, or some requests follow the one before, there
-//! is a bitmap ([`super::map`]).
+//! no memory and no search. Only where lengths differ, or some requests follow others, is there
+//! a bitmap ([`super::map`]).
 //!
 //! Each direction has a place of its own in order; a random order is shared. Seen with fio 3.33: a
-//! leap (`rw=read:8k`) is taken from the end of the request before, but not from the very start; one
+//! leap (`rw=read:8k`) is taken from the end of the request before, but not at the very start; one
 //! back over the start goes on at the end of the region, and one over its end ends the pass.
 
 use super::distribution::Draw;

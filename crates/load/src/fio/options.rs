@@ -10,6 +10,7 @@ use super::value::{
     KbBase, any_duration, duration, flag, microseconds, milliseconds, nodes, number, of_directions,
     rate, signed_size, size, thousandths,
 };
+use super::verify::{Pattern, Sum};
 
 /// Sets what an option says; or says what it must be.
 type Set = fn(&mut Job, &str) -> Result<(), String>;
@@ -91,6 +92,20 @@ const OPTIONS: &[(&str, Set)] = &[
     ("randseed", |job, text| set(&mut job.seed, number(text, 0, u64::MAX))),
     ("stonewall", |job, text| set(&mut job.stonewall, flag(text))),
     ("wait_for_previous", |job, text| set(&mut job.stonewall, flag(text))),
+    ("wait_for", |job, text| set(&mut job.wait_for, Ok(Some(text.into())))),
+    ("verify", set_verify),
+    ("do_verify", |job, text| set(&mut job.verify.reads_again, flag(text))),
+    ("verify_only", |job, text| set(&mut job.verify.only, flag(text))),
+    ("verify_fatal", |job, text| set(&mut job.verify.is_fatal, flag(text))),
+    ("verify_pattern", |job, text| set(&mut job.verify.pattern, Pattern::parse(text).map(Some))),
+    ("verify_interval", |job, text| {
+        set(&mut job.verify.interval_bytes, rate(text, job.kb_base).map(Some))
+    }),
+    ("verify_offset", |job, text| set(&mut job.verify.offset_bytes, size(text, job.kb_base))),
+    ("verify_backlog", |job, text| {
+        let writes = number(text, 0, u64::MAX).map(|writes| Some(writes).filter(|n| *n > 0));
+        set(&mut job.verify.backlog, writes)
+    }),
 ];
 
 /// All there are.
@@ -316,6 +331,15 @@ fn set_runtime(job: &mut Job, text: &str) -> Result<(), String> {
     set(&mut job.runtime, duration(text).map(Some))
 }
 
+fn set_verify(job: &mut Job, text: &str) -> Result<(), String> {
+    // The sum is the same, whoever computes it.
+    let name = text.strip_suffix("-intel").unwrap_or(text);
+    let found = Sum::ALL.into_iter().find(|sum| sum.name() == name);
+    let names = || format!("it must be one of {}", Sum::ALL.map(Sum::name).join(", "));
+    job.verify.sum = if text == "0" { None } else { Some(found.ok_or_else(names)?) };
+    Ok(())
+}
+
 fn rates(base: KbBase, text: &str) -> Result<[Option<u64>; 3], String> {
     of_directions(text, |text| rate(text, base))
 }
@@ -357,6 +381,7 @@ mod tests {
     use blockyard_engine::time::Nanos;
 
     use super::super::lens::Direction;
+    use super::super::verify::Verify;
     use super::*;
 
     fn job(options: &[(&str, &str)]) -> Job {
@@ -398,10 +423,6 @@ mod tests {
             ("thinktime", "30"),
             ("thinktime_blocks", "5"),
             ("rate", "1m"),
-            ("io_size", "2g"),
-            ("rate_process", "poisson"),
-            ("thinktime_blocks_type", "complete"),
-            ("rate_min", "1k,2k"),
             ("rate_iops", "77"),
         ]);
         let expected = Job {
@@ -432,10 +453,6 @@ mod tests {
             thinktime: Nanos(30_000),
             thinktime_blocks: 5,
             rate_bytes_s: [Some(1 << 20); 3],
-            io_size_bytes: Some(2 << 30),
-            rate_process: RateProcess::Poisson,
-            thinks_of_completed: true,
-            rate_min_bytes_s: [Some(1024), Some(2048), Some(2048)],
             rate_iops: [Some(77); 3],
             ..Job::new("a")
         };
@@ -450,6 +467,52 @@ mod tests {
         let error = Job::new("a").set("iodeph", "4").unwrap_err().to_string();
         assert!(error.starts_with("job a: iodeph is not an option here; there are rw,"), "{error}");
         assert!(error.contains("iodepth"), "{error}");
+    }
+
+    #[test]
+    fn paces_of_a_job_file_are_understood() {
+        let paced = job(&[
+            ("io_size", "2g"),
+            ("rate_process", "poisson"),
+            ("thinktime_blocks_type", "complete"),
+            ("rate_min", "1k,2k"),
+            ("rate_cycle", "100"),
+        ]);
+        let expected = Job {
+            io_size_bytes: Some(2 << 30),
+            rate_process: RateProcess::Poisson,
+            thinks_of_completed: true,
+            rate_min_bytes_s: [Some(1024), Some(2048), Some(2048)],
+            rate_cycle: Nanos::from_ms(100),
+            ..Job::new("a")
+        };
+        assert_eq!(paced, expected);
+    }
+
+    #[test]
+    fn verify_is_understood() {
+        let checked = job(&[
+            ("verify", "crc32c-intel"),
+            ("do_verify", "0"),
+            ("verify_only", ""),
+            ("verify_fatal", "1"),
+            ("verify_pattern", "0xaa"),
+            ("verify_interval", "4k"),
+            ("verify_offset", "64"),
+            ("verify_backlog", "16"),
+        ]);
+        let expected = Verify {
+            sum: Some(Sum::Crc32c),
+            reads_again: false,
+            only: true,
+            is_fatal: true,
+            pattern: Some(Pattern::parse("0xaa").unwrap()),
+            interval_bytes: Some(4096),
+            offset_bytes: 64,
+            backlog: Some(16),
+        };
+        assert_eq!(checked.verify, expected);
+        assert_eq!(job(&[("verify", "0")]).verify, Verify::default());
     }
 
     #[test]
@@ -502,6 +565,8 @@ mod tests {
             ("random_distribution", "zipf:1.0", "zipf:1.2"),
             ("random_distribution", "zoned:50/50:40/50", "a hundred together"),
             ("percentage_random", "101", "0 to 100"),
+            ("verify", "crc7", "crc32c"),
+            ("verify_pattern", "xyz", "0xaabb"),
             ("kb_base", "1", "1024 or 1000"),
             ("bs", "4x", "as in 4k"),
             ("bs", "4kk", "1024s"),

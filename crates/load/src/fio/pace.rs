@@ -135,7 +135,11 @@ pub(super) struct Floor {
 impl Floor {
     /// None if the job has no minimum.
     pub(super) fn of(job: &Job) -> Option<Self> {
-        let (bytes_s, iops) = (job.rate_min_bytes_s, job.rate_min_iops);
+        let of_used = |all: [Option<u64>; 3]| {
+            let floor = |direction: Direction| all[direction.index()];
+            Direction::ALL.map(|one| floor(one).filter(|_| job.rw.has(one)))
+        };
+        let (bytes_s, iops) = (of_used(job.rate_min_bytes_s), of_used(job.rate_min_iops));
         let has_any = bytes_s.iter().chain(&iops).any(Option::is_some);
         let (cycle, since) = (job.rate_cycle, Nanos(0));
         has_any.then_some(Self { bytes_s, iops, cycle, since, bytes: [0; 3], ios: [0; 3] })

@@ -122,7 +122,8 @@ fn tables(result: &JobResult) -> String {
     format!(
         "  cpu          : usr={:.2}%, sys={:.2}%, ctx={}\n  IO depths    : {}\n     \
          submit    : {}\n     complete  : {}\n     \
-         issued rwts: total={read},{written},{trimmed},{synced} short=0,0,0,0 dropped=0,0,0,0\n     \
+         issued rwts: total={read},{written},{trimmed},{synced} short=0,0,0,0 \
+         dropped=0,0,0,0\n     \
          latency   : target=0, window=0, percentile=100.00%, depth={}\n",
         user * 100.0,
         system * 100.0,

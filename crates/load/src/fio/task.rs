@@ -27,7 +27,9 @@ use super::offsets::{Extent, Offsets};
 use super::pace::{Floor, Pace};
 use super::samples::Samples;
 use super::shares::{Batches, Bounds, Depths};
-use crate::program::{Call, DirectOp, FileId, Returned, Task, Usage};
+use super::verify::{Mismatch, Stamp};
+use super::written::{Piece, Written};
+use crate::program::{Call, Content, DirectOp, FileId, Returned, Task, Usage};
 use crate::random::Random;
 
 /// What the reads, or the writes, of a job were like.
@@ -61,6 +63,9 @@ impl Transfers {
 /// As fio does, a clone that is slower than it must be ends with an I/O error (EIO).
 const TOO_SLOW: i32 = 5;
 
+/// As fio says it of bytes that are not those that were written (EILSEQ).
+const MISMATCH: i32 = 84;
+
 /// What a clone has measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
@@ -76,6 +81,9 @@ pub(crate) struct Measured {
     pub(crate) runtime: Nanos,
     /// Meanwhile.
     pub(crate) usage: Usage,
+    /// Requests whose bytes were not those that were written, and the first of them.
+    pub(crate) mismatches: u64,
+    pub(crate) mismatch: Option<Mismatch>,
     /// Why it ended early.
     pub(crate) error: Option<i32>,
 }
@@ -85,6 +93,8 @@ pub(crate) struct Measured {
 struct Block {
     direction: Direction,
     len_bytes: u64,
+    /// Its bytes are made, or checked.
+    stamp: Option<Stamp>,
     started: Nanos,
     submitted: Nanos,
 }
@@ -138,6 +148,9 @@ pub struct Thread {
     lot: Option<Direction>,
     /// What is measured does not count yet.
     in_ramp: bool,
+    /// Which of its job's clones it is.
+    clone: u32,
+    written: Written,
     /// By id.
     in_flight: Vec<Option<Block>>,
     free_ids: Vec<u32>,
@@ -177,6 +190,8 @@ impl Thread {
             floor: Floor::of(job),
             lot: None,
             in_ramp: job.ramp_time > Nanos(0),
+            clone,
+            written: Written::of(job),
             in_flight: vec![None; depth as usize],
             free_ids: (0..depth).rev().collect(),
             measured: Measured::default(),
@@ -340,7 +355,9 @@ impl Thread {
     /// What has been measured so far does not count.
     fn end_ramp(&mut self) -> Call {
         self.in_ramp = false;
-        self.measured = Measured { error: self.measured.error, ..Measured::default() };
+        let Measured { error, mismatches, ref mut mismatch, .. } = self.measured;
+        let mismatch = mismatch.take();
+        self.measured = Measured { error, mismatches, mismatch, ..Measured::default() };
         self.pace.restart();
         self.made = Made::UsageBefore;
         Call::Usage
@@ -367,13 +384,30 @@ impl Thread {
         self.lot = None;
         self.pace.started(direction, len_bytes);
         let offset_bytes = self.start_bytes + offset_bytes;
-        let file = self.file;
         self.issued += 1;
         let counts = direction != Direction::Trim || !self.job.rw.writes();
         self.issued_bytes += if counts { len_bytes } else { 0 };
         self.issued_writes += u64::from(direction == Direction::Write);
         self.synced_last = false;
-        let block = Block { direction, len_bytes, started: now, submitted: now };
+        let number = self.issued_writes.saturating_sub(1);
+        let stamp = match direction {
+            Direction::Write => self.written.push(Piece { offset_bytes, len_bytes, number }),
+            Direction::Read => self.written.stamp_of_read(offset_bytes),
+            Direction::Trim => None,
+        };
+        Some(self.transfer(now, direction, (offset_bytes, len_bytes), stamp))
+    }
+
+    /// The call that moves a range.
+    fn transfer(
+        &mut self,
+        now: Nanos,
+        direction: Direction,
+        (offset_bytes, len_bytes): (u64, u64),
+        stamp: Option<Stamp>,
+    ) -> Call {
+        let file = self.file;
+        let block = Block { direction, len_bytes, stamp, started: now, submitted: now };
         // A trim goes past the page cache in any case.
         if self.job.direct || direction == Direction::Trim {
             let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
@@ -384,13 +418,62 @@ impl Thread {
                 Direction::Write => DirectOp::Write,
                 Direction::Trim => DirectOp::Discard,
             };
-            return Some(Call::Submit { id, file, op, offset_bytes, len_bytes });
+            return Call::Submit { id, file, op, offset_bytes, len_bytes };
         }
         self.made = Made::Transfer(block);
-        Some(match direction {
+        match direction {
             Direction::Read => Call::Read { file, offset_bytes, len_bytes },
             _ => Call::Write { file, offset_bytes, len_bytes },
-        })
+        }
+    }
+
+    /// Reads again what was written, when it is time for it.
+    fn verify(&mut self, now: Nanos, in_flight: u32) -> Option<Call> {
+        if self.job.verify.sum.is_none() || self.measured.error.is_some() {
+            return None;
+        }
+        if self.written.is_only() {
+            self.run_dry(now);
+        }
+        let passes = self.issued_bytes / self.pass_bytes.max(1) + u64::from(self.short_passes);
+        if !self.written.is_reading() && !self.written.is_due(self.is_over(now), passes) {
+            return None;
+        }
+        if !self.written.is_reading() || self.written.is_read() {
+            // Nothing is read before all of it is there, nor written over before it was checked.
+            if in_flight > 0 {
+                return Some(self.reap_all(in_flight));
+            }
+            if self.written.is_reading() {
+                self.written.end_reading();
+                return None;
+            }
+            self.written.begin_reading(passes);
+        }
+        if !self.in_flight.is_empty() && self.free_ids.is_empty() {
+            self.made = Made::Reap;
+            return Some(Call::Reap { at_least: 1, at_most: 1 });
+        }
+        let (piece, stamp) = self.written.next_to_read()?;
+        let range = (piece.offset_bytes, piece.len_bytes);
+        Some(self.transfer(now, Direction::Read, range, Some(stamp)))
+    }
+
+    /// `verify_only`: what would be written is taken as written.
+    fn run_dry(&mut self, now: Nanos) {
+        while !self.is_over(now) {
+            let direction = self.draw_direction();
+            let Some(Extent { offset_bytes, len_bytes }) = self.place(direction) else { break };
+            self.issued += 1;
+            self.issued_bytes += len_bytes;
+            if direction == Direction::Write {
+                let offset_bytes = self.start_bytes + offset_bytes;
+                let number = self.issued_writes;
+                self.written.push(Piece { offset_bytes, len_bytes, number });
+                self.issued_writes += 1;
+            }
+        }
+        self.written.end_dry_run();
     }
 
     fn reap_all(&mut self, in_flight: u32) -> Call {
@@ -407,6 +490,9 @@ impl Thread {
     fn drain(&mut self, now: Nanos, in_flight: u32) -> Call {
         if in_flight > 0 {
             return self.reap_all(in_flight);
+        }
+        if self.measured.mismatches > 0 {
+            self.fail(MISMATCH);
         }
         if self.job.end_fsync && self.issued_writes > 0 && !self.synced_last {
             return self.fsync(now);
@@ -451,6 +537,9 @@ impl Task for Thread {
         if self.in_ramp && now.since(self.started) >= self.job.ramp_time {
             return self.end_ramp();
         }
+        if let Some(call) = self.verify(now, in_flight) {
+            return call;
+        }
         if self.is_over(now) {
             return self.drain(now, in_flight);
         }
@@ -474,11 +563,40 @@ impl Task for Thread {
         }
     }
 
+    fn content(&mut self) -> Option<&mut dyn Content> {
+        if self.job.verify.sum.is_some() { Some(self) } else { None }
+    }
+
+    fn goes_nowhere(&self) -> bool {
+        self.job.goes_nowhere
+    }
+
     fn priority(&self) -> Priority {
         self.job.priority
     }
 
     fn socket(&self) -> Option<u16> {
         self.socket
+    }
+}
+
+impl Content for Thread {
+    fn fill(&mut self, id: u32, bytes: &mut [u8]) {
+        let block = self.in_flight.get(id as usize).copied().flatten();
+        if let Some(Block { stamp: Some(stamp), started, .. }) = block {
+            self.job.verify.fill(stamp, self.clone, started, bytes);
+        }
+    }
+
+    fn check(&mut self, id: u32, bytes: &[u8]) {
+        let block = self.in_flight.get(id as usize).copied().flatten();
+        let Some(Block { stamp: Some(stamp), .. }) = block else { return };
+        if let Err(mismatch) = self.job.verify.check(stamp, bytes) {
+            self.measured.mismatches += 1;
+            self.measured.mismatch.get_or_insert(mismatch);
+            if self.job.verify.is_fatal {
+                self.fail(MISMATCH);
+            }
+        }
     }
 }

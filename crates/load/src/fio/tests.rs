@@ -388,6 +388,58 @@ fn pause_for_the_rate_is_no_thinking() {
     assert_eq!(world.calls.iter().filter(thought).count(), 2);
 }
 
+/// What is written is read again, in fio's order: seen with fio 3.33.
+#[test]
+fn verify_reads_behind_a_pass_behind_a_backlog_or_in_order_of_places() {
+    let verify = Verify { sum: Some(Sum::Crc32c), ..Verify::default() };
+    let checked = |change: fn(&mut Job)| {
+        let mut job =
+            Job { verify: verify.clone(), direct: true, iodepth: 4, ..job(Rw::RandWrite, 8) };
+        change(&mut job);
+        let mut world = World::new(1, 10);
+        let result = run(&mut world, job);
+        let ops = world.calls.iter().filter_map(|call| match call {
+            Call::Submit { op, .. } => Some(if *op == DirectOp::Read { 'r' } else { 'w' }),
+            _ => None,
+        });
+        let (read, written) = blocks(&world.calls);
+        assert_eq!((result.read.ios as usize, result.error), (read.len(), None));
+        (ops.collect::<String>(), read, written)
+    };
+    let (ops, read, written) = checked(|_| ());
+    assert_eq!((ops.as_str(), read), ("wwwwwwwwrrrrrrrr", written));
+    let (ops, ..) = checked(|job| job.verify.backlog = Some(3));
+    assert_eq!(ops, "wwwrrrwwwrrrwwrr");
+    let (ops, ..) = checked(|job| job.loops = 2);
+    assert_eq!(ops, "wwwwwwwwrrrrrrrrwwwwwwwwrrrrrrrr");
+    let (ops, ..) = checked(|job| job.verify.reads_again = false);
+    assert_eq!(ops, "wwwwwwww");
+    let (_, read, mut written) = checked(|job| job.norandommap = true);
+    written.sort_unstable();
+    written.dedup();
+    assert_eq!(read, written);
+    let (ops, only, _) = checked(|job| job.verify.only = true);
+    assert_eq!((ops.as_str(), only), ("rrrrrrrr", checked(|_| ()).2));
+}
+
+#[test]
+fn clone_that_is_slower_than_it_must_be_fails() {
+    let slow = Job { rate_min_iops: [Some(1000); 3], ..job(Rw::Read, 5000) };
+    assert_eq!(run(&mut World::new(2000, 0), slow.clone()).error, Some(5));
+    assert_eq!(run(&mut World::new(900, 0), slow).error, None);
+}
+
+#[test]
+fn what_is_trimmed_is_written_and_a_leap_over_the_end_ends_the_pass() {
+    let mut world = World::new(1, 1);
+    let result = run(&mut world, Job { iodepth: 1, ..job(Rw::RandTrimWrite, 6) });
+    assert_eq!((result.trim.ios, result.write.ios), (6, 6));
+    let leaps = Job { leap_bytes: 8192, ..job(Rw::Read, 16) };
+    assert_eq!(run(&mut World::new(1, 1), leaps.clone()).read.ios, 6);
+    let more = Job { io_size_bytes: Some(16 * 4096), ..leaps };
+    assert_eq!(run(&mut World::new(1, 1), more).read.ios, 16);
+}
+
 #[test]
 fn end_fsync_is_behind_the_last_write_and_not_twice() {
     let syncs = |change: fn(&mut Job)| {
@@ -440,6 +492,20 @@ fn stonewall_starts_a_phase_of_its_own() {
     assert_eq!(tasks, [1, 3, 3], "set-up, and two groups");
     let groups: Vec<u32> = fio.results().iter().map(|result| result.group).collect();
     assert_eq!(groups, [0, 0, 1]);
+}
+
+#[test]
+fn job_that_waits_for_another_starts_behind_it_and_the_others_with_the_first() {
+    let named = |name: &str, wait_for: Option<&str>| Job {
+        name: name.into(),
+        wait_for: wait_for.map(String::from),
+        ..job(Rw::Read, 1)
+    };
+    let jobs = vec![named("a", None), named("b", Some("a")), named("c", None)];
+    let fio = Fio::new(jobs).unwrap();
+    let groups: Vec<u32> = fio.results().iter().map(|result| result.group).collect();
+    assert_eq!(groups, [0, 1, 0]);
+    assert_eq!(Fio::new(vec![named("a", Some("b"))]).unwrap_err().key, "wait_for");
 }
 
 #[test]

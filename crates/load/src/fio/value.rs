@@ -1,6 +1,6 @@
 //! Values of options: numbers with units, arithmetic, times, switches, values of each direction.
 //!
-//! A number is decimal or `0x` hexadecimal. Where one stands, so may `4*(1k+512)`: `+ - * / % ^` and
+//! A number is decimal or `0x` hexadecimal. Where one stands, `4*(1k+512)` may: `+ - * / % ^` and
 //! parentheses, on whole numbers. `k` is 1024 and `ki` 1000, as fio has it to stay compatible with
 //! old job files; with `kb_base=1000` it is the other way round.
 

@@ -212,6 +212,13 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Failure> {
                                                 `blockyard bench`",
             ));
         }
+        if job.verify.sum.is_some() {
+            return Err(options.wrong_key(
+                "verify",
+                "needs bytes, and the lab has none; run it \
+                                                    with `blockyard bench`",
+            ));
+        }
         job.check().map_err(|error| options.wrong_key(&error.key, &error.problem))?;
         jobs.push(job);
     }
