@@ -99,6 +99,16 @@ impl IoContext {
     pub const OF_TASK: Self = Self(u32::MAX);
 }
 
+/// Names a bio that the world keeps time of, among those that it does so at the moment; zero is one
+/// of the others. The engine has no clock, and carries it to each SQE of the bio.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Sample(pub u8);
+
+impl Sample {
+    /// A bio that nobody keeps time of.
+    pub const NONE: Self = Self(0);
+}
+
 /// Where a bio comes from, and whether somebody waits for it. It stays with the I/O all the way
 /// down to the device's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -112,6 +122,8 @@ pub struct Origin {
     /// With a write: somebody waits for it (`REQ_SYNC`). Reads are synchronous in any case: see
     /// [`Bio::is_sync`].
     pub sync: bool,
+    /// The world keeps time of it.
+    pub sample: Sample,
 }
 
 /// One I/O on one range.
@@ -163,4 +175,43 @@ pub struct Done {
     pub user: u64,
     /// Its outcome. With several failing parts, the last one wins, as in the kernel.
     pub status: BlkStatus,
+}
+
+/// How many bios have failed.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Failures {
+    /// Reads.
+    pub reads: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and zeroes.
+    pub others: u64,
+}
+
+impl Failures {
+    /// Counts a bio that failed.
+    pub fn count(&mut self, op: Op) {
+        match op {
+            Op::Read => self.reads += 1,
+            Op::Write => self.writes += 1,
+            Op::Flush => self.flushes += 1,
+            Op::Discard | Op::WriteZeroes => self.others += 1,
+        }
+    }
+
+    /// Adds those of another.
+    pub fn add(&mut self, other: Self) {
+        self.reads += other.reads;
+        self.writes += other.writes;
+        self.flushes += other.flushes;
+        self.others += other.others;
+    }
+
+    /// All.
+    #[must_use]
+    pub fn total(&self) -> u64 {
+        self.reads + self.writes + self.flushes + self.others
+    }
 }

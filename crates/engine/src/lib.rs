@@ -20,6 +20,7 @@ pub mod bio;
 pub mod buf;
 pub mod dm;
 pub mod elevator;
+pub mod histogram;
 pub mod mempool;
 pub mod mq;
 pub mod pages;

@@ -9,7 +9,7 @@ use alloc::boxed::Box;
 use alloc::vec::Vec;
 use core::ops::Range;
 
-use crate::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
+use crate::bio::{Bio, BlkStatus, Done, Failures, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::dm::bounce::{Bounce, PageBounce};
 use crate::dm::control::{MessageError, Suspend, TargetControl, TargetStatus};
@@ -25,6 +25,7 @@ use crate::time::Nanos;
 #[derive(Debug)]
 struct InFlight {
     user: u64,
+    op: Op,
     /// Parts not ended, plus one while the bio is still being split.
     pending: u32,
     status: BlkStatus,
@@ -51,6 +52,7 @@ pub struct Shard {
     now: Nanos,
     load: Load,
     in_flight: Slab<InFlight>,
+    failures: Failures,
     /// Writes whose flush is on its way, by their places: few, and long beside all others.
     preflushed: Vec<(u32, Bio)>,
     /// Where the crypt lines have pages instead of slots.
@@ -100,6 +102,7 @@ impl Shard {
             now: Nanos(0),
             load: Load::default(),
             in_flight: Slab::default(),
+            failures: Failures::default(),
             preflushed: Vec::new(),
             pages: pages.map(|(pages, _)| pages),
             sq: Vec::new(),
@@ -114,6 +117,7 @@ impl Shard {
         let preflush = bio.preflush && bio.op == Op::Write;
         let index = self.in_flight.insert(InFlight {
             user: bio.user,
+            op: bio.op,
             pending: 1,
             status: BlkStatus::Ok,
             preflush,
@@ -305,6 +309,9 @@ impl Shard {
                 return self.end_preflush(index);
             }
             let bio = self.in_flight.remove(index);
+            if bio.status != BlkStatus::Ok {
+                self.failures.count(bio.op);
+            }
             self.done.push(Done { user: bio.user, status: bio.status });
         }
     }
@@ -342,6 +349,12 @@ impl Shard {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
+    }
+
+    /// The bios that have failed so far.
+    #[must_use]
+    pub fn failures(&self) -> Failures {
+        self.failures
     }
 
     /// How many parts wait in their target, for a bounce slot, their time or a path, or are writes

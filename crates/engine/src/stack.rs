@@ -13,7 +13,7 @@
 
 use alloc::vec::Vec;
 
-use crate::bio::{Bio, BlkStatus, Done, Op, Sector};
+use crate::bio::{Bio, BlkStatus, Done, Failures, Op, Sector};
 use crate::buf::BufRef;
 use crate::dm::Part;
 use crate::dm::bounce::Bounce;
@@ -123,6 +123,12 @@ impl Stack {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.shards[self.top()].in_flight()
+    }
+
+    /// The bios that have failed so far: [`Shard::failures`].
+    #[must_use]
+    pub fn failures(&self) -> Failures {
+        self.shards[self.top()].failures()
     }
 
     /// How many parts wait in their targets, as [`Shard::parked`] says it.

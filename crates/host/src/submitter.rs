@@ -48,7 +48,8 @@ impl Submitter {
             }
             Op::Read | Op::Discard => {}
         }
-        Origin { io_context: self.io_context, cpu: 0, priority: self.priority, sync }
+        let Self { io_context, priority, .. } = *self;
+        Origin { io_context, priority, sync, ..Origin::default() }
     }
 }
 

@@ -7,7 +7,6 @@
 //! mixes and latencies are fio's ([`Thread`], from its documentation); its random numbers are not.
 
 mod distribution;
-mod histogram;
 mod job;
 mod job_file;
 mod known;
@@ -33,8 +32,8 @@ use blockyard_engine::time::Nanos;
 use self::task::Measured;
 use crate::program::{Call, Content, FileId, Phase, Program, Returned, Task, Usage};
 
+pub use blockyard_engine::histogram::Histogram;
 pub use distribution::{Distribution, Zone, ZoneLen};
-pub use histogram::Histogram;
 pub use job::{Job, JobError, Rw, Sequencer};
 pub use job_file::{Ignored, JobFile, JobFileError};
 pub use lens::{Direction, Lens};

@@ -3,7 +3,8 @@
 //!
 //! What only a kernel knows is left out: when it was, process numbers, page faults.
 
-use super::histogram::Histogram;
+use blockyard_engine::histogram::Histogram;
+
 use super::samples::Spread;
 use super::{JobResult, Transfers};
 

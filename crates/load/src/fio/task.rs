@@ -17,10 +17,10 @@
 //! before the block after: there is none behind the last. What the clone used is asked for before
 //! its first block and behind its last.
 
+use blockyard_engine::histogram::Histogram;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
-use super::histogram::Histogram;
 use super::job::Job;
 use super::lens::Direction;
 use super::offsets::{Extent, Offsets};

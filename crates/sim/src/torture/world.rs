@@ -332,7 +332,7 @@ impl<'c, 'l> World<'c, 'l> {
         }
         let Submitter { io_context, cpu, priority, .. } = *submitter;
         let sync = random.below(100) < traffic.sync;
-        bio.origin = Origin { io_context, cpu, priority, sync };
+        bio.origin = Origin { io_context, cpu, priority, sync, ..Origin::default() };
         bio
     }
 

@@ -69,6 +69,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             cpu: cpu.0,
             priority: submitter.priority,
             sync: out.sync,
+            ..Origin::default()
         };
         let buf = match out.op {
             Op::Read | Op::Write => BufRef::zeros(out.sectors * 512),

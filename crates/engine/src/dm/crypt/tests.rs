@@ -238,8 +238,13 @@ fn thread_takes_the_whole_batch_and_sorts_it_if_told() {
 /// Priority and sync stay the submitter's; his io-context only if the pipeline says so.
 #[test]
 fn encrypted_write_carries_the_name_that_the_pipeline_says() {
-    let origin =
-        Origin { io_context: IoContext(7), cpu: 3, priority: Priority::real_time(1), sync: true };
+    let origin = Origin {
+        io_context: IoContext(7),
+        cpu: 3,
+        priority: Priority::real_time(1),
+        sync: true,
+        ..Origin::default()
+    };
     for (context, expected) in
         [(Context::Task, IoContext::OF_TASK), (Context::Submitter, origin.io_context)]
     {

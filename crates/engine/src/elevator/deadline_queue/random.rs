@@ -163,7 +163,7 @@ impl<P: Watched> Game<P> {
             _ => Priority::default(),
         };
         let io_context = IoContext(u32::try_from(self.random.below(4)).unwrap());
-        Origin { io_context, cpu: 0, priority, sync: self.random.chance(40) }
+        Origin { io_context, cpu: 0, priority, sync: self.random.chance(40), ..Origin::default() }
     }
 
     fn random_bio(&mut self, sector: u64) -> Bio {
