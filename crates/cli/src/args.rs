@@ -18,7 +18,7 @@ use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
     bench, completions, control, doctor, dump, elevators, format, info, lab, load, man, repair,
-    replay, report, serve, table, trace, tune,
+    replay, report, serve, table, top, trace, tune,
 };
 use crate::failure::{EXIT_CODES, Failure};
 
@@ -59,6 +59,7 @@ pub(crate) enum Command {
     Table(Box<table::TableArgs>),
     Repair(repair::RepairArgs),
     Status(control::StatusArgs),
+    Top(top::TopArgs),
     Suspend(control::SuspendArgs),
     Resume(control::ResumeArgs),
     Message(control::MessageArgs),
@@ -86,6 +87,7 @@ impl Command {
             Self::Table(args) => table::run(&args),
             Self::Repair(args) => repair::run(&args),
             Self::Status(args) => control::status(&args),
+            Self::Top(args) => top::run(&args),
             Self::Suspend(args) => control::suspend(&args),
             Self::Resume(args) => control::resume(&args),
             Self::Message(args) => control::message(&args),

@@ -16,5 +16,6 @@ pub(crate) mod replay;
 pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod table;
+pub(crate) mod top;
 pub(crate) mod trace;
 pub(crate) mod tune;

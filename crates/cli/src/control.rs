@@ -27,6 +27,7 @@ use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
 use crate::recorder::{Recorded, Recorder, Wish};
+use crate::stages;
 
 /// A volume and the names that clients open it by.
 pub(crate) struct Device {
@@ -85,7 +86,8 @@ enum Request {
 }
 
 /// Answers for these volumes.
-pub(crate) fn answers(devices: Vec<Device>) -> Answer {
+pub(crate) fn answers(devices: &Arc<[Device]>) -> Answer {
+    let devices = Arc::clone(devices);
     Arc::new(move |line| {
         let answer = answer(&devices, line).unwrap_or_else(|ControlError { name, problem }| {
             json!({ "error": { "name": name, "problem": problem } })
@@ -213,6 +215,9 @@ fn device_json(device: &Device) -> Value {
     let status = device.volume.status();
     let Status { is_suspended, has_keys, table, targets, pipelines, adaptive, .. } = status;
     let (counts, connections) = (status.counts, status.connections);
+    let stages = stages::counted(&device.volume, &counts);
+    let threads = stages::threads(&device.volume);
+    let limit = stages::limit_of(&stages, &Value::Null, &threads);
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let tally = |Tally { parts, bytes }| json!({ "parts": parts, "bytes": bytes });
     let bios = |Tally { parts, bytes }| json!({ "bios": parts, "bytes": bytes });
@@ -232,11 +237,15 @@ fn device_json(device: &Device) -> Value {
         },
         "reads": bios(counts.reads),
         "writes": bios(counts.writes),
-        "other_bios": counts.others,
-        "errors": counts.errors,
+        "other_bios": counts.flushes + counts.others.parts,
+        "errors": counts.errors.total(),
         "held_bios": counts.held,
         "parked_parts": counts.parked,
         "connections": connections,
+        "in_flight": counts.in_flight,
+        "requests": stages,
+        "threads": threads,
+        "limit": stages::limit_json(limit),
     })
 }
 
@@ -323,7 +332,7 @@ mod tests {
 
     #[test]
     fn line_that_did_not_come_is_answered_too() {
-        let reply = answers(Vec::new())(None);
+        let reply = answers(&Vec::new().into())(None);
         assert!(String::from_utf8(reply).unwrap().contains("16384 bytes"));
     }
 }

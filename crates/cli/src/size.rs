@@ -37,6 +37,18 @@ fn multiplier_of(suffix: &str) -> Option<u64> {
     }
 }
 
+/// A time for people, given in nanoseconds: `850 ns`, `12.5 us`, `3.40 ms`, `2.00 s`.
+pub(crate) fn human_time(ns: f64) -> String {
+    let (value, unit) = match ns {
+        _ if ns < 1e3 => return format!("{ns:.0} ns"),
+        _ if ns < 1e6 => (ns / 1e3, "us"),
+        _ if ns < 1e9 => (ns / 1e6, "ms"),
+        _ => (ns / 1e9, "s"),
+    };
+    let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
+    format!("{value:.digits$} {unit}")
+}
+
 /// A size for people: `10 GiB`, `1.5 MiB`, `512 bytes`; rounded to one decimal.
 pub(crate) fn human_size(len_bytes: u64) -> String {
     const UNITS: [&str; 4] = ["TiB", "GiB", "MiB", "KiB"];

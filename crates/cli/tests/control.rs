@@ -2,6 +2,7 @@
 
 mod lab;
 
+use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
 use std::thread::JoinHandle;
 
@@ -115,6 +116,99 @@ fn another_key_decrypts_otherwise_until_the_right_one_is_back() {
     }
 }
 
+/// What an HTTP server says to this, all of it.
+fn fetch(lab: &Lab, request: &str) -> (String, String) {
+    let mut stream = std::os::unix::net::UnixStream::connect(lab.path("m")).unwrap();
+    stream.write_all(request.as_bytes()).unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    let (head, body) = reply.split_once("\r\n\r\n").unwrap();
+    (head.to_owned(), body.to_owned())
+}
+
+/// As `promtool check metrics` wants it: each family in one piece behind its HELP and TYPE, labels
+/// in quotes, a number behind them, and histograms that grow up to `+Inf`, which is their count.
+fn check_metrics(body: &str) {
+    assert!(body.ends_with('\n'));
+    let (mut family, mut seen) = (String::new(), Vec::<String>::new());
+    let mut below: Option<(String, u64)> = None;
+    for line in body.lines() {
+        if let Some(rest) = line.strip_prefix("# HELP ") {
+            family = rest.split(' ').next().unwrap().to_owned();
+            assert!(!seen.contains(&family), "{family} is in two pieces");
+            seen.push(family.clone());
+            continue;
+        }
+        if let Some(rest) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = rest.split_once(' ').unwrap();
+            assert_eq!(name, family);
+            assert!(["counter", "gauge", "histogram"].contains(&kind), "{line}");
+            assert_eq!(kind == "counter", name.ends_with("_total"), "{line}");
+            continue;
+        }
+        let (series, value) = line.rsplit_once(' ').unwrap();
+        let value: f64 = value.parse().unwrap();
+        let (name, labels) = series.strip_suffix('}').unwrap().split_once('{').unwrap();
+        assert!(name.starts_with(&family), "{line}");
+        for label in labels.split(',') {
+            let (key, value) = label.split_once('=').unwrap();
+            assert!(key.bytes().all(|b| b.is_ascii_lowercase() || b == b'_'), "{line}");
+            assert!(value.len() >= 2 && value.starts_with('"') && value.ends_with('"'), "{line}");
+        }
+        if name.ends_with("_bucket") {
+            let (labels, le) = labels.rsplit_once(",le=").unwrap();
+            let before = below.take().filter(|(of, _)| of == labels).map_or(0, |(_, n)| n);
+            assert!(value as u64 >= before, "{line}");
+            below = Some((labels.to_owned(), value as u64));
+            assert!(le == "\"+Inf\"" || le.trim_matches('"').parse::<f64>().is_ok(), "{line}");
+        } else if name.ends_with("_count") {
+            assert_eq!(below.take(), Some((labels.to_owned(), value as u64)), "{line}");
+        }
+    }
+}
+
+#[test]
+fn metrics_are_what_a_scraper_takes_and_top_shows_the_same() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let _server = serve(&lab, &["--metrics", "./m", "--threads", "0"]);
+    let mut client = Nbd::open(&lab.path("s"));
+    for _ in 0..400 {
+        client.read(0, 4096);
+    }
+    assert_eq!(client.write(0, &noise(8192, 1)), 0);
+    let (head, body) = fetch(&lab, "GET /metrics HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
+    assert!(head.contains("text/plain; version=0.0.4"), "{head}");
+    check_metrics(&body);
+    for line in [
+        "blockyard_request_bytes_total{export=\"\",op=\"write\"} 8192\n",
+        "blockyard_request_errors_total{export=\"\",op=\"read\"} 0\n",
+        "blockyard_requests_total{export=\"\",op=\"read\"} 400\n",
+        "blockyard_connections{export=\"\"} 1\n",
+        "# TYPE blockyard_stage_seconds histogram\n",
+        "blockyard_stage_seconds_bucket{export=\"\",op=\"read\",stage=\"cipher\",le=\"0.000001\"} ",
+    ] {
+        assert!(body.contains(line), "{line}\n{body}");
+    }
+    for (request, status) in [
+        ("HEAD /metrics HTTP/1.1\r\n\r\n", "200"),
+        ("GET /else HTTP/1.1\r\n\r\n", "404"),
+        ("POST /metrics HTTP/1.1\r\n\r\n", "405"),
+        ("hello\r\n\r\n", "400"),
+        (&format!("GET /metrics HTTP/1.1\r\nA: {}", "b".repeat(8192)), "400"),
+    ] {
+        let (head, _) = fetch(&lab, request);
+        assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
+    }
+    let frame = lab.ok(&["top", "c", "--once", "--json"]).stdout;
+    let frame: Value = serde_json::from_slice(&frame).unwrap();
+    assert_eq!(frame["devices"][0]["connections"], 1);
+    assert_eq!(frame["devices"][0]["limit"], Value::Null, "nothing was asked for meanwhile");
+    let frame = text(&lab.ok(&["top", "c", "--once"]).stdout);
+    assert!(frame.contains("limit: nothing was asked for") && !frame.contains('\u{1b}'), "{frame}");
+}
+
 #[test]
 fn status_says_what_was_done_and_hides_the_key() {
     let lab = Lab::new();
@@ -132,6 +226,10 @@ fn status_says_what_was_done_and_hides_the_key() {
     assert_eq!(status["writes"]["bytes"], 8192);
     assert!(status["reads"]["bytes"].as_u64().unwrap() >= 4096);
     assert_eq!(status["other_bios"], 1);
+    let asked = |kind: &str, figure: &str| status["requests"][kind][figure].as_u64().unwrap();
+    assert_eq!((asked("write", "requests"), asked("write", "bytes")), (1, 8192));
+    assert_eq!((asked("flush", "requests"), asked("flush", "errors")), (1, 0));
+    assert_eq!((&status["in_flight"], &status["threads"][0]["count"]), (&0.into(), &1.into()));
     let ciphers = &status["ciphers"];
     assert!(ciphers["inline"]["bytes"].as_u64().unwrap() >= 8192 + 4096, "{ciphers}");
     assert_eq!(ciphers["fanned_out"]["parts"], 0);

@@ -4,7 +4,8 @@
 //! received, sends what the session wrote, and executes the requests that come out. The crate is
 //! `no_std` so that this stays true: it could not open a socket if it wanted to.
 //!
-//! Today there is one door, [`nbd`]; with it comes the way through other people's, [`nbd::client`].
+//! Today there is one door to the volumes, [`nbd`]; with it comes the way through other people's,
+//! [`nbd::client`]. Beside it, [`http`] is as much as a scraper of figures needs.
 
 #![no_std]
 #![forbid(unsafe_code)]
@@ -13,4 +14,5 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod http;
 pub mod nbd;

@@ -9,9 +9,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use blockyard_engine::sq::Cqe;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::stages::Timed;
+
 #[derive(Default)]
 struct Unread {
     cqes: Vec<Cqe>,
+    timed: Vec<Timed>,
     taken: Taken,
     /// Somebody sleeps, or is about to.
     wanted: bool,
@@ -41,16 +44,19 @@ impl Answers {
     }
 
     /// A worker is done. Without an answer it has passed the operation on to a disk.
-    pub(crate) fn push_worked(&self, cqe: Option<Cqe>) {
+    /// `timed` is empty afterwards.
+    pub(crate) fn push_worked(&self, cqe: Option<Cqe>, timed: &mut Vec<Timed>) {
         self.push(|unread| {
+            unread.timed.append(timed);
             unread.cqes.extend(cqe);
             unread.taken.from_workers += 1;
         });
     }
 
     /// The answers of a disk, all that it has; so many are to operations that borrowed memory.
-    pub(crate) fn push_disk(&self, cqes: &mut Vec<Cqe>, borrowed: usize) {
+    pub(crate) fn push_disk(&self, cqes: &mut Vec<Cqe>, timed: &mut Vec<Timed>, borrowed: usize) {
         self.push(|unread| {
+            unread.timed.append(timed);
             unread.taken.from_disks += cqes.len();
             unread.taken.borrowed += borrowed;
             unread.cqes.append(cqes);
@@ -70,8 +76,8 @@ impl Answers {
         let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
     }
 
-    /// Moves the answers to the end of `out`.
-    pub(crate) fn take(&self, out: &mut Vec<Cqe>) -> Taken {
+    /// Moves the answers to the end of `out`, and what was seen of their times to that of `timed`.
+    pub(crate) fn take(&self, out: &mut Vec<Cqe>, timed: &mut Vec<Timed>) -> Taken {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         unread.wanted = false;
         if std::mem::take(&mut unread.signalled) {
@@ -79,6 +85,7 @@ impl Answers {
             let _ = rustix::io::read(&self.ready, &mut count);
         }
         out.append(&mut unread.cqes);
+        timed.append(&mut unread.timed);
         std::mem::take(&mut unread.taken)
     }
 
@@ -108,21 +115,21 @@ mod tests {
     #[test]
     fn only_who_asked_before_sleeping_is_woken() {
         let answers = Answers::new().unwrap();
-        answers.push_worked(None);
+        answers.push_worked(None, &mut Vec::new());
         assert!(!is_readable(&answers), "nobody sleeps");
-        assert_eq!(answers.take(&mut Vec::new()).from_workers, 1);
+        assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 1);
         answers.ready();
-        answers.push_worked(None);
-        answers.push_worked(None);
+        answers.push_worked(None, &mut Vec::new());
+        answers.push_worked(None, &mut Vec::new());
         assert!(is_readable(&answers));
-        assert_eq!(answers.take(&mut Vec::new()).from_workers, 2);
+        assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
         assert!(!is_readable(&answers));
     }
 
     #[test]
     fn who_asks_after_the_answer_does_not_sleep() {
         let answers = Answers::new().unwrap();
-        answers.push_worked(None);
+        answers.push_worked(None, &mut Vec::new());
         answers.ready();
         assert!(is_readable(&answers));
     }

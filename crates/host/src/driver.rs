@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Origin, Sector};
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::crypt::pipeline::Load;
@@ -24,7 +24,7 @@ use crate::poll;
 use crate::recording::Tap;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
-use crate::volume::gate::{Order, Pass};
+use crate::volume::gate::{Counts, Order, Pass};
 use crate::workers::Workers;
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
@@ -93,6 +93,11 @@ impl Driver {
         })
     }
 
+    /// The front end has received something that it is about to submit.
+    pub(crate) fn on_received(&mut self) {
+        self.executor.samples.on_received();
+    }
+
     /// Accepts a bio and does all of it that can be done at once. What a device with a queue is
     /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
@@ -106,6 +111,7 @@ impl Driver {
 
     fn submit_with(&mut self, bio: Bio, awaited_bytes: Option<u32>) {
         let origin = self.submitter.origin(&bio);
+        let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
         let bio = Bio { origin, ..bio };
         self.tap.came(&bio);
         if bio.len >= LONG
@@ -184,7 +190,14 @@ impl Driver {
             self.run(now);
         }
         if let Some(pass) = &mut self.pass {
-            pass.publish(self.shard.decisions(), self.shard.parked());
+            let shard = &self.shard;
+            pass.publish(Counts {
+                decisions: shard.decisions(),
+                errors: shard.failures(),
+                parked: shard.parked() as u64,
+                in_flight: shard.in_flight() as u64,
+                ..Counts::default()
+            });
             if !self.shown.is_empty() {
                 let shard = &mut self.shard;
                 let info = |&number| Some((number, shard.status(number)?.info));
@@ -225,11 +238,10 @@ impl Driver {
         let before = self.done.len();
         self.shard.take_done(&mut self.done);
         self.tap.ended(&self.done[before..]);
-        if let Some(pass) = &mut self.pass {
-            pass.on_done(&self.done[before..]);
-            if self.shard.in_flight() == 0 {
-                pass.left();
-            }
+        if let Some(pass) = &mut self.pass
+            && self.shard.in_flight() == 0
+        {
+            pass.left();
         }
     }
 
@@ -263,6 +275,7 @@ impl Driver {
 
     /// Moves the finished bios to the end of `out`.
     pub(crate) fn take_done(&mut self, out: &mut Vec<Done>) {
+        self.executor.samples.end(&self.done);
         out.append(&mut self.done);
     }
 
@@ -274,6 +287,7 @@ impl Driver {
     /// Takes the outcome of the bio with this `user` word, if it has finished.
     pub(crate) fn take_one(&mut self, user: u64) -> Option<BlkStatus> {
         let place = self.done.iter().position(|done| done.user == user)?;
+        self.executor.samples.end(&self.done[place..=place]);
         Some(self.done.swap_remove(place).status)
     }
 

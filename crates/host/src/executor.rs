@@ -6,104 +6,37 @@
 //! direct I/O is asked for is plugged until [`Executor::unplug`], and passes the device's queue
 //! ([`crate::disk`]): this executor's own, or that of the device's thread.
 
+mod buffers;
+
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::os::unix::fs::FileExt;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sample, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::dm::crypt::ZEROS_MAX_BYTES;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::mq::Tag;
-use blockyard_engine::pages::{PAGE_BYTES, Segment};
 use blockyard_engine::sq::{Cqe, DevId, Place, Sqe, SqeOp, Token};
 use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
 
+pub(crate) use buffers::Buffers;
+
 use crate::answers::Answers;
 use crate::disk::{DeviceQueue, DiskOp, DiskQueue, PLUG_MAX};
 use crate::file::Kind;
-use crate::fused::{Fused, Run};
-use crate::memory::{Address, Memory, Piece, Region};
-use crate::pages::{BounceChoice, PagePool};
+use crate::fused::{Calls, Fused, Run};
+use crate::memory::{Address, Memory};
+use crate::pages::BounceChoice;
 use crate::plain::{self, read_all, read_cached, status, write_memory};
 use crate::ring::{FileOp, FileOpKind, Ring, iovec};
+use crate::stages::{self, Samples, Stage, Timed};
 use crate::timers::Timers;
 use crate::volume::{Device, Volume};
 use crate::workers::{Job, Task};
-
-static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
-
-/// Addresses behind the handles of one shard.
-#[derive(Debug)]
-pub(crate) struct Buffers {
-    /// Bounce slots, one after the other, or pages.
-    pub(crate) bounce: Region,
-    pub(crate) bounce_slot_bytes: usize,
-    /// Where bounce memory is in pages: by list, the pages that a write has.
-    pub(crate) lists: Vec<Vec<Piece>>,
-    /// The front end's buffers: slot [`BufRef::FIRST_WORLD_SLOT`] and those after it.
-    pub(crate) world: Vec<Arc<Region>>,
-}
-
-impl Buffers {
-    fn at(&self, buf: BufRef) -> *mut u8 {
-        let (offset, len) = (buf.offset_bytes as usize, buf.len_bytes as usize);
-        match buf.slot {
-            BufRef::ZEROS_SLOT => {
-                assert!(len <= ZEROS.len());
-                ZEROS.as_ptr().cast_mut()
-            }
-            slot if slot < BufRef::FIRST_WORLD_SLOT => {
-                assert!(offset + len <= self.bounce_slot_bytes);
-                self.bounce.at(slot as usize * self.bounce_slot_bytes + offset, len)
-            }
-            slot => self.world[(slot - BufRef::FIRST_WORLD_SLOT) as usize].at(offset, len),
-        }
-    }
-
-    /// The same for what may be a list of pages, which [`Buffers::look_up`] has seen.
-    fn memory(&self, buf: BufRef) -> Memory {
-        if !buf.is_list() {
-            return Memory::Whole(Address(self.at(buf)));
-        }
-        let pieces = &self.lists[(buf.slot - BufRef::FIRST_LIST_SLOT) as usize];
-        Memory::of(pieces, buf.offset_bytes as usize)
-    }
-
-    /// Notes where the pages are that writes are encrypted into.
-    fn look_up(&mut self, sqes: &[Sqe], shard: &Stack) {
-        for sqe in sqes {
-            if let SqeOp::Crypt { dst, .. } = sqe.op
-                && dst.is_list()
-            {
-                let index = (dst.slot - BufRef::FIRST_LIST_SLOT) as usize;
-                if index >= self.lists.len() {
-                    self.lists.resize_with(index + 1, Vec::new);
-                }
-                describe(&mut self.lists[index], shard.segments(dst.slot), &self.bounce);
-            }
-        }
-    }
-}
-
-/// The pages of a write; those that are neighbours are one piece.
-fn describe(pieces: &mut Vec<Piece>, segments: &[Segment], pool: &Region) {
-    pieces.clear();
-    for segment in segments {
-        let len_bytes = segment.pages() as usize * PAGE_BYTES as usize;
-        let base = pool.at(PagePool::offset_bytes(segment.first), len_bytes);
-        match pieces.last_mut() {
-            Some(last) if last.base.get().wrapping_add(last.len_bytes) == base => {
-                last.len_bytes += len_bytes;
-            }
-            _ => pieces.push(Piece { base: Address(base), len_bytes }),
-        }
-    }
-}
 
 /// Whose answer a completion of the ring is.
 #[derive(Clone, Copy)]
@@ -153,10 +86,13 @@ pub(crate) struct Executor {
     /// Writes of them, or on their way to them, that read the front end's memory.
     borrowed: usize,
     timers: Timers,
+    /// Bios that time is kept of.
+    pub(crate) samples: Samples,
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
     completed: Vec<(RingUser, BlkStatus)>,
     done: Vec<(IoContext, Cqe)>,
+    timed: Vec<Timed>,
 }
 
 impl Executor {
@@ -180,6 +116,7 @@ impl Executor {
             volume.disks().for_each(|disk| disk.join(io_context, Arc::clone(answers)));
         }
         Ok(Self {
+            samples: Samples::new(&volume),
             has_pages: matches!(volume.bounce, BounceChoice::Pages(_)),
             volume,
             io_context,
@@ -198,6 +135,7 @@ impl Executor {
             epoch: Instant::now(),
             completed: Vec::new(),
             done: Vec::new(),
+            timed: Vec::new(),
         })
     }
 
@@ -231,7 +169,8 @@ impl Executor {
                 rest = tail;
                 match self.disk_op(sqe) {
                     Some((dev, op)) => self.plug(dev, op, cqes),
-                    None => self.execute_one(sqe),
+                    None if sqe.origin.sample == Sample::NONE => self.execute_one(sqe),
+                    None => self.execute_timed(sqe),
                 }
             };
             if let Some(status) = status {
@@ -273,7 +212,20 @@ impl Executor {
         let borrows = matches!(sqe.op, SqeOp::Write { buf, .. } if buf.is_world());
         let is_check = matches!(sqe.op, SqeOp::Check { .. });
         let (token, client, origin) = (sqe.token, self.io_context, named(sqe.origin, self.task));
-        let op = DiskOp { token, client, op, sector, len, memory, fua, borrows, is_check, origin };
+        let submitted = time_of(origin.sample);
+        let op = DiskOp {
+            token,
+            client,
+            op,
+            sector,
+            len,
+            memory,
+            fua,
+            borrows,
+            is_check,
+            origin,
+            submitted,
+        };
         Some((dev, op))
     }
 
@@ -326,7 +278,7 @@ impl Executor {
     /// Starts what a device with an own queue takes now, and collects what has ended.
     fn dispatch(&mut self, now: Nanos, dev: DevId, cqes: &mut Vec<Cqe>) {
         self.make_ring();
-        let Self { ways, ring, done, .. } = self;
+        let Self { ways, ring, done, samples, .. } = self;
         let Way::Own { queue, .. } = &mut ways[usize::from(dev.0)] else {
             unreachable!("only own queues are dispatched here");
         };
@@ -342,10 +294,26 @@ impl Executor {
             None
         });
         queue.take_done(done);
+        queue.take_timed().for_each(|(_, timed)| samples.add(timed));
         cqes.extend(done.drain(..).map(|(_, cqe)| cqe));
         if let Some(ring) = ring {
             ring.submit();
         }
+    }
+
+    /// As [`Executor::execute_one`], with a look at the clock before and behind it.
+    fn execute_timed(&mut self, sqe: &Sqe) -> Option<BlkStatus> {
+        let (sample, from) = (sqe.origin.sample, stages::now());
+        let status = self.execute_one(sqe);
+        let is_cipher = matches!(sqe.op, SqeOp::Crypt { .. });
+        let stage = if is_cipher { Stage::Cipher } else { Stage::Device };
+        match status {
+            Some(_) => self.samples.add_since(sample, stage, from),
+            // A worker keeps time itself, and a thread is woken for many bios.
+            None if is_cipher || sqe.op == SqeOp::Wake => {}
+            None => self.samples.wait(sample, sqe.token, from),
+        }
+        status
     }
 
     fn execute_one(&mut self, sqe: &Sqe) -> Option<BlkStatus> {
@@ -414,11 +382,12 @@ impl Executor {
                 Some(BlkStatus::Ok)
             }
             Place::SameCpu | Place::Unbound => {
-                let src = Address(src.cast_mut());
-                self.hand_over(place, sqe.token, move |volume, _| {
+                let (src, sample) = (Address(src.cast_mut()), sqe.origin.sample);
+                self.hand_over(place, sqe, move |volume, task| {
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
                     unsafe { run.into_memory(volume, src.get(), dst) };
+                    task.lap(sample, Stage::Cipher);
                     BlkStatus::Ok
                 });
                 None
@@ -452,15 +421,29 @@ impl Executor {
         };
         let run = Run { cipher, direction, iv_sector, len_bytes: buf.len_bytes as usize };
         let fused = Fused { run, dev, sector, base: Address(self.buffers.at(buf)), fua };
+        let sample = first.origin.sample;
         match place {
-            // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; so does the
-            // scratch memory, to this thread.
-            Place::Inline => Some(unsafe { fused.execute(&self.volume, &mut self.helper.scratch) }),
+            Place::Inline => {
+                let (from, mut calls) = (time_of(sample), Calls::of(sample));
+                let scratch = &mut self.helper.scratch;
+                // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; so does the
+                // scratch memory, to this thread.
+                let status = unsafe { fused.execute(&self.volume, scratch, &mut calls) };
+                for span in calls.spans(direction, from).into_iter().flatten() {
+                    self.samples.add(Timed { sample, span });
+                }
+                Some(status)
+            }
             Place::SameCpu | Place::Unbound => {
-                self.hand_over(place, first.token, move |volume, task| {
+                self.hand_over(place, first, move |volume, task| {
+                    let mut calls = Calls::of(sample);
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
-                    unsafe { fused.execute(volume, &mut task.scratch) }
+                    let status = unsafe { fused.execute(volume, &mut task.scratch, &mut calls) };
+                    for span in calls.spans(direction, task.seen).into_iter().flatten() {
+                        task.lap_until(sample, span.stage, span.to);
+                    }
+                    status
                 });
                 None
             }
@@ -488,32 +471,42 @@ impl Executor {
         let encrypt = move |volume: &Volume| unsafe {
             run.into_memory(volume, src.get().cast_const(), dst);
         };
-        let queued = self.disk_op(write);
+        let sample = write.origin.sample;
         if place == Place::Inline {
+            let from = time_of(sample);
             encrypt(&self.volume);
-            return match queued {
+            if sample != Sample::NONE {
+                self.samples.add_since(sample, Stage::Cipher, from);
+            }
+            return match self.disk_op(write) {
                 Some((dev, op)) => self.plug(dev, op, cqes),
-                None => self.execute_one(write),
+                None if sample == Sample::NONE => self.execute_one(write),
+                None => self.execute_timed(write),
             };
         }
-        let token = write.token;
+        let queued = self.disk_op(write);
         let shared = matches!(self.ways[usize::from(dev.0)], Way::Shared(_));
         let Some((_, op)) = queued.filter(|_| shared) else {
             // No queue, or one that belongs to this thread's ring: the worker writes itself.
-            self.hand_over(place, token, move |volume, _| {
+            self.hand_over(place, write, move |volume, task| {
                 encrypt(volume);
+                task.lap(sample, Stage::Cipher);
                 let fd = volume.devices[usize::from(dev.0)].file.data_fd();
                 // SAFETY: as above.
-                unsafe { write_memory(fd, sector.bytes(), dst, run.len_bytes, fua) }
+                let status = unsafe { write_memory(fd, sector.bytes(), dst, run.len_bytes, fua) };
+                task.lap(sample, Stage::Device);
+                status
             });
             return None;
         };
         let origin = write.origin;
         self.with_disks += 1;
-        self.hand_over_job(place, move |volume, task| {
+        self.hand_over_job(place, sample, move |volume, task| {
             encrypt(volume);
+            task.lap(sample, Stage::Cipher);
             let disk = volume.devices[usize::from(dev.0)].disk().expect("its way is shared");
-            disk.send(&mut vec![DiskOp { origin: named(origin, task.io_context), ..op }]);
+            let (origin, submitted) = (named(origin, task.io_context), task.seen);
+            disk.send(&mut vec![DiskOp { origin, submitted, ..op }]);
             None
         });
         None
@@ -522,24 +515,31 @@ impl Executor {
     fn hand_over(
         &mut self,
         place: Place,
-        token: Token,
+        sqe: &Sqe,
         run: impl FnOnce(&Volume, &mut Task) -> BlkStatus + Send + 'static,
     ) {
+        let (token, sample) = (sqe.token, sqe.origin.sample);
         let run = move |volume: &Volume, task: &mut Task| Cqe { token, status: run(volume, task) };
-        self.hand_over_job(place, move |volume, task| Some(run(volume, task)));
+        self.hand_over_job(place, sample, move |volume, task| Some(run(volume, task)));
     }
 
     fn hand_over_job(
         &mut self,
         place: Place,
+        sample: Sample,
         run: impl FnOnce(&Volume, &mut Task) -> Option<Cqe> + Send + 'static,
     ) {
         let workers = self.volume.workers.as_ref().expect("only a volume with workers fans out");
         let answers = self.answers.as_ref().expect("made together with the workers");
         let volume = Arc::clone(&self.volume);
         self.with_workers += 1;
+        let handed_over = time_of(sample);
         let job = Job {
-            run: Box::new(move |task| run(&volume, task)),
+            run: Box::new(move |task| {
+                task.seen = handed_over;
+                task.lap(sample, Stage::CipherWait);
+                run(&volume, task)
+            }),
             answer_to: Arc::clone(answers),
             counted: None,
         };
@@ -616,6 +616,7 @@ impl Executor {
 
     /// Moves what has been answered meanwhile to the end of `cqes`.
     pub(crate) fn poll(&mut self, cqes: &mut Vec<Cqe>) {
+        let before = cqes.len();
         if let Some(ring) = &mut self.ring
             && ring.in_flight() > 0
         {
@@ -625,7 +626,8 @@ impl Executor {
         if let Some(answers) = &self.answers
             && self.with_workers + self.with_disks > 0
         {
-            let taken = answers.take(cqes);
+            let taken = answers.take(cqes, &mut self.timed);
+            self.samples.add_all(&mut self.timed);
             self.with_workers -= taken.from_workers;
             self.with_disks -= taken.from_disks;
             self.borrowed -= taken.borrowed;
@@ -633,6 +635,7 @@ impl Executor {
         if !self.timers.is_empty() {
             self.timers.take_due(since(self.epoch), cqes);
         }
+        self.samples.on_answers(&cqes[before..]);
     }
 
     fn on_completed(&mut self, cqes: &mut Vec<Cqe>) {
@@ -740,6 +743,11 @@ fn named(origin: Origin, task: IoContext) -> Origin {
         own => own,
     };
     Origin { io_context, ..origin }
+}
+
+/// Now, if time is kept of the bio.
+fn time_of(sample: Sample) -> Nanos {
+    if sample == Sample::NONE { Nanos(0) } else { stages::now() }
 }
 
 fn since(epoch: Instant) -> Nanos {

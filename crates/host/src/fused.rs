@@ -1,11 +1,13 @@
 //! Cipher and file as one: encrypt into the pages of a file, decrypt out of them (RFD 1, 3).
 
 use blockyard_crypt::cipher::{Hints, SectorCipher};
-use blockyard_engine::bio::{BlkStatus, Sector};
+use blockyard_engine::bio::{BlkStatus, Sample, Sector};
 use blockyard_engine::sq::{CipherId, DevId, Direction};
+use blockyard_engine::time::Nanos;
 
 use crate::memory::{Address, Memory, Region};
 use crate::plain::{read_all, write_all};
+use crate::stages::{self, Span, Stage};
 use crate::volume::{Device, Volume};
 
 /// A fused write that cannot go through the mapping is encrypted in pieces of this size: it stays
@@ -89,6 +91,41 @@ impl Run {
     }
 }
 
+/// How long system calls took that read or wrote the file, if somebody keeps time.
+pub(crate) enum Calls {
+    Untimed,
+    Took(Nanos),
+}
+
+impl Calls {
+    pub(crate) fn of(sample: Sample) -> Self {
+        if sample == Sample::NONE { Self::Untimed } else { Self::Took(Nanos(0)) }
+    }
+
+    fn time<T>(&mut self, call: impl FnOnce() -> T) -> T {
+        let Self::Took(took) = self else { return call() };
+        let begun = stages::now();
+        let result = call();
+        *took = *took + stages::now().since(begun);
+        result
+    }
+
+    /// What was begun at `from` and has ended now, in the order in which it was done for the most
+    /// part; `None` if nobody keeps time.
+    pub(crate) fn spans(&self, direction: Direction, from: Nanos) -> Option<[Span; 2]> {
+        let Self::Took(took) = *self else { return None };
+        let to = stages::now();
+        let cipher = Nanos(to.since(from).0.saturating_sub(took.0));
+        let (first, second, len) = match direction {
+            Direction::Encrypt => (Stage::Cipher, Stage::Device, cipher),
+            Direction::Decrypt => (Stage::Device, Stage::Cipher, took),
+        };
+        let middle = (from + len).min(to);
+        let span = |stage, from, to| Span { stage, from, to };
+        Some([span(first, from, middle), span(second, middle, to)])
+    }
+}
+
 /// A cipher between the client's buffer and the pages of a file.
 pub(crate) struct Fused {
     pub(crate) run: Run,
@@ -101,20 +138,25 @@ pub(crate) struct Fused {
 impl Fused {
     /// # Safety
     /// The buffer at `base` is valid for the length of the run and used by nobody else.
-    pub(crate) unsafe fn execute(&self, volume: &Volume, scratch: &mut Scratch) -> BlkStatus {
+    pub(crate) unsafe fn execute(
+        &self,
+        volume: &Volume,
+        scratch: &mut Scratch,
+        calls: &mut Calls,
+    ) -> BlkStatus {
         let device = &volume.devices[usize::from(self.dev.0)];
         // SAFETY: as the caller promises.
         unsafe {
             match self.run.direction {
-                Direction::Decrypt => self.read(volume, device),
-                Direction::Encrypt => self.write(volume, device, scratch),
+                Direction::Decrypt => self.read(volume, device, calls),
+                Direction::Encrypt => self.write(volume, device, (scratch, calls)),
             }
         }
     }
 
     /// # Safety
     /// As for `execute`.
-    unsafe fn read(&self, volume: &Volume, device: &Device) -> BlkStatus {
+    unsafe fn read(&self, volume: &Volume, device: &Device, calls: &mut Calls) -> BlkStatus {
         let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
         let base = self.base.get();
         if let Some(mapping) = &device.mapping
@@ -127,7 +169,7 @@ impl Fused {
                 return BlkStatus::Ok;
             }
         }
-        let read = read_all(device.file.data_fd(), offset, base, len);
+        let read = calls.time(|| read_all(device.file.data_fd(), offset, base, len));
         if read == BlkStatus::Ok {
             // SAFETY: the buffer is the caller's.
             unsafe { self.run.between(volume, base, base, Hints::default()) };
@@ -137,7 +179,12 @@ impl Fused {
 
     /// # Safety
     /// As for `execute`.
-    unsafe fn write(&self, volume: &Volume, device: &Device, scratch: &mut Scratch) -> BlkStatus {
+    unsafe fn write(
+        &self,
+        volume: &Volume,
+        device: &Device,
+        (scratch, calls): (&mut Scratch, &mut Calls),
+    ) -> BlkStatus {
         let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
         let base = self.base.get().cast_const();
         if let Some(mapping) = &device.mapping
@@ -162,7 +209,8 @@ impl Fused {
                 let run = self.run.part(done, piece);
                 run.between(volume, base.add(done), ciphertext, Hints::default());
                 let at = offset + done as u64;
-                write_all(device.file.data_fd(), at, ciphertext, piece, self.fua)
+                let fd = device.file.data_fd();
+                calls.time(|| write_all(fd, at, ciphertext, piece, self.fua))
             };
             if status != BlkStatus::Ok {
                 return status;

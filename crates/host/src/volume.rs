@@ -32,6 +32,7 @@ use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Kind, extents};
 use crate::pages::BounceChoice;
 use crate::recording::Switch;
+use crate::stages::Book;
 use crate::submitter::new_io_context;
 use crate::workers::{Crew, Workers};
 use crate::write_log::WriteLog;
@@ -159,6 +160,9 @@ pub struct VolumeOptions {
     pub scheduling: Scheduling,
     /// It can be suspended, and its keys changed ([`Volume::suspend`]).
     pub controlled: bool,
+    /// Time is kept of one request of so many ([`crate::stages`]); zero keeps none. `None` is as
+    /// many as cost nothing that anybody would notice.
+    pub sample_every: Option<u32>,
 }
 
 /// A file below, its mapping if it has one, and what lies in front of it.
@@ -210,6 +214,8 @@ pub struct Volume {
     can_discard: bool,
     description: String,
     opened: Instant,
+    pub(crate) book: Book,
+    sample_every: Option<u32>,
 }
 
 impl Volume {
@@ -508,6 +514,7 @@ mod crypt_mapping;
 pub(crate) mod gate;
 mod keyed;
 mod mapped;
+mod observed;
 mod targets;
 
 use control::{AdaptiveStatus, Described, Keys};
@@ -734,6 +741,8 @@ impl<'a> Builder<'a> {
             can_discard: self.can_discard && !read_only,
             description,
             opened: Instant::now(),
+            book: Book::default(),
+            sample_every: self.options.sample_every,
         }
     }
 }

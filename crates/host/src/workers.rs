@@ -12,25 +12,47 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
-use blockyard_engine::bio::IoContext;
+use blockyard_engine::bio::{IoContext, Sample};
 use blockyard_engine::dm::crypt::pipeline::Load;
 use blockyard_engine::sq::Cqe;
+use blockyard_engine::time::Nanos;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
 use crate::answers::Answers;
 use crate::fused::Scratch;
 use crate::process;
+use crate::stages::{self, Span, Stage, Timed};
 use crate::submitter::new_io_context;
+use crate::threads::{self, Usage};
 
 /// Who runs a job.
 pub(crate) struct Task {
     pub(crate) io_context: IoContext,
     pub(crate) scratch: Scratch,
+    /// What it saw of the times of the job that it runs.
+    timed: Vec<Timed>,
+    /// Up to when, if the job is of a bio that time is kept of.
+    pub(crate) seen: Nanos,
 }
 
 impl Task {
     pub(crate) fn new() -> Self {
-        Self { io_context: new_io_context(), scratch: Scratch::default() }
+        let (io_context, scratch) = (new_io_context(), Scratch::default());
+        Self { io_context, scratch, timed: Vec::new(), seen: Nanos(0) }
+    }
+
+    /// Since it last said so, the bio was in this stage.
+    pub(crate) fn lap(&mut self, sample: Sample, stage: Stage) {
+        if sample != Sample::NONE {
+            self.lap_until(sample, stage, stages::now());
+        }
+    }
+
+    /// The same up to a point in time.
+    pub(crate) fn lap_until(&mut self, sample: Sample, stage: Stage, to: Nanos) {
+        let span = Span { stage, from: self.seen, to };
+        self.timed.push(Timed { sample, span });
+        self.seen = to;
     }
 }
 
@@ -53,7 +75,7 @@ impl Job {
         if let Some(counted) = self.counted {
             counted.fetch_sub(1, Ordering::Relaxed);
         }
-        self.answer_to.push_worked(answer);
+        self.answer_to.push_worked(answer, &mut task.timed);
     }
 }
 
@@ -96,6 +118,8 @@ pub(crate) struct Workers {
     /// By number of the CPU, as far as there are threads.
     bound: Vec<(usize, Arc<Queue>)>,
     threads: Vec<JoinHandle<()>>,
+    /// Their numbers, as far as they run.
+    numbers: Arc<Mutex<Vec<u32>>>,
     cpus: usize,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
@@ -106,14 +130,14 @@ pub(crate) struct Workers {
 impl Workers {
     pub(crate) fn start(crew: Crew) -> Arc<Self> {
         let unbound = Arc::<Queue>::default();
-        let mut threads = Vec::new();
+        let (mut threads, numbers) = (Vec::new(), Arc::default());
         for number in 0..crew.unbound {
-            threads.extend(spawn(format!("crypt/u:{number}"), None, &unbound));
+            threads.extend(spawn(format!("crypt/u:{number}"), None, &unbound, &numbers));
         }
         let mut bound = Vec::new();
         for cpu in if crew.bound { allowed_cpus() } else { Vec::new() } {
             let queue = Arc::<Queue>::default();
-            if let Some(thread) = spawn(format!("crypt/{cpu}"), Some(cpu), &queue) {
+            if let Some(thread) = spawn(format!("crypt/{cpu}"), Some(cpu), &queue, &numbers) {
                 threads.push(thread);
                 bound.push((cpu, queue));
             }
@@ -122,10 +146,19 @@ impl Workers {
             unbound,
             bound,
             threads,
+            numbers,
             cpus: allowed_cpus().len(),
             submitters: AtomicUsize::new(0),
             fanned_out: Arc::default(),
         })
+    }
+
+    /// What they have used so far, and how many there are.
+    pub(crate) fn usage(&self) -> (Usage, usize) {
+        let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut all = Usage::default();
+        numbers.iter().for_each(|number| all.add(&threads::of_thread(*number)));
+        (all, numbers.len())
     }
 
     /// While the value lives, its thread counts as a submitter that has a CPU to itself.
@@ -221,11 +254,17 @@ impl Queue {
 }
 
 /// A worker, pinned to a CPU if one is named. None if the system has no more threads.
-fn spawn(name: String, cpu: Option<usize>, queue: &Arc<Queue>) -> Option<JoinHandle<()>> {
-    let queue = Arc::clone(queue);
+fn spawn(
+    name: String,
+    cpu: Option<usize>,
+    queue: &Arc<Queue>,
+    numbers: &Arc<Mutex<Vec<u32>>>,
+) -> Option<JoinHandle<()>> {
+    let (queue, numbers) = (Arc::clone(queue), Arc::clone(numbers));
     let thread = std::thread::Builder::new().name(name);
     let run = move || {
         process::leave_signals_to_others();
+        numbers.lock().unwrap_or_else(PoisonError::into_inner).push(threads::this_thread());
         if let Some(cpu) = cpu {
             let mut cpus = CpuSet::new();
             cpus.set(cpu);
@@ -280,7 +319,7 @@ mod tests {
         assert_eq!(workers.load().fanned_out, 1);
         go_on.send(()).unwrap();
         drop(workers);
-        assert_eq!(answers.take(&mut Vec::new()).from_workers, 2);
+        assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
     }
 
     #[test]

@@ -1,8 +1,8 @@
-//! `cargo x bench engine`: what stands above the cipher, in two parts.
+//! `cargo x bench engine`: what stands above the cipher, in three parts.
 //!
 //! *Pipelines*: the real path of a volume in memory, every pipeline beside the bare cipher, on one
-//! core and on two. *Shard*: the engine alone, without cipher and system calls, and the request
-//! queue with each elevator.
+//! core and on two. *Stages*: what it costs to keep time of requests. *Shard*: the engine alone,
+//! without cipher and system calls, and the request queue with each elevator.
 
 use super::{example, machine};
 use anyhow::Result;
@@ -11,6 +11,7 @@ use clap::ValueEnum;
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Part {
     Pipelines,
+    Stages,
     Shard,
 }
 
@@ -44,12 +45,17 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if !args.json {
         machine::print(&machine::describe());
     }
-    if args.only != Some(Part::Shard) {
+    if args.only.is_none_or(|part| part == Part::Pipelines) {
         let mut words = args.words.clone();
         words.extend(json.iter().cloned().chain(flag(args.smoke, "--smoke")));
         example("blockyard-host", "pipeline_bench", &words)?;
     }
-    if args.only != Some(Part::Pipelines) {
+    if args.only.is_none_or(|part| part == Part::Stages) {
+        let own = if args.only.is_some() { args.words.clone() } else { Vec::new() };
+        let words: Vec<String> = own.into_iter().chain(json.clone()).collect();
+        example("blockyard-host", "stages_bench", &words)?;
+    }
+    if args.only.is_none_or(|part| part == Part::Shard) {
         let words: Vec<String> = json.into_iter().collect();
         example("blockyard-engine", "engine_bench", &words)?;
     }

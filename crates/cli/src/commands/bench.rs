@@ -29,6 +29,7 @@ use crate::lab::spec::tree::Override;
 use crate::output::{print, say};
 use crate::real::{self, Tally};
 use crate::size::parse_size;
+use crate::stages;
 
 /// Run fio jobs on a volume, and print what they measured as fio does
 ///
@@ -129,7 +130,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
     let volume = Arc::new(volume);
     watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))?;
-    args.give(&fio, &description)?;
+    args.give(&fio, &description, Some(&volume))?;
     fio.results().iter().try_for_each(judge)
 }
 
@@ -156,7 +157,8 @@ fn in_lab(
     let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
     let config = world::Config { seed: experiment.seeds[0], ..setup.config };
     world::run(&config, &mut fio, ()).map_err(Failure::failed)?;
-    args.give(&fio, &format!("the world of {}, {}", experiment.name, variant.name))
+    let description = format!("the world of {}, {}", experiment.name, variant.name);
+    args.give(&fio, &description, None)
 }
 
 /// Whether a simulated machine can run a job: its devices do not trim, and keep no bytes.
@@ -186,8 +188,9 @@ fn judge(result: &JobResult) -> Result<(), Failure> {
 }
 
 impl BenchArgs {
-    /// Says what the jobs measured, in the form that is asked for.
-    fn give(&self, fio: &Fio, description: &str) -> Result<(), Failure> {
+    /// Says what the jobs measured, in the form that is asked for, with the stages of the requests
+    /// if they ran on a volume.
+    fn give(&self, fio: &Fio, description: &str, on: Option<&Volume>) -> Result<(), Failure> {
         if let Some(path) = &self.html {
             let run =
                 Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
@@ -196,8 +199,11 @@ impl BenchArgs {
             write(path, &Experiment { listings: vec![listing], ..page })?;
         }
         match self.json {
-            true => print(&json::report(fio, description)?),
-            false => print(&format!("{description}\n\n{}", fio.print())),
+            true => print(&json::report(fio, description, on)?),
+            false => {
+                let stages = on.map_or_else(String::new, stages::report);
+                print(&format!("{description}\n\n{}{stages}", fio.print()))
+            }
         }
     }
 

@@ -16,7 +16,7 @@ use std::sync::Arc;
 use blockyard_host::file::Access;
 use blockyard_host::process::StopSignal;
 use blockyard_host::server::{
-    CONNECTIONS_MAX, CONNECTIONS_USUAL, ServedExport, Server, ServerOptions,
+    Answer, CONNECTIONS_MAX, CONNECTIONS_USUAL, ServedExport, Server, ServerOptions,
 };
 use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
@@ -27,6 +27,7 @@ use crate::config::{Config, ExportSpec, check_export_name, check_names};
 use crate::control;
 use crate::failure::Failure;
 use crate::key::StdinUse;
+use crate::metrics;
 use crate::nbd::{self, Uri, split_host_port};
 use crate::output::say;
 use crate::recorder::{Recorder, Wish};
@@ -99,6 +100,10 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
 
+    /// Let Prometheus scrape figures: HOST:PORT, or the path of a Unix socket, which has a `/`
+    #[arg(long, value_name = "ADDRESS")]
+    metrics: Option<String>,
+
     /// Name that clients ask for; the default export has the empty name
     #[arg(long, value_name = "NAME")]
     export_name: Option<String>,
@@ -168,7 +173,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             scheduling: spec.scheduling.clone(),
             pipeline: spec.pipeline,
             bounce: spec.bounce,
-            controlled: args.control.is_some(),
+            controlled: args.control.is_some() || args.metrics.is_some(),
+            sample_every: None,
         })?;
         volumes.push(Arc::new(volume));
     }
@@ -180,15 +186,18 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         ServerOptions { max_connections: plan.max_connections, ..ServerOptions::default() },
     )?;
     let servers = plan.listen(&mut server)?;
+    let named = plan.exports.iter().zip(&volumes);
+    let devices: Arc<[_]> = named.map(|(spec, volume)| controlled(spec, volume)).collect();
     if let Some(socket) = &args.control {
-        let named = plan.exports.iter().zip(&volumes);
-        let devices = named.map(|(spec, volume)| controlled(spec, volume)).collect();
-        server.listen_control(socket, control::answers(devices))?;
+        server.listen_control(socket, control::answers(&devices))?;
+    }
+    if let Some(address) = &args.metrics {
+        listen_metrics(&mut server, address, &devices)?;
     }
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
         announcement(spec, volume, &servers).iter().for_each(|line| say(line));
     }
-    drop(volumes);
+    drop((volumes, devices));
     tell_service_manager(NotifyState::Ready);
     let stopping = || tell_service_manager(NotifyState::Stopping);
     let served = server.run(&stop, stopping).map_err(Failure::from);
@@ -334,6 +343,36 @@ fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
         .map_err(|error| failed(&error.to_string()))?
         .collect();
     if addresses.is_empty() { Err(failed("the host has no address")) } else { Ok(addresses) }
+}
+
+/// Opens the door for Prometheus, and says where it is.
+fn listen_metrics(
+    server: &mut Server,
+    place: &str,
+    devices: &Arc<[control::Device]>,
+) -> Result<(), Failure> {
+    let devices = Arc::clone(devices);
+    let answer: Answer = Arc::new(move |head| metrics::answer(&devices, head));
+    if place.contains('/') {
+        return Ok(server.listen_metrics_unix(Path::new(place), answer)?);
+    }
+    let failed = |problem: &str| {
+        Failure::failed(format!(
+            "--metrics {place}: {problem}; write HOST:PORT, as in 127.0.0.1:9100, or the path of a \
+             socket, as in ./metrics"
+        ))
+    };
+    let mut addresses = place.to_socket_addrs().map_err(|error| failed(&error.to_string()))?;
+    let address = addresses.next().ok_or_else(|| failed("the host has no address"))?;
+    let address = server.listen_metrics_tcp(address, answer)?;
+    say(&format!("metrics at http://{address}/metrics"));
+    if !address.ip().is_loopback() {
+        say(&format!(
+            "warning: metrics are not authenticated: whoever reaches {address} sees names, sizes \
+             and load of the volumes, but neither keys nor data"
+        ));
+    }
+    Ok(())
 }
 
 /// A name may have several addresses, not all of them ours: the first that works is taken.

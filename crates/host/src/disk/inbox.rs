@@ -3,23 +3,29 @@
 use std::collections::BTreeMap;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::sq::{Cqe, Owner, Token};
+use blockyard_engine::time::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::DiskOp;
 use crate::answers::Answers;
 use crate::memory::Memory;
+use crate::stages::Timed;
 use crate::submitter::new_io_context;
+use crate::threads::{self, Usage};
 use crate::{poll, process};
 
 /// A device's thread, until it is dropped.
 pub(crate) struct Disk {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
+    /// Its number, once it runs.
+    number: Arc<AtomicU32>,
 }
 
 /// A thread's end of the inbox.
@@ -66,13 +72,21 @@ impl Disk {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
         let inbox = Arc::clone(&shared);
+        let number = Arc::<AtomicU32>::default();
+        let own = Arc::clone(&number);
         let thread = std::thread::Builder::new().name(name);
         let thread = thread.spawn(move || {
+            own.store(threads::this_thread(), Ordering::Relaxed);
             process::leave_signals_to_others();
             let _guard = AbortOnPanic;
             run(inbox);
         })?;
-        Ok(Self { shared, thread: Some(thread) })
+        Ok(Self { shared, thread: Some(thread), number })
+    }
+
+    /// What its thread has used so far.
+    pub(crate) fn usage(&self) -> Usage {
+        threads::of_thread(self.number.load(Ordering::Relaxed))
     }
 
     /// A connection begins.
@@ -117,11 +131,12 @@ impl Disk {
             borrows: false,
             is_check: true,
             origin: Origin { io_context: client, ..Origin::default() },
+            submitted: Nanos(0),
         }]);
         let mut cqes = Vec::new();
         while cqes.is_empty() {
             poll::readable(&[Some(answers.ready())], None)?;
-            answers.take(&mut cqes);
+            answers.take(&mut cqes, &mut Vec::new());
         }
         self.leave(client);
         match cqes[0].status {
@@ -136,7 +151,8 @@ impl Disk {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
         let wake = wake.expect("a test has descriptors");
         let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
-        (Self { shared: Arc::clone(&shared), thread: None }, shared)
+        let number = Arc::default();
+        (Self { shared: Arc::clone(&shared), thread: None, number }, shared)
     }
 }
 
@@ -201,6 +217,8 @@ struct Client {
     cqes: Vec<Cqe>,
     /// How many of these are of [`DiskOp::borrows`].
     borrowed: usize,
+    /// What was seen of the times of these.
+    timed: Vec<Timed>,
 }
 
 /// The connections of a device.
@@ -209,7 +227,10 @@ pub(crate) struct Clients(BTreeMap<IoContext, Client>);
 
 impl Clients {
     pub(crate) fn join(&mut self, io_context: IoContext, answers: Arc<Answers>) {
-        self.0.insert(io_context, Client { answers, cqes: Vec::new(), borrowed: 0 });
+        self.0.insert(
+            io_context,
+            Client { answers, cqes: Vec::new(), borrowed: 0, timed: Vec::new() },
+        );
     }
 
     pub(crate) fn leave(&mut self, io_context: IoContext) {
@@ -224,11 +245,16 @@ impl Clients {
         client.borrowed += usize::from(borrows);
     }
 
+    /// What was seen of the time of an operation, before its answer is put.
+    pub(crate) fn time(&mut self, io_context: IoContext, timed: Timed) {
+        self.0.get_mut(&io_context).expect("it waits for an answer").timed.push(timed);
+    }
+
     /// Tells each what it has not been told yet.
     pub(crate) fn answer(&mut self) {
         for client in self.0.values_mut().filter(|client| !client.cqes.is_empty()) {
             let borrowed = std::mem::take(&mut client.borrowed);
-            client.answers.push_disk(&mut client.cqes, borrowed);
+            client.answers.push_disk(&mut client.cqes, &mut client.timed, borrowed);
         }
     }
 }

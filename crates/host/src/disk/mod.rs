@@ -27,6 +27,7 @@ pub(crate) use thread::TIMEOUT;
 use blockyard_engine::bio::{IoContext, Op, Origin, Sector};
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::sq::Token;
+use blockyard_engine::time::Nanos;
 
 use crate::memory::Memory;
 
@@ -62,4 +63,6 @@ pub(crate) struct DiskOp {
     /// of such a read are wanted by nobody.
     pub(crate) is_check: bool,
     pub(crate) origin: Origin,
+    /// When it was plugged, if time is kept of its bio.
+    pub(crate) submitted: Nanos,
 }

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sample, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Tag};
@@ -18,9 +18,18 @@ use super::DiskOp;
 use crate::file::DeviceFile;
 use crate::plain;
 use crate::ring::{FileOp, FileOpKind, iovec};
+use crate::stages::{self, Span, Stage, Timed};
 
 /// Starts an operation. `Some` if it has already ended; then the memory may have been taken.
 pub(crate) type Start<'a> = dyn FnMut(FileOp<Tag>, &mut Vec<libc::iovec>) -> Option<BlkStatus> + 'a;
+
+/// An operation of a bio that time is kept of.
+struct Sampled {
+    /// Its index in `ops`.
+    user: u64,
+    /// When it went to the device; a flush before it counts.
+    issued: Option<Nanos>,
+}
 
 /// The queue of one device.
 pub(crate) struct DiskQueue {
@@ -28,6 +37,10 @@ pub(crate) struct DiskQueue {
     file: Arc<DeviceFile>,
     /// [`Bio::user`] is an index of it.
     ops: Slab<DiskOp>,
+    /// Few.
+    sampled: Vec<Sampled>,
+    /// What has been seen of them, and by whom they were asked for.
+    timed: Vec<(IoContext, Timed)>,
     /// What the device has; by tag.
     issued: Vec<Option<Issued>>,
     /// Emptied after each use; kept for their memory.
@@ -55,6 +68,8 @@ impl DiskQueue {
             queue: RequestQueue::new(config, spec),
             file,
             ops: Slab::default(),
+            sampled: Vec::new(),
+            timed: Vec::new(),
             issued: vec![None; config.queue_depth as usize],
             issues: Vec::new(),
             done: Vec::new(),
@@ -78,6 +93,9 @@ impl DiskQueue {
             Op::Flush | Op::Discard | Op::WriteZeroes => BufRef::NONE,
         };
         let user = u64::from(self.ops.insert(op));
+        if origin.sample != Sample::NONE {
+            self.sampled.push(Sampled { user, issued: None });
+        }
         // Parked or not, it is the queue's until it is done: nobody here sleeps for a request, and
         // a connection's buffers bound what it submits.
         self.queue.submit_bio(now, Bio { fua, origin, ..Bio::new(what, sector, len, buf, user) });
@@ -96,6 +114,9 @@ impl DiskQueue {
             let mut ended = false;
             for issue in issues.drain(..) {
                 self.issued[issue.tag.index as usize] = Some(Issued { issue, told: false });
+                if !self.sampled.is_empty() {
+                    self.note_issue(issue.tag);
+                }
                 if let Some(status) = self.start(&issue, start) {
                     self.complete(now, issue.tag, status);
                     ended = true;
@@ -104,6 +125,15 @@ impl DiskQueue {
             self.issues = issues;
             if !ended {
                 return;
+            }
+        }
+    }
+
+    fn note_issue(&mut self, tag: Tag) {
+        let issued = stages::now();
+        for bio in self.queue.bios(tag) {
+            if let Some(sampled) = self.sampled.iter_mut().find(|one| one.user == bio.user) {
+                sampled.issued.get_or_insert(issued);
             }
         }
     }
@@ -162,10 +192,33 @@ impl DiskQueue {
         self.queue.take_unparked(&mut self.unparked);
         self.unparked.clear();
         self.queue.take_done(&mut self.done);
-        for Done { user, status } in self.done.drain(..) {
+        let mut done = std::mem::take(&mut self.done);
+        for Done { user, status } in done.drain(..) {
             let op = self.ops.remove(u32::try_from(user).expect("an index of `ops`"));
+            if op.origin.sample != Sample::NONE {
+                self.note_end(user, &op);
+            }
             out.push((op.client, Cqe { token: op.token, status }));
         }
+        self.done = done;
+    }
+
+    fn note_end(&mut self, user: u64, op: &DiskOp) {
+        let ended = stages::now();
+        let place = self.sampled.iter().position(|one| one.user == user);
+        let place = place.expect("noted when it was submitted");
+        let issued = self.sampled.swap_remove(place).issued.unwrap_or(ended);
+        for (stage, from, to) in
+            [(Stage::Queue, op.submitted, issued), (Stage::Device, issued, ended)]
+        {
+            let span = Span { stage, from, to };
+            self.timed.push((op.client, Timed { sample: op.origin.sample, span }));
+        }
+    }
+
+    /// What has been seen of the times of those that [`DiskQueue::take_done`] brought.
+    pub(crate) fn take_timed(&mut self) -> impl Iterator<Item = (IoContext, Timed)> {
+        self.timed.drain(..)
     }
 
     /// No more operations come from this submitter.

@@ -155,6 +155,9 @@ impl Running {
 
     fn answer(&mut self) {
         self.queue.take_done(&mut self.done);
+        for (io_context, timed) in self.queue.take_timed() {
+            self.clients.time(io_context, timed);
+        }
         for (io_context, cqe) in self.done.drain(..) {
             self.clients.put(io_context, cqe, false);
         }

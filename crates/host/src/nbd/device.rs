@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::bio::{BlkStatus, Sample};
 use blockyard_engine::sq::Cqe;
 use blockyard_export::nbd::client::{Refusal, Remote};
 
@@ -27,6 +27,7 @@ use super::dial::Opened;
 use super::link::{Dying, Link, Loss};
 use super::ops::{Next, Ops};
 use crate::disk::{Clients, Disk, Inbox, Shared};
+use crate::stages::{self, Span, Stage, Timed};
 use crate::{poll, process};
 
 /// How long it is waited before it is tried again to connect: at first, and at most. Ours.
@@ -186,6 +187,11 @@ impl Running {
             self.ready.retain(|queued| *queued != index);
         }
         let op = self.ops.remove(index);
+        if op.origin.sample != Sample::NONE {
+            // The server's queue and the way to it are the device's.
+            let span = Span { stage: Stage::Device, from: op.submitted, to: stages::now() };
+            self.clients.time(op.client, Timed { sample: op.origin.sample, span });
+        }
         self.clients.put(op.client, Cqe { token: op.token, status }, op.borrows);
     }
 

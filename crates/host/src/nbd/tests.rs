@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::sq::{Owner, Token};
+use blockyard_engine::time::Nanos;
 
 use super::RemoteDisk;
 use crate::answers::Answers;
@@ -210,6 +211,7 @@ impl Client {
             borrows: op == Op::Write,
             is_check: false,
             origin: Origin { io_context: self.id, ..Origin::default() },
+            submitted: Nanos(0),
         }
     }
 
@@ -219,7 +221,7 @@ impl Client {
         self.disk.send(&mut ops);
         while cqes.len() < count {
             poll::readable(&[Some(self.answers.ready())], None).unwrap();
-            self.answers.take(&mut cqes);
+            self.answers.take(&mut cqes, &mut Vec::new());
         }
         cqes.iter().map(|cqe| cqe.status).collect()
     }

@@ -1,6 +1,7 @@
-//! The control socket: one line in, one reply out, then the connection is closed.
+//! Sockets with one request in, one reply out, then the connection is closed: the control socket,
+//! whose requests are lines, and that of the metrics, whose requests are heads of HTTP.
 //!
-//! What a line says is for who answers. Here it is bounded in length and time, and wiped: it may
+//! What a request says is for who answers. Here it is bounded in length and time, and wiped: it may
 //! hold a key.
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -9,6 +10,7 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_export::http;
 
 use super::listen::Listener;
 use super::socket::Socket;
@@ -17,23 +19,48 @@ use super::socket::Socket;
 pub const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// Requests at a time; more wait to be accepted.
 const REQUESTS_MAX: usize = 8;
-/// How long a client may take for its line.
+/// How long a client may take for its request.
 const LINE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Makes the reply to a line, which comes without its newline. `None` is a line that is too long or
-/// did not end.
+/// Makes the reply to a request: a line without its newline, or a head of HTTP. `None` is one that
+/// is too long or did not end.
 pub type Answer = Arc<dyn Fn(Option<&[u8]>) -> Vec<u8> + Send + Sync>;
+
+/// Where a request ends.
+#[derive(Clone, Copy)]
+pub(super) enum Framing {
+    Line,
+    Http,
+}
+
+impl Framing {
+    /// The request in what was received so far, once it is whole.
+    fn end(self, received: &[u8]) -> Option<usize> {
+        match self {
+            Self::Line => received.iter().position(|&byte| byte == b'\n'),
+            Self::Http => http::end_of_head(received),
+        }
+    }
+
+    fn bytes_max(self) -> usize {
+        match self {
+            Self::Line => REQUEST_BYTES_MAX,
+            Self::Http => http::HEAD_BYTES_MAX,
+        }
+    }
+}
 
 /// The socket, and the requests that are being answered.
 pub(super) struct Control {
     listener: Listener,
+    framing: Framing,
     answer: Answer,
     running: Vec<(Arc<Socket>, JoinHandle<()>)>,
 }
 
 impl Control {
-    pub(super) fn new(listener: Listener, answer: Answer) -> Self {
-        Self { listener, answer, running: Vec::new() }
+    pub(super) fn new(listener: Listener, framing: Framing, answer: Answer) -> Self {
+        Self { listener, framing, answer, running: Vec::new() }
     }
 
     /// What becomes readable when somebody asks, as long as there is a place.
@@ -44,7 +71,8 @@ impl Control {
     pub(super) fn accept(&mut self) {
         let Ok(Some(socket)) = self.listener.accept() else { return };
         let socket = Arc::new(socket);
-        let request = ControlRequest { socket: Arc::clone(&socket), answer: self.answer.clone() };
+        let (framing, answer) = (self.framing, self.answer.clone());
+        let request = ControlRequest { socket: Arc::clone(&socket), framing, answer };
         let thread = std::thread::Builder::new()
             .name("control".into())
             .stack_size(256 << 10)
@@ -75,13 +103,14 @@ impl Control {
 /// One connection.
 struct ControlRequest {
     socket: Arc<Socket>,
+    framing: Framing,
     answer: Answer,
 }
 
 impl ControlRequest {
     fn serve(self) {
-        let mut line = SecretBytes::zeroed(REQUEST_BYTES_MAX);
-        let len_bytes = self.receive_line(line.as_mut_slice());
+        let mut line = SecretBytes::zeroed(self.framing.bytes_max());
+        let len_bytes = self.receive(line.as_mut_slice());
         let mut reply = (self.answer)(len_bytes.map(|len| &line.as_slice()[..len]));
         drop(line);
         let vec = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: reply.len() };
@@ -89,8 +118,8 @@ impl ControlRequest {
         let _ = self.socket.send(&mut [vec]);
     }
 
-    /// Length of the line that came in time.
-    fn receive_line(&self, line: &mut [u8]) -> Option<usize> {
+    /// Length of the request that came in time.
+    fn receive(&self, line: &mut [u8]) -> Option<usize> {
         let deadline = Instant::now() + LINE_LIMIT;
         let mut len = 0;
         while len < line.len() {
@@ -102,10 +131,10 @@ impl ControlRequest {
             let rest = &mut line[len..];
             let received = self.socket.receive(rest.as_mut_ptr(), rest.len());
             let Ok(Some(received @ 1..)) = received else { return None };
-            if let Some(end) = rest[..received].iter().position(|&byte| byte == b'\n') {
-                return Some(len + end);
-            }
             len += received;
+            if let Some(end) = self.framing.end(&line[..len]) {
+                return Some(end);
+            }
         }
         None
     }

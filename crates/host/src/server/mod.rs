@@ -30,8 +30,8 @@ use crate::process::StopSignal;
 use crate::volume::Volume;
 
 use connection::Connection;
-use control::Control;
 pub use control::{Answer, REQUEST_BYTES_MAX};
+use control::{Control, Framing};
 use listen::Listener;
 use socket::Socket;
 
@@ -85,7 +85,8 @@ pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<Listener>,
     connections: Vec<Running>,
-    control: Option<Control>,
+    /// Sockets for those who ask and are answered once.
+    controls: Vec<Control>,
 }
 
 /// A connection and its thread.
@@ -124,7 +125,7 @@ impl Server {
             shared: Arc::new(shared),
             listeners: Vec::new(),
             connections: Vec::new(),
-            control: None,
+            controls: Vec::new(),
         })
     }
 
@@ -163,8 +164,32 @@ impl Server {
     /// # Errors
     /// As [`Server::listen_unix`].
     pub fn listen_control(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
-        self.control = Some(Control::new(Listener::unix(path)?, answer));
+        self.controls.push(Control::new(Listener::unix(path)?, Framing::Line, answer));
         Ok(())
+    }
+
+    /// Answers requests of HTTP on a unix socket, as [`Server::listen_unix`]: `answer` makes the
+    /// whole reply of a head.
+    ///
+    /// # Errors
+    /// As [`Server::listen_unix`].
+    pub fn listen_metrics_unix(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
+        self.controls.push(Control::new(Listener::unix(path)?, Framing::Http, answer));
+        Ok(())
+    }
+
+    /// The same on TCP; says on which address.
+    ///
+    /// # Errors
+    /// As [`Server::listen_tcp`].
+    pub fn listen_metrics_tcp(
+        &mut self,
+        address: SocketAddr,
+        answer: Answer,
+    ) -> Result<SocketAddr, Error> {
+        let (listener, address) = Listener::tcp(address)?;
+        self.controls.push(Control::new(listener, Framing::Http, answer));
+        Ok(address)
     }
 
     /// Serves until `stop`, calls `on_stop`, then drains and flushes.
@@ -181,9 +206,7 @@ impl Server {
         self.listeners.clear();
         self.shared.served.iter().for_each(|served| served.volume.stop());
         self.drain();
-        if let Some(control) = self.control.take() {
-            control.end();
-        }
+        self.controls.drain(..).for_each(Control::end);
         self.flush()
     }
 
@@ -202,8 +225,8 @@ impl Server {
     /// Waits for one event; whether it was the stop.
     fn accept_until(&mut self, stop: &StopSignal) -> Result<bool, Error> {
         let full = self.connections.len() >= self.shared.options.max_connections;
-        let control = self.control.as_ref().and_then(Control::ready);
-        let mut fds = vec![Some(stop.as_fd()), control];
+        let mut fds = vec![Some(stop.as_fd())];
+        fds.extend(self.controls.iter().map(Control::ready));
         if !full {
             fds.extend(self.listeners.iter().map(|listener| Some(listener.as_fd())));
         }
@@ -214,13 +237,11 @@ impl Server {
         if ready[0] {
             return Ok(true);
         }
-        if ready[1]
-            && let Some(control) = &mut self.control
-        {
-            control.accept();
-        }
-        for (index, _) in ready.iter().enumerate().skip(2).filter(|(_, ready)| **ready) {
-            match self.listeners[index - 2].accept() {
+        let (of_controls, of_listeners) = ready[1..].split_at(self.controls.len());
+        let asked = self.controls.iter_mut().zip(of_controls).filter(|(_, ready)| **ready);
+        asked.for_each(|(control, _)| control.accept());
+        for (index, _) in of_listeners.iter().enumerate().filter(|(_, ready)| **ready) {
+            match self.listeners[index].accept() {
                 Ok(Some(socket)) => self.start(socket),
                 Ok(None) => {}
                 // Out of descriptors: those in use come back when connections end.
@@ -245,9 +266,7 @@ impl Server {
     }
 
     fn join_ended(&mut self) {
-        if let Some(control) = &mut self.control {
-            control.join_ended();
-        }
+        self.controls.iter_mut().for_each(Control::join_ended);
         for index in (0..self.connections.len()).rev() {
             if self.connections[index].thread.is_finished() {
                 let _ = self.connections.swap_remove(index).thread.join();

@@ -479,7 +479,10 @@ impl Transmission {
         let (room, len) = self.inbox.make_room();
         match self.socket.receive(room, len)? {
             Some(0) => return self.on_end_of_stream(),
-            Some(len) => self.inbox.received(len),
+            Some(len) => {
+                self.inbox.received(len);
+                self.driver.on_received();
+            }
             None if self.inbox.is_empty() && self.driver.is_idle() => {
                 self.driver.release_buffers();
             }

@@ -22,7 +22,8 @@ use blockyard_engine::sq::CipherId;
 use blockyard_engine::time::Nanos;
 
 use super::Volume;
-use super::gate::{Counts, Gate, Order};
+pub use super::gate::Counts;
+use super::gate::{Gate, Order};
 
 /// Bios end within this time, unless a client does not take its replies.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(30);

@@ -22,7 +22,7 @@ use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Failures, Op};
 use blockyard_engine::dm::crypt::pipeline::{Decisions, Tally};
 use rustix::event::{EventfdFlags, eventfd};
 
@@ -40,10 +40,14 @@ pub struct Counts {
     pub reads: Tally,
     /// Bios that write.
     pub writes: Tally,
-    /// Flushes, discards, zeroes.
-    pub others: u64,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and zeroes.
+    pub others: Tally,
     /// Bios that failed.
-    pub errors: u64,
+    pub errors: Failures,
+    /// Bios that have come and not ended, now; without those that are held.
+    pub in_flight: u64,
     /// Where ciphers ran.
     pub decisions: Decisions,
     /// Bios that wait at the gate, now.
@@ -54,12 +58,17 @@ pub struct Counts {
 
 impl Counts {
     fn add(&mut self, other: Self) {
-        for (tally, more) in [(&mut self.reads, other.reads), (&mut self.writes, other.writes)] {
+        for (tally, more) in [
+            (&mut self.reads, other.reads),
+            (&mut self.writes, other.writes),
+            (&mut self.others, other.others),
+        ] {
             tally.parts += more.parts;
             tally.bytes += more.bytes;
         }
-        self.others += other.others;
-        self.errors += other.errors;
+        self.flushes += other.flushes;
+        self.errors.add(other.errors);
+        self.in_flight += other.in_flight;
         self.decisions.add(other.decisions);
         self.held += other.held;
         self.parked += other.parked;
@@ -69,8 +78,9 @@ impl Counts {
         let tally = match bio.op {
             Op::Read => &mut self.reads,
             Op::Write => &mut self.writes,
-            Op::Flush | Op::Discard | Op::WriteZeroes => {
-                self.others += 1;
+            Op::Discard | Op::WriteZeroes => &mut self.others,
+            Op::Flush => {
+                self.flushes += 1;
                 return;
             }
         };
@@ -78,21 +88,32 @@ impl Counts {
         tally.bytes += bio.len.bytes();
     }
 
-    const WORDS: usize = 14;
+    const WORDS: usize = 20;
 
     fn words(&self) -> [u64; Self::WORDS] {
         let Decisions { inline, fanned_out, sorted } = self.decisions;
-        let [r, w, i, f, s] =
-            [self.reads, self.writes, inline, fanned_out, sorted].map(|t| (t.parts, t.bytes));
-        let Self { others, errors, held, parked, .. } = *self;
-        [r.0, r.1, w.0, w.1, i.0, i.1, f.0, f.1, s.0, s.1, others, errors, held, parked]
+        let tallies = [self.reads, self.writes, self.others, inline, fanned_out, sorted];
+        let Failures { reads, writes, flushes, others } = self.errors;
+        let Self { held, parked, in_flight, .. } = *self;
+        let rest = [self.flushes, reads, writes, flushes, others, held, parked, in_flight];
+        let mut words = tallies.into_iter().flat_map(|t| [t.parts, t.bytes]).chain(rest);
+        std::array::from_fn(|_| words.next().expect("there are as many"))
     }
 
     fn of_words(words: [u64; Self::WORDS]) -> Self {
         let tally = |at: usize| Tally { parts: words[at], bytes: words[at + 1] };
-        let decisions = Decisions { inline: tally(4), fanned_out: tally(6), sorted: tally(8) };
-        let [others, errors, held, parked] = [words[10], words[11], words[12], words[13]];
-        Self { reads: tally(0), writes: tally(2), others, errors, decisions, held, parked }
+        let (reads, writes, flushes, others) = (words[13], words[14], words[15], words[16]);
+        Self {
+            reads: tally(0),
+            writes: tally(2),
+            others: tally(4),
+            decisions: Decisions { inline: tally(6), fanned_out: tally(8), sorted: tally(10) },
+            flushes: words[12],
+            errors: Failures { reads, writes, flushes, others },
+            held: words[17],
+            parked: words[18],
+            in_flight: words[19],
+        }
     }
 }
 
@@ -259,6 +280,8 @@ pub(crate) struct Pass {
     /// As in the ticket.
     is_busy: bool,
     held: VecDeque<Bio>,
+    /// Bios that were held until the server ended.
+    refused: Failures,
     counts: Counts,
 }
 
@@ -282,7 +305,8 @@ impl Pass {
         shards.open.push(Arc::clone(&ticket));
         drop(shards);
         let (gate, held) = (Arc::clone(gate), VecDeque::new());
-        Ok(Self { gate, ticket, is_busy: false, held, counts: Counts::default() })
+        let (refused, counts) = (Failures::default(), Counts::default());
+        Ok(Self { gate, ticket, is_busy: false, held, refused, counts })
     }
 
     /// A bio comes: whether it may go on. Otherwise it is held here.
@@ -349,7 +373,7 @@ impl Pass {
         }
         if self.gate.state.load(Ordering::SeqCst) == STOPPED {
             let failed = |bio: Bio| Done { user: bio.user, status: BlkStatus::IoError };
-            self.counts.errors += self.held.len() as u64;
+            self.held.iter().for_each(|bio| self.refused.count(bio.op));
             done.extend(self.held.drain(..).map(failed));
             return None;
         }
@@ -366,16 +390,13 @@ impl Pass {
         (self.is_busy || self.holds()).then(|| self.ticket.wake.as_fd())
     }
 
-    /// These have ended.
-    pub(crate) fn on_done(&mut self, done: &[Done]) {
-        self.counts.errors +=
-            done.iter().filter(|done| done.status != BlkStatus::Ok).count() as u64;
-    }
-
     /// Shows what was counted.
-    pub(crate) fn publish(&mut self, decisions: Decisions, parked: usize) {
-        (self.counts.held, self.counts.parked) = (self.held.len() as u64, parked as u64);
-        self.counts.decisions = decisions;
+    /// Besides what is counted here, what the shard has counted of its bios.
+    pub(crate) fn publish(&mut self, of_shard: Counts) {
+        let Counts { decisions, mut errors, parked, in_flight, .. } = of_shard;
+        errors.add(self.refused);
+        let held = self.held.len() as u64;
+        self.counts = Counts { decisions, errors, held, parked, in_flight, ..self.counts };
         for (shown, word) in self.ticket.counts.iter().zip(self.counts.words()) {
             shown.store(word, Ordering::Relaxed);
         }
@@ -386,7 +407,7 @@ impl Drop for Pass {
     fn drop(&mut self) {
         let mut shards = self.gate.shards();
         shards.open.retain(|ticket| !Arc::ptr_eq(ticket, &self.ticket));
-        let ended = Counts { held: 0, parked: 0, ..self.counts };
+        let ended = Counts { held: 0, parked: 0, in_flight: 0, ..self.counts };
         shards.ended.add(ended);
         self.gate.went_idle.notify_all();
     }
@@ -448,13 +469,14 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let mut pass = Pass::new(&gate).unwrap();
         assert!(pass.admit(&bio(1)));
-        pass.publish(Decisions::default(), 3);
+        pass.publish(Counts { parked: 3, in_flight: 1, ..Counts::default() });
+        assert_eq!(gate.counts().0.in_flight, 1);
         assert_eq!((gate.counts().0.parked, gate.counts().1), (3, 1));
         drop(pass);
         assert!(gate.close(SOON));
         let (counts, shards) = gate.counts();
         assert_eq!((counts.writes, shards), (Tally { parts: 1, bytes: 4096 }, 0));
-        assert_eq!(counts.parked, 0);
+        assert_eq!((counts.parked, counts.in_flight), (0, 0));
     }
 
     #[test]
@@ -481,8 +503,10 @@ mod tests {
         let counts = Counts {
             reads: tally(1),
             writes: tally(3),
-            others: 11,
-            errors: 12,
+            flushes: 11,
+            others: tally(12),
+            errors: Failures { reads: 15, writes: 16, flushes: 17, others: 18 },
+            in_flight: 19,
             decisions,
             held: 13,
             parked: 14,

@@ -1,10 +1,12 @@
 //! The measured jobs as JSON, with the names that fio's own output has (`--output-format=json`), so
 //! that what reads one reads the other. What a volume has no figure for is left out.
 
+use blockyard_host::volume::Volume;
 use blockyard_load::fio::{Fio, Histogram, JobResult, Transfers};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
+use crate::stages;
 
 /// fio's percentiles, in hundredths of a percent.
 const PERCENTILES: [u32; 17] = [
@@ -23,8 +25,12 @@ pub(super) fn value(fio: &Fio, description: &str) -> Value {
 }
 
 /// The same as text.
-pub(super) fn report(fio: &Fio, description: &str) -> Result<String, Failure> {
-    let text = serde_json::to_string_pretty(&value(fio, description));
+pub(super) fn report(fio: &Fio, description: &str, on: Option<&Volume>) -> Result<String, Failure> {
+    let mut report = value(fio, description);
+    if let Some(volume) = on {
+        report["stages"] = stages::report_json(volume);
+    }
+    let text = serde_json::to_string_pretty(&report);
     let text = text.map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;
     Ok(text + "\n")
 }

@@ -2,10 +2,12 @@
 
 use std::fmt::Write;
 
+use blockyard_host::stages::Kind;
 use serde_json::Value;
 
 use crate::failure::printable;
-use crate::size::human_size;
+use crate::size::{human_size, human_time};
+use crate::stages;
 
 /// Each volume of the reply.
 pub(super) fn of(reply: &Value) -> String {
@@ -28,17 +30,22 @@ fn device(device: &Value) -> String {
     for (name, key) in [("inline:", "inline"), ("workers:", "fanned_out"), ("sorted:", "sorted")] {
         line(name, &amount(&device["ciphers"][key], "parts"));
     }
-    line("reads:", &amount(&device["reads"], "bios"));
-    line("writes:", &amount(&device["writes"], "bios"));
     for (name, key) in [
-        ("other bios:", "other_bios"),
-        ("errors:", "errors"),
         ("held bios:", "held_bios"),
         ("parked parts:", "parked_parts"),
         ("connections:", "connections"),
+        ("in flight:", "in_flight"),
     ] {
         line(name, &device[key].to_string());
     }
+    let kinds = Kind::ALL.map(Kind::name);
+    kinds.iter().for_each(|kind| line(&format!("{kind}:"), &asked(&device["requests"][kind])));
+    let threads = device["threads"].as_array().map_or(&[][..], Vec::as_slice);
+    threads.iter().for_each(|of| line("threads:", &used(of)));
+    let rest = stages::table(&device["requests"]) + &stages::verdict(&device["limit"]);
+    rest.lines().for_each(|line| {
+        writeln!(text, "  {}", printable(line)).expect("a string takes everything");
+    });
     text
 }
 
@@ -54,6 +61,22 @@ fn decides(one: &Value) -> String {
         us("cipher_ns"),
         human_size(one["part_bytes"].as_u64().unwrap_or(0)),
         us("hand_over_ns"),
+    )
+}
+
+fn asked(kind: &Value) -> String {
+    format!("{} requests, {} bytes, {} errors", kind["requests"], kind["bytes"], kind["errors"])
+}
+
+fn used(threads: &Value) -> String {
+    format!(
+        "{} of {}: {} of CPU, {} switches, {} of them for others",
+        threads["count"],
+        word(&threads["threads"]),
+        human_time(threads["cpu_ns"].as_f64().unwrap_or(0.0)),
+        threads["voluntary_switches"].as_u64().unwrap_or(0)
+            + threads["involuntary_switches"].as_u64().unwrap_or(0),
+        threads["involuntary_switches"],
     )
 }
 

@@ -60,6 +60,7 @@ impl World {
             borrows: false,
             is_check: false,
             origin,
+            submitted: Nanos(0),
         };
         self.queue.submit(self.now, op);
     }

@@ -24,6 +24,7 @@ fn write(context: u32, index: u32, memory: &Region) -> DiskOp {
         borrows: false,
         is_check: false,
         origin: Origin { io_context: IoContext(context), ..Origin::default() },
+        submitted: Nanos(0),
     }
 }
 
@@ -60,7 +61,7 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         let mut answered = [Vec::new(), Vec::new()];
         for (answers, answered) in answers.iter().zip(&mut answered) {
             let mut cqes = Vec::new();
-            let taken = answers.take(&mut cqes);
+            let taken = answers.take(&mut cqes, &mut Vec::new());
             assert_eq!((taken.from_workers, taken.from_disks), (0, cqes.len()));
             assert!(cqes.iter().all(|cqe| cqe.status == BlkStatus::Ok));
             answered.extend(cqes.iter().map(|cqe| cqe.token.index));

@@ -1,0 +1,288 @@
+//! `blockyard top`: what a server does now, over its control socket, once a second.
+//!
+//! Each frame is the difference of two statuses. On a terminal it is drawn on the alternate screen,
+//! which is left however the command ends; elsewhere frames follow each other, or are lines of
+//! JSON.
+
+use std::fmt::Write as _;
+use std::io::{IsTerminal, Write as _};
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use blockyard_host::process::StopSignal;
+use blockyard_host::stages::{Kind, Stage};
+use clap::{Args, ValueHint};
+use rustix::event::{PollFd, PollFlags, Timespec};
+use serde_json::{Value, json};
+
+use super::control::ask;
+use crate::args::ShortHelpArgs;
+use crate::failure::{Failure, printable};
+use crate::output::print;
+use crate::size::{human_size, human_time};
+use crate::stages;
+
+/// Alternate screen, cursor hidden (xterm's control sequences 1049 and 25).
+const ENTER: &str = "\x1b[?1049h\x1b[?25l";
+const LEAVE: &str = "\x1b[?25h\x1b[?1049l";
+/// To the first place, then, behind each line and the last, what was there is wiped.
+const HOME: &str = "\x1b[H";
+const WIPE_LINE: &str = "\x1b[K\n";
+const WIPE_BELOW: &str = "\x1b[J";
+/// A whole bar.
+const BAR_COLUMNS: f64 = 40.0;
+
+/// Watch what a server does: rates, depth, where the time goes, who limits
+///
+/// Asks a server that was started with `serve --control SOCKET`. Ctrl-C ends it.
+#[derive(Args, Debug)]
+#[command(disable_help_flag = true)]
+pub(crate) struct TopArgs {
+    /// The server's control socket
+    #[arg(value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    socket: PathBuf,
+
+    /// Seconds between two looks
+    #[arg(long, value_name = "SECONDS", default_value_t = 1,
+          value_parser = clap::value_parser!(u16).range(1..=3600))]
+    interval: u16,
+
+    /// Look once, for one interval
+    #[arg(long)]
+    once: bool,
+
+    /// Print a line of JSON for each interval
+    #[arg(long)]
+    json: bool,
+
+    #[command(flatten)]
+    help: ShortHelpArgs,
+}
+
+/// Looks until a signal.
+pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
+    let failed = |error| Failure::failed(format!("cannot catch signals: {error}"));
+    let stop = StopSignal::install().map_err(failed)?;
+    let mut before = look(args)?;
+    let is_screen = !args.json && !args.once && std::io::stdout().is_terminal();
+    let _screen = is_screen.then(Screen::enter);
+    loop {
+        if is_stopped(&stop, Duration::from_secs(args.interval.into())) {
+            return Ok(());
+        }
+        let now = look(args)?;
+        match (args.json, is_screen) {
+            (true, _) => print(&format!("{}\n", json_frame(&now, &before)))?,
+            (false, false) => print(&(frame(&now, &before) + "\n"))?,
+            (false, true) => print(&drawn(&frame(&now, &before)))?,
+        }
+        if args.once {
+            return Ok(());
+        }
+        before = now;
+    }
+}
+
+/// A status, and when it was asked for.
+struct Look {
+    status: Value,
+    at: Instant,
+}
+
+fn look(args: &TopArgs) -> Result<Look, Failure> {
+    let status = ask(&args.socket, b"status\n")?;
+    Ok(Look { status, at: Instant::now() })
+}
+
+/// Waits; whether a signal came first.
+fn is_stopped(stop: &StopSignal, limit: Duration) -> bool {
+    let deadline = Instant::now() + limit;
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        let left = Timespec { tv_sec: left.as_secs() as i64, tv_nsec: left.subsec_nanos().into() };
+        let mut fds = [PollFd::new(stop, PollFlags::IN)];
+        match rustix::event::poll(&mut fds, Some(&left)) {
+            Ok(ready) => return ready > 0,
+            Err(rustix::io::Errno::INTR) => {}
+            Err(_) => return true,
+        }
+    }
+}
+
+/// The alternate screen, until it is dropped.
+struct Screen;
+
+impl Screen {
+    fn enter() -> Self {
+        let _ = print(ENTER);
+        Self
+    }
+}
+
+impl Drop for Screen {
+    fn drop(&mut self) {
+        let mut stdout = std::io::stdout();
+        let _ = stdout.write_all(LEAVE.as_bytes()).and_then(|()| stdout.flush());
+    }
+}
+
+/// A frame over the one before.
+fn drawn(frame: &str) -> String {
+    let lines: String = frame.lines().map(|line| format!("{line}{WIPE_LINE}")).collect();
+    format!("{HOME}{lines}{WIPE_BELOW}")
+}
+
+/// The volumes of a status with those of the status before, by their first names.
+fn pairs<'a>(now: &'a Look, before: &'a Look) -> impl Iterator<Item = (&'a Value, &'a Value)> {
+    let devices = |look: &'a Look| look.status["devices"].as_array().map_or(&[][..], Vec::as_slice);
+    devices(now).iter().map(move |device| {
+        let is_it = |other: &&Value| other["exports"] == device["exports"];
+        (device, devices(before).iter().find(is_it).unwrap_or(&Value::Null))
+    })
+}
+
+/// Growth of a figure in each second.
+fn rate(now: &Value, before: &Value, seconds: f64) -> f64 {
+    (now.as_f64().unwrap_or(0.0) - before.as_f64().unwrap_or(0.0)).max(0.0) / seconds
+}
+
+fn json_frame(now: &Look, before: &Look) -> Value {
+    let seconds = now.at.duration_since(before.at).as_secs_f64();
+    let device = |(device, before): (&Value, &Value)| {
+        let mut all = json!({
+            "exports": device["exports"],
+            "state": device["state"],
+            "in_flight": device["in_flight"],
+            "connections": device["connections"],
+            "limit": limit(device, before),
+        });
+        for kind in Kind::ALL.map(Kind::name) {
+            let figure = |name: &str| {
+                rate(&device["requests"][kind][name], &before["requests"][kind][name], seconds)
+            };
+            all[kind] = json!({
+                "requests_per_s": figure("requests"),
+                "bytes_per_s": figure("bytes"),
+                "errors_per_s": figure("errors"),
+            });
+        }
+        let (shares, mean_ns) = stages::shares(&device["requests"], &before["requests"]);
+        all["mean_ns"] = json!(mean_ns);
+        for (stage, share) in Stage::ALL.into_iter().zip(shares) {
+            all["shares"][stage.name()] = json!(share);
+        }
+        all
+    };
+    json!({ "seconds": seconds, "devices": pairs(now, before).map(device).collect::<Vec<_>>() })
+}
+
+fn limit(device: &Value, before: &Value) -> Value {
+    let found = stages::limit_of(&device["requests"], &before["requests"], &device["threads"]);
+    stages::limit_json(found)
+}
+
+fn frame(now: &Look, before: &Look) -> String {
+    let seconds = now.at.duration_since(before.at).as_secs_f64();
+    let volumes = pairs(now, before).map(|(device, before)| volume(device, before, seconds));
+    volumes.collect::<Vec<_>>().join("\n")
+}
+
+fn volume(device: &Value, before: &Value, seconds: f64) -> String {
+    let names = device["exports"].as_array().map_or(&[][..], Vec::as_slice);
+    let names: Vec<String> = names.iter().map(|name| format!("{name}")).collect();
+    let mut text = printable(&format!(
+        "export {}: {}, {} connections, {} in flight",
+        names.join(", "),
+        device["state"].as_str().unwrap_or("?"),
+        device["connections"],
+        device["in_flight"],
+    ));
+    text.push('\n');
+    let mut line = |line: String| {
+        writeln!(text, "  {}", printable(&line)).expect("a string takes everything");
+    };
+    for kind in Kind::ALL.map(Kind::name) {
+        let figure = |name: &str| {
+            rate(&device["requests"][kind][name], &before["requests"][kind][name], seconds)
+        };
+        let bytes = human_size(figure("bytes") as u64);
+        line(format!(
+            "{kind:<12}{:>10.0}/s  {:>12}/s  {:>6.0} errors/s",
+            figure("requests"),
+            bytes,
+            figure("errors")
+        ));
+    }
+    let (shares, mean_ns) = stages::shares(&device["requests"], &before["requests"]);
+    line(format!("{:<12}{:>10}", "mean time", human_time(mean_ns)));
+    for (stage, share) in Stage::ALL.into_iter().zip(shares) {
+        let bar = "#".repeat((share * BAR_COLUMNS).round() as usize);
+        line(format!("  {:<12}{:>6.1} %  {bar}", stage.name(), share * 100.0));
+    }
+    let threads = device["threads"].as_array().map_or(&[][..], Vec::as_slice);
+    for of in threads {
+        let is_it = |other: &&Value| other["threads"] == of["threads"];
+        let earlier = before["threads"].as_array().and_then(|all| all.iter().find(is_it));
+        let earlier = earlier.unwrap_or(&Value::Null);
+        let figure = |name: &str| rate(&of[name], &earlier[name], seconds);
+        line(format!(
+            "{} {}: {:.0} % CPU, {:.0} switches/s",
+            of["count"],
+            of["threads"].as_str().unwrap_or("?"),
+            figure("cpu_ns") / 1e7,
+            figure("voluntary_switches") + figure("involuntary_switches"),
+        ));
+    }
+    stages::verdict(&limit(device, before)).lines().for_each(|text| line(text.to_owned()));
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn look(requests: u64, busy_ns: u64, at: Instant) -> Look {
+        let times = json!({ "samples": requests, "sum_ns": busy_ns });
+        let device = json!({
+            "exports": ["a\u{1b}b"],
+            "state": "active",
+            "connections": 1,
+            "in_flight": 2,
+            "threads": [{ "threads": "connections", "count": 1, "cpu_ns": busy_ns,
+                          "voluntary_switches": requests, "involuntary_switches": 0 }],
+            "requests": {
+                "open_ns": busy_ns,
+                "connected_ns": busy_ns,
+                "read": { "requests": requests, "bytes": requests * 4096, "errors": 0,
+                          "total": times, "stages": { "device": times } },
+            },
+        });
+        Look { status: json!({ "devices": [device] }), at }
+    }
+
+    #[test]
+    fn frame_is_the_difference_of_two_statuses() {
+        let begun = Instant::now();
+        let before = look(100, 1_000_000_000, begun);
+        let now = look(4_196, 3_000_000_000, begun + Duration::from_secs(2));
+        let frame = frame(&now, &before);
+        for part in [
+            "active, 1 connections, 2 in flight",
+            "read              2048/s         8 MiB/s       0 errors/s",
+            "device       100.0 %  ########################################\n",
+            "1 connections: 100 % CPU, 2048 switches/s",
+            "limit: the device: 100 % of a request's 488 us is device",
+        ] {
+            assert!(frame.contains(part), "{part}\n{frame}");
+        }
+        assert!(!frame.contains('\u{1b}'), "a name must not steer the terminal");
+        let json = json_frame(&now, &before);
+        assert_eq!(json["devices"][0]["read"]["bytes_per_s"], 8_388_608.0);
+        assert_eq!(json["devices"][0]["limit"]["party"], "the device");
+    }
+
+    #[test]
+    fn drawn_frame_wipes_what_was_longer() {
+        assert_eq!(drawn("a\nb\n"), "\u{1b}[Ha\u{1b}[K\nb\u{1b}[K\n\u{1b}[J");
+    }
+}

@@ -1,0 +1,245 @@
+//! What a Prometheus server scrapes from `serve --metrics`: the text format, version 0.0.4.
+//!
+//! Names and units are as its conventions want them: seconds and bytes, `_total` for what only
+//! grows. Histograms are cumulative over `le`, and of the samples only: their `_count` is not the
+//! number of requests, which has a metric of its own.
+
+use std::fmt::Write;
+
+use blockyard_export::http::{self, Answer, Asked, HEAD_BYTES_MAX};
+use blockyard_host::stages::{Kind, Stage, Times};
+use blockyard_host::volume::control::Counts;
+
+use crate::control::Device;
+
+const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
+/// Upper limits of a histogram's buckets in microseconds: 1, 2, 5 of each decade up to 10 s.
+const BUCKETS_US: [u64; 22] = [
+    1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000, 10_000, 20_000, 50_000, 100_000,
+    200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000,
+];
+
+/// The answer to a request, of which this is the head; `None` if none came in time.
+pub(crate) fn answer(devices: &[Device], head: Option<&[u8]>) -> Vec<u8> {
+    let Some(head) = head else {
+        let body = format!("no request of at most {HEAD_BYTES_MAX} bytes came within 10 s\n");
+        return Answer::plain("400 Bad Request", &body).bytes(false);
+    };
+    let (path, is_head) = match http::asked(head) {
+        Asked::Get(path) => (path, false),
+        Asked::Head(path) => (path, true),
+        Asked::OtherMethod => {
+            let body = "only GET is answered here\n";
+            return Answer::plain("405 Method Not Allowed", body).bytes(false);
+        }
+        Asked::Malformed => {
+            let body = "this is no HTTP/1.1 request\n";
+            return Answer::plain("400 Bad Request", body).bytes(false);
+        }
+    };
+    if path != "/metrics" {
+        let body = "there is nothing here but /metrics\n";
+        return Answer::plain("404 Not Found", body).bytes(is_head);
+    }
+    let body = text(devices);
+    Answer { status: "200 OK", content_type: CONTENT_TYPE, body: &body }.bytes(is_head)
+}
+
+/// A family of samples, each with its labels.
+fn family(text: &mut String, (name, kind, help): (&str, &str, &str), samples: &str) {
+    if !samples.is_empty() {
+        write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n{samples}")
+            .expect("a string takes everything");
+    }
+}
+
+/// A label's value: the format has three escapes.
+fn escaped(value: &str) -> String {
+    value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
+}
+
+/// All of it: a family is in one piece, so each goes through all volumes.
+fn text(devices: &[Device]) -> String {
+    let mut text = String::new();
+    requests(&mut text, devices);
+    gauges(&mut text, devices);
+    threads(&mut text, devices);
+    times(&mut text, devices);
+    text
+}
+
+/// A figure of each volume, by kind of request.
+type Figure = fn(&Counts) -> [u64; Kind::ALL.len()];
+
+fn requests(text: &mut String, devices: &[Device]) {
+    let families: [(&str, &str, Figure); 3] = [
+        ("blockyard_requests_total", "Requests that came.", |counts| {
+            let Counts { reads, writes, others, flushes, .. } = counts;
+            [reads.parts, writes.parts, *flushes, others.parts]
+        }),
+        ("blockyard_request_bytes_total", "Bytes that requests were for.", |counts| {
+            [counts.reads.bytes, counts.writes.bytes, 0, counts.others.bytes]
+        }),
+        ("blockyard_request_errors_total", "Requests that failed.", |counts| {
+            let errors = counts.errors;
+            [errors.reads, errors.writes, errors.flushes, errors.others]
+        }),
+    ];
+    for (name, help, figure) in families {
+        let mut samples = String::new();
+        for device in devices {
+            let export = escaped(&device.names[0]);
+            let figures = figure(&device.volume.status().counts);
+            for (kind, figure) in Kind::ALL.map(Kind::name).into_iter().zip(figures) {
+                writeln!(samples, "{name}{{export=\"{export}\",op=\"{kind}\"}} {figure}")
+                    .expect("a string takes everything");
+            }
+        }
+        family(text, (name, "counter", help), &samples);
+    }
+}
+
+fn gauges(text: &mut String, devices: &[Device]) {
+    let statuses: Vec<_> = devices.iter().map(|device| device.volume.status()).collect();
+    type Gauge = fn(&blockyard_host::volume::control::Status) -> u64;
+    let families: [(&str, &str, Gauge); 5] = [
+        ("blockyard_requests_in_flight", "Requests that have not ended.", |status| {
+            status.counts.in_flight
+        }),
+        ("blockyard_requests_held", "Requests that wait for a resume.", |status| {
+            status.counts.held
+        }),
+        (
+            "blockyard_parts_parked",
+            "Parts that wait for a buffer, their time or a path.",
+            |status| status.counts.parked,
+        ),
+        ("blockyard_connections", "Connections.", |status| status.connections as u64),
+        ("blockyard_suspended", "Whether the volume is suspended.", |status| {
+            u64::from(status.is_suspended)
+        }),
+    ];
+    for (name, help, gauge) in families {
+        let sample = |(device, status): (&Device, _)| {
+            format!("{name}{{export=\"{}\"}} {}\n", escaped(&device.names[0]), gauge(status))
+        };
+        let samples: String = devices.iter().zip(&statuses).map(sample).collect();
+        family(text, (name, "gauge", help), &samples);
+    }
+}
+
+fn threads(text: &mut String, devices: &[Device]) {
+    let (mut cpu, mut switches) = (String::new(), String::new());
+    for device in devices {
+        let export = escaped(&device.names[0]);
+        for of in device.volume.threads() {
+            let labels = format!("export=\"{export}\",threads=\"{}\"", of.what);
+            let seconds = of.usage.cpu.0 as f64 / 1e9;
+            let written = writeln!(cpu, "blockyard_thread_cpu_seconds_total{{{labels}}} {seconds}");
+            written.expect("a string takes everything");
+            for (kind, count) in
+                [("voluntary", of.usage.voluntary), ("involuntary", of.usage.involuntary)]
+            {
+                writeln!(
+                    switches,
+                    "blockyard_thread_context_switches_total{{{labels},kind=\"{kind}\"}} {count}"
+                )
+                .expect("a string takes everything");
+            }
+        }
+    }
+    let name = "blockyard_thread_cpu_seconds_total";
+    family(text, (name, "counter", "Time that threads were on a CPU."), &cpu);
+    let name = "blockyard_thread_context_switches_total";
+    family(text, (name, "counter", "Times that threads were switched from."), &switches);
+}
+
+fn times(text: &mut String, devices: &[Device]) {
+    let (mut whole, mut stages) = (String::new(), String::new());
+    for device in devices {
+        let export = escaped(&device.names[0]);
+        let times = device.volume.stage_times();
+        for kind in Kind::ALL {
+            let of_kind = &times.kinds[kind as usize];
+            if of_kind.total.count() == 0 {
+                continue;
+            }
+            let labels = format!("export=\"{export}\",op=\"{}\"", kind.name());
+            histogram(&mut whole, "blockyard_request_seconds", &labels, &of_kind.total);
+            for stage in Stage::ALL {
+                let labels = format!("{labels},stage=\"{}\"", stage.name());
+                let times = &of_kind.stages[stage as usize];
+                histogram(&mut stages, "blockyard_stage_seconds", &labels, times);
+            }
+        }
+    }
+    let help = "Time of the requests that were sampled, from when they came to their reply.";
+    family(text, ("blockyard_request_seconds", "histogram", help), &whole);
+    let help = "The same by stage; docs/status.md says what each is.";
+    family(text, ("blockyard_stage_seconds", "histogram", help), &stages);
+}
+
+fn histogram(text: &mut String, name: &str, labels: &str, times: &Times) {
+    let mut fine = times.buckets().peekable();
+    let mut below = 0;
+    for limit_us in BUCKETS_US {
+        // A fine bucket lies below a limit with all of it; one on it counts for the next.
+        while let Some((_, count)) = fine.next_if(|(longest, _)| longest.0 <= limit_us * 1000) {
+            below += count;
+        }
+        let le = limit_us as f64 / 1e6;
+        writeln!(text, "{name}_bucket{{{labels},le=\"{le}\"}} {below}")
+            .expect("a string takes everything");
+    }
+    let (count, sum) = (times.count(), times.sum_ns() as f64 / 1e9);
+    write!(
+        text,
+        "{name}_bucket{{{labels},le=\"+Inf\"}} {count}\n{name}_sum{{{labels}}} {sum}\n\
+         {name}_count{{{labels}}} {count}\n"
+    )
+    .expect("a string takes everything");
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_engine::time::Nanos;
+
+    use super::*;
+
+    #[test]
+    fn histogram_is_cumulative_and_ends_with_all() {
+        let mut times = Times::default();
+        for ns in [500, 3_000, 3_100, 40_000_000, 20_000_000_000] {
+            times.record(Nanos(ns));
+        }
+        let mut text = String::new();
+        histogram(&mut text, "x", "a=\"b\"", &times);
+        let value = |le: &str| {
+            let line = text.lines().find(|line| line.contains(&format!("le=\"{le}\"")));
+            line.unwrap().rsplit(' ').next().unwrap().parse::<u64>().unwrap()
+        };
+        let found = ["0.000001", "0.000002", "0.000005", "0.05", "10", "+Inf"].map(value);
+        assert_eq!(found, [1, 1, 3, 4, 4, 5]);
+        assert!(text.ends_with("x_sum{a=\"b\"} 20.0400066\nx_count{a=\"b\"} 5\n"), "{text}");
+    }
+
+    #[test]
+    fn labels_are_escaped_as_the_format_says() {
+        assert_eq!(escaped("a\"b\\c\nd"), "a\\\"b\\\\c\\nd");
+    }
+
+    #[test]
+    fn only_get_of_the_one_path_is_answered() {
+        for (head, status) in [
+            (&b"GET /metrics HTTP/1.1\r\n\r\n"[..], "200 OK"),
+            (b"HEAD /metrics HTTP/1.1\r\n\r\n", "200 OK"),
+            (b"GET / HTTP/1.1\r\n\r\n", "404 Not Found"),
+            (b"DELETE /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
+            (b"hello\r\n\r\n", "400 Bad Request"),
+        ] {
+            let reply = String::from_utf8(answer(&[], Some(head))).unwrap();
+            assert!(reply.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{reply}");
+        }
+        assert!(answer(&[], None).starts_with(b"HTTP/1.1 400 "));
+    }
+}

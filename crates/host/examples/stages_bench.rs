@@ -1,0 +1,111 @@
+//! What stages cost: requests of 4 KiB on an encrypted volume in memory, one client that samples as
+//! usual beside one that does not, in turns of a few milliseconds on one thread.
+//!
+//! `cargo x bench engine --only stages`; `--rounds N` for more.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::bio::Op;
+use blockyard_engine::priority::Priority;
+use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::local::{Client, Request};
+use blockyard_host::volume::{Volume, VolumeOptions};
+
+const TURN: Duration = Duration::from_millis(5);
+const VOLUME_BYTES: u64 = 16 << 20;
+const BLOCK_BYTES: u64 = 4096;
+
+struct Side {
+    client: Client,
+    next: u64,
+    /// Mean time of a request in each turn.
+    turns_ns: Vec<f64>,
+}
+
+fn side(path: &std::path::Path, sample_every: Option<u32>) -> Side {
+    let params = CryptParams {
+        cipher: "aes-xts-plain64".into(),
+        key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
+        iv_offset_sectors: 0,
+        data_offset_sectors: 0,
+        len_sectors: None,
+        sector_size_bytes: 4096,
+        iv_large_sectors: false,
+        flags: CryptFlags::default(),
+    };
+    let options =
+        VolumeOptions { sample_every, worker_threads: Some(0), ..VolumeOptions::default() };
+    let file = DeviceFile::open(path, Access::Shared, false).expect("the file is there");
+    let volume = Volume::from_crypt(file, &params, &options).expect("the parameters fit");
+    let client = Client::new(&Arc::new(volume), Priority::default()).expect("there is memory");
+    Side { client, next: 0, turns_ns: Vec::new() }
+}
+
+impl Side {
+    fn turn(&mut self, op: Op, depth: usize) {
+        let (mut ended, mut done) = (0u32, Vec::with_capacity(depth));
+        let begun = Instant::now();
+        while begun.elapsed() < TURN {
+            for _ in 0..64 {
+                while self.client.in_flight() < depth {
+                    let offset_bytes = self.next * BLOCK_BYTES % VOLUME_BYTES;
+                    let (user, len_bytes, sync) = (self.next, BLOCK_BYTES, false);
+                    self.client.submit(Request { user, op, offset_bytes, len_bytes, sync });
+                    self.next += 1;
+                }
+                self.client.wait(depth, &mut done);
+                ended += done.drain(..).len() as u32;
+            }
+        }
+        self.turns_ns.push(begun.elapsed().as_nanos() as f64 / f64::from(ended));
+    }
+
+    /// A turn in which nothing else ran: the lower quartile of all.
+    fn undisturbed_ns(&mut self) -> f64 {
+        self.turns_ns.sort_unstable_by(f64::total_cmp);
+        self.turns_ns[self.turns_ns.len() / 4]
+    }
+}
+
+fn main() {
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let rounds = words.iter().position(|word| word == "--rounds").and_then(|at| words.get(at + 1));
+    let rounds = rounds.and_then(|word| word.parse().ok()).unwrap_or(200);
+    let json = words.iter().any(|word| word == "--json");
+    let file = tempfile::NamedTempFile::new_in("/dev/shm").expect("/dev/shm takes files");
+    file.as_file().set_len(VOLUME_BYTES).expect("there is room");
+    for (op, name, depth) in [
+        (Op::Read, "read", 1),
+        (Op::Write, "write", 1),
+        (Op::Read, "read", 32),
+        (Op::Write, "write", 32),
+    ] {
+        let [mut off, mut on] = [Some(0), None].map(|every| side(file.path(), every));
+        for round in 0..rounds + 20 {
+            // Who goes first changes, and the first rounds only warm up.
+            let mut order = [&mut off, &mut on];
+            order.rotate_left(round % 2);
+            for side in order {
+                side.turn(op, depth);
+                if round < 20 {
+                    side.turns_ns.clear();
+                }
+            }
+        }
+        let (off_ns, on_ns) = (off.undisturbed_ns(), on.undisturbed_ns());
+        let cost = (on_ns / off_ns - 1.0) * 100.0;
+        match json {
+            true => println!(
+                "{{\"bench\":\"stages\",\"op\":\"{name}\",\"depth\":{depth},\"off_ns\":{off_ns:.1},\
+                 \"on_ns\":{on_ns:.1}}}"
+            ),
+            false => println!(
+                "stages  4 KiB {name:<5} depth {depth:>2}  off {off_ns:7.1} ns  on {on_ns:7.1} ns  \
+                 {cost:+5.2} %"
+            ),
+        }
+    }
+}

@@ -1,0 +1,82 @@
+//! Addresses behind the handles that the engine has for bytes.
+
+use std::sync::Arc;
+
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::crypt::ZEROS_MAX_BYTES;
+use blockyard_engine::pages::{PAGE_BYTES, Segment};
+use blockyard_engine::sq::{Sqe, SqeOp};
+use blockyard_engine::stack::Stack;
+
+use crate::memory::{Address, Memory, Piece, Region};
+use crate::pages::PagePool;
+
+static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
+
+/// Addresses behind the handles of one shard.
+#[derive(Debug)]
+pub(crate) struct Buffers {
+    /// Bounce slots, one after the other, or pages.
+    pub(crate) bounce: Region,
+    pub(crate) bounce_slot_bytes: usize,
+    /// Where bounce memory is in pages: by list, the pages that a write has.
+    pub(crate) lists: Vec<Vec<Piece>>,
+    /// The front end's buffers: slot [`BufRef::FIRST_WORLD_SLOT`] and those after it.
+    pub(crate) world: Vec<Arc<Region>>,
+}
+
+impl Buffers {
+    pub(super) fn at(&self, buf: BufRef) -> *mut u8 {
+        let (offset, len) = (buf.offset_bytes as usize, buf.len_bytes as usize);
+        match buf.slot {
+            BufRef::ZEROS_SLOT => {
+                assert!(len <= ZEROS.len());
+                ZEROS.as_ptr().cast_mut()
+            }
+            slot if slot < BufRef::FIRST_WORLD_SLOT => {
+                assert!(offset + len <= self.bounce_slot_bytes);
+                self.bounce.at(slot as usize * self.bounce_slot_bytes + offset, len)
+            }
+            slot => self.world[(slot - BufRef::FIRST_WORLD_SLOT) as usize].at(offset, len),
+        }
+    }
+
+    /// The same for what may be a list of pages, which [`Buffers::look_up`] has seen.
+    pub(super) fn memory(&self, buf: BufRef) -> Memory {
+        if !buf.is_list() {
+            return Memory::Whole(Address(self.at(buf)));
+        }
+        let pieces = &self.lists[(buf.slot - BufRef::FIRST_LIST_SLOT) as usize];
+        Memory::of(pieces, buf.offset_bytes as usize)
+    }
+
+    /// Notes where the pages are that writes are encrypted into.
+    pub(super) fn look_up(&mut self, sqes: &[Sqe], shard: &Stack) {
+        for sqe in sqes {
+            if let SqeOp::Crypt { dst, .. } = sqe.op
+                && dst.is_list()
+            {
+                let index = (dst.slot - BufRef::FIRST_LIST_SLOT) as usize;
+                if index >= self.lists.len() {
+                    self.lists.resize_with(index + 1, Vec::new);
+                }
+                describe(&mut self.lists[index], shard.segments(dst.slot), &self.bounce);
+            }
+        }
+    }
+}
+
+/// The pages of a write; those that are neighbours are one piece.
+fn describe(pieces: &mut Vec<Piece>, segments: &[Segment], pool: &Region) {
+    pieces.clear();
+    for segment in segments {
+        let len_bytes = segment.pages() as usize * PAGE_BYTES as usize;
+        let base = pool.at(PagePool::offset_bytes(segment.first), len_bytes);
+        match pieces.last_mut() {
+            Some(last) if last.base.get().wrapping_add(last.len_bytes) == base => {
+                last.len_bytes += len_bytes;
+            }
+            _ => pieces.push(Piece { base: Address(base), len_bytes }),
+        }
+    }
+}

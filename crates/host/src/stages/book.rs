@@ -1,0 +1,93 @@
+//! The records of all connections of a volume, added up by whoever asks.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blockyard_engine::histogram::Histogram;
+use blockyard_engine::time::Nanos;
+
+use super::record::Record;
+use super::{Kind, Stage};
+use crate::threads::Usage;
+
+/// How finely times are kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Resolution;
+
+impl Resolution {
+    /// 16 buckets for each power of two: a percentile is at most 3 % off.
+    pub const SUB_BITS: u32 = 4;
+}
+
+/// The times of one stage.
+pub type Times = Histogram<{ Resolution::SUB_BITS }>;
+
+/// Of one kind of requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct KindTimes {
+    /// In the order of [`Stage::ALL`]. Each has every request that was sampled, also as zero: their
+    /// means add up to that of the whole.
+    pub stages: [Times; Stage::ALL.len()],
+    /// The whole.
+    pub total: Times,
+}
+
+/// What is known of the time of a volume's requests.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct StageTimes {
+    /// In the order of [`Kind::ALL`].
+    pub kinds: [KindTimes; Kind::ALL.len()],
+    /// One request of so many was sampled, in the mean.
+    pub every: u32,
+    /// How long it has been open.
+    pub open: Nanos,
+    /// How long its connections have been there, all together.
+    pub connected: Nanos,
+}
+
+/// What the connections of a volume write, and what those that have ended left.
+#[derive(Default)]
+pub(crate) struct Book(Mutex<Pages>);
+
+#[derive(Default)]
+struct Pages {
+    open: Vec<Arc<Record>>,
+    ended: StageTimes,
+    usage: Usage,
+}
+
+impl Book {
+    fn pages(&self) -> MutexGuard<'_, Pages> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A connection begins.
+    pub(super) fn open(&self) -> Arc<Record> {
+        let record = Arc::new(Record::new());
+        self.pages().open.push(Arc::clone(&record));
+        record
+    }
+
+    /// It ends, on its own thread.
+    pub(super) fn close(&self, record: &Arc<Record>) {
+        let mut pages = self.pages();
+        pages.open.retain(|open| !Arc::ptr_eq(open, record));
+        record.read(&mut pages.ended);
+        pages.usage.add(&record.usage());
+    }
+
+    /// All that was recorded so far.
+    pub(crate) fn read(&self) -> StageTimes {
+        let pages = self.pages();
+        let mut all = pages.ended.clone();
+        pages.open.iter().for_each(|record| record.read(&mut all));
+        all
+    }
+
+    /// What the threads of connections have used so far, and how many there are.
+    pub(crate) fn usage(&self) -> (Usage, usize) {
+        let pages = self.pages();
+        let mut all = pages.usage;
+        pages.open.iter().for_each(|record| all.add(&record.usage()));
+        (all, pages.open.len())
+    }
+}

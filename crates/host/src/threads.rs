@@ -1,0 +1,76 @@
+//! What threads of this process have used, as the kernel counts it: proc(5), `schedstat` for the
+//! time on a CPU in nanoseconds, `status` for the switches.
+//!
+//! Without `/proc`, or if it says something else, nothing was used: it is shown, and nothing hangs
+//! on it.
+
+use std::fs;
+
+use blockyard_engine::time::Nanos;
+
+/// Of one thread or several.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// On a CPU, in user mode and in the kernel.
+    pub cpu: Nanos,
+    /// Times that it waited for something.
+    pub voluntary: u64,
+    /// Times that it was made to wait.
+    pub involuntary: u64,
+}
+
+impl Usage {
+    /// Adds what others have used.
+    pub fn add(&mut self, other: &Self) {
+        self.cpu = self.cpu + other.cpu;
+        self.voluntary += other.voluntary;
+        self.involuntary += other.involuntary;
+    }
+}
+
+/// The number of the thread that asks.
+pub(crate) fn this_thread() -> u32 {
+    rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
+}
+
+/// Of the thread of this process with this number; zero for one that is gone.
+pub(crate) fn of_thread(number: u32) -> Usage {
+    let read = |name: &str| fs::read_to_string(format!("/proc/self/task/{number}/{name}"));
+    usage_of(&read("schedstat").unwrap_or_default(), &read("status").unwrap_or_default())
+}
+
+fn usage_of(schedstat: &str, status: &str) -> Usage {
+    let cpu = schedstat.split_whitespace().next().and_then(|field| field.parse().ok());
+    let switches = |name: &str| {
+        let mut lines = status.lines().filter_map(|line| line.split_once(':'));
+        let count = lines.find(|(key, _)| *key == name).map(|(_, count)| count.trim());
+        count.and_then(|count| count.parse().ok()).unwrap_or(0)
+    };
+    Usage {
+        cpu: Nanos(cpu.unwrap_or(0)),
+        voluntary: switches("voluntary_ctxt_switches"),
+        involuntary: switches("nonvoluntary_ctxt_switches"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn fields_are_found_and_missing_ones_are_nothing() {
+        let status = "Name:\ta\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n";
+        let usage = usage_of("123456 99 7\n", status);
+        assert_eq!(usage, Usage { cpu: Nanos(123_456), voluntary: 5, involuntary: 2 });
+        assert_eq!(usage_of("", ""), Usage::default());
+    }
+
+    #[test]
+    fn thread_that_slept_has_been_switched_to() {
+        let own = this_thread();
+        let before = of_thread(own);
+        std::thread::sleep(std::time::Duration::from_millis(1));
+        let after = of_thread(own);
+        assert!(after.voluntary > before.voluntary && after.cpu > before.cpu);
+    }
+}

@@ -1,0 +1,37 @@
+//! What a volume says of the time of its requests and of its threads.
+
+use super::Volume;
+use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageTimes, Threads};
+use crate::threads::Usage;
+
+impl Volume {
+    /// Time is kept of one request of so many.
+    pub(crate) fn sample_every(&self) -> u32 {
+        let usual = if self.is_synchronous() { EVERY_SYNCHRONOUS } else { EVERY_QUEUED };
+        self.sample_every.unwrap_or(usual)
+    }
+
+    /// Where the time of its requests went, since it was opened.
+    #[must_use]
+    pub fn stage_times(&self) -> StageTimes {
+        StageTimes { every: self.sample_every(), open: self.now(), ..self.book.read() }
+    }
+
+    /// What its threads have used since it was opened.
+    #[must_use]
+    pub fn threads(&self) -> Vec<Threads> {
+        let (usage, threads) = self.book.usage();
+        let mut all = vec![Threads { what: "connections", threads, usage }];
+        if let Some(workers) = &self.workers {
+            let (usage, threads) = workers.usage();
+            all.push(Threads { what: "workers", threads, usage });
+        }
+        let mut disks = Threads { what: "disks", threads: 0, usage: Usage::default() };
+        for disk in self.disks() {
+            disks.threads += 1;
+            disks.usage.add(&disk.usage());
+        }
+        all.extend((disks.threads > 0).then_some(disks));
+        all
+    }
+}
