@@ -2,7 +2,7 @@
 #![no_main]
 
 use blockyard_load::trace::blktrace::{Action, Events};
-use blockyard_load::trace::{SECTORS_MAX, Trace, Writer};
+use blockyard_load::trace::{SECTORS_MAX, Trace, TracedBio, Writer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -19,7 +19,13 @@ fuzz_target!(|bytes: &[u8]| {
             writer.push(bio).expect("memory takes all");
         }
         let written = writer.end(trace.end.length).expect("memory takes all");
-        if trace.bios.iter().all(|bio| bio.start.0 <= i64::MAX as u64) {
+        // A trace has times of 292 years at most: longer ones are cut.
+        let longest = i64::MAX as u64;
+        let is_short = |bio: &TracedBio| {
+            let latency = bio.completion.map_or(0, |end| end.latency.0);
+            bio.start.0 <= longest && latency <= longest
+        };
+        if trace.bios.iter().all(is_short) {
             let again = Trace::read(&written[..]).expect("it was written just now");
             assert_eq!(again.bios, trace.bios);
         }

@@ -10,6 +10,7 @@ pub(crate) mod content;
 mod crash;
 mod headers;
 mod hostile;
+mod jobs;
 mod kernel;
 mod load;
 mod paths;
@@ -49,6 +50,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     broken::run(&mut cases, &lab, args.disconnects);
     load::run(&mut cases, &lab, args.seconds);
     traces::run(&mut cases, &lab);
+    jobs::run(&mut cases, &lab);
     paths::run(&mut cases, &lab, args.seconds);
     crash::run(&mut cases, &lab, args.rounds);
     cases.finish("interop")

@@ -28,6 +28,7 @@ use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::tree::Override;
 use crate::output::{print, say};
 use crate::real::{self, Tally};
+use crate::recorder::{Recorder, Wish};
 use crate::size::parse_size;
 use crate::stages;
 
@@ -63,6 +64,10 @@ pub(crate) struct BenchArgs {
     /// Write an HTML page with plots to this file, which must not be there yet
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
+
+    /// Record what the jobs ask for into this file, which must not be there yet (docs/trace.md)
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "lab")]
+    trace: Option<PathBuf>,
 
     #[command(flatten)]
     target: TargetArgs,
@@ -129,7 +134,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
     let volume = Arc::new(volume);
+    let recorder = args.recorder(&volume)?;
     watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))?;
+    if let Some(recorder) = recorder {
+        say(&format!("trace: {}", recorder.stop()?));
+    }
     args.give(&fio, &description, Some(&volume))?;
     fio.results().iter().try_for_each(judge)
 }
@@ -205,6 +214,12 @@ impl BenchArgs {
                 print(&format!("{description}\n\n{}{stages}", fio.print()))
             }
         }
+    }
+
+    /// Whoever records the jobs' requests, if that is wanted.
+    fn recorder(&self, volume: &Volume) -> Result<Option<Recorder>, Failure> {
+        let wish = |path| Wish { path, replace: false, limit: None };
+        self.trace.clone().map(|path| Recorder::start(volume, "", &wish(path))).transpose()
     }
 
     fn open(&self, access: Access) -> Result<Volume, Failure> {

@@ -16,7 +16,7 @@ use super::{Kind, Span, Stage, Timed, attribute, now};
 use crate::volume::Volume;
 
 /// Where no request waits for anything.
-pub(crate) const EVERY_SYNCHRONOUS: u32 = 128;
+pub(crate) const EVERY_SYNCHRONOUS: u32 = 256;
 /// Where requests wait for devices or workers.
 pub(crate) const EVERY_QUEUED: u32 = 32;
 /// Samples in flight; while there are so many, nothing more is sampled.

@@ -132,12 +132,12 @@ impl Draw {
         }
     }
 
-    /// Where a rank lies: anywhere, always the same.
+    /// Where a rank lies: anywhere, always the same. The factor is odd, as fio's is: no two ranks
+    /// share a block where the number of blocks is a power of two; else some do.
     fn spread(&self, rank: u64) -> u64 {
-        let mixed = rank.wrapping_add(1).wrapping_mul(0x9e37_79b9_7f4a_7c15);
-        let mixed = (mixed ^ (mixed >> 29)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let place = ((u128::from(mixed) * u128::from(self.blocks)) >> 64) as u64;
-        (place + self.first) % self.blocks
+        let mixed = u128::from(rank.wrapping_mul(0x9e37_79b9_7f4a_7c15));
+        let place = (mixed + u128::from(self.first)) % u128::from(self.blocks);
+        place as u64
     }
 }
 
