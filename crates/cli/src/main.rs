@@ -21,6 +21,7 @@ mod output;
 mod progress;
 mod real;
 mod recorder;
+mod replayed;
 mod scheduling;
 mod size;
 mod stages;

@@ -171,6 +171,11 @@ pub trait Task {
         false
     }
 
+    /// What fails of what it submits is told by it, and no reason for the program to have failed.
+    fn counts_errors(&self) -> bool {
+        false
+    }
+
     /// `ionice`: of everything that it submits itself.
     fn priority(&self) -> Priority {
         Priority::default()

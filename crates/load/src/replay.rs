@@ -4,7 +4,8 @@
 //! As fast as possible, a task keeps as many in flight as its submitter had when the bio came, so
 //! that what waited for something else waits again; or as many as it is told, and as many as
 //! [`USUAL_DEPTH`] if the trace does not say when bios ended. Requests are counted on their way in
-//! and out, and so are their bytes: [`Replay::is_complete`].
+//! and out, and so are their bytes: [`Replay::is_complete`]. One that fails is counted too, and the
+//! rest is played all the same.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
@@ -78,10 +79,25 @@ pub struct Counted {
     pub out_bios: u64,
     /// Their bytes.
     pub out_bytes: u64,
-    /// That ended badly.
+    /// Of those that have ended: badly.
     pub errors: u64,
-    /// How long they took.
+    /// How long those took that ended well.
     pub latency: Histogram,
+}
+
+/// A bio that ended badly.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Failed {
+    /// When.
+    pub ended: Nanos,
+    /// What it was to do.
+    pub op: &'static str,
+    /// Its first byte on the target.
+    pub offset_bytes: u64,
+    /// Its length.
+    pub len_bytes: u64,
+    /// The reason, as an error number of Linux.
+    pub error: i32,
 }
 
 /// A bio to be submitted.
@@ -108,6 +124,7 @@ pub struct Player {
     in_flight: u32,
     began: Option<Nanos>,
     counted: BTreeMap<&'static str, Counted>,
+    first_failed: Option<Failed>,
     /// How long after its time each was submitted.
     late: Histogram,
 }
@@ -120,6 +137,7 @@ pub struct Replay {
     /// Before they were folded.
     submitters: usize,
     counted: BTreeMap<&'static str, Counted>,
+    first_failed: Option<Failed>,
     late: Histogram,
     took: Nanos,
 }
@@ -173,7 +191,7 @@ impl Replay {
             player.steps.sort_by_key(|step| step.start);
         }
         let (counted, late, took) = (BTreeMap::new(), Histogram::default(), Nanos(0));
-        Ok(Self { players, end_bytes, submitters, counted, late, took })
+        Ok(Self { players, end_bytes, submitters, counted, first_failed: None, late, took })
     }
 
     /// How long the target must be.
@@ -206,6 +224,18 @@ impl Replay {
         self.took
     }
 
+    /// How many bios ended badly.
+    #[must_use]
+    pub fn errors(&self) -> u64 {
+        self.counted.values().map(|one| one.errors).sum()
+    }
+
+    /// The first of them.
+    #[must_use]
+    pub fn first_failed(&self) -> Option<Failed> {
+        self.first_failed
+    }
+
     /// Whether what came in went out, and in full.
     #[must_use]
     pub fn is_complete(&self) -> bool {
@@ -215,6 +245,14 @@ impl Replay {
 }
 
 impl Target {
+    /// Whether a trace can be played on it.
+    ///
+    /// # Errors
+    /// With the first bio that does not fit.
+    pub fn check(&self, trace: &Trace) -> Result<(), Misfit> {
+        (1..).zip(&trace.bios).try_for_each(|(number, bio)| self.place(number, bio).map(|_| ()))
+    }
+
     /// Where a bio goes.
     fn place(&self, number: usize, bio: &TracedBio) -> Result<u64, Misfit> {
         let refuse = |problem| Err(Misfit { bio: number, problem });
@@ -277,25 +315,37 @@ impl Player {
             in_flight: 0,
             began: None,
             counted: BTreeMap::new(),
+            first_failed: None,
             late: Histogram::default(),
         }
     }
 
-    fn take_answers(&mut self, returned: &Returned<'_>) {
+    fn take_answers(&mut self, now: Nanos, returned: &Returned<'_>) {
         if let Some(step) = self.submitted.take() {
             match returned.status {
                 Ok(()) => self.in_flight += 1,
-                Err(_) => self.counted.entry(name_of(self.steps[step].op)).or_default().errors += 1,
+                Err(_) => self.take_end(step, returned.status, now),
             }
         }
         for reaped in returned.reaped {
-            let step = &self.steps[reaped.id as usize];
-            let counted = self.counted.entry(name_of(step.op)).or_default();
-            counted.out_bios += 1;
-            counted.out_bytes += step.len_bytes;
-            counted.errors += u64::from(reaped.status.is_err());
-            counted.latency.record(reaped.ended.since(step.submitted));
+            self.take_end(reaped.id as usize, reaped.status, reaped.ended);
             self.in_flight -= 1;
+        }
+    }
+
+    fn take_end(&mut self, step: usize, status: Result<(), i32>, ended: Nanos) {
+        let Step { op, offset_bytes, len_bytes, submitted, .. } = self.steps[step];
+        let op = name_of(op);
+        let counted = self.counted.entry(op).or_default();
+        counted.out_bios += 1;
+        counted.out_bytes += len_bytes;
+        match status {
+            Ok(()) => counted.latency.record(ended.since(submitted)),
+            Err(error) => {
+                counted.errors += 1;
+                let failed = Failed { ended, op, offset_bytes, len_bytes, error };
+                self.first_failed.get_or_insert(failed);
+            }
         }
     }
 
@@ -316,7 +366,7 @@ impl Player {
 
 impl Task for Player {
     fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call {
-        self.take_answers(returned);
+        self.take_answers(now, returned);
         let began = *self.began.get_or_insert(now);
         let Some(step) = self.steps.get(self.next) else {
             return match self.in_flight {
@@ -344,6 +394,10 @@ impl Task for Player {
         self.submit(now)
     }
 
+    fn counts_errors(&self) -> bool {
+        true
+    }
+
     fn priority(&self) -> Priority {
         self.priority
     }
@@ -361,6 +415,8 @@ impl Program for Replay {
         self.took = ended.since(started);
         for player in players {
             self.late.add(&player.late);
+            let both = self.first_failed.into_iter().chain(player.first_failed);
+            self.first_failed = both.min_by_key(|failed| failed.ended);
             for (name, one) in player.counted {
                 let all = self.counted.entry(name).or_default();
                 all.in_bios += one.in_bios;

@@ -11,6 +11,7 @@ use serde_json::Value;
 
 pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     cases.run("trace of fio over NBD has fio's requests, and replays whole", || fio(lab));
+    cases.run("log of fio asks for the same when fio replays it as when we do", || iolog(lab));
 }
 
 fn fio(lab: &Lab) -> Result<String> {
@@ -40,6 +41,54 @@ fn fio(lab: &Lab) -> Result<String> {
         replayed += 1;
     }
     Ok(format!("{} bios, replayed {replayed} times", summary["bios"]))
+}
+
+/// fio writes down what it does, and plays that: a server records it. Our replay is recorded by the
+/// queue of a simulated device.
+fn iolog(lab: &Lab) -> Result<String> {
+    let log = lab.path("fio.iolog").display().to_string();
+    let recipe = Recipe { name: "logged", maker: Maker::Blockyard, options: "" };
+    let volume = recipe.make(lab)?;
+    let server = volume.serve(lab, &[])?;
+    let mut fio = tools::tool("fio");
+    fio.args(["--name=logged", "--ioengine=nbd", "--rw=randrw", "--size=4m", "--number_ios=500"]);
+    fio.args(["--bssplit=4k/60:16k/40", "--fsync=20"]).arg(format!("--uri={}", server.uri()));
+    tools::run(fio.arg(format!("--write_iolog={log}")).current_dir(lab.dir()))?;
+    server.stop()?;
+    let by_fio = lab.path("by-fio.trace").display().to_string();
+    let server = volume.serve(lab, &["--trace", &by_fio])?;
+    let mut fio = tools::tool("fio");
+    fio.args(["--name=replayed", "--ioengine=nbd"]).arg(format!("--read_iolog={log}"));
+    tools::run(fio.arg(format!("--uri={}", server.uri())).current_dir(lab.dir()))?;
+    server.stop()?;
+    let by_us = lab.path("by-us.trace").display().to_string();
+    let mut replay = lab.blockyard(&["replay", "--json", &log, "--output", &by_us]);
+    replay.args(["--fast", "--depth", "1", "--lab", "dm-mq-2016", "--variant", "raw-none"]);
+    let played = json(&mut replay)?;
+    ensure!(played["is_complete"] == true && played["errors"] == 0, "{played}");
+    let wanted = bios(lab, &log)?;
+    ensure!(wanted.len() > 500, "{} bios", wanted.len());
+    for (who, trace) in [("fio", &by_fio), ("we", &by_us)] {
+        let differs = wanted.iter().zip(bios(lab, trace)?).enumerate();
+        let count = bios(lab, trace)?.len();
+        ensure!(count == wanted.len(), "{who}: {count} bios, and {} in the log", wanted.len());
+        for (at, (one, other)) in differs {
+            ensure!(*one == other, "bio {at}: {one:?} in the log, {who} asked for {other:?}");
+        }
+    }
+    Ok(format!("{} bios, the same in order, place and length", wanted.len()))
+}
+
+/// The bios of a trace: what, from where, how many sectors.
+fn bios(lab: &Lab, trace: &str) -> Result<Vec<(String, u64, u64)>> {
+    let lines = tools::read(lab.blockyard(&["trace", "show", "--json"]).arg(trace))?;
+    let bio = |line: &str| {
+        let bio: Value = serde_json::from_str(line)?;
+        let number = |key: &str| bio[key].as_u64().unwrap_or(0);
+        let op = bio["op"].as_str().context("a bio has an operation")?;
+        Ok((op.to_owned(), number("sector"), number("sectors")))
+    };
+    lines.lines().map(bio).collect()
 }
 
 fn json(command: &mut Command) -> Result<Value> {

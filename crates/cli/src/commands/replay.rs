@@ -1,7 +1,6 @@
 //! `blockyard replay`: plays a trace on a volume, a file, memory, nothing, or in the lab.
 
 mod lab;
-mod text;
 
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -19,6 +18,7 @@ use crate::key::StdinUse;
 use crate::lab::spec::tree::Override;
 use crate::output::print;
 use crate::real::{self, Tally};
+use crate::replayed;
 use crate::traces::InputArgs;
 
 /// Play a trace on a volume, or in the lab, and count what comes out
@@ -106,14 +106,16 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
         None => args.play(&trace)?,
     };
     let lines = match args.json {
-        true => format!("{:#}\n", text::json(&trace, &replay, &place)),
-        false => text::lines(&trace, &replay, &place),
+        true => format!("{:#}\n", replayed::json(&trace, &replay, &place)),
+        false => replayed::lines(&trace, &replay, &place),
     };
     print(&lines)?;
-    if replay.is_complete() {
-        return Ok(());
+    if !replay.is_complete() {
+        return Err(Failure::failed(
+            "not all bios that were submitted have ended; please report it",
+        ));
     }
-    Err(Failure::failed("not all bios that were submitted have ended; please report it"))
+    replayed::failed(&replay).map_or(Ok(()), |failed| Err(Failure::failed(failed)))
 }
 
 impl ReplayArgs {

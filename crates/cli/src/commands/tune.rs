@@ -3,9 +3,13 @@
 use std::fs::OpenOptions;
 use std::io::{ErrorKind, Write};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 use std::time::Duration;
 
 use blockyard_engine::time::Nanos;
+use blockyard_load::fio::Job;
+use blockyard_load::replay::Pace;
+use blockyard_load::trace::blktrace::Action;
 use clap::{Args, ValueHint};
 
 use super::report::write;
@@ -13,17 +17,22 @@ use crate::args::{HelpArgs, JobArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::lab::builtin::load;
+use crate::lab::spec::job::JobSpec;
+use crate::lab::spec::traced::{self, TraceJob};
 use crate::lab::spec::tree::Override;
+use crate::lab::spec::{Experiment, Variant};
 use crate::output::{print, say};
 use crate::terminal::Terminal;
+use crate::traces;
 use crate::tune::config;
 use crate::tune::evidence::{Evidence, Table};
 use crate::tune::goal::Goal;
 use crate::tune::model::{self, Model};
 use crate::tune::race::Rules;
 use crate::tune::search::{Step, search};
+use crate::tune::traced::Traced;
 use crate::tune::volume::{Settings, Source, Tuned, pipelines};
-use crate::tune::workload::{Usual, Workload, ask};
+use crate::tune::workload::{Load, Usual, Workload, ask, jobs_of_words};
 use blockyard_host::file::Access;
 
 /// Rounds of a race at most: what is not clear then is not worth more.
@@ -39,6 +48,7 @@ const ROUNDS_MAX: usize = 24;
 ///
 ///     blockyard tune home.img --workload vm
 ///     blockyard tune home.img --goal p99 --time 300 -- rw=randread bs=16k iodepth=8
+///     blockyard tune home.img --goal p99 --trace home.trace
 ///     blockyard tune --lab parallel-dm-crypt-2013 --variant ram-64k --axis "request size"
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, verbatim_doc_comment)]
@@ -55,6 +65,16 @@ pub(crate) struct TuneArgs {
     #[arg(short = 'w', long, value_name = "NAME", value_parser = Usual::parse,
           conflicts_with_all = ["job", "options"])]
     workload: Option<&'static Usual>,
+
+    /// A trace (see `trace record`): parts of it are played as fast as possible, or for a latency
+    /// when they came. Without --destroy only what reads is played
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["job", "options", "workload"])]
+    trace: Option<PathBuf>,
+
+    /// Bios of the trace behind the end of the volume begin again at its start
+    #[arg(long, requires = "trace")]
+    wrap: bool,
 
     #[command(flatten)]
     jobs: JobArgs,
@@ -132,9 +152,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
 }
 
 fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
-    let text = args.jobs.text()?;
-    let words = args.words()?;
-    let workload_at = |device_bytes| args.workload(words.as_deref(), text.as_deref(), device_bytes);
+    let workload_at = args.workloads()?;
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
     if workload_at(u64::MAX >> 2)?.writes() && !args.destroy {
         return Err(Failure::busy(
@@ -151,6 +169,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     let default = Settings { direct: args.volume.direct, ..Settings::default() };
     let opened = source.open(&default, true)?;
     let workload = workload_at(opened.size_bytes())?;
+    workload.check(&opened).map_err(Failure::failed)?;
     let mut conditions = vec![
         ("volume", opened.describe().to_owned()),
         ("workload", workload.about.clone()),
@@ -164,8 +183,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     };
     let limits = (Nanos::from_ms(args.slice), Duration::from_secs(args.time));
     let mut space = Tuned::new(source, workload, goal, limits, Box::new(told));
-    let slice = space.fit_slice(&default)?;
-    conditions.push(("each measurement", format!("{} ms", slice.0 / 1_000_000)));
+    conditions.push(("each measurement", space.fit_slice(&default)?));
     for (key, value) in &conditions {
         say(&format!("{key}: {value}"));
     }
@@ -187,22 +205,14 @@ const RULES: Rules = Rules { rounds_max: ROUNDS_MAX, seed: 1 };
 fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     let experiment = load(name)?;
     let variant = experiment.variant_or_first(args.lab.variant.as_deref())?;
-    let jobs = match args.words()? {
-        None if args.jobs.is_empty() => None,
-        words => {
-            let text = args.jobs.text()?;
-            let setup = experiment.setup(variant, None, &args.lab.set, &[])?;
-            let device_bytes = setup.config.device.sectors().saturating_mul(512);
-            Some(args.workload(words.as_deref(), text.as_deref(), device_bytes)?.jobs)
-        }
-    };
+    let job = args.job_in_lab(&experiment, variant)?;
     let told = |step: &Step<model::Settings>| {
         let label = |settings: &model::Settings| model::on_axis(settings, step.axis);
         say(&Table::new(step, label, mib).print("MiB/s"));
     };
     let (set, axes) = (args.lab.set.clone(), args.lab.axes.clone());
     let experiment = &experiment;
-    let mut space = Model { experiment, variant, jobs, set, axes, told: Box::new(told) };
+    let mut space = Model { experiment, variant, job, set, axes, told: Box::new(told) };
     let default = model::Settings::new();
     let found = search(&mut space, &default, &[], RULES)?;
     drop(space);
@@ -257,19 +267,61 @@ impl TuneArgs {
         }
     }
 
-    fn workload(
+    /// What is run, on a volume of this length. A trace is read, and a person is asked, once.
+    fn workloads(&self) -> Result<impl Fn(u64) -> Result<Workload, Failure>, Failure> {
+        let traced = self.trace.as_ref();
+        let traced = traced
+            .map(|path| Traced::read(path, self.goal, (self.destroy, self.wrap)))
+            .transpose()?;
+        let (words, text) = match traced {
+            Some(_) => (None, None),
+            None => (self.words()?, self.jobs.text()?),
+        };
+        Ok(move |device_bytes| {
+            if let (Some(traced), Some(path)) = (&traced, &self.trace) {
+                let about = format!("trace {}", path.display());
+                return Ok(Workload { load: Load::Trace(traced.clone()), about });
+            }
+            let (jobs, about) = self.jobs_of(words.as_deref(), text.as_deref(), device_bytes)?;
+            Ok(Workload { load: Load::Jobs(jobs), about })
+        })
+    }
+
+    /// What runs in a simulated world; none if it is the variant's own jobs.
+    fn job_in_lab(
+        &self,
+        experiment: &Experiment,
+        variant: &Variant,
+    ) -> Result<Option<JobSpec>, Failure> {
+        if self.trace.is_none() && self.workload.is_none() && self.jobs.is_empty() {
+            return Ok(None);
+        }
+        let config = experiment.setup(variant, None, &self.lab.set, &[])?.config;
+        if let Some(path) = &self.trace {
+            let trace = Arc::new(traces::read(path, Action::default())?);
+            let target = traced::target(&config, self.wrap);
+            let pace = Pace::Fastest { depth: None };
+            return Ok(Some(JobSpec::Trace(TraceJob { trace, pace, target })));
+        }
+        let (words, text) = (self.words()?, self.jobs.text()?);
+        let device_bytes = config.device.sectors().saturating_mul(512);
+        let (jobs, _) = self.jobs_of(words.as_deref(), text.as_deref(), device_bytes)?;
+        Ok(Some(JobSpec::Fio(jobs, false)))
+    }
+
+    fn jobs_of(
         &self,
         words: Option<&str>,
         text: Option<&str>,
         device_bytes: u64,
-    ) -> Result<Workload, Failure> {
+    ) -> Result<(Vec<Job>, String), Failure> {
         if let Some(words) = words {
-            return Workload::of_words(words, device_bytes);
+            return Ok((jobs_of_words(words, device_bytes)?, words.into()));
         }
         let jobs = self.jobs.parse(text, device_bytes)?.jobs;
         let file = self.jobs.job.as_ref().map(|path| path.display().to_string());
         let words: Vec<String> = file.into_iter().chain(self.jobs.options.clone()).collect();
-        Ok(Workload { jobs, about: words.join(" ") })
+        Ok((jobs, words.join(" ")))
     }
 
     fn give(&self, evidence: &Evidence, best: &Settings) -> Result<(), Failure> {

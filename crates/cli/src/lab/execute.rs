@@ -13,6 +13,7 @@ use blockyard_load::fio::{Fio, Histogram, Job, JobResult, Transfers};
 use blockyard_load::fsync_tester::FsyncTester;
 use blockyard_load::latency::Latency;
 use blockyard_load::program::{Program, Usage};
+use blockyard_load::replay::Replay;
 use blockyard_load::tiotest::{self, Tiotest};
 use blockyard_sim::world::{self, Causes, Config, Observer};
 
@@ -20,10 +21,12 @@ use super::causes;
 use super::observe::{Eyes, Seen};
 use super::spec::fit::Point;
 use super::spec::job::{FSYNC_ROW, JobSpec, TOTAL_ROW, fsync_metrics};
+use super::spec::traced::TRACE_ROW;
 use super::spec::tree::Override;
 use super::spec::{Experiment, Variant};
 use crate::failure::Failure;
 use crate::progress::Progress;
+use crate::replayed;
 
 /// One number that a job yielded.
 #[derive(Clone, Debug, PartialEq)]
@@ -216,6 +219,16 @@ pub(crate) fn run_program<R: Runner>(
             let (measured, listing) = (fio_rows(&program), program.print());
             Ok((out, Yielded { measured, listing }))
         }
+        JobSpec::Trace(job) => {
+            let mut program = job.program()?;
+            let out = runner.run(&mut program, &lens_bytes)?;
+            if !program.is_complete() {
+                let what = "not all bios of the trace have ended; please report it";
+                return Err(Failure::failed(what));
+            }
+            let listing = replayed::lines(&job.trace, &program, "");
+            Ok((out, Yielded { measured: trace_rows(&program), listing }))
+        }
     }
 }
 
@@ -288,6 +301,33 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
     rows
 }
 
+/// What came of a trace: of each kind of bio, and of all together.
+fn trace_rows(program: &Replay) -> Vec<Measured> {
+    let mut rows = Vec::new();
+    let seconds = program.took().0.max(1) as f64 / 1e9;
+    let (mut bios, mut latency) = (0, Histogram::default());
+    for (op, counted) in program.counted() {
+        for (metric, value) in [
+            ("rate", counted.out_bytes as f64 / seconds),
+            ("iops", counted.out_bios as f64 / seconds),
+        ] {
+            rows.push(Measured { row: (*op).into(), metric, value });
+        }
+        histogram(&mut rows, op, &counted.latency);
+        bios += counted.out_bios;
+        latency.add(&counted.latency);
+    }
+    for (metric, value) in [("phase_time", seconds), ("iops", bios as f64 / seconds)] {
+        rows.push(Measured { row: TRACE_ROW.into(), metric, value });
+    }
+    histogram(&mut rows, TRACE_ROW, &latency);
+    if program.errors() > 0 {
+        let value = program.errors() as f64;
+        rows.push(Measured { row: TRACE_ROW.into(), metric: "errors", value });
+    }
+    rows
+}
+
 /// The line of CPU columns, with the switches of each kind.
 fn usage_rows(rows: &mut Vec<Measured>, job: &JobResult, ios: u64) {
     let (user, system) = job.cpu();
@@ -340,6 +380,14 @@ fn histogram(rows: &mut Vec<Measured>, row: &str, histogram: &Histogram) {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
+    use blockyard_engine::bio::Op;
+    use blockyard_engine::priority::Priority;
+    use blockyard_engine::time::Nanos;
+    use blockyard_load::random::Random;
+    use blockyard_load::trace::{Header, TracedBio, Writer};
+
     use super::*;
 
     #[test]
@@ -379,5 +427,94 @@ sections.y = { rw = "read", size = "64k" }
             measured.sort_unstable();
             assert_eq!(said, measured, "{name}");
         }
+    }
+
+    /// Bios of every kind, of three submitters with priorities.
+    fn trace_file(dir: &Path) -> Vec<TracedBio> {
+        let mut random = Random::new(5, 0);
+        let bio = |number: u64| {
+            let op = [Op::Read, Op::Write, Op::Flush][random.below(3) as usize];
+            let (sector, sectors) = match op {
+                Op::Flush => (0, 0),
+                _ => (8 * random.below(1 << 16), 8 * (1 + random.below(8) as u32)),
+            };
+            let is_write = op == Op::Write;
+            TracedBio {
+                start: Nanos(number * 100_000),
+                op,
+                fua: is_write && random.below(4) == 0,
+                preflush: is_write && random.below(4) == 0,
+                sync: !is_write || random.below(2) == 0,
+                sector,
+                sectors,
+                submitter: number as u32 % 3,
+                priority: Priority::best_effort(number as u8 % 3),
+                completion: None,
+            }
+        };
+        let bios: Vec<TracedBio> = (0..200).map(bio).collect();
+        let file = std::fs::File::create(dir.join("small.trace")).unwrap();
+        let header = Header { sector_bytes: 512, ..Header::default() };
+        let mut writer = Writer::begin(file, &header).unwrap();
+        bios.iter().for_each(|bio| writer.push(bio).unwrap());
+        writer.end(Nanos(200 * 100_000)).unwrap();
+        bios
+    }
+
+    #[test]
+    fn trace_runs_as_a_job_under_each_variant_and_twice_the_same() {
+        let text = r#"
+name = "a"
+title = "a"
+[device]
+kind = "disk"
+[jobs.home]
+program = "trace"
+file = "small.trace"
+fast = true
+[settings.short.set]
+"queue.elevator" = "deadline"
+[settings.long.set]
+"queue.elevator" = "cfq"
+[variants.deadline]
+settings = ["short"]
+[variants.cfq]
+settings = ["long"]
+"#;
+        let dir = tempfile::tempdir().unwrap();
+        let bios = trace_file(dir.path());
+        let file = dir.path().join("a.toml");
+        let experiment = Experiment::parse(file.to_str().unwrap(), text, None).unwrap();
+        let mut hashes = Vec::new();
+        for variant in &experiment.variants {
+            let setup = experiment.setup(variant, None, &[], &[]).unwrap();
+            let (name, job) = &setup.jobs[0];
+            let [first, second] = [(), ()].map(|()| run_job(&setup.config, name, job, ()).unwrap());
+            assert_eq!(first.0.trace_hash, second.0.trace_hash);
+            assert_eq!(first.0.measured, second.0.measured);
+            hashes.push(first.0.trace_hash);
+            let said = job.yields(false);
+            let said =
+                said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
+            let mut said: Vec<_> = said.filter(|(_, metric)| *metric != "errors").collect();
+            let rows = first.0.measured.iter().map(|one| (one.row.as_str(), one.metric));
+            let mut measured: Vec<_> = rows.filter(|(row, _)| *row != "queue").collect();
+            said.sort_unstable();
+            measured.sort_unstable();
+            assert_eq!(said, measured);
+            let value = |row: &str, metric: &str| {
+                let is = |one: &&Measured| one.row == row && one.metric == metric;
+                first.0.measured.iter().find(is).unwrap().value
+            };
+            let bios_run = value(TRACE_ROW, "iops") * value(TRACE_ROW, "phase_time");
+            assert!((bios_run - bios.len() as f64).abs() < 1e-6, "{bios_run}");
+        }
+        assert_ne!(hashes[0], hashes[1], "the elevator matters");
+        let mut misspelled = text.replace("small.trace", "smal.trace");
+        let said = Experiment::parse(file.to_str().unwrap(), &misspelled, None).unwrap_err();
+        assert!(said.message.contains("line 8") && said.message.contains("smal.trace"), "{said}");
+        misspelled = text.replace("fast = true", "depth = 4");
+        let said = Experiment::parse(file.to_str().unwrap(), &misspelled, None).unwrap_err();
+        assert!(said.message.contains("fast = true only"), "{said}");
     }
 }

@@ -79,7 +79,7 @@ impl Follower {
     /// Takes an event in.
     pub(crate) fn event(&mut self, at: Nanos, event: &Event) -> Finished {
         match *event {
-            Event::Submit { bio, thread, op, sector, sectors, sync } => {
+            Event::Submit { bio, thread, op, sector, sectors, sync, .. } => {
                 let issued = matches!(op, Op::Flush);
                 let new =
                     Bio { thread, op, sector, sectors, sync, submitted: at, issued, passed_by: 0 };
@@ -99,7 +99,7 @@ impl Follower {
                     self.running.remove(&tag).map(|request| Request { done: at, ..request });
                 Finished { request, bio: None }
             }
-            Event::End { bio } => {
+            Event::End { bio, .. } => {
                 let ended = self.bios.remove(&bio).map(|ended| {
                     self.waiting.remove(&(ended.sector, bio));
                     Ended { sync: ended.sync, took: at.since(ended.submitted) }
@@ -270,11 +270,17 @@ impl<T> Thin<T> {
 
 #[cfg(test)]
 mod tests {
+    use blockyard_engine::bio::BlkStatus;
+    use blockyard_engine::priority::Priority;
+
     use super::*;
 
     fn submit(follower: &mut Follower, at: u64, bio: u64, sector: u64, sectors: u32) {
         let thread = ThreadId(u32::try_from(bio).unwrap());
-        let event = Event::Submit { bio, thread, op: Op::Read, sector, sectors, sync: true };
+        let (op, sync, fua, preflush) = (Op::Read, true, false, false);
+        let priority = Priority::default();
+        let event =
+            Event::Submit { bio, thread, op, sector, sectors, sync, fua, preflush, priority };
         follower.event(Nanos(at), &event);
     }
 
@@ -297,7 +303,8 @@ mod tests {
         request(&mut follower, 60, 300, 8);
         let old = request(&mut follower, 70, 800, 8);
         assert_eq!((old.thread, old.passed_by), (Some(ThreadId(1)), 2), "two requests, not bios");
-        let ended = follower.event(Nanos(90), &Event::End { bio: 1 }).bio.unwrap();
+        let ended =
+            follower.event(Nanos(90), &Event::End { bio: 1, status: BlkStatus::Ok }).bio.unwrap();
         assert_eq!(ended.took, Nanos(80));
         assert_eq!(follower.in_flight(), 3);
     }

@@ -101,7 +101,7 @@ impl Tracer {
                 format!("{} waits for {}", self.name(thread), reason(on))
             }
             Event::Wake { thread } => format!("{} is woken up", self.name(thread)),
-            Event::Submit { bio, thread, op, sector, sectors, sync } => {
+            Event::Submit { bio, thread, op, sector, sectors, sync, .. } => {
                 let sync = if sync { "" } else { ", nobody waits for it" };
                 let range = range(op, sector, sectors);
                 format!("thread {} submits bio {bio}: {range}{sync}", thread.0)
@@ -111,7 +111,7 @@ impl Tracer {
                 format!("request {tag} to the device: {range}; it has {in_flight}")
             }
             Event::Complete { tag } => format!("request {tag} is done"),
-            Event::End { bio } => format!("bio {bio} has ended"),
+            Event::End { bio, .. } => format!("bio {bio} has ended"),
         };
         format!("{:>12}  {what}\n", seconds(at))
     }
@@ -213,6 +213,8 @@ fn milliseconds(time: Nanos) -> String {
 
 #[cfg(test)]
 mod tests {
+    use blockyard_engine::priority::Priority;
+
     use super::*;
 
     #[test]
@@ -238,7 +240,10 @@ mod tests {
         let (op, sectors) = (Op::Write, 8);
         for (bio, sector) in [(1, 80), (2, 16)] {
             let thread = ThreadId(bio as u32);
-            let event = Event::Submit { bio, thread, op, sector, sectors, sync: bio == 2 };
+            let (fua, preflush, priority) = (false, false, Priority::default());
+            let sync = bio == 2;
+            let event =
+                Event::Submit { bio, thread, op, sector, sectors, sync, fua, preflush, priority };
             tracer.event(Nanos(bio * 1_000_000), &event);
         }
         for (tag, sector) in [(0, 16), (1, 80)] {

@@ -59,7 +59,7 @@ pub(super) struct Worker<'a> {
     /// It runs beside the others, and is stopped when they have ended.
     pub(super) is_background: bool,
     pub(super) tally: Arc<TaskTally>,
-    /// The first.
+    /// The first, unless the task counts them.
     pub(super) failed: Option<FailedCall>,
     /// Emptied after each use; kept for their memory.
     pub(super) done: Vec<Done>,
@@ -92,6 +92,9 @@ impl Worker<'_> {
             now = self.clock.now();
         }
         let ended = now;
+        if task.counts_errors() {
+            self.failed = None;
+        }
         // Memory in flight is the device's: a task that was stopped waits for it too.
         self.client.wait(self.client.in_flight(), &mut self.done);
         self.done.clear();

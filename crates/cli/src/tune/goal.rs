@@ -1,7 +1,9 @@
 //! What is to be made good, as one number of a run.
 
 use blockyard_load::fio::{Fio, Histogram};
+use blockyard_load::replay::Replay;
 use clap::ValueEnum;
+use rustix::time::{ClockId, clock_gettime};
 
 /// What is tuned for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -40,9 +42,8 @@ impl Goal {
         }
     }
 
-    /// How good a run was, which took so much CPU time: more is better. None if nothing was done.
-    pub(crate) fn score(self, fio: &Fio, cpu_seconds: f64) -> Option<f64> {
-        let run = Run::of(fio);
+    /// How good a run was: more is better. None if nothing was done.
+    pub(crate) fn score(self, run: &Run) -> Option<f64> {
         let seconds = |ns: f64| (ns > 0.0).then(|| 1e9 / ns);
         if run.ios == 0 || run.seconds <= 0.0 {
             return None;
@@ -52,26 +53,29 @@ impl Goal {
             Self::Iops => Some(run.ios as f64 / run.seconds),
             Self::Latency => seconds(run.latency_ns / run.ios as f64),
             Self::P99 => seconds(run.p99_ns),
-            Self::Cpu => (cpu_seconds > 0.0).then(|| run.bytes as f64 / cpu_seconds),
+            Self::Cpu => (run.cpu_seconds > 0.0).then(|| run.bytes as f64 / run.cpu_seconds),
         }
     }
 }
 
-/// All jobs together. Groups run one after the other, jobs of a group side by side.
-#[derive(Default)]
-struct Run {
-    ios: u64,
-    bytes: u64,
-    seconds: f64,
+/// What a measurement has done.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Run {
+    pub(crate) ios: u64,
+    pub(crate) bytes: u64,
+    pub(crate) seconds: f64,
     /// Of all requests.
-    latency_ns: f64,
+    pub(crate) latency_ns: f64,
     /// Of the job where it is worst.
-    p99_ns: f64,
+    pub(crate) p99_ns: f64,
+    /// Of this process.
+    pub(crate) cpu_seconds: f64,
 }
 
 impl Run {
-    fn of(fio: &Fio) -> Self {
-        let mut run = Self::default();
+    /// All jobs together. Groups run one after the other, jobs of a group side by side.
+    pub(crate) fn of_jobs(fio: &Fio, cpu_seconds: f64) -> Self {
+        let mut run = Self { cpu_seconds, ..Self::default() };
         let mut group = (None, 0.0);
         for job in fio.results() {
             for side in [&job.read, &job.write] {
@@ -92,6 +96,20 @@ impl Run {
         run
     }
 
+    /// All bios of a trace.
+    pub(crate) fn of_replay(replay: &Replay, cpu_seconds: f64) -> Self {
+        let seconds = replay.took().0 as f64 / 1e9;
+        let mut run = Self { seconds, cpu_seconds, ..Self::default() };
+        let mut latency = Histogram::default();
+        for one in replay.counted().values() {
+            run.ios += one.out_bios;
+            run.bytes += one.out_bytes;
+            latency.add(&one.latency);
+        }
+        run.add_latency(&latency);
+        run
+    }
+
     fn add_latency(&mut self, histogram: &Histogram) {
         if histogram.count() > 0 {
             self.latency_ns += histogram.mean_ns() * histogram.count() as f64;
@@ -100,7 +118,8 @@ impl Run {
     }
 }
 
-/// How many requests a run has made.
-pub(crate) fn requests(fio: &Fio) -> u64 {
-    fio.results().iter().map(|job| job.read.ios + job.write.ios).sum()
+/// Of all threads of this process.
+pub(crate) fn cpu_seconds() -> f64 {
+    let time = clock_gettime(ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

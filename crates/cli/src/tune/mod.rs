@@ -14,5 +14,6 @@ pub(crate) mod goal;
 pub(crate) mod model;
 pub(crate) mod race;
 pub(crate) mod search;
+pub(crate) mod traced;
 pub(crate) mod volume;
 pub(crate) mod workload;

@@ -7,7 +7,6 @@ use std::collections::BTreeMap;
 
 use blockyard_engine::dm::crypt::pipeline::PRESETS;
 use blockyard_engine::elevator::ELEVATORS;
-use blockyard_load::fio::Job;
 
 use super::search::{Space, Step, Told};
 use crate::failure::Failure;
@@ -42,7 +41,7 @@ pub(crate) struct Model<'a> {
     pub(crate) experiment: &'a Experiment,
     pub(crate) variant: &'a Variant,
     /// In place of the variant's.
-    pub(crate) jobs: Option<Vec<Job>>,
+    pub(crate) job: Option<JobSpec>,
     /// What the user sets; it is not tuned.
     pub(crate) set: Vec<Override>,
     /// Only these axes, if any are named.
@@ -118,8 +117,8 @@ impl Space for Model<'_> {
         let seeds = &self.experiment.seeds;
         let seed = seeds[0].wrapping_add(round as u64);
         let config = blockyard_sim::world::Config { seed, ..setup.config };
-        let jobs = match &self.jobs {
-            Some(jobs) => vec![("job".to_owned(), JobSpec::Fio(jobs.clone(), false))],
+        let jobs = match &self.job {
+            Some(job) => vec![("job".to_owned(), job.clone())],
             None => setup.jobs,
         };
         let mut logs = Vec::new();

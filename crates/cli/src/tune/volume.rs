@@ -14,20 +14,13 @@ use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::time::Nanos;
 use blockyard_host::file::{Access, DeviceFile, Kind};
 use blockyard_host::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
-use blockyard_load::fio::Fio;
-use rustix::time::{ClockId, clock_gettime};
 
-use super::goal::{Goal, requests};
+use super::goal::{Goal, Run};
 use super::search::{Space, Step, Told};
 use super::workload::Workload;
 use crate::failure::Failure;
-use crate::real::{self, Tally};
 use crate::volume::Unlocked;
 
-/// A slice with fewer requests says little: it becomes longer.
-const REQUESTS_MIN: u64 = 1000;
-/// But no longer than this: a slow disk has few in any time that a person waits.
-const SLICE_MAX: Nanos = Nanos(2_000_000_000);
 /// The rest of the time is for the last race, on which the result hangs.
 const AXES_PERCENT: u32 = 70;
 const QUEUE_DEPTHS: [u32; 6] = [8, 16, 32, 64, 128, 256];
@@ -201,14 +194,13 @@ impl Tuned {
         Self { source, kind, workload, goal, slice, read_only, axes_until, until, open, told }
     }
 
-    /// Makes slices long enough that each has some requests, and says how long they are.
-    pub(crate) fn fit_slice(&mut self, settings: &Settings) -> Result<Nanos, Failure> {
+    /// Makes slices long enough, and says what each measurement is.
+    pub(crate) fn fit_slice(&mut self, settings: &Settings) -> Result<String, Failure> {
         loop {
-            let (fio, _) = self.run(settings, 0)?;
-            if requests(&fio) >= REQUESTS_MIN || self.slice >= SLICE_MAX {
-                return Ok(self.slice);
+            let run = self.run(settings, 0)?;
+            if !self.workload.lengthen(&mut self.slice, &run) {
+                return Ok(self.workload.measurement(self.slice));
             }
-            self.slice = Nanos(self.slice.0 * 2).min(SLICE_MAX);
         }
     }
 
@@ -221,14 +213,10 @@ impl Tuned {
         Ok(volume)
     }
 
-    /// A round, and the CPU time of this process for it.
-    fn run(&mut self, settings: &Settings, round: usize) -> Result<(Fio, f64), Failure> {
+    /// A round.
+    fn run(&mut self, settings: &Settings, round: usize) -> Result<Run, Failure> {
         let volume = self.volume(settings)?;
-        let jobs = self.workload.slice(self.slice, round);
-        let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
-        let before = cpu_seconds();
-        real::run_on_whole(&volume, &mut fio, &Tally::default())?;
-        Ok((fio, cpu_seconds() - before))
+        self.workload.run(&volume, self.slice, round)
     }
 
     /// Requests go one by one through a queue: that of a file in memory does not, nor that of the
@@ -240,12 +228,6 @@ impl Tuned {
     fn has_cipher(&self) -> bool {
         !matches!(self.source, Source::Raw(_))
     }
-}
-
-/// Of all threads of this process.
-fn cpu_seconds() -> f64 {
-    let time = clock_gettime(ClockId::ProcessCPUTime);
-    time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }
 
 impl Space for Tuned {
@@ -295,12 +277,13 @@ impl Space for Tuned {
     }
 
     fn check(&mut self, settings: &Settings) -> Result<(), String> {
-        self.volume(settings).map(drop).map_err(|failure| failure.message)
+        let volume = self.volume(settings).map_err(|failure| failure.message)?;
+        self.workload.check(&volume)
     }
 
     fn measure(&mut self, settings: &Settings, round: usize) -> Result<f64, Failure> {
-        let (fio, cpu_seconds) = self.run(settings, round)?;
-        self.goal.score(&fio, cpu_seconds).ok_or_else(|| {
+        let run = self.run(settings, round)?;
+        self.goal.score(&run).ok_or_else(|| {
             Failure::failed(format!(
                 "no request ended within {} ms; give each measurement more time with --slice",
                 self.slice.0 / 1_000_000
@@ -349,13 +332,15 @@ fn tunables(spec: &ElevatorSpec, base: &Settings) -> Vec<Settings> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::workload::{Load, jobs_of_words};
     use super::*;
 
     /// On memory of this process's own, in a file that has no name any more.
     fn tuned(goal: Goal) -> (Tuned, tempfile::NamedTempFile) {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
-        let workload = Workload::of_words("rw=randread bs=4k", 1 << 20).unwrap();
+        let jobs = jobs_of_words("rw=randread bs=4k", 1 << 20).unwrap();
+        let workload = Workload { load: Load::Jobs(jobs), about: String::new() };
         let limits = (Nanos::from_ms(5), Duration::from_secs(60));
         let source = Source::Raw(file.path().to_owned());
         (Tuned::new(source, workload, goal, limits, Box::new(|_| ())), file)

@@ -1,11 +1,22 @@
-//! What a volume is tuned for: a job file, options of jobs, a usual workload by its name, or what a
-//! person answers.
+//! What a volume is tuned for: a job file, options of jobs, a usual workload by its name, what a
+//! person answers, or a trace.
+
+use std::sync::Arc;
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::fio::{Job, JobFile};
+use blockyard_host::volume::Volume;
+use blockyard_load::fio::{Fio, Job, JobFile};
 
+use super::goal::{Run, cpu_seconds};
+use super::traced::Traced;
 use crate::failure::Failure;
+use crate::real::{self, Tally};
 use crate::terminal::Terminal;
+
+/// A slice with fewer requests says little: it becomes longer.
+const REQUESTS_MIN: u64 = 1000;
+/// But no longer than this: a slow disk has few in any time that a person waits.
+const SLICE_MAX: Nanos = Nanos(2_000_000_000);
 
 /// A usual workload. Numbers are ours.
 #[derive(Debug)]
@@ -46,11 +57,18 @@ pub(crate) const USUAL: &[Usual] = &[
     },
 ];
 
-/// The jobs that are run, and a line about them.
+/// What is run, and a line about it.
 #[derive(Clone, Debug)]
 pub(crate) struct Workload {
-    pub(crate) jobs: Vec<Job>,
+    pub(crate) load: Load,
     pub(crate) about: String,
+}
+
+/// What is run.
+#[derive(Clone, Debug)]
+pub(crate) enum Load {
+    Jobs(Vec<Job>),
+    Trace(Traced),
 }
 
 impl Usual {
@@ -69,41 +87,88 @@ impl Usual {
 }
 
 impl Workload {
-    /// Jobs from words such as `rw=randread`.
-    pub(crate) fn of_words(words: &str, device_bytes: u64) -> Result<Self, Failure> {
-        let pair = |word: &'_ str| {
-            let (key, value) = word.split_once('=').unwrap_or((word, ""));
-            (key.to_owned(), value.to_owned())
-        };
-        let pairs: Vec<(String, String)> = words.split_whitespace().map(pair).collect();
-        let pairs: Vec<(&str, &str)> =
-            pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let JobFile { jobs, .. } =
-            JobFile::parse(None, &pairs, &crate::real::surroundings(device_bytes))
-                .map_err(|error| Failure::failed(error.to_string()))?;
-        Ok(Self { jobs, about: words.into() })
-    }
-
     /// Whether it changes what is on the volume.
     pub(crate) fn writes(&self) -> bool {
-        self.jobs.iter().any(|job| job.rw.destroys())
+        match &self.load {
+            Load::Jobs(jobs) => jobs.iter().any(|job| job.rw.destroys()),
+            Load::Trace(traced) => traced.writes(),
+        }
     }
 
-    /// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.
-    /// Another round has other offsets.
-    pub(crate) fn slice(&self, slice: Nanos, round: usize) -> Vec<Job> {
-        let cut = |job: &Job| Job {
-            runtime: Some(slice),
-            ramp_time: Nanos(slice.0 / 4),
-            time_based: true,
-            loops: 1,
-            number_ios: None,
-            start_delay: Nanos(0),
-            seed: job.seed.wrapping_add(round as u64),
-            ..job.clone()
-        };
-        self.jobs.iter().map(cut).collect()
+    /// Whether it can be run on a volume; why not, if not.
+    pub(crate) fn check(&self, volume: &Volume) -> Result<(), String> {
+        match &self.load {
+            Load::Jobs(_) => Ok(()),
+            Load::Trace(traced) => traced.check(volume),
+        }
     }
+
+    /// Runs a slice of it, the one of this round.
+    pub(crate) fn run(
+        &self,
+        volume: &Arc<Volume>,
+        slice: Nanos,
+        round: usize,
+    ) -> Result<Run, Failure> {
+        let jobs = match &self.load {
+            Load::Jobs(jobs) => slice_of(jobs, slice, round),
+            Load::Trace(traced) => return traced.run(volume, slice, round),
+        };
+        let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
+        let before = cpu_seconds();
+        real::run_on_whole(volume, &mut fio, &Tally::default())?;
+        Ok(Run::of_jobs(&fio, cpu_seconds() - before))
+    }
+
+    /// Makes slices longer if the one that was run is too short; false if it is long enough.
+    pub(crate) fn lengthen(&mut self, slice: &mut Nanos, run: &Run) -> bool {
+        match &mut self.load {
+            Load::Jobs(_) if run.ios >= REQUESTS_MIN || *slice >= SLICE_MAX => false,
+            Load::Jobs(_) => {
+                *slice = Nanos(slice.0 * 2).min(SLICE_MAX);
+                true
+            }
+            Load::Trace(traced) => traced.lengthen(slice, SLICE_MAX, run),
+        }
+    }
+
+    /// What each measurement is.
+    pub(crate) fn measurement(&self, slice: Nanos) -> String {
+        match &self.load {
+            Load::Jobs(_) => format!("{} ms", slice.0 / 1_000_000),
+            Load::Trace(traced) => traced.measurement(slice),
+        }
+    }
+}
+
+/// Jobs from words such as `rw=randread`.
+pub(crate) fn jobs_of_words(words: &str, device_bytes: u64) -> Result<Vec<Job>, Failure> {
+    let pair = |word: &'_ str| {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        (key.to_owned(), value.to_owned())
+    };
+    let pairs: Vec<(String, String)> = words.split_whitespace().map(pair).collect();
+    let pairs: Vec<(&str, &str)> =
+        pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let JobFile { jobs, .. } = JobFile::parse(None, &pairs, &real::surroundings(device_bytes))
+        .map_err(|error| Failure::failed(error.to_string()))?;
+    Ok(jobs)
+}
+
+/// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.
+/// Another round has other offsets.
+fn slice_of(jobs: &[Job], slice: Nanos, round: usize) -> Vec<Job> {
+    let cut = |job: &Job| Job {
+        runtime: Some(slice),
+        ramp_time: Nanos(slice.0 / 4),
+        time_based: true,
+        loops: 1,
+        number_ios: None,
+        start_delay: Nanos(0),
+        seed: job.seed.wrapping_add(round as u64),
+        ..job.clone()
+    };
+    jobs.iter().map(cut).collect()
 }
 
 /// Asks a person for it: what a job would say.
@@ -174,7 +239,8 @@ mod tests {
     fn usual_workloads_are_jobs_and_only_write_when_they_may() {
         for usual in USUAL {
             for may_write in [false, true] {
-                let workload = Workload::of_words(usual.options(may_write), 1 << 30).unwrap();
+                let jobs = jobs_of_words(usual.options(may_write), 1 << 30).unwrap();
+                let workload = Workload { load: Load::Jobs(jobs), about: String::new() };
                 assert_eq!(workload.writes(), may_write, "{}", usual.name);
             }
         }
@@ -184,9 +250,9 @@ mod tests {
     #[test]
     fn slice_is_as_long_as_it_is_told_whatever_the_jobs_say() {
         let words = "rw=randread bs=4k number_ios=3 loops=9 startdelay=5 runtime=60";
-        let workload = Workload::of_words(words, 1 << 30).unwrap();
+        let jobs = jobs_of_words(words, 1 << 30).unwrap();
         let slice = Nanos::from_ms(200);
-        let (first, second) = (&workload.slice(slice, 0)[0], &workload.slice(slice, 1)[0]);
+        let (first, second) = (&slice_of(&jobs, slice, 0)[0], &slice_of(&jobs, slice, 1)[0]);
         assert_eq!((first.runtime, first.ramp_time), (Some(slice), Nanos::from_ms(50)));
         let plain = (first.number_ios, first.loops, first.start_delay, first.time_based);
         assert_eq!(plain, (None, 1, Nanos(0), true));

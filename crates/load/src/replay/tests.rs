@@ -85,6 +85,38 @@ fn bios_come_when_they_came_or_faster() {
 }
 
 #[test]
+fn bio_that_fails_is_counted_and_the_rest_is_played() {
+    let trace = trace(vec![bio(0, 0, 8, 10), bio(1, 0, 16, 10), bio(2, 0, 24, 10)]);
+    let pace = Pace::Fastest { depth: Some(1) };
+    let mut replay = Replay::new(&trace, pace, TARGET).unwrap();
+    let mut tasks = replay.next_phase().unwrap().tasks;
+    let task = &mut tasks[0];
+    assert!(task.counts_errors());
+    let mut next = |now, status, reaped: &[(u32, Result<(), i32>)]| {
+        let reaped = reaped.iter().map(|(id, status)| Reaped {
+            id: *id,
+            status: *status,
+            ended: Nanos(now),
+        });
+        let reaped: Vec<Reaped> = reaped.collect();
+        task.next(Nanos(now), &Returned { status, reaped: &reaped, ..Returned::OK })
+    };
+    let submitted = |call| matches!(call, Call::Submit { .. });
+    assert!(submitted(next(0, Ok(()), &[])));
+    // The first is refused, the second fails, the third does not.
+    assert!(submitted(next(5, Err(28), &[])));
+    assert!(matches!(next(6, Ok(()), &[]), Call::Reap { .. }));
+    assert!(submitted(next(7, Ok(()), &[(1, Err(5))])));
+    assert!(matches!(next(8, Ok(()), &[]), Call::Reap { .. }));
+    assert_eq!(next(9, Ok(()), &[(2, Ok(()))]), Call::Exit);
+    replay.end_phase(Nanos(0), Nanos(9), tasks);
+    assert!(replay.is_complete());
+    assert_eq!((replay.errors(), replay.counted()["write"].latency.count()), (2, 1));
+    let first = replay.first_failed().unwrap();
+    assert_eq!((first.error, first.op, first.offset_bytes), (28, "write", 8 * 512));
+}
+
+#[test]
 fn fastest_keeps_as_many_in_flight_as_there_were() {
     // The second came when the first had ended, the third while the second ran.
     let trace = trace(vec![bio(0, 0, 8, 100), bio(100, 0, 80, 500), bio(140, 0, 0, 10)]);

@@ -9,10 +9,12 @@
 
 pub mod blktrace;
 mod bytes;
+pub mod iolog;
 mod reader;
 mod summary;
 #[cfg(test)]
 mod tests;
+mod window;
 mod writer;
 
 use std::fmt;

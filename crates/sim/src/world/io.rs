@@ -97,13 +97,15 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.note_idle();
         let (op, sector, user) = (bio.op, bio.sector.0, bio.user);
         let sectors = u32::try_from(bio.len.0).expect("bios are short");
-        let event = Event::Submit { bio: user, thread, op, sector, sectors, sync };
+        let (fua, preflush, priority) = (bio.fua, bio.preflush, bio.origin.priority);
+        let event =
+            Event::Submit { bio: user, thread, op, sector, sectors, sync, fua, preflush, priority };
         self.trace.event(self.now, event);
     }
 
     /// It has ended there.
-    pub(super) fn leaves_queue(&mut self, user: u64, bytes: u64) {
-        self.trace.event(self.now, Event::End { bio: user });
+    pub(super) fn leaves_queue(&mut self, user: u64, bytes: u64, status: BlkStatus) {
+        self.trace.event(self.now, Event::End { bio: user, status });
         self.queued_bytes -= bytes;
         self.note_idle();
     }
@@ -180,7 +182,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             if self.mapped.is_some() {
                 self.end_lower(user, status);
             } else {
-                self.leaves_queue(user, self.in_flight.bytes(user));
+                self.leaves_queue(user, self.in_flight.bytes(user), status);
                 self.end_bio(user, status);
             }
         }

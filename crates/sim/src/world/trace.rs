@@ -1,6 +1,7 @@
 //! What happens in a world, as it happens. The hash over all of it is the identity of a run.
 
-use blockyard_engine::bio::Op;
+use blockyard_engine::bio::{BlkStatus, Op};
+use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use crate::cpu::{CpuId, ThreadId};
@@ -108,6 +109,12 @@ pub enum Event {
         sectors: u32,
         /// Somebody waits for it.
         sync: bool,
+        /// On stable storage before it ends.
+        fua: bool,
+        /// What ended before is on stable storage before it starts.
+        preflush: bool,
+        /// How urgent.
+        priority: Priority,
     },
     /// The device gets a request.
     Issue {
@@ -131,6 +138,8 @@ pub enum Event {
     End {
         /// As it was submitted.
         bio: u64,
+        /// How.
+        status: BlkStatus,
     },
 }
 
@@ -175,7 +184,8 @@ fn words(event: &Event) -> (u64, u64, u64) {
         Event::Switch { cpu, thread } => (0, u64::from(cpu.0), u64::from(thread.0)),
         Event::Block { thread, on } => (1, u64::from(thread.0), on as u64),
         Event::Wake { thread } => (2, u64::from(thread.0), 0),
-        Event::Submit { bio, thread, op, sector, sectors, sync } => {
+        // What else a bio says shows in what comes of it; hashes of earlier versions stay the same.
+        Event::Submit { bio, thread, op, sector, sectors, sync, .. } => {
             let small = 3 | (op as u64) << 8 | u64::from(sync) << 16 | u64::from(thread.0) << 32;
             (small, bio, sector ^ u64::from(sectors) << 44)
         }
@@ -184,7 +194,7 @@ fn words(event: &Event) -> (u64, u64, u64) {
             (small, sector, u64::from(sectors) << 32 | u64::from(in_flight))
         }
         Event::Complete { tag } => (5, u64::from(tag), 0),
-        Event::End { bio } => (6, bio, 0),
+        Event::End { bio, status } => (6, bio, status as u64),
         Event::Spawn { thread, role } => (7, u64::from(thread.0), role.word()),
     }
 }

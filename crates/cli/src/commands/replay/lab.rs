@@ -8,8 +8,6 @@ use std::collections::BTreeMap;
 use std::io::{self, BufWriter};
 use std::path::Path;
 
-use blockyard_engine::bio::BlkStatus;
-use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::replay::Replay;
 use blockyard_load::trace::{Completion, Header, Trace, TracedBio, Writer};
@@ -75,7 +73,7 @@ fn once<O: Observer>(
     Ok((replay, outcome.trace_hash, observer))
 }
 
-/// What reached the queue. Nobody tells it of FUA, or of priorities.
+/// What reached the queue.
 #[derive(Debug, Default)]
 struct Seen {
     /// The first of the replay's threads.
@@ -91,25 +89,25 @@ impl Observer for Seen {
             Event::Spawn { thread, role: Role::Task } => {
                 self.first.get_or_insert(thread);
             }
-            Event::Submit { bio, thread, op, sector, sectors, sync } => {
+            Event::Submit { bio, thread, op, sector, sectors, sync, fua, preflush, priority } => {
                 let first = self.first.map_or(0, |first| first.0);
                 let traced = TracedBio {
                     start: at,
                     op,
-                    fua: false,
-                    preflush: false,
+                    fua,
+                    preflush,
                     sync,
                     sector,
                     sectors,
                     submitter: thread.0.saturating_sub(first),
-                    priority: Priority::default(),
+                    priority,
                     completion: None,
                 };
                 self.open.insert(bio, traced);
             }
-            Event::End { bio } => {
+            Event::End { bio, status } => {
                 if let Some(traced) = self.open.remove(&bio) {
-                    let (latency, status) = (at.since(traced.start), BlkStatus::Ok);
+                    let latency = at.since(traced.start);
                     let completion = Some(Completion { latency, status });
                     self.bios.push(TracedBio { completion, ..traced });
                 }

@@ -8,6 +8,8 @@
 //! [jobs.mix]
 //! program = "fio"              # each section is a job of fio, with fio's names for options
 //! sections.reader = { rw = "randread", bs = "4k", size = "64m", direct = 1, iodepth = 16 }
+//! [jobs.home]
+//! program = "trace"            # file, fast, depth, speed_percent, wrap
 //! ```
 
 use blockyard_engine::priority::Priority;
@@ -16,6 +18,7 @@ use blockyard_load::{fsync_tester, tiotest};
 use blockyard_sim::world::Config;
 
 use super::section::{Section, mistake};
+use super::traced::{TRACE_ROW, TraceJob, TraceKeys, Traces};
 use super::tree::Value;
 use crate::failure::Failure;
 
@@ -42,6 +45,11 @@ const FIO_METRICS: &[&str] = &[
     "latency_p99",
     "latency_max",
 ];
+/// Of all bios of a trace, and of those of one kind.
+const TRACE_METRICS: &[&str] =
+    &["phase_time", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max", "errors"];
+const TRACE_OP_METRICS: &[&str] =
+    &["rate", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max"];
 /// Past the page cache.
 const FIO_DIRECT_METRICS: &[&str] = &["slat_avg", "clat_avg", "clat_max", "latency_stdev"];
 /// Of a job as a whole.
@@ -65,6 +73,7 @@ pub(crate) enum JobSpec {
     Fsync(fsync_tester::Config),
     /// Whether one result line says enough of it.
     Fio(Vec<Job>, bool),
+    Trace(TraceJob),
 }
 
 #[derive(Clone, Copy)]
@@ -72,11 +81,21 @@ enum Kind {
     Tiotest,
     Fsync,
     Fio,
+    Trace,
 }
 
 impl JobSpec {
-    pub(super) fn read(mut section: Section<'_>) -> Result<Self, Failure> {
-        let kinds = [("tiotest", Kind::Tiotest), ("fsync-tester", Kind::Fsync), ("fio", Kind::Fio)];
+    pub(super) fn read(
+        mut section: Section<'_>,
+        traces: &Traces,
+        config: &Config,
+    ) -> Result<Self, Failure> {
+        let kinds = [
+            ("tiotest", Kind::Tiotest),
+            ("fsync-tester", Kind::Fsync),
+            ("fio", Kind::Fio),
+            ("trace", Kind::Trace),
+        ];
         section.needed_text("program")?;
         let job = match section.choice("program", &kinds)? {
             Kind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
@@ -84,6 +103,11 @@ impl JobSpec {
             Kind::Fio => {
                 let result_line = section.flag("result_line", false)?;
                 Self::Fio(fio_jobs(&mut section)?, result_line)
+            }
+            Kind::Trace => {
+                let keys = TraceKeys::read(&mut section)?;
+                section.finish()?;
+                return Ok(Self::Trace(keys.load(traces, config)?));
             }
         };
         section.finish()?;
@@ -100,6 +124,11 @@ impl JobSpec {
                 phases.chain([one(TOTAL_ROW.into(), TOTAL_METRICS)]).collect()
             }
             Self::Fsync(_) => vec![one(FSYNC_ROW.into(), FSYNC_METRICS)],
+            Self::Trace(job) => {
+                let ops = job.ops().into_iter();
+                let ops = ops.map(|op| one(op.into(), TRACE_OP_METRICS));
+                ops.chain([one(TRACE_ROW.into(), TRACE_METRICS)]).collect()
+            }
             Self::Fio(jobs, _) => {
                 let rows = |job: &Job| {
                     let fsyncs = job.rw.writes() && job.fsync_every > 0;
@@ -137,11 +166,16 @@ impl JobSpec {
             }
             Self::Fio(jobs, _) => Fio::new(jobs.clone())
                 .map_or_else(|_| Vec::new(), |program| program.file_lens_bytes()),
+            Self::Trace(job) => vec![job.end_bytes()],
         }
     }
 
     /// Whether the world has room for it.
     pub(crate) fn check(&self, config: &Config) -> Result<(), Failure> {
+        if let Self::Trace(job) = self {
+            let fits = job.target.check(&job.trace);
+            return fits.map_err(|misfit| Failure::failed(misfit.to_string()));
+        }
         let sectors = config.device.sectors();
         let lens_bytes = self.file_lens_bytes();
         let needed_bytes = lens_bytes.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));

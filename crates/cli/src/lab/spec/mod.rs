@@ -16,6 +16,7 @@ pub(crate) mod measure;
 pub(crate) mod metric;
 mod null;
 pub(crate) mod section;
+pub(crate) mod traced;
 pub(crate) mod tree;
 pub(crate) mod world;
 
@@ -29,6 +30,7 @@ use self::grid::Grid;
 use self::job::JobSpec;
 use self::metric::{Cell, Yields, known_metric, metric_named};
 use self::section::{Section, fraction_of, listed, mistake, text_of};
+use self::traced::Traces;
 use self::tree::{Node, Override, Value};
 use super::causes;
 use crate::failure::Failure;
@@ -82,6 +84,8 @@ pub(crate) struct Experiment {
     pub(crate) fits: Vec<Fit>,
     pub(crate) claims: Vec<ClaimSpec>,
     tree: Node,
+    /// Of its jobs.
+    traces: Traces,
 }
 
 /// One of the things that are compared.
@@ -185,7 +189,21 @@ impl Experiment {
         }
         let tree = tree.clone();
         let (published, fits, claims) = (Vec::new(), Vec::new(), Vec::new());
-        Ok(Self { name, title, about, ours, seeds, variants, grids, published, fits, claims, tree })
+        let traces = Traces::default();
+        Ok(Self {
+            name,
+            title,
+            about,
+            ours,
+            seeds,
+            variants,
+            grids,
+            published,
+            fits,
+            claims,
+            tree,
+            traces,
+        })
     }
 
     /// What each variant measures, as the file has it. Its world is read for that: whatever is
@@ -328,7 +346,7 @@ impl Experiment {
         let mut jobs = Vec::new();
         for (name, section) in root.named("jobs")? {
             let place = section.origin().clone();
-            let job = JobSpec::read(section)?;
+            let job = JobSpec::read(section, &self.traces, &config)?;
             if variant.jobs.contains(&name) {
                 let checked = job.check(&config);
                 checked.map_err(|failure| failure.at(format!("{place}: job {name}")))?;

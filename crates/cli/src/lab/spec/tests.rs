@@ -256,6 +256,7 @@ fn every_key() -> BTreeSet<String> {
         ("[jobs.x]\nprogram = \"fsync-tester\"\nx = 1\n", ""),
         ("[jobs.x]\nprogram = \"fio\"\nx = 1\nsections.y = { size = \"4k\" }\n", ""),
         ("[jobs.x]\nprogram = \"fio\"\nsections.y = { size = \"4k\", x = 1 }\n", ""),
+        ("[jobs.x]\nprogram = \"trace\"\nfile = \"y\"\nx = 1\n", ""),
         ("[variants.b]\nx = 1\n", ""),
         ("[published.b]\nx = 1\n[variants.b]\n", ""),
         ("", &format!("[[claims]]\nid = \"1\"\ntext = \"a\"\nx = 1\n{measure} }}]\n")),

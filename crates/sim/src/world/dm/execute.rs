@@ -136,7 +136,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let now = self.now;
         let index = u32::try_from(user).expect("the queue was given such a number");
         let Lower { token, bytes, cpu } = self.mapped().lowers.remove(index);
-        self.leaves_queue(user, bytes);
+        self.leaves_queue(user, bytes, status);
         let interrupted = self.interrupted_for(cpu);
         self.mapped().answer(now, interrupted, token, status);
         self.collect(Context::Interrupt(interrupted));

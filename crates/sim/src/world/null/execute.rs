@@ -334,7 +334,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let mut done = std::mem::take(&mut self.done);
         self.null().take_done(&mut done);
         for Done { user, status } in done.drain(..) {
-            self.leaves_queue(user, self.in_flight.bytes(user));
+            self.leaves_queue(user, self.in_flight.bytes(user), status);
             self.end_bio(user, status);
         }
         self.done = done;

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use blockyard_load::fio::Histogram;
-use blockyard_load::replay::{Replay, op_name};
+use blockyard_load::replay::{Failed, Replay, op_name};
 use blockyard_load::trace::{Summary, Trace};
 use serde_json::{Value, json};
 
@@ -15,12 +15,14 @@ fn recorded(summary: &Summary, name: &str) -> Option<f64> {
     (op.latency.count() > 0).then(|| op.latency.mean_ns())
 }
 
-/// As text.
-pub(super) fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
+/// As text; the place may be empty.
+pub(crate) fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
     let summary = Summary::of(trace);
     let (submitters, tasks) = replay.submitters();
-    let mut text = format!(
-        "{place}\n{} bios of {submitters} submitters in {:.3} s, recorded in {:.3} s\n",
+    let mut text = if place.is_empty() { String::new() } else { format!("{place}\n") };
+    let _ = writeln!(
+        text,
+        "{} bios of {submitters} submitters in {:.3} s, recorded in {:.3} s",
         summary.count(),
         replay.took().0 as f64 / 1e9,
         summary.length.0 as f64 / 1e9
@@ -63,8 +65,20 @@ pub(super) fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
     text
 }
 
+/// That some failed, and the first of them.
+pub(crate) fn failed(replay: &Replay) -> Option<String> {
+    let Failed { op, offset_bytes, len_bytes, error, .. } = replay.first_failed()?;
+    let reason = std::io::Error::from_raw_os_error(error);
+    let (errors, all) =
+        (replay.errors(), replay.counted().values().map(|one| one.out_bios).sum::<u64>());
+    Some(format!(
+        "{errors} of {all} bios failed; the first: {op} of {len_bytes} bytes at byte \
+         {offset_bytes}: {reason}"
+    ))
+}
+
 /// As JSON.
-pub(super) fn json(trace: &Trace, replay: &Replay, place: &str) -> Value {
+pub(crate) fn json(trace: &Trace, replay: &Replay, place: &str) -> Value {
     let summary = Summary::of(trace);
     let ops: Vec<Value> = replay
         .counted()
@@ -90,6 +104,8 @@ pub(super) fn json(trace: &Trace, replay: &Replay, place: &str) -> Value {
         "recorded_ns": summary.length.0,
         "took_ns": replay.took().0,
         "is_complete": replay.is_complete(),
+        "errors": replay.errors(),
+        "first_failed": failed(replay),
         "ops": ops,
         "late_ns": histogram(replay.late()),
     })
