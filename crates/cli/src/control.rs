@@ -217,12 +217,11 @@ fn device_json(device: &Device) -> Value {
     let (counts, connections) = (status.counts, status.connections);
     let stages = stages::counted(&device.volume, &counts);
     let threads = stages::threads(&device.volume);
-    let limit = stages::limit_of(&stages, &Value::Null, &threads);
     let lines = |text: &str| text.lines().map(str::to_owned).collect::<Vec<_>>();
     let tally = |Tally { parts, bytes }| json!({ "parts": parts, "bytes": bytes });
     let bios = |Tally { parts, bytes }| json!({ "bios": parts, "bytes": bytes });
     let adaptive: Vec<Value> = adaptive.iter().map(adaptive_json).collect();
-    json!({
+    let mut json = json!({
         "exports": device.names,
         "state": if is_suspended { "suspended" } else { "active" },
         "key": if has_keys { "valid" } else { "wiped" },
@@ -245,8 +244,9 @@ fn device_json(device: &Device) -> Value {
         "in_flight": counts.in_flight,
         "requests": stages,
         "threads": threads,
-        "limit": stages::limit_json(limit),
-    })
+    });
+    json["limit"] = stages::limit_json(stages::limit_of(&json, &Value::Null));
+    json
 }
 
 fn adaptive_json(status: &AdaptiveStatus) -> Value {

@@ -2,17 +2,24 @@
 //!
 //! ```text
 //!   a connection has nothing to do half of the time ─────────────> the client
+//!   no queue of a device, and nobody works at a request then:
+//!     the connection's thread has a CPU, or waits for one ───────> receiving and replying
+//!     it has not ────────────────────────────────────────────────> the client, in bursts
 //!   else: the stage in which requests are longest
-//!     queue        in front of the device, or of the shard ──────> queue, tags and elevator
-//!     cipher-wait  its workers are busy: one, or several ────────> the workers
-//!                  they are not ─────────────────────────────────> the hand-over
+//!     queue        of a device; else it is passed over ──────────> queue, tags and elevator
+//!     cipher-wait  workers are busy: one, or several ────────────> the workers
+//!                  they are not, or with more than the cipher ───> the hand-over
 //!     cipher ────────────────────────────────────────────────────> the cipher
 //!     submit-wait ───────────────────────────────────────────────> submission
 //!     device ────────────────────────────────────────────────────> the device
-//!     completion ────────────────────────────────────────────────> completion
+//!     completion   workers are busy: who waits helps them ───────> the workers
+//!                  they are not ─────────────────────────────────> completion
 //! ```
+//! Without a queue of a device, what is in `queue` lies in the inbox of its connection, behind the
+//! others of that connection: its thread is busy, and the other stages say with what.
+//!
 //! Times are those of requests. How many are in flight follows from them (Little's law: rate
-//! times mean time), and so does how busy workers are: no counter is asked for it.
+//! times mean time). Whether a thread is busy the kernel knows: it has a CPU, or waits for one.
 
 use blockyard_host::stages::Stage;
 
@@ -20,8 +27,13 @@ use crate::size::human_time;
 
 /// A connection that has less in flight than this, in the mean, is waited for. Ours.
 const BUSY_IN_FLIGHT: f64 = 0.5;
-/// Workers that are busy for less than this share of the time are not what is waited for. Ours.
-const BUSY_WORKERS: f64 = 0.5;
+/// Threads that are busy for less than this share of the time are not what is waited for. Ours.
+const BUSY_THREADS: f64 = 0.5;
+/// A cipher that takes less does not pay for the way to a worker: half of what the way there and
+/// back is taken to cost (docs/pipelines.md).
+const HAND_OVER_NS: f64 = 20_000.0;
+/// Waiting for others of the same connection is told from this share of a request's time on. Ours.
+const TOLD_QUEUE: f64 = 0.1;
 
 /// What is known of a volume over some time.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -30,10 +42,14 @@ pub(crate) struct Seen {
     pub(crate) stages_ns: [f64; Stage::ALL.len()],
     /// Requests in flight of each connection, in the mean.
     pub(crate) in_flight: f64,
-    /// Connections, in the mean.
-    pub(crate) connections: f64,
+    /// Share of the time that the thread of one has a CPU or waits for one.
+    pub(crate) connections_run: f64,
     /// Threads that run ciphers for others.
     pub(crate) workers: usize,
+    /// The same of a worker.
+    pub(crate) workers_run: f64,
+    /// Requests pass the queue of a device.
+    pub(crate) has_device_queue: bool,
 }
 
 /// Who limits, why we think so, and what would change it.
@@ -47,36 +63,51 @@ pub(crate) struct Limit {
 
 /// Names it; nobody if nothing was asked for.
 pub(crate) fn limit(seen: &Seen) -> Option<Limit> {
-    let Seen { stages_ns, in_flight, workers, .. } = *seen;
-    let total_ns: f64 = stages_ns.iter().sum();
-    if total_ns <= 0.0 {
+    if seen.total_ns() <= 0.0 {
         return None;
     }
+    let Seen { in_flight, workers, .. } = *seen;
     if in_flight < BUSY_IN_FLIGHT {
         let saw = format!("a connection has {in_flight:.2} requests in flight in the mean");
-        let change = "more requests at a time, or more connections: the volume waits for work";
-        return Some(Limit { party: "the client", saw, change });
+        return Some(of_client(saw));
     }
-    let longest = Stage::ALL
-        .into_iter()
-        .max_by(|one, other| stages_ns[*one as usize].total_cmp(&stages_ns[*other as usize]));
-    let stage = longest.expect("there are stages");
-    let share = stages_ns[stage as usize] / total_ns;
-    let mut saw = format!(
-        "{:.0} % of a request's {} is {}",
-        share * 100.0,
-        human_time(total_ns),
-        stage.name(),
-    );
+    if !seen.has_device_queue && seen.worked_at() < BUSY_IN_FLIGHT {
+        return Some(beside_the_stages(seen));
+    }
+    let stage = seen.longest();
+    let mut saw = seen.share_of(stage);
     let (party, change) = match stage {
-        Stage::CipherWait if workers > 0 => {
-            let busy = seen.workers_busy();
-            saw.push_str(&format!("; {workers} worker(s), busy {:.0} % of the time", busy * 100.0));
-            waits_for_workers(workers, busy)
+        Stage::CipherWait | Stage::Completion if workers > 0 => {
+            let percent = seen.workers_run * 100.0;
+            saw.push_str(&format!("; {workers} worker(s), busy {percent:.0} % of the time"));
+            waits_for_workers(stage, seen)
         }
         _ => of_stage(stage),
     };
     Some(Limit { party, saw, change })
+}
+
+fn of_client(saw: String) -> Limit {
+    let change = "more requests at a time, or more connections: the volume waits for work";
+    Limit { party: "the client", saw, change }
+}
+
+/// Requests lie in the inbox, and for half of the time none is in any other stage.
+fn beside_the_stages(seen: &Seen) -> Limit {
+    let percent = |share: f64| format!("{:.0} %", share * 100.0);
+    let (worked, runs) = (percent(seen.worked_at()), percent(seen.connections_run));
+    if seen.connections_run < BUSY_THREADS {
+        let saw = format!(
+            "requests come in bursts: the connection's thread has something to do {runs} of the \
+             time"
+        );
+        return of_client(saw);
+    }
+    let saw = format!(
+        "the connection's thread is busy {runs} of the time, and with a request's stages {worked}"
+    );
+    let change = "longer requests, or more connections: each has a thread";
+    Limit { party: "receiving and replying", saw, change }
 }
 
 /// Who is behind a stage, and what would change it.
@@ -108,23 +139,65 @@ fn of_stage(stage: Stage) -> (&'static str, &'static str) {
     }
 }
 
-fn waits_for_workers(workers: usize, busy: f64) -> (&'static str, &'static str) {
-    match workers {
-        _ if busy < BUSY_WORKERS => (
+/// In front of a worker, or behind it: the thread that is to go on with a request helps the workers
+/// instead of waiting for them.
+fn waits_for_workers(stage: Stage, seen: &Seen) -> (&'static str, &'static str) {
+    let pays = seen.of(Stage::Cipher) >= HAND_OVER_NS;
+    match (pays && seen.workers_run >= BUSY_THREADS, seen.workers) {
+        (false, _) if stage == Stage::Completion => of_stage(stage),
+        (false, _) => (
             "the hand-over to workers",
             "--pipeline adaptive or inline: the way to a worker takes longer than the cipher",
         ),
-        1 => ("the cipher, on a single worker", "more workers (--threads), or --pipeline inline"),
-        _ => ("the cipher, on all workers", "more workers (--threads) if there are idle CPUs"),
+        (true, 1) => {
+            ("the cipher, on a single worker", "more workers (--threads), or --pipeline inline")
+        }
+        (true, _) => {
+            ("the cipher, on all workers", "more workers (--threads) if there are idle CPUs")
+        }
     }
 }
 
 impl Seen {
-    /// Share of the time that a worker is in the cipher, if the workers run all of it.
-    fn workers_busy(&self) -> f64 {
-        let total_ns: f64 = self.stages_ns.iter().sum();
-        let in_cipher = self.stages_ns[Stage::Cipher as usize] / total_ns;
-        self.in_flight * self.connections * in_cipher / self.workers as f64
+    fn total_ns(&self) -> f64 {
+        self.stages_ns.iter().sum()
+    }
+
+    fn of(&self, stage: Stage) -> f64 {
+        self.stages_ns[stage as usize]
+    }
+
+    /// Time in the inbox, behind others of the same connection.
+    fn inbox_ns(&self) -> f64 {
+        if self.has_device_queue { 0.0 } else { self.of(Stage::Queue) }
+    }
+
+    /// Requests of a connection that are not in its inbox, in the mean.
+    fn worked_at(&self) -> f64 {
+        self.in_flight * (1.0 - self.inbox_ns() / self.total_ns())
+    }
+
+    fn longest(&self) -> Stage {
+        let counts = |stage: &Stage| *stage != Stage::Queue || self.has_device_queue;
+        let longest = Stage::ALL
+            .into_iter()
+            .filter(counts)
+            .max_by(|one, other| self.of(*one).total_cmp(&self.of(*other)));
+        longest.expect("there are stages")
+    }
+
+    /// As a sentence, with what a request waited in the inbox.
+    fn share_of(&self, stage: Stage) -> String {
+        let (total_ns, inbox_ns) = (self.total_ns(), self.inbox_ns());
+        let rest_ns = total_ns - inbox_ns;
+        let percent = self.of(stage) / rest_ns * 100.0;
+        let (name, rest) = (stage.name(), human_time(rest_ns));
+        let mut saw = format!("{percent:.0} % of a request's {rest} is {name}");
+        if inbox_ns > TOLD_QUEUE * total_ns {
+            let inbox = human_time(inbox_ns);
+            saw.push_str(&format!("; before, it waits {inbox} for others of its connection"));
+        }
+        saw
     }
 }
 
@@ -132,11 +205,20 @@ impl Seen {
 mod tests {
     use super::*;
 
-    /// Microseconds of each stage, requests in flight, workers: who it is.
-    fn party(stages_us: [f64; 6], in_flight: f64, workers: usize) -> &'static str {
-        let stages_ns = stages_us.map(|us| us * 1e3);
-        let seen = Seen { stages_ns, in_flight, connections: 1.0, workers };
-        limit(&seen).map_or("nobody", |limit| limit.party)
+    /// Of a volume with a queue, and one connection; all threads are busy.
+    fn seen(stages_us: [f64; 6], in_flight: f64, workers: usize) -> Seen {
+        Seen {
+            stages_ns: stages_us.map(|us| us * 1e3),
+            in_flight,
+            connections_run: 0.9,
+            workers,
+            workers_run: 0.9,
+            has_device_queue: true,
+        }
+    }
+
+    fn party(seen: &Seen) -> &'static str {
+        limit(seen).map_or("nobody", |limit| limit.party)
     }
 
     #[test]
@@ -153,19 +235,53 @@ mod tests {
             ([1.0, 0.0, 2.0, 8.0, 3.0, 1.0], 1.0, 0, "submission"),
             ([1.0, 0.0, 1.0, 0.0, 8.0, 1.0], 1.0, 0, "the device"),
             ([1.0, 0.0, 1.0, 0.0, 1.0, 8.0], 1.0, 0, "completion"),
+            ([0.0, 10.0, 40.0, 0.0, 0.0, 50.0], 4.0, 1, "the cipher, on a single worker"),
+            ([0.0, 1.0, 4.0, 0.0, 0.0, 50.0], 4.0, 1, "completion"),
         ] {
-            assert_eq!(party(stages_us, in_flight, workers), is, "{stages_us:?}");
+            assert_eq!(party(&seen(stages_us, in_flight, workers)), is, "{stages_us:?}");
         }
     }
 
     #[test]
+    fn workers_that_are_idle_are_not_what_is_waited_for() {
+        for (stages_us, is) in [
+            ([0.0, 60.0, 30.0, 0.0, 9.0, 0.0], "the hand-over to workers"),
+            ([0.0, 10.0, 40.0, 0.0, 0.0, 50.0], "completion"),
+        ] {
+            let idle = Seen { workers_run: 0.2, ..seen(stages_us, 4.0, 2) };
+            assert_eq!(party(&idle), is, "{stages_us:?}");
+        }
+    }
+
+    #[test]
+    fn without_a_queue_of_a_device_what_waits_is_in_front_of_its_own_connection() {
+        let of = |stages_us, in_flight| {
+            let seen = Seen { has_device_queue: false, ..seen(stages_us, in_flight, 0) };
+            limit(&seen).unwrap()
+        };
+        let busy = of([90.0, 0.0, 6.0, 0.0, 3.0, 1.0], 10.0);
+        assert_eq!(busy.party, "the cipher");
+        let saw = "60 % of a request's 10.0 us is cipher; before, it waits 90.0 us for others of \
+                   its connection";
+        assert_eq!(busy.saw, saw);
+        assert_eq!(of([5.0, 0.0, 3.0, 0.0, 60.0, 37.0], 1.0).party, "the device");
+        assert!(!of([5.0, 0.0, 3.0, 0.0, 60.0, 37.0], 1.0).saw.contains("connection"));
+    }
+
+    #[test]
+    fn thread_that_is_in_no_stage_is_at_its_socket_or_waits_for_the_next_burst() {
+        let stages_us = [95.0, 0.0, 4.0, 0.0, 1.0, 0.0];
+        let busy = Seen { has_device_queue: false, ..seen(stages_us, 6.0, 0) };
+        let saw = limit(&busy).unwrap();
+        assert_eq!(saw.party, "receiving and replying");
+        assert!(saw.saw.contains("busy 90 % of the time") && saw.saw.ends_with("30 %"), "{saw:?}");
+        assert_eq!(party(&Seen { connections_run: 0.2, ..busy }), "the client");
+    }
+
+    #[test]
     fn what_was_seen_has_the_share_the_time_and_the_workers() {
-        let stages_ns = [0.0, 60e3, 30e3, 0.0, 10e3, 0.0];
-        let seen = Seen { stages_ns, in_flight: 3.0, connections: 1.0, workers: 1 };
-        let limit = limit(&seen).unwrap();
-        assert_eq!(
-            limit.saw,
-            "60 % of a request's 100 us is cipher-wait; 1 worker(s), busy 90 % of the time"
-        );
+        let limit = limit(&seen([0.0, 60.0, 30.0, 0.0, 10.0, 0.0], 3.0, 1)).unwrap();
+        let saw = "60 % of a request's 100 us is cipher-wait; 1 worker(s), busy 90 % of the time";
+        assert_eq!(limit.saw, saw);
     }
 }

@@ -30,7 +30,7 @@ pub(crate) fn counted(volume: &Volume, counts: &Counts) -> Value {
         asked(counts.flushes, 0, errors.flushes),
         asked(counts.others.parts, counts.others.bytes, errors.others),
     ];
-    stages(&volume.stage_times(), kinds)
+    stages(volume, &volume.stage_times(), kinds)
 }
 
 /// Of a volume whose requests are not: as many as the samples stand for.
@@ -40,14 +40,15 @@ pub(crate) fn estimated(volume: &Volume) -> Value {
         let requests = kind.total.count() * u64::from(times.every);
         Asked { requests, ..Asked::default() }
     });
-    stages(&times, asked)
+    stages(volume, &times, asked)
 }
 
-fn stages(times: &StageTimes, asked: [Asked; Kind::ALL.len()]) -> Value {
+fn stages(volume: &Volume, times: &StageTimes, asked: [Asked; Kind::ALL.len()]) -> Value {
     let mut all = json!({
         "sampled_every": times.every,
-        "open_ns": times.open.0,
+        "occupied_ns": times.occupied.0,
         "connected_ns": times.connected.0,
+        "device_queue": volume.has_device_queue(),
     });
     for (kind, asked) in Kind::ALL.into_iter().zip(asked) {
         let of_kind = &times.kinds[kind as usize];
@@ -83,6 +84,7 @@ pub(crate) fn threads(volume: &Volume) -> Value {
             "threads": what,
             "count": threads,
             "cpu_ns": usage.cpu.0,
+            "runnable_ns": usage.runnable.0,
             "voluntary_switches": usage.voluntary,
             "involuntary_switches": usage.involuntary,
         })
@@ -90,12 +92,29 @@ pub(crate) fn threads(volume: &Volume) -> Value {
     volume.threads().iter().map(threads).collect()
 }
 
-/// Who limited it since `before`, or since it was opened.
-pub(crate) fn limit_of(stages: &Value, before: &Value, threads: &Value) -> Option<Limit> {
-    let of = threads.as_array().map_or(&[][..], Vec::as_slice);
-    let workers = of.iter().find(|of| of["threads"] == "workers");
-    let workers = workers.and_then(|of| of["count"].as_u64()).unwrap_or(0);
-    limit(&Seen { workers: workers as usize, ..seen(stages, before) })
+/// Who limited it since `before`, or since it was opened. Both have `requests` and `threads`.
+pub(crate) fn limit_of(now: &Value, before: &Value) -> Option<Limit> {
+    let of = |name: &str| {
+        let (now, before) =
+            (threads_named(name, &now["threads"]), threads_named(name, &before["threads"]));
+        let running_ns = since(now, before, &["cpu_ns"]) + since(now, before, &["runnable_ns"]);
+        (now["count"].as_u64().unwrap_or(0) as usize, running_ns)
+    };
+    let elapsed_ns = |key: &str| since(&now["requests"], &before["requests"], &[key]).max(1.0);
+    let ((_, connections_ns), (workers, workers_ns)) = (of("connections"), of("workers"));
+    let workers_elapsed_ns = elapsed_ns("occupied_ns") * workers.max(1) as f64;
+    limit(&Seen {
+        connections_run: (connections_ns / elapsed_ns("connected_ns")).min(1.0),
+        workers,
+        workers_run: (workers_ns / workers_elapsed_ns).min(1.0),
+        ..seen(&now["requests"], &before["requests"])
+    })
+}
+
+/// What is known of threads of one kind.
+fn threads_named<'a>(name: &str, threads: &'a Value) -> &'a Value {
+    let mut all = threads.as_array().map_or(&[][..], Vec::as_slice).iter();
+    all.find(|of| of["threads"] == name).unwrap_or(&Value::Null)
 }
 
 /// The same as JSON; null if nothing was asked for.
@@ -120,21 +139,23 @@ fn seen(stages: &Value, before: &Value) -> Seen {
     let figure = |path: &[&str]| since(stages, before, path);
     let (mut requests, mut stages_ns) = (0.0, [0.0; Stage::ALL.len()]);
     for kind in Kind::ALL.map(Kind::name) {
-        let samples = figure(&[kind, "total", "samples"]);
+        let of_kind = figure(&[kind, "requests"]);
+        // Of a few requests none may have been sampled: then as all before them.
+        let is_sampled = figure(&[kind, "total", "samples"]) > 0.0;
+        let before = if is_sampled { before } else { &Value::Null };
+        let samples = since(stages, before, &[kind, "total", "samples"]);
         if samples > 0.0 {
-            let of_kind = figure(&[kind, "requests"]);
             requests += of_kind;
             for (all_ns, stage) in stages_ns.iter_mut().zip(Stage::ALL) {
-                let sum_ns = figure(&[kind, "stages", stage.name(), "sum_ns"]);
+                let sum_ns = since(stages, before, &[kind, "stages", stage.name(), "sum_ns"]);
                 *all_ns += sum_ns / samples * of_kind;
             }
         }
     }
-    let connected_ns = figure(&["connected_ns"]).max(1.0);
-    let in_flight = stages_ns.iter().sum::<f64>() / connected_ns;
-    let connections = connected_ns / figure(&["open_ns"]).max(1.0);
+    let in_flight = stages_ns.iter().sum::<f64>() / figure(&["connected_ns"]).max(1.0);
     let stages_ns = stages_ns.map(|all_ns| if requests > 0.0 { all_ns / requests } else { 0.0 });
-    Seen { stages_ns, in_flight, connections, workers: 0 }
+    let has_device_queue = stages["device_queue"] == true;
+    Seen { stages_ns, in_flight, has_device_queue, ..Seen::default() }
 }
 
 /// Shares of the stages since `before`, in the order of [`Stage::ALL`], and the mean time.
@@ -187,16 +208,15 @@ pub(crate) fn verdict(limit: &Value) -> String {
 
 /// All of it at the end of a measurement.
 pub(crate) fn report(volume: &Volume) -> String {
-    let stages = estimated(volume);
-    let limit = limit_of(&stages, &Value::Null, &threads(volume));
-    format!("\n{}{}", table(&stages), verdict(&limit_json(limit)))
+    let report = report_json(volume);
+    format!("\n{}{}", table(&report["requests"]), verdict(&report["limit"]))
 }
 
 /// The same as JSON.
 pub(crate) fn report_json(volume: &Volume) -> Value {
-    let (stages, threads) = (estimated(volume), threads(volume));
-    let limit = limit_of(&stages, &Value::Null, &threads);
-    json!({ "requests": stages, "threads": threads, "limit": limit_json(limit) })
+    let mut report = json!({ "requests": estimated(volume), "threads": threads(volume) });
+    report["limit"] = limit_json(limit_of(&report, &Value::Null));
+    report
 }
 
 #[cfg(test)]
@@ -247,31 +267,34 @@ mod tests {
         assert_eq!(party(volume("0 32768 zero"), &slow), "the client");
     }
 
-    fn stages_of(requests: u64, device_ns: u64, connected_ns: u64) -> Value {
+    fn device(requests: u64, device_ns: u64, connected_ns: u64) -> Value {
         let times = |sum_ns: u64| json!({ "samples": requests, "sum_ns": sum_ns });
-        json!({
+        json!({ "requests": {
             "sampled_every": 1,
-            "open_ns": connected_ns,
+            "occupied_ns": connected_ns,
             "connected_ns": connected_ns,
             "read": {
                 "requests": requests,
                 "total": times(device_ns),
                 "stages": { "device": times(device_ns) },
             },
-        })
+        } })
     }
 
     #[test]
     fn what_lies_between_two_statuses_decides() {
-        let idle = stages_of(10, 1_000, 1_000_000);
-        let none = Value::Array(Vec::new());
-        assert_eq!(limit_of(&idle, &Value::Null, &none).unwrap().party, "the client");
-        let busy = stages_of(20, 2_000_000, 2_000_000);
-        let limit = limit_of(&busy, &idle, &none).unwrap();
+        let idle = device(10, 1_000, 1_000_000);
+        assert_eq!(limit_of(&idle, &Value::Null).unwrap().party, "the client");
+        let busy = device(20, 2_000_000, 2_000_000);
+        let limit = limit_of(&busy, &idle).unwrap();
         assert_eq!(limit.party, "the device");
         assert!(limit.saw.contains("100 % of a request's 200 us"), "{limit:?}");
-        assert_eq!(limit_of(&busy, &busy, &none), None);
-        let (shares, mean_ns) = shares(&busy, &idle);
+        assert_eq!(limit_of(&busy, &busy), None);
+        let mut more = busy.clone();
+        more["requests"]["read"]["requests"] = json!(21);
+        more["requests"]["connected_ns"] = json!(3_000_000);
+        assert_eq!(limit_of(&more, &busy).unwrap().party, "the client", "as those before");
+        let (shares, mean_ns) = shares(&busy["requests"], &idle["requests"]);
         assert_eq!((shares[Stage::Device as usize], mean_ns), (1.0, 199_900.0));
     }
 }

@@ -1,5 +1,5 @@
 //! What threads of this process have used, as the kernel counts it: proc(5), `schedstat` for the
-//! time on a CPU in nanoseconds, `status` for the switches.
+//! time on a CPU and in a run queue in nanoseconds, `status` for the switches.
 //!
 //! Without `/proc`, or if it says something else, nothing was used: it is shown, and nothing hangs
 //! on it.
@@ -13,6 +13,8 @@ use blockyard_engine::time::Nanos;
 pub struct Usage {
     /// On a CPU, in user mode and in the kernel.
     pub cpu: Nanos,
+    /// Ready to run, and not on a CPU.
+    pub runnable: Nanos,
     /// Times that it waited for something.
     pub voluntary: u64,
     /// Times that it was made to wait.
@@ -23,6 +25,7 @@ impl Usage {
     /// Adds what others have used.
     pub fn add(&mut self, other: &Self) {
         self.cpu = self.cpu + other.cpu;
+        self.runnable = self.runnable + other.runnable;
         self.voluntary += other.voluntary;
         self.involuntary += other.involuntary;
     }
@@ -40,14 +43,16 @@ pub(crate) fn of_thread(number: u32) -> Usage {
 }
 
 fn usage_of(schedstat: &str, status: &str) -> Usage {
-    let cpu = schedstat.split_whitespace().next().and_then(|field| field.parse().ok());
+    let mut times = schedstat.split_whitespace().map(|field| Nanos(field.parse().unwrap_or(0)));
+    let mut time = || times.next().unwrap_or(Nanos(0));
     let switches = |name: &str| {
         let mut lines = status.lines().filter_map(|line| line.split_once(':'));
         let count = lines.find(|(key, _)| *key == name).map(|(_, count)| count.trim());
         count.and_then(|count| count.parse().ok()).unwrap_or(0)
     };
     Usage {
-        cpu: Nanos(cpu.unwrap_or(0)),
+        cpu: time(),
+        runnable: time(),
         voluntary: switches("voluntary_ctxt_switches"),
         involuntary: switches("nonvoluntary_ctxt_switches"),
     }
@@ -61,7 +66,8 @@ mod tests {
     fn fields_are_found_and_missing_ones_are_nothing() {
         let status = "Name:\ta\nvoluntary_ctxt_switches:\t5\nnonvoluntary_ctxt_switches:\t2\n";
         let usage = usage_of("123456 99 7\n", status);
-        assert_eq!(usage, Usage { cpu: Nanos(123_456), voluntary: 5, involuntary: 2 });
+        let (cpu, runnable) = (Nanos(123_456), Nanos(99));
+        assert_eq!(usage, Usage { cpu, runnable, voluntary: 5, involuntary: 2 });
         assert_eq!(usage_of("", ""), Usage::default());
     }
 

@@ -183,6 +183,10 @@ impl Device {
             DeviceQueue::Bypassed | DeviceQueue::PerConnection(_) => None,
         }
     }
+
+    fn has_queue(&self) -> bool {
+        !matches!(self.queue, DeviceQueue::Bypassed)
+    }
 }
 
 /// A volume that is open, until it is dropped.

@@ -177,8 +177,7 @@ fn json_frame(now: &Look, before: &Look) -> Value {
 }
 
 fn limit(device: &Value, before: &Value) -> Value {
-    let found = stages::limit_of(&device["requests"], &before["requests"], &device["threads"]);
-    stages::limit_json(found)
+    stages::limit_json(stages::limit_of(device, before))
 }
 
 fn frame(now: &Look, before: &Look) -> String {
@@ -251,7 +250,7 @@ mod tests {
             "threads": [{ "threads": "connections", "count": 1, "cpu_ns": busy_ns,
                           "voluntary_switches": requests, "involuntary_switches": 0 }],
             "requests": {
-                "open_ns": busy_ns,
+                "occupied_ns": busy_ns,
                 "connected_ns": busy_ns,
                 "read": { "requests": requests, "bytes": requests * 4096, "errors": 0,
                           "total": times, "stages": { "device": times } },

@@ -6,7 +6,7 @@ use blockyard_engine::histogram::Histogram;
 use blockyard_engine::time::Nanos;
 
 use super::record::Record;
-use super::{Kind, Stage};
+use super::{Kind, Stage, now};
 use crate::threads::Usage;
 
 /// How finely times are kept.
@@ -38,8 +38,8 @@ pub struct StageTimes {
     pub kinds: [KindTimes; Kind::ALL.len()],
     /// One request of so many was sampled, in the mean.
     pub every: u32,
-    /// How long it has been open.
-    pub open: Nanos,
+    /// How long it had a connection at least.
+    pub occupied: Nanos,
     /// How long its connections have been there, all together.
     pub connected: Nanos,
 }
@@ -51,6 +51,8 @@ pub(crate) struct Book(Mutex<Pages>);
 #[derive(Default)]
 struct Pages {
     open: Vec<Arc<Record>>,
+    /// When the first of those that are open came.
+    occupied_from: Nanos,
     ended: StageTimes,
     usage: Usage,
 }
@@ -63,7 +65,11 @@ impl Book {
     /// A connection begins.
     pub(super) fn open(&self) -> Arc<Record> {
         let record = Arc::new(Record::new());
-        self.pages().open.push(Arc::clone(&record));
+        let mut pages = self.pages();
+        if pages.open.is_empty() {
+            pages.occupied_from = now();
+        }
+        pages.open.push(Arc::clone(&record));
         record
     }
 
@@ -73,6 +79,9 @@ impl Book {
         pages.open.retain(|open| !Arc::ptr_eq(open, record));
         record.read(&mut pages.ended);
         pages.usage.add(&record.usage());
+        if pages.open.is_empty() {
+            pages.ended.occupied = pages.ended.occupied + now().since(pages.occupied_from);
+        }
     }
 
     /// All that was recorded so far.
@@ -80,6 +89,9 @@ impl Book {
         let pages = self.pages();
         let mut all = pages.ended.clone();
         pages.open.iter().for_each(|record| record.read(&mut all));
+        if !pages.open.is_empty() {
+            all.occupied = all.occupied + now().since(pages.occupied_from);
+        }
         all
     }
 

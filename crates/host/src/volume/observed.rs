@@ -1,6 +1,6 @@
 //! What a volume says of the time of its requests and of its threads.
 
-use super::Volume;
+use super::{Device, Volume};
 use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageTimes, Threads};
 use crate::threads::Usage;
 
@@ -14,7 +14,13 @@ impl Volume {
     /// Where the time of its requests went, since it was opened.
     #[must_use]
     pub fn stage_times(&self) -> StageTimes {
-        StageTimes { every: self.sample_every(), open: self.now(), ..self.book.read() }
+        StageTimes { every: self.sample_every(), ..self.book.read() }
+    }
+
+    /// Whether requests pass the queue of a device, with its elevator and its tags.
+    #[must_use]
+    pub fn has_device_queue(&self) -> bool {
+        self.devices.iter().any(Device::has_queue)
     }
 
     /// What its threads have used since it was opened.
