@@ -26,7 +26,7 @@ use crate::key::StdinUse;
 use crate::lab::builtin::load;
 use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::tree::Override;
-use crate::output::{print, say};
+use crate::output::{check_new, print, say};
 use crate::real::{self, Tally};
 use crate::recorder::{Recorder, Wish};
 use crate::size::parse_size;
@@ -112,9 +112,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             "no job: name a job file with --job FILE, or options, as in -- rw=randread bs=4k",
         ));
     }
-    if let Some(path) = args.html.as_ref().filter(|path| path.exists()) {
-        return Err(Failure::busy(format!("{}: is there already", path.display())));
-    }
+    check_new(args.html.as_deref())?;
     let text = args.jobs.text()?;
     let parse = |device_bytes| args.jobs.parse(text.as_deref(), device_bytes);
     if let Some(name) = &args.target.lab {

@@ -1,7 +1,6 @@
 //! `blockyard report`: runs of jobs side by side, as text and as one HTML page.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Read, Write};
+use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use blockyard_report::{Experiment, html, text};
@@ -10,7 +9,7 @@ use clap::{Args, ValueHint};
 use crate::args::ShortHelpArgs;
 use crate::comparison::{Run, page};
 use crate::failure::{Failure, printable};
-use crate::output::{print, say};
+use crate::output::{print, say, write_new};
 
 /// The longest report that is read: thousands of jobs.
 const REPORT_BYTES_MAX: u64 = 64 << 20;
@@ -64,14 +63,7 @@ fn read(path: &Path) -> Result<Run, Failure> {
 /// A page as a file that must not be there yet.
 pub(crate) fn write(path: &Path, page: &Experiment) -> Result<(), Failure> {
     let html = html(&page.title, std::slice::from_ref(page));
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(html.as_bytes()));
-    written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => {
-            Failure::busy(format!("{}: is there already; name another file", path.display()))
-        }
-        _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
-    })?;
+    write_new(path, &html)?;
     say(&format!("the page is in {}", path.display()));
     Ok(())
 }

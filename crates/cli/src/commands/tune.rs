@@ -1,8 +1,6 @@
 //! `blockyard tune`: the best settings for a volume and a workload, or for a world of the lab.
 
-use std::fs::OpenOptions;
-use std::io::{ErrorKind, Write};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +19,7 @@ use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::traced::{self, TraceJob};
 use crate::lab::spec::tree::Override;
 use crate::lab::spec::{Experiment, Variant};
-use crate::output::{print, say};
+use crate::output::{check_new, print, say, write_new};
 use crate::terminal::Terminal;
 use crate::traces;
 use crate::tune::config;
@@ -141,10 +139,7 @@ struct LabArgs {
 
 /// Tunes.
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
-    let mut new = [&args.output, &args.html].into_iter().flatten();
-    if let Some(path) = new.find(|path| path.exists()) {
-        return Err(exists(path));
-    }
+    check_new([&args.output, &args.html].into_iter().filter_map(|path| path.as_deref()))?;
     match &args.lab.lab {
         Some(name) => in_lab(args, name),
         None => on_volume(args),
@@ -176,6 +171,10 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
         ("machine", machine()),
     ];
     drop(opened);
+    if workload.is_verified() {
+        conditions
+            .push(("left out", "verify: how fast bytes are, not whether they are right".into()));
+    }
     let goal = args.goal;
     let told = move |step: &Step<Settings>| {
         let label = |settings: &Settings| settings.on_axis(step.axis);
@@ -183,8 +182,8 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     };
     let limits = (Nanos::from_ms(args.slice), Duration::from_secs(args.time));
     let mut space = Tuned::new(source, workload, goal, limits, Box::new(told));
-    conditions.push(("each measurement", space.fit_slice(&default)?));
-    for (key, value) in &conditions {
+    let slice = ("each measurement", space.fit_slice(&default)?);
+    for (key, value) in conditions.iter().chain([&slice]) {
         say(&format!("{key}: {value}"));
     }
     say("");
@@ -192,6 +191,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
         pipelines().into_iter().map(|pipeline| Settings { pipeline, ..default.clone() }).collect();
     let rivals = if args.raw { Vec::new() } else { rivals };
     let found = search(&mut space, &default, &rivals, RULES)?;
+    conditions.push(("each measurement", space.measurement()));
     let shown = |score| goal.shown(score);
     let label = |settings: &Settings, axis: &str| settings.on_axis(axis);
     let evidence = Evidence::new(&found, goal.unit(), label, shown);
@@ -242,10 +242,6 @@ fn machine() -> String {
     let load = std::fs::read_to_string("/proc/loadavg").unwrap_or_default();
     let load = load.split(' ').next().unwrap_or("").to_owned();
     format!("{cpus} CPUs, load {load}, blockyard {}", env!("CARGO_PKG_VERSION"))
-}
-
-fn exists(path: &Path) -> Failure {
-    Failure::busy(format!("{}: is there already; name another file", path.display()))
 }
 
 impl TuneArgs {
@@ -329,12 +325,7 @@ impl TuneArgs {
         heading.extend(evidence.conditions.iter().map(|(key, value)| format!("{key}: {value}")));
         let config = config::text(&self.volume, best, &heading)?;
         if let Some(path) = &self.output {
-            let file = OpenOptions::new().write(true).create_new(true).open(path);
-            let written = file.and_then(|mut file| file.write_all(config.as_bytes()));
-            written.map_err(|error| match error.kind() {
-                ErrorKind::AlreadyExists => exists(path),
-                _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
-            })?;
+            write_new(path, &config)?;
         }
         if let Some(path) = &self.html {
             write(path, &evidence.page())?;

@@ -9,7 +9,7 @@ use std::fmt::Write as _;
 use blockyard_report::{Axis, CauseTable, Experiment, Plot, Series, Style};
 use serde_json::{Value, json};
 
-use super::race::{Ratio, Standing};
+use super::race::{Ratio, Standing, mean_log};
 use super::search::{AGAIN, Found, Step};
 
 /// An interval that reaches further says nothing.
@@ -59,7 +59,7 @@ impl Table {
     ) -> Self {
         let row = |(candidate, standing): (&S, &Standing)| Row {
             label: label(candidate),
-            value: shown(mean(&standing.scores)),
+            value: shown(mean_log(&standing.scores).exp()),
             against_first: standing.against_incumbent,
             rounds: standing.scores.len(),
             is_finalist: standing.is_finalist,
@@ -221,11 +221,6 @@ impl Evidence {
             "cut_short": self.is_cut_short,
         })
     }
-}
-
-/// The mean of what was measured, in the sense in which it is compared.
-fn mean(scores: &[f64]) -> f64 {
-    (scores.iter().map(|score| score.ln()).sum::<f64>() / scores.len().max(1) as f64).exp()
 }
 
 /// `12.0 % better (+10.1 to +14.2)`, whatever the unit.

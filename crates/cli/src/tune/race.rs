@@ -156,7 +156,8 @@ fn winner(alive: &[usize], scores: &[Vec<f64>]) -> usize {
     if low > 1.0 && mean > 1.0 + SAME { leader } else { 0 }
 }
 
-fn mean_log(scores: &[f64]) -> f64 {
+/// Of what was measured, the mean in the sense in which it is compared.
+pub(super) fn mean_log(scores: &[f64]) -> f64 {
     scores.iter().map(|score| score.ln()).sum::<f64>() / scores.len().max(1) as f64
 }
 

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use blockyard_engine::time::Nanos;
 use blockyard_host::volume::Volume;
-use blockyard_load::fio::{Fio, Job, JobFile};
+use blockyard_load::fio::{Fio, Job, JobFile, Verify};
 
 use super::goal::{Run, cpu_seconds};
 use super::traced::Traced;
@@ -95,6 +95,14 @@ impl Workload {
         }
     }
 
+    /// Whether a job checks bytes.
+    pub(crate) fn is_verified(&self) -> bool {
+        match &self.load {
+            Load::Jobs(jobs) => jobs.iter().any(|job| job.verify.sum.is_some()),
+            Load::Trace(_) => false,
+        }
+    }
+
     /// Whether it can be run on a volume; why not, if not.
     pub(crate) fn check(&self, volume: &Volume) -> Result<(), String> {
         match &self.load {
@@ -156,7 +164,8 @@ pub(crate) fn jobs_of_words(words: &str, device_bytes: u64) -> Result<Vec<Job>, 
 }
 
 /// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.
-/// Another round has other offsets.
+/// Another round has other offsets. Bytes are not checked: one slice would have to know what another
+/// has written.
 fn slice_of(jobs: &[Job], slice: Nanos, round: usize) -> Vec<Job> {
     let cut = |job: &Job| Job {
         runtime: Some(slice),
@@ -165,6 +174,7 @@ fn slice_of(jobs: &[Job], slice: Nanos, round: usize) -> Vec<Job> {
         loops: 1,
         number_ios: None,
         start_delay: Nanos(0),
+        verify: Verify::default(),
         seed: job.seed.wrapping_add(round as u64),
         ..job.clone()
     };
@@ -249,13 +259,14 @@ mod tests {
 
     #[test]
     fn slice_is_as_long_as_it_is_told_whatever_the_jobs_say() {
-        let words = "rw=randread bs=4k number_ios=3 loops=9 startdelay=5 runtime=60";
+        let words = "rw=randread bs=4k number_ios=3 loops=9 startdelay=5 runtime=60 verify=crc32c";
         let jobs = jobs_of_words(words, 1 << 30).unwrap();
         let slice = Nanos::from_ms(200);
         let (first, second) = (&slice_of(&jobs, slice, 0)[0], &slice_of(&jobs, slice, 1)[0]);
         assert_eq!((first.runtime, first.ramp_time), (Some(slice), Nanos::from_ms(50)));
         let plain = (first.number_ios, first.loops, first.start_delay, first.time_based);
         assert_eq!(plain, (None, 1, Nanos(0), true));
+        assert!(first.verify.sum.is_none());
         assert_ne!(first.seed, second.seed);
     }
 }
