@@ -1,7 +1,7 @@
 //! The control socket of `blockyard serve`: what is asked, and the answer.
 //!
 //! ```text
-//!   status                                 {"devices": [...]}
+//!   status                                 {"max_connections": 16, "devices": [...]}
 //!   suspend EXPORT                         {}
 //!   resume EXPORT                          {}
 //!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
@@ -85,25 +85,30 @@ enum Request {
     TraceStop,
 }
 
-/// Answers for these volumes.
-pub(crate) fn answers(devices: &Arc<[Device]>) -> Answer {
+/// Answers for these volumes, of a server that takes so many connections.
+pub(crate) fn answers(devices: &Arc<[Device]>, max_connections: usize) -> Answer {
     let devices = Arc::clone(devices);
     Arc::new(move |line| {
-        let answer = answer(&devices, line).unwrap_or_else(|ControlError { name, problem }| {
+        let answer = answer(&devices, max_connections, line);
+        let answer = answer.unwrap_or_else(|ControlError { name, problem }| {
             json!({ "error": { "name": name, "problem": problem } })
         });
         answer.to_string().into_bytes()
     })
 }
 
-fn answer(devices: &[Device], line: Option<&[u8]>) -> Result<Value, ControlError> {
+fn answer(
+    devices: &[Device],
+    max_connections: usize,
+    line: Option<&[u8]>,
+) -> Result<Value, ControlError> {
     let line = line.ok_or_else(|| {
         invalid(format!("no line of at most {REQUEST_BYTES_MAX} bytes came within 10 s"))
     })?;
     let (request, export) = parse(line)?;
     if matches!(request, Request::Status) {
         let devices: Vec<Value> = devices.iter().map(device_json).collect();
-        return Ok(json!({ "devices": devices }));
+        return Ok(json!({ "max_connections": max_connections, "devices": devices }));
     }
     let device = find(devices, export)?;
     let volume = &device.volume;
@@ -332,7 +337,7 @@ mod tests {
 
     #[test]
     fn line_that_did_not_come_is_answered_too() {
-        let reply = answers(&Vec::new().into())(None);
+        let reply = answers(&Vec::new().into(), 1)(None);
         assert!(String::from_utf8(reply).unwrap().contains("16384 bytes"));
     }
 }

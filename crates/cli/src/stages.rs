@@ -92,6 +92,24 @@ pub(crate) fn threads(volume: &Volume) -> Value {
     volume.threads().iter().map(threads).collect()
 }
 
+/// The volumes of a status with those of one before it, by their names.
+pub(crate) fn devices<'a>(
+    now: &'a Value,
+    before: &'a Value,
+) -> impl Iterator<Item = (&'a Value, &'a Value)> {
+    let devices = |of: &'a Value| of["devices"].as_array().map_or(&[][..], Vec::as_slice);
+    devices(now).iter().map(move |device| {
+        let is_it = |other: &&Value| other["exports"] == device["exports"];
+        (device, devices(before).iter().find(is_it).unwrap_or(&Value::Null))
+    })
+}
+
+/// Connections since `before`, and requests in flight of each, in the mean.
+pub(crate) fn in_flight(stages: &Value, before: &Value) -> (f64, f64) {
+    let figure = |key: &str| since(stages, before, &[key]).max(1.0);
+    (figure("connected_ns") / figure("occupied_ns"), seen(stages, before).in_flight)
+}
+
 /// Who limited it since `before`, or since it was opened. Both have `requests` and `threads`.
 pub(crate) fn limit_of(now: &Value, before: &Value) -> Option<Limit> {
     let of = |name: &str| {

@@ -5,6 +5,7 @@ mod lab;
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
+use lab::nbd::Nbd;
 use lab::{Lab, text};
 use serde_json::Value;
 
@@ -48,4 +49,30 @@ fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error()
     assert!(said.contains("TRIM"), "{said}");
     let error = lab.refused(&["doctor", "missing"], 4);
     assert!(error.contains("missing: cannot look at it"), "{error}");
+}
+
+#[test]
+fn server_that_runs_is_asked_what_its_requests_wait_for() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c", "--max-connections", "1"];
+    let _server = lab.serve(&words);
+    let said = |words: &[&str]| text(&lab.ok(words).stdout);
+    let idle = said(&["doctor", "--control", "c"]);
+    assert!(!idle.contains("export \"\"") && !idle.contains("connections are taken"), "{idle}");
+    let mut client = Nbd::open(&lab.path("s"));
+    client.read(0, 4096);
+    lab.ok(&["suspend", "c"]);
+    let busy = said(&["doctor", "--control", "c"]);
+    for wanted in [
+        "slow   c: all 1 connections are taken",
+        "--max-connections 2\n",
+        "slow   export \"\": it is suspended, and 0 requests wait for a resume\n       \
+         blockyard resume c\n",
+        "note   export \"\": the client limits since the start: ",
+    ] {
+        assert!(busy.contains(wanted), "{wanted}: {busy}");
+    }
+    let error = lab.refused(&["doctor", "--control", "missing"], 4);
+    assert!(error.contains("is a server running"), "{error}");
 }

@@ -1,24 +1,32 @@
 //! `blockyard doctor`: what is slow or risky, and the command that mends it.
 
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::luks::Header;
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 
+use super::control::ask;
 use super::info::HeaderFile;
 use crate::args::ShortHelpArgs;
 use crate::config::{Config, ExportSpec};
+use crate::doctor::machine::Ticks;
+use crate::doctor::server::Looks;
 use crate::doctor::{
-    Finding, Grade, configuration, header, machine, place, print as text_of, quoted,
+    Finding, Grade, configuration, header, machine, place, print as text_of, quoted, server,
 };
 use crate::failure::Failure;
 use crate::memory;
 use crate::output::print;
 use crate::volume::Kind;
 
-/// Say what is slow or risky about this machine, a volume or a configuration, and what mends it
+/// As long as `top` looks.
+const BETWEEN_LOOKS: Duration = Duration::from_secs(1);
+
+/// Say what is slow or risky about this machine, a volume, a configuration or a server, and what
+/// mends it
 ///
 /// Asks for no passphrase and changes nothing. Each finding is `risky` (data or secrets can be
 /// lost), `slow`, or a `note` (a choice that others make differently), with the command that mends
@@ -38,6 +46,10 @@ pub(crate) struct DoctorArgs {
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     config: Option<PathBuf>,
 
+    /// Look for a second at what goes on in a server that was started with `serve --control`
+    #[arg(long, value_name = "SOCKET", value_hint = ValueHint::FilePath)]
+    control: Option<PathBuf>,
+
     /// Print JSON
     #[arg(long)]
     json: bool,
@@ -55,11 +67,13 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     }
     if let Some(path) = &args.config {
         let config = Config::read(path)?;
-        let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-        findings.extend(configuration::findings(path, &config, cpus));
+        findings.extend(configuration::findings(path, &config, cpus()));
         for export in &config.exports {
             findings.extend(exported(root, export)?);
         }
+    }
+    if let Some(socket) = &args.control {
+        findings.extend(running(root, socket)?);
     }
     if args.json {
         let findings: Vec<Value> = findings.iter().map(Finding::json).collect();
@@ -67,6 +81,18 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
         return print(&(text.expect("it has no odd keys") + "\n"));
     }
     print(&text_of(&findings))
+}
+
+fn cpus() -> usize {
+    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
+}
+
+/// A server: twice, since what was before says little of what is now.
+fn running(root: &Path, socket: &Path) -> Result<Vec<Finding>, Failure> {
+    let (before, then) = (ask(socket, b"status\n")?, Ticks::now(root));
+    std::thread::sleep(BETWEEN_LOOKS);
+    let (now, idle_cpus) = (ask(socket, b"status\n")?, Ticks::now(root).idle_cpus(then, cpus()));
+    Ok(server::findings(&Looks { socket, now: &now, before: &before, idle_cpus }))
 }
 
 fn exported(root: &Path, export: &ExportSpec) -> Result<Vec<Finding>, Failure> {

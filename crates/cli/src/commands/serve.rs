@@ -189,7 +189,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     let named = plan.exports.iter().zip(&volumes);
     let devices: Arc<[_]> = named.map(|(spec, volume)| controlled(spec, volume)).collect();
     if let Some(socket) = &args.control {
-        server.listen_control(socket, control::answers(&devices))?;
+        server.listen_control(socket, control::answers(&devices, plan.max_connections))?;
     }
     if let Some(address) = &args.metrics {
         listen_metrics(&mut server, address, &devices)?;

@@ -132,15 +132,6 @@ fn drawn(frame: &str) -> String {
     format!("{HOME}{lines}{WIPE_BELOW}")
 }
 
-/// The volumes of a status with those of the status before, by their first names.
-fn pairs<'a>(now: &'a Look, before: &'a Look) -> impl Iterator<Item = (&'a Value, &'a Value)> {
-    let devices = |look: &'a Look| look.status["devices"].as_array().map_or(&[][..], Vec::as_slice);
-    devices(now).iter().map(move |device| {
-        let is_it = |other: &&Value| other["exports"] == device["exports"];
-        (device, devices(before).iter().find(is_it).unwrap_or(&Value::Null))
-    })
-}
-
 /// Growth of a figure in each second.
 fn rate(now: &Value, before: &Value, seconds: f64) -> f64 {
     (now.as_f64().unwrap_or(0.0) - before.as_f64().unwrap_or(0.0)).max(0.0) / seconds
@@ -173,7 +164,7 @@ fn json_frame(now: &Look, before: &Look) -> Value {
         }
         all
     };
-    json!({ "seconds": seconds, "devices": pairs(now, before).map(device).collect::<Vec<_>>() })
+    json!({ "seconds": seconds, "devices": stages::devices(&now.status, &before.status).map(device).collect::<Vec<_>>() })
 }
 
 fn limit(device: &Value, before: &Value) -> Value {
@@ -182,7 +173,8 @@ fn limit(device: &Value, before: &Value) -> Value {
 
 fn frame(now: &Look, before: &Look) -> String {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
-    let volumes = pairs(now, before).map(|(device, before)| volume(device, before, seconds));
+    let volumes = stages::devices(&now.status, &before.status)
+        .map(|(device, before)| volume(device, before, seconds));
     volumes.collect::<Vec<_>>().join("\n")
 }
 

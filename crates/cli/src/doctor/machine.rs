@@ -17,6 +17,31 @@ fn read(root: &Path, path: &str) -> Option<String> {
     std::fs::read_to_string(root.join(path)).ok()
 }
 
+/// Time of all CPUs together since the machine started, in ticks.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(crate) struct Ticks {
+    /// Nothing to do, or nothing but to wait for a disk.
+    idle: f64,
+    all: f64,
+}
+
+impl Ticks {
+    /// Those of now; nothing if the machine does not say.
+    pub(crate) fn now(root: &Path) -> Self {
+        let stat = read(root, "proc/stat").unwrap_or_default();
+        let line = stat.lines().find_map(|line| line.strip_prefix("cpu "));
+        // user nice system idle iowait irq softirq steal; guests are in the first two.
+        let fields = line.unwrap_or("").split_whitespace().take(8);
+        let fields: Vec<f64> = fields.map(|field| field.parse().unwrap_or(0.0)).collect();
+        Self { idle: fields.iter().skip(3).take(2).sum(), all: fields.iter().sum() }
+    }
+
+    /// How many of so many CPUs were idle since then, in the mean.
+    pub(crate) fn idle_cpus(self, before: Self, cpus: usize) -> f64 {
+        (self.idle - before.idle).max(0.0) / (self.all - before.all).max(1.0) * cpus as f64
+    }
+}
+
 /// Without its instructions AES takes many times as long, and its tables tell a neighbour about the
 /// key.
 fn ciphers(root: &Path) -> Option<Finding> {
@@ -122,6 +147,20 @@ mod tests {
         ]);
         assert_eq!(findings, []);
         assert_eq!(findings_of(&[]), []);
+    }
+
+    #[test]
+    fn idle_cpus_are_those_between_two_looks() {
+        let root = tempfile::tempdir().unwrap();
+        fs::create_dir_all(root.path().join("proc")).unwrap();
+        let look = |line: &str| {
+            fs::write(root.path().join("proc/stat"), format!("{line}\ncpu0 1 2 3\n")).unwrap();
+            Ticks::now(root.path())
+        };
+        let before = look("cpu  100 0 100 1000 50 0 0 0 70 0");
+        let now = look("cpu  160 0 140 1080 70 0 0 0 90 0");
+        assert_eq!(now.idle_cpus(before, 4), 2.0);
+        assert_eq!(Ticks::default().idle_cpus(Ticks::default(), 4), 0.0);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! What is slow or risky about a machine, a volume or a configuration, and what mends it.
 //!
-//! Each file looks at one thing and knows its rules: what was seen is text of `/proc`, `/sys` and
-//! headers, so that every rule can be shown a machine that is not there. No passphrase is asked
+//! Each file looks at one thing and knows its rules: what was seen is text of `/proc`, `/sys`,
+//! headers and statuses, so that every rule can be shown a machine that is not there. No passphrase is asked
 //! for, nothing is locked, nothing is changed.
 
 pub(crate) mod configuration;
 pub(crate) mod header;
 pub(crate) mod machine;
 pub(crate) mod place;
+pub(crate) mod server;
 
 use clap::ValueEnum;
 use serde_json::{Value, json};

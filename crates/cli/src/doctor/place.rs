@@ -4,6 +4,9 @@ use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::path::{Path, PathBuf};
 
+use rustix::fs::{FallocateFlags, Mode, OFlags};
+use rustix::io::Errno;
+
 use super::{Finding, Grade, quoted};
 use crate::size::human_size;
 
@@ -11,6 +14,9 @@ use crate::size::human_size;
 const NR_REQUESTS_MIN: u64 = 32;
 /// Our own longest request; a shorter limit splits it.
 const MAX_SECTORS_KIB_MIN: u64 = 512;
+
+/// As long as any block of a file system.
+const HOLE_BYTES: u64 = 64 << 10;
 
 /// File systems that matter (`linux/magic.h`), by their number.
 const BTRFS: i64 = 0x9123_683e;
@@ -29,6 +35,7 @@ pub(crate) fn findings(root: &Path, path: &Path) -> Vec<Finding> {
     }
     let mut findings: Vec<Finding> =
         permissions(path, &metadata, "the header").into_iter().collect();
+    findings.extend(holes(path));
     if let Ok(fs) = rustix::fs::statfs(path) {
         let free_bytes = fs.f_bavail.saturating_mul(u64::try_from(fs.f_bsize).unwrap_or(0));
         let around = Around { kind: fs.f_type, free_bytes };
@@ -47,6 +54,25 @@ pub(crate) fn permissions(path: &Path, metadata: &Metadata, what: &str) -> Optio
             path.display().to_string(),
             format!("{whom} on this machine can read {what}, and try passphrases at leisure"),
             format!("chmod go-rwx {}", quoted(path)),
+        )
+    })
+}
+
+/// TRIM makes holes in a file, which not every file system can: tried on a file beside it that has
+/// no name and is gone at once.
+fn holes(path: &Path) -> Option<Finding> {
+    let folder = path.canonicalize().ok()?.parent()?.to_owned();
+    let flags = OFlags::TMPFILE | OFlags::RDWR | OFlags::CLOEXEC;
+    let file = rustix::fs::open(folder, flags, Mode::RUSR | Mode::WUSR).ok()?;
+    rustix::fs::ftruncate(&file, HOLE_BYTES).ok()?;
+    let punch = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
+    let punched = rustix::fs::fallocate(&file, punch, 0, HOLE_BYTES);
+    (punched == Err(Errno::OPNOTSUPP)).then(|| {
+        Finding::new(
+            Grade::Note,
+            path.display().to_string(),
+            "its file system cannot make holes: what TRIM frees in the volume stays taken",
+            format!("cp --sparse=always {} to ext4, xfs or btrfs", quoted(path)),
         )
     })
 }
@@ -146,7 +172,26 @@ fn queue(node: &Path, path: &Path) -> Vec<Finding> {
         let seen = format!("it gets at most {kib} KiB at a time: longer requests are split");
         findings.push(finding("max_sectors_kb", seen, hardware_kib.min(1280)));
     }
+    findings.extend(discards(path, &name, &number));
     findings
+}
+
+/// Whether TRIM gets through to a device. It may take less than the disk behind it could.
+fn discards(path: &Path, name: &str, number: &dyn Fn(&str) -> Option<u64>) -> Option<Finding> {
+    let blocked = number("discard_max_bytes") == Some(0);
+    let hardware_bytes = number("discard_max_hw_bytes").unwrap_or(0);
+    let (seen, mend) = match hardware_bytes {
+        0 => (
+            "it takes no TRIM: what is freed in the volume stays taken, and an SSD behind it \
+             becomes slower",
+            format!("lsblk --discard /dev/{name}: a USB bridge or a RAID may be what hides it"),
+        ),
+        bytes => (
+            "TRIM is switched off in its queue",
+            format!("echo {bytes} > /sys/block/{name}/queue/discard_max_bytes"),
+        ),
+    };
+    blocked.then(|| Finding::new(Grade::Note, path.display().to_string(), seen, mend))
 }
 
 #[cfg(test)]
@@ -205,6 +250,14 @@ mod tests {
             "echo 1280 > /sys/block/sdx/queue/max_sectors_kb",
         ];
         assert_eq!(mends, wanted);
+        fs::write(disk.join("queue/discard_max_bytes"), "0\n").unwrap();
+        let blocked = |hardware_bytes: &str| {
+            fs::write(disk.join("queue/discard_max_hw_bytes"), hardware_bytes).unwrap();
+            queue(&disk, "/dev/sdx".as_ref()).pop().unwrap().mend
+        };
+        assert!(blocked("0\n").starts_with("lsblk --discard"));
+        assert_eq!(blocked("512\n"), "echo 512 > /sys/block/sdx/queue/discard_max_bytes");
+        fs::write(disk.join("queue/discard_max_bytes"), "512\n").unwrap();
         fs::write(disk.join("queue/nr_requests"), "256\n").unwrap();
         fs::write(disk.join("queue/max_hw_sectors_kb"), "128\n").unwrap();
         assert_eq!(queue(&disk, "/dev/sdx".as_ref()), []);
