@@ -9,6 +9,7 @@ use nix::unistd::Uid;
 use std::fs;
 use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 /// What a volume lies on.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -66,6 +67,11 @@ pub(crate) struct Backed {
 }
 
 impl Backed {
+    /// `blockyard VERB` on it, with what opens it.
+    pub(crate) fn command(&self, lab: &Lab, verb: &str) -> Result<Command> {
+        self.volume.command(lab, verb)
+    }
+
     pub(crate) fn serve(&self, lab: &Lab) -> Result<Server> {
         self.serve_with(lab, &[])
     }

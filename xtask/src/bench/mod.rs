@@ -9,6 +9,7 @@ mod nbd;
 mod peers;
 mod scale;
 mod table;
+mod tune;
 
 use crate::tools;
 use anyhow::Result;
@@ -36,6 +37,9 @@ enum What {
     /// CPU time for a request and memory for a connection, as connections, exports and volumes
     /// grow.
     Scale(scale::Args),
+    /// What `blockyard tune` finds on three volumes, measured again beside the default and every
+    /// pipeline.
+    Tune(tune::Args),
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
     /// Page allocators for the ciphertext of writes: alone, and as part of whole writes.
@@ -58,6 +62,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(args) => engine::run(args),
         What::Scale(args) => scale::run(args),
+        What::Tune(args) => tune::run(args),
         What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         What::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
@@ -70,6 +75,7 @@ pub(crate) fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;
+    tune::run(&tune::Args::smoke())?;
     engine::run(&engine::Args::smoke())
 }
 

@@ -164,7 +164,8 @@ fn json_frame(now: &Look, before: &Look) -> Value {
         }
         all
     };
-    json!({ "seconds": seconds, "devices": stages::devices(&now.status, &before.status).map(device).collect::<Vec<_>>() })
+    let devices: Vec<Value> = stages::devices(&now.status, &before.status).map(device).collect();
+    json!({ "seconds": seconds, "devices": devices })
 }
 
 fn limit(device: &Value, before: &Value) -> Value {

@@ -1,8 +1,8 @@
 //! What is slow or risky about a machine, a volume or a configuration, and what mends it.
 //!
 //! Each file looks at one thing and knows its rules: what was seen is text of `/proc`, `/sys`,
-//! headers and statuses, so that every rule can be shown a machine that is not there. No passphrase is asked
-//! for, nothing is locked, nothing is changed.
+//! headers and statuses, so that every rule can be shown a machine that is not there. No passphrase
+//! is asked for, nothing is locked, nothing is changed.
 
 pub(crate) mod configuration;
 pub(crate) mod header;

@@ -192,7 +192,10 @@ mod tests {
     }
 
     fn found(more: &Value, cipher_us: u64, idle_cpus: f64) -> Vec<(Grade, String, String)> {
-        let status = |seconds| json!({ "max_connections": 16, "devices": [device(more, seconds, cipher_us)] });
+        let status = |seconds| {
+            let device = device(more, seconds, cipher_us);
+            json!({ "max_connections": 16, "devices": [device] })
+        };
         let (before, now) = (status(1), status(2));
         let socket = Path::new("home.ctl");
         let findings = findings(&Looks { socket, now: &now, before: &before, idle_cpus });

@@ -164,8 +164,8 @@ pub(crate) fn jobs_of_words(words: &str, device_bytes: u64) -> Result<Vec<Job>, 
 }
 
 /// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.
-/// Another round has other offsets. Bytes are not checked: one slice would have to know what another
-/// has written.
+/// Another round has other offsets. Bytes are not checked: one slice would have to know what
+/// another has written.
 fn slice_of(jobs: &[Job], slice: Nanos, round: usize) -> Vec<Job> {
     let cut = |job: &Job| Job {
         runtime: Some(slice),

@@ -1,0 +1,295 @@
+//! `cargo x bench tune`: is what `blockyard tune` finds as good as it says?
+//!
+//! On three volumes, for a workload that reads and one that writes, it searches; then what it found
+//! runs against the default and every static preset in fresh processes, interleaved, in an order
+//! drawn anew each round. What is compared is how two did in the same round; the interval is
+//! Student's for 99 %, of the logarithms.
+
+use super::table::middle;
+use super::{machine, progress};
+use crate::backing::{Backed, Backing};
+use crate::lab::Lab;
+use crate::tools;
+use crate::volume::{IMAGE_BYTES, RECIPES, noise};
+use anyhow::{Context, Result, ensure};
+use clap::ValueEnum;
+use serde_json::Value;
+
+/// Random 4 KiB, 32 in flight, and sequential 1 MiB, 4 in flight.
+const WORKLOADS: [Workload; 2] = [
+    Workload { name: "reads 4 KiB", words: "rw=randread bs=4k iodepth=32", writes: false },
+    Workload { name: "writes 1 MiB", words: "rw=write bs=1m iodepth=4", writes: true },
+];
+const BACKINGS: [Backing; 3] = [Backing::Memory, Backing::Disk, Backing::Loop];
+/// A difference that nobody cares for, as in `tune`.
+const SAME: f64 = 0.01;
+/// Of the image, which has a header.
+const FILLED_BYTES: usize = IMAGE_BYTES as usize - (16 << 20);
+
+/// What is made good.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+enum Goal {
+    /// Bytes a second.
+    Throughput,
+    /// Bytes for the CPU time of the process: others on the machine disturb it less.
+    Cpu,
+}
+
+/// How much.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// Seconds of each search.
+    #[arg(long, default_value_t = 18)]
+    time: u32,
+    /// Rounds of what was found against the others.
+    #[arg(long, default_value_t = 8)]
+    rounds: usize,
+    /// Seconds of each run in them.
+    #[arg(long, default_value_t = 0.25)]
+    seconds: f64,
+    #[arg(long, value_enum, default_value_t = Goal::Throughput)]
+    goal: Goal,
+    /// Only the volume in memory, too short for a figure.
+    #[arg(long)]
+    smoke: bool,
+}
+
+impl Args {
+    pub(crate) fn smoke() -> Args {
+        Args { time: 1, rounds: 2, seconds: 0.05, goal: Goal::Throughput, smoke: true }
+    }
+}
+
+struct Workload {
+    name: &'static str,
+    words: &'static str,
+    writes: bool,
+}
+
+impl Workload {
+    fn leave(&self) -> &'static [&'static str] {
+        if self.writes { &["--destroy"] } else { &[] }
+    }
+}
+
+pub(crate) fn run(args: &Args) -> Result<()> {
+    ensure!(args.rounds > 1, "an interval needs two rounds");
+    let lab = Lab::new()?;
+    machine::print(&machine::describe());
+    let (mut good, mut all) = (0, 0);
+    for backing in BACKINGS.iter().filter(|backing| !args.smoke || **backing == Backing::Memory) {
+        let recipe = &RECIPES[0];
+        let Some(backed) = backing.make(&lab, recipe)? else {
+            println!("\n{}: this machine has none to give", backing.name());
+            continue;
+        };
+        fill(&lab, &backed)?;
+        for workload in &WORKLOADS {
+            let case = Case { lab: &lab, backed: &backed, workload, args };
+            let rows = case.measure()?;
+            println!("\n{} {}, {}", recipe.name, backing.name(), workload.name);
+            print(&rows, args.goal);
+            let others = rows.iter().filter_map(|row| row.against);
+            let (as_good, count) = others.fold((0, 0), |(as_good, count), ratio| {
+                (as_good + usize::from(ratio.is_as_good()), count + 1)
+            });
+            (good, all) = (good + as_good, all + count);
+        }
+    }
+    println!("\nwhat tune found equals or beats {good} of {all}");
+    Ok(())
+}
+
+/// A hole reads faster than data.
+fn fill(lab: &Lab, backed: &Backed) -> Result<()> {
+    let plaintext = lab.write("plaintext", noise(3, FILLED_BYTES))?;
+    let mut load = backed.command(lab, "load")?;
+    tools::run(load.stdin(std::fs::File::open(&plaintext)?)).context("filling the volume")?;
+    Ok(std::fs::remove_file(plaintext)?)
+}
+
+/// One workload on one volume.
+struct Case<'a> {
+    lab: &'a Lab,
+    backed: &'a Backed,
+    workload: &'a Workload,
+    args: &'a Args,
+}
+
+/// Settings, as options of `blockyard bench`.
+struct Row {
+    settings: String,
+    scores: Vec<f64>,
+    /// How what was found did against it; none of itself.
+    against: Option<Ratio>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Ratio {
+    mean: f64,
+    low: f64,
+    high: f64,
+}
+
+impl Case<'_> {
+    /// What was found comes first.
+    fn measure(&self) -> Result<Vec<Row>> {
+        let (found, others) = self.search()?;
+        let all = std::iter::once(found.clone()).chain(others.into_iter().filter(|o| *o != found));
+        let row = |settings| Row { settings, scores: Vec::new(), against: None };
+        let mut rows: Vec<Row> = all.map(row).collect();
+        for round in 0..self.args.rounds {
+            for place in order(rows.len(), round) {
+                progress(&format!("round {} of {}", round + 1, self.args.rounds));
+                let score = self.run(&rows[place].settings, round)?;
+                rows[place].scores.push(score);
+            }
+        }
+        progress("");
+        let (first, others) = rows.split_at_mut(1);
+        others.iter_mut().for_each(|row| row.against = Some(paired(&first[0].scores, &row.scores)));
+        Ok(rows)
+    }
+
+    /// What `tune` recommends, and what it compared that with in the end: the default and every
+    /// pipeline that differs.
+    fn search(&self) -> Result<(String, Vec<String>)> {
+        let (time, goal) = (self.args.time.to_string(), self.goal());
+        let mut tune = self.backed.command(self.lab, "tune")?;
+        tune.args(["--json", "--time", &time, "--goal", goal]).args(self.workload.leave());
+        if self.args.smoke {
+            tune.args(["--slice", "20"]);
+        }
+        tune.args(["--", "ioengine=libaio"]).args(self.workload.words.split(' '));
+        progress(&format!("tune: {}", self.workload.name));
+        let evidence: Value = serde_json::from_slice(&tools::run(&mut tune)?.stdout)?;
+        let best = evidence["best"].as_str().context("tune recommends nothing")?;
+        let races = evidence["races"].as_array().context("tune ran no race")?;
+        let last = races.last().and_then(|race| race["rows"].as_array());
+        let settings = |row: &Value| row["settings"].as_str().map(str::to_owned);
+        let others = last.context("the last race is missing")?.iter().filter_map(settings);
+        Ok((best.to_owned(), others.collect()))
+    }
+
+    fn goal(&self) -> &'static str {
+        match self.args.goal {
+            Goal::Throughput => "throughput",
+            Goal::Cpu => "cpu",
+        }
+    }
+
+    /// Bytes a second, or for each second of CPU time.
+    fn run(&self, settings: &str, round: usize) -> Result<f64> {
+        let words = settings.split(' ').filter(|_| settings != "the default");
+        let millis = (self.args.seconds * 1000.0) as u32;
+        let mut bench = self.backed.command(self.lab, "bench")?;
+        bench.arg("--json").args(words).args(self.workload.leave());
+        bench.args(["--", "ioengine=libaio", "time_based", "norandommap"]);
+        bench.args(self.workload.words.split(' ')).arg(format!("randseed={}", round + 1));
+        bench.args([format!("runtime={millis}ms"), format!("ramp_time={}ms", millis / 3)]);
+        let report: Value = serde_json::from_slice(&tools::run(&mut bench)?.stdout)?;
+        let job = &report["jobs"][0];
+        let sum = |key: &str| -> f64 {
+            ["read", "write"].iter().filter_map(|side| job[*side][key].as_f64()).sum()
+        };
+        let score = match self.args.goal {
+            Goal::Throughput => sum("bw_bytes"),
+            Goal::Cpu => {
+                let threads = report["stages"]["threads"].as_array();
+                let cpu_ns = threads.into_iter().flatten().filter_map(|of| of["cpu_ns"].as_f64());
+                sum("io_bytes") / (cpu_ns.sum::<f64>() / 1e9)
+            }
+        };
+        ensure!(score > 0.0 && score.is_finite(), "{settings}: nothing was measured: {job}");
+        Ok(score)
+    }
+}
+
+/// An order of so many for a round: the same in each run of this.
+fn order(count: usize, round: usize) -> Vec<usize> {
+    let draws = noise(round as u64 + 1, count);
+    let mut order: Vec<usize> = (0..count).collect();
+    order.sort_by_key(|place| (draws[*place], *place));
+    order
+}
+
+/// One against another, round by round.
+fn paired(one: &[f64], other: &[f64]) -> Ratio {
+    let logs: Vec<f64> = one.iter().zip(other).map(|(one, other)| (one / other).ln()).collect();
+    let count = logs.len() as f64;
+    let mean = logs.iter().sum::<f64>() / count;
+    let squares: f64 = logs.iter().map(|log| (log - mean).powi(2)).sum();
+    let half = student_99(logs.len() - 1) * (squares / (count - 1.0) / count).sqrt();
+    Ratio { mean: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() }
+}
+
+/// Student's t for 99 % on both sides, by degrees of freedom, from one on.
+fn student_99(freedom: usize) -> f64 {
+    const TABLE: [f64; 10] = [63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169];
+    TABLE[freedom.clamp(1, TABLE.len()) - 1]
+}
+
+impl Ratio {
+    /// Not clearly worse by more than nobody cares for.
+    fn is_as_good(self) -> bool {
+        self.high >= 1.0 - SAME
+    }
+
+    fn verdict(self) -> &'static str {
+        match self.is_as_good() {
+            true if self.low > 1.0 => "beats it",
+            true => "equals or beats it",
+            false => "WORSE",
+        }
+    }
+}
+
+fn print(rows: &[Row], goal: Goal) {
+    let unit = match goal {
+        Goal::Throughput => "MiB/s",
+        Goal::Cpu => "MiB per s of CPU",
+    };
+    let width = rows.iter().map(|row| row.settings.len()).max().unwrap_or(0).max(24);
+    println!("{:<width$}  {unit:>16}  found against it", "");
+    for row in rows {
+        let mib = middle(row.scores.clone()) / f64::from(1 << 20);
+        let percent = |factor: f64| (factor - 1.0) * 100.0;
+        let against = row.against.map_or_else(
+            || "found by tune".to_owned(),
+            |ratio| {
+                let [mean, low, high] = [ratio.mean, ratio.low, ratio.high].map(percent);
+                format!("{mean:+.1} % ({low:+.1} to {high:+.1}): {}", ratio.verdict())
+            },
+        );
+        println!("{:<width$}  {mib:>16.1}  {against}", row.settings);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn verdict_is_worse_only_where_it_is_clear_and_matters() {
+        let wobble = |base: f64| [1.0, 1.02, 0.99, 1.01].map(|factor| factor * base).to_vec();
+        let of = |one: f64, other: f64| {
+            let mut other = wobble(other);
+            other.reverse();
+            paired(&wobble(one), &other).verdict()
+        };
+        assert_eq!(of(200.0, 100.0), "beats it");
+        assert_eq!(of(100.0, 100.0), "equals or beats it");
+        assert_eq!(of(50.0, 100.0), "WORSE");
+        assert_eq!(paired(&[99.5; 4], &[100.0; 4]).verdict(), "equals or beats it");
+    }
+
+    #[test]
+    fn every_round_has_all_of_them_in_another_order() {
+        let (one, other) = (order(9, 0), order(9, 1));
+        assert_ne!(one, other);
+        for mut order in [one, other] {
+            order.sort_unstable();
+            assert!(order.into_iter().eq(0..9));
+        }
+    }
+}
