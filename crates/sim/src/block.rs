@@ -27,6 +27,9 @@ pub struct BlockDevice<D> {
     issues: Vec<Issue>,
     ended: Vec<(Nanos, u32)>,
     late: Vec<Tag>,
+    /// Discards that it was given, when: nothing to model, and the range is forgotten at once. They
+    /// end with the next event, as all others do.
+    forgotten: Vec<(Nanos, Tag)>,
     /// Since they were taken last, if somebody takes them.
     events: Option<Vec<(Nanos, DeviceEvent)>>,
 }
@@ -40,8 +43,8 @@ impl<D: Device> BlockDevice<D> {
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
         assert_eq!(config.hw_queues, 1);
         let queue = RequestQueue::new(config, elevator);
-        let (issues, ended, late) = (Vec::new(), Vec::new(), Vec::new());
-        Self { queue, device, issues, ended, late, events: None }
+        let (issues, ended, late, forgotten) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
+        Self { queue, device, issues, ended, late, forgotten, events: None }
     }
 
     /// The queue, to plug, unplug and look at.
@@ -84,8 +87,7 @@ impl<D: Device> BlockDevice<D> {
                 }
                 match command(&issue) {
                     Some(command) => self.device.start(now, command),
-                    // Nothing to model: the range is forgotten at once.
-                    None => self.queue.complete(now, issue.tag, BlkStatus::Ok),
+                    None => self.forgotten.push((now, issue.tag)),
                 }
             }
         }
@@ -96,15 +98,16 @@ impl<D: Device> BlockDevice<D> {
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         let wake = self.queue.wake_at();
-        wake.into_iter().chain(self.device.next_event()).min()
+        let forgotten = self.forgotten.first().map(|(at, _)| *at);
+        wake.into_iter().chain(self.device.next_event()).chain(forgotten).min()
     }
 
     /// Lets the time pass up to the next event at `now`, and adds the bios that have ended.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
         let mut ended = std::mem::take(&mut self.ended);
         self.device.advance(now, &mut ended);
-        for (at, index) in ended.drain(..) {
-            let tag = Tag { hctx: 0, index };
+        let of_device = ended.drain(..).map(|(at, index)| (at, Tag { hctx: 0, index }));
+        for (at, tag) in self.forgotten.drain(..).chain(of_device) {
             if let Some(events) = &mut self.events {
                 events.push((at, DeviceEvent::Ended(tag)));
             }
@@ -229,6 +232,23 @@ mod tests {
         }
         assert_eq!(block.device().counters().jobs, 2);
         assert!(block.queue().is_idle());
+    }
+
+    #[test]
+    fn discard_ends_though_the_device_has_nothing_to_do_for_it() {
+        let mut block = under("deadline");
+        let discard = Bio { buf: BufRef::NONE, ..bio(Op::Discard, 80, 1 << 16, 1, 3) };
+        block.observe();
+        block.submit(Nanos(5), discard);
+        block.run(Nanos(5));
+        let (mut done, mut events) = (Vec::new(), Vec::new());
+        while let Some(now) = block.next_event() {
+            block.advance(now, &mut done);
+        }
+        assert_eq!(done, [Done { user: 3, status: BlkStatus::Ok }]);
+        block.take_events(&mut events);
+        let ends = events.iter().filter(|(_, event)| matches!(event, DeviceEvent::Ended(_)));
+        assert!(ends.count() * 2 == events.len() && block.queue().is_idle(), "{events:?}");
     }
 
     #[test]

@@ -433,7 +433,7 @@ sections.y = { rw = "read", size = "64k" }
     fn trace_file(dir: &Path) -> Vec<TracedBio> {
         let mut random = Random::new(5, 0);
         let bio = |number: u64| {
-            let op = [Op::Read, Op::Write, Op::Flush][random.below(3) as usize];
+            let op = [Op::Read, Op::Write, Op::Flush, Op::Discard][random.below(4) as usize];
             let (sector, sectors) = match op {
                 Op::Flush => (0, 0),
                 _ => (8 * random.below(1 << 16), 8 * (1 + random.below(8) as u32)),
