@@ -94,6 +94,9 @@ fn bugs_are_found_by_the_oracle_that_is_for_them() {
         (Sabotage::Overstated, Oracle::ExactlyOnce),
         (Sabotage::ForgottenCheck, Oracle::Progress),
         (Sabotage::LateWrite, Oracle::Data),
+        (Sabotage::HeldClone, Oracle::Wait),
+        (Sabotage::LostSoftirq, Oracle::Leak),
+        (Sabotage::LostRun, Oracle::Progress),
     ];
     for (sabotage, oracle) in bugs {
         let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };

@@ -123,17 +123,19 @@ impl Below {
         }
     }
 
-    /// A path that failed takes its part as done only where requests can be cut.
-    pub(super) fn complete(&mut self, now: Nanos, path: u16, tag: Tag, fate: Fate) {
+    /// A path that failed takes its part as done only where requests can be cut. Whether a worker
+    /// is to run the queue, where one does.
+    pub(super) fn complete(&mut self, now: Nanos, path: u16, tag: Tag, fate: Fate) -> bool {
         let Fate { status, done_sectors } = fate;
         match self {
             Self::One(queue) => queue.complete(now, tag, status),
             Self::Requests(queue) => {
                 let answer = Answer { status, done_bytes: done_sectors * 512 };
-                queue.complete(now, PathId(path), tag, answer);
+                return queue.complete(now, PathId(path), tag, answer).run;
             }
             Self::Bios(shard) => shard.complete(now, path, tag, status),
         }
+        true
     }
 
     /// Bios may end with an error for want of a path.

@@ -3,9 +3,11 @@
 //! A world has a queue with one of the elevators, a device with faults, submitters, and one to
 //! three rounds of traffic, each of which ends with a quiet time or with a power cut. [`run`] lives
 //! through it twice and compares the traces. [`sabotage`] plants the bugs that must be found. With
-//! [`TortureConfig::multipath`] the disk has several paths, which bios or requests choose.
+//! [`TortureConfig::multipath`] the disk has several paths, which bios or requests choose, and
+//! softirqs and workers may end and dispatch what they carry.
 
 mod below;
+mod contexts;
 mod elevators;
 pub mod pages;
 mod paths;
@@ -34,6 +36,8 @@ const STREAM_TRAFFIC: u64 = 1;
 const STREAM_CONTENTS: u64 = 2;
 /// Of what the paths do; number 3 is the saboteur's.
 const STREAM_PATHS: u64 = 4;
+/// Of softirqs and workers.
+const STREAM_CONTEXTS: u64 = 5;
 /// This one is the first of many, one for each power cut.
 const STREAM_FAULTS: u64 = 16;
 

@@ -11,12 +11,14 @@ use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::dm::line::{LineTarget, parse};
 use blockyard_engine::dm::multipath::line::{MultipathSpec, QueueMode};
 use blockyard_engine::elevator::Generation;
-use blockyard_engine::mq::stacked::{CloneInsert, RunBy, Stacking};
+use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
 
+use super::contexts::Contexts;
 use super::plan::{Plan, SECTORS, one_of};
+use super::sabotage::Sabotage;
 use crate::device::Device;
 use crate::fault::{Faults, Faulty, chance};
 
@@ -50,12 +52,21 @@ pub(super) struct Paths {
     pub(super) lower: QueueConfig,
     pub(super) stacking: Stacking,
     pub(super) outages: Outages,
+    pub(super) contexts: Contexts,
+    /// No path ever goes or fails: then the elevator's bounds hold.
+    pub(super) is_steady: bool,
 }
 
 impl Paths {
     /// Paths below, or beside, this queue.
-    pub(super) fn draw(random: &mut Random, queue: &QueueConfig) -> Self {
+    pub(super) fn draw(
+        random: &mut Random,
+        queue: &QueueConfig,
+        sabotage: Option<Sabotage>,
+    ) -> Self {
         let mode = one_of(random, &[QueueMode::Request, QueueMode::Request, QueueMode::Bio]);
+        let of_requests = sabotage.is_some_and(Sabotage::needs_requests);
+        let mode = if of_requests { QueueMode::Request } else { mode };
         let count = 2 + random.below(3) as u16;
         let groups = 1 + random.below(2) as u16;
         let waits = random.below(3) > 0;
@@ -92,13 +103,46 @@ impl Paths {
             shorts: one_of(random, &[0, 20, 200]),
             medium: one_of(random, &[0, 200, 1000]),
         };
-        Self { line, count, groups, mode, lower, stacking, outages }
+        let paths = Self {
+            line,
+            count,
+            groups,
+            mode,
+            lower,
+            stacking,
+            outages,
+            contexts: Contexts::ONE,
+            is_steady: false,
+        };
+        match mode {
+            QueueMode::Bio => paths,
+            QueueMode::Request => paths.with_contexts(random, sabotage),
+        }
+    }
+
+    /// Who ends and dispatches requests; and in some worlds, nothing goes wrong.
+    fn with_contexts(mut self, random: &mut Random, sabotage: Option<Sabotage>) -> Self {
+        self.contexts = Contexts::draw(random, sabotage);
+        self.stacking.run_on_completion = random.below(4) == 0;
+        if self.contexts.softirq_max > Nanos(0) {
+            self.stacking.complete_by = CompleteBy::Softirq;
+        }
+        self.is_steady = random.below(4) == 0 || sabotage == Some(Sabotage::HeldClone);
+        if self.is_steady {
+            // A clone in the list of a path waits for that path's device, whatever passes it.
+            self.stacking.insert = CloneInsert::Direct;
+            self.outages = Outages { up: Nanos(0), shorts: 0, ..self.outages };
+        }
+        self
     }
 
     /// What the devices of the paths do wrong: little, where a bio of many pieces is sent again in
     /// whole when one fails.
     pub(super) fn faults(&self, faults: Faults) -> Faults {
         let Faults { errors, hangs, .. } = faults;
+        if self.is_steady {
+            return Faults { errors: 0, hangs: 0, ..faults };
+        }
         match self.mode {
             QueueMode::Bio => Faults { errors: errors.min(2), hangs: hangs.min(2), ..faults },
             QueueMode::Request => faults,

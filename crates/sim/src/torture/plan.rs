@@ -109,7 +109,7 @@ impl Plan {
         let (mut faults, traffic) = (faults(random, &queue), traffic(random));
         let has_paths = config.multipath || sabotage.is_some_and(Sabotage::needs_paths);
         // Drawn last, so that worlds without are what they were.
-        let paths = has_paths.then(|| Paths::draw(random, &queue));
+        let paths = has_paths.then(|| Paths::draw(random, &queue, sabotage));
         if let Some(paths) = &paths {
             faults = paths.faults(faults);
         }

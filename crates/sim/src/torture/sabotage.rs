@@ -68,6 +68,12 @@ pub enum Sabotage {
     ForgottenCheck,
     /// A path that lost a write writes it when others have been told that it is lost.
     LateWrite,
+    /// A clone lies about while others that came later are given to the paths.
+    HeldClone,
+    /// A softirq that was raised does not run.
+    LostSoftirq,
+    /// A worker that was called to run the queue does not come.
+    LostRun,
 }
 
 impl Sabotage {
@@ -101,6 +107,9 @@ impl Sabotage {
         Self::KeptBelow,
         Self::ForgottenCheck,
         Self::LateWrite,
+        Self::HeldClone,
+        Self::LostSoftirq,
+        Self::LostRun,
     ];
 
     /// Its name on a command line.
@@ -135,6 +144,9 @@ impl Sabotage {
             Self::KeptBelow => "kept-below",
             Self::ForgottenCheck => "forgotten-check",
             Self::LateWrite => "late-write",
+            Self::HeldClone => "held-clone",
+            Self::LostSoftirq => "lost-softirq",
+            Self::LostRun => "lost-run",
         }
     }
 
@@ -155,7 +167,12 @@ impl Sabotage {
                 | Self::KeptBelow
                 | Self::ForgottenCheck
                 | Self::LateWrite
-        )
+        ) || self.needs_requests()
+    }
+
+    /// Whether it is about requests over these paths.
+    pub(super) fn needs_requests(self) -> bool {
+        matches!(self, Self::HeldClone | Self::LostSoftirq | Self::LostRun)
     }
 
     /// The elevator that it is, if it is one.

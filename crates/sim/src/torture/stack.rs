@@ -18,11 +18,12 @@ use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
 
 use super::below::Below;
+use super::contexts::{Contexts, Later, Raised};
 use super::paths::{Fate, PathSet};
 use super::plan::{Plan, SECTORS};
 use super::sabotage::{Sabotage, Saboteur};
 use super::trace::{Event, Trace};
-use super::{Report, STREAM_CONTENTS, STREAM_FAULTS, STREAM_PATHS};
+use super::{Report, STREAM_CONTENTS, STREAM_CONTEXTS, STREAM_FAULTS, STREAM_PATHS};
 use crate::device::{Command, CommandOp, Device};
 use crate::fault::{FaultCounters, Faults, chance};
 use crate::oracle::bound::Waits;
@@ -63,6 +64,8 @@ pub(super) struct Stack {
     stamps: Stamps,
     /// By number of the command.
     flights: BTreeMap<u32, Flight>,
+    /// Softirqs and workers.
+    later: Later,
     saboteur: Saboteur,
     random: Random,
     /// The last time that the queue was told.
@@ -102,6 +105,7 @@ impl Stack {
             has_paths: plan.paths.is_some(),
             stamps: Stamps::new(plan.queue.write_cache),
             flights: BTreeMap::new(),
+            later: later(plan, seed),
             saboteur,
             random: Random::new(seed, STREAM_CONTENTS),
             told: Nanos(0),
@@ -187,9 +191,11 @@ impl Stack {
         self.tell(now)?;
         let mut issues = Vec::new();
         let mut resent = Vec::new();
+        issues.extend(self.later.take_held(now));
         loop {
             self.excuse(by);
             self.queue.dispatch(now, &mut issues);
+            self.hold_one(now, &mut issues);
             self.queue.take_resent(&mut resent);
             resent.drain(..).for_each(|user| by.ledger.sent(user));
             if issues.is_empty() {
@@ -198,6 +204,18 @@ impl Stack {
             for (path, issue) in issues.drain(..) {
                 self.issue(now, path, issue, by)?;
             }
+        }
+    }
+
+    /// A saboteur holds back a clone that others may pass.
+    fn hold_one(&mut self, now: Nanos, issues: &mut Vec<(u16, Issue)>) {
+        let is_plain = |issue: &Issue| matches!(issue.op, Op::Read | Op::Write) && !issue.fua;
+        let place = issues.iter().position(|(_, issue)| is_plain(issue));
+        let Some(place) = place.filter(|_| !self.later.holds_one()) else { return };
+        if self.saboteur.strikes(Sabotage::HeldClone) {
+            let (path, issue) = issues.remove(place);
+            let number = self.number(path, issue.tag);
+            self.later.hold(now, number, path, issue);
         }
     }
 
@@ -253,11 +271,13 @@ impl Stack {
     pub(super) fn next_event(&self) -> Option<Nanos> {
         let wake = self.queue.wake_at().filter(|_| !self.saboteur.is(Sabotage::LostWakeUp));
         let late = self.late.iter().map(|(at, ..)| *at);
-        wake.into_iter().chain(self.devices.next_event()).chain(late).min()
+        let later = self.later.next_event();
+        wake.into_iter().chain(self.devices.next_event()).chain(late).chain(later).min()
     }
 
     /// Lets the time pass up to the next event.
     pub(super) fn advance(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<(), Finding> {
+        let wakes = self.queue.wake_at().is_some_and(|at| at <= now);
         let mut ended = Vec::new();
         for (path, at) in self.devices.paths.iter_mut().enumerate() {
             let mut of_path = Vec::new();
@@ -271,28 +291,36 @@ impl Stack {
             let status = self.devices.paths[path].device.take_status(number);
             self.ended(at, number, status, by)?;
         }
-        self.change_paths(now, by)?;
+        for raised in self.later.take_raised(now) {
+            self.complete(now, raised.path, raised.tag, raised.fate, by)?;
+        }
+        let changes = self.change_paths(now, by)?;
         self.write_late(now);
         let mut late = Vec::new();
         self.queue.timed_out(now, &mut late);
         for (path, tag) in late {
             let number = self.number(path, tag);
             by.trace.note(now, Event::TimeOut(number));
+            if self.later.has(number) {
+                continue;
+            }
             let has = self.flights.contains_key(&number);
             must!(Leak, has, "{tag:?} is late, and the device does not have it");
             self.devices.paths[usize::from(path)].device.abort(now, number);
         }
-        self.run(now, by)
+        let runs = self.later.runs(now) || wakes || changes || self.later.is_due(now);
+        if runs { self.run(now, by) } else { Ok(()) }
     }
 
-    /// Paths come and go, are checked, and are played with.
-    fn change_paths(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<(), Finding> {
+    /// Paths come and go, are checked, and are played with; whether one did or was.
+    fn change_paths(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<bool, Finding> {
         if !self.has_paths {
-            return Ok(());
+            return Ok(false);
         }
         self.tell(now)?;
         let mut changed = Vec::new();
         self.devices.take_changes(now, &mut changed);
+        let mut changes = !changed.is_empty();
         for path in changed {
             self.changes += 1;
             let is_up = self.devices.paths[usize::from(path)].is_up;
@@ -306,9 +334,10 @@ impl Stack {
         let is_told = !self.saboteur.is(Sabotage::ForgottenCheck);
         for _ in 0..self.queue.check(now, &self.devices.paths, is_told) {
             by.trace.note(now, Event::Check);
+            changes = true;
         }
         self.excuse(by);
-        Ok(())
+        Ok(changes)
     }
 
     /// A path does what it had lost.
@@ -388,8 +417,31 @@ impl Stack {
             fate = whole(issue);
         }
         self.misreport(at, flight, &mut fate);
-        self.tell(at)?;
-        self.queue.complete(at, *path, issue.tag, fate);
+        if self.later.has_softirqs() && self.has_paths {
+            let number = self.number(*path, issue.tag);
+            if !self.saboteur.strikes(Sabotage::LostSoftirq) {
+                let (path, tag) = (*path, issue.tag);
+                self.later.raise(Raised { due: at, number, path, tag, fate });
+            }
+            return Ok(());
+        }
+        self.complete(at, *path, issue.tag, fate, by)
+    }
+
+    /// The queue hears of the end of a command; it may say that it is to be run.
+    fn complete(
+        &mut self,
+        now: Nanos,
+        path: u16,
+        tag: Tag,
+        fate: Fate,
+        by: &mut Witnesses<'_>,
+    ) -> Result<(), Finding> {
+        self.tell(now)?;
+        let runs = self.queue.complete(now, path, tag, fate);
+        if runs && !self.saboteur.is(Sabotage::LostRun) {
+            self.later.call_worker(now);
+        }
         self.excuse(by);
         Ok(())
     }
@@ -510,6 +562,7 @@ impl Stack {
         by.ledger.power_cut(&mut self.stamps)?;
         self.boots += 1;
         self.late.clear();
+        self.later.forget();
         self.changes = 0;
         self.queue = Below::new(plan, self.config);
         self.devices = devices(plan, seed, self.boots);
@@ -523,6 +576,7 @@ impl Stack {
         let commands = self.flights.len();
         let empty = self.devices.paths.iter().all(|path| path.device.is_empty());
         must!(Leak, commands == 0 && empty, "{commands} commands are left");
+        must!(Leak, self.later.is_empty(), "a softirq is left");
         Ok(())
     }
 
@@ -539,6 +593,12 @@ impl Stack {
             report.outages += u64::from(path.outages);
         }
     }
+}
+
+/// Softirqs and workers of a world; without paths there are none.
+fn later(plan: &Plan, seed: u64) -> Later {
+    let contexts = plan.paths.as_ref().map_or(Contexts::ONE, |paths| paths.contexts);
+    Later::new(contexts, Random::new(seed, STREAM_CONTEXTS))
 }
 
 /// The devices of a life.

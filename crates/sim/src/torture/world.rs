@@ -398,12 +398,12 @@ fn ledger(plan: &Plan) -> Ledger {
 }
 
 /// Who watches the elevator. Its bounds are for a device that takes requests, not for one whose
-/// paths come and go.
+/// paths come and go, or fail.
 fn waits(plan: &Plan, contexts: u64) -> Waits {
     let has_bound = plan.one_class();
-    match plan.paths {
-        Some(_) => Waits::nothing(plan.settings.clone(), plan.queue),
-        None => Waits::new(plan.settings.clone(), plan.queue, contexts, has_bound),
+    match &plan.paths {
+        Some(paths) if !paths.is_steady => Waits::nothing(plan.settings.clone(), plan.queue),
+        _ => Waits::new(plan.settings.clone(), plan.queue, contexts, has_bound),
     }
 }
 
