@@ -8,6 +8,7 @@ mod control;
 mod inbox;
 mod listen;
 mod outbox;
+mod pace;
 mod reads;
 mod socket;
 mod splice;

@@ -20,6 +20,7 @@ use blockyard_export::nbd::{Command, Errno, Event, Extent, Request, Session};
 use super::ServedExport;
 use super::inbox::Inbox;
 use super::outbox::Outbox;
+use super::pace::Pace;
 use super::reads::Reads;
 use super::socket::Socket;
 use crate::driver::{Driver, SLOT_BYTES};
@@ -93,6 +94,7 @@ pub(super) struct Transmission {
     closing: bool,
     /// The inbox holds no complete request.
     needs_more: bool,
+    pace: Pace,
     _grant: Grant,
 }
 
@@ -129,6 +131,7 @@ impl Transmission {
             done: Vec::new(),
             closing: false,
             needs_more: false,
+            pace: Pace::new(),
             _grant: grant,
             socket,
             session,
@@ -220,6 +223,7 @@ impl Transmission {
     }
 
     fn on_request(&mut self, request: Request) -> Result<(), Ended> {
+        self.pace.on_request(request.len_bytes);
         match request.command {
             Command::Read => return self.on_read(request),
             Command::BlockStatus => return self.on_block_status(&request),
