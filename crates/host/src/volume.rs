@@ -195,6 +195,8 @@ pub struct Volume {
     pub(crate) ciphers: Vec<KeyedCipher>,
     pub(crate) logs: Vec<WriteLog>,
     pub(crate) table: Table,
+    /// Of the table, which may be long: each request asks.
+    sector_size_bytes: u32,
     pub(crate) bounce: BounceChoice,
     /// How many shards take pages; they share a budget.
     pub(crate) page_clients: AtomicU32,
@@ -285,7 +287,7 @@ impl Volume {
     /// What a request should be aligned to.
     #[must_use]
     pub fn sector_size_bytes(&self) -> u32 {
-        self.table.sector_size_bytes()
+        self.sector_size_bytes
     }
 
     /// Whether nothing may be written.
@@ -727,6 +729,7 @@ impl<'a> Builder<'a> {
             devices: self.devices,
             ciphers: self.ciphers,
             logs: self.logs,
+            sector_size_bytes: table.sector_size_bytes(),
             table,
             bounce: self.options.bounce,
             page_clients: AtomicU32::new(0),
