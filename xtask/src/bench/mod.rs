@@ -4,6 +4,7 @@
 mod elevators;
 mod engine;
 pub(crate) mod fio;
+mod floor;
 mod machine;
 mod nbd;
 mod peers;
@@ -14,6 +15,7 @@ mod tune;
 use crate::tools;
 use anyhow::Result;
 use std::io::{IsTerminal, Write};
+use std::process::Command;
 
 /// What to measure.
 #[derive(clap::Args)]
@@ -40,6 +42,8 @@ enum What {
     /// What `blockyard tune` finds on three volumes, measured again beside the default and every
     /// pipeline.
     Tune(tune::Args),
+    /// What a request is made of, piece by piece, and the server beside their sum.
+    Floor(floor::Args),
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
     /// Page allocators for the ciphertext of writes: alone, and as part of whole writes.
@@ -63,6 +67,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Engine(args) => engine::run(args),
         What::Scale(args) => scale::run(args),
         What::Tune(args) => tune::run(args),
+        What::Floor(args) => floor::run(args),
         What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         What::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
@@ -76,6 +81,7 @@ pub(crate) fn smoke() -> Result<()> {
     elevators::run(&elevators::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;
     tune::run(&tune::Args::smoke())?;
+    floor::run(&floor::Args::smoke())?;
     engine::run(&engine::Args::smoke())
 }
 
@@ -87,7 +93,19 @@ fn progress(text: &str) {
 }
 
 fn example(package: &str, name: &str, words: &[String]) -> Result<()> {
+    let mut cargo = example_command(package, name);
+    tools::show(cargo.args(words))
+}
+
+/// What it prints.
+fn example_text(package: &str, name: &str, words: &[&str]) -> Result<String> {
+    let mut cargo = example_command(package, name);
+    Ok(tools::text(&tools::run(cargo.args(words))?.stdout))
+}
+
+fn example_command(package: &str, name: &str) -> Command {
     let mut cargo = tools::cargo();
     cargo.args(["run", "--quiet", "--release", "--locked", "--package", package]);
-    tools::show(cargo.args(["--example", name, "--"]).args(words))
+    cargo.args(["--example", name, "--"]);
+    cargo
 }

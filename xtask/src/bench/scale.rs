@@ -153,11 +153,11 @@ fn sizes(lab: &Lab, args: &Args) -> Result<()> {
 fn measure(row: &mut Row, server: &Server, uri: &str, connections: u32, args: &Args) -> Result<()> {
     warm(uri, SIZE_MIB)?;
     let job = Job { name: "scale", rw: "randread", block: "4k", depth: 4, connections };
-    let before = server.process.cpu_ns()?;
+    let before = server.cpu_ns()?;
     let run = Run { uri, cpu: None, millis: args.millis(), size_mib: SIZE_MIB };
     let (seen, rss_mib) = server.watched(|| job.run(&run));
     let seen = seen?;
-    let cpu_us = (server.process.cpu_ns()? - before) as f64 / 1000.0;
+    let cpu_us = (server.cpu_ns()? - before) as f64 / 1000.0;
     row.cpu_us.push(cpu_us / seen.requests.max(1.0));
     row.kiops.push(seen.iops / 1000.0);
     row.rss_kib.push(rss_mib * 1024.0);
@@ -166,7 +166,7 @@ fn measure(row: &mut Row, server: &Server, uri: &str, connections: u32, args: &A
 }
 
 /// A LUKS2 volume whose keyslot opens in no time.
-fn volume(lab: &Lab, image: &Path, data_bytes: u64) -> Result<()> {
+pub(crate) fn volume(lab: &Lab, image: &Path, data_bytes: u64) -> Result<()> {
     sparse(image, data_bytes + (16 << 20))?;
     lab.give(image)?;
     let options = "--type luks2 --sector-size 4096 --pbkdf pbkdf2 --pbkdf-force-iterations 1000";
@@ -174,7 +174,7 @@ fn volume(lab: &Lab, image: &Path, data_bytes: u64) -> Result<()> {
 }
 
 /// A server of these images.
-struct Server {
+pub(crate) struct Server {
     process: Watched,
     child: Child,
     socket: PathBuf,
@@ -182,7 +182,7 @@ struct Server {
 }
 
 impl Server {
-    fn start(lab: &Lab, images: &[(&str, &PathBuf)], option: &str) -> Result<Server> {
+    pub(crate) fn start(lab: &Lab, images: &[(&str, &PathBuf)], option: &str) -> Result<Server> {
         let socket = lab.path("scale.sock");
         let _ = fs::remove_file(&socket);
         let config = lab.path("scale.toml");
@@ -227,7 +227,12 @@ impl Server {
         })
     }
 
-    fn uri(&self, export: &str) -> String {
+    /// CPU time that it has used.
+    pub(crate) fn cpu_ns(&self) -> Result<u64> {
+        self.process.cpu_ns()
+    }
+
+    pub(crate) fn uri(&self, export: &str) -> String {
         format!("nbd+unix:///{export}?socket={}", self.socket.display())
     }
 }
