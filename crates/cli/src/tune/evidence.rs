@@ -13,7 +13,7 @@ use super::race::{Ratio, Standing, mean_log};
 use super::search::{AGAIN, Found, Step};
 
 /// An interval that reaches further says nothing.
-const INTERVAL_MAX: f64 = 100.0;
+const INTERVAL_MAX: f64 = 3.0;
 
 /// One race.
 #[derive(Clone, Debug)]
