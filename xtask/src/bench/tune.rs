@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let [beats, equals, worse, open] =
         [Verdict::Beats, Verdict::Equals, Verdict::Worse, Verdict::Open].map(count);
     println!(
-        "\nwhat tune found beats {beats} and equals {equals} of {}; worse {worse}, not clear {open}",
+        "\nwhat tune found beats {beats}, equals {equals} of {}; worse: {worse}, not clear: {open}",
         verdicts.len()
     );
     Ok(())
