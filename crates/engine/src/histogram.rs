@@ -61,7 +61,8 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         self.count += 1;
         self.sum_ns += u128::from(sample.0);
         // A sample is below 2^64 ns; only after 2^64 of 0.5 s each would this be too small.
-        self.squares = self.squares.saturating_add(u128::from(sample.0).pow(2));
+        let square = u128::from(sample.0) * u128::from(sample.0);
+        self.squares = self.squares.saturating_add(square);
     }
 
     /// Adds the samples of another.
@@ -129,7 +130,17 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
     /// As [`Self::permille`], of ten thousand.
     #[must_use]
     pub fn per_ten_thousand(&self, share: u32) -> Nanos {
-        let wanted = (u128::from(self.count) * u128::from(share)).div_ceil(10_000).max(1);
+        self.share(share.into(), 10_000)
+    }
+
+    /// As [`Self::permille`], of any number.
+    ///
+    /// # Panics
+    /// When it is zero.
+    #[must_use]
+    pub fn share(&self, part: u64, whole: u64) -> Nanos {
+        let wanted = u128::from(self.count) * u128::from(part);
+        let wanted = wanted.div_ceil(whole.into()).max(1);
         let mut seen = 0u128;
         for (bucket, &count) in self.counts.iter().enumerate() {
             seen += u128::from(count);

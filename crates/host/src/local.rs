@@ -163,7 +163,7 @@ impl Client {
     ///
     /// # Panics
     /// When fewer are in flight.
-    pub fn wait(&mut self, at_least: usize, out: &mut Vec<Done>) {
+    pub fn wait(&mut self, at_least: usize, out: &mut impl Extend<Done>) {
         self.wait_bytes(at_least, out, &mut AnyBytes);
     }
 
@@ -171,7 +171,12 @@ impl Client {
     ///
     /// # Panics
     /// When fewer are in flight.
-    pub fn wait_bytes(&mut self, at_least: usize, out: &mut Vec<Done>, bytes: &mut dyn Bytes) {
+    pub fn wait_bytes(
+        &mut self,
+        at_least: usize,
+        out: &mut impl Extend<Done>,
+        bytes: &mut dyn Bytes,
+    ) {
         assert!(at_least <= self.in_flight + self.ended.len(), "what is waited for was submitted");
         self.driver.poll();
         self.collect(bytes);
@@ -179,12 +184,12 @@ impl Client {
             self.driver.wait();
             self.collect(bytes);
         }
-        out.append(&mut self.ended);
+        out.extend(self.ended.drain(..));
     }
 
     /// Waits until something has ended, no longer than this, and moves all that have to the end of
     /// `out`.
-    pub fn wait_for(&mut self, limit: Duration, out: &mut Vec<Done>) {
+    pub fn wait_for(&mut self, limit: Duration, out: &mut impl Extend<Done>) {
         let until = Instant::now() + limit;
         self.driver.poll();
         self.collect(&mut AnyBytes);
@@ -199,7 +204,7 @@ impl Client {
             }
             self.collect(&mut AnyBytes);
         }
-        out.append(&mut self.ended);
+        out.extend(self.ended.drain(..));
     }
 
     /// How many requests [`Client::wait`] has not brought yet.

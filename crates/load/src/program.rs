@@ -176,6 +176,11 @@ pub trait Task {
         false
     }
 
+    /// For so many calls that submit or reap, the time of one of them will do.
+    fn calls_per_look(&self) -> u32 {
+        1
+    }
+
     /// `ionice`: of everything that it submits itself.
     fn priority(&self) -> Priority {
         Priority::default()

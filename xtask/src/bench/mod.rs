@@ -5,6 +5,7 @@ mod elevators;
 mod engine;
 pub(crate) mod fio;
 mod floor;
+mod generator;
 mod machine;
 mod nbd;
 mod peers;
@@ -36,6 +37,9 @@ enum What {
     /// Every encryption pipeline beside the bare cipher, on one core and on two; and the engine's
     /// own cost for each request, without cipher and without system calls.
     Engine(engine::Args),
+    /// fio and `blockyard bench` in turns: how many requests each can make, and their bandwidth on
+    /// the same plain file.
+    Fio(generator::Args),
     /// CPU time for a request and memory for a connection, as connections, exports and volumes
     /// grow.
     Scale(scale::Args),
@@ -65,6 +69,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Elevators(args) => elevators::run(args),
         What::Cipher(further) => example("blockyard-crypt", "cipher_bench", &further.words),
         What::Engine(args) => engine::run(args),
+        What::Fio(args) => generator::run(args),
         What::Scale(args) => scale::run(args),
         What::Tune(args) => tune::run(args),
         What::Floor(args) => floor::run(args),
@@ -79,6 +84,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 pub(crate) fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
+    generator::run(&generator::Args::smoke())?;
     scale::run(&scale::Args::smoke())?;
     tune::run(&tune::Args::smoke())?;
     floor::run(&floor::Args::smoke())?;

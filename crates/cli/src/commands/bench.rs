@@ -5,15 +5,16 @@
 //! overwrite what is on it, and so need `--destroy`.
 
 mod json;
+mod logs;
+mod result_lines;
 mod watch;
 
 use std::path::PathBuf;
 use std::sync::Arc;
 
-use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
-use blockyard_load::fio::{Fio, Ignored, Job, JobFile, JobResult};
+use blockyard_load::fio::{Fio, Ignored, Job, JobFile, JobResult, print_all};
 use blockyard_report::{Experiment, Listing};
 use blockyard_sim::world;
 use clap::{Args, ValueHint};
@@ -60,6 +61,11 @@ pub(crate) struct BenchArgs {
     /// Print JSON with fio's names
     #[arg(long)]
     json: bool,
+
+    /// Run the jobs so many times, and print the result lines of the 2015 mail, one for each job
+    #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000),
+          conflicts_with_all = ["json", "html", "trace", "lab"])]
+    result_lines: Option<u32>,
 
     /// Write an HTML page with plots to this file, which must not be there yet
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
@@ -129,9 +135,14 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let volume = args.open(if writes { Access::ReadWrite } else { Access::ReadOnly })?;
     let JobFile { jobs, ignored } = parse(volume.size_bytes())?;
     note(&ignored);
+    let volume = Arc::new(volume);
+    if let Some(times) = args.result_lines {
+        let is_plain = args.raw || args.target.null.is_some();
+        let pipeline = result_lines::module(args.scheduling.pipeline());
+        return result_lines::run(&volume, &jobs, if is_plain { "_" } else { pipeline }, times);
+    }
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
-    let volume = Arc::new(volume);
     let recorder = args.recorder(&volume)?;
     watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))?;
     if let Some(recorder) = recorder {
@@ -198,10 +209,12 @@ impl BenchArgs {
     /// Says what the jobs measured, in the form that is asked for, with the stages of the requests
     /// if they ran on a volume.
     fn give(&self, fio: &Fio, description: &str, on: Option<&Volume>) -> Result<(), Failure> {
+        logs::write(fio.logs())?;
         if let Some(path) = &self.html {
             let run =
                 Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
-            let listing = Listing { title: "As fio prints it".into(), text: fio.print() };
+            let listing =
+                Listing { title: "As fio prints it".into(), text: print_all(&fio.listed()) };
             let page = comparison::page(description, &[run]);
             write(path, &Experiment { listings: vec![listing], ..page })?;
         }
@@ -209,7 +222,7 @@ impl BenchArgs {
             true => print(&json::report(fio, description, on)?),
             false => {
                 let stages = on.map_or_else(String::new, stages::report);
-                print(&format!("{description}\n\n{}{stages}", fio.print()))
+                print(&format!("{description}\n\n{}{stages}", print_all(&fio.listed())))
             }
         }
     }
@@ -231,8 +244,7 @@ impl BenchArgs {
             ..VolumeOptions::default()
         };
         if let Some(len_bytes) = self.target.null {
-            let table = format!("0 {} null 1 irqmode:none", (len_bytes / 512).max(1));
-            return Ok(Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), &options)?);
+            return real::null((len_bytes / 512).max(1), &options);
         }
         if self.raw {
             let spec = self.volume.spec()?;

@@ -19,6 +19,7 @@ mod tally;
 mod target;
 mod task;
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::thread::{Builder, ScopedJoinHandle};
 
@@ -137,7 +138,7 @@ fn run_phase<T: Task + Send>(
     for (number, task) in tasks.enumerate() {
         let is_background = number >= foreground;
         let client = client(volume, &task)?;
-        let (gate, failed, done, reaped) = (&gate, None, vec![], vec![]);
+        let (gate, failed, done, reaped) = (&gate, None, VecDeque::new(), vec![]);
         let (lays_out, tally) = (*lays_out, tally.task());
         let worker = Worker {
             client,
@@ -150,6 +151,9 @@ fn run_phase<T: Task + Send>(
             failed,
             done,
             reaped,
+            now: Nanos(0),
+            calls_per_look: 1,
+            stale: 0,
         };
         workers.push((worker, task));
     }

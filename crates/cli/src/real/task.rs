@@ -13,6 +13,7 @@
 //! A buffered write is marked as the kernel's write-back is: nobody waits for it, unless its task
 //! flushes often. A direct write is waited for.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -61,9 +62,15 @@ pub(super) struct Worker<'a> {
     pub(super) tally: Arc<TaskTally>,
     /// The first, unless the task counts them.
     pub(super) failed: Option<FailedCall>,
-    /// Emptied after each use; kept for their memory.
-    pub(super) done: Vec<Done>,
+    /// Ended, and not yet reaped.
+    pub(super) done: VecDeque<Done>,
+    /// Emptied after each use; kept for its memory.
     pub(super) reaped: Vec<Reaped>,
+    /// When it last looked at the clock.
+    pub(super) now: Nanos,
+    /// For so many calls that submit or reap it looks once, and so many are left of them.
+    pub(super) calls_per_look: u32,
+    pub(super) stale: u32,
 }
 
 impl Worker<'_> {
@@ -71,15 +78,16 @@ impl Worker<'_> {
     pub(super) fn run<T: Task>(&mut self, task: &mut T) -> Nanos {
         let Some(started) = self.gate.wait_for_start() else { return self.clock.now() };
         let goes_nowhere = task.goes_nowhere();
+        self.calls_per_look = task.calls_per_look();
         let mut now = started;
         let (mut status, mut usage) = (Ok(()), Usage::default());
         loop {
             let call = task.next(now, &Returned { status, reaped: &self.reaped, usage });
             self.reaped.clear();
-            if call == Call::Exit || (self.is_background && self.gate.is_stopped()) {
+            if matches!(call, Call::Exit) || (self.is_background && self.gate.is_stopped()) {
                 break;
             }
-            if call == Call::Usage {
+            if matches!(call, Call::Usage) {
                 usage = usage_of_this_thread();
             }
             status = match goes_nowhere {
@@ -89,7 +97,12 @@ impl Worker<'_> {
             if let Err(error) = status {
                 self.failed.get_or_insert(FailedCall { call, error });
             }
-            now = self.clock.now();
+            now = match call {
+                // It looked when it had what there was.
+                Call::Reap { .. } => self.now,
+                Call::Submit { .. } => self.glance(),
+                _ => self.look(),
+            };
         }
         let ended = now;
         if task.counts_errors() {
@@ -143,15 +156,35 @@ impl Worker<'_> {
         }
     }
 
+    fn look(&mut self) -> Nanos {
+        self.now = self.clock.now();
+        self.now
+    }
+
+    /// A look at the clock, once for so many calls: it is a tenth of a request on a device that
+    /// ends it at once.
+    fn glance(&mut self) -> Nanos {
+        match self.stale {
+            0 => {
+                self.stale = self.calls_per_look - 1;
+                self.look()
+            }
+            _ => {
+                self.stale -= 1;
+                self.now
+            }
+        }
+    }
+
     /// What a call brings that goes nowhere.
     fn answer(&mut self, call: Call) -> Result<(), i32> {
         match call {
             Call::Submit { id, .. } => {
-                self.done.push(Done { user: id.into(), status: BlkStatus::Ok });
+                self.done.push_back(Done { user: id.into(), status: BlkStatus::Ok });
                 Ok(())
             }
             Call::Reap { at_most, .. } => {
-                let ended = self.clock.now();
+                let ended = self.glance();
                 let most = self.done.len().min(at_most as usize);
                 let reaped = |done: Done| Reaped {
                     id: u32::try_from(done.user).expect("a task numbers them so"),
@@ -198,8 +231,8 @@ impl Worker<'_> {
         self.client.submit(request);
         loop {
             let own = self.done.iter().position(|done| done.user == request.user);
-            if let Some(own) = own {
-                return error_of(self.done.remove(own).status);
+            if let Some(own) = own.and_then(|own| self.done.remove(own)) {
+                return error_of(own.status);
             }
             self.client.wait(1, &mut self.done);
         }
@@ -241,13 +274,15 @@ impl Worker<'_> {
     fn reap(&mut self, at_least: u32, at_most: u32, content: Option<&mut dyn Content>) {
         let missing = (at_least as usize).saturating_sub(self.done.len());
         let missing = missing.min(self.client.in_flight());
+        // What has ended is taken before anybody looks for more: of many in flight, once for all.
         match content {
+            _ if missing == 0 && !self.done.is_empty() => {}
             Some(content) => {
                 self.client.wait_bytes(missing, &mut self.done, &mut Known(content));
             }
             None => self.client.wait(missing, &mut self.done),
         }
-        let ended = self.clock.now();
+        let ended = self.glance();
         for Done { user, status } in self.done.drain(..self.done.len().min(at_most as usize)) {
             let id = u32::try_from(user).expect("a call waits for the others itself");
             let status = error_of(status);

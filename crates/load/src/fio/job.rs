@@ -5,8 +5,10 @@ use blockyard_engine::time::Nanos;
 
 use super::distribution::Distribution;
 use super::lens::{Direction, Lens};
+use super::log::Logs;
 use super::map::UNITS_MAX;
 use super::pace::RateProcess;
+use super::percentiles::Percentiles;
 use super::value::KbBase;
 use super::verify::{HEADER_BYTES, Sum, Verify};
 
@@ -125,6 +127,27 @@ pub enum Sequencer {
     Identical,
 }
 
+/// What is measured of each request (`disable_slat` and its like).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Kept {
+    /// Submission latency.
+    pub slat: bool,
+    /// Completion latency.
+    pub clat: bool,
+    /// Both together.
+    pub lat: bool,
+    /// Rates of half a second.
+    pub rates: bool,
+    /// `gtod_reduce`: none of these, and the clock is looked at now and then.
+    pub is_seldom: bool,
+}
+
+impl Default for Kept {
+    fn default() -> Self {
+        Self { slat: true, clat: true, lat: true, rates: true, is_seldom: false }
+    }
+}
+
 /// One section of a job file. What it does not say is as fio has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -226,6 +249,16 @@ pub struct Job {
     pub stonewall: bool,
     /// `wait_for`: starts when this job before it has ended, and those that started with it.
     pub wait_for: Option<String>,
+    /// `new_group`: a group of results begins with it, as with `stonewall`.
+    pub new_group: bool,
+    /// `group_reporting`: a group is listed as one, not clone by clone.
+    pub group_reporting: bool,
+    /// What is measured of its requests.
+    pub kept: Kept,
+    /// What of its latencies is listed.
+    pub percentiles: Percentiles,
+    /// What is written down of its requests.
+    pub logs: Logs,
 }
 
 impl Job {
@@ -280,6 +313,11 @@ impl Job {
             kb_base: KbBase::default(),
             stonewall: false,
             wait_for: None,
+            new_group: false,
+            group_reporting: false,
+            kept: Kept::default(),
+            percentiles: Percentiles::default(),
+            logs: Logs::default(),
         }
     }
 

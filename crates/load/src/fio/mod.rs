@@ -11,10 +11,12 @@ mod job;
 mod job_file;
 mod known;
 mod lens;
+mod log;
 mod map;
 mod offsets;
 mod options;
 mod pace;
+mod percentiles;
 mod print;
 mod samples;
 mod shares;
@@ -34,10 +36,13 @@ use crate::program::{Call, Content, FileId, Phase, Program, Returned, Task, Usag
 
 pub use blockyard_engine::histogram::Histogram;
 pub use distribution::{Distribution, Zone, ZoneLen};
-pub use job::{Job, JobError, Rw, Sequencer};
+pub use job::{Job, JobError, Kept, Rw, Sequencer};
 pub use job_file::{Ignored, JobFile, JobFileError};
 pub use lens::{Direction, Lens};
+pub use log::{LogFile, Logs};
 pub use pace::RateProcess;
+pub use percentiles::Percentiles;
+pub use print::all as print_all;
 pub use samples::{Samples, Spread};
 pub use shares::{Batches, Bounds, Depths};
 pub use surroundings::Surroundings;
@@ -45,12 +50,12 @@ pub use task::{Thread, Transfers};
 pub use value::KbBase;
 pub use verify::{Mismatch, Pattern, Sum, Verify};
 
-/// What a job was like, all its clones together.
+/// What a job was like, all its clones together; or one clone, or a group of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobResult {
-    /// Of the job.
+    /// Of the job; of a group's first.
     pub name: String,
-    /// Jobs between the same stonewalls have the same.
+    /// A stonewall and `new_group` begin the next.
     pub group: u32,
     /// How many clones it had.
     pub numjobs: u32,
@@ -74,6 +79,8 @@ pub struct JobResult {
     pub usage: Usage,
     /// `iodepth`.
     pub iodepth: u32,
+    /// What of the latencies is listed.
+    pub percentiles: Percentiles,
     /// Each clone's runtime, and the bytes that it read and wrote, in their order.
     pub clones: Vec<(Nanos, u64, u64)>,
     /// Of the clone that took longest, from its start until its last block was there.
@@ -123,16 +130,48 @@ impl JobResult {
         per_second(amount, self.runtime)
     }
 
-    fn add(&mut self, measured: &Measured) {
-        self.read.add(&measured.read);
-        self.write.add(&measured.write);
-        self.trim.add(&measured.trim);
-        self.sync.add(&measured.sync);
-        self.bounds.add(&measured.bounds);
-        self.depths.add(&measured.depths);
-        self.submits.add(&measured.submits);
-        self.completes.add(&measured.completes);
-        let used = measured.usage;
+    /// Of a job that has not run.
+    fn new(job: &Job, group: u32, numjobs: u32) -> Self {
+        let (name, percentiles) = (job.name.clone(), job.percentiles.clone());
+        let iodepth = if job.direct { job.iodepth } else { 1 };
+        Self { name, group, numjobs, iodepth, percentiles, ..Self::default() }
+    }
+
+    /// Of a clone that has run.
+    fn of(job: &Job, group: u32, measured: Measured) -> Self {
+        let Measured { read, write, trim, sync, bounds, depths, submits, completes, .. } = measured;
+        let Measured { runtime, usage, mismatches, mismatch, error, .. } = measured;
+        Self {
+            clones: vec![(runtime, read.bytes, write.bytes)],
+            read,
+            write,
+            trim,
+            sync,
+            bounds,
+            depths,
+            submits,
+            completes,
+            usage,
+            runtime,
+            mismatches,
+            mismatch,
+            error,
+            ..Self::new(job, group, 1)
+        }
+    }
+
+    /// Another one of the same job or group.
+    fn add(&mut self, other: &Self) {
+        self.numjobs += other.numjobs;
+        self.read.add(&other.read);
+        self.write.add(&other.write);
+        self.trim.add(&other.trim);
+        self.sync.add(&other.sync);
+        self.bounds.add(&other.bounds);
+        self.depths.add(&other.depths);
+        self.submits.add(&other.submits);
+        self.completes.add(&other.completes);
+        let used = other.usage;
         self.usage = Usage {
             user: self.usage.user + used.user,
             system: self.usage.system + used.system,
@@ -140,12 +179,12 @@ impl JobResult {
             voluntary: self.usage.voluntary + used.voluntary,
             involuntary: self.usage.involuntary + used.involuntary,
         };
-        self.clones.push((measured.runtime, measured.read.bytes, measured.write.bytes));
-        self.runtime = self.runtime.max(measured.runtime);
-        self.error = self.error.or(measured.error);
-        self.mismatches += measured.mismatches;
+        self.clones.extend(&other.clones);
+        self.runtime = self.runtime.max(other.runtime);
+        self.error = self.error.or(other.error);
+        self.mismatches += other.mismatches;
         if self.mismatch.is_none() {
-            self.mismatch.clone_from(&measured.mismatch);
+            self.mismatch.clone_from(&other.mismatch);
         }
     }
 }
@@ -171,9 +210,16 @@ pub struct Fio {
     files: Vec<File>,
     /// The files have been made.
     is_set_up: bool,
-    /// The first group that has not been started.
-    next_group: u32,
+    /// Of each job: how many phases come before it.
+    phase_of: Vec<u32>,
+    /// The first phase that has not been started.
+    next_phase: u32,
+    /// Of each clone, job by job.
+    clones: Vec<JobResult>,
+    /// Of each job.
     results: Vec<JobResult>,
+    /// Of each clone.
+    logs: Vec<LogFile>,
 }
 
 impl Fio {
@@ -202,21 +248,49 @@ impl Fio {
             }
         }
         let ids = |indices: &Vec<usize>| indices.iter().map(|index| file_id(*index)).collect();
-        let groups = groups(&jobs)?;
-        let result = |(job, &group): (&Job, &u32)| {
-            let (name, numjobs) = (job.name.clone(), job.clones());
-            let iodepth = if job.direct { job.iodepth } else { 1 };
-            JobResult { name, group, numjobs, iodepth, ..JobResult::default() }
-        };
-        let results = jobs.iter().zip(&groups).map(result).collect();
+        let phase_of = phases(&jobs)?;
+        let (mut group, mut clones, mut results) = (0, Vec::new(), Vec::new());
+        for (index, job) in jobs.iter().enumerate() {
+            group += u32::from(index > 0 && (job.stonewall || job.new_group));
+            let clone = JobResult::new(job, group, 1);
+            clones.extend(std::iter::repeat_n(clone, job.clones() as usize));
+            // Its clones are added as they end.
+            results.push(JobResult::new(job, group, 0));
+        }
         let files_of = indices.iter().map(ids).collect();
-        Ok(Self { jobs, files_of, files, is_set_up: false, next_group: 0, results })
+        let (is_set_up, next_phase, logs) = (false, 0, Vec::new());
+        Ok(Self { jobs, files_of, files, is_set_up, phase_of, next_phase, clones, results, logs })
     }
 
     /// What each job was like, in their order.
     #[must_use]
     pub fn results(&self) -> &[JobResult] {
         &self.results
+    }
+
+    /// The results as fio lists them: each clone by itself, and one for all that are side by side
+    /// in a group if they say `group_reporting`.
+    #[must_use]
+    pub fn listed(&self) -> Vec<JobResult> {
+        let mut listed: Vec<JobResult> = Vec::new();
+        let mut clones = self.clones.iter();
+        for job in &self.jobs {
+            for clone in clones.by_ref().take(job.clones() as usize) {
+                match listed.last_mut() {
+                    Some(last) if job.group_reporting && last.group == clone.group => {
+                        last.add(clone);
+                    }
+                    _ => listed.push(clone.clone()),
+                }
+            }
+        }
+        listed
+    }
+
+    /// What the jobs want to have written down.
+    #[must_use]
+    pub fn logs(&self) -> &[LogFile] {
+        &self.logs
     }
 
     /// How long each file is, by its number.
@@ -231,6 +305,15 @@ impl Fio {
         print::all(&self.results)
     }
 
+    /// What a clone brought that has ended.
+    fn keep(&mut self, thread: Thread) {
+        let Thread { job_index, number, measured, .. } = thread;
+        self.logs.extend(measured.logs.files(number));
+        let (clone, of_job) = (&mut self.clones[number as usize], &mut self.results[job_index]);
+        *clone = JobResult::of(&self.jobs[job_index], clone.group, measured);
+        of_job.add(clone);
+    }
+
     fn set_up(&self) -> SetUp {
         let call = |(index, file): (usize, &File)| match file.is_laid_out {
             true => Call::Layout { file: file_id(index), len_bytes: file.len_bytes },
@@ -242,13 +325,13 @@ impl Fio {
 }
 
 /// When each job starts: behind all before it, behind the one it waits for, or with those before.
-fn groups(jobs: &[Job]) -> Result<Vec<u32>, JobError> {
-    let (mut groups, mut base) = (Vec::new(), 0);
+fn phases(jobs: &[Job]) -> Result<Vec<u32>, JobError> {
+    let (mut phases, mut base) = (Vec::new(), 0);
     for (index, job) in jobs.iter().enumerate() {
         if job.stonewall && index > 0 {
-            base = groups.iter().max().map_or(0, |last| last + 1);
+            base = phases.iter().max().map_or(0, |last| last + 1);
         }
-        let mut group = base;
+        let mut phase = base;
         if let Some(name) = &job.wait_for {
             let awaited = jobs[..index].iter().rposition(|job| job.name == *name);
             let awaited = awaited.ok_or_else(|| JobError {
@@ -256,11 +339,11 @@ fn groups(jobs: &[Job]) -> Result<Vec<u32>, JobError> {
                 key: "wait_for".into(),
                 problem: format!("is {name:?}, and no job before it has that name"),
             })?;
-            group = group.max(groups[awaited] + 1);
+            phase = phase.max(phases[awaited] + 1);
         }
-        groups.push(group);
+        phases.push(phase);
     }
-    Ok(groups)
+    Ok(phases)
 }
 
 fn file_id(index: usize) -> FileId {
@@ -275,15 +358,15 @@ impl Program for Fio {
         if !std::mem::replace(&mut self.is_set_up, true) {
             return Some(Phase { tasks: vec![FioTask::SetUp(self.set_up())], background });
         }
-        let group = self.next_group;
-        self.next_group = group.saturating_add(1);
-        if self.results.iter().all(|result| result.group < group) {
+        let phase = self.next_phase;
+        self.next_phase = phase.saturating_add(1);
+        if self.phase_of.iter().all(|of_job| *of_job < phase) {
             return None;
         }
         let (mut tasks, mut number) = (Vec::new(), 0);
         for (index, job) in self.jobs.iter().enumerate() {
             for (clone, &file) in (0..).zip(&self.files_of[index]) {
-                if self.results[index].group == group {
+                if self.phase_of[index] == phase {
                     let thread = Thread::new(job, (index, clone), file, number);
                     tasks.push(FioTask::Thread(Box::new(thread)));
                 }
@@ -298,12 +381,11 @@ impl Program for Fio {
             match task {
                 FioTask::SetUp(SetUp { error: None, .. }) => {}
                 FioTask::SetUp(SetUp { error, .. }) => {
-                    self.results.iter_mut().for_each(|result| result.error = error);
-                    self.next_group = u32::MAX;
+                    let all = self.results.iter_mut().chain(&mut self.clones);
+                    all.for_each(|result| result.error = error);
+                    self.next_phase = u32::MAX;
                 }
-                FioTask::Thread(thread) => {
-                    self.results[thread.job_index].add(&thread.measured);
-                }
+                FioTask::Thread(thread) => self.keep(*thread),
             }
         }
     }
@@ -351,6 +433,13 @@ impl Task for FioTask {
         match self {
             Self::Thread(thread) => thread.goes_nowhere(),
             Self::SetUp(_) => false,
+        }
+    }
+
+    fn calls_per_look(&self) -> u32 {
+        match self {
+            Self::Thread(thread) => thread.calls_per_look(),
+            Self::SetUp(_) => 1,
         }
     }
 

@@ -126,7 +126,7 @@ impl Offsets {
 
     fn draws(&mut self, index: usize) -> bool {
         let percent = u64::from(self.random_percent[index]);
-        self.count[index].is_multiple_of(self.every)
+        (self.every == 1 || self.count[index].is_multiple_of(self.every))
             && (percent >= 100 || self.choices.below(100) < percent)
     }
 
@@ -208,7 +208,12 @@ impl Offsets {
     fn at_unit(&mut self, index: usize, unit: u64, len_bytes: u64) -> Extent {
         let align_bytes = self.align_bytes[index];
         let last = self.region_bytes - self.lens[index].min_bytes();
-        let offset_bytes = (unit * self.unit_bytes).min(last) / align_bytes * align_bytes;
+        let at_bytes = (unit * self.unit_bytes).min(last);
+        let offset_bytes = match align_bytes == self.unit_bytes && at_bytes < last {
+            // What is a multiple already is not divided: a tenth of what a place costs.
+            true => at_bytes,
+            false => at_bytes / align_bytes * align_bytes,
+        };
         let len_bytes = self.fitting(index, len_bytes, self.region_bytes - offset_bytes);
         let len_bytes = len_bytes.expect("the smallest has room there");
         Extent { offset_bytes, len_bytes }

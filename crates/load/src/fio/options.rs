@@ -3,7 +3,7 @@
 use blockyard_engine::priority::{Priority, PriorityClass};
 
 use super::distribution::{Distribution, Zone, ZoneLen};
-use super::job::{IODEPTH_MAX, Job, JobError, NUMJOBS_MAX, Rw, Sequencer};
+use super::job::{IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
 use super::lens::Lens;
 use super::pace::RateProcess;
 use super::value::{
@@ -93,6 +93,25 @@ const OPTIONS: &[(&str, Set)] = &[
     ("stonewall", |job, text| set(&mut job.stonewall, flag(text))),
     ("wait_for_previous", |job, text| set(&mut job.stonewall, flag(text))),
     ("wait_for", |job, text| set(&mut job.wait_for, Ok(Some(text.into())))),
+    ("new_group", |job, text| set(&mut job.new_group, flag(text))),
+    ("group_reporting", |job, text| set(&mut job.group_reporting, flag(text))),
+    ("gtod_reduce", set_gtod_reduce),
+    ("disable_slat", |job, text| set(&mut job.kept.slat, flag(text).map(|off| !off))),
+    ("disable_clat", |job, text| set(&mut job.kept.clat, flag(text).map(|off| !off))),
+    ("disable_lat", |job, text| set(&mut job.kept.lat, flag(text).map(|off| !off))),
+    ("disable_bw", |job, text| set(&mut job.kept.rates, flag(text).map(|off| !off))),
+    ("disable_bw_measurement", |job, text| set(&mut job.kept.rates, flag(text).map(|off| !off))),
+    ("percentile_list", |job, text| job.percentiles.set_list(text)),
+    ("slat_percentiles", |job, text| set(&mut job.percentiles.slat, flag(text))),
+    ("clat_percentiles", |job, text| set(&mut job.percentiles.clat, flag(text))),
+    ("lat_percentiles", |job, text| set(&mut job.percentiles.lat, flag(text))),
+    ("write_bw_log", |job, text| set(&mut job.logs.bandwidth, Ok(Some(text.into())))),
+    ("write_iops_log", |job, text| set(&mut job.logs.iops, Ok(Some(text.into())))),
+    ("write_lat_log", |job, text| set(&mut job.logs.latency, Ok(Some(text.into())))),
+    ("log_avg_msec", |job, text| set(&mut job.logs.span, milliseconds(text))),
+    ("log_max_value", |job, text| set(&mut job.logs.largest, flag(text))),
+    ("log_offset", |job, text| set(&mut job.logs.offset, flag(text))),
+    ("per_job_logs", |job, text| set(&mut job.logs.shared, flag(text).map(|own| !own))),
     ("verify", set_verify),
     ("do_verify", |job, text| set(&mut job.verify.reads_again, flag(text))),
     ("verify_only", |job, text| set(&mut job.verify.only, flag(text))),
@@ -323,6 +342,14 @@ fn set_rate_process(job: &mut Job, text: &str) -> Result<(), String> {
         "linear" => RateProcess::Linear,
         "poisson" => RateProcess::Poisson,
         _ => return Err("it must be linear or poisson".into()),
+    };
+    Ok(())
+}
+
+fn set_gtod_reduce(job: &mut Job, text: &str) -> Result<(), String> {
+    job.kept = match flag(text)? {
+        true => Kept { slat: false, clat: false, lat: false, rates: false, is_seldom: true },
+        false => Kept::default(),
     };
     Ok(())
 }

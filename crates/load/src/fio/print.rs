@@ -6,19 +6,13 @@
 use blockyard_engine::histogram::Histogram;
 
 use super::samples::Spread;
-use super::{JobResult, Transfers};
+use super::{JobResult, Percentiles, Transfers};
 
-/// In ten thousandths.
-const PERCENTILES: [u32; 17] = [
-    100, 500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000, 9500, 9900, 9950, 9990, 9995,
-    9999,
-];
-/// Percentiles of a line.
-const PER_LINE: usize = 4;
 const KIB: f64 = 1024.0;
 
-/// Jobs, and then groups.
-pub(super) fn all(results: &[JobResult]) -> String {
+/// Results as fio prints them, less what only a kernel knows: one after the other, and then groups.
+#[must_use]
+pub fn all(results: &[JobResult]) -> String {
     let mut text: String = results.iter().map(|result| job(result, results)).collect();
     let last = results.iter().map(|result| result.group).max().unwrap_or(0);
     for number in 0..=last {
@@ -43,7 +37,7 @@ fn job(result: &JobResult, results: &[JobResult]) -> String {
     if result.sync.count() > 0 {
         text += "  fsync:\n";
         text += &latency_line("sync", &result.sync);
-        text += &percentile_lines("sync", &result.sync);
+        text += &percentile_lines("sync", &result.sync, &result.percentiles);
     }
     text + &result.bounds.lines() + &tables(result)
 }
@@ -90,9 +84,23 @@ fn transfers_lines(
     if transfers.slat.count() > 0 {
         text += &latency_line("slat", &transfers.slat);
     }
-    text += &latency_line("clat", &transfers.clat);
-    text += &latency_line("lat", &transfers.lat);
-    text += &percentile_lines("clat", &transfers.clat);
+    if transfers.clat.count() > 0 {
+        text += &latency_line("clat", &transfers.clat);
+    }
+    if transfers.lat.count() > 0 {
+        text += &latency_line("lat", &transfers.lat);
+    }
+    let of = &result.percentiles;
+    let shown = [
+        (of.slat, "slat", &transfers.slat),
+        (of.clat, "clat", &transfers.clat),
+        (of.lat, "lat", &transfers.lat),
+    ];
+    for (_, name, latencies) in shown.into_iter().filter(|(is_wanted, ..)| *is_wanted) {
+        if latencies.count() > 0 {
+            text += &percentile_lines(name, latencies, of);
+        }
+    }
     if let Some((bandwidth, iops)) = transfers.samples.bandwidth().zip(transfers.samples.iops()) {
         // Above 1 GiB/s in MiB.
         let is_large = bandwidth.mean > KIB * KIB * KIB;
@@ -235,14 +243,7 @@ fn latency_line(name: &str, latencies: &Histogram) -> String {
     )
 }
 
-fn percentile_lines(name: &str, latencies: &Histogram) -> String {
-    let shown = PERCENTILES.map(|share| (share, latencies.per_ten_thousand(share).0));
-    let (unit, unit_ns) = unit(shown[0].1, shown[PERCENTILES.len() - 1].1);
-    let value = |(share, ns): (u32, u64)| {
-        let percent = f64::from(share) / 100.0;
-        format!("{percent:5.2}th=[{:>5}]", ns.div_ceil(unit_ns as u64))
-    };
-    let values = shown.map(value);
-    let lines: Vec<String> = values.chunks(PER_LINE).map(|line| line.join(", ")).collect();
-    format!("    {name} percentiles ({unit}):\n     | {}\n", lines.join(",\n     | "))
+fn percentile_lines(name: &str, latencies: &Histogram, percentiles: &Percentiles) -> String {
+    let (unit, lines) = percentiles.lines(latencies, unit);
+    format!("    {name} percentiles ({unit}):\n     | {lines}\n")
 }

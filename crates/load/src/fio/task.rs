@@ -23,6 +23,7 @@ use blockyard_engine::time::Nanos;
 
 use super::job::Job;
 use super::lens::Direction;
+use super::log::{CloneLogs, Ended};
 use super::offsets::{Extent, Offsets};
 use super::pace::{Floor, Pace};
 use super::samples::Samples;
@@ -66,6 +67,9 @@ const TOO_SLOW: i32 = 5;
 /// As fio says it of bytes that are not those that were written (EILSEQ).
 const MISMATCH: i32 = 84;
 
+/// With `gtod_reduce`: as seldom as fio looks at the clock then.
+const CALLS_PER_LOOK: u32 = 256;
+
 /// What a clone has measured.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
@@ -86,12 +90,14 @@ pub(crate) struct Measured {
     pub(crate) mismatch: Option<Mismatch>,
     /// Why it ended early.
     pub(crate) error: Option<i32>,
+    pub(crate) logs: CloneLogs,
 }
 
 /// A block in flight, from when to when so far.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     direction: Direction,
+    offset_bytes: u64,
     len_bytes: u64,
     /// Its bytes are made, or checked.
     stamp: Option<Stamp>,
@@ -122,6 +128,8 @@ enum Made {
 pub struct Thread {
     job: Job,
     pub(crate) job_index: usize,
+    /// Among all clones of the program.
+    pub(crate) number: u64,
     /// Of its region.
     start_bytes: u64,
     socket: Option<u16>,
@@ -172,6 +180,7 @@ impl Thread {
         Self {
             job: job.clone(),
             job_index,
+            number,
             start_bytes: job.start_bytes(clone),
             socket: job.socket(clone),
             file,
@@ -194,7 +203,7 @@ impl Thread {
             written: Written::of(job),
             in_flight: vec![None; depth as usize],
             free_ids: (0..depth).rev().collect(),
-            measured: Measured::default(),
+            measured: Measured { logs: CloneLogs::of(job), ..Measured::default() },
         }
     }
 
@@ -273,15 +282,26 @@ impl Thread {
         };
         transfers.ios += 1;
         transfers.bytes += block.len_bytes;
-        if self.job.direct {
-            transfers.slat.record(block.submitted.since(block.started));
+        let Block { direction, offset_bytes, len_bytes, .. } = block;
+        let (clat, kept) = (now.since(block.submitted), self.job.kept);
+        let slat = self.job.direct.then(|| block.submitted.since(block.started));
+        if let Some(slat) = slat.filter(|_| kept.slat) {
+            transfers.slat.record(slat);
         }
-        transfers.clat.record(now.since(block.submitted));
-        transfers.lat.record(now.since(block.started));
-        transfers.samples.block(now, block.len_bytes);
-        self.measured.bounds.record(now.since(block.submitted));
+        if kept.clat {
+            transfers.clat.record(clat);
+            self.measured.bounds.record(clat);
+        }
+        if kept.lat {
+            transfers.lat.record(now.since(block.started));
+        }
+        if kept.rates {
+            transfers.samples.block(now, len_bytes);
+        }
         self.pace.completed(1);
         let elapsed = now.since(self.started);
+        let ended = Ended { direction, offset_bytes, len_bytes, slat, clat };
+        self.measured.logs.ended(elapsed, &ended);
         if let Some(floor) = &mut self.floor
             && !floor.ended(elapsed, block.direction, block.len_bytes)
             && !self.in_ramp
@@ -355,9 +375,9 @@ impl Thread {
     /// What has been measured so far does not count.
     fn end_ramp(&mut self) -> Call {
         self.in_ramp = false;
-        let Measured { error, mismatches, ref mut mismatch, .. } = self.measured;
-        let mismatch = mismatch.take();
-        self.measured = Measured { error, mismatches, mismatch, ..Measured::default() };
+        let Measured { error, mismatches, ref mut mismatch, ref logs, .. } = self.measured;
+        let (mismatch, logs) = (mismatch.take(), logs.emptied());
+        self.measured = Measured { error, mismatches, mismatch, logs, ..Measured::default() };
         self.pace.restart();
         self.made = Made::UsageBefore;
         Call::Usage
@@ -407,7 +427,8 @@ impl Thread {
         stamp: Option<Stamp>,
     ) -> Call {
         let file = self.file;
-        let block = Block { direction, len_bytes, stamp, started: now, submitted: now };
+        let block =
+            Block { direction, offset_bytes, len_bytes, stamp, started: now, submitted: now };
         // A trim goes past the page cache in any case.
         if self.job.direct || direction == Direction::Trim {
             let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
@@ -498,6 +519,7 @@ impl Thread {
             return self.fsync(now);
         }
         self.measured.runtime = self.ended.since(self.started);
+        self.measured.logs.end(self.measured.runtime);
         self.made = Made::UsageBehind;
         Call::Usage
     }
@@ -569,6 +591,10 @@ impl Task for Thread {
 
     fn goes_nowhere(&self) -> bool {
         self.job.goes_nowhere
+    }
+
+    fn calls_per_look(&self) -> u32 {
+        if self.job.kept.is_seldom { CALLS_PER_LOOK } else { 1 }
     }
 
     fn priority(&self) -> Priority {

@@ -503,9 +503,58 @@ fn job_that_waits_for_another_starts_behind_it_and_the_others_with_the_first() {
     };
     let jobs = vec![named("a", None), named("b", Some("a")), named("c", None)];
     let fio = Fio::new(jobs).unwrap();
-    let groups: Vec<u32> = fio.results().iter().map(|result| result.group).collect();
-    assert_eq!(groups, [0, 1, 0]);
+    assert_eq!(fio.phase_of, [0, 1, 0]);
     assert_eq!(Fio::new(vec![named("a", Some("b"))]).unwrap_err().key, "wait_for");
+}
+
+/// What fio 3.33 lists of such jobs.
+#[test]
+fn clones_are_listed_one_by_one_or_a_group_as_one() {
+    let named = |name: &str, numjobs, group_reporting| Job {
+        name: name.into(),
+        numjobs,
+        group_reporting,
+        ..job(Rw::Read, 2)
+    };
+    let listed = |is_one: bool| {
+        let mut jobs = ["a", "b", "c", "d"].map(|name| named(name, 1, is_one)).to_vec();
+        (jobs[0].numjobs, jobs[2].new_group, jobs[3].stonewall) = (2, true, true);
+        let mut fio = Fio::new(jobs).unwrap();
+        World::new(10, 2_000).run(&mut fio);
+        let of = |one: &JobResult| (one.name.clone(), one.group, one.numjobs, one.read.ios);
+        fio.listed().iter().map(of).collect::<Vec<_>>()
+    };
+    let owned = |(name, group, numjobs, ios): (&str, _, _, _)| (name.into(), group, numjobs, ios);
+    let clones = [("a", 0, 1, 2), ("a", 0, 1, 2), ("b", 0, 1, 2), ("c", 1, 1, 2), ("d", 2, 1, 2)];
+    assert_eq!(listed(false), clones.map(owned));
+    assert_eq!(listed(true), [("a", 0, 3, 6), ("c", 1, 1, 2), ("d", 2, 1, 2)].map(owned));
+}
+
+#[test]
+fn logs_are_of_each_clone_and_have_nothing_of_the_ramp() {
+    let mut logged = Job { direct: true, numjobs: 2, ..job(Rw::Write, 100) };
+    logged.set("write_lat_log", "x").unwrap();
+    logged.set("ramp_time", "100us").unwrap();
+    let mut fio = Fio::new(vec![logged]).unwrap();
+    World::new(10, 2_000).run(&mut fio);
+    let names: Vec<&str> = fio.logs().iter().map(|log| log.name.as_str()).collect();
+    let own = |clone: u32| ["slat", "clat", "lat"].map(|kind| format!("x_{kind}.{clone}.log"));
+    assert_eq!(names, [own(1), own(2)].concat());
+    let [.., last] = fio.logs() else { panic!("six") };
+    let counted: u64 = fio.results()[0].write.ios;
+    assert_eq!(2 * last.text.lines().count() as u64, counted);
+    assert!(counted < 200 && last.text.starts_with("2, 2000000, 1, 4096, 0\n"), "{}", last.text);
+}
+
+/// As fio's `gtod_reduce`: what is not measured is not listed.
+#[test]
+fn what_is_not_kept_is_not_listed() {
+    let mut reduced = job(Rw::Read, 100);
+    reduced.set("gtod_reduce", "1").unwrap();
+    let mut fio = Fio::new(vec![reduced]).unwrap();
+    World::new(10, 2_000).run(&mut fio);
+    let text = fio.print();
+    assert!(text.contains("  read: IOPS=") && !text.contains("lat ("), "{text}");
 }
 
 #[test]

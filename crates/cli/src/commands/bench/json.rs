@@ -2,21 +2,15 @@
 //! that what reads one reads the other. What a volume has no figure for is left out.
 
 use blockyard_host::volume::Volume;
-use blockyard_load::fio::{Fio, Histogram, JobResult, Transfers};
+use blockyard_load::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Transfers};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
 use crate::stages;
 
-/// fio's percentiles, in hundredths of a percent.
-const PERCENTILES: [u32; 17] = [
-    100, 500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000, 9500, 9900, 9950, 9990, 9995,
-    9999,
-];
-
 /// All jobs.
 pub(super) fn value(fio: &Fio, description: &str) -> Value {
-    let jobs: Vec<Value> = fio.results().iter().map(job).collect();
+    let jobs: Vec<Value> = fio.listed().iter().map(job).collect();
     json!({
         "fio version": format!("blockyard-{}", env!("CARGO_PKG_VERSION")),
         "volume": description,
@@ -37,15 +31,18 @@ pub(super) fn report(fio: &Fio, description: &str, on: Option<&Volume>) -> Resul
 
 fn job(result: &JobResult) -> Value {
     let (user, system) = result.cpu();
+    let of = Some(&result.percentiles);
+    let runtimes_ns: u64 = result.clones.iter().map(|(runtime, ..)| runtime.0).sum();
     json!({
         "jobname": result.name,
         "groupid": result.group,
         "numjobs": result.numjobs,
         "error": result.error.unwrap_or(0),
-        "job_runtime": result.runtime.0 / 1_000_000,
+        "job_runtime": runtimes_ns / 1_000_000,
         "read": transfers(result, &result.read),
         "write": transfers(result, &result.write),
-        "sync": { "total_ios": result.sync.count(), "lat_ns": latency(&result.sync) },
+        "trim": transfers(result, &result.trim),
+        "sync": { "total_ios": result.sync.count(), "lat_ns": latency(&result.sync, of) },
         "usr_cpu": user * 100.0,
         "sys_cpu": system * 100.0,
         "ctx": result.usage.switches,
@@ -54,7 +51,9 @@ fn job(result: &JobResult) -> Value {
 
 fn transfers(result: &JobResult, transfers: &Transfers) -> Value {
     let bytes_s = result.bandwidth(transfers);
-    json!({
+    let of = &result.percentiles;
+    let shown = |is_wanted: bool| is_wanted.then_some(of);
+    let mut value = json!({
         "io_bytes": transfers.bytes,
         "io_kbytes": transfers.bytes / 1024,
         "bw_bytes": bytes_s as u64,
@@ -62,13 +61,36 @@ fn transfers(result: &JobResult, transfers: &Transfers) -> Value {
         "iops": result.iops(transfers),
         "runtime": if transfers.ios > 0 { result.runtime.0 / 1_000_000 } else { 0 },
         "total_ios": transfers.ios,
-        "slat_ns": latency(&transfers.slat),
-        "clat_ns": latency(&transfers.clat),
-        "lat_ns": latency(&transfers.lat),
-    })
+        "slat_ns": latency(&transfers.slat, shown(of.slat)),
+        "clat_ns": latency(&transfers.clat, shown(of.clat)),
+        "lat_ns": latency(&transfers.lat, shown(of.lat)),
+    });
+    rates(&mut value, transfers);
+    value
 }
 
-fn latency(histogram: &Histogram) -> Value {
+/// How the rates of half a second were spread; zeros without one, as in fio.
+fn rates(value: &mut Value, transfers: &Transfers) {
+    let none = Spread { min: 0.0, max: 0.0, mean: 0.0, stdev: 0.0, count: 0 };
+    let bandwidth = transfers.samples.bandwidth().unwrap_or(none);
+    let iops = transfers.samples.iops().unwrap_or(none);
+    for (name, figure) in [
+        ("bw_min", json!(bandwidth.min as u64 / 1024)),
+        ("bw_max", json!(bandwidth.max as u64 / 1024)),
+        ("bw_mean", json!(bandwidth.mean / 1024.0)),
+        ("bw_dev", json!(bandwidth.stdev / 1024.0)),
+        ("bw_samples", json!(bandwidth.count)),
+        ("iops_min", json!(iops.min as u64)),
+        ("iops_max", json!(iops.max as u64)),
+        ("iops_mean", json!(iops.mean)),
+        ("iops_stddev", json!(iops.stdev)),
+        ("iops_samples", json!(iops.count)),
+    ] {
+        value[name] = figure;
+    }
+}
+
+fn latency(histogram: &Histogram, percentiles: Option<&Percentiles>) -> Value {
     let mut value = json!({
         "min": histogram.min().0,
         "max": histogram.max().0,
@@ -76,13 +98,9 @@ fn latency(histogram: &Histogram) -> Value {
         "stddev": histogram.stdev_ns(),
         "N": histogram.count(),
     });
-    if histogram.count() > 0 {
-        let percentiles: Map<String, Value> = PERCENTILES
-            .iter()
-            .map(|share| (format!("{:.6}", f64::from(*share) / 100.0), *share))
-            .map(|(name, share)| (name, histogram.per_ten_thousand(share).0.into()))
-            .collect();
-        value["percentile"] = percentiles.into();
+    if let Some(percentiles) = percentiles.filter(|_| histogram.count() > 0) {
+        let of = percentiles.of(histogram).map(|(name, ns)| (name, ns.into()));
+        value["percentile"] = of.collect::<Map<String, Value>>().into();
     }
     value
 }

@@ -13,7 +13,7 @@
 //! ```
 
 use blockyard_engine::priority::Priority;
-use blockyard_load::fio::{Fio, Job};
+use blockyard_load::fio::{Fio, Job, Logs};
 use blockyard_load::{fsync_tester, tiotest};
 use blockyard_sim::world::Config;
 
@@ -252,6 +252,10 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Failure> {
                 "needs bytes, and the lab has none; run it \
                                                     with `blockyard bench`",
             ));
+        }
+        if job.logs != Logs::default() {
+            let problem = "writes a file; run it with `blockyard bench --lab`";
+            return Err(options.wrong_key("write_lat_log", problem));
         }
         job.check().map_err(|error| options.wrong_key(&error.key, &error.problem))?;
         jobs.push(job);

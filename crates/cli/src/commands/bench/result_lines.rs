@@ -1,0 +1,49 @@
+//! The result lines of the 2015 mail: the jobs run several times, and each has one line for all of
+//! its runs ([`ResultLine`]).
+//!
+//! The module at its start is the pipeline: `A`, `D`, `E`, `F` and `G` are those of the mail, and
+//! `_` is a device without a cipher.
+
+use std::sync::Arc;
+
+use blockyard_host::volume::{PipelineChoice, Volume};
+use blockyard_load::fio::{Fio, Job};
+use blockyard_load::result_line::ResultLine;
+
+use super::{judge, logs, watch};
+use crate::failure::Failure;
+use crate::output::print;
+use crate::real::{self, Tally};
+
+/// The letter of a pipeline, or its name.
+pub(super) fn module(pipeline: PipelineChoice) -> &'static str {
+    let found = PipelineChoice::named().find(|(.., choice)| *choice == pipeline);
+    found.map_or("_", |(name, ..)| name)
+}
+
+/// Runs the jobs so many times, and prints their lines.
+pub(super) fn run(
+    volume: &Arc<Volume>,
+    jobs: &[Job],
+    module: &str,
+    times: u32,
+) -> Result<(), Failure> {
+    let mut sums = vec![Vec::new(); jobs.len()];
+    for _ in 0..times {
+        let mut fio =
+            Fio::new(jobs.to_vec()).map_err(|error| Failure::failed(error.to_string()))?;
+        let tally = Tally::default();
+        watch::watched(jobs, &tally, || real::run_on_whole(volume, &mut fio, &tally))?;
+        logs::write(fio.logs())?;
+        for (result, sums) in fio.results().iter().zip(&mut sums) {
+            judge(result)?;
+            sums.push(result.read_bandwidth_sum() + result.write_bandwidth_sum());
+        }
+    }
+    let line = |(job, sums): (&Job, &Vec<f64>)| {
+        ResultLine::of(module, (job.iodepth, job.block_bytes), job.rw.name(), sums)
+    };
+    let lines: Vec<String> =
+        jobs.iter().zip(&sums).filter_map(line).map(|line| format!("{line}\n")).collect();
+    print(&lines.concat())
+}
