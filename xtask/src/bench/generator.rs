@@ -7,7 +7,10 @@
 //!
 //! *Bandwidth*: job files of `testdata/fio` by the clock, on one plain file in memory, on a disk
 //! through the page cache, and on that disk with O_DIRECT. In each round fio runs, then ours, then
-//! fio again: how far fio is from itself is the noise, and a ratio inside of it says nothing.
+//! fio again: how far fio is from itself is the noise, and a ratio inside of it says nothing. fio's
+//! jobs are sessions of their own, to which a scheduler that shares CPUs out by session
+//! (`autogroup`) gives as much as to all of a session that also builds something; so ours is one
+//! too, and CPU time is shown beside.
 
 use super::fio;
 use super::table::middle;
@@ -216,22 +219,32 @@ impl Place {
     }
 }
 
-/// What one job file gave at one place: MiB/s of fio, of ours, and of fio again, by round.
+/// What one run gave.
+#[derive(Clone, Copy)]
+struct Moved {
+    mib_s: f64,
+    /// CPU time of a MiB, of the job's own thread.
+    cpu_us: f64,
+}
+
+/// What one job file gave at one place: fio, ours, and fio again, by round.
 struct Row {
     job: &'static str,
-    rounds: Vec<[f64; 3]>,
+    rounds: Vec<[Moved; 3]>,
 }
 
 impl Row {
     fn print(&self) {
-        let column = |pick: fn(&[f64; 3]) -> f64| -> Vec<f64> {
+        let column = |pick: &dyn Fn(&[Moved; 3]) -> f64| -> Vec<f64> {
             let mut values: Vec<f64> = self.rounds.iter().map(pick).collect();
             values.sort_by(f64::total_cmp);
             values
         };
         // Ours stands between the two of fio: a slow minute is in both.
-        let ratio = column(|round| round[1] / f64::midpoint(round[0], round[2]));
-        let noise = column(|round| round[2] / round[0]);
+        let fio = |round: &[Moved; 3]| f64::midpoint(round[0].mib_s, round[2].mib_s);
+        let fio_cpu = |round: &[Moved; 3]| f64::midpoint(round[0].cpu_us, round[2].cpu_us);
+        let ratio = column(&|round| round[1].mib_s / fio(round));
+        let noise = column(&|round| round[2].mib_s / round[0].mib_s);
         let ends = |values: &[f64]| (values[0], values[values.len() - 1]);
         let ((low, high), (calm, wild)) = (ends(&ratio), ends(&noise));
         let ratio = middle(ratio);
@@ -241,11 +254,12 @@ impl Row {
             _ => "slower",
         };
         println!(
-            "  {:<12}{:>9.0}{:>9.0}{ratio:>8.2}  {low:>5.2} to {high:<5.2}{calm:>7.2} to \
-             {wild:<5.2}  {verdict}",
+            "  {:<12}{:>8.0}{:>8.0}{ratio:>7.2}  {low:>5.2} to {high:<5.2}{calm:>7.2} to \
+             {wild:<5.2}{:>7.2}  {verdict}",
             self.job,
-            middle(column(|round| f64::midpoint(round[0], round[2]))),
-            middle(column(|round| round[1])),
+            middle(column(&fio)),
+            middle(column(&|round| round[1].mib_s)),
+            middle(column(&|round| round[1].cpu_us / fio_cpu(round))),
         );
     }
 }
@@ -274,14 +288,15 @@ fn bandwidth(lab: &Lab, args: &Args) -> Result<()> {
         }
         progress("");
         println!(
-            "\n  {}\n  {:<12}{:>9}{:>9}{:>8}  {:<14}  {:<15}",
+            "\n  {}\n  {:<12}{:>8}{:>8}{:>7}  {:<14}{:>15}{:>7}",
             place.name(),
             "",
             "fio",
             "ours",
             "ratio",
             "  of rounds",
-            "fio to itself"
+            "fio to itself",
+            "CPU x"
         );
         rows.iter().for_each(Row::print);
     }
@@ -299,26 +314,33 @@ fn timed(lab: &Lab, job: &str, place: Place, args: &Args) -> Result<PathBuf> {
     lab.write(&format!("{job}.fio"), text)
 }
 
-fn by_fio(lab: &Lab, job: &Path, place: Place) -> Result<f64> {
+fn by_fio(lab: &Lab, job: &Path, place: Place) -> Result<Moved> {
     let mut fio = tools::tool("fio");
     fio.env("BENCH_FILE", place.image(lab)).arg("--output-format=json").arg(job);
-    mib_s(&tools::read(&mut fio)?)
+    moved(&tools::read(&mut fio)?)
 }
 
-fn by_bench(lab: &Lab, job: &Path, place: Place) -> Result<f64> {
-    let mut bench = lab.blockyard(&["bench", "--raw", "--destroy", "--json"]);
+fn by_bench(lab: &Lab, job: &Path, place: Place) -> Result<Moved> {
+    let mut bench = lab.unprivileged(Path::new("setsid"));
+    bench.arg("--wait").arg(lab.binary()).args(["bench", "--raw", "--destroy", "--json"]);
     if place == Place::Direct {
         bench.arg("--direct");
     }
     bench.env("BENCH_FILE", place.image(lab)).arg(place.image(lab)).arg("--job").arg(job);
-    mib_s(&tools::read(&mut bench)?)
+    moved(&tools::read(&mut bench)?)
 }
 
 /// Of the only job, both directions together.
-fn mib_s(json: &str) -> Result<f64> {
+fn moved(json: &str) -> Result<Moved> {
     let job = fio::job(json)?;
-    let of = |side: &str| job[side]["bw_bytes"].as_f64().unwrap_or(0.0);
-    let rate = (of("read") + of("write")) / f64::from(1 << 20);
-    ensure!(rate > 0.0, "nothing was moved");
-    Ok(rate)
+    let of = |name: &str| {
+        let of = |side: &str| job[side][name].as_f64().unwrap_or(0.0);
+        (of("read") + of("write")) / f64::from(1 << 20)
+    };
+    let (mib_s, mib) = (of("bw_bytes"), of("io_bytes"));
+    ensure!(mib_s > 0.0, "nothing was moved");
+    let number = |name: &str| job[name].as_f64().context("a number is missing in the JSON");
+    // Percent of milliseconds.
+    let cpu_us = (number("usr_cpu")? + number("sys_cpu")?) * number("job_runtime")? * 10.0;
+    Ok(Moved { mib_s, cpu_us: cpu_us / mib })
 }
