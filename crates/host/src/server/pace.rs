@@ -5,7 +5,8 @@
 //! request, however many the client would keep in flight. `SCHED_BATCH` does not preempt who wakes
 //! it. So the client goes on until it waits, and the thread finds all of it in one `recv`.
 //!
-//! Long requests gain nothing from that, and lose the overlap of sending and receiving.
+//! Long requests gain nothing from that, and lose the overlap of sending and receiving. A client
+//! on another machine is not preempted: there it would only take longer to get a CPU that is busy.
 
 /// Longer requests are long. With 8 in flight, requests of 16 KiB gained in both directions, of 64
 /// KiB reads only, and of 256 KiB neither.
@@ -19,22 +20,23 @@ pub(super) struct Pace {
     /// Short requests since the last long one.
     short: u32,
     is_batch: bool,
-    /// Whoever started us has chosen another policy, which stays.
-    is_ours: bool,
+    /// Nobody who started us has chosen another policy, and the client is on this machine.
+    may_change: bool,
 }
 
 impl Pace {
-    pub(super) fn new() -> Self {
+    pub(super) fn new(is_client_here: bool) -> Self {
         // SAFETY: asks for the policy of this thread, and touches no memory.
         let policy = unsafe { libc::sched_getscheduler(0) };
-        Self { short: 0, is_batch: false, is_ours: policy == libc::SCHED_OTHER }
+        let may_change = is_client_here && policy == libc::SCHED_OTHER;
+        Self { short: 0, is_batch: false, may_change }
     }
 
     /// A request of this length has come.
     pub(super) fn on_request(&mut self, len_bytes: u64) {
         self.short = if len_bytes > SHORT_BYTES { 0 } else { self.short.saturating_add(1) };
         let is_batch = self.short > SHORT_MANY;
-        if is_batch != self.is_batch && self.is_ours {
+        if is_batch != self.is_batch && self.may_change {
             self.is_batch = is_batch;
             set_policy(if is_batch { libc::SCHED_BATCH } else { libc::SCHED_OTHER });
         }
@@ -61,7 +63,7 @@ mod tests {
 
     #[test]
     fn many_short_requests_make_a_batch_and_a_long_one_ends_it() {
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(true);
         (0..SHORT_MANY).for_each(|_| pace.on_request(SHORT_BYTES));
         assert_eq!(policy(), libc::SCHED_OTHER);
         pace.on_request(0);
@@ -73,9 +75,16 @@ mod tests {
     }
 
     #[test]
+    fn client_elsewhere_changes_nothing() {
+        let mut pace = Pace::new(false);
+        (0..2 * SHORT_MANY).for_each(|_| pace.on_request(4096));
+        assert_eq!(policy(), libc::SCHED_OTHER);
+    }
+
+    #[test]
     fn policy_that_somebody_has_chosen_stays() {
         set_policy(libc::SCHED_IDLE);
-        let mut pace = Pace::new();
+        let mut pace = Pace::new(true);
         (0..2 * SHORT_MANY).for_each(|_| pace.on_request(4096));
         pace.on_request(1 << 20);
         assert_eq!(policy(), libc::SCHED_IDLE);

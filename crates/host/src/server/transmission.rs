@@ -131,7 +131,7 @@ impl Transmission {
             done: Vec::new(),
             closing: false,
             needs_more: false,
-            pace: Pace::new(),
+            pace: Pace::new(socket.is_unix),
             _grant: grant,
             socket,
             session,
