@@ -6,7 +6,9 @@ use blockyard_host::volume::{PipelineChoice, Scheduling};
 use blockyard_load::fio::{Fio, Job, Rw};
 use blockyard_load::fsync_tester::{self, FsyncTester};
 use blockyard_load::program::{Call, FileId, Returned};
+use blockyard_load::replay::{self, Pace, Replay};
 use blockyard_load::tiotest::{self, Kind, Tiotest};
+use blockyard_load::trace::iolog;
 
 use super::target::{available_bytes, check_available};
 use super::*;
@@ -52,6 +54,28 @@ fn tiotest_runs_its_four_phases_under_any_elevator() {
             assert!(phase.latency.max > Nanos(0));
         }
     }
+}
+
+#[test]
+fn replay_goes_on_where_bios_fail_and_counts_them() {
+    let log = "fio version 3 iolog\n0 f add\n0 f write 0 4096\n1 f write 524288 4096\n\
+               2 f read 520192 8192\n3 f write 4096 4096\n";
+    let trace = iolog::read(log.as_bytes()).unwrap();
+    let table = SecretBytes::copy_of(b"0 1024 null 0\n1024 1024 error");
+    let volume = Arc::new(Volume::from_table(&table, &VolumeOptions::default()).unwrap());
+    let target = replay::Target { len_bytes: 1 << 20, sector_bytes: 512, wrap: false };
+    let pace = Pace::Fastest { depth: Some(1) };
+    let mut replay = Replay::new(&trace, pace, target).unwrap();
+    run_on_whole(&volume, &mut replay, &Tally::default()).unwrap();
+    assert!(replay.is_complete());
+    let errors: Vec<(&str, u64, u64)> = replay
+        .counted()
+        .iter()
+        .map(|(op, counted)| (*op, counted.out_bios, counted.errors))
+        .collect();
+    assert_eq!(errors, [("read", 1, 1), ("write", 3, 1)]);
+    let first = replay.first_failed().unwrap();
+    assert_eq!((first.op, first.offset_bytes, first.error), ("write", 524_288, 5));
 }
 
 #[test]
