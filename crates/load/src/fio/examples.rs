@@ -26,6 +26,10 @@ const TAKEN: &[(&str, &str)] = &[
       dedupe_working_set_percentage iodepth ioengine rw size",
     ),
     (
+        "disk-zone-profile",
+        "bs direct filename iodepth ioengine log_offset rw write_bw_log zonemode zonesize zoneskip",
+    ),
+    (
         "enospc-pressure",
         "bs buffered continue_on_error create_on_open direct directory error_dump exitall \
       fallocate filename filesize ignore_error iodepth ioengine runtime rw size \
@@ -152,7 +156,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("dircreate-ioengine", "ioengine=dircreate"),
     ("dirdelete-ioengine", "ioengine=dirdelete"),
     ("dirstat-ioengine", "ioengine=dirstat"),
-    ("disk-zone-profile", "zonemode=strided"),
     ("e4defrag", "ioengine=e4defrag"),
     ("e4defrag2", "ioengine=e4defrag"),
     ("exec", "ioengine=exec"),

@@ -4,13 +4,15 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use super::distribution::Distribution;
+use super::ends::ExitWhat;
 use super::lens::{Direction, Lens};
 use super::log::Logs;
 use super::map::UNITS_MAX;
 use super::pace::RateProcess;
 use super::percentiles::Percentiles;
+use super::strides::Strides;
 use super::value::KbBase;
-use super::verify::{HEADER_BYTES, Sum, Verify};
+use super::verify::{HEADER_BYTES, Pattern, Sum, Verify};
 
 /// Direction and order (`rw=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -148,6 +150,15 @@ impl Default for Kept {
     }
 }
 
+/// Behind which errors a clone goes on (`continue_on_error`).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct GoesOn {
+    /// Of reads.
+    pub read: bool,
+    /// Of writes and trims.
+    pub write: bool,
+}
+
 /// One section of a job file. What it does not say is as fio has it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
@@ -253,6 +264,18 @@ pub struct Job {
     pub new_group: bool,
     /// `group_reporting`: a group is listed as one, not clone by clone.
     pub group_reporting: bool,
+    /// `zonemode` and its lengths.
+    pub strides: Strides,
+    /// `exitall`: when a clone ends, others do.
+    pub exitall: bool,
+    /// `exit_what`: which.
+    pub exit_what: ExitWhat,
+    /// `exitall_on_error`: when a clone fails, all end.
+    pub exitall_on_error: bool,
+    /// `continue_on_error`: what fails is counted, and no reason to end.
+    pub goes_on: GoesOn,
+    /// `buffer_pattern`, `zero_buffers`: what is written; else noise.
+    pub buffers: Option<Pattern>,
     /// What is measured of its requests.
     pub kept: Kept,
     /// What of its latencies is listed.
@@ -315,6 +338,12 @@ impl Job {
             wait_for: None,
             new_group: false,
             group_reporting: false,
+            strides: Strides::default(),
+            exitall: false,
+            exit_what: ExitWhat::default(),
+            exitall_on_error: false,
+            goes_on: GoesOn::default(),
+            buffers: None,
             kept: Kept::default(),
             percentiles: Percentiles::default(),
             logs: Logs::default(),
@@ -464,6 +493,7 @@ impl Job {
             return refuse("rwmixread", "must be a number from 0 to 100".into());
         }
         self.check_order()?;
+        self.check_strides()?;
         self.check_verify()?;
         if self.time_based && self.runtime.is_none() {
             return refuse("time_based", "needs a runtime, as in runtime=60".into());
@@ -506,6 +536,39 @@ impl Job {
         }
         if self.max_bytes() > VERIFIED_MAX_BYTES {
             return refuse("bs", format!("must be {VERIFIED_MAX_BYTES} at most with verify"));
+        }
+        Ok(())
+    }
+
+    /// Whether its zones can be gone through.
+    fn check_strides(&self) -> Result<(), JobError> {
+        let refuse = |key: &str, problem: &str| {
+            Err(JobError { job: self.name.clone(), key: key.into(), problem: problem.into() })
+        };
+        let Strides { is_on, size_bytes, range_bytes, skip_bytes } = self.strides;
+        if !is_on {
+            let has_lens = size_bytes > 0 || range_bytes.is_some() || skip_bytes > 0;
+            return match has_lens {
+                true => refuse("zonesize", "and its like need zonemode=strided"),
+                false => Ok(()),
+            };
+        }
+        let range_bytes = self.strides.range_bytes();
+        if size_bytes == 0 {
+            return refuse("zonemode", "is strided, and needs a zonesize, as in 1m");
+        }
+        let lens = [size_bytes, range_bytes, skip_bytes];
+        if !lens.iter().all(|bytes| bytes.is_multiple_of(self.unit_bytes())) {
+            return refuse("zonesize", "and its like must be multiples of the shortest block");
+        }
+        if range_bytes < self.max_bytes() || range_bytes > self.region_bytes() {
+            return refuse("zonerange", "must be one block at least, and no more than size");
+        }
+        if self.rw.trims() || self.leap_bytes != 0 {
+            return refuse("zonemode", "is for reads and writes without a leap");
+        }
+        if self.rw.is_random() && self.has_map() && self.needs_bitmap() {
+            return refuse("zonemode", "with blocks of several lengths needs norandommap=1");
         }
         Ok(())
     }

@@ -89,7 +89,7 @@ const LISTED: &str = "all of it is measured, and listed";
 const CLOCK: &str = "the clock is cheap";
 const WORLD: &str = "a clone runs where the system puts it; numa_cpu_nodes is for the lab";
 const NO_HIST_LOG: &str = "histograms are not logged; --json has them at the end";
-const BYTES: &str = "nothing here looks at the bytes that are written";
+const BYTES: &str = "what is written is noise that nothing can compress, unless a pattern is given";
 const DEVICE: &str = "it is of a device's own commands";
 
 /// Options that change nothing on a volume, and why.
@@ -151,8 +151,6 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("lockmem", "memory is the system's matter"),
     ("description", "it is for readers"),
     ("comm", "it is for readers"),
-    ("exitall", "a job that ends leaves the others running"),
-    ("exit_what", "a job that ends leaves the others running"),
     ("write_hist_log", NO_HIST_LOG),
     ("log_prio", "a line of a log says whether its job is real-time"),
     ("log_hist_msec", NO_HIST_LOG),
@@ -183,10 +181,8 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("block_error_percentiles", LISTED),
     ("iopsavgtime", "a sample is half a second"),
     ("bwavgtime", "a sample is half a second"),
-    ("zero_buffers", BYTES),
     ("refill_buffers", BYTES),
     ("scramble_buffers", BYTES),
-    ("buffer_pattern", BYTES),
     ("buffer_compress_percentage", BYTES),
     ("buffer_compress_chunk", BYTES),
     ("dedupe_percentage", BYTES),
@@ -214,7 +210,6 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("readfua", DEVICE),
     ("writefua", DEVICE),
     ("ignore_error", "an error ends its job"),
-    ("continue_on_error", "an error ends its job"),
     ("error_dump", "an error ends its job, and is told"),
     ("steadystate", "a job runs as long as it says"),
     ("steadystate_duration", "a job runs as long as it says"),
@@ -241,7 +236,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("bs_unaligned", "is not for volumes: requests are whole sectors of 512 bytes"),
     ("blocksize_unaligned", "is not for volumes: requests are whole sectors of 512 bytes"),
     ("bs_is_seq_rand", "is not taken: give sequential and random requests a job each"),
-    ("zonemode", "is not taken: a volume has no zones; a stride is a leap, as in rw=read:64k"),
     ("write_iolog", "is not taken: `blockyard trace` records requests"),
     ("read_iolog", "is not taken: `blockyard replay` replays requests"),
     ("verify_state_load", "is not taken: verify_only looks at what a whole job would have written"),

@@ -7,6 +7,7 @@
 //! mixes and latencies are fio's ([`Thread`], from its documentation); its random numbers are not.
 
 mod distribution;
+mod ends;
 mod job;
 mod job_file;
 mod known;
@@ -20,6 +21,7 @@ mod percentiles;
 mod print;
 mod samples;
 mod shares;
+mod strides;
 mod surroundings;
 mod task;
 mod value;
@@ -31,12 +33,14 @@ use std::collections::BTreeMap;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
+use self::ends::Ends;
 use self::task::Measured;
 use crate::program::{Call, Content, FileId, Phase, Program, Returned, Task, Usage};
 
 pub use blockyard_engine::histogram::Histogram;
 pub use distribution::{Distribution, Zone, ZoneLen};
-pub use job::{Job, JobError, Kept, Rw, Sequencer};
+pub use ends::ExitWhat;
+pub use job::{GoesOn, Job, JobError, Kept, Rw, Sequencer};
 pub use job_file::{Ignored, JobFile, JobFileError};
 pub use lens::{Direction, Lens};
 pub use log::{LogFile, Logs};
@@ -45,6 +49,7 @@ pub use percentiles::Percentiles;
 pub use print::all as print_all;
 pub use samples::{Samples, Spread};
 pub use shares::{Batches, Bounds, Depths};
+pub use strides::Strides;
 pub use surroundings::Surroundings;
 pub use task::{Thread, Transfers};
 pub use value::KbBase;
@@ -91,6 +96,10 @@ pub struct JobResult {
     pub mismatch: Option<Mismatch>,
     /// The first error of a clone, which ended it.
     pub error: Option<i32>,
+    /// With `continue_on_error`: what failed and ended nothing, and the first of it.
+    pub errors: u64,
+    /// As above.
+    pub first_error: Option<i32>,
 }
 
 impl JobResult {
@@ -140,7 +149,8 @@ impl JobResult {
     /// Of a clone that has run.
     fn of(job: &Job, group: u32, measured: Measured) -> Self {
         let Measured { read, write, trim, sync, bounds, depths, submits, completes, .. } = measured;
-        let Measured { runtime, usage, mismatches, mismatch, error, .. } = measured;
+        let Measured { runtime, usage, mismatches, mismatch, error, errors, first_error, .. } =
+            measured;
         Self {
             clones: vec![(runtime, read.bytes, write.bytes)],
             read,
@@ -156,6 +166,8 @@ impl JobResult {
             mismatches,
             mismatch,
             error,
+            errors,
+            first_error,
             ..Self::new(job, group, 1)
         }
     }
@@ -182,6 +194,8 @@ impl JobResult {
         self.clones.extend(&other.clones);
         self.runtime = self.runtime.max(other.runtime);
         self.error = self.error.or(other.error);
+        self.errors += other.errors;
+        self.first_error = self.first_error.or(other.first_error);
         self.mismatches += other.mismatches;
         if self.mismatch.is_none() {
             self.mismatch.clone_from(&other.mismatch);
@@ -214,6 +228,8 @@ pub struct Fio {
     phase_of: Vec<u32>,
     /// The first phase that has not been started.
     next_phase: u32,
+    /// Of each job: whether its clones end others.
+    ends: Vec<Option<Ends>>,
     /// Of each clone, job by job.
     clones: Vec<JobResult>,
     /// Of each job.
@@ -258,8 +274,19 @@ impl Fio {
             results.push(JobResult::new(job, group, 0));
         }
         let files_of = indices.iter().map(ids).collect();
-        let (is_set_up, next_phase, logs) = (false, 0, Vec::new());
-        Ok(Self { jobs, files_of, files, is_set_up, phase_of, next_phase, clones, results, logs })
+        let groups: Vec<u32> = results.iter().map(|result: &JobResult| result.group).collect();
+        Ok(Self {
+            ends: Ends::of_jobs(&jobs, &groups),
+            jobs,
+            files_of,
+            files,
+            is_set_up: false,
+            phase_of,
+            next_phase: 0,
+            clones,
+            results,
+            logs: Vec::new(),
+        })
     }
 
     /// What each job was like, in their order.
@@ -363,11 +390,14 @@ impl Program for Fio {
         if self.phase_of.iter().all(|of_job| *of_job < phase) {
             return None;
         }
+        let of_phase = self.results.iter().zip(&self.phase_of).filter(|(_, of)| **of == phase);
+        let running: Vec<u32> = of_phase.map(|(result, _)| result.group).collect();
         let (mut tasks, mut number) = (Vec::new(), 0);
         for (index, job) in self.jobs.iter().enumerate() {
             for (clone, &file) in (0..).zip(&self.files_of[index]) {
                 if self.phase_of[index] == phase {
-                    let thread = Thread::new(job, (index, clone), file, number);
+                    let mut thread = Thread::new(job, (index, clone), file, number);
+                    thread.set_ends(self.ends[index].clone(), &running);
                     tasks.push(FioTask::Thread(Box::new(thread)));
                 }
                 number += 1;
@@ -432,6 +462,13 @@ impl Task for FioTask {
     fn goes_nowhere(&self) -> bool {
         match self {
             Self::Thread(thread) => thread.goes_nowhere(),
+            Self::SetUp(_) => false,
+        }
+    }
+
+    fn counts_errors(&self) -> bool {
+        match self {
+            Self::Thread(thread) => thread.counts_errors(),
             Self::SetUp(_) => false,
         }
     }

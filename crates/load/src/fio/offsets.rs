@@ -13,6 +13,7 @@ use super::distribution::Draw;
 use super::job::{Job, Sequencer};
 use super::lens::{Direction, Lens};
 use super::map::Map;
+use super::strides::Zone;
 use crate::random::Random;
 
 /// Enough that neighbours do not stay neighbours; a test looks.
@@ -20,6 +21,10 @@ const ROUNDS: usize = 6;
 /// Streams of random numbers beside that of the offsets. Ours.
 const LENS_STREAM: u64 = 0x6c65_6e73;
 const CHOICE_STREAM: u64 = 0x6368_6f69;
+
+/// As often a place is drawn that may lie behind the end of a zone that is cut; then it is the
+/// first. Ours.
+const CUT_DRAWS_MAX: u32 = 4096;
 
 /// A range of the region.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,6 +36,8 @@ pub(crate) struct Extent {
 /// The requests of a clone, pass after pass; offsets are from the start of its region.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
+    /// The zone that they are in, if there are zones; then the rest is of zones.
+    zone: Option<Zone>,
     region_bytes: u64,
     /// Of a random order.
     unit_bytes: u64,
@@ -68,7 +75,9 @@ impl Offsets {
     pub(crate) fn of(job: &Job, number: u64) -> Self {
         let lens = Direction::ALL.map(|direction| job.lens(direction).clone());
         let align_bytes = Direction::ALL.map(|direction| job.align_bytes(direction));
-        let (region_bytes, unit_bytes) = (job.region_bytes(), job.unit_bytes());
+        let zone = Zone::first(&job.strides, job.region_bytes());
+        let region_bytes = zone.as_ref().map_or(job.region_bytes(), Zone::len_bytes);
+        let unit_bytes = job.unit_bytes();
         let units = region_bytes / unit_bytes;
         let mut random = Random::new(job.seed, 2 * number);
         let order = match job.rw.is_random() {
@@ -83,6 +92,7 @@ impl Offsets {
             }
         };
         Self {
+            zone,
             region_bytes,
             unit_bytes,
             align_bytes,
@@ -101,6 +111,34 @@ impl Offsets {
 
     /// The next request of a direction; none at the end of a pass that leaps.
     pub(crate) fn next(&mut self, direction: Direction) -> Option<Extent> {
+        if self.zone.is_none() { self.next_inside(direction) } else { self.next_in_zone(direction) }
+    }
+
+    fn next_in_zone(&mut self, direction: Direction) -> Option<Extent> {
+        let zone = self.zone.as_mut().expect("the caller has seen to it");
+        if zone.advance() {
+            self.last = [None; 3];
+        }
+        let (start_bytes, len_bytes) = (zone.start_bytes(), zone.len_bytes());
+        // At the end of the region a zone may be cut: then what is drawn behind it is drawn again.
+        let mut drawn = (0..CUT_DRAWS_MAX).map_while(|_| {
+            let extent = self.next_inside(direction)?;
+            let is_in = extent.offset_bytes + extent.len_bytes <= len_bytes;
+            if !is_in && matches!(self.order, Order::Sequential) {
+                self.last = [None; 3];
+            }
+            Some(Some(extent).filter(|_| is_in))
+        });
+        let found = drawn.find_map(|extent| extent);
+        let first =
+            || Extent { offset_bytes: 0, len_bytes: self.lens[direction.index()].min_bytes() };
+        let extent = found.unwrap_or_else(first);
+        self.zone.as_mut().expect("it has not gone").moved(extent.len_bytes);
+        let offset_bytes = start_bytes + extent.offset_bytes;
+        Some(Extent { offset_bytes, ..extent })
+    }
+
+    fn next_inside(&mut self, direction: Direction) -> Option<Extent> {
         let index = direction.index();
         let extent = if matches!(self.order, Order::Sequential) {
             self.in_order(index)?
@@ -285,6 +323,7 @@ impl Permutation {
 #[cfg(test)]
 mod tests {
     use super::super::job::Rw;
+    use super::super::strides::Strides;
     use super::*;
 
     fn job(rw: Rw, blocks: u64) -> Job {
@@ -354,6 +393,30 @@ mod tests {
         let same = Job { sequencer: Sequencer::Identical, ..four };
         let order = blocks(&same, Direction::Read, 32);
         assert!(order.chunks(4).all(|run| run.iter().all(|block| *block == run[0])), "{order:?}");
+    }
+
+    fn strided(rw: Rw, range: u64, size: u64, skip: u64) -> Job {
+        let bytes = |blocks: u64| blocks * 4096;
+        let (is_on, range_bytes) = (true, Some(bytes(range)));
+        let strides =
+            Strides { is_on, size_bytes: bytes(size), range_bytes, skip_bytes: bytes(skip) };
+        Job { strides, ..job(rw, 64) }
+    }
+
+    /// As fio 3.33 does with 64 blocks.
+    #[test]
+    fn zones_are_gone_through_one_by_one_and_from_the_first_again() {
+        let order = blocks(&strided(Rw::Read, 8, 4, 4), Direction::Read, 28);
+        let zone = |start: u64| start..start + 4;
+        let zones = [0, 12, 24, 36, 48, 60, 0].into_iter().flat_map(zone);
+        assert!(order.iter().copied().eq(zones), "{order:?}");
+        let twice = blocks(&strided(Rw::Read, 4, 8, 4), Direction::Read, 16);
+        assert_eq!(twice, [0, 1, 2, 3, 0, 1, 2, 3, 8, 9, 10, 11, 8, 9, 10, 11]);
+        let random = blocks(&strided(Rw::RandRead, 8, 4, 4), Direction::Read, 96);
+        for (requests, start) in random.chunks(4).zip([0, 12, 24, 36, 48, 60].iter().cycle()) {
+            let inside = |block: &u64| (*start..start + 8).contains(block) && *block < 64;
+            assert!(requests.iter().all(inside), "{requests:?} in {start}");
+        }
     }
 
     #[test]

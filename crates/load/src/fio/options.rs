@@ -3,7 +3,8 @@
 use blockyard_engine::priority::{Priority, PriorityClass};
 
 use super::distribution::{Distribution, Zone, ZoneLen};
-use super::job::{IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
+use super::ends::ExitWhat;
+use super::job::{GoesOn, IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
 use super::lens::Lens;
 use super::pace::RateProcess;
 use super::value::{
@@ -95,6 +96,19 @@ const OPTIONS: &[(&str, Set)] = &[
     ("wait_for", |job, text| set(&mut job.wait_for, Ok(Some(text.into())))),
     ("new_group", |job, text| set(&mut job.new_group, flag(text))),
     ("group_reporting", |job, text| set(&mut job.group_reporting, flag(text))),
+    ("zonemode", set_zonemode),
+    ("zonesize", |job, text| set(&mut job.strides.size_bytes, rate(text, job.kb_base))),
+    ("zonerange", |job, text| set(&mut job.strides.range_bytes, rate(text, job.kb_base).map(Some))),
+    ("zoneskip", |job, text| set(&mut job.strides.skip_bytes, size(text, job.kb_base))),
+    ("exitall", |job, text| set(&mut job.exitall, flag(text))),
+    ("exit_what", set_exit_what),
+    ("exitall_on_error", |job, text| set(&mut job.exitall_on_error, flag(text))),
+    ("continue_on_error", set_continue_on_error),
+    ("buffer_pattern", |job, text| set(&mut job.buffers, Pattern::parse(text).map(Some))),
+    ("zero_buffers", |job, text| {
+        let is_zero = flag(text)?;
+        set(&mut job.buffers, if is_zero { Pattern::parse("0x00").map(Some) } else { Ok(None) })
+    }),
     ("gtod_reduce", set_gtod_reduce),
     ("disable_slat", |job, text| set(&mut job.kept.slat, flag(text).map(|off| !off))),
     ("disable_clat", |job, text| set(&mut job.kept.clat, flag(text).map(|off| !off))),
@@ -343,6 +357,38 @@ fn set_rate_process(job: &mut Job, text: &str) -> Result<(), String> {
         "poisson" => RateProcess::Poisson,
         _ => return Err("it must be linear or poisson".into()),
     };
+    Ok(())
+}
+
+fn set_zonemode(job: &mut Job, text: &str) -> Result<(), String> {
+    job.strides.is_on = match text {
+        "none" => false,
+        "strided" => true,
+        _ => return Err("it must be none or strided: a volume has no zones of its own".into()),
+    };
+    Ok(())
+}
+
+fn set_exit_what(job: &mut Job, text: &str) -> Result<(), String> {
+    job.exit_what = match text {
+        "group" => ExitWhat::Group,
+        "stonewall" => ExitWhat::Running,
+        "all" => ExitWhat::All,
+        _ => return Err("it must be group, stonewall or all".into()),
+    };
+    Ok(())
+}
+
+/// A mismatch ends a clone behind what it checks in any case, unless `verify_fatal` does before.
+fn set_continue_on_error(job: &mut Job, text: &str) -> Result<(), String> {
+    let (read, write) = match text {
+        "none" | "0" | "verify" => (false, false),
+        "read" => (true, false),
+        "write" => (false, true),
+        "io" | "all" | "1" | "" => (true, true),
+        _ => return Err("it must be none, read, write, io, verify or all".into()),
+    };
+    job.goes_on = GoesOn { read, write };
     Ok(())
 }
 

@@ -39,7 +39,18 @@ fn job(result: &JobResult, results: &[JobResult]) -> String {
         text += &latency_line("sync", &result.sync);
         text += &percentile_lines("sync", &result.sync, &result.percentiles);
     }
-    text + &result.bounds.lines() + &tables(result)
+    text + &result.bounds.lines() + &tables(result) + &errors_line(result)
+}
+
+/// What failed and ended nothing.
+fn errors_line(result: &JobResult) -> String {
+    match result.first_error {
+        Some(first) => {
+            let reason = std::io::Error::from_raw_os_error(first);
+            format!("     errors    : total={}, first_error={first}/<{reason}>\n", result.errors)
+        }
+        None => String::new(),
+    }
 }
 
 /// Reads or writes.

@@ -21,7 +21,8 @@ use blockyard_engine::histogram::Histogram;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
-use super::job::Job;
+use super::ends::Ends;
+use super::job::{GoesOn, Job};
 use super::lens::Direction;
 use super::log::{CloneLogs, Ended};
 use super::offsets::{Extent, Offsets};
@@ -62,7 +63,9 @@ impl Transfers {
 }
 
 /// As fio does, a clone that is slower than it must be ends with an I/O error (EIO).
-const TOO_SLOW: i32 = 5;
+const TOO_SLOW: i32 = EIO;
+/// The medium has failed.
+const EIO: i32 = 5;
 
 /// As fio says it of bytes that are not those that were written (EILSEQ).
 const MISMATCH: i32 = 84;
@@ -90,6 +93,9 @@ pub(crate) struct Measured {
     pub(crate) mismatch: Option<Mismatch>,
     /// Why it ended early.
     pub(crate) error: Option<i32>,
+    /// What failed and was no reason to end; the first of it.
+    pub(crate) errors: u64,
+    pub(crate) first_error: Option<i32>,
     pub(crate) logs: CloneLogs,
 }
 
@@ -158,6 +164,8 @@ pub struct Thread {
     in_ramp: bool,
     /// Which of its job's clones it is.
     clone: u32,
+    /// Whether others end it, or it them; and the groups that run with it.
+    ends: Option<(Ends, Vec<u32>)>,
     written: Written,
     /// By id.
     in_flight: Vec<Option<Block>>,
@@ -200,6 +208,7 @@ impl Thread {
             lot: None,
             in_ramp: job.ramp_time > Nanos(0),
             clone,
+            ends: None,
             written: Written::of(job),
             in_flight: vec![None; depth as usize],
             free_ids: (0..depth).rev().collect(),
@@ -207,10 +216,20 @@ impl Thread {
         }
     }
 
+    /// Among clones that end each other, of which those of these groups run now.
+    pub(super) fn set_ends(&mut self, ends: Option<Ends>, running: &[u32]) {
+        self.ends = ends.map(|ends| (ends, running.to_vec()));
+    }
+
     /// What the last call brought.
     fn account(&mut self, now: Nanos, returned: &Returned<'_>) {
         if let Err(error) = returned.status {
-            self.fail(error);
+            let direction = match self.made {
+                Made::Transfer(Block { direction, .. }) => Some(direction),
+                Made::Submit(id) => self.in_flight[id as usize].map(|block| block.direction),
+                _ => None,
+            };
+            self.fail_or_go_on(direction, error);
         }
         match std::mem::replace(&mut self.made, Made::Nothing) {
             Made::Nothing | Made::Delay | Made::Open | Made::Close => {}
@@ -261,7 +280,7 @@ impl Thread {
                     self.free_ids.push(reaped.id);
                     match reaped.status {
                         Ok(()) => self.record(now, block),
-                        Err(error) => self.fail(error),
+                        Err(error) => self.fail_or_go_on(Some(block.direction), error),
                     }
                 }
             }
@@ -271,6 +290,21 @@ impl Thread {
     /// The first error is the one that is told.
     fn fail(&mut self, error: i32) {
         self.measured.error.get_or_insert(error);
+    }
+
+    /// As in fio, only what the medium has failed in is gone on behind.
+    fn fail_or_go_on(&mut self, direction: Option<Direction>, error: i32) {
+        let goes_on = self.job.goes_on;
+        let is_taken = match direction {
+            Some(Direction::Read) => goes_on.read,
+            Some(_) => goes_on.write,
+            None => false,
+        };
+        if !is_taken || error != EIO {
+            return self.fail(error);
+        }
+        self.measured.errors += 1;
+        self.measured.first_error.get_or_insert(error);
     }
 
     fn record(&mut self, now: Nanos, block: Block) {
@@ -320,7 +354,8 @@ impl Thread {
             || u64::from(self.short_passes) >= loops;
         let is_late = self.job.runtime.is_some_and(|limit| now.since(self.started) >= limit);
         let is_late = is_late && !self.in_ramp;
-        self.measured.error.is_some() || is_done || is_late
+        let is_stopped = self.ends.as_ref().is_some_and(|(ends, _)| ends.is_stopped());
+        self.measured.error.is_some() || is_done || is_late || is_stopped
     }
 
     /// As fio has it: while the number of writes is a multiple of N, also between the reads of a
@@ -520,6 +555,9 @@ impl Thread {
         }
         self.measured.runtime = self.ended.since(self.started);
         self.measured.logs.end(self.measured.runtime);
+        if let Some((ends, running)) = &self.ends {
+            ends.ended(self.measured.error.is_some(), running);
+        }
         self.made = Made::UsageBehind;
         Call::Usage
     }
@@ -586,11 +624,16 @@ impl Task for Thread {
     }
 
     fn content(&mut self) -> Option<&mut dyn Content> {
-        if self.job.verify.sum.is_some() { Some(self) } else { None }
+        let has_bytes = self.job.verify.sum.is_some() || self.job.buffers.is_some();
+        if has_bytes { Some(self) } else { None }
     }
 
     fn goes_nowhere(&self) -> bool {
         self.job.goes_nowhere
+    }
+
+    fn counts_errors(&self) -> bool {
+        self.job.goes_on != GoesOn::default()
     }
 
     fn calls_per_look(&self) -> u32 {
@@ -609,8 +652,11 @@ impl Task for Thread {
 impl Content for Thread {
     fn fill(&mut self, id: u32, bytes: &mut [u8]) {
         let block = self.in_flight.get(id as usize).copied().flatten();
-        if let Some(Block { stamp: Some(stamp), started, .. }) = block {
-            self.job.verify.fill(stamp, self.clone, started, bytes);
+        let Some(Block { stamp, started, offset_bytes, .. }) = block else { return };
+        match (stamp, &self.job.buffers) {
+            (Some(stamp), _) => self.job.verify.fill(stamp, self.clone, started, bytes),
+            (None, Some(pattern)) => pattern.fill(offset_bytes, bytes),
+            (None, None) => {}
         }
     }
 

@@ -546,6 +546,64 @@ fn logs_are_of_each_clone_and_have_nothing_of_the_ramp() {
     assert!(counted < 200 && last.text.starts_with("2, 2000000, 1, 4096, 0\n"), "{}", last.text);
 }
 
+#[test]
+fn a_job_that_ends_ends_those_that_it_says() {
+    let done = |what: Option<&str>| {
+        let mut jobs = vec![job(Rw::Read, 3), job(Rw::Read, 100), job(Rw::Read, 5)];
+        jobs[1].new_group = what != Some("group");
+        jobs[2].stonewall = true;
+        if let Some(what) = what {
+            jobs[0].set("exitall", "1").unwrap();
+            jobs[0].set("exit_what", what).unwrap();
+        }
+        let mut fio = Fio::new(jobs).unwrap();
+        World::new(10, 2_000).run(&mut fio);
+        let results = fio.results().iter();
+        results.map(|result| result.read.ios).collect::<Vec<_>>()
+    };
+    // Here the first task has ended before the second starts.
+    assert_eq!(done(None), [3, 100, 5]);
+    assert_eq!(done(Some("group")), [3, 0, 5]);
+    assert_eq!(done(Some("stonewall")), [3, 0, 5]);
+    assert_eq!(done(Some("all")), [3, 0, 0]);
+}
+
+#[test]
+fn errors_of_the_medium_are_gone_on_behind_if_that_is_wanted_and_counted() {
+    for (direct, goes_on) in [(false, "read"), (true, "all"), (true, "write"), (false, "none")] {
+        let mut world = World::new(10, 2_000);
+        world.fails_at = Some(2 * 4096);
+        let mut failing = Job { direct, ..job(Rw::Read, 8) };
+        failing.set("continue_on_error", goes_on).unwrap();
+        let mut fio = Fio::new(vec![failing]).unwrap();
+        world.run(&mut fio);
+        let result = &fio.results()[0];
+        let seen = (result.read.ios, result.error, result.errors, result.first_error);
+        let is_taken = matches!(goes_on, "read" | "all");
+        let wanted = if is_taken { (7, None, 1, Some(5)) } else { (2, Some(5), 0, None) };
+        assert_eq!(seen, wanted, "{direct} {goes_on}");
+        assert_eq!(fio.print().contains("     errors    : total=1, first_error=5/<"), is_taken);
+    }
+}
+
+#[test]
+fn writes_have_the_pattern_that_buffers_are_given() {
+    let mut filled = Job { direct: true, ..job(Rw::Write, 8) };
+    assert!(Thread::new(&filled, (0, 0), FileId(0), 0).content().is_none(), "any bytes will do");
+    filled.set("buffer_pattern", "0xdeadface").unwrap();
+    let mut thread = Thread::new(&filled, (0, 0), FileId(0), 0);
+    let id = loop {
+        if let Call::Submit { id, .. } = thread.next(Nanos(0), &Returned::OK) {
+            break id;
+        }
+    };
+    let mut bytes = [0; 6];
+    thread.content().expect("it has bytes").fill(id, &mut bytes);
+    assert_eq!(bytes, [0xde, 0xad, 0xfa, 0xce, 0xde, 0xad]);
+    filled.set("zero_buffers", "").unwrap();
+    assert_eq!(filled.buffers, Some(Pattern::parse("0x00").unwrap()));
+}
+
 /// As fio's `gtod_reduce`: what is not measured is not listed.
 #[test]
 fn what_is_not_kept_is_not_listed() {
@@ -576,6 +634,14 @@ fn jobs_that_cannot_be_run_are_refused_with_the_option() {
             "size",
         ),
         (Job { size_bytes: 4095, ..good.clone() }, "size"),
+        (
+            Job { strides: Strides { is_on: true, ..Strides::default() }, ..good.clone() },
+            "zonemode",
+        ),
+        (
+            Job { strides: Strides { skip_bytes: 1, ..Strides::default() }, ..good.clone() },
+            "zonesize",
+        ),
         (Job { offset_bytes: u64::MAX - 511, ..good.clone() }, "size"),
         (Job { offset_bytes: 1, ..good.clone() }, "offset"),
         (Job { numjobs: 0, ..good.clone() }, "numjobs"),

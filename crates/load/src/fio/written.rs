@@ -27,6 +27,7 @@ fn writes_twice(job: &Job) -> bool {
         || job.io_size_bytes.is_some()
         || job.time_based
         || job.leap_bytes < 0
+        || job.strides.is_on
 }
 
 /// All of them.

@@ -40,7 +40,7 @@ impl Pattern {
         self.0.iter().flat_map(|part| part.bytes(offset_bytes)).collect()
     }
 
-    pub(super) fn fill(&self, offset_bytes: u64, bytes: &mut [u8]) {
+    pub(in crate::fio) fn fill(&self, offset_bytes: u64, bytes: &mut [u8]) {
         let pattern = self.bytes(offset_bytes);
         for chunk in bytes.chunks_mut(pattern.len()) {
             chunk.copy_from_slice(&pattern[..chunk.len()]);
