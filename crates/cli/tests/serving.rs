@@ -174,6 +174,11 @@ fn config_with_a_mistake_names_the_place() {
         ("socket = 's\n", &["c.toml:1"]),
         ("socket = 's'\n[exports.a]\nvolume = 'vol'\nkey_file = 'wrong'\n", &["vol", "passphrase"]),
         ("socket = 's'\nthreads = -1\n[exports.a]\nvolume = 'vol'\n", &["c.toml:2:11"]),
+        (
+            "socket = 's'\nthreads = 0\n[exports.a]\nvolume = 'vol'\nkey_file = 'pass'\n\
+             pipeline = 'E'\n",
+            &["cipher workers", "--threads 1"],
+        ),
     ] {
         lab.write("c.toml", config);
         let said = one_line(&lab, &["serve", "--config", "c.toml"]);

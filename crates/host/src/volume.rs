@@ -3,6 +3,7 @@
 use std::fmt::Write as _;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
+use std::path::Path;
 use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
@@ -149,7 +150,8 @@ pub struct VolumeOptions {
     pub direct: bool,
     /// Pass TRIM down, besides what the header says.
     pub allow_discards: bool,
-    /// Crypto workers beside the connections' own threads, zero for none. `None` measures the
+    /// Crypto workers beside the connections' own threads, zero for none: a pipeline that hands
+    /// ciphers over is refused then. `None` measures the
     /// cipher: one that is so slow that a hand-over pays gets a worker for each other core.
     pub worker_threads: Option<usize>,
     /// Where ciphers run, and who submits.
@@ -657,7 +659,7 @@ impl<'a> Builder<'a> {
         ));
         let allow_discards = params.flags.allow_discards || self.options.allow_discards;
         self.can_discard &= allow_discards;
-        let pipeline = self.pipeline(dev, &cipher, &params.flags);
+        let pipeline = self.pipeline(dev, &cipher, &params.flags)?;
         let cipher_id = CipherId(dev_id(self.ciphers.len()).0);
         self.ciphers.push(cipher);
         Ok(TargetSpec::Crypt(CryptSpec {
@@ -675,7 +677,12 @@ impl<'a> Builder<'a> {
     }
 
     /// Where the cipher runs and who submits; sees to it that there are workers for it.
-    fn pipeline(&mut self, dev: DevId, cipher: &SectorCipher, flags: &CryptFlags) -> Choice {
+    fn pipeline(
+        &mut self,
+        dev: DevId,
+        cipher: &SectorCipher,
+        flags: &CryptFlags,
+    ) -> Result<Choice, Error> {
         let threads = self.options.worker_threads;
         let fixed = match self.options.pipeline {
             PipelineChoice::Adaptive => None,
@@ -685,11 +692,16 @@ impl<'a> Builder<'a> {
         if let Some(pipeline) = fixed {
             let runs = |place| pipeline.read == place || pipeline.write == place;
             if runs(Place::Unbound) {
+                if threads == Some(0) {
+                    let problem = "this pipeline hands ciphers to them, and there are to be none; \
+                                   allow one (--threads 1), or take --pipeline inline";
+                    return Err(Error::volume(Path::new("cipher workers"), problem));
+                }
                 self.crew.unbound = self.crew.unbound.max(threads.unwrap_or_else(cores));
             }
             self.crew.bound |= runs(Place::SameCpu);
             self.fans_out_pieces |= runs(Place::Unbound) || runs(Place::SameCpu);
-            return Choice::Fixed(pipeline);
+            return Ok(Choice::Fixed(pipeline));
         }
         let cipher_ns = measured_ns(cipher);
         let pays_from_bytes = (HAND_OVER_NS * PART_BYTES / cipher_ns).next_multiple_of(4096);
@@ -712,7 +724,7 @@ impl<'a> Builder<'a> {
             fan_out_min_bytes,
             seeks,
         });
-        Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks })
+        Ok(Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks }))
     }
 
     fn build(self) -> Volume {
