@@ -33,6 +33,8 @@ pub(super) struct Pace {
     thinks_of_completed: bool,
     /// Requests since it last thought.
     since_think: u64,
+    /// Of the pause for thinking that is due.
+    think_left: Nanos,
     bytes_s: [Option<u64>; 3],
     iops: [Option<u64>; 3],
     /// Started, by direction.
@@ -51,6 +53,7 @@ impl Pace {
             thinktime_blocks: job.thinktime_blocks.into(),
             thinks_of_completed: job.thinks_of_completed,
             since_think: 0,
+            think_left: job.thinktime,
             bytes_s: job.rate_bytes_s,
             iops: job.rate_iops,
             bytes: [0; 3],
@@ -62,7 +65,7 @@ impl Pace {
     /// The pause that is due before the next request; `elapsed` since the clone started.
     pub(super) fn pause(&self, elapsed: Nanos, direction: Direction) -> Option<Nanos> {
         if self.thinks_now() {
-            return Some(self.thinktime);
+            return Some(self.think_left);
         }
         let index = direction.index();
         let due_ns = match &self.poisson {
@@ -105,10 +108,13 @@ impl Pace {
         self.thinktime > Nanos(0) && self.since_think >= self.thinktime_blocks
     }
 
-    /// A pause is over. One for the rate is no thinking.
-    pub(super) fn paused(&mut self) {
+    /// A pause has been as long as this. One for the rate is no thinking.
+    pub(super) fn paused(&mut self, pause: Nanos) {
         if self.thinks_now() {
-            self.since_think = 0;
+            self.think_left = self.think_left.since(pause);
+            if self.think_left == Nanos(0) {
+                (self.since_think, self.think_left) = (0, self.thinktime);
+            }
         }
     }
 

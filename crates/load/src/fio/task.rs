@@ -124,7 +124,7 @@ enum Made {
     Fsync(Nanos),
     /// Before the first block.
     Delay,
-    Pause,
+    Pause(Nanos),
     UsageBehind,
     Close,
 }
@@ -233,7 +233,7 @@ impl Thread {
         }
         match std::mem::replace(&mut self.made, Made::Nothing) {
             Made::Nothing | Made::Delay | Made::Open | Made::Close => {}
-            Made::Pause => self.pace.paused(),
+            Made::Pause(pause) => self.pace.paused(pause),
             Made::UsageBefore => {
                 (self.started, self.ended) = (now, now);
                 self.measured.usage = returned.usage;
@@ -398,13 +398,13 @@ impl Thread {
         direction
     }
 
-    /// The pause before the next block, no longer than the runtime.
+    /// The pause before the next block, no longer than the ramp or the runtime.
     fn pause(&mut self, now: Nanos) -> Option<Nanos> {
         let direction = self.direction();
         let elapsed = now.since(self.started);
         let pause = self.pace.pause(elapsed, direction)?;
-        let left = self.job.runtime.filter(|_| !self.in_ramp).map(|limit| limit - elapsed);
-        Some(left.map_or(pause, |left| left.min(pause)))
+        let limit = if self.in_ramp { Some(self.job.ramp_time) } else { self.job.runtime };
+        Some(limit.map_or(pause, |limit| pause.min(limit - elapsed)))
     }
 
     /// What has been measured so far does not count.
@@ -589,7 +589,7 @@ impl Task for Thread {
             | Made::Transfer(_)
             | Made::Submit(_)
             | Made::Reap
-            | Made::Pause
+            | Made::Pause(_)
             | Made::Fsync(_) => {}
         }
         self.account(now, returned);
@@ -610,7 +610,7 @@ impl Task for Thread {
             if in_flight > 0 {
                 return self.reap_all(in_flight);
             }
-            self.made = Made::Pause;
+            self.made = Made::Pause(pause);
             return Call::Sleep(pause);
         }
         if !self.in_flight.is_empty() && self.free_ids.is_empty() {

@@ -360,6 +360,24 @@ fn thinktime_is_behind_so_many_blocks_with_nothing_in_flight() {
     assert_eq!(result.read.clat.max(), Nanos(100_000), "no pause is in a latency");
 }
 
+/// Blocks start at 0, 5 and 10 ms; the ramp ends at 7 ms, and what it cut a pause to is not lost.
+#[test]
+fn ramp_ends_in_the_middle_of_a_pause_which_goes_on() {
+    let mut world = World::new(0, 0);
+    let (thinktime, ramp_time) = (Nanos::from_ms(5), Nanos::from_ms(7));
+    let thinking = Job { thinktime, ramp_time, ..job(Rw::Read, 100) };
+    let limited = Job { runtime: Some(Nanos::from_ms(6)), time_based: true, ..thinking };
+    let result = run(&mut world, limited);
+    let sleeps: Vec<u64> = world.calls.iter().filter_map(slept_ms).collect();
+    assert_eq!((sleeps, result.read.ios), (vec![5, 2, 3, 3], 1));
+    assert_eq!(world.now, Nanos::from_ms(13));
+}
+
+fn slept_ms(call: &Call) -> Option<u64> {
+    let Call::Sleep(pause) = call else { return None };
+    Some(pause.0 / 1_000_000)
+}
+
 #[test]
 fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
     let paced = |job: Job| {
