@@ -87,7 +87,7 @@ pub(crate) struct TuneArgs {
     time: u64,
 
     /// Each measurement takes so long at first; longer if few requests end in it
-    #[arg(long, value_name = "MILLISECONDS", default_value = "250",
+    #[arg(long, value_name = "MILLISECONDS", default_value = "125",
           value_parser = clap::value_parser!(u64).range(10..=60_000))]
     slice: u64,
 

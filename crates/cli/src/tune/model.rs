@@ -132,9 +132,11 @@ impl Space for Model<'_> {
         Ok((logs.iter().sum::<f64>() / logs.len() as f64).exp())
     }
 
-    fn forget(&mut self) {}
+    fn begins(&mut self, _: bool) -> bool {
+        true
+    }
 
-    fn goes_on(&self, _: bool) -> bool {
+    fn goes_on(&self) -> bool {
         true
     }
 

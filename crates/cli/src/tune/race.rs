@@ -4,7 +4,8 @@
 //!   round 1   A B C D E F     each once, in an order that is drawn anew
 //!   round 2   C F A E B D
 //!             the worse half goes; the incumbent (the first) stays
-//!   rounds…   A D F           until the leader stands apart from each other one, or is the same
+//!   rounds…   A D F           who is clearly worse goes, until the leader is at least as good as
+//!                             each other one
 //! ```
 //! Rounds are interleaved because a machine changes while it is measured: what is compared is how
 //! one did against another *within a round*, never across rounds. The interval around the mean of
@@ -19,8 +20,11 @@ use blockyard_load::random::Random;
 const ROUNDS_A_RUNG: usize = 2;
 /// So many are compared to the end; an interval of two rounds is too wide to tell more apart.
 const FINALISTS: usize = 3;
-/// Nobody cares for less: settings that are so near are the same.
+/// Nobody cares for less: against the incumbent.
 const SAME: f64 = 0.01;
+/// Between two that would both replace it. To tell more of them apart takes nine times the rounds
+/// of three times the difference.
+const NEAR: f64 = 0.03;
 
 /// How long a race may be.
 #[derive(Clone, Copy, Debug)]
@@ -36,7 +40,7 @@ pub(crate) struct Rules {
 pub(crate) struct Standing {
     /// What was measured in each round that it was in: more is better.
     pub(crate) scores: Vec<f64>,
-    /// It was in the race to the end.
+    /// It was not clearly worse, nor of the worse half.
     pub(crate) is_finalist: bool,
     /// Against the incumbent, over the rounds of both; none of the incumbent itself.
     pub(crate) against_incumbent: Option<Ratio>,
@@ -91,7 +95,8 @@ pub(crate) fn race<E>(
         if alive.len() > FINALISTS && rounds.is_multiple_of(ROUNDS_A_RUNG) {
             halve(&mut alive, &scores);
         } else if alive.len() <= FINALISTS {
-            is_clear = stands_apart(&alive, &scores);
+            drop_beaten(&mut alive, &scores);
+            is_clear = is_settled(&alive, &scores);
         }
     }
     let against = |candidate: usize| match candidate {
@@ -130,12 +135,20 @@ fn halve(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     }
 }
 
-/// The leader is clearly better than each other one, or clearly the same.
-fn stands_apart(alive: &[usize], scores: &[Vec<f64>]) -> bool {
+/// Who is clearly worse than the leader goes, but for the incumbent.
+fn drop_beaten(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     let leader = leader(alive, scores);
-    alive.iter().filter(|one| **one != leader).all(|one| {
-        let Ratio { low, high, .. } = ratio(&scores[leader], &scores[*one]);
-        low > 1.0 || (low > 1.0 - SAME && high < 1.0 + SAME)
+    alive.retain(|&one| {
+        one == 0 || one == leader || ratio(&scores[leader], &scores[one]).low <= 1.0
+    });
+}
+
+/// None of the others is better than the leader by more than anybody cares for.
+fn is_settled(alive: &[usize], scores: &[Vec<f64>]) -> bool {
+    let leader = leader(alive, scores);
+    alive.iter().filter(|one| **one != leader).all(|&one| {
+        let margin = if leader == 0 || one == 0 { SAME } else { NEAR };
+        ratio(&scores[leader], &scores[one]).low > 1.0 - margin
     })
 }
 
@@ -239,6 +252,14 @@ mod tests {
         assert_eq!((outcome.winner, outcome.is_clear), (0, true));
         let (outcome, _) = run(&[100.0, 100.5], 0.3);
         assert_eq!((outcome.winner, outcome.is_clear), (0, false));
+    }
+
+    /// Two that are nearly the same are both better than the incumbent: it does not matter which.
+    #[test]
+    fn race_ends_when_nothing_that_matters_is_open() {
+        let (outcome, measured) = run(&[100.0, 130.0, 131.0], 0.01);
+        assert!(outcome.is_clear && outcome.winner != 0, "{outcome:?}");
+        assert!(measured < 3 * 10, "{measured} measurements");
     }
 
     #[test]

@@ -2,9 +2,9 @@
 //!
 //! Each axis is a race of its values against the best settings so far, all else as there. A second
 //! pass sees whether what was taken later changes what was best before. In the end the default, the
-//! settings that were found, and those that people take without measuring run against each other
-//! once more, in fresh rounds: what is not clearly better than the default there is not
-//! recommended.
+//! settings that were found, and the rivals, which people take without measuring, run against each
+//! other once more, in fresh rounds: what is not clearly better than the default there is not
+//! recommended. Rivals that have raced against the default before, and went early, stay away.
 
 use super::race::{Outcome, Rules, race};
 
@@ -36,11 +36,12 @@ pub(crate) trait Space {
     /// workload, and other rounds another one.
     fn measure(&mut self, settings: &Self::Settings, round: usize) -> Result<f64, Self::Error>;
 
-    /// Nothing that was measured so far will be measured again.
-    fn forget(&mut self);
+    /// A race begins, on an axis or the last one: nothing of those before will be measured again.
+    /// Whether there is time for it; for the last one there is.
+    fn begins(&mut self, is_last: bool) -> bool;
 
-    /// Whether there is time for another round, of the last race or of one on an axis.
-    fn goes_on(&self, is_last: bool) -> bool;
+    /// Whether there is time for another round of it.
+    fn goes_on(&self) -> bool;
 
     /// For whoever watches.
     fn tell(&self, step: &Step<Self::Settings>);
@@ -90,7 +91,7 @@ pub(crate) fn search<P: Space>(
             if seen.as_ref() == Some(&best) {
                 continue;
             }
-            if !space.goes_on(false) {
+            if !space.begins(false) {
                 is_cut_short = true;
                 continue;
             }
@@ -108,19 +109,28 @@ pub(crate) fn search<P: Space>(
     }
     let mut others: Vec<P::Settings> = Vec::new();
     for rival in std::iter::once(&best).chain(rivals) {
-        if rival != default && !others.contains(rival) {
+        if rival != default && !others.contains(rival) && !went_early(rival, default, &steps) {
             others.push(rival.clone());
         }
     }
     let rules = Rules { seed: seed + 1, ..rules };
+    space.begins(true);
     let last = match step(space, AGAIN, default, others, rules)? {
         Some(last) => last,
         None => alone(space, best, rules)?,
     };
     space.tell(&last);
-    is_cut_short |= !last.outcome.is_clear && !space.goes_on(true);
+    is_cut_short |= !last.outcome.is_clear && !space.goes_on();
     let best = last.candidates[last.outcome.winner].clone();
     Ok(Found { best, steps, last, is_cut_short })
+}
+
+/// Whether this rival has lost a race that the default was in.
+fn went_early<S: PartialEq>(rival: &S, default: &S, steps: &[Step<S>]) -> bool {
+    steps.iter().filter(|step| step.candidates[0] == *default).any(|step| {
+        let mut standings = step.candidates.iter().zip(&step.outcome.standings);
+        standings.any(|(candidate, standing)| candidate == rival && !standing.is_finalist)
+    })
 }
 
 /// A race of the others against the base; none if there is no other.
@@ -141,7 +151,7 @@ fn step<P: Space>(
     if candidates.len() == 1 {
         return Ok(None);
     }
-    let outcome = run(space, &candidates, rules, axis == AGAIN)?;
+    let outcome = run(space, &candidates, rules)?;
     Ok(Some(Step { axis, candidates, outcome, left_out }))
 }
 
@@ -152,7 +162,7 @@ fn alone<P: Space>(
 ) -> Result<Step<P::Settings>, P::Error> {
     let candidates = vec![best];
     let score = space.measure(&candidates[0], 0)?;
-    let mut outcome = run(space, &candidates, rules, true)?;
+    let mut outcome = run(space, &candidates, rules)?;
     outcome.standings[0].scores.push(score);
     Ok(Step { axis: AGAIN, candidates, outcome, left_out: Vec::new() })
 }
@@ -161,17 +171,14 @@ fn run<P: Space>(
     space: &mut P,
     candidates: &[P::Settings],
     rules: Rules,
-    is_last: bool,
 ) -> Result<Outcome, P::Error> {
-    let shared = std::cell::RefCell::new(&mut *space);
-    let outcome = race(
+    let shared = std::cell::RefCell::new(space);
+    race(
         candidates.len(),
         rules,
         |candidate, round| shared.borrow_mut().measure(&candidates[candidate], round),
-        || shared.borrow().goes_on(is_last),
-    )?;
-    space.forget();
-    Ok(outcome)
+        || shared.borrow().goes_on(),
+    )
 }
 
 #[cfg(test)]
@@ -211,9 +218,11 @@ mod tests {
             Ok(height * (1.0 + 0.001 * f64::from(round as u32 % 2)))
         }
 
-        fn forget(&mut self) {}
+        fn begins(&mut self, is_last: bool) -> bool {
+            is_last || self.goes_on()
+        }
 
-        fn goes_on(&self, _: bool) -> bool {
+        fn goes_on(&self) -> bool {
             self.measured.get() < self.measured_max
         }
 
@@ -229,6 +238,14 @@ mod tests {
         assert_eq!((found.best, found.is_cut_short), ((4, 5), false));
         assert_eq!(found.steps[0].left_out, [((7, 0), "there is no 7".into())]);
         assert_eq!(found.last.candidates, [(0, 0), (4, 5), (1, 1)]);
+    }
+
+    /// On the first axis `(4, 0)` is the best; `(0, 0)` is the default.
+    #[test]
+    fn rival_that_has_lost_to_the_default_before_stays_away() {
+        let mut hill = Hill { measured: Cell::new(0), measured_max: usize::MAX };
+        let found = search(&mut hill, &(0, 0), &[(6, 0), (0, 7)], RULES).unwrap();
+        assert_eq!(found.last.candidates, [(0, 0), (4, 5), (0, 7)]);
     }
 
     #[test]

@@ -174,6 +174,8 @@ pub(crate) struct Tuned {
     axes_until: Instant,
     until: Instant,
     /// Of the race that runs.
+    race_until: Instant,
+    /// Of the race that runs.
     open: Vec<(Settings, Arc<Volume>)>,
     /// Done for each step.
     told: Told<'static, Settings>,
@@ -190,15 +192,26 @@ impl Tuned {
         let (kind, read_only) = (source.kind(), !workload.writes());
         let now = Instant::now();
         let (axes_until, until) = (now + time * AXES_PERCENT / 100, now + time);
-        let open = Vec::new();
-        Self { source, kind, workload, goal, slice, read_only, axes_until, until, open, told }
+        Self {
+            source,
+            kind,
+            workload,
+            goal,
+            slice,
+            read_only,
+            axes_until,
+            until,
+            race_until: until,
+            open: Vec::new(),
+            told,
+        }
     }
 
     /// Makes slices long enough, and says what each measurement is.
     pub(crate) fn fit_slice(&mut self, settings: &Settings) -> Result<String, Failure> {
         loop {
             let run = self.run(settings, 0)?;
-            if !self.workload.lengthen(&mut self.slice, &run) {
+            if !self.workload.lengthen(&mut self.slice, &run, self.goal) {
                 return Ok(self.measurement());
             }
         }
@@ -293,7 +306,7 @@ impl Space for Tuned {
                 return Ok(score);
             }
             // One that is slow, or a moment in which the machine was.
-            if !self.workload.lengthen(&mut self.slice, &run) {
+            if !self.workload.lengthen(&mut self.slice, &run, self.goal) {
                 return Err(Failure::failed(format!(
                     "no request ended within {} ms, with {}; give each measurement more time with \
                      --slice",
@@ -304,13 +317,18 @@ impl Space for Tuned {
         }
     }
 
-    fn forget(&mut self) {
+    /// A race on an axis may take half of what is left for all of them: the first ones are those
+    /// that matter.
+    fn begins(&mut self, is_last: bool) -> bool {
         self.open.clear();
+        let now = Instant::now();
+        let left = self.axes_until.saturating_duration_since(now);
+        self.race_until = if is_last { self.until } else { now + left / 2 };
+        is_last || !left.is_zero()
     }
 
-    fn goes_on(&self, is_last: bool) -> bool {
-        let now = Instant::now();
-        now < if is_last { self.until } else { self.axes_until }
+    fn goes_on(&self) -> bool {
+        Instant::now() < self.race_until
     }
 
     fn tell(&self, step: &Step<Settings>) {
@@ -348,13 +366,17 @@ mod tests {
     use super::super::workload::{Load, jobs_of_words};
     use super::*;
 
-    /// On memory of this process's own, in a file that has no name any more.
     fn tuned(goal: Goal) -> (Tuned, tempfile::NamedTempFile) {
+        tuned_for("", Nanos::from_ms(100), goal)
+    }
+
+    /// For reads of 4 KiB with more options, on a file of 1 MiB.
+    fn tuned_for(words: &str, slice: Nanos, goal: Goal) -> (Tuned, tempfile::NamedTempFile) {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(1 << 20).unwrap();
-        let jobs = jobs_of_words("rw=randread bs=4k", 1 << 20).unwrap();
+        let jobs = jobs_of_words(&format!("rw=randread bs=4k {words}"), 1 << 20).unwrap();
         let workload = Workload { load: Load::Jobs(jobs), about: String::new() };
-        let limits = (Nanos::from_ms(100), Duration::from_secs(60));
+        let limits = (slice, Duration::from_secs(60));
         let source = Source::Raw(file.path().to_owned());
         (Tuned::new(source, workload, goal, limits, Box::new(|_| ())), file)
     }
@@ -389,6 +411,36 @@ mod tests {
             let score = tuned.measure(&Settings::default(), 0).unwrap();
             assert!(goal.shown(score).is_finite() && goal.shown(score) > 0.0, "{goal:?}");
         }
+    }
+
+    /// The first read is in the part of a slice that does not count, the second comes 0.4 s later.
+    #[test]
+    fn slice_becomes_longer_until_a_request_ends_in_it() {
+        let (mut tuned, _file) = tuned_for("thinktime=400ms", Nanos::from_ms(60), Goal::Iops);
+        assert!(tuned.measure(&Settings::default(), 0).unwrap() > 0.0);
+        assert_eq!(tuned.measurement(), "480 ms");
+    }
+
+    #[test]
+    fn slice_without_a_request_that_may_be_no_longer_is_an_error_that_names_the_option() {
+        let slice = Nanos::from_ms(2000);
+        let (mut tuned, _file) = tuned_for("thinktime=1h", slice, Goal::Iops);
+        let failure = tuned.measure(&Settings::default(), 0).unwrap_err();
+        let said = "no request ended within 2000 ms, with the default; give each measurement more \
+                    time with --slice";
+        assert_eq!(failure.message, said);
+    }
+
+    /// A race on an axis gets half of what is left, so that those behind it have some.
+    #[test]
+    fn first_axes_leave_time_for_others_and_the_last_race_has_all_of_it() {
+        let (mut tuned, _file) = tuned(Goal::Iops);
+        assert!(tuned.begins(false));
+        let first = tuned.race_until.duration_since(Instant::now());
+        assert!(first < Duration::from_secs(30) && first > Duration::from_secs(10), "{first:?}");
+        tuned.axes_until = Instant::now();
+        assert!(!tuned.begins(false), "no more axes");
+        assert!(tuned.begins(true) && tuned.race_until == tuned.until && tuned.goes_on());
     }
 
     #[test]

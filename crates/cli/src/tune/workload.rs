@@ -7,14 +7,17 @@ use blockyard_engine::time::Nanos;
 use blockyard_host::volume::Volume;
 use blockyard_load::fio::{Fio, Job, JobFile, Verify};
 
-use super::goal::{Run, cpu_seconds};
+use super::goal::{Goal, Run, cpu_seconds};
 use super::traced::Traced;
 use crate::failure::Failure;
 use crate::real::{self, Tally};
 use crate::terminal::Terminal;
 
-/// A slice with fewer requests says little: it becomes longer.
-const REQUESTS_MIN: u64 = 1000;
+/// A slice with fewer requests says little: it becomes longer. With some in flight at either end
+/// their number is right to a percent or two, and rounds are many.
+const REQUESTS_MIN: u64 = 250;
+/// One of a hundred has to be found in it.
+const REQUESTS_MIN_P99: u64 = 1000;
 /// But no longer than this: a slow disk has few in any time that a person waits.
 const SLICE_MAX: Nanos = Nanos(2_000_000_000);
 
@@ -129,9 +132,10 @@ impl Workload {
     }
 
     /// Makes slices longer if the one that was run is too short; false if it is long enough.
-    pub(crate) fn lengthen(&mut self, slice: &mut Nanos, run: &Run) -> bool {
+    pub(crate) fn lengthen(&mut self, slice: &mut Nanos, run: &Run, goal: Goal) -> bool {
+        let enough = if goal == Goal::P99 { REQUESTS_MIN_P99 } else { REQUESTS_MIN };
         match &mut self.load {
-            Load::Jobs(_) if run.ios >= REQUESTS_MIN || *slice >= SLICE_MAX => false,
+            Load::Jobs(_) if run.ios >= enough || *slice >= SLICE_MAX => false,
             Load::Jobs(_) => {
                 *slice = Nanos(slice.0 * 2).min(SLICE_MAX);
                 true
