@@ -4,18 +4,22 @@
 //! The clients of one row share the same CPUs, so throughput says little; CPU time for a request
 //! and memory are the server's own. Opening is from the start of the server to its socket, with a
 //! key derivation that takes next to nothing.
+//!
+//! Sockets of many connections, and the pages that they pass on, are no longer in the cache: that
+//! makes requests dearer for every server. How much is seen of one that does nothing else.
 
 use super::fio::{Job, Run, warm};
-use super::machine;
 use super::table::middle;
+use super::{example_command, machine};
 use crate::lab::Lab;
 use crate::process::{Watched, until};
+use crate::tools;
 use crate::volume::sparse;
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::process::Child;
+use std::process::{Child, Command};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -63,6 +67,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 struct Row {
     name: String,
     cpu_us: Vec<f64>,
+    /// Of a server that only moves bytes.
+    echo_us: Vec<f64>,
     kiops: Vec<f64>,
     rss_kib: Vec<f64>,
     open_ms: Vec<f64>,
@@ -99,10 +105,21 @@ fn connections(lab: &Lab, args: &Args) -> Result<()> {
             let server = Server::start(lab, &[("", &image)], "--max-connections=256")?;
             row.name = count.to_string();
             measure(row, &server, &server.uri(""), count, args)?;
+            drop(server);
+            let echo = Server::echo(lab)?;
+            row.echo_us.push(requests(&echo, &echo.uri(""), count, args)?.0);
         }
     }
     head("connections", "of each");
     CONNECTIONS.iter().zip(&rows).for_each(|(count, row)| row.print(*count));
+    println!(
+        "\n{:>12}  {:>11}  {:>11}  {:>11}",
+        "connections", "us a request", "only moved", "ours"
+    );
+    for row in &rows {
+        let (all, echo) = (middle(row.cpu_us.clone()), middle(row.echo_us.clone()));
+        println!("{:>12}  {all:>11.2}  {echo:>11.2}  {:>11.2}", row.name, all - echo);
+    }
     Ok(())
 }
 
@@ -149,20 +166,25 @@ fn sizes(lab: &Lab, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Random reads of 4 KiB by so many connections, 4 in flight on each.
 fn measure(row: &mut Row, server: &Server, uri: &str, connections: u32, args: &Args) -> Result<()> {
     warm(uri, SIZE_MIB)?;
-    let job = Job { name: "scale", rw: "randread", block: "4k", depth: 4, connections };
-    let before = server.cpu_ns()?;
-    let run = Run { uri, cpu: None, millis: args.millis(), size_mib: SIZE_MIB };
-    let (seen, rss_mib) = server.watched(|| job.run(&run));
-    let seen = seen?;
-    let cpu_us = (server.cpu_ns()? - before) as f64 / 1000.0;
-    row.cpu_us.push(cpu_us / seen.requests.max(1.0));
-    row.kiops.push(seen.iops / 1000.0);
+    let (seen, rss_mib) = server.watched(|| requests(server, uri, connections, args));
+    let (cpu_us, kiops) = seen?;
+    row.cpu_us.push(cpu_us);
+    row.kiops.push(kiops);
     row.rss_kib.push(rss_mib * 1024.0);
     row.open_ms.push(server.opened.as_secs_f64() * 1000.0);
     Ok(())
+}
+
+/// Random reads of 4 KiB by so many connections, 4 in flight on each: the server's CPU time for
+/// one in microseconds, and thousands a second.
+fn requests(server: &Server, uri: &str, connections: u32, args: &Args) -> Result<(f64, f64)> {
+    let job = Job { name: "scale", rw: "randread", block: "4k", depth: 4, connections };
+    let before = server.cpu_ns()?;
+    let seen = job.run(&Run { uri, cpu: None, millis: args.millis(), size_mib: SIZE_MIB })?;
+    let cpu_us = (server.cpu_ns()? - before) as f64 / 1000.0;
+    Ok((cpu_us / seen.requests.max(1.0), seen.iops / 1000.0))
 }
 
 /// A LUKS2 volume whose keyslot opens in no time.
@@ -195,16 +217,32 @@ impl Server {
         lab.give(&config)?;
         let mut serve = lab.blockyard(&["serve", option, "--config"]);
         serve.arg(&config).arg("--socket").arg(&socket);
+        Server::spawn(lab, serve, socket)
+    }
+
+    /// One that only moves bytes, scheduled as ours is behind short requests.
+    fn echo(lab: &Lab) -> Result<Server> {
+        let socket = lab.path("echo.sock");
+        let _ = fs::remove_file(&socket);
+        let example = example_command("blockyard-host", "echo_server");
+        tools::need("chrt")?;
+        let mut echo = tools::daemon("chrt");
+        echo.args(["--batch", "0"]).arg(example.get_program()).args(example.get_args());
+        echo.arg(&socket);
+        Server::spawn(lab, echo, socket)
+    }
+
+    fn spawn(lab: &Lab, mut command: Command, socket: PathBuf) -> Result<Server> {
         let log = File::create(lab.path("scale.log"))?;
-        serve.stdout(log.try_clone()?).stderr(log);
+        command.stdout(log.try_clone()?).stderr(log);
         let start = Instant::now();
-        let child = serve.spawn().context("blockyard does not start")?;
+        let child = command.spawn().context("the server does not start")?;
         let process = Watched(child.id());
         let opened = Duration::ZERO;
         let mut server = Server { process, child, socket, opened };
         let listens = until(START_LIMIT, || UnixStream::connect(&server.socket).is_ok());
         let said = fs::read_to_string(lab.path("scale.log")).unwrap_or_default();
-        ensure!(listens, "blockyard does not listen: {}", said.trim());
+        ensure!(listens, "the server does not listen: {}", said.trim());
         server.opened = start.elapsed();
         Ok(server)
     }
