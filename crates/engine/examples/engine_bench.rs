@@ -38,7 +38,11 @@ fn main() {
             cipher: CipherId(0),
             allow_discards: false,
             fuses_cipher,
-            pipeline: Choice::Adaptive(Adaptive { fan_out_min_bytes: None, seeks: false }),
+            pipeline: Choice::Adaptive(Adaptive {
+                fan_out_min_bytes: None,
+                seeks: false,
+                queues: true,
+            }),
         })
     };
     let linear = TargetSpec::Linear { dev: DevId(0), start: Sector(0) };

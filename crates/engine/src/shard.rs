@@ -157,6 +157,7 @@ impl Shard {
             self.in_flight.at(index).status = BlkStatus::Invalid;
             return;
         }
+        self.load.at_once_bytes = bio.len.bytes();
         let mut done = Sector(0);
         while done < bio.len {
             let sector = bio.sector + done;
@@ -184,12 +185,24 @@ impl Shard {
     /// A part that counts as pending, to its target.
     fn map(&mut self, number: usize, part: Part) {
         let Self { extents, now, load, pages, sq, ended, .. } = self;
-        let mut cx = TargetCx { now: *now, load: *load, pages: pages.as_mut(), sq, ended };
+        let mut cx = TargetCx { now: *now, load, pages: pages.as_mut(), sq, ended };
         match extents[number].target.map(part, &mut cx) {
             Mapped::Submitted => {}
             Mapped::Remapped { dev, sector } => cx.remap(&part, dev, sector),
             Mapped::Ended(status) => cx.end(part.index, status),
         }
+    }
+
+    /// About how many bytes go to ciphers when these answers are accepted.
+    #[must_use]
+    pub fn arriving_bytes(&self, cqes: &[Cqe]) -> u64 {
+        let of = |cqe: &Cqe| match cqe.token.owner {
+            Owner::Target(number) => {
+                self.extents[usize::from(number)].target.arriving_bytes(cqe.token.index)
+            }
+            Owner::Shard | Owner::Stack | Owner::Pages => 0,
+        };
+        cqes.iter().map(|cqe| u64::from(of(cqe))).sum()
     }
 
     /// Accepts the answer to an SQE.
@@ -200,7 +213,7 @@ impl Shard {
             Owner::Stack => unreachable!("the stack takes its own answers"),
             Owner::Target(number) => {
                 let Self { extents, load, pages, sq, ended, .. } = self;
-                let mut cx = TargetCx { now, load: *load, pages: pages.as_mut(), sq, ended };
+                let mut cx = TargetCx { now, load, pages: pages.as_mut(), sq, ended };
                 let target = &mut extents[usize::from(number)].target;
                 target.on_cqe(cqe.token.index, cqe.status, &mut cx);
                 self.collect_ended();
@@ -219,7 +232,7 @@ impl Shard {
         for (number, extent) in extents.iter_mut().enumerate() {
             if pages.has_client(number) {
                 let pages = Some(&mut *pages);
-                let mut cx = TargetCx { now: *now, load: *load, pages, sq, ended };
+                let mut cx = TargetCx { now: *now, load, pages, sq, ended };
                 extent.target.resume(&mut cx);
             }
         }
@@ -285,7 +298,7 @@ impl Shard {
     ) -> Option<T> {
         self.now = now;
         let Self { extents, load, pages, sq, ended, .. } = self;
-        let mut cx = TargetCx { now, load: *load, pages: pages.as_mut(), sq, ended };
+        let mut cx = TargetCx { now, load, pages: pages.as_mut(), sq, ended };
         let target = extents[usize::from(number)].target.control()?;
         let done = does(target, &mut cx);
         self.collect_ended();

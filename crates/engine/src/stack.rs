@@ -157,6 +157,13 @@ impl Stack {
         self.settle(now);
     }
 
+    /// About how many bytes these answers bring to ciphers of the device that is served:
+    /// [`Shard::arriving_bytes`].
+    #[must_use]
+    pub fn arriving_bytes(&self, cqes: &[Cqe]) -> u64 {
+        self.shards[self.top()].arriving_bytes(cqes)
+    }
+
     /// What else goes on, until the next call: [`Shard::set_load`].
     pub fn set_load(&mut self, load: Load) {
         self.shards.iter_mut().for_each(|shard| shard.set_load(load));

@@ -25,14 +25,11 @@ use crate::recording::Tap;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
 use crate::volume::gate::{Counts, Order, Pass};
-use crate::workers::Workers;
+use crate::workers::{Busy, Workers};
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
 /// cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
-
-/// Shorter bios pay no worker on any machine, and are not to pay for a look at what else goes on.
-const LONG: Sector = Sector(32);
 
 /// One shard with its executor.
 pub(crate) struct Driver {
@@ -44,8 +41,11 @@ pub(crate) struct Driver {
     executor: Executor,
     /// The lines whose state is shown to whoever controls the volume.
     shown: Vec<u16>,
-    /// To look at before it is decided where a long bio goes, if that depends on them.
-    workers: Option<Arc<Workers>>,
+    /// To look at before it is decided where a bio of this length or more goes, if that depends on
+    /// them: shorter ones are not to pay for the look.
+    workers: Option<(Arc<Workers>, Sector)>,
+    /// Whether the last bio is awaited, if it was that long.
+    long: Option<bool>,
     submitter: Submitter,
     /// What comes and ends is told to whoever records it.
     tap: Tap,
@@ -83,7 +83,8 @@ impl Driver {
             shard: Stack::new(&volume.table, bounce).expect("the pool is larger than the reserves"),
             page_share: PageShare::join(volume),
             executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
-            workers: volume.workers.clone().filter(|_| volume.asks_load),
+            workers: volume.workers.clone().zip(volume.asks_load_from),
+            long: None,
             submitter,
             tap: Tap::new(volume),
             sqes: Vec::new(),
@@ -101,30 +102,42 @@ impl Driver {
     /// Accepts a bio and does all of it that can be done at once. What a device with a queue is
     /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
-        self.submit_with(bio, None);
+        self.submit_with(bio, false);
     }
 
     /// The same for a bio whose submitter has nothing else to do until it ends.
     pub(crate) fn submit_awaited(&mut self, bio: Bio) {
-        self.submit_with(bio, Some(bio.buf.len_bytes));
+        self.submit_with(bio, true);
     }
 
-    fn submit_with(&mut self, bio: Bio, awaited_bytes: Option<u32>) {
+    fn submit_with(&mut self, bio: Bio, is_awaited: bool) {
         let origin = self.submitter.origin(&bio);
         let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
         let bio = Bio { origin, ..bio };
         self.tap.came(&bio);
-        if bio.len >= LONG
-            && let Some(workers) = &self.workers
-        {
-            let workers = Arc::clone(workers);
-            let _busy = workers.busy();
+        let is_long = self.workers.as_ref().is_some_and(|(_, least)| bio.len >= *least);
+        self.long = is_long.then_some(is_awaited);
+        if is_long {
             // What has come back since makes room for more.
             self.collect();
-            self.shard.set_load(Load { awaited_bytes, ..workers.load() });
-            return self.pass(bio);
         }
+        let _busy = self.busy();
+        self.look(0);
         self.pass(bio);
+    }
+
+    /// Until the value is dropped, this thread keeps a CPU busy; `None` after a short bio.
+    fn busy(&self) -> Option<Busy> {
+        let (workers, _) = self.workers.as_ref().filter(|_| self.long.is_some())?;
+        Some(workers.busy())
+    }
+
+    /// Sees what else goes on, while this thread is busy; so many bytes go to the cipher now. After
+    /// a short bio nobody looks.
+    fn look(&mut self, at_once_bytes: u64) {
+        if let (Some((workers, _)), Some(is_awaited)) = (&self.workers, self.long) {
+            self.shard.set_load(Load { at_once_bytes, is_awaited, ..workers.load() });
+        }
     }
 
     /// Through the gate, if there is one and it is open.
@@ -185,6 +198,7 @@ impl Driver {
             if self.cqes.is_empty() {
                 break;
             }
+            let _busy = self.busy();
             let now = self.now();
             self.answer(now);
             self.run(now);
@@ -252,6 +266,9 @@ impl Driver {
     }
 
     fn answer(&mut self, now: Nanos) {
+        if self.long.is_some() {
+            self.look(self.shard.arriving_bytes(&self.cqes));
+        }
         for cqe in self.cqes.drain(..) {
             self.shard.on_cqe(now, cqe);
         }
@@ -267,6 +284,7 @@ impl Driver {
     fn collect(&mut self) {
         if !self.executor.is_idle() {
             self.executor.poll(&mut self.cqes);
+            let _busy = self.busy();
             let now = self.now();
             self.answer(now);
             self.run(now);

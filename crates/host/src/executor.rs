@@ -7,6 +7,7 @@
 //! ([`crate::disk`]): this executor's own, or that of the device's thread.
 
 mod buffers;
+mod neighbours;
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -161,6 +162,11 @@ impl Executor {
         }
         let mut rest = sqes;
         while let [sqe, tail @ ..] = rest {
+            let neighbours = self.write_neighbours(rest, cqes);
+            if neighbours > 0 {
+                rest = &rest[neighbours..];
+                continue;
+            }
             let status = if sqe.linked {
                 let [second, tail @ ..] = tail else { panic!("a linked SQE has a second half") };
                 rest = tail;
@@ -383,7 +389,7 @@ impl Executor {
             }
             Place::SameCpu | Place::Unbound => {
                 let (src, sample) = (Address(src.cast_mut()), sqe.origin.sample);
-                self.hand_over(place, sqe, move |volume, task| {
+                self.hand_over(place, sqe, run.len_bytes, move |volume, task| {
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
                     unsafe { run.into_memory(volume, src.get(), dst) };
@@ -435,7 +441,7 @@ impl Executor {
                 Some(status)
             }
             Place::SameCpu | Place::Unbound => {
-                self.hand_over(place, first, move |volume, task| {
+                self.hand_over(place, first, run.len_bytes, move |volume, task| {
                     let mut calls = Calls::of(sample);
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
@@ -488,7 +494,7 @@ impl Executor {
         let shared = matches!(self.ways[usize::from(dev.0)], Way::Shared(_));
         let Some((_, op)) = queued.filter(|_| shared) else {
             // No queue, or one that belongs to this thread's ring: the worker writes itself.
-            self.hand_over(place, write, move |volume, task| {
+            self.hand_over(place, write, run.len_bytes, move |volume, task| {
                 encrypt(volume);
                 task.lap(sample, Stage::Cipher);
                 let fd = volume.devices[usize::from(dev.0)].file.data_fd();
@@ -501,7 +507,7 @@ impl Executor {
         };
         let origin = write.origin;
         self.with_disks += 1;
-        self.hand_over_job(place, sample, move |volume, task| {
+        self.hand_over_job(place, sample, run.len_bytes, move |volume, task| {
             encrypt(volume);
             task.lap(sample, Stage::Cipher);
             let disk = volume.devices[usize::from(dev.0)].disk().expect("its way is shared");
@@ -516,17 +522,19 @@ impl Executor {
         &mut self,
         place: Place,
         sqe: &Sqe,
+        len_bytes: usize,
         run: impl FnOnce(&Volume, &mut Task) -> BlkStatus + Send + 'static,
     ) {
         let (token, sample) = (sqe.token, sqe.origin.sample);
         let run = move |volume: &Volume, task: &mut Task| Cqe { token, status: run(volume, task) };
-        self.hand_over_job(place, sample, move |volume, task| Some(run(volume, task)));
+        self.hand_over_job(place, sample, len_bytes, move |volume, task| Some(run(volume, task)));
     }
 
     fn hand_over_job(
         &mut self,
         place: Place,
         sample: Sample,
+        len_bytes: usize,
         run: impl FnOnce(&Volume, &mut Task) -> Option<Cqe> + Send + 'static,
     ) {
         let workers = self.volume.workers.as_ref().expect("only a volume with workers fans out");
@@ -541,6 +549,7 @@ impl Executor {
                 run(&volume, task)
             }),
             answer_to: Arc::clone(answers),
+            len_bytes: len_bytes as u64,
             counted: None,
         };
         match place {

@@ -39,8 +39,8 @@ use crate::workers::{Crew, Workers};
 use crate::write_log::WriteLog;
 
 /// What a hand-over to a worker and back costs when it comes alone: 4 to 20 µs each way were
-/// measured (`cargo x bench engine` prints what workers are worth on a machine). A part whose
-/// cipher takes less stays where it is.
+/// measured (`cargo x bench engine` prints what workers are worth on a machine). What takes the
+/// cipher less, and comes alone, stays where it is.
 const HAND_OVER_NS: u64 = 40_000;
 /// A cipher that is faster than a hand-over even for so much needs no worker.
 const FAN_OUT_MAX_BYTES: u64 = 512 << 10;
@@ -102,7 +102,7 @@ impl Default for Scheduling {
 /// Where ciphers run, who submits encrypted writes, in which order and in whose name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PipelineChoice {
-    /// Decided for each part: by its length, and by what cipher and hand-over cost here.
+    /// Decided by what comes at once, and by what cipher and hand-over cost here.
     #[default]
     Adaptive,
     /// What Linux makes of the volume's own flags, or of the table line's options.
@@ -205,8 +205,8 @@ pub struct Volume {
     pub(crate) workers: Option<Arc<Workers>>,
     /// Workers get the pieces of a connection too, and not only what is longer.
     fans_out_pieces: bool,
-    /// Where ciphers run depends on what else goes on.
-    pub(crate) asks_load: bool,
+    /// Where the ciphers of longer bios run depends on what else goes on; `None` if of none.
+    pub(crate) asks_load_from: Option<Sector>,
     /// The io-context of the thread that submits encrypted writes: connections take turns at it.
     pub(crate) writer: IoContext,
     /// Held while the head or tail of an unaligned write is read, changed and written back.
@@ -547,7 +547,7 @@ struct Builder<'a> {
     can_discard: bool,
     crew: Crew,
     fans_out_pieces: bool,
-    asks_load: bool,
+    asks_load_from: Option<Sector>,
 }
 
 impl<'a> Builder<'a> {
@@ -565,7 +565,7 @@ impl<'a> Builder<'a> {
             can_discard: true,
             crew: Crew::default(),
             fans_out_pieces: false,
-            asks_load: false,
+            asks_load_from: None,
         }
     }
 
@@ -712,7 +712,6 @@ impl<'a> Builder<'a> {
         let least =
             if threads.is_some() { pays_from_bytes.min(PART_BYTES) } else { pays_from_bytes };
         self.fans_out_pieces |= workers > 0 && least <= PART_BYTES;
-        self.asks_load |= workers > 0;
         let fan_out_min_bytes = (workers > 0).then_some(least as u32);
         let file = |dev: DevId| &self.devices[usize::from(dev.0)].file;
         let seeks = dev.below().is_none() && file(dev).facts().rotational;
@@ -724,7 +723,11 @@ impl<'a> Builder<'a> {
             fan_out_min_bytes,
             seeks,
         });
-        Ok(Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks }))
+        let queues = dev.below().is_some() || self.devices[usize::from(dev.0)].has_queue();
+        let adaptive = Adaptive { fan_out_min_bytes, seeks, queues };
+        let asks_from = adaptive.asks_load_from_bytes().map(Sector::holding);
+        self.asks_load_from = self.asks_load_from.into_iter().chain(asks_from).min();
+        Ok(Choice::Adaptive(adaptive))
     }
 
     fn build(self) -> Volume {
@@ -747,7 +750,7 @@ impl<'a> Builder<'a> {
             page_clients: AtomicU32::new(0),
             workers: (self.crew != Crew::default()).then(|| Workers::start(self.crew)),
             fans_out_pieces: self.fans_out_pieces,
-            asks_load: self.asks_load,
+            asks_load_from: self.asks_load_from,
             writer: new_io_context(),
             unaligned: Mutex::new(()),
             // Without control too: at the end of the server nothing waits for a path any more.

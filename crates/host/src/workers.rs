@@ -8,7 +8,7 @@
 //! The answers of one executor come back in its own [`Answers`].
 
 use std::collections::VecDeque;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
@@ -65,15 +65,17 @@ type Run = Box<dyn FnOnce(&mut Task) -> Option<Cqe> + Send>;
 pub(crate) struct Job {
     pub(crate) run: Run,
     pub(crate) answer_to: Arc<Answers>,
-    /// Counts those that have not been answered.
-    pub(crate) counted: Option<Arc<AtomicUsize>>,
+    /// Bytes that it runs a cipher on.
+    pub(crate) len_bytes: u64,
+    /// Sum of those that have not been answered.
+    pub(crate) counted: Option<Arc<AtomicU64>>,
 }
 
 impl Job {
     fn run(self, task: &mut Task) {
         let answer = (self.run)(task);
         if let Some(counted) = self.counted {
-            counted.fetch_sub(1, Ordering::Relaxed);
+            counted.fetch_sub(self.len_bytes, Ordering::Relaxed);
         }
         self.answer_to.push_worked(answer, &mut task.timed);
     }
@@ -95,11 +97,11 @@ struct Queue {
 }
 
 /// See [`Workers::busy`].
-pub(crate) struct Busy<'a>(&'a AtomicUsize);
+pub(crate) struct Busy(Arc<Workers>);
 
-impl Drop for Busy<'_> {
+impl Drop for Busy {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::Relaxed);
+        self.0.submitters.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
@@ -123,8 +125,8 @@ pub(crate) struct Workers {
     cpus: usize,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
-    /// Unbound jobs that have not been answered.
-    fanned_out: Arc<AtomicUsize>,
+    /// Bytes of unbound jobs that have not been answered.
+    fanned_out_bytes: Arc<AtomicU64>,
 }
 
 impl Workers {
@@ -149,7 +151,7 @@ impl Workers {
             numbers,
             cpus: allowed_cpus().len(),
             submitters: AtomicUsize::new(0),
-            fanned_out: Arc::default(),
+            fanned_out_bytes: Arc::default(),
         })
     }
 
@@ -162,18 +164,18 @@ impl Workers {
     }
 
     /// While the value lives, its thread counts as a submitter that has a CPU to itself.
-    pub(crate) fn busy(&self) -> Busy<'_> {
+    pub(crate) fn busy(self: &Arc<Self>) -> Busy {
         self.submitters.fetch_add(1, Ordering::Relaxed);
-        Busy(&self.submitters)
+        Busy(Arc::clone(self))
     }
 
     /// What goes on, for one of the [`Workers::busy`]. Nobody waits for the figures to agree.
     pub(crate) fn load(&self) -> Load {
         let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let submitters = self.submitters.load(Ordering::Relaxed);
-        let fanned_out = self.fanned_out.load(Ordering::Relaxed);
+        let fanned_out_bytes = self.fanned_out_bytes.load(Ordering::Relaxed);
         let idle_cpus = few(self.cpus.saturating_sub(submitters));
-        Load { idle_cpus, fanned_out: few(fanned_out), awaited_bytes: None }
+        Load { idle_cpus, fanned_out_bytes, at_once_bytes: 0, is_awaited: false }
     }
 
     /// Runs the oldest unbound job on this thread, which has nothing else to do. False if no job
@@ -185,8 +187,8 @@ impl Workers {
 
     /// To whichever worker is free; `task` runs it now if the system gave none.
     pub(crate) fn submit(&self, mut job: Job, task: &mut Task) {
-        self.fanned_out.fetch_add(1, Ordering::Relaxed);
-        job.counted = Some(Arc::clone(&self.fanned_out));
+        self.fanned_out_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
+        job.counted = Some(Arc::clone(&self.fanned_out_bytes));
         if self.threads.len() == self.bound.len() {
             return job.run(task);
         }
@@ -294,7 +296,8 @@ mod tests {
         let (answers, mut task) = (Answers::new().unwrap(), Task::new());
         let (started, runs) = channel();
         let (go_on, release) = channel();
-        let job = |run: Run| Job { run, answer_to: Arc::clone(&answers), counted: None };
+        let job =
+            |run: Run| Job { run, answer_to: Arc::clone(&answers), len_bytes: 4096, counted: None };
         workers.submit(
             job(Box::new(move |_| {
                 started.send(()).unwrap();
@@ -312,11 +315,11 @@ mod tests {
             })),
             &mut task,
         );
-        assert_eq!(workers.load().fanned_out, 2);
+        assert_eq!(workers.load().fanned_out_bytes, 2 * 4096);
         assert!(workers.help(&mut task));
         assert_eq!(ran_on.recv().unwrap(), std::thread::current().id());
         assert!(!workers.help(&mut task), "the other job runs already");
-        assert_eq!(workers.load().fanned_out, 1);
+        assert_eq!(workers.load().fanned_out_bytes, 4096);
         go_on.send(()).unwrap();
         drop(workers);
         assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);

@@ -95,8 +95,8 @@ pub struct TargetCx<'a> {
     /// Time since the table was loaded; zero where no target of the table asks for it
     /// ([`table::TargetSpec::reads_clock`]).
     pub now: Nanos,
-    /// What else goes on.
-    pub load: Load,
+    /// What else goes on, with what has been decided meanwhile.
+    pub load: &'a mut Load,
     /// Where the shard's crypt lines have pages instead of slots.
     pub(crate) pages: Option<&'a mut PageBounce>,
     pub(crate) sq: &'a mut Vec<Sqe>,
@@ -129,6 +129,11 @@ pub trait Target: Send {
 
     /// The answer to an SQE that this target pushed with `index` in its token.
     fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>);
+
+    /// About how many bytes go to a cipher when the SQE with `index` is answered.
+    fn arriving_bytes(&self, _: u32) -> u32 {
+        0
+    }
 
     /// Parts that waited may have their pages now. Of all targets only crypt takes pages.
     fn resume(&mut self, _: &mut TargetCx<'_>) {}

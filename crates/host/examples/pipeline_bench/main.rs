@@ -5,6 +5,9 @@
 //! number of bytes, between the same number of buffers and as much memory, at the same random
 //! places, with the same hints: all that is above it is ours.
 //!
+//! *Page cache*: the same in a file on a disk (`/var/tmp`), which cannot be encrypted into. What
+//! the bare cipher does not have there is a copy between the volume's buffers and the cache.
+//!
 //! ```text
 //!   one core               everything pinned to one CPU
 //!   two, one submitter     it, and the workers that it fans out to
@@ -22,6 +25,7 @@ mod bare;
 mod cell;
 mod table;
 
+use std::io::Write;
 use std::path::Path;
 use std::sync::Arc;
 
@@ -54,11 +58,23 @@ struct Job {
     depth: usize,
     /// Of one submitter in one round.
     requests: usize,
+    file: File,
+}
+
+/// Where the volume lies.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum File {
+    Memory,
+    PageCache,
 }
 
 const fn job(name: &'static str, op: Op, len_bytes: u64, depth: usize) -> Job {
     let requests = if len_bytes == 4096 { 6_400 } else { 64 };
-    Job { name, op, len_bytes, depth, requests }
+    Job { name, op, len_bytes, depth, requests, file: File::Memory }
+}
+
+const fn cached(name: &'static str, op: Op, depth: usize) -> Job {
+    Job { file: File::PageCache, ..job(name, op, 1 << 20, depth) }
 }
 
 const JOBS: &[Job] = &[
@@ -68,7 +84,35 @@ const JOBS: &[Job] = &[
     job("1 MiB read q8", Op::Read, 1 << 20, 8),
     job("1 MiB write q1", Op::Write, 1 << 20, 1),
     job("1 MiB read q1", Op::Read, 1 << 20, 1),
+    cached("1 MiB write q4, page cache", Op::Write, 4),
+    cached("1 MiB read q4, page cache", Op::Read, 4),
+    cached("1 MiB write q1, page cache", Op::Write, 1),
+    cached("1 MiB read q1, page cache", Op::Read, 1),
 ];
+
+/// The file of each job, until the value is dropped.
+struct Images {
+    memory: tempfile::NamedTempFile,
+    page_cache: tempfile::NamedTempFile,
+}
+
+impl Images {
+    fn new() -> Result<Self, Error> {
+        let image = |dir| {
+            let mut image = tempfile::NamedTempFile::new_in(dir)?;
+            image.write_all(&vec![1; SIZE_BYTES as usize])?;
+            Ok::<_, Error>(image)
+        };
+        Ok(Self { memory: image("/dev/shm")?, page_cache: image("/var/tmp")? })
+    }
+
+    fn path(&self, file: File) -> &Path {
+        match file {
+            File::Memory => self.memory.path(),
+            File::PageCache => self.page_cache.path(),
+        }
+    }
+}
 
 /// Which CPUs, and who submits.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -177,16 +221,14 @@ impl Options {
 fn main() -> Result<(), Error> {
     let options = Options::parse()?;
     let all_cpus = sched_getaffinity(None)?;
-    let dir = tempfile::tempdir_in("/dev/shm")?;
-    let image = dir.path().join("image");
-    std::fs::write(&image, vec![1; SIZE_BYTES as usize])?;
+    let images = Images::new()?;
     let mut variants = variants();
     variants.retain(|variant| variant.name.contains(&options.pipeline));
     let mut cells = Vec::new();
     for placement in Placement::ALL {
         if placement.name().contains(&options.placement) {
             pin(placement, all_cpus)?;
-            measure(placement, &variants, &options, &image, &mut cells)?;
+            measure(placement, &variants, &options, &images, &mut cells)?;
         }
     }
     if options.json {
@@ -201,13 +243,13 @@ fn measure(
     placement: Placement,
     variants: &[Variant],
     options: &Options,
-    image: &Path,
+    images: &Images,
     cells: &mut Vec<Cell>,
 ) -> Result<(), Error> {
     let mut bare = Bare::new(placement.submitters())?;
     for job in JOBS.iter().filter(|job| job.name.contains(&options.job)) {
         let requests = if options.smoke { job.requests / 16 } else { job.requests };
-        let job = Job { requests, ..*job };
+        let (job, image) = (Job { requests, ..*job }, images.path(job.file));
         for round in 0..=options.rounds {
             let count = variants.len() + 2;
             let mut samples = vec![Sample::default(); count];

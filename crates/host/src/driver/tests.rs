@@ -14,6 +14,7 @@ use blockyard_engine::pages::ALLOCATORS;
 use super::*;
 use crate::file::{Access, DeviceFile};
 use crate::volume::{PipelineChoice, Scheduling, VolumeOptions};
+use crate::workers::allowed_cpus;
 
 const PAGES: u32 = 64;
 
@@ -204,6 +205,54 @@ fn every_pipeline_writes_the_same_ciphertext_on_every_kind_of_file() {
             driver.submit(bio(Op::Read, 3));
             finish_some(&mut driver, 1);
             assert!(page(&region, 3) == [(preset.name.len() + 3) as u8; 4096], "{what}");
+        }
+    }
+}
+
+/// A write that is cut into slots goes to a worker, to the writing thread and to the file as one;
+/// awaited or not, more than there are slots, with workers and without.
+#[test]
+fn default_pipeline_writes_long_requests_as_it_reads_them() {
+    let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
+    let places = [
+        (disk.path().join("cached"), false),
+        (disk.path().join("direct"), true),
+        (memory.path().join("memory"), false),
+    ];
+    for (path, direct) in places {
+        for (threads, slots, awaited) in
+            [(0, 64, false), (2, 64, false), (2, 64, true), (2, 2, false)]
+        {
+            let options =
+                VolumeOptions { direct, worker_threads: Some(threads), ..VolumeOptions::default() };
+            let volume = encrypted(&path, &options);
+            let (mut driver, region) = driver_with(&volume, slots);
+            fill(&region, 1 + threads as u8);
+            let len = Sector(u64::from(PAGES) * 8);
+            let buf = BufRef { len_bytes: PAGES * 4096, ..bio(Op::Write, 0).buf };
+            let long = |op| Bio { len, buf, ..bio(op, 0) };
+            for op in [Op::Write, Op::Read] {
+                match awaited {
+                    true => assert_eq!(driver.submit_and_wait(long(op)), BlkStatus::Ok),
+                    false => {
+                        driver.submit(long(op));
+                        finish_some(&mut driver, 1);
+                    }
+                }
+                if op == Op::Write {
+                    fill(&region, 0);
+                }
+            }
+            let what = format!("{threads} {slots} {awaited} {}", path.display());
+            for number in 0..PAGES {
+                let expected = [1 + threads as u8 + number as u8; 4096];
+                assert!(page(&region, number) == expected, "{what}: page {number}");
+            }
+            let decisions = driver.shard.decisions();
+            if !awaited {
+                let expected = threads > 0 && allowed_cpus().len() > 1;
+                assert_eq!(decisions.fanned_out.parts > 0, expected, "{what}: {decisions:?}");
+            }
         }
     }
 }

@@ -62,7 +62,7 @@ pub struct AdaptiveStatus {
     pub part_bytes: u64,
     /// What a hand-over to a worker and back is taken to cost.
     pub hand_over_ns: u64,
-    /// Longer parts go to workers; none do if there are no workers.
+    /// So much at once goes to workers if CPUs are idle; nothing does if there are no workers.
     pub fan_out_min_bytes: Option<u32>,
     /// The device has a head that moves: writes are sorted.
     pub seeks: bool,

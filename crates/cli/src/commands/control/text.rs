@@ -52,7 +52,7 @@ fn device(device: &Value) -> String {
 fn decides(one: &Value) -> String {
     let us = |key: &str| one[key].as_f64().unwrap_or(0.0) / 1000.0;
     let to_workers = match one["fan_out_min_bytes"].as_u64() {
-        Some(bytes) => format!("parts of {} or more go to workers", human_size(bytes)),
+        Some(bytes) => format!("{} or more at once go to workers", human_size(bytes)),
         None => "all parts stay where they are".into(),
     };
     let seeks = if one["seeks"] == true { "; writes are sorted" } else { "" };

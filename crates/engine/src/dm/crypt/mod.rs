@@ -131,9 +131,16 @@ impl Crypt {
     }
 
     /// The pipeline of a part that goes to the cipher now.
-    fn decide(&mut self, direction: Direction, len_bytes: u32, load: Load) -> Pipeline {
-        let pipeline = self.spec.pipeline.decide(&Facts { len_bytes, load });
+    fn decide(&mut self, direction: Direction, len_bytes: u32, load: &mut Load) -> Pipeline {
+        let pipeline = self.spec.pipeline.decide(&Facts { len_bytes, load: *load });
         self.decisions.count(&pipeline, direction, len_bytes);
+        let place = match direction {
+            Direction::Decrypt => pipeline.read,
+            Direction::Encrypt => pipeline.write,
+        };
+        if place != Place::Inline {
+            load.fanned_out_bytes += u64::from(len_bytes);
+        }
         pipeline
     }
 
@@ -141,7 +148,7 @@ impl Crypt {
         self.crypt(Direction::Encrypt, sector, src, dst, pipeline.write)
     }
 
-    fn decrypt(&mut self, sector: Sector, src: BufRef, dst: BufRef, load: Load) -> SqeOp {
+    fn decrypt(&mut self, sector: Sector, src: BufRef, dst: BufRef, load: &mut Load) -> SqeOp {
         let place = self.decide(Direction::Decrypt, src.len_bytes, load).read;
         self.crypt(Direction::Decrypt, sector, src, dst, place)
     }
@@ -334,6 +341,19 @@ impl Target for Crypt {
         if let Some(status) = ended {
             self.finish(index, status, cx);
         }
+    }
+
+    fn arriving_bytes(&self, index: u32) -> u32 {
+        if index == WAKE {
+            return 0;
+        }
+        let io = self.ios.get(index);
+        // Who gives a slot back lets another write go on.
+        let is_followed = matches!(io.phase, Phase::Pair | Phase::Writing)
+            && io.slot.is_some()
+            && self.pool.parked() > 0;
+        let arrives = io.phase == Phase::Reading || is_followed;
+        if arrives { io.part.buf.len_bytes } else { 0 }
     }
 
     fn resume(&mut self, cx: &mut TargetCx<'_>) {

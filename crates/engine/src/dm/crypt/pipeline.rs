@@ -144,10 +144,13 @@ impl Pipeline {
 /// What our own default knows of a volume: measured once, when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adaptive {
-    /// A part of at least so many bytes pays for a hand-over and back; `None` without workers.
+    /// So many bytes at once pay for a hand-over and back; `None` without workers.
     pub fan_out_min_bytes: Option<u32>,
     /// The device below has a head that moves.
     pub seeks: bool,
+    /// It takes requests and answers them later; what does not takes writes by a copy, here and
+    /// now.
+    pub queues: bool,
 }
 
 /// What else goes on, as far as the world knows.
@@ -155,17 +158,18 @@ pub struct Adaptive {
 pub struct Load {
     /// CPUs on which no submitter runs.
     pub idle_cpus: u16,
-    /// Parts with workers, of all shards, that have not come back.
-    pub fanned_out: u16,
-    /// Length of the bio that goes to the cipher, if its submitter has nothing to do but to wait
-    /// for it.
-    pub awaited_bytes: Option<u32>,
+    /// Bytes with workers, of all shards, that have not come back.
+    pub fanned_out_bytes: u64,
+    /// Bytes that go to the cipher together: those of a bio, or of all reads whose data has come.
+    pub at_once_bytes: u64,
+    /// These are all that there are, and who submitted them has nothing to do but to wait for them.
+    pub is_awaited: bool,
 }
 
 impl Default for Load {
     /// Nobody has said: every worker has a CPU to itself and nothing to do.
     fn default() -> Self {
-        Self { idle_cpus: u16::MAX, fanned_out: 0, awaited_bytes: None }
+        Self { idle_cpus: u16::MAX, fanned_out_bytes: 0, at_once_bytes: 0, is_awaited: false }
     }
 }
 
@@ -178,10 +182,51 @@ pub struct Facts {
     pub load: Load,
 }
 
+impl Facts {
+    /// Whether a worker gets the part, if so many bytes pay for the way to one that sleeps, and
+    /// back.
+    fn fans_out(&self, least_bytes: u32) -> bool {
+        let Load { idle_cpus, fanned_out_bytes, is_awaited, .. } = self.load;
+        let (least_bytes, len_bytes) = (u64::from(least_bytes), u64::from(self.len_bytes));
+        let (cpus, at_once_bytes) = (u64::from(idle_cpus), self.at_once_bytes());
+        // What a worker has keeps it awake for more.
+        let pays = at_once_bytes >= least_bytes.min(AWAKE_MIN_BYTES)
+            && at_once_bytes + fanned_out_bytes >= least_bytes;
+        let room_bytes = if is_awaited {
+            // Who waits begins at once, and all are to end together; not for less than a way.
+            let share_bytes = at_once_bytes.saturating_sub(least_bytes) * cpus / (cpus + 1);
+            if share_bytes >= least_bytes { share_bytes } else { 0 }
+        } else {
+            2 * cpus * at_once_bytes.max(least_bytes)
+        };
+        pays && fanned_out_bytes + len_bytes <= room_bytes
+    }
+
+    fn at_once_bytes(&self) -> u64 {
+        self.load.at_once_bytes.max(u64::from(self.len_bytes))
+    }
+
+    /// The part is not all that comes at once.
+    fn is_cut(&self) -> bool {
+        self.at_once_bytes() > u64::from(self.len_bytes)
+    }
+}
+
+/// What pays for the way to a worker that is awake, on any machine.
+const AWAKE_MIN_BYTES: u64 = 16 << 10;
+
 /// Longest part, in the shortest that pay, where parts can be fanned out. Ours: the way to a worker
 /// and back is a fifth of what such a part takes, and who works on a long request ends soon after
 /// the others.
 const FANNED_OUT_MAX: u32 = 4;
+
+impl Adaptive {
+    /// What is shorter and comes alone stays inline whatever goes on.
+    #[must_use]
+    pub fn asks_load_from_bytes(&self) -> Option<u64> {
+        self.fan_out_min_bytes.map(|least_bytes| u64::from(least_bytes).min(AWAKE_MIN_BYTES))
+    }
+}
 
 /// A fixed pipeline, or the one that decides for each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -195,29 +240,29 @@ pub enum Choice {
 impl Choice {
     /// The decision.
     ///
-    /// *Where*: inline, unless the part is long enough to pay for the way to a worker and back, and
-    /// a CPU is idle. Each idle CPU gets one part and one to go on with; the next is done inline,
-    /// and when that has ended there is room again. So a deep queue of long parts keeps all CPUs
-    /// busy, and submitters who keep them busy themselves hand nothing over; nor do those who would
-    /// only wait for the one part that there is.
+    /// *Where*: inline, unless what comes at once is long enough to pay for the way to a worker and
+    /// back, and a CPU is idle. Each idle CPU gets as much as comes at once and as much to go on
+    /// with; what comes then is done inline, and when that has ended there is room again. So a deep
+    /// queue of long requests keeps all CPUs busy, however short the parts are that they are cut
+    /// into, and submitters who keep them busy themselves hand nothing over. Who waits for the one
+    /// request that there is does a share of it, and hands over the others if that saves as much
+    /// time as it costs.
     ///
     /// *Who submits*: who encrypts, at once; or, where a head moves, all that came together, by
-    /// sector. What comes back from workers is submitted together in any case. The submitter's name
-    /// stays on it: schedulers below need it.
+    /// sector. What comes back from workers is submitted together in any case, and where a write is
+    /// a copy so is a request that was cut: one long copy takes less than many. The submitter's
+    /// name stays on it: schedulers below need it.
     #[must_use]
     pub fn decide(&self, facts: &Facts) -> Pipeline {
-        let Adaptive { fan_out_min_bytes, seeks } = match *self {
+        let Adaptive { fan_out_min_bytes, seeks, queues } = match *self {
             Self::Fixed(pipeline) => return pipeline,
             Self::Adaptive(adaptive) => adaptive,
         };
-        let Facts { len_bytes, load: Load { idle_cpus, fanned_out, awaited_bytes } } = *facts;
-        let pays = fan_out_min_bytes.is_some_and(|least| len_bytes >= least);
-        let has_room = u32::from(fanned_out) < 2 * u32::from(idle_cpus);
-        let is_all = awaited_bytes == Some(len_bytes);
-        let place = if pays && has_room && !is_all { Place::Unbound } else { Place::Inline };
+        let fans_out = fan_out_min_bytes.is_some_and(|least_bytes| facts.fans_out(least_bytes));
+        let place = if fans_out { Place::Unbound } else { Place::Inline };
         let submit = match (seeks, place) {
             (true, _) => Submit::Thread(Order::Sorted),
-            (false, Place::Inline) => Submit::WhereEncrypted,
+            (false, Place::Inline) if queues || !facts.is_cut() => Submit::WhereEncrypted,
             (false, _) => Submit::Thread(Order::Fifo),
         };
         let (context, split_bytes) = (Context::Submitter, self.split_bytes());
@@ -294,6 +339,8 @@ impl Decisions {
 
 #[cfg(test)]
 mod tests {
+    use alloc::vec::Vec;
+
     use blockyard_crypt::params::CryptFlags;
 
     use super::*;
@@ -337,8 +384,9 @@ mod tests {
         );
     }
 
+    /// Of a device with a queue.
     fn adaptive(fan_out_min_bytes: Option<u32>, seeks: bool) -> Choice {
-        Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks })
+        Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks, queues: true })
     }
 
     #[test]
@@ -352,29 +400,63 @@ mod tests {
         assert_eq!(place(None, 1 << 20), Place::Inline, "there is no worker");
     }
 
+    const LEAST: u32 = 65_536;
+
+    /// Where a part goes, with the bytes of workers as they are behind it.
+    fn place(load: &mut Load, len_bytes: u32) -> Place {
+        let facts = Facts { len_bytes, load: *load };
+        let place = adaptive(Some(LEAST), false).decide(&facts).read;
+        load.fanned_out_bytes += if place == Place::Inline { 0 } else { u64::from(len_bytes) };
+        place
+    }
+
+    /// How many of the parts of a request go to workers, the first ones.
+    fn fanned_out(mut load: Load, parts: u32, len_bytes: u32) -> usize {
+        load.at_once_bytes = u64::from(parts * len_bytes);
+        let places: Vec<Place> = (0..parts).map(|_| place(&mut load, len_bytes)).collect();
+        let count = places.iter().take_while(|place| **place == Place::Unbound).count();
+        assert!(places[count..].iter().all(|place| *place == Place::Inline));
+        count
+    }
+
     /// Two CPUs: one is the submitter's.
     #[test]
-    fn adaptive_gives_an_idle_cpu_two_parts_and_a_busy_one_none() {
-        let place = |idle_cpus, fanned_out| {
-            let load = Load { idle_cpus, fanned_out, awaited_bytes: None };
-            let facts = Facts { len_bytes: 1 << 20, load };
-            adaptive(Some(65_536), false).decide(&facts).read
-        };
+    fn adaptive_gives_an_idle_cpu_two_requests_and_a_busy_one_none() {
         let (inline, unbound) = (Place::Inline, Place::Unbound);
-        assert_eq!([0, 1, 2, 3].map(|out| place(1, out)), [unbound, unbound, inline, inline]);
-        assert_eq!(place(0, 0), inline, "another submitter has the other CPU");
+        let mut load = Load { idle_cpus: 1, ..Load::default() };
+        let places = [0; 4].map(|_| place(&mut load, 1 << 20));
+        assert_eq!(places, [unbound, unbound, inline, inline]);
+        load.fanned_out_bytes = 1 << 20;
+        assert_eq!(place(&mut load, 1 << 20), unbound, "one has come back");
+        assert_eq!(place(&mut Load { idle_cpus: 0, ..Load::default() }, 1 << 20), inline);
     }
 
     #[test]
-    fn adaptive_hands_over_what_is_awaited_only_in_parts() {
-        let place = |awaited_bytes| {
-            let facts =
-                Facts { len_bytes: 65_536, load: Load { awaited_bytes, ..Load::default() } };
-            adaptive(Some(65_536), false).decide(&facts).read
-        };
-        assert_eq!(place(None), Place::Unbound);
-        assert_eq!(place(Some(1 << 20)), Place::Unbound, "there are other parts");
-        assert_eq!(place(Some(65_536)), Place::Inline);
+    fn adaptive_decides_by_what_comes_at_once_however_it_is_cut() {
+        let load = Load { idle_cpus: 1, ..Load::default() };
+        assert_eq!([3, 4, 16].map(|parts| fanned_out(load, parts, LEAST / 4)), [0, 4, 16]);
+        let load = Load { fanned_out_bytes: u64::from(LEAST) / 4, ..load };
+        assert_eq!(fanned_out(load, 3, LEAST / 4), 3, "a worker is awake");
+        let load = Load { fanned_out_bytes: 2 * u64::from(LEAST), ..load };
+        assert_eq!(fanned_out(load, 3, LEAST / 4), 0, "it has enough");
+    }
+
+    #[test]
+    fn short_request_stays_inline_though_a_worker_is_awake() {
+        let mut load = Load { fanned_out_bytes: u64::from(LEAST), ..Load::default() };
+        assert_eq!(place(&mut load, 4096), Place::Inline);
+        assert_eq!(place(&mut load, 16_384), Place::Unbound);
+    }
+
+    /// The way to a worker takes as long as the cipher for four of these parts.
+    #[test]
+    fn who_waits_for_a_request_hands_over_what_ends_with_his_own_share() {
+        let load = Load { idle_cpus: 1, is_awaited: true, ..Load::default() };
+        let shares = [1, 4, 11, 12, 16, 64].map(|parts| fanned_out(load, parts, LEAST / 4));
+        assert_eq!(shares, [0, 0, 0, 4, 6, 30]);
+        assert_eq!(fanned_out(load, 1, 1 << 20), 0, "there is but one part");
+        let load = Load { idle_cpus: 3, ..load };
+        assert_eq!(fanned_out(load, 64, LEAST / 4), 45);
     }
 
     #[test]
@@ -387,5 +469,17 @@ mod tests {
         assert_eq!([submit(true, 4096), submit(true, 1 << 20)], [sorted, sorted]);
         assert_eq!(submit(false, 4096), Submit::WhereEncrypted);
         assert_eq!(submit(false, 1 << 20), Submit::Thread(Order::Fifo));
+    }
+
+    #[test]
+    fn adaptive_copies_a_request_that_is_cut_in_one_go() {
+        let submit = |queues, at_once_bytes| {
+            let load = Load { at_once_bytes, ..Load::default() };
+            let adaptive = Adaptive { fan_out_min_bytes: None, seeks: false, queues };
+            Choice::Adaptive(adaptive).decide(&Facts { len_bytes: 65_536, load }).submit
+        };
+        assert_eq!(submit(false, 1 << 20), Submit::Thread(Order::Fifo));
+        assert_eq!(submit(false, 65_536), Submit::WhereEncrypted);
+        assert_eq!(submit(true, 1 << 20), Submit::WhereEncrypted, "its queue merges them");
     }
 }

@@ -283,7 +283,7 @@ fn parts_are_as_long_as_the_pipeline_lets_them() {
 
 #[test]
 fn parts_above_the_threshold_go_to_a_worker() {
-    let adaptive = Adaptive { fan_out_min_bytes: Some(8192), seeks: false };
+    let adaptive = Adaptive { fan_out_min_bytes: Some(8192), seeks: false, queues: true };
     let mut shard = shard(CryptSpec { pipeline: Choice::Adaptive(adaptive), ..spec() }, 2);
     shard.submit_bio(NOW, bio(Op::Write, 0, 4096));
     shard.submit_bio(NOW, bio(Op::Write, 8, 8192));
@@ -297,10 +297,48 @@ fn parts_above_the_threshold_go_to_a_worker() {
     assert_eq!(places, [Place::Inline, Place::Unbound]);
 }
 
+/// Slots are shorter than what pays; what has been handed over counts for the parts behind it.
+#[test]
+fn write_that_is_cut_goes_to_workers_until_they_have_their_share() {
+    let adaptive = Adaptive { fan_out_min_bytes: Some(2 * SLOT_BYTES), seeks: false, queues: true };
+    let mut shard = shard(CryptSpec { pipeline: Choice::Adaptive(adaptive), ..spec() }, 16);
+    shard.set_load(Load { idle_cpus: 1, is_awaited: true, ..Load::default() });
+    shard.submit_bio(NOW, bio(Op::Write, 0, 8 * SLOT_BYTES));
+    let is_unbound = |sqe: &Sqe| match sqe.op {
+        SqeOp::Crypt { place, .. } => Some(place == Place::Unbound),
+        _ => None,
+    };
+    let places: Vec<bool> = sqes(&mut shard).iter().filter_map(is_unbound).collect();
+    assert_eq!(places, [true, true, true, false, false, false, false, false]);
+}
+
+/// Each read alone is shorter than what pays.
+#[test]
+fn reads_whose_data_comes_at_once_go_to_workers() {
+    let adaptive = Adaptive { fan_out_min_bytes: Some(8192), seeks: false, queues: true };
+    for (at_once, expected) in [(1, Place::Inline), (2, Place::Unbound)] {
+        let mut shard = shard(CryptSpec { pipeline: Choice::Adaptive(adaptive), ..spec() }, 1);
+        (0..2).for_each(|number| shard.submit_bio(NOW, bio(Op::Read, 8 * number, 4096)));
+        let reads = sqes(&mut shard);
+        let cqes: Vec<Cqe> = reads[..at_once]
+            .iter()
+            .map(|sqe| Cqe { token: sqe.token, status: BlkStatus::Ok })
+            .collect();
+        let at_once_bytes = shard.arriving_bytes(&cqes);
+        assert_eq!(at_once_bytes, 4096 * at_once as u64);
+        shard.set_load(Load { at_once_bytes, ..Load::default() });
+        cqes.iter().for_each(|cqe| shard.on_cqe(NOW, *cqe));
+        for sqe in sqes(&mut shard) {
+            assert!(matches!(sqe.op, SqeOp::Crypt { place, .. } if place == expected), "{sqe:?}");
+        }
+    }
+}
+
 #[test]
 fn decisions_count_each_part_once_and_sorted_ones_besides() {
     let tally = |parts, bytes| Tally { parts, bytes };
-    let adaptive = Choice::Adaptive(Adaptive { fan_out_min_bytes: Some(8192), seeks: false });
+    let adaptive =
+        Choice::Adaptive(Adaptive { fan_out_min_bytes: Some(8192), seeks: false, queues: true });
     let mut apart = shard(CryptSpec { pipeline: adaptive, ..spec() }, 4);
     apart.submit_bio(NOW, bio(Op::Write, 0, 4096));
     apart.submit_bio(NOW, bio(Op::Write, 8, 8192));

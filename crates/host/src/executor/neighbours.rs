@@ -1,0 +1,63 @@
+//! Writes of one batch that lie behind each other in a file go there in one system call: each call
+//! of its own locks the file, and its page cache is prepared page by page instead of in long runs.
+
+use blockyard_engine::bio::{Sample, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp};
+
+use super::{Executor, Way};
+use crate::plain;
+use crate::ring::{FileOpKind, iovec};
+
+/// A write that is executed at once, by a plain call.
+#[derive(Clone, Copy)]
+struct PlainWrite {
+    dev: DevId,
+    sector: Sector,
+    buf: BufRef,
+    fua: bool,
+}
+
+impl PlainWrite {
+    fn end(&self) -> Sector {
+        self.sector + Sector::holding(u64::from(self.buf.len_bytes))
+    }
+}
+
+impl Executor {
+    /// Executes the writes at the head of `sqes` that are neighbours, if there are several, and
+    /// moves their answers to the end of `cqes`; how many there were.
+    pub(super) fn write_neighbours(&self, sqes: &[Sqe], cqes: &mut Vec<Cqe>) -> usize {
+        let Some(first) = self.plain_write(&sqes[0]) else { return 0 };
+        let mut end = first.end();
+        let goes_on = |sqe: &Sqe| {
+            let next = self.plain_write(sqe).filter(|write| {
+                (write.dev, write.sector, write.fua) == (first.dev, end, first.fua)
+            });
+            next.map(|write| end = write.end())
+        };
+        let count = 1 + sqes[1..].iter().map_while(goes_on).count();
+        if count == 1 {
+            return 0;
+        }
+        let mut memory = Vec::with_capacity(count);
+        for buf in sqes[..count].iter().filter_map(|sqe| self.plain_write(sqe)).map(|w| w.buf) {
+            let piece = |base, len_bytes| memory.push(iovec(base, len_bytes));
+            // SAFETY: the write has not been answered.
+            unsafe { self.buffers.memory(buf).each(0, buf.len_bytes as usize, piece) };
+        }
+        let fd = self.device(first.dev).file.data_fd();
+        let kind = FileOpKind::Write { offset_bytes: first.sector.bytes(), fua: first.fua };
+        // SAFETY: `Buffers` checked the memory, which belongs to these writes.
+        let status = unsafe { plain::execute(fd, kind, &mut memory) };
+        cqes.extend(sqes[..count].iter().map(|sqe| Cqe { token: sqe.token, status }));
+        count
+    }
+
+    fn plain_write(&self, sqe: &Sqe) -> Option<PlainWrite> {
+        let SqeOp::Write { dev, sector, buf, fua } = sqe.op else { return None };
+        let is_plain = matches!(self.ways[usize::from(dev.0)], Way::Plain);
+        let is_one = !sqe.linked && is_plain && sqe.origin.sample == Sample::NONE;
+        is_one.then_some(PlainWrite { dev, sector, buf, fua })
+    }
+}
