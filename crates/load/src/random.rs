@@ -20,13 +20,17 @@ impl Random {
     /// When there is none.
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0);
+        // The high half of a 128-bit product: no bias that a test could see.
+        ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
+    }
+
+    /// Any 64 bits.
+    pub(crate) fn bits(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mut z = self.0;
         z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
         z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        z ^= z >> 31;
-        // The high half of a 128-bit product: no bias that a test could see.
-        ((u128::from(z) * u128::from(end)) >> 64) as u64
+        z ^ (z >> 31)
     }
 }
 

@@ -189,6 +189,10 @@ fn check_for_lab(job: &Job) -> Result<(), Failure> {
     Err(Failure::failed(format!("job {}: {refused}; run it on a volume", job.name)))
 }
 
+/// Error numbers of Linux.
+const EIO: i32 = 5;
+const ETIMEDOUT: i32 = 110;
+
 /// Whether a job went well.
 fn judge(result: &JobResult) -> Result<(), Failure> {
     let JobResult { name, mismatches, .. } = result;
@@ -198,7 +202,12 @@ fn judge(result: &JobResult) -> Result<(), Failure> {
         }
         (None, Some(error)) => {
             let reason = std::io::Error::from_raw_os_error(error);
-            let text = format!("job {name} ended early: {reason}, or it was slower than rate_min");
+            let why = match error {
+                EIO => ", or it was slower than rate_min",
+                ETIMEDOUT => ": a request took longer than max_latency or latency_target allows",
+                _ => "",
+            };
+            let text = format!("job {name} ended early: {reason}{why}");
             Err(Failure::failed(text))
         }
         (None, None) => Ok(()),

@@ -146,7 +146,6 @@ const TAKEN: &[(&str, &str)] = &[
 
 /// Name, and the option for which it is refused.
 const REFUSED: &[(&str, &str)] = &[
-    ("butterfly", "flow=2"),
     ("cmdprio-bssplit", "cmdprio_bssplit=64k/100:1024k/0,1024k/0"),
     ("cmdprio-percentage", "cmdprio_percentage=20"),
     ("cpp_null", "time_based"),
@@ -163,7 +162,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("filecreate-ioengine", "ioengine=filecreate"),
     ("filedelete-ioengine", "ioengine=filedelete"),
     ("filestat-ioengine", "ioengine=filestat"),
-    ("flow", "flow_sleep=1000"),
     ("ftruncate", "ioengine=ftruncate"),
     ("gfapi", "ioengine=gfapi"),
     ("gpudirect-rdmaio-client", "ioengine=rdma"),
@@ -174,7 +172,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("http-swift", "ioengine=http"),
     ("http-webdav", "ioengine=http"),
     ("ime", "ioengine=ime_psync"),
-    ("latency-profile", "latency_target=500000"),
     ("libcufile-cufile", "ioengine=libcufile"),
     ("libcufile-posix", "ioengine=libcufile"),
     ("libhdfs", "ioengine=libhdfs"),

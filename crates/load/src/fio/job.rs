@@ -3,6 +3,8 @@
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
+use super::buffers::Buffers;
+use super::control::Controls;
 use super::distribution::Distribution;
 use super::ends::ExitWhat;
 use super::lens::{Direction, Lens};
@@ -12,7 +14,7 @@ use super::pace::RateProcess;
 use super::percentiles::Percentiles;
 use super::strides::Strides;
 use super::value::KbBase;
-use super::verify::{HEADER_BYTES, Pattern, Sum, Verify};
+use super::verify::{HEADER_BYTES, Sum, Verify};
 
 /// Direction and order (`rw=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -274,8 +276,10 @@ pub struct Job {
     pub exitall_on_error: bool,
     /// `continue_on_error`: what fails is counted, and no reason to end.
     pub goes_on: GoesOn,
-    /// `buffer_pattern`, `zero_buffers`: what is written; else noise.
-    pub buffers: Option<Pattern>,
+    /// What else decides when a clone starts a request, and ends.
+    pub controls: Controls,
+    /// What is written.
+    pub buffers: Buffers,
     /// What is measured of its requests.
     pub kept: Kept,
     /// What of its latencies is listed.
@@ -343,7 +347,8 @@ impl Job {
             exit_what: ExitWhat::default(),
             exitall_on_error: false,
             goes_on: GoesOn::default(),
-            buffers: None,
+            controls: Controls::default(),
+            buffers: Buffers::default(),
             kept: Kept::default(),
             percentiles: Percentiles::default(),
             logs: Logs::default(),
@@ -495,6 +500,9 @@ impl Job {
         self.check_order()?;
         self.check_strides()?;
         self.check_verify()?;
+        if let Some((key, problem)) = self.controls.problem() {
+            return refuse(key, problem);
+        }
         if self.time_based && self.runtime.is_none() {
             return refuse("time_based", "needs a runtime, as in runtime=60".into());
         }

@@ -88,8 +88,6 @@ const NO_CACHE: &str = "a volume has no page cache";
 const LISTED: &str = "all of it is measured, and listed";
 const CLOCK: &str = "the clock is cheap";
 const WORLD: &str = "a clone runs where the system puts it; numa_cpu_nodes is for the lab";
-const NO_HIST_LOG: &str = "histograms are not logged; --json has them at the end";
-const BYTES: &str = "what is written is noise that nothing can compress, unless a pattern is given";
 const DEVICE: &str = "it is of a device's own commands";
 
 /// Options that change nothing on a volume, and why.
@@ -151,9 +149,7 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("lockmem", "memory is the system's matter"),
     ("description", "it is for readers"),
     ("comm", "it is for readers"),
-    ("write_hist_log", NO_HIST_LOG),
     ("log_prio", "a line of a log says whether its job is real-time"),
-    ("log_hist_msec", NO_HIST_LOG),
     ("log_entries", "a log grows as it must"),
     ("log_unix_epoch", "times are from the start of the job"),
     ("log_compression", "logs are text"),
@@ -181,14 +177,7 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("block_error_percentiles", LISTED),
     ("iopsavgtime", "a sample is half a second"),
     ("bwavgtime", "a sample is half a second"),
-    ("refill_buffers", BYTES),
-    ("scramble_buffers", BYTES),
-    ("buffer_compress_percentage", BYTES),
-    ("buffer_compress_chunk", BYTES),
-    ("dedupe_percentage", BYTES),
-    ("dedupe_mode", BYTES),
-    ("dedupe_global", BYTES),
-    ("dedupe_working_set_percentage", BYTES),
+    ("dedupe_global", "each clone writes again what it has written itself"),
     ("userspace_reap", "it is of the engine that the volume stands in for"),
     ("hipri", "it is of the engine that the volume stands in for"),
     ("fixedbufs", "it is of the engine that the volume stands in for"),
@@ -211,13 +200,6 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("writefua", DEVICE),
     ("ignore_error", "an error ends its job"),
     ("error_dump", "an error ends its job, and is told"),
-    ("steadystate", "a job runs as long as it says"),
-    ("steadystate_duration", "a job runs as long as it says"),
-    ("steadystate_ramp_time", "a job runs as long as it says"),
-    ("steadystate_check_interval", "a job runs as long as it says"),
-    ("ss", "a job runs as long as it says"),
-    ("ss_dur", "a job runs as long as it says"),
-    ("ss_ramp", "a job runs as long as it says"),
     ("read_beyond_wp", "a volume has no zones"),
     ("verify_dump", "a mismatch is told with its offset, and nothing is written"),
     ("verify_async", "a clone checks what it reads itself"),
@@ -254,10 +236,7 @@ const REFUSED: &[(&str, &str)] = &[
     ("cmdprio_percentage", "is not taken: a job has one priority; give each of them a job"),
     ("cmdprio_bssplit", "is not taken: a job has one priority; give each of them a job"),
     ("sprandom", "is not taken: it is made for one way of cleaning up in flash memory"),
-    ("flow", "is not taken: jobs do not wait for each other's requests; give each a rate"),
-    ("flow_sleep", "is not taken: jobs do not wait for each other's requests"),
     ("nfs_url", "is not taken: it is of a file system of its own"),
-    ("latency_target", "is not taken: `blockyard tune` looks for the best depth"),
 ];
 
 /// What an engine is here, or why it is not.

@@ -17,6 +17,7 @@ use std::fmt::Write;
 use blockyard_engine::priority::PriorityClass;
 use blockyard_engine::time::Nanos;
 
+use super::histogram_log::{HistogramLog, HistogramLogs};
 use super::job::Job;
 use super::lens::Direction;
 
@@ -40,6 +41,8 @@ pub struct Logs {
     pub offset: bool,
     /// `per_job_logs=0`: clones and jobs of one name write one file, behind what is there.
     pub shared: bool,
+    /// `write_hist_log` and its like.
+    pub histograms: HistogramLogs,
 }
 
 /// What a log is of.
@@ -113,6 +116,9 @@ struct Log {
 #[derive(Clone, Debug, Default)]
 pub(crate) struct CloneLogs {
     logs: Vec<Log>,
+    histograms: Option<Box<HistogramLog>>,
+    /// There is something to write down.
+    is_used: bool,
     span_ms: u64,
     largest: bool,
     offset: bool,
@@ -154,12 +160,18 @@ impl CloneLogs {
         add(&logs.latency, &[Kind::Submission, Kind::Completion, Kind::Latency]);
         let Logs { span, largest, offset, shared, .. } = *logs;
         let is_real_time = job.priority.class == PriorityClass::RealTime;
-        Self { logs: all, span_ms: span.0 / 1_000_000, largest, offset, shared, is_real_time }
+        let histograms = HistogramLog::of(job);
+        let is_used = !all.is_empty() || histograms.is_some();
+        let span_ms = span.0 / 1_000_000;
+        Self { logs: all, histograms, is_used, span_ms, largest, offset, shared, is_real_time }
     }
 
     /// The same without lines.
     pub(super) fn emptied(&self) -> Self {
         let mut emptied = self.clone();
+        if let Some(histograms) = &mut emptied.histograms {
+            histograms.empty();
+        }
         for log in &mut emptied.logs {
             (log.spans, log.lines, log.lost) = ([Span::default(); 3], Vec::new(), 0);
         }
@@ -169,12 +181,15 @@ impl CloneLogs {
     /// A request has ended, so long after the clone's start.
     #[inline]
     pub(super) fn ended(&mut self, elapsed: Nanos, ended: &Ended) {
-        if !self.logs.is_empty() {
+        if self.is_used {
             self.add(elapsed.0 / 1_000_000, ended);
         }
     }
 
     fn add(&mut self, ms: u64, ended: &Ended) {
+        if let Some(histograms) = &mut self.histograms {
+            histograms.ended(ms, ended);
+        }
         for log in &mut self.logs {
             let value = match log.kind {
                 Kind::Bandwidth if self.span_ms == 0 => {
@@ -212,7 +227,8 @@ impl CloneLogs {
 
     /// As files of the clone with this number among all.
     pub(super) fn files(&self, number: u64) -> impl Iterator<Item = LogFile> {
-        self.logs.iter().map(move |log| {
+        let histograms = self.histograms.iter().map(move |log| log.file(number, self.shared));
+        let logs = self.logs.iter().map(move |log| {
             let (prefix, kind) = (&log.prefix, log.kind.name());
             let name = match self.shared {
                 true => format!("{prefix}_{kind}.log"),
@@ -226,7 +242,8 @@ impl CloneLogs {
                     .expect("a string takes all");
             }
             LogFile { name, appends: self.shared, text, lost: log.lost }
-        })
+        });
+        logs.chain(histograms)
     }
 }
 

@@ -6,8 +6,11 @@
 //! `libaio`; buffered ones have one at a time, as with `psync`, whatever `iodepth` says. Offsets,
 //! mixes and latencies are fio's ([`Thread`], from its documentation); its random numbers are not.
 
+mod buffers;
+mod control;
 mod distribution;
 mod ends;
+mod histogram_log;
 mod job;
 mod job_file;
 mod known;
@@ -33,13 +36,17 @@ use std::collections::BTreeMap;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
+use self::control::Common;
 use self::ends::Ends;
 use self::task::Measured;
 use crate::program::{Call, Content, FileId, Phase, Program, Returned, Task, Usage};
 
 pub use blockyard_engine::histogram::Histogram;
+pub use buffers::Buffers;
+pub use control::{Controls, Flow, LatencyTarget, Steady, SteadyFigure, SteadyRule};
 pub use distribution::{Distribution, Zone, ZoneLen};
 pub use ends::ExitWhat;
+pub use histogram_log::HistogramLogs;
 pub use job::{GoesOn, Job, JobError, Kept, Rw, Sequencer};
 pub use job_file::{Ignored, JobFile, JobFileError};
 pub use lens::{Direction, Lens};
@@ -82,8 +89,12 @@ pub struct JobResult {
     pub completes: Batches,
     /// What all clones used.
     pub usage: Usage,
-    /// `iodepth`.
+    /// `iodepth`; with a `latency_target`, the depth that was found.
     pub iodepth: u32,
+    /// What decided that.
+    pub latency: LatencyTarget,
+    /// With `steadystate`: how its rates were in the end.
+    pub steady: Option<Steady>,
     /// What of the latencies is listed.
     pub percentiles: Percentiles,
     /// Each clone's runtime, and the bytes that it read and wrote, in their order.
@@ -96,7 +107,9 @@ pub struct JobResult {
     pub mismatch: Option<Mismatch>,
     /// The first error of a clone, which ended it.
     pub error: Option<i32>,
-    /// With `continue_on_error`: what failed and ended nothing, and the first of it.
+    /// `continue_on_error`.
+    pub goes_on: bool,
+    /// With it: what failed and ended nothing, and the first of it.
     pub errors: u64,
     /// As above.
     pub first_error: Option<i32>,
@@ -143,7 +156,8 @@ impl JobResult {
     fn new(job: &Job, group: u32, numjobs: u32) -> Self {
         let (name, percentiles) = (job.name.clone(), job.percentiles.clone());
         let iodepth = if job.direct { job.iodepth } else { 1 };
-        Self { name, group, numjobs, iodepth, percentiles, ..Self::default() }
+        let (latency, goes_on) = (job.controls.latency, job.goes_on != GoesOn::default());
+        Self { name, group, numjobs, iodepth, latency, goes_on, percentiles, ..Self::default() }
     }
 
     /// Of a clone that has run.
@@ -151,7 +165,10 @@ impl JobResult {
         let Measured { read, write, trim, sync, bounds, depths, submits, completes, .. } = measured;
         let Measured { runtime, usage, mismatches, mismatch, error, errors, first_error, .. } =
             measured;
+        let new = Self::new(job, group, 1);
         Self {
+            iodepth: measured.depth.unwrap_or(new.iodepth),
+            steady: measured.steady,
             clones: vec![(runtime, read.bytes, write.bytes)],
             read,
             write,
@@ -168,7 +185,7 @@ impl JobResult {
             error,
             errors,
             first_error,
-            ..Self::new(job, group, 1)
+            ..new
         }
     }
 
@@ -193,10 +210,14 @@ impl JobResult {
         };
         self.clones.extend(&other.clones);
         self.runtime = self.runtime.max(other.runtime);
+        (self.iodepth, self.latency) = (other.iodepth, other.latency);
         self.error = self.error.or(other.error);
         self.errors += other.errors;
         self.first_error = self.first_error.or(other.first_error);
         self.mismatches += other.mismatches;
+        if self.steady.is_none() {
+            self.steady.clone_from(&other.steady);
+        }
         if self.mismatch.is_none() {
             self.mismatch.clone_from(&other.mismatch);
         }
@@ -230,6 +251,8 @@ pub struct Fio {
     next_phase: u32,
     /// Of each job: whether its clones end others.
     ends: Vec<Option<Ends>>,
+    /// Of each job: what its clones have in common with others.
+    common: Vec<Common>,
     /// Of each clone, job by job.
     clones: Vec<JobResult>,
     /// Of each job.
@@ -277,6 +300,7 @@ impl Fio {
         let groups: Vec<u32> = results.iter().map(|result: &JobResult| result.group).collect();
         Ok(Self {
             ends: Ends::of_jobs(&jobs, &groups),
+            common: Common::of_jobs(&jobs, &groups)?,
             jobs,
             files_of,
             files,
@@ -398,6 +422,7 @@ impl Program for Fio {
                 if self.phase_of[index] == phase {
                     let mut thread = Thread::new(job, (index, clone), file, number);
                     thread.set_ends(self.ends[index].clone(), &running);
+                    thread.set_control(&self.common[index]);
                     tasks.push(FioTask::Thread(Box::new(thread)));
                 }
                 number += 1;

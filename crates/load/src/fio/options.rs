@@ -2,8 +2,11 @@
 
 use blockyard_engine::priority::{Priority, PriorityClass};
 
+use super::buffers;
+use super::control;
 use super::distribution::{Distribution, Zone, ZoneLen};
 use super::ends::ExitWhat;
+use super::histogram_log::HistogramLogs;
 use super::job::{GoesOn, IODEPTH_MAX, Job, JobError, Kept, NUMJOBS_MAX, Rw, Sequencer};
 use super::lens::Lens;
 use super::pace::RateProcess;
@@ -14,7 +17,7 @@ use super::value::{
 use super::verify::{Pattern, Sum};
 
 /// Sets what an option says; or says what it must be.
-type Set = fn(&mut Job, &str) -> Result<(), String>;
+pub(super) type Set = fn(&mut Job, &str) -> Result<(), String>;
 
 /// Parts of a `bssplit` or zones of a distribution; more are no workload. Ours.
 const PARTS_MAX: usize = 256;
@@ -104,11 +107,6 @@ const OPTIONS: &[(&str, Set)] = &[
     ("exit_what", set_exit_what),
     ("exitall_on_error", |job, text| set(&mut job.exitall_on_error, flag(text))),
     ("continue_on_error", set_continue_on_error),
-    ("buffer_pattern", |job, text| set(&mut job.buffers, Pattern::parse(text).map(Some))),
-    ("zero_buffers", |job, text| {
-        let is_zero = flag(text)?;
-        set(&mut job.buffers, if is_zero { Pattern::parse("0x00").map(Some) } else { Ok(None) })
-    }),
     ("gtod_reduce", set_gtod_reduce),
     ("disable_slat", |job, text| set(&mut job.kept.slat, flag(text).map(|off| !off))),
     ("disable_clat", |job, text| set(&mut job.kept.clat, flag(text).map(|off| !off))),
@@ -122,6 +120,12 @@ const OPTIONS: &[(&str, Set)] = &[
     ("write_bw_log", |job, text| set(&mut job.logs.bandwidth, Ok(Some(text.into())))),
     ("write_iops_log", |job, text| set(&mut job.logs.iops, Ok(Some(text.into())))),
     ("write_lat_log", |job, text| set(&mut job.logs.latency, Ok(Some(text.into())))),
+    ("write_hist_log", |job, text| set(&mut job.logs.histograms.name, Ok(Some(text.into())))),
+    ("log_hist_msec", |job, text| set(&mut job.logs.histograms.span, milliseconds(text))),
+    ("log_hist_coarseness", |job, text| {
+        let coarseness = number(text, 0, HistogramLogs::COARSENESS_MAX);
+        set(&mut job.logs.histograms.coarseness, coarseness)
+    }),
     ("log_avg_msec", |job, text| set(&mut job.logs.span, milliseconds(text))),
     ("log_max_value", |job, text| set(&mut job.logs.largest, flag(text))),
     ("log_offset", |job, text| set(&mut job.logs.offset, flag(text))),
@@ -143,7 +147,11 @@ const OPTIONS: &[(&str, Set)] = &[
 
 /// All there are.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
-    OPTIONS.iter().map(|(name, _)| *name)
+    all().map(|(name, _)| *name)
+}
+
+fn all() -> impl Iterator<Item = &'static (&'static str, Set)> {
+    OPTIONS.iter().chain(control::OPTIONS).chain(buffers::OPTIONS)
 }
 
 impl Job {
@@ -152,7 +160,7 @@ impl Job {
     /// # Errors
     /// When there is no such option, or its value has another form.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), JobError> {
-        let Some((key, set)) = OPTIONS.iter().find(|(name, _)| *name == key) else {
+        let Some((key, set)) = all().find(|(name, _)| *name == key) else {
             let keys: Vec<&str> = names().collect();
             let problem = format!("is not an option here; there are {}", keys.join(", "));
             return Err(JobError { job: self.name.clone(), key: key.into(), problem });
@@ -165,7 +173,7 @@ impl Job {
     }
 }
 
-fn set<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
+pub(super) fn set<T>(place: &mut T, value: Result<T, String>) -> Result<(), String> {
     *place = value?;
     Ok(())
 }

@@ -4,7 +4,7 @@
 //! and as many in a line as fit into 80 columns.
 
 /// All of the samples: shares are kept in millionths of a percent.
-const WHOLE: u64 = 100_000_000;
+pub(super) const WHOLE: u64 = 100_000_000;
 /// Decimals of a share in percent.
 const DECIMALS: usize = 6;
 /// As in fio.
@@ -95,7 +95,7 @@ impl Percentiles {
 }
 
 /// One of the list, more than nothing and no more than all.
-fn share(text: &str) -> Option<u64> {
+pub(super) fn share(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
     if whole.is_empty() || whole.len() > 3 || part.len() > DECIMALS || !digits(whole) {

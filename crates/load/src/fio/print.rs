@@ -6,7 +6,7 @@
 use blockyard_engine::histogram::Histogram;
 
 use super::samples::Spread;
-use super::{JobResult, Percentiles, Transfers};
+use super::{JobResult, Percentiles, Steady, Transfers};
 
 const KIB: f64 = 1024.0;
 
@@ -39,18 +39,35 @@ fn job(result: &JobResult, results: &[JobResult]) -> String {
         text += &latency_line("sync", &result.sync);
         text += &percentile_lines("sync", &result.sync, &result.percentiles);
     }
-    text + &result.bounds.lines() + &tables(result) + &errors_line(result)
+    text + &result.bounds.lines() + &tables(result) + &steady_line(result)
 }
 
 /// What failed and ended nothing.
 fn errors_line(result: &JobResult) -> String {
-    match result.first_error {
-        Some(first) => {
-            let reason = std::io::Error::from_raw_os_error(first);
-            format!("     errors    : total={}, first_error={first}/<{reason}>\n", result.errors)
-        }
-        None => String::new(),
+    if !result.goes_on {
+        return String::new();
     }
+    let first = result.first_error.unwrap_or(0);
+    let reason = std::io::Error::from_raw_os_error(first).to_string();
+    let reason = reason.split(" (os error").next().unwrap_or_default();
+    format!("     errors    : total={}, first_error={first}/<{reason}>\n", result.errors)
+}
+
+/// Whether rates have settled that were to.
+fn steady_line(result: &JobResult) -> String {
+    let Some(steady) = &result.steady else { return String::new() };
+    let rate = Steady::mean(&steady.bandwidth) as f64;
+    format!(
+        "  steadystate  : attained={}, bw={}/s ({}/s), iops={}, {}{}={:.3}{}\n",
+        if steady.is_attained { "yes" } else { "no" },
+        short(rate, KIB, BINARY),
+        short(rate, 1000.0, DECIMAL),
+        short(Steady::mean(&steady.iops) as f64, 1000.0, ["", "k", "M", "G", "T"]),
+        steady.rule.name().trim_end_matches("_slope"),
+        if steady.rule.is_slope { " slope" } else { " mean dev" },
+        steady.criterion,
+        if steady.rule.is_percent { "%" } else { "" },
+    )
 }
 
 /// Reads or writes.
@@ -143,14 +160,18 @@ fn tables(result: &JobResult) -> String {
         "  cpu          : usr={:.2}%, sys={:.2}%, ctx={}\n  IO depths    : {}\n     \
          submit    : {}\n     complete  : {}\n     \
          issued rwts: total={read},{written},{trimmed},{synced} short=0,0,0,0 \
-         dropped=0,0,0,0\n     \
-         latency   : target=0, window=0, percentile=100.00%, depth={}\n",
+         dropped=0,0,0,0\n{}     \
+         latency   : target={}, window={}, percentile={:.2}%, depth={}\n",
         user * 100.0,
         system * 100.0,
         result.usage.switches,
         result.depths.line(),
         result.submits.line(),
         result.completes.line(),
+        errors_line(result),
+        result.latency.target.0,
+        result.latency.window.0 / 1000,
+        result.latency.percentile(),
         result.iodepth,
     )
 }

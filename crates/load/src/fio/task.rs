@@ -21,6 +21,8 @@ use blockyard_engine::histogram::Histogram;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
+use super::buffers::Source;
+use super::control::{Common, Control, Steady, Step};
 use super::ends::Ends;
 use super::job::{GoesOn, Job};
 use super::lens::Direction;
@@ -96,6 +98,9 @@ pub(crate) struct Measured {
     /// What failed and was no reason to end; the first of it.
     pub(crate) errors: u64,
     pub(crate) first_error: Option<i32>,
+    /// With a `latency_target`, the depth that was found.
+    pub(crate) depth: Option<u32>,
+    pub(crate) steady: Option<Steady>,
     pub(crate) logs: CloneLogs,
 }
 
@@ -166,7 +171,13 @@ pub struct Thread {
     clone: u32,
     /// Whether others end it, or it them; and the groups that run with it.
     ends: Option<(Ends, Vec<u32>)>,
+    /// What else it looks at before each request, if its job asks for that.
+    control: Option<Box<Control>>,
+    /// That has ended it.
+    is_done: bool,
     written: Written,
+    /// What it writes, if not any bytes will do.
+    source: Option<Box<Source>>,
     /// By id.
     in_flight: Vec<Option<Block>>,
     free_ids: Vec<u32>,
@@ -209,7 +220,10 @@ impl Thread {
             in_ramp: job.ramp_time > Nanos(0),
             clone,
             ends: None,
+            control: None,
+            is_done: false,
             written: Written::of(job),
+            source: Source::of(job, number),
             in_flight: vec![None; depth as usize],
             free_ids: (0..depth).rev().collect(),
             measured: Measured { logs: CloneLogs::of(job), ..Measured::default() },
@@ -219,6 +233,11 @@ impl Thread {
     /// Among clones that end each other, of which those of these groups run now.
     pub(super) fn set_ends(&mut self, ends: Option<Ends>, running: &[u32]) {
         self.ends = ends.map(|ends| (ends, running.to_vec()));
+    }
+
+    /// What its job has in common with others.
+    pub(super) fn set_control(&mut self, common: &Common) {
+        self.control = Control::of(&self.job, common);
     }
 
     /// What the last call brought.
@@ -237,6 +256,9 @@ impl Thread {
             Made::UsageBefore => {
                 (self.started, self.ended) = (now, now);
                 self.measured.usage = returned.usage;
+                if let Some(control) = &mut self.control {
+                    control.started(now);
+                }
                 self.measured.read.samples.start(now);
                 self.measured.write.samples.start(now);
                 self.measured.trim.samples.start(now);
@@ -333,6 +355,11 @@ impl Thread {
             transfers.samples.block(now, len_bytes);
         }
         self.pace.completed(1);
+        if let Some(control) = &mut self.control
+            && let Some(error) = control.ended(direction, len_bytes, now.since(block.started))
+        {
+            self.fail(error);
+        }
         let elapsed = now.since(self.started);
         let ended = Ended { direction, offset_bytes, len_bytes, slat, clat };
         self.measured.logs.ended(elapsed, &ended);
@@ -349,13 +376,13 @@ impl Thread {
         let loops = u64::from(self.job.loops);
         let ios = self.job.number_ios.unwrap_or(u64::MAX).saturating_mul(loops);
         let bytes = if self.job.time_based { u64::MAX } else { self.pass_bytes };
-        let is_done = self.issued >= ios
+        let is_all = self.issued >= ios
             || self.issued_bytes >= bytes.saturating_mul(loops)
             || u64::from(self.short_passes) >= loops;
         let is_late = self.job.runtime.is_some_and(|limit| now.since(self.started) >= limit);
         let is_late = is_late && !self.in_ramp;
         let is_stopped = self.ends.as_ref().is_some_and(|(ends, _)| ends.is_stopped());
-        self.measured.error.is_some() || is_done || is_late || is_stopped
+        self.measured.error.is_some() || is_all || is_late || is_stopped || self.is_done
     }
 
     /// As fio has it: while the number of writes is a multiple of N, also between the reads of a
@@ -407,9 +434,13 @@ impl Thread {
         Some(limit.map_or(pause, |limit| pause.min(limit - elapsed)))
     }
 
-    /// What has been measured so far does not count.
     fn end_ramp(&mut self) -> Call {
         self.in_ramp = false;
+        self.measure_again()
+    }
+
+    /// What has been measured so far does not count.
+    fn measure_again(&mut self) -> Call {
         let Measured { error, mismatches, ref mut mismatch, ref logs, .. } = self.measured;
         let (mismatch, logs) = (mismatch.take(), logs.emptied());
         self.measured = Measured { error, mismatches, mismatch, logs, ..Measured::default() };
@@ -532,6 +563,23 @@ impl Thread {
         self.written.end_dry_run();
     }
 
+    /// What comes before the next request, if more is looked at than the clock.
+    fn steer(&mut self, now: Nanos, in_flight: u32) -> Option<Call> {
+        match self.control.as_mut()?.step(now, in_flight, self.in_ramp) {
+            Step::Start => None,
+            Step::Reap(requests) => Some(self.reap_all(requests)),
+            Step::Restart => Some(self.measure_again()),
+            Step::Pause(pause) => {
+                self.made = Made::Pause(pause);
+                Some(Call::Sleep(pause))
+            }
+            Step::End => {
+                self.is_done = true;
+                Some(self.drain(now, in_flight))
+            }
+        }
+    }
+
     fn reap_all(&mut self, in_flight: u32) -> Call {
         self.made = Made::Reap;
         Call::Reap { at_least: in_flight, at_most: in_flight }
@@ -555,6 +603,9 @@ impl Thread {
         }
         self.measured.runtime = self.ended.since(self.started);
         self.measured.logs.end(self.measured.runtime);
+        if let Some(control) = &mut self.control {
+            (self.measured.depth, self.measured.steady) = control.end();
+        }
         if let Some((ends, running)) = &self.ends {
             ends.ended(self.measured.error.is_some(), running);
         }
@@ -613,6 +664,9 @@ impl Task for Thread {
             self.made = Made::Pause(pause);
             return Call::Sleep(pause);
         }
+        if let Some(call) = self.steer(now, in_flight) {
+            return call;
+        }
         if !self.in_flight.is_empty() && self.free_ids.is_empty() {
             self.made = Made::Reap;
             return Call::Reap { at_least: 1, at_most: 1 };
@@ -624,7 +678,7 @@ impl Task for Thread {
     }
 
     fn content(&mut self) -> Option<&mut dyn Content> {
-        let has_bytes = self.job.verify.sum.is_some() || self.job.buffers.is_some();
+        let has_bytes = self.job.verify.sum.is_some() || self.source.is_some();
         if has_bytes { Some(self) } else { None }
     }
 
@@ -653,9 +707,9 @@ impl Content for Thread {
     fn fill(&mut self, id: u32, bytes: &mut [u8]) {
         let block = self.in_flight.get(id as usize).copied().flatten();
         let Some(Block { stamp, started, offset_bytes, .. }) = block else { return };
-        match (stamp, &self.job.buffers) {
+        match (stamp, &mut self.source) {
             (Some(stamp), _) => self.job.verify.fill(stamp, self.clone, started, bytes),
-            (None, Some(pattern)) => pattern.fill(offset_bytes, bytes),
+            (None, Some(source)) => source.fill(offset_bytes, started, bytes),
             (None, None) => {}
         }
     }

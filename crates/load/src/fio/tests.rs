@@ -2,7 +2,7 @@ use super::*;
 use crate::program::{DirectOp, Reaped};
 
 /// A world in which everything takes a fixed time, many operations at once.
-struct World {
+pub(super) struct World {
     now: Nanos,
     /// Of a call, or of `submit`.
     call: Nanos,
@@ -18,7 +18,7 @@ struct World {
 }
 
 impl World {
-    fn new(call_us: u64, device_us: u64) -> Self {
+    pub(super) fn new(call_us: u64, device_us: u64) -> Self {
         Self {
             now: Nanos(0),
             call: Nanos(call_us * 1000),
@@ -92,7 +92,7 @@ fn job(rw: Rw, blocks: u64) -> Job {
     Job { rw, size_bytes: blocks * 4096, ..Job::new("a") }
 }
 
-fn run(world: &mut World, job: Job) -> JobResult {
+pub(super) fn run(world: &mut World, job: Job) -> JobResult {
     let mut fio = Fio::new(vec![job]).unwrap();
     world.run(&mut fio);
     fio.results()[0].clone()
@@ -619,7 +619,7 @@ fn writes_have_the_pattern_that_buffers_are_given() {
     thread.content().expect("it has bytes").fill(id, &mut bytes);
     assert_eq!(bytes, [0xde, 0xad, 0xfa, 0xce, 0xde, 0xad]);
     filled.set("zero_buffers", "").unwrap();
-    assert_eq!(filled.buffers, Some(Pattern::parse("0x00").unwrap()));
+    assert_eq!(filled.buffers.pattern, Some(Pattern::parse("0x00").unwrap()));
 }
 
 /// As fio's `gtod_reduce`: what is not measured is not listed.

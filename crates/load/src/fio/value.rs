@@ -44,6 +44,18 @@ pub(super) fn thousandths(text: &str, min: u32, max: u32) -> Option<u32> {
     (min..=max).contains(&value).then_some(value)
 }
 
+/// In millionths.
+pub(super) fn millionths(text: &str) -> Option<u64> {
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.len() <= 12;
+    if !digits(whole) || !digits(part) || whole.len() + part.len() == 0 {
+        return None;
+    }
+    let part: String = format!("{part}000000").chars().take(6).collect();
+    let value = format!("0{whole}").parse::<u64>().ok()?.checked_mul(1_000_000)?;
+    value.checked_add(part.parse().ok()?)
+}
+
 /// A switch; alone it is on.
 pub(super) fn flag(text: &str) -> Result<bool, String> {
     match text {

@@ -2,7 +2,7 @@
 //! that what reads one reads the other. What a volume has no figure for is left out.
 
 use blockyard_host::volume::Volume;
-use blockyard_load::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Transfers};
+use blockyard_load::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Steady, Transfers};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
@@ -33,7 +33,7 @@ fn job(result: &JobResult) -> Value {
     let (user, system) = result.cpu();
     let of = Some(&result.percentiles);
     let runtimes_ns: u64 = result.clones.iter().map(|(runtime, ..)| runtime.0).sum();
-    json!({
+    let mut value = json!({
         "jobname": result.name,
         "groupid": result.group,
         "numjobs": result.numjobs,
@@ -46,6 +46,39 @@ fn job(result: &JobResult) -> Value {
         "usr_cpu": user * 100.0,
         "sys_cpu": system * 100.0,
         "ctx": result.usage.switches,
+        "latency_depth": result.iodepth,
+        "latency_target": result.latency.target.0,
+        "latency_percentile": result.latency.percentile(),
+        "latency_window": result.latency.window.0 / 1000,
+    });
+    if result.goes_on {
+        value["total_err"] = result.errors.into();
+        value["first_error"] = result.first_error.unwrap_or(0).into();
+    }
+    if let Some(steady) = &result.steady {
+        value["steadystate"] = steady_state(steady);
+    }
+    value
+}
+
+/// Whether rates have settled that were to.
+fn steady_state(steady: &Steady) -> Value {
+    let rule = &steady.rule;
+    let percent = if rule.is_percent { "%" } else { "" };
+    let limit = rule.limit_millionths as f64 / 1e6;
+    json!({
+        "ss": format!("{}:{limit:.6}{percent}", rule.name()),
+        "duration": rule.window.0 / 1_000_000_000,
+        "attained": u8::from(steady.is_attained),
+        "criterion": format!("{:.6}{percent}", steady.criterion),
+        "max_deviation": steady.deviation,
+        "slope": steady.slope,
+        "data": {
+            "bw_mean": Steady::mean(&steady.bandwidth),
+            "iops_mean": Steady::mean(&steady.iops),
+            "iops": steady.iops,
+            "bw": steady.bandwidth,
+        },
     })
 }
 

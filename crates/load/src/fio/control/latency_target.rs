@@ -1,0 +1,247 @@
+//! `latency_target`: the largest queue depth at which latencies are kept.
+//!
+//! As in fio 3.33: the depth starts at 1 and doubles after each window in which enough requests
+//! were fast enough, until one window fails; then it is halved between the last that was good and
+//! the first that was not. When it stays as it is, what was measured is thrown away, and one more
+//! window at this depth is the result, unless `latency_run` wants the search to go on. With a
+//! percentile of 100 each late request lowers the depth at once, and ends the clone at a depth of 1.
+//! What was in flight when the depth is lowered is waited for, and does not count.
+
+use blockyard_engine::time::Nanos;
+
+use super::Step;
+use crate::fio::percentiles::WHOLE;
+
+/// So many windows in a row at the depth below the first that failed, and that one is tried again.
+const STABLE_WINDOWS: u32 = 3;
+
+/// What is asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct LatencyTarget {
+    /// `latency_target`: from a request's start to its end; zero is that there is none.
+    pub target: Nanos,
+    /// `latency_window`: how long a depth is tried.
+    pub window: Nanos,
+    /// `latency_percentile`: how many must be so fast, in millionths of a percent.
+    pub share: u64,
+    /// `latency_run`: the depth is followed until the job's own end.
+    pub runs_on: bool,
+}
+
+impl Default for LatencyTarget {
+    fn default() -> Self {
+        Self { target: Nanos(0), window: Nanos(0), share: WHOLE, runs_on: false }
+    }
+}
+
+impl LatencyTarget {
+    /// Of 100.
+    #[must_use]
+    pub fn percentile(&self) -> f64 {
+        self.share as f64 * 100.0 / WHOLE as f64
+    }
+}
+
+/// A clone's search.
+#[derive(Debug)]
+pub(super) struct DepthSearch {
+    rule: LatencyTarget,
+    iodepth: u32,
+    depth: u32,
+    /// The deepest that was good, and what was not.
+    low: u32,
+    high: u32,
+    stable_windows: u32,
+    /// When the window began, and what ended in it.
+    since: Nanos,
+    requests: u64,
+    late: u64,
+    /// What is in flight is waited for.
+    is_draining: bool,
+    /// And then all is measured again, once.
+    is_to_restart: bool,
+    is_last: bool,
+}
+
+impl DepthSearch {
+    pub(super) fn new(rule: &LatencyTarget, iodepth: u32) -> Self {
+        Self {
+            rule: *rule,
+            iodepth,
+            depth: 1,
+            low: 1,
+            high: iodepth,
+            stable_windows: 0,
+            since: Nanos(0),
+            requests: 0,
+            late: 0,
+            is_draining: false,
+            is_to_restart: false,
+            is_last: false,
+        }
+    }
+
+    pub(super) fn depth(&self) -> u32 {
+        self.depth
+    }
+
+    pub(super) fn started(&mut self, now: Nanos) {
+        if !self.is_last {
+            *self = Self::new(&self.rule, self.iodepth);
+        }
+        self.begin_window(now);
+    }
+
+    fn begin_window(&mut self, now: Nanos) {
+        (self.since, self.requests, self.late) = (now, 0, 0);
+    }
+
+    /// Whether it was in time, or may have been late.
+    pub(super) fn ended(&mut self, lat: Nanos) -> bool {
+        if self.is_draining {
+            return true;
+        }
+        self.requests += 1;
+        if lat <= self.rule.target {
+            return true;
+        }
+        if self.rule.share < WHOLE {
+            self.late += 1;
+            return true;
+        }
+        self.lower()
+    }
+
+    pub(super) fn step(&mut self, now: Nanos, in_flight: u32, in_ramp: bool) -> Step {
+        let is_over = now.since(self.since) >= self.rule.window;
+        if !in_ramp && !self.is_draining && is_over {
+            if !self.was_good() {
+                // At a depth of 1 there is nothing to lower, and the window goes on.
+                self.lower();
+            } else if self.raise() {
+                return Step::End;
+            } else if !self.is_draining {
+                self.begin_window(now);
+            }
+        }
+        if self.is_draining {
+            if in_flight > 0 {
+                return Step::Reap(in_flight);
+            }
+            self.is_draining = false;
+            self.begin_window(now);
+            if std::mem::replace(&mut self.is_to_restart, false) {
+                return Step::Restart;
+            }
+        }
+        if in_flight >= self.depth { Step::Reap(1) } else { Step::Start }
+    }
+
+    fn was_good(&self) -> bool {
+        let good = u128::from(self.requests - self.late) * u128::from(WHOLE);
+        self.requests > 0 && good >= u128::from(self.rule.share) * u128::from(self.requests)
+    }
+
+    /// False if it cannot be any lower.
+    fn lower(&mut self) -> bool {
+        if self.depth == 1 {
+            return false;
+        }
+        self.high = self.depth;
+        if self.depth == self.low {
+            self.low -= 1;
+        }
+        self.depth = u32::midpoint(self.depth, self.low);
+        self.stable_windows = 0;
+        self.is_draining = true;
+        true
+    }
+
+    /// Whether the search is over.
+    fn raise(&mut self) -> bool {
+        let before = self.depth;
+        self.low = self.depth;
+        if self.depth + 1 == self.high {
+            self.stable_windows += 1;
+            if self.stable_windows >= STABLE_WINDOWS {
+                (self.high, self.stable_windows) = (self.high + 1, 0);
+            }
+        }
+        self.depth = match self.high == self.iodepth {
+            true => self.depth * 2,
+            false => u32::midpoint(self.depth, self.high),
+        };
+        self.depth = self.depth.min(self.iodepth);
+        if self.rule.runs_on || self.depth != before {
+            return false;
+        }
+        if self.is_last {
+            return true;
+        }
+        (self.is_last, self.is_to_restart, self.is_draining) = (true, true, true);
+        false
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WINDOW: Nanos = Nanos(1_000_000);
+
+    fn rule(share: u64) -> LatencyTarget {
+        LatencyTarget { target: Nanos(100_000), window: WINDOW, share, runs_on: false }
+    }
+
+    /// A device whose latency grows by 10 µs with each in flight: the depths of each window.
+    fn search(rule: LatencyTarget, iodepth: u32) -> Vec<u32> {
+        let (mut search, mut now) = (DepthSearch::new(&rule, iodepth), Nanos(0));
+        let (mut in_flight, mut depths) = (0, Vec::new());
+        for _ in 0..10_000 {
+            match search.step(now, in_flight, false) {
+                Step::Start => in_flight += 1,
+                Step::Reap(requests) => {
+                    let lat = Nanos(10_000 * u64::from(in_flight));
+                    now = now + Nanos(10_000);
+                    for _ in 0..requests {
+                        assert!(search.ended(lat), "at a depth of 1 all is well");
+                    }
+                    in_flight -= requests;
+                }
+                Step::Restart => search.started(now),
+                Step::End => return depths,
+                Step::Pause(_) => unreachable!("it never pauses"),
+            }
+            if depths.last() != Some(&search.depth()) {
+                depths.push(search.depth());
+            }
+        }
+        panic!("it found nothing: {depths:?}");
+    }
+
+    #[test]
+    fn depth_doubles_until_it_fails_and_is_halved_until_it_stays() {
+        assert_eq!(search(rule(WHOLE / 100 * 99), 64), [1, 2, 4, 8, 16, 12, 10, 11, 10]);
+        // Each late request of many lowers it once, not each of those in flight with it.
+        assert_eq!(search(rule(WHOLE), 64), [1, 2, 4, 8, 16, 12, 10, 11, 10]);
+        assert_eq!(search(rule(WHOLE), 4), [1, 2, 4], "no deeper than iodepth");
+    }
+
+    #[test]
+    fn a_late_request_at_a_depth_of_one_is_too_late() {
+        assert!(!DepthSearch::new(&rule(WHOLE), 8).ended(Nanos(100_001)));
+        assert!(DepthSearch::new(&rule(WHOLE), 8).ended(Nanos(100_000)));
+        assert!(DepthSearch::new(&rule(WHOLE / 2), 8).ended(Nanos(100_001)));
+    }
+
+    #[test]
+    fn a_search_that_runs_on_does_not_end() {
+        let mut search = DepthSearch::new(&LatencyTarget { runs_on: true, ..rule(WHOLE) }, 2);
+        for window in 1..20 {
+            search.ended(Nanos(1));
+            let step = search.step(Nanos(WINDOW.0 * window), 0, false);
+            assert_eq!(step, Step::Start);
+        }
+        assert_eq!(search.depth(), 2);
+    }
+}
