@@ -105,6 +105,11 @@ impl Driver {
         self.submit_with(bio, false);
     }
 
+    /// What is submitted from now on has this priority.
+    pub(crate) fn set_priority(&mut self, priority: Priority) {
+        self.submitter.set_priority(priority);
+    }
+
     /// The same for a bio whose submitter has nothing else to do until it ends.
     pub(crate) fn submit_awaited(&mut self, bio: Bio) {
         self.submit_with(bio, true);

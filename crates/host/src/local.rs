@@ -111,6 +111,11 @@ impl Client {
         Ok(Self { driver, region, slots, users, in_flight: 0, done, ended })
     }
 
+    /// What is submitted from now on has this priority.
+    pub fn set_priority(&mut self, priority: Priority) {
+        self.driver.set_priority(priority);
+    }
+
     /// Starts a request, which goes to the device now. It ends in [`Client::wait`], and at once if
     /// it has not whole sectors or is longer than 64 MiB. When all buffers are in use, waits for
     /// one.

@@ -35,6 +35,11 @@ impl Submitter {
         self.io_context
     }
 
+    /// Of all bios from now on.
+    pub(crate) fn set_priority(&mut self, priority: Priority) {
+        self.priority = priority;
+    }
+
     /// The origin of its next bio. A write that says itself that somebody waits for it stays so.
     pub(crate) fn origin(&mut self, bio: &Bio) -> Origin {
         let mut sync = bio.origin.sync;

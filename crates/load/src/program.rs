@@ -70,6 +70,8 @@ pub enum Call {
     /// `io_getevents` with a limit: waits until something that this task submitted has ended, or
     /// until this time on the task's clock, and brings all that have ended.
     ReapBefore(Nanos),
+    /// `ioprio_set`: of what the task submits from now on, in the place of [`Task::priority`].
+    Priority(Priority),
     /// `nanosleep`.
     Sleep(Nanos),
     /// `getrusage(RUSAGE_THREAD)`: what the task has used, in [`Returned::usage`].

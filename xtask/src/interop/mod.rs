@@ -13,6 +13,7 @@ mod hostile;
 mod jobs;
 mod kernel;
 mod load;
+mod options;
 mod paths;
 mod peers;
 mod service;
@@ -51,6 +52,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     load::run(&mut cases, &lab, args.seconds);
     traces::run(&mut cases, &lab);
     jobs::run(&mut cases, &lab);
+    options::run(&mut cases, &lab);
     paths::run(&mut cases, &lab, args.seconds);
     crash::run(&mut cases, &lab, args.rounds);
     cases.finish("interop")

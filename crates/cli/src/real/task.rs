@@ -7,6 +7,7 @@
 //! | `Submit`, `Reap`, `ReapBefore` | as they are |
 //! | `Layout` | the file is written once: reading holes costs nothing. A volume stays as it is |
 //! | `Create`, `Open`, `Close` | nothing: each file is a part of the target |
+//! | `Priority` | of what its client submits from then on |
 //! | `Sleep` | real |
 //! | `Usage` | what the kernel counts for the task's thread ([`usage_of_this_thread`]) |
 //!
@@ -149,6 +150,10 @@ impl Worker<'_> {
             }
             Call::Sleep(pause) => {
                 self.gate.sleep(pause, self.is_background);
+                Ok(())
+            }
+            Call::Priority(priority) => {
+                self.client.set_priority(priority);
                 Ok(())
             }
             Call::Usage => Ok(()),

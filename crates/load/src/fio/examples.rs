@@ -146,8 +146,6 @@ const TAKEN: &[(&str, &str)] = &[
 
 /// Name, and the option for which it is refused.
 const REFUSED: &[(&str, &str)] = &[
-    ("cmdprio-bssplit", "cmdprio_bssplit=64k/100:1024k/0,1024k/0"),
-    ("cmdprio-percentage", "cmdprio_percentage=20"),
     ("cpp_null", "time_based"),
     ("cpuio", "ioengine=cpuio"),
     ("dev-dax", "ioengine=dev-dax"),
@@ -228,7 +226,7 @@ fn each_example_that_is_refused_is_so_with_a_reason() {
         let text = format!("[a]\n{option}\n");
         let here = Surroundings::of_device(1 << 40);
         let error = JobFile::parse(Some(&text), &[], &here).unwrap_err().to_string();
-        let reasons = ["is not taken", "needs a runtime", "it must be"];
+        let reasons = ["is not taken", "needs a runtime", "it must be", "needs a zonesize"];
         assert!(reasons.iter().any(|reason| error.contains(reason)), "{name}: {error}");
     }
 }

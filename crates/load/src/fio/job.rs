@@ -4,6 +4,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use super::buffers::Buffers;
+use super::command_priority::CommandPriority;
 use super::control::Controls;
 use super::distribution::Distribution;
 use super::ends::ExitWhat;
@@ -15,6 +16,7 @@ use super::percentiles::Percentiles;
 use super::strides::Strides;
 use super::value::KbBase;
 use super::verify::{HEADER_BYTES, Sum, Verify};
+use super::zoned::{self, ZoneRule};
 
 /// Direction and order (`rw=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -268,6 +270,8 @@ pub struct Job {
     pub group_reporting: bool,
     /// `zonemode` and its lengths.
     pub strides: Strides,
+    /// `zonemode=zbd` and its like.
+    pub zoned: ZoneRule,
     /// `exitall`: when a clone ends, others do.
     pub exitall: bool,
     /// `exit_what`: which.
@@ -278,6 +282,8 @@ pub struct Job {
     pub goes_on: GoesOn,
     /// What else decides when a clone starts a request, and ends.
     pub controls: Controls,
+    /// `cmdprio_percentage` and its like: some requests have another priority.
+    pub command: CommandPriority,
     /// What is written.
     pub buffers: Buffers,
     /// What is measured of its requests.
@@ -343,11 +349,13 @@ impl Job {
             new_group: false,
             group_reporting: false,
             strides: Strides::default(),
+            zoned: ZoneRule::default(),
             exitall: false,
             exit_what: ExitWhat::default(),
             exitall_on_error: false,
             goes_on: GoesOn::default(),
             controls: Controls::default(),
+            command: CommandPriority::default(),
             buffers: Buffers::default(),
             kept: Kept::default(),
             percentiles: Percentiles::default(),
@@ -500,7 +508,9 @@ impl Job {
         self.check_order()?;
         self.check_strides()?;
         self.check_verify()?;
-        if let Some((key, problem)) = self.controls.problem() {
+        let problem = self.controls.problem().or_else(|| self.command.problem());
+        let problem = problem.or_else(|| zoned::problem(self));
+        if let Some((key, problem)) = problem {
             return refuse(key, problem);
         }
         if self.time_based && self.runtime.is_none() {
@@ -554,10 +564,13 @@ impl Job {
             Err(JobError { job: self.name.clone(), key: key.into(), problem: problem.into() })
         };
         let Strides { is_on, size_bytes, range_bytes, skip_bytes } = self.strides;
+        if self.zoned.is_on {
+            return Ok(());
+        }
         if !is_on {
             let has_lens = size_bytes > 0 || range_bytes.is_some() || skip_bytes > 0;
             return match has_lens {
-                true => refuse("zonesize", "and its like need zonemode=strided"),
+                true => refuse("zonesize", "and its like need zonemode=strided or zbd"),
                 false => Ok(()),
             };
         }

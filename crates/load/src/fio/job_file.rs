@@ -384,7 +384,7 @@ mod tests {
             ("", "it has no job"),
             ("[a]\nioengine=rado\n", "line 2: ioengine is \"rado\"; known are libaio"),
             ("[a]\nioengine=rados\n", "line 2: ioengine=rados is not taken: it talks to a store"),
-            ("[a]\nzonemode=zbd\n", "line 2: zonemode is \"zbd\": it must be none or strided"),
+            ("[a]\nzonemode=x\n", "line 2: zonemode is \"x\": it must be none, strided or zbd"),
             ("[a]\nsize=${SIZ\n", "line 2: \"${SIZ\" has no }"),
             ("[a]\nsize=${NONE}\n", "line 2: size is \"\""),
             ("[a]\ninclude x\n", "line 2: include is not taken here"),

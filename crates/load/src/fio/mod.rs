@@ -7,6 +7,7 @@
 //! mixes and latencies are fio's ([`Thread`], from its documentation); its random numbers are not.
 
 mod buffers;
+mod command_priority;
 mod control;
 mod distribution;
 mod ends;
@@ -17,6 +18,7 @@ mod known;
 mod lens;
 mod log;
 mod map;
+mod measured;
 mod offsets;
 mod options;
 mod pace;
@@ -30,19 +32,23 @@ mod task;
 mod value;
 mod verify;
 mod written;
+mod zoned;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use self::control::Common;
 use self::ends::Ends;
-use self::task::Measured;
+use self::measured::Measured;
+use self::zoned::Zones;
 use crate::program::{Call, Content, FileId, Phase, Program, Returned, Task, Usage};
 
 pub use blockyard_engine::histogram::Histogram;
 pub use buffers::Buffers;
+pub use command_priority::{ByPriority, CommandPriority, Share};
 pub use control::{Controls, Flow, LatencyTarget, Steady, SteadyFigure, SteadyRule};
 pub use distribution::{Distribution, Zone, ZoneLen};
 pub use ends::ExitWhat;
@@ -51,6 +57,7 @@ pub use job::{GoesOn, Job, JobError, Kept, Rw, Sequencer};
 pub use job_file::{Ignored, JobFile, JobFileError};
 pub use lens::{Direction, Lens};
 pub use log::{LogFile, Logs};
+pub use measured::Transfers;
 pub use pace::RateProcess;
 pub use percentiles::Percentiles;
 pub use print::all as print_all;
@@ -58,9 +65,10 @@ pub use samples::{Samples, Spread};
 pub use shares::{Batches, Bounds, Depths};
 pub use strides::Strides;
 pub use surroundings::Surroundings;
-pub use task::{Thread, Transfers};
+pub use task::Thread;
 pub use value::KbBase;
 pub use verify::{Mismatch, Pattern, Sum, Verify};
+pub use zoned::ZoneRule;
 
 /// What a job was like, all its clones together; or one clone, or a group of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -101,6 +109,8 @@ pub struct JobResult {
     pub clones: Vec<(Nanos, u64, u64)>,
     /// Of the clone that took longest, from its start until its last block was there.
     pub runtime: Nanos,
+    /// With `zonemode=zbd`: how often a zone was emptied.
+    pub zone_resets: u64,
     /// Requests whose bytes were not those that were written.
     pub mismatches: u64,
     /// The first of them.
@@ -169,6 +179,7 @@ impl JobResult {
         Self {
             iodepth: measured.depth.unwrap_or(new.iodepth),
             steady: measured.steady,
+            zone_resets: measured.zone_resets,
             clones: vec![(runtime, read.bytes, write.bytes)],
             read,
             write,
@@ -213,6 +224,7 @@ impl JobResult {
         (self.iodepth, self.latency) = (other.iodepth, other.latency);
         self.error = self.error.or(other.error);
         self.errors += other.errors;
+        self.zone_resets += other.zone_resets;
         self.first_error = self.first_error.or(other.first_error);
         self.mismatches += other.mismatches;
         if self.steady.is_none() {
@@ -243,6 +255,8 @@ pub struct Fio {
     /// Of each clone of each job.
     files_of: Vec<Vec<FileId>>,
     files: Vec<File>,
+    /// Of each file, its zones.
+    zones: Vec<Arc<Zones>>,
     /// The files have been made.
     is_set_up: bool,
     /// Of each job: how many phases come before it.
@@ -302,6 +316,7 @@ impl Fio {
             ends: Ends::of_jobs(&jobs, &groups),
             common: Common::of_jobs(&jobs, &groups)?,
             jobs,
+            zones: files.iter().map(|_| Arc::default()).collect(),
             files_of,
             files,
             is_set_up: false,
@@ -423,6 +438,7 @@ impl Program for Fio {
                     let mut thread = Thread::new(job, (index, clone), file, number);
                     thread.set_ends(self.ends[index].clone(), &running);
                     thread.set_control(&self.common[index]);
+                    thread.set_zones(&self.zones[file.0 as usize]);
                     tasks.push(FioTask::Thread(Box::new(thread)));
                 }
                 number += 1;

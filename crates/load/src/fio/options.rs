@@ -3,6 +3,7 @@
 use blockyard_engine::priority::{Priority, PriorityClass};
 
 use super::buffers;
+use super::command_priority;
 use super::control;
 use super::distribution::{Distribution, Zone, ZoneLen};
 use super::ends::ExitWhat;
@@ -15,12 +16,13 @@ use super::value::{
     rate, signed_size, size, thousandths,
 };
 use super::verify::{Pattern, Sum};
+use super::zoned;
 
 /// Sets what an option says; or says what it must be.
 pub(super) type Set = fn(&mut Job, &str) -> Result<(), String>;
 
 /// Parts of a `bssplit` or zones of a distribution; more are no workload. Ours.
-const PARTS_MAX: usize = 256;
+pub(super) const PARTS_MAX: usize = 256;
 
 /// The options, and what each does. Ours are `ioprio`, class and level in one, and `divide`.
 const OPTIONS: &[(&str, Set)] = &[
@@ -151,7 +153,12 @@ pub(super) fn names() -> impl Iterator<Item = &'static str> {
 }
 
 fn all() -> impl Iterator<Item = &'static (&'static str, Set)> {
-    OPTIONS.iter().chain(control::OPTIONS).chain(buffers::OPTIONS)
+    OPTIONS
+        .iter()
+        .chain(control::OPTIONS)
+        .chain(buffers::OPTIONS)
+        .chain(command_priority::OPTIONS)
+        .chain(zoned::OPTIONS)
 }
 
 impl Job {
@@ -369,10 +376,11 @@ fn set_rate_process(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_zonemode(job: &mut Job, text: &str) -> Result<(), String> {
-    job.strides.is_on = match text {
-        "none" => false,
-        "strided" => true,
-        _ => return Err("it must be none or strided: a volume has no zones of its own".into()),
+    (job.strides.is_on, job.zoned.is_on) = match text {
+        "none" => (false, false),
+        "strided" => (true, false),
+        "zbd" => (false, true),
+        _ => return Err("it must be none, strided or zbd".into()),
     };
     Ok(())
 }

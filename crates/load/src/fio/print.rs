@@ -74,22 +74,15 @@ fn steady_line(result: &JobResult) -> String {
 #[derive(Clone, Copy)]
 struct Direction {
     verb: &'static str,
-    /// Behind its first line.
-    more: &'static str,
     /// As a group has it.
     name: &'static str,
     of: fn(&JobResult) -> &Transfers,
 }
 
 const DIRECTIONS: [Direction; 3] = [
-    Direction { verb: "read", more: "", name: "   READ", of: |result| &result.read },
-    Direction {
-        verb: "write",
-        more: "; 0 zone resets",
-        name: "  WRITE",
-        of: |result| &result.write,
-    },
-    Direction { verb: "trim", more: "", name: "   TRIM", of: |result| &result.trim },
+    Direction { verb: "read", name: "   READ", of: |result| &result.read },
+    Direction { verb: "write", name: "  WRITE", of: |result| &result.write },
+    Direction { verb: "trim", name: "   TRIM", of: |result| &result.trim },
 ];
 
 fn transfers_lines(
@@ -99,6 +92,10 @@ fn transfers_lines(
     of_group: f64,
 ) -> String {
     let rate = result.bandwidth(transfers);
+    let more = match direction.verb {
+        "write" => format!("; {} zone resets", result.zone_resets),
+        _ => String::new(),
+    };
     let mut text = format!(
         "  {}: IOPS={}, BW={}/s ({}/s)({}/{}msec){}\n",
         direction.verb,
@@ -107,7 +104,7 @@ fn transfers_lines(
         short(rate, 1000.0, DECIMAL),
         short(transfers.bytes as f64, KIB, BINARY),
         result.runtime.0 / 1_000_000,
-        direction.more,
+        more,
     );
     if transfers.slat.count() > 0 {
         text += &latency_line("slat", &transfers.slat);
@@ -119,6 +116,10 @@ fn transfers_lines(
         text += &latency_line("lat", &transfers.lat);
     }
     let of = &result.percentiles;
+    let kind = if of.lat { "lat" } else { "clat" };
+    for (class, level, latencies) in transfers.by_priority.listed() {
+        text += &latency_line(&format!("{kind} prio {class}/{level}"), latencies);
+    }
     let shown = [
         (of.slat, "slat", &transfers.slat),
         (of.clat, "clat", &transfers.clat),
@@ -128,6 +129,11 @@ fn transfers_lines(
         if latencies.count() > 0 {
             text += &percentile_lines(name, latencies, of);
         }
+    }
+    for (class, level, latencies) in transfers.by_priority.listed() {
+        let share = latencies.count() as f64 * 100.0 / transfers.ios as f64;
+        let name = format!("{kind} prio {class}/{level} ({share:.2}% of IOs)");
+        text += &percentile_lines(&name, latencies, of);
     }
     if let Some((bandwidth, iops)) = transfers.samples.bandwidth().zip(transfers.samples.iops()) {
         // Above 1 GiB/s in MiB.

@@ -21,8 +21,14 @@ impl Depths {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
+    /// Of all in percent, by the names of the columns.
+    #[must_use]
+    pub fn shares(&self) -> [(&'static str, f64); 7] {
+        shares(Self::NAMES, self.0)
+    }
+
     pub(super) fn line(&self) -> String {
-        columns(Self::NAMES, self.0)
+        line(self.shares())
     }
 }
 
@@ -51,20 +57,28 @@ impl Batches {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
+    /// Of all in percent, by the names of the columns.
+    #[must_use]
+    pub fn shares(&self) -> [(&'static str, f64); 7] {
+        shares(Self::NAMES, self.0)
+    }
+
     pub(super) fn line(&self) -> String {
-        columns(Self::NAMES, self.0)
+        line(self.shares())
     }
 }
 
 /// Shares in percent; what is there at all is shown as a tenth of one at least.
-fn columns(names: [&str; 7], counts: [u64; 7]) -> String {
+fn shares(names: [&'static str; 7], counts: [u64; 7]) -> [(&'static str, f64); 7] {
     let all: u64 = counts.iter().sum();
-    let column = |(name, count): (&str, u64)| {
-        let percent = count as f64 * 100.0 / all.max(1) as f64;
-        let shown = if count > 0 { percent.max(0.1) } else { 0.0 };
-        format!("{name}={shown:.1}%")
-    };
-    names.into_iter().zip(counts).map(column).collect::<Vec<_>>().join(", ")
+    std::array::from_fn(|at| {
+        let percent = counts[at] as f64 * 100.0 / all.max(1) as f64;
+        (names[at], if counts[at] > 0 { percent.max(0.1) } else { 0.0 })
+    })
+}
+
+fn line(shares: [(&str, f64); 7]) -> String {
+    shares.map(|(name, percent)| format!("{name}={percent:.1}%")).join(", ")
 }
 
 /// Of each unit, the numbers up to which the columns of the table of latencies reach.

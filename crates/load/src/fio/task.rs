@@ -17,52 +17,26 @@
 //! before the block after: there is none behind the last. What the clone used is asked for before
 //! its first block and behind its last.
 
-use blockyard_engine::histogram::Histogram;
+use std::sync::Arc;
+
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use super::buffers::Source;
-use super::control::{Common, Control, Steady, Step};
+use super::command_priority::Lots;
+use super::control::{Common, Control, Step};
 use super::ends::Ends;
 use super::job::{GoesOn, Job};
 use super::lens::Direction;
 use super::log::{CloneLogs, Ended};
+use super::measured::Measured;
 use super::offsets::{Extent, Offsets};
 use super::pace::{Floor, Pace};
-use super::samples::Samples;
-use super::shares::{Batches, Bounds, Depths};
-use super::verify::{Mismatch, Stamp};
+use super::verify::Stamp;
 use super::written::{Piece, Written};
+use super::zoned::{Zoned, Zones};
 use crate::program::{Call, Content, DirectOp, FileId, Returned, Task, Usage};
 use crate::random::Random;
-
-/// What the reads, or the writes, of a job were like.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Transfers {
-    /// How many.
-    pub ios: u64,
-    /// How much.
-    pub bytes: u64,
-    /// Submission latency; of direct I/O only.
-    pub slat: Histogram,
-    /// Completion latency.
-    pub clat: Histogram,
-    /// Both.
-    pub lat: Histogram,
-    /// Rates of each half second of each clone.
-    pub samples: Samples,
-}
-
-impl Transfers {
-    pub(crate) fn add(&mut self, other: &Self) {
-        self.ios += other.ios;
-        self.bytes += other.bytes;
-        self.slat.add(&other.slat);
-        self.clat.add(&other.clat);
-        self.lat.add(&other.lat);
-        self.samples.add(&other.samples);
-    }
-}
 
 /// As fio does, a clone that is slower than it must be ends with an I/O error (EIO).
 const TOO_SLOW: i32 = EIO;
@@ -75,35 +49,6 @@ const MISMATCH: i32 = 84;
 /// With `gtod_reduce`: as seldom as fio looks at the clock then.
 const CALLS_PER_LOOK: u32 = 256;
 
-/// What a clone has measured.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Measured {
-    pub(crate) read: Transfers,
-    pub(crate) write: Transfers,
-    pub(crate) trim: Transfers,
-    pub(crate) sync: Histogram,
-    pub(crate) bounds: Bounds,
-    pub(crate) depths: Depths,
-    pub(crate) submits: Batches,
-    pub(crate) completes: Batches,
-    /// From its start until its last block was there.
-    pub(crate) runtime: Nanos,
-    /// Meanwhile.
-    pub(crate) usage: Usage,
-    /// Requests whose bytes were not those that were written, and the first of them.
-    pub(crate) mismatches: u64,
-    pub(crate) mismatch: Option<Mismatch>,
-    /// Why it ended early.
-    pub(crate) error: Option<i32>,
-    /// What failed and was no reason to end; the first of it.
-    pub(crate) errors: u64,
-    pub(crate) first_error: Option<i32>,
-    /// With a `latency_target`, the depth that was found.
-    pub(crate) depth: Option<u32>,
-    pub(crate) steady: Option<Steady>,
-    pub(crate) logs: CloneLogs,
-}
-
 /// A block in flight, from when to when so far.
 #[derive(Clone, Copy, Debug)]
 struct Block {
@@ -112,6 +57,7 @@ struct Block {
     len_bytes: u64,
     /// Its bytes are made, or checked.
     stamp: Option<Stamp>,
+    priority: Priority,
     started: Nanos,
     submitted: Nanos,
 }
@@ -123,6 +69,12 @@ enum Made {
     Open,
     /// How much was used before the first block.
     UsageBefore,
+    /// The priority of the request that is behind it.
+    Priority {
+        direction: Direction,
+        range: (u64, u64),
+        stamp: Option<Stamp>,
+    },
     Transfer(Block),
     Submit(u32),
     Reap,
@@ -178,6 +130,10 @@ pub struct Thread {
     written: Written,
     /// What it writes, if not any bytes will do.
     source: Option<Box<Source>>,
+    zoned: Option<Box<Zoned>>,
+    /// With priorities that are drawn, and the one that it has now.
+    priorities: Option<Box<Lots>>,
+    priority: Priority,
     /// By id.
     in_flight: Vec<Option<Block>>,
     free_ids: Vec<u32>,
@@ -224,6 +180,9 @@ impl Thread {
             is_done: false,
             written: Written::of(job),
             source: Source::of(job, number),
+            zoned: None,
+            priorities: Lots::of(job, number),
+            priority: job.priority,
             in_flight: vec![None; depth as usize],
             free_ids: (0..depth).rev().collect(),
             measured: Measured { logs: CloneLogs::of(job), ..Measured::default() },
@@ -240,6 +199,11 @@ impl Thread {
         self.control = Control::of(&self.job, common);
     }
 
+    /// The zones of its file.
+    pub(super) fn set_zones(&mut self, zones: &Arc<Zones>) {
+        self.zoned = Zoned::of(&self.job, self.clone, zones);
+    }
+
     /// What the last call brought.
     fn account(&mut self, now: Nanos, returned: &Returned<'_>) {
         if let Err(error) = returned.status {
@@ -251,7 +215,7 @@ impl Thread {
             self.fail_or_go_on(direction, error);
         }
         match std::mem::replace(&mut self.made, Made::Nothing) {
-            Made::Nothing | Made::Delay | Made::Open | Made::Close => {}
+            Made::Nothing | Made::Delay | Made::Open | Made::Close | Made::Priority { .. } => {}
             Made::Pause(pause) => self.pace.paused(pause),
             Made::UsageBefore => {
                 (self.started, self.ended) = (now, now);
@@ -350,6 +314,11 @@ impl Thread {
         }
         if kept.lat {
             transfers.lat.record(now.since(block.started));
+        }
+        if self.priorities.is_some() {
+            let is_lat = self.job.percentiles.lat;
+            let latency = if is_lat { now.since(block.started) } else { clat };
+            transfers.by_priority.record(block.priority, latency);
         }
         if kept.rates {
             transfers.samples.block(now, len_bytes);
@@ -463,10 +432,25 @@ impl Thread {
         if is_over { None } else { self.order.next(direction) }
     }
 
+    /// The same in a zone; there may be none that it can go to.
+    fn place_in_zone(&mut self, direction: Direction) -> Option<Extent> {
+        let drawn = self.place(direction)?;
+        let placed = self.zoned.as_mut().and_then(|zoned| zoned.place(direction, drawn));
+        self.is_done |= placed.is_none();
+        placed
+    }
+
     /// Starts a request; none if the pass had only seemed to have one more.
     fn start_block(&mut self, now: Nanos) -> Option<Call> {
-        let direction = self.direction();
-        let Extent { offset_bytes, len_bytes } = self.place(direction)?;
+        let mut direction = self.direction();
+        let extent = match &self.zoned {
+            None => self.place(direction)?,
+            Some(zoned) => {
+                direction = zoned.direction(direction);
+                self.place_in_zone(direction)?
+            }
+        };
+        let Extent { offset_bytes, len_bytes } = extent;
         self.lot = None;
         self.pace.started(direction, len_bytes);
         let offset_bytes = self.start_bytes + offset_bytes;
@@ -481,7 +465,15 @@ impl Thread {
             Direction::Read => self.written.stamp_of_read(offset_bytes),
             Direction::Trim => None,
         };
-        Some(self.transfer(now, direction, (offset_bytes, len_bytes), stamp))
+        let range = (offset_bytes, len_bytes);
+        if let Some(priorities) = &mut self.priorities {
+            let priority = priorities.draw(direction, len_bytes);
+            if std::mem::replace(&mut self.priority, priority) != priority {
+                self.made = Made::Priority { direction, range, stamp };
+                return Some(Call::Priority(priority));
+            }
+        }
+        Some(self.transfer(now, direction, range, stamp))
     }
 
     /// The call that moves a range.
@@ -493,8 +485,9 @@ impl Thread {
         stamp: Option<Stamp>,
     ) -> Call {
         let file = self.file;
+        let (priority, started, submitted) = (self.priority, now, now);
         let block =
-            Block { direction, offset_bytes, len_bytes, stamp, started: now, submitted: now };
+            Block { direction, offset_bytes, len_bytes, stamp, priority, started, submitted };
         // A trim goes past the page cache in any case.
         if self.job.direct || direction == Direction::Trim {
             let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
@@ -603,11 +596,13 @@ impl Thread {
         }
         self.measured.runtime = self.ended.since(self.started);
         self.measured.logs.end(self.measured.runtime);
-        if let Some(control) = &mut self.control {
-            (self.measured.depth, self.measured.steady) = control.end();
-        }
+        self.measured.zone_resets = self.zoned.as_ref().map_or(0, |zoned| zoned.resets);
         if let Some((ends, running)) = &self.ends {
             ends.ended(self.measured.error.is_some(), running);
+        }
+        // Those whom it has ended do not go on without it.
+        if let Some(control) = &mut self.control {
+            (self.measured.depth, self.measured.steady) = control.end();
         }
         self.made = Made::UsageBehind;
         Call::Usage
@@ -634,6 +629,9 @@ impl Task for Thread {
                 self.account(now, returned);
                 self.made = Made::Close;
                 return Call::Close(self.file);
+            }
+            Made::Priority { direction, range, stamp } => {
+                return self.transfer(now, direction, range, stamp);
             }
             Made::Close => return Call::Exit,
             Made::UsageBefore

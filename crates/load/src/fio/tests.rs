@@ -12,7 +12,7 @@ pub(super) struct World {
     device: Nanos,
     /// The operation with this offset fails.
     fails_at: Option<u64>,
-    calls: Vec<Call>,
+    pub(super) calls: Vec<Call>,
     in_flight: Vec<(Nanos, Reaped)>,
     depth_max: usize,
 }

@@ -85,6 +85,10 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.set(thread, Doing::Reap { at_least, at_most, until });
                 Turn::Run(costs.syscall)
             }
+            Call::Priority(priority) => {
+                self.threads[thread.0 as usize].priority = priority;
+                Turn::Run(Nanos(0))
+            }
             Call::Sleep(pause) => {
                 self.wake_at(thread, self.now + pause);
                 Turn::Block(Wait::Sleep)

@@ -51,6 +51,20 @@ fn job(result: &JobResult) -> Value {
         "latency_percentile": result.latency.percentile(),
         "latency_window": result.latency.window.0 / 1000,
     });
+    for (name, shares) in [
+        ("iodepth_level", result.depths.shares()),
+        ("iodepth_submit", result.submits.shares()),
+        ("iodepth_complete", result.completes.shares()),
+    ] {
+        value[name] = shares
+            .into_iter()
+            .map(|(at, share)| (at.into(), share.into()))
+            .collect::<Map<_, Value>>()
+            .into();
+    }
+    for (unit, name) in [("nsec", "latency_ns"), ("usec", "latency_us"), ("msec", "latency_ms")] {
+        value[name] = below_bounds(result, unit);
+    }
     if result.goes_on {
         value["total_err"] = result.errors.into();
         value["first_error"] = result.first_error.unwrap_or(0).into();
@@ -59,6 +73,14 @@ fn job(result: &JobResult) -> Value {
         value["steadystate"] = steady_state(steady);
     }
     value
+}
+
+/// Of all requests in percent, those that took less than each bound of a unit.
+fn below_bounds(result: &JobResult, unit: &str) -> Value {
+    let shares = result.bounds.shares();
+    let of_unit = shares.iter().filter(|share| share.0 == unit);
+    let percent = |(_, bound, share): &(&str, String, f64)| (bound.clone(), (share * 100.0).into());
+    of_unit.map(percent).collect::<Map<_, Value>>().into()
 }
 
 /// Whether rates have settled that were to.
@@ -98,6 +120,18 @@ fn transfers(result: &JobResult, transfers: &Transfers) -> Value {
         "clat_ns": latency(&transfers.clat, shown(of.clat)),
         "lat_ns": latency(&transfers.lat, shown(of.lat)),
     });
+    let prios: Vec<Value> = transfers
+        .by_priority
+        .listed()
+        .map(|(class, level, latencies)| {
+            let name = if of.lat { "lat_ns" } else { "clat_ns" };
+            let listed = latency(latencies, shown(of.clat || of.lat));
+            json!({ "prioclass": class, "prio": level, name: listed })
+        })
+        .collect();
+    if !prios.is_empty() {
+        value["prios"] = prios.into();
+    }
     rates(&mut value, transfers);
     value
 }

@@ -4,8 +4,8 @@
 //! were fast enough, until one window fails; then it is halved between the last that was good and
 //! the first that was not. When it stays as it is, what was measured is thrown away, and one more
 //! window at this depth is the result, unless `latency_run` wants the search to go on. With a
-//! percentile of 100 each late request lowers the depth at once, and ends the clone at a depth of 1.
-//! What was in flight when the depth is lowered is waited for, and does not count.
+//! percentile of 100 each late request lowers the depth at once, and ends the clone at a depth of
+//! 1. What was in flight when the depth is lowered is waited for, and does not count.
 
 use blockyard_engine::time::Nanos;
 
