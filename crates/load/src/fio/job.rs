@@ -232,6 +232,8 @@ pub struct Job {
     pub thinktime_blocks: u32,
     /// `thinktime_blocks_type=complete`: those that have ended are counted, not those started.
     pub thinks_of_completed: bool,
+    /// `rate_ignore_thinktime`: a rate does not make up for what it missed while its job thought.
+    pub rate_ignore_thinktime: bool,
     /// `rate`: no more bytes a second of each clone, by direction.
     pub rate_bytes_s: [Option<u64>; 3],
     /// `rate_iops`: the same in requests. `rate` goes first.
@@ -330,6 +332,7 @@ impl Job {
             thinktime: Nanos(0),
             thinktime_blocks: 1,
             thinks_of_completed: false,
+            rate_ignore_thinktime: false,
             rate_bytes_s: [None; 3],
             rate_iops: [None; 3],
             rate_process: RateProcess::default(),

@@ -246,6 +246,8 @@ const REFUSED: &[(&str, &str)] = &[
     ("trim_backlog", TRIMS),
     ("trim_backlog_batch", TRIMS),
     ("trim_verify_zero", TRIMS),
+    ("offset_align", "is not taken: percent of a volume are whole blocks; say offset in bytes"),
+    ("thinktime_iotime", "is not taken: thinktime_blocks says how often a job thinks"),
     ("zone_reset_threshold", RESETS),
     ("zone_reset_frequency", RESETS),
     ("job_max_open_zones", "is not taken: max_open_zones is of all jobs together"),

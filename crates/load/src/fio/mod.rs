@@ -150,6 +150,12 @@ impl JobResult {
         self.clones.iter().map(|(runtime, _, written)| per_second(*written, *runtime)).sum()
     }
 
+    /// As fio tells it: what ended a clone, or else the first error that ended nothing.
+    #[must_use]
+    pub fn told_error(&self) -> Option<i32> {
+        self.error.or(self.first_error)
+    }
+
     /// CPU time over the time of all clones: of the program, and of the kernel.
     #[must_use]
     pub fn cpu(&self) -> (f64, f64) {

@@ -86,6 +86,7 @@ const OPTIONS: &[(&str, Set)] = &[
     ("rate_cycle", |job, text| set(&mut job.rate_cycle, milliseconds(text))),
     ("ratecycle", |job, text| set(&mut job.rate_cycle, milliseconds(text))),
     ("rate_process", set_rate_process),
+    ("rate_ignore_thinktime", |job, text| set(&mut job.rate_ignore_thinktime, flag(text))),
     ("ioprio", |job, text| {
         set(&mut job.priority, Priority::parse(text).map_err(|error| error.to_string()))
     }),

@@ -33,6 +33,8 @@ pub(super) struct Pace {
     thinks_of_completed: bool,
     /// Requests since it last thought.
     since_think: u64,
+    /// `rate_ignore_thinktime`: what a rate missed meanwhile is not made up for.
+    forgets_missed: bool,
     /// Of the pause for thinking that is due.
     think_left: Nanos,
     bytes_s: [Option<u64>; 3],
@@ -53,6 +55,7 @@ impl Pace {
             thinktime_blocks: job.thinktime_blocks.into(),
             thinks_of_completed: job.thinks_of_completed,
             since_think: 0,
+            forgets_missed: job.rate_ignore_thinktime,
             think_left: job.thinktime,
             bytes_s: job.rate_bytes_s,
             iops: job.rate_iops,
@@ -114,7 +117,27 @@ impl Pace {
             self.think_left = self.think_left.since(pause);
             if self.think_left == Nanos(0) {
                 (self.since_think, self.think_left) = (0, self.thinktime);
+                if self.forgets_missed {
+                    self.forget_missed();
+                }
             }
+        }
+    }
+
+    /// As if what a rate has room for in the time of thinking had been started.
+    fn forget_missed(&mut self) {
+        let in_time = |a_second: u64| {
+            let missed = u128::from(a_second) * u128::from(self.thinktime.0) / 1_000_000_000;
+            u64::try_from(missed).unwrap_or(u64::MAX)
+        };
+        for index in 0..3 {
+            let bytes = self.bytes_s[index].map_or(0, in_time);
+            let ios = self.iops[index].map_or(0, in_time);
+            self.bytes[index] = self.bytes[index].saturating_add(bytes);
+            self.ios[index] = self.ios[index].saturating_add(ios);
+        }
+        if let Some((_, due)) = &mut self.poisson {
+            due.iter_mut().for_each(|due| *due += self.thinktime.0 as f64);
         }
     }
 

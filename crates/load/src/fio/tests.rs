@@ -406,6 +406,18 @@ fn pause_for_the_rate_is_no_thinking() {
     assert_eq!(world.calls.iter().filter(thought).count(), 2);
 }
 
+/// Blocks of 10 us, each due a millisecond behind the other; it thinks for 5 ms behind 4 of them.
+#[test]
+fn what_a_rate_missed_while_its_job_thought_is_made_up_for_unless_it_is_to_be_ignored() {
+    let ended = |rate_ignore_thinktime| {
+        let mut world = World::new(10, 0);
+        let paced = Job { rate_iops: [Some(1000); 3], rate_ignore_thinktime, ..job(Rw::Read, 9) };
+        run(&mut world, Job { thinktime: Nanos(5_000_000), thinktime_blocks: 4, ..paced });
+        world.now.0 / 1_000_000
+    };
+    assert_eq!([ended(false), ended(true)], [13, 18]);
+}
+
 /// What is written is read again, in fio's order: seen with fio 3.33.
 #[test]
 fn verify_reads_behind_a_pass_behind_a_backlog_or_in_order_of_places() {

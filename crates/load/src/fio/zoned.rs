@@ -12,7 +12,7 @@
 //!              └ the next write
 //! ```
 //! A read where nothing is written goes to the nearest zone that has something, those behind it
-//! first. When there is none, or all open zones are other jobs', the clone has done all that it can.
+//! first. When there is none, or all open zones are other jobs', the clone has done what it can.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};

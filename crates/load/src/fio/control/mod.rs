@@ -295,6 +295,7 @@ mod tests {
         assert!(
             problem(&[("ss_dur", "9"), ("ss_interval", "0")]).contains("needs a check interval")
         );
+        assert!(problem(&[("ss_dur", "9"), ("ss_ramp", "9999d")]).contains("more than a year"));
         for (key, value) in [
             ("ss", "iops"),
             ("ss", "cpu:3"),

@@ -18,6 +18,8 @@ use crate::fio::value::{KbBase, millionths, size};
 
 /// Seconds of a window: a day. Ours.
 const SAMPLES_MAX: u64 = 86_400;
+/// More is a slip of the pen: a year. Ours.
+const LONGEST: Nanos = Nanos(366 * 86_400 * 1_000_000_000);
 
 /// What is to settle.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -93,6 +95,9 @@ impl SteadyRule {
     pub(super) fn problem(&self) -> Option<String> {
         match () {
             () if self.window == Nanos(0) => None,
+            () if self.ramp.max(self.interval) > LONGEST => {
+                Some("has a ramp time or a check interval of more than a year".into())
+            }
             () if self.interval == Nanos(0) => Some("needs a check interval, as in 1s".into()),
             () if self.samples() < 2 => {
                 Some("needs a duration of two check intervals at least, as in ss_dur=30".into())
