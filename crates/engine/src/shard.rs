@@ -198,7 +198,8 @@ impl Shard {
     pub fn arriving_bytes(&self, cqes: &[Cqe]) -> u64 {
         let of = |cqe: &Cqe| match cqe.token.owner {
             Owner::Target(number) => {
-                self.extents[usize::from(number)].target.arriving_bytes(cqe.token.index)
+                let crypt = self.extents[usize::from(number)].target.crypt();
+                crypt.map_or(0, |crypt| crypt.arriving_bytes(cqe.token.index))
             }
             Owner::Shard | Owner::Stack | Owner::Pages => 0,
         };
@@ -400,7 +401,8 @@ impl Shard {
     #[must_use]
     pub fn decisions(&self) -> Decisions {
         let mut all = Decisions::default();
-        self.extents.iter().for_each(|extent| all.add(extent.target.decisions()));
+        let crypts = self.extents.iter().filter_map(|extent| extent.target.crypt());
+        crypts.for_each(|crypt| all.add(crypt.decisions()));
         all
     }
 

@@ -26,7 +26,8 @@ use alloc::vec::Vec;
 
 use self::bounce::PageBounce;
 use self::control::TargetControl;
-use self::crypt::pipeline::{Decisions, Load};
+use self::crypt::Crypt;
+use self::crypt::pipeline::Load;
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
@@ -130,11 +131,6 @@ pub trait Target: Send {
     /// The answer to an SQE that this target pushed with `index` in its token.
     fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>);
 
-    /// About how many bytes go to a cipher when the SQE with `index` is answered.
-    fn arriving_bytes(&self, _: u32) -> u32 {
-        0
-    }
-
     /// Parts that waited may have their pages now. Of all targets only crypt takes pages.
     fn resume(&mut self, _: &mut TargetCx<'_>) {}
 
@@ -152,9 +148,9 @@ pub trait Target: Send {
         None
     }
 
-    /// Where its cipher has run so far; zero without one.
-    fn decisions(&self) -> Decisions {
-        Decisions::default()
+    /// The target itself, if it has a cipher.
+    fn crypt(&self) -> Option<&Crypt> {
+        None
     }
 
     /// Whether nothing is in flight in it.

@@ -119,6 +119,25 @@ impl Crypt {
         }
     }
 
+    /// Where the cipher has run so far.
+    pub(crate) fn decisions(&self) -> Decisions {
+        self.decisions
+    }
+
+    /// About how many bytes go to the cipher when the SQE with `index` is answered.
+    pub(crate) fn arriving_bytes(&self, index: u32) -> u32 {
+        if index == WAKE {
+            return 0;
+        }
+        let io = self.ios.get(index);
+        // Who gives a slot back lets another write go on.
+        let is_followed = matches!(io.phase, Phase::Pair | Phase::Writing)
+            && io.slot.is_some()
+            && self.pool.parked() > 0;
+        let arrives = io.phase == Phase::Reading || is_followed;
+        if arrives { io.part.buf.len_bytes } else { 0 }
+    }
+
     fn is_aligned(&self, part: &Part) -> bool {
         // A power of two, and every part comes by here: no division.
         let sectors = u64::from(self.spec.sector_size_bytes >> crate::bio::SECTOR_SHIFT);
@@ -343,19 +362,6 @@ impl Target for Crypt {
         }
     }
 
-    fn arriving_bytes(&self, index: u32) -> u32 {
-        if index == WAKE {
-            return 0;
-        }
-        let io = self.ios.get(index);
-        // Who gives a slot back lets another write go on.
-        let is_followed = matches!(io.phase, Phase::Pair | Phase::Writing)
-            && io.slot.is_some()
-            && self.pool.parked() > 0;
-        let arrives = io.phase == Phase::Reading || is_followed;
-        if arrives { io.part.buf.len_bytes } else { 0 }
-    }
-
     fn resume(&mut self, cx: &mut TargetCx<'_>) {
         while let Some(pages) = &mut cx.pages
             && let Some((part, slot)) = pages.take_resumed(self.number)
@@ -380,8 +386,8 @@ impl Target for Crypt {
         self.pool.parked()
     }
 
-    fn decisions(&self) -> Decisions {
-        self.decisions
+    fn crypt(&self) -> Option<&Crypt> {
+        Some(self)
     }
 
     fn is_idle(&self) -> bool {
