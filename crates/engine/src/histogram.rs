@@ -52,17 +52,26 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
     /// Adds a sample.
     pub fn record(&mut self, sample: Nanos) {
         let bucket = Self::bucket_of(sample);
-        if self.counts.len() <= bucket {
-            self.counts.resize(bucket + 1, 0);
+        match self.counts.get_mut(bucket) {
+            Some(count) => *count += 1,
+            None => self.count_first(bucket),
         }
-        self.counts[bucket] += 1;
-        self.min = if self.count == 0 { sample } else { self.min.min(sample) };
+        if sample < self.min || self.count == 0 {
+            self.min = sample;
+        }
         self.max = self.max.max(sample);
         self.count += 1;
         self.sum_ns += u128::from(sample.0);
         // A sample is below 2^64 ns; only after 2^64 of 0.5 s each would this be too small.
         let square = u128::from(sample.0) * u128::from(sample.0);
         self.squares = self.squares.saturating_add(square);
+    }
+
+    /// A sample longer than those before: apart, because it is rare, and this is called for each.
+    #[cold]
+    fn count_first(&mut self, bucket: usize) {
+        self.counts.resize(bucket + 1, 0);
+        self.counts[bucket] = 1;
     }
 
     /// Adds the samples of another.

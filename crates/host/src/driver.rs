@@ -102,6 +102,7 @@ impl Driver {
     /// Accepts a bio and does all of it that can be done at once. What a device with a queue is
     /// asked for waits for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
+        self.executor.set_awaited(false);
         self.submit_with(bio, false);
     }
 
@@ -110,9 +111,17 @@ impl Driver {
         self.submitter.set_priority(priority);
     }
 
-    /// The same for a bio whose submitter has nothing else to do until it ends.
+    /// The same for a bio whose submitter has nothing else to do until it ends. What would block
+    /// may wait for [`Driver::wait`], or whatever else is called next.
     pub(crate) fn submit_awaited(&mut self, bio: Bio) {
+        // A controlled volume follows orders while its device is slow.
+        self.executor.set_awaited(self.pass.is_none());
         self.submit_with(bio, true);
+    }
+
+    /// What was to be awaited is not, for now.
+    pub(crate) fn go_on(&mut self) {
+        self.executor.set_awaited(false);
     }
 
     fn submit_with(&mut self, bio: Bio, is_awaited: bool) {
@@ -147,6 +156,9 @@ impl Driver {
 
     /// Through the gate, if there is one and it is open.
     fn pass(&mut self, bio: Bio) {
+        if self.pass.is_none() {
+            return self.submit_now(bio);
+        }
         self.follow_orders();
         if self.pass.as_mut().is_none_or(|pass| pass.admit(&bio)) {
             self.submit_now(bio);
@@ -281,8 +293,10 @@ impl Driver {
 
     /// Collects what has been answered meanwhile and goes on with it.
     pub(crate) fn poll(&mut self) {
-        self.follow_orders();
-        self.pass_held();
+        if self.pass.is_some() {
+            self.follow_orders();
+            self.pass_held();
+        }
         self.collect();
     }
 
@@ -321,6 +335,7 @@ impl Driver {
         loop {
             self.unplug();
             if let Some(status) = self.take_one(user) {
+                self.go_on();
                 return status;
             }
             // Not `wait`: it returns at once while others lie finished.
@@ -354,9 +369,12 @@ impl Driver {
         if self.executor.help() {
             return self.poll();
         }
-        let limit = self.wake_after().into_iter().chain(limit).min();
-        if poll::readable(&self.wake_sources(), limit).is_err() {
-            std::thread::yield_now();
+        if limit.is_some() || self.pass.is_some() || !self.executor.wait_inside() {
+            self.go_on();
+            let limit = self.wake_after().into_iter().chain(limit).min();
+            if poll::readable(&self.wake_sources(), limit).is_err() {
+                std::thread::yield_now();
+            }
         }
         self.poll();
     }

@@ -1,11 +1,13 @@
 //! Executes SQEs, each in the way that is cheapest for its file.
 //!
 //! What can be done at once is done at once and answered in the same call: ciphers inline, tmpfs
-//! through its mapping, page cache hits, buffered writes. What would block goes to the ring, what
-//! is large enough goes to a worker, and is answered by [`Executor::poll`]. What a device with
-//! direct I/O is asked for is plugged until [`Executor::unplug`], and passes the device's queue
-//! ([`crate::disk`]): this executor's own, or that of the device's thread.
+//! through its mapping, page cache hits, buffered writes. What would block goes to the ring, or is
+//! done by whoever waits for nothing else ([`blocking`]); what is large enough goes to a worker;
+//! both are answered by [`Executor::poll`]. What a device with direct I/O is asked for is plugged
+//! until [`Executor::unplug`], and passes the device's queue ([`crate::disk`]): that of this
+//! executor, or that of the device's thread.
 
+mod blocking;
 mod buffers;
 mod neighbours;
 
@@ -19,11 +21,11 @@ use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sample, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
-use blockyard_engine::mq::Tag;
 use blockyard_engine::sq::{Cqe, DevId, Place, Sqe, SqeOp, Token};
 use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
 
+use blocking::{Blocking, User};
 pub(crate) use buffers::Buffers;
 
 use crate::answers::Answers;
@@ -32,21 +34,12 @@ use crate::file::Kind;
 use crate::fused::{Calls, Fused, Run};
 use crate::memory::{Address, Memory};
 use crate::pages::BounceChoice;
-use crate::plain::{self, read_all, read_cached, status, write_memory};
-use crate::ring::{FileOp, FileOpKind, Ring, iovec};
+use crate::plain::{read_all, read_cached, status, write_memory};
+use crate::ring::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Samples, Stage, Timed};
 use crate::timers::Timers;
 use crate::volume::{Device, Volume};
 use crate::workers::{Job, Task};
-
-/// Whose answer a completion of the ring is.
-#[derive(Clone, Copy)]
-enum RingUser {
-    /// To an SQE, as it is.
-    Sqe(Token),
-    /// To a request of this executor's queue for the device.
-    Request(DevId, Tag),
-}
 
 /// This executor's end of the way to a device.
 enum Way {
@@ -71,9 +64,9 @@ pub(crate) struct Executor {
     has_pages: bool,
     /// This thread as a worker, while it does what waits for one.
     helper: Task,
-    ring: Option<Ring<RingUser>>,
-    /// The system refused a ring: everything is done with plain calls.
-    without_ring: bool,
+    blocking: Blocking,
+    /// What is executed came alone.
+    is_only: bool,
     /// One for each device of the volume.
     ways: Vec<Way>,
     answers: Option<Arc<Answers>>,
@@ -91,7 +84,7 @@ pub(crate) struct Executor {
     pub(crate) samples: Samples,
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
-    completed: Vec<(RingUser, BlkStatus)>,
+    completed: Vec<(User, BlkStatus)>,
     done: Vec<(IoContext, Cqe)>,
     timed: Vec<Timed>,
 }
@@ -123,8 +116,8 @@ impl Executor {
             io_context,
             buffers,
             helper: Task::new(),
-            ring: None,
-            without_ring: false,
+            blocking: Blocking::default(),
+            is_only: false,
             ways,
             answers,
             with_workers: 0,
@@ -142,10 +135,12 @@ impl Executor {
 
     /// Whether the writing thread is to run; its wake-ups are moved to the end of `cqes`.
     pub(crate) fn take_woken(&mut self, cqes: &mut Vec<Cqe>) -> bool {
-        let is_woken = !self.woken.is_empty();
+        if self.woken.is_empty() {
+            return false;
+        }
         let answers = self.woken.drain(..).map(|token| Cqe { token, status: BlkStatus::Ok });
         cqes.extend(answers);
-        is_woken
+        true
     }
 
     /// As [`Executor::execute`], in the name of the volume's writing thread.
@@ -160,6 +155,7 @@ impl Executor {
         if self.has_pages {
             self.buffers.look_up(sqes, shard);
         }
+        self.is_only = sqes.len() == 1;
         let mut rest = sqes;
         while let [sqe, tail @ ..] = rest {
             let neighbours = self.write_neighbours(rest, cqes);
@@ -183,9 +179,7 @@ impl Executor {
                 cqes.push(Cqe { token: sqe.token, status });
             }
         }
-        if let Some(ring) = &mut self.ring {
-            ring.submit();
-        }
+        self.blocking.submit();
     }
 
     /// The operation of an SQE whose device has a queue.
@@ -283,28 +277,20 @@ impl Executor {
 
     /// Starts what a device with an own queue takes now, and collects what has ended.
     fn dispatch(&mut self, now: Nanos, dev: DevId, cqes: &mut Vec<Cqe>) {
-        self.make_ring();
-        let Self { ways, ring, done, samples, .. } = self;
+        let Self { ways, blocking, done, samples, .. } = self;
         let Way::Own { queue, .. } = &mut ways[usize::from(dev.0)] else {
             unreachable!("only own queues are dispatched here");
         };
         queue.dispatch(now, &mut |op, memory| {
-            let Some(ring) = ring else {
-                // SAFETY: operations own their memory until they are answered.
-                return Some(unsafe { plain::execute(op.fd, op.kind, memory) });
-            };
-            let user = RingUser::Request(dev, op.user);
+            let user = User::Request(dev, op.user);
             // SAFETY: buffers live as long as the executor, which drops its ring, and with it waits
             // for every completion, before them; the engine gives a buffer to one SQE at a time.
-            unsafe { ring.push(FileOp { user, fd: op.fd, kind: op.kind }, memory) };
-            None
+            unsafe { blocking.start(FileOp { user, fd: op.fd, kind: op.kind }, memory) }
         });
         queue.take_done(done);
         queue.take_timed().for_each(|(_, timed)| samples.add(timed));
         cqes.extend(done.drain(..).map(|(_, cqe)| cqe));
-        if let Some(ring) = ring {
-            ring.submit();
-        }
+        blocking.submit();
     }
 
     /// As [`Executor::execute_one`], with a look at the clock before and behind it.
@@ -568,26 +554,57 @@ impl Executor {
         let device = self.device(dev);
         let fd = device.file.data_fd();
         match device.file.kind() {
-            Kind::Tmpfs => Some(read_all(fd, offset_bytes, base, len_bytes)),
-            // What the page cache holds is copied at once; the rest would block.
+            Kind::Tmpfs => {
+                if let Some(mapping) = &device.mapping
+                    && let Some(pages) = mapping.readable(offset_bytes, len_bytes as u64)
+                {
+                    // SAFETY: the pages are mapped, the buffer is this SQE's; they are disjoint.
+                    unsafe { pages.copy_to_nonoverlapping(base, len_bytes) };
+                    if !mapping.is_broken() {
+                        return Some(BlkStatus::Ok);
+                    }
+                }
+                Some(read_all(fd, offset_bytes, base, len_bytes))
+            }
+            // What the page cache holds is copied at once; the rest would block. Who waits for
+            // nothing else blocks at once: that is one plain call for both.
             Kind::Cached => {
-                let done = read_cached(fd, offset_bytes, base, len_bytes);
+                let done = match self.is_only && self.blocking.is_free() {
+                    true => 0,
+                    false => read_cached(fd, offset_bytes, base, len_bytes),
+                };
                 if done == len_bytes {
                     return Some(BlkStatus::Ok);
                 }
                 let kind = FileOpKind::Read { offset_bytes: offset_bytes + done as u64 };
                 let rest = iovec(base.wrapping_add(done), len_bytes - done);
-                self.push(FileOp { user: token, fd, kind }, &[rest])
+                self.start(FileOp { user: User::Sqe(token), fd, kind }, &[rest])
             }
             Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
         }
     }
 
     fn write(&mut self, dev: DevId, sector: Sector, buf: BufRef, fua: bool) -> Option<BlkStatus> {
-        let memory = self.buffers.memory(buf);
-        let fd = self.device(dev).file.data_fd();
-        // SAFETY: it is this SQE's, which is answered below.
-        Some(unsafe { write_memory(fd, sector.bytes(), memory, buf.len_bytes as usize, fua) })
+        let (memory, len_bytes) = (self.buffers.memory(buf), buf.len_bytes as usize);
+        let device = self.device(dev);
+        if let Some(mapping) = &device.mapping
+            && let Some(mut pages) = mapping.rewritable(sector.bytes(), len_bytes as u64)
+        {
+            // SAFETY: the memory is this SQE's, which is answered below; the pages are mapped for
+            // as many bytes; they are disjoint.
+            unsafe {
+                memory.each(0, len_bytes, |base, len_bytes| {
+                    pages.copy_from_nonoverlapping(base, len_bytes);
+                    pages = pages.add(len_bytes);
+                });
+            }
+            if !mapping.is_broken() {
+                return Some(BlkStatus::Ok);
+            }
+        }
+        let fd = device.file.data_fd();
+        // SAFETY: as above.
+        Some(unsafe { write_memory(fd, sector.bytes(), memory, len_bytes, fua) })
     }
 
     fn flush(&mut self, token: Token, dev: DevId) -> Option<BlkStatus> {
@@ -596,40 +613,24 @@ impl Executor {
             Kind::Tmpfs => Some(status(device.file.flush())),
             Kind::Cached => {
                 let fd = device.file.data_fd();
-                self.push(FileOp { user: token, fd, kind: FileOpKind::Flush }, &[])
+                let kind = FileOpKind::Flush;
+                self.start(FileOp { user: User::Sqe(token), fd, kind }, &[])
             }
             Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
         }
     }
 
-    /// To the ring, or, without one, done here and now.
-    fn push(&mut self, op: FileOp<Token>, memory: &[libc::iovec]) -> Option<BlkStatus> {
-        self.make_ring();
-        let FileOp { user, fd, kind } = op;
-        if let Some(ring) = &mut self.ring {
-            // SAFETY: as in `dispatch`.
-            unsafe { ring.push(FileOp { user: RingUser::Sqe(user), fd, kind }, memory) };
-            return None;
-        }
-        // SAFETY: as there.
-        Some(unsafe { plain::execute(fd, kind, &mut memory.to_vec()) })
-    }
-
-    /// Lazily: a connection to a file in memory needs none.
-    fn make_ring(&mut self) {
-        if self.ring.is_none() && !self.without_ring {
-            self.ring = Ring::new(0).ok();
-            self.without_ring = self.ring.is_none();
-        }
+    /// An operation of this executor's buffers, which may have ended when this returns.
+    fn start(&mut self, op: FileOp<User>, memory: &[libc::iovec]) -> Option<BlkStatus> {
+        // SAFETY: as in `dispatch`.
+        unsafe { self.blocking.start(op, memory) }
     }
 
     /// Moves what has been answered meanwhile to the end of `cqes`.
     pub(crate) fn poll(&mut self, cqes: &mut Vec<Cqe>) {
         let before = cqes.len();
-        if let Some(ring) = &mut self.ring
-            && ring.in_flight() > 0
-        {
-            ring.take(&mut self.completed);
+        if self.blocking.in_flight() > 0 {
+            self.blocking.take(&mut self.completed);
             self.on_completed(cqes);
         }
         if let Some(answers) = &self.answers
@@ -652,8 +653,8 @@ impl Executor {
         let mut completed = std::mem::take(&mut self.completed);
         for (user, status) in completed.drain(..) {
             match user {
-                RingUser::Sqe(token) => cqes.push(Cqe { token, status }),
-                RingUser::Request(dev, tag) => {
+                User::Sqe(token) => cqes.push(Cqe { token, status }),
+                User::Request(dev, tag) => {
                     if let Way::Own { queue, .. } = &mut self.ways[usize::from(dev.0)] {
                         queue.complete(now, tag, status);
                     }
@@ -675,10 +676,9 @@ impl Executor {
             Way::Own { queue, .. } => queue.len() == 0,
             Way::Shared(batch) => batch.is_empty(),
         };
-        let ring_is_idle = self.ring.as_ref().is_none_or(|ring| ring.in_flight() == 0);
         self.with_workers + self.with_disks + self.woken.len() == 0
             && self.timers.is_empty()
-            && ring_is_idle
+            && self.blocking.in_flight() == 0
             && self.ways.iter().all(way_is_idle)
     }
 
@@ -696,12 +696,22 @@ impl Executor {
         self.with_workers + self.borrowed > 0
     }
 
+    /// Whether nobody does anything else until what is executed from now on has ended.
+    pub(crate) fn set_awaited(&mut self, is_awaited: bool) {
+        self.blocking.set_awaited(is_awaited);
+    }
+
+    /// Waits for what blocks in a system call of its own, if there is nothing else to wait for, and
+    /// says so.
+    pub(crate) fn wait_inside(&mut self) -> bool {
+        let is_all = self.with_workers + self.with_disks == 0 && self.timers.is_empty();
+        is_all && self.blocking.wait()
+    }
+
     /// What becomes readable when [`Executor::poll`] has something.
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 2] {
-        use std::os::fd::AsFd;
-        let ring = self.ring.as_ref().filter(|ring| ring.in_flight() > 0).map(AsFd::as_fd);
         let answers = self.answers.as_ref().filter(|_| self.with_workers + self.with_disks > 0);
-        [ring, answers.map(|answers| answers.ready())]
+        [self.blocking.ready(), answers.map(|answers| answers.ready())]
     }
 
     /// After this time [`Executor::poll`] has something in any case.
@@ -734,7 +744,7 @@ impl Drop for Executor {
     /// The ring, the workers and the disks use the buffers until they have answered. What was
     /// plugged or waited for its time is forgotten.
     fn drop(&mut self) {
-        self.ring = None;
+        self.blocking = Blocking::default();
         self.volume.disks().for_each(|disk| disk.abandon(self.io_context));
         let mut cqes = Vec::new();
         while self.with_workers + self.with_disks > 0 {

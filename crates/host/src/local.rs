@@ -116,9 +116,10 @@ impl Client {
         self.driver.set_priority(priority);
     }
 
-    /// Starts a request, which goes to the device now. It ends in [`Client::wait`], and at once if
-    /// it has not whole sectors or is longer than 64 MiB. When all buffers are in use, waits for
-    /// one.
+    /// Starts a request, which goes to the device now, or, if nothing else is in flight, with the
+    /// next call: what is waited for alone is done by who waits. It ends in [`Client::wait`], and
+    /// at once if it has not whole sectors or is longer than 64 MiB. When all buffers are in use,
+    /// waits for one.
     pub fn submit(&mut self, request: Request) {
         self.submit_all(request, Marks::default(), &mut AnyBytes);
     }
@@ -183,7 +184,12 @@ impl Client {
         bytes: &mut dyn Bytes,
     ) {
         assert!(at_least <= self.in_flight + self.ended.len(), "what is waited for was submitted");
-        self.driver.poll();
+        if !self.driver.has_done() {
+            if at_least == 0 {
+                self.driver.go_on();
+            }
+            self.driver.poll();
+        }
         self.collect(bytes);
         while self.ended.len() < at_least {
             self.driver.wait();
@@ -196,6 +202,7 @@ impl Client {
     /// `out`.
     pub fn wait_for(&mut self, limit: Duration, out: &mut impl Extend<Done>) {
         let until = Instant::now() + limit;
+        self.driver.go_on();
         self.driver.poll();
         self.collect(&mut AnyBytes);
         while self.ended.is_empty() {
@@ -354,6 +361,79 @@ mod tests {
         wait(&mut client, 1);
         let read = bytes(&client);
         assert_eq!(read[..4096], written[4096..], "the second page, into the same buffer");
+    }
+
+    /// Beside the test itself, on a disk: through the page cache, and past it.
+    fn clients_on_disk() -> (tempfile::TempDir, Vec<(std::fs::File, Client)>) {
+        let dir = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(dir.parent().unwrap()).unwrap();
+        let client = |direct: bool| {
+            let path = dir.path().join(if direct { "direct" } else { "cached" });
+            let file = std::fs::File::create(&path).unwrap();
+            file.set_len(1 << 20).unwrap();
+            let device = DeviceFile::open(&path, Access::ReadWrite, direct).unwrap();
+            let volume = Volume::from_file(device, &VolumeOptions::default()).unwrap();
+            (file, Client::new(&Arc::new(volume), Priority::default()).unwrap())
+        };
+        let clients = [false, true].map(client).into();
+        (dir, clients)
+    }
+
+    #[test]
+    fn request_that_is_alone_ends_however_it_is_waited_for() {
+        let (_dir, clients) = clients_on_disk();
+        let flush = Request { offset_bytes: 0, len_bytes: 0, ..request(Op::Flush, 3) };
+        for (_file, mut client) in clients {
+            for lone in [request(Op::Write, 1), request(Op::Read, 2), flush] {
+                let mut done = Vec::new();
+                client.submit(lone);
+                client.wait(1, &mut done);
+                client.submit(lone);
+                // Others on top of it, one of which is waited for.
+                client.submit(request(Op::Read, 4));
+                client.wait(1, &mut done);
+                while client.in_flight() > 0 {
+                    client.wait(0, &mut done);
+                }
+                client.submit(lone);
+                while client.in_flight() > 0 {
+                    client.wait(0, &mut done);
+                }
+                client.submit(lone);
+                while client.in_flight() > 0 {
+                    client.wait_for(Duration::from_millis(1), &mut done);
+                }
+                assert_eq!(done.len(), 5, "{lone:?}");
+                assert!(done.iter().all(|done| done.status == BlkStatus::Ok), "{lone:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn lone_request_past_the_end_of_a_file_that_was_cut_fails_and_the_next_does_not() {
+        let (_dir, clients) = clients_on_disk();
+        for (file, mut client) in clients {
+            file.set_len(8192).unwrap();
+            client.submit(request(Op::Read, 2));
+            assert_eq!(wait(&mut client, 1), [Done { user: 2, status: BlkStatus::IoError }]);
+            client.submit(request(Op::Read, 1));
+            assert_eq!(wait(&mut client, 1), [Done { user: 1, status: BlkStatus::Ok }]);
+        }
+    }
+
+    #[test]
+    fn what_is_written_alone_is_in_the_file() {
+        use std::os::unix::fs::FileExt;
+        let (dir, clients) = clients_on_disk();
+        for ((_file, mut client), name) in clients.into_iter().zip(["cached", "direct"]) {
+            let mut known = Known(0x5a, Vec::new());
+            client.submit_bytes(request(Op::Write, 3), &mut known);
+            wait(&mut client, 1);
+            let mut bytes = [0; 4096];
+            let file = std::fs::File::open(dir.path().join(name)).unwrap();
+            file.read_exact_at(&mut bytes, 3 * 4096).unwrap();
+            assert!(bytes == [0x5a; 4096], "{name}");
+        }
     }
 
     /// Writes what it is told, and keeps what it sees.

@@ -41,6 +41,18 @@ pub(crate) unsafe fn execute(
 /// # Safety
 /// As for [`execute`].
 unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>) -> BlkStatus {
+    if let [vec] = memory[..] {
+        let (base, len_bytes) = (vec.iov_base.cast(), vec.iov_len);
+        match kind {
+            FileOpKind::Read { offset_bytes } => {
+                return read_all(fd, offset_bytes, base, len_bytes);
+            }
+            FileOpKind::Write { offset_bytes, fua } => {
+                return write_all(fd, offset_bytes, base, len_bytes, fua);
+            }
+            FileOpKind::Flush | FileOpKind::PunchHole { .. } => {}
+        }
+    }
     while !memory.is_empty() {
         let count = memory.len().min(PIECES_MAX) as i32;
         // SAFETY: the vectors describe what is left of the operation's memory, which a write only
@@ -126,11 +138,17 @@ pub(crate) fn write_all(
     let flags = if fua { libc::RWF_DSYNC } else { 0 };
     let mut done = 0;
     while done < len_bytes {
-        let vec = iovec(base.wrapping_add(done).cast_mut(), len_bytes - done);
+        let (rest, left_bytes) = (base.wrapping_add(done), len_bytes - done);
+        let vec = iovec(rest.cast_mut(), left_bytes);
         let at = (offset_bytes + done as u64) as i64;
-        // SAFETY: the vector describes the rest of a buffer that belongs to the calling SQE and is
-        // only read.
-        let written = unsafe { libc::pwritev2(fd, &raw const vec, 1, at, flags) };
+        // SAFETY: it is the rest of a buffer that belongs to the calling SQE and is only read.
+        let written = unsafe {
+            match flags {
+                // Some percent of a short write less than with a vector.
+                0 => libc::pwrite(fd, rest.cast(), left_bytes, at),
+                _ => libc::pwritev2(fd, &raw const vec, 1, at, flags),
+            }
+        };
         match written {
             0 => return BlkStatus::NoSpace,
             1.. => done += written as usize,

@@ -82,15 +82,22 @@ impl Mapping {
 
     /// Address of a range that may be written through the mapping now.
     pub(crate) fn writable(&self, offset_bytes: u64, len_bytes: u64) -> Option<*mut u8> {
-        let address = self.address(offset_bytes, len_bytes)?;
-        if self.is_populated(offset_bytes, len_bytes) {
+        if let Some(address) = self.rewritable(offset_bytes, len_bytes) {
             return Some(address);
         }
-        let is_short = len_bytes < POPULATE_CHUNK_BYTES;
+        let address = self.address(offset_bytes, len_bytes)?;
         let (start, end) = (offset_bytes & !(PAGE_BYTES - 1), offset_bytes + len_bytes);
-        let populated = is_short && self.populate_around(offset_bytes, len_bytes)
-            || self.populate(start, end, Advice::LinuxPopulateWrite);
-        populated.then_some(address)
+        self.populate(start, end, Advice::LinuxPopulateWrite).then_some(address)
+    }
+
+    /// The same for bytes that only have to be copied: through a hole `pwrite` does that without
+    /// zeros first, and a long write at once without a page table.
+    pub(crate) fn rewritable(&self, offset_bytes: u64, len_bytes: u64) -> Option<*mut u8> {
+        let address = self.address(offset_bytes, len_bytes).filter(|_| self.writable)?;
+        let is_short = len_bytes < POPULATE_CHUNK_BYTES;
+        let is_there = self.is_populated(offset_bytes, len_bytes)
+            || is_short && self.populate_around(offset_bytes, len_bytes);
+        is_there.then_some(address)
     }
 
     /// A hole is about to be made: its pages are gone.
@@ -232,6 +239,17 @@ mod tests {
         file.write_all_at(&[1; 64 << 10], 64 << 10).unwrap();
         assert!(mapping.writable(96 << 10, 4096).is_some());
         assert!(mapping.is_populated(64 << 10, 64 << 10));
+    }
+
+    #[test]
+    fn what_is_only_copied_needs_no_pages_that_are_not_there() {
+        let (file, mapping) = sparse(1 << 20);
+        assert!(mapping.rewritable(0, 4096).is_none(), "a hole");
+        assert_eq!(file.metadata().unwrap().blocks(), 0);
+        file.write_all_at(&[1; 64 << 10], 0).unwrap();
+        assert!(mapping.rewritable(0, 64 << 10).is_none(), "once is cheaper without");
+        assert!(mapping.rewritable(0, 4096).is_some());
+        assert!(mapping.rewritable(0, 64 << 10).is_some(), "populated by the short one");
     }
 
     #[test]

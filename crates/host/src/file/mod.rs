@@ -6,6 +6,8 @@
 //! | [`Kind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
 //! | [`Kind::Direct`] | `O_DIRECT` through a queue ([`crate::disk`]) and a ring |
 //! | [`Kind::Remote`] | an export of an NBD server, named by its URI ([`crate::nbd`]) |
+//!
+//! What somebody waits for who has nothing else in flight is one plain call instead of the ring.
 
 pub mod extents;
 pub mod mapping;

@@ -88,6 +88,17 @@ const UNITS: [(&str, u64); 3] = [("nsec", 1), ("usec", 1_000), ("msec", 1_000_00
 /// A millisecond has two columns more, up to 2 s and behind.
 const COLUMNS: usize = 3 * BOUNDS.len() + 2;
 
+/// Where each column but the last ends.
+const ENDS_NS: [u64; COLUMNS - 1] = {
+    let mut ends_ns = [2_000_000_000; COLUMNS - 1];
+    let mut at = 0;
+    while at < COLUMNS - 2 {
+        ends_ns[at] = UNITS[at / BOUNDS.len()].1 * BOUNDS[at % BOUNDS.len()];
+        at += 1;
+    }
+    ends_ns
+};
+
 /// How often a latency was below each bound of fio's table, and not below the one before.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds([u64; COLUMNS]);
@@ -95,17 +106,7 @@ pub struct Bounds([u64; COLUMNS]);
 impl Bounds {
     /// Adds a sample.
     pub(crate) fn record(&mut self, latency: Nanos) {
-        let at = match latency.0 {
-            2_000_000_000.. => COLUMNS - 1,
-            1_000_000_000.. => COLUMNS - 2,
-            ns => {
-                let unit = UNITS.iter().rposition(|(_, unit_ns)| ns >= *unit_ns).unwrap_or(0);
-                let amount = ns / UNITS[unit].1;
-                let bound = BOUNDS.iter().position(|bound| amount < *bound);
-                unit * BOUNDS.len() + bound.expect("a thousand are one of the next unit")
-            }
-        };
-        self.0[at] += 1;
+        self.0[ENDS_NS.partition_point(|end_ns| latency.0 >= *end_ns)] += 1;
     }
 
     pub(crate) fn add(&mut self, other: &Self) {

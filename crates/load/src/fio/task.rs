@@ -530,9 +530,8 @@ impl Thread {
             }
             self.written.begin_reading(passes);
         }
-        if !self.in_flight.is_empty() && self.free_ids.is_empty() {
-            self.made = Made::Reap;
-            return Some(Call::Reap { at_least: 1, at_most: 1 });
+        if self.is_full() {
+            return Some(self.reap_one());
         }
         let (piece, stamp) = self.written.next_to_read()?;
         let range = (piece.offset_bytes, piece.len_bytes);
@@ -571,6 +570,16 @@ impl Thread {
                 Some(self.drain(now, in_flight))
             }
         }
+    }
+
+    /// As many are in flight as may be.
+    fn is_full(&self) -> bool {
+        !self.in_flight.is_empty() && self.free_ids.is_empty()
+    }
+
+    fn reap_one(&mut self) -> Call {
+        self.made = Made::Reap;
+        Call::Reap { at_least: 1, at_most: 1 }
     }
 
     fn reap_all(&mut self, in_flight: u32) -> Call {
@@ -653,7 +662,8 @@ impl Task for Thread {
             return self.drain(now, in_flight);
         }
         if self.wants_fsync() {
-            return self.fsync(now);
+            // As in fio, a full queue is reaped first: of one at a time, the last write has ended.
+            return if self.is_full() { self.reap_one() } else { self.fsync(now) };
         }
         if let Some(pause) = self.pause(now) {
             if in_flight > 0 {
@@ -665,9 +675,8 @@ impl Task for Thread {
         if let Some(call) = self.steer(now, in_flight) {
             return call;
         }
-        if !self.in_flight.is_empty() && self.free_ids.is_empty() {
-            self.made = Made::Reap;
-            return Call::Reap { at_least: 1, at_most: 1 };
+        if self.is_full() {
+            return self.reap_one();
         }
         match self.start_block(now) {
             Some(call) => call,

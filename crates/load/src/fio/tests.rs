@@ -284,6 +284,16 @@ fn fsync_comes_before_the_write_after_every_n() {
     }
 }
 
+#[test]
+fn fsync_of_one_at_a_time_is_behind_its_write() {
+    let mut world = World::new(10, 100);
+    run(&mut world, Job { fsync_every: 1, direct: true, iodepth: 1, ..job(Rw::Write, 3) });
+    for (before, call) in world.calls.iter().zip(&world.calls[1..]) {
+        let is_reap = matches!(before, Call::Reap { .. });
+        assert!(is_reap || !matches!(call, Call::Fsync(_)), "{:?}", world.calls);
+    }
+}
+
 /// Seen with fio 3.33: `R W fsync R fsync W R W fsync`.
 #[test]
 fn fsync_of_a_mix_comes_again_after_each_read() {
