@@ -65,8 +65,6 @@ pub(crate) struct Executor {
     /// This thread as a worker, while it does what waits for one.
     helper: Task,
     blocking: Blocking,
-    /// What is executed came alone.
-    is_only: bool,
     /// One for each device of the volume.
     ways: Vec<Way>,
     answers: Option<Arc<Answers>>,
@@ -117,7 +115,6 @@ impl Executor {
             buffers,
             helper: Task::new(),
             blocking: Blocking::default(),
-            is_only: false,
             ways,
             answers,
             with_workers: 0,
@@ -155,7 +152,6 @@ impl Executor {
         if self.has_pages {
             self.buffers.look_up(sqes, shard);
         }
-        self.is_only = sqes.len() == 1;
         let mut rest = sqes;
         while let [sqe, tail @ ..] = rest {
             let neighbours = self.write_neighbours(rest, cqes);
@@ -566,13 +562,9 @@ impl Executor {
                 }
                 Some(read_all(fd, offset_bytes, base, len_bytes))
             }
-            // What the page cache holds is copied at once; the rest would block. Who waits for
-            // nothing else blocks at once: that is one plain call for both.
+            // What the page cache holds is copied at once; the rest would block.
             Kind::Cached => {
-                let done = match self.is_only && self.blocking.is_free() {
-                    true => 0,
-                    false => read_cached(fd, offset_bytes, base, len_bytes),
-                };
+                let done = read_cached(fd, offset_bytes, base, len_bytes);
                 if done == len_bytes {
                     return Some(BlkStatus::Ok);
                 }

@@ -57,11 +57,6 @@ impl Blocking {
         }
     }
 
-    /// Whether an operation that is started now would be done by whoever waits for it.
-    pub(super) fn is_free(&self) -> bool {
-        self.is_awaited && self.in_flight() == 0
-    }
-
     /// Takes an operation; [`Blocking::submit`] starts it. `Some` if it has already ended, because
     /// there is no ring.
     ///
@@ -78,7 +73,7 @@ impl Blocking {
             self.ring = Ring::new(0).ok();
             self.without_ring = self.ring.is_none();
         }
-        let is_free = self.is_free();
+        let is_alone = self.is_awaited && self.in_flight() == 0;
         self.let_go();
         self.memory.clear();
         self.memory.extend_from_slice(memory);
@@ -87,7 +82,7 @@ impl Blocking {
             return Some(unsafe { plain::execute(op.fd, op.kind, &mut self.memory) });
         }
         self.held = Some(op);
-        if !is_free {
+        if !is_alone {
             self.let_go();
         }
         None
