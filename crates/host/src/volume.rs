@@ -204,7 +204,7 @@ pub struct Volume {
     pub(crate) page_clients: AtomicU32,
     pub(crate) workers: Option<Arc<Workers>>,
     /// Workers get the pieces of a connection too, and not only what is longer.
-    fans_out_pieces: bool,
+    pub(crate) fans_out_pieces: bool,
     /// Where the ciphers of longer bios run depends on what else goes on; `None` if of none.
     pub(crate) asks_load_from: Option<Sector>,
     /// The io-context of the thread that submits encrypted writes: connections take turns at it.

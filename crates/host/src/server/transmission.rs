@@ -115,7 +115,7 @@ impl Transmission {
         let patch = Arc::new(Region::new(SECTOR_MAX_BYTES)?);
         let world = vec![&inbox, &outbox, &read_region, &patch].into_iter().cloned().collect();
         let mut driver = Driver::new(&volume, layout.bounce_slots, world, served.priority)?;
-        if volume.is_synchronous() {
+        if !volume.fans_out_pieces {
             driver.stay_inline();
         }
         let reads = Reads::new(&socket, &volume, read_region, outbox.len_bytes());
