@@ -249,9 +249,9 @@ impl Choice {
     /// time as it costs.
     ///
     /// *Who submits*: who encrypts, at once; or, where a head moves, all that came together, by
-    /// sector. What comes back from workers is submitted together in any case, and where a write is
-    /// a copy so is a request that was cut: one long copy takes less than many. The submitter's
-    /// name stays on it: schedulers below need it.
+    /// sector. What comes back from workers is submitted together, unless a write is a copy: workers
+    /// make those themselves, and what a submitter has encrypted of a request that was cut he
+    /// copies in one go. The submitter's name stays on it: schedulers below need it.
     #[must_use]
     pub fn decide(&self, facts: &Facts) -> Pipeline {
         let Adaptive { fan_out_min_bytes, seeks, queues } = match *self {
@@ -262,6 +262,8 @@ impl Choice {
         let place = if fans_out { Place::Unbound } else { Place::Inline };
         let submit = match (seeks, place) {
             (true, _) => Submit::Thread(Order::Sorted),
+            // Who has encrypted it has it in the cache, and the submitter has copies of his own.
+            (false, Place::Unbound) if !queues => Submit::WhereEncrypted,
             (false, Place::Inline) if queues || !facts.is_cut() => Submit::WhereEncrypted,
             (false, _) => Submit::Thread(Order::Fifo),
         };
@@ -481,5 +483,9 @@ mod tests {
         assert_eq!(submit(false, 1 << 20), Submit::Thread(Order::Fifo));
         assert_eq!(submit(false, 65_536), Submit::WhereEncrypted);
         assert_eq!(submit(true, 1 << 20), Submit::WhereEncrypted, "its queue merges them");
+        let adaptive = Adaptive { fan_out_min_bytes: Some(LEAST), seeks: false, queues: false };
+        let facts = Facts { len_bytes: LEAST, load: Load::default() };
+        let pipeline = Choice::Adaptive(adaptive).decide(&facts);
+        assert_eq!((pipeline.write, pipeline.submit), (Place::Unbound, Submit::WhereEncrypted));
     }
 }
