@@ -19,7 +19,7 @@ static DATA: [u8; DATA_BYTES] = [0x5a; DATA_BYTES];
 /// `NBDMAGIC`, the old style's number, the size, flags, 124 zeros.
 fn greeting() -> Vec<u8> {
     let mut bytes = b"NBDMAGIC".to_vec();
-    bytes.extend(0x0042_0281_8612_53_u64.to_be_bytes());
+    bytes.extend(0x0000_4202_8186_1253_u64.to_be_bytes());
     bytes.extend(SIZE_BYTES.to_be_bytes());
     bytes.extend(1_u32.to_be_bytes());
     bytes.resize(152, 0);
