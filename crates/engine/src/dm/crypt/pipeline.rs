@@ -249,7 +249,7 @@ impl Choice {
     /// time as it costs.
     ///
     /// *Who submits*: who encrypts, at once; or, where a head moves, all that came together, by
-    /// sector. What comes back from workers is submitted together, unless a write is a copy: workers
+    /// sector. What comes back from workers is submitted together, unless a write is a copy: they
     /// make those themselves, and what a submitter has encrypted of a request that was cut he
     /// copies in one go. The submitter's name stays on it: schedulers below need it.
     #[must_use]
