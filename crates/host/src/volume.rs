@@ -713,8 +713,10 @@ impl<'a> Builder<'a> {
             if threads.is_some() { pays_from_bytes.min(PART_BYTES) } else { pays_from_bytes };
         self.fans_out_pieces |= workers > 0 && least <= PART_BYTES;
         let fan_out_min_bytes = (workers > 0).then_some(least as u32);
-        let file = |dev: DevId| &self.devices[usize::from(dev.0)].file;
-        let seeks = dev.below().is_none() && file(dev).facts().rotational;
+        let device = dev.below().is_none().then(|| &self.devices[usize::from(dev.0)]);
+        let queues = device.is_none_or(Device::has_queue);
+        // What goes into the page cache the kernel sorts when it writes it back.
+        let seeks = device.is_some_and(|device| queues && device.file.facts().rotational);
         let (part_bytes, hand_over_ns) = (PART_BYTES, HAND_OVER_NS);
         self.described.adaptive.push(AdaptiveStatus {
             cipher_ns,
@@ -723,7 +725,6 @@ impl<'a> Builder<'a> {
             fan_out_min_bytes,
             seeks,
         });
-        let queues = dev.below().is_some() || self.devices[usize::from(dev.0)].has_queue();
         let adaptive = Adaptive { fan_out_min_bytes, seeks, queues };
         let asks_from = adaptive.asks_load_from_bytes().map(Sector::holding);
         self.asks_load_from = self.asks_load_from.into_iter().chain(asks_from).min();

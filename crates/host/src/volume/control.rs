@@ -64,7 +64,7 @@ pub struct AdaptiveStatus {
     pub hand_over_ns: u64,
     /// So much at once goes to workers if CPUs are idle; nothing does if there are no workers.
     pub fan_out_min_bytes: Option<u32>,
-    /// The device has a head that moves: writes are sorted.
+    /// Requests reach a device with a head that moves: writes are sorted.
     pub seeks: bool,
 }
 

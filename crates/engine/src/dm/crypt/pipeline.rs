@@ -146,7 +146,7 @@ impl Pipeline {
 pub struct Adaptive {
     /// So many bytes at once pay for a hand-over and back; `None` without workers.
     pub fan_out_min_bytes: Option<u32>,
-    /// The device below has a head that moves.
+    /// Requests reach a device with a head that moves as they are submitted.
     pub seeks: bool,
     /// It takes requests and answers them later; what does not takes writes by a copy, here and
     /// now.
