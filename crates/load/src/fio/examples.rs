@@ -15,6 +15,12 @@ const TAKEN: &[(&str, &str)] = &[
     ),
     ("backwards-read", "bs filename rw size"),
     ("basic-verify", "bs direct filename iodepth ioengine rw verify"),
+    ("butterfly", "bs direct filename flow rw"),
+    (
+        "cmdprio-percentage",
+        "bs cmdprio_class cmdprio_percentage direct filename iodepth ioengine log_prio prioclass \
+      rw write_lat_log",
+    ),
     (
         "cross-stripe-verify",
         "bs direct filename group_reporting io_size loops numjobs offset offset_increment \
@@ -47,6 +53,11 @@ const TAKEN: &[(&str, &str)] = &[
       new_group number_ios numjobs rate rw stonewall thinktime",
     ),
     (
+        "flow",
+        "bs direct filename flow flow_sleep iodepth ioengine norandommap numjobs runtime rw size \
+      thread time_based",
+    ),
+    (
         "fio-rand-RW",
         "bs direct filename iodepth ioengine name numjobs runtime rw rwmixread rwmixwrite \
       size time_based",
@@ -76,6 +87,11 @@ const TAKEN: &[(&str, &str)] = &[
         "jesd219",
         "blockalign bssplit direct filename group_reporting iodepth ioengine norandommap \
       numjobs random_distribution randrepeat rw rwmixread rwmixwrite",
+    ),
+    (
+        "latency-profile",
+        "bs direct filename iodepth ioengine latency_percentile latency_target latency_window \
+      random_generator rw",
     ),
     (
         "libblkio-io_uring",
@@ -146,6 +162,7 @@ const TAKEN: &[(&str, &str)] = &[
 
 /// Name, and the option for which it is refused.
 const REFUSED: &[(&str, &str)] = &[
+    ("cmdprio-bssplit", "cmdprio_bssplit=1M/10/2/0/1:2M/90/2/0/0"),
     ("cpp_null", "time_based"),
     ("cpuio", "ioengine=cpuio"),
     ("dev-dax", "ioengine=dev-dax"),
