@@ -92,10 +92,6 @@ pub enum Violation {
     /// A payload beyond what is worth reading.
     #[error("a request has {0} bytes of payload, more than this server will read")]
     PayloadTooLong(u64),
-    /// An extended WRITE without PAYLOAD_LEN: whether its data follows cannot be known, and data
-    /// must never be taken for requests.
-    #[error("an extended WRITE did not announce its payload: the client must set PAYLOAD_LEN")]
-    WriteWithoutPayload,
 }
 
 /// How payload is cut.
