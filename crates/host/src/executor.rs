@@ -65,6 +65,8 @@ pub(crate) struct Executor {
     /// This thread as a worker, while it does what waits for one.
     helper: Task,
     blocking: Blocking,
+    /// What is executed now is all that its submitter waits for.
+    is_alone: bool,
     /// One for each device of the volume.
     ways: Vec<Way>,
     answers: Option<Arc<Answers>>,
@@ -115,6 +117,7 @@ impl Executor {
             buffers,
             helper: Task::new(),
             blocking: Blocking::default(),
+            is_alone: false,
             ways,
             answers,
             with_workers: 0,
@@ -152,6 +155,7 @@ impl Executor {
         if self.has_pages {
             self.buffers.look_up(sqes, shard);
         }
+        self.is_alone = sqes.len() == 1 && self.blocking.is_alone() && self.is_all_blocking();
         let mut rest = sqes;
         while let [sqe, tail @ ..] = rest {
             let neighbours = self.write_neighbours(rest, cqes);
@@ -562,6 +566,7 @@ impl Executor {
                 }
                 Some(read_all(fd, offset_bytes, base, len_bytes))
             }
+            Kind::Cached if self.is_alone => Some(read_all(fd, offset_bytes, base, len_bytes)),
             // What the page cache holds is copied at once; the rest would block.
             Kind::Cached => {
                 let done = read_cached(fd, offset_bytes, base, len_bytes);
@@ -696,8 +701,12 @@ impl Executor {
     /// Waits for what blocks in a system call of its own, if there is nothing else to wait for, and
     /// says so.
     pub(crate) fn wait_inside(&mut self) -> bool {
-        let is_all = self.with_workers + self.with_disks == 0 && self.timers.is_empty();
-        is_all && self.blocking.wait()
+        self.is_all_blocking() && self.blocking.wait()
+    }
+
+    /// Nothing is in flight but what [`Blocking`] has.
+    fn is_all_blocking(&self) -> bool {
+        self.with_workers + self.with_disks == 0 && self.timers.is_empty()
     }
 
     /// What becomes readable when [`Executor::poll`] has something.

@@ -155,8 +155,8 @@ impl Case<'_> {
         Ok(rows)
     }
 
-    /// What `tune` recommends, and what it compared that with in the end: the default and every
-    /// pipeline that differs.
+    /// What `tune` recommends, and what that is to be compared with: the default and every pipeline
+    /// that differs.
     fn search(&self) -> Result<(String, Vec<String>)> {
         let (time, goal) = (self.args.time.to_string(), self.goal());
         let mut tune = self.backed.command(self.lab, "tune")?;
@@ -169,9 +169,13 @@ impl Case<'_> {
         let evidence: Value = serde_json::from_slice(&tools::run(&mut tune)?.stdout)?;
         let best = evidence["best"].as_str().context("tune recommends nothing")?;
         let races = evidence["races"].as_array().context("tune ran no race")?;
-        let last = races.last().and_then(|race| race["rows"].as_array());
-        let settings = |row: &Value| row["settings"].as_str().map(str::to_owned);
-        let others = last.context("the last race is missing")?.iter().filter_map(settings);
+        let of_pipelines = races.iter().find(|race| race["axis"] == "pipeline");
+        let rows = of_pipelines.and_then(|race| race["rows"].as_array());
+        let names = rows.context("tune compared no pipelines")?.iter();
+        let others = names.filter_map(|row| row["settings"].as_str()).map(|name| match name {
+            "adaptive" => "the default".to_owned(),
+            name => format!("--pipeline {name}"),
+        });
         Ok((best.to_owned(), others.collect()))
     }
 

@@ -249,6 +249,9 @@ fn default_pipeline_writes_long_requests_as_it_reads_them() {
                 assert!(page(&region, number) == expected, "{what}: page {number}");
             }
             let decisions = driver.shard.decisions();
+            if !direct {
+                assert_eq!(decisions.sorted.parts, 0, "{what}: a copy moves no head");
+            }
             if !awaited {
                 let expected = threads > 0 && allowed_cpus().len() > 1;
                 assert_eq!(decisions.fanned_out.parts > 0, expected, "{what}: {decisions:?}");

@@ -57,6 +57,11 @@ impl Blocking {
         }
     }
 
+    /// Whether the submitter waits for the next operation and for nothing else.
+    pub(super) fn is_alone(&self) -> bool {
+        self.is_awaited && self.in_flight() == 0
+    }
+
     /// Takes an operation; [`Blocking::submit`] starts it. `Some` if it has already ended, because
     /// there is no ring.
     ///
@@ -73,7 +78,7 @@ impl Blocking {
             self.ring = Ring::new(0).ok();
             self.without_ring = self.ring.is_none();
         }
-        let is_alone = self.is_awaited && self.in_flight() == 0;
+        let is_alone = self.is_alone();
         self.let_go();
         self.memory.clear();
         self.memory.extend_from_slice(memory);

@@ -249,9 +249,9 @@ impl Choice {
     /// time as it costs.
     ///
     /// *Who submits*: who encrypts, at once; or, where a head moves, all that came together, by
-    /// sector. What comes back from workers is submitted together, unless a write is a copy: they
-    /// make those themselves, and what a submitter has encrypted of a request that was cut he
-    /// copies in one go. The submitter's name stays on it: schedulers below need it.
+    /// sector. What comes back from workers is submitted together by the submitter, and if a write
+    /// is a copy, so is what he has encrypted himself of a request that was cut: copies into one
+    /// file wait for each other. His name stays on it: schedulers below need it.
     #[must_use]
     pub fn decide(&self, facts: &Facts) -> Pipeline {
         let Adaptive { fan_out_min_bytes, seeks, queues } = match *self {
@@ -262,8 +262,6 @@ impl Choice {
         let place = if fans_out { Place::Unbound } else { Place::Inline };
         let submit = match (seeks, place) {
             (true, _) => Submit::Thread(Order::Sorted),
-            // Who has encrypted it has it in the cache, and the submitter has copies of his own.
-            (false, Place::Unbound) if !queues => Submit::WhereEncrypted,
             (false, Place::Inline) if queues || !facts.is_cut() => Submit::WhereEncrypted,
             (false, _) => Submit::Thread(Order::Fifo),
         };
@@ -486,6 +484,7 @@ mod tests {
         let adaptive = Adaptive { fan_out_min_bytes: Some(LEAST), seeks: false, queues: false };
         let facts = Facts { len_bytes: LEAST, load: Load::default() };
         let pipeline = Choice::Adaptive(adaptive).decide(&facts);
-        assert_eq!((pipeline.write, pipeline.submit), (Place::Unbound, Submit::WhereEncrypted));
+        let thread = Submit::Thread(Order::Fifo);
+        assert_eq!((pipeline.write, pipeline.submit), (Place::Unbound, thread));
     }
 }
