@@ -8,6 +8,7 @@ use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp};
 use super::{Executor, Way};
 use crate::plain;
 use crate::ring::{FileOpKind, iovec};
+use crate::stages::{self, Stage};
 
 /// A write that is executed at once, by a plain call.
 #[derive(Clone, Copy)]
@@ -27,7 +28,7 @@ impl PlainWrite {
 impl Executor {
     /// Executes the writes at the head of `sqes` that are neighbours, if there are several, and
     /// moves their answers to the end of `cqes`; how many there were.
-    pub(super) fn write_neighbours(&self, sqes: &[Sqe], cqes: &mut Vec<Cqe>) -> usize {
+    pub(super) fn write_neighbours(&mut self, sqes: &[Sqe], cqes: &mut Vec<Cqe>) -> usize {
         let Some(first) = self.plain_write(&sqes[0]) else { return 0 };
         let mut end = first.end();
         let goes_on = |sqe: &Sqe| {
@@ -48,8 +49,16 @@ impl Executor {
         }
         let fd = self.device(first.dev).file.data_fd();
         let kind = FileOpKind::Write { offset_bytes: first.sector.bytes(), fua: first.fua };
+        let from = stages::now();
         // SAFETY: `Buffers` checked the memory, which belongs to these writes.
         let status = unsafe { plain::execute(fd, kind, &mut memory) };
+        let mut before = Sample::NONE;
+        for sample in sqes[..count].iter().map(|sqe| sqe.origin.sample) {
+            if sample != before && sample != Sample::NONE {
+                self.samples.add_since(sample, Stage::Device, from);
+            }
+            before = sample;
+        }
         cqes.extend(sqes[..count].iter().map(|sqe| Cqe { token: sqe.token, status }));
         count
     }
@@ -57,7 +66,6 @@ impl Executor {
     fn plain_write(&self, sqe: &Sqe) -> Option<PlainWrite> {
         let SqeOp::Write { dev, sector, buf, fua } = sqe.op else { return None };
         let is_plain = matches!(self.ways[usize::from(dev.0)], Way::Plain);
-        let is_one = !sqe.linked && is_plain && sqe.origin.sample == Sample::NONE;
-        is_one.then_some(PlainWrite { dev, sector, buf, fua })
+        (!sqe.linked && is_plain).then_some(PlainWrite { dev, sector, buf, fua })
     }
 }

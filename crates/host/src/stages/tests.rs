@@ -110,6 +110,20 @@ fn worker_has_the_cipher_and_what_waits_for_it_is_in_front() {
     }
 }
 
+/// What a request is cut into goes into the page cache in one go, and is with the device meanwhile.
+#[test]
+fn copy_of_a_long_write_is_the_device() {
+    let here = std::env::current_exe().unwrap();
+    let file = image(here.parent().unwrap(), 16 << 20);
+    let volume = crypt(file.path(), false, &VolumeOptions { worker_threads: Some(0), ..every() });
+    let requests = run(&volume, Op::Write, 15, 1 << 20);
+    let times = volume.stage_times();
+    assert_adds_up(&times, Kind::Write, &requests);
+    for stage in [Cipher, Device] {
+        assert!(mean_us(&times, Kind::Write, stage) > 0.0, "{stage:?}");
+    }
+}
+
 /// Beside the test itself: what is built is rarely kept in memory.
 #[test]
 fn elevator_and_its_thread_are_the_queue_and_the_disk_behind_them_the_device() {
