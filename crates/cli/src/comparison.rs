@@ -78,7 +78,7 @@ impl Side {
     /// None if it moved nothing.
     fn of(side: &Value) -> Option<Self> {
         let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
-        number(&side["total_ios"]).filter(|ios| *ios > 0.0)?;
+        number(&side["io_bytes"]).filter(|bytes| *bytes > 0.0)?;
         let mut figures = Vec::new();
         let mut add = |name: &str, value: Option<f64>, unit| {
             figures.extend(value.map(|value| (name.to_owned(), value, unit)));

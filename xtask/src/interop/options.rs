@@ -32,9 +32,12 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
         let name = format!("bytes that are written with {} are as fio's", options.join(" "));
         cases.run(&name, || bytes(lab, options));
     }
-    cases.run("errors that end nothing are counted as in fio", || errors(lab));
+    for rw in ["read", "write"] {
+        cases.run(&format!("errors that end no {rw} are counted as in fio"), || errors(lab, rw));
+    }
     cases.run("each option of fio is known", || known(lab));
     cases.run("JSON says of searches and errors what fio's says", || names(lab));
+    cases.run("JSON says of fsync what fio's says", || syncs(lab));
     cases.run("JSON says of priorities what fio's says", || priorities(lab));
     cases.run("histogram logs are fio's", || histograms(lab));
 }
@@ -106,8 +109,8 @@ fn bytes(lab: &Lab, options: &[&str]) -> Result<String> {
     Ok(format!("gzip leaves {:.3} of them, fio's {:.3}", bench[0], fio[0]))
 }
 
-/// A disk of which every fourth stretch of 64 KiB fails; fio reads it over NBD.
-fn errors(lab: &Lab) -> Result<String> {
+/// A disk of which every fourth stretch of 64 KiB fails; fio reaches it over NBD.
+fn errors(lab: &Lab, rw: &str) -> Result<String> {
     let image = lab.path("errors.img");
     std::fs::write(&image, vec![7; 1 << 20])?;
     lab.give(&image)?;
@@ -118,22 +121,25 @@ fn errors(lab: &Lab) -> Result<String> {
     let table = lab.write("errors.table", lines.collect::<String>())?;
     let table = table.display().to_string();
     let server = lab.serve("errors", &["--table".into(), table.clone()])?;
-    let job = ["rw=read", "bs=16k", "size=1m", "continue_on_error=io"];
+    let rw_option = format!("rw={rw}");
+    let job = [&rw_option, "bs=16k", "size=1m", "continue_on_error=io"];
     let mut fio = tools::tool("fio");
     fio.args(["--output-format=json", "--name=a", "--ioengine=nbd"]);
     fio.arg(format!("--uri={}", server.uri()));
     let fio = report(fio.args(job.map(|option| format!("--{option}"))))?;
     server.stop()?;
-    let mut bench = lab.blockyard(&["bench", "--json", "--table", &table, "--"]);
+    let mut bench = lab.blockyard(&["bench", "--json", "--destroy", "--table", &table, "--"]);
     let bench = report(bench.args(job))?;
     let counts = |report: &Value| {
-        let job = &report["jobs"][0];
-        let all = [&job["total_err"], &job["first_error"], &job["error"]];
-        all.map(|count| count.as_u64().unwrap_or(u64::MAX))
+        let (job, side) = (&report["jobs"][0], &report["jobs"][0][rw]);
+        let of_job = ["total_err", "first_error", "error"].map(|key| &job[key]);
+        let requests = ["total_ios", "short_ios", "drop_ios", "io_bytes"].map(|key| &side[key]);
+        let all = of_job.into_iter().chain(requests).chain([&side["clat_ns"]["N"]]);
+        all.map(|count| count.as_u64().context("a figure is left out")).collect::<Result<Vec<_>>>()
     };
-    let (fio, bench) = (counts(&fio), counts(&bench));
-    ensure!(fio == bench && fio[0] == 16, "errors, the first, the job's: {fio:?} and {bench:?}");
-    Ok(format!("{} of 64 reads", fio[0]))
+    let (fio, bench) = (counts(&fio)?, counts(&bench)?);
+    ensure!(fio == bench && fio[0] == 16, "{fio:?} in fio, {bench:?} here");
+    Ok(format!("{} of {}", fio[0], fio[3]))
 }
 
 /// Taken, noted as one that changes nothing, or refused with a reason.
@@ -166,6 +172,13 @@ fn names(lab: &Lab) -> Result<String> {
             bench[key]
         );
     }
+    let keys = |value: &Value| -> BTreeSet<String> {
+        value.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
+    };
+    for unit in ["latency_ns", "latency_us", "latency_ms"] {
+        let (fio, bench) = (keys(&fio[unit]), keys(&bench[unit]));
+        ensure!(fio == bench && !fio.is_empty(), "{unit}: {fio:?} {bench:?}");
+    }
     let (fio, bench) = (&fio["steadystate"], &bench["steadystate"]);
     for key in ["ss", "duration", "attained", "criterion"] {
         ensure!(
@@ -175,12 +188,19 @@ fn names(lab: &Lab) -> Result<String> {
             bench[key]
         );
     }
-    let keys = |value: &Value| -> BTreeSet<String> {
-        value.as_object().into_iter().flatten().map(|(key, _)| key.clone()).collect()
-    };
     ensure!(keys(fio) == keys(bench), "{:?} {:?}", keys(fio), keys(bench));
     ensure!(keys(&fio["data"]) == keys(&bench["data"]), "{fio} {bench}");
     Ok("errors, latency target, steady state".into())
+}
+
+/// As many as before, with one more behind the last write that is not counted.
+fn syncs(lab: &Lab) -> Result<String> {
+    let job = "size=1m\nbs=16k\nrw=write\nend_fsync=1\n[a]\n[b]\nstonewall\nfsync=10\n";
+    let counts =
+        |report: &Value| [0, 1].map(|job| report["jobs"][job]["sync"]["total_ios"].as_u64());
+    let [fio, bench] = both(lab, &lab.path("syncs.img"), job)?.map(|report| counts(&report));
+    ensure!(fio == bench && fio[1] > Some(0), "{fio:?} in fio, {bench:?} here");
+    Ok(format!("{:?}", fio.map(|count| count.unwrap_or(0))))
 }
 
 fn priorities(lab: &Lab) -> Result<String> {

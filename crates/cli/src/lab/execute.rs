@@ -275,7 +275,7 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
             ("read", &job.read, job.read_bandwidth_sum()),
             ("write", &job.write, job.write_bandwidth_sum()),
         ] {
-            if transfers.ios > 0 {
+            if transfers.bytes > 0 {
                 let row = format!("{} {kind}", job.name);
                 transfer_rows(&mut rows, &row, job, transfers, sum);
             }

@@ -5,6 +5,7 @@ use blockyard_engine::time::Nanos;
 
 use super::command_priority::ByPriority;
 use super::control::Steady;
+use super::lens::Direction;
 use super::log::CloneLogs;
 use super::samples::Samples;
 use super::shares::{Batches, Bounds, Depths};
@@ -14,9 +15,9 @@ use crate::program::Usage;
 /// What the reads, or the writes, of a job were like.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transfers {
-    /// How many.
+    /// How many were started, as in fio: those that failed are among them.
     pub ios: u64,
-    /// How much.
+    /// How much was moved.
     pub bytes: u64,
     /// Submission latency; of direct I/O only.
     pub slat: Histogram,
@@ -70,4 +71,14 @@ pub(crate) struct Measured {
     pub(crate) steady: Option<Steady>,
     pub(crate) zone_resets: u64,
     pub(crate) logs: CloneLogs,
+}
+
+impl Measured {
+    pub(crate) fn of(&mut self, direction: Direction) -> &mut Transfers {
+        match direction {
+            Direction::Read => &mut self.read,
+            Direction::Write => &mut self.write,
+            Direction::Trim => &mut self.trim,
+        }
+    }
 }

@@ -126,10 +126,10 @@ pub struct JobResult {
 }
 
 impl JobResult {
-    /// Reads or writes a second.
+    /// Reads or writes a second; as in fio none where nothing was moved.
     #[must_use]
     pub fn iops(&self, transfers: &Transfers) -> f64 {
-        self.per_second(transfers.ios)
+        if transfers.bytes > 0 { self.per_second(transfers.ios) } else { 0.0 }
     }
 
     /// Bytes a second.

@@ -29,7 +29,7 @@ fn job(result: &JobResult, results: &[JobResult]) -> String {
     let of_group: Vec<&JobResult> = results.iter().filter(|one| one.group == *group).collect();
     for direction in DIRECTIONS {
         let transfers = (direction.of)(result);
-        if transfers.ios > 0 {
+        if transfers.bytes > 0 {
             let all = Total::of(&of_group, direction);
             text += &transfers_lines(result, direction, transfers, all.bandwidth());
         }
@@ -197,7 +197,7 @@ impl Total {
             Self { bytes: 0, ns_min: u64::MAX, ns_max: 0, slowest: f64::MAX, fastest: 0.0 };
         for result in group {
             let transfers = (direction.of)(result);
-            if transfers.ios > 0 {
+            if transfers.bytes > 0 {
                 let rate = result.bandwidth(transfers);
                 total.bytes += transfers.bytes;
                 total.ns_min = total.ns_min.min(result.runtime.0);

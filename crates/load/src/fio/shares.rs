@@ -114,29 +114,25 @@ impl Bounds {
     }
 
     /// The share up to a bound, and behind the bound before; in the order of the table, with the
-    /// units, and only what is there.
-    #[must_use]
-    pub fn shares(&self) -> Vec<(&'static str, String, f64)> {
+    /// units.
+    pub fn shares(&self) -> impl Iterator<Item = (&'static str, String, f64)> {
         let all: u64 = self.0.iter().sum();
         let name = |at: usize| match at {
             _ if at == COLUMNS - 1 => ("msec", ">=2000".into()),
             _ if at == COLUMNS - 2 => ("msec", "2000".into()),
             _ => (UNITS[at / BOUNDS.len()].0, BOUNDS[at % BOUNDS.len()].to_string()),
         };
-        let there = self.0.iter().enumerate().filter(|(_, count)| **count > 0);
-        there
-            .map(|(at, count)| {
-                let (unit, bound) = name(at);
-                (unit, bound, *count as f64 / all as f64)
-            })
-            .collect()
+        self.0.iter().enumerate().map(move |(at, count)| {
+            let (unit, bound) = name(at);
+            (unit, bound, *count as f64 / all.max(1) as f64)
+        })
     }
 
     /// Five columns a line; what is there at all is shown as a hundredth of one percent at least.
     pub(super) fn lines(&self) -> String {
-        let (shares, mut text) = (self.shares(), String::new());
+        let mut text = String::new();
         for (unit, _) in UNITS {
-            let of_unit = shares.iter().filter(|share| share.0 == unit);
+            let of_unit = self.shares().filter(|share| share.0 == unit && share.2 > 0.0);
             let cells: Vec<String> = of_unit
                 .map(|(_, bound, share)| format!("{bound}={:.2}%", (share * 100.0).max(0.01)))
                 .collect();

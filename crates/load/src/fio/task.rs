@@ -79,6 +79,8 @@ enum Made {
     Submit(u32),
     Reap,
     Fsync(Nanos),
+    /// Behind the last block, and not counted, as in fio.
+    EndFsync,
     /// Before the first block.
     Delay,
     Pause(Nanos),
@@ -247,7 +249,7 @@ impl Thread {
                 self.measured.sync.record(now.since(called));
                 self.ended = now;
             }
-            Made::Transfer(_) | Made::Fsync(_) => self.ended = now,
+            Made::Transfer(_) | Made::Fsync(_) | Made::EndFsync => self.ended = now,
             Made::Submit(id) if returned.status.is_err() => {
                 self.in_flight[id as usize] = None;
                 self.free_ids.push(id);
@@ -295,22 +297,19 @@ impl Thread {
 
     fn record(&mut self, now: Nanos, block: Block) {
         self.ended = now;
-        let transfers = match block.direction {
-            Direction::Read => &mut self.measured.read,
-            Direction::Write => &mut self.measured.write,
-            Direction::Trim => &mut self.measured.trim,
-        };
-        transfers.ios += 1;
-        transfers.bytes += block.len_bytes;
         let Block { direction, offset_bytes, len_bytes, .. } = block;
         let (clat, kept) = (now.since(block.submitted), self.job.kept);
+        if kept.clat {
+            self.measured.bounds.record(clat);
+        }
+        let transfers = self.measured.of(direction);
+        transfers.bytes += len_bytes;
         let slat = self.job.direct.then(|| block.submitted.since(block.started));
         if let Some(slat) = slat.filter(|_| kept.slat) {
             transfers.slat.record(slat);
         }
         if kept.clat {
             transfers.clat.record(clat);
-            self.measured.bounds.record(clat);
         }
         if kept.lat {
             transfers.lat.record(now.since(block.started));
@@ -485,6 +484,7 @@ impl Thread {
         stamp: Option<Stamp>,
     ) -> Call {
         let file = self.file;
+        self.measured.of(direction).ios += 1;
         let (priority, started, submitted) = (self.priority, now, now);
         let block =
             Block { direction, offset_bytes, len_bytes, stamp, priority, started, submitted };
@@ -567,7 +567,7 @@ impl Thread {
             }
             Step::End => {
                 self.is_done = true;
-                Some(self.drain(now, in_flight))
+                Some(self.drain(in_flight))
             }
         }
     }
@@ -593,7 +593,7 @@ impl Thread {
         Call::Fsync(self.file)
     }
 
-    fn drain(&mut self, now: Nanos, in_flight: u32) -> Call {
+    fn drain(&mut self, in_flight: u32) -> Call {
         if in_flight > 0 {
             return self.reap_all(in_flight);
         }
@@ -601,7 +601,8 @@ impl Thread {
             self.fail(MISMATCH);
         }
         if self.job.end_fsync && self.issued_writes > 0 && !self.synced_last {
-            return self.fsync(now);
+            (self.synced_last, self.made) = (true, Made::EndFsync);
+            return Call::Fsync(self.file);
         }
         self.measured.runtime = self.ended.since(self.started);
         self.measured.logs.end(self.measured.runtime);
@@ -648,7 +649,8 @@ impl Task for Thread {
             | Made::Submit(_)
             | Made::Reap
             | Made::Pause(_)
-            | Made::Fsync(_) => {}
+            | Made::Fsync(_)
+            | Made::EndFsync => {}
         }
         self.account(now, returned);
         let in_flight = (self.in_flight.len() - self.free_ids.len()) as u32;
@@ -659,7 +661,7 @@ impl Task for Thread {
             return call;
         }
         if self.is_over(now) {
-            return self.drain(now, in_flight);
+            return self.drain(in_flight);
         }
         if self.wants_fsync() {
             // As in fio, a full queue is reaped first: of one at a time, the last write has ended.
@@ -680,7 +682,7 @@ impl Task for Thread {
         }
         match self.start_block(now) {
             Some(call) => call,
-            None => self.drain(now, in_flight),
+            None => self.drain(in_flight),
         }
     }
 

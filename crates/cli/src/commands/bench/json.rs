@@ -75,11 +75,11 @@ fn job(result: &JobResult) -> Value {
     value
 }
 
-/// Of all requests in percent, those that took less than each bound of a unit.
+/// Of all requests in percent, those that took less than each bound of a unit, and no less than the
+/// one before.
 fn below_bounds(result: &JobResult, unit: &str) -> Value {
-    let shares = result.bounds.shares();
-    let of_unit = shares.iter().filter(|share| share.0 == unit);
-    let percent = |(_, bound, share): &(&str, String, f64)| (bound.clone(), (share * 100.0).into());
+    let of_unit = result.bounds.shares().filter(|share| share.0 == unit);
+    let percent = |(_, bound, share): (&str, String, f64)| (bound, (share * 100.0).into());
     of_unit.map(percent).collect::<Map<_, Value>>().into()
 }
 
@@ -114,8 +114,11 @@ fn transfers(result: &JobResult, transfers: &Transfers) -> Value {
         "bw_bytes": bytes_s as u64,
         "bw": bytes_s as u64 / 1024,
         "iops": result.iops(transfers),
-        "runtime": if transfers.ios > 0 { result.runtime.0 / 1_000_000 } else { 0 },
+        "runtime": if transfers.bytes > 0 { result.runtime.0 / 1_000_000 } else { 0 },
         "total_ios": transfers.ios,
+        // What ends short has failed, and no request is lost.
+        "short_ios": 0,
+        "drop_ios": 0,
         "slat_ns": latency(&transfers.slat, shown(of.slat)),
         "clat_ns": latency(&transfers.clat, shown(of.clat)),
         "lat_ns": latency(&transfers.lat, shown(of.lat)),
