@@ -206,12 +206,13 @@ fn syncs(lab: &Lab) -> Result<String> {
 fn priorities(lab: &Lab) -> Result<String> {
     let job = format!(
         "size={FILE_BYTES}\nrw=randrw\nbssplit=4k/60:16k/40\nioengine=libaio\niodepth=4\n\
-         norandommap\nnumber_ios=8000\nprioclass=2\nprio=6\n[a]\ncmdprio_percentage=20,0\n\
-         cmdprio=3\n[b]\nstonewall\ncmdprio_bssplit=4k/30/1/2:4k/50/2/7:16k/0\n"
+         norandommap\nnumber_ios=8000\n[a]\nprioclass=2\nprio=6\ncmdprio_percentage=20,0\n\
+         cmdprio=3\n[b]\nstonewall\ncmdprio_bssplit=4k/30/1/2:4k/50/2/7:16k/0\n\
+         [c]\nstonewall\nprioclass=2\ncmdprio_percentage=30\ncmdprio_class=3\n"
     );
     let [fio, bench] = both(lab, &lab.path("priorities.img"), &job)?;
     let mut told = Vec::new();
-    for (job, side) in [(0, "read"), (0, "write"), (1, "read"), (1, "write")] {
+    for (job, side) in (0..3).flat_map(|job| [(job, "read"), (job, "write")]) {
         let shares = |report: &Value| -> Vec<(u64, u64, f64)> {
             let side = &report["jobs"][job][side];
             let all = side["total_ios"].as_f64().unwrap_or(1.0);

@@ -89,7 +89,7 @@ fn fio_jobs_add_up_on_memory_and_on_a_file() {
             iodepth: 8,
             numjobs: 2,
             size_bytes: 1 << 20,
-            priority: Priority::real_time(1),
+            priority: Some(Priority::real_time(1)),
             ..Job::new("direct")
         };
         let buffered = Job {

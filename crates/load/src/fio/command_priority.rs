@@ -127,8 +127,8 @@ fn split(text: &str, base: KbBase) -> Result<Vec<Share>, String> {
 #[derive(Clone, Debug)]
 pub(super) struct Lots {
     command: CommandPriority,
-    /// Of all others.
-    usual: Priority,
+    /// Of all others; none if their job says nothing of it.
+    usual: Option<Priority>,
     random: Random,
 }
 
@@ -143,21 +143,21 @@ impl Lots {
     }
 
     /// The priority of the next request.
-    pub(super) fn draw(&mut self, direction: Direction, len_bytes: u64) -> Priority {
+    pub(super) fn draw(&mut self, direction: Direction, len_bytes: u64) -> Option<Priority> {
         if direction == Direction::Trim {
             return self.usual;
         }
         let lot = self.random.below(100);
         let usual = self.command.priority(direction);
         if lot < u64::from(self.command.percents[direction.index()]) {
-            return usual;
+            return Some(usual);
         }
         let shares = &self.command.splits[direction.index()];
         let mut end = 0;
         for share in shares.iter().filter(|share| share.len_bytes == len_bytes) {
             end += u64::from(share.percent);
             if lot < end {
-                return share.priority.unwrap_or(usual);
+                return share.priority.or(Some(usual));
             }
         }
         self.usual
@@ -166,10 +166,10 @@ impl Lots {
 
 /// Latencies of the requests of each priority, of a job that has several.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct ByPriority(Vec<(Priority, Histogram)>);
+pub struct ByPriority(Vec<(Option<Priority>, Histogram)>);
 
 impl ByPriority {
-    pub(super) fn record(&mut self, priority: Priority, latency: Nanos) {
+    pub(super) fn record(&mut self, priority: Option<Priority>, latency: Nanos) {
         self.of(priority).record(latency);
     }
 
@@ -179,7 +179,7 @@ impl ByPriority {
         }
     }
 
-    fn of(&mut self, priority: Priority) -> &mut Histogram {
+    fn of(&mut self, priority: Option<Priority>) -> &mut Histogram {
         let at = self.0.iter().position(|(known, _)| *known == priority).unwrap_or_else(|| {
             self.0.push((priority, Histogram::default()));
             self.0.len() - 1
@@ -187,12 +187,18 @@ impl ByPriority {
         &mut self.0[at].1
     }
 
-    /// The classes and levels as fio numbers them, and their latencies; none if all have one.
+    /// The classes and levels as fio numbers them, 0 and 0 of what asked for none, and their
+    /// latencies; none if all have one.
     pub fn listed(&self) -> impl Iterator<Item = (u8, u8, &Histogram)> {
         let several = if self.0.len() > 1 { &self.0[..] } else { &[] };
         several.iter().map(|(priority, latencies)| {
-            // Real time is 1 in Linux, best effort 2, and idle 3.
-            (priority.class as u8 + 1, priority.level, latencies)
+            // Real time is 1 in Linux, best effort 2, and idle 3, which has no levels.
+            let (class, level) = match priority {
+                None => (0, 0),
+                Some(Priority::IDLE) => (3, 0),
+                Some(Priority { class, level }) => (*class as u8 + 1, *level),
+            };
+            (class, level, latencies)
         })
     }
 }
@@ -211,9 +217,10 @@ mod tests {
 
     fn drawn(options: &[(&str, &str)], direction: Direction, len_bytes: u64) -> Vec<usize> {
         let mut lots = Lots::of(&job(options), 0).unwrap();
-        let drawn: Vec<Priority> = (0..10_000).map(|_| lots.draw(direction, len_bytes)).collect();
+        let drawn: Vec<Option<Priority>> =
+            (0..10_000).map(|_| lots.draw(direction, len_bytes)).collect();
         let wanted = [Priority::real_time(0), Priority::best_effort(7), Priority::IDLE];
-        let all = wanted.into_iter().chain([Priority::default()]);
+        let all = wanted.into_iter().map(Some).chain([None]);
         all.map(|wanted| drawn.iter().filter(|one| **one == wanted).count() / 100).collect()
     }
 
@@ -262,14 +269,17 @@ mod tests {
     #[test]
     fn priorities_are_listed_if_there_are_several() {
         let mut one = ByPriority::default();
-        one.record(Priority::default(), Nanos(1));
+        one.record(None, Nanos(1));
         assert_eq!(one.listed().count(), 0);
         let mut other = ByPriority::default();
-        other.record(Priority::real_time(0), Nanos(5));
+        other.record(Some(Priority::real_time(0)), Nanos(5));
+        other.record(Some(Priority::default()), Nanos(6));
+        other.record(Some(Priority::IDLE), Nanos(7));
         one.add(&other);
         let listed: Vec<_> =
             one.listed().map(|(class, level, of)| (class, level, of.max())).collect();
-        assert_eq!(listed, [(2, 4, Nanos(1)), (1, 0, Nanos(5))]);
+        let wanted = [(0, 0, 1), (1, 0, 5), (2, 4, 6), (3, 0, 7)];
+        assert_eq!(listed, wanted.map(|(class, level, ns)| (class, level, Nanos(ns))));
     }
 
     #[test]

@@ -246,8 +246,8 @@ pub struct Job {
     pub rate_min_iops: [Option<u64>; 3],
     /// `rate_cycle`: over how long the minimum is looked at.
     pub rate_cycle: Nanos,
-    /// `prioclass` and `prio`: `ionice` of the clones.
-    pub priority: Priority,
+    /// `prioclass` and `prio`: `ionice` of the clones. Without one they have the default.
+    pub priority: Option<Priority>,
     /// `number_ios`: no more than so many reads and writes of each clone.
     pub number_ios: Option<u64>,
     /// `runtime`: nothing is started after that.
@@ -339,7 +339,7 @@ impl Job {
             rate_min_bytes_s: [None; 3],
             rate_min_iops: [None; 3],
             rate_cycle: Nanos::from_ms(1000),
-            priority: Priority::default(),
+            priority: None,
             number_ios: None,
             runtime: None,
             time_based: false,

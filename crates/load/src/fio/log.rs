@@ -159,7 +159,7 @@ impl CloneLogs {
         add(&logs.iops, &[Kind::Iops]);
         add(&logs.latency, &[Kind::Submission, Kind::Completion, Kind::Latency]);
         let Logs { span, largest, offset, shared, .. } = *logs;
-        let is_real_time = job.priority.class == PriorityClass::RealTime;
+        let is_real_time = job.priority.is_some_and(|one| one.class == PriorityClass::RealTime);
         let histograms = HistogramLog::of(job);
         let is_used = !all.is_empty() || histograms.is_some();
         let span_ms = span.0 / 1_000_000;

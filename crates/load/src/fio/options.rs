@@ -88,7 +88,7 @@ const OPTIONS: &[(&str, Set)] = &[
     ("rate_process", set_rate_process),
     ("rate_ignore_thinktime", |job, text| set(&mut job.rate_ignore_thinktime, flag(text))),
     ("ioprio", |job, text| {
-        set(&mut job.priority, Priority::parse(text).map_err(|error| error.to_string()))
+        set(&mut job.priority, Priority::parse(text).map(Some).map_err(|error| error.to_string()))
     }),
     ("prioclass", set_priority_class),
     ("prio", set_priority_level),
@@ -446,22 +446,24 @@ fn set_filename(job: &mut Job, text: &str) -> Result<(), String> {
     Ok(())
 }
 
+/// As in fio, the most urgent level of it if none is said.
 fn set_priority_class(job: &mut Job, text: &str) -> Result<(), String> {
-    let level = job.priority.level;
-    job.priority = match text {
+    let level = job.priority.map_or(0, |priority| priority.level);
+    job.priority = Some(match text {
         "1" | "rt" => Priority::real_time(level),
         "2" | "be" => Priority::best_effort(level),
         "3" | "idle" => Priority::IDLE,
         _ => return Err("it must be 1 (rt), 2 (be) or 3 (idle)".into()),
-    };
+    });
     Ok(())
 }
 
 /// The idle class has no levels: there it changes nothing.
 fn set_priority_level(job: &mut Job, text: &str) -> Result<(), String> {
     let level = number(text, 0, Priority::LEVEL_MAX.into())?;
-    if job.priority.class != PriorityClass::Idle {
-        job.priority.level = level;
+    let priority = job.priority.get_or_insert_default();
+    if priority.class != PriorityClass::Idle {
+        priority.level = level;
     }
     Ok(())
 }
@@ -525,7 +527,7 @@ mod tests {
             iodepth: 32,
             numjobs: 4,
             fsync_every: 8,
-            priority: Priority::real_time(2),
+            priority: Some(Priority::real_time(2)),
             runtime: Some(Nanos::from_ms(500)),
             time_based: true,
             stonewall: true,
@@ -547,8 +549,9 @@ mod tests {
             ..Job::new("a")
         };
         assert_eq!(written, expected);
-        assert_eq!(job(&[("ioprio", "rt:1")]).priority, Priority::real_time(1));
-        assert_eq!(job(&[("prioclass", "idle"), ("prio", "1")]).priority, Priority::IDLE);
+        assert_eq!(job(&[("ioprio", "rt:1")]).priority, Some(Priority::real_time(1)));
+        assert_eq!(job(&[("prioclass", "idle"), ("prio", "1")]).priority, Some(Priority::IDLE));
+        assert_eq!(job(&[("prioclass", "be")]).priority, Some(Priority::best_effort(0)));
         assert_eq!(job(&[("buffered", "0"), ("runtime", "2")]).runtime, Some(Nanos::from_ms(2000)));
     }
 

@@ -57,7 +57,7 @@ struct Block {
     len_bytes: u64,
     /// Its bytes are made, or checked.
     stamp: Option<Stamp>,
-    priority: Priority,
+    priority: Option<Priority>,
     started: Nanos,
     submitted: Nanos,
 }
@@ -135,7 +135,7 @@ pub struct Thread {
     zoned: Option<Box<Zoned>>,
     /// With priorities that are drawn, and the one that it has now.
     priorities: Option<Box<Lots>>,
-    priority: Priority,
+    priority: Option<Priority>,
     /// By id.
     in_flight: Vec<Option<Block>>,
     free_ids: Vec<u32>,
@@ -469,7 +469,7 @@ impl Thread {
             let priority = priorities.draw(direction, len_bytes);
             if std::mem::replace(&mut self.priority, priority) != priority {
                 self.made = Made::Priority { direction, range, stamp };
-                return Some(Call::Priority(priority));
+                return Some(Call::Priority(priority.unwrap_or_default()));
             }
         }
         Some(self.transfer(now, direction, range, stamp))
@@ -704,7 +704,7 @@ impl Task for Thread {
     }
 
     fn priority(&self) -> Priority {
-        self.job.priority
+        self.job.priority.unwrap_or_default()
     }
 
     fn socket(&self) -> Option<u16> {
