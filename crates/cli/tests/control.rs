@@ -4,6 +4,7 @@ mod lab;
 
 use std::io::{Read, Write};
 use std::os::unix::fs::PermissionsExt;
+use std::process::Stdio;
 use std::thread::JoinHandle;
 
 use lab::nbd::Nbd;
@@ -207,6 +208,10 @@ fn metrics_are_what_a_scraper_takes_and_top_shows_the_same() {
     assert_eq!(frame["devices"][0]["limit"], Value::Null, "nothing was asked for meanwhile");
     let frame = text(&lab.ok(&["top", "c", "--once"]).stdout);
     assert!(frame.contains("limit: nothing was asked for") && !frame.contains('\u{1b}'), "{frame}");
+    let mut top = lab.blockyard(&["top", "c"]);
+    let mut top = top.stdout(Stdio::piped()).spawn().unwrap();
+    drop(top.stdout.take());
+    assert!(top.wait().unwrap().success(), "it ends when nobody reads");
 }
 
 #[test]

@@ -49,6 +49,11 @@ fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error()
     assert!(said.contains("TRIM"), "{said}");
     let error = lab.refused(&["doctor", "missing"], 4);
     assert!(error.contains("missing: cannot look at it"), "{error}");
+    let error = lab.refused(&["doctor", "nbd://store.example/home"], 1);
+    assert!(error.contains("run doctor where they are"), "{error}");
+    lab.write("no-vol", "Dear all,");
+    let letter = findings(&lab, &["doctor", "no-vol"]);
+    assert!(letter.iter().any(|(_, seen)| seen.contains("no LUKS header")), "{letter:?}");
 }
 
 #[test]

@@ -155,6 +155,17 @@ fn what_cannot_be_replayed_says_why() {
     let mut bad = bytes;
     bad[100] ^= 1;
     lab.write("bad.trace", bad);
+    for (words, wanted, code) in [
+        (["--null", "--output", "new.trace"], "--output", 1),
+        (["--null", "--set", "device.kind=flash"], "--set", 1),
+        (["--lab=world.toml", "--output", "no/new.trace"], "the folder no", 1),
+        (["--lab=world.toml", "--output", "a.trace"], "is there already", 5),
+    ] {
+        let output = lab.run(&[&["replay", "a.trace"], &words[..]].concat());
+        let said = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(code), "{words:?}: {said}");
+        assert!(said.contains(wanted), "{words:?}: {said}");
+    }
     let said = lab.refused(&["replay", "bad.trace", "--null"], 1);
     assert!(said.contains("damaged") && said.contains("truncate"), "{said}");
 }

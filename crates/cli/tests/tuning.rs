@@ -48,4 +48,17 @@ fn jobs_that_write_need_leave_and_a_workload_is_needed() {
     assert!(error.contains("--workload"), "{error}");
     let error = lab.refused(&["tune", "vol", "-d", "pass", "-w", "vms"], 1);
     assert!(error.contains("vm, database"), "{error}");
+    // What could not be written in the end, and what would change nothing.
+    for (words, wanted) in [
+        (["-O", "no/found.toml"], "the folder no"),
+        (["--html", "no/page.html"], "the folder no"),
+        (["--axis", "pipeline"], "--axis"),
+        (["--time=1", "--wrap"], "--wrap"),
+    ] {
+        let words = [&["tune", "vol", "-d", "pass", "-w", "vm"], &words[..]].concat();
+        let output = lab.run(&words);
+        let error = text(&output.stderr);
+        assert_eq!(output.status.code(), Some(1), "{words:?}: {error}");
+        assert!(error.contains(wanted), "{words:?}: {error}");
+    }
 }

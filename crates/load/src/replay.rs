@@ -273,10 +273,13 @@ impl Target {
         if self.wrap && len_bytes <= room_bytes && room_bytes > 0 {
             return Ok((offset_bytes % room_bytes).min(room_bytes - len_bytes));
         }
+        let or_wrap = match len_bytes <= room_bytes {
+            true => ", or say --wrap to let such bios begin again at its start",
+            false => "",
+        };
         refuse(format!(
             "({name} of {len_bytes} bytes at byte {offset_bytes}) ends behind the target, which \
-             has {} bytes; take a larger one, or say --wrap to let such bios begin again at its \
-             start",
+             has {} bytes; take a larger one{or_wrap}",
             self.len_bytes
         ))
     }

@@ -102,12 +102,16 @@ struct TargetArgs {
           conflicts_with_all = ["volume", "table", "raw", "null"])]
     lab: Option<String>,
 
+    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
+    // conflicts of --lab too.
     /// The world of this variant; without one, of the first
-    #[arg(long, value_name = "NAME", requires = "lab")]
+    #[arg(long, value_name = "NAME", requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
     variant: Option<String>,
 
     /// Change a value of the world, as in `lab run`
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab")]
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
     set: Vec<Override>,
 }
 
@@ -125,7 +129,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         return in_lab(args, name, parse);
     }
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
-    let writes = parse(u64::MAX >> 2)?.jobs.iter().any(|job| job.rw.destroys());
+    let jobs = parse(u64::MAX >> 2)?.jobs;
+    logs::check(&jobs)?;
+    let writes = jobs.iter().any(|job| job.rw.destroys());
     if writes && !args.destroy && args.target.null.is_none() {
         return Err(Failure::busy(
             "the jobs write, and would overwrite what is on the volume; say --destroy if nothing \

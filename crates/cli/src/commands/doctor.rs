@@ -19,6 +19,7 @@ use crate::doctor::{
 };
 use crate::failure::Failure;
 use crate::memory;
+use crate::nbd::Uri;
 use crate::output::print;
 use crate::volume::Kind;
 
@@ -63,7 +64,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let root = Path::new("/");
     let mut findings = machine::findings(root);
     for path in &args.volumes {
-        findings.extend(volume(root, path, args.header.as_deref())?);
+        findings.extend(volume(root, path, args.header.as_deref(), true)?);
     }
     if let Some(path) = &args.config {
         let config = Config::read(path)?;
@@ -96,18 +97,29 @@ fn running(root: &Path, socket: &Path) -> Result<Vec<Finding>, Failure> {
 }
 
 fn exported(root: &Path, export: &ExportSpec) -> Result<Vec<Finding>, Failure> {
-    let header = match &export.volume.kind {
-        Kind::Luks(luks) => luks.header.as_deref(),
-        Kind::Plain(_) | Kind::Table => None,
+    let (header, is_luks) = match &export.volume.kind {
+        Kind::Luks(luks) => (luks.header.as_deref(), true),
+        Kind::Plain(_) | Kind::Table => (None, false),
     };
-    volume(root, &export.volume.path, header)
+    volume(root, &export.volume.path, header, is_luks)
 }
 
-/// A volume: where it lies, and what its header says if it has one.
-fn volume(root: &Path, path: &Path, detached: Option<&Path>) -> Result<Vec<Finding>, Failure> {
+/// A volume: where it lies, and what its header says if it has one, as one of LUKS must.
+fn volume(
+    root: &Path,
+    path: &Path,
+    detached: Option<&Path>,
+    is_luks: bool,
+) -> Result<Vec<Finding>, Failure> {
     let failed = |path: &Path, error| {
         Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
     };
+    if path.to_str().is_some_and(Uri::is_uri) {
+        return Err(Failure::failed(format!(
+            "{}: an NBD server shows neither its file nor its disk; run doctor where they are",
+            path.display()
+        )));
+    }
     std::fs::metadata(path).map_err(|error| failed(path, error))?;
     let mut findings = place::findings(root, path);
     let header_path = detached.unwrap_or(path);
@@ -122,6 +134,11 @@ fn volume(root: &Path, path: &Path, detached: Option<&Path>) -> Result<Vec<Findi
             findings.extend(notices.iter().map(found));
             let memory_bytes = memory::limit_bytes(root);
             findings.extend(header::findings(header_path, &header.info(), memory_bytes));
+        }
+        Err(CryptError::NotLuks) if is_luks => {
+            let mend = "name a detached header with --header; a plain volume has none";
+            let seen = "no LUKS header is here: only where it lies was looked at";
+            findings.push(Finding::new(Grade::Note, header_path.display().to_string(), seen, mend));
         }
         // A plain volume or a table: it has none.
         Err(CryptError::NotLuks) => {}

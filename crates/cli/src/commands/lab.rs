@@ -121,7 +121,7 @@ struct RealArgs {
     real: Option<PathBuf>,
 
     /// What is in the file or on the device may be overwritten
-    #[arg(long, requires = "real")]
+    #[arg(long, requires = "real", conflicts_with = "check")]
     destroy: bool,
 }
 

@@ -16,7 +16,7 @@ use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::lab::spec::tree::Override;
-use crate::output::print;
+use crate::output::{check_new, print};
 use crate::real::{self, Tally};
 use crate::replayed;
 use crate::traces::InputArgs;
@@ -51,16 +51,21 @@ pub(crate) struct ReplayArgs {
     #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["volume", "table", "raw"])]
     lab: Option<String>,
 
-    /// Which variant of the experiment; not needed if there is only one
-    #[arg(long, value_name = "NAME", requires = "lab")]
+    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
+    // conflicts of --lab and --fast too.
+    /// The world of this variant; without one, of the first
+    #[arg(long, value_name = "NAME", requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
     variant: Option<String>,
 
     /// Change a value of the world: device.kind=flash, crypt.pipeline=sorted
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab")]
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
     set: Vec<Override>,
 
-    /// Write what reached the queue of the lab as a trace again
-    #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath)]
+    /// Write what reached the queue of the lab as a trace again; the file must not be there yet
+    #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
     output: Option<PathBuf>,
 
     /// What is on the volume may be overwritten
@@ -77,7 +82,7 @@ pub(crate) struct ReplayArgs {
 
     /// In flight for each submitter with --fast; without it as many as it had
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=65_536),
-          requires = "fast")]
+          requires = "fast", conflicts_with = "speed")]
     depth: Option<u32>,
 
     /// Bios behind the end of the target begin again at its start
@@ -97,6 +102,7 @@ pub(crate) struct ReplayArgs {
 
 /// Plays it.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
+    check_new(args.output.as_deref())?;
     let trace = args.input.read()?;
     if trace.bios.is_empty() {
         return Err(Failure::failed(format!("{}: has no bios", args.input.trace.display())));

@@ -18,7 +18,7 @@ use serde_json::{Value, json};
 use super::control::ask;
 use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
-use crate::output::print;
+use crate::output::{print, print_on};
 use crate::size::{human_size, human_time};
 use crate::stages;
 
@@ -59,7 +59,7 @@ pub(crate) struct TopArgs {
     help: ShortHelpArgs,
 }
 
-/// Looks until a signal.
+/// Looks until a signal, or until nobody reads.
 pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
     let failed = |error| Failure::failed(format!("cannot catch signals: {error}"));
     let stop = StopSignal::install().map_err(failed)?;
@@ -71,12 +71,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
             return Ok(());
         }
         let now = look(args)?;
-        match (args.json, is_screen) {
-            (true, _) => print(&format!("{}\n", json_frame(&now, &before)))?,
-            (false, false) => print(&(frame(&now, &before) + "\n"))?,
-            (false, true) => print(&drawn(&frame(&now, &before)))?,
-        }
-        if args.once {
+        let is_read = match (args.json, is_screen) {
+            (true, _) => print_on(&format!("{}\n", json_frame(&now, &before)))?,
+            (false, false) => print_on(&(frame(&now, &before) + "\n"))?,
+            (false, true) => print_on(&drawn(&frame(&now, &before)))?,
+        };
+        if args.once || !is_read {
             return Ok(());
         }
         before = now;

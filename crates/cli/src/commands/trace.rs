@@ -113,7 +113,7 @@ struct SummaryArgs {
     help: ShortHelpArgs,
 }
 
-/// Write what blktrace has recorded as a trace of ours
+/// Write what blktrace or fio has recorded as a trace of ours
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct ConvertArgs {

@@ -71,7 +71,7 @@ pub(crate) struct TuneArgs {
     trace: Option<PathBuf>,
 
     /// Bios of the trace behind the end of the volume begin again at its start
-    #[arg(long, requires = "trace")]
+    #[arg(long, requires = "trace", conflicts_with_all = ["job", "options", "workload"])]
     wrap: bool,
 
     #[command(flatten)]
@@ -123,16 +123,21 @@ struct LabArgs {
           conflicts_with_all = ["volume", "table", "raw", "destroy", "output"])]
     lab: Option<String>,
 
+    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
+    // conflicts of --lab too.
     /// The world and the jobs of this variant; without one, of the first
-    #[arg(long, value_name = "NAME", requires = "lab")]
+    #[arg(long, value_name = "NAME", requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw"])]
     variant: Option<String>,
 
     /// Change a value of the world, as in `lab run`
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab")]
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw"])]
     set: Vec<Override>,
 
     /// Only this: pipeline, request size, elevator, longest request or requests
     #[arg(long = "axis", value_name = "NAME", requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw"],
           value_parser = clap::builder::PossibleValuesParser::new(Model::axis_names()))]
     axes: Vec<String>,
 }

@@ -33,8 +33,7 @@ pub(crate) fn findings(root: &Path, path: &Path) -> Vec<Finding> {
             (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
         return queue(&root.join(format!("sys/dev/block/{major}:{minor}")), path);
     }
-    let mut findings: Vec<Finding> =
-        permissions(path, &metadata, "the header").into_iter().collect();
+    let mut findings: Vec<Finding> = permissions(path, &metadata, "it").into_iter().collect();
     findings.extend(holes(path));
     if let Ok(fs) = rustix::fs::statfs(path) {
         let free_bytes = fs.f_bavail.saturating_mul(u64::try_from(fs.f_bsize).unwrap_or(0));

@@ -243,6 +243,13 @@ impl Reader<'_> {
             let left = device_bytes.saturating_sub(last);
             let min_bytes = job.min_bytes().max(1);
             job.size_bytes = left / min_bytes * min_bytes;
+            if job.size_bytes == 0 && job.min_bytes() > 0 {
+                return Err(format!(
+                    "job {}: a block of {min_bytes} bytes at offset {last} ends behind the \
+                     volume, which has {device_bytes}; make bs or offset smaller",
+                    job.name
+                ));
+            }
         }
         job.check().map_err(|error| error.to_string())?;
         if last.saturating_add(job.size_bytes) > device_bytes {
@@ -390,7 +397,7 @@ mod tests {
             ("[a]\ninclude x\n", "line 2: include is not taken here"),
             ("[a]\ninclude=x\n", "line 2: include is not taken here"),
             ("[a]\nsize=65m\n", "line 1: job a: size and offset end at 68157440 bytes"),
-            ("\n[a]\noffset=64m\n", "line 2: job a: size must be one block"),
+            ("\n[a]\noffset=64m\n", "line 2: job a: a block of 4096 bytes at offset 67108864 ends"),
             ("[a]\nsize=101%\n", "line 2: size is \"101%\""),
             ("[a]\ntime_based\n", "line 1: job a: time_based needs a runtime"),
         ] {

@@ -45,6 +45,14 @@ pub struct Logs {
     pub histograms: HistogramLogs,
 }
 
+impl Logs {
+    /// What the files' names begin with, where the job says it.
+    pub fn prefixes(&self) -> impl Iterator<Item = &str> {
+        let all = [&self.bandwidth, &self.iops, &self.latency, &self.histograms.name];
+        all.into_iter().filter_map(|prefix| prefix.as_deref())
+    }
+}
+
 /// What a log is of.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {

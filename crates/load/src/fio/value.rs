@@ -88,7 +88,7 @@ pub(super) fn rate(text: &str, base: KbBase) -> Result<u64, String> {
 /// In seconds, as fio does.
 pub(super) fn duration(text: &str) -> Result<Nanos, String> {
     let ns = any_duration(text)?;
-    if ns.0 == 0 { Err(DURATION.into()) } else { Ok(ns) }
+    if ns.0 == 0 { Err("it must be more than nothing, as in 60 or 500ms".into()) } else { Ok(ns) }
 }
 
 const DURATION: &str = "it must be a time in s, m, h, d, ms or us, as in 60 or 500ms";
@@ -148,7 +148,8 @@ pub(super) fn of_directions<T: Clone>(
         return Err("it has more than three parts: of reads, writes and trims".into());
     }
     let part = |index: usize| match parts[index.min(parts.len() - 1)] {
-        "" => Ok(None),
+        // Nothing at all is no value, as in fio: `bs=${NAME}` without that variable.
+        "" if parts.len() > 1 => Ok(None),
         part => value(part).map(Some),
     };
     Ok([part(0)?, part(1)?, part(2)?])

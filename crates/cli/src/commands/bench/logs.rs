@@ -3,11 +3,18 @@
 
 use std::fs::OpenOptions;
 use std::io::{self, Write};
+use std::path::Path;
 
-use blockyard_load::fio::LogFile;
+use blockyard_load::fio::{Job, LogFile};
 
 use crate::failure::Failure;
-use crate::output::say;
+use crate::output::{check_folder, say};
+
+/// Whether their folders take files, before the jobs run.
+pub(super) fn check(jobs: &[Job]) -> Result<(), Failure> {
+    let prefixes = jobs.iter().flat_map(|job| job.logs.prefixes());
+    prefixes.map(Path::new).try_for_each(check_folder)
+}
 
 /// Writes all of them.
 pub(super) fn write(logs: &[LogFile]) -> Result<(), Failure> {

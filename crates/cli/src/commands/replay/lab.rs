@@ -25,14 +25,7 @@ pub(super) fn play(
     trace: &Trace,
 ) -> Result<(Replay, String), Failure> {
     let experiment = load(experiment)?;
-    let variant = match (&args.variant, &experiment.variants[..]) {
-        (Some(name), _) => experiment.variant(name)?,
-        (None, [only]) => only,
-        (None, _) => {
-            let names = experiment.variant_names().join(", ");
-            return Err(Failure::failed(format!("say which --variant: there are {names}")));
-        }
-    };
+    let variant = experiment.variant_or_first(args.variant.as_deref())?;
     let point = experiment.points(variant).into_iter().next().flatten();
     let mut set = args.scheduling.of_lab()?;
     set.extend(args.set.iter().cloned());
