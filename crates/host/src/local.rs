@@ -184,12 +184,11 @@ impl Client {
         bytes: &mut dyn Bytes,
     ) {
         assert!(at_least <= self.in_flight + self.ended.len(), "what is waited for was submitted");
-        if !self.driver.has_done() {
-            if at_least == 0 {
-                self.driver.go_on();
-            }
-            self.driver.poll();
+        if at_least == 0 && !self.driver.has_done() {
+            self.driver.go_on();
         }
+        // Also while others lie finished: what ends at once must not overtake for ever.
+        self.driver.poll();
         self.collect(bytes);
         while self.ended.len() < at_least {
             self.driver.wait();
@@ -406,6 +405,25 @@ mod tests {
                 assert_eq!(done.len(), 5, "{lone:?}");
                 assert!(done.iter().all(|done| done.status == BlkStatus::Ok), "{lone:?}");
             }
+        }
+    }
+
+    #[test]
+    fn what_ends_at_once_does_not_overtake_for_ever() {
+        let file = tempfile::NamedTempFile::new_in("/dev/shm").unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let path = file.path().display();
+        let table = format!("0 8 delay {path} 0 1\n8 2040 linear {path} 8\n");
+        let table = SecretBytes::copy_of(table.as_bytes());
+        let volume = Volume::from_table(&table, &VolumeOptions::default()).unwrap();
+        let mut client = Client::new(&Arc::new(volume), Priority::default()).unwrap();
+        client.submit(request(Op::Read, 0));
+        let (begun, mut done) = (Instant::now(), Vec::new());
+        while !done.iter().any(|done: &Done| done.user == 0) {
+            assert!(begun.elapsed() < Duration::from_secs(60), "it takes a millisecond");
+            done.clear();
+            client.submit(request(Op::Read, 1));
+            client.wait(1, &mut done);
         }
     }
 
