@@ -261,7 +261,7 @@ mod tests {
             }
         }
         let mut listed: Vec<_> = result.read.by_priority.listed().collect();
-        listed.sort_by_key(|(class, ..)| std::cmp::Reverse(*class));
+        listed.sort_by_key(|(class, ..)| *class);
         assert_eq!(listed.iter().map(|one| one.2.count()).collect::<Vec<_>>(), counts);
         assert!(listed.iter().all(|one| one.2.min() == Nanos(1_000_000)), "both latencies");
     }

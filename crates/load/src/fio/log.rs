@@ -271,11 +271,11 @@ impl Log {
         span.max = span.max.max(value);
     }
 
-    /// Those that are long enough; fio takes a millisecond less for enough.
+    /// Those that are long enough.
     fn end_spans(&mut self, ms: u64, span_ms: u64, largest: bool) {
         for direction in Direction::ALL {
             let index = direction.index();
-            if ms.saturating_sub(self.spans[index].since_ms) + 1 >= span_ms {
+            if ms.saturating_sub(self.spans[index].since_ms) >= span_ms {
                 self.end_span(ms, direction, largest);
                 self.spans[index].since_ms = ms - ms % span_ms;
             }
@@ -360,6 +360,16 @@ mod tests {
         assert!(of(0).starts_with("500, 800, 0, 0, 0\n"), "{}", of(0));
         assert!(of(3).starts_with("500, 252500, 0, 0, 0\n500, 7000, 1, 0, 0\n"), "{}", of(3));
         assert!(of(3).contains("\n1100, "), "{}", of(3));
+    }
+
+    #[test]
+    fn requests_of_one_millisecond_end_a_span_once() {
+        let mut spans = of(Logs { span: Nanos::from_ms(10), ..logs() });
+        for ms in (0..=20).flat_map(|ms| [ms; 4]) {
+            spans.ended(Nanos::from_ms(ms), &ended(Direction::Read, 7));
+        }
+        assert_eq!(texts(&spans)[1].1, "10, 4100, 0, 0, 0\n20, 4000, 0, 0, 0\n");
+        assert_eq!(texts(&spans)[3].1, "10, 7, 0, 0, 0\n20, 7, 0, 0, 0\n");
     }
 
     #[test]
