@@ -123,8 +123,8 @@ fn of_stage(stage: Stage) -> (&'static str, &'static str) {
         }
         Stage::Cipher => (
             "the cipher",
-            "more connections, each has a thread; 4096-byte encryption sectors; --threads for long \
-             requests",
+            "more connections, each has a thread; 4096-byte encryption sectors if they are \
+             shorter; --threads for long requests",
         ),
         Stage::SubmitWait => {
             ("submission", "a pipeline without a writing thread (--pipeline adaptive, E or inline)")

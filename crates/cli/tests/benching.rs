@@ -2,7 +2,10 @@
 
 mod lab;
 
+use std::process::Stdio;
+
 use lab::{Lab, SMALL_LEN_BYTES, noise, one_error, text};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 const JOBS: &str = "\
@@ -138,4 +141,30 @@ fn runs_are_compared_on_one_page() {
     lab.write("bad.json", "{\"jobs\": 3}");
     let error = lab.refused(&["report", "bad.json"], 1);
     assert!(error.contains("bad.json: has no \"jobs\""), "{error}");
+}
+
+/// Of a process: its signals are collected, not delivered.
+fn collects_signals(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+    u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+}
+
+#[test]
+fn what_was_measured_until_a_signal_is_printed() {
+    let lab = Lab::new();
+    let words = ["bench", "--null", "1G", "--json", "--trace", "jobs.trace", "--", "rw=randread"];
+    let mut command = lab.blockyard(&words);
+    command.args(["bs=4k", "rate_iops=1000", "runtime=3600", "time_based"]);
+    let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    while !collects_signals(child.id()) {
+        std::thread::yield_now();
+    }
+    kill_process(Pid::from_child(&child), Signal::INT).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let error = one_error(&output, 1);
+    assert!(error.contains("a signal ended the jobs early"), "{error}");
+    let report: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!(report["jobs"].as_array().map(Vec::len), Some(1));
+    lab.ok(&["trace", "summary", "jobs.trace"]);
 }

@@ -7,6 +7,7 @@
 mod json;
 mod logs;
 mod result_lines;
+mod stop;
 mod watch;
 
 use std::path::PathBuf;
@@ -149,13 +150,24 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
-    let recorder = args.recorder(&volume)?;
-    watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))?;
+    let stopper = fio.stopper();
+    let mut recorder = None;
+    let (outcome, is_stopped) = stop::stoppable(&stopper, || {
+        recorder = args.recorder(&volume)?;
+        watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))
+    })?;
+    outcome?;
     if let Some(recorder) = recorder {
         say(&format!("trace: {}", recorder.stop()?));
     }
     args.give(&fio, &description, Some(&volume))?;
-    fio.results().iter().try_for_each(judge)
+    fio.results().iter().try_for_each(judge)?;
+    match is_stopped {
+        true => {
+            Err(Failure::failed("a signal ended the jobs early: figures are of the time before"))
+        }
+        false => Ok(()),
+    }
 }
 
 fn note(ignored: &[Ignored]) {

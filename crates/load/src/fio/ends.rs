@@ -1,4 +1,5 @@
-//! Who is to stop because another one has ended: `exitall`, `exit_what`, `exitall_on_error`.
+//! Who is to stop because another one has ended (`exitall`, `exit_what`, `exitall_on_error`), or
+//! because somebody says so.
 //!
 //! Clones look before each request; what is in flight is waited for, as at the end of a runtime.
 
@@ -29,20 +30,28 @@ pub(crate) struct Ends {
     on_error: bool,
 }
 
+/// Ends all jobs of a program early, those that have not begun too.
+#[derive(Clone, Debug)]
+pub struct Stopper(Arc<[AtomicBool]>);
+
+impl Stopper {
+    /// Nothing more is started; what is in flight is waited for.
+    pub fn stop(&self) {
+        self.0.iter().for_each(|group| group.store(true, Ordering::Relaxed));
+    }
+}
+
 impl Ends {
-    /// None if no job ends another.
-    pub(super) fn of_jobs(jobs: &[Job], groups: &[u32]) -> Vec<Option<Self>> {
-        let is_used = jobs.iter().any(|job| job.exitall || job.exitall_on_error);
+    /// One for each job, and what stops them all.
+    pub(super) fn of_jobs(jobs: &[Job], groups: &[u32]) -> (Vec<Self>, Stopper) {
         let stopped: Arc<[AtomicBool]> = groups.iter().map(|_| AtomicBool::new(false)).collect();
-        let of = |(job, group): (&Job, &u32)| {
-            is_used.then(|| Self {
-                stopped: Arc::clone(&stopped),
-                group: *group as usize,
-                exitall: job.exitall.then_some(job.exit_what),
-                on_error: job.exitall_on_error,
-            })
+        let of = |(job, group): (&Job, &u32)| Self {
+            stopped: Arc::clone(&stopped),
+            group: *group as usize,
+            exitall: job.exitall.then_some(job.exit_what),
+            on_error: job.exitall_on_error,
         };
-        jobs.iter().zip(groups).map(of).collect()
+        (jobs.iter().zip(groups).map(of).collect(), Stopper(Arc::clone(&stopped)))
     }
 
     pub(super) fn is_stopped(&self) -> bool {

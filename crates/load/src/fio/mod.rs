@@ -51,7 +51,7 @@ pub use buffers::Buffers;
 pub use command_priority::{ByPriority, CommandPriority, Share};
 pub use control::{Controls, Flow, LatencyTarget, Steady, SteadyFigure, SteadyRule};
 pub use distribution::{Distribution, Zone, ZoneLen};
-pub use ends::ExitWhat;
+pub use ends::{ExitWhat, Stopper};
 pub use histogram_log::HistogramLogs;
 pub use job::{GoesOn, Job, JobError, Kept, Rw, Sequencer};
 pub use job_file::{Ignored, JobFile, JobFileError};
@@ -270,7 +270,8 @@ pub struct Fio {
     /// The first phase that has not been started.
     next_phase: u32,
     /// Of each job: whether its clones end others.
-    ends: Vec<Option<Ends>>,
+    ends: Vec<Ends>,
+    stopper: Stopper,
     /// Of each job: what its clones have in common with others.
     common: Vec<Common>,
     /// Of each clone, job by job.
@@ -318,8 +319,10 @@ impl Fio {
         }
         let files_of = indices.iter().map(ids).collect();
         let groups: Vec<u32> = results.iter().map(|result: &JobResult| result.group).collect();
+        let (ends, stopper) = Ends::of_jobs(&jobs, &groups);
         Ok(Self {
-            ends: Ends::of_jobs(&jobs, &groups),
+            ends,
+            stopper,
             common: Common::of_jobs(&jobs, &groups)?,
             jobs,
             zones: files.iter().map(|_| Arc::default()).collect(),
@@ -332,6 +335,12 @@ impl Fio {
             results,
             logs: Vec::new(),
         })
+    }
+
+    /// What ends all jobs early.
+    #[must_use]
+    pub fn stopper(&self) -> Stopper {
+        self.stopper.clone()
     }
 
     /// What each job was like, in their order.

@@ -192,8 +192,8 @@ impl Thread {
     }
 
     /// Among clones that end each other, of which those of these groups run now.
-    pub(super) fn set_ends(&mut self, ends: Option<Ends>, running: &[u32]) {
-        self.ends = ends.map(|ends| (ends, running.to_vec()));
+    pub(super) fn set_ends(&mut self, ends: Ends, running: &[u32]) {
+        self.ends = Some((ends, running.to_vec()));
     }
 
     /// What its job has in common with others.
