@@ -29,7 +29,15 @@ impl RequestQueue {
         }
         self.kick_flush(now);
         if self.held > 0 {
-            (0..self.hctxs.len()).for_each(|hctx| self.dispatch_held(now, hctx, full, out));
+            let (first, count) = (self.first_held, self.hctxs.len());
+            for hctx in (first..first + count).map(|number| number % count) {
+                self.dispatch_held(now, hctx, full, out);
+                if out.len() >= full {
+                    // They may share what is below: each in its turn.
+                    self.first_held = (hctx + 1) % count;
+                    break;
+                }
+            }
         }
         if self.queue_plug.is_some() {
             return;
@@ -83,21 +91,27 @@ impl RequestQueue {
         self.held == 0 && self.hctxs.iter().any(|hctx| hctx.tags.is_free())
     }
 
-    /// Software queues in the order of their CPUs (`blk_mq_flush_busy_ctxs`).
+    /// Software queues in the order of their CPUs (`blk_mq_flush_busy_ctxs`); for a device that
+    /// takes only so many, in turns (`blk_mq_do_dispatch_ctx`).
     fn dispatch_software(&mut self, now: Nanos, number: usize, full: usize, out: &mut Vec<Issue>) {
         let hctx = &self.hctxs[number];
-        if hctx.waiting == 0 || !hctx.dispatch.is_empty() {
+        if hctx.waiting == 0 || !hctx.dispatch.is_empty() || out.len() >= full {
             return;
         }
-        for cpu in 0..hctx.software.len() {
+        let (first, count) = (hctx.first_software, hctx.software.len());
+        for cpu in (first..first + count).map(|cpu| cpu % count) {
             while let Some(id) = self.hctxs[number].software[cpu].front() {
-                if out.len() >= full || !self.take_driver_tag(id) {
+                if !self.take_driver_tag(id) {
                     return;
                 }
                 self.hctxs[number].software[cpu].remove(&mut self.requests, id);
                 self.hctxs[number].waiting -= 1;
                 self.leave(id);
                 self.issue(now, id, out);
+                if out.len() >= full {
+                    self.hctxs[number].first_software = (cpu + 1) % count;
+                    return;
+                }
             }
         }
     }

@@ -21,6 +21,8 @@ pub(super) struct Hctx {
     pub(super) retry_at: Option<Nanos>,
     /// Without an elevator: what waits, by CPU, in the order of arrival.
     pub(super) software: Vec<List>,
+    /// The one that is looked at first.
+    pub(super) first_software: usize,
     /// First CPU of this queue.
     pub(super) first_cpu: u16,
     /// Requests in the software queues.
@@ -34,6 +36,7 @@ impl Hctx {
             dispatch: List::default(),
             retry_at: None,
             software: (0..cpus).map(|_| List::default()).collect(),
+            first_software: 0,
             first_cpu,
             waiting: 0,
         }

@@ -136,6 +136,8 @@ pub struct RequestQueue {
     waiting: u32,
     /// Requests on dispatch lists.
     held: u32,
+    /// The hardware queue whose list is looked at first.
+    first_held: usize,
     /// The last time that was heard of.
     now: Nanos,
     counters: Counters,
@@ -182,6 +184,7 @@ impl RequestQueue {
             issued: List::default(),
             waiting: 0,
             held: 0,
+            first_held: 0,
             now: Nanos(0),
             counters: Counters::default(),
         }

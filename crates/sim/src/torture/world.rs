@@ -398,15 +398,11 @@ fn ledger(plan: &Plan) -> Ledger {
 }
 
 /// Who watches the elevator. Its bounds are for a device that takes requests, not for one whose
-/// paths come and go, or fail. Nor do they hold among hardware queues that share a path: one that
-/// got no tag there looks again after 3 ms, as in Linux, and meanwhile the others take each tag
-/// that becomes free.
+/// paths come and go, or fail.
 fn waits(plan: &Plan, contexts: u64) -> Waits {
     let has_bound = plan.one_class();
     match &plan.paths {
-        Some(paths) if !paths.is_steady || plan.queue.hw_queues > 1 => {
-            Waits::nothing(plan.settings.clone(), plan.queue)
-        }
+        Some(paths) if !paths.is_steady => Waits::nothing(plan.settings.clone(), plan.queue),
         _ => Waits::new(plan.settings.clone(), plan.queue, contexts, has_bound),
     }
 }
