@@ -1,6 +1,7 @@
-//! A client that takes its replies slowly gets the right bytes: nothing that was sent to it is
-//! written again before it has read it.
+//! A client gets the right bytes however late it looks at them: nothing that was sent to it is
+//! written again, neither in the socket nor in a pipe that the client has spliced it into.
 
+use std::fs::File;
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::thread::JoinHandleExt;
@@ -24,7 +25,7 @@ fn plaintext() -> Vec<u8> {
 }
 
 fn volume(path: &Path) -> Arc<Volume> {
-    std::fs::File::create(path).unwrap().set_len(SIZE_BYTES as u64).unwrap();
+    File::create(path).unwrap().set_len(SIZE_BYTES as u64).unwrap();
     let params = CryptParams {
         cipher: "aes-xts-plain64".into(),
         key: SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>()),
@@ -35,7 +36,7 @@ fn volume(path: &Path) -> Arc<Volume> {
         iv_large_sectors: false,
         flags: CryptFlags::default(),
     };
-    // Not None: a slow build of the cipher would be given workers, and they do not splice.
+    // Not None: a slow build of the cipher would be given workers, and reads would not be streamed.
     let options = VolumeOptions { worker_threads: Some(0), ..VolumeOptions::default() };
     let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
     let volume = Arc::new(Volume::from_crypt(file, &params, &options).unwrap());
@@ -82,8 +83,8 @@ fn read_slowly(stream: &mut UnixStream, reads: &[(u64, u32)]) {
     }
 }
 
-#[test]
-fn replies_stay_as_they_were_until_a_slow_client_has_read_them() {
+/// Runs `client` on a connection to a volume in tmpfs, which answers at once.
+fn with_client(client: impl FnOnce(&mut UnixStream)) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let socket = dir.path().join("socket");
     let volume = volume(&dir.path().join("image"));
@@ -100,14 +101,48 @@ fn replies_stay_as_they_were_until_a_slow_client_has_read_them() {
     });
     listening.recv().unwrap();
     let mut stream = connect(&socket);
-    for len in [32 << 10, 33 << 10, 100 << 10, 128 << 10, 1 << 20] {
-        let reads: Vec<(u64, u32)> =
-            (0..40).map(|number| ((number * 130_560 + 512 * number) % (7 << 20), len)).collect();
-        read_slowly(&mut stream, &reads);
-    }
+    client(&mut stream);
     drop(stream);
     // SAFETY: the thread is running until it is joined; the signal is blocked in it and waits in
     // its descriptor.
     unsafe { libc::pthread_kill(server.as_pthread_t() as libc::pthread_t, libc::SIGTERM) };
     server.join().unwrap();
+}
+
+#[test]
+fn replies_stay_as_they_were_until_a_slow_client_has_read_them() {
+    with_client(|stream| {
+        for len in [32 << 10, 33 << 10, 100 << 10, 128 << 10, 1 << 20] {
+            let place = |number: u64| (number * 130_560 + 512 * number) % (7 << 20);
+            let reads: Vec<(u64, u32)> = (0..40).map(|number| (place(number), len)).collect();
+            read_slowly(stream, &reads);
+        }
+    });
+}
+
+/// As a proxy does (`systemd-socket-proxyd`): the pages move from the socket into a pipe without a
+/// copy, and are read there when the next hop has room.
+#[test]
+fn replies_stay_as_they_were_in_a_pipe_that_the_client_splices_them_into() {
+    const LEN_BYTES: u32 = 128 << 10;
+    with_client(|stream| {
+        let (read_end, write_end) = rustix::pipe::pipe().unwrap();
+        rustix::pipe::fcntl_setpipe_size(&write_end, 1 << 20).unwrap();
+        stream.write_all(&read_request(1, 0, LEN_BYTES)).unwrap();
+        stream.read_exact(&mut [0; 16]).unwrap();
+        let mut left = LEN_BYTES as usize;
+        while left > 0 {
+            let flags = rustix::pipe::SpliceFlags::empty();
+            let moved =
+                rustix::pipe::splice(&*stream, None, &write_end, None, left, flags).unwrap();
+            assert_ne!(moved, 0, "the server has hung up");
+            left -= moved;
+        }
+        for number in 1..40 {
+            read_slowly(stream, &[(number * u64::from(LEN_BYTES), LEN_BYTES)]);
+        }
+        let mut spliced = vec![0; LEN_BYTES as usize];
+        File::from(read_end).read_exact(&mut spliced).unwrap();
+        assert!(spliced == plaintext()[..LEN_BYTES as usize], "pages in the pipe were used again");
+    });
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 use crate::memory::Region;
 
 /// Receiving starts here. Payload mostly lies at the start of a page of the socket, and must not be
-/// copied to shortly behind the start of one here: see `LEAD_BYTES` in [`super::splice`].
+/// copied to shortly behind the start of one here: where the destination of a `rep movsb` lies 1 to
+/// 31 bytes behind its source, modulo 4096, AMD's Zen copies at 3 GB/s instead of 48.
 const START: usize = 2048;
 
 /// A receive buffer; `start..end` is received and not yet consumed.

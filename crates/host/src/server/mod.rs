@@ -11,7 +11,6 @@ mod outbox;
 mod pace;
 mod reads;
 mod socket;
-mod splice;
 mod transmission;
 
 use std::net::SocketAddr;

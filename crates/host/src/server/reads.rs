@@ -1,7 +1,8 @@
 //! READ, in one of two ways.
 //!
-//! *Streaming*, for a volume that answers at once: piece after piece is decrypted into the outbox,
-//! or into the splice ring, and sent while it is in the cache.
+//! *Streaming*, for a volume that answers at once: piece after piece is decrypted into the outbox
+//! and sent while it is in the cache. It is copied into the socket: pages that a socket only refers
+//! to (`vmsplice`) cannot be used again, because no call tells when their last reader is done.
 //!
 //! *Slots*, for any other: pieces of many requests are in flight, each in a slot of its own, with
 //! its header in front of its data. Pieces of a structured reply are sent as they come; the pieces
@@ -17,8 +18,6 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::slab::Slab;
 use blockyard_export::nbd::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
 
-use super::socket::Socket;
-use super::splice::{Splicer, UNIT_BYTES};
 use super::transmission::{Ended, OUTBOX_SLOT, Piece, READS_SLOT, Transmission, WAITED_FOR, errno};
 use crate::memory::Region;
 use crate::volume::Volume;
@@ -26,10 +25,9 @@ use crate::volume::Volume;
 /// Data of one slot, behind a page whose end holds the header.
 const SLOT_DATA_BYTES: usize = 64 << 10;
 const SLOT_STRIDE_BYTES: usize = SLOT_DATA_BYTES + 4096;
-/// A copy costs more than a splice from here on.
-const SPLICE_MIN_BYTES: usize = 32 << 10;
-/// Data of one streamed piece that is copied into the socket.
-const COPY_PIECE_BYTES: usize = 128 << 10;
+/// Data of one streamed piece. Longest that fits the outbox of a volume that streams: each piece
+/// is a `sendmsg`, and with 96 KiB 128 KiB reads were 10 % slower.
+const STREAM_PIECE_BYTES: u64 = 128 << 10;
 
 /// A piece that is being read.
 #[derive(Clone, Copy, Debug)]
@@ -60,8 +58,6 @@ struct SlotRead {
 pub(super) struct Reads {
     region: Arc<Region>,
     streaming: bool,
-    splicer: Option<Splicer>,
-    copy_piece_bytes: u64,
     free_slots: Vec<u32>,
     /// Slots whose data waits in the outbox.
     unsent_slots: Vec<u32>,
@@ -77,20 +73,11 @@ pub(super) struct Reads {
 }
 
 impl Reads {
-    pub(super) fn new(
-        socket: &Socket,
-        volume: &Volume,
-        region: Arc<Region>,
-        outbox_bytes: usize,
-    ) -> Self {
+    pub(super) fn new(volume: &Volume, region: Arc<Region>) -> Self {
         let streaming = volume.is_synchronous();
-        let has_ring = streaming && region.len_bytes() >= super::splice::RING_BYTES;
-        let splicer = has_ring.then(|| Splicer::new(socket, Arc::clone(&region))).flatten();
         let slots = if streaming { 0 } else { region.len_bytes() / SLOT_STRIDE_BYTES };
         Self {
             streaming,
-            splicer,
-            copy_piece_bytes: COPY_PIECE_BYTES.min(outbox_bytes / 2) as u64,
             free_slots: (0..slots as u32).rev().collect(),
             unsent_slots: Vec::new(),
             open: Slab::default(),
@@ -178,9 +165,7 @@ impl Transmission {
         let end = request.offset_bytes + request.len_bytes;
         let mut offset_bytes = request.offset_bytes;
         while offset_bytes < end {
-            let splices =
-                self.reads.splicer.is_some() && end - offset_bytes >= SPLICE_MIN_BYTES as u64;
-            let max = if splices { UNIT_BYTES as u64 } else { self.reads.copy_piece_bytes };
+            let max = STREAM_PIECE_BYTES;
             // Cut at multiples, so that only the first and the last piece can be unaligned.
             let len_bytes = ((offset_bytes / max + 1) * max).min(end) - offset_bytes;
             let chunk = ReadChunk {
@@ -190,7 +175,7 @@ impl Transmission {
                 first: offset_bytes == request.offset_bytes,
                 last: offset_bytes + len_bytes == end,
             };
-            let status = if splices { self.splice(&chunk)? } else { self.copy(&chunk)? };
+            let status = self.stream_piece(&chunk)?;
             if status != BlkStatus::Ok {
                 return self.fail(request, offset_bytes, !chunk.first, status);
             }
@@ -201,30 +186,13 @@ impl Transmission {
     }
 
     /// Through the outbox.
-    fn copy(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
+    fn stream_piece(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
         let (span_bytes, skip_bytes) = self.span(chunk.offset_bytes, chunk.len_bytes);
         let place = self.outbox.reserve(&self.socket, READ_HEADER_MAX, span_bytes)?;
         let status = self.read_now(chunk.offset_bytes, span_bytes, OUTBOX_SLOT, place);
         if status == BlkStatus::Ok {
             let (base, len) = self.put_header(chunk, self.outbox.at(place + skip_bytes));
             self.outbox.push(base, len);
-        }
-        Ok(status)
-    }
-
-    /// Through the splice ring: what was gathered goes first.
-    fn splice(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
-        self.outbox.send(&self.socket)?;
-        let splicer = self.reads.splicer.as_mut().expect("only with a splicer");
-        let place = splicer.place();
-        let (span_bytes, skip_bytes) = self.span(chunk.offset_bytes, chunk.len_bytes);
-        let status = self.read_now(chunk.offset_bytes, span_bytes, READS_SLOT, place);
-        if status == BlkStatus::Ok {
-            let data = self.reads.region.at(place + skip_bytes, chunk.len_bytes as usize);
-            let (_, len) = self.put_header(chunk, data);
-            let start = place + skip_bytes + chunk.len_bytes as usize - len;
-            let splicer = self.reads.splicer.as_mut().expect("as before");
-            splicer.send(&self.socket, start, len)?;
         }
         Ok(status)
     }

@@ -44,11 +44,6 @@ impl Socket {
         let _ = sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit);
     }
 
-    /// How many bytes the socket holds for a client that does not read.
-    pub(super) fn send_buffer_bytes(&self) -> usize {
-        sockopt::socket_send_buffer_size(&self.fd).unwrap_or(usize::MAX)
-    }
-
     /// Sends all of `vecs`, which are consumed on the way.
     pub(super) fn send(&self, vecs: &mut [libc::iovec]) -> io::Result<()> {
         let mut next = 0;

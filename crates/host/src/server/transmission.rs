@@ -118,7 +118,7 @@ impl Transmission {
         if !volume.fans_out_pieces {
             driver.stay_inline();
         }
-        let reads = Reads::new(&socket, &volume, read_region, outbox.len_bytes());
+        let reads = Reads::new(&volume, read_region);
         session.set_piece(volume.sector_size_bytes() as usize, layout.inbox_bytes);
         socket.set_receive_timeout(IDLE);
         let mut transmission = Self {
@@ -578,19 +578,17 @@ struct Layout {
 }
 
 impl Layout {
-    const SYNCHRONOUS_BYTES: usize = (448 << 10) + super::splice::RING_BYTES;
+    const SYNCHRONOUS_BYTES: usize = 448 << 10;
 
-    /// A synchronous volume needs an inbox, an outbox and, if there is room, a ring to splice from;
-    /// any other needs slots for reads and for writes in flight.
+    /// A synchronous volume needs an inbox and an outbox; any other needs slots for reads and for
+    /// writes in flight.
     fn of(grant_bytes: usize, synchronous: bool) -> Self {
         let inbox_bytes = if synchronous { 256 << 10 } else { 128 << 10 };
         let outbox_bytes = if synchronous { 192 << 10 } else { 64 << 10 };
-        let left = grant_bytes - inbox_bytes - outbox_bytes;
         if synchronous {
-            let ring = super::splice::RING_BYTES;
-            let reads_bytes = if left >= ring { ring } else { 4096 };
-            return Self { inbox_bytes, outbox_bytes, reads_bytes, bounce_slots: 0 };
+            return Self { inbox_bytes, outbox_bytes, reads_bytes: 4096, bounce_slots: 0 };
         }
+        let left = grant_bytes - inbox_bytes - outbox_bytes;
         let bounce_slots = left / 2 / SLOT_BYTES;
         let reads_bytes = left - bounce_slots * SLOT_BYTES;
         Self { inbox_bytes, outbox_bytes, reads_bytes, bounce_slots }
