@@ -1,7 +1,7 @@
 //! `cargo x ci`: everything, in the order in which a mistake is cheapest to find, and all of it
 //! even when one part fails. Its last line is the count that a test runner prints.
 
-use crate::{check, corpus, fuzz, hygiene, interop, sim, test, tools};
+use crate::{check, corpus, fuzz, hygiene, interop, powercut, sim, test, tools};
 use anyhow::Result;
 use std::time::Instant;
 
@@ -38,6 +38,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     part("sim", &|| sim::run(&sim::Args::short()));
     part("multipath", &|| sim::run(&sim::Args::multipath()));
     part("canaries", &|| sim::run(&sim::Args::canaries()));
+    part("powercut", &|| powercut::run(&powercut::Args::ci(args.full)));
     part("corpus", &|| corpus::run(&corpus::Args::default()));
     part("interop", &|| interop::run(&interop));
     part("hygiene", &|| hygiene::run(&hygiene::Args::default()));

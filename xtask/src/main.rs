@@ -17,6 +17,7 @@ mod hygiene;
 mod interop;
 mod lab;
 mod nbd;
+mod powercut;
 mod process;
 mod sim;
 mod test;
@@ -53,6 +54,8 @@ enum Command {
     Fuzz(fuzz::Args),
     /// Random worlds with faults and power cuts under the oracles, and bugs that these must find.
     Sim(sim::Args),
+    /// Cuts the power of a disk under the server: what a flush has promised must be there.
+    Powercut(powercut::Args),
     /// Benchmarks beside other programs, in the same run.
     Bench(bench::Args),
     /// The main job from nothing: what `./x demo` runs.
@@ -71,6 +74,7 @@ fn main() -> ExitCode {
         Command::Hygiene(args) => hygiene::run(&args),
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
+        Command::Powercut(args) => powercut::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),
         Command::Ci(args) => ci::run(&args),

@@ -11,6 +11,11 @@ use std::time::Duration;
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
+pub(crate) const WRITE_ZEROES: u16 = 6;
+
+/// Flags of a request.
+pub(crate) const FLAG_FUA: u16 = 1;
+pub(crate) const FLAG_NO_HOLE: u16 = 2;
 
 const NBDMAGIC: u64 = 0x4e42_444d_4147_4943;
 pub(crate) const IHAVEOPT: u64 = 0x4948_4156_454f_5054;
@@ -76,6 +81,21 @@ impl Raw {
     /// Sends a request with whatever payload; no reply is awaited.
     pub(crate) fn send(&mut self, command: u16, cookie: u64, at: Range, data: &[u8]) -> Result<()> {
         let mut message = header(command, cookie, at).to_vec();
+        message.extend(data);
+        Ok(self.stream.write_all(&message)?)
+    }
+
+    /// The same, with flags.
+    pub(crate) fn send_flagged(
+        &mut self,
+        command: u16,
+        flags: u16,
+        cookie: u64,
+        at: Range,
+        data: &[u8],
+    ) -> Result<()> {
+        let mut message = header(command, cookie, at).to_vec();
+        message[4..6].copy_from_slice(&flags.to_be_bytes());
         message.extend(data);
         Ok(self.stream.write_all(&message)?)
     }

@@ -1,0 +1,202 @@
+//! The ways from a client to a disk that power is cut on.
+
+use super::fuse::PowerDisk;
+use crate::backing::LoopDevice;
+use crate::lab::{Door, Lab, Server};
+use crate::tools;
+use anyhow::Result;
+use std::fs;
+use std::path::PathBuf;
+
+/// Bytes that clients see: enough for one large request beside many small ones.
+pub(super) const VOLUME_BYTES: u64 = 1 << 20;
+/// Header, copies and one keyslot.
+const HEADER_BYTES: u64 = 1 << 20;
+/// The files on the disk.
+const FIRST: &str = "first.img";
+const SECOND: &str = "second.img";
+
+/// What lies between the server and the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Layout {
+    /// A LUKS2 volume in a file.
+    Volume,
+    /// The same on a loop device over the file.
+    Loop,
+    /// Half of the volume in each of two files, not encrypted.
+    Halves,
+    /// The same in chunks of 4 KiB, encrypted.
+    Stripes,
+    /// A LUKS2 volume on an export of another server of ours, which has the file.
+    Remote,
+}
+
+/// A way.
+pub(super) struct Variant {
+    pub(super) name: &'static str,
+    pub(super) layout: Layout,
+    pub(super) sector_bytes: usize,
+    pub(super) connections: u64,
+    /// Words behind `serve`.
+    pub(super) serve: &'static [&'static str],
+}
+
+const fn variant(
+    name: &'static str,
+    layout: Layout,
+    sector_bytes: usize,
+    connections: u64,
+    serve: &'static [&'static str],
+) -> Variant {
+    Variant { name, layout, sector_bytes, connections, serve }
+}
+
+/// Every way that a write and a flush can take.
+pub(super) const VARIANTS: &[Variant] = &[
+    variant("cached", Layout::Volume, 4096, 1, &[]),
+    variant("cached-clients", Layout::Volume, 512, 3, &[]),
+    variant("direct", Layout::Volume, 4096, 1, &["--direct"]),
+    variant("direct-clients", Layout::Volume, 4096, 3, &["--direct"]),
+    variant(
+        "deadline",
+        Layout::Volume,
+        4096,
+        3,
+        &["--direct", "--elevator", "mq-deadline", "--queue-depth", "4"],
+    ),
+    variant("cfq", Layout::Volume, 4096, 2, &["--direct", "--elevator", "cfq"]),
+    variant("workers", Layout::Volume, 4096, 2, &["--direct", "--threads", "2"]),
+    variant("halves", Layout::Halves, 512, 3, &[]),
+    variant("stripes", Layout::Stripes, 512, 3, &[]),
+    variant("loop", Layout::Loop, 512, 2, &[]),
+    variant("remote", Layout::Remote, 512, 2, &[]),
+    variant("remote-direct", Layout::Remote, 4096, 3, &["--direct"]),
+];
+
+/// A variant on a disk.
+pub(super) struct Setup<'a> {
+    pub(super) variant: &'a Variant,
+    lab: &'a Lab,
+    power: &'a PowerDisk,
+}
+
+/// What runs while the power is on. Dropped in this order: the server before its devices.
+pub(super) struct Running {
+    /// The one that clients talk to is the first.
+    servers: Vec<Server>,
+    device: Option<LoopDevice>,
+}
+
+impl Running {
+    pub(super) fn server(&self) -> &Server {
+        &self.servers[0]
+    }
+
+    /// SIGTERM to each, front first; all must drain, flush and exit with 0.
+    pub(super) fn stop(self) -> Result<()> {
+        self.servers.into_iter().try_for_each(Server::stop)?;
+        drop(self.device);
+        Ok(())
+    }
+
+    pub(super) fn kill(self) -> Result<()> {
+        self.servers.into_iter().try_for_each(Server::kill)?;
+        drop(self.device);
+        Ok(())
+    }
+}
+
+impl<'a> Setup<'a> {
+    /// Puts the variant's files on the disk.
+    pub(super) fn new(variant: &'a Variant, lab: &'a Lab, power: &'a PowerDisk) -> Result<Self> {
+        match variant.layout {
+            Layout::Halves | Layout::Stripes => {
+                for name in [FIRST, SECOND] {
+                    power.with(|disk| disk.put(name, vec![0; VOLUME_BYTES as usize / 2]));
+                }
+            }
+            Layout::Volume | Layout::Loop | Layout::Remote => {
+                let image = format(lab, variant.sector_bytes)?;
+                power.with(|disk| disk.put(FIRST, image));
+            }
+        }
+        Ok(Self { variant, lab, power })
+    }
+
+    /// Starts what the variant needs.
+    pub(super) fn start(&self) -> Result<Running> {
+        let (first, second) = (self.power.path(FIRST), self.power.path(SECOND));
+        let (first, second) = (first.display(), second.display());
+        let half = VOLUME_BYTES / 2 / 512;
+        let mut running = Running { servers: Vec::new(), device: None };
+        match self.variant.layout {
+            Layout::Volume => running.servers.push(self.serve_luks(first.to_string())?),
+            Layout::Loop => {
+                let device = LoopDevice::attach(&self.power.path(FIRST), &[])?;
+                self.lab.give(&device.path)?;
+                let path = device.path.display().to_string();
+                running.device = Some(device);
+                running.servers.push(self.serve_luks(path)?);
+            }
+            Layout::Halves => {
+                let table = format!("0 {half} linear {first} 0\n{half} {half} linear {second} 0\n");
+                running.servers.push(self.serve_table("front", &table, self.variant.serve)?);
+            }
+            Layout::Stripes => {
+                let (whole, key) = (2 * half, "5a".repeat(32) + &"c3".repeat(32));
+                let table = format!(
+                    "stripes: 0 {whole} striped 2 8 {first} 0 {second} 0\n\
+                     secret: 0 {whole} crypt aes-xts-plain64 {key} 0 /dev/mapper/stripes 0\n"
+                );
+                running.servers.push(self.serve_table("front", &table, self.variant.serve)?);
+            }
+            Layout::Remote => {
+                let whole = (HEADER_BYTES + VOLUME_BYTES) / 512;
+                let table = format!("0 {whole} linear {first} 0\n");
+                let back = self.serve_table("back", &table, self.variant.serve)?;
+                let uri = back.uri();
+                running.servers.push(back);
+                running.servers.insert(0, self.serve_remote(uri)?);
+            }
+        }
+        Ok(running)
+    }
+
+    fn serve_luks(&self, image: String) -> Result<Server> {
+        self.serve_volume(image, self.variant.serve)
+    }
+
+    /// The back has the disk, and with it the options.
+    fn serve_remote(&self, uri: String) -> Result<Server> {
+        self.serve_volume(uri, &[])
+    }
+
+    fn serve_volume(&self, volume: String, options: &[&str]) -> Result<Server> {
+        let mut words = vec![volume, "--key-file".into(), self.lab.pass().display().to_string()];
+        words.extend(options.iter().map(|word| (*word).to_owned()));
+        self.lab.serve("front", &words)
+    }
+
+    fn serve_table(&self, name: &str, table: &str, options: &[&str]) -> Result<Server> {
+        let file = self.lab.write(&format!("{name}.table"), table)?;
+        let socket: PathBuf = self.lab.path(&format!("{name}.sock"));
+        let _ = fs::remove_file(&socket);
+        let mut serve = self.lab.blockyard(&["serve", "--table"]);
+        serve.arg(file).args(options).arg("--socket").arg(&socket);
+        self.lab.start(name, serve, Door::Unix(socket))
+    }
+}
+
+/// The image of a new LUKS2 volume with sectors of this size.
+fn format(lab: &Lab, sector_bytes: usize) -> Result<Vec<u8>> {
+    let image = lab.path(&format!("new-{sector_bytes}.img"));
+    if !image.exists() {
+        let mut format = lab.blockyard(&["format", "-q", "--pbkdf", "pbkdf2"]);
+        format.args(["--pbkdf-force-iterations", "1000", "--luks2-keyslots-size", "256K"]);
+        format.args(["--offset", &(HEADER_BYTES / 512).to_string(), "--key-file"]).arg(lab.pass());
+        format.args(["--sector-size", &sector_bytes.to_string()]);
+        format.args(["--size", &(HEADER_BYTES + VOLUME_BYTES).to_string()]).arg(&image);
+        tools::run(&mut format)?;
+    }
+    Ok(fs::read(&image)?)
+}
