@@ -127,6 +127,14 @@ pub(crate) struct ShortHelpArgs {
     help: Option<bool>,
 }
 
+/// Whether output files may be overwritten.
+#[derive(Args, Clone, Copy, Debug)]
+pub(crate) struct ForceArgs {
+    /// Overwrite an output file that is there already; one that is in use never is
+    #[arg(long, alias = "overwrite", help_heading = "General options")]
+    pub(crate) force: bool,
+}
+
 /// The definition itself, for completions and man pages.
 pub(crate) fn definition() -> clap::Command {
     Cli::command()

@@ -26,6 +26,7 @@ use blockyard_host::volume::control::{AdaptiveStatus, ControlError, Message, Sta
 use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
+use crate::output::InUse;
 use crate::recorder::{Recorded, Recorder, Wish};
 use crate::stages;
 
@@ -37,12 +38,14 @@ pub(crate) struct Device {
     pub(crate) volume: Arc<Volume>,
     /// Whoever writes a trace of it, if somebody does.
     pub(crate) recorder: Mutex<Option<Recorder>>,
+    /// What no trace may overwrite: all that the server serves.
+    in_use: Arc<InUse>,
 }
 
 impl Device {
     /// A volume that nobody records.
-    pub(crate) fn new(names: Vec<String>, volume: Arc<Volume>) -> Self {
-        Self { names, volume, recorder: Mutex::default() }
+    pub(crate) fn new(names: Vec<String>, volume: Arc<Volume>, in_use: Arc<InUse>) -> Self {
+        Self { names, volume, recorder: Mutex::default(), in_use }
     }
 
     fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
@@ -56,7 +59,8 @@ impl Device {
         if recorder.as_ref().is_some_and(Recorder::has_ended) {
             *recorder = None;
         }
-        *recorder = Some(Recorder::start(&self.volume, &self.names[0], wish).map_err(refusal)?);
+        let started = Recorder::start(&self.volume, &self.names[0], wish, &self.in_use);
+        *recorder = Some(started.map_err(refusal)?);
         Ok(json!({}))
     }
 
@@ -189,7 +193,7 @@ fn trace_wish(text: &str) -> Result<(Wish, &str), ControlError> {
     let mut words = text.splitn(4, ' ');
     let mut word = || words.next().ok_or_else(wrong);
     let limit_ms: u64 = word()?.parse().map_err(|_| wrong())?;
-    let replace = match word()? {
+    let force = match word()? {
         "new" => false,
         "replace" => true,
         _ => return Err(wrong()),
@@ -198,7 +202,7 @@ fn trace_wish(text: &str) -> Result<(Wish, &str), ControlError> {
     let rest = word()?;
     let (path, export) = rest.split_at_checked(path_bytes).ok_or_else(wrong)?;
     let limit = (limit_ms > 0).then(|| Duration::from_millis(limit_ms));
-    let wish = Wish { path: PathBuf::from(path), replace, limit };
+    let wish = Wish { path: PathBuf::from(path), force, limit };
     Ok((wish, export.strip_prefix(' ').unwrap_or(export)))
 }
 
@@ -302,7 +306,7 @@ mod tests {
             ("message 0 1 queue_if_no_path", "tell 0 \"queue_if_no_path\" \"\""),
             (
                 "trace-start 0 new 6 /a b/c my disk",
-                "TraceStart(Wish { path: \"/a b/c\", replace: false, limit: None }) \"my disk\"",
+                "TraceStart(Wish { path: \"/a b/c\", force: false, limit: None }) \"my disk\"",
             ),
             ("trace-stop my disk", "TraceStop \"my disk\""),
             ("message 8 2 fail_path /a my disk", "tell 8 \"fail_path /a\" \"my disk\""),

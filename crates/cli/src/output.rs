@@ -1,10 +1,14 @@
-//! Text for standard output, whose reader may leave early (`blockyard info … | head -1`), and files
-//! that are made and never written over.
+//! Text for standard output, whose reader may leave early (`blockyard info … | head -1`), and the
+//! files that commands write. One rule for all of these: a file that is there is overwritten with
+//! `--force` only, and one that is in use never.
 
-use std::fs::OpenOptions;
+use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use blockyard_host::file::{FileId, lock_output};
+use blockyard_host::volume::Volume;
 use rustix::fs::{Access, access};
 
 use crate::failure::Failure;
@@ -30,27 +34,130 @@ pub(crate) fn say(text: &str) {
     let _ = writeln!(io::stderr(), "{text}");
 }
 
-/// Writes a file that must not be there yet.
-pub(crate) fn write_new(path: &Path, text: &str) -> Result<(), Failure> {
-    let file = OpenOptions::new().write(true).create_new(true).open(path);
-    let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
-    written.map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => is_there(path),
-        _ => Failure::failed(format!("cannot write {}: {error}", path.display())),
-    })
+/// Files and devices that a command reads or works on: no output may overwrite one of them.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct InUse(Vec<FileId>);
+
+impl InUse {
+    /// Those of these names that lead to something.
+    pub(crate) fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let known = paths.into_iter().filter_map(|path| path.metadata().ok());
+        Self(known.map(|metadata| FileId::of(&metadata)).collect())
+    }
+
+    /// And all that the volume lies on.
+    pub(crate) fn add_volume(&mut self, volume: &Volume) {
+        self.0.extend(volume.file_ids());
+    }
+
+    fn has(&self, metadata: &Metadata) -> bool {
+        self.0.contains(&FileId::of(metadata))
+    }
 }
 
-/// What takes long must not find out at its end that its files are there already, or cannot be
-/// made.
-pub(crate) fn check_new<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Result<(), Failure> {
-    paths.into_iter().try_for_each(|path| match path.symlink_metadata() {
-        Ok(_) => Err(is_there(path)),
-        Err(_) => check_folder(path),
-    })
+/// A file that a command is to write.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Output<'a> {
+    path: &'a Path,
+    /// A file that is there may be overwritten.
+    force: bool,
+    /// Only the owner may read it.
+    is_private: bool,
+}
+
+impl<'a> Output<'a> {
+    /// A file that others may read.
+    pub(crate) fn new(path: &'a Path, force: bool) -> Self {
+        Self { path, force, is_private: false }
+    }
+
+    /// A file that holds plaintext, or tells of it.
+    pub(crate) fn private(path: &'a Path, force: bool) -> Self {
+        Self { path, force, is_private: true }
+    }
+
+    /// Its name.
+    pub(crate) fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Whether it can be written, as far as can be told without a change: what takes long must not
+    /// find that out at its end.
+    pub(crate) fn check(&self, in_use: &InUse) -> Result<(), Failure> {
+        match self.path.metadata() {
+            Ok(metadata) if in_use.has(&metadata) => Err(self.is_in_use()),
+            Ok(metadata) if !self.force && holds_something(&metadata) => Err(self.is_there()),
+            Ok(metadata) if metadata.is_dir() => Err(self.failed(&ErrorKind::IsADirectory.into())),
+            Ok(_) => {
+                Ok(access(self.path, Access::WRITE_OK)
+                    .map_err(|errno| self.failed(&errno.into()))?)
+            }
+            // A link that leads nowhere.
+            Err(_) if !self.force && self.path.is_symlink() => Err(self.is_there()),
+            Err(_) => check_folder(self.path),
+        }
+    }
+
+    /// Opens it, empty. A pipe or a character device is taken as it is.
+    pub(crate) fn create(&self, in_use: &InUse) -> Result<File, Failure> {
+        let mode = if self.is_private { 0o600 } else { 0o666 };
+        let mut options = OpenOptions::new();
+        options.write(true).mode(mode);
+        let is_stream = self.path.metadata().is_ok_and(|metadata| !holds_something(&metadata));
+        match self.force || is_stream {
+            true => options.create(true),
+            false => options.create_new(true),
+        };
+        let file = options.open(self.path).map_err(|error| match error.kind() {
+            ErrorKind::AlreadyExists => self.is_there(),
+            _ => self.failed(&error),
+        })?;
+        // What has been opened is looked at, and not the name: only then is anything lost.
+        let metadata = file.metadata().map_err(|error| self.failed(&error))?;
+        if in_use.has(&metadata) || (holds_something(&metadata) && !lock_output(&file)) {
+            return Err(self.is_in_use());
+        }
+        if metadata.is_file() {
+            let emptied = file.set_len(0).and_then(|()| match self.is_private {
+                true => file.set_permissions(Permissions::from_mode(mode)),
+                false => Ok(()),
+            });
+            emptied.map_err(|error| self.failed(&error))?;
+        }
+        Ok(file)
+    }
+
+    /// Writes all of it.
+    pub(crate) fn write(&self, in_use: &InUse, text: &str) -> Result<(), Failure> {
+        let mut file = self.create(in_use)?;
+        file.write_all(text.as_bytes()).map_err(|error| self.failed(&error))
+    }
+
+    fn failed(&self, error: &io::Error) -> Failure {
+        Failure::failed(format!("cannot write {}: {error}", self.path.display()))
+    }
+
+    fn is_there(&self) -> Failure {
+        let path = self.path.display();
+        Failure::busy(format!("{path}: is there already; name another file, or say --force"))
+    }
+
+    fn is_in_use(&self) -> Failure {
+        Failure::busy(format!(
+            "{}: is in use: it is a volume, a header, a key or an input, or another program has \
+             locked it; name another file",
+            self.path.display()
+        ))
+    }
+}
+
+/// Not a pipe, a terminal or the like, of which nothing is lost when it is written to.
+fn holds_something(metadata: &Metadata) -> bool {
+    metadata.is_file() || metadata.file_type().is_block_device()
 }
 
 /// Whether a file of this name can be made: its folder is there, and takes files.
-pub(crate) fn check_folder(path: &Path) -> Result<(), Failure> {
+fn check_folder(path: &Path) -> Result<(), Failure> {
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let folder = parent.unwrap_or(Path::new("."));
     let is_folder = folder.metadata().and_then(|metadata| match metadata.is_dir() {
@@ -66,6 +173,52 @@ pub(crate) fn check_folder(path: &Path) -> Result<(), Failure> {
     })
 }
 
-fn is_there(path: &Path) -> Failure {
-    Failure::busy(format!("{}: is there already; name another file", path.display()))
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::failure::Exit;
+
+    #[test]
+    fn file_that_is_there_is_overwritten_with_force_and_one_in_use_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("old"), "old").unwrap();
+        std::fs::write(at("used"), "used").unwrap();
+        std::fs::hard_link(at("used"), at("hard")).unwrap();
+        std::os::unix::fs::symlink(at("used"), at("soft")).unwrap();
+        let used = at("used");
+        let in_use = InUse::of_paths([used.as_path(), Path::new("/no/such/file")]);
+        for (name, force) in
+            [("old", false), ("used", true), ("hard", true), ("soft", true), ("soft", false)]
+        {
+            let path = at(name);
+            let output = Output::new(&path, force);
+            assert_eq!(output.check(&in_use).unwrap_err().exit, Exit::Busy, "{name}");
+            assert_eq!(output.write(&in_use, "new").unwrap_err().exit, Exit::Busy, "{name}");
+        }
+        assert_eq!(std::fs::read(at("old")).unwrap(), b"old");
+        assert_eq!(std::fs::read(at("used")).unwrap(), b"used");
+        for (name, force) in [("old", true), ("new", false)] {
+            let path = at(name);
+            let output = Output::private(&path, force);
+            output.check(&in_use).unwrap();
+            output.write(&in_use, "n").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"n");
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+        }
+        Output::new(Path::new("/dev/null"), false).write(&in_use, "n").unwrap();
+    }
+
+    #[test]
+    fn file_that_another_program_has_locked_is_not_overwritten() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "served").unwrap();
+        let access = blockyard_host::file::Access::ReadOnly;
+        let served = blockyard_host::file::DeviceFile::open(file.path(), access, false).unwrap();
+        let output = Output::new(file.path(), true);
+        assert_eq!(output.create(&InUse::default()).unwrap_err().exit, Exit::Busy);
+        drop(served);
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"served");
+        output.create(&InUse::default()).unwrap();
+    }
 }

@@ -3,10 +3,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, ErrorKind};
-use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
-use std::path::{Path, PathBuf};
+use std::fs::File;
+use std::io::{self, BufWriter};
+use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -17,6 +16,7 @@ use blockyard_host::volume::Volume;
 use blockyard_load::trace::{Completion, Header, SECTORS_MAX, TracedBio, Writer};
 
 use crate::failure::Failure;
+use crate::output::{InUse, Output};
 
 /// How often the connections' rings are emptied: at a million bios a second they are a quarter
 /// full.
@@ -29,7 +29,7 @@ const BLOCK: Duration = Duration::from_secs(1);
 pub(crate) struct Wish {
     pub(crate) path: PathBuf,
     /// A file that is there may be overwritten.
-    pub(crate) replace: bool,
+    pub(crate) force: bool,
     /// Not longer than this.
     pub(crate) limit: Option<Duration>,
 }
@@ -70,7 +70,12 @@ pub(crate) struct Recorder {
 
 impl Recorder {
     /// Begins.
-    pub(crate) fn start(volume: &Volume, export: &str, wish: &Wish) -> Result<Self, Failure> {
+    pub(crate) fn start(
+        volume: &Volume,
+        export: &str,
+        wish: &Wish,
+        in_use: &InUse,
+    ) -> Result<Self, Failure> {
         let failed = |what: &str, error: io::Error| {
             Failure::failed(format!("{}: cannot {what}: {error}", wish.path.display()))
         };
@@ -78,7 +83,7 @@ impl Recorder {
             let what = "the volume is being recorded already; stop that first";
             return Err(Failure::busy(what));
         };
-        let file = create(&wish.path, wish.replace)?;
+        let file = Output::private(&wish.path, wish.force).create(in_use)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             volume_bytes: volume.size_bytes(),
@@ -129,27 +134,6 @@ impl Drop for Recorder {
     fn drop(&mut self) {
         let _ = self.end();
     }
-}
-
-/// A new file that nobody else may read.
-pub(crate) fn create(path: &Path, replace: bool) -> Result<File, Failure> {
-    let mut options = OpenOptions::new();
-    options.write(true).mode(0o600);
-    match replace {
-        true => options.create(true).truncate(true),
-        false => options.create_new(true),
-    };
-    let place = path.display();
-    let file = options.open(path).map_err(|error| match error.kind() {
-        ErrorKind::AlreadyExists => Failure::busy(format!(
-            "{place}: is there already; name another file, or say --overwrite"
-        )),
-        _ => Failure::failed(format!("{place}: cannot create: {error}")),
-    })?;
-    let owner_only = std::fs::Permissions::from_mode(0o600);
-    let kept = file.set_permissions(owner_only);
-    kept.map_err(|error| Failure::failed(format!("{place}: cannot be kept private: {error}")))?;
-    Ok(file)
 }
 
 /// The thread's own.
@@ -234,6 +218,7 @@ fn bio_of(submitter: u32, event: Event) -> TracedBio {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::PermissionsExt;
     use std::sync::Arc;
 
     use blockyard_engine::bio::{BlkStatus, Op};
@@ -255,9 +240,12 @@ mod tests {
     fn trace_has_what_every_client_did_and_how_it_ended() {
         let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
         let path = dir.path().join("a.trace");
-        let wish = Wish { path: path.clone(), replace: false, limit: None };
-        let recorder = Recorder::start(&volume, "home", &wish).unwrap();
-        assert!(Recorder::start(&volume, "home", &wish).is_err(), "one at a time");
+        let wish = Wish { path: path.clone(), force: false, limit: None };
+        let recorder = Recorder::start(&volume, "home", &wish, &InUse::default()).unwrap();
+        assert!(
+            Recorder::start(&volume, "home", &wish, &InUse::default()).is_err(),
+            "one at a time"
+        );
         let mut clients =
             [Priority::IDLE, Priority::default()].map(|one| Client::new(&volume, one).unwrap());
         for user in 0..300 {
@@ -289,12 +277,12 @@ mod tests {
         let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
         let path = dir.path().join("a.trace");
         std::fs::write(&path, "mine").unwrap();
-        let wish = |replace| Wish { path: path.clone(), replace, limit: Some(Duration::ZERO) };
-        let failure = Recorder::start(&volume, "", &wish(false)).unwrap_err();
+        let wish = |force| Wish { path: path.clone(), force, limit: Some(Duration::ZERO) };
+        let failure = Recorder::start(&volume, "", &wish(false), &InUse::default()).unwrap_err();
         assert_eq!(failure.exit, Exit::Busy);
-        assert!(failure.message.contains("--overwrite"), "{failure}");
+        assert!(failure.message.contains("--force"), "{failure}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-        let recorder = Recorder::start(&volume, "", &wish(true)).unwrap();
+        let recorder = Recorder::start(&volume, "", &wish(true), &InUse::default()).unwrap();
         recorder.thread.as_ref().unwrap();
         drop(recorder);
         assert_eq!(Trace::read(File::open(&path).unwrap()).unwrap().bios, []);

@@ -10,7 +10,6 @@
 //! no thread may exist before signals are taken care of.
 
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::Error as CryptError;
@@ -20,7 +19,7 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
-use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::file::{Access, DeviceFile, FileId};
 use blockyard_host::volume::{Volume, VolumeOptions};
 
 use crate::args::{PlainArgs, VolumeType};
@@ -332,6 +331,21 @@ impl Unlocked {
     }
 }
 
+impl VolumeSpec {
+    /// The files that it is opened from: image, device or table, detached header, key file.
+    pub(crate) fn paths(&self) -> Vec<&Path> {
+        let header = match &self.kind {
+            Kind::Luks(luks) => luks.header.as_deref(),
+            Kind::Plain(_) | Kind::Table => None,
+        };
+        let key = match &self.key.source {
+            KeySource::File(path) => Some(path.as_path()),
+            KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_) => None,
+        };
+        [Some(self.path.as_path()), header, key].into_iter().flatten().collect()
+    }
+}
+
 /// The text of a table; it holds keys.
 pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
     read_secret_file(path, "table")
@@ -340,7 +354,7 @@ pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
 /// Whether two names lead to one file.
 pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
     match (fs::metadata(one), fs::metadata(other)) {
-        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        (Ok(one), Ok(other)) => FileId::of(&one) == FileId::of(&other),
         _ => false,
     }
 }

@@ -335,7 +335,7 @@ fn fit_that_accepts_nothing_fails_and_leaves_the_points_that_were_there() {
         SMALL.replacen("iops = 5000", "iops = 50000000", 1).replacen("draws = 200", "draws = 3", 1);
     lab.write("small.toml", far);
     lab.write("small.fits.toml", "[card]\npoints = [{ \"device.read_page_us\" = 300 }]\n");
-    let said = lab.refused(&["lab", "fit", "small.toml"], 1);
+    let said = lab.refused(&["lab", "fit", "small.toml", "--force"], 1);
     assert!(said.contains("no point was accepted for card"), "{said}");
     assert!(text(&lab.read("small.fits.toml")).contains("300"));
     let wide = SMALL.replacen("low = 50", "low = 0", 1).replacen("high = 400", "high = 2000000", 1);

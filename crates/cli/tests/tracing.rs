@@ -125,8 +125,8 @@ fn recording_of_a_running_server_begins_and_ends_when_it_is_told() {
     assert_eq!(bios.len(), 1, "{lines}");
     assert_eq!((&bios[0]["sector"], &bios[0]["status"]), (&Value::from(16), &Value::from("ok")));
     let again = ["trace", "record", "c", "-o", "a.trace", "--for", "1ms"];
-    assert!(lab.refused(&again, 5).contains("--overwrite"));
-    lab.ok(&[&again[..], &["--overwrite"]].concat());
+    assert!(lab.refused(&again, 5).contains("--force"));
+    lab.ok(&[&again[..], &["--force"]].concat());
     assert!(lab.refused(&["trace", "stop", "c"], 1).contains("not being recorded"));
     assert!(server.stop(Signal::TERM).success());
 }
@@ -159,7 +159,7 @@ fn what_cannot_be_replayed_says_why() {
         (["--null", "--output", "new.trace"], "--output", 1),
         (["--null", "--set", "device.kind=flash"], "--set", 1),
         (["--lab=world.toml", "--output", "no/new.trace"], "the folder no", 1),
-        (["--lab=world.toml", "--output", "a.trace"], "is there already", 5),
+        (["--lab=world.toml", "--output", "bad.trace"], "is there already", 5),
     ] {
         let output = lab.run(&[&["replay", "a.trace"], &words[..]].concat());
         let said = text(&output.stderr);

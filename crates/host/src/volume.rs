@@ -30,7 +30,7 @@ use rustix::fs::Advice;
 use crate::Error;
 use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
 use crate::file::mapping::Mapping;
-use crate::file::{Access, DeviceFile, Kind, extents};
+use crate::file::{Access, DeviceFile, FileId, Kind, extents};
 use crate::pages::BounceChoice;
 use crate::recording::Switch;
 use crate::stages::Book;
@@ -345,6 +345,13 @@ impl Volume {
     /// The threads of devices that have one.
     pub(crate) fn disks(&self) -> impl Iterator<Item = &Disk> {
         self.devices.iter().filter_map(Device::disk)
+    }
+
+    /// The files and block devices of this machine that it lies on, and the logs that it writes.
+    #[must_use]
+    pub fn file_ids(&self) -> Vec<FileId> {
+        let devices = self.devices.iter().filter_map(|device| device.file.id());
+        devices.chain(self.logs.iter().filter_map(WriteLog::file_id)).collect()
     }
 
     /// Everything written and answered is on stable storage when this returns.

@@ -30,7 +30,7 @@ use blockyard_engine::bio::{BlkStatus, IoContext, Sector};
 use blockyard_engine::sq::LogStep;
 
 use crate::Error;
-use crate::file::DeviceFile;
+use crate::file::{DeviceFile, FileId};
 use crate::plain::status;
 
 pub use reader::{LogEntry, LogReader};
@@ -90,6 +90,11 @@ pub(crate) struct WriteLog {
 }
 
 impl WriteLog {
+    /// Which file the log is in.
+    pub(crate) fn file_id(&self) -> Option<FileId> {
+        self.file.id()
+    }
+
     /// An empty log; what the file held is not one any more.
     pub(crate) fn begin(file: DeviceFile, data: Arc<DeviceFile>) -> Result<Self, Error> {
         let tail = Tail { next_sector: 1, ..Tail::default() };

@@ -174,7 +174,7 @@ fn ext4(lab: &Lab, volume: &Volume, said: &str) -> Result<String> {
     verdict(said, volume.name)?;
     let out = lab.path("ours-ext4.plain");
     let mut dump = volume.command(lab, "dump")?;
-    tools::run(dump.arg("-o").arg(&out))?;
+    tools::run(dump.arg("--force").arg("-o").arg(&out))?;
     tools::run(tools::tool("e2fsck").arg("-fn").arg(&out))?;
     for entry in fs::read_dir(lab.path("tree"))? {
         let entry = entry?;

@@ -10,7 +10,7 @@ mod result_lines;
 mod stop;
 mod watch;
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_host::file::{Access, DeviceFile};
@@ -21,18 +21,19 @@ use blockyard_sim::world;
 use clap::{Args, ValueHint};
 
 use super::report::write;
-use crate::args::{HelpArgs, JobArgs, SchedulingArgs, VolumeArgs};
+use crate::args::{ForceArgs, HelpArgs, JobArgs, SchedulingArgs, VolumeArgs};
 use crate::comparison::{self, Run};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::lab::builtin::load;
 use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::tree::Override;
-use crate::output::{check_new, print, say};
+use crate::output::{InUse, Output, print, say};
 use crate::real::{self, Tally};
 use crate::recorder::{Recorder, Wish};
 use crate::size::parse_size;
 use crate::stages;
+use crate::volume::VolumeSpec;
 
 /// Run fio jobs on a volume, and print what they measured as fio does
 ///
@@ -68,11 +69,11 @@ pub(crate) struct BenchArgs {
           conflicts_with_all = ["json", "html", "trace", "lab"])]
     result_lines: Option<u32>,
 
-    /// Write an HTML page with plots to this file, which must not be there yet
+    /// Write an HTML page with plots to this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
 
-    /// Record what the jobs ask for into this file, which must not be there yet (docs/trace.md)
+    /// Record what the jobs ask for into this file (docs/trace.md)
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "lab")]
     trace: Option<PathBuf>,
 
@@ -84,6 +85,9 @@ pub(crate) struct BenchArgs {
 
     #[command(flatten)]
     jobs: JobArgs,
+
+    #[command(flatten)]
+    force: ForceArgs,
 
     #[command(flatten)]
     help: HelpArgs,
@@ -123,7 +127,12 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
             "no job: name a job file with --job FILE, or options, as in -- rw=randread bs=4k",
         ));
     }
-    check_new(args.html.as_deref())?;
+    let mut in_use = args.in_use();
+    let outputs = [
+        args.html.as_deref().map(|path| args.page(path)),
+        args.trace.as_deref().map(|path| args.recording(path)),
+    ];
+    outputs.iter().flatten().try_for_each(|output| output.check(&in_use))?;
     let text = args.jobs.text()?;
     let parse = |device_bytes| args.jobs.parse(text.as_deref(), device_bytes);
     if let Some(name) = &args.target.lab {
@@ -131,7 +140,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     }
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
     let jobs = parse(u64::MAX >> 2)?.jobs;
-    logs::check(&jobs)?;
+    logs::check(&jobs, args.force.force, &in_use)?;
     let writes = jobs.iter().any(|job| job.rw.destroys());
     if writes && !args.destroy && args.target.null.is_none() {
         return Err(Failure::busy(
@@ -143,24 +152,31 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let JobFile { jobs, ignored } = parse(volume.size_bytes())?;
     note(&ignored);
     let volume = Arc::new(volume);
+    in_use.add_volume(&volume);
     if let Some(times) = args.result_lines {
         let is_plain = args.raw || args.target.null.is_some();
         let pipeline = result_lines::module(args.scheduling.pipeline());
-        return result_lines::run(&volume, &jobs, if is_plain { "_" } else { pipeline }, times);
+        return result_lines::run(
+            &volume,
+            &jobs,
+            if is_plain { "_" } else { pipeline },
+            times,
+            &in_use,
+        );
     }
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
     let stopper = fio.stopper();
     let mut recorder = None;
     let (outcome, is_stopped) = stop::stoppable(&stopper, || {
-        recorder = args.recorder(&volume)?;
+        recorder = args.recorder(&volume, &in_use)?;
         watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))
     })?;
     outcome?;
     if let Some(recorder) = recorder {
         say(&format!("trace: {}", recorder.stop()?));
     }
-    args.give(&fio, &description, Some(&volume))?;
+    args.give(&fio, &description, Some(&volume), &in_use)?;
     fio.results().iter().try_for_each(judge)?;
     match is_stopped {
         true => {
@@ -189,12 +205,13 @@ fn in_lab(
     let JobFile { jobs, ignored } = parse(setup.config.device.sectors().saturating_mul(512))?;
     note(&ignored);
     jobs.iter().try_for_each(check_for_lab)?;
+    logs::check(&jobs, args.force.force, &args.in_use())?;
     JobSpec::Fio(jobs.clone(), false).check(&setup.config)?;
     let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
     let config = world::Config { seed: experiment.seeds[0], ..setup.config };
     world::run(&config, &mut fio, ()).map_err(Failure::failed)?;
     let description = format!("the world of {}, {}", experiment.name, variant.name);
-    args.give(&fio, &description, None)
+    args.give(&fio, &description, None, &args.in_use())
 }
 
 /// Whether a simulated machine can run a job: its devices do not trim, and keep no bytes.
@@ -235,15 +252,21 @@ fn judge(result: &JobResult) -> Result<(), Failure> {
 impl BenchArgs {
     /// Says what the jobs measured, in the form that is asked for, with the stages of the requests
     /// if they ran on a volume.
-    fn give(&self, fio: &Fio, description: &str, on: Option<&Volume>) -> Result<(), Failure> {
-        logs::write(fio.logs())?;
+    fn give(
+        &self,
+        fio: &Fio,
+        description: &str,
+        on: Option<&Volume>,
+        in_use: &InUse,
+    ) -> Result<(), Failure> {
+        logs::write(fio.logs(), in_use)?;
         if let Some(path) = &self.html {
             let run =
                 Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
             let listing =
                 Listing { title: "As fio prints it".into(), text: print_all(&fio.listed()) };
             let page = comparison::page(description, &[run]);
-            write(path, &Experiment { listings: vec![listing], ..page })?;
+            write(self.page(path), in_use, &Experiment { listings: vec![listing], ..page })?;
         }
         match self.json {
             true => print(&json::report(fio, description, on)?),
@@ -255,9 +278,24 @@ impl BenchArgs {
     }
 
     /// Whoever records the jobs' requests, if that is wanted.
-    fn recorder(&self, volume: &Volume) -> Result<Option<Recorder>, Failure> {
-        let wish = |path| Wish { path, replace: false, limit: None };
-        self.trace.clone().map(|path| Recorder::start(volume, "", &wish(path))).transpose()
+    fn recorder(&self, volume: &Volume, in_use: &InUse) -> Result<Option<Recorder>, Failure> {
+        let wish = |path| Wish { path, force: self.force.force, limit: None };
+        let start = |path| Recorder::start(volume, "", &wish(path), in_use);
+        self.trace.clone().map(start).transpose()
+    }
+
+    fn page<'a>(&self, path: &'a Path) -> Output<'a> {
+        Output::new(path, self.force.force)
+    }
+
+    fn recording<'a>(&self, path: &'a Path) -> Output<'a> {
+        Output::private(path, self.force.force)
+    }
+
+    /// What no output may overwrite, before the volume is open.
+    fn in_use(&self) -> InUse {
+        let spec = self.volume.spec().ok();
+        InUse::of_paths(spec.iter().flat_map(VolumeSpec::paths).chain(self.jobs.job.as_deref()))
     }
 
     fn open(&self, access: Access) -> Result<Volume, Failure> {

@@ -3,10 +3,10 @@
 //! A regular file is written with holes where the plaintext is zeros: a dump of a mostly empty disk
 //! is mostly hole. A pipe gets every byte.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -16,11 +16,11 @@ use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use rustix::fs::FileType;
 
-use crate::args::{HelpArgs, VolumeArgs};
+use crate::args::{ForceArgs, HelpArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
+use crate::output::{InUse, Output};
 use crate::progress::Progress;
-use crate::volume::is_same_file;
 
 /// Smallest run of zeros that becomes a hole: a page, the block of nearly every file system.
 const HOLE_MIN_BYTES: usize = 4096;
@@ -29,12 +29,15 @@ const HOLE_MIN_BYTES: usize = 4096;
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true, mut_arg("offset", |offset| offset.short(None)))]
 pub(crate) struct DumpArgs {
-    /// File to write; without it, or with `-`, standard output
+    /// File to write, readable by its owner only; without it, or with `-`, standard output
     #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
     #[command(flatten)]
     volume: VolumeArgs,
+
+    #[command(flatten)]
+    force: ForceArgs,
 
     #[command(flatten)]
     help: HelpArgs,
@@ -50,44 +53,34 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Failure> {
         ));
     }
     let spec = args.volume.spec()?;
-    if let Some(path) = output
-        && is_same_file(path, &spec.path)
-    {
-        return Err(Failure::failed(format!(
-            "{} is the volume itself; dump to another file",
-            path.display()
-        )));
+    let mut in_use = InUse::of_paths(spec.paths());
+    // What is written was encrypted for a reason: nobody else gets to read the new file.
+    let output = output.map(|path| Output::private(path, args.force.force));
+    if let Some(output) = &output {
+        output.check(&in_use)?;
     }
     let unlocked = spec.prepare(Access::ReadOnly, StdinUse::Free)?.unlock()?;
     let options =
         VolumeOptions { read_only: true, direct: args.volume.direct, ..VolumeOptions::default() };
     let volume = Arc::new(unlocked.into_volume(&options)?);
+    in_use.add_volume(&volume);
     match output {
-        Some(path) => dump_to_file(&volume, path),
+        Some(output) => dump_to_file(&volume, &output.create(&in_use)?, output.path()),
         None => dump_to_stdout(&volume),
     }
 }
 
-fn dump_to_file(volume: &Arc<Volume>, path: &Path) -> Result<(), Failure> {
+fn dump_to_file(volume: &Arc<Volume>, file: &File, path: &Path) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| {
         Failure::failed(format!("cannot {what} {}: {error}", path.display()))
     };
-    // What is written was encrypted for a reason: nobody else gets to read the new file.
-    let mut options = OpenOptions::new();
-    let file = options
-        .write(true)
-        .create(true)
-        .truncate(true)
-        .mode(0o600)
-        .open(path)
-        .map_err(|error| failed("write", error))?;
     let is_regular = file.metadata().map_err(|error| failed("write", error))?.is_file();
     if is_regular {
-        let mut sparse = SparseFile { file: &file, at_bytes: 0 };
+        let mut sparse = SparseFile { file, at_bytes: 0 };
         copy_out(volume, &mut sparse)?;
         file.set_len(sparse.at_bytes).map_err(|error| failed("extend", error))?;
     } else {
-        copy_out(volume, &mut &file)?;
+        copy_out(volume, &mut &*file)?;
     }
     match file.sync_data() {
         // A pipe or a character device has nothing to synchronise.

@@ -1,14 +1,12 @@
 //! `blockyard lab`: experiments in the simulated world.
 
-use std::fs::{self, OpenOptions};
-use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
 use blockyard_engine::time::Nanos;
 use blockyard_report::{Experiment as Report, html, json, text};
 use clap::{Args, Subcommand, ValueHint};
 
-use crate::args::ShortHelpArgs;
+use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::Failure;
 use crate::lab::builtin::{BUILTIN, TEMPLATE, find, fits_path, load, text_of};
 use crate::lab::execute::run_job;
@@ -18,7 +16,7 @@ use crate::lab::search::{Found, search};
 use crate::lab::spec::fit::Fit;
 use crate::lab::spec::tree::Override;
 use crate::lab::trace::{Tracer, Window};
-use crate::output::{print, say};
+use crate::output::{InUse, Output, print, say};
 use crate::real::Place;
 
 /// Run experiments with I/O schedulers in a simulated world
@@ -212,6 +210,9 @@ struct ReportArgs {
     #[arg(short, long, value_name = "FILE.html", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
+    #[command(flatten)]
+    force: ForceArgs,
+
     /// Run everything twice: the traces of both must agree
     #[arg(long)]
     check: bool,
@@ -234,6 +235,9 @@ struct FitArgs {
     /// Where the points go; needed for an experiment that comes with blockyard
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
+
+    #[command(flatten)]
+    force: ForceArgs,
 
     #[command(flatten)]
     help: ShortHelpArgs,
@@ -439,7 +443,12 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
     } else {
         args.experiments.iter().map(String::as_str).collect()
     };
-    check_writable(&args.output)?;
+    let in_use = InUse::of_paths(names.iter().map(Path::new));
+    let is_stdout = args.output.as_os_str() == "-";
+    let output = (!is_stdout).then(|| Output::new(&args.output, args.force.force));
+    if let Some(output) = &output {
+        output.check(&in_use)?;
+    }
     let mut reports = Vec::new();
     for name in names {
         let request = Request { check: args.check, plots: true, ..Request::default() };
@@ -448,32 +457,10 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
         reports.push(outcome.report);
     }
     let page = html("Blockyard: the lab", &reports);
-    if args.output.as_os_str() == "-" {
-        return print(&page);
-    }
-    write(&args.output, &page)?;
+    let Some(output) = output else { return print(&page) };
+    output.write(&in_use, &page)?;
     say(&format!("wrote {}", args.output.display()));
     Ok(())
-}
-
-fn write(path: &Path, text: &str) -> Result<(), Failure> {
-    fs::write(path, text)
-        .map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
-}
-
-/// What takes long must not find out at its end that it cannot be written down. Changes nothing.
-fn check_writable(path: &Path) -> Result<(), Failure> {
-    if path.as_os_str() == "-" {
-        return Ok(());
-    }
-    let open = |create| OpenOptions::new().write(true).create_new(create).open(path);
-    let opened = match open(false) {
-        Err(error) if error.kind() == ErrorKind::NotFound => {
-            open(true).and_then(|_| fs::remove_file(path))
-        }
-        opened => opened.map(drop),
-    };
-    opened.map_err(|error| Failure::failed(format!("cannot write {}: {error}", path.display())))
 }
 
 fn fit(args: &FitArgs) -> Result<(), Failure> {
@@ -491,7 +478,9 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
         let name = &experiment.name;
         return Err(Failure::failed(format!("{name} has no fits: give it a [fits.NAME] table")));
     }
-    check_writable(&output)?;
+    let in_use = InUse::of_paths([Path::new(&args.experiment)]);
+    let file = Output::new(&output, args.force.force);
+    file.check(&in_use)?;
     let mut text =
         "# Written by `blockyard lab fit`: the points of each box that were accepted.\n".to_owned();
     let mut without = Vec::new();
@@ -514,7 +503,7 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
         text += &format!("\n{}", fit.print(drawn));
     }
     if without.len() < fits.len() {
-        write(&output, &text)?;
+        file.write(&in_use, &text)?;
         say(&format!("wrote {}", output.display()));
     }
     match without[..] {

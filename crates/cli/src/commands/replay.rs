@@ -12,11 +12,11 @@ use blockyard_load::replay::{Pace, Replay, SPEED_ONE, Target};
 use blockyard_load::trace::Trace;
 use clap::{Args, ValueHint};
 
-use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
+use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::lab::spec::tree::Override;
-use crate::output::{check_new, print};
+use crate::output::{InUse, Output, print};
 use crate::real::{self, Tally};
 use crate::replayed;
 use crate::traces::InputArgs;
@@ -63,7 +63,7 @@ pub(crate) struct ReplayArgs {
           conflicts_with_all = ["volume", "table", "raw", "null"])]
     set: Vec<Override>,
 
-    /// Write what reached the queue of the lab as a trace again; the file must not be there yet
+    /// Write what reached the queue of the lab as a trace again
     #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["volume", "table", "raw", "null"])]
     output: Option<PathBuf>,
@@ -97,12 +97,17 @@ pub(crate) struct ReplayArgs {
     scheduling: SchedulingArgs,
 
     #[command(flatten)]
+    force: ForceArgs,
+
+    #[command(flatten)]
     help: HelpArgs,
 }
 
 /// Plays it.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
-    check_new(args.output.as_deref())?;
+    if let Some((output, in_use)) = args.output() {
+        output.check(&in_use)?;
+    }
     let trace = args.input.read()?;
     if trace.bios.is_empty() {
         return Err(Failure::failed(format!("{}: has no bios", args.input.trace.display())));
@@ -125,6 +130,12 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
 }
 
 impl ReplayArgs {
+    /// The trace that is made in the lab, and what it must not overwrite.
+    fn output(&self) -> Option<(Output<'_>, InUse)> {
+        let output = Output::private(self.output.as_deref()?, self.force.force);
+        Some((output, InUse::of_paths([self.input.trace.as_path()])))
+    }
+
     fn pace(&self) -> Pace {
         match self.fast {
             true => Pace::Fastest { depth: self.depth },

@@ -6,10 +6,10 @@ use std::path::{Path, PathBuf};
 use blockyard_report::{Experiment, html, text};
 use clap::{Args, ValueHint};
 
-use crate::args::ShortHelpArgs;
+use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::comparison::{Run, page};
 use crate::failure::{Failure, printable};
-use crate::output::{print, say, write_new};
+use crate::output::{InUse, Output, print, say};
 
 /// The longest report that is read: thousands of jobs.
 const REPORT_BYTES_MAX: u64 = 64 << 20;
@@ -27,9 +27,12 @@ pub(crate) struct ReportArgs {
     #[arg(value_name = "FILE", required = true, value_hint = ValueHint::FilePath)]
     files: Vec<PathBuf>,
 
-    /// Write an HTML page with plots to this file, which must not be there yet
+    /// Write an HTML page with plots to this file
     #[arg(short = 'o', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
+
+    #[command(flatten)]
+    force: ForceArgs,
 
     #[command(flatten)]
     help: ShortHelpArgs,
@@ -37,12 +40,17 @@ pub(crate) struct ReportArgs {
 
 /// Shows them.
 pub(crate) fn run(args: &ReportArgs) -> Result<(), Failure> {
+    let in_use = InUse::of_paths(args.files.iter().map(PathBuf::as_path));
+    let output = args.output.as_deref().map(|path| Output::new(path, args.force.force));
+    if let Some(output) = &output {
+        output.check(&in_use)?;
+    }
     let runs: Result<Vec<Run>, Failure> = args.files.iter().map(|path| read(path)).collect();
     let runs = runs?;
     let title = if runs.len() == 1 { "A run of jobs" } else { "Runs of jobs, side by side" };
     let page = page(title, &runs);
-    match &args.output {
-        Some(path) => write(path, &page),
+    match output {
+        Some(output) => write(output, &in_use, &page),
         None => print(&text(&page)),
     }
 }
@@ -60,10 +68,10 @@ fn read(path: &Path) -> Result<Run, Failure> {
     Run::parse(&name, &text).map_err(failed)
 }
 
-/// A page as a file that must not be there yet.
-pub(crate) fn write(path: &Path, page: &Experiment) -> Result<(), Failure> {
+/// A page as a file.
+pub(crate) fn write(output: Output<'_>, in_use: &InUse, page: &Experiment) -> Result<(), Failure> {
     let html = html(&page.title, std::slice::from_ref(page));
-    write_new(path, &html)?;
-    say(&format!("the page is in {}", path.display()));
+    output.write(in_use, &html)?;
+    say(&format!("the page is in {}", output.path().display()));
     Ok(())
 }

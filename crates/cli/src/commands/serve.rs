@@ -29,7 +29,7 @@ use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::metrics;
 use crate::nbd::{self, Uri, split_host_port};
-use crate::output::say;
+use crate::output::{InUse, say};
 use crate::recorder::{Recorder, Wish};
 use crate::size::human_size;
 use crate::volume::Prepared;
@@ -178,7 +178,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         })?;
         volumes.push(Arc::new(volume));
     }
-    let recorder = recorder(args, &volumes)?;
+    let in_use = Arc::new(plan.in_use(args, &volumes));
+    let recorder = recorder(args, &volumes, &in_use)?;
     let named = plan.exports.iter().zip(&volumes);
     let exports = named.flat_map(|(spec, volume)| served(spec, volume)).collect();
     let mut server = Server::new(
@@ -187,7 +188,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     )?;
     let servers = plan.listen(&mut server)?;
     let named = plan.exports.iter().zip(&volumes);
-    let devices: Arc<[_]> = named.map(|(spec, volume)| controlled(spec, volume)).collect();
+    let devices: Arc<[_]> = named.map(|(spec, volume)| controlled(spec, volume, &in_use)).collect();
     if let Some(socket) = &args.control {
         server.listen_control(socket, control::answers(&devices, plan.max_connections))?;
     }
@@ -209,11 +210,15 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 }
 
 /// Whoever records the volume from the start, if that is wanted.
-fn recorder(args: &ServeArgs, volumes: &[Arc<Volume>]) -> Result<Option<Recorder>, Failure> {
+fn recorder(
+    args: &ServeArgs,
+    volumes: &[Arc<Volume>],
+    in_use: &InUse,
+) -> Result<Option<Recorder>, Failure> {
     let Some((path, volume)) = args.trace.clone().zip(volumes.first()) else { return Ok(None) };
-    let wish = Wish { path, replace: false, limit: None };
+    let wish = Wish { path, force: false, limit: None };
     let export = args.export_name.as_deref().unwrap_or_default();
-    Recorder::start(volume, export, &wish).map(Some)
+    Recorder::start(volume, export, &wish, in_use).map(Some)
 }
 
 /// Without systemd there is nobody to tell, and one that does not listen is no reason to stop.
@@ -273,6 +278,14 @@ impl Plan {
         prepared.collect()
     }
 
+    /// All that a trace must not overwrite.
+    fn in_use(&self, args: &ServeArgs, volumes: &[Arc<Volume>]) -> InUse {
+        let exports = self.exports.iter().flat_map(|export| export.volume.paths());
+        let mut in_use = InUse::of_paths(exports.chain(args.config.as_deref()));
+        volumes.iter().for_each(|volume| in_use.add_volume(volume));
+        in_use
+    }
+
     /// Opens the doors and says where they are.
     fn listen(&mut self, server: &mut Server) -> Result<Vec<nbd::Server>, Failure> {
         let mut servers = Vec::new();
@@ -325,10 +338,10 @@ fn served(spec: &ExportSpec, volume: &Arc<Volume>) -> Vec<ServedExport> {
 }
 
 /// The volume as commands name it.
-fn controlled(spec: &ExportSpec, volume: &Arc<Volume>) -> control::Device {
+fn controlled(spec: &ExportSpec, volume: &Arc<Volume>, in_use: &Arc<InUse>) -> control::Device {
     let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
     let names = std::iter::once(spec.name.clone()).chain(aliases).collect();
-    control::Device::new(names, Arc::clone(volume))
+    control::Device::new(names, Arc::clone(volume), Arc::clone(in_use))
 }
 
 fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {

@@ -15,10 +15,9 @@ use clap::{Args, Subcommand, ValueHint};
 use rustix::event::{PollFd, PollFlags, poll};
 
 use super::control::{DeviceArgs, ask};
-use crate::args::ShortHelpArgs;
+use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::Failure;
-use crate::output::{print, say};
-use crate::recorder;
+use crate::output::{InUse, Output, print, say};
 use crate::traces::InputArgs;
 
 /// Lines that are printed at once.
@@ -66,9 +65,8 @@ struct RecordArgs {
     #[arg(long = "for", value_name = "TIME", value_parser = parse_time)]
     limit: Option<Duration>,
 
-    /// A file that is there may be overwritten
-    #[arg(long)]
-    overwrite: bool,
+    #[command(flatten)]
+    force: ForceArgs,
 }
 
 /// Stop a recording whose `trace record` is gone
@@ -124,9 +122,8 @@ struct ConvertArgs {
     #[arg(short, long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: PathBuf,
 
-    /// A file that is there may be overwritten
-    #[arg(long)]
-    overwrite: bool,
+    #[command(flatten)]
+    force: ForceArgs,
 
     #[command(flatten)]
     help: ShortHelpArgs,
@@ -145,7 +142,7 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
 
 fn record(args: &RecordArgs) -> Result<(), Failure> {
     let path = std::path::absolute(&args.output).unwrap_or_else(|_| args.output.clone());
-    let line = start_line(&path, args.limit, args.overwrite, args.device.export()?)?;
+    let line = start_line(&path, args.limit, args.force.force, args.device.export()?)?;
     let signal = StopSignal::install()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     ask(&args.device.socket, line.as_bytes())?;
@@ -164,7 +161,7 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
 fn start_line(
     path: &Path,
     limit: Option<Duration>,
-    replace: bool,
+    force: bool,
     export: &str,
 ) -> Result<String, Failure> {
     let shown = path.display();
@@ -174,7 +171,7 @@ fn start_line(
         ))
     })?;
     let limit_ms = limit.map_or(0, |limit| limit.as_millis());
-    let how = if replace { "replace" } else { "new" };
+    let how = if force { "replace" } else { "new" };
     Ok(format!("trace-start {limit_ms} {how} {} {path} {export}\n", path.len()))
 }
 
@@ -219,8 +216,11 @@ fn summary(args: &SummaryArgs) -> Result<(), Failure> {
 }
 
 fn convert(args: &ConvertArgs) -> Result<(), Failure> {
+    let in_use = InUse::of_paths([args.input.trace.as_path()]);
+    let output = Output::private(&args.output, args.force.force);
+    output.check(&in_use)?;
     let trace = args.input.read()?;
-    let file = recorder::create(&args.output, args.overwrite)?;
+    let file = output.create(&in_use)?;
     let written = (|| {
         let mut writer = Writer::begin(BufWriter::new(file), &trace.header)?;
         trace.bios.iter().try_for_each(|bio| writer.push(bio))?;

@@ -1,6 +1,6 @@
 //! `blockyard tune`: the best settings for a volume and a workload, or for a world of the lab.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -11,7 +11,7 @@ use blockyard_load::trace::blktrace::Action;
 use clap::{Args, ValueHint};
 
 use super::report::write;
-use crate::args::{HelpArgs, JobArgs, VolumeArgs};
+use crate::args::{ForceArgs, HelpArgs, JobArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::lab::builtin::load;
@@ -19,7 +19,7 @@ use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::traced::{self, TraceJob};
 use crate::lab::spec::tree::Override;
 use crate::lab::spec::{Experiment, Variant};
-use crate::output::{check_new, print, say, write_new};
+use crate::output::{InUse, Output, print, say};
 use crate::terminal::Terminal;
 use crate::traces;
 use crate::tune::config;
@@ -31,6 +31,7 @@ use crate::tune::search::{Step, search};
 use crate::tune::traced::Traced;
 use crate::tune::volume::{Settings, Source, Tuned, pipelines};
 use crate::tune::workload::{Load, Usual, Workload, ask, jobs_of_words};
+use crate::volume::VolumeSpec;
 use blockyard_host::file::Access;
 
 /// Rounds of a race at most: what is not clear then is not worth more.
@@ -95,7 +96,7 @@ pub(crate) struct TuneArgs {
     #[arg(long)]
     destroy: bool,
 
-    /// Write the configuration to this file, which must not be there yet
+    /// Write the configuration to this file
     #[arg(short = 'O', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     output: Option<PathBuf>,
 
@@ -103,12 +104,15 @@ pub(crate) struct TuneArgs {
     #[arg(long)]
     json: bool,
 
-    /// Write an HTML page with the evidence to this file, which must not be there yet
+    /// Write an HTML page with the evidence to this file
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     html: Option<PathBuf>,
 
     #[command(flatten)]
     lab: LabArgs,
+
+    #[command(flatten)]
+    force: ForceArgs,
 
     #[command(flatten)]
     help: HelpArgs,
@@ -144,7 +148,9 @@ struct LabArgs {
 
 /// Tunes.
 pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
-    check_new([&args.output, &args.html].into_iter().filter_map(|path| path.as_deref()))?;
+    let in_use = args.in_use();
+    let outputs = [&args.output, &args.html].into_iter().flatten();
+    outputs.map(|path| args.output(path)).try_for_each(|output| output.check(&in_use))?;
     match &args.lab.lab {
         Some(name) => in_lab(args, name),
         None => on_volume(args),
@@ -225,7 +231,7 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     let evidence = Evidence::new(&found, "MiB/s", model::on_axis, mib);
     let evidence = Evidence { conditions, ..evidence };
     if let Some(path) = &args.html {
-        write(path, &evidence.page())?;
+        write(args.output(path), &args.in_use(), &evidence.page())?;
     }
     match args.json {
         true => print(&(pretty(&evidence) + "\n")),
@@ -250,6 +256,18 @@ fn machine() -> String {
 }
 
 impl TuneArgs {
+    fn output<'a>(&self, path: &'a Path) -> Output<'a> {
+        Output::new(path, self.force.force)
+    }
+
+    /// What no output may overwrite. The volume is locked while it is open, and with it what a table
+    /// lies on.
+    fn in_use(&self) -> InUse {
+        let spec = self.volume.spec().ok();
+        let inputs = [&self.trace, &self.jobs.job].into_iter().flatten().map(PathBuf::as_path);
+        InUse::of_paths(spec.iter().flat_map(VolumeSpec::paths).chain(inputs))
+    }
+
     /// The workload as options, unless it is a job.
     fn words(&self) -> Result<Option<String>, Failure> {
         if let Some(usual) = self.workload {
@@ -330,10 +348,10 @@ impl TuneArgs {
         heading.extend(evidence.conditions.iter().map(|(key, value)| format!("{key}: {value}")));
         let config = config::text(&self.volume, best, &heading)?;
         if let Some(path) = &self.output {
-            write_new(path, &config)?;
+            self.output(path).write(&self.in_use(), &config)?;
         }
         if let Some(path) = &self.html {
-            write(path, &evidence.page())?;
+            write(self.output(path), &self.in_use(), &evidence.page())?;
         }
         match (self.json, &self.output) {
             (true, _) => print(&(pretty(evidence) + "\n")),

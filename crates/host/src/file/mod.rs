@@ -10,8 +10,11 @@
 //! What somebody waits for who has nothing else in flight is one plain call instead of the ring.
 
 pub mod extents;
+mod id;
 pub mod mapping;
 mod sigbus;
+
+pub use id::FileId;
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -207,6 +210,11 @@ impl DeviceFile {
         self
     }
 
+    /// Which file or device it is, if it is here.
+    pub(crate) fn id(&self) -> Option<FileId> {
+        self.local()?.metadata().ok().map(|metadata| FileId::of(&metadata))
+    }
+
     /// Where it is.
     #[must_use]
     pub fn path(&self) -> &Path {
@@ -383,6 +391,13 @@ fn lock(file: &File, access: Access) -> io::Result<()> {
             outcome => return outcome,
         }
     }
+}
+
+/// Locks a file that is to be overwritten, as a volume is locked, until it is closed. False if another
+/// program has it. Where the file system has no locks nothing is held back.
+#[must_use]
+pub fn lock_output(file: &File) -> bool {
+    !try_lock(file, Access::ReadWrite).is_err_and(|error| is_taken(&error))
 }
 
 fn is_taken(error: &io::Error) -> bool {

@@ -374,6 +374,16 @@ impl Fio {
         &self.logs
     }
 
+    /// The files that the jobs' logs will be, still without lines.
+    #[must_use]
+    pub fn logs_of(jobs: &[Job]) -> Vec<LogFile> {
+        let clones = jobs.iter().flat_map(|job| (0..job.clones()).map(move |_| job));
+        (0..)
+            .zip(clones)
+            .flat_map(|(number, job)| log::CloneLogs::of(job).files(number).collect::<Vec<_>>())
+            .collect()
+    }
+
     /// How long each file is, by its number.
     #[must_use]
     pub fn file_lens_bytes(&self) -> Vec<u64> {

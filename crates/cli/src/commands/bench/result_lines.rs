@@ -12,7 +12,7 @@ use blockyard_load::result_line::ResultLine;
 
 use super::{judge, logs, watch};
 use crate::failure::Failure;
-use crate::output::print;
+use crate::output::{InUse, print};
 use crate::real::{self, Tally};
 
 /// The letter of a pipeline, or its name.
@@ -27,6 +27,7 @@ pub(super) fn run(
     jobs: &[Job],
     module: &str,
     times: u32,
+    in_use: &InUse,
 ) -> Result<(), Failure> {
     let mut sums = vec![Vec::new(); jobs.len()];
     for _ in 0..times {
@@ -34,7 +35,7 @@ pub(super) fn run(
             Fio::new(jobs.to_vec()).map_err(|error| Failure::failed(error.to_string()))?;
         let tally = Tally::default();
         watch::watched(jobs, &tally, || real::run_on_whole(volume, &mut fio, &tally))?;
-        logs::write(fio.logs())?;
+        logs::write(fio.logs(), in_use)?;
         for (result, sums) in fio.results().iter().zip(&mut sums) {
             judge(result)?;
             sums.push(result.read_bandwidth_sum() + result.write_bandwidth_sum());

@@ -5,8 +5,8 @@
 //! twice, and both must be the same. What reaches the world's queue is a trace again.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{self, BufWriter};
-use std::path::Path;
 
 use blockyard_engine::time::Nanos;
 use blockyard_load::replay::Replay;
@@ -39,13 +39,13 @@ pub(super) fn play(
             "two replays differ ({hash:016x} and {again:016x}); please report it"
         )));
     }
-    if let Some(path) = &args.output {
+    if let Some((output, in_use)) = args.output() {
         let export = format!("lab: {}, {}", experiment.name, variant.name);
         let began_unix_ns = trace.header.began_unix_ns;
         let header = Header { volume_bytes: len_bytes, sector_bytes: 512, export, began_unix_ns };
-        let written = seen.write(path, &header);
+        let written = seen.write(output.create(&in_use)?, &header);
         written.map_err(|error| {
-            Failure::failed(format!("{}: cannot write: {error}", path.display()))
+            Failure::failed(format!("{}: cannot write: {error}", output.path().display()))
         })?;
     }
     let place = format!(
@@ -112,8 +112,7 @@ impl Observer for Seen {
 }
 
 impl Seen {
-    fn write(&self, path: &Path, header: &Header) -> io::Result<()> {
-        let file = std::fs::File::create_new(path)?;
+    fn write(&self, file: File, header: &Header) -> io::Result<()> {
         let mut writer = Writer::begin(BufWriter::new(file), header)?;
         self.bios.iter().chain(self.open.values()).try_for_each(|bio| writer.push(bio))?;
         writer.end(self.ended).map(|_| ())
