@@ -14,6 +14,17 @@ pub const GRANT_MIN_BYTES: usize = 512 << 10;
 /// More than this no connection can use: 28 reads and 28 writes of 64 KiB in flight.
 pub const GRANT_MAX_BYTES: usize = 4 << 20;
 
+/// So much has to be free for a client to be served: its buffers ([`GRANT_MAX_BYTES`] at most), and
+/// beyond them twice as much for what all clients need in small pieces while they run.
+const HEADROOM_BYTES: usize = 3 * GRANT_MAX_BYTES;
+
+/// Whether a client can be served without bringing the others into danger: a small allocation that
+/// fails ends the process, so the last memory is kept for these.
+#[must_use]
+pub fn has_headroom() -> bool {
+    Region::new(HEADROOM_BYTES).is_ok()
+}
+
 /// Anonymous page-aligned memory.
 #[derive(Debug)]
 pub struct Region {

@@ -15,28 +15,27 @@ pub(crate) fn readable<const N: usize>(
     fds: &[Option<BorrowedFd<'_>>; N],
     limit: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    let mut ready = [false; N];
-    ready.copy_from_slice(&readable_of(fds, limit)?);
-    Ok(ready)
+    let waited: Vec<_> = fds.iter().flatten().map(|fd| (*fd, PollFlags::IN)).collect();
+    let mut answers = ready_among(&waited, limit)?.into_iter();
+    Ok(fds.map(|fd| fd.is_some() && answers.next() == Some(true)))
 }
 
-/// As [`readable`], for any number of descriptors.
+/// Waits until one of the descriptors has one of its events, an error, or is hung up, and says
+/// which have, in their order. Without a time limit it waits for ever.
 ///
 /// # Errors
 /// As [`readable`].
-pub(crate) fn readable_of(
-    fds: &[Option<BorrowedFd<'_>>],
+pub(crate) fn ready_among(
+    fds: &[(BorrowedFd<'_>, PollFlags)],
     limit: Option<Duration>,
 ) -> io::Result<Vec<bool>> {
-    let polled = fds.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
-    let mut polled: Vec<PollFd<'_>> = polled.collect();
+    let mut polled: Vec<PollFd<'_>> =
+        fds.iter().map(|(fd, events)| PollFd::from_borrowed_fd(*fd, *events)).collect();
     match poll(&mut polled, limit.map(timespec).as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => {}
-        Err(error) => return Err(error.into()),
+        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
+        Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
+        Err(error) => Err(error.into()),
     }
-    let mut answers = polled.iter().map(|fd| !fd.revents().is_empty());
-    let ready = |fd: &Option<BorrowedFd<'_>>| fd.is_some() && answers.next() == Some(true);
-    Ok(fds.iter().map(ready).collect())
 }
 
 /// Waits until one of the descriptors is readable, hung up, or, if it is asked for, writable.
@@ -45,12 +44,8 @@ pub(crate) fn readable_of(
 /// As [`readable`].
 pub(crate) fn ready_of(fds: &[(BorrowedFd<'_>, bool)], limit: Option<Duration>) -> io::Result<()> {
     let flags = |writable| if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let mut polled: Vec<PollFd<'_>> =
-        fds.iter().map(|(fd, writable)| PollFd::from_borrowed_fd(*fd, flags(*writable))).collect();
-    match poll(&mut polled, limit.map(timespec).as_ref()) {
-        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
-        Err(error) => Err(error.into()),
-    }
+    let waited: Vec<_> = fds.iter().map(|(fd, writable)| (*fd, flags(*writable))).collect();
+    ready_among(&waited, limit).map(drop)
 }
 
 fn timespec(limit: Duration) -> Timespec {

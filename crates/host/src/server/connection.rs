@@ -1,111 +1,37 @@
-//! One client's thread: the handshake under a deadline, then the transmission.
+//! One client's thread: the transmission, from the moment when an export is open.
 
 use std::io;
-use std::sync::Arc;
-use std::time::Instant;
-
-use blockyard_export::nbd::{Event, Session};
+use std::sync::{Arc, PoisonError};
 
 use super::Shared;
+use super::handshake::Opened;
 use super::socket::Socket;
 use super::transmission::{Ended, Transmission};
+use crate::memory;
 
-/// Options are parsed from a buffer of this size, which a session never asks to exceed.
-const HANDSHAKE_BYTES: usize = 64 << 10;
-
-/// A client that has connected.
-pub(super) struct Connection {
-    shared: Arc<Shared>,
-    socket: Arc<Socket>,
+/// Serves the client until it or the server ends the connection.
+pub(super) fn serve(shared: &Shared, socket: &Arc<Socket>, opened: Opened) {
+    // A client that vanished, or broke the protocol, is its own affair.
+    let (Ok(()) | Err(Ended)) = transmit(shared, socket, opened);
 }
 
-impl Connection {
-    pub(super) fn new(shared: Arc<Shared>, socket: Arc<Socket>) -> Self {
-        Self { shared, socket }
-    }
-
-    /// Serves the client until it or the server ends the connection.
-    pub(super) fn serve(self) {
-        let served = self.handshake().and_then(|opened| match opened {
-            Some((session, export, rest)) => self.transmit(session, export, &rest),
-            None => Ok(()),
-        });
-        // A client that vanished, or broke the protocol, is its own affair.
-        let (Ok(()) | Err(Ended)) = served;
-    }
-
-    /// Options, until an export is opened. `None` when the client said goodbye.
-    fn handshake(&self) -> Result<Option<(Session, usize, Vec<u8>)>, Ended> {
-        let deadline = Instant::now() + self.shared.options.handshake_timeout;
-        let mut session = Session::new(Arc::clone(&self.shared.exports), Some(0));
-        let mut received: Vec<u8> = Vec::new();
-        let mut out = Vec::new();
-        session.greeting(&mut out);
-        loop {
-            let step = session.on_bytes(&received, &mut out);
-            received.drain(..step.consumed);
-            match step.event {
-                Event::Continue if out.len() < HANDSHAKE_BYTES => {}
-                Event::Continue => self.send(&mut out)?,
-                Event::NeedMore => {
-                    self.send(&mut out)?;
-                    self.receive_until(deadline, &mut received)?;
-                }
-                Event::Opened(export) => {
-                    self.send(&mut out)?;
-                    return Ok(Some((session, export, received)));
-                }
-                Event::Closed | Event::Broken(_) => {
-                    self.send(&mut out)?;
-                    return Ok(None);
-                }
-                Event::Request(_) | Event::Payload { .. } => {
-                    unreachable!("requests come after an export is open")
-                }
-            }
-        }
-    }
-
-    fn send(&self, out: &mut Vec<u8>) -> Result<(), Ended> {
-        let vec = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
-        if !out.is_empty() {
-            self.socket.send(&mut [vec])?;
-        }
-        out.clear();
-        Ok(())
-    }
-
-    /// Receives something before the deadline; a client that is too slow is dropped.
-    fn receive_until(&self, deadline: Instant, received: &mut Vec<u8>) -> Result<(), Ended> {
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() || received.len() >= HANDSHAKE_BYTES {
+fn transmit(shared: &Shared, socket: &Arc<Socket>, opened: Opened) -> Result<(), Ended> {
+    let Opened { session, export, mut replies, received } = opened;
+    let served = &shared.served[export];
+    let mut transmission = {
+        // One at a time: what is looked for must still be there when it is taken.
+        let _turn = shared.starting.lock().unwrap_or_else(PoisonError::into_inner);
+        if !memory::has_headroom() {
+            eprintln!("blockyard: a client is refused: there is no memory for it");
             return Err(Ended);
         }
-        self.socket.set_receive_timeout(left);
-        let len = received.len();
-        received.resize(HANDSHAKE_BYTES, 0);
-        let got = self.socket.receive(received[len..].as_mut_ptr(), HANDSHAKE_BYTES - len);
-        received.truncate(len + got.as_ref().map_or(0, |got| got.unwrap_or(0)));
-        match got? {
-            Some(1..) => Ok(()),
-            Some(0) | None => Err(Ended),
-        }
-    }
-
-    fn transmit(&self, session: Session, export: usize, rest: &[u8]) -> Result<(), Ended> {
-        let served = &self.shared.served[export];
-        let grant = self.shared.budget.grant(Transmission::useful_bytes(&served.volume));
-        let mut transmission =
-            Transmission::new(Arc::clone(&self.socket), session, served, grant, rest)?;
-        transmission.run()
-    }
-}
-
-impl Drop for Connection {
-    /// Also when its thread panics: the client must not wait for ever.
-    fn drop(&mut self) {
-        self.socket.shut_down();
-    }
+        let grant = shared.budget.grant(Transmission::useful_bytes(&served.volume));
+        Transmission::new(Arc::clone(socket), session, served, grant, &received)?
+    };
+    let vec = libc::iovec { iov_base: replies.as_mut_ptr().cast(), iov_len: replies.len() };
+    socket.send(&mut [vec])?;
+    drop((replies, received));
+    transmission.run()
 }
 
 impl From<io::Error> for Ended {

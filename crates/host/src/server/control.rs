@@ -1,26 +1,31 @@
 //! Sockets with one request in, one reply out, then the connection is closed: the control socket,
 //! whose requests are lines, and that of the metrics, whose requests are heads of HTTP.
 //!
-//! What a request says is for who answers. Here it is bounded in length and time, and wiped: it may
-//! hold a key.
+//! The meaning of a request is the answer's affair. Here it is bounded in length and time, and wiped:
+//! it may hold a key. A request gets a thread when it is whole.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::net::IpAddr;
 use std::sync::Arc;
-use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_export::http;
+use rustix::event::PollFlags;
 
 use super::listen::Listener;
 use super::socket::Socket;
+use super::threads::{Ends, Threads};
+use super::waiting::{Conversation, Limits, Progress, Waiting};
 
 /// Longer lines are refused. The longest key is 8320 hex digits, and the longest name 4096 bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// Requests at a time; more wait to be accepted.
-const REQUESTS_MAX: usize = 8;
-/// How long a client may take for its request.
+/// Requests that are answered at a time; more wait for a place.
+const ANSWERS_MAX: usize = 8;
+/// How long a client may take for its request, and then for the reply.
 const LINE_LIMIT: Duration = Duration::from_secs(10);
+/// Clients of a socket that have not sent their request: each has a locked buffer of
+/// [`REQUEST_BYTES_MAX`], and the locked memory of a user is 8 MiB by default.
+const WAITING: Limits = Limits { clients_max: 16, of_one_peer_max: 16, time: LINE_LIMIT };
 
 /// Makes the reply to a request: a line without its newline, or a head of HTTP. `None` is one that
 /// is too long or did not end.
@@ -50,99 +55,87 @@ impl Framing {
     }
 }
 
-/// The socket, and the requests that are being answered.
+/// The socket, those who have not sent their request, and the requests that are being answered.
 pub(super) struct Control {
-    listener: Listener,
+    pub(super) listener: Listener,
     framing: Framing,
     answer: Answer,
-    running: Vec<(Arc<Socket>, JoinHandle<()>)>,
+    pub(super) waiting: Waiting<Request>,
+    answering: Threads,
 }
 
 impl Control {
-    pub(super) fn new(listener: Listener, framing: Framing, answer: Answer) -> Self {
-        Self { listener, framing, answer, running: Vec::new() }
+    pub(super) fn new(listener: Listener, framing: Framing, answer: Answer, ends: Ends) -> Self {
+        let (waiting, answering) = (Waiting::new(WAITING), Threads::new("control", ends));
+        Self { listener, framing, answer, waiting, answering }
     }
 
-    /// What becomes readable when somebody asks, as long as there is a place.
-    pub(super) fn ready(&self) -> Option<BorrowedFd<'_>> {
-        (self.running.len() < REQUESTS_MAX).then(|| self.listener.as_fd())
+    pub(super) fn admit(&mut self, now: Instant, socket: Socket, peer: Option<IpAddr>) {
+        self.waiting.admit(now, socket, peer, Request::new(self.framing));
     }
 
-    pub(super) fn accept(&mut self) {
-        let Ok(Some(socket)) = self.listener.accept() else { return };
-        let socket = Arc::new(socket);
-        let (framing, answer) = (self.framing, self.answer.clone());
-        let request = ControlRequest { socket: Arc::clone(&socket), framing, answer };
-        let thread = std::thread::Builder::new()
-            .name("control".into())
-            .stack_size(256 << 10)
-            .spawn(move || request.serve());
-        // Without a thread the client sees its connection closed.
-        if let Ok(thread) = thread {
-            self.running.push((socket, thread));
-        }
-    }
-
-    pub(super) fn join_ended(&mut self) {
-        for index in (0..self.running.len()).rev() {
-            if self.running[index].1.is_finished() {
-                let _ = self.running.swap_remove(index).1.join();
-            }
+    /// Answers whole requests, as far as there are places.
+    pub(super) fn answer(&mut self) {
+        self.answering.join_ended();
+        while self.answering.len() < ANSWERS_MAX
+            && let Some((socket, request)) = self.waiting.take_complete()
+        {
+            let answer = self.answer.clone();
+            self.answering.start(socket, move |socket| request.serve(&answer, socket));
         }
     }
 
     /// No more requests; those that are being answered end.
-    pub(super) fn end(self) {
-        for (socket, thread) in self.running {
-            socket.stop_receiving();
-            let _ = thread.join();
-        }
+    pub(super) fn end(mut self) {
+        self.answering.stop_receiving();
+        self.answering.join();
     }
 }
 
-/// One connection.
-struct ControlRequest {
-    socket: Arc<Socket>,
+/// What a client has sent of its request.
+pub(super) struct Request {
     framing: Framing,
-    answer: Answer,
+    line: SecretBytes,
+    received_bytes: usize,
+    /// Its length without what ends it, once it is whole.
+    len_bytes: Option<usize>,
 }
 
-impl ControlRequest {
-    fn serve(self) {
-        let mut line = SecretBytes::zeroed(self.framing.bytes_max());
-        let len_bytes = self.receive(line.as_mut_slice());
-        let mut reply = (self.answer)(len_bytes.map(|len| &line.as_slice()[..len]));
+impl Request {
+    fn new(framing: Framing) -> Self {
+        let line = SecretBytes::zeroed(framing.bytes_max());
+        Self { framing, line, received_bytes: 0, len_bytes: None }
+    }
+
+    fn serve(self, answer: &Answer, socket: &Socket) {
+        let Self { line, len_bytes, .. } = self;
+        let mut reply = answer(len_bytes.map(|len| &line.as_slice()[..len]));
         drop(line);
         let vec = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: reply.len() };
-        // Who does not wait for the reply has none.
-        let _ = self.socket.send(&mut [vec]);
-    }
-
-    /// Length of the request that came in time.
-    fn receive(&self, line: &mut [u8]) -> Option<usize> {
-        let deadline = Instant::now() + LINE_LIMIT;
-        let mut len = 0;
-        while len < line.len() {
-            let left = deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return None;
-            }
-            self.socket.set_receive_timeout(left);
-            let rest = &mut line[len..];
-            let received = self.socket.receive(rest.as_mut_ptr(), rest.len());
-            let Ok(Some(received @ 1..)) = received else { return None };
-            len += received;
-            if let Some(end) = self.framing.end(&line[..len]) {
-                return Some(end);
-            }
-        }
-        None
+        // A client that does not read its reply must not keep the place.
+        socket.set_send_timeout(LINE_LIMIT);
+        let _ = socket.send(&mut [vec]);
     }
 }
 
-impl Drop for ControlRequest {
-    /// Also when its thread panics: the client must not wait for ever.
-    fn drop(&mut self) {
-        self.socket.shut_down();
+impl Conversation for Request {
+    fn go_on(&mut self, socket: &Socket) -> Progress {
+        match socket.receive_now(&mut self.line.as_mut_slice()[self.received_bytes..]) {
+            Ok(None) => return Progress::WaitsFor(PollFlags::IN),
+            // The answer says that it is no request.
+            Ok(Some(0)) | Err(_) => return Progress::Complete,
+            Ok(Some(len)) => self.received_bytes += len,
+        }
+        let received = &self.line.as_slice()[..self.received_bytes];
+        self.len_bytes = self.framing.end(received);
+        if self.len_bytes.is_some() || received.len() == self.framing.bytes_max() {
+            return Progress::Complete;
+        }
+        Progress::WaitsFor(PollFlags::IN)
+    }
+
+    /// As of one that is too long.
+    fn time_is_up(&mut self) -> Progress {
+        Progress::Complete
     }
 }

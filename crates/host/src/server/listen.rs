@@ -1,7 +1,7 @@
 //! Listening sockets: unix with mode 0600, TCP, inherited.
 
 use std::io;
-use std::net::{SocketAddr, TcpListener};
+use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -72,10 +72,14 @@ impl Listener {
             .map_err(|error| Error::io(path, "make non-blocking", error))
     }
 
-    /// The next client, if one is waiting.
-    pub(super) fn accept(&self) -> io::Result<Option<Socket>> {
-        match rustix::net::accept_with(&self.fd, SocketFlags::CLOEXEC) {
-            Ok(fd) => Ok(Some(Socket::new(fd, self.is_unix))),
+    /// The next client, if one is waiting, and its address if it came by TCP.
+    pub(super) fn accept(&self) -> io::Result<Option<(Socket, Option<IpAddr>)>> {
+        match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC) {
+            Ok((fd, address)) => {
+                let peer = address.and_then(|address| SocketAddr::try_from(address).ok());
+                let peer = peer.map(|address| address.ip());
+                Ok(Some((Socket::new(fd, self.is_unix), peer)))
+            }
             Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error.into()),
         }

@@ -1,27 +1,38 @@
 //! Serves volumes over NBD: listeners, one thread per connection, orderly stop.
 //!
+//! ```text
+//!   door ─ accept ─> waiting ─ an export is open, and there is a place ─> thread
+//!     │                 └ silent: its time is up, or another needs its descriptor
+//!     └ control, metrics ─> waiting ─ the request is whole ─> thread
+//! ```
+//! One thread waits for doors and for all clients that wait ([`waiting`]), and never for one of
+//! them.
+//!
 //! The stop: listeners are closed, then the receiving side of every connection. What had been sent
 //! by then is executed and answered, every file is flushed, and only then [`Server::run`] returns.
 
 mod connection;
 mod control;
+mod handshake;
 mod inbox;
 mod listen;
 mod outbox;
 mod pace;
 mod reads;
 mod socket;
+mod threads;
 mod transmission;
+mod waiting;
 
 use std::net::SocketAddr;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::Path;
-use std::sync::Arc;
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use blockyard_engine::priority::Priority;
 use blockyard_export::nbd::Export;
+use rustix::event::PollFlags;
 
 use crate::Error;
 use crate::memory::Budget;
@@ -29,21 +40,31 @@ use crate::poll;
 use crate::process::StopSignal;
 use crate::volume::Volume;
 
-use connection::Connection;
 pub use control::{Answer, REQUEST_BYTES_MAX};
 use control::{Control, Framing};
+use handshake::Handshake;
 use listen::Listener;
-use socket::Socket;
+use threads::{Ends, Threads};
+use waiting::{Limits, Waiting};
 
 /// Each connection has a thread; more are another design's.
 pub const CONNECTIONS_MAX: usize = 1024;
 /// So many, unless somebody says otherwise.
 pub const CONNECTIONS_USUAL: usize = 64;
+/// Clients that have connected and not opened an export: a quarter of the descriptors that a
+/// process usually has.
+const HANDSHAKES_MAX: usize = 256;
+/// Of these from one address on TCP: a client with 16 connections, four times.
+const HANDSHAKES_OF_ONE_PEER_MAX: usize = 64;
+/// How long no client is accepted after the system had no descriptor for one, unless one comes back
+/// earlier: ten looks a second cost nothing.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// Connections at a time, at most [`CONNECTIONS_MAX`]; more wait to be accepted.
+    /// Connections with an open export at a time, at most [`CONNECTIONS_MAX`]. Others may negotiate
+    /// meanwhile, and wait for a place with the answer to the option that opens one.
     pub max_connections: usize,
     /// How long a client may take until it has opened an export.
     pub handshake_timeout: Duration,
@@ -77,6 +98,8 @@ pub(crate) struct Shared {
     /// In the order of `exports`.
     served: Vec<ServedExport>,
     budget: Arc<Budget>,
+    /// Held by a connection while it takes its memory.
+    starting: Mutex<()>,
     options: ServerOptions,
 }
 
@@ -84,22 +107,38 @@ pub(crate) struct Shared {
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<Listener>,
-    connections: Vec<Running>,
+    /// Clients that have not opened an export, or have no place yet.
+    handshakes: Waiting<Handshake>,
+    connections: Threads,
     /// Sockets for those who ask and are answered once.
     controls: Vec<Control>,
+    ends: Ends,
+    /// No client is accepted until then, because there was no descriptor for one.
+    paused_until: Option<Instant>,
 }
 
-/// A connection and its thread.
-struct Running {
-    socket: Arc<Socket>,
-    thread: JoinHandle<()>,
+/// What the server waits for.
+#[derive(Clone, Copy)]
+enum Source {
+    Stop,
+    /// A thread has ended.
+    Ends,
+    Listener(usize),
+    ControlListener(usize),
+    Handshake(usize),
+    /// A client of a control socket.
+    Request {
+        control: usize,
+        client: usize,
+    },
 }
 
 impl Server {
     /// A server of these volumes by name; the first is the one that clients get who give no name.
     ///
     /// # Errors
-    /// When a name cannot be an export's name, or there are two of one name.
+    /// When a name cannot be an export's name, or there are two of one name; when the system has no
+    /// more descriptors.
     ///
     /// # Panics
     /// When `max_connections` exceeds [`CONNECTIONS_MAX`].
@@ -107,7 +146,9 @@ impl Server {
         assert!((1..=CONNECTIONS_MAX).contains(&options.max_connections));
         let mut offered: Vec<Export> = Vec::new();
         for ServedExport { name, volume, .. } in &exports {
-            let export = export(name, volume);
+            // One connection at a time: a client that was promised more would wait for itself.
+            let multi_conn = options.max_connections > 1;
+            let export = Export { multi_conn, ..export(name, volume) };
             let problem = |problem: String| Error::volume(Path::new(name), problem);
             export.check().map_err(|error| problem(error.to_string()))?;
             if offered.iter().any(|other| other.name == *name) {
@@ -119,13 +160,22 @@ impl Server {
             exports: offered.into(),
             served: exports,
             budget: Budget::new(options.max_connections),
+            starting: Mutex::new(()),
             options,
         };
+        let ends = Ends::new().map_err(|error| Error::io(Path::new("eventfd"), "make", error))?;
         Ok(Self {
             shared: Arc::new(shared),
             listeners: Vec::new(),
-            connections: Vec::new(),
+            handshakes: Waiting::new(Limits {
+                clients_max: HANDSHAKES_MAX,
+                of_one_peer_max: HANDSHAKES_OF_ONE_PEER_MAX,
+                time: options.handshake_timeout,
+            }),
+            connections: Threads::new("connection", ends.clone()),
             controls: Vec::new(),
+            ends,
+            paused_until: None,
         })
     }
 
@@ -164,7 +214,7 @@ impl Server {
     /// # Errors
     /// As [`Server::listen_unix`].
     pub fn listen_control(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
-        self.controls.push(Control::new(Listener::unix(path)?, Framing::Line, answer));
+        self.add_control(Listener::unix(path)?, Framing::Line, answer);
         Ok(())
     }
 
@@ -174,7 +224,7 @@ impl Server {
     /// # Errors
     /// As [`Server::listen_unix`].
     pub fn listen_metrics_unix(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
-        self.controls.push(Control::new(Listener::unix(path)?, Framing::Http, answer));
+        self.add_control(Listener::unix(path)?, Framing::Http, answer);
         Ok(())
     }
 
@@ -188,26 +238,30 @@ impl Server {
         answer: Answer,
     ) -> Result<SocketAddr, Error> {
         let (listener, address) = Listener::tcp(address)?;
-        self.controls.push(Control::new(listener, Framing::Http, answer));
+        self.add_control(listener, Framing::Http, answer);
         Ok(address)
+    }
+
+    fn add_control(&mut self, listener: Listener, framing: Framing, answer: Answer) {
+        self.controls.push(Control::new(listener, framing, answer, self.ends.clone()));
     }
 
     /// Serves until `stop`, calls `on_stop`, then drains and flushes.
     ///
     /// # Errors
-    /// When a volume cannot be flushed: then not everything may be on stable storage.
+    /// When a volume cannot be flushed: then not everything may be on stable storage. When the
+    /// system cannot wait for clients: then the server has stopped, as by `stop`.
     pub fn run(mut self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
-        while !self.accept_until(stop)? {
-            self.join_ended();
-        }
+        let waited = self.serve_until(stop);
         stop.take();
         on_stop();
         stop.restore_default();
         self.listeners.clear();
+        self.handshakes.end();
         self.shared.served.iter().for_each(|served| served.volume.stop());
         self.drain();
         self.controls.drain(..).for_each(Control::end);
-        self.flush()
+        self.flush().and(waited)
     }
 
     /// Each volume once, however many names it has.
@@ -222,74 +276,138 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for one event; whether it was the stop.
-    fn accept_until(&mut self, stop: &StopSignal) -> Result<bool, Error> {
-        let full = self.connections.len() >= self.shared.options.max_connections;
-        let mut fds = vec![Some(stop.as_fd())];
-        fds.extend(self.controls.iter().map(Control::ready));
-        if !full {
-            fds.extend(self.listeners.iter().map(|listener| Some(listener.as_fd())));
+    fn serve_until(&mut self, stop: &StopSignal) -> Result<(), Error> {
+        loop {
+            let ready = self.wait(stop)?;
+            if ready.iter().any(|source| matches!(source, Source::Stop)) {
+                return Ok(());
+            }
+            let now = Instant::now();
+            // Clients from the last to the first: the place of one that is over is taken by those
+            // behind it. Then the doors.
+            ready.into_iter().rev().for_each(|source| self.on_ready(now, source));
+            self.handshakes.expire(now);
+            self.controls.iter_mut().for_each(|control| control.waiting.expire(now));
+            self.serve_complete();
         }
-        // With all places taken, look every now and then whether one has become free.
-        let limit = full.then_some(Duration::from_millis(50));
-        let ready = poll::readable_of(&fds, limit)
+    }
+
+    /// Waits for one event or more.
+    fn wait(&self, stop: &StopSignal) -> Result<Vec<Source>, Error> {
+        let now = Instant::now();
+        let sources = self.sources(now, stop);
+        let deadlines = self.controls.iter().map(|control| control.waiting.next_deadline());
+        let deadlines = deadlines.chain([self.handshakes.next_deadline(), self.paused_until]);
+        let limit = deadlines.flatten().min().map(|at| at.saturating_duration_since(now));
+        let fds: Vec<_> = sources.iter().map(|(_, fd, events)| (*fd, *events)).collect();
+        let ready = poll::ready_among(&fds, limit)
             .map_err(|error| Error::io(Path::new("listening sockets"), "wait on", error))?;
-        if ready[0] {
-            return Ok(true);
+        let sources = sources.iter().zip(ready).filter(|(_, ready)| *ready);
+        Ok(sources.map(|((source, ..), _)| *source).collect())
+    }
+
+    fn sources<'a>(
+        &'a self,
+        now: Instant,
+        stop: &'a StopSignal,
+    ) -> Vec<(Source, BorrowedFd<'a>, PollFlags)> {
+        let mut sources = vec![
+            (Source::Stop, stop.as_fd(), PollFlags::IN),
+            (Source::Ends, self.ends.as_fd(), PollFlags::IN),
+        ];
+        if self.paused_until.is_none_or(|until| until <= now) {
+            let doors = self.listeners.iter().enumerate();
+            let doors = doors.filter(|_| !self.handshakes.is_full());
+            sources.extend(
+                doors.map(|(at, door)| (Source::Listener(at), door.as_fd(), PollFlags::IN)),
+            );
+            let controls = self.controls.iter().enumerate();
+            let controls = controls.filter(|(_, control)| !control.waiting.is_full());
+            sources.extend(controls.map(|(at, control)| {
+                (Source::ControlListener(at), control.listener.as_fd(), PollFlags::IN)
+            }));
         }
-        let (of_controls, of_listeners) = ready[1..].split_at(self.controls.len());
-        let asked = self.controls.iter_mut().zip(of_controls).filter(|(_, ready)| **ready);
-        asked.for_each(|(control, _)| control.accept());
-        for (index, _) in of_listeners.iter().enumerate().filter(|(_, ready)| **ready) {
-            match self.listeners[index].accept() {
-                Ok(Some(socket)) => self.start(socket),
+        let handshakes = self.handshakes.sources().enumerate();
+        sources.extend(handshakes.map(|(at, (fd, events))| (Source::Handshake(at), fd, events)));
+        for (control, waiting) in self.controls.iter().map(|one| &one.waiting).enumerate() {
+            let requests = waiting.sources().enumerate();
+            sources.extend(
+                requests.map(|(client, (fd, events))| {
+                    (Source::Request { control, client }, fd, events)
+                }),
+            );
+        }
+        sources
+    }
+
+    fn on_ready(&mut self, now: Instant, source: Source) {
+        match source {
+            Source::Stop => {}
+            Source::Ends => {
+                // A descriptor may have come back.
+                self.paused_until = None;
+                self.ends.reset();
+            }
+            Source::Listener(at) => match self.listeners[at].accept() {
+                Ok(Some((socket, peer))) => {
+                    let handshake = Handshake::new(Arc::clone(&self.shared.exports));
+                    self.handshakes.admit(now, socket, peer, handshake);
+                }
                 Ok(None) => {}
-                // Out of descriptors: those in use come back when connections end.
-                Err(_) => std::thread::sleep(Duration::from_millis(10)),
+                Err(_) => self.make_room(now),
+            },
+            Source::ControlListener(at) => match self.controls[at].listener.accept() {
+                Ok(Some((socket, peer))) => self.controls[at].admit(now, socket, peer),
+                Ok(None) => {}
+                Err(_) => self.make_room(now),
+            },
+            Source::Handshake(at) => self.handshakes.on_ready(now, at),
+            Source::Request { control, client } => {
+                self.controls[control].waiting.on_ready(now, client);
             }
-        }
-        Ok(false)
-    }
-
-    fn start(&mut self, socket: Socket) {
-        self.join_ended();
-        let socket = Arc::new(socket);
-        let connection = Connection::new(Arc::clone(&self.shared), Arc::clone(&socket));
-        let thread = std::thread::Builder::new()
-            .name("connection".into())
-            .stack_size(256 << 10)
-            .spawn(move || connection.serve());
-        // Without a thread the client sees its connection closed.
-        if let Ok(thread) = thread {
-            self.connections.push(Running { socket, thread });
         }
     }
 
-    fn join_ended(&mut self) {
-        self.controls.iter_mut().for_each(Control::join_ended);
-        for index in (0..self.connections.len()).rev() {
-            if self.connections[index].thread.is_finished() {
-                let _ = self.connections.swap_remove(index).thread.join();
-            }
+    /// The system has no descriptor or no memory for another client: the most silent one gives up
+    /// its own, or all wait.
+    fn make_room(&mut self, now: Instant) {
+        let waiting = self.controls.iter_mut().map(|control| &mut control.waiting);
+        if !self.handshakes.make_room() && !waiting.into_iter().any(Waiting::make_room) {
+            self.paused_until = Some(now + ACCEPT_PAUSE);
         }
+    }
+
+    /// Gives threads to those who wait for one, as far as there are places.
+    fn serve_complete(&mut self) {
+        self.connections.join_ended();
+        while self.connections.len() < self.shared.options.max_connections
+            && let Some((socket, handshake)) = self.handshakes.take_complete()
+        {
+            let shared = Arc::clone(&self.shared);
+            let opened = handshake.into_opened();
+            self.connections.start(socket, move |socket| {
+                connection::serve(&shared, socket, opened);
+            });
+        }
+        self.controls.iter_mut().for_each(Control::answer);
     }
 
     fn drain(&mut self) {
-        for running in &self.connections {
-            running.socket.stop_receiving();
-        }
+        self.connections.stop_receiving();
         let deadline = Instant::now() + self.shared.options.drain_timeout;
-        while Instant::now() < deadline {
-            self.join_ended();
-            if self.connections.is_empty() {
-                return;
+        loop {
+            self.ends.reset();
+            self.connections.join_ended();
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.connections.len() == 0 || left.is_zero() {
+                break;
             }
-            std::thread::sleep(Duration::from_millis(5));
+            if poll::readable(&[Some(self.ends.as_fd())], Some(left)).is_err() {
+                break;
+            }
         }
-        for running in self.connections.drain(..) {
-            running.socket.shut_down();
-            let _ = running.thread.join();
-        }
+        self.connections.shut_down();
+        self.connections.join();
     }
 }
 
@@ -300,8 +418,10 @@ fn export(name: &str, volume: &Volume) -> Export {
         read_only: volume.read_only(),
         can_trim: volume.can_discard(),
         can_fast_zero: volume.can_fast_zero() && !volume.read_only(),
-        multi_conn: true,
         block_preferred_bytes: volume.sector_size_bytes().max(4096),
         ..Export::new(name, volume.size_bytes())
     }
 }
+
+#[cfg(test)]
+mod tests;

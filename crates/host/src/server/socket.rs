@@ -4,7 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-use rustix::net::{RecvFlags, Shutdown, sockopt};
+use rustix::net::{RecvFlags, SendFlags, Shutdown, sockopt};
 
 /// One client.
 #[derive(Debug)]
@@ -36,6 +36,30 @@ impl Socket {
                 Err(error) => return Err(error.into()),
             }
         }
+    }
+
+    /// Receives what is there without waiting. `Ok(None)` when there is nothing, `Ok(Some(0))` at the
+    /// end of the stream.
+    pub(super) fn receive_now(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
+        match rustix::net::recv(&self.fd, bytes, RecvFlags::DONTWAIT) {
+            Ok((_, len)) => Ok(Some(len)),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(None),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Sends what the system takes without waiting, and says how much that was.
+    pub(super) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
+        match rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
+            Ok(len) => Ok(len),
+            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::INTR) => Ok(0),
+            Err(error) => Err(error.into()),
+        }
+    }
+
+    /// Limits how long [`Socket::send`] waits for a client that does not read.
+    pub(super) fn set_send_timeout(&self, limit: Duration) {
+        let _ = sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, Some(limit));
     }
 
     /// Limits how long [`Socket::receive`] waits; zero is for ever.

@@ -1,5 +1,7 @@
 //! A server in a thread, and a small NBD client: export by name, simple replies.
 
+#![allow(dead_code, reason = "each test binary uses a part of it")]
+
 use std::io::{Read, Write};
 use std::os::unix::net::UnixStream;
 use std::os::unix::thread::JoinHandleExt;
@@ -18,12 +20,23 @@ pub(crate) struct Serving {
 
 impl Serving {
     pub(crate) fn start(socket: &Path, exports: Vec<ServedExport>) -> Self {
+        Self::start_with(socket, exports, ServerOptions::default(), |_| ())
+    }
+
+    /// With these limits, and doors besides the unix socket.
+    pub(crate) fn start_with(
+        socket: &Path,
+        exports: Vec<ServedExport>,
+        options: ServerOptions,
+        open_doors: impl FnOnce(&mut Server) + Send + 'static,
+    ) -> Self {
         let (ready, listening) = mpsc::channel();
         let path = socket.to_owned();
         let thread = std::thread::spawn(move || {
             let stop = StopSignal::install().unwrap();
-            let mut server = Server::new(exports, ServerOptions::default()).unwrap();
+            let mut server = Server::new(exports, options).unwrap();
             server.listen_unix(&path).unwrap();
+            open_doors(&mut server);
             ready.send(()).unwrap();
             server.run(&stop, || {}).unwrap();
         });

@@ -1,0 +1,34 @@
+use std::os::unix::net::UnixStream;
+
+use super::*;
+
+fn doors(server: &Server, now: Instant, stop: &StopSignal) -> usize {
+    let sources = server.sources(now, stop);
+    let is_door =
+        |source: &Source| matches!(source, Source::Listener(_) | Source::ControlListener(_));
+    sources.iter().filter(|(source, ..)| is_door(source)).count()
+}
+
+#[test]
+fn doors_are_left_alone_while_there_is_no_descriptor_for_a_client() {
+    let dir = tempfile::tempdir().unwrap();
+    let stop = StopSignal::install().unwrap();
+    let mut server = Server::new(Vec::new(), ServerOptions::default()).unwrap();
+    server.listen_unix(&dir.path().join("s")).unwrap();
+    server.listen_control(&dir.path().join("c"), Arc::new(|_| Vec::new())).unwrap();
+    let now = Instant::now();
+    assert_eq!(doors(&server, now, &stop), 2);
+    // A silent client gives up its own first.
+    let silent = UnixStream::connect(dir.path().join("c")).unwrap();
+    server.on_ready(now, Source::ControlListener(0));
+    server.make_room(now);
+    assert_eq!(doors(&server, now, &stop), 2);
+    assert_eq!(std::io::Read::read(&mut &silent, &mut [0]).unwrap(), 0, "it was dropped");
+    // With nobody to drop, the listeners are not polled: they would be ready for ever.
+    server.make_room(now);
+    assert_eq!(doors(&server, now, &stop), 0);
+    assert_eq!(doors(&server, now + ACCEPT_PAUSE, &stop), 2);
+    // The end of a connection may have brought a descriptor back.
+    server.on_ready(now, Source::Ends);
+    assert_eq!(doors(&server, now, &stop), 2);
+}

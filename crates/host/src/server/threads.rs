@@ -1,0 +1,128 @@
+//! Threads that serve one client each. The thread that accepts is woken when one of them ends.
+
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread::JoinHandle;
+
+use rustix::event::{EventfdFlags, eventfd};
+
+use super::socket::Socket;
+use crate::memory;
+
+const STACK_BYTES: usize = 256 << 10;
+
+/// Becomes readable when a thread of any [`Threads`] that share it has ended.
+#[derive(Clone, Debug)]
+pub(super) struct Ends(Arc<OwnedFd>);
+
+impl Ends {
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub(super) fn new() -> std::io::Result<Self> {
+        let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self(Arc::new(ready)))
+    }
+
+    /// Makes it unreadable again: before looking who has ended, so that no end is missed.
+    pub(super) fn reset(&self) {
+        let _ = rustix::io::read(&*self.0, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Ends {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
+
+/// The running threads of one kind.
+pub(super) struct Threads {
+    name: &'static str,
+    ends: Ends,
+    running: Vec<Running>,
+}
+
+struct Running {
+    socket: Arc<Socket>,
+    has_ended: Arc<AtomicBool>,
+    thread: JoinHandle<()>,
+}
+
+impl Threads {
+    pub(super) fn new(name: &'static str, ends: Ends) -> Self {
+        Self { name, ends, running: Vec::new() }
+    }
+
+    /// Threads that have not been joined.
+    pub(super) fn len(&self) -> usize {
+        self.running.len()
+    }
+
+    /// Serves a client; its connection ends with the thread. Without a thread the client sees its
+    /// connection closed, and the log says why.
+    pub(super) fn start(
+        &mut self,
+        socket: Socket,
+        serve: impl FnOnce(&Arc<Socket>) + Send + 'static,
+    ) {
+        if !memory::has_headroom() {
+            eprintln!("blockyard: a client is refused: there is no memory for it");
+            return;
+        }
+        let socket = Arc::new(socket);
+        let has_ended = Arc::new(AtomicBool::new(false));
+        let end = End {
+            socket: Arc::clone(&socket),
+            has_ended: Arc::clone(&has_ended),
+            ends: self.ends.clone(),
+        };
+        let thread = std::thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
+        match thread.spawn(move || serve(&{ end }.socket)) {
+            Ok(thread) => self.running.push(Running { socket, has_ended, thread }),
+            Err(error) => eprintln!("blockyard: a client is refused: no thread for it: {error}"),
+        }
+    }
+
+    /// Takes leave of those that have ended.
+    pub(super) fn join_ended(&mut self) {
+        for index in (0..self.running.len()).rev() {
+            if self.running[index].has_ended.load(Ordering::Acquire) {
+                let _ = self.running.swap_remove(index).thread.join();
+            }
+        }
+    }
+
+    /// Clients may still read replies; what they send from now on is not read.
+    pub(super) fn stop_receiving(&self) {
+        self.running.iter().for_each(|running| running.socket.stop_receiving());
+    }
+
+    /// Ends the connections, whatever their threads wait for.
+    pub(super) fn shut_down(&self) {
+        self.running.iter().for_each(|running| running.socket.shut_down());
+    }
+
+    /// Waits for all of them.
+    pub(super) fn join(&mut self) {
+        for running in self.running.drain(..) {
+            let _ = running.thread.join();
+        }
+    }
+}
+
+/// The end of a thread, also when it panics: its client must not wait for ever, nor its place stay
+/// taken.
+struct End {
+    socket: Arc<Socket>,
+    has_ended: Arc<AtomicBool>,
+    ends: Ends,
+}
+
+impl Drop for End {
+    fn drop(&mut self) {
+        self.socket.shut_down();
+        self.has_ended.store(true, Ordering::Release);
+        let _ = rustix::io::write(&*self.ends.0, &1u64.to_ne_bytes());
+    }
+}
