@@ -1,17 +1,30 @@
 //! Listening sockets: unix with mode 0600, TCP, inherited.
+//!
+//! A unix socket outlives its server if that is killed, and the next server replaces it. To look
+//! whether it is dead, to remove it and to bind are three steps, which two servers must not do side by
+//! side: each could remove the other's new socket. So a server first takes a lock file beside it
+//! ([`Turn`]).
 
+use std::fs::File;
 use std::io;
 use std::net::{IpAddr, SocketAddr, TcpListener};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
-use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
 
-use rustix::fs::Mode;
-use rustix::net::{AddressFamily, SocketFlags};
+use rustix::fs::{FlockOperation, Mode, OFlags};
+use rustix::io::Errno;
+use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 
 use super::socket::Socket;
 use crate::Error;
+
+/// Clients that have connected and not been accepted: the system's own limit
+/// (`net.core.somaxconn`) since Linux 5.4.
+const BACKLOG: i32 = 4096;
+/// Another server holds its lock file for three system calls.
+const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
 /// A socket that accepts clients.
 #[derive(Debug)]
@@ -30,19 +43,13 @@ struct SocketFile {
 
 impl Listener {
     pub(super) fn unix(path: &Path) -> Result<Self, Error> {
+        let _turn = Turn::take(path)?;
         remove_stale(path)?;
-        // The mask rather than a later chmod: no moment in which others could connect.
-        let mask = rustix::process::umask(Mode::from_raw_mode(0o177));
-        let bound = UnixListener::bind(path);
-        rustix::process::umask(mask);
-        let listener = bound.map_err(|error| Error::io(path, "listen on", error))?;
+        let fd = bind_unix(path).map_err(|error| Error::io(path, "listen on", error))?;
         let inode = std::fs::symlink_metadata(path)
             .map_err(|error| Error::io(path, "look at", error))?
             .ino();
-        let file = Some(SocketFile { path: path.to_owned(), inode });
-        let listener = Self { fd: listener.into(), is_unix: true, file };
-        listener.set_non_blocking(path)?;
-        Ok(listener)
+        Ok(Self { fd, is_unix: true, file: Some(SocketFile { path: path.to_owned(), inode }) })
     }
 
     pub(super) fn tcp(address: SocketAddr) -> Result<(Self, SocketAddr), Error> {
@@ -80,7 +87,7 @@ impl Listener {
                 let peer = peer.map(|address| address.ip());
                 Ok(Some((Socket::new(fd, self.is_unix), peer)))
             }
-            Err(rustix::io::Errno::AGAIN | rustix::io::Errno::CONNABORTED) => Ok(None),
+            Err(Errno::AGAIN | Errno::CONNABORTED) => Ok(None),
             Err(error) => Err(error.into()),
         }
     }
@@ -102,17 +109,33 @@ impl Drop for Listener {
     }
 }
 
+/// A listening socket for its owner only.
+fn bind_unix(path: &Path) -> rustix::io::Result<OwnedFd> {
+    let fd = unix_socket()?;
+    // The mode of the socket becomes that of its file: no moment in which others could connect.
+    rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o600))?;
+    rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
+    rustix::net::listen(&fd, BACKLOG)?;
+    Ok(fd)
+}
+
+fn unix_socket() -> rustix::io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
+}
+
 /// Removes the socket of a server that is gone.
 fn remove_stale(path: &Path) -> Result<(), Error> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
         return Err(Error::volume(path, "exists and is not a socket; choose another path"));
     }
-    match UnixStream::connect(path) {
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-            std::fs::remove_file(path)
-                .map_err(|error| Error::io(path, "remove the stale socket", error))
-        }
+    // Without blocking: a living server may have no room for another client.
+    let connected =
+        unix_socket().and_then(|fd| rustix::net::connect(&fd, &SocketAddrUnix::new(path)?));
+    match connected {
+        Err(Errno::CONNREFUSED) => std::fs::remove_file(path)
+            .map_err(|error| Error::io(path, "remove the stale socket", error)),
         _ => Err(Error::volume(
             path,
             "another server is listening there; stop it or choose another path",
@@ -120,9 +143,62 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
 }
 
+/// The lock on `PATH.lock`: of all servers that start at this path, one has it. The file goes with
+/// it; one that a killed server has left behind is not locked, and used again.
+struct Turn {
+    path: PathBuf,
+    _file: File,
+}
+
+impl Turn {
+    fn take(socket: &Path) -> Result<Self, Error> {
+        let mut path = socket.as_os_str().to_owned();
+        path.push(".lock");
+        let path = PathBuf::from(path);
+        let start = Instant::now();
+        loop {
+            match Self::try_take(&path) {
+                Ok(Some(file)) => return Ok(Self { path, _file: file }),
+                Ok(None) if start.elapsed() < TURN_PATIENCE => {
+                    std::thread::sleep(Duration::from_millis(1));
+                }
+                Ok(None) => {
+                    let problem = "is locked: another server is starting there; try again";
+                    return Err(Error::volume(&path, problem));
+                }
+                Err(error) => return Err(Error::io(socket, "listen on", error)),
+            }
+        }
+    }
+
+    /// `None` if another has it.
+    fn try_take(path: &Path) -> rustix::io::Result<Option<File>> {
+        let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
+        let file = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?);
+        match rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
+            Ok(()) => {}
+            Err(Errno::WOULDBLOCK) => return Ok(None),
+            Err(error) => return Err(error),
+        }
+        // The one that had it may have removed the file meanwhile: then this locks nothing.
+        let locked = rustix::fs::fstat(&file)?;
+        let is_there = rustix::fs::stat(path)
+            .is_ok_and(|found| (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino));
+        Ok(is_there.then_some(file))
+    }
+}
+
+impl Drop for Turn {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.path);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::os::unix::fs::PermissionsExt;
+    use std::os::unix::net::{UnixListener, UnixStream};
+    use std::sync::Barrier;
 
     use super::*;
 
@@ -148,5 +224,35 @@ mod tests {
         std::fs::write(&path, "precious").unwrap();
         assert!(Listener::unix(&path).unwrap_err().to_string().contains("not a socket"));
         assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn of_two_servers_that_start_at_once_one_listens_and_its_socket_stays() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("s");
+        for round in 0..300 {
+            drop(UnixListener::bind(&path).unwrap());
+            let start = Barrier::new(2);
+            let listen = || {
+                start.wait();
+                Listener::unix(&path)
+            };
+            let listeners = std::thread::scope(|scope| {
+                let both = [scope.spawn(listen), scope.spawn(listen)];
+                both.map(|thread| thread.join().unwrap())
+            });
+            let said = |listener: &Result<Listener, Error>| match listener {
+                Ok(_) => "listens".to_owned(),
+                Err(error) => error.to_string(),
+            };
+            let said = listeners.each_ref().map(said);
+            let count = listeners.iter().filter(|listener| listener.is_ok()).count();
+            assert_eq!(count, 1, "round {round}: {said:?}");
+            assert!(said.iter().any(|said| said.contains("another server")), "{said:?}");
+            UnixStream::connect(&path).unwrap();
+            drop(listeners);
+            let left: Vec<_> = std::fs::read_dir(dir.path()).unwrap().collect();
+            assert!(left.is_empty(), "{left:?}");
+        }
     }
 }
