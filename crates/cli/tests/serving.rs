@@ -3,12 +3,14 @@
 mod lab;
 
 use std::fs;
+use std::io::{BufRead, Read, Write};
 use std::os::fd::OwnedFd;
 use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::Command;
 
+use lab::nbd::Nbd;
 use lab::{Lab, SMALL_LEN_BYTES, Server, is_socket, noise, text};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
 fn info(lab: &Lab, uri: &str) -> Value {
@@ -76,6 +78,7 @@ fn volume_that_is_served_is_not_opened_twice() {
     ] {
         let said = lab.refused(words, 5);
         assert!(said.contains("vol") && said.contains("in use"), "{said}");
+        assert!(!said.contains("both with --read-only"), "`dump` has no such option: {said}");
     }
     assert!(text(&lab.ok(&["info", "vol"]).stdout).contains("LUKS2"), "its header can be shown");
     lab.volume("other");
@@ -233,4 +236,99 @@ fn descriptor_that_is_no_socket_is_refused_by_its_number() {
     shell.args(["-c", script, env!("CARGO_BIN_EXE_blockyard")]).current_dir(lab.path(""));
     let said = lab::one_error(&shell.output().unwrap(), 1);
     assert!(said.contains("descriptor 3"), "{said}");
+}
+
+#[test]
+fn terminal_that_is_closed_stops_the_server_in_order() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s"]);
+    let mut client = Nbd::open(&lab.path("s"));
+    assert_eq!(client.write(0, &noise(4096, 3)), 0);
+    assert_eq!(server.stop(Signal::HUP).code(), Some(0));
+    assert!(!lab.path("s").exists(), "the socket is left behind");
+    // Under nohup the signal is ignored, and stays so.
+    let mut shell = Command::new("sh");
+    let script = r#"trap '' HUP; exec "$0" serve vol -d pass --socket s"#;
+    shell.args(["-c", script, env!("CARGO_BIN_EXE_blockyard")]).current_dir(lab.path(""));
+    let server = Server::start(shell);
+    kill_process(Pid::from_raw(server.pid() as i32).unwrap(), Signal::HUP).unwrap();
+    assert_eq!(Nbd::open(&lab.path("s")).read(0, 4096), noise(4096, 3));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+/// The server, started under a limit of the shell's `ulimit`.
+fn limited(lab: &Lab, limit: &str) -> Command {
+    let script = format!(r#"ulimit {limit}; exec "$0" serve vol -d pass --socket s --control c"#);
+    let mut shell = Command::new("sh");
+    shell.args(["-c", &script, env!("CARGO_BIN_EXE_blockyard")]).current_dir(lab.path(""));
+    shell
+}
+
+#[test]
+fn write_beyond_the_file_size_limit_fails_and_the_server_goes_on() {
+    // On a disk: a mapping of a file in memory knows no such limit.
+    let lab = Lab::new();
+    lab.volume("vol");
+    // Blocks of 512 bytes: the second half of the volume is beyond.
+    let server = Server::start(limited(&lab, "-f 2048"));
+    let mut client = Nbd::open(&lab.path("s"));
+    let no_space = 28;
+    assert_eq!(client.write((SMALL_LEN_BYTES - 4096) as u64, &noise(4096, 1)), no_space);
+    assert_eq!(client.write(0, &noise(4096, 2)), 0);
+    assert_eq!(client.read(0, 4096), noise(4096, 2));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+/// Connects, and reads if it is let in; whether it was.
+fn is_served(lab: &Lab) -> Option<UnixStream> {
+    let mut stream = UnixStream::connect(lab.path("s")).ok()?;
+    stream.read_exact(&mut [0; 18]).ok()?;
+    stream.write_all(b"\0\0\0\x03IHAVEOPT\0\0\0\x01\0\0\0\0").ok()?;
+    stream.read_exact(&mut [0; 10]).ok()?;
+    let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+    request.extend([0; 20]);
+    request.extend(65536_u32.to_be_bytes());
+    stream.write_all(&request.repeat(16)).ok()?;
+    stream.read_exact(&mut vec![0; 16 * (16 + 65536)]).ok()?;
+    Some(stream)
+}
+
+#[test]
+fn memory_that_is_short_refuses_a_client_and_ends_no_server() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let mut started = 0;
+    for limit_kib in (60_000..=280_000).step_by(20_000) {
+        // Below the least the server itself says that it cannot start.
+        let mut child = limited(&lab, &format!("-v {limit_kib}"));
+        let mut child = child.stderr(std::process::Stdio::piped()).spawn().unwrap();
+        let mut said = String::new();
+        let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+        stderr.read_line(&mut said).unwrap();
+        if said.starts_with("serving ") {
+            started += 1;
+            let clients: Vec<_> = (0..24).filter_map(|_| is_served(&lab)).collect();
+            drop(clients);
+            kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+            let status = child.wait().unwrap();
+            assert_eq!(status.code(), Some(0), "{limit_kib} KiB");
+        } else {
+            let _ = child.wait().unwrap();
+        }
+    }
+    assert!(started >= 5, "only {started} servers started: the limits are too low");
+}
+
+#[test]
+fn silent_clients_give_up_their_descriptors_to_others() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = Server::start(limited(&lab, "-n 48"));
+    let idle: Vec<_> = (0..60).map(|_| UnixStream::connect(lab.path("s")).unwrap()).collect();
+    let status = text(&lab.ok(&["status", "c"]).stdout);
+    assert!(status.contains("connections:  0"), "{status}");
+    drop(idle);
+    assert_eq!(Nbd::open(&lab.path("s")).read(0, 512).len(), 512);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }

@@ -4,10 +4,13 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use blockyard_crypt::secret;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setrlimit};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
+};
 
-/// First thing in `main`: no core file, no `ptrace` by the same user, secrets locked into memory.
-/// Returns what could not be done, in plain words.
+/// First thing in `main`: no core file, no `ptrace` by the same user, secrets locked into memory, and
+/// a write beyond the file size limit is an error (`EFBIG`), not a death by SIGXFSZ. Returns what
+/// could not be done, in plain words.
 #[must_use]
 pub fn harden() -> Vec<String> {
     let mut warnings = Vec::new();
@@ -19,7 +22,20 @@ pub fn harden() -> Vec<String> {
         warnings.push(format!("cannot forbid tracing of this process: {error}"));
     }
     secret::set_protector(protect);
+    // SAFETY: ignoring a signal runs no code of ours.
+    unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
+    share_one_arena_if_address_space_is_limited();
     warnings
+}
+
+/// glibc reserves 64 MiB of address space for the allocations of each new thread. Where that is
+/// limited (`ulimit -v`) a few threads would use it up, and all others would share what is left.
+fn share_one_arena_if_address_space_is_limited() {
+    #[cfg(target_env = "gnu")]
+    if getrlimit(Resource::As).current.is_some() {
+        // SAFETY: it changes where later allocations come from, and nothing else.
+        unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
+    }
 }
 
 /// Keeps a secret out of swap and core dumps, as far as the limits of the user allow. Pages are not
@@ -49,25 +65,27 @@ pub(crate) fn leave_signals_to_others() {
     }
 }
 
-/// SIGTERM and SIGINT as something to wait for.
+/// SIGTERM, SIGINT and SIGHUP as something to wait for.
 #[derive(Debug)]
 pub struct StopSignal {
     fd: OwnedFd,
 }
 
 impl StopSignal {
-    /// Blocks both signals in this thread and those it starts, and collects them here.
+    /// Blocks the signals in this thread and those it starts, and collects them here. SIGHUP is left
+    /// alone if it is ignored: `nohup` wants a process to outlive its terminal.
     ///
     /// # Errors
     /// When the system has no more descriptors.
     pub fn install() -> io::Result<Self> {
-        // SAFETY: the set is initialised by sigemptyset before use, and the descriptor that
-        // signalfd returns is owned by nobody else.
+        let mut signals = vec![libc::SIGTERM, libc::SIGINT];
+        if !is_ignored(libc::SIGHUP) {
+            signals.push(libc::SIGHUP);
+        }
+        let set = set_of(&signals);
+        // SAFETY: the set is initialised, and the descriptor that signalfd returns is owned by
+        // nobody else.
         unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGTERM);
-            libc::sigaddset(&raw mut set, libc::SIGINT);
             let blocked =
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
             if blocked != 0 {
@@ -81,14 +99,12 @@ impl StopSignal {
         }
     }
 
-    /// Lets the signals do what they do by default again: a second one ends the process at once.
+    /// Lets SIGTERM and SIGINT do what they do by default again: a second one ends the process at
+    /// once. SIGHUP stays blocked: of one lost terminal it comes from the kernel and from the shell.
     pub fn restore_default(&self) {
-        // SAFETY: as in `install`; unblocking signals touches no memory of ours.
+        let set = set_of(&[libc::SIGTERM, libc::SIGINT]);
+        // SAFETY: the set is initialised; unblocking signals touches no memory of ours.
         unsafe {
-            let mut set: libc::sigset_t = std::mem::zeroed();
-            libc::sigemptyset(&raw mut set);
-            libc::sigaddset(&raw mut set, libc::SIGTERM);
-            libc::sigaddset(&raw mut set, libc::SIGINT);
             libc::pthread_sigmask(libc::SIG_UNBLOCK, &raw const set, std::ptr::null_mut());
         }
     }
@@ -97,6 +113,28 @@ impl StopSignal {
     pub fn take(&self) {
         let mut info = [0u8; 128];
         let _ = rustix::io::read(&self.fd, &mut info);
+    }
+}
+
+fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
+    // SAFETY: the set is initialised by sigemptyset before use.
+    unsafe {
+        let mut set: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&raw mut set);
+        for &signal in signals {
+            libc::sigaddset(&raw mut set, signal);
+        }
+        set
+    }
+}
+
+fn is_ignored(signal: libc::c_int) -> bool {
+    // SAFETY: all-zero bytes are a valid `sigaction` to be filled; without a new action the call
+    // only asks.
+    unsafe {
+        let mut action: libc::sigaction = std::mem::zeroed();
+        let asked = libc::sigaction(signal, std::ptr::null(), &raw mut action);
+        asked == 0 && action.sa_sigaction == libc::SIG_IGN
     }
 }
 

@@ -1,4 +1,4 @@
-//! `blockyard serve`: volumes as network block devices, until SIGTERM or SIGINT.
+//! `blockyard serve`: volumes as network block devices, until SIGTERM, SIGINT or SIGHUP.
 //!
 //! ```text
 //!   options or --config -> read headers, get passphrases -> signals into a descriptor
@@ -78,8 +78,8 @@ const OF_ONE_VOLUME: [&str; 32] = [
 
 /// Serve volumes as network block devices (NBD)
 ///
-/// Runs until SIGTERM or SIGINT, then finishes what clients asked for, flushes and exits; a second
-/// signal ends it at once. Takes sockets from systemd (socket activation) and tells it when it is
+/// Runs until SIGTERM, SIGINT or SIGHUP, then finishes what clients asked for, flushes and exits; a
+/// second SIGTERM or SIGINT ends it at once. Takes sockets from systemd (socket activation) and tells it when it is
 /// ready.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
@@ -124,7 +124,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
     threads: Option<u16>,
 
-    /// Clients' connections at a time; more wait [default: 64, or 8 for each export]
+    /// Connections with an open export at a time; more wait [default: 64, or 8 for each export]
     #[arg(long, value_name = "N",
           value_parser = clap::value_parser!(u16).range(1..=CONNECTIONS_MAX as i64))]
     max_connections: Option<u16>,
