@@ -150,11 +150,10 @@ fn collects_signals(pid: u32) -> bool {
     u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
 }
 
-#[test]
-fn what_was_measured_until_a_signal_is_printed() {
-    let lab = Lab::new();
-    let words = ["bench", "--null", "1G", "--json", "--trace", "jobs.trace", "--", "rw=randread"];
-    let mut command = lab.blockyard(&words);
+/// Runs jobs without end on this, until a signal comes; what was measured is printed all the same.
+fn ended_by_a_signal(lab: &Lab, target: &[&str]) {
+    let words = [&["bench"], target, &["--json", "--trace", "jobs.trace", "--", "rw=randread"]];
+    let mut command = lab.blockyard(&words.concat());
     command.args(["bs=4k", "rate_iops=1000", "runtime=3600", "time_based"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     while !collects_signals(child.id()) {
@@ -167,4 +166,18 @@ fn what_was_measured_until_a_signal_is_printed() {
     let report: Value = serde_json::from_slice(&output.stdout).unwrap();
     assert_eq!(report["jobs"].as_array().map(Vec::len), Some(1));
     lab.ok(&["trace", "summary", "jobs.trace"]);
+}
+
+#[test]
+fn what_was_measured_until_a_signal_is_printed() {
+    ended_by_a_signal(&Lab::new(), &["--null", "1G"]);
+}
+
+#[test]
+fn what_was_measured_on_an_argon2_volume_until_a_signal_is_printed() {
+    let lab = Lab::new();
+    let cost = ["--pbkdf-force-iterations", "4", "--pbkdf-memory", "32768"];
+    let words = ["format", "vol", "--size", "24M", "-q", "--key-file", "pass", "--pbkdf=argon2id"];
+    lab.ok(&[&words[..], &cost, &["--pbkdf-parallel", "4"]].concat());
+    ended_by_a_signal(&lab, &["vol", "-d", "pass"]);
 }

@@ -136,6 +136,14 @@ pub enum KdfError {
         /// What the header asks for.
         demanded_kib: u64,
     },
+    /// The system gives no threads for the lanes.
+    #[error("its {kdf} cannot be computed: {problem}")]
+    Threads {
+        /// Name of the function.
+        kdf: &'static str,
+        /// What the system says.
+        problem: String,
+    },
 }
 
 /// Iterations for one block of output that one slow core does in a second (OpenSSL 3.0 without
@@ -264,12 +272,27 @@ impl Kdf {
                         kdf: self.name(),
                         demanded_kib: u64::from(memory_kib),
                     })?;
-                Argon2::new(algorithm, Version::V0x13, params)
-                    .hash_password_into_with_memory(password, salt, out, &mut memory.blocks)
-                    .map_err(impossible)
+                let argon2 = Argon2::new(algorithm, Version::V0x13, params);
+                with_threads(lanes, || {
+                    argon2.hash_password_into_with_memory(password, salt, out, &mut memory.blocks)
+                })
+                .map_err(|error| KdfError::Threads { kdf: self.name(), problem: error })?
+                .map_err(impossible)
             }
         })
     }
+}
+
+/// Runs something whose lanes are threads of their own, which have ended when it returns: threads
+/// that stay would keep traces of the key on their stacks, and would take the signals that this
+/// program's other threads leave to the one that waits for them.
+fn with_threads<R: Send>(lanes: u32, derive: impl FnOnce() -> R + Send) -> Result<R, String> {
+    let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    rayon::ThreadPoolBuilder::new()
+        .num_threads(cpus.min(lanes as usize))
+        .thread_name(|_| "argon2-lane".into())
+        .build_scoped(|thread| with_wiped_stack(|| thread.run()), |pool| pool.install(derive))
+        .map_err(|error| error.to_string())
 }
 
 /// Argon2's blocks; zeroised whatever happens.

@@ -127,3 +127,28 @@ fn kdf_limits_can_be_raised() {
     let slow = pbkdf2(HashAlgorithm::Sha256, u32::MAX);
     assert!(slow.check(32, &KdfLimits { seconds_max: 3600, ..limits }).is_ok());
 }
+
+/// Threads of this process whose name starts like this. A thread without a name of its own has that
+/// of the one that started it.
+fn threads_named(start: &str) -> usize {
+    let tasks = std::fs::read_dir("/proc/self/task").unwrap();
+    let name = |task: std::io::Result<std::fs::DirEntry>| {
+        std::fs::read_to_string(task.ok()?.path().join("comm")).ok()
+    };
+    tasks.filter_map(name).filter(|name| name.starts_with(start)).count()
+}
+
+#[test]
+fn threads_of_the_lanes_end_with_the_derivation() {
+    let caller = std::thread::Builder::new().name("argon2-caller".into()).spawn(|| {
+        let kdf = argon2(Argon2Variant::Id, 1, 1024, 4);
+        kdf.derive(b"password", &[1; 16], &mut [0; 32], &KdfLimits::default()).unwrap();
+        let start = std::time::Instant::now();
+        // The system takes a moment to forget one that has been waited for.
+        while threads_named("argon2-") > 1 && start.elapsed().as_secs() < 10 {
+            std::thread::yield_now();
+        }
+        threads_named("argon2-")
+    });
+    assert_eq!(caller.unwrap().join().unwrap(), 1, "only the caller is left");
+}
