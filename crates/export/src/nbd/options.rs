@@ -61,6 +61,12 @@ pub(super) fn answer_empty(
             let text = "extended headers are in use, which include structured replies";
             put_error(option, REP_ERR_EXT_HEADER_REQD, text, out);
         }
+        OPT_STRUCTURED_REPLY if negotiated.mode == ReplyMode::Structured => {
+            put_error(option, REP_ERR_INVALID, "structured replies are in use already", out);
+        }
+        OPT_EXTENDED_HEADERS if negotiated.mode == ReplyMode::Extended => {
+            put_error(option, REP_ERR_INVALID, "extended headers are in use already", out);
+        }
         OPT_STRUCTURED_REPLY => {
             negotiated.mode = ReplyMode::Structured;
             put_option_reply(option, REP_ACK, &[], out);
