@@ -1,7 +1,8 @@
 //! The control socket of `blockyard serve`: what is asked, and the answer.
 //!
 //! ```text
-//!   status                                 {"max_connections": 16, "devices": [...]}
+//!   status                                 {"max_connections": 16, "io_uring": "restricted",
+//!                                           "devices": [...]}
 //!   suspend EXPORT                         {}
 //!   resume EXPORT                          {}
 //!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
@@ -23,6 +24,7 @@ use blockyard_engine::dm::line::parse_key;
 use blockyard_host::server::{Answer, REQUEST_BYTES_MAX};
 use blockyard_host::volume::Volume;
 use blockyard_host::volume::control::{AdaptiveStatus, ControlError, Message, Status};
+use blockyard_host::{RingKind, ring_kind};
 use serde_json::{Value, json};
 
 use crate::failure::{Exit, Failure};
@@ -112,7 +114,11 @@ fn answer(
     let (request, export) = parse(line)?;
     if matches!(request, Request::Status) {
         let devices: Vec<Value> = devices.iter().map(device_json).collect();
-        return Ok(json!({ "max_connections": max_connections, "devices": devices }));
+        return Ok(json!({
+            "max_connections": max_connections,
+            "io_uring": ring_word(ring_kind()),
+            "devices": devices,
+        }));
     }
     let device = find(devices, export)?;
     let volume = &device.volume;
@@ -125,6 +131,15 @@ fn answer(
         Request::TraceStop => return device.stop_trace(),
     }
     Ok(json!({}))
+}
+
+/// What rings of this process can do.
+fn ring_word(kind: RingKind) -> &'static str {
+    match kind {
+        RingKind::Restricted => "restricted",
+        RingKind::Unrestricted => "unrestricted",
+        RingKind::Unavailable => "unavailable",
+    }
 }
 
 fn invalid(problem: impl Into<String>) -> ControlError {

@@ -106,6 +106,9 @@ impl Executor {
             DeviceQueue::Shared(_) => Way::Shared(Vec::with_capacity(PLUG_MAX)),
         };
         let ways = volume.devices.iter().map(way).collect();
+        let files = volume.devices.iter().map(|device| &device.file);
+        let files = files.filter(|file| file.local().is_some()).map(|file| file.data_fd());
+        let blocking = Blocking::new(files.collect());
         if let Some(answers) = &answers {
             volume.disks().for_each(|disk| disk.join(io_context, Arc::clone(answers)));
         }
@@ -116,7 +119,7 @@ impl Executor {
             io_context,
             buffers,
             helper: Task::new(),
-            blocking: Blocking::default(),
+            blocking,
             is_alone: false,
             ways,
             answers,

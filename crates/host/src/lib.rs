@@ -33,3 +33,4 @@ mod workers;
 pub mod write_log;
 
 pub use error::Error;
+pub use ring::{RingKind, ring_kind};

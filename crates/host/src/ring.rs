@@ -4,13 +4,18 @@
 //! An operation owns its place in [`Ring::pending`] until its completion, and its memory belongs to
 //! the operation until then. Short transfers are continued here, so the executor sees each
 //! operation once.
+//!
+//! A ring can do more than a server needs: open files, delete them, connect. So it is created
+//! disabled, restricted to the operations of [`FileOpKind`] on the files of its volume, and only then
+//! enabled (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10). The kernel takes no restriction back.
 
 use std::io;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::slab::Slab;
-use io_uring::{IoUring, opcode, types};
+use io_uring::register::Restriction;
+use io_uring::{Builder, IoUring, opcode, squeue, types};
 
 /// The storage of a range is freed, its length stays.
 pub(crate) const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
@@ -79,6 +84,9 @@ struct Pending<T: Copy> {
 /// A ring and what is in flight on it. `T` is the word that each answer carries.
 pub(crate) struct Ring<T: Copy> {
     ring: IoUring,
+    is_restricted: bool,
+    /// Registered with the ring, which knows them by their place here.
+    files: Vec<RawFd>,
     pending: Slab<Pending<T>>,
     /// Vectors that were used before: after the first rounds nothing allocates.
     spare: Vec<Vec<libc::iovec>>,
@@ -89,15 +97,27 @@ pub(crate) struct Ring<T: Copy> {
 unsafe impl<T: Copy + Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// A ring for this thread, with room for so many operations at least.
-    pub(crate) fn new(depth: u32) -> io::Result<Self> {
+    /// A ring for this thread and these files, with room for so many operations at least.
+    ///
+    /// # Errors
+    /// When the system has no rings, or no memory for one.
+    pub(crate) fn new(depth: u32, files: Vec<RawFd>) -> io::Result<Self> {
         let entries = depth.max(ENTRIES_MIN);
-        let ring = IoUring::builder()
-            .setup_single_issuer()
-            .setup_coop_taskrun()
-            .build(entries)
-            .or_else(|_| IoUring::new(entries))?;
-        Ok(Self { ring, pending: Slab::default(), spare: Vec::new() })
+        let usual: Builder = IoUring::builder();
+        // Linux 6.0; the others are for what came before.
+        let fast = usual.clone().setup_single_issuer().setup_coop_taskrun().clone();
+        let (ring, is_restricted) = restricted(&fast, entries)
+            .or_else(|_| restricted(usual.clone().setup_coop_taskrun(), entries))
+            .or_else(|_| restricted(&usual, entries))
+            .map(|ring| (ring, true))
+            .or_else(|_| usual.build(entries).map(|ring| (ring, false)))?;
+        if !files.is_empty() {
+            ring.submitter().register_files(&files)?;
+        }
+        if is_restricted {
+            ring.submitter().register_enable_rings()?;
+        }
+        Ok(Self { ring, is_restricted, files, pending: Slab::default(), spare: Vec::new() })
     }
 
     /// Queues an operation; [`Ring::submit`] starts it.
@@ -116,7 +136,10 @@ impl<T: Copy> Ring<T> {
     /// # Safety
     /// As for [`Ring::push`].
     unsafe fn push_pending(&mut self, index: u32) {
-        let entry = entry(self.pending.get(index)).user_data(u64::from(index));
+        let pending = self.pending.get(index);
+        let file = self.files.iter().position(|file| *file == pending.op.fd);
+        let file = types::Fixed(file.expect("a file of the ring's volume") as u32);
+        let entry = entry(file, pending).user_data(u64::from(index));
         loop {
             // SAFETY: the caller keeps the memory valid until the completion; the vector that
             // describes it lies in `pending` until then.
@@ -184,11 +207,58 @@ impl<T: Copy> Drop for Ring<T> {
             self.wait();
             self.take(&mut dropped);
         }
+        // The kernel ends a ring later, at its leisure; the files, and the locks on them, are given
+        // back now.
+        let _ = self.ring.submitter().unregister_files();
     }
 }
 
-fn entry<T: Copy>(pending: &Pending<T>) -> io_uring::squeue::Entry {
-    let fd = types::Fd(pending.op.fd);
+/// `IORING_UNREGISTER_FILES` of `linux/io_uring.h`.
+const UNREGISTER_FILES: u8 = 3;
+/// `IOSQE_FIXED_FILE`.
+const FIXED_FILE: u8 = 1;
+
+/// A ring that is disabled, and that will do nothing but the operations of [`FileOpKind`] on
+/// registered files once it is enabled.
+fn restricted(builder: &Builder, entries: u32) -> io::Result<IoUring> {
+    let ring: IoUring = builder.clone().setup_r_disabled().build(entries)?;
+    let operations = [
+        opcode::Read::CODE,
+        opcode::Readv::CODE,
+        opcode::Write::CODE,
+        opcode::Writev::CODE,
+        opcode::Fsync::CODE,
+        opcode::Fallocate::CODE,
+    ];
+    let mut restrictions: Vec<_> = operations.map(Restriction::sqe_op).into();
+    restrictions.push(Restriction::sqe_flags_required(FIXED_FILE));
+    restrictions.push(Restriction::register_op(UNREGISTER_FILES));
+    ring.submitter().register_restrictions(&mut restrictions)?;
+    Ok(ring)
+}
+
+/// What rings of this process can do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum RingKind {
+    /// Nothing but what the data path does, on the files of a volume.
+    Restricted,
+    /// Everything that the kernel's rings can do: it has no restrictions (before Linux 5.10).
+    Unrestricted,
+    /// There are none here: plain calls do their work.
+    Unavailable,
+}
+
+/// What rings of this process can do: a new one is asked.
+#[must_use]
+pub fn ring_kind() -> RingKind {
+    match Ring::<()>::new(0, Vec::new()) {
+        Ok(ring) if ring.is_restricted => RingKind::Restricted,
+        Ok(_) => RingKind::Unrestricted,
+        Err(_) => RingKind::Unavailable,
+    }
+}
+
+fn entry<T: Copy>(fd: types::Fixed, pending: &Pending<T>) -> squeue::Entry {
     let memory = &pending.memory;
     let count = memory.len().min(PIECES_MAX) as u32;
     match pending.op.kind {
@@ -286,8 +356,8 @@ mod tests {
 
     #[test]
     fn scattered_read_that_meets_the_end_of_the_file_fails_and_a_whole_one_does_not() {
-        let Ok(mut ring) = Ring::new(1) else { return };
         let file = tempfile::tempfile().unwrap();
+        let Ok(mut ring) = Ring::new(1, vec![file.as_raw_fd()]) else { return };
         file.write_all_at(b"abcdefgh", 0).unwrap();
         let (mut first, mut second) = ([0u8; 4], [0u8; 4]);
         let memory = [iovec(first.as_mut_ptr(), 4), iovec(second.as_mut_ptr(), 4)];
@@ -307,5 +377,66 @@ mod tests {
             }
         }
         assert_eq!(answers, [(0, BlkStatus::Ok), (2, BlkStatus::IoError)]);
+    }
+
+    /// What the kernel says to an entry that the server never makes.
+    fn answer_to(ring: &mut Ring<()>, entry: &squeue::Entry) -> i32 {
+        // SAFETY: what the entry describes lives until its completion, which is waited for.
+        unsafe { ring.ring.submission().push(entry) }.unwrap();
+        ring.ring.submit_and_wait(1).unwrap();
+        ring.ring.completion().next().unwrap().result()
+    }
+
+    #[test]
+    fn ring_opens_and_deletes_nothing_and_reads_no_other_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("precious");
+        std::fs::write(&path, "precious").unwrap();
+        let served = tempfile::tempfile().unwrap();
+        let Ok(mut ring) = Ring::new(1, vec![served.as_raw_fd()]) else { return };
+        if !ring.is_restricted {
+            return;
+        }
+        let other = std::fs::File::open(&path).unwrap();
+        let name = std::ffi::CString::new(path.to_str().unwrap()).unwrap();
+        let mut bytes = [0u8; 8];
+        let cwd = types::Fd(libc::AT_FDCWD);
+        let entries = [
+            opcode::OpenAt::new(cwd, name.as_ptr()).build(),
+            opcode::UnlinkAt::new(cwd, name.as_ptr()).build(),
+            opcode::UnlinkAt::new(cwd, name.as_ptr()).build().flags(squeue::Flags::FIXED_FILE),
+            opcode::Read::new(types::Fd(other.as_raw_fd()), bytes.as_mut_ptr(), 8).build(),
+            opcode::Nop::new().build(),
+        ];
+        for entry in entries {
+            assert_eq!(answer_to(&mut ring, &entry), -libc::EACCES, "{entry:?}");
+        }
+        assert_eq!((std::fs::read(&path).unwrap(), bytes), (b"precious".into(), [0; 8]));
+        let more = ring.ring.submitter().register_files_update(0, &[other.as_raw_fd()]);
+        assert_eq!(more.unwrap_err().raw_os_error(), Some(libc::EACCES));
+    }
+
+    #[test]
+    fn file_is_let_go_with_the_ring() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        let open = || crate::file::DeviceFile::open(&path, crate::file::Access::ReadWrite, false);
+        for _ in 0..20 {
+            // The lock of the one before it would be waited for.
+            let file = open().unwrap();
+            let Ok(ring) = Ring::<()>::new(1, vec![file.data_fd()]) else { return };
+            drop((file, ring));
+            let again = std::fs::File::open(&path).unwrap();
+            let mut range = whole_file();
+            range.l_type = libc::F_RDLCK as i16;
+            // SAFETY: F_OFD_SETLK reads a `flock` from the pointer, which outlives the call.
+            let locked =
+                unsafe { libc::fcntl(again.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
+            assert_eq!(locked, 0, "the lock of a file that is closed is still there");
+        }
+    }
+
+    fn whole_file() -> libc::flock {
+        // SAFETY: all-zero bytes are a valid `flock`: the whole file, pid 0.
+        unsafe { std::mem::zeroed() }
     }
 }

@@ -41,10 +41,11 @@ pub(crate) fn start(
     config: QueueConfig,
     spec: &ElevatorSpec,
 ) -> io::Result<Disk> {
+    let fd = file.data_fd();
     let queue = DiskQueue::new(file, config, spec);
     Disk::start(format!("disk/{number}"), move |inbox| {
         // A ring belongs to the thread that made it.
-        Running::new(inbox, queue, Ring::new(config.queue_depth).ok()).run();
+        Running::new(inbox, queue, Ring::new(config.queue_depth, vec![fd]).ok()).run();
     })
 }
 

@@ -9,7 +9,7 @@
 //! whose submitter waits for nothing else is a plain call: the thread then sleeps in the device's
 //! name, and not for a completion that another thread's interrupt has to bring.
 
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::mq::Tag;
@@ -31,6 +31,8 @@ pub(super) enum User {
 #[derive(Default)]
 pub(super) struct Blocking {
     ring: Option<Ring<User>>,
+    /// What the ring may read and write.
+    files: Vec<RawFd>,
     /// The system refused a ring: everything is done with plain calls.
     without_ring: bool,
     /// What is started next is waited for, and nothing else is done meanwhile.
@@ -47,6 +49,11 @@ pub(super) struct Blocking {
 unsafe impl Send for Blocking {}
 
 impl Blocking {
+    /// For operations on these files.
+    pub(super) fn new(files: Vec<RawFd>) -> Self {
+        Self { files, ..Self::default() }
+    }
+
     /// Whether the submitter waits for what is started from now on, with nothing else to do. If it
     /// does not, what was held goes to the ring.
     pub(super) fn set_awaited(&mut self, is_awaited: bool) {
@@ -75,7 +82,7 @@ impl Blocking {
     ) -> Option<BlkStatus> {
         // Lazily: a connection to a file in memory needs none.
         if self.ring.is_none() && !self.without_ring {
-            self.ring = Ring::new(0).ok();
+            self.ring = Ring::new(0, self.files.clone()).ok();
             self.without_ring = self.ring.is_none();
         }
         let is_alone = self.is_alone();

@@ -9,10 +9,20 @@ use crate::failure::printable;
 use crate::size::{human_size, human_time};
 use crate::stages;
 
-/// Each volume of the reply.
+/// Each volume of the reply, and what the kernel withholds.
 pub(super) fn of(reply: &Value) -> String {
     let devices = reply["devices"].as_array().map_or(&[][..], Vec::as_slice);
-    devices.iter().map(device).collect::<Vec<_>>().join("\n")
+    let devices = devices.iter().map(device).collect::<Vec<_>>().join("\n");
+    let rings = match reply["io_uring"].as_str() {
+        Some("unrestricted") => {
+            "\nio_uring: this kernel cannot restrict rings to the data path (Linux 5.10 can)\n"
+        }
+        Some("unavailable") => {
+            "\nio_uring: this system gives no rings; plain calls do their work\n"
+        }
+        _ => "",
+    };
+    devices + rings
 }
 
 fn device(device: &Value) -> String {

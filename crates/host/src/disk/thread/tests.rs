@@ -42,9 +42,10 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         }
         let (disk, shared) = Disk::by_hand();
         let spec = ElevatorSpec::of(&MQ_DEADLINE);
+        let fd = file.data_fd();
         let queue =
             DiskQueue::new(file, QueueConfig { fua: true, ..QueueConfig::default() }, &spec);
-        let ring = if with_ring { Ring::new(32).ok() } else { None };
+        let ring = if with_ring { Ring::new(32, vec![fd]).ok() } else { None };
         let mut running = Running::new(shared, queue, ring);
 
         let answers = [Answers::new().unwrap(), Answers::new().unwrap()];
