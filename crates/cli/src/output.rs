@@ -9,7 +9,7 @@ use std::path::Path;
 
 use blockyard_host::file::{FileId, lock_output};
 use blockyard_host::volume::Volume;
-use rustix::fs::{Access, access};
+use rustix::fs::{Access, access, syncfs};
 
 use crate::failure::Failure;
 
@@ -122,7 +122,8 @@ impl<'a> Output<'a> {
                 true => file.set_permissions(Permissions::from_mode(mode)),
                 false => Ok(()),
             });
-            emptied.map_err(|error| self.failed(&error))?;
+            let kept = emptied.and_then(|()| sync_created(&file, self.path));
+            kept.map_err(|error| self.failed(&error))?;
         }
         Ok(file)
     }
@@ -130,7 +131,8 @@ impl<'a> Output<'a> {
     /// Writes all of it.
     pub(crate) fn write(&self, in_use: &InUse, text: &str) -> Result<(), Failure> {
         let mut file = self.create(in_use)?;
-        file.write_all(text.as_bytes()).map_err(|error| self.failed(&error))
+        let written = file.write_all(text.as_bytes());
+        written.and_then(|()| sync_created(&file, self.path)).map_err(|error| self.failed(&error))
     }
 
     fn failed(&self, error: &io::Error) -> Failure {
@@ -156,10 +158,29 @@ fn holds_something(metadata: &Metadata) -> bool {
     metadata.is_file() || metadata.file_type().is_block_device()
 }
 
+/// Makes a file that was created, and its name in its folder, survive a power cut.
+pub(crate) fn sync_created(file: &File, path: &Path) -> io::Result<()> {
+    // A pipe or a character device has nothing to synchronise.
+    if !file.metadata()?.is_file() {
+        return Ok(());
+    }
+    file.sync_all()?;
+    match File::open(folder_of(path)) {
+        Ok(folder) => folder.sync_all(),
+        // A folder that takes files and does not show them: its whole file system, then.
+        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(syncfs(file)?),
+        Err(error) => Err(error),
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
 /// Whether a file of this name can be made: its folder is there, and takes files.
 fn check_folder(path: &Path) -> Result<(), Failure> {
-    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
-    let folder = parent.unwrap_or(Path::new("."));
+    let folder = folder_of(path);
     let is_folder = folder.metadata().and_then(|metadata| match metadata.is_dir() {
         true => Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?),
         false => Err(ErrorKind::NotADirectory.into()),

@@ -6,8 +6,14 @@
 //! ```
 //!
 //! The layout and the JSON are those of cryptsetup 2.6, so that it and everything made for it
-//! opens the result. Order of writing: zeros and random bytes over the whole header area, the key
-//! material, then the two header copies; until the first copy is complete there is no volume.
+//! opens the result.
+//!
+//! Order of writing, with a sync behind each step, so that a power cut leaves the old volume, none,
+//! or the new one, and never a header whose keyslots are gone:
+//!
+//! 1. zeros over the start of each old header copy;
+//! 2. zeros and random bytes over the whole header area, the key material;
+//! 3. the two header copies, one after the other.
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -174,6 +180,8 @@ pub fn format(
 
     let keyslots_end = layout.keyslots_start_bytes + layout.keyslots_len_bytes;
     let zero_end = if options.detached.is_some() { keyslots_end } else { layout.data_offset_bytes };
+    luks2::erase_copies(device)?;
+    device.sync().map_err(|error| Error::Write { what: "the old header".to_owned(), error })?;
     wipe_zero(device, 0, zero_end)?;
     wipe_random(device, layout.keyslots_start_bytes, keyslots_end)?;
     let keyslot = metadata.keyslots.get(&0).expect("made above");

@@ -108,6 +108,9 @@ pub(super) struct Dropped {
 impl Disk {
     /// Puts a stable file there, instead of one of the same name.
     pub(super) fn put(&mut self, name: &str, image: Vec<u8>) {
+        if let Some(old) = self.entries.get(name) {
+            self.files.remove(old);
+        }
         let ino = self.create(name);
         let file = self.files.get_mut(&ino).expect("just created");
         (file.stable, file.now) = (image.clone(), image);
@@ -212,6 +215,8 @@ impl Disk {
             }
         }
         self.stable_entries = self.entries.clone();
+        let inos: Vec<_> = self.entries.values().copied().collect();
+        self.files.retain(|ino, _| inos.contains(ino));
         for file in self.files.values_mut() {
             file.cut(taste, random, &mut dropped);
         }

@@ -8,6 +8,7 @@
 
 mod disk;
 mod fuse;
+mod headers;
 mod ledger;
 mod load;
 mod random;
@@ -18,6 +19,7 @@ use crate::cases::Cases;
 use crate::lab::Lab;
 use anyhow::{Context, Result, anyhow, bail};
 use fuse::PowerDisk;
+use headers::{Headers, JOBS};
 use ledger::Ledger;
 use load::Load;
 use random::Random;
@@ -59,22 +61,34 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fuse::check_machine()?;
     let lab = Lab::new()?;
     let mut cases = Cases::new(None);
-    let is_chosen =
-        |variant: &&Variant| args.variant.as_deref().is_none_or(|name| name == variant.name);
-    let chosen: Vec<&Variant> = VARIANTS.iter().filter(is_chosen).collect();
-    if chosen.is_empty() {
-        let names: Vec<_> = VARIANTS.iter().map(|variant| variant.name).collect();
+    let cuts = if args.full { 10_000 } else { args.cuts };
+    let is_chosen = |name: &str| args.variant.as_deref().is_none_or(|wanted| wanted == name);
+    let names =
+        VARIANTS.iter().map(|variant| variant.name).chain(JOBS.iter().map(|(name, _)| *name));
+    let names: Vec<_> = names.collect();
+    let chosen = names.iter().filter(|name| is_chosen(name)).count() as u64;
+    if chosen == 0 {
         bail!("no such variant; there are {}", names.join(", "));
     }
-    let cuts = if args.full { 10_000 } else { args.cuts };
-    let each = cuts.div_ceil(chosen.len() as u64);
-    for variant in chosen {
+    let each = cuts.div_ceil(chosen);
+    for variant in VARIANTS.iter().filter(|variant| is_chosen(variant.name)) {
         cases.run(&format!("power cuts: {}", variant.name), || {
             if variant.layout == Layout::Loop && !LoopDevice::available() {
                 return Ok("no loop device to be had here".into());
             }
             let power = mount(&lab)?;
             cut_often(&lab, &power, variant, args.seed, each).map(|tally| tally.to_string())
+        });
+    }
+    for (name, job) in JOBS.iter().filter(|(name, _)| is_chosen(name)) {
+        cases.run(&format!("power cuts: {name}"), || {
+            let power = mount(&lab)?;
+            let headers = Headers::new(*job, &lab, &power)?;
+            let mut tally = Tally::default();
+            for seed in args.seed..args.seed + each {
+                headers.cut(seed, &mut tally).with_context(|| replay(name, seed))?;
+            }
+            Ok(tally.to_string())
         });
     }
     cases.finish("powercut")
@@ -86,6 +100,11 @@ fn mount(lab: &Lab) -> Result<PowerDisk> {
         fs::create_dir(&dir)?;
     }
     PowerDisk::mount(&dir)
+}
+
+/// The command that does a cut again.
+fn replay(name: &str, seed: u64) -> String {
+    format!("cargo x powercut --variant {name} --seed {seed} --cuts 1")
 }
 
 /// What some cuts have seen.
@@ -144,9 +163,8 @@ fn cut_often(
     let mut running = running;
     let mut tally = Tally::default();
     for seed in seed..seed + cuts {
-        running = cut(&setup, power, &ledger, running, seed, &mut tally).with_context(|| {
-            format!("cargo x powercut --variant {} --seed {seed} --cuts 1", variant.name)
-        })?;
+        running = cut(&setup, power, &ledger, running, seed, &mut tally)
+            .with_context(|| replay(variant.name, seed))?;
     }
     running.kill()?;
     Ok(tally)

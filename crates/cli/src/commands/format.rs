@@ -25,7 +25,7 @@ use crate::commands::dump::is_zero;
 use crate::failure::Failure;
 use crate::memory;
 use crate::nbd::Uri;
-use crate::output::say;
+use crate::output::{say, sync_created};
 use crate::size::{human_size, parse_size};
 use crate::terminal::Terminal;
 use crate::volume::is_same_file;
@@ -337,7 +337,11 @@ fn ensure_size(path: &Path, size: Option<u64>, created: &mut Created) -> Result<
             metadata.len()
         )));
     }
-    OpenOptions::new().write(true).open(path).and_then(|file| file.set_len(size)).map_err(|error| {
+    let extended = OpenOptions::new().write(true).open(path).and_then(|file| {
+        file.set_len(size)?;
+        file.sync_all()
+    });
+    extended.map_err(|error| {
         Failure::failed(format!("cannot extend {} to {size} bytes: {error}", path.display()))
     })
 }
@@ -353,7 +357,7 @@ fn create(path: &Path, size: u64, created: &mut Created) -> Result<(), Failure> 
     let mut options = OpenOptions::new();
     let file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
     created.0.push(path.to_path_buf());
-    file.set_len(size).map_err(failed)
+    file.set_len(size).and_then(|()| sync_created(&file, path)).map_err(failed)
 }
 
 /// Without a terminal nobody can say yes: then only `--batch-mode` does.

@@ -1,4 +1,5 @@
 use super::*;
+use crate::source::{HeaderSink, HeaderSource, SourceError};
 
 const DEVICE_LEN: usize = 17 << 20;
 
@@ -88,4 +89,64 @@ fn format_takes_a_given_volume_key_and_measures_what_is_not_forced() {
     let unlocked =
         header.unlock(&device, &passphrase, &crate::luks::UnlockOptions::default()).unwrap();
     assert_eq!(unlocked.volume_key, key);
+}
+
+/// A device whose power may be cut at each write: of what was not synced, the disk has kept only
+/// that write.
+struct PowerCut {
+    now: Vec<u8>,
+    stable: Vec<u8>,
+    /// Looks at what is left.
+    check: fn(&Vec<u8>),
+}
+
+impl HeaderSource for PowerCut {
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        self.now.read_at(offset_bytes, buf)
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.now.len() as u64
+    }
+}
+
+impl HeaderSink for PowerCut {
+    fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
+        self.now.write_at(offset_bytes, bytes)?;
+        let mut left = self.stable.clone();
+        left.write_at(offset_bytes, bytes)?;
+        (self.check)(&left);
+        Ok(())
+    }
+
+    fn sync(&mut self) -> Result<(), SourceError> {
+        self.stable.clone_from(&self.now);
+        (self.check)(&self.stable);
+        Ok(())
+    }
+}
+
+#[test]
+fn format_over_a_volume_leaves_no_header_without_its_keyslots_whenever_power_is_cut() {
+    let (old, new) = (SecretBytes::copy_of(b"old"), SecretBytes::copy_of(b"new"));
+    let small = FormatOptions {
+        keyslots_len_bytes: Some(512 << 10),
+        data_offset_bytes: Some(1 << 20),
+        ..options()
+    };
+    let mut now = vec![0; 2 << 20];
+    let old_options = FormatOptions { metadata_len_bytes: 64 << 10, ..small.clone() };
+    format(&mut now, &old, &old_options).unwrap();
+    let check = |left: &Vec<u8>| {
+        let Ok((header, _)) = Header::read(left) else { return };
+        let opens = |passphrase: &[u8]| {
+            let passphrase = SecretBytes::copy_of(passphrase);
+            header.unlock(left, &passphrase, &crate::luks::UnlockOptions::default()).is_ok()
+        };
+        assert!(opens(b"old") || opens(b"new"), "a header that nothing opens");
+    };
+    let mut device = PowerCut { stable: now.clone(), now, check };
+    format(&mut device, &new, &small).unwrap();
+    let (header, _) = Header::read(&device.stable).unwrap();
+    assert!(header.unlock(&device.stable, &new, &crate::luks::UnlockOptions::default()).is_ok());
 }

@@ -19,7 +19,7 @@ use crate::error::{Error, Requirement};
 use crate::hash::HashAlgorithm;
 use crate::luks::Notice;
 use crate::luks1::{MAGIC, push_text, text};
-use crate::source::{HeaderSource, SourceError};
+use crate::source::{HeaderDevice, HeaderSource, SourceError};
 
 /// The secondary header starts with it.
 const MAGIC_SECONDARY: [u8; 6] = *b"SKUL\xba\xbe";
@@ -197,6 +197,26 @@ fn with_damaged(intact: Intact, other: &Found) -> (Intact, Vec<Notice>) {
     let problem = other.problem().unwrap_or_default();
     let notice = Notice::DamagedCopy { copy: intact.copy.other(), problem };
     (intact, vec![notice])
+}
+
+/// Overwrites the start of everything that could be a header copy, of LUKS1 too, wherever a copy
+/// may lie. Keyslots and data stay: an interruption leaves either a header with its keyslots, or no
+/// header.
+pub(crate) fn erase_copies(device: &mut dyn HeaderDevice) -> Result<(), Error> {
+    let primary = std::iter::once((Copy::Primary, 0));
+    let places = primary.chain(HDR_LENS_BYTES.map(|offset| (Copy::Secondary, offset)));
+    for (copy, offset_bytes) in places {
+        let mut magic = [0; MAGIC.len()];
+        // What cannot be read cannot be found later either.
+        let is_there = device.read_at(offset_bytes, &mut magic).is_ok() && magic == copy.magic();
+        let len = (device.len_bytes().saturating_sub(offset_bytes)).min(BINARY_LEN_BYTES);
+        if is_there {
+            let zeros = vec![0; usize::try_from(len).expect("at most 4096")];
+            let error = |error| Error::Write { what: format!("the old {copy} header"), error };
+            device.write_at(offset_bytes, &zeros).map_err(error)?;
+        }
+    }
+    Ok(())
 }
 
 /// The secondary of a header whose length is not known.

@@ -22,7 +22,7 @@ mod tree;
 
 pub(crate) use digest::compute as compute_digest;
 pub use header::Copy;
-pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES};
+pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, erase_copies};
 pub(crate) use keyslot::{area_len_bytes, store as store_keyslot};
 pub(crate) use metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata, SALT_LEN_BYTES};
 pub(crate) use repair::repair;

@@ -1,0 +1,186 @@
+//! `format` and `repair` on a disk whose power is cut: a volume with a valid header opens.
+
+use super::Tally;
+use super::fuse::PowerDisk;
+use super::random::Random;
+use crate::lab::Lab;
+use crate::tools;
+use crate::volume::noise;
+use anyhow::{Context, Result, ensure};
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+
+const IMAGE: &str = "volume.img";
+const HEADER: &str = "header.img";
+/// Header area and a little data.
+const IMAGE_BYTES: u64 = 2 << 20;
+/// Longest header copy here; the second copy is behind the first.
+const OLD_COPY_BYTES: usize = 64 << 10;
+
+/// What writes the header.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Job {
+    /// `format` of a file that it creates.
+    New,
+    /// The same with a header file, which it creates too.
+    Detached,
+    /// `format` over a volume with another passphrase and larger header copies.
+    Over,
+    /// `repair` of a volume whose second copy is damaged.
+    Repair,
+}
+
+/// Every job, by its name.
+pub(super) const JOBS: &[(&str, Job)] = &[
+    ("format-new", Job::New),
+    ("format-detached", Job::Detached),
+    ("format-over", Job::Over),
+    ("repair", Job::Repair),
+];
+
+/// What a disk holds after a cut.
+#[derive(Debug, PartialEq, Eq)]
+enum Found {
+    /// No valid header, or no file.
+    Nothing,
+    /// It opens with the old passphrase, or with the new one.
+    Old,
+    New,
+    /// A valid header that no passphrase opens.
+    Lost,
+}
+
+/// A job with its files.
+pub(super) struct Headers<'a> {
+    job: Job,
+    lab: &'a Lab,
+    power: &'a PowerDisk,
+    /// The volume before the job.
+    old: Vec<u8>,
+}
+
+impl<'a> Headers<'a> {
+    pub(super) fn new(job: Job, lab: &'a Lab, power: &'a PowerDisk) -> Result<Self> {
+        lab.write("new-pass", "another passphrase")?;
+        let image = lab.path("old.img");
+        let mut format = lab.blockyard(&["format", "-q", "--luks2-metadata-size"]);
+        format.arg(OLD_COPY_BYTES.to_string()).args(["--luks2-keyslots-size", "512K"]);
+        format.args(["--size", &IMAGE_BYTES.to_string()]);
+        tools::run(cheap(&mut format).arg("--key-file").arg(lab.pass()).arg(&image))?;
+        let mut old = fs::read(&image)?;
+        fs::remove_file(&image)?;
+        if job == Job::Repair {
+            old[OLD_COPY_BYTES + 600..][..512].copy_from_slice(&noise(1, 512));
+        }
+        Ok(Self { job, lab, power, old })
+    }
+
+    /// One cut.
+    ///
+    /// # Errors
+    /// When the volume is not what it may be afterwards.
+    pub(super) fn cut(&self, seed: u64, tally: &mut Tally) -> Result<()> {
+        let mut random = Random::new(seed);
+        // The operations of the command, and some more for cuts behind its end.
+        let operations = if self.job == Job::Repair { 8 } else { 170 };
+        let cut_after = 1 + random.below(operations);
+        self.power.with(|disk| {
+            disk.unlink(IMAGE);
+            disk.unlink(HEADER);
+            disk.sync_directory();
+            if matches!(self.job, Job::Over | Job::Repair) {
+                disk.put(IMAGE, self.old.clone());
+            }
+        });
+        self.power.arm(random.next(), Some(cut_after));
+        let ended = tools::output(&mut self.command())?;
+        let is_done = ended.status.success();
+        ensure!(
+            is_done || self.power.is_off(),
+            "the command failed while the power was on: {}",
+            tools::text(&ended.stderr).trim()
+        );
+        self.power.cut();
+        tally.syncs += self.power.counts().1;
+        let dropped = self.power.restore()?;
+        let found = self.find()?;
+        let may_be: &[Found] = match (self.job, is_done) {
+            (Job::New | Job::Detached | Job::Over, true) => &[Found::New],
+            (Job::New | Job::Detached, false) => &[Found::Nothing, Found::New],
+            (Job::Over, false) => &[Found::Old, Found::Nothing, Found::New],
+            (Job::Repair, _) => &[Found::Old],
+        };
+        let state = if is_done { "had ended with success" } else { "was interrupted" };
+        ensure!(
+            may_be.contains(&found),
+            "the command {state}, and the disk holds {found:?}, {dropped:?}; it may hold {may_be:?}"
+        );
+        if is_done && self.job == Job::Repair {
+            let said = tools::text(&tools::run(&mut self.command())?.stderr);
+            ensure!(said.contains("nothing to repair"), "the repair was lost: {}", said.trim());
+        }
+        tally.cuts += 1;
+        tally.promises += u64::from(is_done);
+        tally.lost_sectors += dropped.lost_sectors;
+        Ok(())
+    }
+
+    fn command(&self) -> Command {
+        let image = self.power.path(IMAGE);
+        if self.job == Job::Repair {
+            let mut repair = self.lab.blockyard(&["repair", "-q"]);
+            repair.arg(image);
+            return repair;
+        }
+        let mut format = self.lab.blockyard(&["format", "-q"]);
+        cheap(&mut format).args(["--luks2-keyslots-size", "256K"]);
+        match self.job {
+            Job::Detached => {
+                format.arg("--header").arg(self.power.path(HEADER));
+                format.args(["--size", "64K"]);
+            }
+            _ => {
+                format.args(["--offset", "2048", "--size", &IMAGE_BYTES.to_string()]);
+            }
+        }
+        format.arg("--key-file").arg(self.lab.path("new-pass")).arg(image);
+        format
+    }
+
+    fn find(&self) -> Result<Found> {
+        let image = self.power.path(IMAGE);
+        let header = match self.job {
+            Job::Detached => self.power.path(HEADER),
+            _ => image.clone(),
+        };
+        if !image.exists() || !header.exists() {
+            return Ok(Found::Nothing);
+        }
+        let is_valid = tools::output(self.lab.blockyard(&["info"]).arg(&header))?.status.success();
+        if !is_valid {
+            return Ok(Found::Nothing);
+        }
+        for (key, found) in [("new-pass", Found::New), ("pass", Found::Old)] {
+            if self.opens(&image, &header, &self.lab.path(key))? {
+                return Ok(found);
+            }
+        }
+        Ok(Found::Lost)
+    }
+
+    fn opens(&self, image: &Path, header: &Path, key: &Path) -> Result<bool> {
+        let mut table = self.lab.blockyard(&["table"]);
+        table.arg(image).arg("--key-file").arg(key);
+        if self.job == Job::Detached {
+            table.arg("--header").arg(header);
+        }
+        let opened = tools::output(&mut table).context("blockyard table")?;
+        Ok(opened.status.success())
+    }
+}
+
+/// Key derivation that costs nothing.
+fn cheap(format: &mut Command) -> &mut Command {
+    format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"])
+}
