@@ -25,6 +25,7 @@ pub mod mempool;
 pub mod mq;
 pub mod pages;
 pub mod priority;
+pub mod ranges;
 pub mod shard;
 pub mod slab;
 pub mod sq;

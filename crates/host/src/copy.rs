@@ -12,7 +12,7 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::priority::Priority;
 
 use crate::Error;
-use crate::driver::{Driver, SLOT_BYTES};
+use crate::driver::{Driver, SLOT_BYTES, WAITED_FOR};
 use crate::memory::Region;
 use crate::volume::Volume;
 
@@ -159,8 +159,7 @@ impl Copy {
             return Ok(());
         }
         let saved = self.portion_mut(number)[..got].to_vec();
-        let user = u64::MAX;
-        let bio = Bio { user, ..self.bio(number, Op::Read, at, whole) };
+        let bio = Bio { user: WAITED_FOR, ..self.bio(number, Op::Read, at, whole) };
         let status = self.driver.submit_and_wait(bio);
         self.portion_mut(number)[..got].copy_from_slice(&saved);
         check(status, at, "read")
@@ -168,7 +167,7 @@ impl Copy {
 
     /// A bio, so that the volume's targets see it.
     fn flush(&mut self) -> Result<(), Error> {
-        let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, u64::MAX);
+        let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, WAITED_FOR);
         match self.driver.submit_and_wait(flush) {
             BlkStatus::Ok => Ok(()),
             failed => Err(Error::Copy(format!("cannot flush the volume: {failed}"))),

@@ -7,6 +7,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Origin, Sector};
+use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::crypt::pipeline::Load;
@@ -25,11 +26,20 @@ use crate::recording::Tap;
 use crate::submitter::Submitter;
 use crate::volume::Volume;
 use crate::volume::gate::{Counts, Order, Pass};
+use crate::volume::ranges::{Claims, Granted};
 use crate::workers::{Busy, Workers};
+
+mod patch;
+
+pub(crate) use patch::Patch;
+use patch::Patches;
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
 /// cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
+/// [`Bio::user`] of a bio that is waited for, one at a time; words of others are below. What lies
+/// above says which range a bio has.
+pub(crate) const WAITED_FOR: u64 = u32::MAX as u64;
 
 /// One shard with its executor.
 pub(crate) struct Driver {
@@ -52,8 +62,14 @@ pub(crate) struct Driver {
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
     done: Vec<Done>,
-    /// `None` where nobody can suspend the volume. The last field: the executor waits for workers
-    /// when it is dropped, and until then the shard is busy.
+    patches: Patches,
+    /// Emptied after each use; kept for its memory.
+    granted: Vec<Granted>,
+    /// `None` where nothing is written. Behind the executor, which waits for what is in flight when
+    /// it is dropped: until then the ranges are taken.
+    claims: Option<Claims>,
+    /// `None` where nobody can suspend the volume. The last field: until the executor is dropped
+    /// the shard is busy.
     pass: Option<Pass>,
 }
 
@@ -68,11 +84,16 @@ impl Driver {
         priority: Priority,
     ) -> io::Result<Self> {
         let (bounce, bounce_bytes) = bounce(volume, bounce_slots);
+        let patch_slot = BufRef::FIRST_WORLD_SLOT + world.len() as u32;
+        let patches = Patches::new(volume, patch_slot)?;
+        let claims = (!volume.read_only())
+            .then(|| Claims::new(&volume.ranges, volume.tears_sectors))
+            .transpose()?;
         let buffers = Buffers {
             bounce: Region::new(bounce_bytes)?,
             bounce_slot_bytes: SLOT_BYTES,
             lists: Vec::new(),
-            world,
+            world: world.into_iter().chain([patches.region()]).collect(),
         };
         let submitter = Submitter::new(priority);
         let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
@@ -90,6 +111,9 @@ impl Driver {
             sqes: Vec::new(),
             cqes: Vec::new(),
             done: Vec::new(),
+            patches,
+            granted: Vec::new(),
+            claims,
             pass: volume.gate.as_ref().map(Pass::new).transpose()?,
         })
     }
@@ -125,10 +149,8 @@ impl Driver {
     }
 
     fn submit_with(&mut self, bio: Bio, is_awaited: bool) {
-        let origin = self.submitter.origin(&bio);
-        let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
-        let bio = Bio { origin, ..bio };
-        self.tap.came(&bio);
+        assert!(bio.user <= WAITED_FOR, "the upper half of the word is the driver's");
+        let bio = self.named(bio);
         let is_long = self.workers.as_ref().is_some_and(|(_, least)| bio.len >= *least);
         self.long = is_long.then_some(is_awaited);
         if is_long {
@@ -137,7 +159,52 @@ impl Driver {
         }
         let _busy = self.busy();
         self.look(0);
-        self.pass(bio);
+        self.claim_and_pass(bio);
+        self.settle();
+    }
+
+    /// A bio with its origin; it is told to whoever records or keeps time.
+    fn named(&mut self, bio: Bio) -> Bio {
+        let origin = self.submitter.origin(&bio);
+        let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
+        let bio = Bio { origin, ..bio };
+        self.tap.came(&bio);
+        bio
+    }
+
+    /// Through the gate once it has its range.
+    fn claim_and_pass(&mut self, bio: Bio) {
+        let bio = match &mut self.claims {
+            Some(claims) => claims.claim(bio),
+            None => Some(bio),
+        };
+        if let Some(bio) = bio {
+            self.pass(bio);
+        }
+    }
+
+    /// Goes on with what has been granted its range, and with read-modify-writes one of whose bios
+    /// has ended.
+    fn settle(&mut self) {
+        loop {
+            if let Some(claims) = &mut self.claims {
+                claims.take_granted(&mut self.granted);
+            }
+            if self.granted.is_empty() && !self.patches.has_ended() {
+                return;
+            }
+            // What goes on now may be another's than who waits.
+            self.go_on();
+            let mut granted = std::mem::take(&mut self.granted);
+            for granted in granted.drain(..) {
+                match granted {
+                    Granted::Bio(bio) => self.pass(bio),
+                    Granted::Alone(number) => self.read_for_patch(number),
+                }
+            }
+            self.granted = granted;
+            self.advance_patches();
+        }
     }
 
     /// Until the value is dropped, this thread keeps a CPU busy; `None` after a short bio.
@@ -201,7 +268,7 @@ impl Driver {
         while let Some(pass) = &mut self.pass {
             let before = self.done.len();
             let bio = pass.next(&mut self.done);
-            self.tap.ended(&self.done[before..]);
+            self.end(before);
             let Some(bio) = bio else { break };
             self.submit_now(bio);
         }
@@ -210,9 +277,10 @@ impl Driver {
     /// Nothing more is submitted for now: before anything is waited for.
     pub(crate) fn unplug(&mut self) {
         loop {
+            self.settle();
             self.run_writer();
             self.executor.unplug(&mut self.cqes);
-            if self.cqes.is_empty() {
+            if self.cqes.is_empty() && !self.patches.has_ended() {
                 break;
             }
             let _busy = self.busy();
@@ -268,12 +336,34 @@ impl Driver {
         }
         let before = self.done.len();
         self.shard.take_done(&mut self.done);
-        self.tap.ended(&self.done[before..]);
+        self.end(before);
         if let Some(pass) = &mut self.pass
             && self.shard.in_flight() == 0
         {
             pass.left();
         }
+    }
+
+    /// Bios that have ended lie in `done` from here on: their ranges are given back, and what is of
+    /// a read-modify-write goes there.
+    fn end(&mut self, from: usize) {
+        let Some(claims) = &mut self.claims else {
+            return self.tap.ended(&self.done[from..]);
+        };
+        let mut next = from;
+        while next < self.done.len() {
+            let done = &mut self.done[next];
+            if Patches::owns(done.user) {
+                let done = self.done.remove(next);
+                self.tap.ended(&[done]);
+                self.executor.samples.end(&[done]);
+                self.patches.ended(done);
+                continue;
+            }
+            done.user = claims.release(done.user);
+            next += 1;
+        }
+        self.tap.ended(&self.done[from..]);
     }
 
     /// Bios of this driver are never handed over, whatever their length.
@@ -298,6 +388,7 @@ impl Driver {
             self.pass_held();
         }
         self.collect();
+        self.settle();
     }
 
     fn collect(&mut self) {
@@ -369,7 +460,8 @@ impl Driver {
         if self.executor.help() {
             return self.poll();
         }
-        if limit.is_some() || self.pass.is_some() || !self.executor.wait_inside() {
+        let waits_outside = limit.is_some() || self.pass.is_some() || self.waits_for_range();
+        if waits_outside || !self.executor.wait_inside() {
             self.go_on();
             let limit = self.wake_after().into_iter().chain(limit).min();
             if poll::readable(&self.wake_sources(), limit).is_err() {
@@ -380,9 +472,14 @@ impl Driver {
     }
 
     /// Whether nothing is with the ring, the workers, the disks, in a plug, waits for its time, for
-    /// the volume to be resumed, or in a target for an order.
+    /// its range, for the volume to be resumed, or in a target for an order.
     pub(crate) fn is_idle(&self) -> bool {
-        self.executor.is_idle() && !self.holds() && self.shard.parked() == 0
+        let goes_on = self.holds() || self.waits_for_range() || !self.patches.is_idle();
+        self.executor.is_idle() && !goes_on && self.shard.parked() == 0
+    }
+
+    fn waits_for_range(&self) -> bool {
+        self.claims.as_ref().is_some_and(Claims::waits)
     }
 
     fn holds(&self) -> bool {
@@ -391,13 +488,15 @@ impl Driver {
 
     /// Whether a submitted write may still read the front end's buffer.
     pub(crate) fn reads_client_buffer(&self) -> bool {
-        self.executor.reads_client_buffer() || self.shard.parked() > 0 || self.holds()
+        let waits = self.holds() || self.claims.as_ref().is_some_and(Claims::parks_bios);
+        self.executor.reads_client_buffer() || self.shard.parked() > 0 || waits
     }
 
     /// What becomes readable when [`Driver::poll`] has something.
-    pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 3] {
+    pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 4] {
         let [ring, workers] = self.executor.wake_sources();
-        [ring, workers, self.pass.as_ref().and_then(Pass::wake)]
+        let (gate, range) = (self.pass.as_ref(), self.claims.as_ref());
+        [ring, workers, gate.and_then(Pass::wake), range.and_then(Claims::wake)]
     }
 
     /// After this time [`Driver::poll`] has something in any case.

@@ -65,9 +65,7 @@ impl Scheduling {
     pub const QUEUE_DEPTHS: RangeInclusive<u32> = 1..=1024;
     /// What `max_sectors` may be, in steps of a page.
     pub const MAX_SECTORS: RangeInclusive<u32> = 8..=65_528;
-}
 
-impl Scheduling {
     /// What is wrong with it.
     fn problem(&self) -> Option<String> {
         let (depths, sectors) = (Self::QUEUE_DEPTHS, Self::MAX_SECTORS);
@@ -209,8 +207,10 @@ pub struct Volume {
     pub(crate) asks_load_from: Option<Sector>,
     /// The io-context of the thread that submits encrypted writes: connections take turns at it.
     pub(crate) writer: IoContext,
-    /// Held while the head or tail of an unaligned write is read, changed and written back.
-    pub(crate) unaligned: Mutex<()>,
+    /// Of its writes in flight.
+    pub(crate) ranges: Arc<VolumeRanges>,
+    /// While a part of a sector is written, no part of it can be read.
+    pub(crate) tears_sectors: bool,
     /// `None` if nobody has anything to tell it.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Whether somebody records what comes.
@@ -429,26 +429,6 @@ impl Volume {
     }
 }
 
-/// Length of the mapping in sectors, checked against the file.
-fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
-    let sectors = u64::from(params.sector_size_bytes >> 9);
-    let device = file.len_bytes() >> 9;
-    let room = device.saturating_sub(params.data_offset_sectors);
-    let len = params.len_sectors.unwrap_or(room / sectors * sectors);
-    if len == 0 || len > room {
-        let wanted = params.len_sectors.map_or("some".into(), |len| len.to_string());
-        return Err(Error::volume(
-            file.path(),
-            format!(
-                "is too short: {wanted} sectors of data are wanted from sector {} on, but it ends \
-                 at sector {device}; was it truncated, or is the data on another device?",
-                params.data_offset_sectors
-            ),
-        ));
-    }
-    Ok(len)
-}
-
 /// What a line of the table does with a device.
 #[derive(Clone, Copy)]
 enum Use {
@@ -530,14 +510,16 @@ pub(crate) mod gate;
 mod keyed;
 mod mapped;
 mod observed;
+pub(crate) mod ranges;
 mod targets;
 
 use control::{AdaptiveStatus, Described, Keys};
-use crypt_mapping::crypt_device;
 pub use crypt_mapping::crypt_mapping;
+use crypt_mapping::{crypt_device, crypt_len};
 use gate::Gate;
 use keyed::KeyedCipher;
 use mapped::Mapped;
+use ranges::VolumeRanges;
 
 /// Collects devices, ciphers and extents.
 struct Builder<'a> {
@@ -555,6 +537,7 @@ struct Builder<'a> {
     crew: Crew,
     fans_out_pieces: bool,
     asks_load_from: Option<Sector>,
+    tears_sectors: bool,
 }
 
 impl<'a> Builder<'a> {
@@ -573,6 +556,7 @@ impl<'a> Builder<'a> {
             crew: Crew::default(),
             fans_out_pieces: false,
             asks_load_from: None,
+            tears_sectors: false,
         }
     }
 
@@ -666,6 +650,7 @@ impl<'a> Builder<'a> {
         ));
         let allow_discards = params.flags.allow_discards || self.options.allow_discards;
         self.can_discard &= allow_discards;
+        self.tears_sectors |= !ranges::is_local(&params.cipher);
         let pipeline = self.pipeline(dev, &cipher, &params.flags)?;
         let cipher_id = CipherId(dev_id(self.ciphers.len()).0);
         self.ciphers.push(cipher);
@@ -760,7 +745,8 @@ impl<'a> Builder<'a> {
             fans_out_pieces: self.fans_out_pieces,
             asks_load_from: self.asks_load_from,
             writer: new_io_context(),
-            unaligned: Mutex::new(()),
+            ranges: Arc::default(),
+            tears_sectors: self.tears_sectors,
             // Without control too: at the end of the server nothing waits for a path any more.
             gate: (self.options.controlled || has_multipath).then(Arc::default),
             switch: Arc::default(),

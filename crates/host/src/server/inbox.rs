@@ -39,8 +39,11 @@ impl Inbox {
     }
 
     /// Bytes that were consumed and not yet overwritten.
-    pub(super) fn region_at(&self, at: usize, len_bytes: usize) -> *const u8 {
-        self.region.at(at, len_bytes)
+    pub(super) fn consumed(&self, at: usize, len_bytes: usize) -> &[u8] {
+        let base = self.region.at(at, len_bytes);
+        // SAFETY: the range is initialised memory of the region, which nobody writes to before
+        // `make_room`, and that borrows the inbox as a whole.
+        unsafe { std::slice::from_raw_parts(base, len_bytes) }
     }
 
     /// Where to receive, and how much. No write may use the buffer any more: what is left of it is

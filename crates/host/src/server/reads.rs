@@ -18,7 +18,8 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::slab::Slab;
 use blockyard_export::nbd::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
 
-use super::transmission::{Ended, OUTBOX_SLOT, Piece, READS_SLOT, Transmission, WAITED_FOR, errno};
+use super::transmission::{Ended, OUTBOX_SLOT, Piece, READS_SLOT, Transmission, errno};
+use crate::driver::WAITED_FOR;
 use crate::memory::Region;
 use crate::volume::Volume;
 

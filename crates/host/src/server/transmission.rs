@@ -23,7 +23,7 @@ use super::outbox::Outbox;
 use super::pace::Pace;
 use super::reads::Reads;
 use super::socket::Socket;
-use crate::driver::{Driver, SLOT_BYTES};
+use crate::driver::{Driver, Patch, SLOT_BYTES};
 use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
 use crate::poll;
 use crate::volume::Volume;
@@ -32,12 +32,6 @@ use crate::volume::Volume;
 pub(super) const INBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT;
 pub(super) const OUTBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 1;
 pub(super) const READS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 2;
-const PATCH_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 3;
-/// [`Bio::user`] of bios that are waited for; others carry an index of `pieces`.
-pub(super) const WAITED_FOR: u64 = u64::MAX;
-
-/// Largest sector that is patched for unaligned writes.
-const SECTOR_MAX_BYTES: usize = 4096;
 /// Zeros are written in portions of this, so that other requests get their turn.
 const ZEROES_PORTION_BYTES: u64 = 1 << 20;
 /// More requests than this are left in the socket. Twice what clients keep in flight.
@@ -59,8 +53,8 @@ pub(super) struct InFlight {
     pub(super) error: Option<Errno>,
     /// All bios have been submitted.
     pub(super) complete: bool,
-    /// WRITE_ZEROES: where the next portion starts.
-    next_portion: u64,
+    /// WRITE_ZEROES: whole sectors that have not been submitted.
+    portions: std::ops::Range<u64>,
     /// A FUA request that was cut: its flush has been submitted.
     flushed: bool,
 }
@@ -69,6 +63,8 @@ pub(super) struct InFlight {
 pub(super) enum Piece {
     /// Part of a write, a flush, a trim, of zeroes: of the request with this index.
     Plain(u32),
+    /// A portion of zeroes, behind which the next is submitted.
+    Portion(u32),
     /// Part of a read.
     Read(super::reads::ReadPiece),
 }
@@ -81,7 +77,6 @@ pub(super) struct Transmission {
     pub(super) driver: Driver,
     inbox: Inbox,
     pub(super) outbox: Outbox,
-    patch: Arc<Region>,
     pub(super) requests: Slab<InFlight>,
     pub(super) pieces: Slab<Piece>,
     pub(super) reads: Reads,
@@ -112,8 +107,7 @@ impl Transmission {
         let inbox = Arc::new(Region::new(layout.inbox_bytes)?);
         let outbox = Arc::new(Region::new(layout.outbox_bytes)?);
         let read_region = Arc::new(Region::new(layout.reads_bytes)?);
-        let patch = Arc::new(Region::new(SECTOR_MAX_BYTES)?);
-        let world = vec![&inbox, &outbox, &read_region, &patch].into_iter().cloned().collect();
+        let world = vec![&inbox, &outbox, &read_region].into_iter().cloned().collect();
         let mut driver = Driver::new(&volume, layout.bounce_slots, world, served.priority)?;
         if !volume.fans_out_pieces {
             driver.stay_inline();
@@ -137,7 +131,6 @@ impl Transmission {
             session,
             volume,
             driver,
-            patch,
             reads,
         };
         transmission.take_over(received);
@@ -182,14 +175,19 @@ impl Transmission {
     /// Whether another round goes on without waiting: requests lie in the inbox, a slot has become
     /// free for a read, or something has ended.
     fn has_work(&self) -> bool {
-        let parses = !self.needs_more && !self.closing && self.open_requests() < REQUESTS_MAX;
+        let parses = !self.needs_more && self.takes_requests();
         parses || self.reads.can_issue() || self.driver.has_done()
+    }
+
+    /// Whether there is room for what one more request needs.
+    fn takes_requests(&self) -> bool {
+        !self.closing && self.open_requests() < REQUESTS_MAX && self.driver.can_patch()
     }
 
     /// Handles everything that lies in the inbox.
     fn parse(&mut self) -> Result<(), Ended> {
         self.needs_more = false;
-        while !self.closing && self.open_requests() < REQUESTS_MAX {
+        while self.takes_requests() {
             let step = self.session.on_bytes(self.inbox.bytes(), &mut self.reply);
             let at = self.inbox.consume(step.consumed);
             if !self.reply.is_empty() {
@@ -239,7 +237,7 @@ impl Transmission {
             pending: 0,
             error: None,
             complete: false,
-            next_portion: request.offset_bytes,
+            portions: 0..0,
             flushed: false,
         });
         match request.command {
@@ -257,32 +255,32 @@ impl Transmission {
                     self.end_if_complete(index)?;
                 }
             }
-            _ => self.submit_zeroes(index)?,
+            _ => self.begin_zeroes(index)?,
         }
         Ok(())
     }
 
     fn submit_last(&mut self, index: u32, op: Op, offset_bytes: u64, len_bytes: u64) {
         self.requests.at(index).complete = true;
-        self.submit(index, op, offset_bytes, len_bytes, BufRef::NONE, false);
+        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
+        self.submit(Piece::Plain(index), Bio::new(op, sector, len, BufRef::NONE, 0));
     }
 
-    fn submit(
-        &mut self,
-        index: u32,
-        op: Op,
-        offset_bytes: u64,
-        len_bytes: u64,
-        buf: BufRef,
-        fua: bool,
-    ) {
+    /// A bio for a piece that is no read.
+    fn submit(&mut self, piece: Piece, bio: Bio) {
+        let (sync, user) = self.piece(piece);
+        self.driver.submit(Bio { user, origin: Origin { sync, ..Origin::default() }, ..bio });
+    }
+
+    /// One more piece of a request that is in flight: whether somebody waits for it, and its word.
+    fn piece(&mut self, piece: Piece) -> (bool, u64) {
+        let (Piece::Plain(index) | Piece::Portion(index)) = piece else {
+            unreachable!("reads count their own pieces")
+        };
         let request = self.requests.at(index);
         request.pending += 1;
         // Also where a flush behind its parts makes it stable: somebody waits for them.
-        let origin = Origin { sync: request.request.fua, ..Origin::default() };
-        let user = u64::from(self.pieces.insert(Piece::Plain(index)));
-        let (sector, len) = (Sector::holding(offset_bytes), Sector::holding(len_bytes));
-        self.driver.submit(Bio { fua, origin, ..Bio::new(op, sector, len, buf, user) });
+        (request.request.fua, u64::from(self.pieces.insert(piece)))
     }
 
     /// A piece of the current write, at `at` in the inbox.
@@ -296,19 +294,16 @@ impl Transmission {
         let index = self.writing.expect("payload follows its WRITE");
         let sector = u64::from(self.volume.sector_size_bytes());
         let mut piece = Range { offset_bytes, at, len_bytes };
-        if let Some(head) = piece.take_head(sector) {
-            self.patch(index, head)?;
-        }
-        let tail = piece.take_tail(sector);
+        let (head, tail) = (piece.take_head(sector), piece.take_tail(sector));
         if piece.len_bytes > 0 {
-            let buf = inbox_buf(piece.at, piece.len_bytes);
             let request = &self.requests.at(index).request;
             let fua = request.fua && !is_cut(request, sector);
-            self.submit(index, Op::Write, piece.offset_bytes, piece.len_bytes as u64, buf, fua);
+            let (start, len) =
+                (Sector::holding(piece.offset_bytes), Sector::holding(piece.len_bytes as u64));
+            let bio = Bio::new(Op::Write, start, len, inbox_buf(piece.at, piece.len_bytes), 0);
+            self.submit(Piece::Plain(index), Bio { fua, ..bio });
         }
-        if let Some(tail) = tail {
-            self.patch(index, tail)?;
-        }
+        head.into_iter().chain(tail).for_each(|part| self.patch(index, part));
         if last {
             self.writing = None;
             self.requests.at(index).complete = true;
@@ -317,65 +312,40 @@ impl Transmission {
         Ok(())
     }
 
-    /// Changes part of a sector. The volume's lock keeps two clients that change different parts of
-    /// one sector from undoing each other's change.
-    fn patch(&mut self, index: u32, part: Range) -> Result<(), Ended> {
-        let sector_bytes = u64::from(self.volume.sector_size_bytes());
-        let start = part.offset_bytes / sector_bytes * sector_bytes;
-        let sector_bytes = sector_bytes.min(self.volume.size_bytes() - start);
-        let buf = BufRef { slot: PATCH_SLOT, offset_bytes: 0, len_bytes: sector_bytes as u32 };
-        let (sector, len) = (Sector::holding(start), Sector::holding(sector_bytes));
-        // The lock may be waited for.
-        self.driver.unplug();
-        let volume = Arc::clone(&self.volume);
-        let _lock = volume.unaligned.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
-        let bio = Bio::new(Op::Read, sector, len, buf, WAITED_FOR);
-        let mut status = self.driver.submit_and_wait(bio);
-        if status == BlkStatus::Ok {
-            let skip = (part.offset_bytes - start) as usize;
-            let to = self.patch.at(skip, part.len_bytes);
-            // SAFETY: both ranges were checked by their regions, which are disjoint; the bio that
-            // used the patch buffer has ended.
-            unsafe {
-                match part.at {
-                    Range::ZEROS => to.write_bytes(0, part.len_bytes),
-                    at => {
-                        let from = self.inbox.region_at(at, part.len_bytes);
-                        std::ptr::copy_nonoverlapping(from, to, part.len_bytes);
-                    }
-                }
-            }
-            status = self.driver.submit_and_wait(Bio { op: Op::Write, ..bio });
-        }
-        self.note_error(index, status);
-        self.collect_done()
+    /// Changes part of a sector.
+    fn patch(&mut self, index: u32, part: Range) {
+        let (sync, user) = self.piece(Piece::Plain(index));
+        let Range { offset_bytes, at, len_bytes } = part;
+        let bytes = (at != Range::ZEROS).then(|| self.inbox.consumed(at, len_bytes));
+        self.driver.patch(&Patch { offset_bytes, len_bytes, bytes, sync, user });
+    }
+
+    /// Zeroes: what is not a whole sector now, the rest in portions.
+    fn begin_zeroes(&mut self, index: u32) -> Result<(), Ended> {
+        let sector = u64::from(self.volume.sector_size_bytes());
+        let Request { offset_bytes, len_bytes, .. } = self.requests.at(index).request;
+        let mut whole = Range { offset_bytes, at: Range::ZEROS, len_bytes: len_bytes as usize };
+        let (head, tail) = (whole.take_head(sector), whole.take_tail(sector));
+        self.requests.at(index).portions =
+            whole.offset_bytes..whole.offset_bytes + whole.len_bytes as u64;
+        head.into_iter().chain(tail).for_each(|part| self.patch(index, part));
+        self.submit_zeroes(index)
     }
 
     /// The next portion of zeroes, or the end of the request.
     fn submit_zeroes(&mut self, index: u32) -> Result<(), Ended> {
-        let sector = u64::from(self.volume.sector_size_bytes());
-        let InFlight { request, next_portion, error, .. } = self.requests.at(index);
-        let end = request.offset_bytes + request.len_bytes;
-        let offset_bytes = *next_portion;
-        if offset_bytes == end || error.is_some() {
+        let InFlight { portions, error, .. } = self.requests.at(index);
+        if portions.is_empty() || error.is_some() {
             self.requests.at(index).complete = true;
             return self.end_if_complete(index);
         }
-        let portion = (offset_bytes + ZEROES_PORTION_BYTES) & !(ZEROES_PORTION_BYTES - 1);
-        *next_portion = portion.min(end);
-        let len_bytes = (*next_portion - offset_bytes) as usize;
-        let mut range = Range { offset_bytes, at: Range::ZEROS, len_bytes };
-        if let Some(head) = range.take_head(sector) {
-            self.patch(index, head)?;
-        }
-        if let Some(tail) = range.take_tail(sector) {
-            self.patch(index, tail)?;
-        }
-        if range.len_bytes == 0 {
-            return self.submit_zeroes(index);
-        }
-        let len_bytes = range.len_bytes as u64;
-        self.submit(index, Op::WriteZeroes, range.offset_bytes, len_bytes, BufRef::NONE, false);
+        let border = (portions.start + ZEROES_PORTION_BYTES) & !(ZEROES_PORTION_BYTES - 1);
+        let portion = portions.start..border.min(portions.end);
+        portions.start = portion.end;
+        let len = Sector::holding(portion.end - portion.start);
+        let start = Sector::holding(portion.start);
+        let bio = Bio::new(Op::WriteZeroes, start, len, BufRef::NONE, 0);
+        self.submit(Piece::Portion(index), bio);
         Ok(())
     }
 
@@ -410,7 +380,14 @@ impl Transmission {
             for done in done.drain(..) {
                 let piece = u32::try_from(done.user).expect("an index of `pieces`");
                 match self.pieces.remove(piece) {
-                    Piece::Plain(index) => self.on_plain_done(index, done.status)?,
+                    Piece::Plain(index) => {
+                        self.end_piece(index, done.status);
+                        self.end_if_complete(index)?;
+                    }
+                    Piece::Portion(index) => {
+                        self.end_piece(index, done.status);
+                        self.submit_zeroes(index)?;
+                    }
                     Piece::Read(piece) => self.on_read_done(&piece, done.status)?,
                 }
             }
@@ -418,19 +395,11 @@ impl Transmission {
         }
     }
 
-    fn on_plain_done(&mut self, index: u32, status: BlkStatus) -> Result<(), Ended> {
-        self.requests.at(index).pending -= 1;
-        self.note_error(index, status);
-        let InFlight { request, complete, .. } = self.requests.at(index);
-        if request.command == Command::WriteZeroes && !*complete {
-            return self.submit_zeroes(index);
-        }
-        self.end_if_complete(index)
-    }
-
-    fn note_error(&mut self, index: u32, status: BlkStatus) {
+    fn end_piece(&mut self, index: u32, status: BlkStatus) {
+        let request = self.requests.at(index);
+        request.pending -= 1;
         if status != BlkStatus::Ok {
-            self.requests.at(index).error = Some(errno(status));
+            request.error = Some(errno(status));
         }
     }
 
@@ -443,7 +412,7 @@ impl Transmission {
         }
         if request.fua && is_cut(request, sector) && error.is_none() && !*flushed {
             *flushed = true;
-            self.submit(index, Op::Flush, 0, 0, BufRef::NONE, false);
+            self.submit_last(index, Op::Flush, 0, 0);
             return Ok(());
         }
         let InFlight { request, error, .. } = self.requests.remove(index);
@@ -464,17 +433,15 @@ impl Transmission {
 
     /// Waits until there is something to do.
     fn wait(&mut self) -> Result<(), Ended> {
-        let can_receive = !self.closing
-            && self.open_requests() < REQUESTS_MAX
-            && !self.driver.reads_client_buffer();
+        let can_receive = self.takes_requests() && !self.driver.reads_client_buffer();
         if self.driver.is_idle() {
             // Requests without anything in flight, parked or held would wait for ever.
             assert!(can_receive, "what is not answered waits for something");
             return self.receive();
         }
-        let [ring, workers, gate] = self.driver.wake_sources();
+        let [ring, workers, gate, ranges] = self.driver.wake_sources();
         let socket = can_receive.then(|| std::os::fd::AsFd::as_fd(&*self.socket));
-        let sources = [socket, ring, workers, gate];
+        let sources = [socket, ring, workers, gate, ranges];
         let [socket, ..] = poll::readable(&sources, self.driver.wake_after())?;
         if socket { self.receive() } else { Ok(()) }
     }

@@ -3,9 +3,9 @@
 use std::path::Path;
 
 use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice};
 
-use super::crypt_len;
 use crate::Error;
 use crate::file::DeviceFile;
 use crate::nbd::uri::Uri;
@@ -60,4 +60,24 @@ mod tests {
             assert!(problem.contains("symbolic link"), "{problem}");
         }
     }
+}
+
+/// Length of the mapping in sectors, checked against the file.
+pub(super) fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
+    let sectors = u64::from(params.sector_size_bytes >> 9);
+    let device = file.len_bytes() >> 9;
+    let room = device.saturating_sub(params.data_offset_sectors);
+    let len = params.len_sectors.unwrap_or(room / sectors * sectors);
+    if len == 0 || len > room {
+        let wanted = params.len_sectors.map_or("some".into(), |len| len.to_string());
+        return Err(Error::volume(
+            file.path(),
+            format!(
+                "is too short: {wanted} sectors of data are wanted from sector {} on, but it ends \
+                 at sector {device}; was it truncated, or is the data on another device?",
+                params.data_offset_sectors
+            ),
+        ));
+    }
+    Ok(len)
 }

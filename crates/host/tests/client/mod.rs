@@ -8,6 +8,7 @@ use std::os::unix::thread::JoinHandleExt;
 use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use blockyard_host::process::StopSignal;
 use blockyard_host::server::{ServedExport, Server, ServerOptions};
@@ -62,7 +63,31 @@ impl Serving {
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
+pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const FUA: u16 = 1;
+
+/// A server that does not answer for so long hangs.
+const HANGS: Duration = Duration::from_secs(60);
+
+/// A request; a write's bytes are `len` times `fill`.
+pub(crate) fn request(
+    command: u16,
+    flags: u16,
+    cookie: u64,
+    (offset, len): (u64, u32),
+    fill: u8,
+) -> Vec<u8> {
+    let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
+    request.extend(flags.to_be_bytes());
+    request.extend(command.to_be_bytes());
+    request.extend(cookie.to_be_bytes());
+    request.extend(offset.to_be_bytes());
+    request.extend(len.to_be_bytes());
+    if command == WRITE {
+        request.resize(request.len() + len as usize, fill);
+    }
+    request
+}
 
 /// One connection.
 pub(crate) struct Client {
@@ -72,6 +97,7 @@ pub(crate) struct Client {
 impl Client {
     fn connect(socket: &Path, export: &str) -> Self {
         let mut stream = UnixStream::connect(socket).unwrap();
+        stream.set_read_timeout(Some(HANGS)).unwrap();
         stream.read_exact(&mut [0; 18]).unwrap();
         let mut hello = 3u32.to_be_bytes().to_vec();
         hello.extend(b"IHAVEOPT");
@@ -92,17 +118,12 @@ impl Client {
         place: (u64, u32),
         fill: u8,
     ) {
-        let (offset, len) = place;
-        let mut request = 0x2560_9513_u32.to_be_bytes().to_vec();
-        request.extend(flags.to_be_bytes());
-        request.extend(command.to_be_bytes());
-        request.extend(cookie.to_be_bytes());
-        request.extend(offset.to_be_bytes());
-        request.extend(len.to_be_bytes());
-        if command == WRITE {
-            request.resize(request.len() + len as usize, fill);
-        }
-        self.stream.write_all(&request).unwrap();
+        self.send(&request(command, flags, cookie, place, fill));
+    }
+
+    /// Sends requests, in one piece.
+    pub(crate) fn send(&mut self, requests: &[u8]) {
+        self.stream.write_all(requests).unwrap();
     }
 
     /// The next reply: its cookie. That it is no error is asserted.

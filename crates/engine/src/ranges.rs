@@ -1,0 +1,416 @@
+//! Ranges in flight: a read-modify-write has its blocks alone, and every other write may pass.
+//!
+//! A write of whole sectors needs nothing from its neighbours. A write of a part of a sector reads
+//! the sector, changes it and writes it back; what somebody else writes to that sector in between
+//! would be undone. So each shard announces the ranges of its writes, and a read-modify-write waits
+//! until its blocks are its own:
+//!
+//! ```text
+//!   write ── announce ── no exclusive entry? ──yes──────────────────> goes on ── withdraw
+//!                └─no─> one overlaps? ──no──────────────────────────> goes on ── withdraw
+//!                          └─yes─> withdraw, shared entry, wait ────> goes on ── end
+//!   read-modify-write ──> exclusive entry, wait until it is alone ──> goes on ── end
+//! ```
+//! The announcements of a shard are words that its thread alone writes and others read. Entries are
+//! in [`Ranges`], which has one owner at a time: a world with threads keeps it in a mutex, and a
+//! write without a neighbour never comes there. Entries are served in the order in which they came,
+//! as far as they overlap, so that none waits for ever.
+//!
+//! Why one of the two sees the other: a shard stores its announcement and then loads the number of
+//! exclusive entries; whoever makes such an entry adds to the number and then loads the
+//! announcements. All four are `SeqCst`, so they have one order. If the shard's load comes before
+//! the addition, its store does too, and the announcement is seen. Otherwise the shard sees the
+//! number and looks into [`Ranges`]. The end of a write is the same pair: zero is stored, then the
+//! number is loaded. Who saw the announcement before the zero was stored has added to the number
+//! before, so that the shard sees the number, and lets the waiting entry look again.
+
+use alloc::boxed::Box;
+use alloc::collections::BTreeMap;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
+
+/// Ranges are rounded out to this: the largest sector of any volume.
+pub const BLOCK_BYTES: u64 = 4096;
+/// Announcements of a shard. A connection has at most 256 requests, most of which are one write;
+/// what finds no place takes the way through [`Ranges`].
+pub const ANNOUNCEMENTS_MAX: usize = 512;
+
+/// Blocks behind each other in one word: 44 bits of start, 20 of length, in units of
+/// [`BLOCK_BYTES`]. Never zero. What is too far or too long for it is taken to be longer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocks(u64);
+
+impl Blocks {
+    const LEN_BITS: u32 = 20;
+    /// Reaches to the end of every volume.
+    const LEN_MAX: u64 = (1 << Self::LEN_BITS) - 1;
+    const START_MAX: u64 = (1 << (64 - Self::LEN_BITS)) - 1;
+
+    /// The blocks that hold these bytes.
+    #[must_use]
+    pub fn around(start_bytes: u64, len_bytes: u64) -> Self {
+        let start = (start_bytes / BLOCK_BYTES).min(Self::START_MAX);
+        let end = start_bytes.saturating_add(len_bytes).div_ceil(BLOCK_BYTES);
+        let len = end.saturating_sub(start).clamp(1, Self::LEN_MAX);
+        Self(start << Self::LEN_BITS | len)
+    }
+
+    fn start(self) -> u64 {
+        self.0 >> Self::LEN_BITS
+    }
+
+    fn end(self) -> u64 {
+        match self.0 & Self::LEN_MAX {
+            Self::LEN_MAX => u64::MAX,
+            len => self.start() + len,
+        }
+    }
+
+    /// Whether they have a block in common.
+    #[must_use]
+    pub fn overlaps(self, other: Self) -> bool {
+        self.start() < other.end() && other.start() < self.end()
+    }
+}
+
+/// What one shard announces.
+#[derive(Debug)]
+struct Announced {
+    /// [`Blocks`], or zero.
+    slots: Box<[AtomicU64]>,
+    /// Slots from here on have never been used.
+    used: AtomicUsize,
+}
+
+impl Announced {
+    fn overlaps(&self, blocks: Blocks) -> bool {
+        let used = self.used.load(Ordering::SeqCst);
+        self.slots[..used].iter().any(|slot| match slot.load(Ordering::SeqCst) {
+            0 => false,
+            word => Blocks(word).overlaps(blocks),
+        })
+    }
+}
+
+/// An announcement, by its place.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Slot(pub u16);
+
+/// A shard's own side: it announces here, on its thread.
+#[derive(Debug)]
+pub struct Announcer {
+    shard: u32,
+    announced: Arc<Announced>,
+    exclusives: Arc<AtomicU32>,
+    free: Vec<u16>,
+    /// As in `announced`.
+    used: usize,
+}
+
+impl Announcer {
+    /// Which shard this is, in [`Grant`].
+    #[must_use]
+    pub fn shard(&self) -> u32 {
+        self.shard
+    }
+
+    /// Announces a write. With `true` the write may go on. With `false` there is an exclusive entry
+    /// somewhere: [`Ranges::admit`] says whether it may. `None`: there is no free place, and the
+    /// write needs an entry of its own ([`Ranges::enter`]).
+    pub fn announce(&mut self, blocks: Blocks) -> Option<(Slot, bool)> {
+        let place = match self.free.pop() {
+            Some(place) => place,
+            None if self.used < self.announced.slots.len() => {
+                self.used += 1;
+                self.announced.used.store(self.used, Ordering::SeqCst);
+                u16::try_from(self.used - 1).expect("there are few slots")
+            }
+            None => return None,
+        };
+        self.announced.slots[usize::from(place)].store(blocks.0, Ordering::SeqCst);
+        Some((Slot(place), self.exclusives.load(Ordering::SeqCst) == 0))
+    }
+
+    /// The write has ended. `Some`: an exclusive entry may wait for it, and [`Ranges::freed`] is to
+    /// be told these blocks.
+    pub fn withdraw(&mut self, slot: Slot) -> Option<Blocks> {
+        let word = &self.announced.slots[usize::from(slot.0)];
+        // Written by this thread alone.
+        let blocks = Blocks(word.load(Ordering::Relaxed));
+        debug_assert_ne!(blocks.0, 0, "a write ends once");
+        word.store(0, Ordering::SeqCst);
+        self.free.push(slot.0);
+        (self.exclusives.load(Ordering::SeqCst) != 0).then_some(blocks)
+    }
+}
+
+/// How an entry shares its blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Share {
+    /// With other writes, but with no read-modify-write.
+    Writes,
+    /// With nobody.
+    Nobody,
+}
+
+/// Names an entry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct EntryId(u64);
+
+#[derive(Debug)]
+struct Entry {
+    shard: u32,
+    user: u64,
+    blocks: Blocks,
+    share: Share,
+    is_granted: bool,
+}
+
+/// An entry that waited may go on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// Whose it is.
+    pub shard: u32,
+    /// The word that it was entered with.
+    pub user: u64,
+}
+
+/// The ranges of one volume: everything that waits, or that others wait for.
+#[derive(Debug, Default)]
+pub struct Ranges {
+    /// How many entries share with nobody, waiting ones too.
+    exclusives: Arc<AtomicU32>,
+    shards: BTreeMap<u32, Arc<Announced>>,
+    next_shard: u32,
+    /// In the order in which they came.
+    entries: BTreeMap<EntryId, Entry>,
+    next_entry: u64,
+    granted: Vec<Grant>,
+}
+
+impl Ranges {
+    /// A new shard.
+    pub fn join(&mut self) -> Announcer {
+        let slots = (0..ANNOUNCEMENTS_MAX).map(|_| AtomicU64::new(0)).collect();
+        let announced = Arc::new(Announced { slots, used: AtomicUsize::new(0) });
+        let (shard, exclusives) = (self.next_shard, Arc::clone(&self.exclusives));
+        self.next_shard += 1;
+        self.shards.insert(shard, Arc::clone(&announced));
+        Announcer { shard, announced, exclusives, free: Vec::new(), used: 0 }
+    }
+
+    /// The shard has gone, and nothing of it is in flight: what it had announced or entered is
+    /// forgotten.
+    pub fn leave(&mut self, announcer: &Announcer) {
+        self.shards.remove(&announcer.shard);
+        self.entries.retain(|_, entry| {
+            let stays = entry.shard != announcer.shard;
+            if !stays && entry.share == Share::Nobody {
+                self.exclusives.fetch_sub(1, Ordering::SeqCst);
+            }
+            stays
+        });
+        self.granted.retain(|grant| grant.shard != announcer.shard);
+        self.freed(Blocks::around(0, u64::MAX));
+    }
+
+    /// Whether an announced write may go on. If not, it is withdrawn, and has an entry that waits.
+    pub fn admit(&mut self, announcer: &mut Announcer, slot: Slot, user: u64) -> Option<EntryId> {
+        let place = usize::from(slot.0);
+        let blocks = Blocks(announcer.announced.slots[place].load(Ordering::Relaxed));
+        let is_in_the_way =
+            |entry: &Entry| entry.share == Share::Nobody && entry.blocks.overlaps(blocks);
+        if !self.entries.values().any(is_in_the_way) {
+            return None;
+        }
+        let (id, is_granted) = self.enter(announcer, blocks, Share::Writes, user);
+        debug_assert!(!is_granted, "something is in the way");
+        // An entry may have seen the announcement, and waited for it.
+        if let Some(blocks) = announcer.withdraw(slot) {
+            self.freed(blocks);
+        }
+        Some(id)
+    }
+
+    /// A new entry, and whether it may go on at once. Otherwise [`Ranges::take_granted`] tells.
+    pub fn enter(
+        &mut self,
+        announcer: &Announcer,
+        blocks: Blocks,
+        share: Share,
+        user: u64,
+    ) -> (EntryId, bool) {
+        let id = EntryId(self.next_entry);
+        self.next_entry += 1;
+        if share == Share::Nobody {
+            // Before the announcements are looked at.
+            self.exclusives.fetch_add(1, Ordering::SeqCst);
+        }
+        let is_granted = self.is_free(id, blocks, share);
+        let entry = Entry { shard: announcer.shard, user, blocks, share, is_granted };
+        self.entries.insert(id, entry);
+        (id, is_granted)
+    }
+
+    /// The entry has done what it was for, or is given up.
+    ///
+    /// # Panics
+    /// When there is none of this name.
+    pub fn end(&mut self, id: EntryId) {
+        let entry = self.entries.remove(&id).expect("an entry ends once");
+        if entry.share == Share::Nobody {
+            self.exclusives.fetch_sub(1, Ordering::SeqCst);
+        }
+        self.freed(entry.blocks);
+    }
+
+    /// Something that had these blocks has gone: what waits for them looks again.
+    pub fn freed(&mut self, blocks: Blocks) {
+        let waits = |entry: &Entry| !entry.is_granted && entry.blocks.overlaps(blocks);
+        let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
+        let ids: Vec<EntryId> = waiting.map(|(&id, _)| id).collect();
+        for id in ids {
+            let entry = &self.entries[&id];
+            if self.is_free(id, entry.blocks, entry.share) {
+                let entry = self.entries.get_mut(&id).expect("it was just there");
+                entry.is_granted = true;
+                self.granted.push(Grant { shard: entry.shard, user: entry.user });
+            }
+        }
+    }
+
+    /// The entries that have stopped waiting since the last call, in their order.
+    pub fn take_granted(&mut self) -> impl Iterator<Item = Grant> {
+        self.granted.drain(..)
+    }
+
+    /// Whether nothing is in the way of an entry of this number: no earlier one, and, if it shares
+    /// with nobody, no write.
+    fn is_free(&self, id: EntryId, blocks: Blocks, share: Share) -> bool {
+        let conflicts = |other: &Entry| {
+            (share == Share::Nobody || other.share == Share::Nobody)
+                && other.blocks.overlaps(blocks)
+        };
+        if self.entries.range(..id).any(|(_, earlier)| conflicts(earlier)) {
+            return false;
+        }
+        share == Share::Writes || !self.shards.values().any(|shard| shard.overlaps(blocks))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: u64 = 0;
+    const B: u64 = 4096;
+
+    fn at(start_bytes: u64) -> Blocks {
+        Blocks::around(start_bytes, 512)
+    }
+
+    fn granted(ranges: &mut Ranges) -> Vec<u64> {
+        ranges.take_granted().map(|grant| grant.user).collect()
+    }
+
+    #[test]
+    fn blocks_hold_all_bytes_and_never_fewer() {
+        let near = Blocks::around(4095, 2);
+        assert!(near.overlaps(at(A)) && near.overlaps(at(B)) && !near.overlaps(at(2 * B)));
+        assert!(!at(A).overlaps(at(B)));
+        let long = Blocks::around(B, 1 << 40);
+        assert!(long.overlaps(at(1 << 50)) && !long.overlaps(at(A)));
+        let far = Blocks::around(u64::MAX - 5000, 4096);
+        assert!(far.overlaps(Blocks::around(u64::MAX - 100, 10)) && !far.overlaps(at(1 << 55)));
+        assert!(Blocks::around((1 << 56) - 8192, 16384).overlaps(far));
+        assert_ne!(Blocks::around(0, 0).0, 0);
+    }
+
+    #[test]
+    fn read_modify_write_waits_for_the_writes_before_it_and_holds_up_those_behind() {
+        let mut ranges = Ranges::default();
+        let (mut one, mut two) = (ranges.join(), ranges.join());
+        let (first, may_go) = one.announce(at(A)).unwrap();
+        assert!(may_go);
+        let (patch, is_granted) = ranges.enter(&two, at(A), Share::Nobody, 7);
+        assert!(!is_granted, "a write is in flight");
+        // Elsewhere nothing is in the way.
+        let (elsewhere, may_go) = two.announce(at(B)).unwrap();
+        assert!(!may_go && ranges.admit(&mut two, elsewhere, 1).is_none());
+        // A later write of the same block waits behind, or the patch might wait for ever.
+        let (later, _) = two.announce(at(A)).unwrap();
+        let later = ranges.admit(&mut two, later, 8).expect("it waits");
+        assert!(granted(&mut ranges).is_empty());
+        let freed = one.withdraw(first).expect("an exclusive entry waits");
+        ranges.freed(freed);
+        assert_eq!(granted(&mut ranges), [7]);
+        ranges.end(patch);
+        assert_eq!(granted(&mut ranges), [8]);
+        // It has its blocks by its entry now, and a patch sees that.
+        let (patch, is_granted) = ranges.enter(&one, at(A), Share::Nobody, 9);
+        assert!(!is_granted);
+        ranges.end(later);
+        assert_eq!(granted(&mut ranges), [9]);
+        ranges.end(patch);
+        assert!(two.withdraw(elsewhere).is_none(), "nobody waits any more");
+        assert!(one.announce(at(A)).unwrap().1);
+    }
+
+    #[test]
+    fn read_modify_writes_of_one_block_have_it_in_turn() {
+        let mut ranges = Ranges::default();
+        let one = ranges.join();
+        let (first, is_granted) = ranges.enter(&one, at(A), Share::Nobody, 1);
+        assert!(is_granted);
+        let (second, is_granted) = ranges.enter(&one, at(A), Share::Nobody, 2);
+        assert!(!is_granted);
+        assert!(!ranges.enter(&one, Blocks::around(A, 8192), Share::Nobody, 3).1);
+        assert!(!ranges.enter(&one, at(B), Share::Nobody, 4).1, "it came behind one that waits");
+        ranges.end(first);
+        assert_eq!(granted(&mut ranges), [2]);
+        ranges.end(second);
+        assert_eq!(granted(&mut ranges), [3]);
+    }
+
+    #[test]
+    fn withdrawn_announcement_that_a_waiting_entry_has_seen_lets_it_look_again() {
+        let mut ranges = Ranges::default();
+        let (mut one, two) = (ranges.join(), ranges.join());
+        let (holder, is_granted) = ranges.enter(&two, at(A), Share::Nobody, 1);
+        assert!(is_granted);
+        // A write of both blocks is announced, and has not looked yet when a patch of the second
+        // block sees it.
+        let (slot, _) = one.announce(Blocks::around(A, 8192)).unwrap();
+        let (_, is_granted) = ranges.enter(&two, at(B), Share::Nobody, 2);
+        assert!(!is_granted);
+        ranges.admit(&mut one, slot, 3).expect("the holder is in the way");
+        assert_eq!(granted(&mut ranges), [2]);
+        ranges.end(holder);
+        assert!(granted(&mut ranges).is_empty(), "the second patch is in the way still");
+    }
+
+    #[test]
+    fn shard_that_leaves_is_in_nobodys_way() {
+        let mut ranges = Ranges::default();
+        let (mut one, two) = (ranges.join(), ranges.join());
+        one.announce(at(A)).unwrap();
+        ranges.enter(&one, at(B), Share::Nobody, 1);
+        assert!(!ranges.enter(&two, at(A), Share::Nobody, 2).1);
+        assert!(!ranges.enter(&two, at(B), Share::Nobody, 3).1);
+        ranges.leave(&one);
+        assert_eq!(granted(&mut ranges), [2, 3]);
+        assert_eq!(ranges.exclusives.load(Ordering::SeqCst), 2);
+    }
+
+    #[test]
+    fn places_are_used_again_and_running_out_is_told() {
+        let mut ranges = Ranges::default();
+        let mut one = ranges.join();
+        let slots: Vec<Slot> = core::iter::from_fn(|| Some(one.announce(at(A))?.0)).collect();
+        assert_eq!(slots.len(), ANNOUNCEMENTS_MAX);
+        assert!(one.withdraw(slots[3]).is_none());
+        assert_eq!(one.announce(at(A)), Some((slots[3], true)));
+        assert!(!ranges.enter(&one, at(A), Share::Nobody, 1).1);
+    }
+}

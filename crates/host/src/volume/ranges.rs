@@ -1,0 +1,323 @@
+//! The ranges of a volume's writes in flight, between threads ([`blockyard_engine::ranges`]).
+//!
+//! ```text
+//! bio ─> range free? ──yes──> gate ─> shard ─> done ─> release
+//!             └─no─> parked ── granted ──> gate
+//! ```
+//! A bio has its range before it passes the gate: a suspended volume may hold bios that have one.
+//! An aligned write whose neighbourhood has no read-modify-write takes no lock.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use blockyard_engine::bio::{Bio, Op};
+use blockyard_engine::ranges::{Announcer, Blocks, EntryId, Ranges, Share, Slot};
+use blockyard_engine::slab::Slab;
+use rustix::event::{EventfdFlags, eventfd};
+
+/// The ranges of a volume.
+#[derive(Default)]
+pub(crate) struct VolumeRanges {
+    state: Mutex<State>,
+}
+
+#[derive(Default)]
+struct State {
+    ranges: Ranges,
+    mailboxes: BTreeMap<u32, Mailbox>,
+}
+
+/// What a shard is told.
+struct Mailbox {
+    /// Words of its entries that may go on.
+    granted: Vec<u64>,
+    bell: Arc<Bell>,
+}
+
+/// Wakes the thread of a shard.
+struct Bell {
+    is_rung: AtomicBool,
+    fd: OwnedFd,
+}
+
+impl VolumeRanges {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// Tells all shards what they have been granted.
+    fn tell(&mut self) {
+        for grant in self.ranges.take_granted() {
+            let mailbox = self.mailboxes.get_mut(&grant.shard).expect("it has not left");
+            mailbox.granted.push(grant.user);
+            if !mailbox.bell.is_rung.swap(true, Ordering::SeqCst) {
+                let _ = rustix::io::write(&mailbox.bell.fd, &1u64.to_ne_bytes());
+            }
+        }
+    }
+}
+
+/// A bio with an entry of its own, until it has ended.
+struct Parked {
+    bio: Bio,
+    /// `None` while it is being entered.
+    entry: Option<EntryId>,
+}
+
+/// What has been granted.
+pub(crate) enum Granted {
+    /// A bio that was parked goes on.
+    Bio(Bio),
+    /// The read-modify-write with this number may begin.
+    Alone(u32),
+}
+
+/// How a bio holds its range: in the upper half of [`Bio::user`], which the front end does not use.
+#[derive(Clone, Copy)]
+enum Hold {
+    Announced(Slot),
+    Parked(u32),
+}
+
+impl Hold {
+    const PARKED: u32 = 1 << 30;
+
+    fn mark(self, user: u64) -> u64 {
+        let hold = match self {
+            Self::Announced(slot) => u32::from(slot.0) + 1,
+            Self::Parked(place) => place | Self::PARKED,
+        };
+        user | u64::from(hold) << 32
+    }
+
+    fn of(user: u64) -> Option<Self> {
+        match (user >> 32) as u32 {
+            0 => None,
+            hold if hold & Self::PARKED != 0 => Some(Self::Parked(hold & !Self::PARKED)),
+            hold => Some(Self::Announced(Slot((hold - 1) as u16))),
+        }
+    }
+}
+
+/// One shard's claims to ranges of the volume.
+pub(crate) struct Claims {
+    volume: Arc<VolumeRanges>,
+    announcer: Announcer,
+    bell: Arc<Bell>,
+    parked: Slab<Parked>,
+    /// Entries that wait.
+    waiting: usize,
+    /// Bios among them.
+    waiting_bios: usize,
+    /// Reads too: while a part of a sector is written, none of it can be read.
+    with_reads: bool,
+    /// Emptied after each use; kept for its memory.
+    granted: Vec<u64>,
+}
+
+/// In the word of an entry: a bio, not a read-modify-write.
+const OF_BIO: u64 = 1 << 32;
+
+impl Claims {
+    /// A shard joins. `with_reads`: its reads need ranges too.
+    pub(crate) fn new(volume: &Arc<VolumeRanges>, with_reads: bool) -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        let bell = Arc::new(Bell { is_rung: AtomicBool::new(false), fd });
+        let mut state = volume.state();
+        let announcer = state.ranges.join();
+        let mailbox = Mailbox { granted: Vec::new(), bell: Arc::clone(&bell) };
+        state.mailboxes.insert(announcer.shard(), mailbox);
+        drop(state);
+        Ok(Self {
+            volume: Arc::clone(volume),
+            announcer,
+            bell,
+            parked: Slab::default(),
+            waiting: 0,
+            waiting_bios: 0,
+            with_reads,
+            granted: Vec::new(),
+        })
+    }
+
+    /// A bio comes. It has its range if it is given back; otherwise it is parked here. Its word
+    /// carries the range until [`Claims::release`].
+    #[inline]
+    pub(crate) fn claim(&mut self, bio: Bio) -> Option<Bio> {
+        let needs_range = match bio.op {
+            Op::Write | Op::Discard | Op::WriteZeroes => true,
+            Op::Read => self.with_reads,
+            Op::Flush => false,
+        };
+        if !needs_range {
+            return Some(bio);
+        }
+        let blocks = Blocks::around(bio.sector.bytes(), bio.len.bytes());
+        match self.announcer.announce(blocks) {
+            Some((slot, true)) => Some(Bio { user: Hold::Announced(slot).mark(bio.user), ..bio }),
+            announced => self.claim_slowly(bio, blocks, announced.map(|(slot, _)| slot)),
+        }
+    }
+
+    /// Somewhere there is a read-modify-write, or there is no place left to announce.
+    #[cold]
+    fn claim_slowly(&mut self, bio: Bio, blocks: Blocks, slot: Option<Slot>) -> Option<Bio> {
+        let mut state = self.volume.state();
+        let place = self.parked.insert(Parked { bio, entry: None });
+        let user = OF_BIO | u64::from(place);
+        let (entry, may_go) = match slot {
+            Some(slot) => match state.ranges.admit(&mut self.announcer, slot, user) {
+                Some(entry) => (entry, false),
+                None => {
+                    self.parked.remove(place);
+                    return Some(Bio { user: Hold::Announced(slot).mark(bio.user), ..bio });
+                }
+            },
+            None => state.ranges.enter(&self.announcer, blocks, Share::Writes, user),
+        };
+        state.tell();
+        drop(state);
+        let bio = Bio { user: Hold::Parked(place).mark(bio.user), ..bio };
+        *self.parked.at(place) = Parked { bio, entry: Some(entry) };
+        if may_go {
+            return Some(bio);
+        }
+        self.waiting += 1;
+        self.waiting_bios += 1;
+        None
+    }
+
+    /// A bio with this word has ended: gives its range back, and says what the front end's word is.
+    #[inline]
+    pub(crate) fn release(&mut self, user: u64) -> u64 {
+        match Hold::of(user) {
+            None => {}
+            Some(Hold::Announced(slot)) => {
+                if let Some(blocks) = self.announcer.withdraw(slot) {
+                    let mut state = self.volume.state();
+                    state.ranges.freed(blocks);
+                    state.tell();
+                }
+            }
+            Some(Hold::Parked(place)) => {
+                let parked = self.parked.remove(place);
+                self.release_alone(parked.entry.expect("it was entered before it went on"));
+            }
+        }
+        user & u64::from(u32::MAX)
+    }
+
+    /// A read-modify-write of these bytes, which has this number: whether it may begin at once.
+    /// Otherwise it is granted later.
+    pub(crate) fn claim_alone(
+        &mut self,
+        start_bytes: u64,
+        len_bytes: u64,
+        number: u32,
+    ) -> (EntryId, bool) {
+        let blocks = Blocks::around(start_bytes, len_bytes);
+        let mut state = self.volume.state();
+        let user = u64::from(number);
+        let (entry, may_go) = state.ranges.enter(&self.announcer, blocks, Share::Nobody, user);
+        self.waiting += usize::from(!may_go);
+        (entry, may_go)
+    }
+
+    /// It has ended.
+    pub(crate) fn release_alone(&mut self, entry: EntryId) {
+        let mut state = self.volume.state();
+        state.ranges.end(entry);
+        state.tell();
+    }
+
+    /// Moves what has been granted to the end of `out`.
+    #[inline]
+    pub(crate) fn take_granted(&mut self, out: &mut Vec<Granted>) {
+        if self.waiting > 0 && self.bell.is_rung.load(Ordering::Relaxed) {
+            self.take_mail(out);
+        }
+    }
+
+    fn take_mail(&mut self, out: &mut Vec<Granted>) {
+        let mut state = self.volume.state();
+        // With the lock: whoever rings it again has granted something that is not taken here.
+        if self.bell.is_rung.swap(false, Ordering::SeqCst) {
+            let mut count = [0u8; 8];
+            let _ = rustix::io::read(&self.bell.fd, &mut count);
+        }
+        let mailbox = state.mailboxes.get_mut(&self.announcer.shard()).expect("it has not left");
+        self.granted.append(&mut mailbox.granted);
+        drop(state);
+        self.waiting -= self.granted.len();
+        for user in self.granted.drain(..) {
+            let number = user as u32;
+            if user & OF_BIO == 0 {
+                out.push(Granted::Alone(number));
+                continue;
+            }
+            self.waiting_bios -= 1;
+            out.push(Granted::Bio(self.parked.at(number).bio));
+        }
+    }
+
+    /// Whether something waits for its range.
+    pub(crate) fn waits(&self) -> bool {
+        self.waiting > 0
+    }
+
+    /// Whether bios do, which may have their bytes in the front end's buffer.
+    pub(crate) fn parks_bios(&self) -> bool {
+        self.waiting_bios > 0
+    }
+
+    /// What becomes readable when something has been granted.
+    pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
+        self.waits().then(|| self.bell.fd.as_fd())
+    }
+}
+
+impl Drop for Claims {
+    /// Nothing of the shard is in flight any more.
+    fn drop(&mut self) {
+        let mut state = self.volume.state();
+        state.mailboxes.remove(&self.announcer.shard());
+        state.ranges.leave(&self.announcer);
+        state.tell();
+    }
+}
+
+/// Whether a change of some bytes of a sector changes only the cipher's blocks (16 bytes at most)
+/// that hold them: of its modes, those that chain nothing.
+pub(super) fn is_local(cipher: &str) -> bool {
+    let words = cipher.split(|c: char| !c.is_ascii_alphanumeric());
+    let mut modes = words.filter(|word| ["xts", "ctr", "ecb", "lrw"].contains(word));
+    // The elephant diffuser goes over the whole sector.
+    modes.next().is_some() && !cipher.contains("elephant")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_that_chain_or_diffuse_are_not_local() {
+        for local in
+            ["aes-xts-plain64", "capi:xts(aes)-plain64", "serpent-ctr-plain", "aes-lrw-benbi"]
+        {
+            assert!(is_local(local), "{local}");
+        }
+        for torn in [
+            "aes-cbc-essiv:sha256",
+            "xchacha12,aes-adiantum-plain64",
+            "aes-plain",
+            "aes-cbc-elephant",
+        ] {
+            assert!(!is_local(torn), "{torn}");
+        }
+    }
+}
