@@ -4,7 +4,8 @@
 //!   status                                 {"max_connections": 16, "io_uring": "restricted",
 //!                                           "devices": [...]}
 //!   suspend EXPORT                         {}
-//!   resume EXPORT                          {}
+//!   resume EXPORT                          {"loss": null}
+//!   resume-accepting-loss EXPORT           {"loss": null}
 //!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
 //!   key-set SECTOR HEX-DIGITS EXPORT
 //!   message SECTOR COUNT WORD... EXPORT
@@ -17,13 +18,13 @@
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, SystemTime};
 
 use blockyard_engine::dm::crypt::pipeline::Tally;
 use blockyard_engine::dm::line::parse_key;
 use blockyard_host::server::{Answer, REQUEST_BYTES_MAX};
-use blockyard_host::volume::Volume;
 use blockyard_host::volume::control::{AdaptiveStatus, ControlError, Message, Status};
+use blockyard_host::volume::{Loss, Volume};
 use blockyard_host::{RingKind, ring_kind};
 use serde_json::{Value, json};
 
@@ -85,7 +86,8 @@ fn refusal(failure: Failure) -> ControlError {
 enum Request {
     Status,
     Suspend,
-    Resume,
+    /// With what was lost taken for lost, or without.
+    Resume(bool),
     Message(u64, Message),
     TraceStart(Wish),
     TraceStop,
@@ -125,7 +127,10 @@ fn answer(
     match request {
         Request::Status => unreachable!("answered above"),
         Request::Suspend => volume.suspend()?,
-        Request::Resume => volume.resume()?,
+        Request::Resume(accept_loss) => {
+            let loss = volume.resume(accept_loss)?;
+            return Ok(json!({ "loss": loss_json(loss.as_ref()) }));
+        }
         Request::Message(sector, message) => volume.message(sector, &message)?,
         Request::TraceStart(wish) => return device.start_trace(&wish),
         Request::TraceStop => return device.stop_trace(),
@@ -160,7 +165,8 @@ fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
     match command {
         "status" => Ok((Request::Status, rest)),
         "suspend" => Ok((Request::Suspend, rest)),
-        "resume" => Ok((Request::Resume, rest)),
+        "resume" => Ok((Request::Resume(false), rest)),
+        "resume-accepting-loss" => Ok((Request::Resume(true), rest)),
         "message" => {
             let (end, count) = next(rest);
             let (sector, rest) = (sector_of(&rest[..end])?, &rest[count..]);
@@ -194,8 +200,8 @@ fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
             Ok((Request::Message(sector, Message::KeySet(key)), &rest[export..]))
         }
         _ => {
-            let known = "status, suspend, resume, message, key-set, key-wipe, trace-start and \
-                         trace-stop";
+            let known = "status, suspend, resume, resume-accepting-loss, message, key-set, \
+                         key-wipe, trace-start and trace-stop";
             Err(invalid(format!("the line is none of {known}")))
         }
     }
@@ -237,7 +243,7 @@ fn find<'a>(devices: &'a [Device], export: &str) -> Result<&'a Device, ControlEr
 
 fn device_json(device: &Device) -> Value {
     let status = device.volume.status();
-    let Status { is_suspended, has_keys, table, targets, pipelines, adaptive, .. } = status;
+    let Status { is_suspended, has_keys, table, targets, pipelines, adaptive, loss, .. } = status;
     let (counts, connections) = (status.counts, status.connections);
     let stages = stages::counted(&device.volume, &counts);
     let threads = stages::threads(&device.volume);
@@ -249,6 +255,7 @@ fn device_json(device: &Device) -> Value {
         "exports": device.names,
         "state": if is_suspended { "suspended" } else { "active" },
         "key": if has_keys { "valid" } else { "wiped" },
+        "loss": loss_json(loss.as_ref()),
         "table": lines(&table),
         "status": lines(&targets),
         "pipelines": pipelines,
@@ -271,6 +278,18 @@ fn device_json(device: &Device) -> Value {
     });
     json["limit"] = stages::limit_json(stages::limit_of(&json, &Value::Null));
     json
+}
+
+/// The failure since which flushes and writes fail.
+fn loss_json(loss: Option<&Loss>) -> Value {
+    let Some(Loss { device, problem, at, status }) = loss else { return Value::Null };
+    let since_epoch = at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    json!({
+        "device": device,
+        "problem": problem,
+        "at_unix_s": since_epoch.as_secs(),
+        "status": status.to_string(),
+    })
 }
 
 fn adaptive_json(status: &AdaptiveStatus) -> Value {
@@ -311,7 +330,8 @@ mod tests {
             ("suspend", "Suspend \"\""),
             ("suspend ", "Suspend \"\""),
             ("suspend my disk", "Suspend \"my disk\""),
-            ("resume  a", "Resume \" a\""),
+            ("resume  a", "Resume(false) \" a\""),
+            ("resume-accepting-loss my disk", "Resume(true) \"my disk\""),
             ("key-wipe 8", "wipe 8 \"\""),
             ("key-wipe 8 a b", "wipe 8 \"a b\""),
             ("key-set 0 00fF", "set 0 [0, 255] \"\""),

@@ -102,7 +102,7 @@ fn requests(text: &mut String, devices: &[Device]) {
 fn gauges(text: &mut String, devices: &[Device]) {
     let statuses: Vec<_> = devices.iter().map(|device| device.volume.status()).collect();
     type Gauge = fn(&blockyard_host::volume::control::Status) -> u64;
-    let families: [(&str, &str, Gauge); 5] = [
+    let families: [(&str, &str, Gauge); 6] = [
         ("blockyard_requests_in_flight", "Requests that have not ended.", |status| {
             status.counts.in_flight
         }),
@@ -118,6 +118,11 @@ fn gauges(text: &mut String, devices: &[Device]) {
         ("blockyard_suspended", "Whether the volume is suspended.", |status| {
             u64::from(status.is_suspended)
         }),
+        (
+            "blockyard_loss",
+            "Whether acknowledged writes may be lost, so that flushes and writes fail.",
+            |status| u64::from(status.loss.is_some()),
+        ),
     ];
     for (name, help, gauge) in families {
         let sample = |(device, status): (&Device, _)| {

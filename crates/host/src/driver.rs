@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, Origin, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::Suspend;
@@ -24,9 +24,9 @@ use crate::pages::{BounceChoice, PagePool};
 use crate::poll;
 use crate::recording::Tap;
 use crate::submitter::Submitter;
-use crate::volume::Volume;
 use crate::volume::gate::{Counts, Order, Pass};
 use crate::volume::ranges::{Claims, Granted};
+use crate::volume::{Durability, Volume};
 use crate::workers::{Busy, Workers};
 
 mod patch;
@@ -59,6 +59,9 @@ pub(crate) struct Driver {
     submitter: Submitter,
     /// What comes and ends is told to whoever records it.
     tap: Tap,
+    durability: Arc<Durability>,
+    /// The `user` words of flushes and FUA writes in flight.
+    stable: Vec<u64>,
     sqes: Vec<Sqe>,
     cqes: Vec<Cqe>,
     done: Vec<Done>,
@@ -108,6 +111,8 @@ impl Driver {
             long: None,
             submitter,
             tap: Tap::new(volume),
+            durability: Arc::clone(&volume.durability),
+            stable: Vec::new(),
             sqes: Vec::new(),
             cqes: Vec::new(),
             done: Vec::new(),
@@ -253,6 +258,12 @@ impl Driver {
     }
 
     fn submit_now(&mut self, bio: Bio) {
+        if let Some(status) = self.durability.refusal(bio.op) {
+            return self.refuse(&bio, status);
+        }
+        if bio.op == Op::Flush || bio.fua || bio.preflush {
+            self.stable.push(bio.user);
+        }
         let now = self.now();
         if let Some(share) = &mut self.page_share
             && let Some(limit_pages) = share.changed()
@@ -261,6 +272,32 @@ impl Driver {
         }
         self.shard.submit_bio(now, bio);
         self.run(now);
+    }
+
+    /// Ends a bio that is not accepted any more.
+    fn refuse(&mut self, bio: &Bio, status: BlkStatus) {
+        let before = self.done.len();
+        self.done.push(Done { user: bio.user, status });
+        self.end(before);
+        if let Some(pass) = &mut self.pass {
+            pass.refused(bio.op);
+            if self.shard.in_flight() == 0 {
+                pass.left();
+            }
+        }
+    }
+
+    /// A flush that succeeded while another failed, or while a server was lost, has failed too.
+    fn judge(&mut self, from: usize) {
+        for done in &mut self.done[from..] {
+            let place = self.stable.iter().position(|user| *user == done.user);
+            if let Some(place) = place {
+                self.stable.swap_remove(place);
+                if done.status == BlkStatus::Ok {
+                    done.status = self.durability.refusal(Op::Flush).unwrap_or(BlkStatus::Ok);
+                }
+            }
+        }
     }
 
     /// What was held while the volume was suspended, as far as it may go on.
@@ -336,6 +373,9 @@ impl Driver {
         }
         let before = self.done.len();
         self.shard.take_done(&mut self.done);
+        if !self.stable.is_empty() {
+            self.judge(before);
+        }
         self.end(before);
         if let Some(pass) = &mut self.pass
             && self.shard.in_flight() == 0

@@ -6,6 +6,8 @@ use std::path::Path;
 use blockyard_crypt::cipher::CipherError;
 use blockyard_engine::dm::line::TableError;
 
+use crate::volume::Loss;
+
 /// Why a volume cannot be opened, served or copied.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
@@ -45,6 +47,10 @@ pub enum Error {
     /// The dm table is wrong.
     #[error(transparent)]
     Table(#[from] TableError),
+    /// A flush or FUA write has failed, or a server was lost: what was acknowledged before may be
+    /// lost.
+    #[error("{0}; acknowledged writes may be lost")]
+    Lost(Loss),
     /// A copy ended early.
     #[error("{0}")]
     Copy(String),

@@ -9,6 +9,7 @@
 
 mod blocking;
 mod buffers;
+mod end;
 mod neighbours;
 
 use std::io;
@@ -34,7 +35,7 @@ use crate::file::Kind;
 use crate::fused::{Calls, Fused, Run};
 use crate::memory::{Address, Memory};
 use crate::pages::BounceChoice;
-use crate::plain::{read_all, read_cached, status, write_memory};
+use crate::plain::{self, read_all, read_cached, write_memory};
 use crate::ring::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Samples, Stage, Timed};
 use crate::timers::Timers;
@@ -84,7 +85,7 @@ pub(crate) struct Executor {
     pub(crate) samples: Samples,
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
-    completed: Vec<(User, BlkStatus)>,
+    completed: Vec<(User, io::Result<()>)>,
     done: Vec<(IoContext, Cqe)>,
     timed: Vec<Timed>,
 }
@@ -321,18 +322,20 @@ impl Executor {
                 if let Some(mapping) = &device.mapping {
                     mapping.forget(sector.bytes(), len.bytes());
                 }
-                Some(status(device.file.discard(sector.bytes(), len.bytes())))
+                let discarded = device.file.discard(sector.bytes(), len.bytes());
+                Some(device.file.ended(Op::Discard, false, discarded))
             }
             SqeOp::WriteZeroes { dev, sector, len } => {
                 let device = self.device(dev);
                 if let Some(mapping) = &device.mapping {
                     mapping.forget(sector.bytes(), len.bytes());
                 }
-                Some(status(device.file.write_zeroes(sector.bytes(), len.bytes())))
+                let written = device.file.write_zeroes(sector.bytes(), len.bytes());
+                Some(device.file.ended(Op::WriteZeroes, false, written))
             }
             SqeOp::Check { dev } => {
-                let read = self.device(dev).file.file().read_exact_at(&mut [0; 512], 0);
-                Some(status(read))
+                let file = &self.device(dev).file;
+                Some(file.ended(Op::Read, false, file.file().read_exact_at(&mut [0; 512], 0)))
             }
             SqeOp::Fill { buf, byte } => {
                 let base = self.buffers.at(buf);
@@ -486,11 +489,11 @@ impl Executor {
             self.hand_over(place, write, run.len_bytes, move |volume, task| {
                 encrypt(volume);
                 task.lap(sample, Stage::Cipher);
-                let fd = volume.devices[usize::from(dev.0)].file.data_fd();
+                let (file, at) = (&volume.devices[usize::from(dev.0)].file, sector.bytes());
                 // SAFETY: as above.
-                let status = unsafe { write_memory(fd, sector.bytes(), dst, run.len_bytes, fua) };
+                let written = unsafe { write_memory(file.data_fd(), at, dst, run.len_bytes, fua) };
                 task.lap(sample, Stage::Device);
-                status
+                file.ended(Op::Write, fua, written)
             });
             return None;
         };
@@ -567,9 +570,13 @@ impl Executor {
                         return Some(BlkStatus::Ok);
                     }
                 }
-                Some(read_all(fd, offset_bytes, base, len_bytes))
+                let read = read_all(fd, offset_bytes, base, len_bytes);
+                Some(device.file.ended(Op::Read, false, read))
             }
-            Kind::Cached if self.is_alone => Some(read_all(fd, offset_bytes, base, len_bytes)),
+            Kind::Cached if self.is_alone => {
+                let read = read_all(fd, offset_bytes, base, len_bytes);
+                Some(device.file.ended(Op::Read, false, read))
+            }
             // What the page cache holds is copied at once; the rest would block.
             Kind::Cached => {
                 let done = read_cached(fd, offset_bytes, base, len_bytes);
@@ -578,7 +585,8 @@ impl Executor {
                 }
                 let kind = FileOpKind::Read { offset_bytes: offset_bytes + done as u64 };
                 let rest = iovec(base.wrapping_add(done), len_bytes - done);
-                self.start(FileOp { user: User::Sqe(token), fd, kind }, &[rest])
+                let user = User::Sqe(token, dev, Op::Read);
+                self.start(FileOp { user, fd, kind }, &[rest])
             }
             Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
         }
@@ -604,17 +612,19 @@ impl Executor {
         }
         let fd = device.file.data_fd();
         // SAFETY: as above.
-        Some(unsafe { write_memory(fd, sector.bytes(), memory, len_bytes, fua) })
+        let written = unsafe { write_memory(fd, sector.bytes(), memory, len_bytes, fua) };
+        Some(device.file.ended(Op::Write, fua, written))
     }
 
     fn flush(&mut self, token: Token, dev: DevId) -> Option<BlkStatus> {
         let device = self.device(dev);
         match device.file.kind() {
-            Kind::Tmpfs => Some(status(device.file.flush())),
+            Kind::Tmpfs => Some(plain::status(device.file.flush())),
             Kind::Cached => {
                 let fd = device.file.data_fd();
                 let kind = FileOpKind::Flush;
-                self.start(FileOp { user: User::Sqe(token), fd, kind }, &[])
+                let user = User::Sqe(token, dev, Op::Flush);
+                self.start(FileOp { user, fd, kind }, &[])
             }
             Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
         }
@@ -622,8 +632,12 @@ impl Executor {
 
     /// An operation of this executor's buffers, which may have ended when this returns.
     fn start(&mut self, op: FileOp<User>, memory: &[libc::iovec]) -> Option<BlkStatus> {
+        let User::Sqe(_, dev, what) = op.user else {
+            unreachable!("requests of a queue are started by `dispatch`");
+        };
         // SAFETY: as in `dispatch`.
-        unsafe { self.blocking.start(op, memory) }
+        let ended = unsafe { self.blocking.start(op, memory) };
+        ended.map(|result| self.device(dev).file.ended(what, false, result))
     }
 
     /// Moves what has been answered meanwhile to the end of `cqes`.
@@ -651,12 +665,15 @@ impl Executor {
     fn on_completed(&mut self, cqes: &mut Vec<Cqe>) {
         let now = since(self.epoch);
         let mut completed = std::mem::take(&mut self.completed);
-        for (user, status) in completed.drain(..) {
+        for (user, result) in completed.drain(..) {
             match user {
-                User::Sqe(token) => cqes.push(Cqe { token, status }),
+                User::Sqe(token, dev, op) => {
+                    let status = self.device(dev).file.ended(op, false, result);
+                    cqes.push(Cqe { token, status });
+                }
                 User::Request(dev, tag) => {
                     if let Way::Own { queue, .. } = &mut self.ways[usize::from(dev.0)] {
-                        queue.complete(now, tag, status);
+                        queue.complete(now, tag, result);
                     }
                 }
             }
@@ -741,21 +758,6 @@ impl Executor {
         for region in &self.buffers.world {
             region.release();
         }
-    }
-}
-
-impl Drop for Executor {
-    /// The ring, the workers and the disks use the buffers until they have answered. What was
-    /// plugged or waited for its time is forgotten.
-    fn drop(&mut self) {
-        self.blocking = Blocking::default();
-        self.volume.disks().for_each(|disk| disk.abandon(self.io_context));
-        let mut cqes = Vec::new();
-        while self.with_workers + self.with_disks > 0 {
-            let _ = crate::poll::readable(&[self.wake_sources()[1]], None);
-            self.poll(&mut cqes);
-        }
-        self.volume.disks().for_each(|disk| disk.leave(self.io_context));
     }
 }
 

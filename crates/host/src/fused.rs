@@ -1,7 +1,7 @@
 //! Cipher and file as one: encrypt into the pages of a file, decrypt out of them (RFD 1, 3).
 
 use blockyard_crypt::cipher::{Hints, SectorCipher};
-use blockyard_engine::bio::{BlkStatus, Sample, Sector};
+use blockyard_engine::bio::{BlkStatus, Op, Sample, Sector};
 use blockyard_engine::sq::{CipherId, DevId, Direction};
 use blockyard_engine::time::Nanos;
 
@@ -170,6 +170,7 @@ impl Fused {
             }
         }
         let read = calls.time(|| read_all(device.file.data_fd(), offset, base, len));
+        let read = device.file.ended(Op::Read, false, read);
         if read == BlkStatus::Ok {
             // SAFETY: the buffer is the caller's.
             unsafe { self.run.between(volume, base, base, Hints::default()) };
@@ -205,13 +206,14 @@ impl Fused {
             let piece = (len - done).min(SCRATCH_BYTES);
             let ciphertext = scratch.at(0, piece);
             // SAFETY: `done + piece` is inside of the caller's buffer; the scratch memory is ours.
-            let status = unsafe {
+            let written = unsafe {
                 let run = self.run.part(done, piece);
                 run.between(volume, base.add(done), ciphertext, Hints::default());
                 let at = offset + done as u64;
                 let fd = device.file.data_fd();
                 calls.time(|| write_all(fd, at, ciphertext, piece, self.fua))
             };
+            let status = device.file.ended(Op::Write, self.fua, written);
             if status != BlkStatus::Ok {
                 return status;
             }

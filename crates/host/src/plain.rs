@@ -10,10 +10,27 @@ use crate::ring::{FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, iovec, status_of}
 
 /// The block layer's word for a result.
 pub(crate) fn status(result: io::Result<()>) -> BlkStatus {
-    match result {
-        Ok(()) => BlkStatus::Ok,
-        Err(error) => status_of(error.raw_os_error().unwrap_or(libc::EIO)),
-    }
+    result.map_or_else(|error| status_of(errno(&error)), |()| BlkStatus::Ok)
+}
+
+/// The error number of a failed operation.
+pub(crate) fn errno(error: &io::Error) -> i32 {
+    error.raw_os_error().unwrap_or(libc::EIO)
+}
+
+/// A read that meets the end of a file which had been longer.
+pub(crate) fn behind_end() -> io::Error {
+    io::ErrorKind::UnexpectedEof.into()
+}
+
+/// A write of which nothing was taken.
+fn no_space() -> io::Error {
+    io::Error::from_raw_os_error(libc::ENOSPC)
+}
+
+/// Whether a failed call is to be made again.
+fn is_interrupted(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::Interrupted
 }
 
 /// Executes an operation here and now. `memory` is consumed.
@@ -24,23 +41,23 @@ pub(crate) unsafe fn execute(
     fd: i32,
     kind: FileOpKind,
     memory: &mut Vec<libc::iovec>,
-) -> BlkStatus {
+) -> io::Result<()> {
     match kind {
         // SAFETY: as the caller promises.
         FileOpKind::Read { .. } | FileOpKind::Write { .. } => unsafe { transfer(fd, kind, memory) },
         // SAFETY: fdatasync takes any descriptor; the file is open as long as the volume.
-        FileOpKind::Flush => status(check(unsafe { libc::fdatasync(fd) } as isize)),
+        FileOpKind::Flush => check(unsafe { libc::fdatasync(fd) } as isize),
         FileOpKind::PunchHole { offset_bytes, len_bytes } => {
             let (at, len) = (offset_bytes as i64, len_bytes as i64);
             // SAFETY: fallocate takes any descriptor and touches no memory of ours.
-            status(check(unsafe { libc::fallocate(fd, PUNCH_HOLE, at, len) } as isize))
+            check(unsafe { libc::fallocate(fd, PUNCH_HOLE, at, len) } as isize)
         }
     }
 }
 
 /// # Safety
 /// As for [`execute`].
-unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>) -> BlkStatus {
+unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>) -> io::Result<()> {
     if let [vec] = memory[..] {
         let (base, len_bytes) = (vec.iov_base.cast(), vec.iov_len);
         match kind {
@@ -62,11 +79,14 @@ unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>)
                 FileOpKind::Write { offset_bytes, fua } => {
                     let flags = if fua { libc::RWF_DSYNC } else { 0 };
                     let at = offset_bytes as i64;
-                    (libc::pwritev2(fd, memory.as_ptr(), count, at, flags), BlkStatus::NoSpace)
+                    (
+                        libc::pwritev2(fd, memory.as_ptr(), count, at, flags),
+                        no_space as fn() -> io::Error,
+                    )
                 }
                 FileOpKind::Read { offset_bytes } => {
                     let at = offset_bytes as i64;
-                    (libc::preadv(fd, memory.as_ptr(), count, at), BlkStatus::IoError)
+                    (libc::preadv(fd, memory.as_ptr(), count, at), behind_end as fn() -> io::Error)
                 }
                 FileOpKind::Flush | FileOpKind::PunchHole { .. } => {
                     unreachable!("the caller matched a transfer")
@@ -74,18 +94,18 @@ unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>)
             }
         };
         match done {
-            0 => return at_end,
+            0 => return Err(at_end()),
             1.. => {
                 kind = kind.after(done as usize);
                 advance(memory, done as usize);
             }
-            _ => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => {}
-                errno => return status_of(errno.unwrap_or(libc::EIO)),
+            _ => match io::Error::last_os_error() {
+                error if is_interrupted(&error) => {}
+                error => return Err(error),
             },
         }
     }
-    BlkStatus::Ok
+    Ok(())
 }
 
 fn check(result: isize) -> io::Result<()> {
@@ -109,22 +129,27 @@ pub(crate) fn read_cached(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: 
 }
 
 /// Reads all of a range.
-pub(crate) fn read_all(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: usize) -> BlkStatus {
+pub(crate) fn read_all(
+    fd: i32,
+    offset_bytes: u64,
+    base: *mut u8,
+    len_bytes: usize,
+) -> io::Result<()> {
     let mut done = 0;
     while done < len_bytes {
         let at = (offset_bytes + done as u64) as i64;
         // SAFETY: the rest of a buffer that belongs to the calling SQE.
         let read = unsafe { libc::pread(fd, base.wrapping_add(done).cast(), len_bytes - done, at) };
         match read {
-            0 => return BlkStatus::IoError,
+            0 => return Err(behind_end()),
             1.. => done += read as usize,
-            _ => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => {}
-                errno => return status_of(errno.unwrap_or(libc::EIO)),
+            _ => match io::Error::last_os_error() {
+                error if is_interrupted(&error) => {}
+                error => return Err(error),
             },
         }
     }
-    BlkStatus::Ok
+    Ok(())
 }
 
 /// Writes all of a range.
@@ -134,7 +159,7 @@ pub(crate) fn write_all(
     base: *const u8,
     len_bytes: usize,
     fua: bool,
-) -> BlkStatus {
+) -> io::Result<()> {
     let flags = if fua { libc::RWF_DSYNC } else { 0 };
     let mut done = 0;
     while done < len_bytes {
@@ -150,15 +175,15 @@ pub(crate) fn write_all(
             }
         };
         match written {
-            0 => return BlkStatus::NoSpace,
+            0 => return Err(no_space()),
             1.. => done += written as usize,
-            _ => match io::Error::last_os_error().raw_os_error() {
-                Some(libc::EINTR) => {}
-                errno => return status_of(errno.unwrap_or(libc::EIO)),
+            _ => match io::Error::last_os_error() {
+                error if is_interrupted(&error) => {}
+                error => return Err(error),
             },
         }
     }
-    BlkStatus::Ok
+    Ok(())
 }
 
 /// Writes all of a range from wherever its bytes are.
@@ -171,7 +196,7 @@ pub(crate) unsafe fn write_memory(
     memory: Memory,
     len_bytes: usize,
     fua: bool,
-) -> BlkStatus {
+) -> io::Result<()> {
     if let Memory::Whole(base) = memory {
         return write_all(fd, offset_bytes, base.get().cast_const(), len_bytes, fua);
     }

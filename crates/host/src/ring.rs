@@ -164,17 +164,17 @@ impl<T: Copy> Ring<T> {
     }
 
     /// Moves the answers to the end of `out`.
-    pub(crate) fn take(&mut self, out: &mut Vec<(T, BlkStatus)>) {
+    pub(crate) fn take(&mut self, out: &mut Vec<(T, io::Result<()>)>) {
         loop {
             let Some(entry) = self.ring.completion().next() else { break };
             let index = u32::try_from(entry.user_data()).expect("an index of `pending`");
             let pending = self.pending.at(index);
             match outcome(&pending.op.kind, &pending.memory, entry.result()) {
-                Outcome::Ended(status) => {
+                Outcome::Ended(result) => {
                     let Pending { op, mut memory } = self.pending.remove(index);
                     memory.clear();
                     self.spare.push(memory);
-                    out.push((op.user, status));
+                    out.push((op.user, result));
                 }
                 Outcome::Continue { done_bytes } => {
                     pending.op.kind = pending.op.kind.after(done_bytes);
@@ -289,7 +289,7 @@ fn entry<T: Copy>(fd: types::Fixed, pending: &Pending<T>) -> squeue::Entry {
 }
 
 enum Outcome {
-    Ended(BlkStatus),
+    Ended(io::Result<()>),
     Continue { done_bytes: usize },
 }
 
@@ -299,7 +299,7 @@ fn outcome(kind: &FileOpKind, memory: &[libc::iovec], result: i32) -> Outcome {
         return Outcome::Continue { done_bytes: 0 };
     }
     if result < 0 {
-        return Outcome::Ended(status_of(-result));
+        return Outcome::Ended(Err(io::Error::from_raw_os_error(-result)));
     }
     let wanted: usize = match kind {
         FileOpKind::Read { .. } | FileOpKind::Write { .. } => {
@@ -308,9 +308,9 @@ fn outcome(kind: &FileOpKind, memory: &[libc::iovec], result: i32) -> Outcome {
         FileOpKind::Flush | FileOpKind::PunchHole { .. } => 0,
     };
     match result as usize {
-        done_bytes if done_bytes >= wanted => Outcome::Ended(BlkStatus::Ok),
+        done_bytes if done_bytes >= wanted => Outcome::Ended(Ok(())),
         // The end of the file: it was truncated by somebody.
-        0 => Outcome::Ended(BlkStatus::IoError),
+        0 => Outcome::Ended(Err(crate::plain::behind_end())),
         done_bytes => Outcome::Continue { done_bytes },
     }
 }
@@ -376,6 +376,9 @@ mod tests {
                 assert_eq!((&first, &second), (b"abcd", b"efgh"));
             }
         }
+        let answers =
+            answers.into_iter().map(|(user, result)| (user, crate::plain::status(result)));
+        let answers: Vec<_> = answers.collect();
         assert_eq!(answers, [(0, BlkStatus::Ok), (2, BlkStatus::IoError)]);
     }
 

@@ -213,6 +213,8 @@ pub struct Volume {
     pub(crate) tears_sectors: bool,
     /// `None` if nobody has anything to tell it.
     pub(crate) gate: Option<Arc<Gate>>,
+    /// Whether acknowledged writes can still be made stable.
+    pub(crate) durability: Arc<Durability>,
     /// Whether somebody records what comes.
     pub(crate) switch: Arc<Switch>,
     is_controlled: bool,
@@ -354,31 +356,6 @@ impl Volume {
         devices.chain(self.logs.iter().filter_map(WriteLog::file_id)).collect()
     }
 
-    /// Everything written and answered is on stable storage when this returns.
-    ///
-    /// # Errors
-    /// When a file cannot be synchronised.
-    pub fn flush(&self) -> Result<(), Error> {
-        let (mut is_path_flushed, mut lost_path) = (false, None);
-        for device in &self.devices {
-            let flushed = match (&device.queue, device.file.remote()) {
-                (DeviceQueue::Shared(disk), Some(_)) => disk.flush(),
-                _ => device.file.flush(),
-            };
-            let flushed = flushed.map_err(|error| Error::io(device.file.path(), "flush", error));
-            match flushed {
-                Ok(()) if device.is_path => is_path_flushed = true,
-                Err(error) if device.is_path => lost_path = Some(error),
-                other => other?,
-            }
-        }
-        // All paths lead to one disk.
-        match lost_path {
-            Some(error) if !is_path_flushed => Err(error),
-            _ => Ok(()),
-        }
-    }
-
     /// A range will be read soon: what the page cache lacks of it is fetched.
     pub(crate) fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         let end_bytes = offset_bytes + len_bytes;
@@ -465,7 +442,7 @@ fn scheduled(
             format!("elevator {} cannot be used: {problem}", elevator.elevator.name),
         )),
         (Some(elevator), None) => Ok((file, elevator.clone())),
-        (None, Some(_)) => Ok((file.without_direct(), ElevatorSpec::of(&NONE))),
+        (None, Some(_)) => Ok((file.without_direct()?, ElevatorSpec::of(&NONE))),
         (None, None) if scheduling.elevator.is_some() || file.kind() != Kind::Direct => {
             Ok((file, ElevatorSpec::of(&NONE)))
         }
@@ -506,6 +483,7 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
 
 pub mod control;
 mod crypt_mapping;
+mod durability;
 pub(crate) mod gate;
 mod keyed;
 mod mapped;
@@ -516,6 +494,8 @@ mod targets;
 use control::{AdaptiveStatus, Described, Keys};
 pub use crypt_mapping::crypt_mapping;
 use crypt_mapping::{crypt_device, crypt_len};
+pub(crate) use durability::Durability;
+pub use durability::Loss;
 use gate::Gate;
 use keyed::KeyedCipher;
 use mapped::Mapped;
@@ -528,6 +508,7 @@ struct Builder<'a> {
     ciphers: Vec<KeyedCipher>,
     described: Described,
     logs: Vec<WriteLog>,
+    durability: Arc<Durability>,
     /// Mapped devices below: what lines above know of them, and the tables of those that have one.
     mapped: Vec<Mapped>,
     below: Vec<Table>,
@@ -548,6 +529,7 @@ impl<'a> Builder<'a> {
             ciphers: Vec::new(),
             described: Described::default(),
             logs: Vec::new(),
+            durability: Arc::default(),
             mapped: Vec::new(),
             below: Vec::new(),
             extents: Vec::new(),
@@ -584,9 +566,10 @@ impl<'a> Builder<'a> {
         if let Some(remote) = file.remote() {
             self.can_discard &= remote.can_trim();
         }
-        let (number, file) = (self.devices.len(), Arc::new(file));
-        let queue = self.queue(number, &file, &elevator)?;
         let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
+        let file = Arc::new(file.watched_by(&self.durability, is_path));
+        let number = self.devices.len();
+        let queue = self.queue(number, &file, &elevator)?;
         self.devices.push(Device { file, mapping, queue, elevator, is_path });
         Ok(dev_id(number))
     }
@@ -598,7 +581,7 @@ impl<'a> Builder<'a> {
         elevator: &ElevatorSpec,
     ) -> Result<DeviceQueue, Error> {
         if let Some(remote) = file.remote() {
-            let disk = remote.start(number);
+            let disk = remote.start(number, Arc::clone(&self.durability));
             let failed = |error| Error::io(file.path(), "start a thread for", error);
             return disk.map(DeviceQueue::Shared).map_err(failed);
         }
@@ -749,6 +732,7 @@ impl<'a> Builder<'a> {
             tears_sectors: self.tears_sectors,
             // Without control too: at the end of the server nothing waits for a path any more.
             gate: (self.options.controlled || has_multipath).then(Arc::default),
+            durability: self.durability,
             switch: Arc::default(),
             is_controlled: self.options.controlled,
             keys: Mutex::new(keys),

@@ -246,7 +246,7 @@ fn volume_is_suspended_while_clients_write_parts_of_sectors() {
             }
             served.volume.suspend()?;
             assert!(served.volume.status().is_suspended);
-            served.volume.resume()
+            served.volume.resume(false).map(drop)
         });
         ends.store(true, Ordering::Relaxed);
         suspended.unwrap();

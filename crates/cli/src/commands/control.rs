@@ -12,7 +12,7 @@ use serde_json::Value;
 use crate::args::ShortHelpArgs;
 use crate::failure::{Exit, Failure, printable};
 use crate::key::{KeyInput, KeySource, StdinUse};
-use crate::output::print;
+use crate::output::{print, say};
 
 mod text;
 
@@ -48,11 +48,18 @@ pub(crate) struct SuspendArgs {
 }
 
 /// Let the I/O of a suspended volume go on
+///
+/// After a failed flush or FUA write acknowledged writes may be lost, and all further flushes and
+/// writes of the volume fail. `status` says so. They go on to fail after a plain `resume`.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct ResumeArgs {
     #[command(flatten)]
     device: DeviceArgs,
+
+    /// Accept flushes and writes again although acknowledged writes may be lost
+    #[arg(long)]
+    accept_loss: bool,
 }
 
 /// Send a message to a crypt line, `key set` or `key wipe`, or to a multipath line
@@ -115,8 +122,20 @@ pub(crate) fn suspend(args: &SuspendArgs) -> Result<(), Failure> {
 
 /// Resumes.
 pub(crate) fn resume(args: &ResumeArgs) -> Result<(), Failure> {
-    let line = format!("resume {}\n", args.device.export()?);
-    ask(&args.device.socket, line.as_bytes()).map(drop)
+    let command = if args.accept_loss { "resume-accepting-loss" } else { "resume" };
+    let line = format!("{command} {}\n", args.device.export()?);
+    let reply = ask(&args.device.socket, line.as_bytes())?;
+    let loss = &reply["loss"];
+    if !loss.is_null() {
+        let word = |key: &str| printable(loss[key].as_str().unwrap_or("?"));
+        say(&format!(
+            "warning: flushes and writes go on to fail, because acknowledged writes may be lost \
+             ({}: {}); `suspend`, then `resume --accept-loss` accepts them again",
+            word("device"),
+            word("problem")
+        ));
+    }
+    Ok(())
 }
 
 /// Sends it.

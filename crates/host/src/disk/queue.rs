@@ -4,9 +4,10 @@
 //! Merged operations become one vectored transfer. Who executes it is told to
 //! [`DiskQueue::dispatch`]: a ring, plain calls, a test.
 
+use std::io;
 use std::sync::Arc;
 
-use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sample, Sector};
+use blockyard_engine::bio::{Bio, Done, IoContext, Op, Sample, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Tag};
@@ -16,12 +17,12 @@ use blockyard_engine::time::Nanos;
 
 use super::DiskOp;
 use crate::file::DeviceFile;
-use crate::plain;
 use crate::ring::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Span, Stage, Timed};
 
 /// Starts an operation. `Some` if it has already ended; then the memory may have been taken.
-pub(crate) type Start<'a> = dyn FnMut(FileOp<Tag>, &mut Vec<libc::iovec>) -> Option<BlkStatus> + 'a;
+pub(crate) type Start<'a> =
+    dyn FnMut(FileOp<Tag>, &mut Vec<libc::iovec>) -> Option<io::Result<()>> + 'a;
 
 /// An operation of a bio that time is kept of.
 struct Sampled {
@@ -117,8 +118,8 @@ impl DiskQueue {
                 if !self.sampled.is_empty() {
                     self.note_issue(issue.tag);
                 }
-                if let Some(status) = self.start(&issue, start) {
-                    self.complete(now, issue.tag, status);
+                if let Some(result) = self.start(&issue, start) {
+                    self.complete(now, issue.tag, result);
                     ended = true;
                 }
             }
@@ -138,7 +139,7 @@ impl DiskQueue {
         }
     }
 
-    fn start(&mut self, issue: &Issue, start: &mut Start<'_>) -> Option<BlkStatus> {
+    fn start(&mut self, issue: &Issue, start: &mut Start<'_>) -> Option<io::Result<()>> {
         let Issue { tag, op, sector, len, fua, .. } = *issue;
         let (offset_bytes, len_bytes) = (sector.bytes(), len.bytes());
         let kind = match op {
@@ -149,9 +150,9 @@ impl DiskQueue {
                 FileOpKind::PunchHole { offset_bytes, len_bytes }
             }
             // A ring has no words for these that every kernel knows.
-            Op::Discard => return Some(plain::status(self.file.discard(offset_bytes, len_bytes))),
+            Op::Discard => return Some(self.file.discard(offset_bytes, len_bytes)),
             Op::WriteZeroes => {
-                return Some(plain::status(self.file.write_zeroes(offset_bytes, len_bytes)));
+                return Some(self.file.write_zeroes(offset_bytes, len_bytes));
             }
         };
         self.memory.clear();
@@ -182,9 +183,10 @@ impl DiskQueue {
     }
 
     /// The device has answered.
-    pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, status: BlkStatus) {
-        self.issued[tag.index as usize] = None;
-        self.queue.complete(now, tag, status);
+    pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, result: io::Result<()>) {
+        let issued = self.issued[tag.index as usize].take();
+        let Issue { op, fua, .. } = issued.expect("the device answers what it was given").issue;
+        self.queue.complete(now, tag, self.file.ended(op, fua, result));
     }
 
     /// Moves the answers to the end of `out`, each with whom it is for.

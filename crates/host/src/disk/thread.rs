@@ -15,7 +15,7 @@ use std::os::fd::AsFd;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{BlkStatus, IoContext};
+use blockyard_engine::bio::IoContext;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{QueueConfig, Tag};
 use blockyard_engine::sq::Cqe;
@@ -60,7 +60,7 @@ struct Running {
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
     received: Inbox,
-    completed: Vec<(Tag, BlkStatus)>,
+    completed: Vec<(Tag, io::Result<()>)>,
     done: Vec<(IoContext, Cqe)>,
 }
 
@@ -133,8 +133,8 @@ impl Running {
         if let Some(ring) = &mut self.ring {
             ring.take(&mut self.completed);
         }
-        for (tag, status) in self.completed.drain(..) {
-            self.queue.complete(now, tag, status);
+        for (tag, result) in self.completed.drain(..) {
+            self.queue.complete(now, tag, result);
         }
     }
 

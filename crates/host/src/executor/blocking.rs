@@ -9,9 +9,10 @@
 //! whose submitter waits for nothing else is a plain call: the thread then sleeps in the device's
 //! name, and not for a completion that another thread's interrupt has to bring.
 
+use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
-use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::bio::Op;
 use blockyard_engine::mq::Tag;
 use blockyard_engine::sq::{DevId, Token};
 
@@ -21,8 +22,8 @@ use crate::ring::{FileOp, Ring};
 /// Whose answer a completion is.
 #[derive(Clone, Copy)]
 pub(super) enum User {
-    /// To an SQE, as it is.
-    Sqe(Token),
+    /// To an SQE, as it is: what it is, and on which device.
+    Sqe(Token, DevId, Op),
     /// To a request of this executor's queue for the device.
     Request(DevId, Tag),
 }
@@ -41,7 +42,7 @@ pub(super) struct Blocking {
     /// That of `held`, and its own until it has ended.
     memory: Vec<libc::iovec>,
     /// What was held, once it has been done.
-    ended: Option<(User, BlkStatus)>,
+    ended: Option<(User, io::Result<()>)>,
 }
 
 // SAFETY: the pointers in `memory` are only passed on to the kernel; what they point to belongs to
@@ -79,7 +80,7 @@ impl Blocking {
         &mut self,
         op: FileOp<User>,
         memory: &[libc::iovec],
-    ) -> Option<BlkStatus> {
+    ) -> Option<io::Result<()>> {
         // Lazily: a connection to a file in memory needs none.
         if self.ring.is_none() && !self.without_ring {
             self.ring = Ring::new(0, self.files.clone()).ok();
@@ -120,8 +121,8 @@ impl Blocking {
     pub(super) fn wait(&mut self) -> bool {
         if let Some(op) = self.held.take() {
             // SAFETY: as the caller of `start` has promised.
-            let status = unsafe { plain::execute(op.fd, op.kind, &mut self.memory) };
-            self.ended = Some((op.user, status));
+            let result = unsafe { plain::execute(op.fd, op.kind, &mut self.memory) };
+            self.ended = Some((op.user, result));
             return true;
         }
         let ring = self.ring.as_mut().filter(|ring| ring.in_flight() > 0);
@@ -129,11 +130,22 @@ impl Blocking {
     }
 
     /// Moves what has ended to the end of `out`.
-    pub(super) fn take(&mut self, out: &mut Vec<(User, BlkStatus)>) {
+    pub(super) fn take(&mut self, out: &mut Vec<(User, io::Result<()>)>) {
         out.extend(self.ended.take());
         if let Some(ring) = self.ring.as_mut().filter(|ring| ring.in_flight() > 0) {
             ring.take(out);
         }
+    }
+
+    /// Waits for everything that the system has been given; how it ended. What is held was not.
+    pub(super) fn end(&mut self) -> Vec<(User, io::Result<()>)> {
+        self.held = None;
+        let mut ended = Vec::from_iter(self.ended.take());
+        while let Some(ring) = self.ring.as_mut().filter(|ring| ring.in_flight() > 0) {
+            ring.wait();
+            ring.take(&mut ended);
+        }
+        ended
     }
 
     /// How many operations have not been taken.

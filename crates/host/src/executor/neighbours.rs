@@ -1,7 +1,7 @@
 //! Writes of one batch that lie behind each other in a file go there in one system call: each call
 //! of its own locks the file, and its page cache is prepared page by page instead of in long runs.
 
-use blockyard_engine::bio::{Sample, Sector};
+use blockyard_engine::bio::{Op, Sample, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp};
 
@@ -51,7 +51,8 @@ impl Executor {
         let kind = FileOpKind::Write { offset_bytes: first.sector.bytes(), fua: first.fua };
         let from = stages::now();
         // SAFETY: `Buffers` checked the memory, which belongs to these writes.
-        let status = unsafe { plain::execute(fd, kind, &mut memory) };
+        let result = unsafe { plain::execute(fd, kind, &mut memory) };
+        let status = self.device(first.dev).file.ended(Op::Write, first.fua, result);
         let mut before = Sample::NONE;
         for sample in sqes[..count].iter().map(|sqe| sqe.origin.sample) {
             if sample != before && sample != Sample::NONE {

@@ -9,6 +9,7 @@
 //!
 //! What somebody waits for who has nothing else in flight is one plain call instead of the ring.
 
+mod errors;
 pub mod extents;
 mod id;
 pub mod mapping;
@@ -21,16 +22,21 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::source::{HeaderSink, HeaderSource, SourceError};
+use blockyard_engine::bio::{BlkStatus, Op};
 use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, SeekFrom, StatxFlags, memfd_create};
 
 use crate::Error;
 use crate::disk::Facts;
 use crate::nbd::RemoteDisk;
 use crate::nbd::uri::Uri;
+use crate::plain;
+use crate::volume::Durability;
+
+use errors::{SaidErrors, failed};
 
 /// What direct I/O is aligned to where the system does not tell (Linux before 6.1).
 const DIRECT_UNIT_BYTES: u32 = 4096;
@@ -94,6 +100,13 @@ pub struct DeviceFile {
     is_block_device: bool,
     /// Number of the device: the file itself, or the one that its file system is on.
     device: u64,
+    /// Of [`Kind::Cached`]: another descriptor of it, which nobody reads or writes through.
+    witness: Option<Mutex<File>>,
+    /// It is one of several ways to one disk.
+    is_path: bool,
+    /// The latch of the volume that it is a device of.
+    durability: Arc<Durability>,
+    said: SaidErrors,
 }
 
 impl DeviceFile {
@@ -129,17 +142,28 @@ impl DeviceFile {
             (true, false) => Kind::Direct,
             (false, false) => Kind::Cached,
         };
-        let direct = match kind {
-            Kind::Direct => Some(
-                open(libc::O_DIRECT)
-                    .map_err(|error| Error::io(path, "open for direct I/O", error))?,
-            ),
-            Kind::Tmpfs | Kind::Cached | Kind::Remote => None,
-        };
         let path = path.to_owned();
         let device = if is_block_device { metadata.rdev() } else { metadata.dev() };
         let storage = Storage::Local(file);
-        Ok(Self { storage, direct, path, len_bytes, kind, access, is_block_device, device })
+        let opened = Self {
+            storage,
+            direct: None,
+            path,
+            len_bytes,
+            kind,
+            access,
+            is_block_device,
+            device,
+            witness: None,
+            is_path: false,
+            durability: Arc::default(),
+            said: SaidErrors::default(),
+        };
+        match kind {
+            Kind::Direct => opened.with_direct(),
+            Kind::Cached => opened.with_witness(),
+            Kind::Tmpfs | Kind::Remote => Ok(opened),
+        }
     }
 
     /// The same for a path of a multipath line: of an export, its server may be away now.
@@ -163,6 +187,10 @@ impl DeviceFile {
             access,
             is_block_device: false,
             device: 0,
+            witness: None,
+            is_path: false,
+            durability: Arc::default(),
+            said: SaidErrors::default(),
         }
     }
 
@@ -198,6 +226,10 @@ impl DeviceFile {
             access: Access::ReadWrite,
             is_block_device: false,
             device,
+            witness: None,
+            is_path: false,
+            durability: Arc::default(),
+            said: SaidErrors::default(),
         })
     }
 
@@ -297,41 +329,132 @@ impl DeviceFile {
         }
     }
 
-    /// Turns direct I/O on for a file of the page cache.
+    /// Turns direct I/O on.
     pub(crate) fn with_direct(mut self) -> Result<Self, Error> {
-        assert_eq!(self.kind, Kind::Cached);
         let failed = |error| Error::io(&self.path, "open for direct I/O", error);
-        let direct = OpenOptions::new()
-            .read(true)
-            .write(self.access.writes())
-            .custom_flags(libc::O_DIRECT)
-            .open(&self.path)
-            .map_err(failed)?;
-        let (before, now) =
-            (self.file().metadata().map_err(failed)?, direct.metadata().map_err(failed)?);
-        if (before.dev(), before.ino()) != (now.dev(), now.ino()) {
-            let problem = "another file has taken its place since it was opened; start again";
-            return Err(Error::volume(&self.path, problem));
-        }
-        self.direct = Some(direct);
+        self.direct = Some(self.opened_again(libc::O_DIRECT, &failed)?);
+        self.witness = None;
         self.kind = Kind::Direct;
         Ok(self)
     }
 
     /// Turns direct I/O off.
-    pub(crate) fn without_direct(mut self) -> Self {
+    pub(crate) fn without_direct(mut self) -> Result<Self, Error> {
         self.direct = None;
-        if self.kind == Kind::Direct {
-            self.kind = Kind::Cached;
+        if self.kind != Kind::Direct {
+            return Ok(self);
         }
+        self.kind = Kind::Cached;
+        self.with_witness()
+    }
+
+    fn with_witness(mut self) -> Result<Self, Error> {
+        let failed = |error| Error::io(&self.path, "open again", error);
+        let witness = self.opened_again(0, &failed)?;
+        // An error of before is not this volume's. A file system that cannot be asked has none.
+        let _ = reported(&witness);
+        self.witness = reported(&witness).is_ok().then(|| Mutex::new(witness));
+        Ok(self)
+    }
+
+    /// Another descriptor of the file. Its name may have become another file's meanwhile.
+    fn opened_again(&self, flags: i32, failed: &dyn Fn(io::Error) -> Error) -> Result<File, Error> {
+        let mut options = OpenOptions::new();
+        options.read(true).write(self.access.writes()).custom_flags(flags);
+        let again = options.open(&self.path).map_err(failed)?;
+        let before = self.file().metadata().map_err(failed)?;
+        let now = again.metadata().map_err(failed)?;
+        if FileId::of(&before) != FileId::of(&now) {
+            let problem = "another file has taken its place since it was opened; start again";
+            return Err(Error::volume(&self.path, problem));
+        }
+        Ok(again)
+    }
+
+    /// It is a device of the volume with this latch; `is_path`: one of several ways to one disk.
+    pub(crate) fn watched_by(mut self, durability: &Arc<Durability>, is_path: bool) -> Self {
+        (self.durability, self.is_path) = (Arc::clone(durability), is_path);
         self
     }
 
-    /// Everything written and answered is on stable storage when this returns.
+    /// Everything written and answered is on stable storage when this returns. An error says that
+    /// acknowledged writes may be lost.
     pub(crate) fn flush(&self) -> io::Result<()> {
         match &self.storage {
-            Storage::Local(file) => Ok(rustix::fs::fdatasync(file)?),
+            // The descriptor of the data path: an error that it has told is not told again.
+            Storage::Local(file) => {
+                let file = self.direct.as_ref().unwrap_or(file);
+                self.heard(Op::Flush, false, rustix::fs::fdatasync(file).map_err(io::Error::from))
+            }
             Storage::Remote(remote) => remote.flush(),
+        }
+    }
+
+    /// The block layer's word for how an operation of a local file has ended, once the volume has
+    /// been told what it means for acknowledged writes.
+    #[inline]
+    pub(crate) fn ended(&self, op: Op, fua: bool, result: io::Result<()>) -> BlkStatus {
+        match (op, result) {
+            (Op::Read | Op::Write | Op::Discard | Op::WriteZeroes, Ok(())) => BlkStatus::Ok,
+            (op, result) => plain::status(self.heard(op, fua, result)),
+        }
+    }
+
+    fn heard(&self, op: Op, fua: bool, result: io::Result<()>) -> io::Result<()> {
+        let result = match op {
+            Op::Flush => result.and_then(|()| self.ask_witness()),
+            _ => result,
+        };
+        if let Err(error) = &result
+            && !self.latch(op, fua, error)
+        {
+            self.said.say(&self.path, op, error);
+        }
+        result
+    }
+
+    /// A failed write-back is told to each descriptor once. Flushes of all connections go through
+    /// one: the flush that succeeds may be the one behind that which was told, and whose thread has
+    /// not heard it yet. So each that succeeds asks a descriptor of its own, which is asked under a
+    /// lock, and the error is kept before the lock is given up.
+    fn ask_witness(&self) -> io::Result<()> {
+        let Some(witness) = &self.witness else { return Ok(()) };
+        let witness = witness.lock().unwrap_or_else(PoisonError::into_inner);
+        let asked = reported(&witness);
+        if let Err(error) = &asked {
+            self.latch(Op::Flush, false, error);
+        }
+        asked
+    }
+
+    /// After a failed flush or FUA write it is unknown which acknowledged writes are stable. Says
+    /// whether it is one.
+    fn latch(&self, op: Op, fua: bool, error: &io::Error) -> bool {
+        let status = plain::status(Err(io::Error::from_raw_os_error(plain::errno(error))));
+        let is_refused = matches!(status, BlkStatus::Invalid | BlkStatus::NotSupported);
+        let loses = match op {
+            Op::Flush => true,
+            // Nothing was written.
+            _ => fua && !is_refused,
+        };
+        // A way that is lost is not the disk, and its caches: another way reaches them.
+        let is_way = self.is_path && status == BlkStatus::Transport;
+        let loses = loses && !is_way;
+        if loses {
+            let problem = failed(op, fua, error);
+            self.durability.lose(self.path.display().to_string(), problem, status);
+        }
+        loses
+    }
+
+    /// What the system has still to tell of errors before now is not to be told later: the operator
+    /// knows. Nothing is in flight.
+    pub(crate) fn forget_errors(&self) {
+        if let Some(file) = self.local() {
+            let _ = rustix::fs::fdatasync(self.direct.as_ref().unwrap_or(file));
+        }
+        if let Some(witness) = &self.witness {
+            let _ = reported(&witness.lock().unwrap_or_else(PoisonError::into_inner));
         }
     }
 
@@ -367,6 +490,18 @@ impl DeviceFile {
             done += piece;
         }
         Ok(())
+    }
+}
+
+/// What a descriptor has still to be told of failed write-backs of its file.
+fn reported(file: &File) -> io::Result<()> {
+    // Behind every page: nothing is waited for.
+    let (offset, len_bytes) = (i64::MAX - 1, 1);
+    let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
+    // SAFETY: sync_file_range takes any descriptor and touches no memory of ours.
+    match unsafe { libc::sync_file_range(file.as_raw_fd(), offset, len_bytes, flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 

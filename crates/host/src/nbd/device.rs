@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{BlkStatus, Sample};
+use blockyard_engine::bio::{BlkStatus, Op, Sample};
 use blockyard_engine::sq::Cqe;
 use blockyard_export::nbd::client::{Refusal, Remote};
 
@@ -26,8 +26,9 @@ use super::RemoteDisk;
 use super::dial::Opened;
 use super::link::{Dying, Link, Loss};
 use super::ops::{Next, Ops};
-use crate::disk::{Clients, Disk, Inbox, Shared};
+use crate::disk::{Clients, Disk, DiskOp, Inbox, Shared};
 use crate::stages::{self, Span, Stage, Timed};
+use crate::volume::Durability;
 use crate::{poll, process};
 
 /// How long it is waited before it is tried again to connect: at first, and at most. Ours.
@@ -38,8 +39,12 @@ const RETRY_MAX: Duration = Duration::from_secs(2);
 ///
 /// # Errors
 /// When the system has no more descriptors or threads.
-pub(super) fn start(number: usize, disk: Arc<RemoteDisk>) -> io::Result<Disk> {
-    Disk::start(format!("nbd/{number}"), move |inbox| Running::new(disk, inbox).run())
+pub(super) fn start(
+    number: usize,
+    disk: Arc<RemoteDisk>,
+    durability: Arc<Durability>,
+) -> io::Result<Disk> {
+    Disk::start(format!("nbd/{number}"), move |inbox| Running::new(disk, durability, inbox).run())
 }
 
 /// The place of a connection.
@@ -72,6 +77,8 @@ type Dialed = Arc<Mutex<Vec<(usize, Result<Opened, String>)>>>;
 /// The thread's own.
 struct Running {
     disk: Arc<RemoteDisk>,
+    /// The volume's.
+    durability: Arc<Durability>,
     /// A path fails what it has lost; any other device begins it again.
     is_path: bool,
     inbox: Arc<Shared>,
@@ -97,9 +104,10 @@ struct Running {
 }
 
 impl Running {
-    fn new(disk: Arc<RemoteDisk>, inbox: Arc<Shared>) -> Self {
+    fn new(disk: Arc<RemoteDisk>, durability: Arc<Durability>, inbox: Arc<Shared>) -> Self {
         let now = Instant::now();
         let mut running = Self {
+            durability,
             inbox,
             dialed: Dialed::default(),
             clients: Clients::default(),
@@ -187,12 +195,30 @@ impl Running {
             self.ready.retain(|queued| *queued != index);
         }
         let op = self.ops.remove(index);
+        self.latch(&op, status);
         if op.origin.sample != Sample::NONE {
             // The server's queue and the way to it are the device's.
             let span = Span { stage: Stage::Device, from: op.submitted, to: stages::now() };
             self.clients.time(op.client, Timed { sample: op.origin.sample, span });
         }
         self.clients.put(op.client, Cqe { token: op.token, status }, op.borrows);
+    }
+
+    /// After a flush or FUA write that the server has failed it is unknown what is stable there.
+    fn latch(&self, op: &DiskOp, status: BlkStatus) {
+        let loses = match status {
+            // It never came to the disk.
+            BlkStatus::Ok | BlkStatus::Transport => false,
+            BlkStatus::Invalid | BlkStatus::NotSupported => op.op == Op::Flush,
+            // Another way may reach it.
+            BlkStatus::IoError => !self.is_path && (op.fua || op.op == Op::Flush),
+            BlkStatus::NoSpace | BlkStatus::Medium => op.fua || op.op == Op::Flush,
+        };
+        if loses {
+            let what = if op.op == Op::Flush { "a flush" } else { "a FUA write" };
+            let problem = format!("{what} failed: {status}");
+            self.durability.lose(self.disk.name().to_owned(), problem, status);
+        }
     }
 
     /// Goes on with operations that no connection uses any more.

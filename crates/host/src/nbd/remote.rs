@@ -14,6 +14,7 @@ use super::uri::{Settings, Uri};
 use crate::Error;
 use crate::disk::Disk;
 use crate::file::Access;
+use crate::volume::Durability;
 
 /// For so long a device that is no path waits for its server. Ours.
 const RECONNECT_DELAY: Duration = Duration::from_secs(60);
@@ -116,6 +117,11 @@ impl RemoteDisk {
         self.required_bytes.fetch_max(len_bytes, Ordering::Relaxed);
     }
 
+    /// As it was named.
+    pub(super) fn name(&self) -> &str {
+        &self.name
+    }
+
     pub(super) fn is_path(&self) -> bool {
         self.is_path.load(Ordering::Relaxed)
     }
@@ -169,12 +175,16 @@ impl RemoteDisk {
         Ok(opened)
     }
 
-    /// The thread that serves it from now on.
+    /// The thread that serves it from now on, for the volume with this latch.
     ///
     /// # Errors
     /// When the system has no more descriptors or threads.
-    pub(crate) fn start(self: &Arc<Self>, number: usize) -> io::Result<Disk> {
-        device::start(number, Arc::clone(self))
+    pub(crate) fn start(
+        self: &Arc<Self>,
+        number: usize,
+        durability: Arc<Durability>,
+    ) -> io::Result<Disk> {
+        device::start(number, Arc::clone(self), durability)
     }
 
     pub(super) fn take_over(&self) -> Option<Opened> {

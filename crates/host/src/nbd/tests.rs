@@ -17,6 +17,7 @@ use crate::file::Access;
 use crate::memory::{Address, Memory};
 use crate::poll;
 use crate::submitter::new_io_context;
+use crate::volume::Durability;
 
 const LEN_BYTES: usize = 1 << 20;
 
@@ -165,6 +166,7 @@ impl Script {
 struct Client {
     script: Arc<Script>,
     disk: Disk,
+    durability: Arc<Durability>,
     answers: Arc<Answers>,
     id: IoContext,
     /// What is read and written, from its first byte on.
@@ -191,11 +193,12 @@ impl Client {
         });
         let uri = format!("nbd+unix:///?socket={}{parameters}", path.display());
         let remote = Arc::new(RemoteDisk::open(&uri, Access::ReadWrite).unwrap());
-        let disk = remote.start(0).unwrap();
+        let durability = Arc::<Durability>::default();
+        let disk = remote.start(0, Arc::clone(&durability)).unwrap();
         let (answers, id) = (Answers::new().unwrap(), new_io_context());
         disk.join(id, Arc::clone(&answers));
         let memory = vec![0; LEN_BYTES];
-        Self { script, disk, answers, id, memory, _dir: dir }
+        Self { script, disk, durability, answers, id, memory, _dir: dir }
     }
 
     fn op(&mut self, op: Op, sector: u64, len: u64) -> DiskOp {
@@ -259,6 +262,21 @@ fn write_whose_flush_fails_has_failed() {
     let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
     let op = DiskOp { fua: true, ..client.op(Op::Write, 0, 1) };
     assert_eq!(client.run(vec![op]), [BlkStatus::Medium]);
+    let loss = client.durability.loss().expect("what else is stable is unknown");
+    assert!(loss.problem.starts_with("a FUA write failed: "), "{loss}");
+}
+
+#[test]
+fn flush_that_a_server_fails_is_kept_and_an_error_of_another_request_is_not() {
+    for (number, status) in [(5, BlkStatus::Medium), (28, BlkStatus::NoSpace)] {
+        let error = Error { number, command: None };
+        let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
+        assert_eq!(client.one(Op::Read, 0, 8), status);
+        assert_eq!(client.one(Op::Write, 0, 8), status);
+        assert_eq!(client.durability.loss(), None);
+        assert_eq!(client.one(Op::Flush, 0, 0), status);
+        assert_eq!(client.durability.loss().unwrap().status, status);
+    }
 }
 
 #[test]

@@ -249,8 +249,9 @@ impl Server {
     /// Serves until `stop`, calls `on_stop`, then drains and flushes.
     ///
     /// # Errors
-    /// When a volume cannot be flushed: then not everything may be on stable storage. When the
-    /// system cannot wait for clients: then the server has stopped, as by `stop`.
+    /// When a volume cannot be flushed, or a flush has failed before: then not everything may be on
+    /// stable storage. When the system cannot wait for clients: then the server has stopped, as by
+    /// `stop`.
     pub fn run(mut self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
         let waited = self.serve_until(stop);
         stop.take();
@@ -264,16 +265,22 @@ impl Server {
         self.flush().and(waited)
     }
 
-    /// Each volume once, however many names it has.
+    /// Each volume once, however many names it has. All of them are flushed; the first failure is
+    /// returned, and the others are said.
     fn flush(&self) -> Result<(), Error> {
         let mut flushed: Vec<*const Volume> = Vec::new();
+        let mut outcome = Ok(());
         for ServedExport { volume, .. } in &self.shared.served {
             if !flushed.contains(&Arc::as_ptr(volume)) {
                 flushed.push(Arc::as_ptr(volume));
-                volume.flush()?;
+                match volume.flush() {
+                    Err(error) if outcome.is_err() => eprintln!("blockyard: {error}"),
+                    Err(error) => outcome = Err(error),
+                    Ok(()) => {}
+                }
             }
         }
-        Ok(())
+        outcome
     }
 
     fn serve_until(&mut self, stop: &StopSignal) -> Result<(), Error> {

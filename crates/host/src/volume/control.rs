@@ -21,9 +21,9 @@ use blockyard_engine::dm::table::{TableExtent, TargetSpec};
 use blockyard_engine::sq::CipherId;
 use blockyard_engine::time::Nanos;
 
-use super::Volume;
 pub use super::gate::Counts;
 use super::gate::{Gate, Order};
+use super::{Loss, Volume};
 
 /// Bios end within this time, unless a client does not take its replies.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(30);
@@ -83,6 +83,8 @@ pub struct Status {
     pub pipelines: Vec<String>,
     /// Of its crypt lines that decide themselves.
     pub adaptive: Vec<AdaptiveStatus>,
+    /// The failure since which flushes and writes fail.
+    pub loss: Option<Loss>,
     /// Counted since it was opened, by all connections together.
     pub counts: Counts,
     /// Connections now.
@@ -130,18 +132,30 @@ impl Volume {
         })
     }
 
-    /// Lets them go on.
+    /// Lets them go on. With `accept_loss`, flushes and writes are accepted again after one has
+    /// failed; without, they go on to fail, and the failure is returned.
     ///
     /// # Errors
-    /// When a crypt line has no valid key.
-    pub fn resume(&self) -> Result<(), ControlError> {
+    /// When a crypt line has no valid key, or a loss is to be accepted and the volume is not
+    /// suspended.
+    pub fn resume(&self, accept_loss: bool) -> Result<Option<Loss>, ControlError> {
         let keys = self.keys();
         if keys.contains(&false) {
             let problem = "a crypt line has no valid key; set it with the message `key set`";
             return Err(ControlError { name: "EAGAIN", problem: problem.into() });
         }
-        self.gate()?.open();
-        Ok(())
+        let gate = self.gate()?;
+        if accept_loss && self.durability.loss().is_some() {
+            if !gate.is_closed() {
+                let problem = "a loss is accepted while nothing is in flight; suspend the volume \
+                               first";
+                return Err(invalid(problem));
+            }
+            self.devices.iter().for_each(|device| device.file.forget_errors());
+            self.durability.accept();
+        }
+        gate.open();
+        Ok(self.durability.loss())
     }
 
     /// A message for the line at `sector`.
@@ -294,6 +308,7 @@ impl Volume {
             targets: self.targets(),
             pipelines,
             adaptive: self.described.adaptive.clone(),
+            loss: self.durability.loss(),
             counts,
             connections,
         }

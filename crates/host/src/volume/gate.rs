@@ -280,7 +280,7 @@ pub(crate) struct Pass {
     /// As in the ticket.
     is_busy: bool,
     held: VecDeque<Bio>,
-    /// Bios that were held until the server ended.
+    /// Bios that were held until the server ended, or are not accepted any more.
     refused: Failures,
     counts: Counts,
 }
@@ -388,6 +388,11 @@ impl Pass {
     /// What becomes readable when the gate has moved, or there are orders.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         (self.is_busy || self.holds()).then(|| self.ticket.wake.as_fd())
+    }
+
+    /// A bio has failed in front of the shard.
+    pub(crate) fn refused(&mut self, op: Op) {
+        self.refused.count(op);
     }
 
     /// Shows what was counted.

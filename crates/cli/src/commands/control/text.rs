@@ -1,6 +1,7 @@
 //! A status for people.
 
 use std::fmt::Write;
+use std::time::SystemTime;
 
 use blockyard_host::stages::Kind;
 use serde_json::Value;
@@ -32,6 +33,9 @@ fn device(device: &Value) -> String {
         writeln!(text, "  {name:<14}{}", printable(value)).expect("a string takes everything");
     };
     line("key:", word(&device["key"]));
+    if !device["loss"].is_null() {
+        line("loss:", &lost(&device["loss"]));
+    }
     words(&device["table"]).for_each(|value| line("table:", value));
     words(&device["status"]).for_each(|value| line("status:", value));
     words(&device["pipelines"]).for_each(|value| line("pipeline:", value));
@@ -57,6 +61,18 @@ fn device(device: &Value) -> String {
         writeln!(text, "  {}", printable(line)).expect("a string takes everything");
     });
     text
+}
+
+fn lost(loss: &Value) -> String {
+    let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+    let ago_s = now.as_secs().saturating_sub(loss["at_unix_s"].as_u64().unwrap_or(0));
+    format!(
+        "acknowledged writes may be lost, so flushes and writes fail ({}): {}: {}, {} ago",
+        word(&loss["status"]),
+        word(&loss["device"]),
+        word(&loss["problem"]),
+        human_time(ago_s as f64 * 1e9)
+    )
 }
 
 fn decides(one: &Value) -> String {

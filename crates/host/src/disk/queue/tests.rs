@@ -77,7 +77,7 @@ impl World {
     /// The device answers the oldest of what it has; which operations are answered.
     fn complete(&mut self) -> Vec<u32> {
         let (op, _) = self.device.remove(0);
-        self.queue.complete(self.now, op.user, BlkStatus::Ok);
+        self.queue.complete(self.now, op.user, Ok(()));
         let mut done = Vec::new();
         self.queue.take_done(&mut done);
         done.iter().map(|(_, cqe)| cqe.token.index).collect()

@@ -2,7 +2,7 @@
 
 use std::os::unix::fs::FileExt;
 
-use blockyard_engine::bio::{Op, Origin, Sector};
+use blockyard_engine::bio::{BlkStatus, Op, Origin, Sector};
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::sq::{Owner, Token};
 

@@ -1,0 +1,158 @@
+//! A disk that fails a flush once: every client hears of it, and whoever runs the server.
+
+mod lab;
+
+use std::io::{Read, Write};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use lab::nbd::Nbd;
+use lab::{Lab, Server, noise, text};
+use rustix::process::Signal;
+use serde_json::Value;
+
+const LEN_BYTES: u64 = 1 << 20;
+const EIO: u32 = 5;
+
+/// A server of zeros that takes every write, and fails a flush while it is told to.
+struct Disk {
+    fails: AtomicBool,
+}
+
+impl Disk {
+    /// On the socket `far`, until the test ends.
+    fn start(lab: &Lab) -> Arc<Self> {
+        let listener = UnixListener::bind(lab.path("far")).unwrap();
+        let disk = Arc::new(Self { fails: AtomicBool::new(false) });
+        let serving = Arc::clone(&disk);
+        std::thread::spawn(move || {
+            for stream in listener.incoming() {
+                let serving = Arc::clone(&serving);
+                std::thread::spawn(move || serving.serve(stream.unwrap()));
+            }
+        });
+        disk
+    }
+
+    /// Simple replies, and no option but `NBD_OPT_GO`.
+    fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
+        stream.write_all(b"NBDMAGICIHAVEOPT\x00\x03")?;
+        stream.read_exact(&mut [0; 4])?;
+        loop {
+            let mut header = [0; 16];
+            stream.read_exact(&mut header)?;
+            let word = |at: usize| u32::from_be_bytes(header[at..at + 4].try_into().unwrap());
+            stream.read_exact(&mut vec![0; word(12) as usize])?;
+            let mut reply = |kind: u32, data: &[u8]| {
+                let mut reply = 0x0003_e889_0455_65a9_u64.to_be_bytes().to_vec();
+                for number in [word(8), kind, data.len() as u32] {
+                    reply.extend(number.to_be_bytes());
+                }
+                reply.extend(data);
+                stream.write_all(&reply)
+            };
+            // NBD_OPT_GO, with HAS_FLAGS and SEND_FLUSH.
+            if word(8) == 7 {
+                let mut export = vec![0, 0];
+                export.extend(LEN_BYTES.to_be_bytes());
+                export.extend(5u16.to_be_bytes());
+                reply(3, &export)?;
+                reply(1, &[])?;
+                break;
+            }
+            reply((1 << 31) + 1, &[])?;
+        }
+        loop {
+            let mut header = [0; 28];
+            stream.read_exact(&mut header)?;
+            let (command, len) = (header[7], u32::from_be_bytes(header[24..].try_into().unwrap()));
+            let fails = command == 3 && self.fails.load(Ordering::SeqCst);
+            let mut reply = 0x6744_6698_u32.to_be_bytes().to_vec();
+            reply.extend(if fails { EIO } else { 0 }.to_be_bytes());
+            reply.extend(&header[8..16]);
+            let mut payload = vec![0; len as usize];
+            match command {
+                0 => reply.extend(payload),
+                1 => stream.read_exact(&mut payload)?,
+                2 => return Ok(()),
+                _ => {}
+            }
+            stream.write_all(&reply)?;
+        }
+    }
+}
+
+fn near(lab: &Lab) -> Server {
+    let line = format!("0 {} linear nbd+unix:///?socket=far 0\n", LEN_BYTES / 512);
+    lab.write("near.table", line);
+    lab.serve(&["--table", "near.table", "--socket", "s", "--control", "c", "--metrics", "./m"])
+}
+
+fn loss(lab: &Lab) -> Value {
+    let reply: Value = serde_json::from_slice(&lab.ok(&["status", "--json", "c"]).stdout).unwrap();
+    reply["devices"][0]["loss"].clone()
+}
+
+fn metrics(lab: &Lab) -> String {
+    let mut stream = UnixStream::connect(lab.path("m")).unwrap();
+    stream.write_all(b"GET /metrics HTTP/1.1\r\n\r\n").unwrap();
+    let mut reply = String::new();
+    stream.read_to_string(&mut reply).unwrap();
+    reply
+}
+
+#[test]
+fn flush_that_failed_once_fails_for_every_client_and_is_told_until_the_loss_is_accepted() {
+    let lab = Lab::new();
+    let disk = Disk::start(&lab);
+    let mut server = near(&lab);
+    let [mut one, mut other] = [0, 1].map(|_| Nbd::open(&lab.path("s")));
+    let bytes = noise(4096, 1);
+    assert_eq!((one.write(0, &bytes), one.flush(), other.flush()), (0, 0, 0));
+    assert_eq!(loss(&lab), Value::Null);
+    assert!(metrics(&lab).contains("\nblockyard_loss{export=\"\"} 0\n"));
+
+    assert_eq!(one.write(0, &bytes), 0);
+    disk.fails.store(true, Ordering::SeqCst);
+    assert_eq!(one.flush(), EIO);
+    disk.fails.store(false, Ordering::SeqCst);
+    server.wait_for("blockyard: nbd+unix:///?socket=far: a flush failed");
+    for client in [&mut one, &mut other, &mut Nbd::open(&lab.path("s"))] {
+        assert_eq!((client.flush(), client.write(0, &bytes)), (EIO, EIO));
+        assert_eq!(client.read(0, 512), [0; 512]);
+    }
+    let told = loss(&lab);
+    assert_eq!(told["device"], "nbd+unix:///?socket=far");
+    assert!(told["problem"].as_str().unwrap().starts_with("a flush failed: "), "{told}");
+    let people = text(&lab.ok(&["status", "c"]).stdout);
+    assert!(people.contains("loss:") && people.contains("may be lost"), "{people}");
+    assert!(metrics(&lab).contains("\nblockyard_loss{export=\"\"} 1\n"));
+
+    let refused = lab.refused(&["resume", "c", "--accept-loss"], 1);
+    assert!(refused.contains("suspend the volume first"), "{refused}");
+    lab.ok(&["suspend", "c"]);
+    let said = text(&lab.ok(&["resume", "c"]).stderr);
+    assert!(said.contains("flushes and writes go on to fail"), "{said}");
+    assert_eq!(other.flush(), EIO);
+    lab.ok(&["suspend", "c"]);
+    assert_eq!(text(&lab.ok(&["resume", "c", "--accept-loss"]).stderr), "");
+    assert_eq!((other.write(0, &bytes), other.flush(), one.flush()), (0, 0, 0));
+    assert_eq!(loss(&lab), Value::Null);
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn loss_that_nobody_accepted_is_the_exit_code_of_the_server() {
+    let lab = Lab::new();
+    let disk = Disk::start(&lab);
+    let mut server = near(&lab);
+    let mut client = Nbd::open(&lab.path("s"));
+    disk.fails.store(true, Ordering::SeqCst);
+    assert_eq!(client.flush(), EIO);
+    disk.fails.store(false, Ordering::SeqCst);
+    let asks = rustix::process::Pid::from_raw(server.pid() as i32).unwrap();
+    rustix::process::kill_process(asks, Signal::TERM).unwrap();
+    server.wait_for("error: nbd+unix:///?socket=far: a flush failed");
+    assert_eq!(server.stop(Signal::TERM).code(), Some(1));
+}

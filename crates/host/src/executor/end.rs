@@ -1,0 +1,39 @@
+//! The end of an executor: its client has gone, and devices may still have operations of it.
+
+use super::blocking::User;
+use super::{Executor, Way, since};
+
+impl Executor {
+    /// What the system has been given is waited for. How it ends matters though nobody is answered:
+    /// a failed flush is reported once.
+    fn end_blocking(&mut self) {
+        let now = since(self.epoch);
+        for (user, result) in self.blocking.end() {
+            match user {
+                User::Sqe(_, dev, op) => {
+                    self.device(dev).file.ended(op, false, result);
+                }
+                User::Request(dev, tag) => {
+                    if let Way::Own { queue, .. } = &mut self.ways[usize::from(dev.0)] {
+                        queue.complete(now, tag, result);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Executor {
+    /// The ring, the workers and the disks use the buffers until they have answered. What was
+    /// plugged or waited for its time is forgotten.
+    fn drop(&mut self) {
+        self.end_blocking();
+        self.volume.disks().for_each(|disk| disk.abandon(self.io_context));
+        let mut cqes = Vec::new();
+        while self.with_workers + self.with_disks > 0 {
+            let _ = crate::poll::readable(&[self.wake_sources()[1]], None);
+            self.poll(&mut cqes);
+        }
+        self.volume.disks().for_each(|disk| disk.leave(self.io_context));
+    }
+}

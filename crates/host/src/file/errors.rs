@@ -1,0 +1,66 @@
+//! What is said of the errors of a file: each kind once in a while, however often it comes.
+
+use std::collections::BTreeMap;
+use std::io;
+use std::path::Path;
+use std::sync::{Mutex, PoisonError};
+use std::time::{Duration, Instant};
+
+use blockyard_engine::bio::Op;
+
+use crate::plain;
+
+/// A kind that goes on is said again after this time. Ours: often enough to be seen, and no flood.
+const AGAIN_AFTER: Duration = Duration::from_secs(60);
+
+/// When each kind of error, by its number, was last said.
+#[derive(Debug, Default)]
+pub(super) struct SaidErrors(Mutex<BTreeMap<i32, Instant>>);
+
+impl SaidErrors {
+    /// Says it on standard error, unless its kind was said just before. An operation that the
+    /// device does not know is no failure of the device.
+    pub(super) fn say(&self, path: &Path, op: Op, error: &io::Error) {
+        let errno = plain::errno(error);
+        if !matches!(errno, libc::EINVAL | libc::EOPNOTSUPP) && self.is_due(errno, Instant::now()) {
+            eprintln!("blockyard: {}: {}", path.display(), failed(op, false, error));
+        }
+    }
+
+    fn is_due(&self, errno: i32, now: Instant) -> bool {
+        let mut said = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let is_due = said.get(&errno).is_none_or(|before| now >= *before + AGAIN_AFTER);
+        if is_due {
+            said.insert(errno, now);
+        }
+        is_due
+    }
+}
+
+/// In words.
+pub(super) fn failed(op: Op, fua: bool, error: &io::Error) -> String {
+    let what = match op {
+        Op::Read => "a read",
+        Op::Write if fua => "a FUA write",
+        Op::Write => "a write",
+        Op::Flush => "a flush",
+        Op::Discard => "a discard",
+        Op::WriteZeroes => "a write of zeroes",
+    };
+    format!("{what} failed: {error}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_kind_is_said_once_in_a_while() {
+        let (said, now) = (SaidErrors::default(), Instant::now());
+        assert!(said.is_due(libc::EIO, now));
+        assert!(!said.is_due(libc::EIO, now + AGAIN_AFTER / 2));
+        assert!(said.is_due(libc::ENOSPC, now), "another kind");
+        assert!(said.is_due(libc::EIO, now + AGAIN_AFTER));
+        assert!(!said.is_due(libc::EIO, now + AGAIN_AFTER));
+    }
+}

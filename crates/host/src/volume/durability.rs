@@ -1,0 +1,127 @@
+//! Whether what a volume has acknowledged can still reach stable storage.
+//!
+//! ```text
+//!   intact ── a flush or FUA write of a device fails, or a server is lost ──> lost
+//!          <───────────── suspend, resume --accept-loss ─────────────────────
+//! ```
+//! A system reports a failed write-back once, to one descriptor (`errseq_t`): afterwards its pages
+//! are clean, or gone, and the next `fdatasync` succeeds. So the first failure is kept here, for
+//! all clients. While it is, flushes fail, because they would promise what cannot be kept. Writes,
+//! zeroes and discards fail too: a client that goes on writing after a lost write mixes new data
+//! with old. Reads go on.
+//!
+//! Devices report ([`crate::file::DeviceFile::ended`], [`crate::nbd`]), drivers ask.
+
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::SystemTime;
+
+use blockyard_engine::bio::{BlkStatus, Op};
+
+use super::Volume;
+use crate::Error;
+use crate::disk::DeviceQueue;
+
+/// The first failure that may have lost acknowledged writes.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Loss {
+    /// The file, device or server.
+    pub device: String,
+    /// What failed, in plain words.
+    pub problem: String,
+    /// When.
+    pub at: SystemTime,
+    /// What flushes and writes fail with.
+    pub status: BlkStatus,
+}
+
+impl std::fmt::Display for Loss {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "{}: {}", self.device, self.problem)
+    }
+}
+
+/// The latch of a volume; all its devices and drivers share it.
+#[derive(Debug, Default)]
+pub(crate) struct Durability {
+    /// `loss` has something: all that a bio pays for the look.
+    is_lost: AtomicBool,
+    loss: Mutex<Option<Loss>>,
+}
+
+impl Durability {
+    fn lock(&self) -> MutexGuard<'_, Option<Loss>> {
+        self.loss.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Keeps a failure, if it is the first, and says so on standard error.
+    pub(crate) fn lose(&self, device: String, problem: String, status: BlkStatus) {
+        let mut kept = self.lock();
+        if kept.is_some() {
+            return;
+        }
+        let loss = Loss { device, problem, at: SystemTime::now(), status };
+        eprintln!(
+            "blockyard: {loss}; acknowledged writes may be lost: flushes and writes of the volume \
+             fail from now on, until it is suspended and resumed with --accept-loss, or opened \
+             again"
+        );
+        *kept = Some(loss);
+        self.is_lost.store(true, Ordering::Relaxed);
+    }
+
+    /// What an operation fails with that may not be accepted any more.
+    #[inline]
+    pub(crate) fn refusal(&self, op: Op) -> Option<BlkStatus> {
+        if !self.is_lost.load(Ordering::Relaxed) || op == Op::Read {
+            return None;
+        }
+        self.lock().as_ref().map(|loss| loss.status)
+    }
+
+    /// The first failure, unless it was accepted.
+    pub(crate) fn loss(&self) -> Option<Loss> {
+        self.lock().clone()
+    }
+
+    /// The operator takes what was lost for lost.
+    pub(crate) fn accept(&self) {
+        let mut kept = self.lock();
+        *kept = None;
+        self.is_lost.store(false, Ordering::Relaxed);
+    }
+}
+
+impl Volume {
+    /// Everything written and answered is on stable storage when this returns. All devices are
+    /// flushed, also behind one that fails.
+    ///
+    /// # Errors
+    /// When a file cannot be synchronised, or a flush has failed before: the first failure.
+    pub fn flush(&self) -> Result<(), Error> {
+        let (mut is_path_flushed, mut lost_path, mut failed) = (false, None, None);
+        for device in &self.devices {
+            let flushed = match (&device.queue, device.file.remote()) {
+                (DeviceQueue::Shared(disk), Some(_)) => disk.flush(),
+                _ => device.file.flush(),
+            };
+            let flushed = flushed.map_err(|error| Error::io(device.file.path(), "flush", error));
+            match flushed {
+                Ok(()) if device.is_path => is_path_flushed = true,
+                Err(error) if device.is_path => lost_path = Some(error),
+                Ok(()) => {}
+                Err(error) => failed = failed.or(Some(error)),
+            }
+        }
+        // All paths lead to one disk.
+        let failed = failed.or(lost_path.filter(|_| !is_path_flushed));
+        match (self.durability.loss(), failed) {
+            (Some(loss), _) => Err(Error::Lost(loss)),
+            (None, Some(error)) => Err(error),
+            (None, None) => Ok(()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,204 @@
+//! A device that fails once, under several clients. Its descriptor is replaced by one that nothing
+//! can be done with (`O_PATH`), and put back. A ring keeps the file itself, so none is made here,
+//! but where the device fails from the start.
+
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::sync::Arc;
+
+use blockyard_engine::bio::Done;
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
+use blockyard_engine::priority::Priority;
+use rustix::fs::{Mode, OFlags};
+
+use super::*;
+use crate::file::{Access, DeviceFile};
+use crate::local::{Client, Marks, Request};
+use crate::volume::{Scheduling, VolumeOptions};
+
+/// Each way to a file: the page cache, direct I/O of each connection, a thread for all of them.
+const WAYS: [&str; 3] = ["cached", "direct", "elevator"];
+
+struct World {
+    volume: Arc<Volume>,
+    _dir: tempfile::TempDir,
+}
+
+impl World {
+    fn new(way: &str) -> Self {
+        let (world, failing) = Self::failing(way, &nothing());
+        // The device's thread, if there is one, has no ring after this.
+        drop(world.client());
+        drop(failing);
+        world
+    }
+
+    /// Its device has this descriptor in place of its own, before a ring is made.
+    fn failing(way: &str, instead: &OwnedFd) -> (Self, Failing) {
+        // Beside the test itself: what is built is rarely kept in memory, as `/tmp` may be.
+        let beside = std::env::current_exe().unwrap();
+        let dir = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
+        let path = dir.path().join("image");
+        std::fs::File::create(&path).unwrap().set_len(1 << 20).unwrap();
+        let elevator = (way == "elevator").then(|| ElevatorSpec::of(&MQ_DEADLINE));
+        let scheduling = Scheduling { elevator, ..Scheduling::default() };
+        let options = VolumeOptions { scheduling, controlled: true, ..VolumeOptions::default() };
+        let file = DeviceFile::open(&path, Access::ReadWrite, way != "cached").unwrap();
+        let failing = Failing::new(file.data_fd(), instead);
+        let volume = Arc::new(Volume::from_file(file, &options).unwrap());
+        (Self { volume, _dir: dir }, failing)
+    }
+
+    /// A client without a ring.
+    fn client(&self) -> Client {
+        let _failing = self.fail();
+        let mut client = Client::new(&self.volume, Priority::default()).unwrap();
+        assert_eq!(run(&mut client, Op::Read), BlkStatus::IoError);
+        client
+    }
+
+    fn fail(&self) -> Failing {
+        Failing::new(self.volume.devices[0].file.data_fd(), &nothing())
+    }
+}
+
+/// Whatever is tried with it fails, also to give it to a ring.
+fn nothing() -> OwnedFd {
+    rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap()
+}
+
+/// A descriptor that fails until this is dropped.
+struct Failing {
+    number: i32,
+    good: OwnedFd,
+}
+
+impl Failing {
+    fn new(number: i32, instead: &OwnedFd) -> Self {
+        // SAFETY: the volume has it open.
+        let good = unsafe { BorrowedFd::borrow_raw(number) }.try_clone_to_owned().unwrap();
+        Self::put(instead.as_fd(), number);
+        Self { number, good }
+    }
+
+    fn put(fd: BorrowedFd<'_>, number: i32) {
+        // SAFETY: the number stays open; a test may do without the file behind it.
+        assert_eq!(unsafe { libc::dup2(fd.as_raw_fd(), number) }, number);
+    }
+}
+
+impl Drop for Failing {
+    fn drop(&mut self) {
+        Self::put(self.good.as_fd(), self.number);
+    }
+}
+
+fn request(op: Op) -> Request {
+    let len_bytes = if op == Op::Flush { 0 } else { 4096 };
+    Request { user: 0, op, offset_bytes: 0, len_bytes, sync: false }
+}
+
+fn run(client: &mut Client, op: Op) -> BlkStatus {
+    run_marked(client, op, Marks::default())
+}
+
+fn run_marked(client: &mut Client, op: Op, marks: Marks) -> BlkStatus {
+    let mut done: Vec<Done> = Vec::new();
+    client.submit_marked(request(op), marks);
+    client.wait(1, &mut done);
+    done[0].status
+}
+
+#[test]
+fn first_failure_is_kept_until_it_is_accepted() {
+    let durability = Durability::default();
+    assert_eq!(durability.refusal(Op::Flush), None);
+    durability.lose("a".into(), "a flush failed".into(), BlkStatus::NoSpace);
+    durability.lose("b".into(), "a flush failed".into(), BlkStatus::IoError);
+    for op in [Op::Flush, Op::Write, Op::WriteZeroes, Op::Discard] {
+        assert_eq!(durability.refusal(op), Some(BlkStatus::NoSpace), "{op:?}");
+    }
+    assert_eq!(durability.refusal(Op::Read), None);
+    assert_eq!(durability.loss().unwrap().to_string(), "a: a flush failed");
+    durability.accept();
+    assert_eq!((durability.refusal(Op::Flush), durability.loss()), (None, None));
+    durability.lose("b".into(), "a flush failed".into(), BlkStatus::IoError);
+    assert_eq!(durability.refusal(Op::Flush), Some(BlkStatus::IoError));
+}
+
+#[test]
+fn flush_that_failed_for_one_client_fails_for_all_until_the_loss_is_accepted() {
+    for way in WAYS {
+        let world = World::new(way);
+        let [mut one, mut other] = [world.client(), world.client()];
+        assert_eq!(run(&mut one, Op::Write), BlkStatus::Ok);
+        assert_eq!(run(&mut one, Op::Flush), BlkStatus::Ok);
+        let failing = world.fail();
+        assert_eq!(run(&mut one, Op::Flush), BlkStatus::IoError, "{way}");
+        drop(failing);
+        for client in [&mut one, &mut other, &mut world.client()] {
+            for op in [Op::Flush, Op::Write, Op::WriteZeroes, Op::Discard] {
+                assert_eq!(run(client, op), BlkStatus::IoError, "{way} {op:?}");
+            }
+            assert_eq!(run(client, Op::Read), BlkStatus::Ok, "{way}");
+        }
+        assert!(matches!(world.volume.flush(), Err(Error::Lost(_))), "{way}");
+
+        let refused = world.volume.resume(true).unwrap_err();
+        assert_eq!(refused.name, "EINVAL", "it is not suspended");
+        world.volume.suspend().unwrap();
+        let loss = world.volume.resume(false).unwrap().expect("nobody has accepted it");
+        assert!(loss.device.ends_with("/image"), "{loss}");
+        assert!(loss.problem.starts_with("a flush failed: "), "{loss}");
+        assert_eq!(run(&mut other, Op::Flush), BlkStatus::IoError, "{way}");
+        world.volume.suspend().unwrap();
+        assert_eq!(world.volume.resume(true).unwrap(), None);
+        for op in [Op::Write, Op::Flush] {
+            assert_eq!(run(&mut other, op), BlkStatus::Ok, "{way} {op:?}");
+        }
+        world.volume.flush().unwrap();
+    }
+}
+
+#[test]
+fn fua_write_that_failed_makes_the_flushes_of_others_fail() {
+    for way in WAYS {
+        let world = World::new(way);
+        let [mut one, mut other] = [world.client(), world.client()];
+        let failing = world.fail();
+        assert_eq!(run(&mut one, Op::Write), BlkStatus::IoError, "{way}");
+        assert_eq!(world.volume.status().loss, None, "a plain write has told its client");
+        let fua = Marks { fua: true, preflush: false };
+        assert_eq!(run_marked(&mut one, Op::Write, fua), BlkStatus::IoError, "{way}");
+        drop(failing);
+        let loss = world.volume.status().loss.expect("it may have taken the error of others");
+        assert!(loss.problem.starts_with("a FUA write failed: "), "{way}: {loss}");
+        assert_eq!(run(&mut other, Op::Flush), BlkStatus::IoError, "{way}");
+        assert!(world.volume.flush().is_err(), "{way}");
+    }
+}
+
+#[test]
+fn flush_whose_client_has_gone_is_heard_all_the_same() {
+    for way in WAYS {
+        // A ring takes it, and no flush of it succeeds.
+        let (_, pipe) = std::io::pipe().unwrap();
+        let (world, _failing) = World::failing(way, &OwnedFd::from(pipe));
+        let mut gone = Client::new(&world.volume, Priority::default()).unwrap();
+        gone.submit(request(Op::Flush));
+        drop(gone);
+        assert_eq!(world.volume.durability.refusal(Op::Flush), Some(BlkStatus::Invalid), "{way}");
+    }
+}
+
+#[test]
+fn flush_of_the_end_that_fails_is_kept_too() {
+    for way in WAYS {
+        let world = World::new(way);
+        let failing = world.fail();
+        assert!(world.volume.flush().is_err(), "{way}");
+        drop(failing);
+        let again = world.volume.flush().unwrap_err().to_string();
+        assert!(again.contains("a flush failed"), "{way}: {again}");
+    }
+}
