@@ -143,11 +143,17 @@ fn runs_are_compared_on_one_page() {
     assert!(error.contains("bad.json: has no \"jobs\""), "{error}");
 }
 
-/// Of a process: its signals are collected, not delivered.
+/// Of a process: signals are collected, and delivered to none of its threads.
 fn collects_signals(pid: u32) -> bool {
-    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
-    let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
-    u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+    let is_blocked = |thread: std::io::Result<std::fs::DirEntry>| {
+        // One that has ended meanwhile takes none either.
+        let Ok(status) = std::fs::read_to_string(thread.unwrap().path().join("status")) else {
+            return true;
+        };
+        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+    };
+    std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_blocked)
 }
 
 /// Runs jobs without end on this, until a signal comes; what was measured is printed all the same.
@@ -156,7 +162,9 @@ fn ended_by_a_signal(lab: &Lab, target: &[&str]) {
     let mut command = lab.blockyard(&words.concat());
     command.args(["bs=4k", "rate_iops=1000", "runtime=3600", "time_based"]);
     let child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
+    let start = std::time::Instant::now();
     while !collects_signals(child.id()) {
+        assert!(start.elapsed().as_secs() < 60, "a thread takes signals for itself");
         std::thread::yield_now();
     }
     kill_process(Pid::from_child(&child), Signal::INT).unwrap();

@@ -215,6 +215,21 @@ fn metrics_are_what_a_scraper_takes_and_top_shows_the_same() {
 }
 
 #[test]
+fn status_says_what_rings_can_do() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let _server = serve(&lab, &[]);
+    let said: Value = serde_json::from_slice(&lab.ok(&["status", "c", "--json"]).stdout).unwrap();
+    let human = text(&lab.ok(&["status", "c"]).stdout);
+    match said["io_uring"].as_str().unwrap() {
+        "restricted" => assert!(!human.contains("io_uring"), "{human}"),
+        "unrestricted" => assert!(human.contains("cannot restrict"), "{human}"),
+        "unavailable" => assert!(human.contains("plain calls"), "{human}"),
+        other => panic!("{other}"),
+    }
+}
+
+#[test]
 fn status_says_what_was_done_and_hides_the_key() {
     let lab = Lab::new();
     lab.volume("vol");

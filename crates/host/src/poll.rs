@@ -15,8 +15,10 @@ pub(crate) fn readable<const N: usize>(
     fds: &[Option<BorrowedFd<'_>>; N],
     limit: Option<Duration>,
 ) -> io::Result<[bool; N]> {
-    let waited: Vec<_> = fds.iter().flatten().map(|fd| (*fd, PollFlags::IN)).collect();
-    let mut answers = ready_among(&waited, limit)?.into_iter();
+    let polled = fds.iter().flatten().map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+    let mut polled: Vec<PollFd<'_>> = polled.collect();
+    wait(&mut polled, limit)?;
+    let mut answers = polled.iter().map(is_ready);
     Ok(fds.map(|fd| fd.is_some() && answers.next() == Some(true)))
 }
 
@@ -29,13 +31,10 @@ pub(crate) fn ready_among(
     fds: &[(BorrowedFd<'_>, PollFlags)],
     limit: Option<Duration>,
 ) -> io::Result<Vec<bool>> {
-    let mut polled: Vec<PollFd<'_>> =
-        fds.iter().map(|(fd, events)| PollFd::from_borrowed_fd(*fd, *events)).collect();
-    match poll(&mut polled, limit.map(timespec).as_ref()) {
-        Ok(_) => Ok(polled.iter().map(|fd| !fd.revents().is_empty()).collect()),
-        Err(rustix::io::Errno::INTR) => Ok(vec![false; fds.len()]),
-        Err(error) => Err(error.into()),
-    }
+    let polled = fds.iter().map(|(fd, events)| PollFd::from_borrowed_fd(*fd, *events));
+    let mut polled: Vec<PollFd<'_>> = polled.collect();
+    wait(&mut polled, limit)?;
+    Ok(polled.iter().map(is_ready).collect())
 }
 
 /// Waits until one of the descriptors is readable, hung up, or, if it is asked for, writable.
@@ -44,8 +43,20 @@ pub(crate) fn ready_among(
 /// As [`readable`].
 pub(crate) fn ready_of(fds: &[(BorrowedFd<'_>, bool)], limit: Option<Duration>) -> io::Result<()> {
     let flags = |writable| if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
-    let waited: Vec<_> = fds.iter().map(|(fd, writable)| (*fd, flags(*writable))).collect();
-    ready_among(&waited, limit).map(drop)
+    let polled = fds.iter().map(|(fd, writable)| PollFd::from_borrowed_fd(*fd, flags(*writable)));
+    wait(&mut polled.collect::<Vec<_>>(), limit)
+}
+
+/// After an interruption no descriptor is ready.
+fn wait(polled: &mut [PollFd<'_>], limit: Option<Duration>) -> io::Result<()> {
+    match poll(polled, limit.map(timespec).as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
+fn is_ready(fd: &PollFd<'_>) -> bool {
+    !fd.revents().is_empty()
 }
 
 fn timespec(limit: Duration) -> Timespec {

@@ -8,9 +8,9 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
 
-/// First thing in `main`: no core file, no `ptrace` by the same user, secrets locked into memory, and
-/// a write beyond the file size limit is an error (`EFBIG`), not a death by SIGXFSZ. Returns what
-/// could not be done, in plain words.
+/// First thing in `main`: no core file, no `ptrace` by the same user, secrets locked into memory,
+/// and a write beyond the file size limit is an error (`EFBIG`), not a death by SIGXFSZ. Returns
+/// what could not be done, in plain words.
 #[must_use]
 pub fn harden() -> Vec<String> {
     let mut warnings = Vec::new();
@@ -72,8 +72,8 @@ pub struct StopSignal {
 }
 
 impl StopSignal {
-    /// Blocks the signals in this thread and those it starts, and collects them here. SIGHUP is left
-    /// alone if it is ignored: `nohup` wants a process to outlive its terminal.
+    /// Blocks the signals in this thread and those it starts, and collects them here. SIGHUP is
+    /// left alone if it is ignored: `nohup` wants a process to outlive its terminal.
     ///
     /// # Errors
     /// When the system has no more descriptors.
@@ -100,7 +100,7 @@ impl StopSignal {
     }
 
     /// Lets SIGTERM and SIGINT do what they do by default again: a second one ends the process at
-    /// once. SIGHUP stays blocked: of one lost terminal it comes from the kernel and from the shell.
+    /// once. SIGHUP stays blocked: the kernel and the shell both send it for one lost terminal.
     pub fn restore_default(&self) {
         let set = set_of(&[libc::SIGTERM, libc::SIGINT]);
         // SAFETY: the set is initialised; unblocking signals touches no memory of ours.

@@ -79,8 +79,8 @@ const OF_ONE_VOLUME: [&str; 32] = [
 /// Serve volumes as network block devices (NBD)
 ///
 /// Runs until SIGTERM, SIGINT or SIGHUP, then finishes what clients asked for, flushes and exits; a
-/// second SIGTERM or SIGINT ends it at once. Takes sockets from systemd (socket activation) and tells it when it is
-/// ready.
+/// second SIGTERM or SIGINT ends it at once. Takes sockets from systemd (socket activation) and
+/// tells it when it is ready.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct ServeArgs {

@@ -1,8 +1,8 @@
 //! Sockets with one request in, one reply out, then the connection is closed: the control socket,
 //! whose requests are lines, and that of the metrics, whose requests are heads of HTTP.
 //!
-//! The meaning of a request is the answer's affair. Here it is bounded in length and time, and wiped:
-//! it may hold a key. A request gets a thread when it is whole.
+//! The meaning of a request is the answer's affair. Here it is bounded in length and time, and
+//! wiped: it may hold a key. A request gets a thread when it is whole.
 
 use std::net::IpAddr;
 use std::sync::Arc;

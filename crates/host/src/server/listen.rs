@@ -1,8 +1,8 @@
 //! Listening sockets: unix with mode 0600, TCP, inherited.
 //!
 //! A unix socket outlives its server if that is killed, and the next server replaces it. To look
-//! whether it is dead, to remove it and to bind are three steps, which two servers must not do side by
-//! side: each could remove the other's new socket. So a server first takes a lock file beside it
+//! whether it is dead, to remove it and to bind are three steps, which two servers must not do side
+//! by side: each could remove the other's new socket. So a server first takes a lock file beside it
 //! ([`Turn`]).
 
 use std::fs::File;

@@ -38,8 +38,8 @@ impl Socket {
         }
     }
 
-    /// Receives what is there without waiting. `Ok(None)` when there is nothing, `Ok(Some(0))` at the
-    /// end of the stream.
+    /// Receives what is there without waiting. `Ok(None)` when there is nothing, `Ok(Some(0))` at
+    /// the end of the stream.
     pub(super) fn receive_now(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(&self.fd, bytes, RecvFlags::DONTWAIT) {
             Ok((_, len)) => Ok(Some(len)),

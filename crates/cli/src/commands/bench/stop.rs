@@ -10,7 +10,8 @@ use rustix::io::Errno;
 
 use crate::failure::Failure;
 
-/// Does something that SIGINT, SIGTERM and SIGHUP stop; whether one did. A second one ends the process.
+/// Does something that SIGINT, SIGTERM and SIGHUP stop; whether one did. A second SIGINT or SIGTERM
+/// ends the process.
 pub(super) fn stoppable<R>(
     stopper: &Stopper,
     work: impl FnOnce() -> R,
