@@ -67,12 +67,14 @@ fn stages(volume: &Volume, times: &StageTimes, asked: [Asked; Kind::ALL.len()]) 
 }
 
 fn json_times(times: &Times) -> Value {
+    // The middle of a bucket may lie behind the longest that is in it.
+    let permille = |permille| times.permille(permille).min(times.max()).0;
     json!({
         "samples": times.count(),
         "sum_ns": u64::try_from(times.sum_ns()).unwrap_or(u64::MAX),
         "mean_ns": times.mean_ns(),
-        "p50_ns": times.permille(500).0,
-        "p99_ns": times.permille(990).0,
+        "p50_ns": permille(500),
+        "p99_ns": permille(990),
         "max_ns": times.max().0,
     })
 }
@@ -242,6 +244,7 @@ mod tests {
     use std::sync::Arc;
 
     use blockyard_crypt::secret::SecretBytes;
+    use blockyard_engine::time::Nanos;
     use blockyard_host::volume::VolumeOptions;
     use blockyard_load::fio::{Fio, JobFile, Surroundings};
 
@@ -314,5 +317,14 @@ mod tests {
         assert_eq!(limit_of(&more, &busy).unwrap().party, "the client", "as those before");
         let (shares, mean_ns) = shares(&busy["requests"], &idle["requests"]);
         assert_eq!((shares[Stage::Device as usize], mean_ns), (1.0, 199_900.0));
+    }
+
+    #[test]
+    fn no_percentile_is_behind_the_longest() {
+        let mut times = Times::default();
+        times.record(Nanos(1025));
+        assert!(times.permille(990) > times.max(), "the bucket's middle would be shown");
+        let json = json_times(&times);
+        assert_eq!((&json["p99_ns"], &json["p50_ns"]), (&json["max_ns"], &json["max_ns"]));
     }
 }

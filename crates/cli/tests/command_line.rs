@@ -102,6 +102,9 @@ fn man_pages_are_written_for_every_command() {
     let main = text(&lab.ok(&["man"]).stdout);
     assert_eq!(main, text(&lab.read("pages/man1/blockyard.1")));
     assert!(main.contains("wrong passphrase"), "the exit codes are missing");
+    let serve = text(&lab.ok(&["man", "serve"]).stdout);
+    assert!(serve.contains(".TH serve") && serve.contains("max\\-connections"), "{serve}");
+    assert!(!lab.path("serve").exists(), "a folder was made");
     lab.write("file", "");
     assert!(lab.refused(&["man", "file/below"], 1).contains("file/below"));
 }

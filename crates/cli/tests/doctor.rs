@@ -47,6 +47,11 @@ fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error()
     let said = text(&output.stdout);
     assert!(said.contains("0.0.0.0:1 is open to the network"), "{said}");
     assert!(said.contains("TRIM"), "{said}");
+    for option in ["read_only", "allow_discards"] {
+        lab.write("one.toml", format!("[exports.a]\nvolume = \"vol\"\n{option} = true\n"));
+        let said = text(&lab.ok(&["doctor", "--config", "one.toml"]).stdout);
+        assert!(!said.contains("TRIM is not passed"), "{option}: {said}");
+    }
     let error = lab.refused(&["doctor", "missing"], 4);
     assert!(error.contains("missing: cannot look at it"), "{error}");
     let error = lab.refused(&["doctor", "nbd://store.example/home"], 1);

@@ -61,6 +61,7 @@ fn dump_is_private_and_overwrites_neither_unasked_nor_what_is_in_use() {
 fn every_command_keeps_a_file_that_is_there_until_it_is_told_otherwise() {
     let lab = Lab::new();
     lab.write("data", [7; 1 << 16]);
+    lab.volume("vol");
     let job = ["--", "rw=read", "bs=4k", "size=64k"];
     let bench = ["bench", "--raw", "data", "--trace", "t.trace"];
     lab.ok(&[&bench[..], &job].concat());
@@ -79,7 +80,7 @@ fn every_command_keeps_a_file_that_is_there_until_it_is_told_otherwise() {
         ("old", &["lab", "report", "deadline-2009", "-o", "old"], &[]),
         ("old", &["lab", "fit", "deadline-2009", "-o", "old"], &[]),
         ("old", &["replay", "t.trace", "--lab", "deadline-2009", "--output", "old"], &[]),
-        ("old", &["tune", "--raw", "data", "-w", "lone", "-O", "old"], &[]),
+        ("old", &["tune", "vol", "-w", "lone", "-O", "old"], &[]),
         ("old", &["tune", "--raw", "data", "-w", "lone", "--html", "old"], &[]),
     ];
     for (name, command, behind) in commands {

@@ -40,7 +40,7 @@ fn volume_on_a_server_is_opened_as_one_in_a_file() {
     format.extend(SMALL);
     lab.ok(&format);
     let plaintext = noise(SMALL_LEN_BYTES - 5, 3);
-    let loaded = lab.fed(&["load", uri, "--key-file", "pass"], &plaintext);
+    let loaded = lab.fed(&["load", uri, "--key-file", "pass", "--allow-short"], &plaintext);
     assert!(loaded.status.success(), "{}", text(&loaded.stderr));
     let near = lab.serve(&[uri, "--key-file", "pass", "--socket", "near"]);
     let read = Nbd::open(&lab.path("near")).read(0, SMALL_LEN_BYTES);
@@ -152,4 +152,23 @@ fn server_that_stays_away_is_an_error_after_the_limit_and_is_found_again() {
     // A stop does not wait for a server that is away.
     server.stop(Signal::KILL);
     assert_eq!(near.stop(Signal::TERM).code(), Some(1));
+}
+
+#[test]
+fn blank_disk_on_a_server_is_formatted_unasked_and_one_with_data_is_not() {
+    let lab = Lab::new();
+    lab.write("blank", vec![0; 2 << 20]);
+    lab.write("table", "0 4096 linear blank 0\n");
+    let server = lab.serve(&["--table", "table", "--socket", "s"]);
+    let mut format = vec!["format", "nbd+unix:///?socket=s", "--key-file", "pass"];
+    format.extend(SMALL);
+    lab.ok(&format);
+    assert!(lab.refused(&format, 5).contains("a LUKS2 volume"));
+    assert!(server.stop(Signal::TERM).success());
+    let mut late = vec![0; 2 << 20];
+    late[(2 << 20) - 1] = 1;
+    lab.write("blank", late);
+    let server = lab.serve(&["--table", "table", "--socket", "s"]);
+    assert!(lab.refused(&format, 5).contains("holds data"));
+    assert!(server.stop(Signal::TERM).success());
 }

@@ -3,6 +3,7 @@
 mod lab;
 
 use lab::{Lab, SMALL_LEN_BYTES, noise, text};
+use rustix::process::Signal;
 use serde_json::Value;
 
 #[test]
@@ -32,6 +33,8 @@ fn volume_is_tuned_without_a_write_and_the_result_is_a_configuration() {
     assert_eq!(lab.read("vol"), before);
     let config = String::from_utf8(lab.read("tuned.toml")).unwrap();
     assert!(config.contains("[exports.vol]") && config.contains("/vol\""), "{config}");
+    let server = lab.serve(&["--config", "tuned.toml", "--socket", "s"]);
+    assert!(server.stop(Signal::TERM).success());
     // It is not overwritten.
     let error = lab.refused(&words.into_iter().chain(["-w", "lone"]).collect::<Vec<_>>(), 5);
     assert!(error.contains("tuned.toml: is there already"), "{error}");
@@ -61,4 +64,18 @@ fn jobs_that_write_need_leave_and_a_workload_is_needed() {
         assert_eq!(output.status.code(), Some(1), "{words:?}: {error}");
         assert!(error.contains(wanted), "{words:?}: {error}");
     }
+}
+
+#[test]
+fn settings_of_a_plain_file_are_options_since_no_configuration_names_one() {
+    let lab = Lab::new();
+    lab.write("data", noise(1 << 20, 9));
+    let words = ["tune", "--raw", "data", "--time", "1", "--slice", "10", "-w", "vm"];
+    let output = lab.ok(&words);
+    let found = text(&output.stdout);
+    assert!(found.starts_with("the default") || found.starts_with("--"), "{found}");
+    let said = text(&output.stderr);
+    assert!(said.contains("only reads") && !said.contains("70 % reads"), "{said}");
+    assert!(lab.refused(&[&words[..], &["-O", "x.toml"]].concat(), 1).contains("--raw"));
+    assert!(!lab.path("x.toml").exists());
 }

@@ -32,7 +32,8 @@ fn plaintext_passes_through_pipes_and_the_rest_of_the_volume_stays() {
     assert!(loaded.status.success(), "{}", text(&loaded.stderr));
     // 5000 bytes: the last sector keeps its second half.
     let short = noise(5000, 3);
-    assert!(lab.fed(&["load", "vol", "-i", "-", "-d", "pass"], &short).status.success());
+    let load = ["load", "vol", "-i", "-", "-d", "pass", "--allow-short"];
+    assert!(lab.fed(&load, &short).status.success());
     let out = lab.ok(&["dump", "vol", "-d", "pass"]).stdout;
     assert!(out[..5000] == short && out[5000..] == before[5000..]);
 }
@@ -183,6 +184,23 @@ fn load_of_more_than_fits_writes_nothing() {
     assert!(said.contains("itself"), "{said}");
     let said = lab.refused(&["dump", "vol", "-o", "vol", "-d", "pass"], 5);
     assert!(said.contains("in use"), "{said}");
+}
+
+#[test]
+fn input_that_ends_early_is_an_error_unless_it_is_meant() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    let before = fs::read(&volume).unwrap();
+    lab.write("in", noise(5000, 6));
+    let said = lab.refused(&["load", "vol", "-i", "in", "-d", "pass"], 1);
+    assert!(said.contains("5000 bytes") && said.contains("--allow-short"), "{said}");
+    assert!(fs::read(&volume).unwrap() == before, "a file tells its length: nothing is written");
+    for len in [0, 5000] {
+        let piped = lab.fed(&["load", "vol", "-d", "pass"], &noise(len, 7));
+        let said = one_error(&piped, 1);
+        assert!(said.contains(&format!("{len} bytes")) && said.contains("--allow-short"), "{said}");
+    }
+    lab.ok(&["load", "vol", "-i", "in", "-d", "pass", "--allow-short"]);
 }
 
 #[test]

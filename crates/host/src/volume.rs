@@ -499,6 +499,7 @@ pub use durability::Loss;
 use gate::Gate;
 use keyed::KeyedCipher;
 use mapped::Mapped;
+pub use observed::Backing;
 use ranges::VolumeRanges;
 
 /// Collects devices, ciphers and extents.

@@ -108,7 +108,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn fill(lab: &Lab, backed: &Backed) -> Result<()> {
     let plaintext = lab.write("plaintext", noise(3, FILLED_BYTES))?;
     let mut load = backed.command(lab, "load")?;
-    tools::run(load.stdin(std::fs::File::open(&plaintext)?)).context("filling the volume")?;
+    tools::run(load.arg("--allow-short").stdin(std::fs::File::open(&plaintext)?))
+        .context("filling the volume")?;
     Ok(std::fs::remove_file(plaintext)?)
 }
 

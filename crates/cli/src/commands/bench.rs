@@ -4,6 +4,7 @@
 //! A volume is not filled first: a hole in its image reads faster than data. Jobs that write
 //! overwrite what is on it, and so need `--destroy`.
 
+mod conditions;
 mod json;
 mod logs;
 mod result_lines;
@@ -139,7 +140,11 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         return in_lab(args, name, parse);
     }
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
-    let jobs = parse(u64::MAX >> 2)?.jobs;
+    let JobFile { jobs, direct, .. } = parse(u64::MAX >> 2)?;
+    if direct == Some(false) && args.volume.direct {
+        return Err(Failure::failed("--direct and a job's direct=0 contradict each other"));
+    }
+    let direct = direct.unwrap_or(args.volume.direct);
     logs::check(&jobs, args.force.force, &in_use)?;
     let writes = jobs.iter().any(|job| job.rw.destroys());
     if writes && !args.destroy && args.target.null.is_none() {
@@ -148,13 +153,16 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
              on it is needed any more",
         ));
     }
-    let volume = args.open(if writes { Access::ReadWrite } else { Access::ReadOnly })?;
-    let JobFile { jobs, ignored } = parse(volume.size_bytes())?;
+    let access = if writes { Access::ReadWrite } else { Access::ReadOnly };
+    let volume = args.open(access, direct)?;
+    let JobFile { jobs, ignored, .. } = parse(volume.size_bytes())?;
     note(&ignored);
     let volume = Arc::new(volume);
     in_use.add_volume(&volume);
+    let conditions = conditions::conditions(args.file(), &volume);
     if let Some(times) = args.result_lines {
         let is_plain = args.raw || args.target.null.is_some();
+        conditions.iter().for_each(|(name, value)| say(&format!("{name}: {value}")));
         let pipeline = result_lines::module(args.scheduling.pipeline());
         return result_lines::run(
             &volume,
@@ -176,7 +184,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     if let Some(recorder) = recorder {
         say(&format!("trace: {}", recorder.stop()?));
     }
-    args.give(&fio, &description, Some(&volume), &in_use)?;
+    args.give(&fio, &description, Some((&volume, &conditions)), &in_use)?;
     fio.results().iter().try_for_each(judge)?;
     match is_stopped {
         true => {
@@ -202,7 +210,7 @@ fn in_lab(
     let variant = experiment.variant_or_first(args.target.variant.as_deref())?;
     let point = experiment.points(variant).into_iter().next().flatten();
     let setup = experiment.setup(variant, point.as_ref(), &args.target.set, &[])?;
-    let JobFile { jobs, ignored } = parse(setup.config.device.sectors().saturating_mul(512))?;
+    let JobFile { jobs, ignored, .. } = parse(setup.config.device.sectors().saturating_mul(512))?;
     note(&ignored);
     jobs.iter().try_for_each(check_for_lab)?;
     logs::check(&jobs, args.force.force, &args.in_use())?;
@@ -256,23 +264,30 @@ impl BenchArgs {
         &self,
         fio: &Fio,
         description: &str,
-        on: Option<&Volume>,
+        on: Option<(&Volume, &[(&str, String)])>,
         in_use: &InUse,
     ) -> Result<(), Failure> {
         logs::write(fio.logs(), in_use)?;
+        let (volume, conditions) = on.unzip();
+        let conditions = conditions.unwrap_or_default();
         if let Some(path) = &self.html {
             let run =
                 Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
             let listing =
                 Listing { title: "As fio prints it".into(), text: print_all(&fio.listed()) };
-            let page = comparison::page(description, &[run]);
+            let mut page = comparison::page(description, &[run]);
+            page.conditions
+                .extend(conditions.iter().map(|(name, text)| ((*name).into(), text.clone())));
             write(self.page(path), in_use, &Experiment { listings: vec![listing], ..page })?;
         }
         match self.json {
-            true => print(&json::report(fio, description, on)?),
+            true => print(&json::report(fio, description, volume, conditions)?),
             false => {
-                let stages = on.map_or_else(String::new, stages::report);
-                print(&format!("{description}\n\n{}{stages}", print_all(&fio.listed())))
+                let stages = volume.map_or_else(String::new, stages::report);
+                let conditions: String =
+                    conditions.iter().map(|(name, text)| format!("{name}: {text}\n")).collect();
+                let jobs = print_all(&fio.listed());
+                print(&format!("{description}\n{conditions}\n{jobs}{stages}"))
             }
         }
     }
@@ -298,10 +313,17 @@ impl BenchArgs {
         InUse::of_paths(spec.iter().flat_map(VolumeSpec::paths).chain(self.jobs.job.as_deref()))
     }
 
-    fn open(&self, access: Access) -> Result<Volume, Failure> {
+    /// The file that is named, if the jobs run on one.
+    fn file(&self) -> Option<&Path> {
+        let volume = &self.volume;
+        let named = volume.table.as_deref().or(volume.volume.as_deref());
+        named.filter(|_| self.target.null.is_none())
+    }
+
+    fn open(&self, access: Access, direct: bool) -> Result<Volume, Failure> {
         let options = VolumeOptions {
             read_only: access == Access::ReadOnly,
-            direct: self.volume.direct,
+            direct,
             scheduling: self.scheduling.scheduling(),
             pipeline: self.scheduling.pipeline(),
             bounce: self.scheduling.bounce(),
@@ -313,10 +335,11 @@ impl BenchArgs {
         }
         if self.raw {
             let spec = self.volume.spec()?;
-            let file = DeviceFile::open(&spec.path, access, self.volume.direct)?;
+            let file = DeviceFile::open(&spec.path, access, direct)?;
             return Ok(Volume::from_file(file, &options)?);
         }
-        let unlocked = self.volume.spec()?.prepare(access, StdinUse::Free)?.unlock()?;
+        let spec = VolumeSpec { direct, ..self.volume.spec()? };
+        let unlocked = spec.prepare(access, StdinUse::Free)?.unlock()?;
         unlocked.into_volume(&options)
     }
 }

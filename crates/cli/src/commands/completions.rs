@@ -23,7 +23,34 @@ pub(crate) struct CompletionsArgs {
 
 /// Prints the script.
 pub(crate) fn run(args: &CompletionsArgs) -> Result<(), Failure> {
+    print(&script(args.shell))
+}
+
+fn script(shell: Shell) -> String {
     let mut script = Vec::new();
-    clap_complete::generate(args.shell, &mut definition(), "blockyard", &mut script);
-    print(&String::from_utf8_lossy(&script))
+    clap_complete::generate(shell, &mut definition(), "blockyard", &mut script);
+    let script = String::from_utf8_lossy(&script).into_owned();
+    match shell {
+        // A bare ? is a pattern for fish before version 4, which then says "No matches" at each Tab.
+        Shell::Fish => script.replace(" -s ? ", " -s '?' ").replace(" ?/help", " '?/help'"),
+        _ => script,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn script_for_fish_has_no_pattern_outside_of_quotes() {
+        let script = script(Shell::Fish);
+        assert!(script.contains(" -s '?' -l help"));
+        for line in script.lines() {
+            // Text of the help lies in quotes, in which \\' is a quote.
+            let text = line.replace("\\'", "");
+            let bare: String = text.split('\'').step_by(2).collect();
+            let outside: String = bare.split('"').step_by(2).collect();
+            assert!(line.trim_start().starts_with('#') || !outside.contains('?'), "{line}");
+        }
+    }
 }

@@ -64,7 +64,7 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     let root = Path::new("/");
     let mut findings = machine::findings(root);
     for path in &args.volumes {
-        findings.extend(volume(root, path, args.header.as_deref(), true)?);
+        findings.extend(volume(root, path, args.header.as_deref(), true, Trim::HeaderDecides)?);
     }
     if let Some(path) = &args.config {
         let config = Config::read(path)?;
@@ -96,12 +96,28 @@ fn running(root: &Path, socket: &Path) -> Result<Vec<Finding>, Failure> {
     Ok(server::findings(&Looks { socket, now: &now, before: &before, idle_cpus }))
 }
 
+/// Whether TRIM is passed down.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Trim {
+    /// Of a read-only export.
+    Never,
+    /// If the header allows it.
+    HeaderDecides,
+    /// `allow_discards`.
+    Passed,
+}
+
 fn exported(root: &Path, export: &ExportSpec) -> Result<Vec<Finding>, Failure> {
     let (header, is_luks) = match &export.volume.kind {
         Kind::Luks(luks) => (luks.header.as_deref(), true),
         Kind::Plain(_) | Kind::Table => (None, false),
     };
-    volume(root, &export.volume.path, header, is_luks)
+    let trim = match export {
+        ExportSpec { read_only: true, .. } => Trim::Never,
+        ExportSpec { allow_discards: true, .. } => Trim::Passed,
+        _ => Trim::HeaderDecides,
+    };
+    volume(root, &export.volume.path, header, is_luks, trim)
 }
 
 /// A volume: where it lies, and what its header says if it has one, as one of LUKS must.
@@ -110,6 +126,7 @@ fn volume(
     path: &Path,
     detached: Option<&Path>,
     is_luks: bool,
+    trim: Trim,
 ) -> Result<Vec<Finding>, Failure> {
     let failed = |path: &Path, error| {
         Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
@@ -121,7 +138,7 @@ fn volume(
         )));
     }
     std::fs::metadata(path).map_err(|error| failed(path, error))?;
-    let mut findings = place::findings(root, path);
+    let mut findings = place::findings(root, path, trim != Trim::Never);
     let header_path = detached.unwrap_or(path);
     let source = HeaderFile::open(header_path).map_err(|error| failed(header_path, error))?;
     match Header::read(&source) {
@@ -133,7 +150,12 @@ fn volume(
             };
             findings.extend(notices.iter().map(found));
             let memory_bytes = memory::limit_bytes(root);
-            findings.extend(header::findings(header_path, &header.info(), memory_bytes));
+            findings.extend(header::findings(
+                header_path,
+                &header.info(),
+                memory_bytes,
+                trim == Trim::HeaderDecides,
+            ));
         }
         Err(CryptError::NotLuks) if is_luks => {
             let mend = "name a detached header with --header; a plain volume has none";

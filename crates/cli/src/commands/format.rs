@@ -379,11 +379,32 @@ fn what_would_be_lost(device: &DeviceFile) -> Result<Option<&'static str>, Failu
     let failed = |error: std::io::Error| {
         Failure::wrong_device(format!("cannot read {}: {error}", device.path().display()))
     };
+    if device.path().to_str().is_some_and(Uri::is_uri) {
+        return Ok(remote_has_data(device)?.then_some("data"));
+    }
     let file = File::open(device.path()).map_err(failed)?;
     if file.metadata().map_err(failed)?.file_type().is_block_device() {
         return Ok(Some("whatever is on this device"));
     }
     Ok(has_data(&file).map_err(failed)?.then_some("data"))
+}
+
+/// Whether an export holds anything but zeros: all of it is read, up to the first that is none.
+fn remote_has_data(device: &DeviceFile) -> Result<bool, Failure> {
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut at_bytes = 0;
+    while at_bytes < device.len_bytes() {
+        let left_bytes = usize::try_from(device.len_bytes() - at_bytes).unwrap_or(usize::MAX);
+        let piece = &mut buffer[..left_bytes.min(1 << 20)];
+        device.read_at(at_bytes, piece).map_err(|error| {
+            Failure::wrong_device(format!("cannot read {}: {error}", device.path().display()))
+        })?;
+        if !is_zero(piece) {
+            return Ok(true);
+        }
+        at_bytes += piece.len() as u64;
+    }
+    Ok(false)
 }
 
 /// Whether a file holds anything but zeros; holes are not read.

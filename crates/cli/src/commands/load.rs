@@ -28,6 +28,10 @@ pub(crate) struct LoadArgs {
     #[arg(short = 'i', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     input: Option<PathBuf>,
 
+    /// The input may end before the volume does; what lies behind stays as it is
+    #[arg(long)]
+    allow_short: bool,
+
     #[command(flatten)]
     volume: VolumeArgs,
 
@@ -61,11 +65,19 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
     let unlocked = spec.prepare(Access::ReadWrite, stdin_use)?.unlock()?;
     let options = VolumeOptions { direct: args.volume.direct, ..VolumeOptions::default() };
     let volume = Arc::new(unlocked.into_volume(&options)?);
-    input.check_fits(&volume)?;
+    input.check_fits(&volume, args.allow_short)?;
     let progress = Progress::new(input.len_bytes);
     let copied = copy::load(&volume, &mut input.file, &mut |done| progress.at(done));
     drop(progress);
-    copied.map(|_| ()).map_err(Failure::from)
+    let loaded_bytes = copied.map_err(Failure::from)?;
+    match loaded_bytes < volume.size_bytes() && !args.allow_short {
+        true => Err(input.is_short(
+            loaded_bytes,
+            &volume,
+            "that much was written, and the rest is as it was",
+        )),
+        false => Ok(()),
+    }
 }
 
 impl Input {
@@ -91,7 +103,7 @@ impl Input {
         Ok(Self { file, place, len_bytes })
     }
 
-    fn check_fits(&self, volume: &Volume) -> Result<(), Failure> {
+    fn check_fits(&self, volume: &Volume, allow_short: bool) -> Result<(), Failure> {
         let volume_bytes = volume.size_bytes();
         match self.len_bytes {
             Some(len_bytes) if len_bytes > volume_bytes => Err(Failure::failed(format!(
@@ -101,8 +113,22 @@ impl Input {
                 human_size(len_bytes),
                 human_size(volume_bytes)
             ))),
+            Some(len_bytes) if len_bytes < volume_bytes && !allow_short => {
+                Err(self.is_short(len_bytes, volume, "nothing was written"))
+            }
             _ => Ok(()),
         }
+    }
+
+    fn is_short(&self, len_bytes: u64, volume: &Volume, outcome: &str) -> Failure {
+        let volume_bytes = volume.size_bytes();
+        Failure::failed(format!(
+            "{} has {len_bytes} bytes ({}), and the volume holds {volume_bytes} ({}): {outcome}; \
+             say --allow-short if the rest of the volume is to stay as it is",
+            self.place,
+            human_size(len_bytes),
+            human_size(volume_bytes)
+        ))
     }
 }
 

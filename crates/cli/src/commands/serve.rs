@@ -350,6 +350,12 @@ fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
             "--listen {listen}: {problem}; write HOST:PORT, as in 127.0.0.1:10809"
         ))
     };
+    // As a host it would be an address too: 10898 is 0.0.42.146.
+    if !listen.is_empty() && listen.bytes().all(|byte| byte.is_ascii_digit()) {
+        return Err(failed(&format!(
+            "this is a port without a host; 127.0.0.1:{listen} is for this machine alone"
+        )));
+    }
     let (host, port) = split_host_port(listen).ok_or_else(|| failed("this is no address"))?;
     let addresses: Vec<_> = (host.as_str(), port)
         .to_socket_addrs()
@@ -449,7 +455,7 @@ mod tests {
         assert_eq!(resolved("127.0.0.1:7").unwrap(), ["127.0.0.1:7".parse().unwrap()]);
         assert_eq!(resolved("127.0.0.1").unwrap(), ["127.0.0.1:10809".parse().unwrap()]);
         assert_eq!(resolved("[::1]:7").unwrap(), ["[::1]:7".parse().unwrap()]);
-        for listen in ["127.0.0.1:http", "300.1.1.1:1", ":::"] {
+        for listen in ["10898", "127.0.0.1:http", "300.1.1.1:1", ":::"] {
             let failure = resolved(listen).unwrap_err();
             assert!(failure.message.contains(listen), "{failure}");
             assert!(failure.message.contains("HOST:PORT"), "{failure}");

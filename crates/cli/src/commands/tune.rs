@@ -55,7 +55,8 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     volume: VolumeArgs,
 
-    /// The volume is not encrypted: tune for the file or block device as it is
+    /// The volume is not encrypted: tune for the file or block device as it is, and print options in
+    /// place of a configuration, which names encrypted volumes and tables only
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
                                       "cipher", "key_size", "hash"])]
     raw: bool,
@@ -97,7 +98,8 @@ pub(crate) struct TuneArgs {
     destroy: bool,
 
     /// Write the configuration to this file
-    #[arg(short = 'O', long, value_name = "FILE", value_hint = ValueHint::FilePath)]
+    #[arg(short = 'O', long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with = "raw")]
     output: Option<PathBuf>,
 
     /// Print the evidence as JSON instead of the configuration
@@ -271,7 +273,7 @@ impl TuneArgs {
     /// The workload as options, unless it is a job.
     fn words(&self) -> Result<Option<String>, Failure> {
         if let Some(usual) = self.workload {
-            say(&format!("workload {}: {}", usual.name, usual.about));
+            say(&format!("workload {}: {}", usual.name, usual.about(self.destroy)));
             return Ok(Some(usual.options(self.destroy).into()));
         }
         if !self.jobs.is_empty() || self.lab.lab.is_some() {
@@ -343,9 +345,23 @@ impl TuneArgs {
         Ok((jobs, words.join(" ")))
     }
 
+    /// A file without a cipher is no volume that a configuration could name.
+    fn give_options(&self, evidence: &Evidence, best: &Settings) -> Result<(), Failure> {
+        if let Some(path) = &self.html {
+            write(self.output(path), &self.in_use(), &evidence.page())?;
+        }
+        if self.json {
+            return print(&(pretty(evidence) + "\n"));
+        }
+        print(&(best.text() + "\n"))
+    }
+
     fn give(&self, evidence: &Evidence, best: &Settings) -> Result<(), Failure> {
         let mut heading = vec![format!("Found by `blockyard tune`, for {}.", self.goal.unit())];
         heading.extend(evidence.conditions.iter().map(|(key, value)| format!("{key}: {value}")));
+        if self.raw {
+            return self.give_options(evidence, best);
+        }
         let config = config::text(&self.volume, best, &heading)?;
         if let Some(path) = &self.output {
             self.output(path).write(&self.in_use(), &config)?;

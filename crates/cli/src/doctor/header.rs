@@ -13,13 +13,18 @@ const ITERATIONS_MIN: u64 = 100_000;
 const SLOW_CIPHERS: [&str; 5] = ["serpent", "twofish", "camellia", "cast5", "cast6"];
 
 /// What a header says about itself (`blockyard info --json`), on a machine where a process may have
-/// so much memory. `path` is where the header lies.
-pub(crate) fn findings(path: &Path, info: &Value, memory_bytes: u64) -> Vec<Finding> {
+/// so much memory. `path` is where the header lies; `lacks_trim` if only the header could allow TRIM.
+pub(crate) fn findings(
+    path: &Path,
+    info: &Value,
+    memory_bytes: u64,
+    lacks_trim: bool,
+) -> Vec<Finding> {
     let header = Header { path, info, memory_bytes };
     let mut findings: Vec<Finding> = header.sectors().into_iter().collect();
     findings.extend(header.ciphers());
     findings.extend(header.keyslots());
-    findings.extend(header.discards());
+    findings.extend(header.discards().filter(|_| lacks_trim));
     findings
 }
 
@@ -166,7 +171,7 @@ mod tests {
     }
 
     fn of(info: &Value, memory_bytes: u64) -> Vec<(Grade, String, String)> {
-        let findings = findings("my disk.img".as_ref(), info, memory_bytes);
+        let findings = findings("my disk.img".as_ref(), info, memory_bytes, true);
         findings.into_iter().map(|one| (one.grade, one.seen, one.mend)).collect()
     }
 

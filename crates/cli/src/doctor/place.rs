@@ -25,16 +25,17 @@ const TMPFS: i64 = 0x0102_1994;
 const NETWORK: [(i64, &str); 4] =
     [(0x6969, "NFS"), (0xff53_4d42, "CIFS"), (0xfe53_4d42, "SMB"), (0x6573_5546, "FUSE")];
 
-/// All about a file or block device, on the machine whose `/sys` lies under `root`.
-pub(crate) fn findings(root: &Path, path: &Path) -> Vec<Finding> {
+/// All about a file or block device, on the machine whose `/sys` lies under `root`; `trims` if TRIM may
+/// come to it.
+pub(crate) fn findings(root: &Path, path: &Path, trims: bool) -> Vec<Finding> {
     let Ok(metadata) = std::fs::metadata(path) else { return Vec::new() };
     if metadata.file_type().is_block_device() {
         let (major, minor) =
             (rustix::fs::major(metadata.rdev()), rustix::fs::minor(metadata.rdev()));
-        return queue(&root.join(format!("sys/dev/block/{major}:{minor}")), path);
+        return queue(&root.join(format!("sys/dev/block/{major}:{minor}")), path, trims);
     }
     let mut findings: Vec<Finding> = permissions(path, &metadata, "it").into_iter().collect();
-    findings.extend(holes(path));
+    findings.extend(holes(path).filter(|_| trims));
     if let Ok(fs) = rustix::fs::statfs(path) {
         let free_bytes = fs.f_bavail.saturating_mul(u64::try_from(fs.f_bsize).unwrap_or(0));
         let around = Around { kind: fs.f_type, free_bytes };
@@ -144,7 +145,7 @@ impl Around {
 }
 
 /// The queue of a block device, whose folder in `/sys` this is.
-fn queue(node: &Path, path: &Path) -> Vec<Finding> {
+fn queue(node: &Path, path: &Path, trims: bool) -> Vec<Finding> {
     // A partition has no queue; that of its disk lies one folder up.
     let folders = [node.join("queue"), node.join("../queue")];
     let Some(folder) = folders.into_iter().find(|folder| folder.is_dir()) else {
@@ -171,7 +172,7 @@ fn queue(node: &Path, path: &Path) -> Vec<Finding> {
         let seen = format!("it gets at most {kib} KiB at a time: longer requests are split");
         findings.push(finding("max_sectors_kb", seen, hardware_kib.min(1280)));
     }
-    findings.extend(discards(path, &name, &number));
+    findings.extend(discards(path, &name, &number).filter(|_| trims));
     findings
 }
 
@@ -242,7 +243,7 @@ mod tests {
         {
             fs::write(disk.join("queue").join(file), text).unwrap();
         }
-        let findings = queue(&disk.join("sdx1"), "/dev/sdx1".as_ref());
+        let findings = queue(&disk.join("sdx1"), "/dev/sdx1".as_ref(), true);
         let mends: Vec<&str> = findings.iter().map(|one| one.mend.as_str()).collect();
         let wanted = [
             "echo 128 > /sys/block/sdx/queue/nr_requests",
@@ -252,13 +253,13 @@ mod tests {
         fs::write(disk.join("queue/discard_max_bytes"), "0\n").unwrap();
         let blocked = |hardware_bytes: &str| {
             fs::write(disk.join("queue/discard_max_hw_bytes"), hardware_bytes).unwrap();
-            queue(&disk, "/dev/sdx".as_ref()).pop().unwrap().mend
+            queue(&disk, "/dev/sdx".as_ref(), true).pop().unwrap().mend
         };
         assert!(blocked("0\n").starts_with("lsblk --discard"));
         assert_eq!(blocked("512\n"), "echo 512 > /sys/block/sdx/queue/discard_max_bytes");
         fs::write(disk.join("queue/discard_max_bytes"), "512\n").unwrap();
         fs::write(disk.join("queue/nr_requests"), "256\n").unwrap();
         fs::write(disk.join("queue/max_hw_sectors_kb"), "128\n").unwrap();
-        assert_eq!(queue(&disk, "/dev/sdx".as_ref()), []);
+        assert_eq!(queue(&disk, "/dev/sdx".as_ref(), true), []);
     }
 }

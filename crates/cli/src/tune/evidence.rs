@@ -127,9 +127,11 @@ impl Table {
         let points = self.rows.iter().filter_map(|row| Some((number(&row.label)?, row.value)));
         let mut points: Vec<(f64, f64)> = points.collect();
         points.sort_by(|one, other| one.0.total_cmp(&other.0));
+        // Zero has no place on a logarithmic axis: it would stand where the least number does.
+        let log = points.iter().all(|point| point.0 > 0.0);
         (points.len() > 2).then(|| Plot {
             title: self.axis.into(),
-            x: Axis { label: self.axis.into(), log: true },
+            x: Axis { label: self.axis.into(), log },
             y: Axis { label: unit.into(), log: false },
             series: vec![Series { name: "mean".into(), style: Style::Line, points }],
         })
@@ -270,10 +272,17 @@ mod tests {
         assert!((evidence.gain.unwrap().mean - 1.2).abs() < 0.001, "{:?}", evidence.gain);
         assert_eq!(evidence.json()["best"], "12");
         let page = evidence.page();
+        assert!(page.plots[0].x.log);
         assert_eq!(page.title, "Best settings: 12");
         assert_eq!(page.tables[0].rows.len(), 4);
         // By the value of the axis, not in the order of the race.
         let xs: Vec<f64> = page.plots[0].series[0].points.iter().map(|point| point.0).collect();
         assert_eq!(xs, [3.0, 10.0, 12.0]);
+    }
+
+    #[test]
+    fn axis_with_zero_is_linear_so_that_zero_and_one_stand_apart() {
+        let table = Table::new(&step(), |s| (s % 3).to_string(), |score| score);
+        assert!(!table.plot("IOPS").unwrap().x.log);
     }
 }

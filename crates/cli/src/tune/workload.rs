@@ -25,7 +25,9 @@ const SLICE_MAX: Nanos = Nanos(2_000_000_000);
 #[derive(Debug)]
 pub(crate) struct Usual {
     pub(crate) name: &'static str,
-    pub(crate) about: &'static str,
+    about: &'static str,
+    /// How much of it reads, if it may write.
+    mix: &'static str,
     /// If nothing may be written.
     reads: &'static str,
     /// If it may.
@@ -36,25 +38,29 @@ pub(crate) struct Usual {
 pub(crate) const USUAL: &[Usual] = &[
     Usual {
         name: "vm",
-        about: "a guest: random 4 KiB, 32 in flight, 70 % reads",
+        about: "a guest: random 4 KiB, 32 in flight",
+        mix: "70 % reads",
         reads: "rw=randread bs=4k ioengine=libaio iodepth=32",
         mixed: "rw=randrw rwmixread=70 bs=4k ioengine=libaio iodepth=32",
     },
     Usual {
         name: "database",
-        about: "four clients, random 16 KiB, 8 in flight each, 80 % reads",
+        about: "four clients, random 16 KiB, 8 in flight each",
+        mix: "80 % reads",
         reads: "rw=randread bs=16k ioengine=libaio iodepth=8 numjobs=4",
         mixed: "rw=randrw rwmixread=80 bs=16k ioengine=libaio iodepth=8 numjobs=4 fdatasync=32",
     },
     Usual {
         name: "stream",
         about: "one client, sequential 1 MiB, 4 in flight: backup, copies, media",
+        mix: "only writes",
         reads: "rw=read bs=1m ioengine=libaio iodepth=4",
         mixed: "rw=write bs=1m ioengine=libaio iodepth=4",
     },
     Usual {
         name: "lone",
         about: "one request at a time, random 4 KiB: programs that wait for each read",
+        mix: "70 % reads",
         reads: "rw=randread bs=4k",
         mixed: "rw=randrw rwmixread=70 bs=4k",
     },
@@ -81,6 +87,12 @@ impl Usual {
             let names: Vec<&str> = USUAL.iter().map(|usual| usual.name).collect();
             format!("{name:?} is none of the usual workloads; there are {}", names.join(", "))
         })
+    }
+
+    /// What it is, in a line.
+    pub(crate) fn about(&self, may_write: bool) -> String {
+        let mix = if may_write { self.mix } else { "only reads, without --destroy" };
+        format!("{}; {mix}", self.about)
     }
 
     /// Its options.

@@ -1,10 +1,35 @@
-//! What a volume says of the time of its requests and of its threads.
+//! What a volume says of the time of its requests, of its threads, and of what it lies on.
+
+use std::path::PathBuf;
 
 use super::{Device, Volume};
+use crate::file::Kind;
 use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageTimes, Threads};
 use crate::threads::Usage;
 
+/// A file, device or export that a volume lies on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backing {
+    /// Its name; empty for memory.
+    pub path: PathBuf,
+    /// How it is read and written, which need not be how it was asked for.
+    pub kind: Kind,
+    /// It is a block device.
+    pub is_block_device: bool,
+}
+
 impl Volume {
+    /// What it lies on, in the order of its table.
+    #[must_use]
+    pub fn backings(&self) -> Vec<Backing> {
+        let backing = |device: &Device| Backing {
+            path: device.file.path().to_owned(),
+            kind: device.file.kind(),
+            is_block_device: device.file.is_block_device(),
+        };
+        self.devices.iter().map(backing).collect()
+    }
+
     /// Time is kept of one request of so many.
     pub(crate) fn sample_every(&self) -> u32 {
         let usual = if self.is_synchronous() { EVERY_SYNCHRONOUS } else { EVERY_QUEUED };

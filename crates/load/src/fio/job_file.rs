@@ -18,6 +18,7 @@ use super::job::{IODEPTH_MAX, Job};
 use super::known::{self, Engine, IGNORED};
 use super::options;
 use super::surroundings::Surroundings;
+use super::value::flag;
 
 /// More text is no job file. Ours.
 const TEXT_MAX_BYTES: usize = 1 << 20;
@@ -31,6 +32,8 @@ pub struct JobFile {
     pub jobs: Vec<Job>,
     /// What it says that changes nothing.
     pub ignored: Vec<Ignored>,
+    /// `direct` or `buffered`, if the jobs say it: whether their volume is opened past the page cache.
+    pub direct: Option<bool>,
 }
 
 /// An option that changes nothing here.
@@ -68,13 +71,15 @@ struct Section {
     job: Job,
     engine: Engine,
     has_size: bool,
+    /// `direct`, where it is said: how the volume is opened, and not how the job waits.
+    direct: Option<bool>,
     line: Option<usize>,
 }
 
 impl Section {
     fn new() -> Self {
         let job = Job { direct: true, filename: Some("volume".into()), ..Job::new("global") };
-        Self { job, engine: Engine::Waiting, has_size: false, line: None }
+        Self { job, engine: Engine::Waiting, has_size: false, direct: None, line: None }
     }
 
     fn named(&self, name: &str, line: Option<usize>) -> Self {
@@ -188,6 +193,11 @@ impl Reader<'_> {
                 section.job.name = value.into();
                 Ok(())
             }
+            "direct" | "buffered" => {
+                let said = flag(value).map_err(|problem| format!("{key}={value}: {problem}"))?;
+                section.direct = Some(said == (key == "direct"));
+                Ok(())
+            }
             "ioengine" => {
                 section.engine = known::engine(value)?;
                 Ok(())
@@ -219,11 +229,17 @@ impl Reader<'_> {
 
     fn finish(mut self) -> Result<JobFile, JobFileError> {
         let mut jobs = Vec::new();
+        let direct = self.sections.first().and_then(|section| section.direct);
         for section in std::mem::take(&mut self.sections) {
             let line = section.line;
+            if section.direct != direct {
+                let problem = "the jobs have one volume, which is opened once: say direct for all \
+                               of them alike, in [global]";
+                return Err(JobFileError { line, problem: problem.into() });
+            }
             jobs.push(self.job(section).map_err(|problem| JobFileError { line, problem })?);
         }
-        Ok(JobFile { jobs, ignored: self.ignored })
+        Ok(JobFile { jobs, ignored: self.ignored, direct })
     }
 
     /// A job as it will run.
@@ -375,8 +391,19 @@ mod tests {
     fn what_means_nothing_is_listed_once_with_the_reason() {
         let file = parse("[global]\ndirect=1\nthread\n[a]\nfilename=/dev/sda\ndirect=1\n").unwrap();
         let keys: Vec<&str> = file.ignored.iter().map(|ignored| ignored.key.as_str()).collect();
-        assert_eq!(keys, ["direct", "thread", "filename"]);
+        assert_eq!(keys, ["thread", "filename"]);
         assert_eq!(file.jobs[0].filename.as_deref(), Some("volume"));
+    }
+
+    #[test]
+    fn direct_is_for_the_volume_and_for_all_jobs_alike() {
+        let direct = |text: &str| parse(text).map(|file| file.direct);
+        assert_eq!(direct("[a]\nbs=4k\n"), Ok(None));
+        assert_eq!(direct("[global]\ndirect=1\n[a]\n[b]\n"), Ok(Some(true)));
+        assert_eq!(direct("[a]\nbuffered=1\n"), Ok(Some(false)));
+        let differ = direct("[a]\ndirect=1\n[b]\n").unwrap_err();
+        assert!(differ.contains("alike") && differ.contains("line 3"), "{differ}");
+        assert!(direct("[a]\ndirect=yes\n").is_err());
     }
 
     #[test]

@@ -84,7 +84,7 @@ const OTHER_ENGINES: [(&str, &str); 38] = [
 
 const FILES: &str = "jobs run on the volume";
 const LENGTH: &str = "the volume has its length";
-const NO_CACHE: &str = "a volume has no page cache";
+const NO_CACHE: &str = "of the page cache there is only direct=0 and 1";
 const LISTED: &str = "all of it is measured, and listed";
 const CLOCK: &str = "the clock is cheap";
 const WORLD: &str = "a clone runs where the system puts it; numa_cpu_nodes is for the lab";
@@ -118,8 +118,6 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("unlink_each_loop", "the volume stays"),
     ("fsync_on_close", "what ends a job is end_fsync"),
     ("end_syncfs", "what ends a job is end_fsync"),
-    ("direct", NO_CACHE),
-    ("buffered", NO_CACHE),
     ("invalidate", NO_CACHE),
     ("fadvise_hint", NO_CACHE),
     ("pre_read", NO_CACHE),
@@ -304,7 +302,7 @@ mod tests {
         let used: Vec<&str> = super::super::options::names().collect();
         // These say where a job runs, which in the lab a job does.
         let both: Vec<&str> = options.filter(|name| used.contains(name)).collect();
-        assert_eq!(both, ["filename", "overwrite", "direct", "buffered"]);
+        assert_eq!(both, ["filename", "overwrite"]);
         let mut engines = BTreeSet::new();
         let names = ENGINES.iter().map(|(name, _)| *name);
         let others = OTHER_ENGINES.iter().map(|(name, _)| *name);

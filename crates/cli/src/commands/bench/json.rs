@@ -19,8 +19,16 @@ pub(super) fn value(fio: &Fio, description: &str) -> Value {
 }
 
 /// The same as text.
-pub(super) fn report(fio: &Fio, description: &str, on: Option<&Volume>) -> Result<String, Failure> {
+pub(super) fn report(
+    fio: &Fio,
+    description: &str,
+    on: Option<&Volume>,
+    conditions: &[(&str, String)],
+) -> Result<String, Failure> {
     let mut report = value(fio, description);
+    for (name, text) in conditions {
+        report["conditions"][*name] = text.clone().into();
+    }
     if let Some(volume) = on {
         report["stages"] = stages::report_json(volume);
     }

@@ -1,0 +1,90 @@
+//! What a figure depends on, besides the jobs: which file on which machine, what it lies on, whether
+//! the page cache took part, and on which CPUs the jobs ran.
+
+use std::path::Path;
+
+use blockyard_host::file::Kind;
+use blockyard_host::volume::{Backing, Volume};
+use rustix::thread::{CpuSet, sched_getaffinity};
+
+/// File systems by the number that `statfs` gives (`linux/magic.h`).
+const FILE_SYSTEMS: [(i64, &str); 9] = [
+    (0xef53, "ext4"),
+    (0x5846_5342, "xfs"),
+    (0x9123_683e, "btrfs"),
+    (0xf2f5_2010, "f2fs"),
+    (0x2fc1_2fc1, "zfs"),
+    (0x0102_1994, "tmpfs"),
+    (0x794c_7630, "overlay"),
+    (0x6969, "NFS"),
+    (0x6573_5546, "FUSE"),
+];
+
+/// Names and values, in the order in which they are shown.
+pub(super) fn conditions(named: Option<&Path>, volume: &Volume) -> Vec<(&'static str, String)> {
+    let backings = volume.backings();
+    let each = |text: fn(&Backing) -> String| {
+        let mut all: Vec<String> = backings.iter().map(text).collect();
+        all.dedup();
+        match all.is_empty() {
+            true => "none".into(),
+            false => all.join("; "),
+        }
+    };
+    vec![
+        ("file", named.map_or_else(|| "null device".into(), |path| path.display().to_string())),
+        ("host", host()),
+        ("backing", each(backing)),
+        ("direct", each(direct)),
+        ("placement", placement()),
+    ]
+}
+
+fn backing(Backing { path, kind, is_block_device }: &Backing) -> String {
+    let place = path.display();
+    match (kind, is_block_device) {
+        (Kind::Remote, _) => format!("{place}, an NBD server"),
+        (_, true) => format!("{place}, a block device"),
+        (_, false) => match rustix::fs::statfs(path.as_path()) {
+            Ok(fs) => {
+                let known = FILE_SYSTEMS.iter().find(|(number, _)| *number == fs.f_type);
+                let name = known.map_or_else(|| format!("{:#x}", fs.f_type), |one| one.1.into());
+                format!("{place}, a file on {name}")
+            }
+            Err(_) => "memory of this process".into(),
+        },
+    }
+}
+
+fn direct(backing: &Backing) -> String {
+    match backing.kind {
+        Kind::Direct => "yes, past the page cache (O_DIRECT)",
+        Kind::Cached => "no, through the page cache",
+        Kind::Tmpfs => "no, its pages are the storage",
+        Kind::Remote => "no, the server decides",
+    }
+    .into()
+}
+
+/// Name, kernel, processor.
+fn host() -> String {
+    let line = |path: &str| std::fs::read_to_string(path).unwrap_or_default().trim().to_owned();
+    let cpuinfo = line("/proc/cpuinfo");
+    let model = cpuinfo.lines().find_map(|line| line.strip_prefix("model name")?.split_once(':'));
+    let model = model.map_or("", |(_, model)| model.trim());
+    let (name, kernel) = (line("/proc/sys/kernel/hostname"), line("/proc/sys/kernel/osrelease"));
+    let all = [name, format!("Linux {kernel}"), model.to_owned()];
+    all.into_iter().filter(|word| !word.is_empty()).collect::<Vec<_>>().join(", ")
+}
+
+/// The CPUs that the jobs may use, as `taskset` lists them.
+fn placement() -> String {
+    let Ok(allowed) = sched_getaffinity(None) else { return "unknown".into() };
+    let cpus: Vec<usize> = (0..CpuSet::MAX_CPU).filter(|cpu| allowed.is_set(*cpu)).collect();
+    let runs = cpus.chunk_by(|one, next| one + 1 == *next).map(|run| match run {
+        [one] => one.to_string(),
+        [first, .., last] => format!("{first}-{last}"),
+        [] => String::new(),
+    });
+    format!("CPUs {}, wherever the scheduler likes", runs.collect::<Vec<_>>().join(","))
+}
