@@ -50,13 +50,15 @@ pub(crate) struct Inbox {
     pub(crate) left: Vec<IoContext>,
     /// Something else has happened that the thread is to look at.
     pub(crate) nudged: bool,
+    /// What waits for a server that is away is to fail: this one ends.
+    pub(crate) ending: bool,
     pub(crate) stopping: bool,
 }
 
 impl Inbox {
     fn is_empty(&self) -> bool {
         let nobody = self.joined.is_empty() && self.abandoned.is_empty() && self.left.is_empty();
-        nobody && self.ops.is_empty() && !self.nudged && !self.stopping
+        nobody && self.ops.is_empty() && !self.nudged && !self.ending && !self.stopping
     }
 }
 
@@ -106,6 +108,11 @@ impl Disk {
     /// A connection is about to end: it waits for its answers, and wants them soon.
     pub(crate) fn abandon(&self, io_context: IoContext) {
         self.shared.put(|inbox| inbox.abandoned.push(io_context));
+    }
+
+    /// The server of the clients ends: nothing waits for a lost connection any more.
+    pub(crate) fn end_waiting(&self) {
+        self.shared.put(|inbox| inbox.ending = true);
     }
 
     /// A connection has ended: everything it sent has been answered.

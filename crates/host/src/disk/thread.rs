@@ -100,10 +100,11 @@ impl Running {
 
     fn receive(&mut self, now: Nanos) {
         self.shared.take(&mut self.received);
-        let Inbox { joined, ops, batches, abandoned, left, nudged, stopping } = &mut self.received;
+        let Inbox { joined, ops, batches, abandoned, left, nudged, ending, stopping } =
+            &mut self.received;
         // A disk that is here answers soon in any case.
         abandoned.clear();
-        *nudged = false;
+        (*nudged, *ending) = (false, false);
         for (io_context, answers) in joined.drain(..) {
             self.clients.join(io_context, answers);
         }

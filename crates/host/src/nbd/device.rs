@@ -47,6 +47,11 @@ pub(super) fn start(
     Disk::start(format!("nbd/{number}"), move |inbox| Running::new(disk, durability, inbox).run())
 }
 
+/// What is waited after a loss, if it was so long before.
+pub(super) fn pause_after(before: Duration, has_answered: bool) -> Duration {
+    if has_answered { RETRY_FIRST } else { (2 * before).min(RETRY_MAX) }
+}
+
 /// The place of a connection.
 #[derive(Debug)]
 enum Slot {
@@ -89,6 +94,8 @@ struct Running {
     ready: VecDeque<u32>,
     /// Checks that wait for a connection.
     checks: Vec<u32>,
+    /// An operation that may have cost a connection, and has one to itself now.
+    alone: Option<u32>,
     slots: Vec<Slot>,
     dying: Vec<Dying>,
     /// Since when no slot is up.
@@ -98,6 +105,10 @@ struct Running {
     /// The export, as it was last heard of.
     remote: Option<Remote>,
     is_stopping: bool,
+    /// The clients' server ends: nothing waits for a connection any more.
+    is_ending: bool,
+    /// What is waited after a loss: longer each time, until a request is answered.
+    retry_after: Duration,
     /// Emptied after each use; kept for their memory.
     received: Inbox,
     unused: Vec<u32>,
@@ -114,6 +125,9 @@ impl Running {
             ops: Ops::default(),
             ready: VecDeque::new(),
             checks: Vec::new(),
+            alone: None,
+            retry_after: RETRY_FIRST,
+            is_ending: false,
             slots: vec![Slot::Down { retry_at: now, retry_after: RETRY_FIRST }],
             dying: Vec::new(),
             down_since: Some(now),
@@ -152,7 +166,8 @@ impl Running {
     fn receive(&mut self, now: Instant) {
         let mut received = std::mem::take(&mut self.received);
         self.inbox.take(&mut received);
-        let Inbox { joined, ops, batches, abandoned, left, nudged, stopping } = &mut received;
+        let Inbox { joined, ops, batches, abandoned, left, nudged, ending, stopping } =
+            &mut received;
         batches.clear();
         *nudged = false;
         for (io_context, answers) in joined.drain(..) {
@@ -179,6 +194,7 @@ impl Running {
         for io_context in left.drain(..) {
             self.clients.leave(io_context);
         }
+        self.is_ending |= std::mem::take(ending);
         self.is_stopping |= std::mem::take(stopping);
         self.received = received;
         self.settle(now);
@@ -194,6 +210,7 @@ impl Running {
         if self.ops.get(index).is_queued {
             self.ready.retain(|queued| *queued != index);
         }
+        self.was_alone(index);
         let op = self.ops.remove(index);
         self.latch(&op, status);
         if op.origin.sample != Sample::NONE {
@@ -221,6 +238,13 @@ impl Running {
         }
     }
 
+    /// It has no connection to itself any more, if it had one.
+    fn was_alone(&mut self, index: u32) {
+        if self.alone == Some(index) {
+            self.alone = None;
+        }
+    }
+
     /// Goes on with operations that no connection uses any more.
     fn settle(&mut self, now: Instant) {
         while let Some(index) = self.unused.pop() {
@@ -232,7 +256,12 @@ impl Running {
                 Next::Lost if self.has_failed(now) || self.ops.get(index).is_abandoned() => {
                     self.answer(index, BlkStatus::Transport);
                 }
+                Next::Lost if self.ops.get(index).is_given_up() => {
+                    self.disk.say_once("a request with which connections were lost fails");
+                    self.answer(index, BlkStatus::IoError);
+                }
                 Next::Lost => {
+                    self.was_alone(index);
                     self.ops.at(index).begin_again();
                     self.queue(index);
                 }
@@ -243,7 +272,7 @@ impl Running {
 
     /// Whether operations that need a connection fail, and do not wait for one.
     fn has_failed(&self, now: Instant) -> bool {
-        self.is_path || self.fails_at().is_some_and(|at| at <= now)
+        self.is_path || self.is_ending || self.fails_at().is_some_and(|at| at <= now)
     }
 
     /// From when on operations fail.
@@ -265,11 +294,16 @@ impl Running {
 
     /// The connection of a slot is lost.
     fn lose(&mut self, now: Instant, index: usize, loss: &Loss) {
+        let has_answered = self.slots[index].link().expect("it is up").has_answered;
         // Not at once: a server may close each connection that it gets.
-        let down = Slot::Down { retry_at: now + RETRY_FIRST, retry_after: RETRY_FIRST };
+        self.retry_after = pause_after(self.retry_after, has_answered);
+        let (retry_at, retry_after) = (now + self.retry_after, self.retry_after);
+        let down = Slot::Down { retry_at, retry_after };
         let Slot::Up(link) = std::mem::replace(&mut self.slots[index], down) else {
             unreachable!("only what is up is lost");
         };
+        // What had the connections to itself was lost with this one, and may wait for its end.
+        self.alone = None;
         let until = now + self.disk.timeout();
         self.dying.extend(link.fail(loss, until, &mut self.ops, &mut self.unused));
         let is_up = self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)));
@@ -281,7 +315,8 @@ impl Running {
 
     fn collect_dead(&mut self, now: Instant) {
         for index in (0..self.dying.len()).rev() {
-            if self.dying[index].is_dead(now) {
+            // At the end nothing is written that a late write could undo.
+            if self.is_ending || self.dying[index].is_dead(now) {
                 let dying = self.dying.swap_remove(index);
                 dying.release(&mut self.ops, &mut self.unused);
             }
@@ -406,6 +441,10 @@ impl Running {
     fn dispatch(&mut self, now: Instant) {
         while let Some(&index) = self.ready.front() {
             let Some(slot) = self.least_loaded() else { break };
+            let is_suspect = self.ops.get(index).is_suspect();
+            if !self.may_issue(index, is_suspect) {
+                break;
+            }
             let link = self.slots[slot].link().expect("it is up");
             let Some(issue) = self.ops.at(index).issue(link.remote()) else {
                 self.ready.pop_front();
@@ -417,6 +456,7 @@ impl Running {
                 continue;
             };
             match link.submit(now, index, &issue, &mut self.ops) {
+                Ok(()) if is_suspect => self.alone = Some(index),
                 Ok(()) => {}
                 Err(Refusal::Busy) => unreachable!("the least loaded has room"),
                 Err(refusal) => self.ops.at(index).refuse(&refusal),
@@ -431,6 +471,18 @@ impl Running {
         self.settle(now);
     }
 
+    /// One that may have cost a connection is sent while no other is in flight, so that it costs no
+    /// other its tries.
+    fn may_issue(&mut self, index: u32, is_suspect: bool) -> bool {
+        match self.alone {
+            Some(alone) => alone == index,
+            None if is_suspect => {
+                self.slots.iter_mut().filter_map(Slot::link).all(|link| link.load() == Some(0))
+            }
+            None => true,
+        }
+    }
+
     /// The slot whose connection has the fewest requests, if one takes more.
     fn least_loaded(&mut self) -> Option<usize> {
         let load = |(index, slot): (usize, &mut Slot)| Some((slot.link()?.load()?, index));
@@ -441,7 +493,15 @@ impl Running {
     fn sleep(&mut self, now: Instant) {
         // A connection was lost in this turn, or an operation is to begin again.
         let is_up = self.down_since.is_none();
-        let goes_on = if is_up { self.least_loaded().is_some() } else { self.has_failed(now) };
+        let front = self.ready.front().copied();
+        let may_issue = front.is_some_and(|index| {
+            let is_suspect = self.ops.get(index).is_suspect();
+            self.may_issue(index, is_suspect)
+        });
+        let goes_on = match is_up {
+            true => may_issue && self.least_loaded().is_some(),
+            false => self.has_failed(now),
+        };
         if goes_on && !self.ready.is_empty() {
             return;
         }

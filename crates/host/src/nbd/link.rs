@@ -65,6 +65,8 @@ pub(super) struct Link {
     received: Vec<u8>,
     start: usize,
     end: usize,
+    /// The server has answered a request.
+    pub(super) has_answered: bool,
     /// The server takes no more requests.
     is_closing: bool,
     /// A request may wait for its reply for so long.
@@ -93,6 +95,7 @@ impl Link {
             received,
             start: 0,
             end: early.len(),
+            has_answered: false,
             is_closing: false,
             timeout,
             look_at: None,
@@ -278,6 +281,7 @@ impl Link {
                 Event::Done { cookie, result } => {
                     let request = self.requests[cookie.slot()].take();
                     let op = request.expect("a request ends once").op;
+                    self.has_answered = true;
                     self.is_closing |= result == Err(Errno::Shutdown);
                     ops.replied(op, result);
                     ops.use_ends(op, unused);

@@ -19,6 +19,9 @@ use crate::memory::Memory;
 /// Longest range that is trimmed or zeroed by one request, which must not take longer than a server
 /// may for an answer. Ours.
 const RANGE_MAX_BYTES: u64 = 128 << 20;
+/// An operation with which so many connections were lost is the reason, and fails: some servers
+/// close the connection in place of an error. Ours: a server may be started again twice meanwhile.
+const LOSSES_MAX: u8 = 3;
 /// Zeros for servers that have no WRITE_ZEROES.
 pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
@@ -43,6 +46,8 @@ pub(super) struct Pending {
     status: BlkStatus,
     /// A connection was lost that had a request of it.
     is_lost: bool,
+    /// How many such connections there were.
+    losses: u8,
     /// Its client is about to end.
     is_abandoned: bool,
     /// It waits for a connection to take its next request.
@@ -105,6 +110,7 @@ impl Pending {
             uses: 0,
             status: BlkStatus::Ok,
             is_lost: false,
+            losses: 0,
             is_abandoned: false,
             is_queued: false,
         }
@@ -190,7 +196,18 @@ impl Pending {
     /// It was lost, and is not given up.
     pub(super) fn begin_again(&mut self) {
         assert_eq!(self.uses, 0, "what still has its memory could change it later");
-        *self = Self { is_queued: self.is_queued, ..Self::new(self.op) };
+        let Self { is_queued, losses, .. } = *self;
+        *self = Self { is_queued, losses, ..Self::new(self.op) };
+    }
+
+    /// A connection was lost that had a request of it: perhaps because of that.
+    pub(super) fn is_suspect(&self) -> bool {
+        self.losses > 0
+    }
+
+    /// It was sent as often as a request is.
+    pub(super) fn is_given_up(&self) -> bool {
+        self.losses >= LOSSES_MAX
     }
 
     /// A connection was lost that had a request of it, or there is none.
@@ -273,7 +290,10 @@ impl Ops {
 
     /// A connection was lost that had a request of it.
     pub(super) fn lost(&mut self, index: u32) {
-        self.pending.at(index).lose();
+        let pending = self.pending.at(index);
+        // Of several requests of it that were lost with one connection, one counts.
+        pending.losses += u8::from(!pending.is_lost);
+        pending.lose();
     }
 
     /// A client is about to end: which operations are its.

@@ -11,6 +11,7 @@ use blockyard_engine::sq::{Owner, Token};
 use blockyard_engine::time::Nanos;
 
 use super::RemoteDisk;
+use super::device::pause_after;
 use crate::answers::Answers;
 use crate::disk::{Disk, DiskOp};
 use crate::file::Access;
@@ -60,6 +61,8 @@ struct Script {
     error: Error,
     /// Writes that it takes without an answer, and disconnects.
     drops: AtomicU32,
+    /// It closes the connection in place of an answer to this command, at this offset.
+    closes_on: Option<(u16, u64)>,
     asked: Mutex<Vec<Asked>>,
     bytes: Mutex<Vec<u8>>,
     connections: AtomicU32,
@@ -72,6 +75,7 @@ impl Script {
             payload_max_bytes: 1 << 20,
             error: Error { number: 0, command: None },
             drops: AtomicU32::new(0),
+            closes_on: None,
             asked: Mutex::default(),
             bytes: Mutex::new((0..LEN_BYTES).map(|at| (at / 512) as u8 | 1).collect()),
             connections: AtomicU32::new(0),
@@ -103,6 +107,9 @@ impl Script {
             let range = offset_bytes as usize..(offset_bytes + u64::from(len_bytes)) as usize;
             let mut payload = vec![0; if command == WRITE { range.len() } else { 0 }];
             stream.read_exact(&mut payload)?;
+            if self.closes_on == Some((command, offset_bytes)) {
+                return Ok(());
+            }
             let drops = |left: u32| left.checked_sub(1);
             if command == WRITE
                 && self.drops.fetch_update(Ordering::SeqCst, Ordering::SeqCst, drops).is_ok()
@@ -351,6 +358,67 @@ fn write_that_was_lost_with_its_connection_is_sent_again_on_the_next() {
     assert_eq!(client.script.asked(), [(WRITE, false, 4096, 4096); 3]);
     assert_eq!(client.script.connections.load(Ordering::SeqCst), 3);
     assert!(client.script.bytes.lock().unwrap()[4096..8192].iter().all(|byte| *byte == 7));
+}
+
+#[test]
+fn request_that_the_server_closes_on_fails_after_three_connections_and_others_go_on() {
+    let flags = SEND_FLUSH | SEND_TRIM | SEND_WRITE_ZEROES;
+    for (command, op, len) in [
+        (READ, Op::Read, 8),
+        (WRITE, Op::Write, 8),
+        (FLUSH, Op::Flush, 0),
+        (TRIM, Op::Discard, 8),
+        (WRITE_ZEROES, Op::WriteZeroes, 8),
+    ] {
+        let script = Script { closes_on: Some((command, 0)), ..Script::new(flags) };
+        let mut client = Client::new(script);
+        // Others are in flight on the connections that it costs.
+        let mut ops: Vec<_> = (1..9).map(|nth| client.op(Op::Read, 8 * nth, 8)).collect();
+        let bad = client.op(op, 0, len);
+        ops.insert(4, DiskOp { token: Token { index: 1, ..bad.token }, ..bad });
+        let mut cqes = Vec::new();
+        client.disk.send(&mut ops);
+        while cqes.len() < 9 {
+            poll::readable(&[Some(client.answers.ready())], None).unwrap();
+            client.answers.take(&mut cqes, &mut Vec::new());
+        }
+        for cqe in cqes {
+            let is_bad = cqe.token.index == 1;
+            let expected = if is_bad { BlkStatus::IoError } else { BlkStatus::Ok };
+            assert_eq!(cqe.status, expected, "{op:?}");
+        }
+        let asked = client.script.asked();
+        assert_eq!(asked.iter().filter(|one| (one.0, one.2) == (command, 0)).count(), 3, "{op:?}");
+        assert_eq!(client.one(Op::Read, 8, 8), BlkStatus::Ok);
+    }
+}
+
+#[test]
+fn pauses_grow_until_a_request_was_answered() {
+    let ms = Duration::from_millis;
+    let mut pauses = vec![ms(20)];
+    while pauses.len() < 10 {
+        pauses.push(pause_after(*pauses.last().unwrap(), false));
+    }
+    let expected = [20, 40, 80, 160, 320, 640, 1280, 2000, 2000, 2000].map(ms);
+    assert_eq!(pauses, expected);
+    assert_eq!(pause_after(ms(2000), true), ms(20));
+}
+
+#[test]
+fn end_of_the_server_does_not_wait_for_one_that_is_away() {
+    let script = Script { closes_on: Some((READ, 0)), ..Script::new(0) };
+    let mut client = Client::with_parameters(script, "&reconnect-delay=86400");
+    std::fs::remove_file(client._dir.path().join("s")).unwrap();
+    let mut ops = vec![client.op(Op::Read, 0, 8)];
+    client.disk.send(&mut ops);
+    client.disk.end_waiting();
+    let mut cqes = Vec::new();
+    while cqes.is_empty() {
+        poll::readable(&[Some(client.answers.ready())], None).unwrap();
+        client.answers.take(&mut cqes, &mut Vec::new());
+    }
+    assert_eq!(cqes[0].status, BlkStatus::Transport);
 }
 
 #[test]

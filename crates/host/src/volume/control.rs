@@ -24,6 +24,7 @@ use blockyard_engine::time::Nanos;
 pub use super::gate::Counts;
 use super::gate::{Gate, Order};
 use super::{Loss, Volume};
+use crate::disk::Disk;
 
 /// Bios end within this time, unless a client does not take its replies.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(30);
@@ -314,11 +315,12 @@ impl Volume {
         }
     }
 
-    /// The server ends: what waits fails, because nobody will resume.
+    /// The server ends: what waits fails, for a resume, or for a server that is away.
     pub(crate) fn stop(&self) {
         if let Some(gate) = &self.gate {
             gate.stop();
         }
+        self.disks().for_each(Disk::end_waiting);
     }
 }
 
