@@ -10,6 +10,32 @@ use crate::kdf::{Kdf, KdfError, KdfLimits};
 /// All keyslots together may take this many times the limit for one.
 const TOTAL_TIMES_LIMIT: u64 = 4;
 
+/// Why a keyslot cannot be tried.
+#[derive(Debug)]
+pub(crate) struct Problem {
+    text: String,
+    out_of_memory: bool,
+}
+
+impl Problem {
+    /// The problem as that of a keyslot.
+    pub(crate) fn of(self, keyslot: u32) -> KeyslotProblem {
+        KeyslotProblem { keyslot, problem: self.text, out_of_memory: self.out_of_memory }
+    }
+}
+
+impl<T: Into<String>> From<T> for Problem {
+    fn from(text: T) -> Self {
+        Self { text: text.into(), out_of_memory: false }
+    }
+}
+
+/// A key derivation that failed while it ran.
+pub(crate) fn kdf_problem(error: &KdfError) -> Problem {
+    let out_of_memory = matches!(error, KdfError::OutOfMemory { .. });
+    Problem { text: error.to_string(), out_of_memory }
+}
+
 pub(crate) struct Attempt {
     limits: KdfLimits,
     left_ms: u64,
@@ -44,8 +70,8 @@ impl Attempt {
     }
 
     /// Notes that a keyslot was not tried.
-    pub(crate) fn skip(&mut self, keyslot: u32, problem: String) {
-        self.untried.push(KeyslotProblem { keyslot, problem });
+    pub(crate) fn skip(&mut self, keyslot: u32, problem: impl Into<Problem>) {
+        self.untried.push(problem.into().of(keyslot));
     }
 
     /// The error when nothing has opened.
@@ -62,6 +88,17 @@ impl Attempt {
 mod tests {
     use super::*;
     use crate::kdf::Argon2Variant;
+
+    #[test]
+    fn memory_that_the_system_does_not_give_is_told_apart_from_other_problems() {
+        let mut attempt = Attempt::new(KdfLimits::default());
+        let short = KdfError::OutOfMemory { kdf: "argon2id", demanded_kib: 1 << 20 };
+        attempt.skip(3, kdf_problem(&short));
+        attempt.skip(4, "its KDF is unknown");
+        let Error::NoUsableKeyslot { untried } = attempt.failed() else { panic!() };
+        assert!(untried[0].out_of_memory && !untried[1].out_of_memory, "{untried:?}");
+        assert!(untried[0].problem.contains("1048576 KiB"), "{untried:?}");
+    }
 
     #[test]
     fn attempt_bounds_the_time_of_all_keyslots_together() {

@@ -5,6 +5,7 @@
 
 use std::fmt;
 
+use crate::signature::Signature;
 use crate::source::SourceError;
 
 /// Why a volume could not be read, opened, formatted or repaired.
@@ -17,6 +18,17 @@ pub enum Error {
          dm-crypt volume, say --type plain"
     )]
     NotLuks,
+    /// Not LUKS, but a format that has a name.
+    #[error("no LUKS header found: the device or file holds {0}")]
+    OtherFormat(Signature),
+    /// Of a LUKS2 volume only the secondary header is left, and another format stands at the start.
+    #[error(
+        "the device or file holds {0}, and of an older LUKS2 volume only the secondary header is \
+         left; to open that volume would destroy what is there now. To look at the old volume, say \
+         --header-copy secondary, and read only. To have it back, if nothing else uses the device, \
+         erase the signature with wipefs, then run blockyard repair"
+    )]
+    Reused(Signature),
     /// The header cannot be read.
     #[error("cannot read {what}: {error}")]
     Read {
@@ -145,6 +157,8 @@ pub struct KeyslotProblem {
     pub keyslot: u32,
     /// Why it was not tried.
     pub problem: String,
+    /// The system did not give the memory that its key derivation needs.
+    pub out_of_memory: bool,
 }
 
 impl fmt::Display for KeyslotProblem {

@@ -12,8 +12,11 @@
 //! or the new one, and never a header whose keyslots are gone:
 //!
 //! 1. zeros over the start of each old header copy;
-//! 2. zeros and random bytes over the whole header area, the key material;
+//! 2. zeros over what earlier volumes left, zeros and random bytes over the whole header area, the
+//!    key material;
 //! 3. the two header copies, one after the other.
+
+pub(crate) mod previous;
 
 use serde_json::{Value, json};
 use uuid::Uuid;
@@ -37,7 +40,7 @@ use crate::wipe::{wipe_random, wipe_zero};
 
 /// Where the data starts if nothing else is said; cryptsetup's default.
 const DATA_OFFSET_BYTES: u64 = 16 << 20;
-/// The cipher of keyslot areas, and the size of its key.
+/// The cipher of keyslot areas, and the size of its key, where the data's cipher is none for them.
 const AREA_CIPHER: &str = "aes-xts-plain64";
 const AREA_KEY_SIZE_BITS: u32 = 512;
 /// Milliseconds that checking the digest takes.
@@ -145,7 +148,8 @@ struct Layout {
 }
 
 /// Makes `device` a LUKS2 volume with `passphrase` in keyslot 0. Everything before the data is
-/// overwritten; the data is not.
+/// overwritten, and with it the headers and keyslots of earlier volumes, wherever they lie; the
+/// data is not.
 ///
 /// # Errors
 /// When an option is wrong, the device is too small, memory is short, or writing fails.
@@ -180,8 +184,7 @@ pub fn format(
 
     let keyslots_end = layout.keyslots_start_bytes + layout.keyslots_len_bytes;
     let zero_end = if options.detached.is_some() { keyslots_end } else { layout.data_offset_bytes };
-    luks2::erase_copies(device)?;
-    device.sync().map_err(|error| Error::Write { what: "the old header".to_owned(), error })?;
+    previous::wipe(device)?;
     wipe_zero(device, 0, zero_end)?;
     wipe_random(device, layout.keyslots_start_bytes, keyslots_end)?;
     let keyslot = metadata.keyslots.get(&0).expect("made above");
@@ -323,7 +326,8 @@ fn check_room(
             "the data starts at byte {start}, but the device or file has {len}; make it larger"
         )));
     }
-    if !(len - start).is_multiple_of(unit) {
+    // The tail of less than 512 bytes of a file is no part of a block device on it.
+    if unit > 512 && !(len - start).is_multiple_of(unit) {
         return Err(Error::option(
             "--sector-size",
             format!(
@@ -364,7 +368,8 @@ fn label_field(option: &'static str, text: &str) -> Result<[u8; LABEL_LEN_BYTES]
 }
 
 fn choose_kdf(options: &FormatOptions) -> Result<Kdf, Error> {
-    let mut measure = |kdf: &Kdf| cost::measure(kdf, AREA_KEY_SIZE_BITS as usize / 8);
+    let (_, area_key_size_bits) = area_cipher(options);
+    let mut measure = |kdf: &Kdf| cost::measure(kdf, area_key_size_bits as usize / 8);
     let kdf = match options.pbkdf {
         Pbkdf::Fixed(kdf) => kdf,
         Pbkdf::Argon2 { variant, bounds } => cost::argon2(variant, bounds, &mut measure)?,
@@ -380,6 +385,15 @@ fn salt() -> Result<[u8; SALT_LEN_BYTES], Error> {
     Ok(salt)
 }
 
+/// The cipher of the keyslot's area and the size of its key in bits: those of the data where
+/// cryptsetup would take them (`crypt_keyslot_get_encryption`), so that one cipher protects both.
+fn area_cipher(options: &FormatOptions) -> (&str, u32) {
+    match CipherSpec::parse(&options.cipher) {
+        Ok(cipher) if cipher.fits_keyslots() => (&options.cipher, options.key_size_bits),
+        _ => (AREA_CIPHER, AREA_KEY_SIZE_BITS),
+    }
+}
+
 fn keyslot_json(options: &FormatOptions, layout: &Layout, kdf: &Kdf) -> Result<Value, Error> {
     let salt = STANDARD.encode(salt()?);
     let kdf_json = match kdf {
@@ -391,6 +405,7 @@ fn keyslot_json(options: &FormatOptions, layout: &Layout, kdf: &Kdf) -> Result<V
         }),
     };
     let key_len_bytes = options.key_size_bits / 8;
+    let (area_cipher, area_key_size_bits) = area_cipher(options);
     Ok(json!({
         "type": "luks2",
         "key_size": key_len_bytes,
@@ -399,8 +414,8 @@ fn keyslot_json(options: &FormatOptions, layout: &Layout, kdf: &Kdf) -> Result<V
             "type": "raw",
             "offset": layout.keyslots_start_bytes.to_string(),
             "size": luks2::area_len_bytes(key_len_bytes as usize).to_string(),
-            "encryption": AREA_CIPHER,
-            "key_size": AREA_KEY_SIZE_BITS / 8,
+            "encryption": area_cipher,
+            "key_size": area_key_size_bits / 8,
         },
         "kdf": kdf_json,
     }))

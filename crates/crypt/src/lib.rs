@@ -25,6 +25,7 @@ mod material;
 pub mod params;
 pub mod plain;
 pub mod secret;
+pub mod signature;
 pub mod source;
 mod stack;
 #[cfg(test)]

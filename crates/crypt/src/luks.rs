@@ -95,13 +95,23 @@ impl Header {
     /// LUKS2 copy intact is a notice.
     ///
     /// # Errors
-    /// When there is no LUKS header, or none that is intact and well-formed.
+    /// When there is no LUKS header, or none that is intact and well-formed; and when only the
+    /// secondary LUKS2 header is left and another format stands at the start.
     pub fn read(source: &dyn HeaderSource) -> Result<(Self, Vec<Notice>), Error> {
         if luks1::Header::is_at(source)? {
             return Ok((Self::Luks1(luks1::Header::read(source)?), Vec::new()));
         }
         let (header, notices) = luks2::Header::read(source)?;
         Ok((Self::Luks2(header), notices))
+    }
+
+    /// Reads one copy of a LUKS2 header, for a look at it: it may be outdated, or belong to a
+    /// volume whose disk has another use now. What is found so must not be written to.
+    ///
+    /// # Errors
+    /// When this copy is missing or damaged.
+    pub fn read_copy(source: &dyn HeaderSource, copy: luks2::Copy) -> Result<Self, Error> {
+        luks2::Header::read_copy(source, copy).map(Self::Luks2)
     }
 
     /// Finds the keyslot that `passphrase` opens and the volume key in it. Key material is read

@@ -132,6 +132,18 @@ impl CipherSpec {
         Ok(spec)
     }
 
+    /// Whether cryptsetup can encrypt a keyslot with it, without the kernel's help: one key, no
+    /// name of the crypto API, and an IV that comes from the sector's number alone (its
+    /// `crypto_storage.c`).
+    pub(crate) fn fits_keyslots(&self) -> bool {
+        let iv_fits = match self.iv {
+            IvMode::Plain | IvMode::Plain64 | IvMode::Plain64be => true,
+            IvMode::Benbi | IvMode::Null | IvMode::Eboiv => true,
+            IvMode::Elephant | IvMode::Lmk | IvMode::Tcw => false,
+        };
+        iv_fits && self.key_count == 1 && !self.text.starts_with("capi:")
+    }
+
     /// The text as it was given.
     #[must_use]
     pub fn as_str(&self) -> &str {

@@ -129,11 +129,7 @@ impl HeaderSink for PowerCut {
 #[test]
 fn format_over_a_volume_leaves_no_header_without_its_keyslots_whenever_power_is_cut() {
     let (old, new) = (SecretBytes::copy_of(b"old"), SecretBytes::copy_of(b"new"));
-    let small = FormatOptions {
-        keyslots_len_bytes: Some(512 << 10),
-        data_offset_bytes: Some(1 << 20),
-        ..options()
-    };
+    let small = FormatOptions { keyslots_len_bytes: Some(512 << 10), ..short() };
     let mut now = vec![0; 2 << 20];
     let old_options = FormatOptions { metadata_len_bytes: 64 << 10, ..small.clone() };
     format(&mut now, &old, &old_options).unwrap();
@@ -149,4 +145,96 @@ fn format_over_a_volume_leaves_no_header_without_its_keyslots_whenever_power_is_
     format(&mut device, &new, &small).unwrap();
     let (header, _) = Header::read(&device.stable).unwrap();
     assert!(header.unlock(&device.stable, &new, &crate::luks::UnlockOptions::default()).is_ok());
+}
+
+/// The options of a volume whose data starts at 1 MiB.
+fn short() -> FormatOptions {
+    FormatOptions {
+        keyslots_len_bytes: Some(768 << 10),
+        data_offset_bytes: Some(1 << 20),
+        ..options()
+    }
+}
+
+/// Formats over `device` and then loses the new header: what opens now is of an older volume.
+fn formatted_over(mut device: Vec<u8>) -> Vec<u8> {
+    format(&mut device, &SecretBytes::copy_of(b"new"), &short()).unwrap();
+    device[..32 << 10].fill(0);
+    device
+}
+
+#[test]
+fn format_over_a_longer_header_leaves_no_copy_and_no_keyslot_of_it() {
+    let passphrase = SecretBytes::copy_of(b"old");
+    let long = FormatOptions { metadata_len_bytes: 4 << 20, ..options() };
+    let mut old = vec![0; DEVICE_LEN];
+    format(&mut old, &passphrase, &long).unwrap();
+    let damaged = |offsets: &[usize]| {
+        let mut device = old.clone();
+        offsets.iter().for_each(|offset| device[*offset] ^= 1);
+        device
+    };
+    // Whole; with its primary copy gone; with both copies damaged.
+    for device in [old.clone(), damaged(&[0]), damaged(&[4100, (4 << 20) + 4100])] {
+        let device = formatted_over(device);
+        assert!(matches!(Header::read(&device), Err(Error::NotLuks)));
+        // A kept copy of the old header finds no key material.
+        assert!(device[8 << 20..(8 << 20) + 256_000].iter().all(|byte| *byte == 0));
+    }
+}
+
+#[test]
+fn format_over_a_stale_second_header_wipes_it_too() {
+    let mut device = vec![0; DEVICE_LEN];
+    let long = FormatOptions { metadata_len_bytes: 4 << 20, ..options() };
+    format(&mut device, &SecretBytes::copy_of(b"older"), &long).unwrap();
+    let stale = device[4 << 20..8 << 20].to_vec();
+    format(&mut device, &SecretBytes::copy_of(b"old"), &short()).unwrap();
+    // As a version left it that wiped only what lies before its own data.
+    device[4 << 20..8 << 20].copy_from_slice(&stale);
+    assert!(matches!(Header::read(&formatted_over(device)), Err(Error::NotLuks)));
+}
+
+#[test]
+fn format_over_luks1_wipes_every_keyslot_area() {
+    let mut device = vec![0; DEVICE_LEN];
+    let luks1 = crate::luks1::FormatOptions {
+        iterations: Some(1000),
+        digest_iterations: Some(1000),
+        ..crate::luks1::FormatOptions::default()
+    };
+    crate::luks1::format(&mut device, &SecretBytes::copy_of(b"old"), &luks1).unwrap();
+    // The last keyslot's area, behind the new data offset, and the data behind it.
+    let (last, end) = ((8 + 7 * 504) * 512, (8 + 7 * 504 + 500) * 512);
+    device[last..].fill(0xaa);
+    let device = formatted_over(device);
+    assert!(device[last..end].iter().all(|byte| *byte == 0));
+    assert!(device[2 << 20..].iter().all(|byte| *byte == 0xaa), "the data was touched");
+}
+
+#[test]
+fn keyslot_takes_the_cipher_of_the_data_where_cryptsetup_would() {
+    for (cipher, key_size_bits, area_cipher, area_key_size_bits) in [
+        ("aes-xts-plain64", 512, "aes-xts-plain64", 512),
+        ("aes-xts-plain64", 256, "aes-xts-plain64", 256),
+        ("aes-cbc-essiv:sha256", 256, "aes-cbc-essiv:sha256", 256),
+        ("serpent-cbc-plain64", 256, "serpent-cbc-plain64", 256),
+        ("aes-cbc-elephant", 512, "aes-xts-plain64", 512),
+        ("capi:xts(aes)-plain64", 256, "aes-xts-plain64", 512),
+    ] {
+        let options = FormatOptions {
+            cipher: cipher.to_owned(),
+            key_size_bits,
+            sector_size_bytes: 512,
+            ..options()
+        };
+        let mut device = vec![0; DEVICE_LEN];
+        let passphrase = SecretBytes::copy_of(b"x");
+        let formatted = format(&mut device, &passphrase, &options).unwrap();
+        let area = formatted.header.info()["keyslots"]["0"]["area"].clone();
+        assert_eq!(area["cipher"], area_cipher, "{cipher}");
+        assert_eq!(area["key_size_bits"], area_key_size_bits, "{cipher}");
+        let opened = formatted.header.unlock(&device, &passphrase, &Default::default()).unwrap();
+        assert_eq!(opened.volume_key, formatted.volume_key, "{cipher}");
+    }
 }

@@ -7,11 +7,12 @@ use uuid::Uuid;
 
 use super::{
     DIGEST_LEN_BYTES, Header, KEY_LEN_MAX_BYTES, KEYSLOT_ACTIVE, KEYSLOT_COUNT, KEYSLOT_INACTIVE,
-    Keyslot, MAGIC,
+    Keyslot, MAGIC, PADDED_LEN_BYTES,
 };
 use crate::af;
 use crate::cipher::{CipherSpec, SectorCipher};
 use crate::error::Error;
+use crate::format::previous;
 use crate::hash::HashAlgorithm;
 use crate::kdf::{Kdf, KdfLimits, cost};
 use crate::material::{Area, is_null_cipher};
@@ -94,6 +95,7 @@ pub fn format(
         area_key.as_mut_slice(),
         &limits,
     )?;
+    previous::wipe(device)?;
     wipe_zero(device, 0, end_bytes)?;
     let area = Area {
         place: "keyslot 0",
@@ -208,9 +210,7 @@ fn iterations(options: &FormatOptions, key_len_bytes: usize) -> Result<(u32, u32
 impl Header {
     /// Where the data starts, or, when it lies elsewhere, where the last keyslot ends.
     fn end_bytes(&self) -> u64 {
-        let last = &self.keyslots[KEYSLOT_COUNT - 1];
-        let keyslots_end = u64::from(last.material_offset_sectors) + self.material_len_sectors();
-        keyslots_end.max(u64::from(self.payload_offset_sectors)) * 512
+        self.keyslots_end_bytes().max(u64::from(self.payload_offset_sectors) * 512)
     }
 
     /// The header as it lies on disk, padded to two sectors.
@@ -234,7 +234,7 @@ impl Header {
             bytes.extend_from_slice(&keyslot.material_offset_sectors.to_be_bytes());
             bytes.extend_from_slice(&keyslot.stripes.to_be_bytes());
         }
-        bytes.resize(1024, 0);
+        bytes.resize(PADDED_LEN_BYTES as usize, 0);
         bytes
     }
 }

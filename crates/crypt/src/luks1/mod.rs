@@ -15,14 +15,17 @@ mod info;
 pub(crate) use format::push_text;
 pub use format::{FormatOptions, format};
 
+use std::ops::Range;
+
 use subtle::ConstantTimeEq;
 use zeroize::Zeroize;
 
 use crate::af;
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Problem, kdf_problem};
 use crate::cipher::CipherSpec;
-use crate::error::{Error, KeyslotProblem};
+use crate::error::Error;
 use crate::extent::Extent;
+use crate::format::previous::UNKNOWN_LEN_BYTES;
 use crate::hash::HashAlgorithm;
 use crate::kdf::{Kdf, KdfLimits};
 use crate::luks::{UnlockOptions, Unlocked};
@@ -37,6 +40,8 @@ pub(crate) const MAGIC: [u8; 6] = *b"LUKS\xba\xbe";
 pub const KEYSLOT_COUNT: usize = 8;
 /// The header without its padding.
 const HEADER_LEN_BYTES: usize = 592;
+/// The header with its padding.
+const PADDED_LEN_BYTES: u64 = 1024;
 const KEYSLOT_ACTIVE: u32 = 0x00AC_71F3;
 const KEYSLOT_INACTIVE: u32 = 0x0000_DEAD;
 const SALT_LEN_BYTES: usize = 32;
@@ -116,6 +121,24 @@ impl Header {
         Ok(start[..6] == MAGIC && start[6..] == 1u16.to_be_bytes())
     }
 
+    /// Adds what a LUKS1 header at the start of `source` takes, whether its fields make sense or
+    /// not.
+    pub(crate) fn find_previous(source: &dyn HeaderSource, previous: &mut Vec<Range<u64>>) {
+        if !Self::is_at(source).unwrap_or(true) {
+            return;
+        }
+        previous.push(0..PADDED_LEN_BYTES);
+        let mut bytes = [0u8; HEADER_LEN_BYTES];
+        let header = source.read_at(0, &mut bytes).ok().and_then(|()| Self::parse(&bytes).ok());
+        match header.filter(|header| header.key_len_bytes <= KEY_LEN_MAX_BYTES) {
+            Some(header) => previous.extend(header.keyslots.iter().map(|keyslot| {
+                let start = u64::from(keyslot.material_offset_sectors) * 512;
+                start..start + header.material_len_sectors() * 512
+            })),
+            None => previous.push(0..UNKNOWN_LEN_BYTES),
+        }
+    }
+
     /// Reads and checks the header at the start of `source`.
     ///
     /// # Errors
@@ -127,6 +150,16 @@ impl Header {
             .map_err(|error| Error::Read { what: "the LUKS1 header".to_owned(), error })?;
         let header = Self::parse(&bytes)?;
         header.check()?;
+        let (end, device_len) = (header.keyslots_end_bytes(), source.len_bytes());
+        if device_len < end {
+            return Err(Error::header(
+                "LUKS1 header",
+                format!(
+                    "with its keyslots it ends at byte {end}, but the device or file at byte \
+                     {device_len}; it is truncated"
+                ),
+            ));
+        }
         Ok(header)
     }
 
@@ -219,6 +252,13 @@ impl Header {
         af::material_len_bytes(self.key_len_bytes as usize) as u64 / 512
     }
 
+    /// Where the last keyslot's area ends.
+    fn keyslots_end_bytes(&self) -> u64 {
+        let starts = self.keyslots.iter().map(|keyslot| keyslot.material_offset_sectors);
+        let last = starts.max().expect("there are eight");
+        (u64::from(last) + self.material_len_sectors()) * 512
+    }
+
     /// The cipher as a table line writes it.
     fn cipher(&self) -> String {
         format!("{}-{}", self.cipher_name, self.cipher_mode)
@@ -269,14 +309,13 @@ impl Header {
                 Ok(Some(volume_key)) => return Ok(Unlocked { keyslot: number, volume_key }),
                 Ok(None) => attempt.wrong(),
                 Err(problem) if options.keyslot.is_some() => {
-                    return Err(Error::Keyslot(KeyslotProblem { keyslot: number, problem }));
+                    return Err(Error::Keyslot(problem.of(number)));
                 }
                 Err(problem) => attempt.skip(number, problem),
             }
         }
         if let Some(keyslot) = options.keyslot.filter(|named| *named >= KEYSLOT_COUNT as u32) {
-            let problem = "LUKS1 has keyslots 0 to 7".to_owned();
-            return Err(Error::Keyslot(KeyslotProblem { keyslot, problem }));
+            return Err(Error::Keyslot(Problem::from("LUKS1 has keyslots 0 to 7").of(keyslot)));
         }
         Err(attempt.failed())
     }
@@ -289,12 +328,16 @@ impl Header {
         cipher: &CipherSpec,
         passphrase: &SecretBytes,
         attempt: &mut Attempt,
-    ) -> Result<Option<SecretBytes>, String> {
+    ) -> Result<Option<SecretBytes>, Problem> {
         let keyslot = &self.keyslots[number as usize];
         match keyslot.state {
             KEYSLOT_ACTIVE => {}
-            KEYSLOT_INACTIVE => return Err("it is not in use".to_owned()),
-            other => return Err(format!("its state {other:#010x} is neither active nor inactive")),
+            KEYSLOT_INACTIVE => return Err("it is not in use".into()),
+            other => {
+                return Err(
+                    format!("its state {other:#010x} is neither active nor inactive").into()
+                );
+            }
         }
         let key_len_bytes = self.key_len_bytes as usize;
         let kdf = self.keyslot_kdf(keyslot);
@@ -304,7 +347,7 @@ impl Header {
         attempt.admit(&kdf, key_len_bytes)?;
         let mut area_key = SecretBytes::zeroed(key_len_bytes);
         kdf.derive(passphrase.as_slice(), &keyslot.salt, area_key.as_mut_slice(), attempt.limits())
-            .map_err(|error| error.to_string())?;
+            .map_err(|error| kdf_problem(&error))?;
         let place = Self::place(number);
         let area = Area {
             place: &place,

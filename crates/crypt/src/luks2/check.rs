@@ -15,7 +15,8 @@ pub(crate) fn check(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeE
     check_areas(metadata, hdr_len_bytes)
 }
 
-/// Digests and tokens name only what exists, and every crypt segment has a digest.
+/// Digests and tokens name only what exists, every crypt segment has a digest, and every keyslot of
+/// type `luks2` has exactly one.
 fn check_references(metadata: &Metadata) -> Result<(), TreeError> {
     for (number, token) in &metadata.tokens {
         let missing = token.keyslots.iter().find(|slot| !metadata.keyslots.contains_key(slot));
@@ -31,6 +32,17 @@ fn check_references(metadata: &Metadata) -> Result<(), TreeError> {
         let missing = digest.segments.iter().find(|n| !metadata.segments.contains_key(n));
         if let Some(segment) = missing {
             return Err(missing_error(format!("digests.{number}.segments"), "segment", *segment));
+        }
+    }
+    for (number, keyslot) in &metadata.keyslots {
+        let digests = metadata.digests.values().filter(|digest| digest.keyslots.contains(number));
+        let problem = match digests.count() {
+            0 => "no digest belongs to it, so its key could not be verified",
+            1 => continue,
+            _ => "several digests belong to it, so its key is that of no volume",
+        };
+        if keyslot.kind == "luks2" {
+            return Err(TreeError::new(format!("keyslots.{number}"), problem));
         }
     }
     for (number, segment) in &metadata.segments {
@@ -75,15 +87,16 @@ fn check_segments(metadata: &Metadata) -> Result<(), TreeError> {
     // (start, end, number); a dynamic segment ends at the end of everything.
     let mut extents = Vec::new();
     for (number, segment) in segments.iter().take(regular_count) {
-        let path = format!("segments.{number}");
         let end = match segment.len_bytes {
             None if *number as usize + 1 != regular_count => {
-                return Err(TreeError::new(path, "only the last segment may be \"dynamic\""));
+                return Err(TreeError::new(
+                    format!("segments.{number}"),
+                    "only the last segment may be \"dynamic\"",
+                ));
             }
             None => u64::MAX,
-            Some(len) => segment.offset_bytes.checked_add(len).ok_or_else(|| {
-                TreeError::new(path, "its offset and size add up to more than 2^64 bytes")
-            })?,
+            // No device is so long, which opening the volume finds out.
+            Some(len) => segment.offset_bytes.saturating_add(len),
         };
         extents.push((segment.offset_bytes, end, *number));
     }

@@ -11,14 +11,17 @@
 //! unknown, so the secondary is looked for at every offset that the format allows.
 
 use std::fmt;
+use std::ops::Range;
 
 use subtle::ConstantTimeEq;
 
 use super::metadata::{BINARY_LEN_BYTES, Metadata};
 use crate::error::{Error, Requirement};
+use crate::format::previous::UNKNOWN_LEN_BYTES;
 use crate::hash::HashAlgorithm;
 use crate::luks::Notice;
 use crate::luks1::{MAGIC, push_text, text};
+use crate::signature::{self, Signature};
 use crate::source::{HeaderDevice, HeaderSource, SourceError};
 
 /// The secondary header starts with it.
@@ -132,6 +135,8 @@ impl Found {
 pub(crate) struct Copies {
     pub(crate) primary: Found,
     pub(crate) secondary: Found,
+    /// What else stands at the start, looked for where the primary copy is not intact.
+    signature: Option<Signature>,
 }
 
 impl Copies {
@@ -144,11 +149,37 @@ impl Copies {
             }
             _ => scan_secondary(source)?,
         };
-        Ok(Self { primary, secondary })
+        let signature = match &primary {
+            Found::Absent | Found::Damaged(_) => signature::probe(source),
+            Found::Intact(_) | Found::OtherVersion(_) | Found::Requires(_) => None,
+        };
+        Ok(Self { primary, secondary, signature })
+    }
+
+    /// One copy, whichever is the newest.
+    pub(crate) fn only(self, copy: Copy) -> Result<Intact, Error> {
+        let found = match copy {
+            Copy::Primary => self.primary,
+            Copy::Secondary => self.secondary,
+        };
+        let problem = found.problem();
+        match found {
+            Found::Intact(intact) => Ok(*intact),
+            Found::Requires(requirement) => Err(Error::Requirement(requirement)),
+            _ => {
+                Err(Error::header(format!("the {copy} LUKS2 header"), problem.unwrap_or_default()))
+            }
+        }
     }
 
     /// The newest intact copy, and what is to be said about the other.
     pub(crate) fn newest(self) -> Result<(Intact, Vec<Notice>), Error> {
+        if let Some(signature) = self.signature {
+            return Err(match self.secondary {
+                Found::Intact(_) | Found::Requires(_) => Error::Reused(signature),
+                _ => Error::OtherFormat(signature),
+            });
+        }
         match (self.primary, self.secondary) {
             (Found::Intact(primary), Found::Intact(secondary)) => Ok(newer(*primary, *secondary)),
             (Found::Intact(intact), other) => Ok(with_damaged(*intact, &other)),
@@ -217,6 +248,23 @@ pub(crate) fn erase_copies(device: &mut dyn HeaderDevice) -> Result<(), Error> {
         }
     }
     Ok(())
+}
+
+/// Adds what every LUKS2 header on `source` takes that a program would find: one at the start, and
+/// second copies wherever the format allows one, though a newer header may stand before them.
+pub(crate) fn find_previous(source: &dyn HeaderSource, previous: &mut Vec<Range<u64>>) {
+    let secondaries = HDR_LENS_BYTES.map(|offset_bytes| (Copy::Secondary, offset_bytes));
+    for (copy, offset_bytes) in std::iter::once((Copy::Primary, 0)).chain(secondaries) {
+        // The length of a damaged primary is not known; its first block is what makes it a header.
+        let hdr_len_bytes = offset_bytes.max(HDR_LENS_BYTES[0]);
+        let areas_end = match read_copy(source, copy, offset_bytes) {
+            Ok(Found::Absent) | Ok(Found::OtherVersion(1)) => continue,
+            Ok(Found::Intact(intact)) => intact.metadata.end_bytes(),
+            _ => UNKNOWN_LEN_BYTES,
+        };
+        previous.push(offset_bytes..offset_bytes + hdr_len_bytes);
+        previous.push(0..areas_end);
+    }
 }
 
 /// The secondary of a header whose length is not known.
@@ -347,7 +395,7 @@ impl Binary {
                  at byte {offset_bytes}"
             ));
         }
-        let field = |range: std::ops::Range<usize>, name: &str| {
+        let field = |range: Range<usize>, name: &str| {
             text(&bytes[range]).ok_or_else(|| format!("its {name} is not printable text"))
         };
         let checksum = field(72..104, "checksum algorithm")?;

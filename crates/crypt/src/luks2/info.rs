@@ -25,7 +25,7 @@ impl Header {
             .metadata
             .segments
             .keys()
-            .any(|segment| !self.metadata.digests_of(keyslot, *segment).is_empty())
+            .any(|segment| self.metadata.digest_of(keyslot, *segment).is_some())
     }
 
     /// The header as JSON.
@@ -75,19 +75,25 @@ fn priority_name(priority: Priority) -> &'static str {
     }
 }
 
+/// Why a keyslot that should hold a key cannot be used. Those of other types never hold one.
+fn problem(keyslot: &Keyslot) -> Option<String> {
+    super::keyslot::problem(keyslot).filter(|_| keyslot.kind == "luks2")
+}
+
 fn keyslot_json(keyslot: &Keyslot, unbound: bool) -> Value {
     let mut value = json!({
         "type": keyslot.kind,
         "unbound": unbound,
         "priority": priority_name(keyslot.priority),
-        "key_size_bits": keyslot.key_len_bytes * 8,
+        "key_size_bits": u64::from(keyslot.key_len_bytes) * 8,
+        "problem": problem(keyslot),
         "area": {
             "type": keyslot.area.kind,
             "offset_bytes": keyslot.area.offset_bytes,
             "len_bytes": keyslot.area.len_bytes,
         },
     });
-    if let Some(body) = &keyslot.body {
+    if let Ok(body) = &keyslot.body {
         value["kdf"] = match &body.kdf {
             KdfSpec::Pbkdf2 { hash, iterations } => {
                 json!({ "type": "pbkdf2", "hash": hash, "iterations": iterations })
@@ -126,9 +132,12 @@ fn digest_json(digest: &Digest) -> Value {
         "keyslots": digest.keyslots,
         "segments": digest.segments,
     });
-    if let Some(pbkdf2) = &digest.pbkdf2 {
-        value["hash"] = json!(pbkdf2.hash);
-        value["iterations"] = json!(pbkdf2.iterations);
+    match &digest.body {
+        Ok(pbkdf2) => {
+            value["hash"] = json!(pbkdf2.hash);
+            value["iterations"] = json!(pbkdf2.iterations);
+        }
+        Err(problem) => value["problem"] = json!(problem),
     }
     value
 }
@@ -172,8 +181,9 @@ impl fmt::Display for Header {
         writeln!(f, "Digests:")?;
         for (number, digest) in &self.metadata.digests {
             write!(f, "  {number}: {}", digest.kind)?;
-            if let Some(pbkdf2) = &digest.pbkdf2 {
-                write!(f, "-{}, {} iterations", pbkdf2.hash, pbkdf2.iterations)?;
+            match &digest.body {
+                Ok(pbkdf2) => write!(f, "-{}, {} iterations", pbkdf2.hash, pbkdf2.iterations)?,
+                Err(problem) => write!(f, ", unusable: {problem}")?,
             }
             writeln!(
                 f,
@@ -214,12 +224,15 @@ fn fmt_keyslot(
     unbound: bool,
 ) -> fmt::Result {
     write!(f, "  {number}: {}{}", keyslot.kind, if unbound { " (unbound)" } else { "" })?;
-    write!(f, ", key of {} bits", keyslot.key_len_bytes * 8)?;
+    write!(f, ", key of {} bits", u64::from(keyslot.key_len_bytes) * 8)?;
     if keyslot.priority != Priority::Normal {
         write!(f, ", priority {}", priority_name(keyslot.priority))?;
     }
-    let Some(body) = &keyslot.body else {
-        return writeln!(f);
+    let Ok(body) = &keyslot.body else {
+        return match problem(keyslot) {
+            Some(problem) => writeln!(f, ", unusable: {problem}"),
+            None => writeln!(f),
+        };
     };
     match &body.kdf {
         KdfSpec::Pbkdf2 { hash, iterations } => {
@@ -230,5 +243,9 @@ fn fmt_keyslot(
         }
         KdfSpec::Unknown { kind } => write!(f, ", {kind}")?,
     }
-    writeln!(f, ", area {} ({} bits)", body.encryption, body.area_key_len_bytes * 8)
+    write!(f, ", area {} ({} bits)", body.encryption, body.area_key_len_bytes * 8)?;
+    match problem(keyslot) {
+        Some(problem) => writeln!(f, ", unusable: {problem}"),
+        None => writeln!(f),
+    }
 }

@@ -5,7 +5,7 @@
 //! ```
 
 use crate::af;
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Problem, kdf_problem};
 use crate::cipher::CipherSpec;
 use crate::error::Error;
 use crate::hash::HashAlgorithm;
@@ -38,10 +38,7 @@ impl Usable<'_> {
 }
 
 fn usable(number: u32, keyslot: &Keyslot) -> Result<Usable<'_>, String> {
-    let body = keyslot
-        .body
-        .as_ref()
-        .ok_or_else(|| format!("its type \"{}\" holds no key of the volume", keyslot.kind))?;
+    let body = keyslot.body.as_ref().map_err(String::clone)?;
     let kdf = match &body.kdf {
         KdfSpec::Pbkdf2 { hash, iterations } => Kdf::Pbkdf2 {
             hash: HashAlgorithm::parse(hash).map_err(|error| format!("its KDF's {error}"))?,
@@ -68,6 +65,11 @@ fn usable(number: u32, keyslot: &Keyslot) -> Result<Usable<'_>, String> {
     Ok(Usable { place: format!("keyslot {number}"), body, kdf, af_hash, cipher })
 }
 
+/// Why a keyslot cannot be used, whatever the passphrase.
+pub(crate) fn problem(keyslot: &Keyslot) -> Option<String> {
+    usable(0, keyslot).err()
+}
+
 /// The key in the keyslot if `passphrase` is the right one, else any other bytes; or why it
 /// cannot be tried.
 pub(crate) fn open(
@@ -76,7 +78,7 @@ pub(crate) fn open(
     keyslot: &Keyslot,
     passphrase: &SecretBytes,
     attempt: &mut Attempt,
-) -> Result<SecretBytes, String> {
+) -> Result<SecretBytes, Problem> {
     let usable = usable(number, keyslot)?;
     let area_key_len = usable.body.area_key_len_bytes as usize;
     attempt.admit(&usable.kdf, area_key_len)?;
@@ -84,8 +86,8 @@ pub(crate) fn open(
     usable
         .kdf
         .derive(passphrase.as_slice(), &usable.body.salt, area_key.as_mut_slice(), attempt.limits())
-        .map_err(|error| error.to_string())?;
-    usable.area(keyslot).read(source, &area_key).map_err(|error| error.to_string())
+        .map_err(|error| kdf_problem(&error))?;
+    usable.area(keyslot).read(source, &area_key).map_err(|error| error.to_string().into())
 }
 
 /// Bytes that the area of a key of this length takes.

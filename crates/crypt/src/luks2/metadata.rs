@@ -3,21 +3,19 @@
 //! [`Metadata::parse`] is strict about what the format defines and silent about what it leaves
 //! open: unknown fields, tokens and flags are kept in [`Metadata::document`] and not touched.
 //! Something that merely is not supported (a keyslot's KDF, a hash) is no error here: the volume
-//! may open without it.
+//! may open without it. A keyslot or digest whose values make no sense is unusable and says why
+//! ([`Keyslot::body`], [`Digest::body`]); only a missing field or a wrong type is an error of the
+//! whole header, as it is to cryptsetup.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use serde_json::Value;
 
-use super::tree::{Node, TreeError, decimal};
+use super::tree::{Node, TreeError, decimal, plain_number};
 use crate::af;
 use crate::error::Requirement;
 use crate::params::CryptFlags;
 
-/// Keyslots, tokens and segments have numbers below this.
-pub(crate) const NUMBER_END: u32 = 32;
-/// Digests have numbers below this.
-const DIGEST_NUMBER_END: u32 = 8;
 /// Bytes of every salt.
 pub(crate) const SALT_LEN_BYTES: usize = 32;
 /// Shortest and longest digest of a volume key.
@@ -49,8 +47,8 @@ pub(crate) struct Keyslot {
     pub(crate) key_len_bytes: u32,
     pub(crate) priority: Priority,
     pub(crate) area: Area,
-    /// What a keyslot of type `luks2` has.
-    pub(crate) body: Option<KeyslotBody>,
+    /// What a keyslot of type `luks2` has, or why this one cannot be used.
+    pub(crate) body: Result<KeyslotBody, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -120,8 +118,8 @@ pub(crate) struct Digest {
     pub(crate) kind: String,
     pub(crate) keyslots: BTreeSet<u32>,
     pub(crate) segments: BTreeSet<u32>,
-    /// What a digest of type `pbkdf2` has.
-    pub(crate) pbkdf2: Option<Pbkdf2Digest>,
+    /// What a digest of type `pbkdf2` has, or why this one cannot be used.
+    pub(crate) body: Result<Pbkdf2Digest, String>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -201,23 +199,25 @@ impl Metadata {
     }
 
     fn understand(root: &Node<'_>, mandatory: Vec<String>) -> Result<Self, TreeError> {
-        let keyslots = entries(root, "keyslots", NUMBER_END, keyslot)?;
-        let tokens = entries(root, "tokens", NUMBER_END, token)?;
-        let segments = entries(root, "segments", NUMBER_END, segment)?;
-        let digests = entries(root, "digests", DIGEST_NUMBER_END, digest)?;
+        let keyslots = entries(root, "keyslots", keyslot)?;
+        let tokens = entries(root, "tokens", token)?;
+        let segments = entries(root, "segments", segment)?;
+        let digests = entries(root, "digests", digest)?;
         let config = config(&root.get("config")?, mandatory)?;
         Ok(Self { keyslots, tokens, segments, digests, config, document: Value::Null })
     }
 
-    /// Whether the keyslot holds the key of the segment: a digest joins them.
-    pub(crate) fn digests_of(&self, keyslot: u32, segment: u32) -> Vec<(u32, &Digest)> {
-        self.digests
-            .iter()
-            .filter(|(_, digest)| {
-                digest.keyslots.contains(&keyslot) && digest.segments.contains(&segment)
-            })
-            .map(|(number, digest)| (*number, digest))
-            .collect()
+    /// Where both copies and the keyslots area end.
+    pub(crate) fn end_bytes(&self) -> u64 {
+        2 * (BINARY_LEN_BYTES + self.config.json_len_bytes) + self.config.keyslots_len_bytes
+    }
+
+    /// The digest that joins a keyslot to a segment, if the keyslot holds the segment's key. As in
+    /// cryptsetup, the first digest that names the segment is the segment's.
+    pub(crate) fn digest_of(&self, keyslot: u32, segment: u32) -> Option<(u32, &Digest)> {
+        let (number, digest) =
+            self.digests.iter().find(|(_, digest)| digest.segments.contains(&segment))?;
+        digest.keyslots.contains(&keyslot).then_some((*number, digest))
     }
 }
 
@@ -250,15 +250,16 @@ impl MetadataError {
 fn entries<T>(
     root: &Node<'_>,
     section: &str,
-    end: u32,
     understand: impl Fn(&Node<'_>) -> Result<T, TreeError>,
 ) -> Result<BTreeMap<u32, T>, TreeError> {
-    let numbered = root.get(section)?.numbered(end)?;
     let mut map = BTreeMap::new();
-    for (number, node) in numbered {
-        if map.insert(number, understand(&node)?).is_some() {
-            return Err(node.error(format!("there is another entry with number {number}")));
-        }
+    for (key, node) in root.get(section)?.numbered()? {
+        match plain_number(key) {
+            Some(number) => map.insert(number, understand(&node)?),
+            // No token is used here, and cryptsetup passes over it as well.
+            None if section == "tokens" => continue,
+            None => return Err(node.error("its key is not the plain form of a 32-bit number")),
+        };
     }
     Ok(map)
 }
@@ -275,33 +276,51 @@ fn mandatory(root: &Node<'_>) -> Result<Vec<String>, TreeError> {
 }
 
 fn keyslot(node: &Node<'_>) -> Result<Keyslot, TreeError> {
+    let form = TreeError::of_form;
     let kind = node.get("type")?.name()?.to_owned();
-    let key_len_bytes = key_len(&node.get("key_size")?)?;
+    let key_len_bytes = node.get("key_size")?.u32().map_err(form)?;
     let area_node = node.get("area")?;
     let area = Area {
         kind: area_node.get("type")?.name()?.to_owned(),
-        offset_bytes: area_node.get("offset")?.u64_text()?,
-        len_bytes: area_node.get("size")?.u64_text()?,
+        offset_bytes: area_node.get("offset")?.u64_text().map_err(form)?,
+        len_bytes: area_node.get("size")?.u64_text().map_err(form)?,
     };
-    let priority = match node.find("priority")? {
-        None => Priority::Normal,
-        Some(priority) => match priority.u32()? {
-            0 => Priority::Ignore,
-            1 => Priority::Normal,
-            2 => Priority::Prefer,
-            other => {
-                return Err(priority.error(format!("{other} is not 0, 1 or 2")));
-            }
-        },
-    };
-    let body = if kind == "luks2" { Some(keyslot_body(node, &area_node)?) } else { None };
-    if body.is_some() {
+    let understood = || -> Result<(Priority, KeyslotBody), TreeError> {
+        let body = keyslot_body(node, &area_node)?;
+        check_key_len(&node.get("key_size")?)?;
         check_area_len(&area_node, &area, key_len_bytes)?;
-    }
+        Ok((priority(node)?, body))
+    };
+    let (priority, body) = match kind.as_str() {
+        "luks2" => match understood() {
+            Ok((priority, body)) => (priority, Ok(body)),
+            Err(error) if error.breaks_form => return Err(error),
+            Err(error) => (Priority::Ignore, Err(within(node, &error))),
+        },
+        _ => (priority(node)?, Err(format!("its type \"{kind}\" holds no key of the volume"))),
+    };
     Ok(Keyslot { kind, key_len_bytes, priority, area, body })
 }
 
-fn key_len(node: &Node<'_>) -> Result<u32, TreeError> {
+/// An error for whom the path to `node` is known.
+fn within(node: &Node<'_>, error: &TreeError) -> String {
+    let path = error.path.strip_prefix(node.path()).unwrap_or(&error.path);
+    format!("{}: {}", path.trim_start_matches('.'), error.problem)
+}
+
+fn priority(node: &Node<'_>) -> Result<Priority, TreeError> {
+    let Some(priority) = node.find("priority")? else {
+        return Ok(Priority::Normal);
+    };
+    match priority.u32()? {
+        0 => Ok(Priority::Ignore),
+        1 => Ok(Priority::Normal),
+        2 => Ok(Priority::Prefer),
+        other => Err(priority.error(format!("{other} is not 0, 1 or 2"))),
+    }
+}
+
+fn check_key_len(node: &Node<'_>) -> Result<u32, TreeError> {
     match node.u32()? {
         len @ 1..=KEY_LEN_MAX_BYTES => Ok(len),
         other => Err(node.error(format!("{other} is not in 1 to {KEY_LEN_MAX_BYTES}"))),
@@ -324,7 +343,7 @@ fn keyslot_body(node: &Node<'_>, area: &Node<'_>) -> Result<KeyslotBody, TreeErr
     let af = node.get("af")?;
     let af_kind = af.get("type")?;
     if af_kind.name()? != "luks1" {
-        return Err(af_kind.error(format!("\"{}\" is not luks1", af_kind.name()?)));
+        return Err(af_kind.error(format!("\"{}\" is not luks1", af_kind.name()?)).of_form());
     }
     let stripes = af.get("stripes")?;
     if stripes.u32()? != af::STRIPES {
@@ -332,14 +351,14 @@ fn keyslot_body(node: &Node<'_>, area: &Node<'_>) -> Result<KeyslotBody, TreeErr
     }
     let area_kind = area.get("type")?;
     if area_kind.name()? != "raw" {
-        return Err(area_kind.error(format!("\"{}\" is not raw", area_kind.name()?)));
+        return Err(area_kind.error(format!("\"{}\" is not raw", area_kind.name()?)).of_form());
     }
     Ok(KeyslotBody {
         kdf,
         salt,
         af_hash: af.get("hash")?.name()?.to_owned(),
         encryption: area.get("encryption")?.name()?.to_owned(),
-        area_key_len_bytes: key_len(&area.get("key_size")?)?,
+        area_key_len_bytes: check_key_len(&area.get("key_size")?)?,
     })
 }
 
@@ -379,9 +398,7 @@ fn token(node: &Node<'_>) -> Result<Token, TreeError> {
 /// An array of numbers as strings.
 fn references(node: &Node<'_>) -> Result<BTreeSet<u32>, TreeError> {
     let number = |element: &Node<'_>| {
-        decimal(element.text()?)
-            .and_then(|number| u32::try_from(number).ok())
-            .ok_or_else(|| element.error("it is not a number"))
+        plain_number(element.text()?).ok_or_else(|| element.error("it is not a number"))
     };
     node.array()?.iter().map(number).collect()
 }
@@ -440,26 +457,29 @@ fn crypt_segment(node: &Node<'_>) -> Result<CryptSegment, TreeError> {
 
 fn digest(node: &Node<'_>) -> Result<Digest, TreeError> {
     let kind = node.get("type")?.name()?.to_owned();
-    let pbkdf2 = if kind == "pbkdf2" {
-        let value = node.get("digest")?;
-        let digest = value.base64()?;
-        if !DIGEST_LEN_BYTES.contains(&digest.len()) {
-            return Err(value.error(format!("it has {} bytes, must have 20 to 64", digest.len())));
-        }
-        Some(Pbkdf2Digest {
-            hash: node.get("hash")?.name()?.to_owned(),
-            iterations: node.get("iterations")?.u32()?,
-            salt: salt(&node.get("salt")?)?,
-            digest,
-        })
-    } else {
-        None
+    let body = match kind.as_str() {
+        "pbkdf2" => pbkdf2_digest(node).map_err(|error| within(node, &error)),
+        _ => Err(format!("its type \"{kind}\" is not known")),
     };
     Ok(Digest {
         kind,
         keyslots: references(&node.get("keyslots")?)?,
         segments: references(&node.get("segments")?)?,
-        pbkdf2,
+        body,
+    })
+}
+
+fn pbkdf2_digest(node: &Node<'_>) -> Result<Pbkdf2Digest, TreeError> {
+    let value = node.get("digest")?;
+    let digest = value.base64()?;
+    if !DIGEST_LEN_BYTES.contains(&digest.len()) {
+        return Err(value.error(format!("it has {} bytes, must have 20 to 64", digest.len())));
+    }
+    Ok(Pbkdf2Digest {
+        hash: node.get("hash")?.name()?.to_owned(),
+        iterations: node.get("iterations")?.u32()?,
+        salt: salt(&node.get("salt")?)?,
+        digest,
     })
 }
 

@@ -22,7 +22,7 @@ mod tree;
 
 pub(crate) use digest::compute as compute_digest;
 pub use header::Copy;
-pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, erase_copies};
+pub(crate) use header::{Binary, HDR_LENS_BYTES, LABEL_LEN_BYTES, erase_copies, find_previous};
 pub(crate) use keyslot::{area_len_bytes, store as store_keyslot};
 pub(crate) use metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata, SALT_LEN_BYTES};
 pub(crate) use repair::repair;
@@ -30,9 +30,9 @@ pub(crate) use repair::repair;
 use header::{Copies, Intact};
 use metadata::{CryptSegment, Digest, Keyslot, Priority, Segment};
 
-use crate::attempt::Attempt;
+use crate::attempt::{Attempt, Problem};
 use crate::cipher::CipherSpec;
-use crate::error::{Error, KeyslotProblem};
+use crate::error::Error;
 use crate::extent::Extent;
 use crate::luks::{Notice, UnlockOptions, Unlocked};
 use crate::params::CryptParams;
@@ -53,7 +53,35 @@ impl Header {
     /// When there is none.
     pub fn read(source: &dyn HeaderSource) -> Result<(Self, Vec<Notice>), Error> {
         let (Intact { binary, metadata, .. }, notices) = Copies::read(source)?.newest()?;
-        Ok((Self { binary, metadata }, notices))
+        let header = Self { binary, metadata };
+        header.check_room(source)?;
+        Ok((header, notices))
+    }
+
+    /// Reads one copy, also where it is outdated or another format stands at the start.
+    ///
+    /// # Errors
+    /// When this copy is missing or damaged.
+    pub fn read_copy(source: &dyn HeaderSource, copy: Copy) -> Result<Self, Error> {
+        let Intact { binary, metadata, .. } = Copies::read(source)?.only(copy)?;
+        let header = Self { binary, metadata };
+        header.check_room(source)?;
+        Ok(header)
+    }
+
+    /// Both copies and the keyslots area lie on the device.
+    fn check_room(&self, source: &dyn HeaderSource) -> Result<(), Error> {
+        let (end, device_len) = (self.metadata.end_bytes(), source.len_bytes());
+        if device_len < end {
+            return Err(Error::header(
+                "LUKS2 header",
+                format!(
+                    "with its keyslots it ends at byte {end}, but the device or file at byte \
+                     {device_len}; it is truncated"
+                ),
+            ));
+        }
+        Ok(())
     }
 
     pub(crate) fn from_parts(binary: Binary, metadata: Metadata) -> Self {
@@ -120,7 +148,7 @@ impl Header {
                     attempt.wrong();
                     Err(attempt.failed())
                 }
-                Err(problem) => Err(Error::Keyslot(KeyslotProblem { keyslot: number, problem })),
+                Err(problem) => Err(Error::Keyslot(problem.of(number))),
             };
         }
         for priority in [Priority::Prefer, Priority::Normal] {
@@ -128,11 +156,10 @@ impl Header {
                 if keyslot.priority != priority {
                     continue;
                 }
-                let digests = self.metadata.digests_of(*number, segment);
-                if digests.is_empty() {
+                let Some(digest) = self.metadata.digest_of(*number, segment) else {
                     continue;
-                }
-                match try_keyslot(source, *number, keyslot, &digests, passphrase, &mut attempt) {
+                };
+                match try_keyslot(source, *number, keyslot, digest, passphrase, &mut attempt) {
                     Ok(Some(volume_key)) => {
                         return Ok(Unlocked { keyslot: *number, volume_key });
                     }
@@ -143,10 +170,11 @@ impl Header {
         }
         for (number, keyslot) in &self.metadata.keyslots {
             if keyslot.priority == Priority::Ignore
-                && !self.metadata.digests_of(*number, segment).is_empty()
+                && self.metadata.digest_of(*number, segment).is_some()
             {
-                let problem = "its priority is to be ignored; name it with --key-slot to try it";
-                attempt.skip(*number, problem.to_owned());
+                let ignored = "its priority is to be ignored; name it with --key-slot to try it";
+                attempt
+                    .skip(*number, keyslot::problem(keyslot).unwrap_or_else(|| ignored.to_owned()));
             }
         }
         Err(attempt.failed())
@@ -159,15 +187,13 @@ impl Header {
         segment: u32,
         passphrase: &SecretBytes,
         attempt: &mut Attempt,
-    ) -> Result<Option<SecretBytes>, String> {
+    ) -> Result<Option<SecretBytes>, Problem> {
         let keyslot = self.metadata.keyslots.get(&number).ok_or("it is not in use")?;
-        let digests = self.metadata.digests_of(number, segment);
-        if digests.is_empty() {
-            return Err("it is unbound: it holds a key, but not the key of this volume; choose \
-                        another with --key-slot, or none"
-                .to_owned());
-        }
-        try_keyslot(source, number, keyslot, &digests, passphrase, attempt)
+        let digest = self.metadata.digest_of(number, segment).ok_or(
+            "it is unbound: it holds a key, but not the key of this volume; choose another with \
+             --key-slot, or none",
+        )?;
+        try_keyslot(source, number, keyslot, digest, passphrase, attempt)
     }
 
     /// How the data is encrypted; see [`crate::luks::Header::crypt_params`].
@@ -215,20 +241,13 @@ fn try_keyslot(
     source: &dyn HeaderSource,
     number: u32,
     keyslot: &Keyslot,
-    digests: &[(u32, &Digest)],
+    (digest_number, digest): (u32, &Digest),
     passphrase: &SecretBytes,
     attempt: &mut Attempt,
-) -> Result<Option<SecretBytes>, String> {
-    // Before the KDF runs: is there a digest that can tell a right key from a wrong one?
-    let digest =
-        digests.iter().find_map(|(number, digest)| Some((number, digest.pbkdf2.as_ref()?)));
-    let Some((digest_number, digest)) = digest else {
-        return Err(format!(
-            "digest {} has an unknown type, \"{}\"",
-            digests[0].0, digests[0].1.kind
-        ));
-    };
+) -> Result<Option<SecretBytes>, Problem> {
     let digest_error = |problem: String| format!("digest {digest_number}: {problem}");
+    // Before the KDF runs: can the digest tell a right key from a wrong one?
+    let digest = digest.body.as_ref().map_err(|problem| digest_error(problem.clone()))?;
     digest.kdf().and_then(|kdf| attempt.admit(&kdf, digest.digest.len())).map_err(digest_error)?;
     let candidate = keyslot::open(source, number, keyslot, passphrase, attempt)?;
     let verified = digest.verifies(&candidate, attempt.limits()).map_err(digest_error)?;

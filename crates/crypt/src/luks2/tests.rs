@@ -128,10 +128,6 @@ fn header_with_a_missing_field_names_its_path() {
         "/digests/0/type",
         "/digests/0/keyslots",
         "/digests/0/segments",
-        "/digests/0/hash",
-        "/digests/0/iterations",
-        "/digests/0/salt",
-        "/digests/0/digest",
     ] {
         let error = read(&device_with(&without(path))).unwrap_err();
         let dotted = path[1..].replace('/', ".");
@@ -154,18 +150,16 @@ fn header_with_a_hostile_value_gives_an_error_of_its_own() {
     let cases = [
         ("/keyslots", json!([]), "keyslots: it is an array, must be an object"),
         ("/keyslots/0", json!(7), "keyslots.0: it is a number, must be an object"),
-        ("/keyslots/32", json!({}), "keyslots.32: its key is not a number below 32"),
+        ("/keyslots/32", json!({}), "keyslots.32.type: it is missing"),
+        ("/keyslots/00", json!({}), "keyslots.00: its key is not the plain form"),
+        ("/digests/4294967296", json!({}), "its key is not the plain form"),
+        ("/tokens/x", json!({}), "tokens.x: its key is not a number"),
         ("/keyslots/x", json!({}), "keyslots.x: its key is not a number"),
         ("/keyslots/-1", json!({}), "its key is not a number"),
         ("/keyslots/0/key_size", json!("64"), "keyslots.0.key_size: it is a string"),
-        ("/keyslots/0/key_size", json!(0), "0 is not in 1 to 1024"),
-        ("/keyslots/0/key_size", json!(1025), "1025 is not in 1 to 1024"),
         ("/keyslots/0/key_size", json!(-64), "-64 is not a whole number"),
         ("/keyslots/0/key_size", json!(1u64 << 60), "is not a whole number from 0 to 2^32"),
         ("/keyslots/0/key_size", json!(64.5), "64.5 is not a whole number"),
-        ("/keyslots/0/key_size", json!(128), "needs 512000"),
-        ("/keyslots/0/priority", json!(3), "keyslots.0.priority: 3 is not 0, 1 or 2"),
-        ("/keyslots/0/af/stripes", json!(4001), "stripes: it is 4001, must be 4000"),
         ("/keyslots/0/af/type", json!("luks9"), "keyslots.0.af.type: \"luks9\" is not luks1"),
         ("/keyslots/0/area/type", json!("none"), "keyslots.0.area.type: \"none\" is not raw"),
         ("/keyslots/0/area", area("0", "258048"), "not inside the keyslots area"),
@@ -174,20 +168,16 @@ fn header_with_a_hostile_value_gives_an_error_of_its_own() {
         ("/keyslots/0/area", area("18446744073709551615", "258048"), "more than 2^64"),
         ("/keyslots/0/area", area("18446744073709551616", "258048"), "is not a number from 0"),
         ("/keyslots/0/area", area("-1", "258048"), "keyslots.0.area.offset: \"-1\" is not"),
-        ("/keyslots/0/area", area("32768", "0"), "needs 256000"),
+        ("/keyslots/0/area", area("32768", "0"), "it is empty"),
         ("/keyslots/0/area", area("32768", "1e6"), "keyslots.0.area.size: \"1e6\" is not"),
-        ("/keyslots/0/kdf/salt", json!("AAAA"), "it has 3 bytes, must have 32"),
-        ("/keyslots/0/kdf/salt", json!("*"), "keyslots.0.kdf.salt: no base64"),
         ("/keyslots/0/kdf/iterations", json!("1000"), "it is a string, must be a number"),
         ("/keyslots/0/kdf/type", json!(""), "keyslots.0.kdf.type: it is empty"),
-        ("/keyslots/0/kdf/type", json!("\u{1b}[31m"), "is not printable ASCII"),
         ("/keyslots/0/type", json!("x".repeat(257)), "is not printable ASCII of at most 256"),
         ("/segments", json!({}), "digests.0.segments: there is no segment 0"),
         ("/segments/0/offset", json!("1048577"), "is not a multiple of 512"),
         ("/segments/0/offset", json!("512"), "reach into the data"),
         ("/segments/0/size", json!("0"), "not \"dynamic\" or a positive multiple"),
         ("/segments/0/size", json!("4608"), "4608 is not a multiple of the sector size 4096"),
-        ("/segments/0/size", json!("18446744073709547520"), "more than 2^64 bytes"),
         ("/segments/0/sector_size", json!(0), "0 is not 512, 1024, 2048 or 4096"),
         ("/segments/0/sector_size", json!(8192), "8192 is not 512, 1024, 2048 or 4096"),
         ("/segments/0/sector_size", json!(1536), "1536 is not 512, 1024, 2048 or 4096"),
@@ -198,10 +188,8 @@ fn header_with_a_hostile_value_gives_an_error_of_its_own() {
         ("/digests/0/segments", json!(["1"]), "digests.0.segments: there is no segment 1"),
         ("/digests/0/segments", json!([]), "segments.0: no digest belongs to it"),
         ("/digests/0/keyslots", json!([0]), "digests.0.keyslots[0]: it is a number"),
-        ("/digests/0/digest", base64_of(19), "it has 19 bytes, must have 20 to 64"),
-        ("/digests/0/digest", base64_of(65), "it has 65 bytes, must have 20 to 64"),
-        ("/digests/0/salt", base64_of(31), "it has 31 bytes, must have 32"),
-        ("/digests/8", json!({}), "digests.8: its key is not a number below 8"),
+        ("/digests/8", json!({}), "digests.8.type: it is missing"),
+        ("/digests/0/keyslots", json!([]), "keyslots.0: no digest belongs to it"),
         ("/tokens/0", json!({"type": "t", "keyslots": ["9"]}), "there is no keyslot 9"),
         ("/config/json_size", json!("4096"), "a header of 16384 bytes has a JSON area of 12288"),
         ("/config/json_size", json!("18446744073709551615"), "has a JSON area of 12288"),
@@ -224,6 +212,7 @@ fn header_with_overlapping_areas_names_both_keyslots() {
     let mut second = document["keyslots"]["0"].clone();
     second["area"]["offset"] = json!((32768 + 4096).to_string());
     document["keyslots"]["5"] = second;
+    document["digests"]["0"]["keyslots"] = json!(["0", "5"]);
     let error = read(&device_with(&document)).unwrap_err();
     assert!(error.contains("the areas of keyslots 0 and 5 overlap"), "{error}");
 }
@@ -325,7 +314,19 @@ fn keyslot_that_cannot_be_used_is_named_with_its_reason() {
         ("/keyslots/0/type", json!("reencrypt"), "its type \"reencrypt\""),
         ("/digests/0/hash", json!("sha512"), "digest 0: it has 32 bytes, sha512"),
         ("/digests/0/hash", json!("md5"), "digest 0: hash \"md5\""),
-        ("/digests/0/type", json!("magic"), "digest 0 has an unknown type"),
+        ("/digests/0/type", json!("magic"), "digest 0: its type \"magic\" is not known"),
+        ("/digests/0/digest", base64_of(19), "digest 0: digest: it has 19 bytes, must have 20"),
+        ("/digests/0/digest", base64_of(65), "digest 0: digest: it has 65 bytes, must have 20"),
+        ("/digests/0/salt", base64_of(31), "digest 0: salt: it has 31 bytes, must have 32"),
+        ("/keyslots/0/key_size", json!(0), "key_size: 0 is not in 1 to 1024"),
+        ("/keyslots/0/key_size", json!(1025), "key_size: 1025 is not in 1 to 1024"),
+        ("/keyslots/0/key_size", json!(128), "area: its size is 258048 bytes; the split"),
+        ("/keyslots/0/priority", json!(3), "priority: 3 is not 0, 1 or 2"),
+        ("/keyslots/0/af/stripes", json!(4001), "af.stripes: it is 4001, must be 4000"),
+        ("/keyslots/0/kdf/salt", json!("AAAA"), "kdf.salt: it has 3 bytes, must have 32"),
+        ("/keyslots/0/kdf/salt", json!("*"), "kdf.salt: no base64"),
+        ("/keyslots/0/kdf/iterations", json!(-1), "kdf.iterations: -1 is not a whole number"),
+        ("/keyslots/0/kdf/type", json!("\u{1b}[31m"), "kdf.type: it is not printable ASCII"),
         ("/digests/0/iterations", json!(4_000_000_000u32), "digest 0: its pbkdf2"),
     ] {
         let error = unlock_changed(path, value).unwrap_err();
@@ -519,4 +520,157 @@ fn persistent_flags_and_iv_tweak_reach_the_mapping() {
     assert!(f.allow_discards && f.same_cpu_crypt && f.submit_from_crypt_cpus);
     assert!(f.high_priority && f.no_read_workqueue && f.no_write_workqueue);
     assert_eq!(params.iv_offset_sectors, 4096);
+}
+
+/// What other programs leave at the start of a disk that was a LUKS2 volume before.
+fn reused_disks() -> Vec<(&'static str, Vec<u8>)> {
+    let reused = |edit: &dyn Fn(&mut [u8])| {
+        let mut device = volume().0.clone();
+        edit(&mut device);
+        device
+    };
+    vec![
+        (
+            "LVM2",
+            reused(&|device| {
+                device[..1024].fill(0);
+                device[512..520].copy_from_slice(b"LABELONE");
+                device[536..544].copy_from_slice(b"LVM2 001");
+            }),
+        ),
+        (
+            "FAT",
+            reused(&|device| {
+                device[..512].fill(0);
+                device[..3].copy_from_slice(b"\xeb\x58\x90");
+                device[82..90].copy_from_slice(b"FAT32   ");
+                device[510..512].copy_from_slice(b"\x55\xaa");
+            }),
+        ),
+        // A partitioner may keep the first 440 bytes: the magic of LUKS stays.
+        (
+            "GPT",
+            reused(&|device| {
+                device[446..512].fill(0);
+                (device[446 + 4], device[446 + 12]) = (0xee, 1);
+                device[510..512].copy_from_slice(b"\x55\xaa");
+                device[512..520].copy_from_slice(b"EFI PART");
+            }),
+        ),
+    ]
+}
+
+#[test]
+fn disk_that_became_something_else_is_refused_by_its_name_and_not_repaired() {
+    for (name, device) in reused_disks() {
+        let error = Header::read(&device).unwrap_err();
+        assert!(matches!(error, Error::Reused(_)), "{name}: {error}");
+        let text = error.to_string();
+        assert!(text.contains(name) && text.contains("--header-copy secondary"), "{text}");
+        let mut repaired = device.clone();
+        assert!(matches!(repair(&mut repaired), Err(Error::Reused(_))));
+        assert!(repaired == device, "{name}: it was written to");
+        // A look at the old volume is possible.
+        let header = Header::read_copy(&device, Copy::Secondary).unwrap();
+        header.unlock(&device, &passphrase(), &UnlockOptions::default()).unwrap();
+        let absent = Header::read_copy(&device, Copy::Primary).unwrap_err().to_string();
+        assert!(absent.contains("the primary LUKS2 header"), "{absent}");
+    }
+}
+
+#[test]
+fn disk_of_another_format_is_refused_by_its_name() {
+    let mut device = vec![0; 1 << 20];
+    device[3..11].copy_from_slice(b"-FVE-FS-");
+    let error = Header::read(&device).unwrap_err();
+    assert!(matches!(error, Error::OtherFormat(_)));
+    assert!(error.to_string().contains("a BitLocker volume"), "{error}");
+}
+
+#[test]
+fn signature_in_a_volume_whose_primary_header_is_intact_is_its_own_business() {
+    let mut device = volume().0.clone();
+    // Key material may be any bytes.
+    device[0x1_0040..0x1_0048].copy_from_slice(b"_BHRfS_M");
+    assert_eq!(Header::read(&device).unwrap().1, []);
+}
+
+#[test]
+fn odd_keyslot_is_shown_with_its_reason_and_the_others_open() {
+    let good = document()["keyslots"]["0"].clone();
+    let offset = json!((32_768 + 258_048).to_string());
+    for (pointer, value, reason) in [
+        ("/af/stripes", json!(17), "af.stripes: it is 17"),
+        ("/kdf/salt", base64_of(16), "kdf.salt: it has 16 bytes"),
+        ("/area/size", json!("4096"), "area: its size is 4096 bytes"),
+        ("/key_size", json!(4_000_000_000u32), "key_size: 4000000000 is not in 1 to 1024"),
+        ("/priority", json!(9), "priority: 9 is not"),
+    ] {
+        let mut document = document();
+        let mut odd = good.clone();
+        odd["area"]["offset"] = offset.clone();
+        let (parent, key) = pointer.rsplit_once('/').unwrap();
+        odd.pointer_mut(parent).unwrap()[key] = value;
+        document["keyslots"]["1"] = odd;
+        document["digests"]["0"]["keyslots"] = json!(["0", "1"]);
+        let device = device_with(&document);
+        let header = read(&device).unwrap();
+        let text = header.to_string();
+        assert!(text.contains("unusable: ") && text.contains(reason), "{text}");
+        let shown = header.info()["keyslots"]["1"]["problem"].clone();
+        assert!(shown.as_str().unwrap().contains(reason), "{shown}");
+        assert_eq!(header.info()["keyslots"]["0"]["problem"], Value::Null);
+        assert_eq!(unlock(&device, &UnlockOptions::default()).unwrap().keyslot, 0);
+        let named = UnlockOptions { keyslot: Some(1), ..UnlockOptions::default() };
+        let error = unlock(&device, &named).unwrap_err();
+        assert!(error.contains(reason), "{error}");
+    }
+}
+
+#[test]
+fn header_that_only_names_things_oddly_opens_as_in_cryptsetup() {
+    let mut two_tokens = document();
+    two_tokens["tokens"] = json!({
+        "0": {"type": "t", "keyslots": []}, "00": {"type": "t", "keyslots": []},
+    });
+    let mut high_numbers = document();
+    high_numbers["keyslots"]["40"] = high_numbers["keyslots"]["0"].clone();
+    high_numbers["keyslots"].as_object_mut().unwrap().shift_remove("0");
+    high_numbers["digests"]["32"] = high_numbers["digests"]["0"].clone();
+    high_numbers["digests"].as_object_mut().unwrap().shift_remove("0");
+    high_numbers["digests"]["32"]["keyslots"] = json!(["40"]);
+    for document in [two_tokens, high_numbers] {
+        unlock(&device_with(&document), &UnlockOptions::default()).unwrap();
+    }
+    // A segment longer than any device is a truncated device.
+    let endless = changed("/segments/0/size", json!("18446744073709547520"));
+    let header = read(&device_with(&endless)).unwrap();
+    let key = &volume().1.volume_key;
+    let error = header.crypt_params(key, DEVICE_LEN as u64, false).unwrap_err().to_string();
+    assert!(error.contains("truncated"), "{error}");
+}
+
+#[test]
+fn keyslot_belongs_to_exactly_one_digest_and_that_is_the_segments() {
+    let second = document()["digests"]["0"].clone();
+    let mut twice = document();
+    twice["digests"]["1"] = second.clone();
+    let error = read(&device_with(&twice)).unwrap_err();
+    assert!(error.contains("keyslots.0: several digests belong to it"), "{error}");
+    // The first digest of the segment has no keyslot: cryptsetup finds none that is usable.
+    let mut elsewhere = document();
+    elsewhere["digests"]["1"] = second;
+    elsewhere["digests"]["0"]["keyslots"] = json!([]);
+    let error = unlock(&device_with(&elsewhere), &UnlockOptions::default()).unwrap_err();
+    assert!(error.contains("no keyslot that can be used"), "{error}");
+}
+
+#[test]
+fn device_that_is_shorter_than_its_header_is_refused_when_it_is_read() {
+    let device = &volume().0;
+    read(&device[..1 << 20]).unwrap();
+    for len in [(1 << 20) - (224 << 10) - 1, 40_000] {
+        let error = read(&device[..len]).unwrap_err();
+        assert!(error.contains("truncated") && error.contains(&len.to_string()), "{error}");
+    }
 }

@@ -20,11 +20,18 @@ const NAME_LEN_MAX_BYTES: usize = 256;
 pub(crate) struct TreeError {
     pub(crate) path: String,
     pub(crate) problem: String,
+    /// A field is missing or has the wrong type: the header is no header, whatever the field means.
+    pub(crate) breaks_form: bool,
 }
 
 impl TreeError {
     pub(crate) fn new(path: impl Into<String>, problem: impl Into<String>) -> Self {
-        Self { path: path.into(), problem: problem.into() }
+        Self { path: path.into(), problem: problem.into(), breaks_form: false }
+    }
+
+    /// The same error, where even a wrong value breaks the form.
+    pub(crate) fn of_form(self) -> Self {
+        Self { breaks_form: true, ..self }
     }
 }
 
@@ -93,6 +100,11 @@ impl<'a> Node<'a> {
         Self { value, path: String::new() }
     }
 
+    /// Where it stands: `keyslots.0.area`.
+    pub(crate) fn path(&self) -> &str {
+        &self.path
+    }
+
     pub(crate) fn error(&self, problem: impl Into<String>) -> TreeError {
         TreeError::new(self.path.clone(), problem)
     }
@@ -108,7 +120,8 @@ impl<'a> Node<'a> {
 
     /// A field that must be there.
     pub(crate) fn get(&self, key: &str) -> Result<Self, TreeError> {
-        self.find(key)?.ok_or_else(|| TreeError::new(self.child_path(key), "it is missing"))
+        self.find(key)?
+            .ok_or_else(|| TreeError::new(self.child_path(key), "it is missing").of_form())
     }
 
     /// A field that may be there.
@@ -121,13 +134,13 @@ impl<'a> Node<'a> {
         self.value.as_object().ok_or_else(|| self.wrong_type("an object"))
     }
 
-    /// The fields of an object whose keys are numbers below `end`.
-    pub(crate) fn numbered(&self, end: u32) -> Result<Vec<(u32, Self)>, TreeError> {
+    /// The fields of an object whose keys are numbers, by their keys.
+    pub(crate) fn numbered(&self) -> Result<Vec<(&'a str, Self)>, TreeError> {
         let entries = self.object()?.iter().map(|(key, value)| {
             let node = Self { value, path: self.child_path(key) };
-            match decimal(key).filter(|number| *number < u64::from(end)) {
-                Some(number) => Ok((u32::try_from(number).expect("below a 32-bit end"), node)),
-                None => Err(node.error(format!("its key is not a number below {end}"))),
+            match key.bytes().all(|byte| byte.is_ascii_digit()) {
+                true => Ok((key.as_str(), node)),
+                false => Err(node.error("its key is not a number")),
             }
         });
         entries.collect()
@@ -145,7 +158,7 @@ impl<'a> Node<'a> {
     /// Text that is not empty.
     pub(crate) fn text(&self) -> Result<&'a str, TreeError> {
         match self.value.as_str() {
-            Some("") => Err(self.error("it is empty")),
+            Some("") => Err(self.error("it is empty").of_form()),
             Some(text) => Ok(text),
             None => Err(self.wrong_type("a string")),
         }
@@ -199,7 +212,7 @@ impl<'a> Node<'a> {
             Value::Array(_) => "an array",
             Value::Object(_) => "an object",
         };
-        self.error(format!("it is {found}, must be {wanted}"))
+        self.error(format!("it is {found}, must be {wanted}")).of_form()
     }
 
     /// The value in a message: not longer than a line.
@@ -218,6 +231,13 @@ pub(crate) fn decimal(text: &str) -> Option<u64> {
         return None;
     }
     text.parse().ok()
+}
+
+/// The number of a keyslot, token, segment or digest as it is written in one way only: `7`, not
+/// `07`.
+pub(crate) fn plain_number(text: &str) -> Option<u32> {
+    let number: u32 = decimal(text)?.try_into().ok()?;
+    (number.to_string() == text).then_some(number)
 }
 
 #[cfg(test)]
