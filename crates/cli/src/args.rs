@@ -12,7 +12,7 @@ mod volume;
 pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
-pub(crate) use volume::{HeaderArgs, PlainArgs, VolumeArgs, VolumeType};
+pub(crate) use volume::{HeaderArgs, HeaderCopy, PlainArgs, VolumeArgs, VolumeType};
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 

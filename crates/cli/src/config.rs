@@ -29,6 +29,7 @@ use std::fs;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use blockyard_crypt::luks2;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_host::pages::BounceChoice;
@@ -105,6 +106,7 @@ struct ExportText {
     #[serde(default, rename = "type")]
     kind: TypeText,
     header: Option<PathBuf>,
+    header_copy: Option<HeaderCopyText>,
     key_slot: Option<u32>,
     max_kdf_memory: Option<SizeText>,
     max_kdf_time: Option<u64>,
@@ -147,6 +149,13 @@ enum TypeText {
     Luks1,
     Luks2,
     Plain,
+}
+
+#[derive(Clone, Copy, Deserialize)]
+#[serde(rename_all = "lowercase")]
+enum HeaderCopyText {
+    Primary,
+    Secondary,
 }
 
 /// A size as a number of bytes or as text with a suffix.
@@ -271,14 +280,15 @@ impl ExportText {
 
     fn table_kind(&self) -> Result<Kind, Failure> {
         let luks_or_key = self.header.is_some()
+            || self.header_copy.is_some()
             || self.key_slot.is_some()
             || self.key_file.is_some()
             || self.key_fd.is_some()
             || self.cipher.is_some();
         if luks_or_key {
             return Err(Failure::failed(
-                "a `table` says its ciphers and keys itself; remove header, key_slot, key_file, \
-                 key_fd and cipher",
+                "a `table` says its ciphers and keys itself; remove header, header_copy, key_slot, \
+                 key_file, key_fd and cipher",
             ));
         }
         Ok(Kind::Table)
@@ -298,6 +308,10 @@ impl ExportText {
         let luks = LuksSpec {
             version: None,
             header: self.header.as_ref().map(|header| folder.join(header)),
+            header_copy: self.header_copy.map(|copy| match copy {
+                HeaderCopyText::Primary => luks2::Copy::Primary,
+                HeaderCopyText::Secondary => luks2::Copy::Secondary,
+            }),
             key_slot: self.key_slot,
             max_kdf_memory_bytes: self.max_kdf_memory.as_ref().map(SizeText::bytes).transpose()?,
             max_kdf_seconds: self.max_kdf_time,

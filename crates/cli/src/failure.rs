@@ -18,7 +18,7 @@ pub(crate) enum Exit {
     Failed = 1,
     /// No permission: no keyslot opens with this passphrase.
     NoPermission = 2,
-    /// Out of memory, or a key derivation that asks for more than it may have.
+    /// Out of memory.
     OutOfMemory = 3,
     /// The volume is missing, cannot be opened, or is not what it should be.
     WrongDevice = 4,
@@ -86,13 +86,21 @@ impl From<CryptError> for Failure {
         let exit = match &error {
             CryptError::WrongPassphrase { .. } => Exit::NoPermission,
             CryptError::Kdf(KdfError::OutOfMemory { .. }) => Exit::OutOfMemory,
+            CryptError::Keyslot(problem) if problem.out_of_memory => Exit::OutOfMemory,
+            CryptError::NoUsableKeyslot { untried } => match untried.as_slice() {
+                // The volume was erased: as in cryptsetup no fault of the device.
+                [] => Exit::Failed,
+                _ if untried.iter().any(|problem| problem.out_of_memory) => Exit::OutOfMemory,
+                _ => Exit::WrongDevice,
+            },
             CryptError::NotLuks
+            | CryptError::OtherFormat(_)
+            | CryptError::Reused(_)
             | CryptError::Read { .. }
             | CryptError::Header { .. }
             | CryptError::BothCopiesDamaged { .. }
             | CryptError::Unsupported { .. }
             | CryptError::Requirement(_)
-            | CryptError::NoUsableKeyslot { .. }
             | CryptError::DataDevice(_) => Exit::WrongDevice,
             _ => Exit::Failed,
         };
@@ -103,7 +111,7 @@ impl From<CryptError> for Failure {
 impl From<HostError> for Failure {
     fn from(error: HostError) -> Self {
         let exit = match &error {
-            HostError::InUse { .. } => Exit::Busy,
+            HostError::InUse { .. } | HostError::HeaderLocked { .. } => Exit::Busy,
             HostError::Io { action: "open", .. } | HostError::Volume { .. } => Exit::WrongDevice,
             _ => Exit::Failed,
         };
@@ -111,11 +119,14 @@ impl From<HostError> for Failure {
     }
 }
 
-/// Shows text that came from a header, a server or a file without letting it steer the terminal.
+/// Shows text that came from a header, a server or a file without letting it steer the terminal or
+/// begin a line of its own.
 pub(crate) fn printable(text: &str) -> String {
+    // They turn the direction of what follows, and so show another name than the one that is meant.
+    let turns_text = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     let mut shown = String::with_capacity(text.len());
     for c in text.chars() {
-        if c.is_control() {
+        if c.is_control() || turns_text(c) {
             shown.extend(c.escape_default());
         } else {
             shown.push(c);
@@ -126,12 +137,31 @@ pub(crate) fn printable(text: &str) -> String {
 
 #[cfg(test)]
 mod tests {
+    use blockyard_crypt::KeyslotProblem;
+
     use super::*;
 
     #[test]
     fn printable_control_characters_are_shown_not_obeyed() {
         assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
         assert_eq!(printable("Größe 4 €"), "Größe 4 €");
+        assert_eq!(printable("gpj.\u{202e}exe\u{9b}"), "gpj.\\u{202e}exe\\u{9b}");
+    }
+
+    #[test]
+    fn exit_codes_of_keyslots_are_those_of_cryptsetup() {
+        let problem = |out_of_memory| KeyslotProblem {
+            keyslot: 0,
+            problem: "it is odd".to_owned(),
+            out_of_memory,
+        };
+        let exit = |error: CryptError| Failure::from(error).exit;
+        let unusable = |untried| CryptError::NoUsableKeyslot { untried };
+        assert_eq!(exit(unusable(vec![])), Exit::Failed, "an erased volume");
+        assert_eq!(exit(unusable(vec![problem(false)])), Exit::WrongDevice);
+        assert_eq!(exit(unusable(vec![problem(false), problem(true)])), Exit::OutOfMemory);
+        assert_eq!(exit(CryptError::Keyslot(problem(true))), Exit::OutOfMemory);
+        assert_eq!(exit(CryptError::Keyslot(problem(false))), Exit::Failed);
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! Where a passphrase or a key comes from: a terminal, standard input, a key file, a descriptor.
 //!
 //! cryptsetup's rules (`cryptsetup(8)`, "NOTES ON PASSPHRASE PROCESSING"): a typed or piped
-//! passphrase ends at its newline; a key file is taken byte for byte, newlines and NULs included,
+//! passphrase ends at its newline; a key file is taken byte for byte, newlines and NULs included;
+//! either may be empty, but a pipe that ends without a byte has said nothing;
 //! and `--key-file -` is standard input read like a key file. A descriptor (`--key-fd`) is read
 //! like a key file. Arguments and the environment are no source: other users can read them.
 
@@ -10,7 +11,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::secret::SecretBytes;
-use rustix::fs::SeekFrom;
+use rustix::fs::{FileType, SeekFrom};
 use rustix::io::Errno;
 use rustix::process::{PidfdFlags, PidfdGetfdFlags};
 
@@ -188,12 +189,14 @@ fn collect(
         Length::ToEnd => (KEY_FIRST_ALLOCATION_BYTES, usize::MAX),
     };
     let mut collected = Collected { bytes: SecretBytes::zeroed(first_len), len_bytes: 0 };
+    let mut has_newline = false;
     while collected.len_bytes < len_max {
         // One byte at a time where a newline ends it: what follows belongs to somebody else.
         let room = collected.room(place)?;
         let chunk = if stop_at_newline { &mut room[..1] } else { room };
         let count = read(from, chunk, place)?;
-        if count == 0 || (stop_at_newline && chunk[0] == b'\n') {
+        has_newline = stop_at_newline && count > 0 && chunk[0] == b'\n';
+        if count == 0 || has_newline {
             break;
         }
         collected.len_bytes += count;
@@ -203,11 +206,16 @@ fn collect(
             "{place} ends after {} bytes, but --keyfile-size asks for {wanted}",
             collected.len_bytes
         ))),
-        _ if collected.len_bytes == 0 => {
+        _ if collected.len_bytes == 0 && !has_newline && !is_regular_file(from) => {
             Err(Failure::failed(format!("{place}: there is no passphrase or key to read")))
         }
         _ => Ok(SecretBytes::copy_of(&collected.bytes.as_slice()[..collected.len_bytes])),
     }
+}
+
+/// Whether an end without a byte is a value and no breakdown of what feeds a pipe.
+fn is_regular_file(fd: BorrowedFd<'_>) -> bool {
+    rustix::fs::fstat(fd).is_ok_and(|status| FileType::from_raw_mode(status.st_mode).is_file())
 }
 
 /// A secret that grows while it is read; each copy left behind is wiped when it is dropped.
@@ -380,16 +388,17 @@ mod tests {
     }
 
     #[test]
-    fn key_file_without_a_byte_is_refused() {
-        assert!(read_file(b"", 0, None).is_err());
-        assert!(read_file(b"abc", 3, None).is_err());
+    fn empty_key_file_is_an_empty_passphrase() {
+        assert_eq!(read_file(b"", 0, None), Ok(Vec::new()));
+        assert_eq!(read_file(b"abc", 3, None), Ok(Vec::new()));
     }
 
     #[test]
     fn piped_passphrase_ends_at_its_newline_and_leaves_the_rest() {
         assert_eq!(read_line(b"one\ntwo\n"), Ok((b"one".to_vec(), b"two\n".to_vec())));
         assert_eq!(read_line(b"no newline"), Ok((b"no newline".to_vec(), Vec::new())));
-        assert!(read_line(b"\n").is_err());
+        assert_eq!(read_line(b"\n"), Ok((Vec::new(), Vec::new())));
+        assert!(read_line(b"").unwrap_err().message.contains("no passphrase"));
     }
 
     #[test]

@@ -11,7 +11,7 @@ use blockyard_host::file::{FileId, lock_output};
 use blockyard_host::volume::Volume;
 use rustix::fs::{Access, access, syncfs};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 
 /// Writes `text`. A reader that has gone away has seen enough: that is no error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -28,10 +28,11 @@ pub(crate) fn print_on(text: &str) -> Result<bool, Failure> {
     }
 }
 
-/// A line on standard error that is no failure.
+/// A line on standard error. It is one line, and shows control characters: the name of a file in it
+/// may hold any.
 pub(crate) fn say(text: &str) {
     // Standard error may be closed; a message that nobody can read is no reason to stop.
-    let _ = writeln!(io::stderr(), "{text}");
+    let _ = writeln!(io::stderr(), "{}", printable(text));
 }
 
 /// Files and devices that a command reads or works on: no output may overwrite one of them.

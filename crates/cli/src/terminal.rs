@@ -13,7 +13,7 @@ use std::os::fd::{AsFd, OwnedFd};
 use blockyard_crypt::secret::SecretBytes;
 use rustix::termios::{self, LocalModes, OptionalActions, SpecialCodeIndex, Termios};
 
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 
 /// The longest passphrase that can be typed; cryptsetup's limit too.
 const TYPED_PASSPHRASE_LEN_MAX: usize = 512;
@@ -46,7 +46,7 @@ impl Terminal {
         };
         // Quiet first: who answers as soon as the question is seen is not shown either.
         let quiet = Quiet::set(&self.input).map_err(|errno| failed(errno.into()))?;
-        self.say(prompt).map_err(failed)?;
+        self.say(&printable(prompt)).map_err(failed)?;
         let line = self.read_line();
         drop(quiet);
         self.say("\n").map_err(failed)?;
@@ -57,6 +57,7 @@ impl Terminal {
     pub(crate) fn confirmed(&self, warning: &str) -> Result<(), Failure> {
         let failed =
             |error: io::Error| Failure::failed(format!("cannot read from the terminal: {error}"));
+        let warning = printable(warning);
         let question =
             format!("WARNING: {warning}\nAre you sure? (Type 'YES' in capital letters): ");
         self.say(&question).map_err(failed)?;

@@ -15,11 +15,12 @@ use std::path::{Path, PathBuf};
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::kdf::KdfLimits;
 use blockyard_crypt::luks::{Header, UnlockOptions};
+use blockyard_crypt::luks2;
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
-use blockyard_host::file::{Access, DeviceFile, FileId};
+use blockyard_host::file::{Access, DeviceFile, FileId, HeaderLock};
 use blockyard_host::volume::{Volume, VolumeOptions};
 
 use crate::args::{PlainArgs, VolumeType};
@@ -61,6 +62,8 @@ pub(crate) struct LuksSpec {
     pub(crate) version: Option<LuksVersion>,
     /// Detached header.
     pub(crate) header: Option<PathBuf>,
+    /// The only copy of a LUKS2 header that is looked at; nothing is written then.
+    pub(crate) header_copy: Option<luks2::Copy>,
     /// The only keyslot that is tried.
     pub(crate) key_slot: Option<u32>,
     /// Limit of the key derivation's memory.
@@ -110,9 +113,14 @@ impl Kind {
             VolumeType::Luks => None,
             VolumeType::Luks1 => Some(LuksVersion::Luks1),
             VolumeType::Luks2 => Some(LuksVersion::Luks2),
-            VolumeType::Plain if luks.header.is_some() || luks.key_slot.is_some() => {
+            VolumeType::Plain
+                if luks.header.is_some()
+                    || luks.header_copy.is_some()
+                    || luks.key_slot.is_some() =>
+            {
                 return Err(Failure::failed(
-                    "--header and --key-slot are for LUKS; a plain volume has neither",
+                    "--header, --header-copy and --key-slot are for LUKS; a plain volume has none \
+                     of them",
                 ));
             }
             VolumeType::Plain => return plain.spec().map(Self::Plain),
@@ -172,12 +180,22 @@ impl VolumeSpec {
         access: Access,
         stdin_use: StdinUse,
     ) -> Result<Prepared, Failure> {
+        if luks.header_copy.is_some() && access.writes() {
+            return Err(Failure::failed(
+                "--header-copy is for a look at a volume: with serve it needs --read-only, and no \
+                 command may write with it",
+            ));
+        }
         let file = DeviceFile::open(&self.path, access, self.direct)?;
         let open_header = |path: &PathBuf| DeviceFile::open(path, Access::ReadOnly, false);
         let detached_header = luks.header.as_ref().map(open_header).transpose()?;
         let header_path = luks.header.as_ref().unwrap_or(&self.path).display();
-        let (header, notices) = Header::read(detached_header.as_ref().unwrap_or(&file))
-            .map_err(|error| Failure::from(error).at(&header_path))?;
+        let source = detached_header.as_ref().unwrap_or(&file);
+        let (header, notices) = match luks.header_copy {
+            None => Header::read(source),
+            Some(copy) => Header::read_copy(source, copy).map(|header| (header, Vec::new())),
+        }
+        .map_err(|error| Failure::from(error).at(&header_path))?;
         for notice in notices {
             say(&format!("warning: {header_path}: {}", printable(&notice.to_string())));
         }
@@ -348,7 +366,23 @@ impl VolumeSpec {
 
 /// The text of a table; it holds keys.
 pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
-    read_secret_file(path, "table")
+    let text = read_secret_file(path, "table")?;
+    if text.as_slice().iter().all(u8::is_ascii_whitespace) {
+        return Err(Failure::failed(format!(
+            "the table {} is empty; it needs lines of START LENGTH TARGET ARGUMENTS",
+            path.display()
+        )));
+    }
+    Ok(text)
+}
+
+/// The lock that cryptsetup takes on a header that is about to be written.
+pub(crate) fn locked_header(device: &DeviceFile) -> Result<HeaderLock, Failure> {
+    let lock = device.lock_header()?;
+    if let Some(warning) = lock.warning() {
+        say(&format!("warning: {}: {warning}", device.path().display()));
+    }
+    Ok(lock)
 }
 
 /// Whether two names lead to one file.

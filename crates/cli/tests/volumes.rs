@@ -335,7 +335,7 @@ fn damaged_header_copy_is_reported_and_repaired_on_request() {
     assert_eq!(json["notices"].as_array().unwrap().len(), 1);
     lab.ok(&["dump", "vol", "-d", "pass", "-o", "out"]);
     assert!(fs::read(&volume).unwrap() == damaged, "repaired without being asked");
-    let said = text(&lab.ok(&["repair", "vol"]).stderr);
+    let said = text(&lab.ok(&["repair", "vol", "-q"]).stderr);
     assert!(said.contains("primary") && said.contains("rewritten"), "{said}");
     assert!(text(&lab.ok(&["info", "vol"]).stderr).is_empty());
     assert!(fs::read(&volume).unwrap()[4096..32768] == whole[4096..32768]);

@@ -30,6 +30,15 @@ pub enum Error {
         /// The file.
         path: String,
     },
+    /// Another program writes the LUKS header.
+    #[error(
+        "{path}: another program, perhaps cryptsetup, holds the lock of the LUKS header; try again \
+         when it has ended"
+    )]
+    HeaderLocked {
+        /// The file or device.
+        path: String,
+    },
     /// The file cannot hold what the header or table says.
     #[error("{path}: {problem}")]
     Volume {

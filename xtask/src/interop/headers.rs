@@ -118,7 +118,7 @@ fn repaired(lab: &Lab) -> Result<String> {
         let mut luks = Luks2::read(&volume.image)?;
         luks.damage(copy);
         luks.write(&volume.image)?;
-        tools::run(lab.blockyard(&["repair"]).arg(&volume.image))?;
+        tools::run(lab.blockyard(&["repair", "-q"]).arg(&volume.image))?;
         let now = Luks2::read(&volume.image)?;
         ensure!(now.json()? == whole.json()?, "copy {copy}: other metadata than before");
         let mut dump = tools::tool("cryptsetup");

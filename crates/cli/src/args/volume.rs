@@ -2,6 +2,7 @@
 
 use std::path::PathBuf;
 
+use blockyard_crypt::luks2;
 use clap::{Args, ValueEnum, ValueHint};
 
 use super::KeyArgs;
@@ -23,6 +24,24 @@ pub(crate) enum VolumeType {
     Plain,
 }
 
+/// What `--header-copy` can be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum HeaderCopy {
+    /// The copy at the start
+    Primary,
+    /// The copy behind it
+    Secondary,
+}
+
+impl From<HeaderCopy> for luks2::Copy {
+    fn from(copy: HeaderCopy) -> Self {
+        match copy {
+            HeaderCopy::Primary => Self::Primary,
+            HeaderCopy::Secondary => Self::Secondary,
+        }
+    }
+}
+
 /// A volume, as an image or as a table.
 #[derive(Args, Clone, Debug)]
 pub(crate) struct VolumeArgs {
@@ -35,7 +54,7 @@ pub(crate) struct VolumeArgs {
     /// The file holds the text that `dmsetup table --showkeys` prints: lines of `START LENGTH
     /// TARGET ARGUMENTS`, with files or devices as devices.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["volume", "kind", "header", "key_slot", "max_kdf_memory",
+          conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot", "max_kdf_memory",
                                 "max_kdf_time", "key_file", "keyfile_offset", "keyfile_size",
                                 "key_fd", "cipher", "key_size", "hash", "offset", "skip", "size",
                                 "sector_size", "iv_large_sectors"])]
@@ -47,6 +66,12 @@ pub(crate) struct VolumeArgs {
 
     #[command(flatten)]
     pub(crate) header: HeaderArgs,
+
+    /// Take this copy of a LUKS2 header, for reading only
+    ///
+    /// The copy may be outdated, or left from a volume whose disk has another use now.
+    #[arg(long, value_name = "COPY", value_enum)]
+    pub(crate) header_copy: Option<HeaderCopy>,
 
     /// Open with this keyslot only
     #[arg(short = 'S', long, value_name = "N", help_heading = "Key options")]
@@ -135,6 +160,7 @@ impl VolumeArgs {
         let luks = LuksSpec {
             version: None,
             header: self.header.header.clone(),
+            header_copy: self.header_copy.map(Into::into),
             key_slot: self.key_slot,
             max_kdf_memory_bytes: self.max_kdf_memory,
             max_kdf_seconds: self.max_kdf_time,

@@ -157,13 +157,30 @@ fn volume(
                 trim == Trim::HeaderDecides,
             ));
         }
-        Err(CryptError::NotLuks) if is_luks => {
+        Err(CryptError::Reused(signature)) => {
+            let place = header_path.display().to_string();
+            let seen = format!(
+                "it holds {signature}, and of an older LUKS2 volume only the secondary header is \
+                 left: it is not opened as a LUKS volume, and not repaired"
+            );
+            let mend = format!(
+                "blockyard info --header-copy secondary {}, to look at the old volume",
+                quoted(header_path)
+            );
+            findings.push(Finding::new(Grade::Risky, place, seen, mend));
+        }
+        Err(error @ (CryptError::NotLuks | CryptError::OtherFormat(_))) if is_luks => {
             let mend = "name a detached header with --header; a plain volume has none";
-            let seen = "no LUKS header is here: only where it lies was looked at";
+            let seen = match error {
+                CryptError::OtherFormat(signature) => {
+                    format!("no LUKS header is here, but {signature}")
+                }
+                _ => "no LUKS header is here: only where it lies was looked at".to_owned(),
+            };
             findings.push(Finding::new(Grade::Note, header_path.display().to_string(), seen, mend));
         }
         // A plain volume or a table: it has none.
-        Err(CryptError::NotLuks) => {}
+        Err(CryptError::NotLuks | CryptError::OtherFormat(_)) => {}
         Err(error) => return Err(Failure::from(error).at(header_path.display())),
     }
     Ok(findings)

@@ -28,7 +28,7 @@ use crate::nbd::Uri;
 use crate::output::{say, sync_created};
 use crate::size::{human_size, parse_size};
 use crate::terminal::Terminal;
-use crate::volume::is_same_file;
+use crate::volume::{is_same_file, locked_header};
 
 /// Length of a new header file, less what its two copies of the metadata take.
 const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
@@ -68,9 +68,10 @@ pub(crate) struct FormatArgs {
     #[arg(short = 's', long, value_name = "BITS", default_value_t = 512)]
     key_size: u32,
 
-    /// Encryption sector size, 512 to 4096
-    #[arg(long, value_name = "BYTES", default_value_t = 4096)]
-    sector_size: u32,
+    /// Encryption sector size, 512 to 4096; without it, 4096, or 512 where the data are no multiple
+    /// of 4096 bytes
+    #[arg(long, value_name = "BYTES")]
+    sector_size: Option<u32>,
 
     /// Hash of the anti-forensic split, the digest and PBKDF2
     #[arg(short = 'h', long, default_value = "sha256")]
@@ -197,24 +198,31 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
             (device, Some(data))
         }
     };
+    let data_len_bytes = data.as_ref().unwrap_or(&device).len_bytes();
+    options.sector_size_bytes = args
+        .sector_size
+        .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
     let place = device.path().display().to_string();
+    let _lock = locked_header(&device)?;
     if !args.batch_mode
         && let Some(loss) = what_would_be_lost(&device)?
     {
         confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
     }
     let passphrase = args.key.input().read_new(&args.volume.display().to_string())?;
+    if passphrase.is_empty() {
+        return Err(Failure::failed("the passphrase is empty, which protects nothing; choose one"));
+    }
     format::format(&mut device, &passphrase, &options)
         .map_err(|error| Failure::from(error).at(&place))?;
     created.0.clear();
-    let len_bytes = data.as_ref().unwrap_or(&device).len_bytes();
     say(&format!(
         "formatted {}: LUKS2, {}, {}-bit key, {}-byte sectors, {} in all",
         args.volume.display(),
         options.cipher,
         options.key_size_bits,
         options.sector_size_bytes,
-        human_size(len_bytes)
+        human_size(data_len_bytes)
     ));
     Ok(())
 }
@@ -236,7 +244,6 @@ impl FormatArgs {
         Ok(FormatOptions {
             cipher: self.cipher.clone(),
             key_size_bits: self.key_size,
-            sector_size_bytes: self.sector_size,
             hash,
             digest_iterations: self.cost.pbkdf_force_iterations.map(|_| DIGEST_ITERATIONS_MIN),
             label: self.layout.label.clone(),
@@ -360,6 +367,13 @@ fn create(path: &Path, size: u64, created: &mut Created) -> Result<(), Failure> 
     file.set_len(size).and_then(|()| sync_created(&file, path)).map_err(failed)
 }
 
+/// The sector size where none was asked for: cryptsetup's rule. Unless an offset is given, the data
+/// start at a whole MiB.
+fn default_sector_size(device_len_bytes: u64, data_offset_bytes: Option<u64>) -> u32 {
+    let fits = |number: u64| number.is_multiple_of(4096);
+    if fits(data_offset_bytes.unwrap_or(0)) && fits(device_len_bytes) { 4096 } else { 512 }
+}
+
 /// Without a terminal nobody can say yes: then only `--batch-mode` does.
 fn confirm(warning: &str) -> Result<(), Failure> {
     match Terminal::on_stdin() {
@@ -373,6 +387,9 @@ fn what_would_be_lost(device: &DeviceFile) -> Result<Option<&'static str>, Failu
     match Header::read(device) {
         Ok((Header::Luks1(_), _)) => return Ok(Some("a LUKS1 volume")),
         Ok((Header::Luks2(_), _)) => return Ok(Some("a LUKS2 volume")),
+        Err(CryptError::OtherFormat(signature) | CryptError::Reused(signature)) => {
+            return Ok(Some(signature.name));
+        }
         Err(CryptError::NotLuks | CryptError::Read { .. }) => {}
         Err(_) => return Ok(Some("a LUKS header that is damaged or not supported")),
     }
@@ -433,6 +450,15 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+
+    #[test]
+    fn sector_size_is_4096_where_offset_and_length_are_multiples_of_it() {
+        assert_eq!(default_sector_size(1 << 30, None), 4096);
+        assert_eq!(default_sector_size((1 << 30) + 512, None), 512);
+        assert_eq!(default_sector_size((1 << 30) + 100, None), 512);
+        assert_eq!(default_sector_size(1 << 30, Some(512)), 512);
+        assert_eq!(default_sector_size(1 << 30, Some(1 << 20)), 4096);
+    }
 
     #[test]
     fn holes_and_zeros_are_no_data() {

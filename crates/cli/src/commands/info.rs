@@ -1,9 +1,9 @@
 //! `blockyard info`: what a header says, what a table maps, or what an NBD server offers.
 
 use std::ffi::OsString;
-use std::fs::File;
+use std::fs::{self, File};
 use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
 use blockyard_crypt::luks::{Header, Notice};
@@ -12,7 +12,7 @@ use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 
-use crate::args::{HeaderArgs, ShortHelpArgs};
+use crate::args::{HeaderArgs, HeaderCopy, ShortHelpArgs};
 use crate::failure::{Failure, printable};
 use crate::nbd::{Client, ServerExport, Uri};
 use crate::output::{print, say};
@@ -33,6 +33,10 @@ pub(crate) struct InfoArgs {
 
     #[command(flatten)]
     header: HeaderArgs,
+
+    /// Show this copy of a LUKS2 header, which may be outdated or left from an earlier volume
+    #[arg(long, value_name = "COPY", value_enum, conflicts_with = "table")]
+    header_copy: Option<HeaderCopy>,
 
     /// Show a device-mapper table instead
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
@@ -55,10 +59,15 @@ pub(super) struct HeaderFile {
 
 impl HeaderFile {
     pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut file = File::open(path)?;
-        if file.metadata()?.is_dir() {
+        // Looked at before it is opened: to open a FIFO is to wait for a writer.
+        let file_type = fs::metadata(path)?.file_type();
+        if file_type.is_dir() {
             return Err(io::ErrorKind::IsADirectory.into());
         }
+        if !file_type.is_file() && !file_type.is_block_device() {
+            return Err(io::Error::other("it is neither a regular file nor a block device"));
+        }
+        let mut file = File::open(path)?;
         let len_bytes = file.seek(SeekFrom::End(0))?;
         Ok(Self { file, len_bytes })
     }
@@ -90,16 +99,19 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
         Some(text) if Uri::is_uri(text) => {
             show_export(&Uri::parse(text).map_err(Failure::failed)?, args.json)
         }
-        _ => show_header(Path::new(volume), args.json),
+        _ => show_header(Path::new(volume), args.header_copy, args.json),
     }
 }
 
-fn show_header(path: &Path, as_json: bool) -> Result<(), Failure> {
+fn show_header(path: &Path, copy: Option<HeaderCopy>, as_json: bool) -> Result<(), Failure> {
     let place = path.display();
     let source = HeaderFile::open(path)
         .map_err(|error| Failure::wrong_device(format!("{place}: cannot open: {error}")))?;
-    let (header, notices) =
-        Header::read(&source).map_err(|error| Failure::from(error).at(&place))?;
+    let (header, notices) = match copy {
+        None => Header::read(&source),
+        Some(copy) => Header::read_copy(&source, copy.into()).map(|header| (header, Vec::new())),
+    }
+    .map_err(|error| Failure::from(error).at(&place))?;
     let notices: Vec<_> = notices.iter().map(Notice::to_string).collect();
     if as_json {
         let mut info = header.info();

@@ -11,11 +11,13 @@ use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
 use crate::output::say;
 use crate::terminal::Terminal;
+use crate::volume::locked_header;
 
 /// Rewrite a damaged copy of a LUKS2 header from the intact one
 ///
 /// LUKS2 keeps its header twice. If one copy is damaged or outdated, the volume opens with the
-/// other, and this command rewrites the bad one. At a terminal it asks before it writes.
+/// other, and this command rewrites the bad one. It asks before it writes; without a terminal it
+/// writes only with --batch-mode. A disk that has another use now is never written to.
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct RepairArgs {
@@ -35,6 +37,7 @@ pub(crate) struct RepairArgs {
 pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     let place = args.volume.display();
     let mut file = DeviceFile::open(&args.volume, Access::ReadWrite, false)?;
+    let _lock = locked_header(&file)?;
     let (header, notices) = Header::read(&file).map_err(|error| Failure::from(error).at(&place))?;
     if notices.is_empty() && matches!(header, Header::Luks2(_)) {
         say(&format!("{place}: both copies of the LUKS2 header are intact; nothing to repair"));
@@ -42,7 +45,7 @@ pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     }
     if !notices.is_empty() {
         let notices: Vec<_> = notices.iter().map(|notice| printable(&notice.to_string())).collect();
-        ask(&format!("{place}: {}.", notices.join("; ")), args.batch_mode)?;
+        ask(&format!("{place}: {}", notices.join("; ")), args.batch_mode)?;
     }
     let copies = luks::repair(&mut file).map_err(|error| Failure::from(error).at(&place))?;
     for copy in copies {
@@ -51,12 +54,15 @@ pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Asks a person. A script that calls `repair` has asked for it already.
+/// Asks a person, unless the command line says that all is decided.
 fn ask(notices: &str, batch_mode: bool) -> Result<(), Failure> {
     match Terminal::on_stdin() {
-        Some(terminal) if !batch_mode => {
-            terminal.confirmed(&format!("{notices}\nThe bad copy will be overwritten."))
+        _ if batch_mode => Ok(()),
+        Some(terminal) => {
+            terminal.confirmed(&format!("{notices}. The bad copy will be overwritten."))
         }
-        _ => Ok(()),
+        None => Err(Failure::busy(format!(
+            "{notices}; to overwrite the bad copy without being asked, use --batch-mode"
+        ))),
     }
 }

@@ -13,6 +13,8 @@ pub(crate) mod server;
 use clap::ValueEnum;
 use serde_json::{Value, json};
 
+use crate::failure::printable;
+
 /// How bad it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, ValueEnum)]
 pub(crate) enum Grade {
@@ -77,6 +79,7 @@ pub(crate) fn print(findings: &[Finding]) -> String {
     sorted.sort_by_key(|finding| finding.grade);
     let block = |finding: &&Finding| {
         let Finding { grade, place, seen, mend } = finding;
+        let (place, seen, mend) = (printable(place), printable(seen), printable(mend));
         format!("{:<5}  {place}: {seen}\n       {mend}\n", grade.name())
     };
     sorted.iter().map(block).collect::<Vec<_>>().join("\n")
@@ -104,6 +107,8 @@ mod tests {
         let wanted = "risky  a.img: two\n       do this\n\nnote   a.img: one\n       do this\n";
         assert_eq!(text, wanted);
         assert!(print(&[]).contains("nothing"));
+        let hostile = Finding::new(Grade::Note, "a\u{1b}[2J", "seen", "do this");
+        assert!(print(&[hostile]).contains("a\\u{1b}[2J"));
     }
 
     #[test]

@@ -11,13 +11,15 @@
 
 mod errors;
 pub mod extents;
+mod header_lock;
 mod id;
 pub mod mapping;
 mod sigbus;
 
+pub use header_lock::HeaderLock;
 pub use id::FileId;
 
-use std::fs::{File, OpenOptions};
+use std::fs::{File, Metadata, OpenOptions};
 use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, OpenOptionsExt};
@@ -122,13 +124,13 @@ impl DeviceFile {
         let open = |flags: i32| {
             OpenOptions::new().read(true).write(access.writes()).custom_flags(flags).open(path)
         };
+        // Looked at before it is opened: to open a FIFO is to wait for a writer.
+        let before = std::fs::metadata(path).map_err(|error| Error::io(path, "open", error))?;
+        check_type(path, &before)?;
         let file = open(0).map_err(|error| Error::io(path, "open", error))?;
         let metadata = file.metadata().map_err(|error| Error::io(path, "look at", error))?;
-        let file_type = metadata.file_type();
-        let is_block_device = file_type.is_block_device();
-        if !is_block_device && !file_type.is_file() {
-            return Err(Error::volume(path, "is neither a regular file nor a block device"));
-        }
+        check_type(path, &metadata)?;
+        let is_block_device = metadata.file_type().is_block_device();
         lock(&file, access).map_err(|error| match is_taken(&error) {
             true => Error::InUse { path: path.display().to_string() },
             false => Error::io(path, "lock", error),
@@ -503,6 +505,15 @@ fn reported(file: &File) -> io::Result<()> {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
     }
+}
+
+/// What can be a volume.
+fn check_type(path: &Path, metadata: &Metadata) -> Result<(), Error> {
+    let file_type = metadata.file_type();
+    if file_type.is_file() || file_type.is_block_device() {
+        return Ok(());
+    }
+    Err(Error::volume(path, "is neither a regular file nor a block device"))
 }
 
 /// The name as a URI, if it is none of a file.

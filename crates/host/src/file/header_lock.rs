@@ -1,0 +1,200 @@
+//! The lock that cryptsetup takes on a header before it writes it (`lib/utils_device_locking.c`).
+//!
+//! On a regular file it is `flock(2)`. On a block device it is `flock` on a file of its own,
+//! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A loop device and the file under it
+//! have a lock each, and both are taken. The OFD lock of an open volume is another thing:
+//! cryptsetup does not see it.
+
+use std::fs::{self, DirBuilder, File, OpenOptions};
+use std::io;
+use std::os::unix::fs::{DirBuilderExt, FileTypeExt, MetadataExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+use std::time::{Duration, Instant};
+
+use rustix::fs::{FlockOperation, flock, major, minor};
+use rustix::io::Errno;
+
+use super::{DeviceFile, LOCK_PATIENCE};
+use crate::Error;
+
+/// Where cryptsetup keeps the locks of block devices.
+const LOCK_FOLDER: &str = "/run/cryptsetup";
+
+/// An exclusive lock on a header, until it is dropped.
+#[derive(Debug)]
+pub struct HeaderLock {
+    held: Vec<Held>,
+    /// Why a part of it could not be taken.
+    warning: Option<String>,
+}
+
+/// A file that is locked.
+#[derive(Debug)]
+struct Held {
+    file: File,
+    /// The lock file of a device, which goes with the lock.
+    lock_file: Option<PathBuf>,
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        // As cryptsetup: a waiter that gets the lock now finds the name gone, and makes a new one.
+        if let Some(path) = &self.lock_file
+            && is_same_file(&self.file, path)
+        {
+            let _ = fs::remove_file(path);
+        }
+        let _ = flock(&self.file, FlockOperation::Unlock);
+    }
+}
+
+impl HeaderLock {
+    /// What a person should know, in a sentence.
+    #[must_use]
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+}
+
+impl DeviceFile {
+    /// Takes cryptsetup's lock on the header of this device, and waits a second for it. A disk on a
+    /// server has none.
+    ///
+    /// # Errors
+    /// When another program holds it.
+    pub fn lock_header(&self) -> Result<HeaderLock, Error> {
+        let mut lock = HeaderLock { held: Vec::new(), warning: None };
+        let Some(file) = self.local() else { return Ok(lock) };
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::WouldBlock => {
+                Error::HeaderLocked { path: self.path.display().to_string() }
+            }
+            _ => Error::io(&self.path, "lock the header of", error),
+        };
+        let metadata = file.metadata().map_err(failed)?;
+        if !metadata.file_type().is_block_device() {
+            // A descriptor of our own: the lock belongs to an open file, and is released with it.
+            let file = file.try_clone().map_err(failed)?;
+            lock_patiently(&file).map_err(failed)?;
+            lock.held.push(Held { file, lock_file: None });
+            return Ok(lock);
+        }
+        let device = metadata.rdev();
+        match lock_device(Path::new(LOCK_FOLDER), device) {
+            Ok(held) => lock.held.push(held),
+            // As a rule only root may write there. Others go on without, as they always did.
+            Err(error) if is_forbidden(&error) => {
+                lock.warning = Some(format!(
+                    "no lock in {LOCK_FOLDER} ({error}): see to it that cryptsetup does not write \
+                     this header meanwhile"
+                ));
+            }
+            Err(error) => return Err(failed(error)),
+        }
+        if let Some(file) = file_under_loop(device) {
+            lock_patiently(&file).map_err(failed)?;
+            lock.held.push(Held { file, lock_file: None });
+        }
+        Ok(lock)
+    }
+}
+
+fn is_forbidden(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::PermissionDenied
+            | io::ErrorKind::NotFound
+            | io::ErrorKind::NotADirectory
+            | io::ErrorKind::ReadOnlyFilesystem
+    )
+}
+
+/// Waits as long as for the lock of a volume: cryptsetup holds this one only while it writes.
+fn lock_patiently(file: &File) -> io::Result<()> {
+    let start = Instant::now();
+    loop {
+        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+            Err(Errno::WOULDBLOCK) if start.elapsed() < LOCK_PATIENCE => {
+                std::thread::sleep(Duration::from_millis(10));
+            }
+            Err(errno) => return Err(errno.into()),
+            Ok(()) => return Ok(()),
+        }
+    }
+}
+
+/// The lock of a block device.
+fn lock_device(folder: &Path, device: u64) -> io::Result<Held> {
+    match DirBuilder::new().mode(0o700).create(folder) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
+        _ => {}
+    }
+    let path = folder.join(format!("L_{}:{}", major(device), minor(device)));
+    loop {
+        let file = OpenOptions::new()
+            .read(true)
+            .write(true)
+            .create(true)
+            .truncate(false)
+            .mode(0o600)
+            .custom_flags(libc::O_NOFOLLOW)
+            .open(&path)?;
+        lock_patiently(&file)?;
+        // Its holder before may have removed it: then this is the lock of nothing.
+        if is_same_file(&file, &path) {
+            return Ok(Held { file, lock_file: Some(path) });
+        }
+    }
+}
+
+fn is_same_file(file: &File, path: &Path) -> bool {
+    match (file.metadata(), fs::symlink_metadata(path)) {
+        (Ok(one), Ok(other)) => (one.dev(), one.ino()) == (other.dev(), other.ino()),
+        _ => false,
+    }
+}
+
+/// The file that a loop device shows, if it is one and the file can be opened.
+fn file_under_loop(device: u64) -> Option<File> {
+    let sysfs = format!("/sys/dev/block/{}:{}/loop/backing_file", major(device), minor(device));
+    let path = fs::read_to_string(sysfs).ok()?;
+    let path = Path::new(path.strip_suffix('\n').unwrap_or(&path));
+    let is_file = fs::metadata(path).is_ok_and(|metadata| metadata.is_file());
+    if is_file { File::open(path).ok() } else { None }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::file::Access;
+
+    #[test]
+    fn lock_of_a_device_is_a_file_that_goes_with_it() {
+        let folder = tempfile::tempdir().unwrap();
+        let folder = folder.path().join("cryptsetup");
+        let device = rustix::fs::makedev(7, 4);
+        let path = folder.join("L_7:4");
+        let held = lock_device(&folder, device).unwrap();
+        assert!(path.exists());
+        let refused = lock_device(&folder, device).unwrap_err();
+        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        lock_device(&folder, rustix::fs::makedev(7, 5)).unwrap();
+        drop(held);
+        assert!(!path.exists());
+        lock_device(&folder, device).unwrap();
+    }
+
+    #[test]
+    fn lock_of_a_file_keeps_out_who_holds_flock_and_ends_with_its_value() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        let other = File::open(file.path()).unwrap();
+        let device = DeviceFile::open(file.path(), Access::ReadWrite, false).unwrap();
+        flock(&other, FlockOperation::LockShared).unwrap();
+        assert!(matches!(device.lock_header(), Err(Error::HeaderLocked { .. })));
+        flock(&other, FlockOperation::Unlock).unwrap();
+        let lock = device.lock_header().unwrap();
+        assert!(flock(&other, FlockOperation::NonBlockingLockShared).is_err());
+        drop(lock);
+        flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
+    }
+}
