@@ -54,8 +54,8 @@ pub(crate) struct VolumeArgs {
     /// The file holds the text that `dmsetup table --showkeys` prints: lines of `START LENGTH
     /// TARGET ARGUMENTS`, with files or devices as devices.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot", "max_kdf_memory",
-                                "max_kdf_time", "key_file", "keyfile_offset", "keyfile_size",
+          conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot",
+                                "max_kdf_memory", "max_kdf_time", "key_file", "keyfile_offset", "keyfile_size",
                                 "key_fd", "cipher", "key_size", "hash", "offset", "skip", "size",
                                 "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
