@@ -55,9 +55,9 @@ pub(crate) struct VolumeArgs {
     /// TARGET ARGUMENTS`, with files or devices as devices.
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
           conflicts_with_all = ["volume", "kind", "header", "header_copy", "key_slot",
-                                "max_kdf_memory", "max_kdf_time", "key_file", "keyfile_offset", "keyfile_size",
-                                "key_fd", "cipher", "key_size", "hash", "offset", "skip", "size",
-                                "sector_size", "iv_large_sectors"])]
+                                "max_kdf_memory", "max_kdf_time", "key_file", "keyfile_offset",
+                                "keyfile_size", "key_fd", "cipher", "key_size", "hash", "offset",
+                                "skip", "size", "sector_size", "iv_large_sectors"])]
     pub(crate) table: Option<PathBuf>,
 
     /// What the volume is
