@@ -39,6 +39,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     part("multipath", &|| sim::run(&sim::Args::multipath()));
     part("canaries", &|| sim::run(&sim::Args::canaries()));
     part("powercut", &|| powercut::run(&powercut::Args::ci(args.full)));
+    part("power canaries", &|| powercut::run(&powercut::Args::ci_canaries()));
     part("corpus", &|| corpus::run(&corpus::Args::default()));
     part("interop", &|| interop::run(&interop));
     part("hygiene", &|| hygiene::run(&hygiene::Args::default()));

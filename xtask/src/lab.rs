@@ -36,12 +36,18 @@ pub(crate) struct Lab {
     disk: TempDir,
     binary: PathBuf,
     drop_privileges: bool,
+    /// What `BLOCKYARD_CANARY` says to every command.
+    canary: Option<&'static str>,
 }
 
 impl Lab {
     /// Builds the release binary and lays out a fresh directory.
     pub(crate) fn new() -> Result<Lab> {
-        let built = build()?;
+        Lab::with(&build()?)
+    }
+
+    /// The same with a binary that is there already.
+    pub(crate) fn with(built: &Path) -> Result<Lab> {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
         let dir = tempfile::Builder::new().prefix("blockyard-").tempdir_in(base)?;
@@ -50,6 +56,7 @@ impl Lab {
             disk,
             binary: dir.path().join("blockyard"),
             drop_privileges: Uid::effective().is_root(),
+            canary: None,
             dir,
         };
         // The checkout may lie where only its owner can look.
@@ -101,7 +108,15 @@ impl Lab {
     pub(crate) fn blockyard<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = self.unprivileged(&self.binary);
         command.args(words);
+        if let Some(canary) = self.canary {
+            command.env("BLOCKYARD_CANARY", canary);
+        }
         command
+    }
+
+    /// From now on the binary, built with canaries, has this fault.
+    pub(crate) fn plant(&mut self, canary: &'static str) {
+        self.canary = Some(canary);
     }
 
     /// Any program as the server's user.
@@ -251,10 +266,23 @@ pub(crate) fn build() -> Result<PathBuf> {
     if let Some(built) = std::env::var_os("BLOCKYARD_BINARY") {
         return Ok(built.into());
     }
+    cargo_build(&["--release"])?;
+    Ok(target().join("release/blockyard"))
+}
+
+/// Builds a debug binary in which faults can be planted.
+pub(crate) fn build_with_canaries() -> Result<PathBuf> {
+    cargo_build(&["--features", "canaries"])?;
+    Ok(target().join("debug/blockyard"))
+}
+
+fn cargo_build(words: &[&str]) -> Result<()> {
     let mut build = tools::cargo();
-    build.args(["build", "--quiet", "--release", "--package", "blockyard", "--locked"]);
-    tools::show(&mut build)?;
+    build.args(["build", "--quiet", "--locked", "--package", "blockyard"]).args(words);
+    tools::show(&mut build)
+}
+
+fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    let target = tools::root().join(target.unwrap_or_else(|| "target".into()));
-    Ok(target.join("release/blockyard"))
+    tools::root().join(target.unwrap_or_else(|| "target".into()))
 }

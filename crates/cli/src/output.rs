@@ -7,6 +7,7 @@ use std::io::{self, ErrorKind, Write};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
+use blockyard_host::canary::{Canary, is_planted};
 use blockyard_host::file::{FileId, lock_output};
 use blockyard_host::volume::Volume;
 use rustix::fs::{Access, access, syncfs};
@@ -166,6 +167,9 @@ pub(crate) fn sync_created(file: &File, path: &Path) -> io::Result<()> {
         return Ok(());
     }
     file.sync_all()?;
+    if is_planted(Canary::DirectorySync) {
+        return Ok(());
+    }
     match File::open(folder_of(path)) {
         Ok(folder) => folder.sync_all(),
         // A folder that takes files and does not show them: its whole file system, then.

@@ -18,6 +18,7 @@ use blockyard_engine::sq::{Cqe, Sqe};
 use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
 
+use crate::canary::{Canary, is_planted};
 use crate::executor::{Buffers, Executor};
 use crate::memory::{BUDGET_BYTES, Region};
 use crate::pages::{BounceChoice, PagePool};
@@ -155,7 +156,8 @@ impl Driver {
 
     fn submit_with(&mut self, bio: Bio, is_awaited: bool) {
         assert!(bio.user <= WAITED_FOR, "the upper half of the word is the driver's");
-        let bio = self.named(bio);
+        let fua = bio.fua && !is_planted(Canary::Fua);
+        let bio = self.named(Bio { fua, ..bio });
         let is_long = self.workers.as_ref().is_some_and(|(_, least)| bio.len >= *least);
         self.long = is_long.then_some(is_awaited);
         if is_long {

@@ -30,6 +30,7 @@ use blocking::{Blocking, User};
 pub(crate) use buffers::Buffers;
 
 use crate::answers::Answers;
+use crate::canary::{Canary, is_planted};
 use crate::disk::{DeviceQueue, DiskOp, DiskQueue, PLUG_MAX};
 use crate::file::Kind;
 use crate::fused::{Calls, Fused, Run};
@@ -81,6 +82,8 @@ pub(crate) struct Executor {
     /// Writes of them, or on their way to them, that read the front end's memory.
     borrowed: usize,
     timers: Timers,
+    #[cfg(feature = "canaries")]
+    flushes: crate::canary::Flushes,
     /// Bios that time is kept of.
     pub(crate) samples: Samples,
     epoch: Instant,
@@ -130,6 +133,8 @@ impl Executor {
             with_disks: 0,
             borrowed: 0,
             timers: Timers::default(),
+            #[cfg(feature = "canaries")]
+            flushes: crate::canary::Flushes::default(),
             epoch: Instant::now(),
             completed: Vec::new(),
             done: Vec::new(),
@@ -156,6 +161,8 @@ impl Executor {
 
     /// Executes the `sqes` of `shard`, and moves what was answered at once to the end of `cqes`.
     pub(crate) fn execute(&mut self, sqes: &[Sqe], shard: &Stack, cqes: &mut Vec<Cqe>) {
+        #[cfg(feature = "canaries")]
+        self.flushes.see(sqes);
         if self.has_pages {
             self.buffers.look_up(sqes, shard);
         }
@@ -617,6 +624,13 @@ impl Executor {
     }
 
     fn flush(&mut self, token: Token, dev: DevId) -> Option<BlkStatus> {
+        #[cfg(feature = "canaries")]
+        if let Some(lie) = self.flushes.flush(&self.volume, dev) {
+            return Some(lie);
+        }
+        if is_planted(Canary::Fdatasync) {
+            return Some(BlkStatus::Ok);
+        }
         let device = self.device(dev);
         match device.file.kind() {
             Kind::Tmpfs => Some(plain::status(device.file.flush())),

@@ -6,6 +6,7 @@
 //! out (`executor`).
 
 mod answers;
+pub mod canary;
 pub mod copy;
 mod disk;
 mod driver;

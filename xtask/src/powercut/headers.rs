@@ -1,8 +1,8 @@
 //! `format` and `repair` on a disk whose power is cut: a volume with a valid header opens.
 
-use super::Tally;
 use super::fuse::PowerDisk;
 use super::random::Random;
+use super::{Broken, Tally};
 use crate::lab::Lab;
 use crate::tools;
 use crate::volume::noise;
@@ -112,13 +112,15 @@ impl<'a> Headers<'a> {
             (Job::Repair, _) => &[Found::Old],
         };
         let state = if is_done { "had ended with success" } else { "was interrupted" };
-        ensure!(
-            may_be.contains(&found),
-            "the command {state}, and the disk holds {found:?}, {dropped:?}; it may hold {may_be:?}"
-        );
+        if !may_be.contains(&found) {
+            let why = format!("the command {state}: {found:?} is on the disk, not {may_be:?}");
+            return Err(Broken(why).into());
+        }
         if is_done && self.job == Job::Repair {
             let said = tools::text(&tools::run(&mut self.command())?.stderr);
-            ensure!(said.contains("nothing to repair"), "the repair was lost: {}", said.trim());
+            if !said.contains("nothing to repair") {
+                return Err(Broken(format!("the repair was lost: {}", said.trim())).into());
+            }
         }
         tally.cuts += 1;
         tally.promises += u64::from(is_done);

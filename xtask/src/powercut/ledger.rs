@@ -3,8 +3,8 @@
 //! A unit is 64 bytes. Each version that was sent stands in its list; when a flush or FUA has
 //! promised one, all older ones are gone from it. After a cut the unit must hold one of the list.
 
+use super::Broken;
 use crate::volume::noise;
-use anyhow::{Result, bail};
 
 /// What is tracked: smaller than what a disk writes whole, so that unaligned writes have units too.
 pub(super) const UNIT_BYTES: usize = 64;
@@ -141,7 +141,7 @@ impl Ledger {
 
     /// Compares the volume with the promises; what it holds is promised from now on. Returns how
     /// many units had a choice.
-    pub(super) fn check(&mut self, image: &[u8]) -> Result<usize> {
+    pub(super) fn check(&mut self, image: &[u8]) -> Result<usize, Broken> {
         let mut open = 0;
         for (index, (unit, bytes)) in
             self.units.iter_mut().zip(image.chunks(UNIT_BYTES)).enumerate()
@@ -150,13 +150,13 @@ impl Ledger {
             open += usize::from(unit.versions.len() > 1);
             let is_it = |version: &&Version| bytes == content(index, version.generation);
             let Some(found) = unit.versions.iter().rev().find(is_it).copied() else {
-                bail!(
+                return Err(Broken(format!(
                     "bytes {} to {} hold {}, and may hold {}",
                     index * UNIT_BYTES,
                     (index + 1) * UNIT_BYTES,
                     described(index, bytes),
                     possible(&unit.versions)
-                );
+                )));
             };
             unit.versions = vec![Version { acknowledged: Some(0), ..found }];
         }

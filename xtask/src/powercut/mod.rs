@@ -6,6 +6,7 @@
 //! The server is killed, the disk drops what was not stable, and the server started again must show
 //! every promise kept.
 
+mod canaries;
 mod disk;
 mod fuse;
 mod headers;
@@ -24,6 +25,7 @@ use ledger::Ledger;
 use load::Load;
 use random::Random;
 use std::fs;
+use std::ops::Range;
 use std::sync::atomic::AtomicU64;
 use std::sync::{Mutex, PoisonError};
 use std::thread;
@@ -45,6 +47,12 @@ pub(crate) struct Args {
     /// Only in this variant.
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
+    /// Plants one fault after the other, until a cut has found it; fails when one is not found.
+    #[arg(long, conflicts_with_all = ["cuts", "full", "variant"])]
+    canaries: bool,
+    /// Only this one.
+    #[arg(long, value_name = "NAME", requires = "canaries")]
+    canary: Option<String>,
     /// The seed of the first cut; the next cut has the next seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
@@ -53,45 +61,105 @@ pub(crate) struct Args {
 impl Args {
     /// As in CI.
     pub(crate) fn ci(full: bool) -> Self {
-        Self { cuts: 500, full, variant: None, seed: 1 }
+        Self { cuts: 500, full, variant: None, seed: 1, canaries: false, canary: None }
+    }
+
+    /// The planted faults, as in CI.
+    pub(crate) fn ci_canaries() -> Self {
+        Self { canaries: true, ..Self::ci(false) }
     }
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     fuse::check_machine()?;
+    if args.canaries {
+        return canaries::run(args.seed, args.canary.as_deref());
+    }
     let lab = Lab::new()?;
     let mut cases = Cases::new(None);
+    let all: Vec<_> = variant_names().collect();
+    let is_chosen = |name: &&str| args.variant.as_deref().is_none_or(|wanted| wanted == *name);
+    let chosen: Vec<_> = all.iter().copied().filter(is_chosen).collect();
+    if chosen.is_empty() {
+        bail!("no such variant; there are {}", all.join(", "));
+    }
     let cuts = if args.full { 10_000 } else { args.cuts };
-    let is_chosen = |name: &str| args.variant.as_deref().is_none_or(|wanted| wanted == name);
-    let names =
-        VARIANTS.iter().map(|variant| variant.name).chain(JOBS.iter().map(|(name, _)| *name));
-    let names: Vec<_> = names.collect();
-    let chosen = names.iter().filter(|name| is_chosen(name)).count() as u64;
-    if chosen == 0 {
-        bail!("no such variant; there are {}", names.join(", "));
-    }
-    let each = cuts.div_ceil(chosen);
-    for variant in VARIANTS.iter().filter(|variant| is_chosen(variant.name)) {
-        cases.run(&format!("power cuts: {}", variant.name), || {
-            if variant.layout == Layout::Loop && !LoopDevice::available() {
-                return Ok("no loop device to be had here".into());
-            }
-            let power = mount(&lab)?;
-            cut_often(&lab, &power, variant, args.seed, each).map(|tally| tally.to_string())
-        });
-    }
-    for (name, job) in JOBS.iter().filter(|(name, _)| is_chosen(name)) {
+    let each = cuts.div_ceil(chosen.len() as u64);
+    for name in chosen {
         cases.run(&format!("power cuts: {name}"), || {
             let power = mount(&lab)?;
-            let headers = Headers::new(*job, &lab, &power)?;
-            let mut tally = Tally::default();
-            for seed in args.seed..args.seed + each {
-                headers.cut(seed, &mut tally).with_context(|| replay(name, seed))?;
+            match cuts_of(name, &lab, &power, args.seed, each)? {
+                Outcome::Kept(tally) => Ok(tally.to_string()),
+                Outcome::Impossible(why) => Ok(why.to_owned()),
+                Outcome::Broken { why, .. } => bail!(why),
             }
-            Ok(tally.to_string())
         });
     }
     cases.finish("powercut")
+}
+
+fn variant_names() -> impl Iterator<Item = &'static str> {
+    let served = VARIANTS.iter().map(|variant| variant.name);
+    served.chain(JOBS.iter().map(|(name, _)| *name))
+}
+
+/// How some cuts of a variant went.
+enum Outcome {
+    Kept(Tally),
+    /// A promise was not kept: found by the cut with this number.
+    Broken {
+        cuts: u64,
+        why: String,
+    },
+    /// This machine cannot do it.
+    Impossible(&'static str),
+}
+
+/// A promise that was not kept; every other error is the test's own.
+#[derive(Debug)]
+struct Broken(String);
+
+impl std::fmt::Display for Broken {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Broken {}
+
+/// Cuts so often in the variant of this name, until a promise is broken.
+fn cuts_of(name: &str, lab: &Lab, power: &PowerDisk, seed: u64, cuts: u64) -> Result<Outcome> {
+    let mut tally = Tally::default();
+    let variant = VARIANTS.iter().find(|variant| variant.name == name);
+    let result = match variant {
+        Some(variant) if variant.layout == Layout::Loop && !LoopDevice::available() => {
+            return Ok(Outcome::Impossible("no loop device to be had here"));
+        }
+        Some(variant) => cut_often(lab, power, variant, seed..seed + cuts, &mut tally),
+        None => cut_headers(lab, power, name, seed..seed + cuts, &mut tally),
+    };
+    match result {
+        Ok(()) => Ok(Outcome::Kept(tally)),
+        Err(error) if error.downcast_ref::<Broken>().is_some() => {
+            Ok(Outcome::Broken { cuts: tally.cuts + 1, why: format!("{error:#}") })
+        }
+        Err(error) => Err(error),
+    }
+}
+
+fn cut_headers(
+    lab: &Lab,
+    power: &PowerDisk,
+    name: &str,
+    seeds: Range<u64>,
+    tally: &mut Tally,
+) -> Result<()> {
+    let job = JOBS.iter().find(|(known, _)| *known == name).context("no such variant")?.1;
+    let headers = Headers::new(job, lab, power)?;
+    for seed in seeds {
+        headers.cut(seed, tally).with_context(|| replay(name, seed))?;
+    }
+    Ok(())
 }
 
 fn mount(lab: &Lab) -> Result<PowerDisk> {
@@ -153,21 +221,18 @@ fn cut_often(
     lab: &Lab,
     power: &PowerDisk,
     variant: &Variant,
-    seed: u64,
-    cuts: u64,
-) -> Result<Tally> {
+    seeds: Range<u64>,
+    tally: &mut Tally,
+) -> Result<()> {
     let setup = Setup::new(variant, lab, power)?;
     let ledger = Mutex::new(Ledger::new(VOLUME_BYTES));
-    let running = setup.start()?;
+    let mut running = setup.start()?;
     load::fill(running.server().socket(), &ledger.lock().unwrap_or_else(PoisonError::into_inner))?;
-    let mut running = running;
-    let mut tally = Tally::default();
-    for seed in seed..seed + cuts {
-        running = cut(&setup, power, &ledger, running, seed, &mut tally)
+    for seed in seeds {
+        running = cut(&setup, power, &ledger, running, seed, tally)
             .with_context(|| replay(variant.name, seed))?;
     }
-    running.kill()?;
-    Ok(tally)
+    running.kill()
 }
 
 /// Load, cut, start, check. Gives the server that runs now.

@@ -16,6 +16,7 @@ use blockyard_engine::sq::Cqe;
 use blockyard_engine::time::Nanos;
 
 use super::DiskOp;
+use crate::canary::{Canary, is_planted};
 use crate::file::DeviceFile;
 use crate::ring::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Span, Stage, Timed};
@@ -145,6 +146,7 @@ impl DiskQueue {
         let kind = match op {
             Op::Read => FileOpKind::Read { offset_bytes },
             Op::Write => FileOpKind::Write { offset_bytes, fua },
+            Op::Flush if is_planted(Canary::Fdatasync) => return Some(Ok(())),
             Op::Flush => FileOpKind::Flush,
             Op::Discard if !self.file.is_block_device() => {
                 FileOpKind::PunchHole { offset_bytes, len_bytes }

@@ -32,6 +32,7 @@ use blockyard_engine::bio::{BlkStatus, Op};
 use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, SeekFrom, StatxFlags, memfd_create};
 
 use crate::Error;
+use crate::canary::{Canary, is_planted};
 use crate::disk::Facts;
 use crate::nbd::RemoteDisk;
 use crate::nbd::uri::Uri;
@@ -383,6 +384,7 @@ impl DeviceFile {
     /// acknowledged writes may be lost.
     pub(crate) fn flush(&self) -> io::Result<()> {
         match &self.storage {
+            Storage::Local(_) if is_planted(Canary::Fdatasync) => Ok(()),
             // The descriptor of the data path: an error that it has told is not told again.
             Storage::Local(file) => {
                 let file = self.direct.as_ref().unwrap_or(file);
@@ -602,6 +604,9 @@ impl HeaderSink for DeviceFile {
     }
 
     fn sync(&mut self) -> Result<(), SourceError> {
+        if is_planted(Canary::HeaderSync) {
+            return Ok(());
+        }
         match &self.storage {
             Storage::Local(file) => Ok(file.sync_data()?),
             Storage::Remote(remote) => Ok(remote.flush()?),

@@ -13,6 +13,7 @@ use blockyard_engine::slab::Slab;
 use blockyard_export::nbd::client::{Refusal, Remote, Request};
 use blockyard_export::nbd::{Command, Errno};
 
+use crate::canary::{Canary, is_planted};
 use crate::disk::DiskOp;
 use crate::memory::Memory;
 
@@ -135,7 +136,8 @@ impl Pending {
             (Stage::Flush, _) | (_, Op::Flush) => {
                 self.is_issued = true;
                 // Without flushes a server writes through.
-                return remote.can_flush.then_some(flush);
+                let is_sent = remote.can_flush && !is_planted(Canary::RemoteFlush);
+                return is_sent.then_some(flush);
             }
             (_, Op::Read) => Command::Read,
             (_, Op::Write) => Command::Write,
@@ -167,7 +169,7 @@ impl Pending {
             (_, Command::Write) => Payload::Zeros { len_bytes: len_bytes as usize },
             _ => Payload::None,
         };
-        let fua = fua && remote.can_fua && op != Op::Read;
+        let fua = fua && remote.can_fua && op != Op::Read && !is_planted(Canary::RemoteFua);
         let request = Request { fua, ..Request::new(command, at..at + len_bytes) };
         Some(Issue { request, start_bytes, payload })
     }
