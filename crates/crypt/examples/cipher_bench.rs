@@ -2,7 +2,8 @@
 //! the ciphers that have no tiers.
 //!
 //! ```text
-//! cargo run --release -p blockyard-crypt --example cipher_bench -- [--json] [--samples N]
+//! cargo run --release -p blockyard-crypt --example cipher_bench --
+//!     [--json] [--samples N] [--call BYTES]
 //! ```
 //!
 //! A sample is a few MiB through one implementation. Samples of all implementations alternate, so
@@ -10,6 +11,7 @@
 //! times. OpenSSL gets its key once and a new IV for every sector, as a disk needs it; for CBC its
 //! IVs are not even encrypted. *Hot* buffers of 64 KiB stay in the L2 cache; *cold* walks go
 //! through 512 MiB, one side hot and the other never seen before, as between a socket and a file.
+//! `--call BYTES` cuts a hot buffer into calls of this length: a call has a cost of its own.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -21,6 +23,8 @@ use openssl::cipher_ctx::CipherCtx;
 use rustix::time::{ClockId, clock_gettime};
 
 const HOT_BYTES: usize = 64 << 10;
+/// The largest encryption sector: `--call` takes its multiples.
+const SECTOR_BYTES_MAX: usize = 4096;
 const COLD_BYTES: usize = 512 << 20;
 /// Bytes of one sample: a millisecond or more for the fastest implementation.
 const SAMPLE_BYTES: usize = 16 << 20;
@@ -50,7 +54,7 @@ enum Memory {
 impl Case {
     /// Whether the cipher has kernels by tier.
     fn is_tiered(&self) -> bool {
-        self.spec.starts_with("aes-")
+        matches!(self.spec, "aes-xts-plain64" | "aes-cbc-essiv:sha256")
     }
 
     fn sample_bytes(&self) -> usize {
@@ -162,6 +166,8 @@ fn set_iv(context: &mut CipherCtx, sector: u64, encrypt: bool) {
 /// The buffers that all cases share.
 struct Buffers {
     hot: Vec<u8>,
+    /// Bytes of a call on the hot buffer.
+    call_bytes: usize,
     cold: Vec<u8>,
     /// Where the next cold sample begins.
     cold_at: usize,
@@ -179,7 +185,9 @@ fn sample(case: &Case, implementation: &mut Implementation, buffers: &mut Buffer
     match case.memory {
         Memory::Hot => {
             for round in 0..case.sample_bytes() / HOT_BYTES {
-                implementation.run_in_place(&mut buffers.hot, round as u64, case.encrypt);
+                for call in buffers.hot.chunks_mut(buffers.call_bytes) {
+                    implementation.run_in_place(call, round as u64, case.encrypt);
+                }
             }
         }
         Memory::Cold => {
@@ -227,6 +235,10 @@ fn cases() -> Vec<Case> {
         ("aes-xts-plain64", 64, true),
         ("aes-xts-plain64", 32, false),
         ("aes-cbc-essiv:sha256", 32, false),
+        ("aes-xts-benbi", 64, false),
+        ("aes-lrw-benbi", 48, false),
+        ("aes-cbc-plain64be", 32, false),
+        ("aes-ecb", 32, false),
         ("serpent-xts-plain64", 64, false),
         ("serpent-cbc-plain64", 32, false),
         ("twofish-xts-plain64", 64, false),
@@ -296,7 +308,7 @@ fn json_row(case: &Case, figures: &[(String, f64)]) -> serde_json::Value {
 }
 
 fn main() -> ExitCode {
-    let (mut json, mut samples) = (false, SAMPLES_DEFAULT);
+    let (mut json, mut samples, mut call_bytes) = (false, SAMPLES_DEFAULT, HOT_BYTES);
     let mut arguments = std::env::args().skip(1);
     while let Some(argument) = arguments.next() {
         let number = |text: Option<String>| text.and_then(|text| text.parse().ok());
@@ -306,18 +318,29 @@ fn main() -> ExitCode {
                 Some(count @ 1..=1000) => samples = count,
                 _ => return usage("`--samples` takes a number from 1 to 1000"),
             },
+            "--call" => match number(arguments.next()) {
+                Some(bytes)
+                    if bytes > 0
+                        && HOT_BYTES.is_multiple_of(bytes)
+                        && bytes.is_multiple_of(SECTOR_BYTES_MAX) =>
+                {
+                    call_bytes = bytes;
+                }
+                _ => return usage("`--call` takes 4096, 8192, 16384, 32768 or 65536 bytes"),
+            },
             other => return usage(&format!("unknown argument `{other}`")),
         }
     }
     // Pages are written once, so that a walk meets memory and not the kernel's zero page.
-    let mut buffers =
-        Buffers { hot: vec![0x5a; HOT_BYTES], cold: vec![0xa5; COLD_BYTES], cold_at: 0 };
+    let (hot, cold) = (vec![0x5a; HOT_BYTES], vec![0xa5; COLD_BYTES]);
+    let mut buffers = Buffers { hot, call_bytes, cold, cold_at: 0 };
     let mut rows = Vec::new();
     if !json {
         for (name, value) in machine() {
             println!("{name}: {value}");
         }
         println!("GB/s per core (1e9 bytes, thread CPU time), median of {samples} samples");
+        println!("hot: calls of {call_bytes} bytes");
     }
     let mut heading = (String::new(), 0);
     for case in cases() {
@@ -336,13 +359,15 @@ fn main() -> ExitCode {
     }
     if json {
         let machine: std::collections::BTreeMap<_, _> = machine().into_iter().collect();
-        let report = serde_json::json!({ "machine": machine, "samples": samples, "rows": rows });
+        let report = serde_json::json!({
+            "machine": machine, "samples": samples, "call_bytes": call_bytes, "rows": rows,
+        });
         println!("{report:#}");
     }
     ExitCode::SUCCESS
 }
 
 fn usage(problem: &str) -> ExitCode {
-    eprintln!("cipher_bench: {problem}; usage: cipher_bench [--json] [--samples N]");
+    eprintln!("cipher_bench: {problem}; usage: cipher_bench [--json] [--samples N] [--call BYTES]");
     ExitCode::from(2)
 }

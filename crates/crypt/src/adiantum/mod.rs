@@ -18,8 +18,6 @@ mod poly1305;
 #[cfg(test)]
 mod tests;
 
-use std::hint::black_box;
-
 use aes::Aes256;
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use chacha20::cipher::{KeyIvInit, StreamCipher};
@@ -35,8 +33,6 @@ pub(crate) const KEY_BYTES: usize = 32;
 /// What a sector has at least: the part that goes through AES.
 const RIGHT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 24;
-/// More of the stack than the stream cipher uses for a sector (1.3 KiB by its disassembly).
-const WIPE_BYTES: usize = 4096;
 
 /// Rounds of the stream cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -104,7 +100,6 @@ impl Adiantum {
         nonce[..RIGHT_BYTES].copy_from_slice(&middle);
         nonce[RIGHT_BYTES] = 1;
         add_key_stream(self.rounds, &self.keys.stream, &nonce, left);
-        wipe_stack();
     }
 
     /// The part of the hash that does not depend on the data.
@@ -164,7 +159,6 @@ fn split(sector: &mut [u8]) -> (&mut [u8], &mut [u8; RIGHT_BYTES]) {
     sector.split_last_chunk_mut().expect("a sector has 16 bytes at least")
 }
 
-#[inline(never)]
 fn add_key_stream(
     rounds: Rounds,
     key: &[u8; KEY_BYTES],
@@ -175,11 +169,4 @@ fn add_key_stream(
         Rounds::Twelve => XChaCha12::new(key.into(), nonce.into()).apply_keystream(data),
         Rounds::Twenty => XChaCha20::new(key.into(), nonce.into()).apply_keystream(data),
     }
-}
-
-/// Overwrites the stack below its caller, where the crate has had its state: it begins with a key.
-#[inline(never)]
-fn wipe_stack() {
-    let mut below = [0u8; WIPE_BYTES];
-    black_box(&mut below);
 }

@@ -69,7 +69,7 @@ fn invert(from: &[u8; 16], to: &mut [u8; 16]) {
 /// Left alone, the compiler may run one block through all rounds and then the next. The CPU would
 /// sort that out, but every round key would stay alive to the last block: more than there are
 /// registers, so that some go to the stack, where nothing wipes them. It costs no instruction, but
-/// some freedom to mix other work in: for where the disassembly shows the need.
+/// some freedom to mix other work in: for where `tests/key_residue.rs` shows the need.
 #[inline]
 #[target_feature(enable = "avx")]
 pub(super) fn in_step(blocks: &mut [__m128i]) {

@@ -1,7 +1,9 @@
 //! One call, as a kernel sees it.
 
 use super::iv::IvCounter;
+use super::registers;
 use super::schedule::Schedule;
+use crate::stack::with_wiped_stack_of;
 
 /// What the caller knows about its memory and the cipher cannot.
 ///
@@ -85,4 +87,30 @@ pub(super) type Kernel = unsafe fn(*const Schedule, &Job);
 pub(super) struct Kernels {
     pub(super) encrypt: Kernel,
     pub(super) decrypt: Kernel,
+    /// The registers do not suffice, and round keys go to the stack, as they are or added to data:
+    /// a call must wipe [`SPILL_STACK_BYTES`] of it. XTS on VAES keeps them in registers.
+    /// The portable kernels wipe more, by themselves.
+    pub(super) spills: bool,
 }
+
+impl Kernels {
+    /// Runs one of the two.
+    ///
+    /// # Safety
+    ///
+    /// As [`Kernel`].
+    #[inline]
+    pub(super) unsafe fn run(self, kernel: Kernel, schedule: *const Schedule, job: &Job) {
+        // SAFETY: the caller's promise is the kernel's.
+        let run = || unsafe { kernel(schedule, job) };
+        if self.spills {
+            with_wiped_stack_of::<SPILL_STACK_BYTES, _>(run);
+        } else {
+            run();
+            registers::clear();
+        }
+    }
+}
+
+/// Stack of a kernel that spills: at most 1.6 KiB by the disassembly.
+const SPILL_STACK_BYTES: usize = 2560;

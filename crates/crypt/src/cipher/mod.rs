@@ -28,6 +28,7 @@ mod generic;
 mod iv;
 mod job;
 mod portable;
+mod registers;
 mod rules;
 mod schedule;
 mod spec;
@@ -44,6 +45,7 @@ use self::generic::Generic;
 use self::iv::IvCounter;
 pub use self::job::Hints;
 use self::job::{Job, Kernels};
+pub(crate) use self::registers::clear as clear_registers;
 use self::schedule::Schedule;
 pub use self::spec::CipherSpec;
 use self::spec::IvMode;
@@ -225,7 +227,7 @@ impl SectorCipher {
             Path::Tiered { schedule, kernels } => {
                 // SAFETY: the caller vouches for the memory; the schedule was made for this tier,
                 // whose instructions were found when the cipher was made.
-                unsafe { (kernels.encrypt)(&raw const **schedule, &job) }
+                unsafe { kernels.run(kernels.encrypt, &raw const **schedule, &job) }
             }
             // SAFETY: the caller vouches for the memory.
             Path::Generic(generic) => unsafe { generic.encrypt(&job) },
@@ -253,7 +255,7 @@ impl SectorCipher {
         match &self.path {
             Path::Tiered { schedule, kernels } => {
                 // SAFETY: as in `encrypt_raw`.
-                unsafe { (kernels.decrypt)(&raw const **schedule, &job) }
+                unsafe { kernels.run(kernels.decrypt, &raw const **schedule, &job) }
             }
             // SAFETY: the caller vouches for the memory.
             Path::Generic(generic) => unsafe { generic.decrypt(&job) },

@@ -10,6 +10,10 @@ use aes::{Aes128, Aes192, Aes256, Block};
 /// Blocks a call of the `aes` crate gets: one encryption sector of the largest size.
 pub(super) const BATCH_BLOCKS: usize = 256;
 
+/// Stack of a call of a portable kernel: two batches of 4 KiB, and below them at most 4 KiB of the
+/// `aes` crate on its widest registers, which spills round keys; the rest is margin.
+pub(super) const CALL_STACK_BYTES: usize = 24 * 1024;
+
 /// IVs a call gets.
 pub(super) const IV_BATCH: usize = 64;
 

@@ -13,6 +13,7 @@ use zeroize::Zeroize;
 use super::portable::PortableKeys;
 use super::tier::{Tier, Tiered};
 use crate::secret;
+use crate::stack::with_wiped_stack;
 
 /// Round keys of AES-256; shorter keys use fewer.
 pub(super) const ROUND_KEYS_MAX: usize = 15;
@@ -40,12 +41,10 @@ impl Schedule {
     /// Expands a volume key of a length that was checked.
     pub(super) fn new(tiered: Tiered, key: &[u8], tier: Tier) -> Box<Self> {
         let mut schedule = Self::zeroed();
-        schedule.expand(tiered, key, tier);
-        wipe_stack();
+        with_wiped_stack(|| schedule.expand(tiered, key, tier));
         schedule
     }
 
-    #[inline(never)]
     fn expand(&mut self, tiered: Tiered, key: &[u8], tier: Tier) {
         let (data_key, rest) = key.split_at(tiered.aes_key_len_bytes(key.len()));
         let mut hash: aes::cipher::Array<u8, U32> = Default::default();
@@ -68,7 +67,6 @@ impl Schedule {
             #[cfg(not(target_arch = "x86_64"))]
             Tier::Vaes512 | Tier::Vaes256 | Tier::AesNi => unreachable!("an x86 tier"),
         }
-        hash.zeroize();
     }
 
     /// A schedule of zeros in protected memory: no key is ever written to any other.
@@ -101,11 +99,4 @@ impl Drop for Schedule {
 /// Rounds of AES with a key of this length.
 pub(super) fn rounds(aes_key_len_bytes: usize) -> usize {
     aes_key_len_bytes / 4 + 6
-}
-
-/// Overwrites the stack below its caller, where the key expansion kept the key while it worked.
-#[inline(never)]
-fn wipe_stack() {
-    let mut below = [0u8; 16 * 1024];
-    below.zeroize();
 }

@@ -25,9 +25,9 @@ const _: () = assert!(CHAINS == IV_BATCH);
 /// The kernels of a key length.
 pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
     match aes_key_len_bytes {
-        16 => Kernels { encrypt: encrypt::<10>, decrypt: decrypt::<10> },
-        24 => Kernels { encrypt: encrypt::<12>, decrypt: decrypt::<12> },
-        _ => Kernels { encrypt: encrypt::<14>, decrypt: decrypt::<14> },
+        16 => Kernels { encrypt: encrypt::<10>, decrypt: decrypt::<10>, spills: true },
+        24 => Kernels { encrypt: encrypt::<12>, decrypt: decrypt::<12>, spills: true },
+        _ => Kernels { encrypt: encrypt::<14>, decrypt: decrypt::<14>, spills: true },
     }
 }
 

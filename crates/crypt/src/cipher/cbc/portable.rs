@@ -3,8 +3,11 @@
 use aes::Block;
 
 use crate::cipher::job::Job;
-use crate::cipher::portable::{BATCH_BLOCKS, IV_BATCH, PortableKeys, load, store, xor, xor_raw};
+use crate::cipher::portable::{
+    BATCH_BLOCKS, CALL_STACK_BYTES, IV_BATCH, PortableKeys, load, store, xor, xor_raw,
+};
 use crate::cipher::schedule::Schedule;
+use crate::stack::with_wiped_stack_of;
 
 /// Chains that run side by side: as many as the `aes` crate wants blocks.
 const CHAINS: usize = IV_BATCH;
@@ -15,6 +18,11 @@ const CHAINS: usize = IV_BATCH;
 ///
 /// As [`crate::cipher::job::Kernel`].
 pub(super) unsafe fn encrypt(schedule: *const Schedule, job: &Job) {
+    // SAFETY: the caller's promise is the callee's.
+    with_wiped_stack_of::<CALL_STACK_BYTES, _>(|| unsafe { encrypt_chains(schedule, job) });
+}
+
+unsafe fn encrypt_chains(schedule: *const Schedule, job: &Job) {
     // SAFETY: the caller vouches for the schedule, and this kernel gets one of its own tier.
     let keys = unsafe { (*schedule).portable.as_ref() }.expect("made for the portable tier");
     let mut chains = [Block::default(); CHAINS];
@@ -45,6 +53,11 @@ pub(super) unsafe fn encrypt(schedule: *const Schedule, job: &Job) {
 ///
 /// As [`crate::cipher::job::Kernel`].
 pub(super) unsafe fn decrypt(schedule: *const Schedule, job: &Job) {
+    // SAFETY: the caller's promise is the callee's.
+    with_wiped_stack_of::<CALL_STACK_BYTES, _>(|| unsafe { decrypt_batches(schedule, job) });
+}
+
+unsafe fn decrypt_batches(schedule: *const Schedule, job: &Job) {
     // SAFETY: the caller vouches for the schedule, and this kernel gets one of its own tier.
     let keys = unsafe { (*schedule).portable.as_ref() }.expect("made for the portable tier");
     let sector_blocks = job.sector_bytes / size_of::<Block>();

@@ -13,8 +13,6 @@
 //! From Niels Ferguson, "AES-CBC + Elephant diffuser" (2006), and for what goes into `E`, which is
 //! AES under the second half of the volume key, `crypt_iv_elephant` of `drivers/md/dm-crypt.c`.
 
-use zeroize::Zeroize;
-
 use super::chain::Run;
 use super::iv::Numbers;
 use super::{BATCH_SECTORS, xor};
@@ -83,7 +81,6 @@ impl Elephant {
         for (sector, key) in sectors.zip(keys.chunks_exact(SECTOR_KEY_BYTES)) {
             work(sector, key);
         }
-        keys.zeroize();
     }
 }
 
@@ -103,7 +100,6 @@ fn as_words(sector: &mut [u8], work: impl FnOnce(&mut [u32])) {
     for (word, bytes) in words.iter().zip(sector.as_chunks_mut().0) {
         *bytes = word.to_le_bytes();
     }
-    words.zeroize();
 }
 
 impl Diffuser {

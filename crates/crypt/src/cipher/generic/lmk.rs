@@ -13,7 +13,6 @@
 
 use md5::block_api::compress;
 use md5::{Digest, Md5};
-use zeroize::Zeroize;
 
 use super::chain::Run;
 use super::iv::Numbers;
@@ -70,7 +69,6 @@ impl Lmk {
                 bytes.copy_from_slice(&word.to_le_bytes());
             }
         }
-        message.zeroize();
     }
 }
 

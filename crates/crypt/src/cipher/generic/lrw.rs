@@ -12,6 +12,7 @@ use zeroize::Zeroize;
 use super::chain::{Run, add, double};
 use crate::cipher::rules::WIDE_BLOCK_BYTES;
 use crate::secret;
+use crate::stack::with_wiped_stack;
 
 const BITS: usize = 128;
 
@@ -30,15 +31,19 @@ impl Tweaks {
         let memory = (&raw const *tweaks).cast::<u8>();
         // SAFETY: the box is two arrays of integers: initialised, and without padding.
         secret::protect(unsafe { std::slice::from_raw_parts(memory, size_of::<Self>()) });
+        with_wiped_stack(|| tweaks.fill(key));
+        tweaks
+    }
+
+    fn fill(&mut self, key: &[u8]) {
         let key: [u8; WIDE_BLOCK_BYTES] = key.try_into().expect("the tweak key is a block");
         let (mut power, mut sum) = (u128::from_be_bytes(key), 0);
         for bit in 0..BITS {
             sum ^= power;
-            tweaks.powers[bit] = power;
-            tweaks.steps[bit] = sum;
+            self.powers[bit] = power;
+            self.steps[bit] = sum;
             power = double(power);
         }
-        tweaks
     }
 
     /// Adds the tweaks of every block.

@@ -11,8 +11,8 @@
 //! The copy is there because the caller's memory may be a file's pages that somebody else changes
 //! meanwhile, and some IVs are made from the very data that they encrypt. A batch is 16 KiB: block
 //! ciphers get their blocks, and the IVs of all sectors, many a call, and CBC encrypts the chains
-//! of several sectors side by side. Nothing is allocated in a call, and what the buffer held is
-//! wiped at its end.
+//! of several sectors side by side. Nothing is allocated in a call. At its end its stack is wiped,
+//! on which are the buffer, and round keys that a cipher has spilled.
 //!
 //! Volume keys can take turns, sector by sector (loop-AES); then a batch is one sector.
 
@@ -23,8 +23,6 @@ mod lmk;
 mod lrw;
 mod tcw;
 
-use zeroize::Zeroize;
-
 use self::chain::{Chain, Run};
 use self::elephant::Elephant;
 use self::iv::Numbers;
@@ -34,7 +32,7 @@ use super::job::Job;
 use super::rules::{self, ADIANTUM_BYTES, KeyLayout, WIDE_BLOCK_BYTES};
 use super::spec::{CipherSpec, Digest, IvMode};
 use crate::block::{self, BlockCipher};
-use crate::stack::with_wiped_stack;
+use crate::stack::{with_wiped_stack, with_wiped_stack_of};
 
 /// Four sectors of the largest size, so that CBC has chains to run side by side.
 const BATCH_BYTES: usize = 16 * 1024;
@@ -44,6 +42,10 @@ const BATCH_SECTORS: usize = BATCH_BYTES / 512;
 
 /// Work space of the modes: one sector of the largest size.
 const SCRATCH_BYTES: usize = 4096;
+
+/// Stack of a call: the buffers, and below them at most the 5 KiB of `elephant` or the 4 KiB of the
+/// `aes` crate on its widest registers; the rest is margin.
+const CALL_STACK_BYTES: usize = size_of::<Buffers>() + 16 * 1024;
 
 /// A cipher with its keys.
 pub(super) struct Generic {
@@ -69,7 +71,7 @@ enum SectorIv {
     Tcw(Tcw),
 }
 
-/// The memory that a call works in.
+/// The memory that a call works in, on its stack.
 struct Buffers {
     data: [u8; BATCH_BYTES],
     scratch: [u8; SCRATCH_BYTES],
@@ -78,18 +80,19 @@ struct Buffers {
 
 impl Generic {
     /// Expands a key that [`CipherSpec::key_layout`] has cut.
+    ///
+    /// Each part wipes the stack after its own expansion: a value that moves to the heap takes what
+    /// lay on the stack along in its padding.
     pub(super) fn new(spec: &CipherSpec, key: &[u8], layout: KeyLayout) -> Self {
-        with_wiped_stack(|| {
-            let (keys, extra) = key.split_at(key.len() - layout.extra_len_bytes);
-            let iv = match spec.iv {
-                IvMode::Elephant => SectorIv::Elephant(Elephant::new(extra)),
-                IvMode::Lmk => SectorIv::Lmk(Lmk::new(extra)),
-                IvMode::Tcw => SectorIv::Tcw(Tcw::new(extra)),
-                mode => SectorIv::Number(mode),
-            };
-            let keys = keys.chunks(layout.key_len_bytes).map(|key| Keyed::new(spec, key)).collect();
-            Self { keys, iv, iv_bytes: spec.iv_bytes() }
-        })
+        let (keys, extra) = key.split_at(key.len() - layout.extra_len_bytes);
+        let iv = match spec.iv {
+            IvMode::Elephant => SectorIv::Elephant(Elephant::new(extra)),
+            IvMode::Lmk => SectorIv::Lmk(Lmk::new(extra)),
+            IvMode::Tcw => SectorIv::Tcw(Tcw::new(extra)),
+            mode => SectorIv::Number(mode),
+        };
+        let keys = keys.chunks(layout.key_len_bytes).map(|key| Keyed::new(spec, key)).collect();
+        Self { keys, iv, iv_bytes: spec.iv_bytes() }
     }
 
     /// Encrypts a job.
@@ -99,7 +102,9 @@ impl Generic {
     /// As [`super::job::Kernel`], without a schedule.
     pub(super) unsafe fn encrypt(&self, job: &Job) {
         // SAFETY: the caller's.
-        unsafe { self.run(job, Self::encrypt_batch) }
+        with_wiped_stack_of::<CALL_STACK_BYTES, _>(|| unsafe {
+            self.run(job, Self::encrypt_batch);
+        });
     }
 
     /// Decrypts a job.
@@ -109,7 +114,9 @@ impl Generic {
     /// As [`Generic::encrypt`].
     pub(super) unsafe fn decrypt(&self, job: &Job) {
         // SAFETY: the caller's.
-        unsafe { self.run(job, Self::decrypt_batch) }
+        with_wiped_stack_of::<CALL_STACK_BYTES, _>(|| unsafe {
+            self.run(job, Self::decrypt_batch);
+        });
     }
 
     unsafe fn run(&self, job: &Job, batch: impl Fn(&Self, Numbers, &mut Run<'_>)) {
@@ -137,7 +144,6 @@ impl Generic {
             // SAFETY: as above; the destination is valid for writes.
             unsafe { job.dst.add(offset).copy_from_nonoverlapping(run.data.as_ptr(), len_bytes) }
         }
-        buffers.wipe((job.sectors * job.sector_bytes).min(BATCH_BYTES));
     }
 
     fn encrypt_batch(&self, numbers: Numbers, run: &mut Run<'_>) {
@@ -220,17 +226,10 @@ impl Keyed {
     fn new(spec: &CipherSpec, key: &[u8]) -> Self {
         Self {
             chain: Chain::new(spec.mode, &spec.cipher, key),
-            essiv: spec.essiv.map(|digest| essiv_cipher(&spec.cipher, digest, key)),
+            essiv: spec
+                .essiv
+                .map(|digest| with_wiped_stack(|| essiv_cipher(&spec.cipher, digest, key))),
         }
-    }
-}
-
-impl Buffers {
-    /// Wipes what a call used of it.
-    fn wipe(&mut self, data_len_bytes: usize) {
-        self.data[..data_len_bytes].zeroize();
-        self.scratch[..data_len_bytes.min(SCRATCH_BYTES)].zeroize();
-        self.ivs.zeroize();
     }
 }
 
@@ -247,9 +246,7 @@ fn essiv_cipher(cipher: &str, digest: Digest, key: &[u8]) -> Box<dyn BlockCipher
         // How serpent is defined for short keys: a one bit, then zeros.
         salt[digest_len] = 1;
     }
-    let cipher = block::new(cipher, &salt[..key_len]);
-    salt.zeroize();
-    cipher
+    block::new(cipher, &salt[..key_len])
 }
 
 /// `to ^= with`.

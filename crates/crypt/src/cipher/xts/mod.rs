@@ -23,6 +23,10 @@ pub(super) fn kernels(tier: Tier, aes_key_len_bytes: usize) -> Kernels {
         (Tier::Vaes256, len_bytes) => vaes256::kernels(len_bytes),
         #[cfg(target_arch = "x86_64")]
         (Tier::AesNi, len_bytes) => aesni::kernels(len_bytes),
-        _ => Kernels { encrypt: portable::run::<true>, decrypt: portable::run::<false> },
+        _ => Kernels {
+            encrypt: portable::run::<true>,
+            decrypt: portable::run::<false>,
+            spills: false,
+        },
     }
 }

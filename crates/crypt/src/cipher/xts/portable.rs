@@ -3,8 +3,9 @@
 use aes::Block;
 
 use crate::cipher::job::Job;
-use crate::cipher::portable::{BATCH_BLOCKS, IV_BATCH, load, store, xor};
+use crate::cipher::portable::{BATCH_BLOCKS, CALL_STACK_BYTES, IV_BATCH, load, store, xor};
 use crate::cipher::schedule::Schedule;
+use crate::stack::with_wiped_stack_of;
 
 /// Runs a job.
 ///
@@ -12,6 +13,11 @@ use crate::cipher::schedule::Schedule;
 ///
 /// As [`crate::cipher::job::Kernel`].
 pub(super) unsafe fn run<const ENCRYPT: bool>(schedule: *const Schedule, job: &Job) {
+    // SAFETY: the caller's promise is the callee's.
+    with_wiped_stack_of::<CALL_STACK_BYTES, _>(|| unsafe { batches::<ENCRYPT>(schedule, job) });
+}
+
+unsafe fn batches<const ENCRYPT: bool>(schedule: *const Schedule, job: &Job) {
     // SAFETY: the caller vouches for the schedule, and this kernel gets one of its own tier.
     let keys = unsafe { (*schedule).portable.as_ref() }.expect("made for the portable tier");
     let iv_key = keys.iv.as_ref().expect("an XTS key has two halves");

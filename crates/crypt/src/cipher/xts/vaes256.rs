@@ -44,9 +44,9 @@ struct Bases([[__m128i; 2 * BASE]; IV_BATCH]);
 /// The kernels of a key length.
 pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
     match aes_key_len_bytes {
-        16 => Kernels { encrypt: run::<10, true>, decrypt: run::<10, false> },
-        24 => Kernels { encrypt: run::<12, true>, decrypt: run::<12, false> },
-        _ => Kernels { encrypt: run::<14, true>, decrypt: run::<14, false> },
+        16 => Kernels { encrypt: run::<10, true>, decrypt: run::<10, false>, spills: false },
+        24 => Kernels { encrypt: run::<12, true>, decrypt: run::<12, false>, spills: false },
+        _ => Kernels { encrypt: run::<14, true>, decrypt: run::<14, false>, spills: false },
     }
 }
 
@@ -303,9 +303,7 @@ unsafe fn cipher<const N: usize, const ROUNDS: usize, const ENCRYPT: bool>(
                 _mm256_aesdec_epi128(*block, key)
             };
         }
-        if N < LANES {
-            pairs_in_step(data);
-        }
+        pairs_in_step(data);
     }
     let last = key(ROUNDS);
     for block in data.iter_mut() {

@@ -41,9 +41,9 @@ struct Tweaks([__m128i; IV_BATCH]);
 /// The kernels of a key length.
 pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
     match aes_key_len_bytes {
-        16 => Kernels { encrypt: run::<10, true>, decrypt: run::<10, false> },
-        24 => Kernels { encrypt: run::<12, true>, decrypt: run::<12, false> },
-        _ => Kernels { encrypt: run::<14, true>, decrypt: run::<14, false> },
+        16 => Kernels { encrypt: run::<10, true>, decrypt: run::<10, false>, spills: false },
+        24 => Kernels { encrypt: run::<12, true>, decrypt: run::<12, false>, spills: false },
+        _ => Kernels { encrypt: run::<14, true>, decrypt: run::<14, false>, spills: false },
     }
 }
 
