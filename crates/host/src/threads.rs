@@ -58,6 +58,18 @@ fn usage_of(schedstat: &str, status: &str) -> Usage {
     }
 }
 
+/// A thread that dies of a bug would leave every connection waiting for ever. What was answered is
+/// with the device, not in this process: ending that loses nothing.
+pub(crate) struct AbortOnPanic;
+
+impl Drop for AbortOnPanic {
+    fn drop(&mut self) {
+        if std::thread::panicking() {
+            std::process::abort();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -266,6 +266,7 @@ fn spawn(
     let thread = std::thread::Builder::new().name(name);
     let run = move || {
         process::leave_signals_to_others();
+        let _guard = threads::AbortOnPanic;
         numbers.lock().unwrap_or_else(PoisonError::into_inner).push(threads::this_thread());
         if let Some(cpu) = cpu {
             let mut cpus = CpuSet::new();
@@ -323,6 +324,30 @@ mod tests {
         go_on.send(()).unwrap();
         drop(workers);
         assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
+    }
+
+    /// The second run of this test, as a process of its own, is the one whose worker panics.
+    #[test]
+    fn worker_that_panics_ends_the_process_and_keeps_nobody_waiting() {
+        const IS_CHILD: &str = "BLOCKYARD_TEST_WORKER_PANICS";
+        let name = "workers::tests::worker_that_panics_ends_the_process_and_keeps_nobody_waiting";
+        if std::env::var_os(IS_CHILD).is_none() {
+            let mut child = std::process::Command::new(std::env::current_exe().unwrap());
+            let ended = child.args([name, "--exact"]).env(IS_CHILD, "1").output().unwrap().status;
+            let signal = std::os::unix::process::ExitStatusExt::signal(&ended);
+            assert_eq!(signal, Some(libc::SIGABRT), "{ended}");
+            return;
+        }
+        let workers = Workers::start(Crew { unbound: 1, bound: false });
+        let job = Job {
+            run: Box::new(|_| panic!("a bug")),
+            answer_to: Answers::new().unwrap(),
+            len_bytes: 0,
+            counted: None,
+        };
+        workers.submit(job, &mut Task::new());
+        // It would be waited for in vain; the thread ends with its panic.
+        drop(workers);
     }
 
     #[test]

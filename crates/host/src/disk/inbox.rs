@@ -80,7 +80,7 @@ impl Disk {
         let thread = thread.spawn(move || {
             own.store(threads::this_thread(), Ordering::Relaxed);
             process::leave_signals_to_others();
-            let _guard = AbortOnPanic;
+            let _guard = threads::AbortOnPanic;
             run(inbox);
         })?;
         Ok(Self { shared, thread: Some(thread), number })
@@ -205,18 +205,6 @@ impl AsFd for Shared {
     /// Readable while something is in the inbox.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.wake.as_fd()
-    }
-}
-
-/// A thread that dies of a bug would leave every connection waiting for ever. What was answered is
-/// with the device, not in this process: ending that loses nothing.
-struct AbortOnPanic;
-
-impl Drop for AbortOnPanic {
-    fn drop(&mut self) {
-        if std::thread::panicking() {
-            std::process::abort();
-        }
     }
 }
 
