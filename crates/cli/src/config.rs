@@ -41,7 +41,7 @@ use crate::args::{PlainArgs, VolumeType};
 use crate::commands::serve::THREADS_MAX;
 use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
-use crate::scheduling::{Alias, checked_max_sectors, checked_queue_depth};
+use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
 use crate::size::parse_size;
 use crate::volume::{Kind, LuksSpec, VolumeSpec};
 
@@ -76,6 +76,8 @@ pub(crate) struct ExportSpec {
     pub(crate) shared: bool,
     /// TRIM is passed down.
     pub(crate) allow_discards: bool,
+    /// What clients are told to read and write in, if it is chosen.
+    pub(crate) minimum_block_bytes: Option<u32>,
     /// How its requests are ordered.
     pub(crate) scheduling: Scheduling,
     /// Where its ciphers run.
@@ -120,6 +122,7 @@ struct ExportText {
     shared: bool,
     #[serde(default)]
     allow_discards: bool,
+    minimum_block: Option<u32>,
     #[serde(default)]
     direct: bool,
     elevator: Option<String>,
@@ -227,12 +230,14 @@ impl ExportText {
         };
         let kind = if is_table { self.table_kind()? } else { self.volume_kind(folder)? };
         let key = self.key(folder)?;
+        let minimum_block = self.minimum_block.map(checked_minimum_block).transpose();
         Ok(ExportSpec {
             name,
             volume: VolumeSpec { path, kind, key, direct: self.direct },
             read_only: self.read_only,
             shared: self.shared,
             allow_discards: self.allow_discards,
+            minimum_block_bytes: minimum_block.map_err(|error| of_key("minimum_block", &error))?,
             scheduling: self.scheduling()?,
             pipeline: self.pipeline()?,
             bounce: self.bounce()?,

@@ -46,6 +46,14 @@ pub(crate) fn checked_queue_depth(depth: u32) -> Result<u32, String> {
     Err(format!("a queue depth is a number from {} to {}", allowed.start(), allowed.end()))
 }
 
+/// What clients may be told to read and write in: no longer than the longest sector.
+pub(crate) fn checked_minimum_block(bytes: u32) -> Result<u32, String> {
+    match bytes.is_power_of_two() && bytes <= 4096 {
+        true => Ok(bytes),
+        false => Err("the minimum block is a power of two from 1 to 4096 bytes".into()),
+    }
+}
+
 /// The length of the longest request, if it can be one.
 pub(crate) fn checked_max_sectors(sectors: u32) -> Result<u32, String> {
     let allowed = Scheduling::MAX_SECTORS;

@@ -9,7 +9,7 @@ use std::os::unix::net::{UnixDatagram, UnixListener, UnixStream};
 use std::process::Command;
 
 use lab::nbd::Nbd;
-use lab::{Lab, SMALL_LEN_BYTES, Server, is_socket, noise, text};
+use lab::{Lab, SMALL, SMALL_LEN_BYTES, Server, is_socket, noise, text};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 
@@ -331,4 +331,34 @@ fn silent_clients_give_up_their_descriptors_to_others() {
     drop(idle);
     assert_eq!(Nbd::open(&lab.path("s")).read(0, 512).len(), 512);
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
+fn clients_are_told_to_write_whole_sectors_where_a_torn_one_would_be_garbage() {
+    let lab = Lab::new();
+    let mut cbc = vec!["format", "cbc", "--size", "2M", "-d", "pass", "-c", "aes-cbc-essiv:sha256"];
+    cbc.extend(["-s", "256", "--sector-size", "4096"]);
+    cbc.extend(SMALL);
+    lab.ok(&cbc);
+    lab.volume("xts");
+    for (volume, more, minimum) in [
+        ("cbc", &[][..], 4096),
+        ("cbc", &["--minimum-block", "1"], 1),
+        ("xts", &[], 1),
+        ("xts", &["--minimum-block", "512"], 512),
+    ] {
+        let serve = [volume, "-d", "pass", "--socket", "s"];
+        let server = lab.serve(&[&serve[..], more].concat());
+        let info = lab.ok(&["info", "--json", "nbd+unix:///?socket=s"]).stdout;
+        let told = format!("\"minimum_bytes\": {minimum}");
+        assert!(text(&info).contains(&told), "{volume} {more:?}: {}", text(&info));
+        // A client that has not asked writes what it likes.
+        let mut client = Nbd::open(&lab.path("s"));
+        assert_eq!(client.write(1000, &[7; 100]), 0);
+        assert_eq!(client.read(1000, 100), [7; 100]);
+        drop(client);
+        assert!(server.stop(Signal::TERM).success());
+    }
+    let wrong = ["serve", "xts", "-d", "pass", "--socket", "s", "--minimum-block", "1000"];
+    assert!(lab.refused(&wrong, 1).contains("power of two"));
 }

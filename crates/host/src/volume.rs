@@ -158,6 +158,9 @@ pub struct VolumeOptions {
     pub bounce: BounceChoice,
     /// Queues and elevators of the devices below.
     pub scheduling: Scheduling,
+    /// The unit that clients are told to read and write in. `None` is one byte, or the sector of a
+    /// cipher whose sectors a torn change would garble as a whole.
+    pub minimum_block_bytes: Option<u32>,
     /// It can be suspended, and its keys changed ([`Volume::suspend`]).
     pub controlled: bool,
     /// Time is kept of one request of so many ([`crate::stages`]); zero keeps none. `None` is as
@@ -189,6 +192,9 @@ impl Device {
     }
 }
 
+/// What a disk writes whole or not at all.
+const DISK_UNIT_BYTES: u32 = 512;
+
 /// A volume that is open, until it is dropped.
 pub struct Volume {
     pub(crate) devices: Vec<Device>,
@@ -211,6 +217,7 @@ pub struct Volume {
     pub(crate) ranges: Arc<VolumeRanges>,
     /// While a part of a sector is written, no part of it can be read.
     pub(crate) tears_sectors: bool,
+    minimum_block_bytes: Option<u32>,
     /// `None` if nobody has anything to tell it.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Whether acknowledged writes can still be made stable.
@@ -347,6 +354,20 @@ impl Volume {
     /// The threads of devices that have one.
     pub(crate) fn disks(&self) -> impl Iterator<Item = &Disk> {
         self.devices.iter().filter_map(Device::disk)
+    }
+
+    /// The unit that clients should read and write in.
+    ///
+    /// A change of part of a sector is read, changed and written back. A power cut may tear that write
+    /// at 512 bytes, the unit of a disk: with XTS, CTR, ECB and LRW other bytes of the sector keep what
+    /// they had, since each cipher block stands alone. CBC carries a change on to the end of the
+    /// sector, Adiantum and the elephant diffuser to all of it: there neighbours that were stable would
+    /// be garbage. dm-crypt's logical block is the sector for the same reason.
+    #[must_use]
+    pub fn minimum_block_bytes(&self) -> u32 {
+        let tears = self.tears_sectors && self.sector_size_bytes > DISK_UNIT_BYTES;
+        let usual = if tears { self.sector_size_bytes } else { 1 };
+        self.minimum_block_bytes.unwrap_or(usual)
     }
 
     /// The files and block devices of this machine that it lies on, and the logs that it writes.
@@ -731,6 +752,7 @@ impl<'a> Builder<'a> {
             writer: new_io_context(),
             ranges: Arc::default(),
             tears_sectors: self.tears_sectors,
+            minimum_block_bytes: self.options.minimum_block_bytes,
             // Without control too: at the end of the server nothing waits for a path any more.
             gate: (self.options.controlled || has_multipath).then(Arc::default),
             durability: self.durability,

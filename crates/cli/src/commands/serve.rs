@@ -31,6 +31,7 @@ use crate::metrics;
 use crate::nbd::{self, Uri, split_host_port};
 use crate::output::{InUse, say};
 use crate::recorder::{Recorder, Wish};
+use crate::scheduling::checked_minimum_block;
 use crate::size::human_size;
 use crate::volume::Prepared;
 
@@ -41,7 +42,7 @@ use activation::Activated;
 /// More cipher workers than this help on no machine that there is.
 pub(crate) const THREADS_MAX: i64 = 1024;
 /// What is said in the file instead, for each of its volumes.
-const OF_ONE_VOLUME: [&str; 32] = [
+const OF_ONE_VOLUME: [&str; 33] = [
     "volume",
     "trace",
     "pipeline",
@@ -69,6 +70,7 @@ const OF_ONE_VOLUME: [&str; 32] = [
     "read_only",
     "shared",
     "allow_discards",
+    "minimum_block",
     "elevator",
     "queue_depth",
     "max_sectors",
@@ -120,6 +122,11 @@ pub(crate) struct ServeArgs {
     #[arg(long)]
     allow_discards: bool,
 
+    /// Unit that clients are told to read and write in [default: 1, or the sector of a cipher whose
+    /// sectors a power cut would garble as a whole: see docs/targets/crypt.md]
+    #[arg(long, value_name = "BYTES", value_parser = parse_minimum_block)]
+    minimum_block: Option<u32>,
+
     /// Cipher worker threads beside the connections' own [default: as the cipher's speed wants]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(..=THREADS_MAX))]
     threads: Option<u16>,
@@ -169,6 +176,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             shared: spec.shared,
             direct: spec.volume.direct,
             allow_discards: spec.allow_discards,
+            minimum_block_bytes: spec.minimum_block_bytes,
             worker_threads: plan.threads.map(usize::from),
             scheduling: spec.scheduling.clone(),
             pipeline: spec.pipeline,
@@ -306,6 +314,10 @@ impl Plan {
     }
 }
 
+fn parse_minimum_block(text: &str) -> Result<u32, String> {
+    checked_minimum_block(text.parse().unwrap_or(0))
+}
+
 fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     let name = args.export_name.clone().unwrap_or_default();
     check_export_name(&name).map_err(|failure| failure.at("--export-name"))?;
@@ -315,6 +327,7 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
         read_only: args.read_only,
         shared: args.shared,
         allow_discards: args.allow_discards,
+        minimum_block_bytes: args.minimum_block,
         scheduling: args.scheduling.scheduling(),
         pipeline: args.scheduling.pipeline(),
         bounce: args.scheduling.bounce(),

@@ -129,7 +129,11 @@ impl Transmission {
             state: State::Header,
             opening,
             size_bytes: export.size_bytes,
-            unaligned_mask: u64::from(export.block_min_bytes) - 1,
+            // A client that has not asked counts in bytes, and is served as well as it can be.
+            unaligned_mask: match opening.sizes_known {
+                true => u64::from(export.block_min_bytes) - 1,
+                false => 0,
+            },
             payload_max_bytes,
             discard_max_bytes: payload_max_bytes.max(DISCARD_MAX_BYTES),
             known_flags,
@@ -354,7 +358,11 @@ impl Transmission {
             Command::Trim if !self.can_trim => {
                 Err(refuse(Errno::Inval, "trim is not offered by this export"))
             }
-            Command::WriteZeroes if flags & CMD_FLAG_FAST_ZERO != 0 && !self.can_fast_zero => {
+            // Without holes zeros are written, which is no faster than a write.
+            Command::WriteZeroes
+                if flags & CMD_FLAG_FAST_ZERO != 0
+                    && (!self.can_fast_zero || flags & CMD_FLAG_NO_HOLE != 0) =>
+            {
                 Err(refuse(Errno::NotSup, "zeroes are not faster than a write here"))
             }
             Command::BlockStatus if !self.opening.allocation => {

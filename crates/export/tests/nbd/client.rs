@@ -182,6 +182,11 @@ pub(crate) fn serve(exports: Vec<Export>) -> Peer {
 
 /// A session in transmission on `export`, with `base:allocation` where the mode allows it.
 pub(crate) fn opened(export: Export, mode: Mode) -> Peer {
+    opened_asking(export, mode, &[])
+}
+
+/// The same for a client that asks for these kinds of information.
+pub(crate) fn opened_asking(export: Export, mode: Mode, kinds: &[u16]) -> Peer {
     let name = export.name.clone();
     let mut peer = serve(vec![export]);
     peer.feed(&client_flags());
@@ -193,7 +198,7 @@ pub(crate) fn opened(export: Export, mode: Mode) -> Peer {
     if mode != Mode::Simple {
         peer.feed(&option(SET_META, &meta_data(&name, &["base:allocation"])));
     }
-    peer.feed(&option(GO, &info_data(&name, &[])));
+    peer.feed(&option(GO, &info_data(&name, kinds)));
     assert_eq!(peer.take_seen(), [Seen::Opened(0)]);
     peer.out.clear();
     peer

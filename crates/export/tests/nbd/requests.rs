@@ -362,6 +362,10 @@ fn fast_zero_that_is_not_fast_says_so() {
     let ask = Ask::new(WRITE_ZEROES, 0, 4096);
     refused(&mut peer, &ask.flags(FAST_ZERO).bytes(Mode::Simple), Mode::Structured, ENOTSUP);
     peer.request(&ask.bytes(Mode::Structured));
+    // Where holes are fast, zeros without holes are not.
+    let mut peer = opened(Export { can_fast_zero: true, ..small_export() }, Mode::Structured);
+    let both = ask.flags(FAST_ZERO | NO_HOLE).bytes(Mode::Structured);
+    refused(&mut peer, &both, Mode::Structured, ENOTSUP);
 }
 
 #[test]
@@ -374,10 +378,13 @@ fn flush_with_a_range_is_refused() {
 }
 
 #[test]
-fn unaligned_requests_are_refused_where_a_minimum_block_is_advertised() {
+fn unaligned_requests_are_refused_where_a_client_has_asked_for_the_minimum_block() {
     let mut export = small_export();
     export.block_min_bytes = 4096;
-    let mut peer = opened(export, Mode::Structured);
+    // One that has not asked counts in bytes.
+    let mut peer = opened(export.clone(), Mode::Structured);
+    peer.request(&Ask::new(WRITE_ZEROES, 512, 512).bytes(Mode::Structured));
+    let mut peer = opened_asking(export, Mode::Structured, &[3]);
     for (offset, len) in [(1, 4096), (0, 4095), (512, 512), (4096, 512)] {
         let bytes = Ask::new(WRITE_ZEROES, offset, len).bytes(Mode::Structured);
         peer.feed(&bytes);

@@ -429,6 +429,7 @@ fn export(name: &str, volume: &Volume) -> Export {
         read_only: volume.read_only(),
         can_trim: volume.can_discard(),
         can_fast_zero: volume.can_fast_zero() && !volume.read_only(),
+        block_min_bytes: volume.minimum_block_bytes(),
         block_preferred_bytes: volume.sector_size_bytes().max(4096),
         ..Export::new(name, volume.size_bytes())
     }

@@ -33,6 +33,11 @@ use crate::volume::Volume;
 pub(super) const INBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT;
 pub(super) const OUTBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 1;
 pub(super) const READS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 2;
+/// Zeros, for WRITE_ZEROES that must not make holes.
+const ZEROS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 3;
+/// Its length: what a piece of a payload has. Nothing is ever written there, so that it is the kernel's
+/// one page of zeros, many times.
+const ZEROS_BYTES: u64 = 128 << 10;
 /// Zeros are written in portions of this, so that other requests get their turn.
 const ZEROES_PORTION_BYTES: u64 = 1 << 20;
 /// More requests than this are left in the socket. Twice what clients keep in flight.
@@ -108,7 +113,8 @@ impl Transmission {
         let inbox = Arc::new(Region::new(layout.inbox_bytes)?);
         let outbox = Arc::new(Region::new(layout.outbox_bytes)?);
         let read_region = Arc::new(Region::new(layout.reads_bytes)?);
-        let world = vec![&inbox, &outbox, &read_region].into_iter().cloned().collect();
+        let zeros = Arc::new(Region::new(ZEROS_BYTES as usize)?);
+        let world = vec![&inbox, &outbox, &read_region, &zeros].into_iter().cloned().collect();
         let mut driver = Driver::new(&volume, layout.bounce_slots, world, served.priority)?;
         if !volume.fans_out_pieces {
             driver.stay_inline();
@@ -335,18 +341,27 @@ impl Transmission {
 
     /// The next portion of zeroes, or the end of the request.
     fn submit_zeroes(&mut self, index: u32) -> Result<(), Ended> {
-        let InFlight { portions, error, .. } = self.requests.at(index);
+        let InFlight { request, portions, error, .. } = self.requests.at(index);
+        let no_hole = request.no_hole;
         if portions.is_empty() || error.is_some() {
             self.requests.at(index).complete = true;
             return self.end_if_complete(index);
         }
-        let border = (portions.start + ZEROES_PORTION_BYTES) & !(ZEROES_PORTION_BYTES - 1);
+        let portion_bytes = if no_hole { ZEROS_BYTES } else { ZEROES_PORTION_BYTES };
+        let border = (portions.start + portion_bytes) & !(portion_bytes - 1);
         let portion = portions.start..border.min(portions.end);
         portions.start = portion.end;
         let len = Sector::holding(portion.end - portion.start);
         let start = Sector::holding(portion.start);
-        let bio = Bio::new(Op::WriteZeroes, start, len, BufRef::NONE, 0);
-        self.submit(Piece::Portion(index), bio);
+        // No way to make zeros promises room on every kind of file, device and server: a write does.
+        let (op, buf) = match no_hole {
+            true => {
+                let len_bytes = len.bytes() as u32;
+                (Op::Write, BufRef { slot: ZEROS_SLOT, offset_bytes: 0, len_bytes })
+            }
+            false => (Op::WriteZeroes, BufRef::NONE),
+        };
+        self.submit(Piece::Portion(index), Bio::new(op, start, len, buf, 0));
         Ok(())
     }
 

@@ -65,6 +65,7 @@ pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
 pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const FUA: u16 = 1;
+pub(crate) const NO_HOLE: u16 = 2;
 
 /// A server that does not answer for so long hangs.
 const HANGS: Duration = Duration::from_secs(60);
