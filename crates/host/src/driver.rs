@@ -289,7 +289,7 @@ impl Driver {
         }
     }
 
-    /// A flush that succeeded while another failed, or while a server was lost, has failed too.
+    /// A flush that succeeded while another one failed has failed too.
     fn judge(&mut self, from: usize) {
         for done in &mut self.done[from..] {
             let place = self.stable.iter().position(|user| *user == done.user);

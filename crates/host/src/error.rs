@@ -56,8 +56,7 @@ pub enum Error {
     /// The dm table is wrong.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// A flush or FUA write has failed, or a server was lost: what was acknowledged before may be
-    /// lost.
+    /// A flush or FUA write has failed: what was acknowledged before may be lost.
     #[error("{0}; acknowledged writes may be lost")]
     Lost(Loss),
     /// A copy ended early.

@@ -1,8 +1,8 @@
 //! Whether what a volume has acknowledged can still reach stable storage.
 //!
 //! ```text
-//!   intact ── a flush or FUA write of a device fails, or a server is lost ──> lost
-//!          <───────────── suspend, resume --accept-loss ─────────────────────
+//!   intact ── a flush or FUA write of a device fails ──> lost
+//!          <──── suspend, resume --accept-loss ─────────
 //! ```
 //! A system reports a failed write-back once, to one descriptor (`errseq_t`): afterwards its pages
 //! are clean, or gone, and the next `fdatasync` succeeds. So the first failure is kept here, for
