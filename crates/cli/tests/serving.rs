@@ -280,6 +280,23 @@ fn write_beyond_the_file_size_limit_fails_and_the_server_goes_on() {
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
+#[test]
+fn log_that_nobody_reads_any_more_ends_no_connection() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let mut command = limited(&lab, "-f 2048");
+    let mut child = command.stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let mut stderr = std::io::BufReader::new(child.stderr.take().unwrap());
+    stderr.read_line(&mut String::new()).unwrap();
+    drop(stderr);
+    let mut client = Nbd::open(&lab.path("s"));
+    // This is logged.
+    assert_ne!(client.write((SMALL_LEN_BYTES - 4096) as u64, &noise(4096, 1)), 0);
+    assert_eq!(client.write(0, &noise(4096, 2)), 0);
+    kill_process(Pid::from_child(&child), Signal::TERM).unwrap();
+    assert_eq!(child.wait().unwrap().code(), Some(0));
+}
+
 /// Connects, and reads if it is let in; whether it was.
 fn is_served(lab: &Lab) -> Option<UnixStream> {
     let mut stream = UnixStream::connect(lab.path("s")).ok()?;

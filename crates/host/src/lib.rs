@@ -15,6 +15,7 @@ mod executor;
 pub mod file;
 mod fused;
 pub mod local;
+mod log;
 pub mod memory;
 pub mod nbd;
 pub mod pages;

@@ -25,7 +25,7 @@ use super::DiskQueue;
 use super::inbox::{Clients, Disk, Inbox, Shared};
 use crate::file::DeviceFile;
 use crate::ring::Ring;
-use crate::{plain, poll};
+use crate::{log, plain, poll};
 
 /// What a device may take for a request before it is said on standard error (`BLK_TIMEOUT` of most
 /// drivers).
@@ -86,7 +86,7 @@ impl Running {
             self.collect(now);
             self.dispatch(now);
             self.answer();
-            self.queue.newly_late(now, &mut |late| eprintln!("blockyard: {late}"));
+            self.queue.newly_late(now, &mut |late| log::say(format_args!("{late}")));
             if self.stopping && self.queue.len() == 0 {
                 return;
             }

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::Op;
 
-use crate::plain;
+use crate::{log, plain};
 
 /// A kind that goes on is said again after this time. Ours: often enough to be seen, and no flood.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -23,7 +23,7 @@ impl SaidErrors {
     pub(super) fn say(&self, path: &Path, op: Op, error: &io::Error) {
         let errno = plain::errno(error);
         if !matches!(errno, libc::EINVAL | libc::EOPNOTSUPP) && self.is_due(errno, Instant::now()) {
-            eprintln!("blockyard: {}: {}", path.display(), failed(op, false, error));
+            log::say(format_args!("{}: {}", path.display(), failed(op, false, error)));
         }
     }
 

@@ -14,6 +14,7 @@ use super::uri::{Settings, Uri};
 use crate::Error;
 use crate::disk::Disk;
 use crate::file::Access;
+use crate::log;
 use crate::volume::Durability;
 
 /// For so long a device that is no path waits for its server. Ours.
@@ -141,7 +142,7 @@ impl RemoteDisk {
     /// Something that whoever runs this should know.
     pub(super) fn say(&self, what: &str) {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = what.to_owned();
-        eprintln!("blockyard: {}: {what}", self.name);
+        log::say(format_args!("{}: {what}", self.name));
     }
 
     /// The same, unless it was the last that was said.

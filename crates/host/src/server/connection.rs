@@ -7,7 +7,7 @@ use super::Shared;
 use super::handshake::Opened;
 use super::socket::Socket;
 use super::transmission::{Ended, Transmission};
-use crate::memory;
+use crate::{log, memory};
 
 /// Serves the client until it or the server ends the connection.
 pub(super) fn serve(shared: &Shared, socket: &Arc<Socket>, opened: Opened) {
@@ -22,7 +22,7 @@ fn transmit(shared: &Shared, socket: &Arc<Socket>, opened: Opened) -> Result<(),
         // One at a time: what is looked for must still be there when it is taken.
         let _turn = shared.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if !memory::has_headroom() {
-            eprintln!("blockyard: a client is refused: there is no memory for it");
+            log::say(format_args!("a client is refused: there is no memory for it"));
             return Err(Ended);
         }
         let grant = shared.budget.grant(Transmission::useful_bytes(&served.volume));

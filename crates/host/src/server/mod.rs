@@ -37,9 +37,9 @@ use rustix::event::PollFlags;
 use crate::Error;
 use crate::canary::{Canary, is_planted};
 use crate::memory::Budget;
-use crate::poll;
 use crate::process::StopSignal;
 use crate::volume::Volume;
+use crate::{log, poll};
 
 pub use control::{Answer, REQUEST_BYTES_MAX};
 use control::{Control, Framing};
@@ -255,7 +255,9 @@ impl Server {
     /// `stop`.
     pub fn run(mut self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
         let waited = self.serve_until(stop);
-        stop.take();
+        if waited.is_ok() {
+            stop.take();
+        }
         on_stop();
         stop.restore_default();
         self.listeners.clear();
@@ -278,7 +280,7 @@ impl Server {
             if !flushed.contains(&Arc::as_ptr(volume)) {
                 flushed.push(Arc::as_ptr(volume));
                 match volume.flush() {
-                    Err(error) if outcome.is_err() => eprintln!("blockyard: {error}"),
+                    Err(error) if outcome.is_err() => log::say(format_args!("{error}")),
                     Err(error) => outcome = Err(error),
                     Ok(()) => {}
                 }

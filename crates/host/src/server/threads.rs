@@ -8,7 +8,7 @@ use std::thread::JoinHandle;
 use rustix::event::{EventfdFlags, eventfd};
 
 use super::socket::Socket;
-use crate::memory;
+use crate::{log, memory};
 
 const STACK_BYTES: usize = 256 << 10;
 
@@ -67,7 +67,7 @@ impl Threads {
         serve: impl FnOnce(&Arc<Socket>) + Send + 'static,
     ) {
         if !memory::has_headroom() {
-            eprintln!("blockyard: a client is refused: there is no memory for it");
+            log::say(format_args!("a client is refused: there is no memory for it"));
             return;
         }
         let socket = Arc::new(socket);
@@ -80,7 +80,7 @@ impl Threads {
         let thread = std::thread::Builder::new().name(self.name.into()).stack_size(STACK_BYTES);
         match thread.spawn(move || serve(&{ end }.socket)) {
             Ok(thread) => self.running.push(Running { socket, has_ended, thread }),
-            Err(error) => eprintln!("blockyard: a client is refused: no thread for it: {error}"),
+            Err(error) => log::say(format_args!("a client is refused: no thread for it: {error}")),
         }
     }
 

@@ -21,6 +21,7 @@ use blockyard_engine::bio::{BlkStatus, Op};
 use super::Volume;
 use crate::Error;
 use crate::disk::DeviceQueue;
+use crate::log;
 
 /// The first failure that may have lost acknowledged writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,11 +62,11 @@ impl Durability {
             return;
         }
         let loss = Loss { device, problem, at: SystemTime::now(), status };
-        eprintln!(
-            "blockyard: {loss}; acknowledged writes may be lost: flushes and writes of the volume \
+        log::say(format_args!(
+            "{loss}; acknowledged writes may be lost: flushes and writes of the volume \
              fail from now on, until it is suspended and resumed with --accept-loss, or opened \
              again"
-        );
+        ));
         *kept = Some(loss);
         self.is_lost.store(true, Ordering::Relaxed);
     }
