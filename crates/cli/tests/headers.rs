@@ -130,7 +130,7 @@ fn volume_with_an_empty_passphrase_opens_with_an_empty_line_or_file() {
     format::format(&mut disk, &SecretBytes::copy_of(b""), &options).unwrap();
     lab.write("vol", disk);
     lab.write("empty", "");
-    let dump = ["dump", "vol", "-o", "out"];
+    let dump = ["dump", "vol"];
     lab.ok(&[&dump[..], &["-d", "empty"]].concat());
     assert!(lab.fed(&dump, b"\n").status.success());
     assert!(one_error(&lab.fed(&dump, b""), 1).contains("no passphrase or key to read"));
