@@ -59,6 +59,24 @@ fn is_ready(fd: &PollFd<'_>) -> bool {
     !fd.revents().is_empty()
 }
 
+/// Waits until the first descriptor is writable or hung up, or one of the others readable.
+///
+/// # Errors
+/// As [`readable`].
+pub(crate) fn writable(
+    fd: BorrowedFd<'_>,
+    others: &[Option<BorrowedFd<'_>>],
+    limit: Option<Duration>,
+) -> io::Result<()> {
+    let mut polled = vec![PollFd::from_borrowed_fd(fd, PollFlags::OUT)];
+    let others = others.iter().flatten();
+    polled.extend(others.map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN)));
+    match poll(&mut polled, limit.map(timespec).as_ref()) {
+        Ok(_) | Err(rustix::io::Errno::INTR) => Ok(()),
+        Err(error) => Err(error.into()),
+    }
+}
+
 fn timespec(limit: Duration) -> Timespec {
     Timespec {
         tv_sec: i64::try_from(limit.as_secs()).unwrap_or(i64::MAX),

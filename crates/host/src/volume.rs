@@ -4,8 +4,8 @@ use std::fmt::Write as _;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
 use std::path::Path;
+use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
-use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
 use blockyard_crypt::cipher::SectorCipher;
@@ -225,7 +225,7 @@ pub struct Volume {
     /// Whether somebody records what comes.
     pub(crate) switch: Arc<Switch>,
     is_controlled: bool,
-    keys: Mutex<Keys>,
+    keys: Keys,
     described: Described,
     read_only: bool,
     can_discard: bool,
@@ -735,7 +735,7 @@ impl<'a> Builder<'a> {
         for name in &self.names {
             let _ = write!(description, ", {name}");
         }
-        let keys = vec![true; self.ciphers.len()];
+        let keys = Keys::all_valid(self.ciphers.len());
         let is_multipath = |extent: &TableExtent| matches!(extent.target, TargetSpec::Multipath(_));
         let has_multipath = table.layers().flat_map(Table::extents).any(is_multipath);
         Volume {
@@ -758,7 +758,7 @@ impl<'a> Builder<'a> {
             durability: self.durability,
             switch: Arc::default(),
             is_controlled: self.options.controlled,
-            keys: Mutex::new(keys),
+            keys,
             described: self.described,
             read_only,
             can_discard: self.can_discard && !read_only,

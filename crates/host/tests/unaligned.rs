@@ -282,3 +282,33 @@ fn sector_of_a_chained_mode_is_never_read_while_a_part_of_it_is_written() {
         served.serving.stop();
     }
 }
+
+#[test]
+fn client_that_takes_no_replies_holds_up_neither_a_suspend_nor_a_write_of_a_part() {
+    for way in [Way::Direct, Way::MqDeadline] {
+        let served = Served::xts(way);
+        let (mut silent, mut other) = (served.connect(), served.connect());
+        // Replies are more than the sockets and the server hold, and requests are not. There are
+        // writes between the first of them.
+        let read = |n: u64| request(READ, 0, n, (n % 32 * 65_536, 65_536), 0);
+        let write = |n: u64| request(WRITE, 0, 100 + n, (0, BLOCK), 1);
+        let writes = (0..8).flat_map(|n| [write(n), read(n)]).flatten();
+        let all: Vec<u8> = writes.chain((8..100).flat_map(read)).collect();
+        silent.send(&all);
+        // The sockets hold three replies, or a few more.
+        while served.volume.status().counts.reads.parts < 4 {
+            std::thread::yield_now();
+        }
+        served.volume.suspend().unwrap();
+        served.volume.resume(false).unwrap();
+        other.ask(WRITE, 0, 7, (100, 100), 2);
+        assert_eq!(other.reply(), 7);
+        for _ in 0..108 {
+            if silent.reply() < 100 {
+                silent.data(65_536);
+            }
+        }
+        drop((silent, other));
+        served.serving.stop();
+    }
+}

@@ -32,39 +32,29 @@ impl Outbox {
         Self { region, used: 0, vecs: Vec::new(), gathered_bytes: 0 }
     }
 
-    /// Copies a small reply.
-    pub(super) fn append(&mut self, socket: &Socket, mut bytes: &[u8]) -> io::Result<()> {
-        while !bytes.is_empty() {
-            if self.used == self.region.len_bytes() {
-                self.send(socket)?;
-            }
-            let len = bytes.len().min(self.region.len_bytes() - self.used);
+    /// Copies as much of a small reply as there is room for, and says how much that is.
+    pub(super) fn append(&mut self, bytes: &[u8]) -> usize {
+        let len = bytes.len().min(self.region.len_bytes() - self.used);
+        if len > 0 {
             let to = self.region.at(self.used, len);
             // SAFETY: the range of the region is free, and disjoint from the caller's bytes.
             unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), to, len) };
             self.used += len;
             self.push(to, len);
-            bytes = &bytes[len..];
         }
-        Ok(())
+        len
     }
 
-    /// Room for `len_bytes` of data with a header in front of them: its place in the region. Sends
-    /// what was gathered when there is none left.
-    pub(super) fn reserve(
-        &mut self,
-        socket: &Socket,
-        header_bytes: usize,
-        len_bytes: usize,
-    ) -> io::Result<usize> {
-        let place = |used: usize| (used + header_bytes).next_multiple_of(ALIGN_BYTES);
-        if place(self.used) + len_bytes > self.region.len_bytes() {
-            self.send(socket)?;
+    /// Room for `len_bytes` of data with a header in front of them: its place in the region. `None`
+    /// until what was gathered has been sent.
+    pub(super) fn reserve(&mut self, header_bytes: usize, len_bytes: usize) -> Option<usize> {
+        let start = (self.used + header_bytes).next_multiple_of(ALIGN_BYTES);
+        if start + len_bytes > self.region.len_bytes() {
+            assert!(self.used > 0, "pieces are cut to the outbox");
+            return None;
         }
-        let start = place(self.used);
-        assert!(start + len_bytes <= self.region.len_bytes(), "pieces are cut to the outbox");
         self.used = start + len_bytes;
-        Ok(start)
+        Some(start)
     }
 
     /// Address of a place that was reserved.
@@ -89,18 +79,15 @@ impl Outbox {
         self.gathered_bytes >= SEND_AT_BYTES || self.vecs.len() >= SEND_AT_VECS
     }
 
-    pub(super) fn is_empty(&self) -> bool {
-        self.vecs.is_empty()
-    }
-
-    /// Sends everything, waiting for the client to take it.
-    pub(super) fn send(&mut self, socket: &Socket) -> io::Result<()> {
-        if self.vecs.is_empty() {
-            return Ok(());
+    /// Sends what the client takes now; whether that is everything.
+    pub(super) fn send(&mut self, socket: &Socket) -> io::Result<bool> {
+        if !self.vecs.is_empty() {
+            let sent = socket.send_what_fits(&mut self.vecs)?;
+            self.vecs.drain(..sent);
         }
-        let sent = socket.send(&mut self.vecs);
-        self.vecs.clear();
-        (self.used, self.gathered_bytes) = (0, 0);
-        sent
+        if self.vecs.is_empty() {
+            (self.used, self.gathered_bytes) = (0, 0);
+        }
+        Ok(self.vecs.is_empty())
     }
 }

@@ -189,7 +189,12 @@ impl Transmission {
     /// Through the outbox.
     fn stream_piece(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
         let (span_bytes, skip_bytes) = self.span(chunk.offset_bytes, chunk.len_bytes);
-        let place = self.outbox.reserve(&self.socket, READ_HEADER_MAX, span_bytes)?;
+        let place = loop {
+            if let Some(place) = self.outbox.reserve(READ_HEADER_MAX, span_bytes) {
+                break place;
+            }
+            self.send()?;
+        };
         let status = self.read_now(chunk.offset_bytes, span_bytes, OUTBOX_SLOT, place);
         if status == BlkStatus::Ok {
             let (base, len) = self.put_header(chunk, self.outbox.at(place + skip_bytes));
@@ -240,9 +245,7 @@ impl Transmission {
 
     fn trail(&mut self, chunk: &ReadChunk) -> Result<(), Ended> {
         self.session.read_trailer(chunk, &mut self.reply);
-        self.outbox.append(&self.socket, &self.reply)?;
-        self.reply.clear();
-        Ok(())
+        self.append_reply()
     }
 
     fn fail(
@@ -328,7 +331,7 @@ impl Transmission {
                 self.reads.ordered.retain(|index| *index != piece.read);
                 self.reads.remove_if_ended(piece.read);
                 let behind = std::mem::take(&mut self.reads.behind);
-                self.outbox.append(&self.socket, &behind)?;
+                self.append(&behind)?;
             }
         }
         Ok(())
@@ -351,9 +354,7 @@ impl Transmission {
 
     /// The outbox has been sent: its slots are free.
     pub(super) fn free_sent_reads(&mut self) {
-        if self.outbox.is_empty() {
-            let reads = &mut self.reads;
-            reads.free_slots.append(&mut reads.unsent_slots);
-        }
+        let reads = &mut self.reads;
+        reads.free_slots.append(&mut reads.unsent_slots);
     }
 }

@@ -1,4 +1,4 @@
-//! A connected stream socket with plain, blocking calls.
+//! A connected stream socket with plain calls.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -68,25 +68,34 @@ impl Socket {
         let _ = sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit);
     }
 
-    /// Sends all of `vecs`, which are consumed on the way.
+    /// Sends all of `vecs`, which are consumed on the way, waiting for the client to take them.
     pub(super) fn send(&self, vecs: &mut [libc::iovec]) -> io::Result<()> {
-        let mut next = 0;
+        self.send_with(vecs, 0).map(drop)
+    }
+
+    /// Sends what the client takes without waiting: how many of `vecs` have been sent. Of the next
+    /// one what is left is there.
+    pub(super) fn send_what_fits(&self, vecs: &mut [libc::iovec]) -> io::Result<usize> {
+        self.send_with(vecs, libc::MSG_DONTWAIT)
+    }
+
+    fn send_with(&self, vecs: &mut [libc::iovec], flags: libc::c_int) -> io::Result<usize> {
+        let (mut next, flags) = (0, libc::MSG_NOSIGNAL | flags);
         while next < vecs.len() {
             let rest = &mut vecs[next..];
             // SAFETY: an all-zero header is a valid one: no address, no control data.
             let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
             header.msg_iov = rest.as_mut_ptr();
             header.msg_iovlen = rest.len().min(libc::UIO_MAXIOV as usize);
-            // SAFETY: every vector describes memory of the outbox that stays until this returns.
-            let sent = unsafe {
-                libc::sendmsg(self.fd.as_raw_fd(), &raw const header, libc::MSG_NOSIGNAL)
-            };
+            // SAFETY: every vector describes memory of the caller that stays until this returns.
+            let sent = unsafe { libc::sendmsg(self.fd.as_raw_fd(), &raw const header, flags) };
             if sent < 0 {
                 let error = io::Error::last_os_error();
-                if error.kind() == io::ErrorKind::Interrupted {
-                    continue;
+                match error.kind() {
+                    io::ErrorKind::Interrupted => continue,
+                    io::ErrorKind::WouldBlock => break,
+                    _ => return Err(error),
                 }
-                return Err(error);
             }
             let mut sent = sent as usize;
             while next < vecs.len() && sent >= vecs[next].iov_len {
@@ -98,7 +107,7 @@ impl Socket {
                 vecs[next].iov_len -= sent;
             }
         }
-        Ok(())
+        Ok(next)
     }
 
     /// The client may still read replies; what it sends from now on is not read.

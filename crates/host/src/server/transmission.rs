@@ -164,8 +164,7 @@ impl Transmission {
             self.collect()?;
             self.issue_reads()?;
             self.driver.unplug();
-            self.outbox.send(&self.socket)?;
-            self.free_sent_reads();
+            self.send()?;
             if self.closing && self.open_requests() == 0 {
                 return Ok(());
             }
@@ -212,7 +211,7 @@ impl Transmission {
                 }
                 Event::Closed => self.closing = true,
                 Event::Broken(_) => {
-                    self.outbox.send(&self.socket)?;
+                    self.send()?;
                     return Err(Ended);
                 }
                 Event::Opened(_) => unreachable!("an export is open"),
@@ -220,8 +219,7 @@ impl Transmission {
             self.collect_done()?;
             if self.outbox.is_full() {
                 self.driver.unplug();
-                self.outbox.send(&self.socket)?;
-                self.free_sent_reads();
+                self.send()?;
             }
         }
         Ok(())
@@ -442,9 +440,41 @@ impl Transmission {
         if self.reads.in_the_middle() {
             self.reads.put_behind(&mut self.reply);
         } else {
-            self.outbox.append(&self.socket, &self.reply)?;
-            self.reply.clear();
+            self.append_reply()?;
         }
+        Ok(())
+    }
+
+    /// Moves the session's reply to the outbox.
+    pub(super) fn append_reply(&mut self) -> Result<(), Ended> {
+        let mut reply = std::mem::take(&mut self.reply);
+        self.append(&reply)?;
+        reply.clear();
+        self.reply = reply;
+        Ok(())
+    }
+
+    /// Copies small replies to the outbox.
+    pub(super) fn append(&mut self, mut bytes: &[u8]) -> Result<(), Ended> {
+        loop {
+            bytes = &bytes[self.outbox.append(bytes)..];
+            if bytes.is_empty() {
+                return Ok(());
+            }
+            self.send()?;
+        }
+    }
+
+    /// Sends everything that was gathered. While the client does not take it, bios go on: what they
+    /// hold others may wait for, and so may whoever suspends the volume.
+    pub(super) fn send(&mut self) -> Result<(), Ended> {
+        while !self.outbox.send(&self.socket)? {
+            self.driver.unplug();
+            let socket = std::os::fd::AsFd::as_fd(&*self.socket);
+            poll::writable(socket, &self.driver.wake_sources(), self.driver.wake_after())?;
+            self.driver.poll();
+        }
+        self.free_sent_reads();
         Ok(())
     }
 

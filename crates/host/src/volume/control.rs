@@ -10,7 +10,7 @@
 //! dm-mpath's, only while it is not. Errors have the kernel's names (`crypt_message`,
 //! `crypt_preresume`, `multipath_message`).
 
-use std::sync::{MutexGuard, PoisonError};
+use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blockyard_crypt::secret::SecretBytes;
@@ -26,7 +26,8 @@ use super::gate::{Gate, Order};
 use super::{Loss, Volume};
 use crate::disk::Disk;
 
-/// Bios end within this time, unless a client does not take its replies.
+/// Bios end within this time, unless a device does not answer: nothing that a client does or leaves
+/// undone keeps one in flight.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(30);
 
 /// A refusal, with the kernel's name for it.
@@ -100,8 +101,19 @@ pub(super) struct Described {
     pub(super) adaptive: Vec<AdaptiveStatus>,
 }
 
-/// Which keys are valid, by the number of the cipher.
-pub(super) type Keys = Vec<bool>;
+/// Who may change the state, and which keys are valid.
+pub(super) struct Keys {
+    /// Held by whoever changes the state: one at a time, for as long as bios take to end.
+    turn: Mutex<()>,
+    /// By the number of the cipher. Held for a look or a change, so that `status` never waits.
+    valid: Mutex<Vec<bool>>,
+}
+
+impl Keys {
+    pub(super) fn all_valid(count: usize) -> Self {
+        Self { turn: Mutex::default(), valid: Mutex::new(vec![true; count]) }
+    }
+}
 
 impl Volume {
     fn gate(&self) -> Result<&Gate, ControlError> {
@@ -109,9 +121,12 @@ impl Volume {
         gate.ok_or_else(|| invalid("the volume was opened without control"))
     }
 
-    /// Held by whoever changes the state: one at a time.
-    fn keys(&self) -> MutexGuard<'_, Keys> {
-        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    fn turn(&self) -> MutexGuard<'_, ()> {
+        self.keys.turn.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn valid_keys(&self) -> MutexGuard<'_, Vec<bool>> {
+        self.keys.valid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Lets bios wait from now on, and returns when those in flight have ended.
@@ -119,15 +134,15 @@ impl Volume {
     /// # Errors
     /// When they do not end: then nothing has changed.
     pub fn suspend(&self) -> Result<(), ControlError> {
-        let _keys = self.keys();
+        let _turn = self.turn();
         if self.gate()?.close(SUSPEND_LIMIT) {
             return Ok(());
         }
         Err(ControlError {
             name: "EBUSY",
             problem: format!(
-                "bios are in flight still after {} s, perhaps because a client does not take its \
-                 replies; the volume goes on",
+                "bios are in flight still after {} s, perhaps because a device does not answer; \
+                 the volume goes on",
                 SUSPEND_LIMIT.as_secs()
             ),
         })
@@ -140,8 +155,8 @@ impl Volume {
     /// When a crypt line has no valid key, or a loss is to be accepted and the volume is not
     /// suspended.
     pub fn resume(&self, accept_loss: bool) -> Result<Option<Loss>, ControlError> {
-        let keys = self.keys();
-        if keys.contains(&false) {
+        let _turn = self.turn();
+        if self.valid_keys().contains(&false) {
             let problem = "a crypt line has no valid key; set it with the message `key set`";
             return Err(ControlError { name: "EAGAIN", problem: problem.into() });
         }
@@ -166,7 +181,7 @@ impl Volume {
     /// the key does not fit. For a multipath line: when the volume is suspended, or the message
     /// makes no sense.
     pub fn message(&self, sector: u64, message: &Message) -> Result<(), ControlError> {
-        let mut keys = self.keys();
+        let _turn = self.turn();
         if let Message::Multipath(text) = message {
             return self.multipath_message(sector, text);
         }
@@ -189,9 +204,9 @@ impl Volume {
             Message::KeySet(key) => (key.clone(), true),
         };
         let made = cipher.with_key(&key).map_err(|error| invalid(error.to_string()))?;
-        // SAFETY: the gate is closed, with no shard busy, and stays so while `keys` is locked.
+        // SAFETY: the gate is closed, with no shard busy, and stays so while this has the turn.
         unsafe { cipher.replace(made) };
-        keys[number] = is_valid;
+        self.valid_keys()[number] = is_valid;
         Ok(())
     }
 
@@ -304,7 +319,7 @@ impl Volume {
         }
         Status {
             is_suspended: self.gate.as_ref().is_some_and(|gate| gate.is_closed()),
-            has_keys: !self.keys().contains(&false),
+            has_keys: !self.valid_keys().contains(&false),
             table: self.described.table.clone(),
             targets: self.targets(),
             pipelines,
@@ -350,4 +365,33 @@ fn random_key(len_bytes: usize) -> Result<SecretBytes, ControlError> {
         }
     }
     Ok(key)
+}
+
+#[cfg(test)]
+mod tests {
+    use blockyard_engine::bio::{Bio, Op, Sector};
+    use blockyard_engine::buf::BufRef;
+
+    use super::super::VolumeOptions;
+    use super::super::gate::Pass;
+    use super::*;
+    use crate::file::DeviceFile;
+
+    #[test]
+    fn status_answers_while_a_suspend_waits_for_a_bio() {
+        let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
+        let file = DeviceFile::in_memory(1 << 20).unwrap();
+        let volume = Volume::from_file(file, &options).unwrap();
+        let mut pass = Pass::new(volume.gate.as_ref().unwrap()).unwrap();
+        assert!(pass.admit(&Bio::new(Op::Write, Sector(0), Sector(8), BufRef::NONE, 1)));
+        std::thread::scope(|scope| {
+            let suspending = scope.spawn(|| volume.suspend());
+            while !volume.status().is_suspended {
+                assert!(!suspending.is_finished(), "the status came when the suspend had ended");
+            }
+            assert!(!suspending.is_finished());
+            pass.left();
+            suspending.join().unwrap().unwrap();
+        });
+    }
 }
