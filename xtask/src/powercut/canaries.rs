@@ -31,7 +31,7 @@ const CANARIES: &[Canary] = &[
     canary("directory-sync", &["format-new", "format-detached"]),
 ];
 
-/// The rarest was found after 32 cuts; how threads take turns is luck, so many times that. Ours.
+/// The rarest was found after some 50 cuts; how threads take turns is luck, so 40 times that. Ours.
 const CUTS_MAX: u64 = 2000;
 
 /// Plants one after the other in each of its variants, until a cut finds it.
