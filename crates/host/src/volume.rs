@@ -358,11 +358,11 @@ impl Volume {
 
     /// The unit that clients should read and write in.
     ///
-    /// A change of part of a sector is read, changed and written back. A power cut may tear that write
-    /// at 512 bytes, the unit of a disk: with XTS, CTR, ECB and LRW other bytes of the sector keep what
-    /// they had, since each cipher block stands alone. CBC carries a change on to the end of the
-    /// sector, Adiantum and the elephant diffuser to all of it: there neighbours that were stable would
-    /// be garbage. dm-crypt's logical block is the sector for the same reason.
+    /// A change of part of a sector is read, changed and written back. A power cut may tear that
+    /// write at 512 bytes, the unit of a disk: with XTS, CTR, ECB and LRW other bytes of the sector
+    /// keep what they had, since each cipher block stands alone. CBC carries a change on to the end
+    /// of the sector, Adiantum and the elephant diffuser to all of it: there neighbours that were
+    /// stable would be garbage. dm-crypt's logical block is the sector for the same reason.
     #[must_use]
     pub fn minimum_block_bytes(&self) -> u32 {
         let tears = self.tears_sectors && self.sector_size_bytes > DISK_UNIT_BYTES;

@@ -129,11 +129,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         ));
     }
     let mut in_use = args.in_use();
-    let outputs = [
-        args.html.as_deref().map(|path| args.page(path)),
-        args.trace.as_deref().map(|path| args.recording(path)),
-    ];
-    outputs.iter().flatten().try_for_each(|output| output.check(&in_use))?;
+    args.check_outputs(&in_use)?;
     let text = args.jobs.text()?;
     let parse = |device_bytes| args.jobs.parse(text.as_deref(), device_bytes);
     if let Some(name) = &args.target.lab {
@@ -164,13 +160,8 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         let is_plain = args.raw || args.target.null.is_some();
         conditions.iter().for_each(|(name, value)| say(&format!("{name}: {value}")));
         let pipeline = result_lines::module(args.scheduling.pipeline());
-        return result_lines::run(
-            &volume,
-            &jobs,
-            if is_plain { "_" } else { pipeline },
-            times,
-            &in_use,
-        );
+        let module = if is_plain { "_" } else { pipeline };
+        return result_lines::run(&volume, &jobs, module, times, &in_use);
     }
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
@@ -297,6 +288,13 @@ impl BenchArgs {
         let wish = |path| Wish { path, force: self.force.force, limit: None };
         let start = |path| Recorder::start(volume, "", &wish(path), in_use);
         self.trace.clone().map(start).transpose()
+    }
+
+    /// What takes long must not find out at its end that it cannot be written down.
+    fn check_outputs(&self, in_use: &InUse) -> Result<(), Failure> {
+        let page = self.html.as_deref().map(|path| self.page(path));
+        let trace = self.trace.as_deref().map(|path| self.recording(path));
+        [page, trace].iter().flatten().try_for_each(|output| output.check(in_use))
     }
 
     fn page<'a>(&self, path: &'a Path) -> Output<'a> {

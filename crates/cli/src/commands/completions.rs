@@ -31,7 +31,8 @@ fn script(shell: Shell) -> String {
     clap_complete::generate(shell, &mut definition(), "blockyard", &mut script);
     let script = String::from_utf8_lossy(&script).into_owned();
     match shell {
-        // A bare ? is a pattern for fish before version 4, which then says "No matches" at each Tab.
+        // A bare ? is a pattern for fish before version 4, which then says "No matches" at each
+        // Tab.
         Shell::Fish => script.replace(" -s ? ", " -s '?' ").replace(" ?/help", " '?/help'"),
         _ => script,
     }

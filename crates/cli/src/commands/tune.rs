@@ -55,8 +55,8 @@ pub(crate) struct TuneArgs {
     #[command(flatten)]
     volume: VolumeArgs,
 
-    /// The volume is not encrypted: tune for the file or block device as it is, and print options in
-    /// place of a configuration, which names encrypted volumes and tables only
+    /// The volume is not encrypted: tune for the file or block device as it is, and print options
+    /// in place of a configuration, which names encrypted volumes and tables only
     #[arg(long, conflicts_with_all = ["table", "kind", "header", "key_slot", "key_file", "key_fd",
                                       "cipher", "key_size", "hash"])]
     raw: bool,
@@ -262,8 +262,8 @@ impl TuneArgs {
         Output::new(path, self.force.force)
     }
 
-    /// What no output may overwrite. The volume is locked while it is open, and with it what a table
-    /// lies on.
+    /// What no output may overwrite. The volume is locked while it is open, and with it what a
+    /// table lies on.
     fn in_use(&self) -> InUse {
         let spec = self.volume.spec().ok();
         let inputs = [&self.trace, &self.jobs.job].into_iter().flatten().map(PathBuf::as_path);

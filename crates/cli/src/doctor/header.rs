@@ -13,7 +13,8 @@ const ITERATIONS_MIN: u64 = 100_000;
 const SLOW_CIPHERS: [&str; 5] = ["serpent", "twofish", "camellia", "cast5", "cast6"];
 
 /// What a header says about itself (`blockyard info --json`), on a machine where a process may have
-/// so much memory. `path` is where the header lies; `lacks_trim` if only the header could allow TRIM.
+/// so much memory. `path` is where the header lies; `lacks_trim` if only the header could allow
+/// TRIM.
 pub(crate) fn findings(
     path: &Path,
     info: &Value,

@@ -25,8 +25,8 @@ const TMPFS: i64 = 0x0102_1994;
 const NETWORK: [(i64, &str); 4] =
     [(0x6969, "NFS"), (0xff53_4d42, "CIFS"), (0xfe53_4d42, "SMB"), (0x6573_5546, "FUSE")];
 
-/// All about a file or block device, on the machine whose `/sys` lies under `root`; `trims` if TRIM may
-/// come to it.
+/// All about a file or block device, on the machine whose `/sys` lies under `root`; `trims` if TRIM
+/// may come to it.
 pub(crate) fn findings(root: &Path, path: &Path, trims: bool) -> Vec<Finding> {
     let Ok(metadata) = std::fs::metadata(path) else { return Vec::new() };
     if metadata.file_type().is_block_device() {

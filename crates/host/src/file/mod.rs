@@ -541,8 +541,8 @@ fn lock(file: &File, access: Access) -> io::Result<()> {
     }
 }
 
-/// Locks a file that is to be overwritten, as a volume is locked, until it is closed. False if another
-/// program has it. Where the file system has no locks nothing is held back.
+/// Locks a file that is to be overwritten, as a volume is locked, until it is closed. False if
+/// another program has it. Where the file system has no locks nothing is held back.
 #[must_use]
 pub fn lock_output(file: &File) -> bool {
     !try_lock(file, Access::ReadWrite).is_err_and(|error| is_taken(&error))

@@ -35,8 +35,8 @@ pub(super) const OUTBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 1;
 pub(super) const READS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 2;
 /// Zeros, for WRITE_ZEROES that must not make holes.
 const ZEROS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 3;
-/// Its length: what a piece of a payload has. Nothing is ever written there, so that it is the kernel's
-/// one page of zeros, many times.
+/// Its length: what a piece of a payload has. Nothing is ever written there, so that it is the
+/// kernel's one page of zeros, many times.
 const ZEROS_BYTES: u64 = 128 << 10;
 /// Zeros are written in portions of this, so that other requests get their turn.
 const ZEROES_PORTION_BYTES: u64 = 1 << 20;
@@ -351,7 +351,8 @@ impl Transmission {
         portions.start = portion.end;
         let len = Sector::holding(portion.end - portion.start);
         let start = Sector::holding(portion.start);
-        // No way to make zeros promises room on every kind of file, device and server: a write does.
+        // No way to make zeros promises room on every kind of file, device and server: a write
+        // does.
         let (op, buf) = match no_hole {
             true => {
                 let len_bytes = len.bytes() as u32;

@@ -48,20 +48,6 @@ fn device_word(path: &Path) -> Result<String, Error> {
     }
 }
 
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_that_a_table_would_read_otherwise_are_refused() {
-        assert_eq!(device_word(Path::new("/dev/sdb1")).unwrap(), "/dev/sdb1");
-        for name in ["/my disk", "/disk#1", "/a\nb", "/a\u{a0}b"] {
-            let problem = device_word(Path::new(name)).unwrap_err().to_string();
-            assert!(problem.contains("symbolic link"), "{problem}");
-        }
-    }
-}
-
 /// Length of the mapping in sectors, checked against the file.
 pub(super) fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, Error> {
     let sectors = u64::from(params.sector_size_bytes >> 9);
@@ -80,4 +66,18 @@ pub(super) fn crypt_len(file: &DeviceFile, params: &CryptParams) -> Result<u64, 
         ));
     }
     Ok(len)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_that_a_table_would_read_otherwise_are_refused() {
+        assert_eq!(device_word(Path::new("/dev/sdb1")).unwrap(), "/dev/sdb1");
+        for name in ["/my disk", "/disk#1", "/a\nb", "/a\u{a0}b"] {
+            let problem = device_word(Path::new(name)).unwrap_err().to_string();
+            assert!(problem.contains("symbolic link"), "{problem}");
+        }
+    }
 }

@@ -32,7 +32,8 @@ pub struct JobFile {
     pub jobs: Vec<Job>,
     /// What it says that changes nothing.
     pub ignored: Vec<Ignored>,
-    /// `direct` or `buffered`, if the jobs say it: whether their volume is opened past the page cache.
+    /// `direct` or `buffered`, if the jobs say it: whether their volume is opened past the page
+    /// cache.
     pub direct: Option<bool>,
 }
 

@@ -1,5 +1,5 @@
-//! What a figure depends on, besides the jobs: which file on which machine, what it lies on, whether
-//! the page cache took part, and on which CPUs the jobs ran.
+//! What a figure depends on, besides the jobs: which file on which machine, what it lies on,
+//! whether the page cache took part, and on which CPUs the jobs ran.
 
 use std::path::Path;
 
