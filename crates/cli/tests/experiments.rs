@@ -126,6 +126,11 @@ fn settings_are_changed_by_path_and_compared_side_by_side() {
     assert!(iops(&changed) > 2.0 * iops(&base));
     assert_eq!(base["claims"].as_array().unwrap().len(), 0, "claims are about the whole");
 
+    let words = ["lab", "run", "small.toml", "--seed", "7", "--set", "device.read_page_us=20"];
+    let shown = text(&lab.ok(&words).stdout);
+    assert!(shown.contains("slow [device.read_page_us = 20]"), "{shown}");
+    assert!(!shown.contains("fast ["), "it sets nothing of its own: {shown}");
+
     let set = "device.read_page_us=20; queue.elevator=deadline,fifo_batch=4";
     let words = ["lab", "compare", "small.toml", "--variant", "slow", "--set", set];
     let shown = text(&lab.ok(&words).stdout);

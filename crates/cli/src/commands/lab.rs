@@ -12,7 +12,9 @@ use crate::lab::builtin::{BUILTIN, TEMPLATE, find, fits_path, load, text_of};
 use crate::lab::execute::run_job;
 use crate::lab::onsite;
 use crate::lab::page::{self, Request};
+use crate::lab::relabel::relabel;
 use crate::lab::search::{Found, search};
+use crate::lab::spec::Experiment;
 use crate::lab::spec::fit::Fit;
 use crate::lab::spec::tree::Override;
 use crate::lab::trace::{Tracer, Window};
@@ -296,11 +298,23 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
             _ => Place::Path(path.clone()),
         };
         let report = onsite::run(&experiment, &request, &place, args.real.destroy)?;
-        return show(&report, args.select.json);
+        return show_changed(report, &experiment, args);
     }
     let outcome = page::run(&experiment, &request)?;
     warn(&outcome.warnings);
-    show(&outcome.report, args.select.json)
+    show_changed(outcome.report, &experiment, args)
+}
+
+/// Shows a report whose settings the command line may have changed.
+fn show_changed(
+    mut report: Report,
+    experiment: &Experiment,
+    args: &RunArgs,
+) -> Result<(), Failure> {
+    if !args.select.json {
+        relabel(&mut report, experiment, &args.set);
+    }
+    show(&report, args.select.json)
 }
 
 fn warn(warnings: &[String]) {

@@ -17,6 +17,7 @@ mod measured;
 mod observe;
 pub(crate) mod onsite;
 pub(crate) mod page;
+pub(crate) mod relabel;
 mod results;
 mod rules;
 pub(crate) mod search;

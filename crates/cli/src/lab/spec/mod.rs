@@ -392,6 +392,21 @@ pub(crate) fn variants_of(measures: &[measure::Measure]) -> BTreeSet<String> {
 }
 
 impl Variant {
+    /// Changes that replace settings of its own, or a part of them.
+    pub(crate) fn replaced_by<'a>(
+        &'a self,
+        changes: &'a [Override],
+    ) -> impl Iterator<Item = &'a Override> {
+        let within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        changes.iter().filter(move |change| {
+            let same =
+                |own: &Override| within(&own.path, &change.path) || within(&change.path, &own.path);
+            self.set.iter().any(same)
+        })
+    }
+
     fn read(
         name: String,
         mut section: Section<'_>,
