@@ -648,8 +648,9 @@ impl<'a> Builder<'a> {
     fn crypt(&mut self, dev: DevId, params: &CryptParams) -> Result<TargetSpec, Error> {
         let cipher = KeyedCipher::new(params)?;
         self.names.push(format!(
-            "{}, {}-bit key, {}-byte sectors",
+            "{}{}, {}-bit key, {}-byte sectors",
             params.cipher,
+            if cipher.is_table_based() { " (table-based)" } else { "" },
             params.key.len() * 8,
             params.sector_size_bytes
         ));

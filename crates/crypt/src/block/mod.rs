@@ -50,6 +50,12 @@ pub(crate) fn key_lengths(name: &str) -> Option<&'static [usize]> {
     }
 }
 
+/// Whether a cipher looks up tables at places that depend on key and data, so that cache timing
+/// can tell of the key. AES has instructions or is bitsliced, and Serpent is bitsliced.
+pub(crate) fn is_table_based(name: &str) -> bool {
+    matches!(name, "twofish" | "camellia" | "cast5" | "cast6")
+}
+
 /// A cipher with its key expanded. No other copy of the key is left behind.
 ///
 /// # Panics

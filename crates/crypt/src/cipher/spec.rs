@@ -144,6 +144,18 @@ impl CipherSpec {
         iv_fits && self.key_count == 1 && !self.text.starts_with("capi:")
     }
 
+    /// Whether the cipher looks up tables at places that depend on key and data: then another
+    /// program on the same CPU may learn of the key by cache timing.
+    #[must_use]
+    pub fn is_table_based(&self) -> bool {
+        block::is_table_based(&self.cipher)
+    }
+
+    /// As [`CipherSpec::is_table_based`], of a text; `None` where this version has no such cipher.
+    pub(crate) fn text_is_table_based(text: &str) -> Option<bool> {
+        Self::parse(text).ok().map(|spec| spec.is_table_based())
+    }
+
     /// The text as it was given.
     #[must_use]
     pub fn as_str(&self) -> &str {
@@ -438,6 +450,22 @@ mod tests {
         ] {
             let error = error(text);
             assert!(error.contains(part) && error.contains(text), "{text}: {error}");
+        }
+    }
+
+    #[test]
+    fn table_based_ciphers_are_told_whatever_their_mode() {
+        for (text, expected) in [
+            ("twofish-xts-plain64", Some(true)),
+            ("camellia-cbc-essiv:sha256", Some(true)),
+            ("cast5-cbc-plain", Some(true)),
+            ("capi:xts(cast6)-plain64", Some(true)),
+            ("aes-xts-plain64", Some(false)),
+            ("serpent-lrw-benbi", Some(false)),
+            ("xchacha12,aes-adiantum-plain64", Some(false)),
+            ("anubis-xts-plain64", None),
+        ] {
+            assert_eq!(CipherSpec::text_is_table_based(text), expected, "{text}");
         }
     }
 

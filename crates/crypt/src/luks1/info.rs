@@ -4,6 +4,8 @@ use std::fmt;
 
 use serde_json::{Value, json};
 
+use crate::cipher::CipherSpec;
+
 use super::{Header, KEYSLOT_ACTIVE, KEYSLOT_INACTIVE};
 
 impl Header {
@@ -36,6 +38,7 @@ impl Header {
             "type": "luks1",
             "uuid": self.uuid,
             "cipher": self.cipher(),
+            "cipher_table_based": CipherSpec::text_is_table_based(&self.cipher()),
             "key_size_bits": self.key_len_bytes * 8,
             "hash": self.hash.name(),
             "data_offset_bytes": u64::from(self.payload_offset_sectors) * 512,
@@ -50,7 +53,11 @@ impl fmt::Display for Header {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "LUKS1 volume")?;
         writeln!(f, "UUID:        {}", self.uuid)?;
-        writeln!(f, "Cipher:      {}", self.cipher())?;
+        write!(f, "Cipher:      {}", self.cipher())?;
+        if CipherSpec::text_is_table_based(&self.cipher()) == Some(true) {
+            write!(f, ", table-based: cache timing may tell of the key")?;
+        }
+        writeln!(f)?;
         writeln!(f, "Key size:    {} bits", self.key_len_bytes * 8)?;
         writeln!(f, "Hash:        {}", self.hash)?;
         writeln!(f, "Data offset: {} bytes", u64::from(self.payload_offset_sectors) * 512)?;

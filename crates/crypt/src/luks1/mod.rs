@@ -366,7 +366,14 @@ impl Header {
     }
 
     /// Whether `volume_key` is the one whose digest the header keeps. In constant time.
+    ///
+    /// A key of another length than the header's is refused first: HMAC pads keys with zeros, so a
+    /// key that ends in zeros has the digest of the same key without them.
     fn verifies(&self, volume_key: &SecretBytes, limits: &KdfLimits) -> Result<bool, String> {
+        let (len, expected) = (volume_key.len(), self.key_len_bytes as usize);
+        if len != expected {
+            return Err(format!("the header's digest is of a key of {expected} bytes, not {len}"));
+        }
         let mut digest = [0u8; DIGEST_LEN_BYTES];
         self.digest_kdf()
             .derive(volume_key.as_slice(), &self.digest_salt, &mut digest, limits)

@@ -103,6 +103,57 @@ fn unlock_refuses_what_would_cost_too_much_or_protect_nothing() {
 }
 
 #[test]
+fn digest_confirms_a_key_of_its_own_length_only() {
+    let mut header = Header::read(&volume().0).unwrap();
+    let limits = KdfLimits::default();
+    header.key_len_bytes = 32;
+    let mut key = SecretBytes::copy_of(&[7; 32]);
+    key.as_mut_slice()[24..].fill(0);
+    let kdf = header.digest_kdf();
+    kdf.derive(key.as_slice(), &header.digest_salt, &mut header.digest, &limits).unwrap();
+    assert_eq!(header.verifies(&key, &limits), Ok(true));
+    // HMAC pads short keys with zeros: the same digest, and another key for the cipher.
+    let mut longer = key.as_slice().to_vec();
+    longer.push(0);
+    for other in [&key.as_slice()[..24], &longer[..]] {
+        let mut digest = [0; DIGEST_LEN_BYTES];
+        kdf.derive(other, &header.digest_salt, &mut digest, &limits).unwrap();
+        assert_eq!(digest, header.digest, "this test needs keys of one digest");
+        let error = header.verifies(&SecretBytes::copy_of(other), &limits).unwrap_err();
+        assert!(error.contains("of a key of 32 bytes"), "{error}");
+    }
+}
+
+#[test]
+fn null_cipher_is_refused_in_each_spelling() {
+    let mut device = volume().0.clone();
+    for (name, mode) in [("cipher_null", "ecb"), ("cipher_null", "xts-plain64"), ("null", "ecb")] {
+        for (offset, text) in [(CIPHER_NAME, name), (CIPHER_MODE, mode)] {
+            device[offset..offset + 32].fill(0);
+            device[offset..offset + text.len()].copy_from_slice(text.as_bytes());
+        }
+        let error = unlock(&device, None).unwrap_err();
+        assert!(error.contains("encrypts nothing"), "{name}-{mode}: {error}");
+        let header = Header::read(&device).unwrap();
+        assert!(header.crypt_params(&volume().1, DEVICE_LEN as u64, false).is_err());
+    }
+}
+
+#[test]
+fn info_tells_of_tables_in_the_cipher() {
+    let shown = |name: &str| {
+        let mut device = volume().0.clone();
+        device[CIPHER_NAME..CIPHER_NAME + 32].fill(0);
+        device[CIPHER_NAME..CIPHER_NAME + name.len()].copy_from_slice(name.as_bytes());
+        let header = Header::read(&device).unwrap();
+        (header.to_string().contains("table-based"), header.info()["cipher_table_based"].clone())
+    };
+    assert_eq!(shown("aes"), (false, false.into()));
+    assert_eq!(shown("cast6"), (true, true.into()));
+    assert_eq!(shown("anubis"), (false, serde_json::Value::Null));
+}
+
+#[test]
 fn unlock_names_the_keyslot_that_cannot_be_tried() {
     let (device, _) = volume();
     assert_eq!(unlock(device, Some(4)).unwrap_err(), "keyslot 4: it is not in use");

@@ -19,7 +19,19 @@ impl Pbkdf2Digest {
     }
 
     /// Whether `key` is the one that this digest was made of. Compares in constant time.
-    pub(crate) fn verifies(&self, key: &SecretBytes, limits: &KdfLimits) -> Result<bool, String> {
+    ///
+    /// The length of that key must be given, for the digest cannot tell it: HMAC pads a key with
+    /// zeros, so a key that ends in zeros has the digest of the same key without them.
+    pub(crate) fn verifies(
+        &self,
+        key: &SecretBytes,
+        key_len_bytes: u32,
+        limits: &KdfLimits,
+    ) -> Result<bool, String> {
+        if key.len() != key_len_bytes as usize {
+            let len = key.len();
+            return Err(format!("it is of a key of {key_len_bytes} bytes, not of {len}"));
+        }
         let computed = compute(&self.kdf()?, key, &self.salt, self.digest.len(), limits)
             .map_err(|error| error.to_string())?;
         Ok(computed.as_slice().ct_eq(&self.digest).into())

@@ -5,6 +5,8 @@ use std::fmt;
 
 use serde_json::{Map, Value, json};
 
+use crate::cipher::CipherSpec;
+
 use super::header::shown_label;
 use super::metadata::{KdfSpec, Keyslot, Priority, Segment};
 use super::{Digest, Header};
@@ -105,6 +107,8 @@ fn keyslot_json(keyslot: &Keyslot, unbound: bool) -> Value {
         };
         value["af"] = json!({ "hash": body.af_hash, "stripes": crate::af::STRIPES });
         value["area"]["cipher"] = json!(body.encryption);
+        value["area"]["cipher_table_based"] =
+            json!(CipherSpec::text_is_table_based(&body.encryption));
         value["area"]["key_size_bits"] = json!(body.area_key_len_bytes * 8);
     }
     value
@@ -119,6 +123,7 @@ fn segment_json(segment: &Segment) -> Value {
     });
     if let Some(crypt) = &segment.crypt {
         value["cipher"] = json!(crypt.encryption);
+        value["cipher_table_based"] = json!(CipherSpec::text_is_table_based(&crypt.encryption));
         value["sector_size_bytes"] = json!(crypt.sector_size_bytes);
         value["iv_tweak"] = json!(crypt.iv_tweak);
         value["integrity"] = json!(crypt.integrity);
@@ -204,6 +209,9 @@ fn fmt_segment(f: &mut fmt::Formatter<'_>, number: u32, segment: &Segment) -> fm
     }
     if let Some(crypt) = &segment.crypt {
         write!(f, ", {}, sectors of {} bytes", crypt.encryption, crypt.sector_size_bytes)?;
+        if CipherSpec::text_is_table_based(&crypt.encryption) == Some(true) {
+            write!(f, ", table-based: cache timing may tell of the key")?;
+        }
         if crypt.iv_tweak != 0 {
             write!(f, ", IV tweak {}", crypt.iv_tweak)?;
         }
@@ -244,6 +252,9 @@ fn fmt_keyslot(
         KdfSpec::Unknown { kind } => write!(f, ", {kind}")?,
     }
     write!(f, ", area {} ({} bits)", body.encryption, body.area_key_len_bytes * 8)?;
+    if CipherSpec::text_is_table_based(&body.encryption) == Some(true) {
+        write!(f, ", table-based")?;
+    }
     match problem(keyslot) {
         Some(problem) => writeln!(f, ", unusable: {problem}"),
         None => writeln!(f),

@@ -219,6 +219,13 @@ impl Metadata {
             self.digests.iter().find(|(_, digest)| digest.segments.contains(&segment))?;
         digest.keyslots.contains(&keyslot).then_some((*number, digest))
     }
+
+    /// The length of the key that a digest confirms: the one of its first keyslot that is no
+    /// wreck, as in cryptsetup. All its keyslots hold the same key.
+    pub(crate) fn key_len_bytes(&self, digest: &Digest) -> Option<u32> {
+        let keyslots = digest.keyslots.iter().filter_map(|number| self.keyslots.get(number));
+        keyslots.filter(|keyslot| keyslot.body.is_ok()).map(|keyslot| keyslot.key_len_bytes).next()
+    }
 }
 
 /// Metadata that is not understood, with the requirements it names: they may be the reason.

@@ -28,7 +28,7 @@ pub(crate) use metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata, SA
 pub(crate) use repair::repair;
 
 use header::{Copies, Intact};
-use metadata::{CryptSegment, Digest, Keyslot, Priority, Segment};
+use metadata::{CryptSegment, Digest, Priority, Segment};
 
 use crate::attempt::{Attempt, Problem};
 use crate::cipher::CipherSpec;
@@ -159,7 +159,7 @@ impl Header {
                 let Some(digest) = self.metadata.digest_of(*number, segment) else {
                     continue;
                 };
-                match try_keyslot(source, *number, keyslot, digest, passphrase, &mut attempt) {
+                match self.try_keyslot(source, *number, digest, passphrase, &mut attempt) {
                     Ok(Some(volume_key)) => {
                         return Ok(Unlocked { keyslot: *number, volume_key });
                     }
@@ -188,12 +188,36 @@ impl Header {
         passphrase: &SecretBytes,
         attempt: &mut Attempt,
     ) -> Result<Option<SecretBytes>, Problem> {
-        let keyslot = self.metadata.keyslots.get(&number).ok_or("it is not in use")?;
+        if !self.metadata.keyslots.contains_key(&number) {
+            return Err("it is not in use".into());
+        }
         let digest = self.metadata.digest_of(number, segment).ok_or(
             "it is unbound: it holds a key, but not the key of this volume; choose another with \
              --key-slot, or none",
         )?;
-        try_keyslot(source, number, keyslot, digest, passphrase, attempt)
+        self.try_keyslot(source, number, digest, passphrase, attempt)
+    }
+
+    /// The volume key, nothing if the passphrase is wrong, or why the keyslot cannot be tried.
+    fn try_keyslot(
+        &self,
+        source: &dyn HeaderSource,
+        number: u32,
+        (digest_number, digest): (u32, &Digest),
+        passphrase: &SecretBytes,
+        attempt: &mut Attempt,
+    ) -> Result<Option<SecretBytes>, Problem> {
+        let digest_error = |problem: String| format!("digest {digest_number}: {problem}");
+        let keyslot = &self.metadata.keyslots[&number];
+        let key_len_bytes = self.metadata.key_len_bytes(digest).unwrap_or(keyslot.key_len_bytes);
+        // Before the KDF runs: can the digest tell a right key from a wrong one?
+        let digest = digest.body.as_ref().map_err(|problem| digest_error(problem.clone()))?;
+        let admit = |kdf| attempt.admit(&kdf, digest.digest.len());
+        digest.kdf().and_then(admit).map_err(digest_error)?;
+        let candidate = keyslot::open(source, number, keyslot, passphrase, attempt)?;
+        let verified =
+            digest.verifies(&candidate, key_len_bytes, attempt.limits()).map_err(digest_error)?;
+        Ok(verified.then_some(candidate))
     }
 
     /// How the data is encrypted; see [`crate::luks::Header::crypt_params`].
@@ -234,24 +258,6 @@ impl Header {
             .map_err(|problem| Error::unsupported(format!("segments.{number}"), problem))?;
         Ok(params)
     }
-}
-
-/// The volume key, nothing if the passphrase is wrong, or why the keyslot cannot be tried.
-fn try_keyslot(
-    source: &dyn HeaderSource,
-    number: u32,
-    keyslot: &Keyslot,
-    (digest_number, digest): (u32, &Digest),
-    passphrase: &SecretBytes,
-    attempt: &mut Attempt,
-) -> Result<Option<SecretBytes>, Problem> {
-    let digest_error = |problem: String| format!("digest {digest_number}: {problem}");
-    // Before the KDF runs: can the digest tell a right key from a wrong one?
-    let digest = digest.body.as_ref().map_err(|problem| digest_error(problem.clone()))?;
-    digest.kdf().and_then(|kdf| attempt.admit(&kdf, digest.digest.len())).map_err(digest_error)?;
-    let candidate = keyslot::open(source, number, keyslot, passphrase, attempt)?;
-    let verified = digest.verifies(&candidate, attempt.limits()).map_err(digest_error)?;
-    Ok(verified.then_some(candidate))
 }
 
 /// Writes one copy: first without a valid checksum, then the JSON, then the checksum, so that

@@ -666,6 +666,95 @@ fn keyslot_belongs_to_exactly_one_digest_and_that_is_the_segments() {
 }
 
 #[test]
+fn digest_confirms_a_key_of_its_own_length_only() {
+    // 256 bits that end in 64 zero bits are a key of AES-192 as well, with the same digest: HMAC
+    // pads short keys with zeros.
+    let mut key = SecretBytes::copy_of(&[7; 32]);
+    key.as_mut_slice()[24..].fill(0);
+    let kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
+    let options = FormatOptions {
+        cipher: "aes-cbc-essiv:sha256".to_owned(),
+        key_size_bits: 256,
+        sector_size_bytes: 512,
+        keyslots_len_bytes: Some(768 << 10),
+        data_offset_bytes: Some(1 << 20),
+        digest_iterations: Some(1000),
+        volume_key: Some(key.clone()),
+        ..FormatOptions::new(Pbkdf::Fixed(kdf))
+    };
+    let mut device = vec![0; DEVICE_LEN];
+    let formatted = format(&mut device, &passphrase(), &options).unwrap();
+    let luks::Header::Luks2(header) = formatted.header else { unreachable!() };
+    let mut document = header.metadata.document.clone();
+    let mut short = document["keyslots"]["0"].clone();
+    short["key_size"] = json!(24);
+    short["area"]["offset"] = json!((32_768 + 258_048).to_string());
+    document["keyslots"]["1"] = short;
+    document["digests"]["0"]["keyslots"] = json!(["0", "1"]);
+    let mut area = document.to_string().into_bytes();
+    area.resize(HDR_LEN - 4096, 0);
+    let metadata = Metadata::parse(&area, HDR_LEN as u64).unwrap();
+    let cut = SecretBytes::copy_of(&key.as_slice()[..24]);
+    store_keyslot(&mut device, 1, &metadata.keyslots[&1], &passphrase(), &cut).unwrap();
+    for copy in [Copy::Primary, Copy::Secondary] {
+        write_copy(&mut device, copy, &header.binary, &area).unwrap();
+    }
+    let open = |keyslot| unlock(&device, &UnlockOptions { keyslot, ..UnlockOptions::default() });
+    assert_eq!(open(None).unwrap().volume_key, key);
+    assert_eq!(open(Some(0)).unwrap().volume_key, key);
+    let error = open(Some(1)).unwrap_err();
+    assert!(
+        error.contains("keyslot 1: digest 0: it is of a key of 32 bytes, not of 24"),
+        "{error}"
+    );
+}
+
+#[test]
+fn null_cipher_keyslot_is_passed_over_and_shown_as_unusable() {
+    let mut document = document();
+    let mut null = document["keyslots"]["0"].clone();
+    null["area"]["encryption"] = json!("cipher_null-ecb");
+    document["keyslots"]["0"] = null;
+    let mut good = self::document()["keyslots"]["0"].clone();
+    good["area"]["offset"] = json!((32_768 + 258_048).to_string());
+    document["keyslots"]["1"] = good;
+    document["digests"]["0"]["keyslots"] = json!(["0", "1"]);
+    let mut device = device_with(&document);
+    let metadata = read(&device).unwrap().metadata;
+    let key = &volume().1.volume_key;
+    store_keyslot(&mut device, 1, &metadata.keyslots[&1], &passphrase(), key).unwrap();
+    // What cipher_null would have stored: the split as it is, which opens for any passphrase.
+    assert!(store_keyslot(&mut device, 0, &metadata.keyslots[&0], &passphrase(), key).is_err());
+    let mut material = vec![0; crate::af::material_len_bytes(key.len())];
+    crate::af::split(key.as_slice(), &mut material, crate::af::STRIPES, HashAlgorithm::Sha256);
+    device[32_768..32_768 + material.len()].copy_from_slice(&material);
+    assert_eq!(unlock(&device, &UnlockOptions::default()).unwrap().keyslot, 1);
+    let named = UnlockOptions { keyslot: Some(0), ..UnlockOptions::default() };
+    assert!(unlock(&device, &named).unwrap_err().contains("encrypts nothing; refused"));
+    let header = read(&device).unwrap();
+    let shown = header.info()["keyslots"]["0"]["problem"].clone();
+    assert!(shown.as_str().unwrap().contains("encrypts nothing"), "{shown}");
+}
+
+#[test]
+fn info_tells_of_tables_in_the_ciphers_of_data_and_keyslots() {
+    let header = read(&volume().0).unwrap();
+    assert!(!header.to_string().contains("table-based"));
+    assert_eq!(header.info()["segments"]["0"]["cipher_table_based"], false);
+    let data = changed("/segments/0/encryption", json!("twofish-xts-plain64"));
+    let header = read(&device_with(&data)).unwrap();
+    assert!(header.to_string().contains("twofish-xts-plain64, sectors of 4096 bytes, table-based"));
+    assert_eq!(header.info()["segments"]["0"]["cipher_table_based"], true);
+    let slot = changed("/keyslots/0/area/encryption", json!("camellia-xts-plain64"));
+    let header = read(&device_with(&slot)).unwrap();
+    assert!(header.to_string().contains("area camellia-xts-plain64 (512 bits), table-based"));
+    assert_eq!(header.info()["keyslots"]["0"]["area"]["cipher_table_based"], true);
+    let unknown = changed("/segments/0/encryption", json!("anubis-xts-plain64"));
+    let header = read(&device_with(&unknown)).unwrap();
+    assert_eq!(header.info()["segments"]["0"]["cipher_table_based"], Value::Null);
+}
+
+#[test]
 fn device_that_is_shorter_than_its_header_is_refused_when_it_is_read() {
     let device = &volume().0;
     read(&device[..1 << 20]).unwrap();

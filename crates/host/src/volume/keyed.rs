@@ -31,6 +31,11 @@ impl KeyedCipher {
         Ok(Self { cipher, spec, key_len_bytes, sector_size_bytes, iv_large_sectors })
     }
 
+    /// Whether cache timing may tell of its key; see [`CipherSpec::is_table_based`].
+    pub(super) fn is_table_based(&self) -> bool {
+        self.spec.is_table_based()
+    }
+
     /// Length of its key, which never changes.
     pub(super) fn key_len_bytes(&self) -> usize {
         self.key_len_bytes
