@@ -1,5 +1,6 @@
 //! `cargo x check`: what must be clean before every commit.
 
+use crate::deny;
 use crate::tidy;
 use crate::tools;
 use anyhow::Result;
@@ -9,5 +10,6 @@ pub(crate) fn run() -> Result<()> {
     let mut clippy = tools::cargo();
     clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--locked"]);
     tools::show(clippy.args(["--", "-D", "warnings"]))?;
+    deny::check()?;
     tidy::run()
 }

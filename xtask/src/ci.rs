@@ -1,8 +1,9 @@
 //! `cargo x ci`: everything, in the order in which a mistake is cheapest to find, and all of it
 //! even when one part fails. Its last line is the count that a test runner prints.
 
-use crate::{check, corpus, fuzz, hygiene, interop, powercut, sim, test, tools};
+use crate::{audit, check, corpus, deny, fuzz, hygiene, interop, powercut, sim, test, tools};
 use anyhow::Result;
+use std::path::PathBuf;
 use std::time::Instant;
 
 /// Shorter or longer.
@@ -11,6 +12,9 @@ pub(crate) struct Args {
     /// The full lengths of the interop load instead of CI's short ones.
     #[arg(long)]
     full: bool,
+    /// Looks for known vulnerabilities too, with the advisories of this checkout.
+    #[arg(long, value_name = "PATH")]
+    advisory_db: Option<PathBuf>,
 }
 
 /// A part of CI and its outcome.
@@ -34,6 +38,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         parts.push(Part { name, seconds: start.elapsed().as_secs_f64(), error });
     };
     part("check", &check::run);
+    // Its rules are checked above on every machine; the tool itself takes minutes to build.
+    if tools::need("cargo-deny").is_ok() {
+        part("deny", &deny::run);
+    }
+    if args.advisory_db.is_some() {
+        part("audit", &|| audit::run(&audit::Args { db: args.advisory_db.clone() }));
+    }
     part("test", &test::run);
     part("sim", &|| sim::run(&sim::Args::short()));
     part("multipath", &|| sim::run(&sim::Args::multipath()));

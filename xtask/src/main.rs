@@ -5,6 +5,7 @@
 //! user would: through its command line, its socket and `/proc`; nothing here links against the
 //! crates under test.
 
+mod audit;
 mod backing;
 mod bench;
 mod cases;
@@ -12,10 +13,12 @@ mod check;
 mod ci;
 mod corpus;
 mod demo;
+mod deny;
 mod fuzz;
 mod hygiene;
 mod interop;
 mod lab;
+mod mutants;
 mod nbd;
 mod powercut;
 mod process;
@@ -38,10 +41,14 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Format, clippy and tidy: what must be clean before every commit.
+    /// Format, clippy, licences and tidy: what must be clean before every commit.
     Check,
     /// Style rules that no compiler checks: lengths, banned words, the arrows between crates.
     Tidy,
+    /// Licences, sources and duplicates of all crates, with cargo-deny.
+    Deny,
+    /// Known vulnerabilities of all crates, with cargo-audit.
+    Audit(audit::Args),
     /// Unit, vector and property tests of the whole workspace.
     Test,
     /// Serves and dumps every corpus volume and compares checksums.
@@ -56,6 +63,8 @@ enum Command {
     Sim(sim::Args),
     /// Cuts the power of a disk under the server: what a flush has promised must be there.
     Powercut(powercut::Args),
+    /// Changes the code in small ways, each of which a test must find; with cargo-mutants.
+    Mutants(mutants::Args),
     /// Benchmarks beside other programs, in the same run.
     Bench(bench::Args),
     /// The main job from nothing: what `./x demo` runs.
@@ -68,6 +77,8 @@ fn main() -> ExitCode {
     let result = match Cli::parse().command {
         Command::Check => check::run(),
         Command::Tidy => tidy::run(),
+        Command::Deny => deny::run(),
+        Command::Audit(args) => audit::run(&args),
         Command::Test => test::run(),
         Command::Corpus(args) => corpus::run(&args),
         Command::Interop(args) => interop::run(&args),
@@ -75,6 +86,7 @@ fn main() -> ExitCode {
         Command::Fuzz(args) => fuzz::run(&args),
         Command::Sim(args) => sim::run(&args),
         Command::Powercut(args) => powercut::run(&args),
+        Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),
         Command::Ci(args) => ci::run(&args),
