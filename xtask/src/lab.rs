@@ -270,10 +270,13 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(target().join("release/blockyard"))
 }
 
-/// Builds a debug binary in which faults can be planted.
+/// Builds a debug binary in which faults can be planted, under a name of its own: a binary with
+/// canaries that is called `blockyard` would be taken for the real one.
 pub(crate) fn build_with_canaries() -> Result<PathBuf> {
     cargo_build(&["--features", "canaries"])?;
-    Ok(target().join("debug/blockyard"))
+    let built = target().join("debug/blockyard-canaries");
+    fs::rename(target().join("debug/blockyard"), &built).context("rename the binary")?;
+    Ok(built)
 }
 
 fn cargo_build(words: &[&str]) -> Result<()> {

@@ -6,6 +6,9 @@
 
 use std::sync::OnceLock;
 
+#[cfg(all(feature = "canaries", not(debug_assertions)))]
+compile_error!("the feature `canaries` plants faults: it is for debug builds only");
+
 /// A fault that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {

@@ -13,6 +13,7 @@ mod hostile;
 mod jobs;
 mod kernel;
 mod load;
+mod logged;
 mod options;
 mod paths;
 mod peers;
@@ -45,6 +46,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     peers::run(&mut cases, &lab);
     clients::run(&mut cases, &lab);
     kernel::run(&mut cases, &lab);
+    logged::run(&mut cases, &lab);
     service::run(&mut cases, &lab);
     headers::run(&mut cases, &lab);
     hostile::run(&mut cases, &lab);
