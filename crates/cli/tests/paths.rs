@@ -17,6 +17,9 @@ const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = (LEN_BYTES / BLOCK_BYTES) as u64;
 const EIO: u32 = 5;
 
+/// A path, up to its socket. Only processes end here: the page cache keeps what they had not flushed.
+const TRUSTED: &str = "nbd+unix:///?unflushed=trust&socket=";
+
 /// Features of the line over both, with others behind these.
 const BIO: &str = "queue_mode bio";
 const MQ: &str = "queue_mode mq";
@@ -40,11 +43,15 @@ impl Paths {
     }
 
     fn with_parameters(features: &str, parameters: &str) -> Self {
+        Self::with_uri(TRUSTED, features, parameters)
+    }
+
+    fn with_uri(uri: &str, features: &str, parameters: &str) -> Self {
         let lab = Lab::new();
         lab.write("image", vec![0; LEN_BYTES]);
         let len = LEN_BYTES / 512;
         lab.write("far.table", format!("0 {len} linear image 0\n"));
-        let path = |name| format!("nbd+unix:///?socket={name}{parameters}");
+        let path = |name| format!("{uri}{name}{parameters}");
         let group = format!("service-time 0 2 0 {} {}", path("a"), path("b"));
         lab.write("near.table", format!("0 {len} multipath {features} 0 1 1 {group}\n"));
         let servers = ["a", "b"].map(|socket| Some(serve(&lab, socket)));
@@ -205,12 +212,12 @@ fn write_of_a_server_that_stands_still_waits_for_its_end_and_others_go_on() {
         let (mut first, mut second) = (paths.client(), paths.client());
         let still = pid(paths.servers[0].as_ref().unwrap());
         kill_process(still, Signal::STOP).unwrap();
-        let b = "nbd+unix:///?socket=b&timeout=1";
-        paths.message(&["fail_path", b]);
+        let [a, b] = ["a", "b"].map(|name| format!("{TRUSTED}{name}&timeout=1"));
+        paths.message(&["fail_path", &b]);
         thread::scope(|scope| {
             let doubtful = scope.spawn(|| first.write(0, &content(0, 1)));
-            paths.near.wait_for("blockyard: nbd+unix:///?socket=a&timeout=1: the server has not");
-            paths.message(&["reinstate_path", b]);
+            paths.near.wait_for(&format!("blockyard: {a}: the server has not"));
+            paths.message(&["reinstate_path", &b]);
             assert_eq!(second.write(BLOCK_BYTES as u64, &content(1, 1)), 0);
             assert!(second.read(BLOCK_BYTES as u64, BLOCK_BYTES) == content(1, 1));
             assert!(!doubtful.is_finished(), "the first server may still do it");
@@ -245,8 +252,7 @@ fn without_a_path_the_error_comes_at_once() {
 fn operator_is_obeyed_also_by_what_waits() {
     for mode in [BIO, MQ] {
         let paths = Paths::waiting(mode);
-        let fail =
-            |path: &str| paths.message(&["fail_path", &format!("nbd+unix:///?socket={path}")]);
+        let fail = |path: &str| paths.message(&["fail_path", &format!("{TRUSTED}{path}")]);
         assert!(paths.status().contains("multipath 2 0 0 0 1 1 E 0 2 2 nbd"), "{}", paths.status());
         fail("a");
         fail("b");
@@ -255,7 +261,7 @@ fn operator_is_obeyed_also_by_what_waits() {
             let waiting = scope.spawn(|| paths.client().write(0, &content(0, 0)));
             paths.wait_for_parked();
             assert!(!waiting.is_finished(), "it waits for a path");
-            paths.message(&["reinstate_path", "nbd+unix:///?socket=b"]);
+            paths.message(&["reinstate_path", &format!("{TRUSTED}b")]);
             waiting.join().unwrap()
         });
         assert_eq!(write, 0);
@@ -263,7 +269,7 @@ fn operator_is_obeyed_also_by_what_waits() {
         fail("b");
         paths.message(&["fail_if_no_path"]);
         assert_eq!(client.write(0, &content(0, 1)), EIO);
-        paths.message(&["reinstate_path", "nbd+unix:///?socket=a"]);
+        paths.message(&["reinstate_path", &format!("{TRUSTED}a")]);
         assert!(client.read(0, BLOCK_BYTES) == content(0, 0));
         let refuse = |words: &[&str]| paths.lab.refused(&[&["message", "ctl"], words].concat(), 1);
         assert!(refuse(&["fail_path", "/x"]).contains("no path is named `/x`"));
@@ -300,5 +306,32 @@ fn suspend_and_stop_end_what_waits_for_a_path() {
             kill_process(near, Signal::TERM).unwrap();
             assert_eq!(waiting.join().unwrap(), EIO);
         });
+    }
+}
+
+#[test]
+fn server_that_is_killed_with_unflushed_writes_is_a_loss_unless_its_machine_is_trusted() {
+    for mode in [BIO, MQ] {
+        let uri = "nbd+unix:///?socket=";
+        let mut paths = Paths::with_uri(uri, &format!("2 {mode}"), "");
+        let mut client = paths.client();
+        for generation in 0..4 {
+            assert_eq!(client.write(0, &content(0, generation)), 0);
+        }
+        // It goes one way, and stands for all.
+        assert_eq!(client.flush(), 0);
+        paths.kill(0);
+        paths.near.wait_for(&format!("blockyard: {uri}a: "));
+        assert_eq!(client.write(0, &content(0, 4)), 0);
+        assert_eq!(client.flush(), 0);
+        assert_eq!(client.write(0, &content(0, 5)), 0);
+        paths.kill(1);
+        let lost = "the server was lost with 4096 acknowledged unflushed bytes";
+        paths.near.wait_for(&format!("blockyard: {uri}b: {lost}"));
+        paths.start(0);
+        paths.wait_for_status("socket=a A");
+        assert_eq!(client.flush(), EIO);
+        assert_eq!(client.write(0, &content(0, 6)), EIO);
+        assert_eq!(client.read(0, BLOCK_BYTES).len(), BLOCK_BYTES, "reads go on");
     }
 }

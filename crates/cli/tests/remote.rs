@@ -24,7 +24,7 @@ fn far(lab: &Lab) -> Server {
 fn near(lab: &Lab, parameters: &str) -> Server {
     let len = LEN_BYTES / 512;
     lab.write("near.table", format!("0 {len} linear nbd+unix:///?socket=far{parameters} 0\n"));
-    lab.serve(&["--table", "near.table", "--socket", "near"])
+    lab.serve(&["--table", "near.table", "--socket", "near", "--control", "ctl"])
 }
 
 #[test]
@@ -86,7 +86,8 @@ fn content(block: u64, generation: u64) -> Vec<u8> {
 
 #[test]
 fn server_that_is_killed_and_comes_back_is_waited_for() {
-    for parameters in ["", "&connections=3"] {
+    // Only its process ends: the page cache of the machine keeps what it had not flushed.
+    for parameters in ["&unflushed=trust", "&unflushed=trust&connections=3"] {
         let lab = Lab::new();
         lab.write("image", vec![0; LEN_BYTES]);
         let mut server = Some(far(&lab));
@@ -134,18 +135,54 @@ fn server_that_is_killed_and_comes_back_is_waited_for() {
 }
 
 #[test]
+fn server_that_is_killed_with_unflushed_writes_fails_the_next_flush() {
+    let lab = Lab::new();
+    lab.write("image", vec![0; LEN_BYTES]);
+    let mut server = far(&lab);
+    let mut near = near(&lab, "");
+    let mut client = Nbd::open(&lab.path("near"));
+    let uri = "blockyard: nbd+unix:///?socket=far";
+    // What is flushed is not lost with it.
+    assert_eq!(client.write(0, &content(0, 0)), 0);
+    assert_eq!(client.flush(), 0);
+    server.stop(Signal::KILL);
+    server = far(&lab);
+    near.wait_for(&format!("{uri}: connected"));
+    assert_eq!(client.write(0, &content(0, 1)), 0);
+    assert_eq!(client.flush(), 0);
+    // What is not, may be.
+    assert_eq!(client.write(0, &content(0, 2)), 0);
+    server.stop(Signal::KILL);
+    near.wait_for(&format!("{uri}: the server was lost with 4096 acknowledged unflushed bytes"));
+    let _server = far(&lab);
+    for mut client in [client, Nbd::open(&lab.path("near"))] {
+        assert_eq!(client.flush(), EIO);
+        assert_eq!(client.write(0, &content(0, 3)), EIO);
+        assert_eq!(client.read(0, BLOCK_BYTES).len(), BLOCK_BYTES, "reads go on");
+    }
+    lab.ok(&["suspend", "ctl"]);
+    lab.ok(&["resume", "ctl", "--accept-loss"]);
+    let mut client = Nbd::open(&lab.path("near"));
+    assert_eq!(client.write(0, &content(0, 4)), 0);
+    assert_eq!(client.flush(), 0);
+    drop(client);
+    assert_eq!(near.stop(Signal::TERM).code(), Some(0));
+}
+
+#[test]
 fn server_that_stays_away_is_an_error_after_the_limit_and_is_found_again() {
     let lab = Lab::new();
     lab.write("image", vec![0; LEN_BYTES]);
     let server = far(&lab);
-    let mut near = near(&lab, "&reconnect-delay=1");
+    let mut near = near(&lab, "&reconnect-delay=1&unflushed=trust");
     let mut client = Nbd::open(&lab.path("near"));
     assert_eq!(client.write(0, &content(0, 0)), 0);
     server.stop(Signal::KILL);
     assert_eq!(client.write(0, &content(0, 1)), EIO);
     assert_eq!(client.flush(), EIO);
     let server = far(&lab);
-    near.wait_for("blockyard: nbd+unix:///?socket=far&reconnect-delay=1: connected");
+    let uri = "nbd+unix:///?socket=far&reconnect-delay=1&unflushed=trust";
+    near.wait_for(&format!("blockyard: {uri}: connected"));
     assert_eq!(client.write(0, &content(0, 2)), 0);
     assert_eq!(client.flush(), 0);
     assert!(client.read(0, BLOCK_BYTES) == content(0, 2));

@@ -200,10 +200,20 @@ impl Client {
     /// Waits until something has ended, no longer than this, and moves all that have to the end of
     /// `out`.
     pub fn wait_for(&mut self, limit: Duration, out: &mut impl Extend<Done>) {
+        self.wait_bytes_for(limit, out, &mut AnyBytes);
+    }
+
+    /// As [`Client::wait_for`], with bytes that somebody knows.
+    pub fn wait_bytes_for(
+        &mut self,
+        limit: Duration,
+        out: &mut impl Extend<Done>,
+        bytes: &mut dyn Bytes,
+    ) {
         let until = Instant::now() + limit;
         self.driver.go_on();
         self.driver.poll();
-        self.collect(&mut AnyBytes);
+        self.collect(bytes);
         while self.ended.is_empty() {
             let left = until.saturating_duration_since(Instant::now());
             if left.is_zero() {
@@ -213,7 +223,7 @@ impl Client {
                 0 => std::thread::sleep(left),
                 _ => self.driver.wait_for(left),
             }
-            self.collect(&mut AnyBytes);
+            self.collect(bytes);
         }
         out.extend(self.ended.drain(..));
     }

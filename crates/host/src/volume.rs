@@ -31,6 +31,7 @@ use crate::Error;
 use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, FileId, Kind, extents};
+use crate::nbd::Unflushed;
 use crate::pages::BounceChoice;
 use crate::recording::Switch;
 use crate::stages::Book;
@@ -531,6 +532,8 @@ struct Builder<'a> {
     described: Described,
     logs: Vec<WriteLog>,
     durability: Arc<Durability>,
+    /// Of the paths of the multipath line that is being made.
+    unflushed_of_paths: Option<Arc<Unflushed>>,
     /// Mapped devices below: what lines above know of them, and the tables of those that have one.
     mapped: Vec<Mapped>,
     below: Vec<Table>,
@@ -552,6 +555,7 @@ impl<'a> Builder<'a> {
             described: Described::default(),
             logs: Vec::new(),
             durability: Arc::default(),
+            unflushed_of_paths: None,
             mapped: Vec::new(),
             below: Vec::new(),
             extents: Vec::new(),
@@ -603,7 +607,8 @@ impl<'a> Builder<'a> {
         elevator: &ElevatorSpec,
     ) -> Result<DeviceQueue, Error> {
         if let Some(remote) = file.remote() {
-            let disk = remote.start(number, Arc::clone(&self.durability));
+            let unflushed = self.unflushed_of_paths.clone().unwrap_or_default();
+            let disk = remote.start(number, Arc::clone(&self.durability), unflushed);
             let failed = |error| Error::io(file.path(), "start a thread for", error);
             return disk.map(DeviceQueue::Shared).map_err(failed);
         }

@@ -1,6 +1,7 @@
 //! Several paths to one disk: two servers of one image, ours or other people's, under a multipath
 //! line. They are killed with `kill -9` and started again, one by one and both at once, while fio
-//! writes and verifies; fio sees no error and no wrong byte.
+//! writes and verifies; fio sees no error and no wrong byte. The page cache outlives the servers, and
+//! `unflushed=trust` says so.
 
 use crate::cases::Cases;
 use crate::lab::Lab;
@@ -128,7 +129,9 @@ fn flapping(lab: &Lab, kind: Kind, mode: &str, seconds: u32) -> Result<String> {
     };
     let mut servers = [Some(start(0)?), Some(start(1)?)];
     let export = if matches!(kind, Kind::QemuStorageDaemon) { "disk" } else { "" };
-    let uri = |socket: &PathBuf| format!("nbd+unix:///{export}?socket={}", socket.display());
+    let uri = |socket: &PathBuf| {
+        format!("nbd+unix:///{export}?socket={}&unflushed=trust", socket.display())
+    };
     let (a, b, sectors) = (uri(&sockets[0]), uri(&sockets[1]), u64::from(IMAGE_MIB) << 11);
     let features = format!("3 queue_if_no_path {mode}");
     let line = format!("0 {sectors} multipath {features} 0 1 1 service-time 0 2 0 {a} {b}");

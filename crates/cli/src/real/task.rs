@@ -116,36 +116,38 @@ impl Worker<'_> {
     }
 
     fn execute(&mut self, call: Call, content: Option<&mut dyn Content>) -> Result<(), i32> {
+        // A read of the task may end during any call, and is verified there.
+        let mut known = Known(content);
         match call {
             Call::Create(file) | Call::Open(file) | Call::Close(file) => {
                 self.region(file).map(|_| ())
             }
             Call::Read { file, offset_bytes, len_bytes } => {
-                self.transfer(Op::Read, file, offset_bytes, len_bytes)
+                self.transfer(Op::Read, (file, offset_bytes), len_bytes, &mut known)
             }
             Call::Write { file, offset_bytes, len_bytes } => {
-                self.transfer(Op::Write, file, offset_bytes, len_bytes)
+                self.transfer(Op::Write, (file, offset_bytes), len_bytes, &mut known)
             }
-            Call::Fsync(_) => self.wait_for(self.request(Op::Flush, 0, 0)),
+            Call::Fsync(_) => self.wait_for(self.request(Op::Flush, 0, 0), &mut known),
             Call::Layout { file, .. } if !self.lays_out => self.region(file).map(|_| ()),
-            Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes),
+            Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes, &mut known),
             Call::Submit { id, file, op, offset_bytes, len_bytes } => {
                 let (request, marks) = self.direct(id, file, op, (offset_bytes, len_bytes))?;
                 self.tally.add(request.op, len_bytes);
-                match content {
-                    Some(content) => self.client.submit_bytes(request, &mut Known(content)),
+                match known.0 {
+                    Some(_) => self.client.submit_bytes(request, &mut known),
                     None => self.client.submit_marked(request, marks),
                 }
                 Ok(())
             }
             Call::Reap { at_least, at_most } => {
-                self.reap(at_least, at_most, content);
+                self.reap(at_least, at_most, &mut known);
                 Ok(())
             }
             Call::ReapBefore(until) => {
                 let left = Duration::from_nanos(until.since(self.clock.now()).0);
-                self.client.wait_for(left, &mut self.done);
-                self.reap(0, u32::MAX, content);
+                self.client.wait_bytes_for(left, &mut self.done, &mut known);
+                self.reap(0, u32::MAX, &mut known);
                 Ok(())
             }
             Call::Sleep(pause) => {
@@ -220,7 +222,13 @@ impl Worker<'_> {
     }
 
     /// A buffered call: the pages that it touches.
-    fn transfer(&mut self, op: Op, file: FileId, at: u64, len_bytes: u64) -> Result<(), i32> {
+    fn transfer(
+        &mut self,
+        op: Op,
+        (file, at): (FileId, u64),
+        len_bytes: u64,
+        known: &mut Known<'_>,
+    ) -> Result<(), i32> {
         if len_bytes == 0 {
             return Ok(());
         }
@@ -228,27 +236,27 @@ impl Worker<'_> {
         let first = place - place % PAGE_BYTES;
         let end = (place + len_bytes).next_multiple_of(PAGE_BYTES);
         self.tally.add(op, end - first);
-        self.wait_for(self.request(op, first, end - first))
+        self.wait_for(self.request(op, first, end - first), known)
     }
 
     /// Submits a request and waits for it; what else ends meanwhile is kept for the next reap.
-    fn wait_for(&mut self, request: Request) -> Result<(), i32> {
-        self.client.submit(request);
+    fn wait_for(&mut self, request: Request, known: &mut Known<'_>) -> Result<(), i32> {
+        self.client.submit_bytes(request, known);
         loop {
             let own = self.done.iter().position(|done| done.user == request.user);
             if let Some(own) = own.and_then(|own| self.done.remove(own)) {
                 return error_of(own.status);
             }
-            self.client.wait(1, &mut self.done);
+            self.client.wait_bytes(1, &mut self.done, known);
         }
     }
 
-    fn lay_out(&mut self, file: FileId, len_bytes: u64) -> Result<(), i32> {
+    fn lay_out(&mut self, file: FileId, len_bytes: u64, known: &mut Known<'_>) -> Result<(), i32> {
         let start = self.place(file, 0, len_bytes)?;
         let len_bytes = len_bytes.next_multiple_of(PAGE_BYTES);
         for done in (0..len_bytes).step_by(LAYOUT_BYTES as usize) {
             let len_bytes = LAYOUT_BYTES.min(len_bytes - done);
-            self.wait_for(self.request(Op::Write, start + done, len_bytes))?;
+            self.wait_for(self.request(Op::Write, start + done, len_bytes), known)?;
         }
         Ok(())
     }
@@ -276,16 +284,12 @@ impl Worker<'_> {
         Ok((request, Marks::default()))
     }
 
-    fn reap(&mut self, at_least: u32, at_most: u32, content: Option<&mut dyn Content>) {
+    fn reap(&mut self, at_least: u32, at_most: u32, known: &mut Known<'_>) {
         let missing = (at_least as usize).saturating_sub(self.done.len());
         let missing = missing.min(self.client.in_flight());
         // What has ended is taken before anybody looks for more: of many in flight, once for all.
-        match content {
-            _ if missing == 0 && !self.done.is_empty() => {}
-            Some(content) => {
-                self.client.wait_bytes(missing, &mut self.done, &mut Known(content));
-            }
-            None => self.client.wait(missing, &mut self.done),
+        if missing > 0 || self.done.is_empty() {
+            self.client.wait_bytes(missing, &mut self.done, known);
         }
         let ended = self.glance();
         for Done { user, status } in self.done.drain(..self.done.len().min(at_most as usize)) {
@@ -300,8 +304,8 @@ impl Worker<'_> {
     }
 }
 
-/// The bytes of a task's requests, for its client.
-struct Known<'a>(&'a mut dyn Content);
+/// The bytes of a task's requests, for its client, if the task knows them.
+struct Known<'a>(Option<&'a mut dyn Content>);
 
 impl Known<'_> {
     /// Only what a task submits has a number of its own; what a call waits for has none.
@@ -312,14 +316,14 @@ impl Known<'_> {
 
 impl Bytes for Known<'_> {
     fn fill(&mut self, user: u64, bytes: &mut [u8]) {
-        if let Some(id) = Self::id(user) {
-            self.0.fill(id, bytes);
+        if let (Some(content), Some(id)) = (&mut self.0, Self::id(user)) {
+            content.fill(id, bytes);
         }
     }
 
     fn check(&mut self, user: u64, bytes: &[u8]) {
-        if let Some(id) = Self::id(user) {
-            self.0.check(id, bytes);
+        if let (Some(content), Some(id)) = (&mut self.0, Self::id(user)) {
+            content.check(id, bytes);
         }
     }
 }

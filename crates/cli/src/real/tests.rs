@@ -5,7 +5,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
 use blockyard_load::fio::{Fio, Job, Rw};
 use blockyard_load::fsync_tester::{self, FsyncTester};
-use blockyard_load::program::{Call, FileId, Returned};
+use blockyard_load::program::{Call, Content, DirectOp, FileId, Returned};
 use blockyard_load::replay::{self, Pace, Replay};
 use blockyard_load::tiotest::{self, Kind, Tiotest};
 use blockyard_load::trace::iolog;
@@ -177,6 +177,81 @@ impl Program for Calls {
     }
 
     fn end_phase(&mut self, _: Nanos, _: Nanos, _: Vec<Caller>) {}
+}
+
+/// A task that verifies what it reads, and does so many of its calls.
+struct Verifier {
+    calls: Vec<Call>,
+    checked: Checked,
+}
+
+/// The numbers of the reads that were looked at.
+#[derive(Default)]
+struct Checked(Vec<u32>);
+
+impl Content for Checked {
+    fn fill(&mut self, _: u32, _: &mut [u8]) {}
+
+    fn check(&mut self, id: u32, _: &[u8]) {
+        self.0.push(id);
+    }
+}
+
+impl Task for Verifier {
+    fn next(&mut self, _: Nanos, returned: &Returned<'_>) -> Call {
+        assert_eq!(returned.status, Ok(()));
+        self.calls.pop().unwrap_or(Call::Exit)
+    }
+
+    fn content(&mut self) -> Option<&mut dyn Content> {
+        Some(&mut self.checked)
+    }
+}
+
+struct Verifying {
+    calls: Option<Vec<Call>>,
+    checked: Vec<u32>,
+}
+
+impl Program for Verifying {
+    type Task = Verifier;
+
+    fn next_phase(&mut self) -> Option<Phase<Verifier>> {
+        let tasks = vec![Verifier { calls: self.calls.take()?, checked: Checked::default() }];
+        Some(Phase { tasks, background: Vec::new() })
+    }
+
+    fn end_phase(&mut self, _: Nanos, _: Nanos, tasks: Vec<Verifier>) {
+        self.checked = tasks.into_iter().flat_map(|task| task.checked.0).collect();
+    }
+}
+
+#[test]
+fn read_is_verified_whatever_call_it_ends_in() {
+    let file = FileId(0);
+    let read = |id| Call::Submit {
+        id,
+        file,
+        op: DirectOp::Read,
+        offset_bytes: 4096 * u64::from(id),
+        len_bytes: 4096,
+    };
+    let reap = Call::Reap { at_least: 2, at_most: u32::MAX };
+    let write = Call::Write { file, offset_bytes: 0, len_bytes: 4096 };
+    for between in [
+        Call::Fsync(file),
+        write,
+        Call::Read { file, offset_bytes: 0, len_bytes: 4096 },
+        Call::Layout { file, len_bytes: 4096 },
+        Call::ReapBefore(Nanos(u64::MAX)),
+    ] {
+        let mut calls = vec![read(0), read(1), between, reap];
+        calls.reverse();
+        let mut program = Verifying { calls: Some(calls), checked: Vec::new() };
+        run(&memory("none"), &[1 << 20], &mut program).unwrap();
+        program.checked.sort_unstable();
+        assert_eq!(program.checked, [0, 1], "{between:?}");
+    }
 }
 
 #[test]

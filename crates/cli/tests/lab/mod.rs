@@ -142,8 +142,13 @@ impl Server {
         self.child.id()
     }
 
-    pub(crate) fn stop(mut self, signal: Signal) -> ExitStatus {
+    pub(crate) fn stop(self, signal: Signal) -> ExitStatus {
         kill_process(Pid::from_child(&self.child), signal).unwrap();
+        self.ended()
+    }
+
+    /// Waits for its end.
+    pub(crate) fn ended(mut self) -> ExitStatus {
         self.child.wait().unwrap()
     }
 }

@@ -26,6 +26,8 @@ use super::RemoteDisk;
 use super::dial::Opened;
 use super::link::{Dying, Link, Loss};
 use super::ops::{Next, Ops};
+use super::remote::lost_with;
+use super::unflushed::{Success, Unflushed, difference};
 use crate::disk::{Clients, Disk, DiskOp, Inbox, Shared};
 use crate::stages::{self, Span, Stage, Timed};
 use crate::volume::Durability;
@@ -43,8 +45,11 @@ pub(super) fn start(
     number: usize,
     disk: Arc<RemoteDisk>,
     durability: Arc<Durability>,
+    unflushed: Arc<Unflushed>,
 ) -> io::Result<Disk> {
-    Disk::start(format!("nbd/{number}"), move |inbox| Running::new(disk, durability, inbox).run())
+    Disk::start(format!("nbd/{number}"), move |inbox| {
+        Running::new(disk, durability, unflushed, inbox).run();
+    })
 }
 
 /// What is waited after a loss, if it was so long before.
@@ -115,14 +120,19 @@ struct Running {
 }
 
 impl Running {
-    fn new(disk: Arc<RemoteDisk>, durability: Arc<Durability>, inbox: Arc<Shared>) -> Self {
+    fn new(
+        disk: Arc<RemoteDisk>,
+        durability: Arc<Durability>,
+        unflushed: Arc<Unflushed>,
+        inbox: Arc<Shared>,
+    ) -> Self {
         let now = Instant::now();
         let mut running = Self {
             durability,
             inbox,
             dialed: Dialed::default(),
             clients: Clients::default(),
-            ops: Ops::default(),
+            ops: Ops::new(unflushed),
             ready: VecDeque::new(),
             checks: Vec::new(),
             alone: None,
@@ -140,6 +150,7 @@ impl Running {
             disk,
         };
         if let Some(opened) = running.disk.take_over() {
+            running.ops.unflushed.succeeded(Success::Unflushed(running.disk.unflushed_bytes()));
             running.connected(now, 0, opened);
         }
         running
@@ -306,11 +317,27 @@ impl Running {
         self.alone = None;
         let until = now + self.disk.timeout();
         self.dying.extend(link.fail(loss, until, &mut self.ops, &mut self.unused));
+        self.latch_unflushed();
         let is_up = self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)));
         if !is_up && self.down_since.is_none() {
             self.down_since = Some(now);
             self.disk.say(&loss.why);
         }
+    }
+
+    /// A connection was lost, and with it, for all that is known, the server and its cache: also one
+    /// that said it would end. A flush on another connection would be no proof of what this one has
+    /// acknowledged.
+    fn latch_unflushed(&self) {
+        let unflushed_bytes = self.ops.unflushed.bytes();
+        if unflushed_bytes > 0 && !self.disk.trusts_unflushed() {
+            self.lose_acknowledged(lost_with(unflushed_bytes));
+            self.ops.unflushed.reported();
+        }
+    }
+
+    fn lose_acknowledged(&self, problem: String) {
+        self.durability.lose(self.disk.name().to_owned(), problem, BlkStatus::IoError);
     }
 
     fn collect_dead(&mut self, now: Instant) {
@@ -338,9 +365,23 @@ impl Running {
     fn connected(&mut self, now: Instant, index: usize, opened: Opened) {
         let link = Link::new(opened, self.disk.timeout());
         let multi_conn = link.remote().multi_conn;
-        self.remote = Some(link.remote().clone());
+        let is_single = |slot: &Slot| matches!(slot, Slot::Up(up) if !up.remote().multi_conn);
+        if !multi_conn && self.slots.iter().any(is_single) {
+            // Another one was made at the same time.
+            link.close();
+            self.slots[index] = Slot::Down { retry_at: now, retry_after: RETRY_FIRST };
+            return;
+        }
+        let before = self.remote.replace(link.remote().clone());
+        let changed = before.and_then(|before| difference(&before, link.remote()));
+        if let Some(changed) = changed.filter(|_| self.disk.writes()) {
+            self.lose_acknowledged(format!("another export has come back: {changed}"));
+        }
         self.slots[index] = Slot::Up(Box::new(link));
         let wanted = if multi_conn { self.disk.connections() } else { 1 };
+        if !multi_conn {
+            self.keep_only(now, index);
+        }
         while self.slots.len() < wanted {
             self.slots.push(Slot::Down { retry_at: now, retry_after: RETRY_FIRST });
         }
@@ -351,6 +392,23 @@ impl Running {
         for check in std::mem::take(&mut self.checks) {
             self.queue(check);
         }
+    }
+
+    /// The server allows one connection now: a flush on this one covers no write of another.
+    fn keep_only(&mut self, now: Instant, index: usize) {
+        for other in (0..self.slots.len()).filter(|other| *other != index) {
+            if self.slots[other].link().is_some() {
+                let why = "the server allows one connection only".to_owned();
+                self.lose(now, other, &Loss { why, is_dead: false });
+            }
+        }
+    }
+
+    /// Whether one more connection may be made: a server may have become one for one connection.
+    fn may_dial(&self) -> bool {
+        let is_taken = |slot: &Slot| matches!(slot, Slot::Up(_) | Slot::Dialing { .. });
+        self.remote.as_ref().is_none_or(|remote| remote.multi_conn)
+            || !self.slots.iter().any(is_taken)
     }
 
     fn not_connected(&mut self, now: Instant, index: usize, why: &str) {
@@ -379,7 +437,7 @@ impl Running {
                 (true, true) => index == 0 && !self.checks.is_empty(),
                 _ => retry_at <= now,
             };
-            if is_due {
+            if is_due && self.may_dial() {
                 self.slots[index] = Slot::Dialing { retry_after };
                 self.dial(index);
             }
@@ -511,7 +569,9 @@ impl Running {
         for slot in &self.slots {
             match slot {
                 Slot::Up(link) => times.extend(link.look_at()),
-                Slot::Down { retry_at, .. } if !self.is_path || is_up => times.push(*retry_at),
+                Slot::Down { retry_at, .. } if (!self.is_path || is_up) && self.may_dial() => {
+                    times.push(*retry_at);
+                }
                 Slot::Down { .. } | Slot::Dialing { .. } => {}
             }
         }

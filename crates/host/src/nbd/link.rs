@@ -14,6 +14,7 @@ use rustix::net::{RecvFlags, Shutdown, sockopt};
 
 use super::dial::Opened;
 use super::ops::{Issue, Ops, Payload, ZEROS};
+use super::unflushed::Success;
 use crate::ring::iovec;
 
 /// What is received at a time where it is not known what comes.
@@ -39,6 +40,7 @@ struct Requested {
     /// Where it starts in the operation.
     start_bytes: u64,
     at: Instant,
+    success: Success,
 }
 
 /// A request that is not sent, or not all of it.
@@ -132,7 +134,9 @@ impl Link {
         if slot >= self.requests.len() {
             self.requests.resize(slot + 1, None);
         }
-        self.requests[slot] = Some(Requested { op, start_bytes: issue.start_bytes, at: now });
+        let success = ops.unflushed.sent(&issue.request, self.remote());
+        let start_bytes = issue.start_bytes;
+        self.requests[slot] = Some(Requested { op, start_bytes, at: now, success });
         self.look_at.get_or_insert(now + self.timeout);
         ops.use_begins(op);
         if issue.payload.len_bytes() > 0 {
@@ -280,9 +284,12 @@ impl Link {
                 }
                 Event::Done { cookie, result } => {
                     let request = self.requests[cookie.slot()].take();
-                    let op = request.expect("a request ends once").op;
+                    let Requested { op, success, .. } = request.expect("a request ends once");
                     self.has_answered = true;
                     self.is_closing |= result == Err(Errno::Shutdown);
+                    if result.is_ok() {
+                        ops.unflushed.succeeded(success);
+                    }
                     ops.replied(op, result);
                     ops.use_ends(op, unused);
                 }

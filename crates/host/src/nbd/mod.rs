@@ -24,13 +24,13 @@
 //! a multipath line does not: what it was asked for fails with [`BlkStatus::Transport`], another
 //! path is taken, and the multipath target's checks connect again.
 //!
-//! What a server has acknowledged and not flushed is taken to survive its end, as it does when a
-//! process is killed. It does not when a machine fails; then a later flush is no proof of earlier
-//! writes, here as in Linux's nbd driver.
+//! A server that is lost may have lost what it has acknowledged and not flushed, and a flush on the
+//! next connection is no proof of it. So the volume latches a loss then ([`unflushed`]), unless the
+//! URI says `unflushed=trust`: only the process ends, and the page cache of its machine lives on.
 //!
 //! One file, one story: [`uri`] names an export, `dial` connects, `link` moves requests and replies
-//! over a connection, `ops` knows how far each operation is, `device` is the thread, `remote` the
-//! device before and around that.
+//! over a connection, `ops` knows how far each operation is, `unflushed` what is not stable yet,
+//! `device` is the thread, `remote` the device before and around that.
 
 mod device;
 mod dial;
@@ -39,9 +39,11 @@ mod ops;
 mod remote;
 #[cfg(test)]
 mod tests;
+mod unflushed;
 pub mod uri;
 
 #[cfg(doc)]
 use blockyard_engine::bio::BlkStatus;
 
 pub(crate) use remote::RemoteDisk;
+pub(crate) use unflushed::Unflushed;

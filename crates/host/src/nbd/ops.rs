@@ -8,11 +8,14 @@
 //! An operation that is longer than a request may be becomes several. It is answered, or begun
 //! again, only when none of its requests is with a connection any more: they use its memory.
 
+use std::sync::Arc;
+
 use blockyard_engine::bio::{BlkStatus, IoContext, Op};
 use blockyard_engine::slab::Slab;
 use blockyard_export::nbd::client::{Refusal, Remote, Request};
 use blockyard_export::nbd::{Command, Errno};
 
+use super::unflushed::Unflushed;
 use crate::canary::{Canary, is_planted};
 use crate::disk::DiskOp;
 use crate::memory::Memory;
@@ -236,13 +239,18 @@ impl Pending {
     }
 }
 
-/// All operations that are not answered.
-#[derive(Debug, Default)]
+/// All operations that are not answered, and how much of what was is not flushed.
+#[derive(Debug)]
 pub(super) struct Ops {
     pending: Slab<Pending>,
+    pub(super) unflushed: Arc<Unflushed>,
 }
 
 impl Ops {
+    pub(super) fn new(unflushed: Arc<Unflushed>) -> Self {
+        Self { pending: Slab::default(), unflushed }
+    }
+
     pub(super) fn len(&self) -> usize {
         self.pending.len()
     }

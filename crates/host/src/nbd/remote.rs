@@ -10,6 +10,7 @@ use blockyard_export::nbd::client::{Event, Remote, Request};
 
 use super::device;
 use super::dial::{self, Opened, receive, send_all};
+use super::unflushed::{Success, Unflushed};
 use super::uri::{Settings, Uri};
 use crate::Error;
 use crate::disk::Disk;
@@ -37,6 +38,8 @@ pub(crate) struct RemoteDisk {
     required_bytes: AtomicU64,
     /// Until a thread takes it over.
     connection: Mutex<Option<Opened>>,
+    /// Of what is written before that.
+    unflushed: Unflushed,
     /// What was said last of failures.
     said: Mutex<String>,
 }
@@ -91,6 +94,7 @@ impl RemoteDisk {
             is_path: AtomicBool::new(false),
             required_bytes: AtomicU64::new(0),
             connection: Mutex::new(None),
+            unflushed: Unflushed::default(),
             said: Mutex::default(),
         })
     }
@@ -135,6 +139,15 @@ impl RemoteDisk {
         self.settings.reconnect_delay.unwrap_or(RECONNECT_DELAY)
     }
 
+    /// A lost server keeps what it has acknowledged and not flushed.
+    pub(super) fn trusts_unflushed(&self) -> bool {
+        self.settings.trusts_unflushed
+    }
+
+    pub(super) fn writes(&self) -> bool {
+        self.access.writes()
+    }
+
     pub(super) fn connections(&self) -> usize {
         usize::from(self.settings.connections)
     }
@@ -176,7 +189,8 @@ impl RemoteDisk {
         Ok(opened)
     }
 
-    /// The thread that serves it from now on, for the volume with this latch.
+    /// The thread that serves it from now on, for the volume with this latch. Paths of one line have
+    /// one count of what is not flushed.
     ///
     /// # Errors
     /// When the system has no more descriptors or threads.
@@ -184,12 +198,18 @@ impl RemoteDisk {
         self: &Arc<Self>,
         number: usize,
         durability: Arc<Durability>,
+        unflushed: Arc<Unflushed>,
     ) -> io::Result<Disk> {
-        device::start(number, Arc::clone(self), durability)
+        device::start(number, Arc::clone(self), durability, unflushed)
     }
 
     pub(super) fn take_over(&self) -> Option<Opened> {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+
+    /// Acknowledged before the thread takes over, and not flushed.
+    pub(super) fn unflushed_bytes(&self) -> u64 {
+        self.unflushed.bytes()
     }
 
     pub(crate) fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> io::Result<()> {
@@ -238,6 +258,12 @@ impl RemoteDisk {
         Ok(first.len_max_bytes(command))
     }
 
+    /// What is said of a server that is lost now, if it may have lost acknowledged writes.
+    fn lost(&self) -> Option<String> {
+        let unflushed_bytes = self.unflushed.bytes();
+        (unflushed_bytes > 0 && !self.trusts_unflushed()).then(|| lost_with(unflushed_bytes))
+    }
+
     /// Executes one request and waits for it. What a connection that has become old does not do,
     /// a new one may.
     fn execute(&self, request: &Request, mut data: Data<'_>) -> io::Result<()> {
@@ -248,6 +274,9 @@ impl RemoteDisk {
                 Err(Failed::Request(error)) => return Err(error),
                 Ok(()) => return Ok(()),
             }
+        }
+        if let Some(problem) = self.lost() {
+            return Err(io::Error::other(problem));
         }
         let opened = connection.insert(self.dial().map_err(io::Error::other)?);
         self.execute_on(opened, request, &mut data).map_err(|failed| match failed {
@@ -269,6 +298,10 @@ impl RemoteDisk {
         {
             return Ok(());
         }
+        let success = match session.remote() {
+            Some(remote) => self.unflushed.sent(request, remote),
+            None => Success::Plain,
+        };
         let mut out = Vec::new();
         session.submit(request, &mut out).map_err(|refusal| {
             Failed::Request(io::Error::new(io::ErrorKind::InvalidInput, refusal.to_string()))
@@ -295,6 +328,9 @@ impl RemoteDisk {
                 }
                 (Event::Done { result, .. }, _) => {
                     received.drain(..step.consumed);
+                    if result.is_ok() {
+                        self.unflushed.succeeded(success);
+                    }
                     return result.map_err(|errno| {
                         Failed::Request(io::Error::other(format!("the server says: {errno}")))
                     });
@@ -308,6 +344,14 @@ impl RemoteDisk {
             received.drain(..step.consumed);
         }
     }
+}
+
+/// A server was lost that had acknowledged so much which no flush covers.
+pub(super) fn lost_with(unflushed_bytes: u64) -> String {
+    format!(
+        "the server was lost with {unflushed_bytes} acknowledged unflushed bytes; it may have lost \
+         them"
+    )
 }
 
 /// Why a request was not executed.

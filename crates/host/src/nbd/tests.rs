@@ -2,16 +2,18 @@
 
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::atomic::{AtomicU32, Ordering};
+use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::sq::{Owner, Token};
 use blockyard_engine::time::Nanos;
+use blockyard_export::nbd::Command;
+use blockyard_export::nbd::client::Request;
 
-use super::RemoteDisk;
 use super::device::pause_after;
+use super::{RemoteDisk, Unflushed};
 use crate::answers::Answers;
 use crate::disk::{Disk, DiskOp};
 use crate::file::Access;
@@ -56,7 +58,8 @@ struct Error {
 
 /// What the server does.
 struct Script {
-    flags: u16,
+    flags: AtomicU16,
+    len_bytes: AtomicU64,
     payload_max_bytes: u32,
     error: Error,
     /// Writes that it takes without an answer, and disconnects.
@@ -66,12 +69,16 @@ struct Script {
     asked: Mutex<Vec<Asked>>,
     bytes: Mutex<Vec<u8>>,
     connections: AtomicU32,
+    /// How often it was started: connections of before are closed at their next request.
+    starts: AtomicU32,
+    open: AtomicU32,
 }
 
 impl Script {
     fn new(flags: u16) -> Self {
         Self {
-            flags: HAS_FLAGS | flags,
+            flags: AtomicU16::new(HAS_FLAGS | flags),
+            len_bytes: AtomicU64::new(LEN_BYTES as u64),
             payload_max_bytes: 1 << 20,
             error: Error { number: 0, command: None },
             drops: AtomicU32::new(0),
@@ -79,6 +86,8 @@ impl Script {
             asked: Mutex::default(),
             bytes: Mutex::new((0..LEN_BYTES).map(|at| (at / 512) as u8 | 1).collect()),
             connections: AtomicU32::new(0),
+            starts: AtomicU32::new(0),
+            open: AtomicU32::new(0),
         }
     }
 
@@ -89,7 +98,15 @@ impl Script {
     }
 
     /// Serves a connection until it ends.
-    fn serve(&self, mut stream: UnixStream) -> std::io::Result<()> {
+    fn serve(&self, stream: UnixStream) -> std::io::Result<()> {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        let ended = self.serve_open(stream);
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        ended
+    }
+
+    fn serve_open(&self, mut stream: UnixStream) -> std::io::Result<()> {
+        let start = self.starts.load(Ordering::SeqCst);
         let connection = self.connections.fetch_add(1, Ordering::SeqCst);
         self.open(&mut stream)?;
         loop {
@@ -107,7 +124,8 @@ impl Script {
             let range = offset_bytes as usize..(offset_bytes + u64::from(len_bytes)) as usize;
             let mut payload = vec![0; if command == WRITE { range.len() } else { 0 }];
             stream.read_exact(&mut payload)?;
-            if self.closes_on == Some((command, offset_bytes)) {
+            let is_of_before = self.starts.load(Ordering::SeqCst) != start;
+            if is_of_before || self.closes_on == Some((command, offset_bytes)) {
                 return Ok(());
             }
             let drops = |left: u32| left.checked_sub(1);
@@ -156,8 +174,8 @@ impl Script {
                 continue;
             }
             let mut export = vec![0, 0];
-            export.extend((LEN_BYTES as u64).to_be_bytes());
-            export.extend(self.flags.to_be_bytes());
+            export.extend(self.len_bytes.load(Ordering::SeqCst).to_be_bytes());
+            export.extend(self.flags.load(Ordering::SeqCst).to_be_bytes());
             let mut sizes = vec![0, 3];
             [512, 4096, self.payload_max_bytes]
                 .iter()
@@ -176,6 +194,7 @@ struct Client {
     durability: Arc<Durability>,
     answers: Arc<Answers>,
     id: IoContext,
+    uri: String,
     /// What is read and written, from its first byte on.
     memory: Vec<u8>,
     _dir: tempfile::TempDir,
@@ -187,6 +206,11 @@ impl Client {
     }
 
     fn with_parameters(script: Script, parameters: &str) -> Self {
+        Self::with_count(script, parameters, &Arc::default())
+    }
+
+    /// One of the paths that have this count.
+    fn with_count(script: Script, parameters: &str, unflushed: &Arc<Unflushed>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let (listener, script) = (UnixListener::bind(&path).unwrap(), Arc::new(script));
@@ -201,11 +225,11 @@ impl Client {
         let uri = format!("nbd+unix:///?socket={}{parameters}", path.display());
         let remote = Arc::new(RemoteDisk::open(&uri, Access::ReadWrite).unwrap());
         let durability = Arc::<Durability>::default();
-        let disk = remote.start(0, Arc::clone(&durability)).unwrap();
+        let disk = remote.start(0, Arc::clone(&durability), Arc::clone(unflushed)).unwrap();
         let (answers, id) = (Answers::new().unwrap(), new_io_context());
         disk.join(id, Arc::clone(&answers));
         let memory = vec![0; LEN_BYTES];
-        Self { script, disk, durability, answers, id, memory, _dir: dir }
+        Self { script, disk, durability, answers, id, uri, memory, _dir: dir }
     }
 
     fn op(&mut self, op: Op, sector: u64, len: u64) -> DiskOp {
@@ -443,4 +467,138 @@ fn several_connections_are_used_if_the_server_allows_them() {
         assert_eq!(client.run(reads.to_vec()), [BlkStatus::Ok; 4]);
     }
     assert_eq!(client.script.connections.load(Ordering::SeqCst), 1);
+}
+
+/// A server that closes the connection on a read at its start, so that it can be lost at will.
+fn losable(flags: u16) -> Script {
+    Script { closes_on: Some((READ, 0)), ..Script::new(flags) }
+}
+
+#[test]
+fn server_that_is_lost_with_unflushed_writes_has_lost_them() {
+    let lost = |flags, parameters: &str, ops: &[(Op, bool)]| {
+        let mut client = Client::with_parameters(losable(flags), parameters);
+        for (op, fua) in ops {
+            let len = if *op == Op::Flush { 0 } else { 8 };
+            let op = DiskOp { fua: *fua, ..client.op(*op, 8, len) };
+            assert_eq!(client.run(vec![op]), [BlkStatus::Ok]);
+        }
+        assert_eq!(client.one(Op::Read, 0, 8), BlkStatus::IoError);
+        client.durability.loss().map(|loss| (loss.problem, loss.status))
+    };
+    let with = |len_bytes: u64| {
+        let end = "acknowledged unflushed bytes; it may have lost them";
+        Some((format!("the server was lost with {len_bytes} {end}"), BlkStatus::IoError))
+    };
+    let (write, flush) = ((Op::Write, false), (Op::Flush, false));
+    let (zeroes, fua) = ((Op::WriteZeroes, false), (Op::Write, true));
+    let flags = SEND_FLUSH | SEND_FUA | SEND_WRITE_ZEROES;
+    assert_eq!(lost(flags, "", &[write, zeroes]), with(8192));
+    assert_eq!(lost(flags, "&unflushed=fail", &[write, flush, write]), with(4096));
+    assert_eq!(lost(flags, "", &[write, flush]), None, "the flush covers it");
+    assert_eq!(lost(flags, "", &[fua]), None, "it is stable by itself");
+    assert_eq!(lost(SEND_FLUSH, "", &[fua]), None, "a flush follows it");
+    assert_eq!(lost(0, "", &[write]), None, "a server without flushes writes through");
+    assert_eq!(lost(flags, "&unflushed=trust", &[write]), None, "the user knows better");
+}
+
+#[test]
+fn flush_covers_what_was_acknowledged_when_it_was_sent() {
+    let unflushed = Unflushed::default();
+    let mut client = Client::new(Script::new(SEND_FLUSH));
+    assert_eq!(client.one(Op::Read, 8, 8), BlkStatus::Ok);
+    let remote = super::dial::dial(&super::uri::Uri::parse(&client.uri).unwrap()).unwrap();
+    let sent = |request: &Request| unflushed.sent(request, remote.remote());
+    let (write, other) = (Request::new(Command::Write, 0..512), Request::new(Command::Write, 0..8));
+    unflushed.succeeded(sent(&write));
+    let (flush, late) = (sent(&Request::FLUSH), sent(&other));
+    assert_eq!(unflushed.bytes(), 512);
+    unflushed.succeeded(late);
+    unflushed.succeeded(flush);
+    assert_eq!(unflushed.bytes(), 8, "it was acknowledged behind the flush");
+}
+
+#[test]
+fn flush_of_one_path_covers_the_writes_of_all() {
+    for is_flushed in [true, false] {
+        let unflushed = Arc::default();
+        let mut one = Client::with_count(losable(SEND_FLUSH), "", &unflushed);
+        let mut other = Client::with_count(losable(SEND_FLUSH), "", &unflushed);
+        assert_eq!(one.one(Op::Write, 8, 8), BlkStatus::Ok);
+        if is_flushed {
+            assert_eq!(other.one(Op::Flush, 0, 0), BlkStatus::Ok);
+        }
+        assert_eq!(one.one(Op::Read, 0, 8), BlkStatus::IoError);
+        assert_eq!(one.durability.loss().is_none(), is_flushed);
+    }
+}
+
+#[test]
+fn export_that_comes_back_as_another_one_has_lost_what_it_had() {
+    let both = HAS_FLAGS | SEND_FLUSH | SEND_FUA;
+    for (flags, len_bytes, difference) in [
+        (both, LEN_BYTES as u64, None),
+        (both | CAN_MULTI_CONN, LEN_BYTES as u64, None),
+        (HAS_FLAGS | SEND_FLUSH, LEN_BYTES as u64, Some("FUA was offered, and is not any more")),
+        (both | SEND_TRIM, LEN_BYTES as u64, Some("TRIM was not offered, and is now")),
+        (both, 2 << 20, Some("it had 1048576 bytes, and has 2097152")),
+    ] {
+        // Also where the writes of a killed process are trusted in.
+        let script = losable(SEND_FLUSH | SEND_FUA);
+        let mut client = Client::with_parameters(script, "&unflushed=trust");
+        assert_eq!(client.one(Op::Write, 8, 8), BlkStatus::Ok);
+        assert_eq!(client.one(Op::Flush, 0, 0), BlkStatus::Ok);
+        client.script.flags.store(flags, Ordering::SeqCst);
+        client.script.len_bytes.store(len_bytes, Ordering::SeqCst);
+        assert_eq!(client.one(Op::Read, 0, 8), BlkStatus::IoError);
+        let problem = client.durability.loss().map(|loss| loss.problem);
+        let expected = difference.map(|what| format!("another export has come back: {what}"));
+        assert_eq!(problem, expected);
+    }
+}
+
+#[test]
+fn header_that_was_written_to_a_lost_server_is_not_taken_for_stable() {
+    for (parameters, is_ok) in [("", false), ("&unflushed=trust", true)] {
+        let client = Client::with_parameters(Script::new(SEND_FLUSH), parameters);
+        let remote = RemoteDisk::open(&client.uri, Access::ReadWrite).unwrap();
+        remote.write_at(0, &[7; 512]).unwrap();
+        client.script.starts.fetch_add(1, Ordering::SeqCst);
+        for _ in 0..2 {
+            let flushed = remote.flush().map_err(|error| error.to_string());
+            assert_eq!(flushed.is_ok(), is_ok, "{flushed:?}");
+        }
+    }
+}
+
+#[test]
+fn server_that_allows_one_connection_after_its_restart_gets_one() {
+    let script = Script::new(SEND_FLUSH | CAN_MULTI_CONN);
+    let mut client = Client::with_parameters(script, "&connections=3");
+    let reads = |client: &mut Client| {
+        let reads = [0, 8, 16, 24].map(|sector| client.op(Op::Read, sector, 8));
+        client.script.asked.lock().unwrap().clear();
+        assert_eq!(client.run(reads.to_vec()), [BlkStatus::Ok; 4]);
+        let asked = client.script.asked.lock().unwrap();
+        asked.iter().map(|one| one.connection).collect::<std::collections::BTreeSet<_>>()
+    };
+    let deadline = Instant::now() + Duration::from_secs(30);
+    let in_time = || assert!(Instant::now() < deadline, "the connections do not change");
+    while reads(&mut client).len() < 3 {
+        in_time();
+    }
+    client.script.flags.store(HAS_FLAGS | SEND_FLUSH, Ordering::SeqCst);
+    client.script.starts.fetch_add(1, Ordering::SeqCst);
+    reads(&mut client);
+    let made = client.script.connections.load(Ordering::SeqCst);
+    // Those that were dialled at the same time are closed again.
+    while client.script.open.load(Ordering::SeqCst) > 1 {
+        in_time();
+        reads(&mut client);
+    }
+    for _ in 0..200 {
+        assert_eq!(reads(&mut client).len(), 1);
+        assert_eq!(client.script.open.load(Ordering::SeqCst), 1);
+    }
+    assert!(client.script.connections.load(Ordering::SeqCst) <= made + 2);
 }

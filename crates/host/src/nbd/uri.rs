@@ -6,6 +6,7 @@
 //! | `timeout=SECONDS` | a server that does not answer for so long is given up |
 //! | `reconnect-delay=SECONDS` | for so long requests wait for a lost server, then they fail |
 //! | `connections=N` | connections, if the server allows several |
+//! | `unflushed=fail`, `=trust` | whether a lost server may have lost what it had not flushed |
 
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -89,12 +90,19 @@ pub struct Settings {
     pub reconnect_delay: Option<Duration>,
     /// How many connections, if the server allows several.
     pub connections: u8,
+    /// A server that is lost keeps what it has acknowledged and not flushed: only its process ends.
+    pub trusts_unflushed: bool,
 }
 
 impl Default for Settings {
     /// 30 s is what Linux gives a request of a block device.
     fn default() -> Self {
-        Self { timeout: Duration::from_secs(30), reconnect_delay: None, connections: 1 }
+        Self {
+            timeout: Duration::from_secs(30),
+            reconnect_delay: None,
+            connections: 1,
+            trusts_unflushed: false,
+        }
     }
 }
 
@@ -136,8 +144,13 @@ fn parameters(query: &str) -> Result<(Option<PathBuf>, Settings), String> {
                 let connections = number(parameter, text, 1, CONNECTIONS_MAX)?;
                 settings.connections = u8::try_from(connections).expect("at most 16");
             }
+            Some(("unflushed", "fail")) => settings.trusts_unflushed = false,
+            Some(("unflushed", "trust")) => settings.trusts_unflushed = true,
+            Some(("unflushed", _)) => {
+                return Err(format!("{parameter:?} is not unflushed=fail or unflushed=trust"));
+            }
             _ => {
-                let known = "there are socket, timeout, reconnect-delay and connections";
+                let known = "there are socket, timeout, reconnect-delay, connections and unflushed";
                 return Err(format!("unknown parameter {parameter:?}; {known}"));
             }
         }
@@ -265,6 +278,7 @@ mod tests {
             "nbd://host/?timeout=x",
             "nbd://host/?reconnect-delay=86401",
             "nbd://host/?connections=17",
+            "nbd://host/?unflushed=maybe",
             "nbd://host/%4",
             "nbd://host/%ff",
             "nbds://host/",
@@ -278,11 +292,14 @@ mod tests {
     fn uri_says_how_to_connect() {
         let settings = |text| Uri::with_settings(text).unwrap().1;
         assert_eq!(settings("nbd://h/x"), Settings::default());
-        let said = settings("nbd+unix:///?timeout=5&socket=/s&reconnect-delay=0&connections=4");
+        let said = settings(
+            "nbd+unix:///?timeout=5&socket=/s&reconnect-delay=0&connections=4&unflushed=trust",
+        );
         let expected = Settings {
             timeout: Duration::from_secs(5),
             reconnect_delay: Some(Duration::ZERO),
             connections: 4,
+            trusts_unflushed: true,
         };
         assert_eq!(said, expected);
     }

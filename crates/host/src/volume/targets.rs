@@ -100,11 +100,14 @@ impl Builder<'_> {
             let problem = "a multipath line has no path, so nothing could be read or written, ever";
             return Err(TableError { line: 0, problem: problem.into() }.into());
         }
-        let open = |path: &PathSpec| {
+        let open = |builder: &mut Self, path: &PathSpec| {
             let leg = Leg { dev: path.device.clone(), start: Sector(0) };
-            Ok::<_, Error>(self.leg(&leg, len, mappings)?.dev)
+            Ok::<_, Error>(builder.leg(&leg, len, mappings)?.dev)
         };
-        let devs = multipath.paths().map(open).collect::<Result<Vec<_>, _>>()?;
+        // A flush of one path is one of all.
+        self.unflushed_of_paths = Some(Arc::default());
+        let devs = multipath.paths().map(|path| open(self, path)).collect::<Result<Vec<_>, _>>()?;
+        self.unflushed_of_paths = None;
         let chooses = multipath.queue_mode == QueueMode::Request;
         let requests = chooses.then(|| self.stacked(&devs));
         let multipath = multipath.clone();

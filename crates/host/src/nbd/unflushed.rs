@@ -1,0 +1,86 @@
+//! Acknowledged writes that no flush covers: a server that is lost may have lost them.
+//!
+//! ```text
+//!   0 ──────────── covered ──────── mark ──────── acknowledged      bytes, in the order of replies
+//!     stable            └─ unflushed ──────────────────┘
+//! ```
+//! A flush covers what was acknowledged when it was sent, not what is acknowledged meanwhile. The
+//! paths of a multipath line share one count: a flush goes to one path, and stands for all.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use blockyard_export::nbd::Command;
+use blockyard_export::nbd::client::{Remote, Request};
+
+/// The count of a device, or of all paths of a multipath line.
+#[derive(Debug, Default)]
+pub(crate) struct Unflushed {
+    acknowledged_bytes: AtomicU64,
+    covered_bytes: AtomicU64,
+}
+
+/// What is known once a request has succeeded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Success {
+    /// Nothing about stable storage.
+    Plain,
+    /// The server may keep so many bytes in a cache.
+    Unflushed(u64),
+    /// What was acknowledged up to this count is stable.
+    Covers(u64),
+}
+
+impl Unflushed {
+    /// What the success of a request will mean that is sent now. A server that offers no FLUSH
+    /// makes each write stable before it answers: it has no other way to.
+    pub(super) fn sent(&self, request: &Request, remote: &Remote) -> Success {
+        match request.command {
+            Command::Flush => Success::Covers(self.acknowledged_bytes.load(Ordering::SeqCst)),
+            Command::Write | Command::WriteZeroes if remote.can_flush && !request.fua => {
+                Success::Unflushed(request.len_bytes)
+            }
+            _ => Success::Plain,
+        }
+    }
+
+    /// The request has succeeded.
+    pub(super) fn succeeded(&self, success: Success) {
+        match success {
+            Success::Plain => {}
+            Success::Unflushed(len_bytes) => {
+                self.acknowledged_bytes.fetch_add(len_bytes, Ordering::SeqCst);
+            }
+            Success::Covers(mark) => {
+                self.covered_bytes.fetch_max(mark, Ordering::SeqCst);
+            }
+        }
+    }
+
+    /// How much is acknowledged and not covered.
+    pub(super) fn bytes(&self) -> u64 {
+        // In this order: the other way round a flush between the two may cover more than is read.
+        let covered_bytes = self.covered_bytes.load(Ordering::SeqCst);
+        self.acknowledged_bytes.load(Ordering::SeqCst) - covered_bytes
+    }
+
+    /// What is not covered has been reported as lost: counts from here on.
+    pub(super) fn reported(&self) {
+        self.succeeded(Success::Covers(self.acknowledged_bytes.load(Ordering::SeqCst)));
+    }
+}
+
+/// How the export of a server that came back differs from the one that was lost, if it is another
+/// disk or another cache. Limits and hints may change: a newer server says more.
+pub(super) fn difference(before: &Remote, now: &Remote) -> Option<String> {
+    if before.size_bytes != now.size_bytes {
+        return Some(format!("it had {} bytes, and has {}", before.size_bytes, now.size_bytes));
+    }
+    let changed = |name: &str, before: bool, now: bool| {
+        let (was, is) = if before { ("was", "is not any more") } else { ("was not", "is now") };
+        (before != now).then(|| format!("{name} {was} offered, and {is}"))
+    };
+    changed("FLUSH", before.can_flush, now.can_flush)
+        .or_else(|| changed("FUA", before.can_fua, now.can_fua))
+        .or_else(|| changed("TRIM", before.can_trim, now.can_trim))
+        .or_else(|| changed("WRITE_ZEROES", before.can_write_zeroes, now.can_write_zeroes))
+}
