@@ -10,7 +10,8 @@ use std::path::Path;
 use blockyard_host::canary::{Canary, is_planted};
 use blockyard_host::file::{FileId, lock_output};
 use blockyard_host::volume::Volume;
-use rustix::fs::{Access, access, syncfs};
+use rustix::fs::{Access, OFlags, access, syncfs};
+use rustix::io::Errno;
 
 use crate::failure::{Failure, printable};
 
@@ -65,17 +66,26 @@ pub(crate) struct Output<'a> {
     force: bool,
     /// Only the owner may read it.
     is_private: bool,
+    /// Nothing but a regular file will do.
+    is_recording: bool,
 }
 
 impl<'a> Output<'a> {
     /// A file that others may read.
     pub(crate) fn new(path: &'a Path, force: bool) -> Self {
-        Self { path, force, is_private: false }
+        Self { path, force, is_private: false, is_recording: false }
     }
 
     /// A file that holds plaintext, or tells of it.
     pub(crate) fn private(path: &'a Path, force: bool) -> Self {
-        Self { path, force, is_private: true }
+        Self { path, force, is_private: true, is_recording: false }
+    }
+
+    /// As [`Output::private`], of a server or of jobs that run. To open a FIFO is to wait for a
+    /// reader, and to write to one is to wait while it does not read: the end of the server would
+    /// wait as well.
+    pub(crate) fn recording(path: &'a Path, force: bool) -> Self {
+        Self { is_recording: true, ..Self::private(path, force) }
     }
 
     /// Its name.
@@ -90,6 +100,7 @@ impl<'a> Output<'a> {
             Ok(metadata) if in_use.has(&metadata) => Err(self.is_in_use()),
             Ok(metadata) if !self.force && holds_something(&metadata) => Err(self.is_there()),
             Ok(metadata) if metadata.is_dir() => Err(self.failed(&ErrorKind::IsADirectory.into())),
+            Ok(metadata) if self.is_recording && !metadata.is_file() => Err(self.is_no_file()),
             Ok(_) => {
                 Ok(access(self.path, Access::WRITE_OK)
                     .map_err(|errno| self.failed(&errno.into()))?)
@@ -105,7 +116,13 @@ impl<'a> Output<'a> {
         let mode = if self.is_private { 0o600 } else { 0o666 };
         let mut options = OpenOptions::new();
         options.write(true).mode(mode);
+        if self.is_recording {
+            options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        }
         let is_stream = self.path.metadata().is_ok_and(|metadata| !holds_something(&metadata));
+        if is_stream && self.is_recording {
+            return Err(self.is_no_file());
+        }
         match self.force || is_stream {
             true => options.create(true),
             false => options.create_new(true),
@@ -118,6 +135,9 @@ impl<'a> Output<'a> {
         let metadata = file.metadata().map_err(|error| self.failed(&error))?;
         if in_use.has(&metadata) || (holds_something(&metadata) && !lock_output(&file)) {
             return Err(self.is_in_use());
+        }
+        if self.is_recording && !metadata.is_file() {
+            return Err(self.is_no_file());
         }
         if metadata.is_file() {
             let emptied = file.set_len(0).and_then(|()| match self.is_private {
@@ -146,6 +166,11 @@ impl<'a> Output<'a> {
         Failure::busy(format!("{path}: is there already; name another file, or say --force"))
     }
 
+    fn is_no_file(&self) -> Failure {
+        let path = self.path.display();
+        Failure::failed(format!("{path}: a trace is written into a regular file; this is none"))
+    }
+
     fn is_in_use(&self) -> Failure {
         Failure::busy(format!(
             "{}: is in use: it is a volume, a header, a key or an input, or another program has \
@@ -170,11 +195,16 @@ pub(crate) fn sync_created(file: &File, path: &Path) -> io::Result<()> {
     if is_planted(Canary::DirectorySync) {
         return Ok(());
     }
-    match File::open(folder_of(path)) {
-        Ok(folder) => folder.sync_all(),
-        // A folder that takes files and does not show them: its whole file system, then.
-        Err(error) if error.kind() == ErrorKind::PermissionDenied => Ok(syncfs(file)?),
-        Err(error) => Err(error),
+    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
+        // A folder that takes files and does not show them, or one that cannot be synchronised
+        // (shared folders of VirtualBox, /dev/fd): the whole file system of the file, then.
+        Err(error)
+            if error.kind() == ErrorKind::PermissionDenied
+                || error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) =>
+        {
+            Ok(syncfs(file)?)
+        }
+        synced => synced,
     }
 }
 
@@ -201,6 +231,8 @@ fn check_folder(path: &Path) -> Result<(), Failure> {
 
 #[cfg(test)]
 mod tests {
+    use rustix::fs::{CWD, FileType, Mode};
+
     use super::*;
     use crate::failure::Exit;
 
@@ -233,6 +265,33 @@ mod tests {
             assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{name}");
         }
         Output::new(Path::new("/dev/null"), false).write(&in_use, "n").unwrap();
+    }
+
+    #[test]
+    fn recording_is_refused_where_it_would_wait_for_a_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let reader = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        let output = Output::recording(&path, true);
+        let failure = output.create(&InUse::default()).unwrap_err();
+        assert!(failure.message.contains("regular file"), "{failure}");
+        assert!(output.check(&InUse::default()).is_err());
+        drop(reader);
+        let failure = output.create(&InUse::default()).unwrap_err();
+        assert!(failure.message.contains("regular file"), "{failure}");
+        assert!(Output::recording(Path::new("/dev/null"), true).create(&InUse::default()).is_err());
+    }
+
+    #[test]
+    fn file_whose_folder_cannot_be_synchronised_is_written() {
+        use std::os::fd::AsRawFd;
+
+        let file = tempfile::tempfile().unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Output::new(Path::new(&path), true).write(&InUse::default(), "text").unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 4);
     }
 
     #[test]

@@ -83,7 +83,7 @@ impl Recorder {
             let what = "the volume is being recorded already; stop that first";
             return Err(Failure::busy(what));
         };
-        let file = Output::private(&wish.path, wish.force).create(in_use)?;
+        let file = Output::recording(&wish.path, wish.force).create(in_use)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             volume_bytes: volume.size_bytes(),

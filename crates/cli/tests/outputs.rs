@@ -7,6 +7,7 @@ use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
 use lab::{Lab, text};
+use rustix::fs::{CWD, FileType, Mode, mknodat};
 use rustix::process::Signal;
 
 #[test]
@@ -27,6 +28,41 @@ fn trace_never_overwrites_what_the_server_serves() {
     }
     assert!(server.stop(Signal::TERM).success());
     assert!(fs::read(image).unwrap() == before && lab.read("pass") == key);
+}
+
+#[test]
+fn trace_into_a_fifo_is_refused_and_sigterm_ends_the_server() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    mknodat(CWD, lab.path("fifo"), FileType::Fifo, Mode::RUSR | Mode::WUSR, 0).unwrap();
+    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s", "--control", "c"]);
+    let said = lab.refused(&["trace", "record", "c", "-o", "fifo", "--for", "1ms"], 1);
+    assert!(said.contains("regular file"), "{said}");
+    assert!(server.stop(Signal::TERM).success());
+}
+
+#[test]
+fn trace_of_a_server_overwrites_a_file_with_force_only() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("old", "mine");
+    let serve = ["serve", "vol", "-d", "pass", "--socket", "s", "--trace", "old"];
+    assert!(lab.refused(&serve, 5).contains("--force"));
+    assert_eq!(lab.read("old"), b"mine");
+    let server = lab.serve(&[&serve[1..], &["--force"]].concat());
+    assert!(server.stop(Signal::TERM).success());
+    assert_ne!(lab.read("old"), b"mine");
+}
+
+#[test]
+fn bench_shows_control_characters_of_a_name() {
+    let lab = Lab::new();
+    let name = "a\u{1b}[31m\nb";
+    lab.volume(name);
+    let output = lab.run(&["bench", name, "-d", "pass", "--", "rw=read", "size=4k"]);
+    let said = text(&output.stdout);
+    assert!(said.contains("a\\u{1b}[31m\\nb"), "{said}");
+    assert!(!said.contains('\u{1b}'), "{said}");
 }
 
 #[test]

@@ -24,7 +24,7 @@ use clap::{Args, ValueHint};
 use super::report::write;
 use crate::args::{ForceArgs, HelpArgs, JobArgs, SchedulingArgs, VolumeArgs};
 use crate::comparison::{self, Run};
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 use crate::key::StdinUse;
 use crate::lab::builtin::load;
 use crate::lab::spec::job::JobSpec;
@@ -275,8 +275,10 @@ impl BenchArgs {
             true => print(&json::report(fio, description, volume, conditions)?),
             false => {
                 let stages = volume.map_or_else(String::new, stages::report);
-                let conditions: String =
-                    conditions.iter().map(|(name, text)| format!("{name}: {text}\n")).collect();
+                let conditions: String = conditions
+                    .iter()
+                    .map(|(name, text)| format!("{name}: {}\n", printable(text)))
+                    .collect();
                 let jobs = print_all(&fio.listed());
                 print(&format!("{description}\n{conditions}\n{jobs}{stages}"))
             }
@@ -302,7 +304,7 @@ impl BenchArgs {
     }
 
     fn recording<'a>(&self, path: &'a Path) -> Output<'a> {
-        Output::private(path, self.force.force)
+        Output::recording(path, self.force.force)
     }
 
     /// What no output may overwrite, before the volume is open.

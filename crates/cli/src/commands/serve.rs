@@ -22,7 +22,7 @@ use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
 
-use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
+use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, check_export_name, check_names};
 use crate::control;
 use crate::failure::Failure;
@@ -84,7 +84,7 @@ const OF_ONE_VOLUME: [&str; 33] = [
 /// second SIGTERM or SIGINT ends it at once. Takes sockets from systemd (socket activation) and
 /// tells it when it is ready.
 #[derive(Args, Debug)]
-#[command(disable_help_flag = true)]
+#[command(disable_help_flag = true, mut_arg("force", |force| force.requires("trace")))]
 pub(crate) struct ServeArgs {
     /// Listen on a Unix socket, which only its owner may use (mode 0600)
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
@@ -98,7 +98,7 @@ pub(crate) struct ServeArgs {
     #[arg(long, value_name = "PATH", value_hint = ValueHint::FilePath)]
     control: Option<PathBuf>,
 
-    /// Record what clients ask for from the start, into a new file: see `blockyard trace`
+    /// Record what clients ask for from the start, into this file: see `blockyard trace`
     #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
 
@@ -146,6 +146,9 @@ pub(crate) struct ServeArgs {
 
     #[command(flatten)]
     scheduling: SchedulingArgs,
+
+    #[command(flatten)]
+    force: ForceArgs,
 
     #[command(flatten)]
     help: HelpArgs,
@@ -224,7 +227,7 @@ fn recorder(
     in_use: &InUse,
 ) -> Result<Option<Recorder>, Failure> {
     let Some((path, volume)) = args.trace.clone().zip(volumes.first()) else { return Ok(None) };
-    let wish = Wish { path, force: false, limit: None };
+    let wish = Wish { path, force: args.force.force, limit: None };
     let export = args.export_name.as_deref().unwrap_or_default();
     Recorder::start(volume, export, &wish, in_use).map(Some)
 }

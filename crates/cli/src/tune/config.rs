@@ -6,7 +6,7 @@ use serde::Serialize;
 
 use super::volume::Settings;
 use crate::args::{VolumeArgs, VolumeType};
-use crate::failure::Failure;
+use crate::failure::{Failure, printable};
 
 #[derive(Serialize)]
 struct File {
@@ -87,7 +87,7 @@ pub(crate) fn text(
     let file = File { threads: settings.threads, exports };
     let body = toml::to_string(&file)
         .map_err(|error| Failure::failed(format!("cannot write the configuration: {error}")))?;
-    let heading: String = heading.iter().map(|line| format!("# {line}\n")).collect();
+    let heading: String = heading.iter().map(|line| format!("# {}\n", printable(line))).collect();
     Ok(heading + &body)
 }
 
