@@ -7,6 +7,7 @@
 use crate::tools::{self, root};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
+use std::num::NonZeroUsize;
 use std::process::Command;
 
 /// Which mutants.
@@ -17,7 +18,7 @@ pub(crate) struct Args {
     targets: Vec<String>,
     /// Only this many, spread evenly over all.
     #[arg(long, value_name = "N")]
-    sample: Option<usize>,
+    sample: Option<NonZeroUsize>,
     /// Only the k-th of n equal shares, k from 0 on: for several machines.
     #[arg(long, value_name = "K/N", conflicts_with = "sample")]
     shard: Option<String>,
@@ -48,12 +49,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
     if let Some(count) = args.sample {
         let all = tools::read(mutants().args(&chosen).arg("--list"))?;
-        let names: Vec<&str> = all.lines().collect();
-        ensure!(!names.is_empty(), "there is no mutant");
-        for name in spread(&names, count) {
-            chosen.push("--re".to_owned());
-            chosen.push(format!("^{}$", escaped(name)));
-        }
+        let shares = shares(all.lines().count(), count.get());
+        chosen.push(format!("--shard=0/{shares}"));
+        chosen.push("--sharding=round-robin".to_owned());
     }
     if let Some(shard) = &args.shard {
         chosen.extend(["--shard".to_owned(), shard.clone()]);
@@ -94,22 +92,9 @@ fn chosen(targets: &[String]) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// `count` of the names at most, evenly spread.
-fn spread<'a>(names: &[&'a str], count: usize) -> Vec<&'a str> {
-    let count = count.min(names.len());
-    (0..count).map(|index| names[index * names.len() / count]).collect()
-}
-
-/// A text as a regular expression that matches nothing else.
-fn escaped(text: &str) -> String {
-    let mut pattern = String::new();
-    for letter in text.chars() {
-        if letter.is_ascii_punctuation() {
-            pattern.push('\\');
-        }
-        pattern.push(letter);
-    }
-    pattern
+/// In how many shares to deal out all mutants, so that one has `count` of them at most.
+fn shares(all: usize, count: usize) -> usize {
+    all.div_ceil(count).max(1)
 }
 
 #[cfg(test)]
@@ -117,16 +102,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sample_is_spread_over_all_names() {
-        let names = ["a", "b", "c", "d", "e"];
-        assert_eq!(spread(&names, 2), ["a", "c"]);
-        assert_eq!(spread(&names, 5), names);
-        assert_eq!(spread(&names, 9), names);
-    }
-
-    #[test]
-    fn name_of_a_mutant_is_matched_as_it_stands() {
-        assert_eq!(escaped("a.rs:1:2: replace + with *"), r"a\.rs\:1\:2\: replace \+ with \*");
+    fn sample_has_as_many_as_were_asked_for_at_most() {
+        for (all, count) in [(0, 5), (5, 5), (6, 5), (100, 7)] {
+            let sample = (0..all).step_by(shares(all, count)).count();
+            assert!(sample <= count && (sample > 0 || all == 0), "{count} of {all}: {sample}");
+        }
     }
 
     #[test]
