@@ -48,7 +48,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     part("test", &test::run);
     part("sim", &|| sim::run(&sim::Args::short()));
     part("multipath", &|| sim::run(&sim::Args::multipath()));
+    part("ranges", &|| sim::run(&sim::Args::ranges()));
     part("canaries", &|| sim::run(&sim::Args::canaries()));
+    part("ranges canaries", &|| sim::run(&sim::Args::ranges_canaries()));
     part("powercut", &|| powercut::run(&powercut::Args::ci(args.full)));
     part("power canaries", &|| powercut::run(&powercut::Args::ci_canaries()));
     part("corpus", &|| corpus::run(&corpus::Args::default()));

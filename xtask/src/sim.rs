@@ -34,6 +34,10 @@ pub(crate) struct Args {
     /// that choose their paths.
     #[arg(long, conflicts_with_all = ["canaries", "pages"])]
     multipath: bool,
+    /// Lives through worlds whose shards write parts of sectors, several at a time, on top of each
+    /// other.
+    #[arg(long, conflicts_with_all = ["pages", "multipath"])]
+    ranges: bool,
 }
 
 impl Args {
@@ -49,6 +53,7 @@ impl Args {
             canaries: false,
             pages: false,
             multipath: false,
+            ranges: false,
         }
     }
 
@@ -58,8 +63,18 @@ impl Args {
     }
 
     /// As in CI.
+    pub(crate) fn ranges() -> Self {
+        Self { ranges: true, ..Self::short() }
+    }
+
+    /// As in CI.
     pub(crate) fn canaries() -> Self {
         Self { canaries: true, seconds: None, ..Self::short() }
+    }
+
+    /// As in CI.
+    pub(crate) fn ranges_canaries() -> Self {
+        Self { ranges: true, ..Self::canaries() }
     }
 }
 
@@ -78,6 +93,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     if args.multipath {
         words.insert(0, "multipath".into());
+    }
+    if args.ranges {
+        words.insert(0, "ranges".into());
     }
     let mut cargo = tools::cargo();
     cargo.args(["run", "--quiet", "--release", "--locked", "--package", "blockyard-sim"]);

@@ -1,13 +1,18 @@
 //! What `cargo x sim` runs: torture worlds by the thousand, one world with a log, the canaries.
 //!
 //! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`,
-//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths.
+//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths; with
+//! `ranges` before one of the first three, shards write parts of sectors.
+
+#[path = "torture/ranges.rs"]
+mod ranges;
 
 use std::io::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use blockyard_engine::pages::{ALLOCATORS, AllocatorSpec, FromReserve};
+use blockyard_sim::oracle::Oracle;
 use blockyard_sim::torture::sabotage::Sabotage;
 use blockyard_sim::torture::{self, Report, TortureConfig};
 
@@ -31,12 +36,24 @@ fn main() -> ExitCode {
             let sabotage = Some(Sabotage::named(canary).ok_or_else(|| unknown(canary))?);
             replay(&TortureConfig { sabotage, ..config }, seed)
         }),
+        ["ranges", "clean", seeds, seconds, first] => {
+            numbers([seeds, seconds, first]).and_then(|[seeds, seconds, first]| {
+                let seeds = first..first.saturating_add(seeds);
+                ranges::clean(seeds, Duration::from_secs(seconds))
+            })
+        }
+        ["ranges", "replay", seed, ref canary @ ..] => {
+            numbers([seed]).and_then(|[seed]| ranges::replay(seed, canary.first().copied()))
+        }
+        ["ranges", "canaries", seconds] => {
+            numbers([seconds]).and_then(|[seconds]| ranges::canaries(Duration::from_secs(seconds)))
+        }
         ["pages", seeds] => numbers([seeds]).and_then(|[seeds]| pages(seeds)),
         ["canaries", seconds] => {
             numbers([seconds]).and_then(|[seconds]| canaries(Duration::from_secs(seconds)))
         }
-        _ => Err("[multipath] clean SEEDS SECONDS FIRST, [multipath] replay SEED [CANARY], \
-                 canaries SECONDS, or pages SEEDS"
+        _ => Err("[multipath|ranges] clean SEEDS SECONDS FIRST, [multipath|ranges] replay SEED \
+                 [CANARY], [ranges] canaries SECONDS, or pages SEEDS"
             .into()),
     };
     match result {
@@ -149,24 +166,33 @@ fn replay(config: &TortureConfig, seed: u64) -> Result<(), String> {
 
 /// Each bug until an oracle has found it.
 fn canaries(limit: Duration) -> Result<(), String> {
+    find_all(limit, Sabotage::ALL, Sabotage::name, |sabotage, seed| {
+        let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };
+        torture::run(seed, &config).err().map(|violation| violation.finding.oracle)
+    })
+}
+
+/// Runs worlds with each bug until an oracle has found it, and prints which.
+fn find_all<S: Copy>(
+    limit: Duration,
+    all: &[S],
+    name: fn(S) -> &'static str,
+    run: impl Fn(S, u64) -> Option<Oracle>,
+) -> Result<(), String> {
     // What a canary breaks may be an assertion of the engine: it is in the table.
     std::panic::set_hook(Box::new(|_| {}));
     println!("{:<20} {:<14} {:>6} {:>8}", "canary", "found by", "seeds", "seconds");
     let mut survivors = Vec::new();
-    for sabotage in Sabotage::ALL.iter().copied() {
-        let (start, config) = (
-            Instant::now(),
-            TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() },
-        );
+    for &sabotage in all {
+        let start = Instant::now();
         let found = (0..)
             .take_while(|_| start.elapsed() < limit)
-            .find_map(|seed| torture::run(seed, &config).err());
+            .find_map(|seed| Some((seed, run(sabotage, seed)?)));
         let seconds = start.elapsed().as_secs_f64();
-        let name = sabotage.name();
+        let name = name(sabotage);
         match found {
-            Some(violation) => {
-                let (oracle, seeds) = (violation.finding.oracle, violation.seed + 1);
-                println!("{name:<20} {oracle:<14} {seeds:>6} {seconds:>8.2}");
+            Some((seed, oracle)) => {
+                println!("{name:<20} {oracle:<14} {:>6} {seconds:>8.2}", seed + 1);
             }
             None => {
                 println!("{name:<20} {:<14} {:>6} {seconds:>8.2}", "NOBODY", "");

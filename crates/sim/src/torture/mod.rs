@@ -12,6 +12,7 @@ mod elevators;
 pub mod pages;
 mod paths;
 mod plan;
+pub mod ranges;
 pub mod sabotage;
 mod shards;
 mod stack;
@@ -153,13 +154,17 @@ pub fn replay(
 ) -> Result<Report, Violation> {
     let clock = Cell::new(Nanos(0));
     let live = || World::new(seed, config, &clock, log).live();
-    // The engine's own assertions are oracles, too.
-    let lived = catch_unwind(AssertUnwindSafe(live)).unwrap_or_else(|panic| {
+    let lived = caught(live);
+    let &TortureConfig { sabotage, multipath, .. } = config;
+    lived.map_err(|finding| Violation { seed, sabotage, multipath, at: clock.get(), finding })
+}
+
+/// Lives through a world. The engine's own assertions are oracles, too.
+fn caught<T>(live: impl FnOnce() -> Result<T, Finding>) -> Result<T, Finding> {
+    catch_unwind(AssertUnwindSafe(live)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);
         let text = text.or_else(|| panic.downcast_ref::<String>().cloned());
         let what = text.unwrap_or_else(|| "a panic without words".to_string());
         Err(Finding { oracle: Oracle::Assertion, what })
-    });
-    let &TortureConfig { sabotage, multipath, .. } = config;
-    lived.map_err(|finding| Violation { seed, sabotage, multipath, at: clock.get(), finding })
+    })
 }
