@@ -302,7 +302,117 @@ pub(super) fn is_local(cipher: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Barrier;
+    use std::sync::atomic::AtomicU32;
+    use std::thread;
+    use std::time::Duration;
+
+    use blockyard_engine::bio::Sector;
+    use blockyard_engine::buf::BufRef;
+
     use super::*;
+    use crate::poll;
+
+    const THREADS: u32 = 4;
+    /// Of each thread.
+    const CLAIMS: u32 = 5000;
+    /// Longer than any thread has to wait on a busy machine: a lost wake-up.
+    const LOST: Duration = Duration::from_secs(60);
+
+    /// One block. Loads and stores are relaxed: their order comes from the ranges alone.
+    #[derive(Default)]
+    struct Block {
+        is_alone: AtomicBool,
+        /// Read-modify-writes.
+        patches: AtomicU32,
+    }
+
+    impl Block {
+        fn patch(&self) {
+            assert!(!self.is_alone.load(Ordering::Relaxed), "two have the block alone");
+            self.is_alone.store(true, Ordering::Relaxed);
+            let patches = self.patches.load(Ordering::Relaxed);
+            thread::yield_now();
+            self.patches.store(patches + 1, Ordering::Relaxed);
+            self.is_alone.store(false, Ordering::Relaxed);
+        }
+
+        fn write(&self) {
+            let patches = self.patches.load(Ordering::Relaxed);
+            assert!(!self.is_alone.load(Ordering::Relaxed), "beside a read-modify-write");
+            thread::yield_now();
+            assert!(!self.is_alone.load(Ordering::Relaxed), "beside a read-modify-write");
+            assert_eq!(patches, self.patches.load(Ordering::Relaxed));
+        }
+    }
+
+    fn wait(claims: &mut Claims) -> Granted {
+        let mut granted = Vec::new();
+        while granted.is_empty() {
+            let [is_rung] = poll::readable(&[claims.wake()], Some(LOST)).unwrap();
+            assert!(is_rung, "a wake-up is lost");
+            claims.take_granted(&mut granted);
+        }
+        granted.pop().expect("one waits")
+    }
+
+    fn write(claims: &mut Claims, blocks: &[Block; 2], at: usize, count: usize) {
+        let bytes = |count: usize| Sector::holding(count as u64 * 4096);
+        let bio = Bio::new(Op::Write, bytes(at), bytes(count), BufRef::NONE, 7);
+        let bio = match claims.claim(bio) {
+            Some(bio) => bio,
+            None => match wait(claims) {
+                Granted::Bio(bio) => bio,
+                Granted::Alone(_) => panic!("a bio waits"),
+            },
+        };
+        blocks[at..at + count].iter().for_each(Block::write);
+        assert_eq!(claims.release(bio.user), 7);
+    }
+
+    #[test]
+    fn threads_have_blocks_alone_for_their_read_modify_writes_and_all_go_on() {
+        let (volume, blocks) = (Arc::default(), <[Block; 2]>::default());
+        let start = Barrier::new(THREADS as usize);
+        let work = |thread: u32| {
+            let mut claims = Claims::new(&volume, false).unwrap();
+            let mut patches = [0; 2];
+            let mut state = thread + 1;
+            start.wait();
+            for round in 0..CLAIMS {
+                state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+                let at = (state >> 31) as usize;
+                match state >> 28 & 7 {
+                    0..2 => {
+                        let (entry, may_go) = claims.claim_alone(at as u64 * 4096 + 5, 100, round);
+                        if !may_go {
+                            let granted = wait(&mut claims);
+                            assert!(matches!(granted, Granted::Alone(number) if number == round));
+                        }
+                        blocks[at].patch();
+                        patches[at] += 1;
+                        claims.release_alone(entry);
+                    }
+                    2 => write(&mut claims, &blocks, 0, 2),
+                    _ => write(&mut claims, &blocks, at, 1),
+                }
+            }
+            patches
+        };
+        let sums: Vec<[u32; 2]> = thread::scope(|scope| {
+            let threads: Vec<_> = (0..THREADS)
+                .map(|thread| {
+                    let work = &work;
+                    scope.spawn(move || work(thread))
+                })
+                .collect();
+            threads.into_iter().map(|thread| thread.join().unwrap()).collect()
+        });
+        for (at, block) in blocks.iter().enumerate() {
+            let sum: u32 = sums.iter().map(|patches| patches[at]).sum();
+            assert_eq!(block.patches.load(Ordering::Relaxed), sum, "none is lost");
+        }
+    }
 
     #[test]
     fn modes_that_chain_or_diffuse_are_not_local() {
