@@ -5,7 +5,9 @@
 //! with more that must be so around it: a damaged LUKS header is random or zero there.
 
 use std::fmt;
+use std::ops::Range;
 
+use crate::luks1::MAGIC;
 use crate::source::HeaderSource;
 
 /// The marks of all formats in the table end before this; ZFS has the last one.
@@ -13,6 +15,9 @@ const START_LEN_BYTES: usize = 256 << 10;
 /// The start is read in pieces of this size when it cannot be read at once: a bad sector must not
 /// hide the rest.
 const PIECE_LEN_BYTES: usize = 4096;
+
+/// The label of a LUKS2 header, which may be any text: also the mark of another format.
+const LABEL: Range<usize> = 24..72;
 
 /// What a disk holds, by the mark that it has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -91,7 +96,12 @@ const MARKS: &[Mark] = &[
 /// What cannot be read counts as zeros.
 #[must_use]
 pub fn probe(source: &dyn HeaderSource) -> Option<Signature> {
-    let start = start_of(source);
+    let mut start = start_of(source);
+    if start.starts_with(&MAGIC)
+        && let Some(label) = start.get_mut(LABEL)
+    {
+        label.fill(0);
+    }
     let marked = MARKS.iter().find_map(|mark| {
         let is_at = |offset: &&usize| {
             start.get(**offset..).is_some_and(|rest| rest.starts_with(mark.bytes))
@@ -243,6 +253,19 @@ mod tests {
             assert_eq!(named(&disk), None);
         }
         assert_eq!(named(b"LUKS\xba\xbe\0\x02"), None);
+    }
+
+    #[test]
+    fn label_of_a_damaged_luks_header_is_no_signature() {
+        let mut disk = vec![0; DISK_LEN];
+        disk[24..32].copy_from_slice(b"LVM2 001");
+        assert_eq!(named(&disk), Some("an LVM2 physical volume"));
+        disk[..6].copy_from_slice(&MAGIC);
+        assert_eq!(named(&disk), None);
+        (disk[446 + 4], disk[446 + 12]) = (0x83, 1);
+        disk[510..512].copy_from_slice(b"\x55\xaa");
+        assert_eq!(named(&disk), Some("an MBR partition table"), "fdisk leaves the magic");
+        assert_eq!(named(&MAGIC), None);
     }
 
     /// A disk whose first 4 KiB cannot be read.
