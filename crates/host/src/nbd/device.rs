@@ -263,7 +263,11 @@ impl Running {
                 self.remote.as_ref().is_some_and(|remote| remote.can_flush && !remote.can_fua);
             match self.ops.at(index).next(needs_flush) {
                 Next::Wait => {}
-                Next::Issue => self.queue(index),
+                Next::Issue => {
+                    // Its flush comes behind those that wait for it to give the connections up.
+                    self.was_alone(index);
+                    self.queue(index);
+                }
                 Next::Lost if self.has_failed(now) || self.ops.get(index).is_abandoned() => {
                     self.answer(index, BlkStatus::Transport);
                 }

@@ -602,3 +602,15 @@ fn server_that_allows_one_connection_after_its_restart_gets_one() {
     }
     assert!(client.script.connections.load(Ordering::SeqCst) <= made + 2);
 }
+
+#[test]
+fn write_and_its_flush_that_are_sent_again_hold_up_no_other() {
+    let script = Script { drops: AtomicU32::new(1), ..Script::new(SEND_FLUSH) };
+    let mut client = Client::new(script);
+    // All of them are lost with the first connection, and wait for each other on the next.
+    let mut write = |nth: u64| DiskOp { fua: true, ..client.op(Op::Write, 8 * nth, 8) };
+    let writes = (0..4).map(&mut write).collect();
+    assert_eq!(client.run(writes), [BlkStatus::Ok; 4]);
+    let asked = client.script.asked();
+    assert!(asked.iter().filter(|one| one.0 == FLUSH).count() >= 4, "{asked:?}");
+}
