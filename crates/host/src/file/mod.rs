@@ -399,15 +399,15 @@ impl DeviceFile {
     #[inline]
     pub(crate) fn ended(&self, op: Op, fua: bool, result: io::Result<()>) -> BlkStatus {
         match (op, result) {
-            (Op::Read | Op::Write | Op::Discard | Op::WriteZeroes, Ok(())) => BlkStatus::Ok,
+            (Op::Read | Op::Write | Op::Discard | Op::WriteZeroes, Ok(())) if !fua => BlkStatus::Ok,
             (op, result) => plain::status(self.heard(op, fua, result)),
         }
     }
 
     fn heard(&self, op: Op, fua: bool, result: io::Result<()>) -> io::Result<()> {
-        let result = match op {
-            Op::Flush => result.and_then(|()| self.ask_witness()),
-            _ => result,
+        let result = match op == Op::Flush || fua {
+            true => result.and_then(|()| self.ask_witness(op, fua)),
+            false => result,
         };
         if let Err(error) = &result
             && !self.latch(op, fua, error)
@@ -417,16 +417,17 @@ impl DeviceFile {
         result
     }
 
-    /// A failed write-back is told to each descriptor once. Flushes of all connections go through
-    /// one: the flush that succeeds may be the one behind that which was told, and whose thread has
-    /// not heard it yet. So each that succeeds asks a descriptor of its own, which is asked under a
-    /// lock, and the error is kept before the lock is given up.
-    fn ask_witness(&self) -> io::Result<()> {
+    /// A failed write-back is told to each descriptor once. Flushes and FUA writes of all
+    /// connections go through one: of two that wait for the same write-back only one is told, and
+    /// its thread may not have heard it yet when the other one succeeds. So each that succeeds asks
+    /// a descriptor of its own, which is asked under a lock, and the error is kept before the lock is
+    /// given up.
+    fn ask_witness(&self, op: Op, fua: bool) -> io::Result<()> {
         let Some(witness) = &self.witness else { return Ok(()) };
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner);
         let asked = reported(&witness);
         if let Err(error) = &asked {
-            self.latch(Op::Flush, false, error);
+            self.latch(op, fua, error);
         }
         asked
     }
@@ -449,6 +450,13 @@ impl DeviceFile {
             self.durability.lose(self.path.display().to_string(), problem, status);
         }
         loses
+    }
+
+    /// The descriptor that is asked.
+    #[cfg(test)]
+    pub(crate) fn witness_fd(&self) -> Option<i32> {
+        let witness = self.witness.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
+        Some(witness.as_raw_fd())
     }
 
     /// What the system has still to tell of errors before now is not to be told later: the operator
