@@ -73,7 +73,7 @@ impl<C: Conversation> Waiting<C> {
 
     /// Whether nobody can be taken in: all who wait are complete, and want a place to be served.
     pub(super) fn is_full(&self) -> bool {
-        self.clients.len() == self.limits.clients_max
+        self.clients.len() >= self.limits.clients_max
             && self.clients.iter().all(Client::is_complete)
     }
 

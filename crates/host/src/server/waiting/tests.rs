@@ -75,9 +75,14 @@ fn nobody_is_taken_in_while_all_wait_for_a_place() {
     room.enter(3, 'd', None, b"x");
     assert!(room.waiting.is_full() && !room.waiting.make_room());
     assert_eq!(room.waiting.next_deadline(), None, "a complete client may wait for ever");
-    // One of them leaves.
-    room.waiting.on_ready(room.at(4), 1);
-    assert_eq!(room.names(), "acd");
+    // Another was at the door already.
+    room.enter(4, 'e', None, b"x");
+    assert!(room.waiting.is_full());
+    // Two of them leave.
+    room.waiting.on_ready(room.at(5), 1);
+    assert!(room.waiting.is_full());
+    room.waiting.on_ready(room.at(5), 1);
+    assert_eq!(room.names(), "ade");
     assert!(!room.waiting.is_full());
 }
 
