@@ -275,6 +275,10 @@ pub(crate) fn build() -> Result<PathBuf> {
 pub(crate) fn build_with_canaries() -> Result<PathBuf> {
     cargo_build(&["--features", "canaries"])?;
     let built = target().join("debug/blockyard-canaries");
+    // Both may be links to one file, and then rename does nothing.
+    if built.exists() {
+        fs::remove_file(&built)?;
+    }
     fs::rename(target().join("debug/blockyard"), &built).context("rename the binary")?;
     Ok(built)
 }
