@@ -143,15 +143,20 @@ fn runs_are_compared_on_one_page() {
     assert!(error.contains("bad.json: has no \"jobs\""), "{error}");
 }
 
-/// Of a process: signals are collected, and delivered to none of its threads.
+/// Of a process: signals are collected, and delivered to none of its threads. The main thread
+/// blocks these signals alone: for a moment of each `pthread_create` it blocks all of them.
 fn collects_signals(pid: u32) -> bool {
+    let blocks = |mask: u64, signal: Signal| mask & 1 << (signal.as_raw() - 1) != 0;
     let is_blocked = |thread: std::io::Result<std::fs::DirEntry>| {
+        let thread = thread.unwrap();
         // One that has ended meanwhile takes none either.
-        let Ok(status) = std::fs::read_to_string(thread.unwrap().path().join("status")) else {
+        let Ok(status) = std::fs::read_to_string(thread.path().join("status")) else {
             return true;
         };
-        let blocked = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
-        u64::from_str_radix(blocked.trim(), 16).unwrap() & 1 << (Signal::INT.as_raw() - 1) != 0
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:")).unwrap();
+        let mask = u64::from_str_radix(mask.trim(), 16).unwrap();
+        let is_main = thread.file_name().to_str() == Some(&pid.to_string());
+        blocks(mask, Signal::INT) && !(is_main && blocks(mask, Signal::USR1))
     };
     std::fs::read_dir(format!("/proc/{pid}/task")).unwrap().all(is_blocked)
 }

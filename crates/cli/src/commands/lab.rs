@@ -507,7 +507,7 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
         let name = fit.name.clone();
         let told = |drawn, accepted| say(&format!("fit {name}: {accepted} of {drawn} accepted"));
         let found = search(&experiment, fit, &[], told)?;
-        say(&summary(fit, &found));
+        summary(fit, &found).iter().for_each(|line| say(line));
         if found.accepted.is_empty() {
             without.push(fit.name.clone());
             continue;
@@ -530,18 +530,18 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
     }
 }
 
-fn summary(fit: &Fit, found: &Found) -> String {
-    let mut said =
-        format!("fit {}: {} of {} points accepted", fit.name, found.accepted.len(), found.drawn);
+fn summary(fit: &Fit, found: &Found) -> Vec<String> {
+    let (accepted, drawn) = (found.accepted.len(), found.drawn);
+    let mut said = vec![format!("fit {}: {accepted} of {drawn} points accepted", fit.name)];
     for (accept, best) in fit.accept.iter().zip(&found.best_by_row) {
         let (best, bound) = (best * 100.0, accept.error_max * 100.0);
-        said += &format!("\n    {}: at best {best:.1} % off, bound {bound:.0} %", accept.cell);
+        said.push(format!("    {}: at best {best:.1} % off, bound {bound:.0} %", accept.cell));
     }
     if let (true, Some((point, factor))) = (found.accepted.is_empty(), &found.nearest) {
         let sides = fit.sides.iter().zip(&point.values);
         let sides: Vec<String> =
             sides.map(|(side, value)| format!("{} = {value}", side.path)).collect();
-        said += &format!("\n    nearest, off by a factor of {factor:.2}: {}", sides.join(", "));
+        said.push(format!("    nearest, off by a factor of {factor:.2}: {}", sides.join(", ")));
     }
     said
 }
