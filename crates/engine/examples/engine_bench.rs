@@ -3,11 +3,14 @@
 //! A shard: submit, map, SQEs taken, CQEs given, done; the median of the rounds. A request queue:
 //! submit, dispatch, complete, done, with each elevator and without one; the fastest of many short
 //! rounds, because the differences are small, and all else that happens on the machine only adds. A
-//! stacked queue (request-based multipath) beside the queue alone, in the same way.
+//! stacked queue (request-based multipath) beside the queue alone, in the same way. The range of a
+//! write, announced and withdrawn.
 //! Prints nanoseconds per 4 KiB bio; `--json` for programs.
 
 #[path = "engine_bench/queue.rs"]
 mod queue;
+#[path = "engine_bench/ranges.rs"]
+mod ranges;
 #[path = "engine_bench/stacked.rs"]
 mod stacked;
 
@@ -70,6 +73,7 @@ fn main() {
             println!("{name:<28} {ns:6.1} ns per 4 KiB bio, {DEPTH} at a time");
         }
     }
+    ranges::print(json);
     queue::print(json);
     stacked::print(json);
 }
