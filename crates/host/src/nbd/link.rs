@@ -67,7 +67,7 @@ pub(super) struct Link {
     received: Vec<u8>,
     start: usize,
     end: usize,
-    /// The server has answered a request.
+    /// The server has answered a request, and not that it is shutting down.
     pub(super) has_answered: bool,
     /// The server takes no more requests.
     is_closing: bool,
@@ -285,8 +285,9 @@ impl Link {
                 Event::Done { cookie, result } => {
                     let request = self.requests[cookie.slot()].take();
                     let Requested { op, success, .. } = request.expect("a request ends once");
-                    self.has_answered = true;
-                    self.is_closing |= result == Err(Errno::Shutdown);
+                    let is_refused = result == Err(Errno::Shutdown);
+                    self.has_answered |= !is_refused;
+                    self.is_closing |= is_refused;
                     if result.is_ok() {
                         ops.unflushed.succeeded(success);
                     }

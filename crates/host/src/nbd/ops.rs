@@ -292,7 +292,8 @@ impl Ops {
         let pending = self.pending.at(index);
         match result {
             Ok(()) => {}
-            Err(Errno::Shutdown) => pending.is_lost = true,
+            // It counts: a server may say so to each try.
+            Err(Errno::Shutdown) => self.lost(index),
             Err(error) if pending.status == BlkStatus::Ok => pending.status = status_of(error),
             Err(_) => {}
         }

@@ -418,6 +418,15 @@ fn request_that_the_server_closes_on_fails_after_three_connections_and_others_go
 }
 
 #[test]
+fn request_that_the_server_refuses_because_it_shuts_down_fails_after_three_connections() {
+    let error = Error { number: 108, command: Some(READ) };
+    let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
+    assert_eq!(client.one(Op::Read, 0, 8), BlkStatus::IoError);
+    assert_eq!(client.script.asked(), [(READ, false, 0, 4096); 3]);
+    assert_eq!(client.one(Op::Write, 0, 8), BlkStatus::Ok);
+}
+
+#[test]
 fn pauses_grow_until_a_request_was_answered() {
     let ms = Duration::from_millis;
     let mut pauses = vec![ms(20)];
