@@ -21,6 +21,8 @@ use super::waiting::{Conversation, Limits, Progress, Waiting};
 pub const REQUEST_BYTES_MAX: usize = 16 << 10;
 /// Requests that are answered at a time; more wait for a place.
 const ANSWERS_MAX: usize = 8;
+/// Pieces of 4 KiB that are read behind a request: as much as four requests of the largest size.
+const DISCARDS_MAX: usize = 4 * REQUEST_BYTES_MAX / 4096;
 /// How long a client may take for its request, and then for the reply.
 const LINE_LIMIT: Duration = Duration::from_secs(10);
 /// Clients of a socket that have not sent their request: each has a locked buffer of
@@ -115,10 +117,23 @@ impl Request {
         // A client that does not read its reply must not keep the place.
         socket.set_send_timeout(LINE_LIMIT);
         let _ = socket.send(&mut [vec]);
+        discard(socket);
+    }
+}
+
+/// Takes what a client has sent behind its request: a socket that is closed with unread bytes resets
+/// the connection, and the client loses the reply. A client that goes on sending is not waited for.
+fn discard(socket: &Socket) {
+    let mut bytes = [0; 4096];
+    for _ in 0..DISCARDS_MAX {
+        let Ok(Some(1..)) = socket.receive_now(&mut bytes) else { return };
     }
 }
 
 impl Conversation for Request {
+    /// A client that has sent its request may end its side and read the reply.
+    const LEAVES_WITH: PollFlags = PollFlags::empty();
+
     fn go_on(&mut self, socket: &Socket) -> Progress {
         match socket.receive_now(&mut self.line.as_mut_slice()[self.received_bytes..]) {
             Ok(None) => return Progress::WaitsFor(PollFlags::IN),

@@ -108,6 +108,8 @@ impl Handshake {
 }
 
 impl Conversation for Handshake {
+    const LEAVES_WITH: PollFlags = PollFlags::RDHUP;
+
     /// One piece is received and one buffer of replies sent at most: the others wait meanwhile.
     fn go_on(&mut self, socket: &Socket) -> Progress {
         if self.out.is_empty() && self.receive(socket).is_none() {

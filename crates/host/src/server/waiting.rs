@@ -14,6 +14,10 @@ use super::socket::Socket;
 
 /// What a client and the server say to each other until it is clear what the client wants.
 pub(super) trait Conversation {
+    /// The event that says that a client has left whose conversation is complete, besides the end
+    /// of both directions.
+    const LEAVES_WITH: PollFlags;
+
     /// Sends and receives what is possible without waiting.
     fn go_on(&mut self, socket: &Socket) -> Progress;
 
@@ -111,7 +115,7 @@ impl<C: Conversation> Waiting<C> {
     pub(super) fn sources(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         self.clients.iter().map(|client| match client.progress {
             Progress::WaitsFor(events) => (client.socket.as_fd(), events),
-            Progress::Complete | Progress::Over => (client.socket.as_fd(), PollFlags::RDHUP),
+            Progress::Complete | Progress::Over => (client.socket.as_fd(), C::LEAVES_WITH),
         })
     }
 

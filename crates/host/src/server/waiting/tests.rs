@@ -9,6 +9,8 @@ const LIMITS: Limits = Limits { clients_max: 4, of_one_peer_max: 2, time: Durati
 struct OneByte(char);
 
 impl Conversation for OneByte {
+    const LEAVES_WITH: PollFlags = PollFlags::RDHUP;
+
     fn go_on(&mut self, socket: &Socket) -> Progress {
         match socket.receive_now(&mut [0]) {
             Ok(None) => Progress::WaitsFor(PollFlags::IN),
