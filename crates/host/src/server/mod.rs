@@ -264,8 +264,10 @@ impl Server {
         self.handshakes.end();
         self.shared.served.iter().for_each(|served| served.volume.stop());
         self.drain();
+        // Before the answers on control sockets are waited for: one that hangs costs no data.
+        let flushed = self.flush();
         self.controls.drain(..).for_each(Control::end);
-        self.flush().and(waited)
+        flushed.and(waited)
     }
 
     /// Each volume once, however many names it has. All of them are flushed; the first failure is
