@@ -17,7 +17,7 @@ const BLOCK_BYTES: usize = 4096;
 const BLOCKS: u64 = (LEN_BYTES / BLOCK_BYTES) as u64;
 const EIO: u32 = 5;
 
-/// A path, up to its socket. Only processes end here: the page cache keeps what they had not flushed.
+/// A path, up to its socket. Only processes end here: the page cache keeps unflushed writes.
 const TRUSTED: &str = "nbd+unix:///?unflushed=trust&socket=";
 
 /// Features of the line over both, with others behind these.

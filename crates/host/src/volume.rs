@@ -24,7 +24,6 @@ use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::mq::{Limits, QueueConfig};
 use blockyard_engine::sq::{CipherId, DevId, Place};
 use blockyard_engine::time::Nanos;
-
 use rustix::fs::Advice;
 
 use crate::Error;
@@ -149,9 +148,8 @@ pub struct VolumeOptions {
     pub direct: bool,
     /// Pass TRIM down, besides what the header says.
     pub allow_discards: bool,
-    /// Crypto workers beside the connections' own threads, zero for none: a pipeline that hands
-    /// ciphers over is refused then. `None` measures the
-    /// cipher: one that is so slow that a hand-over pays gets a worker for each other core.
+    /// Crypto workers beside the connections' own threads. Zero refuses pipelines that hand ciphers
+    /// over. `None` measures the cipher: a slow one gets a worker for each other core.
     pub worker_threads: Option<usize>,
     /// Where ciphers run, and who submits.
     pub pipeline: PipelineChoice,

@@ -1,8 +1,8 @@
 //! What `cargo x sim` runs: torture worlds by the thousand, one world with a log, the canaries.
 //!
 //! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`,
-//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths; with
-//! `ranges` before one of the first three, shards write parts of sectors.
+//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths.
+//! With `ranges` before one of the first three, shards write parts of sectors.
 
 #[path = "torture/ranges.rs"]
 mod ranges;

@@ -189,9 +189,9 @@ fn qemu_io(lab: &Lab, volume: &Volume) -> Result<String> {
     Ok(String::new())
 }
 
-/// Unaligned WRITE_ZEROES over a multiple of 1 MiB, and an unaligned WRITE in the same sector behind
-/// it, both in flight at once: two such requests once hung the volume. The parts do not overlap, so
-/// that both are there in any order.
+/// Unaligned WRITE_ZEROES over a multiple of 1 MiB, and an unaligned WRITE in the same sector
+/// behind it, both in flight at once: two such requests once hung the volume. The parts do not
+/// overlap, so that both are there in any order.
 fn qemu_io_parts(lab: &Lab, volume: &Volume) -> Result<String> {
     let mut commands = vec!["write -P 0xa5 0 4M".to_owned()];
     for round in 0..20u64 {

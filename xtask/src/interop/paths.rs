@@ -1,7 +1,7 @@
 //! Several paths to one disk: two servers of one image, ours or other people's, under a multipath
 //! line. They are killed with `kill -9` and started again, one by one and both at once, while fio
-//! writes and verifies; fio sees no error and no wrong byte. The page cache outlives the servers, and
-//! `unflushed=trust` says so.
+//! writes and verifies; fio sees no error and no wrong byte. The page cache outlives the servers,
+//! and `unflushed=trust` says so.
 
 use crate::cases::Cases;
 use crate::lab::Lab;

@@ -420,8 +420,8 @@ impl DeviceFile {
     /// A failed write-back is told to each descriptor once. Flushes and FUA writes of all
     /// connections go through one: of two that wait for the same write-back only one is told, and
     /// its thread may not have heard it yet when the other one succeeds. So each that succeeds asks
-    /// a descriptor of its own, which is asked under a lock, and the error is kept before the lock is
-    /// given up.
+    /// a descriptor of its own, which is asked under a lock, and the error is kept before the lock
+    /// is given up.
     fn ask_witness(&self, op: Op, fua: bool) -> io::Result<()> {
         let Some(witness) = &self.witness else { return Ok(()) };
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner);

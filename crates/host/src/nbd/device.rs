@@ -329,9 +329,9 @@ impl Running {
         }
     }
 
-    /// A connection was lost, and with it, for all that is known, the server and its cache: also one
-    /// that said it would end. A flush on another connection would be no proof of what this one has
-    /// acknowledged.
+    /// A connection was lost, and with it, for all that is known, the server and its cache: also
+    /// one that said it would end. A flush on another connection would be no proof of what this one
+    /// has acknowledged.
     fn latch_unflushed(&self) {
         let unflushed_bytes = self.ops.unflushed.bytes();
         if unflushed_bytes > 0 && !self.disk.trusts_unflushed() {

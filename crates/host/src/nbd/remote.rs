@@ -189,8 +189,8 @@ impl RemoteDisk {
         Ok(opened)
     }
 
-    /// The thread that serves it from now on, for the volume with this latch. Paths of one line have
-    /// one count of what is not flushed.
+    /// The thread that serves it from now on, for the volume with this latch. Paths of one line
+    /// have one count of what is not flushed.
     ///
     /// # Errors
     /// When the system has no more descriptors or threads.

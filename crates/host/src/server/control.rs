@@ -121,8 +121,8 @@ impl Request {
     }
 }
 
-/// Takes what a client has sent behind its request: a socket that is closed with unread bytes resets
-/// the connection, and the client loses the reply. A client that goes on sending is not waited for.
+/// Takes what a client has sent behind its request. A socket that is closed with unread bytes
+/// resets the connection, and the client loses the reply. Bytes that come later are not waited for.
 fn discard(socket: &Socket) {
     let mut bytes = [0; 4096];
     for _ in 0..DISCARDS_MAX {

@@ -4,8 +4,8 @@
 //! at a time, that overlap with its own and with those of the others, and may leave in the middle.
 //! [`Ranges`](blockyard_engine::ranges::Ranges) is the real one; the host's part is a short program
 //! here (`world.rs`). Shards are threads, so each of their steps is one call of the
-//! engine, and the seed says whose step is next: between an announcement and the look at the entries
-//! anything may happen. The disk goes on sector by sector, in any order.
+//! engine, and the seed says whose step is next: between an announcement and the look at the
+//! entries anything may happen. The disk goes on sector by sector, in any order.
 //!
 //! Watched: no cell goes back to what an acknowledged write has replaced (`judge.rs`), each grant
 //! comes once, no write passes a read-modify-write that waits for its blocks, and all ends.
