@@ -67,6 +67,7 @@ const CHANGES: &[(&str, Change, &[&str])] = &[
         |j| {
             let slot = j["keyslots"]["0"].clone();
             j["keyslots"]["1"] = slot;
+            j["digests"]["0"]["keyslots"] = json!(["0", "1"]);
         },
         &["overlap"],
     ),

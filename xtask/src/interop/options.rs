@@ -50,7 +50,7 @@ fn both(lab: &Lab, image: &Path, job: &str) -> Result<[Value; 2]> {
     let file = lab.write("options.fio", format!("[global]\n{name}{job}"))?;
     let mut fio = tools::tool("fio");
     fio.current_dir(lab.dir()).arg("--output-format=json").arg(&file);
-    let mut bench = lab.blockyard(&["bench", "--raw", "--destroy", "--json"]);
+    let mut bench = lab.blockyard(&["bench", "--raw", "--destroy", "--json", "--force"]);
     bench.current_dir(lab.dir()).arg(image).arg("--job").arg(&file);
     Ok([report(&mut fio)?, report(&mut bench)?])
 }
