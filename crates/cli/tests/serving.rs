@@ -378,4 +378,8 @@ fn clients_are_told_to_write_whole_sectors_where_a_torn_one_would_be_garbage() {
     }
     let wrong = ["serve", "xts", "-d", "pass", "--socket", "s", "--minimum-block", "1000"];
     assert!(lab.refused(&wrong, 1).contains("power of two"));
+    lab.write("t", "0 9 zero\n");
+    let wrong = ["serve", "--table", "t", "--socket", "s", "--minimum-block", "4096"];
+    let error = lab.refused(&wrong, 1);
+    assert!(error.contains("t: its size, 4608 bytes, is no multiple"), "{error}");
 }

@@ -187,6 +187,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
             controlled: args.control.is_some() || args.metrics.is_some(),
             sample_every: None,
         })?;
+        check_minimum_block(spec, &volume)?;
         volumes.push(Arc::new(volume));
     }
     let in_use = Arc::new(plan.in_use(args, &volumes));
@@ -218,6 +219,19 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         say(&format!("trace: {recorded}"));
     }
     served
+}
+
+/// Clients count a disk in its blocks.
+fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure> {
+    let (size, block) = (volume.size_bytes(), volume.minimum_block_bytes());
+    if size.is_multiple_of(block.into()) {
+        return Ok(());
+    }
+    Err(Failure::failed(format!(
+        "{}: its size, {size} bytes, is no multiple of the minimum block, {block} bytes; choose a \
+         smaller one, as in --minimum-block 512",
+        spec.volume.path.display()
+    )))
 }
 
 /// Whoever records the volume from the start, if that is wanted.
