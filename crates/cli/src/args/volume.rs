@@ -24,7 +24,7 @@ pub(crate) enum VolumeType {
     Plain,
 }
 
-/// What `--header-copy` can be.
+/// The values of `--header-copy`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum HeaderCopy {
     /// The copy at the start

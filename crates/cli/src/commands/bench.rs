@@ -292,7 +292,7 @@ impl BenchArgs {
         self.trace.clone().map(start).transpose()
     }
 
-    /// What takes long must not find out at its end that it cannot be written down.
+    /// Refuses outputs that cannot be written before the jobs run, which may take long.
     fn check_outputs(&self, in_use: &InUse) -> Result<(), Failure> {
         let page = self.html.as_deref().map(|path| self.page(path));
         let trace = self.trace.as_deref().map(|path| self.recording(path));
@@ -307,7 +307,7 @@ impl BenchArgs {
         Output::recording(path, self.force.force)
     }
 
-    /// What no output may overwrite, before the volume is open.
+    /// Files that no output may overwrite, known before the volume is open.
     fn in_use(&self) -> InUse {
         let spec = self.volume.spec().ok();
         InUse::of_paths(spec.iter().flat_map(VolumeSpec::paths).chain(self.jobs.job.as_deref()))

@@ -54,7 +54,7 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Failure> {
     }
     let spec = args.volume.spec()?;
     let mut in_use = InUse::of_paths(spec.paths());
-    // What is written was encrypted for a reason: nobody else gets to read the new file.
+    // The output is plaintext: only its owner may read the new file.
     let output = output.map(|path| Output::private(path, args.force.force));
     if let Some(output) = &output {
         output.check(&in_use)?;

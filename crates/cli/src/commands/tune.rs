@@ -262,7 +262,7 @@ impl TuneArgs {
         Output::new(path, self.force.force)
     }
 
-    /// What no output may overwrite. The volume is locked while it is open, and with it what a
+    /// Files that no output may overwrite. The volume is locked while it is open, and with it what a
     /// table lies on.
     fn in_use(&self) -> InUse {
         let spec = self.volume.spec().ok();

@@ -1,4 +1,4 @@
-//! What a figure depends on, besides the jobs: which file on which machine, what it lies on,
+//! The conditions of a figure, besides the jobs: which file on which machine, what it lies on,
 //! whether the page cache took part, and on which CPUs the jobs ran.
 
 use std::path::Path;

@@ -12,7 +12,7 @@ use crate::output::{InUse, Output, say};
 /// Whether all of them can be written, before the jobs run.
 pub(super) fn check(jobs: &[Job], force: bool, in_use: &InUse) -> Result<(), Failure> {
     let logs = Fio::logs_of(jobs);
-    // One that comes behind what is there overwrites nothing.
+    // A log that is appended to a file overwrites nothing.
     let outputs = logs.iter().map(|log| Output::new(Path::new(&log.name), force || log.appends));
     outputs.into_iter().try_for_each(|output| output.check(in_use))
 }
