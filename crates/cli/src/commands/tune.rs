@@ -262,8 +262,8 @@ impl TuneArgs {
         Output::new(path, self.force.force)
     }
 
-    /// Files that no output may overwrite. The volume is locked while it is open, and with it what a
-    /// table lies on.
+    /// Files that no output may overwrite. The volume is locked while it is open, and so are the
+    /// devices of a table.
     fn in_use(&self) -> InUse {
         let spec = self.volume.spec().ok();
         let inputs = [&self.trace, &self.jobs.job].into_iter().flatten().map(PathBuf::as_path);
