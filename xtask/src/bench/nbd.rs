@@ -97,6 +97,9 @@ pub(crate) struct Args {
     /// Only jobs whose name contains this.
     #[arg(long, value_name = "TEXT")]
     job: Option<String>,
+    /// Compares this build with another build of blockyard, and leaves the other servers out.
+    #[arg(long, value_name = "BINARY")]
+    against: Option<PathBuf>,
     /// Also writes every run and the medians to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
@@ -110,6 +113,7 @@ impl Args {
             placement: vec![Placement::Free],
             size: 64,
             job: Some("q32".into()),
+            against: None,
             json: None,
         }
     }
@@ -139,6 +143,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
             let rows = rows(&taken, job);
             table::print(job, &rows, PLAIN);
             medians.extend(rows);
+            if args.against.is_some() {
+                print_ratios(&taken, job);
+            }
         }
         samples.extend(taken);
     }
@@ -174,6 +181,27 @@ fn rows(samples: &[Sample], job: &Job) -> Vec<Sample> {
         .collect()
 }
 
+/// Prints this build over the other build: a ratio for each round, their median and their ends.
+fn print_ratios(samples: &[Sample], job: &Job) {
+    print_ratio("speed", samples, job, |sample| sample.mib_s);
+    print_ratio("CPU", samples, job, |sample| sample.cpu_us);
+}
+
+fn print_ratio(name: &str, samples: &[Sample], job: &Job, figure: fn(&Sample) -> f64) {
+    let of = |server: &'static str| {
+        samples
+            .iter()
+            .filter(move |sample| sample.server == server && sample.job == job.name)
+            .map(figure)
+    };
+    let pairs = of(peers::OURS).zip(of(peers::BEFORE));
+    let mut ratios: Vec<f64> = pairs.map(|(now, then)| now / then).collect();
+    ratios.sort_by(f64::total_cmp);
+    let [least, .., most] = ratios[..] else { return };
+    let median = table::middle(ratios);
+    println!("  {name} of before: median {median:.3}, from {least:.3} to {most:.3}");
+}
+
 fn measure(
     lab: &Lab,
     images: &Images,
@@ -181,14 +209,20 @@ fn measure(
     placement: Placement,
     args: &Args,
 ) -> Result<Vec<Sample>> {
-    let peers = peers::start_all(lab, images, placement.server())?;
+    let peers = match &args.against {
+        Some(before) => peers::start_both(lab, images, before, placement.server())?,
+        None => peers::start_all(lab, images, placement.server())?,
+    };
     for peer in &peers {
         warm(&peer.uri, args.size).with_context(|| peer.name)?;
     }
     let mut samples = Vec::new();
     for round in 0..args.rounds {
         for job in jobs {
-            for peer in &peers {
+            for index in 0..peers.len() {
+                // Odd rounds run backwards: a machine that slows down favours no server.
+                let backwards = peers.len() - 1 - index;
+                let peer = &peers[if round % 2 == 0 { index } else { backwards }];
                 progress(&format!("{} {round} {}: {}", placement.name(), job.name, peer.name));
                 let sample = one(peer, job, placement, args);
                 samples.push(sample.with_context(|| format!("{}: {}", job.name, peer.name))?);

@@ -19,9 +19,16 @@ const START_LIMIT: Duration = Duration::from_secs(30);
 /// The name of the server that all others are divided by.
 pub(crate) const PLAIN: &str = "nbdkit file, unencrypted";
 
+/// The name of this build on a LUKS1 image.
+pub(crate) const OURS: &str = "blockyard";
+
+/// The name of an older build of ours, on an image of its own.
+pub(crate) const BEFORE: &str = "blockyard, before";
+
 /// The images of one benchmark, all in memory.
 pub(crate) struct Images {
     luks1: PathBuf,
+    before: PathBuf,
     luks2: PathBuf,
     plain: PathBuf,
 }
@@ -30,16 +37,19 @@ impl Images {
     pub(crate) fn make(lab: &Lab, size_mib: u32) -> Result<Images> {
         let images = Images {
             luks1: lab.path("luks1.img"),
+            before: lab.path("before.img"),
             luks2: lab.path("luks2.img"),
             plain: lab.path("plain.img"),
         };
         let len_bytes = (u64::from(size_mib) + HEADER_MIB) << 20;
-        for image in [&images.luks1, &images.luks2, &images.plain] {
+        for image in [&images.luks1, &images.before, &images.luks2, &images.plain] {
             sparse(image, len_bytes)?;
             lab.give(image)?;
         }
         let cipher = "--cipher aes-xts-plain64 --key-size 512";
-        luks_format(&images.luks1, &lab.pass(), &format!("--type luks1 {cipher}"))?;
+        for image in [&images.luks1, &images.before] {
+            luks_format(image, &lab.pass(), &format!("--type luks1 {cipher}"))?;
+        }
         let options = format!("--type luks2 --sector-size 4096 {cipher}");
         luks_format(&images.luks2, &lab.pass(), &options)?;
         Ok(images)
@@ -65,14 +75,10 @@ impl Drop for Peer {
 pub(crate) fn start_all(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Vec<Peer>> {
     let pass = lab.pass().display().to_string();
     let luks1 = images.luks1.display().to_string();
-    let luks2 = images.luks2.display().to_string();
-    let mut peers = Vec::new();
-    for (name, image) in [("blockyard", &luks1), ("blockyard, LUKS2 4096", &luks2)] {
-        let socket = lab.path(&format!("bench{}.sock", peers.len()));
-        let mut serve = lab.blockyard(&["serve", image, "--key-file", &pass, "--socket"]);
-        serve.arg(&socket);
-        peers.push(start(name, serve, &socket, "", cpu)?);
-    }
+    let mut peers = vec![
+        ours(lab, OURS, lab.binary(), &images.luks1, cpu)?,
+        ours(lab, "blockyard, LUKS2 4096", lab.binary(), &images.luks2, cpu)?,
+    ];
     let socket = lab.path("nbdkit-luks.sock");
     let mut nbdkit = tools::daemon("nbdkit");
     nbdkit.args(["-f", "-U"]).arg(&socket).args(["--filter=luks", "file", &luks1]);
@@ -80,11 +86,42 @@ pub(crate) fn start_all(lab: &Lab, images: &Images, cpu: Option<usize>) -> Resul
     peers.push(start("nbdkit luks", nbdkit, &socket, "", cpu)?);
     let socket = lab.path("qemu.sock");
     peers.push(start("qemu luks", qemu(&luks1, &pass, &socket), &socket, "disk", cpu)?);
+    peers.push(plain(lab, images, cpu)?);
+    Ok(peers)
+}
+
+/// Starts this build, an older one, and the unencrypted neighbour.
+pub(crate) fn start_both(
+    lab: &Lab,
+    images: &Images,
+    before: &Path,
+    cpu: Option<usize>,
+) -> Result<Vec<Peer>> {
+    Ok(vec![
+        ours(lab, OURS, lab.binary(), &images.luks1, cpu)?,
+        ours(lab, BEFORE, before, &images.before, cpu)?,
+        plain(lab, images, cpu)?,
+    ])
+}
+
+fn ours(
+    lab: &Lab,
+    name: &'static str,
+    binary: &Path,
+    image: &Path,
+    cpu: Option<usize>,
+) -> Result<Peer> {
+    let socket = image.with_extension("sock");
+    let mut serve = lab.unprivileged(binary);
+    serve.arg("serve").arg(image).arg("--key-file").arg(lab.pass()).arg("--socket").arg(&socket);
+    start(name, serve, &socket, "", cpu)
+}
+
+fn plain(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Peer> {
     let socket = lab.path("nbdkit-file.sock");
     let mut nbdkit = tools::daemon("nbdkit");
     nbdkit.args(["-f", "-U"]).arg(&socket).arg("file").arg(&images.plain);
-    peers.push(start(PLAIN, nbdkit, &socket, "", cpu)?);
-    Ok(peers)
+    start(PLAIN, nbdkit, &socket, "", cpu)
 }
 
 fn qemu(image: &str, pass: &str, socket: &Path) -> Command {
