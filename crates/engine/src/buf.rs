@@ -60,3 +60,37 @@ impl BufRef {
         Self { slot: self.slot, offset_bytes: self.offset_bytes + skip_bytes, len_bytes }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn slot_is_of_one_kind() {
+        let slot = |slot| BufRef { slot, ..BufRef::zeros(512) };
+        let kinds = |buf: BufRef| (buf.is_world(), buf.is_list());
+        let bounce = [slot(0), slot(BufRef::FIRST_WORLD_SLOT - 1)];
+        let world = [slot(BufRef::FIRST_WORLD_SLOT), slot(BufRef::FIRST_LIST_SLOT - 1)];
+        let lists = [slot(BufRef::FIRST_LIST_SLOT), slot(BufRef::ZEROS_SLOT - 1)];
+        let of_nobody = [BufRef::NONE, BufRef::zeros(512), BufRef::linked(512)];
+        assert_eq!(bounce.map(kinds), [(false, false); 2]);
+        assert_eq!(world.map(kinds), [(true, false); 2]);
+        assert_eq!(lists.map(kinds), [(false, true); 2]);
+        assert_eq!(of_nobody.map(kinds), [(false, false); 3]);
+        assert_ne!(BufRef::zeros(512), BufRef::linked(512));
+    }
+
+    #[test]
+    fn part_of_a_part_is_counted_from_the_start_of_the_slot() {
+        let buf = BufRef { slot: 7, offset_bytes: 1024, len_bytes: 4096 };
+        let part = BufRef { slot: 7, offset_bytes: 1024 + 512 + 1536, len_bytes: 512 };
+        assert_eq!(buf.part(512, 2048).part(1536, 512), part);
+        assert_eq!(buf.part(0, 4096), buf);
+    }
+
+    #[test]
+    #[should_panic(expected = "skip_bytes")]
+    fn part_that_is_not_inside_is_a_programmer_error() {
+        let _ = BufRef::zeros(512).part(256, 257);
+    }
+}

@@ -404,6 +404,20 @@ mod tests {
     }
 
     #[test]
+    fn grant_names_its_shard_and_is_forgotten_when_that_leaves() {
+        let mut ranges = Ranges::default();
+        let (one, two) = (ranges.join(), ranges.join());
+        assert_ne!(one.shard(), two.shard());
+        let (holder, _) = ranges.enter(&one, at(A), Share::Nobody, 1);
+        assert!(!ranges.enter(&one, at(A), Share::Writes, 2).1);
+        assert!(!ranges.enter(&two, at(A), Share::Writes, 3).1);
+        ranges.end(holder);
+        ranges.leave(&one);
+        let granted: Vec<Grant> = ranges.take_granted().collect();
+        assert_eq!(granted, [Grant { shard: two.shard(), user: 3 }]);
+    }
+
+    #[test]
     fn places_are_used_again_and_running_out_is_told() {
         let mut ranges = Ranges::default();
         let mut one = ranges.join();

@@ -128,6 +128,28 @@ fn kdf_limits_can_be_raised() {
     assert!(slow.check(32, &KdfLimits { seconds_max: 3600, ..limits }).is_ok());
 }
 
+#[test]
+fn kdf_at_a_limit_is_allowed_and_above_it_is_not() {
+    let limits = KdfLimits { memory_kib_max: 1024, lanes_max: 4, seconds_max: 2 };
+    let id = |memory_kib, lanes| argon2(Argon2Variant::Id, 1, memory_kib, lanes);
+    // SHA-256 does 2 900 000 iterations for a block in a second.
+    let sha256 = |iterations| pbkdf2(HashAlgorithm::Sha256, iterations);
+    for (at, above, len_bytes) in [
+        (id(1024, 4), id(1025, 4), 32),
+        (id(1024, 4), id(1024, 5), 32),
+        (id(32, 4), id(31, 4), 32),
+        (sha256(8_699_999), sha256(8_700_000), 32),
+        (sha256(4_349_999), sha256(4_350_000), 33),
+    ] {
+        assert_eq!(at.check(len_bytes, &limits), Ok(()), "{at:?}");
+        assert!(above.check(len_bytes, &limits).is_err(), "{above:?}");
+    }
+    let passes = |time| argon2(Argon2Variant::I, time, 1 << 20, 1);
+    let limits = KdfLimits { memory_kib_max: 1 << 20, ..limits };
+    assert_eq!(passes(2).check(32, &limits), Ok(()));
+    assert!(passes(3).check(32, &limits).is_err());
+}
+
 /// Threads of this process whose name starts like this. A thread without a name of its own has that
 /// of the one that started it.
 fn threads_named(start: &str) -> usize {

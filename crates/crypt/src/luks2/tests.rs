@@ -345,6 +345,22 @@ fn kdf_that_demands_a_tebibyte_is_refused_by_slot_demand_limit_and_option() {
 }
 
 #[test]
+fn kdf_over_the_defaults_runs_where_the_limits_are_raised() {
+    let kdf = json!({"type": "argon2id", "time": 1, "memory": 136, "cpus": 17,
+                     "salt": document()["keyslots"]["0"]["kdf"]["salt"]});
+    let device = device_with(&changed("/keyslots/0/kdf", kdf));
+    let refused = unlock(&device, &UnlockOptions::default()).unwrap_err();
+    assert!(refused.contains("17 lanes"), "{refused}");
+    let limits = KdfLimits { lanes_max: 17, ..KdfLimits::default() };
+    let (header, _) = Header::read(&device).unwrap();
+    let options = UnlockOptions { keyslot: None, limits };
+    let error = header.unlock(&device, &passphrase(), &options).unwrap_err();
+    // The passphrase is of another KDF: the keyslot was tried.
+    let Error::WrongPassphrase { untried } = &error else { panic!("{error}") };
+    assert!(untried.is_empty(), "{error}");
+}
+
+#[test]
 fn volume_that_is_not_supported_is_refused_before_the_kdf_runs() {
     let linear = json!({"type": "linear", "offset": "1048576", "size": "dynamic"});
     let integrity = json!({"type": "hmac(sha256)", "journal_encryption": "none",
