@@ -1,6 +1,9 @@
 //! `cargo x mutants`: changes one thing of the code at a time and looks whether a test fails, with
 //! cargo-mutants. Never a part of the checks: each mutant is a build and a test run.
 //!
+//! Most mutants die of a unit test beside them. So `--unit` builds and runs only those first, and
+//! tries all tests of the crate on what survives.
+//!
 //! A mutant that no test finds (a survivor) is answered with a test, or with a line in
 //! `docs/guide/mutants.md` why it changes nothing.
 
@@ -8,6 +11,7 @@ use crate::tools::{self, root};
 use anyhow::{Context, Result, bail, ensure};
 use std::fs;
 use std::num::NonZeroUsize;
+use std::path::Path;
 use std::process::Command;
 
 /// Which mutants.
@@ -26,6 +30,10 @@ pub(crate) struct Args {
     #[arg(long, value_name = "COMMIT", num_args = 0..=1, default_missing_value = "HEAD",
           require_equals = true)]
     changed: Option<String>,
+    /// First only the unit tests that have this in their name (`ranges::`), then all tests of the
+    /// crate on what survives.
+    #[arg(long, value_name = "FILTER", conflicts_with = "list")]
+    unit: Option<String>,
     /// Prints the mutants, and tries none.
     #[arg(long)]
     list: bool,
@@ -54,19 +62,52 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         chosen.push("--sharding=round-robin".to_owned());
     }
     if let Some(shard) = &args.shard {
-        chosen.extend(["--shard".to_owned(), shard.clone()]);
+        chosen.push(format!("--shard={shard}"));
     }
-    let mut command = mutants();
-    command.args(&chosen);
     if args.list {
-        return tools::show(command.arg("--list"));
+        return tools::show(mutants().args(&chosen).arg("--list"));
     }
     let target = root().join("target/mutants");
     fs::create_dir_all(&target)?;
+    if let Some(filter) = &args.unit {
+        let mut command = trial(&target, &chosen, "--lib");
+        let status = command.args(["--", filter]).status().context("cargo does not start")?;
+        match status.code() {
+            Some(0) => return Ok(()),
+            // Some survived, or were stopped because they took too long.
+            Some(2 | 3) => {}
+            _ => bail!("cargo mutants ended with {status}"),
+        }
+        let missed = fs::read_to_string(target.join("mutants.out/missed.txt"))?;
+        if missed.is_empty() {
+            return Ok(());
+        }
+        chosen.retain(|word| !word.starts_with("--shard"));
+        chosen.extend(missed.lines().map(|name| format!("--re=^{}$", literal(name))));
+    }
+    tools::show(&mut trial(&target, &chosen, "--tests"))
+}
+
+/// A run of cargo-mutants that builds and runs these test targets.
+fn trial(target: &Path, chosen: &[String], tests: &str) -> Command {
+    let mut command = mutants();
+    command.args(chosen);
     // Crates of others are built once, whichever copy of the tree is under test.
     command.env("CARGO_TARGET_DIR", target.join("build")).arg("--output").arg(target);
+    // A mutant is built once and run once: what the compiler does not do is time won.
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
     command.args(["--cargo-arg=--locked", "--colors=never"]);
-    tools::show(&mut command)
+    command.arg(format!("--cargo-arg={tests}"));
+    command
+}
+
+/// A regular expression that matches this text.
+fn literal(text: &str) -> String {
+    let escaped = |c: char| match r"\.+*?()|[]{}^$".contains(c) {
+        true => format!("\\{c}"),
+        false => c.to_string(),
+    };
+    text.chars().map(escaped).collect()
 }
 
 fn mutants() -> Command {
@@ -107,6 +148,12 @@ mod tests {
             let sample = (0..all).step_by(shares(all, count)).count();
             assert!(sample <= count && (sample > 0 || all == 0), "{count} of {all}: {sample}");
         }
+    }
+
+    #[test]
+    fn name_of_a_mutant_is_a_regular_expression_of_itself_alone() {
+        let name = "a/b.rs:1:2: replace A<'_>::f -> [u8] with Ok(())";
+        assert_eq!(literal(name), r"a/b\.rs:1:2: replace A<'_>::f -> \[u8\] with Ok\(\(\)\)");
     }
 
     #[test]

@@ -141,6 +141,24 @@ fn elevator_is_not_told_of_flushes_and_of_what_went_past_it() {
     assert!(queue.is_idle());
 }
 
+/// The device may keep the data for as long as it likes.
+#[test]
+fn flush_waits_five_seconds_for_data_of_others_and_then_goes() {
+    let mut queue = RequestQueue::new(QueueConfig::default(), &named("none"));
+    queue.submit_bio(MS(0), Bio { fua: true, ..write(0, 1) });
+    let data = dispatch(&mut queue, MS(0))[0];
+    assert_eq!((data.op, queue.wake_at()), (Op::Write, None));
+    queue.submit_bio(MS(7), Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 2));
+    queue.submit_bio(MS(9), Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 3));
+    assert!(dispatch(&mut queue, MS(9)).is_empty(), "its flush is likely to follow");
+    assert_eq!(queue.wake_at(), Some(MS(5007)));
+    assert!(dispatch(&mut queue, MS(5006)).is_empty());
+    let flush = dispatch(&mut queue, MS(5007))[0];
+    assert_eq!((flush.op, queue.wake_at()), (Op::Flush, None));
+    queue.complete(MS(5008), flush.tag, BlkStatus::Ok);
+    assert_eq!(done(&mut queue), [2, 3], "one flush serves both");
+}
+
 #[test]
 fn asynchronous_requests_are_limited_and_synchronous_ones_pass_their_waiters() {
     let mut queue = probed(4);

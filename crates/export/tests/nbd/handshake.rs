@@ -357,3 +357,18 @@ fn exports_that_the_protocol_cannot_describe_are_refused() {
     assert!(wrong(|e| e.size_bytes = 1 << 63).contains("size"));
     assert!(wrong(|e| (e.block_min_bytes, e.size_bytes) = (512, 1000)).contains("size"));
 }
+
+#[test]
+fn exports_at_the_limits_of_the_protocol_are_served() {
+    let usual = || Export::new("disk", 1 << 20);
+    for export in [
+        Export { name: "a".repeat(4096), description: "b".repeat(4096), ..usual() },
+        Export { size_bytes: (1 << 63) - 1, ..usual() },
+        Export { block_preferred_bytes: 512, block_max_bytes: 512, ..usual() },
+        Export { block_min_bytes: 1 << 16, block_preferred_bytes: 1 << 16, ..usual() },
+    ] {
+        assert_eq!(export.check(), Ok(()), "{export:?}");
+    }
+    let larger_min = Export { block_min_bytes: 8192, ..usual() };
+    assert!(larger_min.check().is_err(), "its preferred block is 4096 bytes");
+}
