@@ -2,7 +2,7 @@
 //! says.
 
 use std::fs::File;
-use std::io::Cursor;
+use std::io::{self, Cursor, ErrorKind, Read};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -15,7 +15,8 @@ use blockyard_host::copy::{dump, load};
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
 
-const SIZE_BYTES: usize = (3 << 20) + 4096;
+/// More than all portions that are in flight together, and not a whole number of them.
+const SIZE_BYTES: usize = (5 << 20) + 4096;
 const DATA_OFFSET_SECTORS: u64 = 16;
 
 fn params(sector_size_bytes: u32) -> CryptParams {
@@ -126,6 +127,52 @@ fn input_that_ends_inside_of_a_sector_leaves_the_rest_of_it() {
     assert!(dumped == expected);
 }
 
+/// What a pipe does: it gives little at once, and a signal may come.
+struct Pipe<'a> {
+    rest: &'a [u8],
+    is_interrupted: bool,
+    /// What follows the bytes.
+    end: Option<ErrorKind>,
+}
+
+impl Read for Pipe<'_> {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.is_interrupted = !self.is_interrupted;
+        match self.end {
+            _ if self.is_interrupted => Err(ErrorKind::Interrupted.into()),
+            Some(kind) if self.rest.is_empty() => Err(kind.into()),
+            _ => self.rest.by_ref().take(100_000).read(buf),
+        }
+    }
+}
+
+#[test]
+fn input_of_whole_portions_from_a_pipe_is_loaded_and_flushed_once() {
+    let (_dir, path) = image(Path::new("/dev/shm"));
+    let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
+    let volume = Arc::new(open(&path, 4096, &options).unwrap());
+    let whole = &plaintext()[..1 << 20];
+    let mut progress = Vec::new();
+    let mut pipe = Pipe { rest: whole, is_interrupted: false, end: None };
+    let loaded = load(&volume, &mut pipe, &mut |done| progress.push(done)).unwrap();
+    assert_eq!((loaded, progress), (1 << 20, (1..=4).map(|n| n << 18).collect()));
+    let counts = volume.status().counts;
+    assert_eq!((counts.writes.parts, counts.writes.bytes, counts.flushes), (4, 1 << 20, 1));
+    let mut dumped = Vec::new();
+    dump(&volume, &mut dumped, &mut |_| {}).unwrap();
+    assert!(dumped[..1 << 20] == *whole && dumped.len() == SIZE_BYTES);
+}
+
+#[test]
+fn input_that_fails_is_an_error_and_not_its_end() {
+    let (_dir, path) = image(Path::new("/dev/shm"));
+    let volume = Arc::new(open(&path, 512, &VolumeOptions::default()).unwrap());
+    let end = Some(ErrorKind::ConnectionReset);
+    let mut pipe = Pipe { rest: &[1; 512], is_interrupted: false, end };
+    let error = load(&volume, &mut pipe, &mut |_| {}).unwrap_err();
+    assert!(error.to_string().contains("cannot read the input"), "{error}");
+}
+
 #[test]
 fn input_longer_than_the_volume_is_refused() {
     let (_dir, path) = image(Path::new("/dev/shm"));
@@ -142,7 +189,11 @@ fn file_truncated_while_it_is_open_is_an_error_and_not_a_crash() {
     load(&volume, &mut Cursor::new(&plaintext()), &mut |_| {}).unwrap();
     File::options().write(true).open(&path).unwrap().set_len(1 << 20).unwrap();
     let error = dump(&volume, &mut Vec::new(), &mut |_| {}).unwrap_err();
-    assert!(error.to_string().contains("I/O error"), "{error}");
+    let error = error.to_string();
+    assert!(
+        error.contains("within 256 KiB of byte 786432") && error.contains("I/O error"),
+        "{error}"
+    );
 }
 
 #[test]

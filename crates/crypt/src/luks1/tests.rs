@@ -90,6 +90,28 @@ fn header_with_a_hostile_field_is_refused_by_the_fields_name() {
 }
 
 #[test]
+fn header_whose_parts_touch_is_read() {
+    let be = u32::to_be_bytes;
+    let (material, keyslot_3) = (40, KEYSLOT_0 + 3 * KEYSLOT_LEN);
+    // Areas of 500 sectors, one every 504 from sector 8 on; the last one ends at 4036.
+    for (offset, at, beyond, expected) in [
+        (PAYLOAD_OFFSET, 4036, 4035, "keyslot 7: its area at sector 3536 reaches into the data"),
+        (KEYSLOT_0 + material, 2, 1, "keyslot 0: its area starts at sector 1, inside the header"),
+        (keyslot_3 + material, 1524, 1525, "the areas of keyslots 3 and 4 overlap"),
+    ] {
+        Header::read(&device_with(offset, &be(at))).unwrap();
+        let error = refused(offset, &be(beyond));
+        assert!(error.contains(expected), "{expected}: {error}");
+    }
+    let device = &volume().0;
+    Header::read(&device[..4036 * 512].to_vec()).unwrap();
+    let error = Header::read(&device[..4036 * 512 - 1].to_vec()).unwrap_err();
+    assert!(error.to_string().contains("truncated"), "{error}");
+    assert!(Header::is_at(&device[..8].to_vec()).unwrap());
+    assert!(!Header::is_at(&device[..7].to_vec()).unwrap());
+}
+
+#[test]
 fn unlock_refuses_what_would_cost_too_much_or_protect_nothing() {
     let iterations = device_with(KEYSLOT_0 + 4, &(1u32 << 31).to_be_bytes());
     let error = unlock(&iterations, None).unwrap_err();

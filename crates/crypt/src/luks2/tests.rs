@@ -207,6 +207,18 @@ fn header_with_a_hostile_value_gives_an_error_of_its_own() {
 }
 
 #[test]
+fn areas_and_data_that_touch_their_limits_are_accepted() {
+    for (path, value) in [
+        ("/keyslots/0/area", area("561152", "258048")),
+        ("/config/keyslots_size", json!("1015808")),
+    ] {
+        read(&device_with(&changed(path, value))).unwrap();
+    }
+    let error = read(&device_with(&changed("/config/keyslots_size", json!("134217728"))));
+    assert!(error.unwrap_err().contains("reach into the data"), "and not above the maximum");
+}
+
+#[test]
 fn header_with_overlapping_areas_names_both_keyslots() {
     let mut document = document();
     let mut second = document["keyslots"]["0"].clone();

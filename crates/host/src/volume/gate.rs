@@ -502,6 +502,85 @@ mod tests {
     }
 
     #[test]
+    fn counts_of_shards_add_up() {
+        let counts = Counts::of_words(std::array::from_fn(|at| at as u64 + 3));
+        let mut both = counts;
+        both.add(counts);
+        assert_eq!(both.words(), counts.words().map(|word| 2 * word));
+    }
+
+    #[test]
+    fn bios_are_counted_by_what_they_ask_for() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = Pass::new(&gate).unwrap();
+        for op in [Op::Read, Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush] {
+            assert!(pass.admit(&Bio { op, ..bio(1) }));
+        }
+        pass.publish(Counts::default());
+        let tally = |parts| Tally { parts, bytes: parts * 4096 };
+        let (reads, writes, others) = (tally(2), tally(1), tally(2));
+        let expected = Counts { reads, writes, flushes: 1, others, ..Counts::default() };
+        assert_eq!(gate.counts(), (expected, 1));
+    }
+
+    #[test]
+    fn messages_are_kept_once_in_the_order_of_their_last_occurrence() {
+        let gate = Arc::new(Gate::default());
+        let pass = Pass::new(&gate).unwrap();
+        let [a, b] = ["a", "b"].map(|text| Order::Message(0, text.to_owned()));
+        for message in [&a, &b, &a] {
+            gate.tell(message);
+        }
+        assert_eq!(pass.take_orders(), [a.clone(), b.clone(), a.clone()]);
+        assert!(pass.take_orders().is_empty());
+        assert_eq!(gate.messages(), [b.clone(), a.clone()]);
+        assert_eq!(Pass::new(&gate).unwrap().take_orders(), [b, a]);
+    }
+
+    #[test]
+    fn shard_is_told_of_a_suspend_and_a_resume_before_and_after_it_came() {
+        let gate = Arc::new(Gate::default());
+        let early = Pass::new(&gate).unwrap();
+        assert!(!early.is_woken());
+        assert!(gate.close(SOON));
+        let late = Pass::new(&gate).unwrap();
+        for pass in [&early, &late] {
+            assert!(pass.is_woken());
+            assert_eq!(pass.take_orders(), [Order::Suspend]);
+            assert!(!pass.is_woken());
+        }
+        gate.open();
+        for pass in [&early, &late] {
+            assert_eq!(pass.take_orders(), [Order::Resume]);
+        }
+        assert!(!Pass::new(&gate).unwrap().is_woken());
+    }
+
+    #[test]
+    fn shard_is_woken_while_it_is_busy_or_holds_bios() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = Pass::new(&gate).unwrap();
+        assert!(pass.wake().is_none());
+        assert!(pass.admit(&bio(1)));
+        assert!(pass.wake().is_some(), "it is busy");
+        pass.left();
+        assert!(pass.wake().is_none());
+        assert!(gate.close(SOON));
+        assert!(!pass.admit(&bio(2)));
+        assert!(pass.wake().is_some(), "it holds one");
+    }
+
+    #[test]
+    fn info_of_a_line_is_that_of_each_shard_that_has_said_it() {
+        let gate = Arc::new(Gate::default());
+        let [one, two, _silent] = [(); 3].map(|()| Pass::new(&gate).unwrap());
+        one.show(vec![(0, "a".to_owned()), (1, "b".to_owned())]);
+        two.show(vec![(1, "c".to_owned())]);
+        assert_eq!((gate.info(0), gate.info(1)), (vec!["a".into()], vec!["b".into(), "c".into()]));
+        assert!(gate.info(2).is_empty());
+    }
+
+    #[test]
     fn counts_survive_being_shown() {
         let tally = |n| Tally { parts: n, bytes: n + 1 };
         let decisions = Decisions { inline: tally(5), fanned_out: tally(7), sorted: tally(9) };
