@@ -246,10 +246,18 @@ impl World {
         (self.seed >> 33) % below
     }
 
+    fn writes_that(&self, is: fn(&Sent) -> bool) -> Vec<u64> {
+        let is = |sent: &&Sent| sent.bio.op == Op::Write && !sent.stable && is(sent);
+        self.bios.iter().filter(is).map(|sent| sent.bio.user).collect()
+    }
+
     /// Writes that ended: a flush from now on has to cover them.
     fn volatile(&self) -> Vec<u64> {
-        let is = |sent: &&Sent| sent.bio.op == Op::Write && sent.ended && !sent.stable;
-        self.bios.iter().filter(is).map(|sent| sent.bio.user).collect()
+        self.writes_that(|sent| sent.ended)
+    }
+
+    fn are_stable(&self, users: &[u64]) -> bool {
+        users.iter().all(|user| self.bios[usize::try_from(*user).unwrap()].stable)
     }
 
     fn submit(&mut self, queue: &mut RequestQueue) {
@@ -266,7 +274,8 @@ impl World {
         bio.origin.io_context = IoContext(u32::try_from(self.random(3)).unwrap());
         bio.origin.cpu = u16::try_from(self.random(4)).unwrap();
         bio.origin.sync = self.random(2) == 0;
-        let before = if op == Op::Flush { self.volatile() } else { Vec::new() };
+        let flushes = op == Op::Flush || bio.preflush;
+        let before = if flushes { self.volatile() } else { Vec::new() };
         let sectors_left = bio.len.0;
         self.bios.push(Sent { bio, sectors_left, ended: false, stable: false, before });
         queue.submit_bio(self.time, bio);
@@ -276,13 +285,14 @@ impl World {
         for issue in dispatch(queue, self.time) {
             if issue.op == Op::Flush {
                 // What has reached the device's cache by now: a bio that has not ended may have.
-                let covered = self.volatile();
+                let covered = self.writes_that(|sent| sent.sectors_left == 0);
                 self.covered.push((issue.tag, covered));
             }
             let mut sector = issue.sector;
             let mut pieces = 0;
             for bio in queue.bios(issue.tag).filter(|_| issue.op != Op::Flush) {
-                let sent = &self.bios[usize::try_from(bio.user).unwrap()].bio;
+                let Sent { bio: sent, before, .. } = &self.bios[usize::try_from(bio.user).unwrap()];
+                assert!(self.are_stable(before), "the preflush comes before the data");
                 assert_eq!((bio.sector, bio.op), (sector, issue.op), "in sector order");
                 assert!(sent.sector <= bio.sector && bio.buf.len_bytes as u64 == bio.len.bytes());
                 let skipped = bio.sector.0 - sent.sector.0;
@@ -327,9 +337,9 @@ impl World {
             let sent = &mut self.bios[usize::try_from(user).unwrap()];
             assert!(!sent.ended && sent.sectors_left == 0, "bio {user} ends once, when it is done");
             sent.ended = true;
+            assert!(sent.stable || !sent.bio.fua, "a FUA write that has ended is stable");
             let before = core::mem::take(&mut sent.before);
-            let stable = |user: &u64| self.bios[usize::try_from(*user).unwrap()].stable;
-            assert!(before.iter().all(stable), "flush {user} covers what ended before it");
+            assert!(self.are_stable(&before), "flush {user} covers what ended before it");
         }
     }
 
