@@ -285,7 +285,7 @@ pub(crate) fn build_with_canaries() -> Result<PathBuf> {
 
 fn cargo_build(words: &[&str]) -> Result<()> {
     let mut build = tools::cargo();
-    build.args(["build", "--quiet", "--locked", "--package", "blockyard"]).args(words);
+    build.args(["build", "--quiet", "--locked", "--package", "blockyard-cli"]).args(words);
     tools::show(&mut build)
 }
 

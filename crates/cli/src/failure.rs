@@ -119,6 +119,18 @@ impl From<HostError> for Failure {
     }
 }
 
+impl From<blockyard::Error> for Failure {
+    fn from(error: blockyard::Error) -> Self {
+        use blockyard::Error as Library;
+        match error {
+            Library::Crypt { path, source } => Self::from(source).at(path.display()),
+            Library::Table { path, source } => Self::from(source).at(path.display()),
+            Library::Host(source) => source.into(),
+            error => Self::failed(printable(&error.to_string())),
+        }
+    }
+}
+
 /// Shows text that came from a header, a server or a file without letting it steer the terminal or
 /// begin a line of its own.
 pub(crate) fn printable(text: &str) -> String {

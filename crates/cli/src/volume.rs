@@ -2,7 +2,7 @@
 //!
 //! ```text
 //!   options or TOML -> VolumeSpec -> prepare: header, passphrase -> Prepared
-//!     -> unlock: key derivation -> Unlocked -> into_volume: cipher, workers -> Volume
+//!     -> unlock: key derivation -> Unlocked -> start: ciphers, workers -> Volume
 //! ```
 //!
 //! These are three steps because a server has things to do between them: the first may ask a
@@ -11,17 +11,14 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
-use blockyard_crypt::Error as CryptError;
-use blockyard_crypt::kdf::KdfLimits;
-use blockyard_crypt::luks::{Header, UnlockOptions};
+use blockyard::{Header, KdfLimits, Key, Locked, Options, Volume, VolumeKey};
 use blockyard_crypt::luks2;
-use blockyard_crypt::params::CryptParams;
-use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
+use blockyard_crypt::plain::PlainOptions;
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_crypt::source::HeaderSource;
-use blockyard_host::file::{Access, DeviceFile, FileId, HeaderLock};
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard_host::file::{DeviceFile, FileId, HeaderLock};
+use blockyard_host::volume::{self as host, VolumeOptions};
 
 use crate::args::{PlainArgs, VolumeType};
 use crate::failure::{Failure, printable};
@@ -134,112 +131,81 @@ impl Kind {
     }
 }
 
-/// A volume whose passphrase is known and whose key is not yet derived.
-pub(crate) enum Prepared {
-    /// LUKS.
-    Luks(Box<PreparedLuks>),
-    /// Plain: the key is derived in no time.
-    Plain(DeviceFile, PlainOptions, PlainKey),
-    /// A table says its keys itself.
-    Table(PathBuf, SecretBytes),
-}
-
-/// A LUKS volume whose passphrase is known, or is thought to be.
-pub(crate) struct PreparedLuks {
-    path: PathBuf,
-    file: DeviceFile,
-    detached_header: Option<DeviceFile>,
-    header: Header,
-    options: UnlockOptions,
-    passphrase: SecretBytes,
-    key: KeyInput,
+/// A volume whose header is read and whose passphrase is known, or is thought to be.
+pub(crate) struct Prepared {
+    options: Options,
+    locked: Locked,
+    key: Option<Key>,
+    /// For another try.
+    input: KeyInput,
     stdin_use: StdinUse,
+    place: String,
 }
 
 /// A volume whose key is known.
-pub(crate) enum Unlocked {
-    /// One dm-crypt mapping.
-    Crypt(DeviceFile, CryptParams),
-    /// A table.
-    Table(PathBuf, SecretBytes),
+pub(crate) struct Unlocked {
+    /// To open it again with other settings.
+    pub(crate) options: Options,
+    pub(crate) locked: Locked,
+    pub(crate) key: VolumeKey,
 }
 
 impl VolumeSpec {
-    /// Opens the files, reads the header, and gets the passphrase.
-    pub(crate) fn prepare(&self, access: Access, stdin_use: StdinUse) -> Result<Prepared, Failure> {
-        match &self.kind {
-            Kind::Luks(luks) => self.prepare_luks(luks, access, stdin_use),
-            Kind::Plain(plain) => self.prepare_plain(plain, access, stdin_use),
-            Kind::Table => Ok(Prepared::Table(self.path.clone(), read_table(&self.path)?)),
-        }
-    }
-
-    fn prepare_luks(
+    /// Opens the files, reads the header, and gets the passphrase. `settings` say whether anything
+    /// is written.
+    pub(crate) fn prepare(
         &self,
-        luks: &LuksSpec,
-        access: Access,
+        settings: VolumeOptions,
         stdin_use: StdinUse,
     ) -> Result<Prepared, Failure> {
-        if luks.header_copy.is_some() && access.writes() {
-            return Err(Failure::failed(
-                "--header-copy is for a look at a volume: with serve it needs --read-only, and no \
-                 command may write with it",
-            ));
-        }
-        let file = DeviceFile::open(&self.path, access, self.direct)?;
-        let open_header = |path: &PathBuf| DeviceFile::open(path, Access::ReadOnly, false);
-        let detached_header = luks.header.as_ref().map(open_header).transpose()?;
-        let header_path = luks.header.as_ref().unwrap_or(&self.path).display();
-        let source = detached_header.as_ref().unwrap_or(&file);
-        let (header, notices) = match luks.header_copy {
-            None => Header::read(source),
-            Some(copy) => Header::read_copy(source, copy).map(|header| (header, Vec::new())),
-        }
-        .map_err(|error| Failure::from(error).at(&header_path))?;
-        for notice in notices {
-            say(&format!("warning: {header_path}: {}", printable(&notice.to_string())));
-        }
-        luks.check_version(&header).map_err(|failure| failure.at(&header_path))?;
-        let passphrase = self.key.read(&self.path.display().to_string(), stdin_use)?;
-        Ok(Prepared::Luks(Box::new(PreparedLuks {
-            path: self.path.clone(),
-            file,
-            detached_header,
-            header,
-            options: luks.unlock_options(),
-            passphrase,
-            key: self.key.clone(),
-            stdin_use,
-        })))
-    }
-
-    fn prepare_plain(
-        &self,
-        plain: &PlainSpec,
-        access: Access,
-        stdin_use: StdinUse,
-    ) -> Result<Prepared, Failure> {
-        let file = DeviceFile::open(&self.path, access, self.direct)?;
         let place = self.path.display().to_string();
-        let key = match self.key.source {
-            KeySource::Ask | KeySource::Stdin if plain.hash.is_none() => {
-                return Err(Failure::failed(format!(
-                    "{place}: say with --hash how the passphrase becomes the key; --hash plain \
-                     takes it as it is"
-                )));
+        let options = self.options(settings)?;
+        let locked = options.clone().read(&self.path)?;
+        for notice in locked.notices() {
+            say(&format!("warning: {}: {}", self.header_path(), printable(&notice.to_string())));
+        }
+        let key = match &self.kind {
+            Kind::Luks(luks) => {
+                let header = locked.header().expect("a LUKS volume has one");
+                luks.check_version(header).map_err(|failure| failure.at(self.header_path()))?;
+                Some(Key::Passphrase(self.key.read(&place, stdin_use)?))
             }
-            KeySource::Ask | KeySource::Stdin => {
-                PlainKey::Passphrase(self.key.read(&place, stdin_use)?)
-            }
-            KeySource::File(_) | KeySource::Descriptor(_) => {
-                if plain.hash.is_some() {
-                    say("warning: --hash is ignored: a key file is the key itself");
-                }
-                let key_len_bytes = plain.key_size_bits as usize / 8;
-                PlainKey::KeyFile(self.key.read_at_most(&place, stdin_use, key_len_bytes)?)
-            }
+            Kind::Plain(plain) => Some(plain.key(&self.key, &place, stdin_use)?),
+            Kind::Table => None,
         };
-        Ok(Prepared::Plain(file, plain.options(), key))
+        Ok(Prepared { options, locked, key, input: self.key.clone(), stdin_use, place })
+    }
+
+    /// All steps at once; `raw` takes the bytes of the file as they are, without a key.
+    pub(crate) fn open(
+        &self,
+        settings: VolumeOptions,
+        raw: bool,
+    ) -> Result<Arc<host::Volume>, Failure> {
+        let volume = match raw {
+            true => Volume::options().settings(settings).raw().open(&self.path)?,
+            false => self.prepare(settings, StdinUse::Free)?.unlock()?.start()?,
+        };
+        Ok(Arc::clone(volume.host()))
+    }
+
+    /// The same words for the library.
+    fn options(&self, settings: VolumeOptions) -> Result<Options, Failure> {
+        let is_written = !settings.read_only;
+        let options = Volume::options().settings(VolumeOptions { direct: self.direct, ..settings });
+        Ok(match &self.kind {
+            Kind::Luks(luks) => luks.options(options, is_written)?,
+            Kind::Plain(plain) => options.plain(plain.options()),
+            Kind::Table => options.table_text(read_table(&self.path)?),
+        })
+    }
+
+    fn header_path(&self) -> impl std::fmt::Display {
+        let header = match &self.kind {
+            Kind::Luks(luks) => luks.header.as_ref(),
+            Kind::Plain(_) | Kind::Table => None,
+        };
+        header.unwrap_or(&self.path).display()
     }
 }
 
@@ -259,7 +225,13 @@ impl LuksSpec {
         }
     }
 
-    fn unlock_options(&self) -> UnlockOptions {
+    fn options(&self, options: Options, is_written: bool) -> Result<Options, Failure> {
+        if self.header_copy.is_some() && is_written {
+            return Err(Failure::failed(
+                "--header-copy is for a look at a volume: with serve it needs --read-only, and no \
+                 command may write with it",
+            ));
+        }
         let mut limits = KdfLimits::default();
         if let Some(len_bytes) = self.max_kdf_memory_bytes {
             limits.memory_kib_max = len_bytes / 1024;
@@ -267,7 +239,17 @@ impl LuksSpec {
         if let Some(seconds) = self.max_kdf_seconds {
             limits.seconds_max = seconds;
         }
-        UnlockOptions { keyslot: self.key_slot, limits }
+        let mut options = options.kdf_limits(limits);
+        if let Some(path) = &self.header {
+            options = options.header(path);
+        }
+        if let Some(copy) = self.header_copy {
+            options = options.header_copy(copy);
+        }
+        if let Some(keyslot) = self.key_slot {
+            options = options.keyslot(keyslot);
+        }
+        Ok(options)
     }
 }
 
@@ -281,6 +263,25 @@ impl LuksVersion {
 }
 
 impl PlainSpec {
+    fn key(&self, key: &KeyInput, place: &str, stdin_use: StdinUse) -> Result<Key, Failure> {
+        match key.source {
+            KeySource::Ask | KeySource::Stdin if self.hash.is_none() => {
+                Err(Failure::failed(format!(
+                    "{place}: say with --hash how the passphrase becomes the key; --hash plain \
+                     takes it as it is"
+                )))
+            }
+            KeySource::Ask | KeySource::Stdin => Ok(Key::Passphrase(key.read(place, stdin_use)?)),
+            KeySource::File(_) | KeySource::Descriptor(_) => {
+                if self.hash.is_some() {
+                    say("warning: --hash is ignored: a key file is the key itself");
+                }
+                let key_len_bytes = self.key_size_bits as usize / 8;
+                Ok(Key::File(key.read_at_most(place, stdin_use, key_len_bytes)?))
+            }
+        }
+    }
+
     fn options(&self) -> PlainOptions {
         PlainOptions {
             cipher: self.cipher.clone(),
@@ -298,54 +299,31 @@ impl PlainSpec {
 
 impl Prepared {
     /// Derives the key. A person at the terminal may try again.
-    pub(crate) fn unlock(self) -> Result<Unlocked, Failure> {
-        match self {
-            Self::Luks(luks) => luks.unlock(),
-            Self::Plain(file, options, key) => {
-                let params = plain::open(&options, &key, file.len_bytes())
-                    .map_err(|error| Failure::from(error).at(file.path().display()))?;
-                Ok(Unlocked::Crypt(file, params))
-            }
-            Self::Table(path, text) => Ok(Unlocked::Table(path, text)),
-        }
-    }
-}
-
-impl PreparedLuks {
-    fn unlock(mut self) -> Result<Unlocked, Failure> {
-        let place = self.path.display().to_string();
-        let mut tries_left = if self.key.asks_a_person(self.stdin_use) { TRIES } else { 1 };
-        let unlocked = loop {
-            let source = self.detached_header.as_ref().unwrap_or(&self.file);
-            match self.header.unlock(source, &self.passphrase, &self.options) {
-                Ok(unlocked) => break unlocked,
-                Err(error @ CryptError::WrongPassphrase { .. }) if tries_left > 1 => {
-                    tries_left -= 1;
-                    say(&format!("{place}: {error}; try again"));
-                    self.passphrase = self.key.read(&place, self.stdin_use)?;
-                }
-                Err(error) => return Err(Failure::from(error).at(&place)),
-            }
+    pub(crate) fn unlock(mut self) -> Result<Unlocked, Failure> {
+        let (options, locked) = (self.options, self.locked);
+        let Some(mut key) = self.key.take() else {
+            return Ok(Unlocked { options, locked, key: VolumeKey::default() });
         };
-        let detached = self.detached_header.is_some();
-        let params = self
-            .header
-            .crypt_params(&unlocked.volume_key, self.file.len_bytes(), detached)
-            .map_err(|error| Failure::from(error).at(&place))?;
-        Ok(Unlocked::Crypt(self.file, params))
+        let asks = self.input.asks_a_person(self.stdin_use) && locked.header().is_some();
+        let mut tries_left = if asks { TRIES } else { 1 };
+        loop {
+            match locked.unlock(&key) {
+                Ok(key) => return Ok(Unlocked { options, locked, key }),
+                Err(error) if error.is_wrong_key() && tries_left > 1 => {
+                    tries_left -= 1;
+                    say(&format!("{error}; try again"));
+                    key = Key::Passphrase(self.input.read(&self.place, self.stdin_use)?);
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
     }
 }
 
 impl Unlocked {
-    /// The mapping, ready for reads and writes.
-    pub(crate) fn into_volume(self, options: &VolumeOptions) -> Result<Volume, Failure> {
-        match self {
-            Self::Crypt(file, params) => {
-                Volume::from_crypt(file, &params, options).map_err(Failure::from)
-            }
-            Self::Table(path, text) => Volume::from_table(&text, options)
-                .map_err(|error| Failure::from(error).at(path.display())),
-        }
+    /// The volume, ready for reads and writes.
+    pub(crate) fn start(self) -> Result<Volume, Failure> {
+        Ok(self.locked.start(self.key)?)
     }
 }
 

@@ -12,7 +12,7 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::priority::Priority;
 
 use crate::Error;
-use crate::driver::Driver;
+use crate::driver::{Driver, Patch};
 use crate::memory::Region;
 use crate::volume::Volume;
 
@@ -36,6 +36,19 @@ pub struct Request {
     /// With a write: somebody waits for it. What the submitter of many flushes writes is waited for
     /// in any case, as over a connection.
     pub sync: bool,
+}
+
+/// A part of one sector that is written.
+#[derive(Clone, Copy, Debug)]
+pub struct Part<'a> {
+    /// Given back in [`Done`].
+    pub user: u64,
+    /// Of the volume.
+    pub offset_bytes: u64,
+    /// As many as `bytes` has.
+    pub len_bytes: usize,
+    /// `None` is zeros.
+    pub bytes: Option<&'a [u8]>,
 }
 
 /// What else a write may ask for.
@@ -162,6 +175,25 @@ impl Client {
             true => self.driver.submit_awaited(bio),
             false => self.driver.submit(bio),
         }
+        self.driver.unplug();
+    }
+
+    /// Starts a change of a part of one sector: `len_bytes` of `bytes`, or of zeros. The sector is
+    /// read, changed and written, and nothing else is written to it meanwhile.
+    ///
+    /// # Panics
+    /// When the part is not of one sector, or the volume is read-only.
+    pub fn submit_part(&mut self, part: Part<'_>, others: &mut dyn Bytes) {
+        let slot = self.take_slot(0, others);
+        while !self.driver.can_patch() {
+            self.driver.wait();
+            self.collect(others);
+        }
+        self.users[slot as usize] = Some(User { user: part.user, read_bytes: 0 });
+        self.in_flight += 1;
+        let Part { offset_bytes, len_bytes, bytes, .. } = part;
+        let user = u64::from(slot);
+        self.driver.patch(&Patch { offset_bytes, len_bytes, bytes, sync: true, user });
         self.driver.unplug();
     }
 

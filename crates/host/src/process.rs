@@ -4,6 +4,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
 
 use blockyard_crypt::secret;
+use rustix::event::{EventfdFlags, eventfd};
 use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
@@ -21,11 +22,16 @@ pub fn harden() -> Vec<String> {
     if let Err(error) = set_dumpable_behavior(DumpableBehavior::NotDumpable) {
         warnings.push(format!("cannot forbid tracing of this process: {error}"));
     }
-    secret::set_protector(protect);
+    lock_secrets();
     // SAFETY: ignoring a signal runs no code of ours.
     unsafe { libc::signal(libc::SIGXFSZ, libc::SIG_IGN) };
     share_one_arena_if_address_space_is_limited();
     warnings
+}
+
+/// From now on the memory of keys and passphrases is locked, and left out of core dumps.
+pub fn lock_secrets() {
+    secret::set_protector(protect);
 }
 
 /// glibc reserves 64 MiB of address space for the allocations of each new thread. Where that is
@@ -65,10 +71,12 @@ pub(crate) fn leave_signals_to_others() {
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP as something to wait for.
+/// The end of a server as something to wait for: SIGTERM, SIGINT and SIGHUP, or a call.
 #[derive(Debug)]
 pub struct StopSignal {
+    /// A signalfd, or an eventfd.
     fd: OwnedFd,
+    collects_signals: bool,
 }
 
 impl StopSignal {
@@ -95,13 +103,31 @@ impl StopSignal {
             if fd < 0 {
                 return Err(io::Error::last_os_error());
             }
-            Ok(Self { fd: OwnedFd::from_raw_fd(fd) })
+            Ok(Self { fd: OwnedFd::from_raw_fd(fd), collects_signals: true })
+        }
+    }
+
+    /// A stop that [`StopSignal::stop`] gives; signals are left alone.
+    ///
+    /// # Errors
+    /// When the system has no more descriptors.
+    pub fn by_call() -> io::Result<Self> {
+        Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC)?, collects_signals: false })
+    }
+
+    /// Ends the server that waits for a stop made by [`StopSignal::by_call`].
+    pub fn stop(&self) {
+        if !self.collects_signals {
+            let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
     /// Lets SIGTERM and SIGINT do what they do by default again: a second one ends the process at
     /// once. SIGHUP stays blocked: the kernel and the shell both send it for one lost terminal.
     pub fn restore_default(&self) {
+        if !self.collects_signals {
+            return;
+        }
         let set = set_of(&[libc::SIGTERM, libc::SIGINT]);
         // SAFETY: the set is initialised; unblocking signals touches no memory of ours.
         unsafe {

@@ -14,7 +14,6 @@ mod watch;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use blockyard_load::fio::{Fio, Ignored, Job, JobFile, JobResult, print_all};
 use blockyard_report::{Experiment, Listing};
@@ -25,7 +24,6 @@ use super::report::write;
 use crate::args::{ForceArgs, HelpArgs, JobArgs, SchedulingArgs, VolumeArgs};
 use crate::comparison::{self, Run};
 use crate::failure::{Failure, printable};
-use crate::key::StdinUse;
 use crate::lab::builtin::load;
 use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::tree::Override;
@@ -149,11 +147,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
              on it is needed any more",
         ));
     }
-    let access = if writes { Access::ReadWrite } else { Access::ReadOnly };
-    let volume = args.open(access, direct)?;
+    let volume = args.open(!writes, direct)?;
     let JobFile { jobs, ignored, .. } = parse(volume.size_bytes())?;
     note(&ignored);
-    let volume = Arc::new(volume);
     in_use.add_volume(&volume);
     let conditions = conditions::conditions(args.file(), &volume);
     if let Some(times) = args.result_lines {
@@ -320,9 +316,9 @@ impl BenchArgs {
         named.filter(|_| self.target.null.is_none())
     }
 
-    fn open(&self, access: Access, direct: bool) -> Result<Volume, Failure> {
+    fn open(&self, read_only: bool, direct: bool) -> Result<Arc<Volume>, Failure> {
         let options = VolumeOptions {
-            read_only: access == Access::ReadOnly,
+            read_only,
             direct,
             scheduling: self.scheduling.scheduling(),
             pipeline: self.scheduling.pipeline(),
@@ -331,15 +327,9 @@ impl BenchArgs {
             ..VolumeOptions::default()
         };
         if let Some(len_bytes) = self.target.null {
-            return real::null((len_bytes / 512).max(1), &options);
-        }
-        if self.raw {
-            let spec = self.volume.spec()?;
-            let file = DeviceFile::open(&spec.path, access, direct)?;
-            return Ok(Volume::from_file(file, &options)?);
+            return real::null((len_bytes / 512).max(1), &options).map(Arc::new);
         }
         let spec = VolumeSpec { direct, ..self.volume.spec()? };
-        let unlocked = spec.prepare(access, StdinUse::Free)?.unlock()?;
-        unlocked.into_volume(&options)
+        spec.open(options, self.raw)
     }
 }

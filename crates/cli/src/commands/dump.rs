@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_host::copy;
-use blockyard_host::file::Access;
 use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use rustix::fs::FileType;
@@ -59,10 +58,9 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Failure> {
     if let Some(output) = &output {
         output.check(&in_use)?;
     }
-    let unlocked = spec.prepare(Access::ReadOnly, StdinUse::Free)?.unlock()?;
-    let options =
-        VolumeOptions { read_only: true, direct: args.volume.direct, ..VolumeOptions::default() };
-    let volume = Arc::new(unlocked.into_volume(&options)?);
+    let settings = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+    let volume = spec.prepare(settings, StdinUse::Free)?.unlock()?.start()?;
+    let volume = Arc::clone(volume.host());
     in_use.add_volume(&volume);
     match output {
         Some(output) => dump_to_file(&volume, &output.create(&in_use)?, output.path()),

@@ -9,7 +9,6 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_host::copy;
-use blockyard_host::file::Access;
 use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 
@@ -62,9 +61,8 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
     }
     let mut input = Input::open(path)?;
     let stdin_use = if path.is_some() { StdinUse::Free } else { StdinUse::Data };
-    let unlocked = spec.prepare(Access::ReadWrite, stdin_use)?.unlock()?;
-    let options = VolumeOptions { direct: args.volume.direct, ..VolumeOptions::default() };
-    let volume = Arc::new(unlocked.into_volume(&options)?);
+    let volume = spec.prepare(VolumeOptions::default(), stdin_use)?.unlock()?.start()?;
+    let volume = Arc::clone(volume.host());
     input.check_fits(&volume, args.allow_short)?;
     let progress = Progress::new(input.len_bytes);
     let copied = copy::load(&volume, &mut input.file, &mut |done| progress.at(done));

@@ -6,7 +6,6 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use blockyard_engine::bio::Op;
-use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
 use blockyard_load::replay::{Pace, Replay, SPEED_ONE, Target};
 use blockyard_load::trace::Trace;
@@ -14,7 +13,6 @@ use clap::{Args, ValueHint};
 
 use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::failure::Failure;
-use crate::key::StdinUse;
 use crate::lab::spec::tree::Override;
 use crate::output::{InUse, Output, print};
 use crate::real::{self, Tally};
@@ -170,12 +168,11 @@ impl ReplayArgs {
         }
         let mut replay = self.replay(trace, volume.size_bytes(), volume.sector_size_bytes())?;
         let place = volume.describe().to_owned();
-        real::run_on_whole(&Arc::new(volume), &mut replay, &Tally::default())?;
+        real::run_on_whole(&volume, &mut replay, &Tally::default())?;
         Ok((replay, place))
     }
 
-    fn open(&self, trace: &Trace, writes: bool) -> Result<Volume, Failure> {
-        let access = if writes { Access::ReadWrite } else { Access::ReadOnly };
+    fn open(&self, trace: &Trace, writes: bool) -> Result<Arc<Volume>, Failure> {
         let options = VolumeOptions {
             read_only: !writes,
             direct: self.volume.direct,
@@ -187,14 +184,10 @@ impl ReplayArgs {
         if self.null {
             let end = trace.bios.iter().map(|bio| bio.end_sector()).max().unwrap_or(0);
             let sectors = end.max(trace.header.volume_bytes / 512).max(1);
-            return real::null(sectors, &VolumeOptions { read_only: false, ..options });
+            let options = VolumeOptions { read_only: false, ..options };
+            return real::null(sectors, &options).map(Arc::new);
         }
-        if self.raw {
-            let spec = self.volume.spec()?;
-            let file = DeviceFile::open(&spec.path, access, self.volume.direct)?;
-            return Ok(Volume::from_file(file, &options)?);
-        }
-        self.volume.spec()?.prepare(access, StdinUse::Free)?.unlock()?.into_volume(&options)
+        self.volume.spec()?.open(options, self.raw)
     }
 }
 

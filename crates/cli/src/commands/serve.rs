@@ -13,7 +13,6 @@ use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
-use blockyard_host::file::Access;
 use blockyard_host::process::StopSignal;
 use blockyard_host::server::{
     Answer, CONNECTIONS_MAX, CONNECTIONS_USUAL, ServedExport, Server, ServerOptions,
@@ -169,26 +168,14 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     // Before any thread: taking the sockets over changes the environment.
     let activated = activation::sockets()?;
     let mut plan = Plan::new(args, activated)?;
-    let prepared = plan.prepare()?;
+    let prepared = plan.prepare(args.control.is_some() || args.metrics.is_some())?;
     let stop = StopSignal::install()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     let mut volumes = Vec::with_capacity(prepared.len());
     for (spec, prepared) in plan.exports.iter().zip(prepared) {
-        let volume = prepared.unlock()?.into_volume(&VolumeOptions {
-            read_only: spec.read_only,
-            shared: spec.shared,
-            direct: spec.volume.direct,
-            allow_discards: spec.allow_discards,
-            minimum_block_bytes: spec.minimum_block_bytes,
-            worker_threads: plan.threads.map(usize::from),
-            scheduling: spec.scheduling.clone(),
-            pipeline: spec.pipeline,
-            bounce: spec.bounce,
-            controlled: args.control.is_some() || args.metrics.is_some(),
-            sample_every: None,
-        })?;
+        let volume = Arc::clone(prepared.unlock()?.start()?.host());
         check_minimum_block(spec, &volume)?;
-        volumes.push(Arc::new(volume));
+        volumes.push(volume);
     }
     let in_use = Arc::new(plan.in_use(args, &volumes));
     let recorder = recorder(args, &volumes, &in_use)?;
@@ -291,14 +278,21 @@ impl Plan {
     }
 
     /// Reads all headers and gets all passphrases, so that nobody has to wait between them.
-    fn prepare(&self) -> Result<Vec<Prepared>, Failure> {
+    fn prepare(&self, controlled: bool) -> Result<Vec<Prepared>, Failure> {
         let prepared = self.exports.iter().map(|export| {
-            let access = match export {
-                ExportSpec { read_only: true, .. } => Access::ReadOnly,
-                ExportSpec { shared: true, .. } => Access::Shared,
-                _ => Access::ReadWrite,
+            let settings = VolumeOptions {
+                read_only: export.read_only,
+                shared: export.shared,
+                allow_discards: export.allow_discards,
+                minimum_block_bytes: export.minimum_block_bytes,
+                worker_threads: self.threads.map(usize::from),
+                scheduling: export.scheduling.clone(),
+                pipeline: export.pipeline,
+                bounce: export.bounce,
+                controlled,
+                ..VolumeOptions::default()
             };
-            export.volume.prepare(access, StdinUse::Free)
+            export.volume.prepare(settings, StdinUse::Free)
         });
         prepared.collect()
     }

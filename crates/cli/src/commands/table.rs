@@ -3,10 +3,8 @@
 use std::fmt::{self, Write};
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::dm::line::{self, Keys, MappedDevice};
-use blockyard_host::Error as HostError;
-use blockyard_host::file::Access;
-use blockyard_host::volume::crypt_mapping;
+use blockyard_engine::dm::line::{Keys, MappedDevice};
+use blockyard_host::volume::VolumeOptions;
 use clap::Args;
 
 use crate::args::{HelpArgs, VolumeArgs};
@@ -36,21 +34,12 @@ pub(crate) struct TableArgs {
 /// Prints it.
 pub(crate) fn run(args: &TableArgs) -> Result<(), Failure> {
     let spec = args.volume.spec()?;
-    let unlocked = spec.prepare(Access::ReadOnly, StdinUse::Free)?.unlock()?;
-    let mappings = match unlocked {
-        Unlocked::Crypt(file, params) => vec![crypt_mapping(&file, &params)?],
-        Unlocked::Table(path, text) => {
-            parse(&text).map_err(|error| Failure::from(error).at(path.display()))?
-        }
-    };
+    let settings = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+    let Unlocked { locked, key, .. } = spec.prepare(settings, StdinUse::Free)?.unlock()?;
+    let mappings = locked.mappings(&key)?;
     let keys = if args.show_keys { Keys::Shown } else { Keys::Hidden };
     let text = secret_text(&mappings, keys);
     print(std::str::from_utf8(text.as_slice()).expect("written as text"))
-}
-
-fn parse(text: &SecretBytes) -> Result<Vec<MappedDevice>, HostError> {
-    let text = line::text_of(text)?;
-    Ok(line::parse(text)?)
 }
 
 /// The tables in memory that is wiped: written twice, first to know their length.

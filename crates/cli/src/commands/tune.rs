@@ -32,7 +32,7 @@ use crate::tune::traced::Traced;
 use crate::tune::volume::{Settings, Source, Tuned, pipelines};
 use crate::tune::workload::{Load, Usual, Workload, ask, jobs_of_words};
 use crate::volume::VolumeSpec;
-use blockyard_host::file::Access;
+use blockyard_host::volume::VolumeOptions;
 
 /// Rounds of a race at most: what is not clear then is not worth more.
 const ROUNDS_MAX: usize = 24;
@@ -168,11 +168,17 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
              or say --destroy if nothing on it is needed any more",
         ));
     }
-    let access = if args.destroy { Access::Shared } else { Access::ReadOnly };
     let spec = args.volume.spec()?;
     let source = match args.raw {
-        true => Source::Raw(spec.path.clone()),
-        false => Source::new(spec.prepare(access, StdinUse::Free)?.unlock()?),
+        true => Source::raw(&spec.path),
+        false => {
+            let settings = VolumeOptions {
+                read_only: !args.destroy,
+                shared: args.destroy,
+                ..VolumeOptions::default()
+            };
+            Source::new(&spec, spec.prepare(settings, StdinUse::Free)?.unlock()?)
+        }
     };
     let default = Settings { direct: args.volume.direct, ..Settings::default() };
     let opened = source.open(&default, true)?;

@@ -4,12 +4,11 @@
 //! no measurement begins with a mapping that nobody has touched. All see the same bytes: those who
 //! read lock the volume as readers; those who write, as paths to one disk do.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard_crypt::params::CryptParams;
-use blockyard_crypt::secret::SecretBytes;
+use blockyard::{Options, VolumeKey};
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::time::Nanos;
 use blockyard_host::file::{Access, DeviceFile, Kind};
@@ -19,7 +18,7 @@ use super::goal::{Goal, Run};
 use super::search::{Space, Step, Told};
 use super::workload::Workload;
 use crate::failure::Failure;
-use crate::volume::Unlocked;
+use crate::volume::{self, Unlocked, VolumeSpec};
 
 /// The rest of the time is for the last race, on which the result hangs.
 const AXES_PERCENT: u32 = 70;
@@ -120,46 +119,49 @@ pub(crate) fn pipelines() -> Vec<PipelineChoice> {
     pipelines
 }
 
-/// What is opened again and again, without being unlocked again.
-pub(crate) enum Source {
-    /// A file or device as it is.
-    Raw(PathBuf),
-    /// One dm-crypt mapping.
-    Crypt(PathBuf, CryptParams),
-    /// A table.
-    Table(PathBuf, SecretBytes),
+/// A volume that is opened again and again, without being unlocked again.
+pub(crate) struct Source {
+    path: PathBuf,
+    options: Options,
+    key: VolumeKey,
+    /// Several files may lie below a table.
+    is_table: bool,
+    has_cipher: bool,
 }
 
 impl Source {
-    pub(crate) fn new(unlocked: Unlocked) -> Self {
-        match unlocked {
-            Unlocked::Crypt(file, params) => Self::Crypt(file.path().to_owned(), params),
-            Unlocked::Table(path, text) => Self::Table(path, text),
-        }
+    /// A file or device as it is.
+    pub(crate) fn raw(path: &Path) -> Self {
+        let options = Options::default().raw();
+        let key = VolumeKey::default();
+        Self { path: path.to_owned(), options, key, is_table: false, has_cipher: false }
+    }
+
+    /// A volume that is unlocked.
+    pub(crate) fn new(spec: &VolumeSpec, unlocked: Unlocked) -> Self {
+        let Unlocked { options, key, .. } = unlocked;
+        let is_table = matches!(spec.kind, volume::Kind::Table);
+        Self { path: spec.path.clone(), options, key, is_table, has_cipher: true }
     }
 
     /// Opens it.
-    pub(crate) fn open(&self, settings: &Settings, read_only: bool) -> Result<Volume, Failure> {
-        let options = settings.options_of_volume(read_only);
-        let access = if read_only { Access::ReadOnly } else { Access::Shared };
-        match self {
-            Self::Raw(path) => {
-                let file = DeviceFile::open(path, access, settings.direct)?;
-                Ok(Volume::from_file(file, &options)?)
-            }
-            Self::Crypt(path, params) => {
-                let file = DeviceFile::open(path, access, settings.direct)?;
-                Ok(Volume::from_crypt(file, params, &options)?)
-            }
-            Self::Table(path, text) => Volume::from_table(text, &options)
-                .map_err(|error| Failure::from(error).at(path.display())),
-        }
+    pub(crate) fn open(
+        &self,
+        settings: &Settings,
+        read_only: bool,
+    ) -> Result<Arc<Volume>, Failure> {
+        let settings = settings.options_of_volume(read_only);
+        let options = self.options.clone().settings(settings);
+        let volume = options.read(&self.path)?.start(self.key.clone())?;
+        Ok(Arc::clone(volume.host()))
     }
 
     /// What lies below; none of a table, which may have several.
     fn kind(&self) -> Option<Kind> {
-        let (Self::Raw(path) | Self::Crypt(path, _)) = self else { return None };
-        DeviceFile::open(path, Access::ReadOnly, false).ok().map(|file| file.kind())
+        if self.is_table {
+            return None;
+        }
+        DeviceFile::open(&self.path, Access::ReadOnly, false).ok().map(|file| file.kind())
     }
 }
 
@@ -226,7 +228,7 @@ impl Tuned {
         if let Some((_, volume)) = self.open.iter().find(|(open, _)| open == settings) {
             return Ok(Arc::clone(volume));
         }
-        let volume = Arc::new(self.source.open(settings, self.read_only)?);
+        let volume = self.source.open(settings, self.read_only)?;
         self.open.push((settings.clone(), Arc::clone(&volume)));
         Ok(volume)
     }
@@ -244,7 +246,7 @@ impl Tuned {
     }
 
     fn has_cipher(&self) -> bool {
-        !matches!(self.source, Source::Raw(_))
+        self.source.has_cipher
     }
 }
 
@@ -377,7 +379,7 @@ mod tests {
         let jobs = jobs_of_words(&format!("rw=randread bs=4k {words}"), 1 << 20).unwrap();
         let workload = Workload { load: Load::Jobs(jobs), about: String::new() };
         let limits = (slice, Duration::from_secs(60));
-        let source = Source::Raw(file.path().to_owned());
+        let source = Source::raw(file.path());
         (Tuned::new(source, workload, goal, limits, Box::new(|_| ())), file)
     }
 

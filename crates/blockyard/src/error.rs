@@ -1,0 +1,64 @@
+//! Why a volume could not be opened or served.
+
+use std::path::{Path, PathBuf};
+
+/// Why a volume could not be opened or served. Reads and writes fail with [`std::io::Error`].
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The header, the key or an option of the volume.
+    #[error("{path}: {source}", path = .path.display())]
+    Crypt {
+        /// The volume, or its detached header.
+        path: PathBuf,
+        /// What is wrong.
+        source: blockyard_crypt::Error,
+    },
+    /// A file, a device, a remote server, a table, a cipher or a socket.
+    #[error(transparent)]
+    Host(#[from] blockyard_host::Error),
+    /// A device-mapper table, or a device of it.
+    #[error("{path}: {source}", path = .path.display())]
+    Table {
+        /// The file with the table.
+        path: PathBuf,
+        /// What is wrong.
+        source: blockyard_host::Error,
+    },
+    /// The volume is of another kind than the options ask for, or they exclude each other.
+    #[error("{path}: {problem}", path = .path.display())]
+    Options {
+        /// The volume.
+        path: PathBuf,
+        /// In plain words.
+        problem: String,
+    },
+    /// A key file or a table file cannot be read.
+    #[error("cannot read {path}: {source}", path = .path.display())]
+    File {
+        /// Which file.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+}
+
+impl Error {
+    /// Whether another passphrase may open the volume.
+    #[must_use]
+    pub fn is_wrong_key(&self) -> bool {
+        matches!(self, Self::Crypt { source: blockyard_crypt::Error::WrongPassphrase { .. }, .. })
+    }
+
+    pub(crate) fn crypt(path: &Path, source: blockyard_crypt::Error) -> Self {
+        Self::Crypt { path: path.to_owned(), source }
+    }
+
+    pub(crate) fn options(path: &Path, problem: impl Into<String>) -> Self {
+        Self::Options { path: path.to_owned(), problem: problem.into() }
+    }
+
+    pub(crate) fn file(path: &Path, source: std::io::Error) -> Self {
+        Self::File { path: path.to_owned(), source }
+    }
+}

@@ -1,0 +1,73 @@
+//! Encrypted block devices in user space: LUKS1, LUKS2 and plain dm-crypt volumes and
+//! device-mapper tables, without root and without a kernel module.
+//!
+//! ```no_run
+//! use blockyard::{Key, Volume};
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     let volume = Volume::options().key(Key::passphrase("correct horse")).open("home.img")?;
+//!     let mut block = [0; 4096];
+//!     volume.read_exact_at(&mut block, 0)?;
+//!     volume.write_all_at(b"hello", 4096)?;
+//!     volume.flush()?;
+//!     Ok(())
+//! }
+//! ```
+//!
+//! # Order of calls
+//!
+//! 1. [`Volume::options`] says how to open a volume. [`Options::open`] reads the header, derives
+//!    the key and starts the workers. A program that asks a person takes the three steps apart:
+//!    [`Options::read`], [`Locked::unlock`], [`Locked::start`].
+//! 2. [`Volume`] reads and writes at any offset, from any number of threads. [`Volume::cursor`] has
+//!    [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+//! 3. [`Volume::flush`] puts all writes that have ended on stable storage. Nothing else does:
+//!    neither dropping the volume nor the end of the program.
+//! 4. [`Server`] serves volumes over NBD until [`Running::stop`].
+//!
+//! # What the library does to the process
+//!
+//! - Keys and passphrases lie in locked memory (`mlock`), are left out of core dumps and are wiped
+//!   when they are dropped.
+//! - Files in memory (tmpfs) are mapped. A handler for SIGBUS turns a file that was cut into an
+//!   error; other reasons for SIGBUS go to the handler that was there before.
+//! - Threads of the library block all signals but SIGBUS and SIGSEGV.
+//!
+//! Core dumps of the whole process, `ptrace` and SIGXFSZ are the program's own affair:
+//! [`harden`] forbids them.
+
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
+
+mod cursor;
+mod error;
+mod io;
+mod key;
+mod options;
+mod server;
+mod volume;
+
+pub use blockyard_crypt::kdf::KdfLimits;
+pub use blockyard_crypt::luks::{Header, Notice};
+pub use blockyard_crypt::luks2::Copy as HeaderCopy;
+pub use blockyard_crypt::plain::PlainOptions;
+pub use blockyard_crypt::secret::SecretBytes;
+pub use blockyard_engine::dm::line::MappedDevice;
+pub use blockyard_host::pages::BounceChoice;
+pub use blockyard_host::process::harden;
+pub use blockyard_host::volume::{PipelineChoice, Scheduling, VolumeOptions as Settings};
+
+/// A queue with many requests in flight ([`Volume::client`]).
+pub mod client {
+    pub use blockyard_engine::bio::{BlkStatus, Done, Op};
+    pub use blockyard_engine::priority::Priority;
+    pub use blockyard_host::local::{Bytes, Client, Marks, Part, Request};
+}
+
+pub use cursor::Cursor;
+pub use error::Error;
+pub use key::Key;
+pub use options::{Locked, LuksVersion, Options, VolumeKey};
+pub use server::{Running, Server};
+pub use volume::Volume;

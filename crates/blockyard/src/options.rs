@@ -1,0 +1,441 @@
+//! How a volume is opened.
+//!
+//! ```text
+//!   Options -> read: files, header -> Locked -> unlock: key derivation -> VolumeKey
+//!     -> start: ciphers, workers -> Volume
+//! ```
+//!
+//! These are three steps because a program has things to do between them: after the first it may
+//! ask a person, the second takes seconds and may be tried again, and the third starts threads.
+
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::kdf::KdfLimits;
+use blockyard_crypt::luks::{Header, Notice, UnlockOptions};
+use blockyard_crypt::luks2;
+use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_crypt::source::HeaderSource;
+use blockyard_engine::dm::line::{self, MappedDevice};
+use blockyard_host::file::{Access, DeviceFile};
+use blockyard_host::pages::BounceChoice;
+use blockyard_host::process::lock_secrets;
+use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
+
+use crate::key::read_secret;
+use crate::{Error, Key, Volume};
+
+/// Longest table text.
+const TABLE_MAX_BYTES: usize = 8 << 20;
+
+/// Versions of LUKS.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum LuksVersion {
+    /// LUKS1.
+    Luks1,
+    /// LUKS2.
+    Luks2,
+}
+
+/// What a path holds.
+#[derive(Clone, Debug)]
+enum Format {
+    /// LUKS, of this version if one is named.
+    Luks(Option<LuksVersion>),
+    Plain(PlainOptions),
+    /// The text of a device-mapper table; without it the path is a file that has it.
+    Table(Option<SecretBytes>),
+    /// Nothing: the bytes as they are.
+    Raw,
+}
+
+/// How to open a volume. The defaults: LUKS of either version, read and write, through the page
+/// cache, the adaptive pipeline.
+#[derive(Clone, Debug)]
+pub struct Options {
+    format: Format,
+    key: Option<Key>,
+    header: Option<PathBuf>,
+    header_copy: Option<luks2::Copy>,
+    unlock: UnlockOptions,
+    volume: VolumeOptions,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            format: Format::Luks(None),
+            key: None,
+            header: None,
+            header_copy: None,
+            unlock: UnlockOptions::default(),
+            volume: VolumeOptions::default(),
+        }
+    }
+}
+
+impl Options {
+    /// The secret that opens the volume.
+    #[must_use]
+    pub fn key(mut self, key: Key) -> Self {
+        self.key = Some(key);
+        self
+    }
+
+    /// Accepts this version of LUKS only.
+    #[must_use]
+    pub fn luks(mut self, version: LuksVersion) -> Self {
+        self.format = Format::Luks(Some(version));
+        self
+    }
+
+    /// The volume has no header: these are its parameters.
+    #[must_use]
+    pub fn plain(mut self, plain: PlainOptions) -> Self {
+        self.format = Format::Plain(plain);
+        self
+    }
+
+    /// The path is a file with the text of a device-mapper table, which names its devices and keys.
+    #[must_use]
+    pub fn table(mut self) -> Self {
+        self.format = Format::Table(None);
+        self
+    }
+
+    /// The text of a device-mapper table. The path is its name in messages.
+    #[must_use]
+    pub fn table_text(mut self, text: SecretBytes) -> Self {
+        self.format = Format::Table(Some(text));
+        self
+    }
+
+    /// The bytes of the file or device as they are, without encryption.
+    #[must_use]
+    pub fn raw(mut self) -> Self {
+        self.format = Format::Raw;
+        self
+    }
+
+    /// All settings of the engine at once.
+    #[must_use]
+    pub fn settings(mut self, settings: VolumeOptions) -> Self {
+        self.volume = settings;
+        self
+    }
+
+    /// The LUKS header is in this file.
+    #[must_use]
+    pub fn header(mut self, path: impl Into<PathBuf>) -> Self {
+        self.header = Some(path.into());
+        self
+    }
+
+    /// Looks at this copy of a LUKS2 header only. The volume must be read-only.
+    #[must_use]
+    pub fn header_copy(mut self, copy: luks2::Copy) -> Self {
+        self.header_copy = Some(copy);
+        self
+    }
+
+    /// Tries this keyslot only.
+    #[must_use]
+    pub fn keyslot(mut self, keyslot: u32) -> Self {
+        self.unlock.keyslot = Some(keyslot);
+        self
+    }
+
+    /// How much memory and time a header may ask for.
+    #[must_use]
+    pub fn kdf_limits(mut self, limits: KdfLimits) -> Self {
+        self.unlock.limits = limits;
+        self
+    }
+
+    /// Refuses writes.
+    #[must_use]
+    pub fn read_only(mut self, read_only: bool) -> Self {
+        self.volume.read_only = read_only;
+        self
+    }
+
+    /// Lets other programs write to the same files, if they say so too.
+    #[must_use]
+    pub fn shared(mut self, shared: bool) -> Self {
+        self.volume.shared = shared;
+        self
+    }
+
+    /// Bypasses the page cache.
+    #[must_use]
+    pub fn direct(mut self, direct: bool) -> Self {
+        self.volume.direct = direct;
+        self
+    }
+
+    /// Passes TRIM to the file or device, besides what the header says. It shows where the volume
+    /// is empty.
+    #[must_use]
+    pub fn allow_discards(mut self, allow_discards: bool) -> Self {
+        self.volume.allow_discards = allow_discards;
+        self
+    }
+
+    /// Threads that run ciphers for others. Without this, as many as the cipher's speed wants.
+    #[must_use]
+    pub fn workers(mut self, threads: usize) -> Self {
+        self.volume.worker_threads = Some(threads);
+        self
+    }
+
+    /// Where ciphers run, and who submits encrypted writes.
+    #[must_use]
+    pub fn pipeline(mut self, pipeline: PipelineChoice) -> Self {
+        self.volume.pipeline = pipeline;
+        self
+    }
+
+    /// What writes are encrypted into.
+    #[must_use]
+    pub fn pages(mut self, bounce: BounceChoice) -> Self {
+        self.volume.bounce = bounce;
+        self
+    }
+
+    /// The request queues and elevators of the devices below.
+    #[must_use]
+    pub fn scheduling(mut self, scheduling: Scheduling) -> Self {
+        self.volume.scheduling = scheduling;
+        self
+    }
+
+    /// The unit in bytes that NBD clients are told to read and write in.
+    #[must_use]
+    pub fn minimum_block(mut self, bytes: u32) -> Self {
+        self.volume.minimum_block_bytes = Some(bytes);
+        self
+    }
+
+    /// Allows suspend, resume and changes of keys.
+    #[must_use]
+    pub fn controlled(mut self, controlled: bool) -> Self {
+        self.volume.controlled = controlled;
+        self
+    }
+
+    /// Keeps the time of one request of so many; zero keeps none.
+    #[must_use]
+    pub fn sample_every(mut self, requests: u32) -> Self {
+        self.volume.sample_every = Some(requests);
+        self
+    }
+
+    /// Opens the volume: [`Options::read`], [`Locked::unlock`] and [`Locked::start`].
+    ///
+    /// # Errors
+    /// As these three; [`Error::Options`] when a key is needed and none was given.
+    pub fn open(mut self, path: impl AsRef<Path>) -> Result<Volume, Error> {
+        let key = self.key.take();
+        let locked = self.read(path)?;
+        let key = match key {
+            Some(key) => locked.unlock(&key)?,
+            None => VolumeKey::default(),
+        };
+        locked.start(key)
+    }
+
+    /// Opens the files and reads the header.
+    ///
+    /// # Errors
+    /// When a file cannot be opened or is in use, when there is no intact header, and when options
+    /// exclude each other.
+    pub fn read(self, path: impl AsRef<Path>) -> Result<Locked, Error> {
+        lock_secrets();
+        let path = path.as_ref().to_owned();
+        self.check(&path)?;
+        let access = match (self.volume.read_only, self.volume.shared) {
+            (true, _) => Access::ReadOnly,
+            (false, true) => Access::Shared,
+            (false, false) => Access::ReadWrite,
+        };
+        let open = || DeviceFile::open(&path, access, self.volume.direct);
+        let kind = match &self.format {
+            Format::Luks(version) => LockedKind::Luks(Box::new(self.read_luks(open()?, *version)?)),
+            Format::Plain(plain) => LockedKind::Plain(open()?, plain.clone()),
+            Format::Table(Some(text)) => LockedKind::Table(text.clone()),
+            Format::Table(None) => LockedKind::Table(read_secret(&path, TABLE_MAX_BYTES)?),
+            Format::Raw => LockedKind::Raw(open()?),
+        };
+        Ok(Locked { path, kind, volume: self.volume })
+    }
+
+    fn check(&self, path: &Path) -> Result<(), Error> {
+        let of_luks =
+            self.header.is_some() || self.header_copy.is_some() || self.unlock.keyslot.is_some();
+        if of_luks && !matches!(self.format, Format::Luks(_)) {
+            let problem = "`header`, `header_copy` and `keyslot` are options of LUKS volumes";
+            return Err(Error::options(path, problem));
+        }
+        if self.header_copy.is_some() && !self.volume.read_only {
+            let problem = "`header_copy` is for a look at a volume: it needs `read_only`";
+            return Err(Error::options(path, problem));
+        }
+        Ok(())
+    }
+
+    fn read_luks(&self, file: DeviceFile, version: Option<LuksVersion>) -> Result<Luks, Error> {
+        let detached = match &self.header {
+            Some(path) => Some(DeviceFile::open(path, Access::ReadOnly, false)?),
+            None => None,
+        };
+        let source = detached.as_ref().unwrap_or(&file);
+        let (header, notices) = match self.header_copy {
+            None => Header::read(source),
+            Some(copy) => Header::read_copy(source, copy).map(|header| (header, Vec::new())),
+        }
+        .map_err(|error| Error::crypt(source.path(), error))?;
+        let found = match header {
+            Header::Luks1(_) => LuksVersion::Luks1,
+            Header::Luks2(_) => LuksVersion::Luks2,
+        };
+        if let Some(wanted) = version.filter(|wanted| *wanted != found) {
+            let problem = format!("this is a {found:?} volume, but {wanted:?} was asked for");
+            return Err(Error::options(source.path(), problem));
+        }
+        Ok(Luks { file, detached, header, notices, options: self.unlock })
+    }
+}
+
+/// A volume whose files are open and whose key is not known.
+#[derive(Debug)]
+pub struct Locked {
+    path: PathBuf,
+    kind: LockedKind,
+    volume: VolumeOptions,
+}
+
+#[derive(Debug)]
+enum LockedKind {
+    Luks(Box<Luks>),
+    Plain(DeviceFile, PlainOptions),
+    Table(SecretBytes),
+    Raw(DeviceFile),
+}
+
+#[derive(Debug)]
+struct Luks {
+    file: DeviceFile,
+    detached: Option<DeviceFile>,
+    header: Header,
+    notices: Vec<Notice>,
+    options: UnlockOptions,
+}
+
+impl Locked {
+    /// The LUKS header, if there is one.
+    #[must_use]
+    pub fn header(&self) -> Option<&Header> {
+        match &self.kind {
+            LockedKind::Luks(luks) => Some(&luks.header),
+            _ => None,
+        }
+    }
+
+    /// Damage that the header survived.
+    #[must_use]
+    pub fn notices(&self) -> &[Notice] {
+        match &self.kind {
+            LockedKind::Luks(luks) => &luks.notices,
+            _ => &[],
+        }
+    }
+
+    /// Whether [`Locked::unlock`] looks at its key: a table has its keys in its text.
+    #[must_use]
+    pub fn needs_key(&self) -> bool {
+        matches!(self.kind, LockedKind::Luks(_) | LockedKind::Plain(..))
+    }
+
+    /// The device-mapper devices that make up the volume, as table lines.
+    ///
+    /// # Errors
+    /// When a table is wrong, or the volume needs a key that is not given.
+    pub fn mappings(&self, key: &VolumeKey) -> Result<Vec<MappedDevice>, Error> {
+        let params = || key.0.as_ref().ok_or_else(|| self.key_is_missing());
+        Ok(match &self.kind {
+            LockedKind::Luks(luks) => vec![host::crypt_mapping(&luks.file, params()?)?],
+            LockedKind::Plain(file, _) => vec![host::crypt_mapping(file, params()?)?],
+            LockedKind::Table(text) => {
+                let in_table = |source| Error::Table { path: self.path.clone(), source };
+                let text = line::text_of(text).map_err(|error| in_table(error.into()))?;
+                line::parse(text).map_err(|error| in_table(error.into()))?
+            }
+            LockedKind::Raw(_) => Vec::new(),
+        })
+    }
+
+    fn key_is_missing(&self) -> Error {
+        Error::options(&self.path, "a key is needed")
+    }
+
+    /// Derives the key of the volume. The call takes seconds, and may be made again with another
+    /// key when this one is wrong.
+    ///
+    /// # Errors
+    /// When no keyslot opens, a limit forbids the derivation, or the volume needs something that is
+    /// not supported.
+    pub fn unlock(&self, key: &Key) -> Result<VolumeKey, Error> {
+        let failed = |error| Error::crypt(&self.path, error);
+        let params = match &self.kind {
+            LockedKind::Luks(luks) => luks.params(key).map_err(failed)?,
+            LockedKind::Plain(file, options) => {
+                let key = match key {
+                    Key::Passphrase(secret) => PlainKey::Passphrase(secret.clone()),
+                    Key::File(secret) => PlainKey::KeyFile(secret.clone()),
+                };
+                plain::open(options, &key, file.len_bytes()).map_err(failed)?
+            }
+            LockedKind::Table(_) | LockedKind::Raw(_) => return Ok(VolumeKey::default()),
+        };
+        Ok(VolumeKey(Some(params)))
+    }
+
+    /// Starts the ciphers and the workers.
+    ///
+    /// # Errors
+    /// When the table is wrong, a device of it cannot be opened, or the options do not fit the
+    /// volume.
+    pub fn start(self, key: VolumeKey) -> Result<Volume, Error> {
+        let (file, params) = match (self.kind, key.0) {
+            (LockedKind::Luks(luks), Some(params)) => (luks.file, params),
+            (LockedKind::Plain(file, _), Some(params)) => (file, params),
+            (LockedKind::Luks(_) | LockedKind::Plain(..), None) => {
+                return Err(Error::options(&self.path, "a key is needed"));
+            }
+            (LockedKind::Raw(file), _) => {
+                return Ok(Volume::new(host::Volume::from_file(file, &self.volume)?));
+            }
+            (LockedKind::Table(text), _) => {
+                let started = host::Volume::from_table(&text, &self.volume);
+                let in_table = |source| Error::Table { path: self.path, source };
+                return Ok(Volume::new(started.map_err(in_table)?));
+            }
+        };
+        let host = host::Volume::from_crypt(file, &params, &self.volume)?;
+        Ok(Volume::new(host))
+    }
+}
+
+impl Luks {
+    fn params(&self, key: &Key) -> Result<CryptParams, blockyard_crypt::Error> {
+        let source = self.detached.as_ref().unwrap_or(&self.file);
+        let unlocked = self.header.unlock(source, key.secret(), &self.options)?;
+        let is_detached = self.detached.is_some();
+        self.header.crypt_params(&unlocked.volume_key, self.file.len_bytes(), is_detached)
+    }
+}
+
+/// The key of a volume, derived by [`Locked::unlock`]. It is wiped when it is dropped.
+#[derive(Clone, Debug, Default)]
+pub struct VolumeKey(Option<CryptParams>);

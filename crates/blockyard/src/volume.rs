@@ -1,0 +1,236 @@
+//! An open volume.
+
+use std::io;
+use std::ops::Range;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blockyard_engine::priority::Priority;
+use blockyard_host::local::Client;
+use blockyard_host::volume as host;
+use rustix::io::Errno;
+
+use crate::io::Calls;
+use crate::{Cursor, Error, Options};
+
+/// Clients kept for later calls: more threads at a time than this make new ones.
+const IDLE_CLIENTS_MAX: usize = 16;
+
+/// An open volume: its plaintext as a disk of fixed size.
+///
+/// All methods take `&self` and may be called from any number of threads. A call takes any offset
+/// and length; whole sectors cost least. Calls of different threads on overlapping ranges have no
+/// order, as on a disk.
+///
+/// A write that has returned is seen by every later read, and survives the end of the process. It
+/// survives a power cut once [`Volume::flush`] has returned after it.
+///
+/// A defect of the library does not unwind into the caller: the call fails with
+/// [`io::ErrorKind::Other`].
+pub struct Volume {
+    host: Arc<host::Volume>,
+    /// Clients that no call uses.
+    idle: Mutex<Vec<Client>>,
+}
+
+impl Volume {
+    /// How to open a volume.
+    #[must_use]
+    pub fn options() -> Options {
+        Options::default()
+    }
+
+    pub(crate) fn new(host: host::Volume) -> Self {
+        Self { host: Arc::new(host), idle: Mutex::default() }
+    }
+
+    /// Size of the disk in bytes.
+    #[must_use]
+    #[expect(clippy::len_without_is_empty, reason = "a volume has a sector at least")]
+    pub fn len(&self) -> u64 {
+        self.host.size_bytes()
+    }
+
+    /// Size of an encryption sector in bytes, 512 to 4096: the unit that costs least.
+    #[must_use]
+    pub fn sector_size(&self) -> u32 {
+        self.host.sector_size_bytes()
+    }
+
+    /// Whether writes are refused.
+    #[must_use]
+    pub fn is_read_only(&self) -> bool {
+        self.host.read_only()
+    }
+
+    /// Whether [`Volume::discard`] reaches the file or device below.
+    #[must_use]
+    pub fn can_discard(&self) -> bool {
+        self.host.can_discard()
+    }
+
+    /// Reads from `offset` on, and returns how many bytes: fewer than the buffer has only at the
+    /// end of the volume.
+    ///
+    /// # Errors
+    /// The system's or the remote server's error.
+    pub fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
+        let len = self.room(buffer.len(), offset);
+        if len > 0 {
+            self.call(|calls| calls.read(&mut buffer[..len], offset))?;
+        }
+        Ok(len)
+    }
+
+    /// Fills the buffer from `offset` on.
+    ///
+    /// # Errors
+    /// As [`Volume::read_at`]; [`io::ErrorKind::UnexpectedEof`] when the volume ends earlier.
+    pub fn read_exact_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        match self.read_at(buffer, offset)? {
+            len if len == buffer.len() => Ok(()),
+            _ => Err(io::ErrorKind::UnexpectedEof.into()),
+        }
+    }
+
+    /// Writes from `offset` on, and returns how many bytes: fewer than `data` has only at the end
+    /// of the volume. Part of the data may be written when the call fails.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::ReadOnlyFilesystem`] on a read-only volume, [`io::ErrorKind::StorageFull`]
+    /// at the end of the volume, else the system's or the remote server's error.
+    pub fn write_at(&self, data: &[u8], offset: u64) -> io::Result<usize> {
+        self.check_writable()?;
+        let len = self.room(data.len(), offset);
+        if len == 0 && !data.is_empty() {
+            return Err(Errno::NOSPC.into());
+        }
+        if len > 0 {
+            self.call(|calls| calls.write(&data[..len], offset))?;
+        }
+        Ok(len)
+    }
+
+    /// Writes all of `data` from `offset` on, or nothing where it does not fit.
+    ///
+    /// # Errors
+    /// As [`Volume::write_at`].
+    pub fn write_all_at(&self, data: &[u8], offset: u64) -> io::Result<()> {
+        self.check_writable()?;
+        if self.room(data.len(), offset) < data.len() {
+            return Err(Errno::NOSPC.into());
+        }
+        self.write_at(data, offset).map(|_| ())
+    }
+
+    /// Puts all writes that have returned on stable storage.
+    ///
+    /// # Errors
+    /// When a device below fails; then acknowledged writes may be lost, and all later flushes fail
+    /// too.
+    pub fn flush(&self) -> io::Result<()> {
+        self.call(|calls| calls.flush())
+    }
+
+    /// Makes a range read as zeros. The space below may be given back.
+    ///
+    /// # Errors
+    /// As [`Volume::write_all_at`].
+    pub fn zero(&self, range: Range<u64>) -> io::Result<()> {
+        self.change(&range, |calls| calls.zero(&range))
+    }
+
+    /// Says that the bytes of a range are not needed any more. What the range reads as afterwards
+    /// is undefined; sectors that lie in it only in part are kept.
+    ///
+    /// # Errors
+    /// [`io::ErrorKind::Unsupported`] unless [`Volume::can_discard`], else as
+    /// [`Volume::write_all_at`].
+    pub fn discard(&self, range: Range<u64>) -> io::Result<()> {
+        if !self.can_discard() {
+            return Err(io::ErrorKind::Unsupported.into());
+        }
+        self.change(&range, |calls| calls.discard(&range))
+    }
+
+    /// A position on the volume, for [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
+    #[must_use]
+    pub fn cursor(&self) -> Cursor<'_> {
+        Cursor::new(self)
+    }
+
+    /// A queue of the caller's own, with many requests in flight and without waiting for each. It
+    /// belongs to one thread at a time.
+    ///
+    /// # Errors
+    /// When the system has no memory or descriptors for it.
+    pub fn client(&self, priority: Priority) -> Result<Client, Error> {
+        Ok(Client::new(&self.host, priority)?)
+    }
+
+    /// The engine's volume, for the parts of the command line that have not moved into this library
+    /// (RFD 8). It goes when they have.
+    #[doc(hidden)]
+    #[must_use]
+    pub fn host(&self) -> &Arc<host::Volume> {
+        &self.host
+    }
+
+    /// How many of `len` bytes lie before the end of the volume.
+    fn room(&self, len: usize, offset: u64) -> usize {
+        let left = self.len().saturating_sub(offset);
+        usize::try_from(left).map_or(len, |left| len.min(left))
+    }
+
+    fn check_writable(&self) -> io::Result<()> {
+        match self.is_read_only() {
+            true => Err(Errno::ROFS.into()),
+            false => Ok(()),
+        }
+    }
+
+    fn change(
+        &self,
+        range: &Range<u64>,
+        change: impl FnOnce(Calls<'_>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        self.check_writable()?;
+        if range.start > range.end {
+            return Err(Errno::INVAL.into());
+        }
+        if range.end > self.len() {
+            return Err(Errno::NOSPC.into());
+        }
+        match range.is_empty() {
+            true => Ok(()),
+            false => self.call(change),
+        }
+    }
+
+    /// One call, with a client that no other call uses meanwhile.
+    fn call(&self, call: impl FnOnce(Calls<'_>) -> io::Result<()>) -> io::Result<()> {
+        let idle = || self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let kept = idle().pop();
+        let mut client = match kept {
+            Some(client) => client,
+            None => Client::new(&self.host, Priority::default()).map_err(io::Error::other)?,
+        };
+        let (sector, size) = (self.sector_size(), self.len());
+        let outcome =
+            catch_unwind(AssertUnwindSafe(|| call(Calls::new(&mut client, sector, size))));
+        let Ok(outcome) = outcome else {
+            return Err(io::Error::other("a defect in blockyard; the message is on stderr"));
+        };
+        let mut idle = idle();
+        if idle.len() < IDLE_CLIENTS_MAX {
+            idle.push(client);
+        }
+        outcome
+    }
+}
+
+impl std::fmt::Debug for Volume {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Volume").field("is", &self.host.describe()).finish_non_exhaustive()
+    }
+}
