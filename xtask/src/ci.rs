@@ -48,6 +48,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     part("test", &test::run);
     part("sim", &|| sim::run(&sim::Args::short()));
     part("multipath", &|| sim::run(&sim::Args::multipath()));
+    part("devices", &|| sim::run(&sim::Args::devices()));
     part("ranges", &|| sim::run(&sim::Args::ranges()));
     part("canaries", &|| sim::run(&sim::Args::canaries()));
     part("ranges canaries", &|| sim::run(&sim::Args::ranges_canaries()));

@@ -34,9 +34,12 @@ pub(crate) struct Args {
     /// that choose their paths.
     #[arg(long, conflicts_with_all = ["canaries", "pages"])]
     multipath: bool,
+    /// Lives through worlds whose volume lies on several disks: linear and striped lines.
+    #[arg(long, conflicts_with_all = ["canaries", "pages", "multipath"])]
+    devices: bool,
     /// Lives through worlds whose shards write parts of sectors, several at a time, on top of each
     /// other.
-    #[arg(long, conflicts_with_all = ["pages", "multipath"])]
+    #[arg(long, conflicts_with_all = ["pages", "multipath", "devices"])]
     ranges: bool,
 }
 
@@ -53,6 +56,7 @@ impl Args {
             canaries: false,
             pages: false,
             multipath: false,
+            devices: false,
             ranges: false,
         }
     }
@@ -60,6 +64,11 @@ impl Args {
     /// As in CI.
     pub(crate) fn multipath() -> Self {
         Self { multipath: true, ..Self::short() }
+    }
+
+    /// As in CI.
+    pub(crate) fn devices() -> Self {
+        Self { devices: true, ..Self::short() }
     }
 
     /// As in CI.
@@ -93,6 +102,9 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     };
     if args.multipath {
         words.insert(0, "multipath".into());
+    }
+    if args.devices {
+        words.insert(0, "devices".into());
     }
     if args.ranges {
         words.insert(0, "ranges".into());

@@ -1,8 +1,9 @@
 //! What `cargo x sim` runs: torture worlds by the thousand, one world with a log, the canaries.
 //!
 //! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`,
-//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths.
-//! With `ranges` before one of the first three, shards write parts of sectors.
+//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths;
+//! with `devices`, a table spreads the volume over several disks. With `ranges` before one of the
+//! first three, shards write parts of sectors.
 
 #[path = "torture/ranges.rs"]
 mod ranges;
@@ -14,48 +15,49 @@ use std::time::{Duration, Instant};
 use blockyard_engine::pages::{ALLOCATORS, AllocatorSpec, FromReserve};
 use blockyard_sim::oracle::Oracle;
 use blockyard_sim::torture::sabotage::Sabotage;
-use blockyard_sim::torture::{self, Report, TortureConfig};
+use blockyard_sim::torture::{self, Report, Storage, TortureConfig};
 
 fn main() -> ExitCode {
     let words: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
-    let (multipath, words) = match words[..] {
-        ["multipath", ref words @ ..] => (true, words),
-        ref words => (false, words),
+    let (storage, words) = match words[..] {
+        ["multipath", ref words @ ..] => (Storage::Paths, words),
+        ["devices", ref words @ ..] => (Storage::Devices, words),
+        ref words => (Storage::Disk, words),
     };
-    let config = TortureConfig { multipath, ..TortureConfig::default() };
-    let result = match *words {
-        ["clean", seeds, seconds, first] => {
-            numbers([seeds, seconds, first]).and_then(|[seeds, seconds, first]| {
-                let seeds = first..first.saturating_add(seeds);
-                clean(&config, seeds, Duration::from_secs(seconds))
-            })
-        }
-        ["replay", seed] => numbers([seed]).and_then(|[seed]| replay(&config, seed)),
-        ["replay", seed, canary] => numbers([seed]).and_then(|[seed]| {
-            let sabotage = Some(Sabotage::named(canary).ok_or_else(|| unknown(canary))?);
-            replay(&TortureConfig { sabotage, ..config }, seed)
-        }),
-        ["ranges", "clean", seeds, seconds, first] => {
-            numbers([seeds, seconds, first]).and_then(|[seeds, seconds, first]| {
-                let seeds = first..first.saturating_add(seeds);
-                ranges::clean(seeds, Duration::from_secs(seconds))
-            })
-        }
-        ["ranges", "replay", seed, ref canary @ ..] => {
-            numbers([seed]).and_then(|[seed]| ranges::replay(seed, canary.first().copied()))
-        }
-        ["ranges", "canaries", seconds] => {
-            numbers([seconds]).and_then(|[seconds]| ranges::canaries(Duration::from_secs(seconds)))
-        }
-        ["pages", seeds] => numbers([seeds]).and_then(|[seeds]| pages(seeds)),
-        ["canaries", seconds] => {
-            numbers([seconds]).and_then(|[seconds]| canaries(Duration::from_secs(seconds)))
-        }
-        _ => Err("[multipath|ranges] clean SEEDS SECONDS FIRST, [multipath|ranges] replay SEED \
-                 [CANARY], [ranges] canaries SECONDS, or pages SEEDS"
-            .into()),
-    };
+    let config = TortureConfig { storage, ..TortureConfig::default() };
+    let result =
+        match *words {
+            ["clean", seeds, seconds, first] => {
+                numbers([seeds, seconds, first]).and_then(|[seeds, seconds, first]| {
+                    let seeds = first..first.saturating_add(seeds);
+                    clean(&config, seeds, Duration::from_secs(seconds))
+                })
+            }
+            ["replay", seed] => numbers([seed]).and_then(|[seed]| replay(&config, seed)),
+            ["replay", seed, canary] => numbers([seed]).and_then(|[seed]| {
+                let sabotage = Some(Sabotage::named(canary).ok_or_else(|| unknown(canary))?);
+                replay(&TortureConfig { sabotage, ..config }, seed)
+            }),
+            ["ranges", "clean", seeds, seconds, first] => numbers([seeds, seconds, first])
+                .and_then(|[seeds, seconds, first]| {
+                    let seeds = first..first.saturating_add(seeds);
+                    ranges::clean(seeds, Duration::from_secs(seconds))
+                }),
+            ["ranges", "replay", seed, ref canary @ ..] => {
+                numbers([seed]).and_then(|[seed]| ranges::replay(seed, canary.first().copied()))
+            }
+            ["ranges", "canaries", seconds] => numbers([seconds])
+                .and_then(|[seconds]| ranges::canaries(Duration::from_secs(seconds))),
+            ["pages", seeds] => numbers([seeds]).and_then(|[seeds]| pages(seeds)),
+            ["canaries", seconds] => {
+                numbers([seconds]).and_then(|[seconds]| canaries(Duration::from_secs(seconds)))
+            }
+            _ => Err("[multipath|devices|ranges] clean SEEDS SECONDS FIRST, \
+                 [multipath|devices|ranges] replay SEED [CANARY], [ranges] canaries SECONDS, or \
+                 pages SEEDS"
+                .into()),
+        };
     match result {
         Ok(()) => ExitCode::SUCCESS,
         Err(problem) => {
@@ -128,6 +130,7 @@ fn clean(
         sum.outages += report.outages;
         sum.partial += report.partial;
         sum.resent += report.resent;
+        sum.fua_parts += report.fua_parts;
         sum.power_cuts += report.power_cuts;
         sum.sectors_lost += report.sectors_lost;
     }
@@ -142,7 +145,10 @@ fn clean(
         sum.power_cuts,
         sum.sectors_lost
     );
-    if config.multipath {
+    if config.storage == Storage::Devices {
+        println!("{} requests were parts of FUA writes", sum.fua_parts);
+    }
+    if config.storage == Storage::Paths {
         let Report { outages, partial, resent, .. } = sum;
         println!("{outages} paths went down, {partial} requests done in part, {resent} sent again");
     }

@@ -4,7 +4,7 @@
 
 use blockyard_sim::oracle::Oracle;
 use blockyard_sim::torture::sabotage::Sabotage;
-use blockyard_sim::torture::{Report, TortureConfig, replay, run};
+use blockyard_sim::torture::{Report, Storage, TortureConfig, replay, run};
 
 /// Worlds of a test.
 const WORLDS: u64 = 150;
@@ -38,7 +38,7 @@ fn worlds_are_clean_and_what_they_are_for_happens_in_them() {
 
 #[test]
 fn worlds_with_paths_that_come_and_go_are_clean_and_requests_are_cut_and_sent_again() {
-    let config = TortureConfig { multipath: true, ..TortureConfig::default() };
+    let config = TortureConfig { storage: Storage::Paths, ..TortureConfig::default() };
     let mut sum = Report::default();
     for seed in 0..WORLDS {
         match run(seed, &config) {
@@ -60,6 +60,41 @@ fn worlds_with_paths_that_come_and_go_are_clean_and_requests_are_cut_and_sent_ag
         (sum.power_cuts, WORLDS / 2),
     ];
     assert!(enough.iter().all(|(count, least)| count >= least), "{sum:?}");
+}
+
+#[test]
+fn worlds_of_several_devices_are_clean_and_fua_writes_are_cut_in_them() {
+    let config = TortureConfig { storage: Storage::Devices, ..TortureConfig::default() };
+    let mut sum = Report::default();
+    for seed in 0..WORLDS {
+        match run(seed, &config) {
+            Ok(report) => {
+                sum.bios += report.bios;
+                sum.fua_parts += report.fua_parts;
+                sum.power_cuts += report.power_cuts;
+                sum.sectors_lost += report.sectors_lost;
+            }
+            Err(violation) => panic!("{violation}"),
+        }
+    }
+    let enough = [
+        (sum.bios, 200 * WORLDS),
+        (sum.fua_parts, 10 * WORLDS),
+        (sum.power_cuts, WORLDS / 2),
+        (sum.sectors_lost, WORLDS),
+    ];
+    assert!(enough.iter().all(|(count, least)| count >= least), "{sum:?}");
+}
+
+/// Where a size limit cuts it, and where a border between devices does.
+#[test]
+fn fua_that_only_the_first_part_has_is_found_on_one_disk_and_on_several() {
+    for storage in [Storage::Disk, Storage::Devices] {
+        let sabotage = Some(Sabotage::FuaOfFirstPart);
+        let config = TortureConfig { storage, sabotage, ..TortureConfig::default() };
+        let found = (0..400).find_map(|seed| run(seed, &config).err()).expect("it is found");
+        assert_eq!(found.finding.oracle, Oracle::Flush, "{found}");
+    }
 }
 
 #[test]
@@ -97,6 +132,7 @@ fn bugs_are_found_by_the_oracle_that_is_for_them() {
         (Sabotage::HeldClone, Oracle::Wait),
         (Sabotage::LostSoftirq, Oracle::Leak),
         (Sabotage::LostRun, Oracle::Progress),
+        (Sabotage::FirstDevice, Oracle::Flush),
     ];
     for (sabotage, oracle) in bugs {
         let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };

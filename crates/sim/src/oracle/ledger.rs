@@ -38,9 +38,8 @@ struct Sent {
     open: bool,
     done_sectors: u64,
     failed: bool,
-    /// Its last write on the medium, and whether all were FUA.
+    /// Its last write on the medium.
     write: WriteNumber,
-    write_fua: bool,
     /// The last write that had been acknowledged when it was submitted.
     covers: WriteNumber,
     failed_flushes: u64,
@@ -157,14 +156,14 @@ impl Ledger {
             done_sectors: 0,
             failed: false,
             write: 0,
-            write_fua: true,
             covers: self.acknowledged_write,
             failed_flushes: self.failed_flushes,
             expected,
         });
     }
 
-    /// The device is about to get a request, beside `in_flight` others on this hardware queue.
+    /// A device is about to get a request, beside `in_flight` others on this hardware queue. The
+    /// pieces are where the submitters have them.
     ///
     /// # Errors
     /// When it must not be like this.
@@ -191,13 +190,9 @@ impl Ledger {
         must!(Limits, pieces.len() <= usize::from(max_segments), "too many pieces: {issue:?}");
         let counted = usize::from(issue.segments) == pieces.len();
         must!(Limits, counted, "{} pieces: {issue:?}", pieces.len());
-        let mut end = issue.sector;
         for piece in pieces {
             self.piece_issued(issue, piece, stamps)?;
-            must!(Merge, piece.sector == end, "does not touch: {issue:?} of {pieces:?}");
-            end = end + piece.len;
         }
-        must!(Merge, end == issue.sector + issue.len, "lengths: {issue:?} of {pieces:?}");
         self.joined(issue, pieces)
     }
 
@@ -302,10 +297,8 @@ impl Ledger {
     }
 
     /// The device has written a part of a bio.
-    pub fn written(&mut self, piece: &Bio, number: WriteNumber, fua: bool) {
-        let writer = &mut self.sent[piece.user as usize];
-        writer.write = number;
-        writer.write_fua &= fua;
+    pub fn written(&mut self, piece: &Bio, number: WriteNumber) {
+        self.sent[piece.user as usize].write = number;
     }
 
     /// The device has ended a part of a bio.
@@ -363,8 +356,11 @@ impl Ledger {
             must!(Flush, stamps.is_durable(sent.covers), "a flush without effect: {bio:?}");
         }
         if bio.fua {
-            let kept = sent.write_fua || stamps.is_durable(sent.write);
-            must!(Flush, kept, "FUA, and not durable: {bio:?}");
+            let submitted = sent.submitted;
+            for sector in bio.sector.0..bio.sector.0 + bio.len.0 {
+                let kept = self.is_written(sector, stamps.durable(sector))? >= submitted;
+                must!(Flush, kept, "FUA, and sector {sector} is not durable: {bio:?}");
+            }
         }
         self.acknowledge(number);
         Ok(bio)
@@ -441,7 +437,6 @@ impl Ledger {
             done_sectors: 0,
             failed: false,
             write: stamps.written(),
-            write_fua: true,
             covers: 0,
             failed_flushes: 0,
             expected: Vec::new(),
@@ -452,6 +447,20 @@ impl Ledger {
         self.promised = 0;
         stamps.adopt(Self::stamp(user));
     }
+}
+
+/// The pieces of a request, where they are on its device, are one range.
+///
+/// # Errors
+/// When there is a gap.
+pub fn contiguous(issue: &Issue, pieces: &[Bio]) -> Result<(), Finding> {
+    let mut end = issue.sector;
+    for piece in pieces {
+        must!(Merge, piece.sector == end, "does not touch: {issue:?} of {pieces:?}");
+        end = end + piece.len;
+    }
+    must!(Merge, end == issue.sector + issue.len, "lengths: {issue:?} of {pieces:?}");
+    Ok(())
 }
 
 /// Levels of `deadline-prio`: see its page.

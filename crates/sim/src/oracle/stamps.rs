@@ -11,9 +11,10 @@
 //! ```
 //! That is the weakest device that keeps its promises: it may destage in any order, or never. What
 //! is in flight at a power cut may be written in part. A FUA write is durable when it ends; on a
-//! device without a volatile cache every write is.
+//! device without a volatile cache every write is. Where a volume lies on several devices each has
+//! a cache of its own, and a flush reaches one of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use blockyard_load::random::Random;
 
@@ -49,24 +50,43 @@ impl Cell {
     }
 }
 
-/// The contents of a device.
+/// The volatile cache of one device.
+#[derive(Clone, Debug, Default)]
+struct Cache {
+    /// Writes up to this one are durable.
+    stable: WriteNumber,
+    /// The others, oldest first.
+    unstable: VecDeque<WriteNumber>,
+}
+
+/// The contents of a device, or of several that make one volume.
 #[derive(Debug)]
 pub struct Stamps {
     volatile: bool,
+    /// By sector: the device that has it. What is not there is on the first.
+    owners: Vec<u16>,
+    /// By device.
+    caches: Vec<Cache>,
     /// By first sector over [`CHUNK`]; what was never written is like `untouched`.
     chunks: BTreeMap<u64, Vec<Cell>>,
     untouched: Cell,
     written: WriteNumber,
-    /// Writes up to this one are durable.
-    stable: WriteNumber,
 }
 
 impl Stamps {
-    /// An untouched device, with or without a volatile cache.
+    /// Untouched devices, with or without volatile caches. The owner of each sector is its device;
+    /// without owners there is one.
     #[must_use]
-    pub fn new(volatile: bool) -> Self {
+    pub fn new(volatile: bool, owners: Vec<u16>) -> Self {
+        let last = owners.iter().max().map_or(0, |last| usize::from(*last));
+        let caches = vec![Cache::default(); last + 1];
         let (chunks, untouched) = (BTreeMap::new(), Cell::default());
-        Self { volatile, chunks, untouched, written: 0, stable: 0 }
+        Self { volatile, owners, caches, chunks, untouched, written: 0 }
+    }
+
+    fn owner(&self, sector: u64) -> usize {
+        let sector = usize::try_from(sector).expect("an address");
+        self.owners.get(sector).copied().unwrap_or(0).into()
     }
 
     fn cell(&mut self, sector: u64) -> &mut Cell {
@@ -75,11 +95,15 @@ impl Stamps {
         &mut chunk[(sector % CHUNK) as usize]
     }
 
-    /// A write takes effect.
+    /// A write takes effect, on one device.
     pub fn write(&mut self, sector: u64, sectors: u64, stamp: Stamp, fua: bool) -> WriteNumber {
         self.written += 1;
-        let (stable, number) = (self.stable, self.written);
+        let owner = self.owner(sector);
+        let (stable, number) = (self.caches[owner].stable, self.written);
         let durable = fua || !self.volatile;
+        if !durable {
+            self.caches[owner].unstable.push_back(number);
+        }
         for sector in sector..sector + sectors {
             let cell = self.cell(sector);
             cell.settle(stable);
@@ -102,6 +126,14 @@ impl Stamps {
         self.found(sector).newest()
     }
 
+    /// What a power cut leaves of a sector, or something later.
+    #[must_use]
+    pub fn durable(&self, sector: u64) -> Stamp {
+        let (cell, stable) = (self.found(sector), self.caches[self.owner(sector)].stable);
+        let settled = cell.cached.iter().rfind(|(number, _)| *number <= stable);
+        settled.map_or(cell.durable, |(_, stamp)| *stamp)
+    }
+
     /// What a sector held before it held what it holds now; for canaries.
     #[must_use]
     pub fn read_older(&self, sector: u64) -> Stamp {
@@ -119,24 +151,29 @@ impl Stamps {
         self.written
     }
 
-    /// A flush has ended that started when this was the last write.
-    pub fn flushed(&mut self, covers: WriteNumber) {
-        self.stable = self.stable.max(covers);
+    /// A flush of this device has ended that started when this was the last write.
+    pub fn flushed(&mut self, device: u16, covers: WriteNumber) {
+        let Cache { stable, unstable } = &mut self.caches[usize::from(device)];
+        *stable = (*stable).max(covers);
+        while unstable.pop_front_if(|number| *number <= covers).is_some() {}
     }
 
-    /// Whether these first writes are durable.
+    /// Whether these first writes are durable, on all devices.
     #[must_use]
     pub fn is_durable(&self, number: WriteNumber) -> bool {
-        !self.volatile || number <= self.stable
+        let first = |cache: &Cache| cache.unstable.front().copied();
+        self.caches.iter().filter_map(first).all(|first| first > number)
     }
 
     /// The power fails. Of each sector what is durable stays, or any of the later writes; the
     /// number of sectors that lost their newest is said.
     pub fn power_cut(&mut self, random: &mut Random) -> u64 {
-        let stable = self.stable;
+        let Self { chunks, caches, owners, .. } = self;
         let mut lost = 0;
-        for cell in self.chunks.values_mut().flatten() {
-            cell.settle(stable);
+        let sectors = |(chunk, cells): (&u64, _)| (chunk * CHUNK..).zip(cells);
+        for (sector, cell) in chunks.iter_mut().flat_map(sectors) {
+            let owner = owners.get(sector as usize).copied().unwrap_or(0);
+            cell.settle(caches[usize::from(owner)].stable);
             if !cell.cached.is_empty() {
                 let kept = random.below(cell.cached.len() as u64 + 1) as usize;
                 lost += u64::from(kept < cell.cached.len());
@@ -144,7 +181,7 @@ impl Stamps {
                 cell.settle(WriteNumber::MAX);
             }
         }
-        self.stable = self.written;
+        caches.fill(Cache { stable: self.written, unstable: VecDeque::new() });
         lost
     }
 
@@ -193,11 +230,11 @@ mod tests {
     #[test]
     fn power_cut_leaves_the_durable_write_or_any_later_one() {
         let written = || {
-            let mut stamps = Stamps::new(true);
+            let mut stamps = Stamps::new(true, Vec::new());
             stamps.write(0, 16, 1, false);
             let covers = stamps.written();
             stamps.write(4, 8, 2, false);
-            stamps.flushed(covers);
+            stamps.flushed(0, covers);
             stamps.write(7, 1, 3, false);
             stamps
         };
@@ -209,7 +246,7 @@ mod tests {
     #[test]
     fn fua_write_survives_and_so_does_every_write_without_a_cache() {
         let written = |volatile, fua| {
-            let mut stamps = Stamps::new(volatile);
+            let mut stamps = Stamps::new(volatile, Vec::new());
             stamps.write(7, 1, 1, false);
             stamps.write(7, 1, 2, fua);
             stamps
@@ -222,11 +259,27 @@ mod tests {
     #[test]
     fn sectors_of_one_write_may_be_torn_apart() {
         let torn = (0..100).any(|seed| {
-            let mut stamps = Stamps::new(true);
+            let mut stamps = Stamps::new(true, Vec::new());
             stamps.write(0, 2, 1, false);
             stamps.power_cut(&mut Random::new(seed, 0));
             stamps.read(0) != stamps.read(1)
         });
         assert!(torn);
+    }
+
+    #[test]
+    fn flush_of_one_device_leaves_the_writes_of_the_other_in_its_cache() {
+        let written = |device| {
+            let mut stamps = Stamps::new(true, vec![0, 0, 0, 0, 1, 1, 1, 1]);
+            stamps.write(0, 4, 1, false);
+            stamps.write(4, 4, 1, false);
+            stamps.flushed(device, stamps.written());
+            stamps
+        };
+        assert_eq!(survivors(|| written(0)), [0, 1]);
+        assert_eq!(survivors(|| written(1)), [1]);
+        assert_eq!((written(0).durable(0), written(0).durable(7)), (1, 0));
+        assert!(written(0).is_durable(1) && !written(0).is_durable(2));
+        assert!(!written(1).is_durable(1));
     }
 }

@@ -1,9 +1,11 @@
-//! What bios go through on their way to the devices: one queue, or a multipath device over several.
+//! What bios go through on their way to the devices: one queue, or a multipath device or a table
+//! over several.
 //!
 //! ```text
 //!   one queue        bios ─> queue ─> device
 //!   requests         bios ─> stacked queue: queue ─> path ─> queue ─> device of the path
 //!   bios             bios ─> shard with a multipath target ─> queue of the path ─> its device
+//!   table            bios ─> shard with linear and striped targets ─> queue of the device ─> it
 //! ```
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext};
@@ -18,16 +20,21 @@ use super::paths::{Fate, Order, Path};
 use super::plan::Plan;
 use super::shards::ShardOverQueues;
 
-/// One of the three.
+/// One of them.
 pub(super) enum Below {
     One(Box<RequestQueue>),
     Requests(Box<StackedQueue>),
-    Bios(Box<ShardOverQueues>),
+    Shard(Box<ShardOverQueues>),
 }
 
 impl Below {
     /// `told` is what the queue over the devices is told of them.
     pub(super) fn new(plan: &Plan, told: QueueConfig) -> Self {
+        if let Some(devices) = &plan.devices {
+            let queues = (0..devices.count).map(|_| RequestQueue::new(told, &plan.spec));
+            let shard = ShardOverQueues::new(&devices.table(), queues.collect());
+            return Self::Shard(Box::new(shard));
+        }
         let Some(paths) = &plan.paths else {
             return Self::One(Box::new(RequestQueue::new(told, &plan.spec)));
         };
@@ -37,7 +44,9 @@ impl Below {
                 let config = StackedConfig { upper: plan.queue, elevator, lower: told, stacking };
                 Self::Requests(Box::new(StackedQueue::new(config, Multipath::new(paths.spec()))))
             }
-            QueueMode::Bio => Self::Bios(Box::new(ShardOverQueues::new(paths, told, &plan.spec))),
+            QueueMode::Bio => {
+                Self::Shard(Box::new(ShardOverQueues::multipath(paths, told, &plan.spec)))
+            }
         }
     }
 
@@ -45,7 +54,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.submit_bio(now, bio),
             Self::Requests(queue) => queue.submit_bio(now, bio),
-            Self::Bios(shard) => shard.submit(now, bio),
+            Self::Shard(shard) => shard.submit(now, bio),
         }
     }
 
@@ -53,7 +62,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.plug(io_context),
             Self::Requests(queue) => queue.plug(io_context),
-            Self::Bios(_) => {}
+            Self::Shard(_) => {}
         }
     }
 
@@ -61,7 +70,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.unplug(now, io_context),
             Self::Requests(queue) => queue.unplug(now, io_context),
-            Self::Bios(_) => {}
+            Self::Shard(_) => {}
         }
     }
 
@@ -69,7 +78,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.exit_context(now, io_context),
             Self::Requests(queue) => queue.exit_context(now, io_context),
-            Self::Bios(shard) => shard.exit_context(now, io_context),
+            Self::Shard(shard) => shard.exit_context(now, io_context),
         }
     }
 
@@ -95,13 +104,13 @@ impl Below {
                     out.push((path.0, issue));
                 }
             }
-            Self::Bios(shard) => shard.dispatch(now, out),
+            Self::Shard(shard) => shard.dispatch(now, out),
         }
     }
 
     /// The bios that multipath has sent anew: whatever they did before is to be done again.
     pub(super) fn take_resent(&mut self, out: &mut Vec<u64>) {
-        if let Self::Bios(shard) = self {
+        if let Self::Shard(shard) = self {
             shard.take_resent(out);
         }
     }
@@ -111,7 +120,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.bios(tag).copied().collect(),
             Self::Requests(queue) => queue.bios(PathId(path), tag).copied().collect(),
-            Self::Bios(shard) => shard.pieces(path, tag),
+            Self::Shard(shard) => shard.pieces(path, tag),
         }
     }
 
@@ -119,7 +128,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.busy(now, tag),
             Self::Requests(queue) => queue.busy(now, PathId(path), tag),
-            Self::Bios(shard) => shard.queue(path).busy(now, tag),
+            Self::Shard(shard) => shard.queue(path).busy(now, tag),
         }
     }
 
@@ -133,7 +142,7 @@ impl Below {
                 let answer = Answer { status, done_bytes: done_sectors * 512 };
                 return queue.complete(now, PathId(path), tag, answer).run;
             }
-            Self::Bios(shard) => shard.complete(now, path, tag, status),
+            Self::Shard(shard) => shard.complete(now, path, tag, status),
         }
         true
     }
@@ -146,7 +155,7 @@ impl Below {
                 let multipath = queue.multipath();
                 !multipath.has_path() && !multipath.queues()
             }
-            Self::Bios(shard) => shard.fails_for_want_of_a_path(),
+            Self::Shard(shard) => shard.fails_for_want_of_a_path(),
         }
     }
 
@@ -163,7 +172,7 @@ impl Below {
                     }
                 }
             }
-            Self::Bios(shard) => checks = shard.check(now, paths, is_told),
+            Self::Shard(shard) => checks = shard.check(now, paths, is_told),
         }
         checks
     }
@@ -176,9 +185,9 @@ impl Below {
             (Self::Requests(queue), Order::Message(text)) => drop(queue.message(now, text)),
             (Self::Requests(queue), Order::Suspend { flushes }) => queue.suspend(how(*flushes)),
             (Self::Requests(queue), Order::Resume) => queue.resume(),
-            (Self::Bios(shard), Order::Message(text)) => shard.message(now, text),
-            (Self::Bios(shard), Order::Suspend { flushes }) => shard.suspend(now, how(*flushes)),
-            (Self::Bios(shard), Order::Resume) => shard.resume(now),
+            (Self::Shard(shard), Order::Message(text)) => shard.message(now, text),
+            (Self::Shard(shard), Order::Suspend { flushes }) => shard.suspend(now, how(*flushes)),
+            (Self::Shard(shard), Order::Resume) => shard.resume(now),
         }
     }
 
@@ -186,7 +195,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.wake_at(),
             Self::Requests(queue) => queue.wake_at(),
-            Self::Bios(shard) => shard.wake_at(),
+            Self::Shard(shard) => shard.wake_at(),
         }
     }
 
@@ -202,7 +211,7 @@ impl Below {
                 queue.timed_out(now, &mut late);
                 out.extend(late.into_iter().map(|(path, tag)| (path.0, tag)));
             }
-            Self::Bios(shard) => shard.timed_out(now, out),
+            Self::Shard(shard) => shard.timed_out(now, out),
         }
     }
 
@@ -210,7 +219,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.take_done(out),
             Self::Requests(queue) => queue.take_done(out),
-            Self::Bios(shard) => shard.take_done(out),
+            Self::Shard(shard) => shard.take_done(out),
         }
     }
 
@@ -218,7 +227,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.take_unparked(out),
             Self::Requests(queue) => queue.take_unparked(out),
-            Self::Bios(_) => {}
+            Self::Shard(_) => {}
         }
     }
 
@@ -226,7 +235,7 @@ impl Below {
         match self {
             Self::One(queue) => queue.is_idle(),
             Self::Requests(queue) => queue.is_idle(),
-            Self::Bios(shard) => shard.is_idle(),
+            Self::Shard(shard) => shard.is_idle(),
         }
     }
 
@@ -239,7 +248,7 @@ impl Below {
                 let counters = queue.counters();
                 [counters.clones, merges, counters.partial, counters.requeued]
             }
-            Self::Bios(shard) => shard.counts(),
+            Self::Shard(shard) => shard.counts(),
         }
     }
 }

@@ -3,11 +3,13 @@
 //! A world has a queue with one of the elevators, a device with faults, submitters, and one to
 //! three rounds of traffic, each of which ends with a quiet time or with a power cut. [`run`] lives
 //! through it twice and compares the traces. [`sabotage`] plants the bugs that must be found. With
-//! [`TortureConfig::multipath`] the disk has several paths, which bios or requests choose, and
-//! softirqs and workers may end and dispatch what they carry.
+//! [`Storage::Paths`] the disk has several paths, which bios or requests choose, and softirqs and
+//! workers may end and dispatch what they carry. With [`Storage::Devices`] a table spreads the
+//! volume over several disks, and each has a volatile cache of its own.
 
 mod below;
 mod contexts;
+mod devices;
 mod elevators;
 pub mod pages;
 mod paths;
@@ -42,6 +44,29 @@ const STREAM_CONTEXTS: u64 = 5;
 /// This one is the first of many, one for each power cut.
 const STREAM_FAULTS: u64 = 16;
 
+/// What is below the submitters.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Storage {
+    /// One disk.
+    #[default]
+    Disk,
+    /// One disk, and several paths to it, which come and go.
+    Paths,
+    /// Several disks, and a table of linear and striped lines over them.
+    Devices,
+}
+
+impl Storage {
+    /// What the command line calls it, behind a space.
+    fn option(self) -> &'static str {
+        match self {
+            Self::Disk => "",
+            Self::Paths => " --multipath",
+            Self::Devices => " --devices",
+        }
+    }
+}
+
 /// What is not drawn from the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TortureConfig {
@@ -49,14 +74,14 @@ pub struct TortureConfig {
     pub bios: u32,
     /// A bug to be found.
     pub sabotage: Option<Sabotage>,
-    /// There are several paths to the disk, which come and go.
-    pub multipath: bool,
+    /// Which kind of world.
+    pub storage: Storage,
 }
 
 impl Default for TortureConfig {
-    /// Rounds of 300 bios, one path, without a bug.
+    /// Rounds of 300 bios, one disk, without a bug.
     fn default() -> Self {
-        Self { bios: 300, sabotage: None, multipath: false }
+        Self { bios: 300, sabotage: None, storage: Storage::Disk }
     }
 }
 
@@ -81,6 +106,8 @@ pub struct Report {
     pub partial: u64,
     /// Requests or bios that were sent again.
     pub resent: u64,
+    /// Requests that carry a part of a FUA write.
+    pub fua_parts: u64,
     /// Power cuts.
     pub power_cuts: u64,
     /// Sectors that lost their newest write in a power cut.
@@ -96,8 +123,8 @@ pub struct Violation {
     pub seed: u64,
     /// The bug that was planted, if one was.
     pub sabotage: Option<Sabotage>,
-    /// It has several paths.
-    pub multipath: bool,
+    /// Its kind.
+    pub storage: Storage,
     /// When, in virtual time.
     pub at: Nanos,
     /// What.
@@ -106,12 +133,11 @@ pub struct Violation {
 
 impl fmt::Display for Violation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { seed, at, finding, multipath, .. } = self;
-        let paths = if *multipath { " --multipath" } else { "" };
+        let Self { seed, at, finding, storage, .. } = self;
         let (ms, ns) = (at.0 / 1_000_000, at.0 % 1_000_000);
         writeln!(f, "{}: {}", finding.oracle, finding.what)?;
         write!(f, "at {ms}.{ns:06} ms in the world of seed {seed}; to replay it:")?;
-        write!(f, "\n  cargo x sim{paths} --seed {seed}")?;
+        write!(f, "\n  cargo x sim{} --seed {seed}", storage.option())?;
         match self.sabotage {
             Some(sabotage) => write!(f, " --canary {}", sabotage.name()),
             None => Ok(()),
@@ -139,8 +165,8 @@ pub fn run(seed: u64, config: &TortureConfig) -> Result<Report, Violation> {
         Err(violation) => format!("only one of two runs is clean: {}", violation.finding.what),
     };
     let finding = Finding { oracle: Oracle::Determinism, what };
-    let &TortureConfig { sabotage, multipath, .. } = config;
-    Err(Violation { seed, sabotage, multipath, at: first.time, finding })
+    let &TortureConfig { sabotage, storage, .. } = config;
+    Err(Violation { seed, sabotage, storage, at: first.time, finding })
 }
 
 /// Lives through the world of a seed once; a log gets a line for everything that happens.
@@ -155,8 +181,8 @@ pub fn replay(
     let clock = Cell::new(Nanos(0));
     let live = || World::new(seed, config, &clock, log).live();
     let lived = caught(live);
-    let &TortureConfig { sabotage, multipath, .. } = config;
-    lived.map_err(|finding| Violation { seed, sabotage, multipath, at: clock.get(), finding })
+    let &TortureConfig { sabotage, storage, .. } = config;
+    lived.map_err(|finding| Violation { seed, sabotage, storage, at: clock.get(), finding })
 }
 
 /// Lives through a world. The engine's own assertions are oracles, too.

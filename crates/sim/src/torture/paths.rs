@@ -191,7 +191,7 @@ pub(super) struct Fate {
     pub(super) done_sectors: u64,
 }
 
-/// All paths of a world, or the one device of a world without.
+/// All paths of a world, or the devices of a world without.
 pub(super) struct PathSet {
     pub(super) paths: Vec<Path>,
     plan: Option<Paths>,
@@ -201,8 +201,7 @@ pub(super) struct PathSet {
 
 impl PathSet {
     pub(super) fn new(plan: &Plan, random: Random, mut faults: impl FnMut() -> Random) -> Self {
-        let count = plan.paths.as_ref().map_or(1, |paths| paths.count);
-        let paths = (0..count).map(|_| Path {
+        let paths = (0..plan.ways()).map(|_| Path {
             device: Faulty::new(plan.model.build(), plan.faults, faults()),
             is_up: true,
             outages: 0,

@@ -3,15 +3,17 @@
 
 use std::fmt;
 
+use blockyard_engine::dm::multipath::line::QueueMode;
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec, ElevatorType, Generation};
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
 
-use super::TortureConfig;
+use super::devices::Devices;
 use super::paths::Paths;
 use super::sabotage::Sabotage;
+use super::{Storage, TortureConfig};
 use crate::device::Device;
 use crate::device::disk::geometry::{Geometry, SeekTimes, Zone};
 use crate::device::disk::{Disk, DiskConfig, Policy};
@@ -84,6 +86,8 @@ pub(super) struct Plan {
     pub(super) cuts: Vec<bool>,
     /// If the disk has several.
     pub(super) paths: Option<Paths>,
+    /// If there are several.
+    pub(super) devices: Option<Devices>,
 }
 
 const SAME: &[Priority] = &[Priority::best_effort(4)];
@@ -107,13 +111,22 @@ impl Plan {
         let model = model(random, depth, &mut queue);
         let cuts = (0..1 + random.below(3)).map(|_| random.below(2) == 0).collect();
         let (mut faults, traffic) = (faults(random, &queue), traffic(random));
-        let has_paths = config.multipath || sabotage.is_some_and(Sabotage::needs_paths);
-        // Drawn last, so that worlds without are what they were.
-        let paths = has_paths.then(|| Paths::draw(random, &queue, sabotage));
-        if let Some(paths) = &paths {
-            faults = paths.faults(faults);
+        // Drawn last, so that worlds with one disk are what they were.
+        let (mut paths, mut devices) = (None, None);
+        match Sabotage::storage(config) {
+            Storage::Disk => {}
+            Storage::Paths => {
+                let drawn = Paths::draw(random, &queue, sabotage);
+                faults = drawn.faults(faults);
+                paths = Some(drawn);
+            }
+            Storage::Devices => {
+                // The plug of a submitter is above the queues of the devices.
+                queue.plug = PlugRule::Off;
+                devices = Some(Devices::draw(random));
+            }
         }
-        Self { settings, spec, queue, model, faults, traffic, cuts, paths }
+        Self { settings, spec, queue, model, faults, traffic, cuts, paths, devices }
     }
 
     /// What the queue over the devices is like, as the ledger knows it.
@@ -121,6 +134,18 @@ impl Plan {
         let lower = self.paths.as_ref().map(|paths| paths.lower);
         let QueueConfig { queue_depth, hw_queues, .. } = lower.unwrap_or(self.queue);
         QueueConfig { queue_depth, hw_queues, ..self.queue }
+    }
+
+    /// Devices below, or paths to the one.
+    pub(super) fn ways(&self) -> u16 {
+        let devices = self.devices.as_ref().map(|devices| devices.count);
+        devices.or(self.paths.as_ref().map(|paths| paths.count)).unwrap_or(1)
+    }
+
+    /// A shard is above the queues, and not one queue, or one over all.
+    pub(super) fn has_shard(&self) -> bool {
+        let of_bios = self.paths.as_ref().is_some_and(|paths| paths.mode == QueueMode::Bio);
+        of_bios || self.devices.is_some()
     }
 
     /// Submitters have plugs.
@@ -137,7 +162,7 @@ impl Plan {
 /// One line of it.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { spec, queue, model, faults, traffic, cuts, paths, .. } = self;
+        let Self { spec, queue, model, faults, traffic, cuts, paths, devices, .. } = self;
         writeln!(f, "elevator  {spec}")?;
         writeln!(f, "queue     {queue:?}")?;
         writeln!(f, "device    {model:?}")?;
@@ -145,6 +170,9 @@ impl fmt::Display for Plan {
         writeln!(f, "traffic   {traffic:?}")?;
         if let Some(paths) = paths {
             writeln!(f, "paths     {paths:?}")?;
+        }
+        if let Some(devices) = devices {
+            writeln!(f, "devices   {devices:?}")?;
         }
         write!(f, "rounds    {}, power cuts {cuts:?}", cuts.len())
     }

@@ -7,7 +7,7 @@
 use blockyard_engine::elevator::ElevatorType;
 use blockyard_load::random::Random;
 
-use super::elevators;
+use super::{Storage, TortureConfig, elevators};
 
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,6 +74,10 @@ pub enum Sabotage {
     LostSoftirq,
     /// A worker that was called to run the queue does not come.
     LostRun,
+    /// A flush reaches only the first of several devices.
+    FirstDevice,
+    /// Of a FUA write that was cut only the first part is FUA.
+    FuaOfFirstPart,
 }
 
 impl Sabotage {
@@ -110,6 +114,8 @@ impl Sabotage {
         Self::HeldClone,
         Self::LostSoftirq,
         Self::LostRun,
+        Self::FirstDevice,
+        Self::FuaOfFirstPart,
     ];
 
     /// Its name on a command line.
@@ -147,6 +153,8 @@ impl Sabotage {
             Self::HeldClone => "held-clone",
             Self::LostSoftirq => "lost-softirq",
             Self::LostRun => "lost-run",
+            Self::FirstDevice => "first-device",
+            Self::FuaOfFirstPart => "fua-of-first-part",
         }
     }
 
@@ -156,9 +164,17 @@ impl Sabotage {
         Self::ALL.iter().copied().find(|sabotage| sabotage.name() == name)
     }
 
+    /// The kind of world that it is planted in.
+    pub(super) fn storage(config: &TortureConfig) -> Storage {
+        match config.sabotage {
+            Some(Self::FirstDevice) => Storage::Devices,
+            Some(sabotage) if sabotage.needs_paths() => Storage::Paths,
+            _ => config.storage,
+        }
+    }
+
     /// Whether it is about several paths to one disk.
-    #[must_use]
-    pub fn needs_paths(self) -> bool {
+    fn needs_paths(self) -> bool {
         matches!(
             self,
             Self::DroppedRest

@@ -1,4 +1,5 @@
-//! Bio-based multipath: a shard whose one line is a multipath target, over a queue for each path.
+//! A shard over queues: one line of multipath that chooses paths for bios, with a queue for each
+//! path; or a table over several devices, with a queue for each.
 //!
 //! The shard passes [`Origin`](blockyard_engine::bio::Origin) on to the SQE untouched, so the bio's
 //! number travels there in place of its io-context, and comes back before the queue of the path
@@ -38,6 +39,8 @@ pub(super) struct ShardOverQueues {
     sent: Slab<Sent>,
     /// Io-contexts of the bios, by their numbers.
     contexts: BTreeMap<u64, IoContext>,
+    /// Bios are sent again, and paths are checked.
+    is_multipath: bool,
     timers: BTreeSet<(Nanos, Token)>,
     checks: Vec<(Token, u16)>,
     /// Bios that went to a path.
@@ -46,18 +49,26 @@ pub(super) struct ShardOverQueues {
 }
 
 impl ShardOverQueues {
-    pub(super) fn new(paths: &Paths, queue: QueueConfig, elevator: &ElevatorSpec) -> Self {
+    /// With a line of multipath.
+    pub(super) fn multipath(paths: &Paths, queue: QueueConfig, elevator: &ElevatorSpec) -> Self {
         let devs = (0..paths.count).map(DevId).collect();
         let spec = MultipathTargetSpec { multipath: paths.spec(), devs, requests: None };
         let (start, len) = (Sector(0), Sector(SECTORS));
         let table =
             Table::new(vec![TableExtent { start, len, target: TargetSpec::Multipath(spec) }]);
+        let queues = (0..paths.count).map(|_| RequestQueue::new(queue, elevator));
+        Self { is_multipath: true, ..Self::new(&table, queues.collect()) }
+    }
+
+    /// With a queue for each device of the table.
+    pub(super) fn new(table: &Table, queues: Vec<RequestQueue>) -> Self {
         let bounce = Bounce::Slots { slots: 1, slot_bytes: 4096 };
         Self {
-            shard: Shard::new(&table, bounce).expect("it needs no pages"),
-            queues: (0..paths.count).map(|_| RequestQueue::new(queue, elevator)).collect(),
+            shard: Shard::new(table, bounce).expect("it needs no pages"),
+            queues,
             sent: Slab::default(),
             contexts: BTreeMap::new(),
+            is_multipath: false,
             timers: BTreeSet::new(),
             checks: Vec::new(),
             resent: Vec::new(),
@@ -107,11 +118,13 @@ impl ShardOverQueues {
                     self.checks.push((token, dev.0));
                     continue;
                 }
-                other => unreachable!("multipath does not ask for {other:?}"),
+                other => unreachable!("no target here asks for {other:?}"),
             };
             let user = u64::from(origin.io_context.0);
             origin.io_context = self.contexts[&user];
-            self.resent.push(user);
+            if self.is_multipath {
+                self.resent.push(user);
+            }
             let place = self.sent.insert(Sent { token, user });
             let bio = Bio { fua, origin, ..Bio::new(op, sector, len, buf, place.into()) };
             self.queue(dev.0).submit_bio(now, bio);
@@ -132,7 +145,7 @@ impl ShardOverQueues {
             for Done { user, status } in done {
                 let place = u32::try_from(user).expect("it is a place");
                 let Sent { token, .. } = self.sent.remove(place);
-                self.failed += u64::from(is_path_error(status));
+                self.failed += u64::from(self.is_multipath && is_path_error(status));
                 self.shard.on_cqe(now, Cqe { token, status });
             }
             self.pump(now);
@@ -165,6 +178,9 @@ impl ShardOverQueues {
 
     /// As far as the status says.
     pub(super) fn fails_for_want_of_a_path(&mut self) -> bool {
+        if !self.is_multipath {
+            return false;
+        }
         let status = self.shard.status(0).expect("a multipath target has a status");
         let words: Vec<&str> = status.info.split(' ').collect();
         let is_live = |pair: &[&str]| pair[0].starts_with('p') && pair[1] == "A";

@@ -5,7 +5,8 @@
 //!        <─────── ledger ───────┘ <─────── stamps ────────┘
 //! ```
 //! With several paths the queue is multipath, and each path has faults and a model of its own; the
-//! stamps are those of one disk.
+//! stamps are those of one disk. With several devices a table is above their queues; ledger and
+//! stamps speak of the volume's sectors.
 //!
 //! The saboteur, if there is one, tampers between an oracle and what it judges: nowhere else.
 
@@ -19,6 +20,7 @@ use blockyard_load::random::Random;
 
 use super::below::Below;
 use super::contexts::{Contexts, Later, Raised};
+use super::devices::Devices;
 use super::paths::{Fate, PathSet};
 use super::plan::{Plan, SECTORS};
 use super::sabotage::{Sabotage, Saboteur};
@@ -27,7 +29,7 @@ use super::{Report, STREAM_CONTENTS, STREAM_CONTEXTS, STREAM_FAULTS, STREAM_PATH
 use crate::device::{Command, CommandOp, Device};
 use crate::fault::{FaultCounters, Faults, chance};
 use crate::oracle::bound::Waits;
-use crate::oracle::ledger::Ledger;
+use crate::oracle::ledger::{Ledger, contiguous};
 use crate::oracle::stamps::{Stamps, WriteNumber};
 use crate::oracle::{Finding, must};
 
@@ -59,6 +61,8 @@ pub(super) struct Stack {
     /// What the queue was told; the ledger knows what is true.
     config: QueueConfig,
     devices: PathSet,
+    /// How the volume lies on several devices.
+    layout: Option<Devices>,
     /// Paths fail: an error may be theirs.
     has_paths: bool,
     stamps: Stamps,
@@ -80,6 +84,8 @@ pub(super) struct Stack {
     activity: u64,
     /// Paths that came or went since then.
     changes: u64,
+    /// Requests that carry a part of a FUA write.
+    fua_parts: u64,
     boots: u64,
 }
 
@@ -102,8 +108,9 @@ impl Stack {
             queue: Below::new(plan, config),
             config,
             devices: devices(plan, seed, 0),
+            layout: plan.devices.clone(),
             has_paths: plan.paths.is_some(),
-            stamps: Stamps::new(plan.queue.write_cache),
+            stamps: stamps(plan),
             flights: BTreeMap::new(),
             later: later(plan, seed),
             saboteur,
@@ -114,6 +121,7 @@ impl Stack {
             forged: Vec::new(),
             activity: 0,
             changes: 0,
+            fua_parts: 0,
             boots: 0,
         }
     }
@@ -231,7 +239,9 @@ impl Stack {
         by: &mut Witnesses<'_>,
     ) -> Result<(), Finding> {
         let pieces = self.queue.pieces(path, issue.tag);
-        by.trace.note(now, Event::Issue(&issue, pieces.len()));
+        by.trace.note(now, Event::Issue(path, &issue, pieces.len()));
+        contiguous(&issue, &pieces)?;
+        let pieces = self.of_volume(path, pieces)?;
         self.activity += 1 + std::mem::take(&mut self.changes);
         let number = self.number(path, issue.tag);
         must!(ExactlyOnce, !self.flights.contains_key(&number), "a tag twice: {issue:?}");
@@ -250,11 +260,15 @@ impl Stack {
             return Ok(());
         }
         let command = command(number, &issue);
-        if issue.op == Op::Flush && self.saboteur.strikes(Sabotage::EarlyFlush) {
+        let skips = path > 0 && self.saboteur.is(Sabotage::FirstDevice);
+        if issue.op == Op::Flush && (skips || self.saboteur.strikes(Sabotage::EarlyFlush)) {
             self.queue.complete(now, path, issue.tag, whole(&issue));
             return Ok(());
         }
-        if issue.fua && self.saboteur.strikes(Sabotage::ForgottenFua) {
+        let skipped = skipped_of_fua(&pieces, &by.ledger);
+        self.fua_parts += u64::from(skipped.is_some());
+        let forgets = skipped > Some(Sector(0)) && self.saboteur.is(Sabotage::FuaOfFirstPart);
+        if issue.fua && (forgets || self.saboteur.strikes(Sabotage::ForgottenFua)) {
             issue.fua = false;
         }
         let covers = self.stamps.written();
@@ -265,6 +279,16 @@ impl Stack {
             None => self.ended(now, number, BlkStatus::Ok, by)?,
         }
         Ok(())
+    }
+
+    /// The parts of bios that a device has got, in the volume's words.
+    fn of_volume(&self, device: u16, pieces: Vec<Bio>) -> Result<Vec<Bio>, Finding> {
+        match &self.layout {
+            Some(layout) => {
+                pieces.into_iter().map(|piece| layout.of_volume(device, piece)).collect()
+            }
+            None => Ok(pieces),
+        }
     }
 
     /// When something happens next, if nothing is submitted before.
@@ -284,7 +308,7 @@ impl Stack {
             at.device.advance(now, &mut of_path);
             ended.extend(of_path.into_iter().map(|(at, number)| (at, path, number)));
         }
-        if self.has_paths {
+        if self.devices.paths.len() > 1 {
             ended.sort_by_key(|(at, ..)| *at);
         }
         for (at, path, number) in ended {
@@ -365,7 +389,11 @@ impl Stack {
         let fails = |status| status != BlkStatus::Ok && !(self.has_paths && is_path_error(status));
         let fails = fails(fate.status);
         match issue.op {
-            Op::Flush if fate.status == BlkStatus::Ok => self.stamps.flushed(covers),
+            Op::Flush if fate.status == BlkStatus::Ok => {
+                // All paths lead to one disk.
+                let device = if self.layout.is_some() { path } else { 0 };
+                self.stamps.flushed(device, covers);
+            }
             Op::Flush if fails => by.ledger.flush_failed(),
             _ => {}
         }
@@ -492,7 +520,7 @@ impl Stack {
             sector += 1;
         }
         let write = self.stamps.write(sector, len, stamp, issue.fua);
-        by.ledger.written(piece, write, issue.fua);
+        by.ledger.written(piece, write);
         Ok(())
     }
 
@@ -563,7 +591,7 @@ impl Stack {
         self.boots += 1;
         self.late.clear();
         self.later.forget();
-        self.changes = 0;
+        (self.changes, self.fua_parts) = (0, 0);
         self.queue = Below::new(plan, self.config);
         self.devices = devices(plan, seed, self.boots);
         self.devices.set_faults(self.told, plan.faults);
@@ -587,6 +615,7 @@ impl Stack {
         report.merges += merges;
         report.partial += partial;
         report.resent += resent;
+        report.fua_parts += self.fua_parts;
         for path in &self.devices.paths {
             let FaultCounters { errors, delays, hangs, refusals } = path.device.counters();
             report.faults += errors + delays + hangs + refusals;
@@ -613,9 +642,22 @@ fn devices(plan: &Plan, seed: u64, boots: u64) -> PathSet {
     PathSet::new(plan, Random::new(seed, STREAM_PATHS + 1_000_000 * boots), faults)
 }
 
+/// What was never written.
+fn stamps(plan: &Plan) -> Stamps {
+    let owners = plan.devices.as_ref().map(Devices::owners);
+    Stamps::new(plan.queue.write_cache, owners.unwrap_or_default())
+}
+
 /// A command that did all of this.
 fn whole(issue: &Issue) -> Fate {
     Fate { status: BlkStatus::Ok, done_sectors: issue.len.0 }
+}
+
+/// With a part of a FUA write that was cut: how much of the write lies before it.
+fn skipped_of_fua(pieces: &[Bio], ledger: &Ledger) -> Option<Sector> {
+    let [piece] = pieces else { return None };
+    let bio = ledger.bio(piece.user)?;
+    (bio.fua && piece.len < bio.len).then(|| Sector(piece.sector.0 - bio.sector.0))
 }
 
 /// The first sectors of a piece, which are done, and the others, which are not.

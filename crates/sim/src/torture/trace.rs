@@ -17,7 +17,8 @@ pub(super) enum Event<'a> {
     Plug(u32),
     Unplug(u32),
     Exit(u32),
-    Issue(&'a Issue, usize),
+    /// To this device, or on this path.
+    Issue(u16, &'a Issue, usize),
     Refuse(u32),
     TimeOut(u32),
     End(u32, BlkStatus),
@@ -75,10 +76,11 @@ fn words(event: &Event<'_>) -> [u64; 3] {
         Event::Plug(context) => [4, u64::from(context), 0],
         Event::Unplug(context) => [5, u64::from(context), 0],
         Event::Exit(context) => [6, u64::from(context), 0],
-        Event::Issue(issue, pieces) => {
+        Event::Issue(device, issue, pieces) => {
             let tag = u64::from(issue.tag.index) << 32 | u64::from(issue.tag.hctx) << 24;
             let range = issue.sector.0 << 32 | issue.len.0;
-            [7 | tag | (issue.op as u64) << 16 | u64::from(issue.fua) << 8, pieces as u64, range]
+            let pieces = pieces as u64 | u64::from(device) << 32;
+            [7 | tag | (issue.op as u64) << 16 | u64::from(issue.fua) << 8, pieces, range]
         }
         Event::Refuse(tag) => [8, u64::from(tag), 0],
         Event::TimeOut(tag) => [9, u64::from(tag), 0],
@@ -111,12 +113,12 @@ impl fmt::Display for Event<'_> {
             Event::Plug(context) => write!(f, "plug     context {context}"),
             Event::Unplug(context) => write!(f, "unplug   context {context}"),
             Event::Exit(context) => write!(f, "exit     context {context}"),
-            Event::Issue(issue, pieces) => {
+            Event::Issue(device, issue, pieces) => {
                 let Issue { tag, op, sector, len, fua, .. } = issue;
                 let fua = if *fua { " fua" } else { "" };
                 let (hctx, index) = (tag.hctx, tag.index);
                 write!(f, "issue    tag {hctx}:{index}: {op:?} {}+{}{fua}", sector.0, len.0)?;
-                write!(f, "  of {pieces}")
+                write!(f, "  of {pieces}, device {device}")
             }
             Event::Refuse(tag) => write!(f, "refuse   command {tag}"),
             Event::TimeOut(tag) => write!(f, "late     command {tag}"),

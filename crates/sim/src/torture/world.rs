@@ -4,7 +4,6 @@ use std::cell::Cell;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::dm::multipath::line::QueueMode;
 use blockyard_engine::mq::Submitted;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
@@ -393,16 +392,16 @@ impl<'c, 'l> World<'c, 'l> {
 
 fn ledger(plan: &Plan) -> Ledger {
     let ledger = Ledger::new(plan.settings.elevator.name, plan.issuing());
-    let bios = plan.paths.as_ref().is_some_and(|paths| paths.mode == QueueMode::Bio);
-    if bios { ledger.below_mapped_device() } else { ledger }
+    if plan.has_shard() { ledger.below_mapped_device() } else { ledger }
 }
 
 /// Who watches the elevator. Its bounds are for a device that takes requests, not for one whose
-/// paths come and go, or fail.
+/// paths come and go, or fail, and not for several that take turns.
 fn waits(plan: &Plan, contexts: u64) -> Waits {
     let has_bound = plan.one_class();
     match &plan.paths {
         Some(paths) if !paths.is_steady => Waits::nothing(plan.settings.clone(), plan.queue),
+        None if plan.devices.is_some() => Waits::nothing(plan.settings.clone(), plan.queue),
         _ => Waits::new(plan.settings.clone(), plan.queue, contexts, has_bound),
     }
 }

@@ -19,7 +19,7 @@ impl Desk {
     fn new() -> Self {
         let config =
             QueueConfig { plug: PlugRule::Off, fua: true, ..QueueConfig::of(Generation::Single) };
-        Self { ledger: Ledger::new("mq-deadline", config), stamps: Stamps::new(true) }
+        Self { ledger: Ledger::new("mq-deadline", config), stamps: Stamps::new(true, Vec::new()) }
     }
 
     fn submit(&mut self, op: Op, sector: u64, len: u64) -> Bio {
@@ -38,7 +38,7 @@ impl Desk {
     fn write(&mut self, bio: &Bio) {
         let stamp = Ledger::stamp(bio.user);
         let number = self.stamps.write(bio.sector.0, bio.len.0, stamp, bio.fua);
-        self.ledger.written(bio, number, bio.fua);
+        self.ledger.written(bio, number);
         self.ledger.performed(bio, BlkStatus::Ok);
     }
 
@@ -64,6 +64,7 @@ impl Desk {
             origin: bios[0].origin,
             segments: u16::try_from(bios.len()).unwrap(),
         };
+        contiguous(&issue, bios)?;
         self.ledger.issued(&issue, bios, 0, &self.stamps)
     }
 }
@@ -130,7 +131,7 @@ fn flush_that_did_not_reach_the_medium_is_found_and_so_is_the_loss_of_what_it_pr
         desk.end(&write, BlkStatus::Ok).unwrap();
         let flush = desk.submit(Op::Flush, 0, 0);
         if reaches {
-            desk.stamps.flushed(desk.stamps.written());
+            desk.stamps.flushed(0, desk.stamps.written());
         }
         let found = oracle(desk.end(&flush, BlkStatus::Ok));
         assert_eq!(found, (!reaches).then_some(Oracle::Flush));
@@ -143,7 +144,7 @@ fn flush_that_did_not_reach_the_medium_is_found_and_so_is_the_loss_of_what_it_pr
             desk.write(&write);
             desk.end(&write, BlkStatus::Ok).unwrap();
             if promised {
-                desk.stamps.flushed(desk.stamps.written());
+                desk.stamps.flushed(0, desk.stamps.written());
                 let flush = desk.submit(Op::Flush, 0, 0);
                 desk.end(&flush, BlkStatus::Ok).unwrap();
             }
@@ -204,6 +205,6 @@ fn write_does_not_start_before_its_preflush_has_ended() {
     desk.end(&write, BlkStatus::Ok).unwrap();
     let next = desk.submit_with(Op::Write, 8, 8, |bio| bio.preflush = true);
     assert_eq!(oracle(desk.issue(&[next])), Some(Oracle::Flush));
-    desk.stamps.flushed(desk.stamps.written());
+    desk.stamps.flushed(0, desk.stamps.written());
     assert_eq!(oracle(desk.issue(&[next])), None);
 }

@@ -1,0 +1,140 @@
+//! Several devices below one volume: a table of linear and striped lines over two to four of them.
+//!
+//! ```text
+//!   bios ─> shard with the table ─> queue of the device ─> its model, with faults of its own
+//! ```
+//! Each device has a volatile cache of its own, and a flush of one says nothing of the others. The
+//! layout here is counted by hand: the oracles do not believe the targets.
+
+use std::fmt;
+use std::fmt::Write;
+
+use blockyard_engine::bio::{Bio, Sector};
+use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::line::{LineTarget, parse};
+use blockyard_engine::dm::striped::StripedSpec;
+use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::sq::DevId;
+use blockyard_load::random::Random;
+
+use super::plan::{SECTORS, one_of};
+use crate::oracle::{Finding, must};
+
+/// The devices of a world, and how the volume lies on them.
+#[derive(Clone)]
+pub(super) struct Devices {
+    pub(super) count: u16,
+    /// The table; its devices are d0, d1, ...
+    text: String,
+    /// By device: the volume's sectors on it, from its first on.
+    held: Vec<Vec<u64>>,
+}
+
+impl fmt::Debug for Devices {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.text.trim_end().replace('\n', "; "))
+    }
+}
+
+impl Devices {
+    pub(super) fn draw(random: &mut Random) -> Self {
+        let count = 2 + random.below(3) as u16;
+        let held = vec![Vec::new(); usize::from(count)];
+        let mut devices = Self { count, text: String::new(), held };
+        let mut start = 0;
+        while start < SECTORS {
+            let left = (128 * (1 + random.below(6))).min(SECTORS - start);
+            let first = random.below(count.into()) as usize;
+            let legs = 2 + random.below(u64::from(count) - 1) as usize;
+            let chunk = one_of(random, &[8, 16, 64]);
+            let row = chunk * legs as u64;
+            start += if random.below(2) == 0 && left >= row {
+                devices.stripes(start, left / row * row, chunk, first, legs)
+            } else {
+                devices.linear(start, left, first)
+            };
+        }
+        devices
+    }
+
+    /// Adds a line, and says how long it is.
+    fn linear(&mut self, start: u64, len: u64, device: usize) -> u64 {
+        let held = &mut self.held[device];
+        writeln!(self.text, "{start} {len} linear d{device} {}", held.len()).expect("memory");
+        held.extend(start..start + len);
+        len
+    }
+
+    /// The same, over so many devices from this one on.
+    fn stripes(&mut self, start: u64, len: u64, chunk: u64, first: usize, legs: usize) -> u64 {
+        let devices: Vec<_> = (first..first + legs).map(|leg| leg % self.held.len()).collect();
+        self.text += &format!("{start} {len} striped {legs} {chunk}");
+        for &device in &devices {
+            self.text += &format!(" d{device} {}", self.held[device].len());
+        }
+        self.text += "\n";
+        for (number, chunk_start) in (start..start + len).step_by(chunk as usize).enumerate() {
+            self.held[devices[number % legs]].extend(chunk_start..chunk_start + chunk);
+        }
+        len
+    }
+
+    /// The table, ready to be built.
+    pub(super) fn table(&self) -> Table {
+        let mapped = parse(&self.text).expect("the lines are well-formed").remove(0);
+        let extents = mapped.lines.into_iter().map(|line| TableExtent {
+            start: Sector(line.start),
+            len: Sector(line.len),
+            target: target(line.target),
+        });
+        Table::new(extents.collect())
+    }
+
+    /// By sector of the volume: the device that has it.
+    pub(super) fn owners(&self) -> Vec<u16> {
+        let mut owners = vec![0; SECTORS as usize];
+        for (device, held) in (0..).zip(&self.held) {
+            held.iter().for_each(|&sector| owners[sector as usize] = device);
+        }
+        owners
+    }
+
+    /// A part of a bio that a device has got, in the volume's words.
+    pub(super) fn of_volume(&self, device: u16, piece: Bio) -> Result<Bio, Finding> {
+        let (start, len) = (piece.sector.0 as usize, piece.len.0 as usize);
+        let there = self.held[usize::from(device)].get(start..start + len).unwrap_or_default();
+        let is_one = there.windows(2).all(|pair| pair[0] + 1 == pair[1]);
+        must!(ExactlyOnce, !there.is_empty() && is_one, "not of the volume: {piece:?}");
+        Ok(Bio { sector: Sector(there[0]), ..piece })
+    }
+}
+
+fn target(line: LineTarget) -> TargetSpec {
+    let dev = |name: &str| DevId(name[1..].parse().expect("d and a number"));
+    match line {
+        LineTarget::Linear { device, start } => {
+            TargetSpec::Linear { dev: dev(&device), start: Sector(start) }
+        }
+        LineTarget::Striped(StripedSpec { chunk, legs }) => {
+            let legs = legs.iter().map(|leg| Leg { dev: dev(&leg.dev), start: leg.start });
+            TargetSpec::Striped(StripedSpec { chunk, legs: legs.collect() })
+        }
+        other => unreachable!("no line of ours: {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_sector_of_the_volume_is_on_one_device() {
+        for seed in 0..100 {
+            let devices = Devices::draw(&mut Random::new(seed, 0));
+            let mut all: Vec<u64> = devices.held.iter().flatten().copied().collect();
+            all.sort_unstable();
+            assert_eq!(all, (0..SECTORS).collect::<Vec<_>>(), "{devices:?}");
+            devices.table();
+        }
+    }
+}
