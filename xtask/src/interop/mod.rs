@@ -8,6 +8,7 @@ mod broken;
 mod clients;
 pub(crate) mod content;
 mod crash;
+mod failing;
 mod headers;
 mod hostile;
 mod jobs;
@@ -56,6 +57,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     jobs::run(&mut cases, &lab);
     options::run(&mut cases, &lab);
     paths::run(&mut cases, &lab, args.seconds);
+    failing::run(&mut cases, &lab);
     crash::run(&mut cases, &lab, args.rounds);
     cases.finish("interop")
 }

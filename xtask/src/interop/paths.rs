@@ -5,7 +5,7 @@
 
 use crate::cases::Cases;
 use crate::lab::Lab;
-use crate::process::until;
+use crate::process::{Watched, until};
 use crate::tools;
 use anyhow::{Context, Result, ensure};
 use std::fs::{self, File};
@@ -48,14 +48,18 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, seconds: u32) {
 }
 
 /// A server of the image, which is killed when it is dropped.
-struct Far {
+pub(super) struct Far {
     child: Child,
 }
 
 impl Far {
     fn start(lab: &Lab, kind: Kind, image: &Path, socket: &Path) -> Result<Self> {
+        Self::spawn(lab, command(lab, kind, image, socket)?, socket)
+    }
+
+    /// Starts a server, and waits until it listens there.
+    pub(super) fn spawn(lab: &Lab, mut command: Command, socket: &Path) -> Result<Self> {
         let _ = fs::remove_file(socket);
-        let mut command = command(lab, kind, image, socket)?;
         let log = File::create(lab.path("far.log"))?;
         command.stdout(Stdio::null()).stderr(log);
         let mut far = Self { child: command.spawn().context("a server does not start")? };
@@ -68,6 +72,10 @@ impl Far {
             fs::read_to_string(lab.path("far.log"))?.trim()
         );
         Ok(far)
+    }
+
+    pub(super) fn process(&self) -> Watched {
+        Watched(self.child.id())
     }
 }
 
