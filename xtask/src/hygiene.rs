@@ -1,11 +1,12 @@
 //! `cargo x hygiene`: where the passphrase and the volume key are, and where they must not be.
 //!
-//! The volume's key is chosen here, so it can be looked for: in the server's memory while it serves
-//! and at the moment before it ends, in what it says, in its arguments and environment, and in a
-//! core file. A key that is in use must be somewhere; it may be in pages that are locked and kept
-//! out of core dumps, and nowhere else.
+//! The volume's key is chosen here, so it can be looked for: in the server's memory, while it
+//! serves, after its key was wiped, and at the moment before it ends; in what it says, in its
+//! arguments and environment, and in a core file. A key that is in use must be somewhere; it may be
+//! in pages that are locked and kept out of core dumps, and nowhere else.
 
 mod memory;
+mod wiped;
 
 use crate::cases::Cases;
 use crate::interop::content;
@@ -45,6 +46,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cases.run("nothing secret in arguments, environment, log or output", || subject.words());
     cases.run("while serving: the passphrase is nowhere in memory", || subject.passphrase());
     cases.run("while serving: the key is only in locked pages", || subject.key());
+    cases.run("suspended and wiped: neither passphrase nor key in memory", || subject.wiped());
+    cases.run("suspended and wiped: no round key of any cipher", || wiped::ciphers(&lab));
     cases.run("core dumps are switched off", || subject.no_core());
     cases.run("an abort leaves no core file", || subject.abort());
     cases.run("a core file taken by a debugger holds no secret", || subject.gcore());
@@ -171,6 +174,22 @@ impl Subject<'_> {
         ensure!(!safe.is_empty(), "the key was not found at all: this check sees nothing");
         server.stop()?;
         Ok(format!("{} places, all locked and kept out of core dumps", safe.len()))
+    }
+
+    fn wiped(&self) -> Result<String> {
+        let control = self.lab.path("wiped.ctl").display().to_string();
+        let mut words = self.words_for("serve");
+        words.extend(["--control".into(), control.clone()]);
+        let server = self.lab.serve("wiped", &words[1..])?;
+        content::fill(server.socket(), 3)?;
+        content::read(server.socket())?;
+        let mut needles = self.needles();
+        needles.extend(wiped::round_keys("aes-xts-plain64", &self.key, 512)?);
+        wiped::wipe(self.lab, &control)?;
+        let hits = memory::scan(server.process().0, &needles)?;
+        ensure!(hits.is_empty(), "{} hits: {}", hits.len(), memory::list(&hits));
+        server.stop()?;
+        Ok(String::new())
     }
 
     fn no_core(&self) -> Result<String> {

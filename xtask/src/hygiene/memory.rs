@@ -8,6 +8,9 @@ use std::os::unix::fs::FileExt;
 /// Read at a time, and again with an overlap, so that nothing is cut in two.
 const STEP_BYTES: usize = 4 << 20;
 
+/// A page that was never written.
+const ZEROS: [u8; 4096] = [0; 4096];
+
 /// Bytes that are looked for.
 pub(crate) struct Needle {
     pub(crate) what: &'static str,
@@ -102,18 +105,25 @@ pub(crate) fn scan(pid: u32, needles: &[Needle]) -> Result<Vec<Hit>> {
     Ok(hits)
 }
 
-/// Every place of every needle in some bytes.
+/// Every place of every needle in some bytes, in one pass: there may be thousands of needles.
 pub(crate) fn search(bytes: &[u8], needles: &[Needle]) -> Vec<(&'static str, usize)> {
-    let mut found = Vec::new();
+    let mut beginning: [Vec<&Needle>; 256] = std::array::from_fn(|_| Vec::new());
     for needle in needles {
-        let Some(first) = needle.bytes.first() else { continue };
-        let mut from = 0;
-        while let Some(step) = bytes[from..].iter().position(|byte| byte == first) {
-            let at = from + step;
-            if bytes[at..].starts_with(&needle.bytes) {
-                found.push((needle.what, at));
+        beginning[usize::from(needle.bytes[0])].push(needle);
+    }
+    let longest = needles.iter().map(|needle| needle.bytes.len()).max().unwrap_or(0);
+    let mut found = Vec::new();
+    for start in (0..bytes.len()).step_by(ZEROS.len()) {
+        let page = &bytes[start..bytes.len().min(start + ZEROS.len())];
+        // Most of it is zeros: a needle begins at their end at most.
+        let is_zeros = page == &ZEROS[..page.len()];
+        let skipped = if is_zeros { page.len().saturating_sub(longest) } else { 0 };
+        for at in start + skipped..start + page.len() {
+            for needle in &beginning[usize::from(bytes[at])] {
+                if bytes[at..].starts_with(&needle.bytes) {
+                    found.push((needle.what, at));
+                }
             }
-            from = at + 1;
         }
     }
     found
@@ -127,6 +137,15 @@ mod tests {
     fn search_finds_every_place_and_no_other() {
         let needles = [Needle::new("key", b"abc"), Needle::new("text", b"cd")];
         let found = search(b"ababcdab.abc", &needles);
-        assert_eq!(found, [("key", 2), ("key", 9), ("text", 4)]);
+        assert_eq!(found, [("key", 2), ("text", 4), ("key", 9)]);
+    }
+
+    #[test]
+    fn needle_that_begins_in_zeros_is_found() {
+        let needles = [Needle::new("key", b"\0\0ab"), Needle::new("text", b"cd")];
+        let mut bytes = vec![0; 3 * ZEROS.len()];
+        bytes[2 * ZEROS.len()..][..4].copy_from_slice(b"abcd");
+        let place = 2 * ZEROS.len();
+        assert_eq!(search(&bytes, &needles), [("key", place - 2), ("text", place + 2)]);
     }
 }
