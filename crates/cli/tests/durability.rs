@@ -5,11 +5,11 @@ mod lab;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use lab::nbd::Nbd;
 use lab::{Lab, Server, noise, text};
-use rustix::process::Signal;
+use rustix::process::{Pid, Resource, Rlimit, Signal, getrlimit, kill_process, prlimit};
 use serde_json::Value;
 
 const LEN_BYTES: u64 = 1 << 20;
@@ -18,13 +18,15 @@ const EIO: u32 = 5;
 /// A server of zeros that takes every write, and fails a flush while it is told to.
 struct Disk {
     fails: AtomicBool,
+    /// Flushes that have succeeded.
+    flushes: AtomicU32,
 }
 
 impl Disk {
-    /// On the socket `far`, until the test ends.
-    fn start(lab: &Lab) -> Arc<Self> {
-        let listener = UnixListener::bind(lab.path("far")).unwrap();
-        let disk = Arc::new(Self { fails: AtomicBool::new(false) });
+    /// On this socket, until the test ends.
+    fn start(lab: &Lab, socket: &str) -> Arc<Self> {
+        let listener = UnixListener::bind(lab.path(socket)).unwrap();
+        let disk = Arc::new(Self { fails: AtomicBool::new(false), flushes: AtomicU32::new(0) });
         let serving = Arc::clone(&disk);
         std::thread::spawn(move || {
             for stream in listener.incoming() {
@@ -68,6 +70,7 @@ impl Disk {
             stream.read_exact(&mut header)?;
             let (command, len) = (header[7], u32::from_be_bytes(header[24..].try_into().unwrap()));
             let fails = command == 3 && self.fails.load(Ordering::SeqCst);
+            self.flushes.fetch_add(u32::from(command == 3 && !fails), Ordering::SeqCst);
             let mut reply = 0x6744_6698_u32.to_be_bytes().to_vec();
             reply.extend(if fails { EIO } else { 0 }.to_be_bytes());
             reply.extend(&header[8..16]);
@@ -83,10 +86,15 @@ impl Disk {
     }
 }
 
+/// A table whose one line is the disk on this socket.
+fn table(lab: &Lab, socket: &str) {
+    let line = format!("0 {} linear nbd+unix:///?socket={socket} 0\n", LEN_BYTES / 512);
+    lab.write(&format!("{socket}.table"), line);
+}
+
 fn near(lab: &Lab) -> Server {
-    let line = format!("0 {} linear nbd+unix:///?socket=far 0\n", LEN_BYTES / 512);
-    lab.write("near.table", line);
-    lab.serve(&["--table", "near.table", "--socket", "s", "--control", "c", "--metrics", "./m"])
+    table(lab, "far");
+    lab.serve(&["--table", "far.table", "--socket", "s", "--control", "c", "--metrics", "./m"])
 }
 
 fn loss(lab: &Lab) -> Value {
@@ -105,7 +113,7 @@ fn metrics(lab: &Lab) -> String {
 #[test]
 fn flush_that_failed_once_fails_for_every_client_and_is_told_until_the_loss_is_accepted() {
     let lab = Lab::new();
-    let disk = Disk::start(&lab);
+    let disk = Disk::start(&lab, "far");
     let mut server = near(&lab);
     let [mut one, mut other] = [0, 1].map(|_| Nbd::open(&lab.path("s")));
     let bytes = noise(4096, 1);
@@ -145,15 +153,63 @@ fn flush_that_failed_once_fails_for_every_client_and_is_told_until_the_loss_is_a
 #[test]
 fn loss_that_nobody_accepted_is_the_exit_code_of_the_server() {
     let lab = Lab::new();
-    let disk = Disk::start(&lab);
+    let disk = Disk::start(&lab, "far");
     let mut server = near(&lab);
     let mut client = Nbd::open(&lab.path("s"));
     disk.fails.store(true, Ordering::SeqCst);
     assert_eq!(client.flush(), EIO);
     disk.fails.store(false, Ordering::SeqCst);
-    let asks = rustix::process::Pid::from_raw(server.pid() as i32).unwrap();
-    rustix::process::kill_process(asks, Signal::TERM).unwrap();
+    kill_process(pid(&server), Signal::TERM).unwrap();
     server.wait_for("error: nbd+unix:///?socket=far: a flush failed");
     // A second signal would end it at once.
     assert_eq!(server.ended().code(), Some(1));
+}
+
+fn pid(server: &Server) -> Pid {
+    Pid::from_raw(server.pid() as i32).unwrap()
+}
+
+#[test]
+fn every_volume_is_flushed_at_the_end_though_the_first_one_fails() {
+    let lab = Lab::new();
+    let disks = ["one", "two", "three"].map(|socket| {
+        table(&lab, socket);
+        Disk::start(&lab, socket)
+    });
+    let export = |name: &str| format!("[exports.{name}]\ntable = \"{name}.table\"\n");
+    lab.write("all.toml", ["one", "two", "three"].map(export).concat());
+    let mut server = lab.serve(&["--config", "all.toml", "--socket", "s"]);
+    disks[0].fails.store(true, Ordering::SeqCst);
+    kill_process(pid(&server), Signal::TERM).unwrap();
+    server.wait_for("error: nbd+unix:///?socket=one: a flush failed");
+    assert_eq!(server.ended().code(), Some(1));
+    let flushes = disks.map(|disk| disk.flushes.load(Ordering::SeqCst));
+    assert_eq!(flushes, [0, 1, 1]);
+}
+
+/// `poll` refuses more descriptors than the process may have.
+#[test]
+fn server_that_cannot_wait_any_more_drains_and_flushes() {
+    let lab = Lab::new();
+    let disk = Disk::start(&lab, "far");
+    let mut server = near(&lab);
+    let mut client = Nbd::open(&lab.path("s"));
+    assert_eq!(client.write(0, &noise(4096, 1)), 0);
+    let silent = || {
+        let mut stream = UnixStream::connect(lab.path("s")).unwrap();
+        stream.read_exact(&mut [0; 18]).unwrap();
+        stream
+    };
+    let silent: Vec<_> = (0..60).map(|_| silent()).collect();
+    let maximum = getrlimit(Resource::Nofile).maximum;
+    prlimit(Some(pid(&server)), Resource::Nofile, Rlimit { current: Some(40), maximum }).unwrap();
+    let last = UnixStream::connect(lab.path("s")).unwrap();
+    server.wait_for("error: ");
+    let said = server.said.last().unwrap();
+    assert!(said.contains("wait on"), "{said}");
+    drop((last, silent));
+    assert_eq!(server.ended().code(), Some(1));
+    assert_eq!(disk.flushes.load(Ordering::SeqCst), 1);
+    // What it was asked for was answered, and then the connection ended.
+    assert_eq!(client.end(), 0);
 }

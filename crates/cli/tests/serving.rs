@@ -350,6 +350,21 @@ fn silent_clients_give_up_their_descriptors_to_others() {
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));
 }
 
+/// A connection takes more descriptors than its socket: the silent ones must leave some.
+#[test]
+fn silent_clients_leave_descriptors_for_connections() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let server = Server::start(limited(&lab, "-n 64"));
+    let idle: Vec<_> = (0..300).map(|_| UnixStream::connect(lab.path("s")).unwrap()).collect();
+    let mut clients: Vec<_> = (0..8).map(|_| Nbd::open(&lab.path("s"))).collect();
+    for client in &mut clients {
+        assert_eq!(client.read(0, 512).len(), 512);
+    }
+    drop((idle, clients));
+    assert_eq!(server.stop(Signal::TERM).code(), Some(0));
+}
+
 #[test]
 fn clients_are_told_to_write_whole_sectors_where_a_torn_one_would_be_garbage() {
     let lab = Lab::new();

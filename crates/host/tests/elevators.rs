@@ -169,6 +169,19 @@ fn file_on_a_disk_gets_direct_io_with_an_elevator_and_none_without() {
     assert_eq!(elevator(&direct), "none", "a file's own disk is scheduled by the kernel");
 }
 
+#[test]
+fn file_that_took_the_place_of_the_one_that_was_opened_is_not_used_for_direct_io() {
+    let dir = dir_on_disk();
+    let path = image(dir.path());
+    let file = DeviceFile::open(&path, Access::ReadWrite, false).unwrap();
+    let other = dir.path().join("other");
+    std::fs::rename(&path, other).unwrap();
+    image(dir.path());
+    let volume = Volume::from_file(file, &options("mq-deadline", 32));
+    let refusal = refusal(volume);
+    assert!(refusal.contains("another file has taken its place"), "{refusal}");
+}
+
 fn refusal(volume: Result<Volume, Error>) -> String {
     volume.err().expect("no such volume can be had").to_string()
 }

@@ -48,6 +48,11 @@ impl Nbd {
         self.ask(1, offset, bytes.len() as u32, bytes)
     }
 
+    /// How much comes behind the last reply until the connection ends.
+    pub(crate) fn end(mut self) -> usize {
+        self.stream.read_to_end(&mut Vec::new()).unwrap()
+    }
+
     pub(crate) fn flush(&mut self) -> u32 {
         self.ask(3, 0, 0, &[])
     }

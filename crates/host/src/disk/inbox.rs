@@ -256,3 +256,48 @@ impl Clients {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// A device that answers each operation so, and tells how many are joined at its end.
+    fn answering(status: BlkStatus, joined: mpsc::Sender<usize>) -> Disk {
+        let run = move |shared: Arc<Shared>| {
+            let (mut clients, mut received) = (Clients::default(), Inbox::default());
+            loop {
+                let _ = poll::readable(&[Some(shared.as_fd())], None);
+                shared.take(&mut received);
+                for (io_context, answers) in received.joined.drain(..) {
+                    clients.join(io_context, answers);
+                }
+                for DiskOp { client, token, borrows, .. } in received.ops.drain(..) {
+                    clients.put(client, Cqe { token, status }, borrows);
+                }
+                clients.answer();
+                for io_context in received.left.drain(..) {
+                    clients.leave(io_context);
+                }
+                if received.stopping {
+                    joined.send(clients.0.len()).unwrap();
+                    return;
+                }
+                received.batches.clear();
+            }
+        };
+        Disk::start("answers".into(), run).unwrap()
+    }
+
+    #[test]
+    fn flush_of_a_device_leaves_however_it_ends() {
+        for (status, is_ok) in [(BlkStatus::Ok, true), (BlkStatus::IoError, false)] {
+            let (tell, joined) = mpsc::channel();
+            let disk = answering(status, tell);
+            assert_eq!(disk.flush().is_ok(), is_ok);
+            drop(disk);
+            assert_eq!(joined.recv(), Ok(0), "{status}");
+        }
+    }
+}

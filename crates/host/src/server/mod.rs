@@ -33,6 +33,7 @@ use std::time::{Duration, Instant};
 use blockyard_engine::priority::Priority;
 use blockyard_export::nbd::Export;
 use rustix::event::PollFlags;
+use rustix::process::{Resource, getrlimit};
 
 use crate::Error;
 use crate::canary::{Canary, is_planted};
@@ -52,9 +53,10 @@ use waiting::{Limits, Waiting};
 pub const CONNECTIONS_MAX: usize = 1024;
 /// So many, unless somebody says otherwise.
 pub const CONNECTIONS_USUAL: usize = 64;
-/// Clients that have connected and not opened an export: a quarter of the descriptors that a
-/// process usually has.
+/// Clients that have connected and not opened an export, at most: see [`handshakes_max`].
 const HANDSHAKES_MAX: usize = 256;
+/// These may have one of so many descriptors of the process; the others are for connections.
+const HANDSHAKES_SHARE: u64 = 4;
 /// Of these from one address on TCP: a client with 16 connections, four times.
 const HANDSHAKES_OF_ONE_PEER_MAX: usize = 64;
 /// How long no client is accepted after the system had no descriptor for one, unless one comes back
@@ -81,6 +83,14 @@ impl Default for ServerOptions {
             drain_timeout: Duration::from_secs(20),
         }
     }
+}
+
+/// Clients that may wait before the most silent one goes. A limit that only the system's last
+/// descriptor sets would leave none for the connections of those who speak.
+fn handshakes_max() -> usize {
+    let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
+    let share = (descriptors / HANDSHAKES_SHARE).clamp(1, HANDSHAKES_MAX as u64);
+    usize::try_from(share).expect("it is at most a usize")
 }
 
 /// A name that clients may open. Several names may share one volume.
@@ -169,7 +179,7 @@ impl Server {
             shared: Arc::new(shared),
             listeners: Vec::new(),
             handshakes: Waiting::new(Limits {
-                clients_max: HANDSHAKES_MAX,
+                clients_max: handshakes_max(),
                 of_one_peer_max: HANDSHAKES_OF_ONE_PEER_MAX,
                 time: options.handshake_timeout,
             }),
