@@ -198,3 +198,16 @@ fn control_characters_of_a_path_do_not_reach_the_terminal() {
         assert!(text(&shown).contains("a\\u{1b}[2J\\nerror: b"), "{}", text(&shown));
     }
 }
+
+#[test]
+fn control_characters_of_a_label_do_not_reach_the_terminal() {
+    let lab = Lab::new();
+    let words = ["format", "vol", "--size", "2M", "-q", "-d", "pass", "--label", "a\u{1b}[2J\nb"];
+    lab.ok(&[&words[..], &SMALL[..]].concat());
+    for words in [&["info", "vol"][..], &["info", "--json", "vol"], &["doctor", "vol"]] {
+        let output = lab.run(words);
+        let shown = [output.stdout, output.stderr].concat();
+        assert!(!shown.contains(&0x1b) && !text(&shown).contains("\nb"), "{}", text(&shown));
+    }
+    assert!(text(&lab.ok(&["info", "vol"]).stdout).contains("a\\u{1b}[2J\\nb"));
+}
