@@ -7,7 +7,9 @@
 //!
 //! A ring can do more than a server needs: open files, delete them, connect. So it is created
 //! disabled, restricted to the operations of [`FileOpKind`] on the files of its volume, and only
-//! then enabled (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10). The kernel takes no restriction back.
+//! then enabled (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10). The kernel takes no restriction back,
+//! and nothing that a client has sent decides what they are. Where the kernel has restrictions, no
+//! ring is without: one that cannot be restricted is refused, and plain calls do its work.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -106,11 +108,10 @@ impl<T: Copy> Ring<T> {
         let usual: Builder = IoUring::builder();
         // Linux 6.0; the others are for what came before.
         let fast = usual.clone().setup_single_issuer().setup_coop_taskrun().clone();
-        let (ring, is_restricted) = restricted(&fast, entries)
+        let ring = restricted(&fast, entries)
             .or_else(|_| restricted(usual.clone().setup_coop_taskrun(), entries))
-            .or_else(|_| restricted(&usual, entries))
-            .map(|ring| (ring, true))
-            .or_else(|_| usual.build(entries).map(|ring| (ring, false)))?;
+            .or_else(|_| restricted(&usual, entries));
+        let (ring, is_restricted) = or_unrestricted(ring, || usual.build(entries))?;
         if !files.is_empty() {
             ring.submitter().register_files(&files)?;
         }
@@ -235,6 +236,19 @@ fn restricted(builder: &Builder, entries: u32) -> io::Result<IoUring> {
     restrictions.push(Restriction::register_op(UNREGISTER_FILES));
     ring.submitter().register_restrictions(&mut restrictions)?;
     Ok(ring)
+}
+
+/// The ring and whether it is restricted: one that is not is made only where the kernel does not
+/// know what it was asked for. Want of descriptors, memory or permission is no reason for it.
+fn or_unrestricted<T>(
+    restricted: io::Result<T>,
+    unrestricted: impl FnOnce() -> io::Result<T>,
+) -> io::Result<(T, bool)> {
+    match restricted {
+        Ok(ring) => Ok((ring, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINVAL) => Ok((unrestricted()?, false)),
+        Err(error) => Err(error),
+    }
 }
 
 /// What rings of this process can do.
@@ -421,6 +435,18 @@ mod tests {
         assert_eq!((std::fs::read(&path).unwrap(), bytes), (b"precious".into(), [0; 8]));
         let more = ring.ring.submitter().register_files_update(0, &[other.as_raw_fd()]);
         assert_eq!(more.unwrap_err().raw_os_error(), Some(libc::EACCES));
+    }
+
+    #[test]
+    fn ring_that_cannot_be_restricted_for_want_of_something_is_not_made() {
+        let failed = |errno| Err(io::Error::from_raw_os_error(errno));
+        for errno in [libc::EMFILE, libc::ENFILE, libc::ENOMEM, libc::EPERM, libc::EACCES] {
+            let refused = or_unrestricted(failed(errno), || Ok("unrestricted")).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(errno));
+        }
+        let before_5_10 = or_unrestricted(failed(libc::EINVAL), || Ok("unrestricted"));
+        assert_eq!(before_5_10.unwrap(), ("unrestricted", false));
+        assert_eq!(or_unrestricted(Ok("restricted"), || panic!()).unwrap(), ("restricted", true));
     }
 
     #[test]
