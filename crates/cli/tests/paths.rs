@@ -335,3 +335,22 @@ fn server_that_is_killed_with_unflushed_writes_is_a_loss_unless_its_machine_is_t
         assert_eq!(client.read(0, BLOCK_BYTES).len(), BLOCK_BYTES, "reads go on");
     }
 }
+
+#[test]
+fn line_whose_paths_are_all_away_fails_the_last_flush_though_another_line_has_one() {
+    let lab = Lab::new();
+    lab.write("image", vec![0; LEN_BYTES]);
+    let len = LEN_BYTES / 512;
+    lab.write("far.table", format!("0 {len} linear image 0\n"));
+    let line = |start: usize, paths: &[&str]| {
+        let paths: Vec<_> = paths.iter().map(|path| format!("{TRUSTED}{path}")).collect();
+        let group = format!("service-time 0 {} 0 {}", paths.len(), paths.join(" "));
+        format!("{start} {len} multipath 2 {BIO} 0 1 1 {group}\n")
+    };
+    for (second, code) in [(["b", "c"], 1), (["b", "a"], 0)] {
+        let _far = serve(&lab, "a");
+        lab.write("near.table", line(0, &["a"]) + &line(len, &second));
+        let near = lab.serve(&["--table", "near.table", "--socket", "near"]);
+        assert_eq!(near.stop(Signal::TERM).code(), Some(code), "{second:?}");
+    }
+}

@@ -45,12 +45,31 @@ pub(crate) unsafe fn execute(
     match kind {
         // SAFETY: as the caller promises.
         FileOpKind::Read { .. } | FileOpKind::Write { .. } => unsafe { transfer(fd, kind, memory) },
-        // SAFETY: fdatasync takes any descriptor; the file is open as long as the volume.
-        FileOpKind::Flush => check(unsafe { libc::fdatasync(fd) } as isize),
+        FileOpKind::Flush => sync_data(fd),
         FileOpKind::PunchHole { offset_bytes, len_bytes } => {
             let (at, len) = (offset_bytes as i64, len_bytes as i64);
             // SAFETY: fallocate takes any descriptor and touches no memory of ours.
-            check(unsafe { libc::fallocate(fd, PUNCH_HOLE, at, len) } as isize)
+            uninterrupted(|| unsafe { libc::fallocate(fd, PUNCH_HOLE, at, len) })
+        }
+    }
+}
+
+/// Waits until what was written is on stable storage. A signal that interrupts it says nothing
+/// about the data: it is asked again.
+pub(crate) fn sync_data(fd: i32) -> io::Result<()> {
+    // SAFETY: fdatasync takes any descriptor and touches no memory of ours.
+    uninterrupted(|| unsafe { libc::fdatasync(fd) })
+}
+
+/// Makes a call until no signal interrupts it.
+fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
+    loop {
+        if call() >= 0 {
+            return Ok(());
+        }
+        let error = io::Error::last_os_error();
+        if !is_interrupted(&error) {
+            return Err(error);
         }
     }
 }
@@ -106,10 +125,6 @@ unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>)
         }
     }
     Ok(())
-}
-
-fn check(result: isize) -> io::Result<()> {
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
 
 /// Copies what the page cache holds, without waiting; returns how much.
@@ -205,5 +220,48 @@ pub(crate) unsafe fn write_memory(
     unsafe {
         memory.each(0, len_bytes, |base, len_bytes| vectors.push(iovec(base, len_bytes)));
         transfer(fd, FileOpKind::Write { offset_bytes, fua }, &mut vectors)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use super::*;
+
+    thread_local! {
+        /// How many calls of this thread are interrupted from now on.
+        static INTERRUPTIONS: Cell<u32> = const { Cell::new(0) };
+    }
+
+    /// Stands before the C library's in this test binary.
+    // SAFETY: it has the C library's signature, and does what that does, or fails.
+    #[unsafe(no_mangle)]
+    extern "C" fn fdatasync(fd: libc::c_int) -> libc::c_int {
+        let left = INTERRUPTIONS.get();
+        if left > 0 {
+            INTERRUPTIONS.set(left - 1);
+            // SAFETY: the place is this thread's, and nobody else has a reference to it.
+            unsafe { *libc::__errno_location() = libc::EINTR };
+            return -1;
+        }
+        // SAFETY: fdatasync takes any descriptor and touches no memory of ours.
+        unsafe { libc::syscall(libc::SYS_fdatasync, fd) as libc::c_int }
+    }
+
+    #[test]
+    fn flush_that_a_signal_interrupts_is_made_again_and_loses_nothing() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        std::fs::write(&path, [0; 4096]).unwrap();
+        let file = crate::file::DeviceFile::open(&path, crate::file::Access::ReadWrite, false);
+        let file = file.unwrap();
+        INTERRUPTIONS.set(2);
+        // SAFETY: a flush has no memory.
+        unsafe { execute(file.data_fd(), FileOpKind::Flush, &mut Vec::new()) }.unwrap();
+        assert_eq!(INTERRUPTIONS.get(), 0, "the descriptor was asked a third time");
+        INTERRUPTIONS.set(2);
+        file.flush().unwrap();
+        assert_eq!(INTERRUPTIONS.get(), 0, "so was that of the end of the server");
+        assert_eq!(sync_data(-1).unwrap_err().raw_os_error(), Some(libc::EBADF));
     }
 }

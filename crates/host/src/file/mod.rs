@@ -103,7 +103,8 @@ pub struct DeviceFile {
     is_block_device: bool,
     /// Number of the device: the file itself, or the one that its file system is on.
     device: u64,
-    /// Of [`Kind::Cached`]: another descriptor of it, which nobody reads or writes through.
+    /// Another descriptor of it, which nobody reads or writes through: where writes can fail after
+    /// they were answered. Past the page cache they can too: a file system may fall back to it.
     witness: Option<Mutex<File>>,
     /// It is one of several ways to one disk.
     is_path: bool,
@@ -336,7 +337,6 @@ impl DeviceFile {
     pub(crate) fn with_direct(mut self) -> Result<Self, Error> {
         let failed = |error| Error::io(&self.path, "open for direct I/O", error);
         self.direct = Some(self.opened_again(libc::O_DIRECT, &failed)?);
-        self.witness = None;
         self.kind = Kind::Direct;
         Ok(self)
     }
@@ -357,7 +357,7 @@ impl DeviceFile {
         // An error of before is not this volume's. A file system that cannot be asked has none.
         let _ = reported(&witness);
         self.witness = reported(&witness).is_ok().then(|| Mutex::new(witness));
-        Ok(self)
+        self.with_witness()
     }
 
     /// Another descriptor of the file. Its name may have become another file's meanwhile.
@@ -386,10 +386,7 @@ impl DeviceFile {
         match &self.storage {
             Storage::Local(_) if is_planted(Canary::Fdatasync) => Ok(()),
             // The descriptor of the data path: an error that it has told is not told again.
-            Storage::Local(file) => {
-                let file = self.direct.as_ref().unwrap_or(file);
-                self.heard(Op::Flush, false, rustix::fs::fdatasync(file).map_err(io::Error::from))
-            }
+            Storage::Local(_) => self.heard(Op::Flush, false, plain::sync_data(self.data_fd())),
             Storage::Remote(remote) => remote.flush(),
         }
     }
@@ -462,8 +459,8 @@ impl DeviceFile {
     /// What the system has still to tell of errors before now is not to be told later: the operator
     /// knows. Nothing is in flight.
     pub(crate) fn forget_errors(&self) {
-        if let Some(file) = self.local() {
-            let _ = rustix::fs::fdatasync(self.direct.as_ref().unwrap_or(file));
+        if self.local().is_some() {
+            let _ = plain::sync_data(self.data_fd());
         }
         if let Some(witness) = &self.witness {
             let _ = reported(&witness.lock().unwrap_or_else(PoisonError::into_inner));

@@ -17,8 +17,10 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 use blockyard_engine::bio::{BlkStatus, Op};
+use blockyard_engine::dm::table::{Table, TargetSpec};
+use blockyard_engine::sq::DevId;
 
-use super::Volume;
+use super::{Device, Volume};
 use crate::Error;
 use crate::disk::DeviceQueue;
 use crate::log;
@@ -100,27 +102,33 @@ impl Volume {
     /// # Errors
     /// When a file cannot be synchronised, or a flush has failed before: the first failure.
     pub fn flush(&self) -> Result<(), Error> {
-        let (mut is_path_flushed, mut lost_path, mut failed) = (false, None, None);
-        for device in &self.devices {
-            let flushed = match (&device.queue, device.file.remote()) {
-                (DeviceQueue::Shared(disk), Some(_)) => disk.flush(),
-                _ => device.file.flush(),
-            };
-            let flushed = flushed.map_err(|error| Error::io(device.file.path(), "flush", error));
-            match flushed {
-                Ok(()) if device.is_path => is_path_flushed = true,
-                Err(error) if device.is_path => lost_path = Some(error),
-                Ok(()) => {}
-                Err(error) => failed = failed.or(Some(error)),
-            }
+        let flushed: Vec<_> = self.devices.iter().map(Device::flush).collect();
+        // All paths of a line lead to one disk.
+        let is_lost = |dev: &DevId| dev.below().is_none() && flushed[usize::from(dev.0)].is_err();
+        let lines = self.table.layers().flat_map(Table::extents);
+        let lost_paths = lines.filter_map(|line| match &line.target {
+            TargetSpec::Multipath(line) => Some(&line.devs).filter(|devs| devs.iter().all(is_lost)),
+            _ => None,
+        });
+        let lost_paths: Vec<_> = lost_paths.flatten().map(|dev| usize::from(dev.0)).collect();
+        let devices = self.devices.iter().zip(flushed).enumerate();
+        let mut counted = devices
+            .filter(|(index, (device, _))| !device.is_path || lost_paths.contains(index))
+            .map(|(_, (_, flushed))| flushed);
+        match self.durability.loss() {
+            Some(loss) => Err(Error::Lost(loss)),
+            None => counted.find(Result::is_err).unwrap_or(Ok(())),
         }
-        // All paths lead to one disk.
-        let failed = failed.or(lost_path.filter(|_| !is_path_flushed));
-        match (self.durability.loss(), failed) {
-            (Some(loss), _) => Err(Error::Lost(loss)),
-            (None, Some(error)) => Err(error),
-            (None, None) => Ok(()),
-        }
+    }
+}
+
+impl Device {
+    fn flush(&self) -> Result<(), Error> {
+        let flushed = match (&self.queue, self.file.remote()) {
+            (DeviceQueue::Shared(disk), Some(_)) => disk.flush(),
+            _ => self.file.flush(),
+        };
+        flushed.map_err(|error| Error::io(self.file.path(), "flush", error))
     }
 }
 

@@ -181,16 +181,18 @@ fn fua_write_that_failed_makes_the_flushes_of_others_fail() {
 #[test]
 fn error_that_another_operation_was_told_fails_a_flush_and_a_fua_write() {
     let fua = Marks { fua: true, preflush: false };
-    for (op, marks) in [(Op::Flush, Marks::default()), (Op::Write, fua)] {
-        let world = World::new("cached");
-        let (mut one, mut other) = (world.client(), world.client());
-        // The descriptor of all has nothing more to tell, and the witness has.
-        let witness = world.volume.devices[0].file.witness_fd().expect("the file has one");
-        let failing = Failing::new(witness, &nothing());
-        assert_eq!(run(&mut one, Op::Write), BlkStatus::Ok, "it is not asked for a plain write");
-        assert_eq!(run_marked(&mut one, op, marks), BlkStatus::IoError, "{op:?}");
-        drop(failing);
-        assert_eq!(run(&mut other, Op::Flush), BlkStatus::IoError, "{op:?}");
+    for way in WAYS {
+        for (op, marks) in [(Op::Flush, Marks::default()), (Op::Write, fua)] {
+            let world = World::new(way);
+            let (mut one, mut other) = (world.client(), world.client());
+            // The descriptor of all has nothing more to tell, and the witness has.
+            let witness = world.volume.devices[0].file.witness_fd().expect("the file has one");
+            let failing = Failing::new(witness, &nothing());
+            assert_eq!(run(&mut one, Op::Write), BlkStatus::Ok, "none asks it for a plain write");
+            assert_eq!(run_marked(&mut one, op, marks), BlkStatus::IoError, "{way} {op:?}");
+            drop(failing);
+            assert_eq!(run(&mut other, Op::Flush), BlkStatus::IoError, "{way} {op:?}");
+        }
     }
 }
 
