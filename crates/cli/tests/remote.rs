@@ -209,3 +209,26 @@ fn blank_disk_on_a_server_is_formatted_unasked_and_one_with_data_is_not() {
     assert!(lab.refused(&format, 5).contains("holds data"));
     assert!(server.stop(Signal::TERM).success());
 }
+
+#[test]
+fn holes_of_a_blank_disk_on_a_server_are_not_read() {
+    let lab = Lab::new();
+    let blank = std::fs::File::create(lab.path("blank")).unwrap();
+    blank.set_len(8 << 30).unwrap();
+    lab.write("table", "0 16777216 linear blank 0\n");
+    let _server = lab.serve(&["--table", "table", "--socket", "s", "--control", "c"]);
+    let mut format = vec!["format", "nbd+unix:///?socket=s", "--key-file", "pass"];
+    format.extend(SMALL);
+    let read_bytes = || -> u64 {
+        let status = lab.ok(&["status", "--json", "c"]).stdout;
+        let status: serde_json::Value = serde_json::from_slice(&status).unwrap();
+        status["devices"][0]["reads"]["bytes"].as_u64().unwrap()
+    };
+    // Data behind a hole is found all the same.
+    std::os::unix::fs::FileExt::write_all_at(&blank, b"x", 5 << 30).unwrap();
+    assert!(lab.refused(&format, 5).contains("holds data"));
+    blank.set_len(5 << 30).unwrap();
+    blank.set_len(8 << 30).unwrap();
+    lab.ok(&format);
+    assert!(read_bytes() < 64 << 20, "{} bytes were read", read_bytes());
+}

@@ -5,6 +5,7 @@
 //! removed again when formatting fails.
 
 use std::fs::{self, File, OpenOptions};
+use std::ops::Range;
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
@@ -26,6 +27,7 @@ use crate::failure::Failure;
 use crate::memory;
 use crate::nbd::Uri;
 use crate::output::{say, sync_created};
+use crate::progress::Progress;
 use crate::size::{human_size, parse_size};
 use crate::terminal::Terminal;
 use crate::volume::{is_same_file, locked_header};
@@ -185,20 +187,20 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
     {
         return Err(Failure::failed("--header names the volume itself; leave it out"));
     }
-    ensure_size(&args.volume, args.size, &mut created)?;
+    ensure_file(&args.volume, args.size, &mut created)?;
     let data = DeviceFile::open(&args.volume, Access::ReadWrite, false)?;
-    let (mut device, data) = match header_path {
+    let data_len_bytes = len_with(&data, args.size)?;
+    let (mut device, mut data) = match header_path {
         None => (data, None),
         Some(header) => {
             if !header.exists() {
                 create(header, args.layout.header_len_bytes(), &mut created)?;
             }
             let device = DeviceFile::open(header, Access::ReadWrite, false)?;
-            options.detached = Some(Detached { data_device_len_bytes: Some(data.len_bytes()) });
+            options.detached = Some(Detached { data_device_len_bytes: Some(data_len_bytes) });
             (device, Some(data))
         }
     };
-    let data_len_bytes = data.as_ref().unwrap_or(&device).len_bytes();
     options.sector_size_bytes = args
         .sector_size
         .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
@@ -212,6 +214,13 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
     let passphrase = args.key.input().read_new(&args.volume.display().to_string())?;
     if passphrase.is_empty() {
         return Err(Failure::failed("the passphrase is empty, which protects nothing; choose one"));
+    }
+    let data_device = data.as_mut().unwrap_or(&mut device);
+    if data_len_bytes > data_device.len_bytes() {
+        data_device.extend(data_len_bytes).map_err(|error| {
+            let path = args.volume.display();
+            Failure::failed(format!("cannot extend {path} to {data_len_bytes} bytes: {error}"))
+        })?;
     }
     format::format(&mut device, &passphrase, &options)
         .map_err(|error| Failure::from(error).at(&place))?;
@@ -305,8 +314,8 @@ impl LayoutArgs {
     }
 }
 
-/// Creates the file or makes it longer. A file is never made shorter.
-fn ensure_size(path: &Path, size: Option<u64>, created: &mut Created) -> Result<(), Failure> {
+/// Creates the file if it is to have a size and is not there.
+fn ensure_file(path: &Path, size: Option<u64>, created: &mut Created) -> Result<(), Failure> {
     if path.to_str().is_some_and(Uri::is_uri) {
         return match size {
             None => Ok(()),
@@ -327,30 +336,26 @@ fn ensure_size(path: &Path, size: Option<u64>, created: &mut Created) -> Result<
             )));
         }
     };
-    let Some(size) = size else {
-        return Ok(());
-    };
-    if !metadata.is_file() {
-        return Err(Failure::failed(format!(
+    match size.is_some() && !metadata.is_file() {
+        true => Err(Failure::failed(format!(
             "--size creates a file, but {} is there and is none; leave --size out",
             path.display()
-        )));
+        ))),
+        false => Ok(()),
     }
-    if size < metadata.len() {
-        return Err(Failure::failed(format!(
-            "{} has {} bytes, and --size {size} would cut it off; leave --size out or remove the \
-             file first",
-            path.display(),
-            metadata.len()
-        )));
+}
+
+/// How long the file will be. It is made longer once it is known that it may be overwritten, and
+/// never shorter.
+fn len_with(file: &DeviceFile, size: Option<u64>) -> Result<u64, Failure> {
+    let (path, len_bytes) = (file.path().display(), file.len_bytes());
+    match size {
+        Some(size) if size < len_bytes => Err(Failure::failed(format!(
+            "{path} has {len_bytes} bytes, and --size {size} would cut it off; leave --size out \
+             or remove the file first"
+        ))),
+        size => Ok(size.unwrap_or(len_bytes)),
     }
-    let extended = OpenOptions::new().write(true).open(path).and_then(|file| {
-        file.set_len(size)?;
-        file.sync_all()
-    });
-    extended.map_err(|error| {
-        Failure::failed(format!("cannot extend {} to {size} bytes: {error}", path.display()))
-    })
 }
 
 fn create(path: &Path, size: u64, created: &mut Created) -> Result<(), Failure> {
@@ -406,12 +411,38 @@ fn what_would_be_lost(device: &DeviceFile) -> Result<Option<&'static str>, Failu
     Ok(has_data(&file).map_err(failed)?.then_some("data"))
 }
 
-/// Whether an export holds anything but zeros: all of it is read, up to the first that is none.
+/// Whether an export holds anything but zeros: what its server does not know to be zeros is read,
+/// up to the first byte that is none.
 fn remote_has_data(device: &DeviceFile) -> Result<bool, Failure> {
-    let mut buffer = vec![0u8; 1 << 20];
+    let len_bytes = device.len_bytes();
+    let progress = Progress::new(Some(len_bytes));
     let mut at_bytes = 0;
-    while at_bytes < device.len_bytes() {
-        let left_bytes = usize::try_from(device.len_bytes() - at_bytes).unwrap_or(usize::MAX);
+    while at_bytes < len_bytes {
+        let mut runs = device.remote_runs(at_bytes, len_bytes - at_bytes);
+        if runs.is_empty() {
+            runs = vec![(len_bytes - at_bytes, false)];
+        }
+        for (run_bytes, is_zero) in runs {
+            let end_bytes = len_bytes.min(at_bytes + run_bytes);
+            if !is_zero && remote_range_has_data(device, at_bytes..end_bytes, &progress)? {
+                return Ok(true);
+            }
+            at_bytes = end_bytes;
+            progress.at(at_bytes);
+        }
+    }
+    Ok(false)
+}
+
+fn remote_range_has_data(
+    device: &DeviceFile,
+    range: Range<u64>,
+    progress: &Progress,
+) -> Result<bool, Failure> {
+    let mut buffer = vec![0u8; 1 << 20];
+    let mut at_bytes = range.start;
+    while at_bytes < range.end {
+        let left_bytes = usize::try_from(range.end - at_bytes).unwrap_or(usize::MAX);
         let piece = &mut buffer[..left_bytes.min(1 << 20)];
         device.read_at(at_bytes, piece).map_err(|error| {
             Failure::wrong_device(format!("cannot read {}: {error}", device.path().display()))
@@ -420,6 +451,7 @@ fn remote_has_data(device: &DeviceFile) -> Result<bool, Failure> {
             return Ok(true);
         }
         at_bytes += piece.len() as u64;
+        progress.at(at_bytes);
     }
     Ok(false)
 }

@@ -269,6 +269,28 @@ impl DeviceFile {
         self.access
     }
 
+    /// What the server of an export knows of a range, from its start on: lengths, and whether they
+    /// read as zeros. It need not know anything.
+    #[must_use]
+    pub fn remote_runs(&self, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, bool)> {
+        self.remote().map_or_else(Vec::new, |remote| remote.runs_at(offset_bytes, len_bytes))
+    }
+
+    /// Makes a regular file so long, with zeros behind what it has. One that is on a server, or
+    /// that is no regular file, has a length of its own.
+    ///
+    /// # Errors
+    /// When it cannot be so long.
+    pub fn extend(&mut self, len_bytes: u64) -> io::Result<()> {
+        let Storage::Local(file) = &self.storage else {
+            return Err(io::ErrorKind::Unsupported.into());
+        };
+        file.set_len(len_bytes)?;
+        file.sync_all()?;
+        self.len_bytes = len_bytes;
+        Ok(())
+    }
+
     /// The descriptor that the data path uses.
     pub(crate) fn data_fd(&self) -> i32 {
         self.direct.as_ref().unwrap_or_else(|| self.file()).as_raw_fd()
@@ -338,7 +360,7 @@ impl DeviceFile {
         let failed = |error| Error::io(&self.path, "open for direct I/O", error);
         self.direct = Some(self.opened_again(libc::O_DIRECT, &failed)?);
         self.kind = Kind::Direct;
-        Ok(self)
+        self.with_witness()
     }
 
     /// Turns direct I/O off.
@@ -357,7 +379,7 @@ impl DeviceFile {
         // An error of before is not this volume's. A file system that cannot be asked has none.
         let _ = reported(&witness);
         self.witness = reported(&witness).is_ok().then(|| Mutex::new(witness));
-        self.with_witness()
+        Ok(self)
     }
 
     /// Another descriptor of the file. Its name may have become another file's meanwhile.

@@ -90,6 +90,7 @@ fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
 fn handshake(socket: &OwnedFd, uri: &Uri, deadline: Instant) -> Result<(Session, Vec<u8>), String> {
     let settings = SessionSettings {
         in_flight_max: IN_FLIGHT_MAX as u16,
+        allocation: true,
         ..SessionSettings::new(uri.export.as_str())
     };
     let session = Session::new(settings);

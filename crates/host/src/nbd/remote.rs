@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_export::nbd::Command;
 use blockyard_export::nbd::client::{Event, Remote, Request};
+use blockyard_export::nbd::{Command, Extent};
 
 use super::device;
 use super::dial::{self, Opened, receive, send_all};
@@ -49,6 +49,7 @@ enum Data<'a> {
     None,
     To(&'a mut [u8]),
     From(&'a [u8]),
+    Extents(&'a mut Vec<Extent>),
 }
 
 impl RemoteDisk {
@@ -248,6 +249,17 @@ impl RemoteDisk {
         Ok(())
     }
 
+    /// What the server knows of a range, from its start on: lengths, and whether they read as
+    /// zeros. It need not know anything.
+    pub(crate) fn runs_at(&self, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, bool)> {
+        let mut extents = Vec::new();
+        let max_bytes = self.len_max_bytes(Command::BlockStatus).unwrap_or(0);
+        let range = offset_bytes..offset_bytes + len_bytes.min(max_bytes);
+        let asked = Request::new(Command::BlockStatus, range);
+        let _ = self.execute(&asked, Data::Extents(&mut extents));
+        extents.into_iter().map(|extent| (extent.len_bytes, extent.zero)).collect()
+    }
+
     /// What was written here is on stable storage when this returns.
     pub(crate) fn flush(&self) -> io::Result<()> {
         self.execute(&Request::FLUSH, Data::None)
@@ -326,6 +338,7 @@ impl RemoteDisk {
                 (Event::Zeroes(piece), Data::To(to)) => {
                     to[piece.start_bytes as usize..][..piece.len_bytes as usize].fill(0);
                 }
+                (Event::Extent { extent, .. }, Data::Extents(extents)) => extents.push(extent),
                 (Event::Done { result, .. }, _) => {
                     received.drain(..step.consumed);
                     if result.is_ok() {
