@@ -4,7 +4,7 @@
 
 use std::fs::{File, Metadata, OpenOptions, Permissions};
 use std::io::{self, ErrorKind, Write};
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 use blockyard_host::canary::{Canary, is_planted};
@@ -12,8 +12,12 @@ use blockyard_host::file::{FileId, lock_output};
 use blockyard_host::volume::Volume;
 use rustix::fs::{Access, OFlags, access, syncfs};
 use rustix::io::Errno;
+use rustix::process::geteuid;
 
 use crate::failure::{Failure, printable};
+
+/// Of a file that only its owner may read.
+const PRIVATE_MODE: u32 = 0o600;
 
 /// Writes `text`. A reader that has gone away has seen enough: that is no error.
 pub(crate) fn print(text: &str) -> Result<(), Failure> {
@@ -101,6 +105,7 @@ impl<'a> Output<'a> {
             Ok(metadata) if !self.force && holds_something(&metadata) => Err(self.is_there()),
             Ok(metadata) if metadata.is_dir() => Err(self.failed(&ErrorKind::IsADirectory.into())),
             Ok(metadata) if self.is_recording && !metadata.is_file() => Err(self.is_no_file()),
+            Ok(metadata) if self.is_of_another_user(&metadata) => Err(self.is_foreign()),
             Ok(_) => {
                 Ok(access(self.path, Access::WRITE_OK)
                     .map_err(|errno| self.failed(&errno.into()))?)
@@ -113,24 +118,16 @@ impl<'a> Output<'a> {
 
     /// Opens it, empty. A pipe or a character device is taken as it is.
     pub(crate) fn create(&self, in_use: &InUse) -> Result<File, Failure> {
-        let mode = if self.is_private { 0o600 } else { 0o666 };
-        let mut options = OpenOptions::new();
-        options.write(true).mode(mode);
-        if self.is_recording {
-            options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
-        }
-        let is_stream = self.path.metadata().is_ok_and(|metadata| !holds_something(&metadata));
+        self.create_seen(self.path.metadata().ok().as_ref(), in_use)
+    }
+
+    /// As [`Output::create`], of something that was looked at before, if it was there.
+    fn create_seen(&self, seen: Option<&Metadata>, in_use: &InUse) -> Result<File, Failure> {
+        let is_stream = seen.is_some_and(|metadata| !holds_something(metadata));
         if is_stream && self.is_recording {
             return Err(self.is_no_file());
         }
-        match self.force || is_stream {
-            true => options.create(true),
-            false => options.create_new(true),
-        };
-        let file = options.open(self.path).map_err(|error| match error.kind() {
-            ErrorKind::AlreadyExists => self.is_there(),
-            _ => self.failed(&error),
-        })?;
+        let (file, is_new) = self.open(is_stream)?;
         // What has been opened is looked at, and not the name: only then is anything lost.
         let metadata = file.metadata().map_err(|error| self.failed(&error))?;
         if in_use.has(&metadata) || (holds_something(&metadata) && !lock_output(&file)) {
@@ -139,15 +136,42 @@ impl<'a> Output<'a> {
         if self.is_recording && !metadata.is_file() {
             return Err(self.is_no_file());
         }
+        if holds_something(&metadata) == is_stream {
+            let path = self.path.display();
+            return Err(Failure::busy(format!("{path}: has just become something else")));
+        }
+        // Some file systems say whose a new file is.
+        if !is_new && self.is_of_another_user(&metadata) {
+            return Err(self.is_foreign());
+        }
         if metadata.is_file() {
             let emptied = file.set_len(0).and_then(|()| match self.is_private {
-                true => file.set_permissions(Permissions::from_mode(mode)),
+                true => file.set_permissions(Permissions::from_mode(PRIVATE_MODE)),
                 false => Ok(()),
             });
             let kept = emptied.and_then(|()| sync_created(&file, self.path));
             kept.map_err(|error| self.failed(&error))?;
         }
         Ok(file)
+    }
+
+    /// The file, which is not empty yet, and whether it was made here.
+    fn open(&self, is_stream: bool) -> Result<(File, bool), Failure> {
+        let mut options = OpenOptions::new();
+        options.write(true).mode(if self.is_private { PRIVATE_MODE } else { 0o666 });
+        if !is_stream {
+            // A FIFO may have taken its place, and to open one is to wait for a reader.
+            options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        }
+        match options.clone().create_new(true).open(self.path) {
+            Ok(new) => Ok((new, true)),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(self.failed(&error)),
+            Err(_) if !self.force && !is_stream => Err(self.is_there()),
+            Err(_) => {
+                let old = options.create(true).open(self.path);
+                old.map(|old| (old, false)).map_err(|error| self.failed(&error))
+            }
+        }
     }
 
     /// Writes all of it.
@@ -164,6 +188,19 @@ impl<'a> Output<'a> {
     fn is_there(&self) -> Failure {
         let path = self.path.display();
         Failure::busy(format!("{path}: is there already; name another file, or say --force"))
+    }
+
+    /// Whether somebody else could read what is for the owner only.
+    fn is_of_another_user(&self, metadata: &Metadata) -> bool {
+        self.is_private && metadata.is_file() && metadata.uid() != geteuid().as_raw()
+    }
+
+    fn is_foreign(&self) -> Failure {
+        let path = self.path.display();
+        Failure::busy(format!(
+            "{path}: belongs to another user, who could read what is written; name another file, \
+             or remove this one first"
+        ))
     }
 
     fn is_no_file(&self) -> Failure {
@@ -282,6 +319,51 @@ mod tests {
         let failure = output.create(&InUse::default()).unwrap_err();
         assert!(failure.message.contains("regular file"), "{failure}");
         assert!(Output::recording(Path::new("/dev/null"), true).create(&InUse::default()).is_err());
+    }
+
+    #[test]
+    fn fifo_that_takes_the_place_of_a_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        let seen = path.metadata().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let output = Output::private(&path, true);
+        let without_reader = output.create_seen(Some(&seen), &InUse::default());
+        assert!(without_reader.unwrap_err().message.contains("cannot write"));
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let _reader = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        let with_one = output.create_seen(Some(&seen), &InUse::default());
+        assert!(with_one.unwrap_err().message.contains("something else"));
+        // The other way round a file would be overwritten that nobody said --force for.
+        let seen = path.metadata().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        let swapped = Output::new(&path, false).create_seen(Some(&seen), &InUse::default());
+        assert!(swapped.unwrap_err().message.contains("something else"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn plaintext_is_not_written_into_a_file_of_another_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        if std::os::unix::fs::chown(&path, Some(geteuid().as_raw() + 1), None).is_err() {
+            // Nobody but root gives files away; another user's cannot be opened here either.
+            assert!(!geteuid().is_root());
+            return;
+        }
+        let private = Output::private(&path, true);
+        for refused in [
+            private.check(&InUse::default()).map(drop),
+            private.create(&InUse::default()).map(drop),
+        ] {
+            assert!(refused.unwrap_err().message.contains("another user"));
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        Output::new(&path, true).write(&InUse::default(), "n").unwrap();
     }
 
     #[test]
