@@ -17,7 +17,7 @@ use blockyard_crypt::secret::SecretBytes;
 use blockyard_engine::dm::control::MessageError;
 use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS, Pipeline};
 use blockyard_engine::dm::multipath::Multipath;
-use blockyard_engine::dm::table::{TableExtent, TargetSpec};
+use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::sq::CipherId;
 use blockyard_engine::time::Nanos;
 
@@ -231,22 +231,31 @@ impl Volume {
         Ok(())
     }
 
+    /// The cipher of the crypt line at a sector, or below the line there, if that has all of its
+    /// bytes from one place.
     fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
-        match self.line_at(sector)?.1 {
-            TargetSpec::Crypt(spec) => Ok(spec.cipher),
-            _ => Err(invalid(format!("the line at sector {sector} is none of crypt"))),
+        let layers: Vec<&Table> = self.table.layers().collect();
+        let (mut table, mut at) = (&self.table, sector);
+        loop {
+            let (_, extent) = line_of(table, at)?;
+            let below = extent.target.window().and_then(|leg| Some((leg.dev.below()?, leg.start)));
+            match (&extent.target, below) {
+                (TargetSpec::Crypt(spec), _) => return Ok(spec.cipher),
+                (_, Some((number, start))) => {
+                    at = at - extent.start.0 + start.0;
+                    table = layers[number];
+                }
+                (_, None) => {
+                    let problem = format!("the line at sector {sector} is none of crypt");
+                    return Err(invalid(problem));
+                }
+            }
         }
     }
 
     /// The line at a sector, and its number.
     fn line_at(&self, sector: u64) -> Result<(u16, &TargetSpec), ControlError> {
-        let is_it = |extent: &TableExtent| {
-            extent.start.0 <= sector && sector < (extent.start + extent.len).0
-        };
-        let found = (0..).zip(self.table.extents()).find(|(_, extent)| is_it(extent));
-        let (number, extent) =
-            found.ok_or_else(|| invalid(format!("sector {sector} is outside of the volume")))?;
-        Ok((number, &extent.target))
+        line_of(&self.table, sector).map(|(number, extent)| (number, &extent.target))
     }
 
     /// The numbers of the lines that are shown as they are now, if there is anybody to look.
@@ -339,6 +348,14 @@ impl Volume {
     }
 }
 
+/// The line of a table at a sector, and its number.
+fn line_of(table: &Table, sector: u64) -> Result<(u16, &TableExtent), ControlError> {
+    let is_it =
+        |extent: &TableExtent| extent.start.0 <= sector && sector < (extent.start + extent.len).0;
+    let found = (0..).zip(table.extents()).find(|(_, extent)| is_it(extent));
+    found.ok_or_else(|| invalid(format!("sector {sector} is outside of the volume")))
+}
+
 /// All names of a pipeline: some differ in what no pipeline says.
 fn pipeline_text(choice: &Choice) -> String {
     let Choice::Fixed(pipeline) = choice else { return "adaptive".into() };
@@ -393,5 +410,26 @@ mod tests {
             pass.left();
             suspending.join().unwrap().unwrap();
         });
+    }
+    #[test]
+    fn key_of_a_crypt_line_below_another_device_is_wiped_and_set() {
+        let key = "0123456789abcdef0123456789abcdeffedcba9876543210fedcba9876543210";
+        let table = format!(
+            "memory: 0 64 ram\n\
+             secret: 0 64 crypt aes-xts-plain64 {key} 0 /dev/mapper/memory 0\n\
+             part: 0 32 linear /dev/mapper/secret 32\n\
+             top: 0 8 zero\ntop: 8 32 linear /dev/mapper/part 0\n"
+        );
+        let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
+        let volume = Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), &options).unwrap();
+        volume.suspend().unwrap();
+        let refused = volume.message(0, &Message::KeyWipe).unwrap_err().to_string();
+        assert!(refused.contains("sector 0 is none of crypt"), "{refused}");
+        assert!(volume.status().has_keys);
+        volume.message(8, &Message::KeyWipe).unwrap();
+        assert!(!volume.status().has_keys);
+        assert_eq!(volume.resume(false).unwrap_err().name, "EAGAIN");
+        volume.message(39, &Message::KeySet(SecretBytes::copy_of(&[7; 32]))).unwrap();
+        assert_eq!(volume.resume(false), Ok(None));
     }
 }
