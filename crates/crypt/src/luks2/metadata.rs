@@ -145,6 +145,23 @@ impl Segment {
     }
 }
 
+impl CryptSegment {
+    /// Why it cannot be mapped, if it cannot. A header may say so, as in cryptsetup, which leaves it
+    /// to the kernel.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let (size, tweak) = (self.sector_size_bytes, self.iv_tweak);
+        if !matches!(size, 512 | 1024 | 2048 | 4096) {
+            return Some(format!("its sector size is {size}, and not 512, 1024, 2048 or 4096"));
+        }
+        (!tweak.is_multiple_of(u64::from(size / 512))).then(|| {
+            format!(
+                "its IV tweak {tweak} is not a multiple of the sector size {size}, counted in \
+                 512-byte sectors"
+            )
+        })
+    }
+}
+
 impl Config {
     /// The first mandatory requirement; this program meets none that exists today.
     pub(crate) fn unmet_requirement(&self) -> Option<Requirement> {
@@ -441,19 +458,10 @@ fn segment(node: &Node<'_>) -> Result<Segment, TreeError> {
 fn crypt_segment(node: &Node<'_>) -> Result<CryptSegment, TreeError> {
     let sector_size = node.get("sector_size")?;
     let sector_size_bytes = sector_size.u32()?;
-    if !matches!(sector_size_bytes, 512 | 1024 | 2048 | 4096) {
-        return Err(
-            sector_size.error(format!("{sector_size_bytes} is not 512, 1024, 2048 or 4096"))
-        );
+    if sector_size_bytes == 0 {
+        return Err(sector_size.error("it is 0"));
     }
-    let iv_tweak_node = node.get("iv_tweak")?;
-    let iv_tweak = iv_tweak_node.u64_text()?;
-    if !iv_tweak.is_multiple_of(u64::from(sector_size_bytes / 512)) {
-        return Err(iv_tweak_node.error(format!(
-            "{iv_tweak} is not a multiple of the sector size {sector_size_bytes}, counted in \
-             512-byte sectors"
-        )));
-    }
+    let iv_tweak = node.get("iv_tweak")?.u64_text()?;
     let integrity = match node.find("integrity")? {
         Some(integrity) => Some(integrity.get("type")?.name()?.to_owned()),
         None => None,

@@ -122,6 +122,9 @@ impl Header {
             let what = format!("integrity protection \"{integrity}\" is not supported yet");
             return Err(Error::unsupported(place, what));
         }
+        if let Some(problem) = crypt.problem() {
+            return Err(Error::unsupported(place, problem));
+        }
         CipherSpec::parse(&crypt.encryption)
             .map_err(|error| Error::unsupported(place, error.to_string()))?;
         Ok((*number, segment, crypt))
