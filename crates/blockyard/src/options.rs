@@ -290,11 +290,13 @@ impl Options {
             None => None,
         };
         let source = detached.as_ref().unwrap_or(&file);
+        let lock = source.lock_header_to_read()?;
         let (header, notices) = match self.header_copy {
             None => Header::read(source),
             Some(copy) => Header::read_copy(source, copy).map(|header| (header, Vec::new())),
         }
         .map_err(|error| Error::crypt(source.path(), error))?;
+        drop(lock);
         let found = match header {
             Header::Luks1(_) => LuksVersion::Luks1,
             Header::Luks2(_) => LuksVersion::Luks2,

@@ -117,6 +117,49 @@ fn header_that_another_program_has_locked_is_not_written() {
 }
 
 #[test]
+fn header_that_another_program_writes_is_not_read_and_readers_share_it() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    let other = File::open(&volume).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    for words in [
+        &["info", "vol"][..],
+        &["doctor", "vol"],
+        &["dump", "vol", "-d", "pass"],
+        &["serve", "vol", "-d", "pass", "--socket", "s"],
+    ] {
+        let said = lab.refused(words, 5);
+        assert!(said.contains("holds the lock of the LUKS header"), "{words:?}: {said}");
+    }
+    flock(&other, FlockOperation::LockShared).unwrap();
+    lab.ok(&["info", "vol"]);
+    let _server = lab.serve(&["vol", "-d", "pass", "--socket", "s"]);
+    // What is served is not what is locked.
+    flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+}
+
+#[test]
+fn file_becomes_longer_only_when_its_format_is_allowed() {
+    let lab = Lab::new();
+    let volume = lab.volume("vol");
+    let before = lab.read("vol");
+    let size = (before.len() + (1 << 20)).to_string();
+    let format = [&["format", "vol", "--size", &size, "-d", "pass"], &SMALL[..]].concat();
+    let confirmed = [&format[..], &["-q"]].concat();
+    assert!(lab.refused(&format, 5).contains("--batch-mode"));
+    assert!(lab.read("vol") == before);
+    let other = File::open(&volume).unwrap();
+    flock(&other, FlockOperation::LockExclusive).unwrap();
+    assert!(lab.refused(&confirmed, 5).contains("lock"));
+    assert!(lab.read("vol") == before);
+    flock(&other, FlockOperation::Unlock).unwrap();
+    lab.ok(&confirmed);
+    assert_eq!(lab.read("vol").len(), before.len() + (1 << 20));
+    let plaintext = lab.ok(&["dump", "vol", "-d", "pass"]).stdout;
+    assert_eq!(plaintext.len(), lab::SMALL_LEN_BYTES + (1 << 20));
+}
+
+#[test]
 fn volume_with_an_empty_passphrase_opens_with_an_empty_line_or_file() {
     let lab = Lab::new();
     let kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };

@@ -128,19 +128,18 @@ fn volume(
     is_luks: bool,
     trim: Trim,
 ) -> Result<Vec<Finding>, Failure> {
-    let failed = |path: &Path, error| {
-        Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
-    };
     if path.to_str().is_some_and(Uri::is_uri) {
         return Err(Failure::failed(format!(
             "{}: an NBD server shows neither its file nor its disk; run doctor where they are",
             path.display()
         )));
     }
-    std::fs::metadata(path).map_err(|error| failed(path, error))?;
+    std::fs::metadata(path).map_err(|error| {
+        Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
+    })?;
     let mut findings = place::findings(root, path, trim != Trim::Never);
     let header_path = detached.unwrap_or(path);
-    let source = HeaderFile::open(header_path).map_err(|error| failed(header_path, error))?;
+    let source = HeaderFile::open(header_path)?;
     match Header::read(&source) {
         Ok((header, notices)) => {
             let mend = format!("blockyard repair {}", quoted(header_path));

@@ -8,6 +8,7 @@ use std::path::{Path, PathBuf};
 
 use blockyard_crypt::luks::{Header, Notice};
 use blockyard_crypt::source::{HeaderSource, SourceError};
+use blockyard_host::file::HeaderLock;
 use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
@@ -51,14 +52,24 @@ pub(crate) struct InfoArgs {
     help: ShortHelpArgs,
 }
 
-/// A file to look at, without a lock: a volume that is being served has a header all the same.
+/// A file to look at, without the lock of a volume: one that is being served has a header all the
+/// same. The lock of the header keeps it from being written meanwhile.
 pub(super) struct HeaderFile {
     file: File,
     len_bytes: u64,
+    _lock: HeaderLock,
 }
 
 impl HeaderFile {
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
+    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
+        let (file, len_bytes) = Self::opened(path).map_err(|error| {
+            Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
+        })?;
+        let lock = HeaderLock::to_read(&file, path)?;
+        Ok(Self { file, len_bytes, _lock: lock })
+    }
+
+    fn opened(path: &Path) -> io::Result<(File, u64)> {
         // Looked at before it is opened: to open a FIFO is to wait for a writer.
         let file_type = fs::metadata(path)?.file_type();
         if file_type.is_dir() {
@@ -69,7 +80,7 @@ impl HeaderFile {
         }
         let mut file = File::open(path)?;
         let len_bytes = file.seek(SeekFrom::End(0))?;
-        Ok(Self { file, len_bytes })
+        Ok((file, len_bytes))
     }
 }
 
@@ -105,8 +116,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
 
 fn show_header(path: &Path, copy: Option<HeaderCopy>, as_json: bool) -> Result<(), Failure> {
     let place = path.display();
-    let source = HeaderFile::open(path)
-        .map_err(|error| Failure::wrong_device(format!("{place}: cannot open: {error}")))?;
+    let source = HeaderFile::open(path)?;
     let (header, notices) = match copy {
         None => Header::read(&source),
         Some(copy) => Header::read_copy(&source, copy.into()).map(|header| (header, Vec::new())),

@@ -1,4 +1,5 @@
-//! The lock that cryptsetup takes on a header before it writes it (`lib/utils_device_locking.c`).
+//! The lock that cryptsetup takes on a header before it reads it, shared, or writes it
+//! (`lib/utils_device_locking.c`).
 //!
 //! On a regular file it is `flock(2)`. On a block device it is `flock` on a file of its own,
 //! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A loop device and the file under it
@@ -20,7 +21,7 @@ use crate::Error;
 /// Where cryptsetup keeps the locks of block devices.
 const LOCK_FOLDER: &str = "/run/cryptsetup";
 
-/// An exclusive lock on a header, until it is dropped.
+/// A lock on a header, until it is dropped.
 #[derive(Debug)]
 pub struct HeaderLock {
     held: Vec<Held>,
@@ -38,8 +39,10 @@ struct Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // As cryptsetup: a waiter that gets the lock now finds the name gone, and makes a new one.
+        // As cryptsetup: the last one removes it, and a waiter that gets the lock then finds the
+        // name gone, and makes a new one.
         if let Some(path) = &self.lock_file
+            && flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
             && is_same_file(&self.file, path)
         {
             let _ = fs::remove_file(path);
@@ -48,39 +51,46 @@ impl Drop for Held {
     }
 }
 
-impl HeaderLock {
-    /// What a person should know, in a sentence.
-    #[must_use]
-    pub fn warning(&self) -> Option<&str> {
-        self.warning.as_deref()
-    }
+/// What a header is locked for: readers share it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Purpose {
+    Reading,
+    Writing,
 }
 
-impl DeviceFile {
-    /// Takes cryptsetup's lock on the header of this device, and waits a second for it. A disk on a
-    /// server has none.
+impl HeaderLock {
+    /// Takes the lock to read the header of an open file or device, and waits a second for it.
+    /// Where it cannot be had for want of rights, or of locks, nobody who writes is kept out.
     ///
     /// # Errors
-    /// When another program holds it.
-    pub fn lock_header(&self) -> Result<HeaderLock, Error> {
-        let mut lock = HeaderLock { held: Vec::new(), warning: None };
-        let Some(file) = self.local() else { return Ok(lock) };
+    /// When another program writes the header.
+    pub fn to_read(file: &File, path: &Path) -> Result<Self, Error> {
+        match Self::new(file, path, Purpose::Reading) {
+            Err(Error::Io { .. }) => Self::none(),
+            outcome => outcome,
+        }
+    }
+
+    fn none() -> Result<Self, Error> {
+        Ok(Self { held: Vec::new(), warning: None })
+    }
+
+    fn new(file: &File, path: &Path, purpose: Purpose) -> Result<Self, Error> {
         let failed = |error: io::Error| match error.kind() {
-            io::ErrorKind::WouldBlock => {
-                Error::HeaderLocked { path: self.path.display().to_string() }
-            }
-            _ => Error::io(&self.path, "lock the header of", error),
+            io::ErrorKind::WouldBlock => Error::HeaderLocked { path: path.display().to_string() },
+            _ => Error::io(path, "lock the header of", error),
         };
+        let mut lock = Self { held: Vec::new(), warning: None };
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.file_type().is_block_device() {
             // A descriptor of our own: the lock belongs to an open file, and is released with it.
             let file = file.try_clone().map_err(failed)?;
-            lock_patiently(&file).map_err(failed)?;
+            lock_patiently(&file, purpose).map_err(failed)?;
             lock.held.push(Held { file, lock_file: None });
             return Ok(lock);
         }
         let device = metadata.rdev();
-        match lock_device(Path::new(LOCK_FOLDER), device) {
+        match lock_device(Path::new(LOCK_FOLDER), device, purpose) {
             Ok(held) => lock.held.push(held),
             // As a rule only root may write there. Others go on without, as they always did.
             Err(error) if is_forbidden(&error) => {
@@ -92,10 +102,37 @@ impl DeviceFile {
             Err(error) => return Err(failed(error)),
         }
         if let Some(file) = file_under_loop(device) {
-            lock_patiently(&file).map_err(failed)?;
+            lock_patiently(&file, purpose).map_err(failed)?;
             lock.held.push(Held { file, lock_file: None });
         }
         Ok(lock)
+    }
+
+    /// What a person should know who is about to write, in a sentence.
+    #[must_use]
+    pub fn warning(&self) -> Option<&str> {
+        self.warning.as_deref()
+    }
+}
+
+impl DeviceFile {
+    /// Takes cryptsetup's lock to write the header of this device, and waits a second for it. A
+    /// disk on a server has none.
+    ///
+    /// # Errors
+    /// When another program holds it.
+    pub fn lock_header(&self) -> Result<HeaderLock, Error> {
+        self.local().map_or_else(HeaderLock::none, |file| {
+            HeaderLock::new(file, &self.path, Purpose::Writing)
+        })
+    }
+
+    /// The same to read it, as [`HeaderLock::to_read`].
+    ///
+    /// # Errors
+    /// When another program writes the header.
+    pub fn lock_header_to_read(&self) -> Result<HeaderLock, Error> {
+        self.local().map_or_else(HeaderLock::none, |file| HeaderLock::to_read(file, &self.path))
     }
 }
 
@@ -109,11 +146,16 @@ fn is_forbidden(error: &io::Error) -> bool {
     )
 }
 
-/// Waits as long as for the lock of a volume: cryptsetup holds this one only while it writes.
-fn lock_patiently(file: &File) -> io::Result<()> {
+/// Waits as long as for the lock of a volume: cryptsetup holds this one only while it reads or
+/// writes.
+fn lock_patiently(file: &File, purpose: Purpose) -> io::Result<()> {
+    let operation = match purpose {
+        Purpose::Reading => FlockOperation::NonBlockingLockShared,
+        Purpose::Writing => FlockOperation::NonBlockingLockExclusive,
+    };
     let start = Instant::now();
     loop {
-        match flock(file, FlockOperation::NonBlockingLockExclusive) {
+        match flock(file, operation) {
             Err(Errno::WOULDBLOCK) if start.elapsed() < LOCK_PATIENCE => {
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -124,7 +166,7 @@ fn lock_patiently(file: &File) -> io::Result<()> {
 }
 
 /// The lock of a block device.
-fn lock_device(folder: &Path, device: u64) -> io::Result<Held> {
+fn lock_device(folder: &Path, device: u64, purpose: Purpose) -> io::Result<Held> {
     match DirBuilder::new().mode(0o700).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
@@ -139,7 +181,7 @@ fn lock_device(folder: &Path, device: u64) -> io::Result<Held> {
             .mode(0o600)
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)?;
-        lock_patiently(&file)?;
+        lock_patiently(&file, purpose)?;
         // Its holder before may have removed it: then this is the lock of nothing.
         if is_same_file(&file, &path) {
             return Ok(Held { file, lock_file: Some(path) });
@@ -174,14 +216,23 @@ mod tests {
         let folder = folder.path().join("cryptsetup");
         let device = rustix::fs::makedev(7, 4);
         let path = folder.join("L_7:4");
-        let held = lock_device(&folder, device).unwrap();
+        let held = lock_device(&folder, device, Purpose::Writing).unwrap();
         assert!(path.exists());
-        let refused = lock_device(&folder, device).unwrap_err();
-        assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
-        lock_device(&folder, rustix::fs::makedev(7, 5)).unwrap();
+        for purpose in [Purpose::Writing, Purpose::Reading] {
+            let refused = lock_device(&folder, device, purpose).unwrap_err();
+            assert_eq!(refused.kind(), io::ErrorKind::WouldBlock);
+        }
+        lock_device(&folder, rustix::fs::makedev(7, 5), Purpose::Writing).unwrap();
         drop(held);
         assert!(!path.exists());
-        lock_device(&folder, device).unwrap();
+        let reads = [Purpose::Reading; 2].map(|read| lock_device(&folder, device, read).unwrap());
+        assert!(lock_device(&folder, device, Purpose::Writing).is_err());
+        let [first, last] = reads;
+        drop(first);
+        assert!(path.exists(), "somebody reads still");
+        assert!(lock_device(&folder, device, Purpose::Writing).is_err());
+        drop(last);
+        assert!(!path.exists());
     }
 
     #[test]
@@ -196,5 +247,10 @@ mod tests {
         assert!(flock(&other, FlockOperation::NonBlockingLockShared).is_err());
         drop(lock);
         flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
+        // Who reads shares it with others who do.
+        let lock = device.lock_header_to_read().unwrap();
+        drop(lock);
+        flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();
+        assert!(matches!(device.lock_header_to_read(), Err(Error::HeaderLocked { .. })));
     }
 }
