@@ -4,10 +4,11 @@ mod lab;
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use lab::nbd::Nbd;
 use lab::{Lab, SMALL, SMALL_DATA_OFFSET_BYTES, SMALL_LEN_BYTES, Server, noise, text};
-use rustix::process::Signal;
+use rustix::process::{Pid, Signal, kill_process};
 
 const LEN_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = 4096;
@@ -231,4 +232,38 @@ fn holes_of_a_blank_disk_on_a_server_are_not_read() {
     blank.set_len(8 << 30).unwrap();
     lab.ok(&format);
     assert!(read_bytes() < 64 << 20, "{} bytes were read", read_bytes());
+}
+
+#[test]
+fn stop_beside_silent_servers_takes_one_timeout_whatever_was_in_flight() {
+    let lab = Lab::new();
+    lab.write("image", vec![0; LEN_BYTES]);
+    lab.write("far.table", "0 2048 linear image 0\n");
+    let [a, b] = ["a", "b"].map(|name| format!("nbd+unix:///?timeout=3&socket={name}"));
+    for table in [
+        format!("0 2048 linear {a}&connections=3 0\n"),
+        format!("0 2048 striped 2 8 {a} 0 {b} 0\n"),
+        format!("0 2048 multipath 0 0 1 1 service-time 0 2 0 {a} {b}\n"),
+    ] {
+        let far = |socket| lab.serve(&["--table", "far.table", "--shared", "--socket", socket]);
+        let servers = ["a", "b"].map(far);
+        lab.write("near.table", &table);
+        let words = ["--table", "near.table", "--socket", "near", "--control", "ctl"];
+        let near = lab.serve(&words);
+        let mut client = Nbd::open(&lab.path("near"));
+        for server in &servers {
+            kill_process(Pid::from_raw(server.pid() as i32).unwrap(), Signal::STOP).unwrap();
+        }
+        thread::scope(|scope| {
+            let writing = scope.spawn(|| client.write(0, &content(0, 0)));
+            let in_flight = || text(&lab.ok(&["status", "--json", "ctl"]).stdout);
+            while !in_flight().contains("\"in_flight\": 1") {
+                assert!(!writing.is_finished(), "its server is silent");
+            }
+            let start = Instant::now();
+            assert_eq!(near.stop(Signal::TERM).code(), Some(1), "{table}");
+            assert!(start.elapsed() < Duration::from_secs(5), "{table}: {:?}", start.elapsed());
+            assert_eq!(writing.join().unwrap(), EIO, "{table}");
+        });
+    }
 }

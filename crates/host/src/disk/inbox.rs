@@ -120,19 +120,19 @@ impl Disk {
         self.shared.put(|inbox| inbox.left.push(io_context));
     }
 
-    /// Everything written and answered is on stable storage when this returns.
+    /// Asks for a flush, or for a read of the first sector, whose bytes nobody wants.
     ///
     /// # Errors
-    /// When the device says so, or the system has no more descriptors.
-    pub(crate) fn flush(&self) -> io::Result<()> {
+    /// When the system has no more descriptors.
+    pub(crate) fn ask(&self, op: Op) -> io::Result<Asked<'_>> {
         let (answers, client) = (Answers::new()?, new_io_context());
         self.join(client, Arc::clone(&answers));
         self.send(&mut vec![DiskOp {
             token: Token { owner: Owner::Shard, index: 0 },
             client,
-            op: Op::Flush,
+            op,
             sector: Sector(0),
-            len: Sector(0),
+            len: if op == Op::Flush { Sector(0) } else { Sector(1) },
             memory: Memory::NONE,
             fua: false,
             borrows: false,
@@ -140,19 +140,7 @@ impl Disk {
             origin: Origin { io_context: client, ..Origin::default() },
             submitted: Nanos(0),
         }]);
-        let mut cqes = Vec::new();
-        while cqes.is_empty() {
-            // It is answered in any case, and nobody leaves before.
-            if poll::readable(&[Some(answers.ready())], None).is_err() {
-                std::thread::yield_now();
-            }
-            answers.take(&mut cqes, &mut Vec::new());
-        }
-        self.leave(client);
-        match cqes[0].status {
-            BlkStatus::Ok => Ok(()),
-            status => Err(io::Error::other(status.to_string())),
-        }
+        Ok(Asked { disk: self, client, answers })
     }
 
     /// A handle whose thread is the caller's.
@@ -163,6 +151,35 @@ impl Disk {
         let shared = Arc::new(Shared { inbox: Mutex::default(), wake });
         let number = Arc::default();
         (Self { shared: Arc::clone(&shared), thread: None, number }, shared)
+    }
+}
+
+/// What a device was asked for and has not answered.
+pub(crate) struct Asked<'a> {
+    disk: &'a Disk,
+    client: IoContext,
+    answers: Arc<Answers>,
+}
+
+impl Asked<'_> {
+    /// Waits for the answer.
+    ///
+    /// # Errors
+    /// When the device says so.
+    pub(crate) fn answer(self) -> io::Result<()> {
+        let mut cqes = Vec::new();
+        while cqes.is_empty() {
+            // It is answered in any case, and nobody leaves before.
+            if poll::readable(&[Some(self.answers.ready())], None).is_err() {
+                std::thread::yield_now();
+            }
+            self.answers.take(&mut cqes, &mut Vec::new());
+        }
+        self.disk.leave(self.client);
+        match cqes[0].status {
+            BlkStatus::Ok => Ok(()),
+            status => Err(io::Error::other(status.to_string())),
+        }
     }
 }
 
@@ -295,7 +312,7 @@ mod tests {
         for (status, is_ok) in [(BlkStatus::Ok, true), (BlkStatus::IoError, false)] {
             let (tell, joined) = mpsc::channel();
             let disk = answering(status, tell);
-            assert_eq!(disk.flush().is_ok(), is_ok);
+            assert_eq!(disk.ask(Op::Flush).unwrap().answer().is_ok(), is_ok);
             drop(disk);
             assert_eq!(joined.recv(), Ok(0), "{status}");
         }

@@ -20,7 +20,7 @@ mod queue;
 pub(crate) mod thread;
 
 pub(crate) use choice::{Facts, default_elevator};
-pub(crate) use inbox::{Clients, Disk, Inbox, Shared};
+pub(crate) use inbox::{Asked, Clients, Disk, Inbox, Shared};
 pub(crate) use queue::DiskQueue;
 pub(crate) use thread::TIMEOUT;
 

@@ -112,6 +112,8 @@ struct Running {
     is_stopping: bool,
     /// The clients' server ends: nothing waits for a connection any more.
     is_ending: bool,
+    /// Since then it did not answer, or could not be connected to: it is not tried again.
+    is_away: bool,
     /// What is waited after a loss: longer each time, until a request is answered.
     retry_after: Duration,
     /// Emptied after each use; kept for their memory.
@@ -138,6 +140,7 @@ impl Running {
             alone: None,
             retry_after: RETRY_FIRST,
             is_ending: false,
+            is_away: false,
             slots: vec![Slot::Down { retry_at: now, retry_after: RETRY_FIRST }],
             dying: Vec::new(),
             down_since: Some(now),
@@ -299,9 +302,15 @@ impl Running {
         for index in 0..self.slots.len() {
             let Some(link) = self.slots[index].link() else { continue };
             let received = link.receive(&mut self.ops, &mut self.unused);
-            let loss = received.err().or_else(|| link.is_late(now));
-            if let Some(loss) = loss {
+            let late = if received.is_ok() { link.is_late(now) } else { None };
+            if let Err(loss) = received {
                 self.lose(now, index, &loss);
+            }
+            if let Some(late) = late {
+                self.lose(now, index, &late);
+                if self.is_ending {
+                    self.give_up(now, &late);
+                }
             }
         }
         self.settle(now);
@@ -326,6 +335,16 @@ impl Running {
         if !is_up && self.down_since.is_none() {
             self.down_since = Some(now);
             self.disk.say(&loss.why);
+        }
+    }
+
+    /// The server is silent on one connection, and would be on the others.
+    fn give_up(&mut self, now: Instant, silence: &Loss) {
+        self.is_away = true;
+        for index in 0..self.slots.len() {
+            if self.slots[index].link().is_some() {
+                self.lose(now, index, silence);
+            }
         }
     }
 
@@ -360,6 +379,7 @@ impl Running {
         let mut dialed = dialed.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, outcome) in dialed.drain(..) {
             match outcome {
+                Ok(_) if self.is_away => self.not_connected(now, index, "it was silent before"),
                 Ok(opened) => self.connected(now, index, opened),
                 Err(why) => self.not_connected(now, index, &why),
             }
@@ -411,8 +431,9 @@ impl Running {
     /// Whether one more connection may be made: a server may have become one for one connection.
     fn may_dial(&self) -> bool {
         let is_taken = |slot: &Slot| matches!(slot, Slot::Up(_) | Slot::Dialing { .. });
-        self.remote.as_ref().is_none_or(|remote| remote.multi_conn)
-            || !self.slots.iter().any(is_taken)
+        let has_room = self.remote.as_ref().is_none_or(|remote| remote.multi_conn)
+            || !self.slots.iter().any(is_taken);
+        has_room && !self.is_away
     }
 
     fn not_connected(&mut self, now: Instant, index: usize, why: &str) {
@@ -422,6 +443,7 @@ impl Running {
         let retry_at = now + retry_after;
         self.slots[index] = Slot::Down { retry_at, retry_after: (2 * retry_after).min(RETRY_MAX) };
         if self.down_since.is_some() {
+            self.is_away |= self.is_ending;
             self.disk.say_once(why);
             for check in std::mem::take(&mut self.checks) {
                 self.answer(check, BlkStatus::Transport);
@@ -483,8 +505,8 @@ impl Running {
             let gone: Vec<u32> = self.ready.iter().copied().filter(of_the_gone).collect();
             gone.into_iter().for_each(|index| self.fail(index));
         }
-        let of_the_gone = |index: &u32| self.ops.get(*index).is_abandoned();
-        for check in self.checks.extract_if(.., |index| of_the_gone(index)).collect::<Vec<_>>() {
+        let fails = |index: &u32| self.is_away || self.ops.get(*index).is_abandoned();
+        for check in self.checks.extract_if(.., |index| fails(index)).collect::<Vec<_>>() {
             self.answer(check, BlkStatus::Transport);
         }
     }

@@ -272,8 +272,11 @@ impl Server {
         stop.restore_default();
         self.listeners.clear();
         self.handshakes.end();
-        self.shared.served.iter().for_each(|served| served.volume.stop());
+        let shared = Arc::clone(&self.shared);
+        let asked: Vec<_> = shared.served.iter().flat_map(|one| one.volume.stop()).collect();
         self.drain();
+        // How they answered shows in the flush.
+        asked.into_iter().for_each(|asked| drop(asked.answer()));
         // Before the answers on control sockets are waited for: one that hangs costs no data.
         let flushed = self.flush();
         self.controls.drain(..).for_each(Control::end);

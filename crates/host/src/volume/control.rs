@@ -14,6 +14,7 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blockyard_crypt::secret::SecretBytes;
+use blockyard_engine::bio::Op;
 use blockyard_engine::dm::control::MessageError;
 use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS, Pipeline};
 use blockyard_engine::dm::multipath::Multipath;
@@ -24,7 +25,7 @@ use blockyard_engine::time::Nanos;
 pub use super::gate::Counts;
 use super::gate::{Gate, Order};
 use super::{Loss, Volume};
-use crate::disk::Disk;
+use crate::disk::{Asked, Disk};
 
 /// Bios end within this time, unless a device does not answer: nothing that a client does or leaves
 /// undone keeps one in flight.
@@ -339,12 +340,16 @@ impl Volume {
         }
     }
 
-    /// The server ends: what waits fails, for a resume, or for a server that is away.
-    pub(crate) fn stop(&self) {
+    /// The server ends: what waits fails, for a resume, or for a server that is away. Each server
+    /// is asked for a sign of life now, all at once: one that gives none within its timeout is away
+    /// by then, whatever it is asked for later.
+    pub(crate) fn stop(&self) -> Vec<Asked<'_>> {
         if let Some(gate) = &self.gate {
             gate.stop();
         }
         self.disks().for_each(Disk::end_waiting);
+        let asked = self.devices.iter().filter_map(|device| device.ask(Op::Read)?.ok());
+        asked.collect()
     }
 }
 
@@ -386,7 +391,7 @@ fn random_key(len_bytes: usize) -> Result<SecretBytes, ControlError> {
 
 #[cfg(test)]
 mod tests {
-    use blockyard_engine::bio::{Bio, Op, Sector};
+    use blockyard_engine::bio::{Bio, Sector};
     use blockyard_engine::buf::BufRef;
 
     use super::super::VolumeOptions;

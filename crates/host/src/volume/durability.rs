@@ -12,6 +12,7 @@
 //!
 //! Devices report ([`crate::file::DeviceFile::ended`], [`crate::nbd`]), drivers ask.
 
+use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
@@ -22,7 +23,7 @@ use blockyard_engine::sq::DevId;
 
 use super::{Device, Volume};
 use crate::Error;
-use crate::disk::DeviceQueue;
+use crate::disk::Asked;
 use crate::log;
 
 /// The first failure that may have lost acknowledged writes.
@@ -102,7 +103,10 @@ impl Volume {
     /// # Errors
     /// When a file cannot be synchronised, or a flush has failed before: the first failure.
     pub fn flush(&self) -> Result<(), Error> {
-        let flushed: Vec<_> = self.devices.iter().map(Device::flush).collect();
+        // Servers are asked first: they flush at the same time.
+        let asked: Vec<_> = self.devices.iter().map(|device| device.ask(Op::Flush)).collect();
+        let devices = self.devices.iter().zip(asked);
+        let flushed: Vec<_> = devices.map(|(device, asked)| device.flush(asked)).collect();
         // All paths of a line lead to one disk.
         let is_lost = |dev: &DevId| dev.below().is_none() && flushed[usize::from(dev.0)].is_err();
         let lines = self.table.layers().flat_map(Table::extents);
@@ -123,10 +127,15 @@ impl Volume {
 }
 
 impl Device {
-    fn flush(&self) -> Result<(), Error> {
-        let flushed = match (&self.queue, self.file.remote()) {
-            (DeviceQueue::Shared(disk), Some(_)) => disk.flush(),
-            _ => self.file.flush(),
+    /// Asks the server that it is on, if it is on one.
+    pub(super) fn ask(&self, op: Op) -> Option<io::Result<Asked<'_>>> {
+        self.file.remote().and_then(|_| self.disk()).map(|disk| disk.ask(op))
+    }
+
+    fn flush(&self, asked: Option<io::Result<Asked<'_>>>) -> Result<(), Error> {
+        let flushed = match asked {
+            Some(asked) => asked.and_then(Asked::answer),
+            None => self.file.flush(),
         };
         flushed.map_err(|error| Error::io(self.file.path(), "flush", error))
     }

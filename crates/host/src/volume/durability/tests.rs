@@ -200,7 +200,7 @@ fn error_that_another_operation_was_told_fails_a_flush_and_a_fua_write() {
 fn flush_whose_client_has_gone_is_heard_all_the_same() {
     for way in WAYS {
         // A ring takes it, and no flush of it succeeds.
-        let (_, pipe) = std::io::pipe().unwrap();
+        let (_, pipe) = io::pipe().unwrap();
         let (world, _failing) = World::failing(way, &OwnedFd::from(pipe));
         let mut gone = Client::new(&world.volume, Priority::default()).unwrap();
         gone.submit(request(Op::Flush));
