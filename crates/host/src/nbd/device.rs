@@ -387,7 +387,7 @@ impl Running {
     }
 
     fn connected(&mut self, now: Instant, index: usize, opened: Opened) {
-        let link = Link::new(opened, self.disk.timeout());
+        let link = Link::new(now, opened, self.disk.timeout());
         let multi_conn = link.remote().multi_conn;
         let is_single = |slot: &Slot| matches!(slot, Slot::Up(up) if !up.remote().multi_conn);
         if !multi_conn && self.slots.iter().any(is_single) {

@@ -59,6 +59,7 @@ struct Outgoing {
 pub(super) struct Link {
     socket: OwnedFd,
     is_unix: bool,
+    made: Instant,
     session: Session,
     /// By the slots of their cookies.
     requests: Vec<Option<Requested>>,
@@ -84,13 +85,14 @@ pub(super) struct Link {
 unsafe impl Send for Link {}
 
 impl Link {
-    pub(super) fn new(opened: Opened, timeout: Duration) -> Self {
+    pub(super) fn new(now: Instant, opened: Opened, timeout: Duration) -> Self {
         let Opened { socket, is_unix, session, received: early } = opened;
         let mut received = vec![0; RECEIVE_BYTES];
         received[..early.len()].copy_from_slice(&early);
         Self {
             socket,
             is_unix,
+            made: now,
             session,
             requests: Vec::new(),
             out: VecDeque::new(),
@@ -291,7 +293,7 @@ impl Link {
                     if result.is_ok() {
                         ops.unflushed.succeeded(success);
                     }
-                    ops.replied(op, result);
+                    ops.replied(op, self.made, result);
                     ops.use_ends(op, unused);
                 }
                 Event::Broken => {
@@ -334,13 +336,13 @@ impl Link {
         ops: &mut Ops,
         unused: &mut Vec<u32>,
     ) -> Option<Dying> {
-        let Self { socket, is_unix, requests, out, .. } = self;
+        let Self { socket, is_unix, made, requests, out, .. } = self;
         for outgoing in out.iter().filter(|outgoing| outgoing.payload.len_bytes() > 0) {
             ops.use_ends(outgoing.op, unused);
         }
         let mut doubtful = Vec::new();
         for Requested { op, .. } in requests.into_iter().flatten() {
-            ops.lost(op);
+            ops.lost(op, made);
             if loss.is_dead || !ops.get(op).changes_data() {
                 ops.use_ends(op, unused);
             } else {

@@ -9,6 +9,7 @@
 //! again, only when none of its requests is with a connection any more: they use its memory.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use blockyard_engine::bio::{BlkStatus, IoContext, Op};
 use blockyard_engine::slab::Slab;
@@ -50,8 +51,10 @@ pub(super) struct Pending {
     status: BlkStatus,
     /// A connection was lost that had a request of it.
     is_lost: bool,
-    /// How many such connections there were.
+    /// How many such connections there were, but for those that had been made before the last loss:
+    /// one server that ends loses all of its connections.
     losses: u8,
+    lost_at: Option<Instant>,
     /// Its client is about to end.
     is_abandoned: bool,
     /// It waits for a connection to take its next request.
@@ -115,6 +118,7 @@ impl Pending {
             status: BlkStatus::Ok,
             is_lost: false,
             losses: 0,
+            lost_at: None,
             is_abandoned: false,
             is_queued: false,
         }
@@ -201,8 +205,8 @@ impl Pending {
     /// It was lost, and is not given up.
     pub(super) fn begin_again(&mut self) {
         assert_eq!(self.uses, 0, "what still has its memory could change it later");
-        let Self { is_queued, losses, .. } = *self;
-        *self = Self { is_queued, losses, ..Self::new(self.op) };
+        let Self { is_queued, losses, lost_at, .. } = *self;
+        *self = Self { is_queued, losses, lost_at, ..Self::new(self.op) };
     }
 
     /// A connection was lost that had a request of it: perhaps because of that.
@@ -287,23 +291,25 @@ impl Ops {
         }
     }
 
-    /// A request of it had this reply.
-    pub(super) fn replied(&mut self, index: u32, result: Result<(), Errno>) {
+    /// A request of it had this reply, on a connection that was made then.
+    pub(super) fn replied(&mut self, index: u32, made: Instant, result: Result<(), Errno>) {
         let pending = self.pending.at(index);
         match result {
             Ok(()) => {}
             // It counts: a server may say so to each try.
-            Err(Errno::Shutdown) => self.lost(index),
+            Err(Errno::Shutdown) => self.lost(index, made),
             Err(error) if pending.status == BlkStatus::Ok => pending.status = status_of(error),
             Err(_) => {}
         }
     }
 
-    /// A connection was lost that had a request of it.
-    pub(super) fn lost(&mut self, index: u32) {
+    /// A connection was lost that had a request of it, and was made then.
+    pub(super) fn lost(&mut self, index: u32, made: Instant) {
         let pending = self.pending.at(index);
         // Of several requests of it that were lost with one connection, one counts.
-        pending.losses += u8::from(!pending.is_lost);
+        let is_new = pending.lost_at.is_none_or(|at| made > at);
+        pending.losses += u8::from(!pending.is_lost && is_new);
+        pending.lost_at = Some(Instant::now());
         pending.lose();
     }
 

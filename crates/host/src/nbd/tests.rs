@@ -418,6 +418,18 @@ fn request_that_the_server_closes_on_fails_after_three_connections_and_others_go
 }
 
 #[test]
+fn server_that_ends_with_all_its_connections_costs_a_request_one_try() {
+    let script = Script { drops: AtomicU32::new(3), ..Script::new(CAN_MULTI_CONN) };
+    let mut client = Client::with_parameters(script, "&connections=3");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while client.script.open.load(Ordering::SeqCst) < 3 {
+        assert!(Instant::now() < deadline, "three connections are asked for");
+        assert_eq!(client.one(Op::Read, 8, 8), BlkStatus::Ok);
+    }
+    assert_eq!(client.one(Op::Write, 8, 8), BlkStatus::Ok);
+}
+
+#[test]
 fn request_that_the_server_refuses_because_it_shuts_down_fails_after_three_connections() {
     let error = Error { number: 108, command: Some(READ) };
     let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
