@@ -2,13 +2,16 @@
 //! even when one part fails. Its last line is the count that a test runner prints.
 
 use crate::{audit, check, corpus, deny, fuzz, hygiene, interop, powercut, sim, test, tools};
-use anyhow::Result;
+use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Shorter or longer.
+/// Which parts, and how long.
 #[derive(clap::Args)]
 pub(crate) struct Args {
+    /// Only these parts; without a name, all of them.
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
     /// The full lengths of the interop load instead of CI's short ones.
     #[arg(long)]
     full: bool,
@@ -17,8 +20,14 @@ pub(crate) struct Args {
     advisory_db: Option<PathBuf>,
 }
 
-/// A part of CI and its outcome.
-struct Part {
+/// A part of CI.
+struct Part<'a> {
+    name: &'static str,
+    run: Box<dyn Fn() -> Result<()> + 'a>,
+}
+
+/// How a part ended.
+struct Outcome {
     name: &'static str,
     seconds: f64,
     error: Option<String>,
@@ -27,58 +36,92 @@ struct Part {
 pub(crate) fn run(args: &Args) -> Result<()> {
     let (seconds, rounds) = if args.full { (60, 50) } else { (10, 10) };
     let interop = interop::Args { seconds, rounds, disconnects: 10_000, only: None };
-    let mut parts = Vec::new();
-    let mut part = |name, run: &dyn Fn() -> Result<()>| {
-        println!("\n== {name}");
-        let start = Instant::now();
-        let error = run().err().map(|error| format!("{error:#}"));
-        if let Some(error) = &error {
-            println!("{name}: {error}");
-        }
-        parts.push(Part { name, seconds: start.elapsed().as_secs_f64(), error });
-    };
-    part("check", &check::run);
-    // Its rules are checked above on every machine; the tool itself takes minutes to build.
-    if tools::need("cargo-deny").is_ok() {
-        part("deny", &deny::run);
-    }
-    if args.advisory_db.is_some() {
-        part("audit", &|| audit::run(&audit::Args { db: args.advisory_db.clone() }));
-    }
-    part("test", &test::run);
-    part("sim", &|| sim::run(&sim::Args::short()));
-    part("multipath", &|| sim::run(&sim::Args::multipath()));
-    part("devices", &|| sim::run(&sim::Args::devices()));
-    part("ranges", &|| sim::run(&sim::Args::ranges()));
-    part("canaries", &|| sim::run(&sim::Args::canaries()));
-    part("ranges canaries", &|| sim::run(&sim::Args::ranges_canaries()));
-    part("powercut", &|| powercut::run(&powercut::Args::ci(args.full)));
-    part("power canaries", &|| powercut::run(&powercut::Args::ci_canaries()));
-    part("corpus", &|| corpus::run(&corpus::Args::default()));
-    part("interop", &|| interop::run(&interop));
-    part("hygiene", &|| hygiene::run(&hygiene::Args::default()));
-    part("fuzz", &|| fuzz::run(&fuzz::Args::short()));
-    part("bench", &benches_run);
-    summary(&parts);
+    let parts: Vec<Part> = vec![
+        part("check", check::run),
+        part("test", test::run),
+        part("sim", || sim::run(&sim::Args::short())),
+        part("multipath", || sim::run(&sim::Args::multipath())),
+        part("devices", || sim::run(&sim::Args::devices())),
+        part("ranges", || sim::run(&sim::Args::ranges())),
+        part("canaries", || sim::run(&sim::Args::canaries())),
+        part("ranges-canaries", || sim::run(&sim::Args::ranges_canaries())),
+        part("powercut", || powercut::run(&powercut::Args::ci(args.full))),
+        part("power-canaries", || powercut::run(&powercut::Args::ci_canaries())),
+        part("corpus", || corpus::run(&corpus::Args::default())),
+        part("interop", || interop::run(&interop)),
+        part("hygiene", || hygiene::run(&hygiene::Args::default())),
+        part("fuzz", || fuzz::run(&fuzz::Args::short())),
+        // Benchmarks are not judged here, where the machine is shared; but they must run.
+        part("bench", crate::bench::smoke),
+    ];
+    // The rules of the dependencies are a part of `check` on every machine; the tool that follows the
+    // whole graph takes minutes to build.
+    let deny = tools::need("cargo-deny").is_ok().then(|| part("deny", deny::run));
+    let audit = args
+        .advisory_db
+        .is_some()
+        .then(|| part("audit", || audit::run(&audit::Args { db: args.advisory_db.clone() })));
+    let parts = wanted(parts.into_iter().chain(deny).chain(audit).collect(), &args.parts)?;
+    summary(&parts.iter().map(outcome).collect::<Vec<_>>());
     Ok(())
 }
 
-/// Benchmarks are not judged here, where the machine is shared; but they must run.
-fn benches_run() -> Result<()> {
-    crate::bench::smoke()
+fn part<'a>(name: &'static str, run: impl Fn() -> Result<()> + 'a) -> Part<'a> {
+    Part { name, run: Box::new(run) }
 }
 
-fn summary(parts: &[Part]) {
+/// The parts with these names, in the order of all.
+fn wanted<'a>(parts: Vec<Part<'a>>, names: &[String]) -> Result<Vec<Part<'a>>> {
+    let is_known = |name: &String| parts.iter().any(|part| part.name == *name);
+    if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
+        let known: Vec<&str> = parts.iter().map(|part| part.name).collect();
+        bail!("{unknown}: no such part; there are {}", known.join(", "));
+    }
+    let is_wanted =
+        |part: &Part<'_>| names.is_empty() || names.iter().any(|name| name == part.name);
+    Ok(parts.into_iter().filter(is_wanted).collect())
+}
+
+fn outcome(part: &Part<'_>) -> Outcome {
+    println!("\n== {}", part.name);
+    let start = Instant::now();
+    let error = (part.run)().err().map(|error| format!("{error:#}"));
+    if let Some(error) = &error {
+        println!("{}: {error}", part.name);
+    }
+    Outcome { name: part.name, seconds: start.elapsed().as_secs_f64(), error }
+}
+
+fn summary(parts: &[Outcome]) {
     println!("\n== summary ({})", tools::root().display());
     for part in parts {
         let word = if part.error.is_none() { "ok  " } else { "FAIL" };
         let why = part.error.as_deref().map_or(String::new(), |why| format!("  {why}"));
-        println!("  {word} {:<10} {:>6.1} s{why}", part.name, part.seconds);
+        println!("  {word} {:<15} {:>6.1} s{why}", part.name, part.seconds);
     }
     let failed = parts.iter().filter(|part| part.error.is_some()).count();
     println!("{} passed, {failed} failed", parts.len() - failed);
     // The count is the last line, so nothing may be said about the failure here.
     if failed > 0 {
         std::process::exit(1);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parts_are_chosen_by_name_and_unknown_names_are_refused() {
+        let parts = || vec![part("one", || Ok(())), part("two", || Ok(()))];
+        let names = |words: &[&str]| {
+            let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
+            wanted(parts(), &words)
+                .map(|parts| parts.iter().map(|part| part.name).collect::<Vec<_>>())
+        };
+        assert_eq!(names(&[]).unwrap(), ["one", "two"]);
+        assert_eq!(names(&["two"]).unwrap(), ["two"]);
+        let error = names(&["three"]).unwrap_err().to_string();
+        assert_eq!(error, "three: no such part; there are one, two");
     }
 }

@@ -15,8 +15,8 @@ use rustix::io::Errno;
 const PORTION_BYTES: u64 = 256 << 10;
 /// Zeros in one request.
 const ZEROS_BYTES: u64 = 1 << 20;
-/// Requests of one call in flight.
-const IN_FLIGHT_MAX: usize = 64;
+/// Requests of one call in flight: 4 MiB of buffers, which its client keeps.
+const IN_FLIGHT_MAX: usize = 16;
 
 /// One call's requests.
 pub(crate) struct Calls<'a> {
