@@ -25,7 +25,8 @@ pub struct BlockDevice<D> {
     device: D,
     /// Emptied after each use; kept for their memory.
     issues: Vec<Issue>,
-    ended: Vec<(Nanos, u32)>,
+    ended: Vec<(Nanos, Tag)>,
+    indices: Vec<(Nanos, u32)>,
     late: Vec<Tag>,
     /// Discards that it was given, when: nothing to model, and the range is forgotten at once. They
     /// end with the next event, as all others do.
@@ -43,8 +44,9 @@ impl<D: Device> BlockDevice<D> {
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
         assert_eq!(config.hw_queues, 1);
         let queue = RequestQueue::new(config, elevator);
-        let (issues, ended, late, forgotten) = (Vec::new(), Vec::new(), Vec::new(), Vec::new());
-        Self { queue, device, issues, ended, late, forgotten, events: None }
+        let (issues, ended, indices) = (Vec::new(), Vec::new(), Vec::new());
+        let (late, forgotten) = (Vec::new(), Vec::new());
+        Self { queue, device, issues, ended, indices, late, forgotten, events: None }
     }
 
     /// The queue, to plug, unplug and look at.
@@ -76,22 +78,29 @@ impl<D: Device> BlockDevice<D> {
     /// Starts what the device takes now.
     pub fn run(&mut self, now: Nanos) {
         let mut issues = std::mem::take(&mut self.issues);
-        loop {
-            self.queue.dispatch(now, &mut issues);
-            if issues.is_empty() {
-                break;
-            }
-            for issue in issues.drain(..) {
-                if let Some(events) = &mut self.events {
-                    events.push((now, DeviceEvent::Issued(issue)));
-                }
-                match command(&issue) {
-                    Some(command) => self.device.start(now, command),
-                    None => self.forgotten.push((now, issue.tag)),
-                }
-            }
-        }
+        self.dispatch(now, &mut issues);
+        issues.drain(..).for_each(|issue| self.start(now, issue));
         self.issues = issues;
+    }
+
+    /// Takes from the queue what the device takes now; each is to be started.
+    pub fn dispatch(&mut self, now: Nanos, issues: &mut Vec<Issue>) {
+        let mut had = None;
+        while had != Some(issues.len()) {
+            had = Some(issues.len());
+            self.queue.dispatch(now, issues);
+        }
+    }
+
+    /// The device gets a request that was dispatched.
+    pub fn start(&mut self, now: Nanos, issue: Issue) {
+        if let Some(events) = &mut self.events {
+            events.push((now, DeviceEvent::Issued(issue)));
+        }
+        match command(&issue) {
+            Some(command) => self.device.start(now, command),
+            None => self.forgotten.push((now, issue.tag)),
+        }
     }
 
     /// When something happens next, if nothing is submitted before.
@@ -105,20 +114,26 @@ impl<D: Device> BlockDevice<D> {
     /// Lets the time pass up to the next event at `now`, and adds the bios that have ended.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
         let mut ended = std::mem::take(&mut self.ended);
-        self.device.advance(now, &mut ended);
-        let of_device = ended.drain(..).map(|(at, index)| (at, Tag { hctx: 0, index }));
-        for (at, tag) in self.forgotten.drain(..).chain(of_device) {
-            if let Some(events) = &mut self.events {
-                events.push((at, DeviceEvent::Ended(tag)));
-            }
+        self.advance_device(now, &mut ended);
+        for (at, tag) in ended.drain(..) {
             self.queue.complete(at, tag, BlkStatus::Ok);
         }
         self.ended = ended;
+        self.run(now);
+        self.queue.take_done(done);
+    }
+
+    /// The same for the device alone: adds what it has done, which is to be completed.
+    pub fn advance_device(&mut self, now: Nanos, ended: &mut Vec<(Nanos, Tag)>) {
+        self.device.advance(now, &mut self.indices);
+        let of_device = self.indices.drain(..).map(|(at, index)| (at, Tag { hctx: 0, index }));
+        ended.extend(self.forgotten.drain(..).chain(of_device));
+        if let Some(events) = &mut self.events {
+            events.extend(ended.iter().map(|(at, tag)| (*at, DeviceEvent::Ended(*tag))));
+        }
         // Who is late is waited for again: these devices lose nothing, they are slow.
         self.queue.timed_out(now, &mut self.late);
         self.late.clear();
-        self.run(now);
-        self.queue.take_done(done);
     }
 }
 

@@ -138,6 +138,8 @@ struct Thread {
     affinity: Affinity,
     /// Where it ran last.
     last: usize,
+    /// Who woke it up has paid for that by then; it does not run before.
+    ready: Nanos,
     urgent: bool,
     used: Nanos,
     switches: u64,
@@ -177,6 +179,8 @@ struct Cpu {
     queue: VecDeque<ThreadId>,
     /// Work done for others that the next burst pays for.
     debt: Nanos,
+    /// When it has done all that interrupts, or threads for others, have had it do.
+    interrupted_until: Nanos,
     clock: Clock,
 }
 
@@ -221,6 +225,7 @@ impl Cpus {
             state: State::Waiting,
             affinity,
             last,
+            ready: Nanos(0),
             urgent: false,
             used: Nanos(0),
             switches: 0,
@@ -255,15 +260,17 @@ impl Cpus {
         }
     }
 
-    /// A thread can go on. `by` is the CPU that found out. False if it did not wait.
-    pub fn wake(&mut self, now: Nanos, thread: ThreadId, by: CpuId) -> bool {
+    /// A thread can go on. `by` is the CPU that found out, and that has to work for `before` and to
+    /// pay for the wake-up until the thread can. False if it did not wait.
+    pub fn wake(&mut self, now: Nanos, thread: ThreadId, by: CpuId, before: Nanos) -> bool {
         if self.thread(thread).state != State::Waiting {
             return false;
         }
         self.counters.wake_ups += 1;
         let at = self.place(thread);
-        self.charge(now, by, self.costs.wake_up);
-        self.threads[thread.0 as usize].state = State::Queued;
+        let ready = self.charge(now, by, self.costs.wake_up) + before;
+        let woken = self.thread(thread);
+        (woken.state, woken.ready) = (State::Queued, ready);
         self.queue_woken(at, thread);
         if let Some((current, _)) = self.cpus[at].current {
             let (urgent, current) = (self.is_urgent(thread), self.is_urgent(current));
@@ -277,7 +284,7 @@ impl Cpus {
             (false, false) => self.costs.ipi_remote,
         };
         self.counters.ipis += u64::from(at != by);
-        self.pick(now + called + self.costs.idle_exit, at);
+        self.pick(ready + called + self.costs.idle_exit, at);
         true
     }
 
@@ -319,8 +326,9 @@ impl Cpus {
         }
     }
 
-    /// Work of an interrupt, or for another thread: who runs there ends so much later.
-    pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) {
+    /// Work of an interrupt, or for another thread: who runs there ends so much later. When it is
+    /// done: a CPU does one thing after the other.
+    pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) -> Nanos {
         let cpu = &mut self.cpus[usize::from(cpu.0)];
         self.counters.busy = self.counters.busy + cost;
         match &mut cpu.current {
@@ -328,6 +336,8 @@ impl Cpus {
             Some(_) => cpu.debt = cpu.debt + cost,
             None => {}
         }
+        cpu.interrupted_until = cpu.interrupted_until.max(now) + cost;
+        cpu.interrupted_until
     }
 
     /// When a burst ends next.
@@ -391,15 +401,18 @@ impl Cpus {
         let (thread, _) = self.cpus[at].current.take().expect("a thread was taken");
         self.thread(thread).state = State::Waiting;
         self.thread(thread).counted.voluntary += 1;
-        let debt = std::mem::take(&mut self.cpus[at].debt);
-        self.pick(now + debt, at);
+        self.pick(now, at);
     }
 
     /// Gives an empty CPU a thread of its queue, or of the longest one.
     fn pick(&mut self, now: Nanos, at: usize) {
+        // What it owes is in the time until which it is interrupted.
+        self.cpus[at].debt = Nanos(0);
         let own = self.cpus[at].queue.pop_front();
         let Some(thread) = own.or_else(|| self.steal(at)) else { return };
+        let ready = self.threads[thread.0 as usize].ready;
         let cpu = &mut self.cpus[at];
+        let now = now.max(ready).max(cpu.interrupted_until);
         let switches = cpu.last != Some(thread);
         let cost = if switches { self.costs.switch } else { Nanos(0) };
         (cpu.since, cpu.reschedule, cpu.last) = (now + cost, false, Some(thread));
@@ -504,17 +517,17 @@ mod tests {
     }
 
     #[test]
-    fn wake_up_of_an_idle_cpu_costs_call_exit_and_switch() {
+    fn wake_up_of_an_idle_cpu_costs_the_wake_up_call_exit_and_switch() {
         let start = |sockets, cpus_per_socket, on, by| {
             let mut cpus = cpus(sockets, cpus_per_socket);
             let thread = cpus.spawn(Affinity::Cpu(CpuId(on)));
-            assert!(cpus.wake(Nanos(1_000), thread, CpuId(by)));
-            assert!(!cpus.wake(Nanos(1_000), thread, CpuId(by)), "it is awake");
+            assert!(cpus.wake(Nanos(1_000), thread, CpuId(by), Nanos(0)));
+            assert!(!cpus.wake(Nanos(1_000), thread, CpuId(by), Nanos(0)), "it is awake");
             (cpus.next_event().unwrap().0 - 1_000, cpus.counters().ipis)
         };
-        assert_eq!(start(1, 2, 0, 0), (105, 0));
-        assert_eq!(start(1, 2, 1, 0), (135, 1));
-        assert_eq!(start(2, 1, 1, 0), (175, 1));
+        assert_eq!(start(1, 2, 0, 0), (115, 0));
+        assert_eq!(start(1, 2, 1, 0), (145, 1));
+        assert_eq!(start(2, 1, 1, 0), (185, 1));
     }
 
     #[test]
@@ -522,7 +535,7 @@ mod tests {
         let mut cpus = cpus(1, 1);
         for _ in 0..3 {
             let thread = cpus.spawn(Affinity::Any);
-            cpus.wake(Nanos(0), thread, CPU0);
+            cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
         }
         let turns = turns(&mut cpus, 1_000, 3_000_000);
         assert!(turns.iter().all(|turns| (900..1_050).contains(turns)), "{turns:?}");
@@ -534,12 +547,12 @@ mod tests {
     fn idle_cpus_take_what_others_queue_but_not_what_is_bound() {
         let mut cpus = cpus(1, 2);
         let bound: Vec<_> = (0..2).map(|_| cpus.spawn(Affinity::Cpu(CPU0))).collect();
-        bound.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0)));
+        bound.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0, Nanos(0))));
         let turns_bound = turns(&mut cpus, 1_000, 1_000_000);
         assert!(turns_bound.iter().all(|turns| *turns < 600), "one CPU for both: {turns_bound:?}");
         let mut free = self::cpus(1, 2);
         let threads: Vec<_> = (0..2).map(|_| free.spawn(Affinity::Any)).collect();
-        threads.iter().for_each(|thread| assert!(free.wake(Nanos(0), *thread, CPU0)));
+        threads.iter().for_each(|thread| assert!(free.wake(Nanos(0), *thread, CPU0, Nanos(0))));
         let turns_free = turns(&mut free, 1_000, 1_000_000);
         assert!(turns_free.iter().all(|turns| *turns > 900), "one each: {turns_free:?}");
     }
@@ -548,19 +561,19 @@ mod tests {
     fn sleeper_goes_first_when_the_other_has_run_long_enough() {
         let mut cpus = cpus(1, 1);
         let (hog, sleeper) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
-        cpus.wake(Nanos(0), hog, CPU0);
+        cpus.wake(Nanos(0), hog, CPU0, Nanos(0));
         let mut now = cpus.next_event().unwrap();
         let mut asked = Vec::new();
         while let Some((cpu, thread)) = cpus.take(now) {
             asked.push((thread, now.0));
             cpus.run(now, cpu, Nanos(400));
             if asked.len() == 1 {
-                cpus.wake(now, sleeper, CPU0);
+                cpus.wake(now, sleeper, CPU0, Nanos(0));
             }
             now = cpus.next_event().unwrap();
         }
-        // It runs from 105 on; the wake-up costs 10. At 1,315 it has had its 1,000.
-        assert_eq!(asked, [(hog, 105), (hog, 515), (hog, 915)]);
+        // It runs from 115 on; the wake-up costs 10. At 1,325 it has had its 1,000.
+        assert_eq!(asked, [(hog, 115), (hog, 525), (hog, 925)]);
         assert_eq!(cpus.take(cpus.next_event().unwrap()).unwrap().1, sleeper);
     }
 
@@ -569,7 +582,7 @@ mod tests {
         let mut cpus = cpus(1, 1);
         let (job, other) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
         let urgent = cpus.spawn_urgent(CPU0);
-        cpus.wake(Nanos(0), job, CPU0);
+        cpus.wake(Nanos(0), job, CPU0, Nanos(0));
         let mut now = cpus.next_event().unwrap();
         let mut asked = Vec::new();
         while asked.len() < 8 {
@@ -584,9 +597,9 @@ mod tests {
                 cpus.run(now, cpu, Nanos(400));
             }
             match asked.len() {
-                1 => assert!(cpus.wake(now, urgent, CPU0)),
+                1 => assert!(cpus.wake(now, urgent, CPU0, Nanos(0))),
                 // It runs longer than the granularity, and the other one waits all the same.
-                2 => assert!(cpus.wake(now, other, CPU0)),
+                2 => assert!(cpus.wake(now, other, CPU0, Nanos(0))),
                 _ => {}
             }
             now = cpus.next_event().unwrap();
@@ -602,7 +615,7 @@ mod tests {
         let mut cpus = cpus(1, 1);
         cpus.charge(Nanos(0), CPU0, Nanos(50));
         let thread = cpus.spawn(Affinity::Any);
-        cpus.wake(Nanos(0), thread, CPU0);
+        cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
         let now = cpus.next_event().unwrap();
         let (cpu, _) = cpus.take(now).unwrap();
         cpus.run(now, cpu, Nanos(1_000));
@@ -611,11 +624,55 @@ mod tests {
         assert_eq!(cpus.used(thread), Nanos(1_000), "stolen time is not the thread's");
     }
 
+    /// Time is conserved: what a CPU does for interrupts it does one after the other, also where it
+    /// was idle, and a thread starts behind all of it.
+    #[test]
+    fn cpu_does_one_thing_after_the_other() {
+        let mut cpus = cpus(1, 1);
+        assert_eq!(cpus.charge(Nanos(0), CPU0, Nanos(50)), Nanos(50));
+        assert_eq!(cpus.charge(Nanos(20), CPU0, Nanos(50)), Nanos(100));
+        let thread = cpus.spawn(Affinity::Any);
+        cpus.wake(Nanos(30), thread, CPU0, Nanos(0));
+        // Two interrupts, the wake-up, the exit from idle, the switch.
+        assert_eq!(cpus.next_event(), Some(Nanos(100 + 10 + 5 + 100)));
+        assert_eq!(cpus.charge(Nanos(60), CPU0, Nanos(50)), Nanos(160));
+        let now = cpus.next_event().unwrap();
+        assert_eq!(now, Nanos(265), "it is not late for what waits for nobody");
+        let (cpu, _) = cpus.take(now).unwrap();
+        cpus.run(now, cpu, Nanos(1_000));
+        assert!(cpus.counters().busy <= cpus.next_event().unwrap());
+    }
+
+    /// Who wakes somebody on another CPU has paid for that, and for what it did before, by the time
+    /// that the other one starts.
+    #[test]
+    fn thread_runs_when_its_waker_has_paid_for_it() {
+        for busy in [false, true] {
+            let mut cpus = cpus(1, 2);
+            let other = cpus.spawn(Affinity::Cpu(CpuId(1)));
+            let thread = cpus.spawn(Affinity::Cpu(CpuId(1)));
+            if busy {
+                cpus.wake(Nanos(0), other, CpuId(1), Nanos(0));
+                let now = cpus.next_event().unwrap();
+                assert_eq!(cpus.take(now).unwrap().1, other);
+                cpus.run(now, CpuId(1), Nanos(10));
+            }
+            cpus.wake(Nanos(120), thread, CPU0, Nanos(700));
+            if busy {
+                let now = cpus.next_event().unwrap();
+                let (cpu, _) = cpus.take(now).unwrap();
+                cpus.block(now, cpu);
+            }
+            let starts = 120 + 700 + 10 + if busy { 0 } else { 30 + 5 };
+            assert_eq!(cpus.next_event(), Some(Nanos(starts + 100)));
+        }
+    }
+
     #[test]
     fn thread_that_ends_is_never_asked_again() {
         let mut cpus = cpus(1, 1);
         let threads: Vec<_> = (0..3).map(|_| cpus.spawn(Affinity::Any)).collect();
-        threads.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0)));
+        threads.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0, Nanos(0))));
         let now = cpus.next_event().unwrap();
         // The first woken runs, the others are queued.
         cpus.exit(now, threads[0]);

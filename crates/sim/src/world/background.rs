@@ -169,8 +169,10 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             Doing::CommitData { files, writes, steps, transaction } => {
                 match files.iter().find(|file| self.write_backs.are_running(**file, writes)) {
                     Some(file) => {
+                        if let Some(turn) = self.unplug_for(cpu, thread) {
+                            return turn;
+                        }
                         self.write_waiters.push((thread, *file, writes));
-                        self.unplug_for(thread);
                         Turn::Block(Wait::Writes)
                     }
                     None => {
@@ -180,8 +182,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 }
             }
             Doing::CommitSteps { .. } if self.threads[thread.0 as usize].in_flight > 0 => {
-                self.unplug_for(thread);
-                Turn::Block(Wait::Writes)
+                self.unplug_for(cpu, thread).unwrap_or(Turn::Block(Wait::Writes))
             }
             Doing::CommitSteps { steps, transaction } => {
                 self.next_step(cpu, thread, steps, transaction)

@@ -63,7 +63,10 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.read(cpu, thread, costs.syscall)
             }
             Call::Write { file, offset_bytes, len_bytes } => {
-                self.write(thread, file, pages(offset_bytes, len_bytes))
+                let pages = pages(offset_bytes, len_bytes);
+                let cost = costs.syscall + Nanos(costs.page.0 * (pages.end - pages.start));
+                self.set(thread, Doing::Write { file, pages });
+                Turn::Run(cost)
             }
             Call::Fsync(file) => {
                 self.gather_all(thread, file, self.config.sync_flags);
@@ -103,6 +106,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         match self.threads[thread.0 as usize].doing.clone() {
             Doing::Next => self.next_call(cpu, thread),
             Doing::Read { .. } => self.read(cpu, thread, Nanos(0)),
+            Doing::Write { file, pages } => self.write(thread, file, pages),
             Doing::Throttled => self.throttle(cpu, thread),
             Doing::FsyncPages { file, again, writes } => {
                 self.fsync_pages(cpu, thread, file, again, writes)
@@ -153,10 +157,16 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                     }
                     return self.go(cpu, thread, true, cost);
                 }
-                Lookup::Reading => {
-                    self.page_waiters.push((thread, file, page));
+                Lookup::Reading if cost > Nanos(0) => {
                     self.set(thread, Doing::Read { file, pages, waited: true });
-                    self.unplug_for(thread);
+                    return Turn::Run(cost);
+                }
+                Lookup::Reading => {
+                    self.set(thread, Doing::Read { file, pages, waited: true });
+                    if let Some(turn) = self.unplug_for(cpu, thread) {
+                        return turn;
+                    }
+                    self.page_waiters.push((thread, file, page));
                     return Turn::Block(Wait::Pages);
                 }
                 Lookup::Absent => {
@@ -253,13 +263,13 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         }
     }
 
+    /// Pages have been copied, and are dirty.
     fn write(&mut self, thread: ThreadId, file: FileId, pages: Range<u64>) -> Turn {
         let count = u32::try_from(pages.end - pages.start).expect("writes are short");
         self.fs.write(file, pages.clone());
         self.cache.dirty(self.now, file, pages);
-        let cost = Nanos(self.config.costs.page.0 * u64::from(count));
-        let cost = cost + self.config.costs.syscall;
         let writer = &mut self.threads[thread.0 as usize];
+        writer.doing = Doing::Next;
         writer.dirtied += count;
         if writer.dirtied >= self.config.write_back.writer_pages {
             writer.dirtied = 0;
@@ -271,7 +281,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.set(thread, Doing::Throttled);
             }
         }
-        Turn::Run(cost)
+        Turn::Run(Nanos(0))
     }
 
     fn fsync_pages(
@@ -283,8 +293,10 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         writes: WritesUpTo,
     ) -> Turn {
         if self.write_backs.are_running(file, writes) {
+            if let Some(turn) = self.unplug_for(cpu, thread) {
+                return turn;
+            }
             self.write_waiters.push((thread, file, writes));
-            self.unplug_for(thread);
             return Turn::Block(Wait::Writes);
         }
         if again && self.cache.dirty_pages_of(file) > 0 {

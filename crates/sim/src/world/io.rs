@@ -2,59 +2,34 @@
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::mq::{Issue, PlugRule, Submitted};
+use blockyard_engine::mq::{Issue, Submitted};
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Task};
 
 use super::World;
+use super::deeds::{Context, Deed};
+use super::null::Null;
 use super::thread::{Doing, InFlight, Out, Purpose};
 use super::trace::{Event, Observer, Wait};
-use crate::block::DeviceEvent;
 use crate::cache::DirtyLevel;
 use crate::cpu::{CpuId, ThreadId};
 
 /// The CPU that the device interrupts.
 pub(super) const INTERRUPTED: CpuId = CpuId(0);
 
-/// What became of the bios that a thread had made.
-pub(super) enum Sent {
-    /// They are on their way; what that cost.
-    All(Nanos),
-    /// The queue has no request for one of them: the thread waits.
-    Parked,
-}
-
 impl<T: Task, O: Observer> World<'_, T, O> {
-    /// Submits what a thread has made. `waits`: it will wait for them next.
-    pub(super) fn send(&mut self, cpu: CpuId, thread: ThreadId, waits: bool) -> Sent {
-        let at = thread.0 as usize;
-        let io_context = self.threads[at].io_context;
-        let per_context = self.config.queue.plug == PlugRule::PerContext;
-        // One bio has nobody to be merged with in its plug.
-        let plugs = per_context && self.threads[at].outbox.len() > 1;
-        if plugs {
-            self.block.queue().plug(io_context);
+    /// Submits a bio that a thread has made; true if the submitter has to wait for a request.
+    pub(super) fn submit(&mut self, by: Context, thread: ThreadId, out: &Out) -> bool {
+        let bio = self.bio_of(by.cpu(), thread, out);
+        if self.mapped.is_some() {
+            self.submit_mapped(by, bio, thread);
+            return false;
         }
-        let (mut cost, mut parked) = (Nanos(0), false);
-        while !parked && let Some(out) = self.threads[at].outbox.pop_front() {
-            cost = cost + self.config.costs.submit;
-            parked = self.submit(cpu, thread, out);
-        }
-        if plugs || (!per_context && (parked || waits)) {
-            self.block.queue().unplug(self.now, io_context);
-        }
-        self.block.run(self.now);
-        cost = cost + self.see_device();
-        if parked { Sent::Parked } else { Sent::All(cost) }
-    }
-
-    /// Submits one bio; true if the submitter has to wait for a request.
-    pub(super) fn submit(&mut self, cpu: CpuId, thread: ThreadId, out: Out) -> bool {
-        let bio = self.bio_of(cpu, thread, &out);
         let parked = self.enters_queue(bio, thread);
         if parked {
             self.parked.push((bio.user, thread));
         }
+        self.run_queue(by);
         parked
     }
 
@@ -110,33 +85,16 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.note_idle();
     }
 
-    /// Collects what has passed between queue and device; what giving requests to it cost.
-    pub(super) fn see_device(&mut self) -> Nanos {
-        let mut cost = Nanos(0);
-        let mut events = std::mem::take(&mut self.device_events);
-        self.block.take_events(&mut events);
-        for (at, event) in events.drain(..) {
-            match event {
-                DeviceEvent::Issued(issue) => {
-                    let sectors = u32::try_from(issue.len.0).expect("requests are short");
-                    self.device_has += 1;
-                    self.causes.issued_sectors += issue.len.0;
-                    self.note_issue(&issue);
-                    cost = cost + self.config.costs.issue;
-                    let (tag, op, sector) = (issue.tag.index, issue.op, issue.sector.0);
-                    let in_flight = self.device_has;
-                    self.trace.event(at, Event::Issue { tag, op, sector, sectors, in_flight });
-                }
-                DeviceEvent::Ended(tag) => {
-                    self.device_has -= 1;
-                    self.trace.event(at, Event::Complete { tag: tag.index });
-                    self.cpus.charge(self.now, INTERRUPTED, self.config.costs.interrupt);
-                }
-            }
-        }
-        self.device_events = events;
-        self.note_idle();
-        cost
+    /// The device gets a request.
+    pub(super) fn issue_to_device(&mut self, issue: Issue) {
+        let sectors = u32::try_from(issue.len.0).expect("requests are short");
+        self.device_has += 1;
+        self.causes.issued_sectors += issue.len.0;
+        self.note_issue(&issue);
+        let (tag, op, sector) = (issue.tag.index, issue.op, issue.sector.0);
+        let in_flight = self.device_has;
+        self.trace.event(self.now, Event::Issue { tag, op, sector, sectors, in_flight });
+        self.block.start(self.now, issue);
     }
 
     /// Keeps account of writes by size, and of requests that hold bios of several submitters.
@@ -153,8 +111,8 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     }
 
     /// Keeps account of the time in which the device has nothing although bios wait.
-    fn note_idle(&mut self) {
-        let idles = self.device_has == 0 && self.queued_bytes > 0;
+    pub(super) fn note_idle(&mut self) {
+        let idles = self.device_owes == 0 && self.queued_bytes > 0;
         match (self.idle_since, idles) {
             (None, true) => self.idle_since = Some(self.now),
             (Some(since), false) => {
@@ -165,19 +123,23 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         }
     }
 
-    /// Gives the device what it takes; the interrupted CPU pays.
-    pub(super) fn run_block(&mut self) {
-        self.block.run(self.now);
-        let cost = self.see_device();
-        self.cpus.charge(self.now, INTERRUPTED, cost);
-    }
-
     /// Something happens in the queue or the device.
     pub(super) fn advance_block(&mut self) {
+        let mut ended = std::mem::take(&mut self.device_ended);
+        self.block.advance_device(self.now, &mut ended);
+        for (at, tag) in ended.drain(..) {
+            self.device_has -= 1;
+            self.trace.event(at, Event::Complete { tag: tag.index });
+            self.interrupt(INTERRUPTED, Deed::Ended(tag));
+        }
+        self.device_ended = ended;
+        self.run_queue(Context::Interrupt(INTERRUPTED));
+    }
+
+    /// Bios that have ended in the queue go to whom they belong.
+    pub(super) fn deliver_block(&mut self) {
         let mut done = std::mem::take(&mut self.done);
-        self.block.advance(self.now, &mut done);
-        let cost = self.see_device();
-        self.cpus.charge(self.now, INTERRUPTED, cost);
+        self.block.queue().take_done(&mut done);
         for Done { user, status } in done.drain(..) {
             if self.mapped.is_some() {
                 self.end_lower(user, status);
@@ -274,7 +236,9 @@ impl<T: Task, O: Observer> World<'_, T, O> {
             sleeper.waits = None;
             self.trace.event(self.now, Event::Wake { thread });
             let by = self.running_on.unwrap_or(INTERRUPTED);
-            self.cpus.wake(self.now, thread, by);
+            // A null device's context has done what it has spent before it wakes.
+            let before = self.null.as_ref().map_or(Nanos(0), Null::spent);
+            self.cpus.wake(self.now, thread, by, before);
         }
     }
 }

@@ -7,14 +7,15 @@
 //!                                              device model
 //! ```
 //! Time goes from event to event: a timer, the queue or the device, or a CPU whose thread has ended
-//! a burst. What happens at one moment happens in that order. A thread acts in turns: it does
-//! something, and then runs for as long as that costs, or waits.
+//! a burst. What happens at one moment happens in that order. A thread acts in turns: it runs for as
+//! long as something costs, and then does it, or waits.
 //!
 //! What it leaves out: reads of metadata, partial pages, memory pressure on writers, swap.
 
 mod background;
 mod calls;
 mod config;
+mod deeds;
 mod dm;
 mod in_flight;
 mod io;
@@ -24,22 +25,23 @@ mod tests;
 mod thread;
 mod trace;
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 
 use blockyard_engine::bio::{BlkStatus, Done};
-use blockyard_engine::mq::{self, QueueConfig};
+use blockyard_engine::mq::{self, Issue, QueueConfig, Tag};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Program, Task};
 
 use self::background::Journal;
+use self::deeds::{Context, Deed};
 use self::dm::{Mapped, Step};
 use self::in_flight::{InFlights, WriteBacks};
-use self::io::Sent;
+use self::io::INTERRUPTED;
 use self::null::Null;
 use self::thread::{Kind, Thread, WritesUpTo};
 use self::trace::Trace;
-use crate::block::{BlockDevice, DeviceEvent};
+use crate::block::BlockDevice;
 use crate::cache::PageCache;
 use crate::cpu::{Affinity, CpuId, Cpus, ThreadId};
 use crate::device::Device;
@@ -133,8 +135,8 @@ struct World<'a, T, O> {
     mapped: Option<Mapped>,
     /// In place of queue and device.
     null: Option<Null>,
-    /// What interrupts have to do for mapped devices, in order.
-    interrupts: VecDeque<(CpuId, Step)>,
+    /// What interrupts do when they have paid for it.
+    interrupts: EventHeap<(CpuId, Deed)>,
     threads: Vec<Thread<T>>,
     journal: Journal,
     in_flight: InFlights,
@@ -155,14 +157,19 @@ struct World<'a, T, O> {
     trace: Trace<O>,
     causes: Causes,
     queued_bytes: u64,
+    /// Requests that the device works on.
     device_has: u32,
+    /// Requests that were dispatched, and have not ended for the queue.
+    device_owes: u32,
     idle_since: Option<Nanos>,
 
     /// Emptied after each use; kept for their memory.
     done: Vec<Done>,
     ended: Vec<(u64, BlkStatus)>,
     unparked: Vec<u64>,
-    device_events: Vec<(Nanos, DeviceEvent)>,
+    issues: Vec<Issue>,
+    device_ended: Vec<(Nanos, Tag)>,
+    steps: Vec<Step>,
     switches: Vec<(Nanos, CpuId, ThreadId)>,
     extents: Vec<Extent>,
 }
@@ -197,8 +204,7 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let device_sectors = config.device.sectors();
         // A null device has its own queue: then this one stays empty.
         let queue = QueueConfig { hw_queues: 1, ..config.queue };
-        let mut block = BlockDevice::new(queue, &config.elevator, config.device.build());
-        block.observe();
+        let block = BlockDevice::new(queue, &config.elevator, config.device.build());
         let commit_interval =
             config.fs.as_ref().map_or(Nanos::from_ms(5_000), crate::fs::FsConfig::commit_interval);
         let journal_thread = ThreadId(config.write_back.flushers);
@@ -225,7 +231,7 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
                 }
                 _ => None,
             },
-            interrupts: VecDeque::new(),
+            interrupts: EventHeap::default(),
             threads: Vec::new(),
             journal: Journal::new(journal_thread, commit_interval),
             in_flight: InFlights::default(),
@@ -242,11 +248,14 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             causes: Causes::default(),
             queued_bytes: 0,
             device_has: 0,
+            device_owes: 0,
             idle_since: None,
             done: Vec::new(),
             ended: Vec::new(),
             unparked: Vec::new(),
-            device_events: Vec::new(),
+            issues: Vec::new(),
+            device_ended: Vec::new(),
+            steps: Vec::new(),
             switches: Vec::new(),
             extents: Vec::new(),
         };
@@ -309,29 +318,24 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
 
     fn end_thread(&mut self, thread: ThreadId) {
         self.threads[thread.0 as usize].over = true;
-        if self.mapped.is_some() {
-            self.abandon_mapped(thread);
-        }
-        if self.null.is_some() {
-            self.abandon_null(thread);
-        }
         // Pages that it was about to write back are written: nobody else would.
-        while let Some(out) = self.threads[thread.0 as usize].outbox.pop_front() {
-            self.submit(CpuId(0), thread, out);
+        match self.null {
+            Some(_) => self.abandon_null(thread),
+            None => self.abandon(thread),
         }
         let io_context = self.threads[thread.0 as usize].io_context;
         self.block.queue().unplug(self.now, io_context);
         self.block.queue().exit_context(self.now, io_context);
-        self.run_block();
+        self.run_queue(Context::Interrupt(INTERRUPTED));
     }
 
     /// The next thing happens.
     fn step(&mut self) -> Result<(), String> {
         let block = self.block.next_event();
         let timer = self.timers.next_at();
-        let mapped = self.mapped.as_ref().and_then(Mapped::next_event);
+        let interrupt = self.interrupts.next_at();
         let null = self.null.as_ref().and_then(Null::next_event);
-        let events = block.into_iter().chain(timer).chain(mapped).chain(null);
+        let events = block.into_iter().chain(timer).chain(interrupt).chain(null);
         let events = events.chain(self.cpus.next_event());
         let stuck = || format!("nothing happens any more: {}", self.who_waits());
         let at = events.min().ok_or_else(stuck)?;
@@ -343,8 +347,8 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             self.ring();
         } else if block == Some(at) {
             self.advance_block();
-        } else if mapped == Some(at) {
-            self.advance_mapped();
+        } else if interrupt == Some(at) {
+            self.interrupt_ends();
         } else if null == Some(at) {
             self.advance_null();
         } else {
@@ -395,18 +399,21 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
     fn turn(&mut self, cpu: CpuId, thread: ThreadId) {
         self.running_on = Some(cpu);
         let at = thread.0 as usize;
-        let submits = !self.threads[at].outbox.is_empty() || !self.threads[at].pending.is_empty();
-        let turn = match self.threads[at].kind {
+        let begun = match self.null {
+            Some(_) if self.threads[at].outbox.is_empty() => None,
+            Some(_) => Some(self.go_null(cpu, thread, Nanos(0))),
+            None => self.proceed(cpu, thread),
+        };
+        let turn = begun.unwrap_or_else(|| match self.threads[at].kind {
             Kind::Worker(pool) => self.work(cpu, thread, pool),
             Kind::Writer => self.write_out(cpu, thread),
             Kind::Kblockd(of) => self.run_worker(of),
             Kind::Softirq(of) => self.run_softirqs(of),
             Kind::Housekeeper => self.keep_house(thread),
-            _ if submits => self.go(cpu, thread, true, Nanos(0)),
             Kind::Flusher => self.flush(cpu, thread),
             Kind::Journal => self.journal(cpu, thread),
             Kind::Task { .. } => self.go_on(cpu, thread),
-        };
+        });
         match turn {
             Turn::Run(burst) => self.cpus.run(self.now, cpu, burst),
             Turn::Block(on) => self.block_on(cpu, thread, on),
@@ -430,27 +437,6 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         self.cpus.block(self.now, cpu);
     }
 
-    /// Submits what the thread has made, which costs something on top of `cost`.
-    fn go(&mut self, cpu: CpuId, thread: ThreadId, waits: bool, cost: Nanos) -> Turn {
-        if self.mapped.is_some() {
-            return self.go_mapped(cpu, thread, cost);
-        }
-        if self.null.is_some() {
-            return self.go_null(cpu, thread, cost);
-        }
-        match self.send(cpu, thread, waits) {
-            Sent::All(more) => Turn::Run(cost + more),
-            Sent::Parked => Turn::Block(Wait::Request),
-        }
-    }
-
-    /// The thread is about to wait for I/O: what is held back goes on.
-    fn unplug_for(&mut self, thread: ThreadId) {
-        let io_context = self.threads[thread.0 as usize].io_context;
-        self.block.queue().unplug(self.now, io_context);
-        self.run_block();
-    }
-
     /// When all tasks have ended: what is under way ends too, and then nothing is left.
     fn drain(&mut self) -> Result<(), String> {
         while (self.mapped.is_some() || self.null.is_some()) && !self.in_flight.is_empty() {
@@ -462,14 +448,20 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         if self.mapped.as_ref().is_some_and(|mapped| !mapped.is_idle()) {
             return Err("every bio has ended, and the mapped device still has parts".into());
         }
+        self.release_issues();
         while !self.in_flight.is_empty() {
-            let at = self.block.next_event().ok_or_else(|| {
+            let (block, interrupt) = (self.block.next_event(), self.interrupts.next_at());
+            let at = block.into_iter().chain(interrupt).min().ok_or_else(|| {
                 format!("{} bios never end, and nothing happens any more", self.in_flight.len())
             })?;
             self.now = self.now.max(at);
-            self.advance_block();
+            if interrupt == Some(at) {
+                self.interrupt_ends();
+            } else {
+                self.advance_block();
+            }
         }
-        if !self.block.queue().is_idle() || self.device_has > 0 {
+        if !self.block.queue().is_idle() || self.device_owes > 0 {
             return Err("every bio has ended, and the queue still has requests".into());
         }
         Ok(())

@@ -221,6 +221,39 @@ fn direct_reads_of_the_device_keep_its_depth_busy() {
     assert!((12_500..20_000).contains(&eight), "{eight} us");
 }
 
+/// Reads of one CPU, and what each of them takes.
+fn read_takes(depth: u32, device: u64, costs: impl Fn(&mut Costs)) -> (u64, u64) {
+    let mut config = config("none");
+    config.fs = None;
+    config.topology.cpus_per_socket = 1;
+    config.queue = QueueConfig { queue_depth: 32, ..QueueConfig::of(mq_generation()) };
+    let (command, sector, lanes) = (Nanos(device), Nanos(0), 32);
+    config.device = DeviceConfig::Memory(MemoryConfig { sectors: 1 << 20, command, sector, lanes });
+    costs(&mut config.costs);
+    let task = Direct { left: 1_000, in_flight: 0, depth, seen: 0 };
+    let phase = Phase { tasks: vec![task], background: vec![] };
+    let (outcome, ()) = run(&config, &mut Once(Some(phase), vec![]), ()).unwrap();
+    (outcome.ended.0 / 1_000, outcome.causes.switches)
+}
+
+/// The law of a lone request: it takes the sum of what everybody does for it, one after the other.
+#[test]
+fn read_of_one_takes_call_bio_issue_device_interrupt_and_wake_up() {
+    let (each, _) = read_takes(1, 100_000, |_| ());
+    // The call that reaps fits in while the device works.
+    let sum = 500 + 1_000 + 1_000 + 100_000 + 3_000 + 1_000 + 1_000;
+    assert!((sum..sum + 20).contains(&each), "{each} ns, and the parts take {sum}");
+    let (longer, _) = read_takes(1, 100_000, |costs| costs.submit = Nanos(3_000));
+    assert_eq!(longer - each, 2_000, "a device does not work while its request is being made");
+}
+
+/// CPU time is conserved: a CPU does no more than it has time for, whatever is in flight.
+#[test]
+fn reads_of_one_cpu_take_at_least_what_each_of_them_costs_it() {
+    let (each, _) = read_takes(32, 0, |_| ());
+    assert!(each >= 500 + 1_000 + 1_000 + 3_000, "{each} ns");
+}
+
 fn mq_generation() -> blockyard_engine::elevator::Generation {
     blockyard_engine::elevator::Generation::Multi
 }

@@ -8,7 +8,8 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::{FileId, Reaped};
 
-use super::dm::{Pending, PoolId};
+use super::deeds::Pending;
+use super::dm::PoolId;
 use super::trace::{Role, Wait};
 use crate::cache::ReadAhead;
 use crate::cpu::CpuId;
@@ -34,7 +35,7 @@ pub(super) struct Thread<T> {
     pub(super) dirtied: u32,
     pub(super) read_ahead: Vec<(FileId, ReadAhead)>,
     pub(super) direct: Direct,
-    /// What it has to do for mapped devices.
+    /// What it has to do for what it has submitted.
     pub(super) pending: Pending,
 }
 
@@ -90,6 +91,8 @@ pub(super) enum Doing {
     Next,
     /// `read` of these pages; the ones before are done.
     Read { file: FileId, pages: Range<u64>, waited: bool },
+    /// `write` to these pages.
+    Write { file: FileId, pages: Range<u64> },
     /// `write` has been done, and the writer is above the limit. A flusher: the queue is congested.
     Throttled,
     /// `fsync`: its pages are being written; once more, if need be.

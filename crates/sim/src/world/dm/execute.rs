@@ -1,4 +1,4 @@
-//! Executing SQEs: what each one costs, and who goes on.
+//! Executing SQEs: what each one costs, what it does then, and who goes on.
 
 use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -6,25 +6,24 @@ use blockyard_engine::sq::{Direction, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
 use blockyard_load::program::Task;
 
+use super::super::World;
+use super::super::deeds::{Context, Deed};
 use super::super::io::INTERRUPTED;
 use super::super::trace::{Observer, Wait};
-use super::super::{Sent, World};
-use super::{Below, Context, Event, Lower, Mapped, Step, WORLD_SLOTS};
+use super::{Below, Lower, Mapped, Step, WORLD_SLOTS};
 use crate::cpu::{CpuId, ThreadId};
 
-/// What became of a step.
-pub(super) enum Started {
-    /// Somebody has it; what that cost.
-    Done(Nanos),
-    /// Its cipher runs here, for so long.
-    Cipher(Nanos, Step),
-    /// The queue has no request for it, and the thread waits.
-    Parked,
+impl Step {
+    /// Whether the cipher runs in whoever executes it.
+    fn is_cipher(&self) -> bool {
+        let inline = matches!(self.sqe.op, SqeOp::Crypt { place: Place::Inline, .. });
+        inline || self.is_taken
+    }
 }
 
 impl Mapped {
-    /// How long a cipher takes on a CPU.
-    pub(super) fn cipher_time(&mut self, step: &Step, cpu: CpuId) -> Nanos {
+    /// How long a cipher takes on a CPU, with what belongs to it.
+    fn cipher_time(&mut self, step: &Step, cpu: CpuId) -> Nanos {
         let SqeOp::Crypt { src, .. } = step.sqe.op else {
             unreachable!("only a cipher takes the time of one");
         };
@@ -37,7 +36,7 @@ impl Mapped {
         let spent = Nanos(ns);
         self.causes.cipher_busy = self.causes.cipher_busy + spent;
         self.causes.cipher_bytes += u64::from(src.len_bytes);
-        spent
+        costs.part + spent
     }
 
     /// A cipher has run: who did it, and in which order.
@@ -64,7 +63,7 @@ impl Mapped {
 }
 
 impl<T: Task, O: Observer> World<'_, T, O> {
-    pub(super) fn mapped(&mut self) -> &mut Mapped {
+    pub(in crate::world) fn mapped(&mut self) -> &mut Mapped {
         self.mapped.as_mut().expect("there is a mapped device")
     }
 
@@ -75,19 +74,23 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.collect(by);
     }
 
-    /// What the shard has to say, to whoever it told.
+    /// What the shard has to say, to whoever it told. Pages that it took or gave back are paid for
+    /// before anything else is done.
     pub(super) fn collect(&mut self, by: Context) {
         let mapped = self.mapped.as_mut().expect("there is a mapped device");
+        let owed = mapped.take_owed();
+        let mut steps = std::mem::take(&mut self.steps);
+        mapped.take_steps(by.cpu(), |step| steps.push(step));
+        self.owes(by, owed);
         match by {
-            Context::Thread(cpu, thread) => {
-                let todo = &mut self.threads[thread.0 as usize].pending.todo;
-                mapped.take_steps(cpu, |step| todo.push_back(step));
+            Context::Thread(_, thread) => {
+                self.threads[thread.0 as usize].pending.todo.extend(steps.drain(..));
             }
             Context::Interrupt(cpu) => {
-                let todo = &mut self.interrupts;
-                mapped.take_steps(cpu, |step| todo.push_back((cpu, step)));
+                steps.drain(..).for_each(|step| self.interrupt(cpu, Deed::Step(step)));
             }
         }
+        self.steps = steps;
         let mut ended = std::mem::take(&mut self.ended);
         self.mapped().take_done(|user, status| ended.push((user, status)));
         for (user, status) in ended.drain(..) {
@@ -96,54 +99,19 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.ended = ended;
     }
 
-    /// Executes what interrupts have been told to, until there is no more.
-    pub(in crate::world) fn run_interrupts(&mut self) {
-        while let Some((cpu, step)) = self.interrupts.pop_front() {
-            match self.start_step(Context::Interrupt(cpu), step) {
-                Started::Done(cost) => self.cpus.charge(self.now, cpu, cost),
-                Started::Parked => {}
-                Started::Cipher(cost, step) => {
-                    self.cpus.charge(self.now, cpu, cost);
-                    let now = self.now;
-                    let mapped = self.mapped();
-                    let until = mapped.interrupts_until.entry(cpu).or_insert(now);
-                    *until = now.max(*until) + cost;
-                    let until = *until;
-                    mapped.events.schedule(until, Event::Ciphered(cpu, step));
-                }
-            }
-            let owed = self.mapped().take_owed();
-            self.cpus.charge(self.now, cpu, owed);
-        }
-    }
-
-    /// Something that needs no thread happens.
-    pub(in crate::world) fn advance_mapped(&mut self) {
+    /// The shard is answered.
+    pub(in crate::world) fn answer(&mut self, by: Context, token: Token, status: BlkStatus) {
         let now = self.now;
-        let Some((_, event)) = self.mapped().events.take() else { return };
-        match event {
-            Event::Timeout(token) => {
-                self.mapped().answer(now, INTERRUPTED, token, BlkStatus::Ok);
-                self.collect(Context::Interrupt(INTERRUPTED));
-            }
-            Event::Ciphered(cpu, step) => self.ciphered(Context::Interrupt(cpu), step),
-        }
-        self.run_interrupts();
+        self.mapped().answer(now, by.cpu(), token, status);
+        self.collect(by);
     }
 
     /// A bio of the queue below has ended.
     pub(in crate::world) fn end_lower(&mut self, user: u64, status: BlkStatus) {
-        let now = self.now;
         let index = u32::try_from(user).expect("the queue was given such a number");
         let Lower { token, bytes, cpu } = self.mapped().lowers.remove(index);
         self.leaves_queue(user, bytes, status);
-        let interrupted = self.interrupted_for(cpu);
-        self.mapped().answer(now, interrupted, token, status);
-        self.collect(Context::Interrupt(interrupted));
-        // Pages that were given back, whether or not something goes on.
-        let owed = self.mapped().take_owed();
-        self.cpus.charge(now, interrupted, owed);
-        self.run_interrupts();
+        self.answer(Context::Interrupt(self.interrupted_for(cpu)), token, status);
     }
 
     /// The CPU that completes a request: the interrupted one if it shares its socket with the
@@ -154,101 +122,88 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         if near { INTERRUPTED } else { cpu }
     }
 
-    /// Executes what a thread has to, until nothing is left, its cipher runs, or it has to wait.
-    pub(super) fn execute(&mut self, cpu: CpuId, thread: ThreadId) -> (Sent, bool) {
-        let (at, by) = (thread.0 as usize, Context::Thread(cpu, thread));
-        if let Some(step) = self.threads[at].pending.ciphering.take() {
-            self.ciphered(by, step);
-        }
-        let mut spent = self.mapped().take_owed();
-        while let Some(step) = self.threads[at].pending.todo.pop_front() {
-            match self.start_step(by, step) {
-                Started::Done(cost) => spent = spent + cost + self.mapped().take_owed(),
-                Started::Parked => return (Sent::Parked, false),
-                Started::Cipher(cost, step) => {
-                    self.threads[at].pending.ciphering = Some(step);
-                    return (Sent::All(spent + cost), true);
-                }
+    /// What a step costs whoever executes it.
+    pub(in crate::world) fn cost_of_step(&mut self, cpu: CpuId, step: &Step) -> Nanos {
+        let submit = self.config.costs.submit;
+        let mapped = self.mapped();
+        match (step.sqe.op, mapped.config.below) {
+            (SqeOp::Crypt { .. }, _) if step.is_cipher() => mapped.cipher_time(step, cpu),
+            (SqeOp::Crypt { .. }, _) => mapped.config.costs.queue_work,
+            (SqeOp::Wake | SqeOp::Timeout { .. }, _) => Nanos(0),
+            (SqeOp::Read { buf, .. } | SqeOp::Write { buf, .. }, Below::Memory { ns_per_kib }) => {
+                submit + Nanos(ns_per_kib * u64::from(buf.len_bytes) / 1024)
             }
+            _ => submit,
         }
-        (Sent::All(spent), false)
     }
 
-    /// Starts a step.
-    fn start_step(&mut self, by: Context, step: Step) -> Started {
-        let (cpu, sqe) = (by.cpu(), step.sqe);
+    /// A step has been paid for. True if a thread has to wait for a request.
+    pub(in crate::world) fn execute(&mut self, by: Context, step: Step) -> bool {
+        let sqe = step.sqe;
         match sqe.op {
-            SqeOp::Crypt { place: Place::Inline, .. } => {
-                let mapped = self.mapped();
-                let cost = mapped.config.costs.part + mapped.cipher_time(&step, cpu);
-                Started::Cipher(cost, step)
-            }
-            SqeOp::Crypt { place, .. } => Started::Done(self.hand_over(cpu, place, step)),
+            SqeOp::Crypt { .. } if step.is_cipher() => self.ciphered(by, step),
+            SqeOp::Crypt { place, .. } => self.hand_over(by.cpu(), place, step),
             SqeOp::Wake => {
                 self.mapped().wake = Some(sqe.token);
                 let writer = self.mapped().writer.expect("a pipeline that wakes it has one");
                 self.wake_from(writer, Wait::Work);
-                Started::Done(Nanos(0))
             }
             SqeOp::Timeout { after } => {
-                let at = self.now + after;
-                self.mapped().events.schedule(at, Event::Timeout(sqe.token));
-                Started::Done(Nanos(0))
+                let timeout = (INTERRUPTED, Deed::Timeout(sqe.token));
+                self.interrupts.schedule(self.now + after, timeout);
             }
             SqeOp::Fill { .. } | SqeOp::Log { .. } | SqeOp::Check { .. } => {
                 unreachable!("a crypt target neither fills, logs nor checks")
             }
             SqeOp::Read { sector, buf, .. } => {
-                self.give_down(by, &sqe, Op::Read, (sector, Sector::holding(buf.len_bytes.into())))
+                let len = Sector::holding(buf.len_bytes.into());
+                return self.give_down(by, &sqe, Op::Read, (sector, len));
             }
             SqeOp::Write { sector, buf, .. } => {
                 self.note_write(by, &sqe, buf);
                 let len = Sector::holding(buf.len_bytes.into());
-                self.give_down(by, &sqe, Op::Write, (sector, len))
+                return self.give_down(by, &sqe, Op::Write, (sector, len));
             }
-            SqeOp::Flush { .. } => self.give_down(by, &sqe, Op::Flush, (Sector(0), Sector(0))),
+            SqeOp::Flush { .. } => {
+                return self.give_down(by, &sqe, Op::Flush, (Sector(0), Sector(0)));
+            }
             SqeOp::Discard { sector, len, .. } => {
-                self.give_down(by, &sqe, Op::Discard, (sector, len))
+                return self.give_down(by, &sqe, Op::Discard, (sector, len));
             }
             SqeOp::WriteZeroes { sector, len, .. } => {
-                self.give_down(by, &sqe, Op::WriteZeroes, (sector, len))
+                return self.give_down(by, &sqe, Op::WriteZeroes, (sector, len));
             }
         }
+        false
     }
 
     /// A worker is to run the cipher.
-    fn hand_over(&mut self, cpu: CpuId, place: Place, step: Step) -> Nanos {
+    fn hand_over(&mut self, cpu: CpuId, place: Place, step: Step) {
         let mapped = self.mapped();
         mapped.causes.hand_overs += 1;
         let pool = match place {
             Place::SameCpu => mapped.pools.bound(cpu),
             Place::Unbound | Place::Inline => mapped.pools.unbound(cpu),
         };
-        let item = Step { queued_on: cpu, ..step };
-        let worker = mapped.pools.queue(pool, item);
-        let cost = mapped.config.costs.queue_work;
-        if let Some(worker) = worker {
+        let item = Step { queued_on: cpu, is_taken: true, ..step };
+        if let Some(worker) = mapped.pools.queue(pool, item) {
             self.wake_from(worker, Wait::Work);
         }
-        cost
     }
 
     /// A cipher has run: the linked write is next, or the shard is told.
-    pub(super) fn ciphered(&mut self, by: Context, step: Step) {
-        let now = self.now;
+    fn ciphered(&mut self, by: Context, step: Step) {
         self.mapped().note_ciphered(&step, by);
-        if let Some(write) = step.then {
-            let write = Step { sqe: write, then: None, queued_on: by.cpu() };
-            match by {
-                Context::Thread(_, thread) => {
-                    self.threads[thread.0 as usize].pending.todo.push_front(write);
-                }
-                Context::Interrupt(cpu) => self.interrupts.push_back((cpu, write)),
+        let Some(write) = step.then else {
+            return self.answer(by, step.sqe.token, BlkStatus::Ok);
+        };
+        let write = Step { sqe: write, then: None, queued_on: by.cpu(), is_taken: false };
+        match by {
+            Context::Thread(_, thread) => {
+                self.threads[thread.0 as usize].pending.todo.push_front(write);
             }
-            return;
+            Context::Interrupt(cpu) => self.interrupt(cpu, Deed::Step(write)),
         }
-        self.mapped().answer(now, by.cpu(), step.sqe.token, BlkStatus::Ok);
-        self.collect(by);
     }
 
     /// In whose name a bio goes down.
@@ -277,38 +232,29 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         }
     }
 
-    /// A bio goes to what is below the target.
+    /// A bio goes to what is below the target; true if a thread waits for a request.
     fn give_down(
         &mut self,
         by: Context,
         sqe: &Sqe,
         op: Op,
         (sector, len): (Sector, Sector),
-    ) -> Started {
-        if let Below::Memory { ns_per_kib } = self.mapped().config.below {
-            let now = self.now;
-            let copied = matches!(op, Op::Read | Op::Write);
-            let cost = if copied { Nanos(ns_per_kib * len.bytes() / 1024) } else { Nanos(0) };
-            self.mapped().answer(now, by.cpu(), sqe.token, BlkStatus::Ok);
-            self.collect(by);
-            return Started::Done(cost + self.config.costs.submit);
+    ) -> bool {
+        if let Below::Memory { .. } = self.mapped().config.below {
+            self.answer(by, sqe.token, BlkStatus::Ok);
+            return false;
         }
         let fua = matches!(sqe.op, SqeOp::Write { fua: true, .. });
-        let bio = self.lower_bio(by, sqe, op, (sector, len));
+        let bio = Bio { fua, ..self.lower_bio(by, sqe, op, (sector, len)) };
         let thread = match by {
-            Context::Thread(_, thread) => thread,
-            Context::Interrupt(_) => self.journal.thread,
+            Context::Thread(_, thread) => Some(thread),
+            Context::Interrupt(_) => None,
         };
-        let parked = self.enters_queue(Bio { fua, ..bio }, thread);
-        self.block.run(self.now);
-        let cost = self.config.costs.submit + self.see_device();
-        match by {
-            Context::Thread(..) if parked => {
-                self.parked.push((bio.user, thread));
-                Started::Parked
-            }
-            _ => Started::Done(cost),
-        }
+        let parked = self.enters_queue(bio, thread.unwrap_or(self.journal.thread));
+        self.run_queue(by);
+        let sleeper = thread.filter(|_| parked);
+        self.parked.extend(sleeper.map(|thread| (bio.user, thread)));
+        sleeper.is_some()
     }
 
     fn lower_bio(
@@ -333,10 +279,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
 
     /// The writing thread takes its batch.
     pub(super) fn take_batch(&mut self, cpu: CpuId, thread: ThreadId, token: Token) -> Nanos {
-        let now = self.now;
-        let by = Context::Thread(cpu, thread);
-        self.mapped().answer(now, cpu, token, BlkStatus::Ok);
-        self.collect(by);
+        self.answer(Context::Thread(cpu, thread), token, BlkStatus::Ok);
         let sectors = self.threads[thread.0 as usize].pending.todo.iter().filter_map(|step| {
             match step.sqe.op {
                 SqeOp::Write { sector, .. } => Some(sector),

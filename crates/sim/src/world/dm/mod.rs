@@ -8,8 +8,8 @@
 //!      v                   │                 write, read ─ queue ─ may have to wait for a request
 //!   worker, writing thread ┴─ interrupt      wake ─ the writing thread takes the batch
 //! ```
-//! A *context* executes SQEs: a thread, which pays for them with its time and waits where it has
-//! to, or an interrupt, which does neither. What a context is told in return, it executes next.
+//! A *context* executes SQEs, each at the end of a burst ([`super::deeds`]): a thread, which waits
+//! where it has to, or an interrupt, which does not. What it is told in return, it executes next.
 
 mod causes;
 mod config;
@@ -20,7 +20,7 @@ mod pools;
 mod tests;
 mod threads;
 
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Origin, Sector};
@@ -35,7 +35,6 @@ use blockyard_engine::time::Nanos;
 use blockyard_load::random::Random;
 
 use crate::cpu::{CpuId, ThreadId, Topology};
-use crate::heap::EventHeap;
 
 pub use causes::{CryptCauses, Spread};
 pub use config::{Below, MappedConfig, MappedCosts, PagesConfig};
@@ -57,39 +56,8 @@ pub(super) struct Step {
     then: Option<Sqe>,
     /// Where it was queued for a worker.
     queued_on: CpuId,
-}
-
-/// Who executes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Context {
-    Thread(CpuId, ThreadId),
-    Interrupt(CpuId),
-}
-
-impl Context {
-    fn cpu(self) -> CpuId {
-        match self {
-            Self::Thread(cpu, _) | Self::Interrupt(cpu) => cpu,
-        }
-    }
-}
-
-/// What a thread has to do with mapped devices.
-#[derive(Debug, Default)]
-pub(super) struct Pending {
-    /// Still to be executed, in order.
-    todo: VecDeque<Step>,
-    /// Its cipher runs.
-    ciphering: Option<Step>,
-    /// Its plug is open.
-    plugged: bool,
-}
-
-impl Pending {
-    /// Nothing is left, and its plug is closed.
-    pub(super) fn is_empty(&self) -> bool {
-        self.todo.is_empty() && self.ciphering.is_none() && !self.plugged
-    }
+    /// A cipher that a worker runs.
+    is_taken: bool,
 }
 
 /// A bio that was submitted to the device, perhaps in pieces.
@@ -114,15 +82,6 @@ struct Lower {
     cpu: CpuId,
 }
 
-/// Something that happens without a thread.
-#[derive(Debug)]
-enum Event {
-    /// A timeout that the shard asked for has passed.
-    Timeout(Token),
-    /// A cipher that ran in an interrupt has ended.
-    Ciphered(CpuId, Step),
-}
-
 /// The device.
 pub(super) struct Mapped {
     config: MappedConfig,
@@ -137,9 +96,6 @@ pub(super) struct Mapped {
     /// The writing thread, and what it is woken for.
     writer: Option<ThreadId>,
     wake: Option<Token>,
-    events: EventHeap<Event>,
-    /// When each CPU's interrupts have done their ciphers.
-    interrupts_until: BTreeMap<CpuId, Nanos>,
     random: Random,
     causes: CryptCauses,
     /// Emptied after each use; kept for their memory.
@@ -180,17 +136,11 @@ impl Mapped {
             pools: Pools::new(topology),
             writer: None,
             wake: None,
-            events: EventHeap::default(),
-            interrupts_until: BTreeMap::new(),
             random: Random::new(seed, 0xc17),
             causes: CryptCauses::default(),
             sqes: Vec::new(),
             done: Vec::new(),
         }
-    }
-
-    pub(super) fn next_event(&self) -> Option<Nanos> {
-        self.events.next_at()
     }
 
     pub(super) fn is_idle(&self) -> bool {
@@ -266,7 +216,7 @@ impl Mapped {
         let mut sqes = self.sqes.drain(..);
         while let Some(sqe) = sqes.next() {
             let then = if sqe.linked { sqes.next() } else { None };
-            take(Step { sqe, then, queued_on: cpu });
+            take(Step { sqe, then, queued_on: cpu, is_taken: false });
         }
     }
 

@@ -3,6 +3,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::pages::{AllocatorSpec, Sizes};
 use blockyard_engine::time::Nanos;
+use blockyard_load::fio;
 use blockyard_load::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
 use blockyard_load::random::Random;
 
@@ -186,6 +187,38 @@ fn bound_queue_encrypts_a_write_on_one_cpu_and_an_unbound_one_on_all_of_the_sock
         crypt(&outcome).workers_per_write.median()
     };
     assert_eq!((workers("A"), workers("E")), (1, 4));
+}
+
+/// The law of a sleeper: nothing of what others do for it overlaps with what it does itself, and a
+/// read takes as long as all hops together.
+#[test]
+fn reader_over_a_workqueue_sleeps_and_its_read_takes_the_sum_of_all_hops() {
+    let mut config = config("E", "none", Below::Memory { ns_per_kib: 50 });
+    config.topology = Topology { sockets: 1, cpus_per_socket: 4 };
+    config.queue.cpus = 4;
+    config.mapped.as_mut().unwrap().costs.jitter_percent = 0;
+    let job = fio::Job {
+        rw: fio::Rw::RandRead,
+        filename: Some("disk".into()),
+        size_bytes: 64 << 20,
+        direct: true,
+        runtime: Some(Nanos::from_ms(20)),
+        time_based: true,
+        ..fio::Job::new("read")
+    };
+    let mut fio = fio::Fio::new(vec![job]).unwrap();
+    let (_, ()) = run(&config, &mut fio, ()).unwrap();
+    let result = &fio.results()[0];
+    // A call and its bio, the bio of the target and its copy, the work item.
+    let submits = 500 + 1_000 + 1_000 + 4 * 50 + 300;
+    // The waker's work, the call of another CPU, its way out of idle; who runs there ran there last.
+    let hop = 1_000 + 1_000 + 1_000;
+    let ciphers = 500 + 4 * 2_000;
+    let (each, sum) = (result.runtime.0 / result.read.ios, submits + hop + ciphers + hop);
+    // The first read found another thread's traces on the CPUs: two switches, in a thousand reads.
+    assert!((sum..sum + 5).contains(&each), "{each} ns, and the hops take {sum}");
+    let waits = result.usage.voluntary;
+    assert!(waits.abs_diff(result.read.ios) < 5, "{waits} for {} reads", result.read.ios);
 }
 
 #[test]

@@ -8,8 +8,9 @@
 //!   task <── ended ── original <── here, or softirq <── request <── here, softirq, other CPU
 //! ```
 //! Work is done by a *context*: a thread, which runs for as long as that takes, or an interrupt,
-//! which the CPU pays for. What a context does happens when its turn begins. Workers and softirq
-//! threads take one request in a turn, so that others can come between.
+//! which the CPU pays for. What a context does happens when its turn begins, and whom it wakes runs
+//! when that has been paid for. Workers and softirq threads take one request in a turn, so that
+//! others can come between.
 //!
 //! A softirq that is raised in a thread is run by the softirq thread of the CPU (`ksoftirqd`),
 //! which has to be woken up; one that is raised in an interrupt is run when that ends
@@ -196,6 +197,11 @@ impl Null {
 
     fn spend(&mut self, cost: Nanos) {
         self.spent = self.spent + cost;
+    }
+
+    /// What the context that is at work has spent so far.
+    pub(super) fn spent(&self) -> Nanos {
+        self.spent
     }
 
     /// What the context has spent. It is to be asked when it is done.
