@@ -71,6 +71,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&target)?;
     if let Some(filter) = &args.unit {
         let mut command = trial(&target, &chosen, "--lib");
+        // Built once and run once, and not for long.
+        command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
         let status = command.args(["--", filter]).status().context("cargo does not start")?;
         match status.code() {
             Some(0) => return Ok(()),
@@ -94,8 +96,7 @@ fn trial(target: &Path, chosen: &[String], tests: &str) -> Command {
     command.args(chosen);
     // Crates of others are built once, whichever copy of the tree is under test.
     command.env("CARGO_TARGET_DIR", target.join("build")).arg("--output").arg(target);
-    // A mutant is built once and run once: what the compiler does not do is time won.
-    command.env("CARGO_PROFILE_DEV_DEBUG", "0").env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
     command.args(["--cargo-arg=--locked", "--colors=never"]);
     command.arg(format!("--cargo-arg={tests}"));
     command

@@ -125,3 +125,17 @@ impl fmt::Display for Errno {
         f.write_str(self.text())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn error_is_understood_by_its_number_and_a_strange_one_is_invalid() {
+        use Errno::{Inval, Io, NoMem, NoSpc, NotSup, Overflow, Perm, Shutdown};
+        for errno in [Perm, Io, NoMem, Inval, NoSpc, Overflow, NotSup, Shutdown] {
+            assert_eq!(Errno::from_code(errno.code()), errno);
+        }
+        assert_eq!([2, 107, u32::MAX].map(Errno::from_code), [Inval; 3]);
+    }
+}

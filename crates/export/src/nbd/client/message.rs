@@ -66,6 +66,8 @@ fn is_directional(c: char) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use alloc::format;
+
     use super::*;
 
     fn shown(bytes: &[u8]) -> String {
@@ -83,7 +85,11 @@ mod tests {
     fn message_shows_control_characters_and_does_not_obey_them() {
         assert_eq!(shown("Gr\u{f6}\u{df}e 4 \u{20ac}".as_bytes()), "Gr\u{f6}\u{df}e 4 \u{20ac}");
         assert_eq!(shown(b"a\x1b[2Jb\n"), "a\\u{1b}[2Jb\\n");
-        assert_eq!(shown("a\u{202e}b".as_bytes()), "a\\u{202e}b");
+        for mark in ["61c", "200e", "200f", "202a", "202e", "2066", "2069"] {
+            let code = u32::from_str_radix(mark, 16).unwrap();
+            let text = String::from_iter(['a', char::from_u32(code).unwrap(), 'b']);
+            assert_eq!(shown(text.as_bytes()), format!("a\\u{{{mark}}}b"));
+        }
         assert_eq!(shown(b"a\xffb"), "a\u{fffd}b");
     }
 
