@@ -491,12 +491,14 @@ mod tests {
         assert!(gate.close(SOON));
         assert!(!pass.admit(&bio(1)));
         gate.stop();
+        gate.stop();
         let mut done = Vec::new();
         assert!(pass.next(&mut done).is_none());
         assert_eq!(done, [Done { user: 1, status: BlkStatus::IoError }]);
         gate.open();
         assert!(!pass.admit(&bio(2)), "it stays stopped");
         let open = Gate::default();
+        open.stop();
         open.stop();
         assert!(!open.close(SOON), "it stays open");
     }
@@ -521,6 +523,27 @@ mod tests {
         let (reads, writes, others) = (tally(2), tally(1), tally(2));
         let expected = Counts { reads, writes, flushes: 1, others, ..Counts::default() };
         assert_eq!(gate.counts(), (expected, 1));
+    }
+
+    #[test]
+    fn shard_is_counted_with_what_it_holds_until_it_goes_away() {
+        let gate = Arc::new(Gate::default());
+        let mut pass = Pass::new(&gate).unwrap();
+        assert!(gate.close(SOON));
+        assert!(!pass.admit(&bio(1)));
+        pass.refused(Op::Read);
+        let tally = |n| Tally { parts: n, bytes: n };
+        let decisions = Decisions { inline: tally(5), ..Decisions::default() };
+        let errors = Failures { reads: 1, writes: 2, ..Failures::default() };
+        let shard = Counts { decisions, errors, in_flight: 3, parked: 4, ..Counts::default() };
+        pass.publish(shard);
+        let errors = Failures { reads: 2, ..errors };
+        let writes = Tally { parts: 1, bytes: 4096 };
+        let now = Counts { writes, errors, held: 1, ..shard };
+        assert_eq!(gate.counts(), (now, 1));
+        drop(pass);
+        let ended = Counts { held: 0, in_flight: 0, parked: 0, ..now };
+        assert_eq!(gate.counts(), (ended, 0));
     }
 
     #[test]
