@@ -54,8 +54,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         // Benchmarks are not judged here, where the machine is shared; but they must run.
         part("bench", crate::bench::smoke),
     ];
-    // The rules of the dependencies are a part of `check` on every machine; the tool that follows the
-    // whole graph takes minutes to build.
+    // The rules of the dependencies are a part of `check` on every machine; the tool that follows
+    // the whole graph takes minutes to build.
     let deny = tools::need("cargo-deny").is_ok().then(|| part("deny", deny::run));
     let audit = args
         .advisory_db

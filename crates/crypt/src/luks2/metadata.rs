@@ -146,8 +146,8 @@ impl Segment {
 }
 
 impl CryptSegment {
-    /// Why it cannot be mapped, if it cannot. A header may say so, as in cryptsetup, which leaves it
-    /// to the kernel.
+    /// Why it cannot be mapped, if it cannot. A header may say so, as in cryptsetup, which leaves
+    /// it to the kernel.
     pub(crate) fn problem(&self) -> Option<String> {
         let (size, tweak) = (self.sector_size_bytes, self.iv_tweak);
         if !matches!(size, 512 | 1024 | 2048 | 4096) {
