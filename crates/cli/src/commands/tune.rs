@@ -197,7 +197,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     let goal = args.goal;
     let told = move |step: &Step<Settings>| {
         let label = |settings: &Settings| settings.on_axis(step.axis);
-        say(&Table::new(step, label, |score| goal.shown(score)).print(goal.unit()));
+        say_lines(&Table::new(step, label, |score| goal.shown(score)).print(goal.unit()));
     };
     let limits = (Nanos::from_ms(args.slice), Duration::from_secs(args.time));
     let mut space = Tuned::new(source, workload, goal, limits, Box::new(told));
@@ -215,7 +215,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     let label = |settings: &Settings, axis: &str| settings.on_axis(axis);
     let evidence = Evidence::new(&found, goal.unit(), label, shown);
     let evidence = Evidence { conditions, ..evidence };
-    say(&evidence.result());
+    say_lines(&evidence.result());
     args.give(&evidence, &found.best)
 }
 
@@ -227,7 +227,7 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     let job = args.job_in_lab(&experiment, variant)?;
     let told = |step: &Step<model::Settings>| {
         let label = |settings: &model::Settings| model::on_axis(settings, step.axis);
-        say(&Table::new(step, label, mib).print("MiB/s"));
+        say_lines(&Table::new(step, label, mib).print("MiB/s"));
     };
     let (set, axes) = (args.lab.set.clone(), args.lab.axes.clone());
     let experiment = &experiment;
@@ -245,6 +245,12 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
         true => print(&(pretty(&evidence) + "\n")),
         false => print(&evidence.result()),
     }
+}
+
+/// Lines on standard error, and an empty one behind them.
+fn say_lines(text: &str) {
+    text.lines().for_each(say);
+    say("");
 }
 
 fn mib(bytes: f64) -> f64 {
