@@ -103,8 +103,18 @@ fn man_pages_are_written_for_every_command() {
     assert_eq!(main, text(&lab.read("pages/man1/blockyard.1")));
     assert!(main.contains("wrong passphrase"), "the exit codes are missing");
     let serve = text(&lab.ok(&["man", "serve"]).stdout);
-    assert!(serve.contains(".TH serve") && serve.contains("max\\-connections"), "{serve}");
-    assert!(!lab.path("serve").exists(), "a folder was made");
+    assert_eq!(serve, text(&lab.read("pages/man1/blockyard-serve.1")));
+    assert!(serve.contains("max\\-connections"), "{serve}");
+    let below = text(&lab.ok(&["man", "trace", "record"]).stdout);
+    assert_eq!(below, text(&lab.read("pages/man1/blockyard-trace-record.1")));
+    for mistyped in [&["serv"][..], &["trace-record"], &["trace", "recor"], &["serve", "pages"]] {
+        assert!(lab.refused(&[&["man"], mistyped].concat(), 1).contains("is no command"));
+    }
+    for folder in ["serve", "serv", "trace-record"] {
+        assert!(!lab.path(folder).exists(), "the folder {folder} was made");
+    }
+    lab.ok(&["man", "pages"]);
+    assert!(lab.path("pages/blockyard-serve.1").exists());
     lab.write("file", "");
     assert!(lab.refused(&["man", "file/below"], 1).contains("file/below"));
 }

@@ -1,6 +1,6 @@
 //! `blockyard man [COMMAND|DIR]`: the man pages, made from the definition of the command line.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::{Args, ValueHint};
 
@@ -14,10 +14,10 @@ use crate::output::print;
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 pub(crate) struct ManArgs {
-    /// A command, as in `serve`; or the folder for blockyard.1 and a page for each command, which
-    /// has a slash in it if a command has that name
+    /// A command, as in `serve` or `trace record`; or the folder for the pages of all commands: one
+    /// that is there, or a path with a slash, as in `man1/`
     #[arg(value_name = "COMMAND|DIR", value_hint = ValueHint::DirPath)]
-    of: Option<PathBuf>,
+    of: Vec<PathBuf>,
 
     #[command(flatten)]
     help: ShortHelpArgs,
@@ -25,11 +25,29 @@ pub(crate) struct ManArgs {
 
 /// Writes or prints.
 pub(crate) fn run(args: &ManArgs) -> Result<(), Failure> {
-    let command = definition().disable_help_subcommand(true);
-    let Some(folder) = &args.of else { return page(command) };
-    if let Some(named) = folder.to_str().and_then(|name| command.find_subcommand(name)) {
-        return page(named.clone().bin_name(format!("blockyard {}", named.get_name())));
+    let mut command = definition().disable_help_subcommand(true);
+    command.build();
+    let below =
+        |command: clap::Command, word: &PathBuf| command.find_subcommand(word.to_str()?).cloned();
+    match (args.of.iter().try_fold(command.clone(), below), &args.of[..]) {
+        (Some(named), _) => page(named),
+        (None, [folder])
+            if folder.is_dir() || folder.as_os_str().as_encoded_bytes().contains(&b'/') =>
+        {
+            pages(command, folder)
+        }
+        (None, words) => {
+            let words: Vec<_> = words.iter().map(|word| word.to_string_lossy()).collect();
+            Err(Failure::failed(format!(
+                "{:?} is no command and no folder; `blockyard --help` lists the commands, and a \
+                 new folder has a slash, as in man1/",
+                words.join(" ")
+            )))
+        }
     }
+}
+
+fn pages(command: clap::Command, folder: &Path) -> Result<(), Failure> {
     std::fs::create_dir_all(folder)
         .and_then(|()| clap_mangen::generate_to(command, folder))
         .map_err(|error| {
