@@ -39,8 +39,8 @@ pub(crate) struct Device {
     pub(crate) names: Vec<String>,
     /// The volume.
     pub(crate) volume: Arc<Volume>,
-    /// Whoever writes a trace of it, if somebody does.
-    pub(crate) recorder: Mutex<Option<Recorder>>,
+    /// The recording of it, if there is one.
+    pub(crate) recorder: Arc<Mutex<Option<Recorder>>>,
     /// What no trace may overwrite: all that the server serves.
     in_use: Arc<InUse>,
 }
@@ -48,32 +48,31 @@ pub(crate) struct Device {
 impl Device {
     /// A volume that nobody records.
     pub(crate) fn new(names: Vec<String>, volume: Arc<Volume>, in_use: Arc<InUse>) -> Self {
-        Self { names, volume, recorder: Mutex::default(), in_use }
+        Self { names, volume, recorder: Arc::default(), in_use }
     }
 
-    fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
-        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// What is recorded already by somebody else is not recorded twice; what has come to its end by
-    /// itself makes room.
-    fn start_trace(&self, wish: &Wish) -> Result<Value, ControlError> {
-        let mut recorder = self.recorder();
+    /// Begins a recording. There is one at a time; one that has come to its end by itself makes
+    /// room.
+    pub(crate) fn record(&self, wish: &Wish) -> Result<(), Failure> {
+        let mut recorder = locked(&self.recorder);
         if recorder.as_ref().is_some_and(Recorder::has_ended) {
             *recorder = None;
         }
-        let started = Recorder::start(&self.volume, &self.names[0], wish, &self.in_use);
-        *recorder = Some(started.map_err(refusal)?);
-        Ok(json!({}))
+        *recorder = Some(Recorder::start(&self.volume, &self.names[0], wish, &self.in_use)?);
+        Ok(())
     }
 
     fn stop_trace(&self) -> Result<Value, ControlError> {
-        let recorder = self.recorder().take();
+        let recorder = locked(&self.recorder).take();
         let recorder = recorder.ok_or_else(|| invalid("the volume is not being recorded"))?;
         let Recorded { bios, not_ended, lost, length } = recorder.stop().map_err(refusal)?;
         let seconds = length.0 as f64 / 1e9;
         Ok(json!({ "bios": bios, "not_ended": not_ended, "lost": lost, "seconds": seconds }))
     }
+}
+
+pub(crate) fn locked(recorder: &Mutex<Option<Recorder>>) -> MutexGuard<'_, Option<Recorder>> {
+    recorder.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 fn refusal(failure: Failure) -> ControlError {
@@ -132,7 +131,9 @@ fn answer(
             return Ok(json!({ "loss": loss_json(loss.as_ref()) }));
         }
         Request::Message(sector, message) => volume.message(sector, &message)?,
-        Request::TraceStart(wish) => return device.start_trace(&wish),
+        Request::TraceStart(wish) => {
+            return device.record(&wish).map(|()| json!({})).map_err(refusal);
+        }
         Request::TraceStop => return device.stop_trace(),
     }
     Ok(json!({}))

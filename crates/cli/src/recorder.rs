@@ -80,7 +80,7 @@ impl Recorder {
             Failure::failed(format!("{}: cannot {what}: {error}", wish.path.display()))
         };
         let Some(recording) = Recording::begin(volume) else {
-            let what = "the volume is being recorded already; stop that first";
+            let what = "the volume is being recorded already; end that with `blockyard trace stop`";
             return Err(Failure::busy(what));
         };
         let file = Output::recording(&wish.path, wish.force).create(in_use)?;

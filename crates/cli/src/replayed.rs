@@ -45,7 +45,7 @@ pub(crate) fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
             one.out_bytes,
             one.errors,
             ms(latency.mean_ns()),
-            ms(latency.permille(990).0 as f64),
+            ms(latency.permille_within(990).0 as f64),
             ms(latency.max().0 as f64)
         );
     }
@@ -56,7 +56,7 @@ pub(crate) fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
     };
     let _ = writeln!(text, "\n{verdict}: {}", human_size(bytes));
     if replay.late().count() > 0 {
-        let ms = |permille| replay.late().permille(permille).0 as f64 / 1e6;
+        let ms = |permille| replay.late().permille_within(permille).0 as f64 / 1e6;
         let max = replay.late().max().0 as f64 / 1e6;
         let (p50, p99) = (ms(500), ms(990));
         let _ =
@@ -114,8 +114,8 @@ pub(crate) fn json(trace: &Trace, replay: &Replay, place: &str) -> Value {
 fn histogram(histogram: &Histogram) -> Value {
     json!({
         "mean": histogram.mean_ns(),
-        "p50": histogram.permille(500).0,
-        "p99": histogram.permille(990).0,
+        "p50": histogram.permille_within(500).0,
+        "p99": histogram.permille_within(990).0,
         "max": histogram.max().0,
     })
 }

@@ -67,14 +67,12 @@ fn stages(volume: &Volume, times: &StageTimes, asked: [Asked; Kind::ALL.len()]) 
 }
 
 fn json_times(times: &Times) -> Value {
-    // The middle of a bucket may lie behind the longest that is in it.
-    let permille = |permille| times.permille(permille).min(times.max()).0;
     json!({
         "samples": times.count(),
         "sum_ns": u64::try_from(times.sum_ns()).unwrap_or(u64::MAX),
         "mean_ns": times.mean_ns(),
-        "p50_ns": permille(500),
-        "p99_ns": permille(990),
+        "p50_ns": times.permille_within(500).0,
+        "p99_ns": times.permille_within(990).0,
         "max_ns": times.max().0,
     })
 }

@@ -97,11 +97,38 @@ fn what_is_recorded_under_a_server_is_the_same_when_it_is_replayed() {
             assert_eq!(op["errors"], 0);
         }
     }
+    for told in [&recorded, &null, &file, &first] {
+        assert_percentiles_within(told);
+    }
     assert_eq!(first, second, "the hash of the world's events is in the target's line");
     let replayed = json(&lab, &["trace", "summary", "lab.trace", "--json"]);
     assert_eq!(nature(&replayed), nature(&recorded));
     let other = ["--lab", "world.toml", "--elevator", "noop"];
     assert_ne!(json(&lab, &[&replay[..], &other].concat())["target"], first["target"]);
+}
+
+/// No percentile is behind the longest.
+fn assert_percentiles_within(told: &Value) {
+    let ops = told["ops"].as_array().unwrap().iter();
+    for times in ops.map(|op| &op["latency_ns"]).chain(told.get("late_ns")) {
+        let of = |name: &str| times[name].as_u64().unwrap();
+        assert!(of("p50").max(of("p99")) <= of("max"), "{told:#}");
+    }
+}
+
+#[test]
+fn recording_from_the_start_is_stopped_and_makes_room_for_another() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let words = ["vol", "-d", "pass", "--socket", "s", "--control", "c", "--trace", "a.trace"];
+    let server = lab.serve(&words);
+    Nbd::open(&lab.path("s")).read(0, 4096);
+    let said = lab.refused(&["trace", "record", "c", "-o", "b.trace", "--for", "1ms"], 5);
+    assert!(said.contains("blockyard trace stop"), "{said}");
+    assert!(text(&lab.ok(&["trace", "stop", "c"]).stdout).starts_with("1 bios in "));
+    assert_eq!(json(&lab, &["trace", "summary", "a.trace", "--json"])["bios"], 1);
+    lab.ok(&["trace", "record", "c", "-o", "b.trace", "--for", "1ms"]);
+    assert!(server.stop(Signal::TERM).success());
 }
 
 #[test]

@@ -136,6 +136,12 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         self.per_ten_thousand(permille * 10)
     }
 
+    /// As [`Self::permille`], and at most the longest sample.
+    #[must_use]
+    pub fn permille_within(&self, permille: u32) -> Nanos {
+        self.permille(permille).min(self.max)
+    }
+
     /// As [`Self::permille`], of ten thousand.
     #[must_use]
     pub fn per_ten_thousand(&self, share: u32) -> Nanos {

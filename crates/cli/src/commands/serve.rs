@@ -29,7 +29,7 @@ use crate::key::StdinUse;
 use crate::metrics;
 use crate::nbd::{self, Uri, split_host_port};
 use crate::output::{InUse, say};
-use crate::recorder::{Recorder, Wish};
+use crate::recorder::Wish;
 use crate::scheduling::checked_minimum_block;
 use crate::size::human_size;
 use crate::volume::Prepared;
@@ -178,7 +178,13 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         volumes.push(volume);
     }
     let in_use = Arc::new(plan.in_use(args, &volumes));
-    let recorder = recorder(args, &volumes, &in_use)?;
+    let named = plan.exports.iter().zip(&volumes);
+    let devices: Arc<[_]> = named.map(|(spec, volume)| controlled(spec, volume, &in_use)).collect();
+    let recorder = devices.first().zip(args.trace.clone()).map(|(device, path)| {
+        let wish = Wish { path, force: args.force.force, limit: None };
+        device.record(&wish).map(|()| Arc::clone(&device.recorder))
+    });
+    let recorder = recorder.transpose()?;
     let named = plan.exports.iter().zip(&volumes);
     let exports = named.flat_map(|(spec, volume)| served(spec, volume)).collect();
     let mut server = Server::new(
@@ -186,8 +192,6 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         ServerOptions { max_connections: plan.max_connections, ..ServerOptions::default() },
     )?;
     let servers = plan.listen(&mut server)?;
-    let named = plan.exports.iter().zip(&volumes);
-    let devices: Arc<[_]> = named.map(|(spec, volume)| controlled(spec, volume, &in_use)).collect();
     if let Some(socket) = &args.control {
         server.listen_control(socket, control::answers(&devices, plan.max_connections))?;
     }
@@ -201,7 +205,8 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
     tell_service_manager(NotifyState::Ready);
     let stopping = || tell_service_manager(NotifyState::Stopping);
     let served = server.run(&stop, stopping).map_err(Failure::from);
-    if let Some(recorder) = recorder {
+    // It may have been stopped already.
+    if let Some(recorder) = recorder.and_then(|recorder| control::locked(&recorder).take()) {
         let recorded = recorder.stop()?;
         say(&format!("trace: {recorded}"));
     }
@@ -219,18 +224,6 @@ fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure
          smaller one, as in --minimum-block 512",
         spec.volume.path.display()
     )))
-}
-
-/// Whoever records the volume from the start, if that is wanted.
-fn recorder(
-    args: &ServeArgs,
-    volumes: &[Arc<Volume>],
-    in_use: &InUse,
-) -> Result<Option<Recorder>, Failure> {
-    let Some((path, volume)) = args.trace.clone().zip(volumes.first()) else { return Ok(None) };
-    let wish = Wish { path, force: args.force.force, limit: None };
-    let export = args.export_name.as_deref().unwrap_or_default();
-    Recorder::start(volume, export, &wish, in_use).map(Some)
 }
 
 /// Without systemd there is nobody to tell, and one that does not listen is no reason to stop.

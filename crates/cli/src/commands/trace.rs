@@ -69,7 +69,7 @@ struct RecordArgs {
     force: ForceArgs,
 }
 
-/// Stop a recording whose `trace record` is gone
+/// Stop a recording whose `trace record` is gone, or that of `serve --trace`
 #[derive(Args, Debug)]
 #[command(disable_help_flag = true)]
 struct StopArgs {

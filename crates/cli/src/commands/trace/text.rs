@@ -130,8 +130,8 @@ fn op_line(op: &OpSummary) -> String {
         op.errors,
         op.not_ended,
         latency.mean_ns() / 1e6,
-        ms(latency.permille(500)),
-        ms(latency.permille(990)),
+        ms(latency.permille_within(500)),
+        ms(latency.permille_within(990)),
         ms(latency.max())
     )
 }
@@ -199,8 +199,8 @@ fn op_json(op: &OpSummary) -> Value {
 fn latency_json(latency: &Histogram) -> Value {
     json!({
         "mean": latency.mean_ns(),
-        "p50": latency.permille(500).0,
-        "p99": latency.permille(990).0,
+        "p50": latency.permille_within(500).0,
+        "p99": latency.permille_within(990).0,
         "max": latency.max().0,
     })
 }
