@@ -47,6 +47,11 @@ fn configuration_and_its_volumes_are_looked_at_and_what_is_missing_is_an_error()
     let said = text(&output.stdout);
     assert!(said.contains("0.0.0.0:1 is open to the network"), "{said}");
     assert!(said.contains("TRIM"), "{said}");
+    let twice = ["a", "b"].map(|name| format!("[exports.{name}]\nvolume = \"vol\"\n"));
+    lab.write("twice.toml", twice.concat());
+    let found = findings(&lab, &["doctor", "--config", "twice.toml"]);
+    let trim = found.iter().filter(|(_, seen)| seen.contains("TRIM is not passed"));
+    assert_eq!(trim.count(), 1, "{found:?}");
     for option in ["read_only", "allow_discards"] {
         lab.write("one.toml", format!("[exports.a]\nvolume = \"vol\"\n{option} = true\n"));
         let said = text(&lab.ok(&["doctor", "--config", "one.toml"]).stdout);

@@ -135,6 +135,12 @@ fn flush_that_failed_once_fails_for_every_client_and_is_told_until_the_loss_is_a
     assert!(told["problem"].as_str().unwrap().starts_with("a flush failed: "), "{told}");
     let people = text(&lab.ok(&["status", "c"]).stdout);
     assert!(people.contains("loss:") && people.contains("may be lost"), "{people}");
+    let found = text(&lab.ok(&["doctor", "--control", "c"]).stdout);
+    let remedy = "blockyard suspend c && blockyard resume c --accept-loss";
+    assert!(found.contains("risky  export \"\": acknowledged writes may be lost"), "{found}");
+    assert!(found.contains(remedy), "{found}");
+    let top = text(&lab.ok(&["top", "--once", "c"]).stdout);
+    assert!(top.starts_with("export \"\": active, flushes and writes fail"), "{top}");
     assert!(metrics(&lab).contains("\nblockyard_loss{export=\"\"} 1\n"));
 
     let refused = lab.refused(&["resume", "c", "--accept-loss"], 1);

@@ -76,6 +76,14 @@ pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
     if let Some(socket) = &args.control {
         findings.extend(running(root, socket)?);
     }
+    // Two exports may share a key, or a disk.
+    let mut seen = Vec::new();
+    for finding in findings {
+        if !seen.contains(&finding) {
+            seen.push(finding);
+        }
+    }
+    let findings = seen;
     if args.json {
         let findings: Vec<Value> = findings.iter().map(Finding::json).collect();
         let text = serde_json::to_string_pretty(&json!({ "findings": findings }));

@@ -143,6 +143,7 @@ fn json_frame(now: &Look, before: &Look) -> Value {
         let mut all = json!({
             "exports": device["exports"],
             "state": device["state"],
+            "loss": device["loss"],
             "in_flight": device["in_flight"],
             "connections": device["connections"],
             "limit": limit(device, before),
@@ -183,9 +184,10 @@ fn volume(device: &Value, before: &Value, seconds: f64) -> String {
     let names = device["exports"].as_array().map_or(&[][..], Vec::as_slice);
     let names: Vec<String> = names.iter().map(|name| format!("{name}")).collect();
     let mut text = printable(&format!(
-        "export {}: {}, {} connections, {} in flight",
+        "export {}: {}{}, {} connections, {} in flight",
         names.join(", "),
         device["state"].as_str().unwrap_or("?"),
+        if device["loss"].is_null() { "" } else { ", flushes and writes fail (see status)" },
         device["connections"],
         device["in_flight"],
     ));

@@ -33,7 +33,8 @@ pub(crate) fn findings(looks: &Looks<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = looks.full().into_iter().collect();
     for (device, before) in stages::devices(looks.now, looks.before) {
         let export = Export { looks, device, before };
-        let all = [export.errors(), export.waiting(), export.wiped(), export.parked()];
+        let all =
+            [export.lost(), export.errors(), export.waiting(), export.wiped(), export.parked()];
         findings.extend(all.into_iter().flatten());
         findings.extend(export.limit());
     }
@@ -83,6 +84,22 @@ impl Export<'_> {
         };
         let socket = quoted(self.looks.socket);
         printable(format!("blockyard {verb} {socket}{of} {rest}").trim_end())
+    }
+
+    fn lost(&self) -> Option<Finding> {
+        let loss = self.device.get("loss").filter(|loss| !loss.is_null())?;
+        let word = |key: &str| loss[key].as_str().unwrap_or("?");
+        let (device, problem) = (word("device"), word("problem"));
+        let seen = format!(
+            "acknowledged writes may be lost, so flushes and writes fail: {device}: {problem}"
+        );
+        let (suspend, resume) =
+            (self.command("suspend", ""), self.command("resume", "--accept-loss"));
+        let mend = format!(
+            "stop the clients, look at the disk, then: {suspend} && {resume}; then check the \
+             contents (fsck)"
+        );
+        Some(self.finding(Grade::Risky, &seen, mend))
     }
 
     fn errors(&self) -> Option<Finding> {

@@ -66,12 +66,15 @@ fn device(device: &Value) -> String {
 fn lost(loss: &Value) -> String {
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
     let ago_s = now.as_secs().saturating_sub(loss["at_unix_s"].as_u64().unwrap_or(0));
+    let when = match ago_s {
+        0 => "just now".to_owned(),
+        _ => format!("{} ago", human_time(ago_s as f64 * 1e9)),
+    };
     format!(
-        "acknowledged writes may be lost, so flushes and writes fail ({}): {}: {}, {} ago",
+        "acknowledged writes may be lost, so flushes and writes fail ({}): {}: {}, {when}",
         word(&loss["status"]),
         word(&loss["device"]),
-        word(&loss["problem"]),
-        human_time(ago_s as f64 * 1e9)
+        word(&loss["problem"])
     )
 }
 
