@@ -236,7 +236,11 @@ fn find<'a>(devices: &'a [Device], export: &str) -> Result<&'a Device, ControlEr
         (None, _) => {
             let name = |device: &Device| format!("{:?}", device.names[0]);
             let names: Vec<_> = devices.iter().map(name).collect();
-            let problem = format!("there is no export {export:?}; there are {}", names.join(", "));
+            let problem = match export {
+                "" => "several volumes are served; name one with --export".to_owned(),
+                named => format!("there is no export {named:?}"),
+            };
+            let problem = format!("{problem}; there are {}", names.join(", "));
             Err(ControlError { name: "ENXIO", problem })
         }
     }

@@ -302,11 +302,14 @@ fn control_socket_is_its_owners_and_mistakes_are_named() {
     assert_eq!(mode & 0o777, 0o600);
     let words = ["serve", "vol2", "-d", "pass", "--socket", "t", "--control", "c"];
     assert!(lab.refused(&words, 4).contains("another server is listening"));
+    let words = ["serve", "vol2", "-d", "pass", "--socket", &"s".repeat(109)];
+    assert!(lab.refused(&words, 1).contains("at most 108 bytes"));
     for (words, code, problem) in [
         (&["suspend", "c", "--export", "home"][..], 4, "ENXIO"),
         (&["status", "nowhere"], 4, "--control nowhere"),
         (&["status", "s"], 4, "no control socket"),
         (&["message", "c", "key"], 1, "`key set` and `key wipe`"),
+        (&["message", "c", "fail_path", "/a"], 1, "is of crypt: it takes `key set` and `key wipe`"),
         (&["message", "c", "key", "set", "00ff"], 1, "never an argument"),
         (&["message", "c", "key", "wipe", "-d", "pass"], 1, "takes no key"),
     ] {

@@ -113,7 +113,7 @@ fn config_serves_every_volume_under_its_name() {
          [exports.raw]\nvolume = '../raw'\ntype = 'plain'\ncipher = 'aes-xts-plain64'\n\
          key_size = 512\nkey_file = '../plain.key'\nallow_discards = true\n",
     );
-    let mut command = lab.blockyard(&["serve", "--config", "yard/config.toml"]);
+    let mut command = lab.blockyard(&["serve", "--config", "yard/config.toml", "--control", "c"]);
     command.stderr(std::process::Stdio::piped());
     let mut server = Server::start(command);
     server.wait_for("serving ");
@@ -123,6 +123,8 @@ fn config_serves_every_volume_under_its_name() {
     let export = |name: &str| info(&lab, &format!("nbd+unix:///{name}?socket=yard/door"));
     assert_eq!(export("one")["size_bytes"], SMALL_LEN_BYTES);
     assert!(export("two")["flags"].to_string().contains("read_only"));
+    let said = lab.refused(&["suspend", "c"], 4);
+    assert!(said.contains("name one with --export") && said.contains("\"two\""), "{said}");
     assert_eq!(export("raw")["size_bytes"], 8192);
     assert!(export("raw")["flags"].to_string().contains("trim"));
     assert_eq!(server.stop(Signal::TERM).code(), Some(0));

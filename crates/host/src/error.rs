@@ -23,8 +23,8 @@ pub enum Error {
     },
     /// Another program has the volume open in a way that excludes ours.
     #[error(
-        "{path}: is in use by another program; stop that one first, or let both only read, as \
-         `serve --read-only` does"
+        "{path}: is in use by another program, or by another export of this one; stop that one \
+         first, or let both only read, as `serve --read-only` does"
     )]
     InUse {
         /// The file.

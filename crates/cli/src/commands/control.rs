@@ -221,7 +221,9 @@ pub(super) fn ask(socket: &Path, line: &[u8]) -> Result<Value, Failure> {
     let mut limited = stream.take(REPLY_BYTES_MAX);
     limited.read_to_end(&mut reply).map_err(|error| failed("receive", error))?;
     let reply: Value = serde_json::from_slice(&reply).map_err(|_| {
-        Failure::wrong_device(format!("{place}: what answers there is no control socket"))
+        Failure::wrong_device(format!(
+            "{place}: this is no control socket; name the path of `serve --control`"
+        ))
     })?;
     match &reply["error"] {
         Value::Null => Ok(reply),

@@ -23,6 +23,8 @@ use crate::Error;
 /// Clients that have connected and not been accepted: the system's own limit
 /// (`net.core.somaxconn`) since Linux 5.4.
 const BACKLOG: i32 = 4096;
+/// `sun_path` has 108 bytes; Linux needs no zero behind it.
+const TOO_LONG: &str = "the path of a socket has at most 108 bytes; choose a shorter one";
 /// Another server holds its lock file for three system calls.
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
@@ -45,7 +47,13 @@ impl Listener {
     pub(super) fn unix(path: &Path) -> Result<Self, Error> {
         let _turn = Turn::take(path)?;
         remove_stale(path)?;
-        let fd = bind_unix(path).map_err(|error| Error::io(path, "listen on", error))?;
+        let fd = bind_unix(path).map_err(|errno| {
+            let error = match errno {
+                Errno::NAMETOOLONG => io::Error::other(TOO_LONG),
+                errno => errno.into(),
+            };
+            Error::io(path, "listen", error)
+        })?;
         let inode = std::fs::symlink_metadata(path)
             .map_err(|error| Error::io(path, "look at", error))?
             .ino();
@@ -56,7 +64,7 @@ impl Listener {
         let shown = address.to_string();
         let path = Path::new(&shown);
         let listener =
-            TcpListener::bind(address).map_err(|error| Error::io(path, "listen on", error))?;
+            TcpListener::bind(address).map_err(|error| Error::io(path, "listen", error))?;
         let bound = listener.local_addr().map_err(|error| Error::io(path, "look at", error))?;
         let listener = Self { fd: listener.into(), is_unix: false, file: None };
         listener.set_non_blocking(path)?;
@@ -166,7 +174,7 @@ impl Turn {
                     let problem = "is locked: another server is starting there; try again";
                     return Err(Error::volume(&path, problem));
                 }
-                Err(error) => return Err(Error::io(socket, "listen on", error)),
+                Err(error) => return Err(Error::io(socket, "listen", error)),
             }
         }
     }

@@ -45,6 +45,15 @@ fn invalid(problem: impl Into<String>) -> ControlError {
     ControlError { name: "EINVAL", problem: problem.into() }
 }
 
+fn no_such_message(sector: u64, target: &TargetSpec) -> ControlError {
+    let takes = match target {
+        TargetSpec::Crypt(_) => "is of crypt: it takes `key set` and `key wipe`",
+        TargetSpec::Multipath(_) => "is of multipath: it has no key",
+        _ => "takes no messages",
+    };
+    invalid(format!("the line at sector {sector} {takes}"))
+}
+
 /// A message for a line: of crypt, or of multipath.
 #[derive(Debug)]
 pub enum Message {
@@ -215,7 +224,7 @@ impl Volume {
         let gate = self.gate()?;
         let (number, target) = self.line_at(sector)?;
         let TargetSpec::Multipath(spec) = target else {
-            return Err(invalid(format!("the line at sector {sector} is none of multipath")));
+            return Err(no_such_message(sector, target));
         };
         let suspended =
             || ControlError { name: "EBUSY", problem: MessageError::Suspended.to_string() };
@@ -246,10 +255,7 @@ impl Volume {
                     at = at - extent.start.0 + start.0;
                     table = layers[number];
                 }
-                (_, None) => {
-                    let problem = format!("the line at sector {sector} is none of crypt");
-                    return Err(invalid(problem));
-                }
+                (target, None) => return Err(no_such_message(sector, target)),
             }
         }
     }
@@ -429,7 +435,7 @@ mod tests {
         let volume = Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), &options).unwrap();
         volume.suspend().unwrap();
         let refused = volume.message(0, &Message::KeyWipe).unwrap_err().to_string();
-        assert!(refused.contains("sector 0 is none of crypt"), "{refused}");
+        assert!(refused.contains("sector 0 takes no messages"), "{refused}");
         assert!(volume.status().has_keys);
         volume.message(8, &Message::KeyWipe).unwrap();
         assert!(!volume.status().has_keys);
