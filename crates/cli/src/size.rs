@@ -5,6 +5,8 @@
 //! suffix means nothing. Beyond cryptsetup, a number may have a fraction (`1.5G`), if whole bytes
 //! come out, and bytes may be in hexadecimal (`0x10000`).
 
+use serde_json::Value;
+
 /// Parses a size in bytes.
 pub(crate) fn parse_size(text: &str) -> Result<u64, String> {
     let too_large = || "this size is too large".to_string();
@@ -73,6 +75,11 @@ pub(crate) fn human_time(ns: f64) -> String {
     };
     let digits = if value < 10.0 { 2 } else { usize::from(value < 100.0) };
     format!("{value:.digits$} {unit}")
+}
+
+/// A number of things for people: `1 part`, `2 parts`.
+pub(crate) fn human_count(count: &Value, thing: &str) -> String {
+    format!("{count} {thing}{}", if *count == 1 { "" } else { "s" })
 }
 
 /// A size for people: `10 GiB`, `1.5 MiB`, `512 bytes`; rounded to one decimal.

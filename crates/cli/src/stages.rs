@@ -10,7 +10,7 @@ use blockyard_host::volume::control::Counts;
 use serde_json::{Map, Value, json};
 
 use crate::limit::{Limit, Seen, limit};
-use crate::size::human_time;
+use crate::size::{human_count, human_time};
 
 /// What was asked for, by kind.
 #[derive(Clone, Copy, Debug, Default)]
@@ -202,8 +202,8 @@ pub(crate) fn table(stages: &Value) -> String {
         let of_kind = &stages[kind];
         let total_ns = number(&of_kind["total"]["sum_ns"]);
         if total_ns > 0.0 {
-            let samples = &of_kind["total"]["samples"];
-            row(&format!("{kind}, {samples} samples"), &of_kind["total"], total_ns);
+            let samples = human_count(&of_kind["total"]["samples"], "sample");
+            row(&format!("{kind}, {samples}"), &of_kind["total"], total_ns);
             for stage in Stage::ALL.map(Stage::name) {
                 let times = &of_kind["stages"][stage];
                 if number(&times["sum_ns"]) > 0.0 {
@@ -315,6 +315,14 @@ mod tests {
         assert_eq!(limit_of(&more, &busy).unwrap().party, "the client", "as those before");
         let (shares, mean_ns) = shares(&busy["requests"], &idle["requests"]);
         assert_eq!((shares[Stage::Device as usize], mean_ns), (1.0, 199_900.0));
+    }
+
+    #[test]
+    fn one_sample_is_named_in_the_singular() {
+        for (count, samples) in [(1, "\n  read, 1 sample "), (2, "\n  read, 2 samples ")] {
+            let table = table(&device(count, 1_000, 1_000)["requests"]);
+            assert!(table.contains(samples), "{table}");
+        }
     }
 
     #[test]

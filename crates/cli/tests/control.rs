@@ -266,7 +266,13 @@ fn status_says_what_was_done_and_hides_the_key() {
         "{table}"
     );
     let human = text(&lab.ok(&["status", "c"]).stdout);
-    for word in ["export \"\", \"other\": active", "8192 bytes", "adaptive", "connections:"] {
+    for word in [
+        "export \"\", \"other\": active",
+        " 1 request, 8192 bytes, 0 errors\n",
+        " 0 parts, 0 bytes\n",
+        "adaptive",
+        "connections:",
+    ] {
         assert!(human.contains(word), "{word}: {human}");
     }
     assert!(!human.contains(&key[..8]));

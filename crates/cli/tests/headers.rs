@@ -73,6 +73,14 @@ fn old_volume_on_a_reused_disk_may_be_looked_at_and_not_written() {
 }
 
 #[test]
+fn plain_volume_is_no_luks_volume_and_the_commands_for_it_are_named() {
+    let lab = Lab::new();
+    lab.write("vol", [7; 1 << 16]);
+    let said = lab.refused(&["info", "vol"], 4);
+    assert!(said.ends_with("commands that read its data, as dump, take --type plain"), "{said}");
+}
+
+#[test]
 fn bitlocker_disk_is_refused_by_name() {
     let lab = Lab::new();
     let mut disk = vec![0; 1 << 20];

@@ -66,6 +66,18 @@ fn bench_shows_control_characters_of_a_name() {
 }
 
 #[test]
+fn dump_that_cannot_be_written_names_its_output() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    let dump = ["dump", "vol", "-d", "pass", "-o", "/dev/full"];
+    assert!(lab.refused(&dump, 1).contains("cannot write /dev/full: No space left"));
+    let mut to_stdout = lab.blockyard(&dump[..4]);
+    to_stdout.stdout(fs::File::options().write(true).open("/dev/full").unwrap());
+    let said = text(&to_stdout.output().unwrap().stderr);
+    assert!(said.contains("cannot write to standard output: No space left"), "{said}");
+}
+
+#[test]
 fn dump_is_private_and_overwrites_neither_unasked_nor_what_is_in_use() {
     let lab = Lab::new();
     lab.volume("vol");

@@ -196,6 +196,22 @@ fn config_with_a_mistake_names_the_place() {
 }
 
 #[test]
+fn parameters_that_no_volume_can_have_exit_with_1() {
+    let lab = Lab::new();
+    lab.volume("vol");
+    lab.write("file", "precious");
+    let serve = ["serve", "vol", "-d", "pass", "--socket"];
+    for (words, problem) in [
+        (&["s", "--threads", "0", "--pipeline", "E"][..], "cipher workers"),
+        (&["file"], "is not a socket"),
+    ] {
+        let said = lab.refused(&[&serve[..], words].concat(), 1);
+        assert!(said.contains(problem), "{said}");
+    }
+    assert_eq!(lab.read("file"), b"precious");
+}
+
+#[test]
 fn readiness_is_told_to_the_service_manager() {
     let lab = Lab::new();
     lab.volume("vol");

@@ -14,8 +14,8 @@ pub enum Error {
     /// Neither LUKS1 nor LUKS2.
     #[error(
         "no LUKS header found, neither at the start nor where LUKS2 keeps its second copy; if the \
-         header lies in a file of its own, name it with --header, and if this is a plain \
-         dm-crypt volume, say --type plain"
+         header lies in a file of its own, name it with --header; a plain dm-crypt volume has no \
+         header, and commands that read its data, as dump, take --type plain"
     )]
     NotLuks,
     /// Not LUKS, but a format that has a name.

@@ -40,8 +40,7 @@ pub fn dump(
             issued += len_bytes as u64;
         }
         let portion = copy.wait_for_oldest(done, "read")?;
-        to.write_all(copy.bytes(portion))
-            .map_err(|error| Error::Copy(format!("cannot write the plaintext: {error}")))?;
+        to.write_all(copy.bytes(portion)).map_err(Error::Output)?;
         copy.free.push(portion.number);
         done += portion.len_bytes as u64;
         progress(done);

@@ -1,5 +1,6 @@
 //! Errors of the real world, in plain words: what, where, how to mend.
 
+use std::fmt::Display;
 use std::io;
 use std::path::Path;
 
@@ -47,6 +48,14 @@ pub enum Error {
         /// In plain words.
         problem: String,
     },
+    /// What was asked for cannot be done, whatever the volume is.
+    #[error("{of}: {problem}")]
+    Parameter {
+        /// The option's subject: the cipher workers, or the path of a socket.
+        of: String,
+        /// In plain words.
+        problem: String,
+    },
     /// The name of a remote disk makes no sense; says which, and the right form.
     #[error("{0}")]
     Uri(String),
@@ -59,6 +68,9 @@ pub enum Error {
     /// A flush or FUA write has failed: what was acknowledged before may be lost.
     #[error("{0}; acknowledged writes may be lost")]
     Lost(Loss),
+    /// The plaintext of a volume cannot be written to where it is copied.
+    #[error("cannot write the plaintext: {0}")]
+    Output(io::Error),
     /// A copy ended early.
     #[error("{0}")]
     Copy(String),
@@ -75,5 +87,11 @@ impl Error {
     #[must_use]
     pub fn volume(path: &Path, problem: impl Into<String>) -> Self {
         Self::Volume { path: path.display().to_string(), problem: problem.into() }
+    }
+
+    /// An [`Error::Parameter`].
+    #[must_use]
+    pub fn parameter(of: impl Display, problem: impl Into<String>) -> Self {
+        Self::Parameter { of: of.to_string(), problem: problem.into() }
     }
 }

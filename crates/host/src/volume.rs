@@ -3,7 +3,6 @@
 use std::fmt::Write as _;
 use std::num::{NonZeroU64, NonZeroUsize};
 use std::ops::RangeInclusive;
-use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Instant;
@@ -696,7 +695,7 @@ impl<'a> Builder<'a> {
                 if threads == Some(0) {
                     let problem = "this pipeline hands ciphers to them, and there are to be none; \
                                    allow one (--threads 1), or take --pipeline inline";
-                    return Err(Error::volume(Path::new("cipher workers"), problem));
+                    return Err(Error::parameter("cipher workers", problem));
                 }
                 self.crew.unbound = self.crew.unbound.max(threads.unwrap_or_else(cores));
             }

@@ -10,6 +10,7 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use blockyard_host::Error as HostError;
 use blockyard_host::copy;
 use blockyard_host::volume::{Volume, VolumeOptions};
 use clap::{Args, ValueHint};
@@ -75,10 +76,10 @@ fn dump_to_file(volume: &Arc<Volume>, file: &File, path: &Path) -> Result<(), Fa
     let is_regular = file.metadata().map_err(|error| failed("write", error))?.is_file();
     if is_regular {
         let mut sparse = SparseFile { file, at_bytes: 0 };
-        copy_out(volume, &mut sparse)?;
+        copy_out(volume, &mut sparse, &|error| failed("write", error))?;
         file.set_len(sparse.at_bytes).map_err(|error| failed("extend", error))?;
     } else {
-        copy_out(volume, &mut &*file)?;
+        copy_out(volume, &mut &*file, &|error| failed("write", error))?;
     }
     match file.sync_data() {
         // A pipe or a character device has nothing to synchronise.
@@ -92,7 +93,7 @@ fn dump_to_stdout(volume: &Arc<Volume>) -> Result<(), Failure> {
         |error: io::Error| Failure::failed(format!("cannot write to standard output: {error}"));
     let stdout = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
     let mut file = File::from(stdout);
-    copy_out(volume, &mut file)?;
+    copy_out(volume, &mut file, &failed)?;
     let status = rustix::fs::fstat(file.as_fd()).map_err(|errno| failed(errno.into()))?;
     match FileType::from_raw_mode(status.st_mode) {
         FileType::RegularFile | FileType::BlockDevice => file.sync_data().map_err(failed),
@@ -100,11 +101,18 @@ fn dump_to_stdout(volume: &Arc<Volume>) -> Result<(), Failure> {
     }
 }
 
-fn copy_out(volume: &Arc<Volume>, to: &mut dyn Write) -> Result<(), Failure> {
+fn copy_out(
+    volume: &Arc<Volume>,
+    to: &mut dyn Write,
+    failed: &dyn Fn(io::Error) -> Failure,
+) -> Result<(), Failure> {
     let progress = Progress::new(Some(volume.size_bytes()));
     let copied = copy::dump(volume, to, &mut |done_bytes| progress.at(done_bytes));
     drop(progress);
-    copied.map(|_| ()).map_err(Failure::from)
+    match copied {
+        Err(HostError::Output(error)) => Err(failed(error)),
+        result => result.map(|_| ()).map_err(Failure::from),
+    }
 }
 
 /// A new, empty file in which zeros become holes.

@@ -19,7 +19,7 @@ use super::control::ask;
 use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
 use crate::output::{print, print_on};
-use crate::size::{human_size, human_time};
+use crate::size::{human_count, human_size, human_time};
 use crate::stages;
 
 /// Alternate screen, cursor hidden (xterm's control sequences 1049 and 25).
@@ -184,11 +184,11 @@ fn volume(device: &Value, before: &Value, seconds: f64) -> String {
     let names = device["exports"].as_array().map_or(&[][..], Vec::as_slice);
     let names: Vec<String> = names.iter().map(|name| format!("{name}")).collect();
     let mut text = printable(&format!(
-        "export {}: {}{}, {} connections, {} in flight",
+        "export {}: {}{}, {}, {} in flight",
         names.join(", "),
         device["state"].as_str().unwrap_or("?"),
         if device["loss"].is_null() { "" } else { ", flushes and writes fail (see status)" },
-        device["connections"],
+        human_count(&device["connections"], "connection"),
         device["in_flight"],
     ));
     text.push('\n');
@@ -261,7 +261,7 @@ mod tests {
         let now = look(4_196, 3_000_000_000, begun + Duration::from_secs(2));
         let frame = frame(&now, &before);
         for part in [
-            "active, 1 connections, 2 in flight",
+            "active, 1 connection, 2 in flight",
             "read              2048/s         8 MiB/s       0 errors/s",
             "device       100.0 %  ########################################\n",
             "1 connections: 100 % CPU, 2048 switches/s",

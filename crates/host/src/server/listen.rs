@@ -136,7 +136,8 @@ fn unix_socket() -> rustix::io::Result<OwnedFd> {
 fn remove_stale(path: &Path) -> Result<(), Error> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
-        return Err(Error::volume(path, "exists and is not a socket; choose another path"));
+        let problem = "exists and is not a socket; choose another path";
+        return Err(Error::parameter(path.display(), problem));
     }
     // Without blocking: a living server may have no room for another client.
     let connected =

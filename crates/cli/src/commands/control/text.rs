@@ -7,7 +7,7 @@ use blockyard_host::stages::Kind;
 use serde_json::Value;
 
 use crate::failure::printable;
-use crate::size::{human_size, human_time};
+use crate::size::{human_count, human_size, human_time};
 use crate::stages;
 
 /// Each volume of the reply, and what the kernel withholds.
@@ -42,7 +42,7 @@ fn device(device: &Value) -> String {
     let adaptive = device["adaptive"].as_array().map_or(&[][..], Vec::as_slice);
     adaptive.iter().for_each(|one| line("adaptive:", &decides(one)));
     for (name, key) in [("inline:", "inline"), ("workers:", "fanned_out"), ("sorted:", "sorted")] {
-        line(name, &amount(&device["ciphers"][key], "parts"));
+        line(name, &amount(&device["ciphers"][key]));
     }
     for (name, key) in [
         ("held bios:", "held_bios"),
@@ -94,7 +94,8 @@ fn decides(one: &Value) -> String {
 }
 
 fn asked(kind: &Value) -> String {
-    format!("{} requests, {} bytes, {} errors", kind["requests"], kind["bytes"], kind["errors"])
+    let counts = [("requests", "request"), ("bytes", "byte"), ("errors", "error")];
+    counted(counts.map(|(key, thing)| (&kind[key], thing)))
 }
 
 fn used(threads: &Value) -> String {
@@ -109,8 +110,12 @@ fn used(threads: &Value) -> String {
     )
 }
 
-fn amount(value: &Value, unit: &str) -> String {
-    format!("{} {unit}, {} bytes", value[unit], value["bytes"])
+fn amount(value: &Value) -> String {
+    counted([(&value["parts"], "part"), (&value["bytes"], "byte")])
+}
+
+fn counted<const N: usize>(counts: [(&Value, &str); N]) -> String {
+    counts.map(|(count, thing)| human_count(count, thing)).join(", ")
 }
 
 fn word(value: &Value) -> &str {
