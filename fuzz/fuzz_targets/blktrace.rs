@@ -1,8 +1,8 @@
 //! A file of blktrace, as both kinds of trace, which are written and read again.
 #![no_main]
 
-use blockyard_load::trace::blktrace::{Action, Events};
-use blockyard_load::trace::{SECTORS_MAX, Trace, TracedBio, Writer};
+use blockyard_workload::trace::blktrace::{Action, Events};
+use blockyard_workload::trace::{SECTORS_MAX, Trace, TracedBio, Writer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -1,7 +1,7 @@
 //! A fio job file for a volume of 1 GiB.
 #![no_main]
 
-use blockyard_load::fio::{Fio, JobFile, Surroundings};
+use blockyard_workload::fio::{Fio, JobFile, Surroundings};
 use libfuzzer_sys::fuzz_target;
 
 const DEVICE_BYTES: u64 = 1 << 30;

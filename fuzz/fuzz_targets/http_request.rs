@@ -1,7 +1,7 @@
 //! A request to the port of the metrics.
 #![no_main]
 
-use blockyard_export::http::{Asked, asked, end_of_head};
+use blockyard_protocol::http::{Asked, asked, end_of_head};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|received: &[u8]| {

@@ -1,7 +1,7 @@
 //! A log of fio as a trace, which is written and read again.
 #![no_main]
 
-use blockyard_load::trace::{SECTORS_MAX, Trace, Writer, iolog};
+use blockyard_workload::trace::{SECTORS_MAX, Trace, Writer, iolog};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -5,8 +5,8 @@
 
 use std::collections::BTreeMap;
 
-use blockyard_export::nbd::client::{Cookie, Event, Piece, Request, Session, Settings};
-use blockyard_export::nbd::{Command, ReplyMode};
+use blockyard_protocol::nbd::client::{Cookie, Event, Piece, Request, Session, Settings};
+use blockyard_protocol::nbd::{Command, ReplyMode};
 use libfuzzer_sys::fuzz_target;
 
 /// Every request is for these bytes of the export.

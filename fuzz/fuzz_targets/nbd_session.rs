@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use blockyard_export::nbd::{
+use blockyard_protocol::nbd::{
     Command, Errno, Event, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk, Request, Session,
 };
 use libfuzzer_sys::fuzz_target;

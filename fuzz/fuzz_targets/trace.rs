@@ -2,7 +2,7 @@
 //! and read again.
 #![no_main]
 
-use blockyard_load::trace::{SECTORS_MAX, Trace, Writer};
+use blockyard_workload::trace::{SECTORS_MAX, Trace, Writer};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {

@@ -6,9 +6,9 @@
 
 use std::fmt::Write;
 
-use blockyard_export::http::{self, Answer, Asked, HEAD_BYTES_MAX};
 use blockyard_host::stages::{Kind, Stage, Times};
 use blockyard_host::volume::control::Counts;
+use blockyard_protocol::http::{self, Answer, Asked, HEAD_BYTES_MAX};
 
 use crate::control::Device;
 

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 use blockyard_engine::time::Nanos;
 use blockyard_host::recording::{Event, Recording};
 use blockyard_host::volume::Volume;
-use blockyard_load::trace::{Completion, Header, SECTORS_MAX, TracedBio, Writer};
+use blockyard_workload::trace::{Completion, Header, SECTORS_MAX, TracedBio, Writer};
 
 use crate::failure::Failure;
 use crate::output::{InUse, Output};
@@ -226,7 +226,7 @@ mod tests {
     use blockyard_host::file::DeviceFile;
     use blockyard_host::local::{Client, Request};
     use blockyard_host::volume::VolumeOptions;
-    use blockyard_load::trace::Trace;
+    use blockyard_workload::trace::Trace;
 
     use super::*;
     use crate::failure::Exit;

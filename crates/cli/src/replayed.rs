@@ -2,9 +2,9 @@
 
 use std::fmt::Write as _;
 
-use blockyard_load::fio::Histogram;
-use blockyard_load::replay::{Failed, Replay, op_name};
-use blockyard_load::trace::{Summary, Trace};
+use blockyard_workload::fio::Histogram;
+use blockyard_workload::replay::{Failed, Replay, op_name};
+use blockyard_workload::trace::{Summary, Trace};
 use serde_json::{Value, json};
 
 use crate::size::human_size;

@@ -244,7 +244,7 @@ mod tests {
     use blockyard_crypt::secret::SecretBytes;
     use blockyard_engine::time::Nanos;
     use blockyard_host::volume::VolumeOptions;
-    use blockyard_load::fio::{Fio, JobFile, Surroundings};
+    use blockyard_workload::fio::{Fio, JobFile, Surroundings};
 
     use super::*;
     use crate::real;

@@ -5,8 +5,8 @@ use std::fs::File;
 use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use blockyard_load::trace::blktrace::{Action, Events};
-use blockyard_load::trace::{Trace, TraceError, iolog};
+use blockyard_workload::trace::blktrace::{Action, Events};
+use blockyard_workload::trace::{Trace, TraceError, iolog};
 use clap::{Args, ValueEnum, ValueHint};
 
 use crate::failure::{Failure, printable};

@@ -2,8 +2,8 @@
 //!
 //! `unsafe` lives here (system calls, mappings, buffers shared with the kernel) and in the cipher
 //! kernels of `crypt`, nowhere else. The journey of a request: [`server`] accepts a connection, its
-//! thread parses (`export`), submits bios to its shard (`engine`), and executes the SQEs that come
-//! out (`executor`).
+//! thread parses (`protocol`), submits bios to its shard (`engine`), and executes the SQEs that
+//! come out (`executor`).
 
 mod answers;
 pub mod canary;

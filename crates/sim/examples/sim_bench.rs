@@ -13,9 +13,6 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
-use blockyard_load::random::Random;
-use blockyard_load::tiotest::{self, Tiotest};
 use blockyard_sim::block::BlockDevice;
 use blockyard_sim::cache::CacheConfig;
 use blockyard_sim::cpu::{Costs, Topology};
@@ -25,6 +22,9 @@ use blockyard_sim::device::memory::{Memory, MemoryConfig};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::Ext3Config;
 use blockyard_sim::world::{self, Config, DeviceConfig, WriteBack};
+use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
+use blockyard_workload::random::Random;
+use blockyard_workload::tiotest::{self, Tiotest};
 
 /// Many and short: one of them has the CPU to itself.
 const ROUNDS: u32 = 100;

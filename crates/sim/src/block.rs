@@ -152,7 +152,7 @@ fn command(issue: &Issue) -> Option<Command> {
 mod tests {
     use blockyard_engine::bio::{IoContext, Origin, Sector};
     use blockyard_engine::buf::BufRef;
-    use blockyard_load::random::Random;
+    use blockyard_workload::random::Random;
 
     use super::*;
     use crate::device::disk::geometry::{Geometry, SeekTimes};

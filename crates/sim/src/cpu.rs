@@ -637,7 +637,7 @@ mod tests {
     /// each ran.
     fn random_world(threads: u32, topology: (u16, u16), seed: u64, until: u64) -> (u64, Vec<u64>) {
         let mut cpus = cpus(topology.0, topology.1);
-        let mut random = blockyard_load::random::Random::new(seed, 0);
+        let mut random = blockyard_workload::random::Random::new(seed, 0);
         let mut habits: Vec<Habit> = Vec::new();
         let mut sleepers = std::collections::BTreeSet::new();
         for number in 0..threads {

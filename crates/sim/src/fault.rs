@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use crate::device::{Command, Device};
 

@@ -10,13 +10,13 @@ use std::fs;
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("crypt", &[]),
     ("engine", &["crypt"]),
-    ("load", &["engine"]),
-    ("export", &[]),
-    ("host", &["crypt", "engine", "export", "load"]),
-    ("sim", &["crypt", "engine", "export", "load"]),
+    ("workload", &["engine"]),
+    ("protocol", &[]),
+    ("host", &["crypt", "engine", "protocol"]),
+    ("sim", &["engine", "workload"]),
     ("report", &[]),
     ("blockyard", &["crypt", "engine", "host"]),
-    ("cli", &["blockyard", "crypt", "engine", "load", "export", "host", "sim", "report"]),
+    ("cli", &["blockyard", "crypt", "engine", "workload", "protocol", "host", "sim", "report"]),
 ];
 
 /// Lines that the engine's root must have: it cannot reach a thread, a clock or a byte.

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use blockyard_load::fio::JobFile;
+use blockyard_workload::fio::JobFile;
 use clap::{Args, ValueHint};
 
 use crate::failure::Failure;

@@ -15,9 +15,9 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use blockyard_host::volume::{Volume, VolumeOptions};
-use blockyard_load::fio::{Fio, Ignored, Job, JobFile, JobResult, print_all};
 use blockyard_report::{Experiment, Listing};
 use blockyard_sim::world;
+use blockyard_workload::fio::{Fio, Ignored, Job, JobFile, JobResult, print_all};
 use clap::{Args, ValueHint};
 
 use super::report::write;

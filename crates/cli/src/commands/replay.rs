@@ -7,8 +7,8 @@ use std::sync::Arc;
 
 use blockyard_engine::bio::Op;
 use blockyard_host::volume::{Volume, VolumeOptions};
-use blockyard_load::replay::{Pace, Replay, SPEED_ONE, Target};
-use blockyard_load::trace::Trace;
+use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target};
+use blockyard_workload::trace::Trace;
 use clap::{Args, ValueHint};
 
 use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};

@@ -1,6 +1,6 @@
 //! `blockyard trace`: records what clients ask of a server, and shows what was recorded.
 //!
-//! The format is in [`blockyard_load::trace`]; whoever writes is in [`crate::recorder`], in the
+//! The format is in [`blockyard_workload::trace`]; whoever writes is in [`crate::recorder`], in the
 //! server.
 
 mod text;
@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use blockyard_host::process::StopSignal;
-use blockyard_load::trace::{Summary, Writer};
+use blockyard_workload::trace::{Summary, Writer};
 use clap::{Args, Subcommand, ValueHint};
 use rustix::event::{PollFd, PollFlags, poll};
 

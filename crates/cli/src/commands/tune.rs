@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::fio::Job;
-use blockyard_load::replay::Pace;
-use blockyard_load::trace::blktrace::Action;
+use blockyard_workload::fio::Job;
+use blockyard_workload::replay::Pace;
+use blockyard_workload::trace::blktrace::Action;
 use clap::{Args, ValueHint};
 
 use super::report::write;

@@ -9,13 +9,13 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::thread;
 
-use blockyard_load::fio::{Fio, Histogram, Job, JobResult, Transfers};
-use blockyard_load::fsync_tester::FsyncTester;
-use blockyard_load::latency::Latency;
-use blockyard_load::program::{Program, Usage};
-use blockyard_load::replay::Replay;
-use blockyard_load::tiotest::{self, Tiotest};
 use blockyard_sim::world::{self, Causes, Config, Observer};
+use blockyard_workload::fio::{Fio, Histogram, Job, JobResult, Transfers};
+use blockyard_workload::fsync_tester::FsyncTester;
+use blockyard_workload::latency::Latency;
+use blockyard_workload::program::{Program, Usage};
+use blockyard_workload::replay::Replay;
+use blockyard_workload::tiotest::{self, Tiotest};
 
 use super::causes;
 use super::observe::{Eyes, Seen};
@@ -385,8 +385,8 @@ mod tests {
     use blockyard_engine::bio::Op;
     use blockyard_engine::priority::Priority;
     use blockyard_engine::time::Nanos;
-    use blockyard_load::random::Random;
-    use blockyard_load::trace::{Header, TracedBio, Writer};
+    use blockyard_workload::random::Random;
+    use blockyard_workload::trace::{Header, TracedBio, Writer};
 
     use super::*;
 

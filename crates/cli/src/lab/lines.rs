@@ -5,9 +5,9 @@
 
 use std::collections::BTreeSet;
 
-use blockyard_load::fio::Job;
-use blockyard_load::result_line::ResultLine;
 use blockyard_report::Listing;
+use blockyard_workload::fio::Job;
+use blockyard_workload::result_line::ResultLine;
 
 use super::execute::Done;
 use super::results::values;

@@ -10,9 +10,9 @@ use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::time::Nanos;
 use blockyard_host::usage::Usage;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
-use blockyard_load::program::Program;
 use blockyard_report::{Experiment as Report, Listing};
 use blockyard_sim::world::{DeviceConfig, IrqMode};
+use blockyard_workload::program::Program;
 
 use super::execute::{Done, JobDone, Key, Runner, Yielded, run_program};
 use super::lines::result_lines;

@@ -1,10 +1,10 @@
 //! Rules that claims name: the simulator's, and those of the workloads themselves.
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::fio::{Fio, Job, Rw};
-use blockyard_load::program::{Call, FileId, Program, Returned, Task};
-use blockyard_load::result_line::ResultLine;
 use blockyard_sim::checks::{self, Check, Verdict};
+use blockyard_workload::fio::{Fio, Job, Rw};
+use blockyard_workload::program::{Call, FileId, Program, Returned, Task};
+use blockyard_workload::result_line::ResultLine;
 
 /// Rules of workloads.
 static OWN: [Check; 2] = [

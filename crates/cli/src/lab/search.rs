@@ -6,7 +6,7 @@
 //! double are equally wrong. Which points are kept depends on the seed of the fit alone, never on
 //! how many cores there are.
 
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::execute::{Key, Manner, Run, execute};
 use super::results::values;

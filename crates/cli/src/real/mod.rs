@@ -28,8 +28,8 @@ use blockyard_engine::time::Nanos;
 use blockyard_host::local::Client;
 use blockyard_host::usage::Usage;
 use blockyard_host::volume::{Volume, VolumeOptions};
-use blockyard_load::fio::Surroundings;
-use blockyard_load::program::{Phase, Program, Task};
+use blockyard_workload::fio::Surroundings;
+use blockyard_workload::program::{Phase, Program, Task};
 
 use crate::failure::Failure;
 use gate::{Clock, Gate};

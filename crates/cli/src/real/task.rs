@@ -21,7 +21,7 @@ use std::time::Duration;
 use blockyard_engine::bio::{BlkStatus, Done, Op};
 use blockyard_engine::time::Nanos;
 use blockyard_host::local::{Bytes, Client, Marks, Request};
-use blockyard_load::program::{Call, Content, DirectOp, FileId, Reaped, Returned, Task, Usage};
+use blockyard_workload::program::{Call, Content, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::gate::{Clock, Gate};
 use super::tally::TaskTally;

@@ -3,12 +3,12 @@ use std::path::Path;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_host::volume::{PipelineChoice, Scheduling};
-use blockyard_load::fio::{Fio, Job, Rw};
-use blockyard_load::fsync_tester::{self, FsyncTester};
-use blockyard_load::program::{Call, Content, DirectOp, FileId, Returned};
-use blockyard_load::replay::{self, Pace, Replay};
-use blockyard_load::tiotest::{self, Kind, Tiotest};
-use blockyard_load::trace::iolog;
+use blockyard_workload::fio::{Fio, Job, Rw};
+use blockyard_workload::fsync_tester::{self, FsyncTester};
+use blockyard_workload::program::{Call, Content, DirectOp, FileId, Returned};
+use blockyard_workload::replay::{self, Pace, Replay};
+use blockyard_workload::tiotest::{self, Kind, Tiotest};
+use blockyard_workload::trace::iolog;
 
 use super::target::{available_bytes, check_available};
 use super::*;

@@ -1,7 +1,7 @@
 //! What is to be made good, as one number of a run.
 
-use blockyard_load::fio::{Fio, Histogram};
-use blockyard_load::replay::Replay;
+use blockyard_workload::fio::{Fio, Histogram};
+use blockyard_workload::replay::Replay;
 use clap::ValueEnum;
 use rustix::time::{ClockId, clock_gettime};
 

@@ -14,7 +14,7 @@
 //!
 //! Successive halving is of Jamieson and Talwalkar (2016), pairing is ours.
 
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 /// Rounds before the worse half goes.
 const ROUNDS_A_RUNG: usize = 2;

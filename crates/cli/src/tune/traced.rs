@@ -10,9 +10,9 @@ use std::sync::Arc;
 use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
 use blockyard_host::volume::Volume;
-use blockyard_load::replay::{Pace, Replay, SPEED_ONE, Target};
-use blockyard_load::trace::Trace;
-use blockyard_load::trace::blktrace::Action;
+use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target};
+use blockyard_workload::trace::Trace;
+use blockyard_workload::trace::blktrace::Action;
 
 use super::goal::{Goal, Run, cpu_seconds};
 use crate::failure::Failure;

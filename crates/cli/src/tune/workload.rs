@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use blockyard_engine::time::Nanos;
 use blockyard_host::volume::Volume;
-use blockyard_load::fio::{Fio, Job, JobFile, Verify};
+use blockyard_workload::fio::{Fio, Job, JobFile, Verify};
 
 use super::goal::{Goal, Run, cpu_seconds};
 use super::traced::Traced;

@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{BlkStatus, Op, Sample};
 use blockyard_engine::sq::Cqe;
-use blockyard_export::nbd::client::{Refusal, Remote};
+use blockyard_protocol::nbd::client::{Refusal, Remote};
 
 use super::RemoteDisk;
 use super::dial::Opened;

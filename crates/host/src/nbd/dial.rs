@@ -6,7 +6,7 @@ use std::net::{TcpStream, ToSocketAddrs};
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use blockyard_export::nbd::client::{Event, Remote, Session, Settings as SessionSettings};
+use blockyard_protocol::nbd::client::{Event, Remote, Session, Settings as SessionSettings};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt};
 
 use super::uri::{Server, Uri};

@@ -8,8 +8,8 @@ use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-use blockyard_export::nbd::Errno;
-use blockyard_export::nbd::client::{Cookie, Event, Piece, Refusal, Remote, Session};
+use blockyard_protocol::nbd::Errno;
+use blockyard_protocol::nbd::client::{Cookie, Event, Piece, Refusal, Remote, Session};
 use rustix::net::{RecvFlags, Shutdown, sockopt};
 
 use super::dial::Opened;

@@ -1,9 +1,9 @@
 //! A device that is an export of an NBD server.
 //!
-//! The protocol is [`blockyard_export::nbd::client`]'s. Here are its sockets, and what is done when
-//! one is lost. A [`RemoteDisk`] is first used by whoever opens the volume, one request at a time,
-//! for headers. Then a thread of the device takes the connection over ([`device`]) and answers the
-//! executors of all clients, as the thread of a disk with an elevator does.
+//! The protocol is [`blockyard_protocol::nbd::client`]'s. Here are its sockets, and what is done
+//! when one is lost. A [`RemoteDisk`] is first used by whoever opens the volume, one request at a
+//! time, for headers. Then a thread of the device takes the connection over ([`device`]) and
+//! answers the executors of all clients, as the thread of a disk with an elevator does.
 //!
 //! ```text
 //!                dial           requests, replies          lost

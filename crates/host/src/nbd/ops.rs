@@ -13,8 +13,8 @@ use std::time::Instant;
 
 use blockyard_engine::bio::{BlkStatus, IoContext, Op};
 use blockyard_engine::slab::Slab;
-use blockyard_export::nbd::client::{Refusal, Remote, Request};
-use blockyard_export::nbd::{Command, Errno};
+use blockyard_protocol::nbd::client::{Refusal, Remote, Request};
+use blockyard_protocol::nbd::{Command, Errno};
 
 use super::unflushed::Unflushed;
 use crate::canary::{Canary, is_planted};

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_export::nbd::client::{Event, Remote, Request};
-use blockyard_export::nbd::{Command, Extent};
+use blockyard_protocol::nbd::client::{Event, Remote, Request};
+use blockyard_protocol::nbd::{Command, Extent};
 
 use super::device;
 use super::dial::{self, Opened, receive, send_all};

@@ -9,8 +9,8 @@ use std::time::{Duration, Instant};
 use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::sq::{Owner, Token};
 use blockyard_engine::time::Nanos;
-use blockyard_export::nbd::Command;
-use blockyard_export::nbd::client::Request;
+use blockyard_protocol::nbd::Command;
+use blockyard_protocol::nbd::client::Request;
 
 use super::device::pause_after;
 use super::{RemoteDisk, Unflushed};

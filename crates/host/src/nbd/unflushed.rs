@@ -9,8 +9,8 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use blockyard_export::nbd::Command;
-use blockyard_export::nbd::client::{Remote, Request};
+use blockyard_protocol::nbd::Command;
+use blockyard_protocol::nbd::client::{Remote, Request};
 
 /// The count of a device, or of all paths of a multipath line.
 #[derive(Debug, Default)]

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_export::http;
+use blockyard_protocol::http;
 use rustix::event::PollFlags;
 
 use super::listen::Listener;

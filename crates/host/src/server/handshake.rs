@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use blockyard_export::nbd::{Event, Export, Session};
+use blockyard_protocol::nbd::{Event, Export, Session};
 use rustix::event::PollFlags;
 
 use super::socket::Socket;

@@ -31,7 +31,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use blockyard_engine::priority::Priority;
-use blockyard_export::nbd::Export;
+use blockyard_protocol::nbd::Export;
 use rustix::event::PollFlags;
 use rustix::process::{Resource, getrlimit};
 

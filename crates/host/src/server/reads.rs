@@ -16,7 +16,7 @@ use std::sync::Arc;
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::slab::Slab;
-use blockyard_export::nbd::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
+use blockyard_protocol::nbd::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
 
 use super::transmission::{Ended, OUTBOX_SLOT, Piece, READS_SLOT, Transmission, errno};
 use crate::driver::WAITED_FOR;

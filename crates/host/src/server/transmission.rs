@@ -15,7 +15,7 @@ use std::time::Duration;
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::slab::Slab;
-use blockyard_export::nbd::{Command, Errno, Event, Extent, Request, Session};
+use blockyard_protocol::nbd::{Command, Errno, Event, Extent, Request, Session};
 
 use super::ServedExport;
 use super::inbox::Inbox;

@@ -67,7 +67,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::FileId;
+use blockyard_workload::program::FileId;
 
 pub use read_ahead::{ReadAhead, Window};
 

@@ -145,7 +145,7 @@ mod tests {
     use super::*;
     use crate::cache::{CacheConfig, Lookup, PageCache};
     use blockyard_engine::time::Nanos;
-    use blockyard_load::program::FileId;
+    use blockyard_workload::program::FileId;
 
     const END: u64 = 1 << 20;
 

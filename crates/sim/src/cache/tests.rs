@@ -1,4 +1,4 @@
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::*;
 

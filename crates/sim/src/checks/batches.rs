@@ -1,7 +1,7 @@
 //! Length and time of batches (004-10, 004-11, 004-12).
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::clients::{Client, Places, Ran, Setting};
 use super::devices::{DISK_END, desktop_disk, even_device, write_through_disk};

@@ -7,7 +7,7 @@
 use blockyard_engine::bio::Op;
 use blockyard_engine::priority::PriorityClass;
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::hand::{Hand, Kind, READ, SECTORS};
 use super::{Check, Seen, Verdict};

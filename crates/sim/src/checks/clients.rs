@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::hand::{Kind, elevator, queue_of_one};
 use crate::block::{BlockDevice, DeviceEvent};

@@ -1,7 +1,7 @@
 //! Late requests: where a batch for them starts, and who they are (004-13, 004-14).
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::clients::{Client, Places, Ran, Setting};
 use super::devices::{DISK_END, desktop_disk};

@@ -7,7 +7,7 @@ use blockyard_engine::pages::buddy::Buddy;
 use blockyard_engine::pages::{
     Allocator, AllocatorSpec, BioPages, Consumer, Effort, Outcome, Page, PageSource, Sizes, Step,
 };
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::{Check, Seen, Verdict};
 

@@ -11,7 +11,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::stacked::{Answer, Dispatched, StackedConfig, StackedQueue, Stacking};
 use blockyard_engine::mq::{Issue, QueueConfig};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::{Check, Seen, Verdict};
 

@@ -176,7 +176,7 @@ impl Device for Flash {
 #[cfg(test)]
 mod tests {
     use blockyard_engine::bio::Sector;
-    use blockyard_load::random::Random;
+    use blockyard_workload::random::Random;
 
     use super::*;
 

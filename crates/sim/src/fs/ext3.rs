@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::FileId;
+use blockyard_workload::program::FileId;
 
 use super::blocks::{Blocks, Window};
 use super::journal::{JOURNAL_BLOCKS_MIN, Journal};

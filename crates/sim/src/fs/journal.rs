@@ -178,7 +178,7 @@ fn write(block: u32, blocks: u32) -> (u64, u32) {
 mod tests {
     use std::iter::once;
 
-    use blockyard_load::random::Random;
+    use blockyard_workload::random::Random;
 
     use super::*;
 

@@ -25,7 +25,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::FileId;
+use blockyard_workload::program::FileId;
 
 use super::journal::runs;
 use super::{BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Extent, FileSystem, extents, within};

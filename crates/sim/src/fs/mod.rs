@@ -22,7 +22,7 @@ use std::fmt::Debug;
 use std::ops::Range;
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::FileId;
+use blockyard_workload::program::FileId;
 
 use ext3::{Ext3, Ext3Config};
 use log::{Log, LogConfig};

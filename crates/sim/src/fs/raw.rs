@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use blockyard_load::program::FileId;
+use blockyard_workload::program::FileId;
 
 use super::{Commit, CommitStep, Extent, FileSystem};
 use crate::cache::PAGE_SECTORS;

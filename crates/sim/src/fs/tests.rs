@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::ext3::{DataMode, JournalPlace};
 use super::*;

@@ -29,7 +29,7 @@ use std::collections::BTreeSet;
 
 use blockyard_engine::pages::{Consumer, Effort, ORDER_MAX, Page, PageSource};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use crate::fault::chance;
 

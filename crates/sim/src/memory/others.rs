@@ -6,7 +6,7 @@
 
 use blockyard_engine::pages::{ORDER_MAX, Page};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::{Owner, PhysicalMemory};
 use crate::fault::chance;

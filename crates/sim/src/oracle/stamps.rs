@@ -16,7 +16,7 @@
 
 use std::collections::{BTreeMap, VecDeque};
 
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 /// Who wrote a sector: the number of a bio, counted from one; zero is what was there before.
 pub type Stamp = u32;

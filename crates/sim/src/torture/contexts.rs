@@ -10,7 +10,7 @@
 
 use blockyard_engine::mq::{Issue, Tag};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::paths::Fate;
 use super::plan::one_of;

@@ -15,7 +15,7 @@ use blockyard_engine::dm::line::{LineTarget, parse};
 use blockyard_engine::dm::striped::StripedSpec;
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::sq::DevId;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::plan::{SECTORS, one_of};
 use crate::oracle::{Finding, must};

@@ -18,7 +18,7 @@ use blockyard_engine::pages::{AllocatorSpec, PAGE_BYTES, Page, Sizes};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{CipherId, Cqe, DevId, Owner, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use crate::memory::{
     AllocFaults, ListSizes, MemoryConfig, PhysicalMemory, SharedMemory, ZoneConfig,

@@ -14,7 +14,7 @@ use blockyard_engine::elevator::Generation;
 use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::contexts::Contexts;
 use super::plan::{Plan, SECTORS, one_of};

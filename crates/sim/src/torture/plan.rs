@@ -8,7 +8,7 @@ use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec, ElevatorType, Generati
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::devices::Devices;
 use super::paths::Paths;

@@ -5,7 +5,7 @@
 //! world that has one is drawn from its seed like any other.
 
 use blockyard_engine::elevator::ElevatorType;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::{Storage, TortureConfig, elevators};
 

@@ -16,7 +16,7 @@ use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sector};
 use blockyard_engine::dm::multipath::is_path_error;
 use blockyard_engine::mq::{Issue, QueueConfig, Submitted, Tag};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::below::Below;
 use super::contexts::{Contexts, Later, Raised};

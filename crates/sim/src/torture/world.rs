@@ -7,7 +7,7 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::mq::Submitted;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::plan::{Plan, SECTORS, one_of};
 use super::sabotage::Saboteur;

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::{FileId, Task};
+use blockyard_workload::program::{FileId, Task};
 
 use super::thread::{Doing, Kind, Out, Purpose, Step};
 use super::trace::{Observer, Wait};

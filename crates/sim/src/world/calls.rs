@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
+use blockyard_workload::program::{Call, DirectOp, FileId, Reaped, Returned, Task, Usage};
 
 use super::thread::{Doing, Kind, Out, Purpose, WritesUpTo};
 use super::trace::{Observer, Wait};

@@ -15,7 +15,7 @@ use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::mq::{Issue, PlugRule, Tag};
 use blockyard_engine::sq::Token;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::Task;
+use blockyard_workload::program::Task;
 
 use super::dm::Step;
 use super::io::INTERRUPTED;
@@ -73,6 +73,8 @@ pub(super) struct Pending {
     pub(super) todo: VecDeque<Step>,
     /// The next burst pays for it too.
     owed: Nanos,
+    /// It has to wait for a request, when the device has what was dispatched before.
+    parked: bool,
     /// When nothing is left, its plug is closed.
     unplugs: bool,
 }
@@ -112,11 +114,16 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         loop {
             if let Some(paid) = self.threads[at].pending.paid.take() {
                 let deed = self.deed(thread, paid);
-                if self.happens(by, deed) {
-                    return Some(Turn::Block(Wait::Request));
-                }
+                self.threads[at].pending.parked |= self.happens(by, deed);
             }
             let next = self.next(thread);
+            if next.is_none() && std::mem::take(&mut self.threads[at].pending.parked) {
+                // It may have got its request while it gave the device what it had dispatched.
+                if self.parked.iter().any(|(_, parked)| *parked == thread) {
+                    return Some(Turn::Block(Wait::Request));
+                }
+                continue;
+            }
             if next.is_none() && self.close_plug(by, thread) {
                 continue;
             }
@@ -133,6 +140,8 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let doer = &self.threads[thread.0 as usize];
         match &doer.pending {
             Pending { issues, .. } if !issues.is_empty() => Some(Next::Issue),
+            // A sleeper makes nothing new; what it has dispatched would wait for it.
+            Pending { parked: true, .. } => None,
             Pending { todo, .. } if !todo.is_empty() => Some(Next::Step),
             _ => (!doer.outbox.is_empty()).then_some(Next::Bio),
         }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use blockyard_load::program::FileId;
+use blockyard_workload::program::FileId;
 
 use super::thread::{InFlight, WritesUpTo};
 use crate::cache::PAGE_SECTORS;

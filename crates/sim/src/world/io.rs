@@ -4,7 +4,7 @@ use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::mq::{Issue, Submitted};
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::{FileId, Task};
+use blockyard_workload::program::{FileId, Task};
 
 use super::World;
 use super::deeds::{Context, Deed};

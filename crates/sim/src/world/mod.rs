@@ -7,8 +7,8 @@
 //!                                              device model
 //! ```
 //! Time goes from event to event: a timer, the queue or the device, or a CPU whose thread has ended
-//! a burst. What happens at one moment happens in that order. A thread acts in turns: it runs for as
-//! long as something costs, and then does it, or waits.
+//! a burst. What happens at one moment happens in that order. A thread acts in turns: it runs for
+//! as long as something costs, and then does it, or waits.
 //!
 //! What it leaves out: reads of metadata, partial pages, memory pressure on writers, swap.
 
@@ -31,7 +31,7 @@ use blockyard_engine::bio::{BlkStatus, Done};
 use blockyard_engine::mq::{self, Issue, QueueConfig, Tag};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::{FileId, Program, Task};
+use blockyard_workload::program::{FileId, Program, Task};
 
 use self::background::Journal;
 use self::deeds::{Context, Deed};

@@ -1,8 +1,8 @@
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
-use blockyard_load::fsync_tester::{self, FsyncTester};
-use blockyard_load::program::{Call, DirectOp, Phase, Returned};
-use blockyard_load::tiotest::{self, Kind as TioPhase, Tiotest};
+use blockyard_workload::fsync_tester::{self, FsyncTester};
+use blockyard_workload::program::{Call, DirectOp, Phase, Returned};
+use blockyard_workload::tiotest::{self, Kind as TioPhase, Tiotest};
 
 use super::*;
 use crate::cache::CacheConfig;

@@ -6,7 +6,7 @@ use std::ops::Range;
 use blockyard_engine::bio::{IoContext, Op};
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::{FileId, Reaped};
+use blockyard_workload::program::{FileId, Reaped};
 
 use super::deeds::Pending;
 use super::dm::PoolId;

@@ -2,7 +2,7 @@
 //! that what reads one reads the other. What a volume has no figure for is left out.
 
 use blockyard_host::volume::Volume;
-use blockyard_load::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Steady, Transfers};
+use blockyard_workload::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Steady, Transfers};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;

@@ -4,7 +4,7 @@ use std::fs::OpenOptions;
 use std::io::Write;
 use std::path::Path;
 
-use blockyard_load::fio::{Fio, Job, LogFile};
+use blockyard_workload::fio::{Fio, Job, LogFile};
 
 use crate::failure::Failure;
 use crate::output::{InUse, Output, say};

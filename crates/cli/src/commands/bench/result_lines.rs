@@ -7,8 +7,8 @@
 use std::sync::Arc;
 
 use blockyard_host::volume::{PipelineChoice, Volume};
-use blockyard_load::fio::{Fio, Job};
-use blockyard_load::result_line::ResultLine;
+use blockyard_workload::fio::{Fio, Job};
+use blockyard_workload::result_line::ResultLine;
 
 use super::{judge, logs, watch};
 use crate::failure::Failure;

@@ -4,7 +4,7 @@ use std::io::pipe;
 use std::os::fd::{AsFd, BorrowedFd};
 
 use blockyard_host::process::StopSignal;
-use blockyard_load::fio::Stopper;
+use blockyard_workload::fio::Stopper;
 use rustix::event::{PollFd, PollFlags, poll};
 use rustix::io::Errno;
 

@@ -4,7 +4,7 @@ use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::fio::Job;
+use blockyard_workload::fio::Job;
 
 use crate::progress::Progress;
 use crate::real::{Moved, Tally};

@@ -9,10 +9,10 @@ use std::fs::File;
 use std::io::{self, BufWriter};
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::replay::Replay;
-use blockyard_load::trace::{Completion, Header, Trace, TracedBio, Writer};
 use blockyard_sim::cpu::ThreadId;
 use blockyard_sim::world::{self, Config, Event, Observer, Role};
+use blockyard_workload::replay::Replay;
+use blockyard_workload::trace::{Completion, Header, Trace, TracedBio, Writer};
 
 use super::ReplayArgs;
 use crate::failure::Failure;

@@ -4,9 +4,9 @@ use std::fmt::Write as _;
 
 use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::time::Nanos;
-use blockyard_load::fio::Histogram;
-use blockyard_load::replay::op_name;
-use blockyard_load::trace::{OpSummary, Summary, Trace, TracedBio};
+use blockyard_workload::fio::Histogram;
+use blockyard_workload::replay::op_name;
+use blockyard_workload::trace::{OpSummary, Summary, Trace, TracedBio};
 use serde_json::{Value, json};
 
 use crate::failure::printable;

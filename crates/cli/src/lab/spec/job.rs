@@ -1,4 +1,4 @@
-//! What runs: a program of `blockyard-load` with its options.
+//! What runs: a program of `blockyard-workload` with its options.
 //!
 //! ```toml
 //! [jobs.tio]
@@ -13,9 +13,9 @@
 //! ```
 
 use blockyard_engine::priority::Priority;
-use blockyard_load::fio::{Fio, Job, Logs};
-use blockyard_load::{fsync_tester, tiotest};
 use blockyard_sim::world::Config;
+use blockyard_workload::fio::{Fio, Job, Logs};
+use blockyard_workload::{fsync_tester, tiotest};
 
 use super::section::{Section, mistake};
 use super::traced::{TRACE_ROW, TraceJob, TraceKeys, Traces};

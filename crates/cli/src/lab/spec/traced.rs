@@ -7,10 +7,10 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
-use blockyard_load::replay::{Pace, Replay, SPEED_ONE, Target, op_name};
-use blockyard_load::trace::Trace;
-use blockyard_load::trace::blktrace::Action;
 use blockyard_sim::world::Config;
+use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target, op_name};
+use blockyard_workload::trace::Trace;
+use blockyard_workload::trace::blktrace::Action;
 
 use super::section::{Section, mistake, text_of};
 use super::tree::{Node, Origin};

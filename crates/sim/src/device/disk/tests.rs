@@ -2,7 +2,7 @@
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::geometry::{Geometry, SeekTimes};
 use super::{Disk, DiskConfig, Policy};

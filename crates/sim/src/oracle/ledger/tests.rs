@@ -4,7 +4,7 @@ use blockyard_engine::bio::{IoContext, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::mq::Tag;
 use blockyard_engine::priority::Priority;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::super::Oracle;
 use super::*;

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 /// Unit of the contents: half of the smallest sector, so that a sector has parts.
 pub(super) const CELL_BYTES: u64 = 256;

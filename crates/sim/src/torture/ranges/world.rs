@@ -7,7 +7,7 @@ use std::ops::Range;
 use blockyard_engine::ranges::{
     ANNOUNCEMENTS_MAX, Announcer, BLOCK_BYTES, Blocks, EntryId, Ranges, Share, Slot,
 };
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use super::disk::{CELL_BYTES, Disk, Io, Stamp};
 use super::judge::{Expected, Judge};

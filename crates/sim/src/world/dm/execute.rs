@@ -4,7 +4,7 @@ use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Direction, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::Task;
+use blockyard_workload::program::Task;
 
 use super::super::World;
 use super::super::deeds::{Context, Deed};

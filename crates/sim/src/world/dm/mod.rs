@@ -32,7 +32,7 @@ use blockyard_engine::shard::Shard;
 use blockyard_engine::slab::Slab;
 use blockyard_engine::sq::{CipherId, Cqe, DevId, Sqe, Token};
 use blockyard_engine::time::Nanos;
-use blockyard_load::random::Random;
+use blockyard_workload::random::Random;
 
 use crate::cpu::{CpuId, ThreadId, Topology};
 

@@ -3,9 +3,9 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::pages::{AllocatorSpec, Sizes};
 use blockyard_engine::time::Nanos;
-use blockyard_load::fio;
-use blockyard_load::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
-use blockyard_load::random::Random;
+use blockyard_workload::fio;
+use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
+use blockyard_workload::random::Random;
 
 use super::super::tests::{US, config as world};
 use super::super::{Config, Outcome, run};
@@ -211,7 +211,8 @@ fn reader_over_a_workqueue_sleeps_and_its_read_takes_the_sum_of_all_hops() {
     let result = &fio.results()[0];
     // A call and its bio, the bio of the target and its copy, the work item.
     let submits = 500 + 1_000 + 1_000 + 4 * 50 + 300;
-    // The waker's work, the call of another CPU, its way out of idle; who runs there ran there last.
+    // The waker's work, the call of another CPU, its way out of idle; who runs there ran there
+    // last.
     let hop = 1_000 + 1_000 + 1_000;
     let ciphers = 500 + 4 * 2_000;
     let (each, sum) = (result.runtime.0 / result.read.ios, submits + hop + ciphers + hop);

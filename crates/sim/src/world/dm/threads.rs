@@ -4,7 +4,7 @@ use blockyard_engine::dm::crypt::pipeline::{Choice, Order, Pipeline, Submit};
 use blockyard_engine::mq::PlugRule;
 use blockyard_engine::sq::Place;
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::Task;
+use blockyard_workload::program::Task;
 
 use super::super::thread::Kind;
 use super::super::trace::{Observer, Wait};

@@ -5,7 +5,7 @@ use blockyard_engine::mq::complete::{CompleteOn, Completion, RqAffinity};
 use blockyard_engine::mq::stacked::{Answer, CompleteBy, Dispatched};
 use blockyard_engine::mq::{Issue, Submitted};
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::Task;
+use blockyard_workload::program::Task;
 
 use super::super::io::INTERRUPTED;
 use super::super::trace::{Event, Observer, Wait};

@@ -1,7 +1,7 @@
 use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::{PlugRule, QueueConfig};
-use blockyard_load::fio::{Fio, Job, Rw};
+use blockyard_workload::fio::{Fio, Job, Rw};
 
 use super::super::tests::config;
 use super::super::{Config, DeviceConfig, Housekeeping, Outcome, run};

@@ -1,7 +1,7 @@
 //! The threads of a null device: kblockd's workers, and those that run softirqs.
 
 use blockyard_engine::time::Nanos;
-use blockyard_load::program::Task;
+use blockyard_workload::program::Task;
 
 use super::super::thread::Kind;
 use super::super::trace::{Observer, Wait};

@@ -11,8 +11,8 @@
 //! ```
 //!
 //! ```
-//! use blockyard_export::nbd::Command;
-//! use blockyard_export::nbd::client::{Event, Request, Session, Settings};
+//! use blockyard_protocol::nbd::Command;
+//! use blockyard_protocol::nbd::client::{Event, Request, Session, Settings};
 //!
 //! let mut session = Session::new(Settings::new("disk")).expect("the name is short");
 //! let (mut send, mut disk) = (Vec::new(), [0; 512]);

@@ -1,8 +1,8 @@
 //! The handshake: what is asked in which order, with which servers it succeeds, and how each
 //! refusal is told.
 
-use blockyard_export::nbd::client::{Failure, RemoteError, Session, Settings, Violation};
-use blockyard_export::nbd::{ExportError, ReplyMode};
+use blockyard_protocol::nbd::client::{Failure, RemoteError, Session, Settings, Violation};
+use blockyard_protocol::nbd::{ExportError, ReplyMode};
 
 use crate::server::*;
 

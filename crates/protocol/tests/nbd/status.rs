@@ -1,6 +1,6 @@
 //! BLOCK_STATUS: how extents become descriptors.
 
-use blockyard_export::nbd::{Export, Extent, Request};
+use blockyard_protocol::nbd::{Export, Extent, Request};
 
 use crate::client::*;
 

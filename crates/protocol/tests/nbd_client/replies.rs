@@ -1,7 +1,7 @@
 //! Replies that are as they should be.
 
-use blockyard_export::nbd::client::{Event, Piece, Request};
-use blockyard_export::nbd::{Command, Errno, Extent, ReplyMode};
+use blockyard_protocol::nbd::client::{Event, Piece, Request};
+use blockyard_protocol::nbd::{Command, Errno, Extent, ReplyMode};
 
 use crate::server::*;
 

@@ -15,7 +15,7 @@
 //!
 //! ```
 //! use std::sync::Arc;
-//! use blockyard_export::nbd::{Event, Export, Session};
+//! use blockyard_protocol::nbd::{Event, Export, Session};
 //!
 //! let exports: Arc<[Export]> = Arc::new([Export::new("disk", 1 << 20)]);
 //! let mut session = Session::new(exports, Some(0));

@@ -3,8 +3,8 @@
 
 use std::collections::BTreeMap;
 
-use blockyard_export::nbd::client::{Cookie, Event, Piece, Request, Session};
-use blockyard_export::nbd::{Command, ReplyMode};
+use blockyard_protocol::nbd::client::{Cookie, Event, Piece, Request, Session};
+use blockyard_protocol::nbd::{Command, ReplyMode};
 
 use crate::dice::Dice;
 use crate::server::*;

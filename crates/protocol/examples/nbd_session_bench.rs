@@ -1,6 +1,6 @@
 //! What a request costs in the session: parsing its header and encoding its reply.
 //!
-//! `cargo run --release -p blockyard-export --example nbd_session_bench`
+//! `cargo run --release -p blockyard-protocol --example nbd_session_bench`
 //!
 //! Prints the best of several rounds in nanoseconds per request, for each form of reply. The
 //! headers come from a buffer of 64, as they do when a client keeps a queue full.
@@ -9,7 +9,7 @@ use std::hint::black_box;
 use std::sync::Arc;
 use std::time::Instant;
 
-use blockyard_export::nbd::{Event, Export, READ_HEADER_MAX, ReadChunk, Session};
+use blockyard_protocol::nbd::{Event, Export, READ_HEADER_MAX, ReadChunk, Session};
 
 const ROUNDS: usize = 25;
 const BATCHES_PER_ROUND: usize = 2_000;

@@ -1,6 +1,6 @@
 //! Options, byte by byte.
 
-use blockyard_export::nbd::{Export, Violation};
+use blockyard_protocol::nbd::{Export, Violation};
 
 use crate::client::*;
 

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use blockyard_export::nbd::client::{Cookie, Event, Piece, Request, Session, Settings};
-use blockyard_export::nbd::{
+use blockyard_protocol::nbd::client::{Cookie, Event, Piece, Request, Session, Settings};
+use blockyard_protocol::nbd::{
     self, Command, Errno, Export, Extent, Pieces, READ_HEADER_MAX, ReadChunk, ReplyMode,
 };
 

@@ -1,6 +1,6 @@
 //! Metadata contexts: queries, and what makes a selection valid.
 
-use blockyard_export::nbd::Export;
+use blockyard_protocol::nbd::Export;
 
 use crate::client::*;
 

@@ -1,9 +1,9 @@
 //! The server's end: encoders for what it sends, and [`Client`], which drives a session with it.
 
-use blockyard_export::nbd::client::{
+use blockyard_protocol::nbd::client::{
     Cookie, Event, Failure, Piece, Request, Session, Settings, Step, Violation,
 };
-use blockyard_export::nbd::{Errno, Extent, ReplyMode};
+use blockyard_protocol::nbd::{Errno, Extent, ReplyMode};
 
 pub(crate) const EXPORT_NAME: u32 = 1;
 pub(crate) const ABORT: u32 = 2;

@@ -1,6 +1,6 @@
 //! Replies, byte by byte, in the three forms.
 
-use blockyard_export::nbd::{Errno, Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
+use blockyard_protocol::nbd::{Errno, Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
 
 use crate::client::*;
 

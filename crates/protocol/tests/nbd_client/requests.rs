@@ -1,7 +1,7 @@
 //! What is sent, and what is not.
 
-use blockyard_export::nbd::client::{Failure, Refusal, Request, Settings};
-use blockyard_export::nbd::{Command, Errno, ReplyMode};
+use blockyard_protocol::nbd::client::{Failure, Refusal, Request, Settings};
+use blockyard_protocol::nbd::{Command, Errno, ReplyMode};
 
 use crate::server::*;
 

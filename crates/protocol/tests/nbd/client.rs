@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use blockyard_export::nbd::{
+use blockyard_protocol::nbd::{
     Command, Event, Export, Pieces, READ_HEADER_MAX, ReadChunk, Request, Session, Step, Violation,
 };
 

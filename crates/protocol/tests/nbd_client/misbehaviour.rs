@@ -1,7 +1,7 @@
 //! Servers that break the rules: each is found out, by one error, before harm is done.
 
-use blockyard_export::nbd::client::{Request, Violation};
-use blockyard_export::nbd::{Command, ReplyMode};
+use blockyard_protocol::nbd::client::{Request, Violation};
+use blockyard_protocol::nbd::{Command, ReplyMode};
 
 use crate::server::*;
 

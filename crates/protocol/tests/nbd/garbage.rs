@@ -1,6 +1,6 @@
 //! Whatever a client sends: no panic, no step without progress, no answer without bound.
 
-use blockyard_export::nbd::{Event, Session};
+use blockyard_protocol::nbd::{Event, Session};
 
 use crate::client::*;
 

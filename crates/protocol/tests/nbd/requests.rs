@@ -1,6 +1,6 @@
 //! Requests: what reaches the world, and what is answered before.
 
-use blockyard_export::nbd::{Command, Export, Request, Violation};
+use blockyard_protocol::nbd::{Command, Export, Request, Violation};
 
 use crate::client::*;
 
@@ -118,7 +118,7 @@ fn write_payload_arrives_in_place_and_the_next_request_behind_it() {
 
 #[test]
 fn payload_pieces_end_on_multiples_and_stay_below_the_maximum() {
-    use blockyard_export::nbd::{Event, Step};
+    use blockyard_protocol::nbd::{Event, Step};
     let mut peer = opened(small_export(), Mode::Simple);
     peer.session.set_piece(4096, 8192);
     let mut out = Vec::new();

@@ -1,6 +1,6 @@
 //! Attacks that other servers fell to, by name, and the cases around them.
 
-use blockyard_export::nbd::{Command, Export, Extent, Violation};
+use blockyard_protocol::nbd::{Command, Export, Extent, Violation};
 
 use crate::client::*;
 
