@@ -114,17 +114,20 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         loop {
             if let Some(paid) = self.threads[at].pending.paid.take() {
                 let deed = self.deed(thread, paid);
-                self.threads[at].pending.parked |= self.happens(by, deed);
+                if self.happens(by, deed) {
+                    let pending = &mut self.threads[at].pending;
+                    (pending.parked, pending.unplugs) = (true, true);
+                }
             }
             let next = self.next(thread);
+            if next.is_none() && self.close_plug(by, thread) {
+                continue;
+            }
             if next.is_none() && std::mem::take(&mut self.threads[at].pending.parked) {
                 // It may have got its request while it gave the device what it had dispatched.
                 if self.parked.iter().any(|(_, parked)| *parked == thread) {
                     return Some(Turn::Block(Wait::Request));
                 }
-                continue;
-            }
-            if next.is_none() && self.close_plug(by, thread) {
                 continue;
             }
             let owed = std::mem::take(&mut self.threads[at].pending.owed);
