@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use lab::nbd::Nbd;
 use lab::{Lab, SMALL, SMALL_DATA_OFFSET_BYTES, SMALL_LEN_BYTES, Server, noise, text};
-use rustix::process::{Pid, Signal, kill_process};
+use rustix::process::{Pid, Signal, WaitOptions, kill_process, waitpid};
 
 const LEN_BYTES: usize = 1 << 20;
 const BLOCK_BYTES: usize = 4096;
@@ -252,7 +252,10 @@ fn stop_beside_silent_servers_takes_one_timeout_whatever_was_in_flight() {
         let near = lab.serve(&words);
         let mut client = Nbd::open(&lab.path("near"));
         for server in &servers {
-            kill_process(Pid::from_raw(server.pid() as i32).unwrap(), Signal::STOP).unwrap();
+            let server = Pid::from_raw(server.pid() as i32);
+            kill_process(server.unwrap(), Signal::STOP).unwrap();
+            // A thread on another CPU answers requests until it sees the signal.
+            waitpid(server, WaitOptions::UNTRACED).unwrap();
         }
         thread::scope(|scope| {
             let writing = scope.spawn(|| client.write(0, &content(0, 0)));
