@@ -11,7 +11,7 @@ pub enum Error {
     Crypt {
         /// The volume, or its detached header.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: blockyard_crypt::Error,
     },
     /// A file, a device, a remote server, a table, a cipher or a socket.
@@ -22,7 +22,7 @@ pub enum Error {
     Table {
         /// The file with the table.
         path: PathBuf,
-        /// What is wrong.
+        /// The cause.
         source: blockyard_host::Error,
     },
     /// The volume is of another kind than the options ask for, or they exclude each other.

@@ -29,12 +29,12 @@
 //!
 //! - Keys and passphrases lie in locked memory (`mlock`), are left out of core dumps and are wiped
 //!   when they are dropped.
-//! - Files in memory (tmpfs) are mapped. A handler for SIGBUS turns a file that was cut into an
-//!   error; other reasons for SIGBUS go to the handler that was there before.
+//! - Files in memory (tmpfs) are mapped. The library's handler for SIGBUS turns a file that was cut
+//!   into an error. It replaces a handler of the program; any other SIGBUS ends the process.
 //! - Threads of the library block all signals but SIGBUS and SIGSEGV.
 //!
-//! Core dumps of the whole process, `ptrace` and SIGXFSZ are the program's own affair:
-//! [`harden`] forbids them.
+//! [`harden`] does more, for a program that is nothing else: no core dumps, no `ptrace` by the same
+//! user, and an error in place of SIGXFSZ.
 
 #[cfg(doctest)]
 #[doc = include_str!("../../../README.md")]

@@ -38,7 +38,7 @@ pub enum LuksVersion {
     Luks2,
 }
 
-/// What a path holds.
+/// The format of a volume.
 #[derive(Clone, Debug)]
 enum Format {
     /// LUKS, of this version if one is named.
@@ -196,7 +196,7 @@ impl Options {
         self
     }
 
-    /// What writes are encrypted into.
+    /// The memory that the ciphertext of writes lies in.
     #[must_use]
     pub fn pages(mut self, bounce: BounceChoice) -> Self {
         self.volume.bounce = bounce;

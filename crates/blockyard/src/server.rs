@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use blockyard_engine::priority::Priority;
-use blockyard_host::process::StopSignal;
+use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
 use blockyard_host::server::{ServedExport, ServerOptions};
 
@@ -102,7 +102,10 @@ impl Server {
         let waited_for = Arc::clone(&stop);
         let thread = std::thread::Builder::new()
             .name("nbd server".to_owned())
-            .spawn(move || server.run(&waited_for, || ()))
+            .spawn(move || {
+                leave_signals_to_others();
+                server.run(&waited_for, || ())
+            })
             .map_err(failed("thread"))?;
         Ok(Running { stop, thread: Some(thread), addresses })
     }

@@ -234,3 +234,23 @@ impl std::fmt::Debug for Volume {
         f.debug_struct("Volume").field("is", &self.host.describe()).finish_non_exhaustive()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use blockyard_host::file::DeviceFile;
+    use blockyard_host::volume::VolumeOptions;
+
+    use super::*;
+
+    #[test]
+    fn panic_in_a_call_is_an_error_and_the_next_call_works() {
+        let file = DeviceFile::in_memory(1 << 20).unwrap();
+        let volume = Volume::new(host::Volume::from_file(file, &VolumeOptions::default()).unwrap());
+        volume.write_all_at(&[7; 600], 100).unwrap();
+        let failed = volume.call(|_| panic!("a defect")).unwrap_err();
+        assert!(failed.to_string().contains("a defect in blockyard"), "{failed}");
+        let mut read = [0; 600];
+        volume.read_exact_at(&mut read, 100).unwrap();
+        assert_eq!(read, [7; 600]);
+    }
+}

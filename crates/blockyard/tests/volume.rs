@@ -231,6 +231,22 @@ fn keys_are_in_no_debug_output() {
     }
 }
 
+/// Signals that a thread of this process takes, besides those that no thread can block.
+fn unblocked_signals(name: &str) -> Vec<&'static str> {
+    let known = [(1, "SIGHUP"), (2, "SIGINT"), (7, "SIGBUS"), (11, "SIGSEGV"), (15, "SIGTERM")];
+    for task in std::fs::read_dir("/proc/self/task").unwrap() {
+        let status = std::fs::read_to_string(task.unwrap().path().join("status")).unwrap();
+        if !status.starts_with(&format!("Name:\t{name}\n")) {
+            continue;
+        }
+        let mask = status.lines().find_map(|line| line.strip_prefix("SigBlk:\t")).unwrap();
+        let mask = u64::from_str_radix(mask, 16).unwrap();
+        let open = known.into_iter().filter(|(number, _)| mask >> (number - 1) & 1 == 0);
+        return open.map(|(_, name)| name).collect();
+    }
+    panic!("there is no thread {name}");
+}
+
 #[test]
 fn served_volume_is_the_program_s_own_volume() {
     let dir = tempfile::tempdir().unwrap();
@@ -251,6 +267,7 @@ fn served_volume_is_the_program_s_own_volume() {
     let mut read = [0; 16];
     client.read_exact_at(&mut read, 5000).unwrap();
     assert_eq!(&read, b"from the program");
+    assert_eq!(unblocked_signals("nbd server"), ["SIGBUS", "SIGSEGV"]);
     drop(client);
     server.stop().unwrap();
     assert!(!socket.exists(), "a server that has ended leaves no socket");

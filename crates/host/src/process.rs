@@ -60,7 +60,7 @@ fn protect(memory: &[u8]) {
 
 /// Blocks every signal in this thread: a stop is for the thread that waits for it, even if this one
 /// was started before [`StopSignal::install`].
-pub(crate) fn leave_signals_to_others() {
+pub fn leave_signals_to_others() {
     // SAFETY: the set is initialised by sigfillset before use; blocking touches no memory of ours.
     unsafe {
         let mut set: libc::sigset_t = std::mem::zeroed();
