@@ -351,7 +351,7 @@ mod tests {
         let path = dir.path().join("file");
         std::fs::write(&path, "old").unwrap();
         if std::os::unix::fs::chown(&path, Some(geteuid().as_raw() + 1), None).is_err() {
-            // Nobody but root gives files away; another user's cannot be opened here either.
+            // Only root can give a file to another user, so there is nothing to test without root.
             assert!(!geteuid().is_root());
             return;
         }

@@ -41,7 +41,7 @@ pub(crate) struct VolumeSpec {
     pub(crate) direct: bool,
 }
 
-/// What a path holds.
+/// The format of a volume.
 #[derive(Debug)]
 pub(crate) enum Kind {
     /// LUKS1 or LUKS2.
@@ -189,7 +189,7 @@ impl VolumeSpec {
         Ok(Arc::clone(volume.host()))
     }
 
-    /// The same words for the library.
+    /// The library's options for this volume.
     fn options(&self, settings: VolumeOptions) -> Result<Options, Failure> {
         let is_written = !settings.read_only;
         let options = Volume::options().settings(VolumeOptions { direct: self.direct, ..settings });

@@ -1,4 +1,4 @@
-//! What runs: a program of `blockyard-workload` with its options.
+//! A job: a program of `blockyard-workload` with its options.
 //!
 //! ```toml
 //! [jobs.tio]
