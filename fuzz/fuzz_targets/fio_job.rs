@@ -17,7 +17,9 @@ fuzz_target!(|text: &str| {
             let clones = file.jobs.iter().map(|job| u64::from(job.clones())).sum::<u64>();
             if clones <= 64 && file.jobs.iter().all(|job| job.iodepth <= 64) {
                 match Fio::new(file.jobs) {
-                    Ok(fio) => assert!(fio.file_lens_bytes().iter().all(|len| *len <= DEVICE_BYTES)),
+                    Ok(fio) => {
+                        assert!(fio.file_lens_bytes().iter().all(|len| *len <= DEVICE_BYTES));
+                    }
                     Err(error) => assert!(!error.to_string().is_empty()),
                 }
             }

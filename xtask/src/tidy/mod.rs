@@ -1,10 +1,11 @@
-//! `cargo x tidy`: what no compiler checks. Lengths, banned words, where `unsafe` may stand, the
-//! arrows between crates, a reason for every dependency.
+//! `cargo x tidy`: rules that no compiler checks. Lengths, banned words, where `unsafe` may stand,
+//! the arrows between crates, a reason for every dependency, files that pages name.
 //!
 //! Functions longer than a screen are a ratchet: those of `xtask/tidy.ratchet` may shrink and never
 //! grow, and the list may not name what has been mended.
 
 mod arrows;
+mod links;
 mod rules;
 mod source;
 
@@ -41,6 +42,7 @@ impl Finding {
 
 pub(crate) fn run() -> Result<()> {
     let mut findings = arrows::check()?;
+    findings.extend(links::check()?);
     let mut sources = Vec::new();
     for path in files()? {
         if let Ok(text) = fs::read_to_string(root().join(&path)) {
