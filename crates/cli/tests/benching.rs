@@ -83,7 +83,7 @@ fn what_is_wrong_with_a_job_is_one_error_with_its_place() {
     for (words, wanted) in [
         (
             &["-j", "bad.fio"][..],
-            "bad.fio, line 3: iodeph is not an option here; did you mean iodepth",
+            "bad.fio, line 3: iodeph is not a known option; did you mean iodepth",
         ),
         (&["-j", "missing.fio"], "cannot read missing.fio"),
         (&[], "no job: name a job file"),

@@ -1,32 +1,32 @@
-//! fsync-tester (Theodore Ts'o, March 2009): how long `fsync` takes while others write.
+//! fsync-tester (Theodore Ts'o, March 2009): the latency of `fsync` beside a writer.
 //!
-//! It writes 1 MiB at the start of a file, times the `fsync`, sleeps for a second, and begins anew.
-//! The 2009 mail does not say what ran beside it; here it is declared: a writer that fills another
-//! file in pieces of 1 MiB from its start to its end, again and again, as `dd` would. The second of
-//! sleep is from memory of the original.
+//! The tester writes 1 MiB at the start of a file, times the `fsync`, sleeps for a second, and
+//! begins anew. The 2009 mail does not name the background load. Here the background load is a
+//! writer like `dd`: it fills another file in pieces of 1 MiB, from start to end, again and again.
+//! The sleep of one second is from memory of the original.
 
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use crate::program::{Call, FileId, Phase, Program, Returned, Task};
 
-/// Written before each `fsync`, and by each call of the background writer.
+/// Length of a write: before each `fsync`, and of the background writer.
 pub const BUFFER_BYTES: u64 = 1 << 20;
-/// Between one `fsync` and the next write.
+/// Sleep between an `fsync` and the next write.
 const PAUSE: Nanos = Nanos::from_ms(1_000);
 
-/// What to run.
+/// Configuration of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Config {
-    /// How many times `fsync` is timed.
+    /// Number of timed `fsync` calls.
     pub samples: u32,
-    /// Length of the file that the background writer fills; without one the disk is idle.
+    /// Length of the background writer's file; `None`: no background writer.
     pub background_bytes: Option<u64>,
-    /// `ionice` of the tester; the writer beside it has none.
+    /// Priority of the tester (`ionice`); the background writer has the default.
     pub priority: Priority,
 }
 
-/// The program and its samples.
+/// The fsync-tester program and its samples.
 #[derive(Debug)]
 pub struct FsyncTester {
     config: Config,
@@ -35,7 +35,7 @@ pub struct FsyncTester {
 }
 
 impl FsyncTester {
-    /// The program.
+    /// Creates the program.
     ///
     /// # Panics
     /// When the background file is shorter than one buffer.
@@ -45,13 +45,13 @@ impl FsyncTester {
         Self { config, started: false, samples: Vec::new() }
     }
 
-    /// How long each `fsync` took, in order.
+    /// Latency of each `fsync`, in order.
     #[must_use]
     pub fn samples(&self) -> &[Nanos] {
         &self.samples
     }
 
-    /// As the tool prints it: seconds, one line a sample.
+    /// The samples in the tool's output format: seconds, one line each.
     #[must_use]
     pub fn print(&self) -> String {
         let line = |sample: &Nanos| format!("fsync time: {:5.4}\n", sample.0 as f64 / 1e9);
@@ -87,21 +87,21 @@ impl Program for FsyncTester {
     }
 }
 
-/// A thread of it.
+/// A thread of the program.
 #[derive(Debug)]
 pub enum FsyncTask {
-    /// The one that is timed.
+    /// The timed tester.
     Tester(Tester),
-    /// The one beside it.
+    /// The background writer.
     Writer {
-        /// Length of its file.
+        /// Length of the writer's file.
         len_bytes: u64,
-        /// Where it writes next; `None` before the file exists.
+        /// Offset of the next write; `None` before the file exists.
         next: Option<u64>,
     },
 }
 
-/// What the tester does next.
+/// The tester's next step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Create,
@@ -116,7 +116,7 @@ pub struct Tester {
     priority: Priority,
     left: u32,
     step: Step,
-    /// When `fsync` was called.
+    /// Time of the `fsync` call.
     issued: Nanos,
     samples: Vec<Nanos>,
 }
@@ -184,7 +184,7 @@ mod tests {
     const IDLE: Config =
         Config { samples: 0, background_bytes: None, priority: Priority::best_effort(4) };
 
-    /// A world in which each call takes as long as `cost` says.
+    /// Runs a task in a world in which `cost` gives the time of each call.
     fn run(task: &mut FsyncTask, calls: usize, cost: impl Fn(&Call) -> u64) -> Vec<Call> {
         let mut now = Nanos(0);
         let mut made = Vec::new();

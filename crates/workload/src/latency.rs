@@ -1,19 +1,19 @@
-//! How long calls took, as tiotest keeps it: average, maximum, and how many were very long.
+//! Latency of calls in tiotest's form: average, maximum, and counts of very long calls.
 
 use blockyard_engine::time::Nanos;
 
 /// Latencies of one kind of call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Latency {
-    /// Calls.
+    /// Number of calls.
     pub count: u64,
-    /// All of them together.
+    /// Sum of all latencies.
     pub sum: Nanos,
-    /// The longest.
+    /// Greatest latency.
     pub max: Nanos,
-    /// Longer than 2 s.
+    /// Number of calls that took longer than 2 s.
     pub over_2_s: u64,
-    /// Longer than 10 s.
+    /// Number of calls that took longer than 10 s.
     pub over_10_s: u64,
 }
 
@@ -27,7 +27,7 @@ impl Latency {
         self.over_10_s += u64::from(latency > Nanos::from_ms(10_000));
     }
 
-    /// Adds the calls of others.
+    /// Adds the calls of another record.
     pub fn add(&mut self, other: &Self) {
         self.count += other.count;
         self.sum = self.sum + other.sum;
@@ -36,13 +36,13 @@ impl Latency {
         self.over_10_s += other.over_10_s;
     }
 
-    /// The average in milliseconds; zero without a call.
+    /// Average in milliseconds; zero without calls.
     #[must_use]
     pub fn average_ms(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum.0 as f64 / 1e6 / self.count as f64 }
     }
 
-    /// A share of the calls in percent.
+    /// Number of calls in percent of all calls.
     #[must_use]
     pub fn percent(&self, calls: u64) -> f64 {
         if self.count == 0 { 0.0 } else { calls as f64 * 100.0 / self.count as f64 }

@@ -1,9 +1,9 @@
-//! Workloads, for both worlds.
+//! Workloads that run in both worlds.
 //!
-//! A workload is a [`program::Program`]: phases of tasks that run side by side. A task makes one
-//! system call after the other; it is a state machine that is told what its last call returned, and
-//! when. Who executes the calls is a world: threads on a real file, or a simulated machine. What
-//! was measured is plain data, and prints as the original tool prints it.
+//! A workload is a [`program::Program`]: phases of tasks that run side by side. A task is a state
+//! machine that makes one system call after another; it learns the result of its last call and the
+//! time at which the call returned. A world executes the calls: with threads on a real file, or on
+//! a simulated machine. The results are plain data and print in the format of the original tool.
 #![forbid(unsafe_code)]
 
 pub mod fio;

@@ -4,20 +4,20 @@ use blockyard_engine::bio::Op;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
-/// One of the files of a program, which numbers them itself.
+/// A file of a program. The program numbers its files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct FileId(pub u32);
 
 /// A system call. A task waits until it has returned.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// `open(O_CREAT | O_TRUNC)`: the file is empty.
+    /// `open(O_CREAT | O_TRUNC)`: creates an empty file.
     Create(FileId),
-    /// `open` of a file that is there.
+    /// `open` of an existing file.
     Open(FileId),
     /// `pread`, through the page cache.
     Read {
-        /// From which file.
+        /// The file to read.
         file: FileId,
         /// First byte.
         offset_bytes: u64,
@@ -26,7 +26,7 @@ pub enum Call {
     },
     /// `pwrite`, through the page cache.
     Write {
-        /// To which file.
+        /// The file to write.
         file: FileId,
         /// First byte.
         offset_bytes: u64,
@@ -37,112 +37,111 @@ pub enum Call {
     Fsync(FileId),
     /// `close`.
     Close(FileId),
-    /// The file is there, this long, on the medium and not in memory. Takes no time: it is how the
-    /// world was before.
+    /// Creates a file of this length before the run: on the medium, not in the page cache. The call
+    /// takes no time.
     Layout {
-        /// Which file.
+        /// The file.
         file: FileId,
-        /// Its length.
+        /// The file's length.
         len_bytes: u64,
     },
-    /// `io_submit` of one operation past the page cache: returns at once, and the operation ends
-    /// later.
+    /// `io_submit` of one direct operation: returns at once.
     Submit {
-        /// Given back in [`Reaped`].
+        /// Number of the operation, returned in [`Reaped`].
         id: u32,
-        /// Of which file.
+        /// The file of the operation.
         file: FileId,
-        /// What to do.
+        /// The operation.
         op: DirectOp,
         /// First byte.
         offset_bytes: u64,
         /// Length; zero for a flush.
         len_bytes: u64,
     },
-    /// `io_getevents`: waits until so many of what this task submitted have ended, and brings those
-    /// that ended first.
+    /// `io_getevents`: waits until the given number of this task's operations have ended, and
+    /// returns them in the order in which they ended.
     Reap {
-        /// At least so many; no more than are in flight.
+        /// Least number of operations to wait for; at most the number in flight.
         at_least: u32,
-        /// No more than so many, though more have ended.
+        /// Greatest number of operations to return.
         at_most: u32,
     },
-    /// `io_getevents` with a limit: waits until something that this task submitted has ended, or
-    /// until this time on the task's clock, and brings all that have ended.
+    /// `io_getevents` with a timeout: waits until an operation of this task ends or the task's
+    /// clock reaches this time, and returns all ended operations.
     ReapBefore(Nanos),
-    /// `ioprio_set`: of what the task submits from now on, in the place of [`Task::priority`].
+    /// `ioprio_set`: priority of all later submissions, instead of [`Task::priority`].
     Priority(Priority),
     /// `nanosleep`.
     Sleep(Nanos),
-    /// `getrusage(RUSAGE_THREAD)`: what the task has used, in [`Returned::usage`].
+    /// `getrusage(RUSAGE_THREAD)`: the task's resource use, in [`Returned::usage`].
     Usage,
-    /// The task has ended.
+    /// Ends the task.
     Exit,
 }
 
-/// What [`Call::Submit`] does.
+/// Operation of a [`Call::Submit`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DirectOp {
-    /// From the device.
+    /// Read from the device.
     Read,
-    /// To the device.
+    /// Write to the device.
     Write,
-    /// All that has ended is on stable storage.
+    /// Flush: all ended writes are on stable storage.
     Flush,
-    /// Nobody needs the range any more.
+    /// Discard: the range's content is no longer needed.
     Discard,
-    /// A bio of the device itself, whatever the file system on it.
+    /// A bio for the device itself, past any file system.
     Bio {
-        /// What it asks for.
+        /// The bio's operation.
         op: Op,
-        /// Somebody waits for it.
+        /// `REQ_SYNC`: the submitter waits for the bio.
         sync: bool,
-        /// On stable storage before it ends.
+        /// `REQ_FUA`: the data is on stable storage before the bio ends.
         fua: bool,
-        /// What ended before is on stable storage before it starts.
+        /// `REQ_PREFLUSH`: all ended writes are on stable storage before the bio starts.
         preflush: bool,
     },
 }
 
-/// An operation that has ended.
+/// An ended operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reaped {
-    /// As it was submitted.
+    /// The number from [`Call::Submit`].
     pub id: u32,
-    /// How it went: nothing, or the reason as an error number.
+    /// Success, or an error number.
     pub status: Result<(), i32>,
-    /// When it ended; the task learns of it when it reaps.
+    /// Time of the end; the task learns of the end when it reaps.
     pub ended: Nanos,
 }
 
-/// What a task has used so far.
+/// Resource use of a task so far.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
     /// CPU time of the program itself.
     pub user: Nanos,
-    /// CPU time in the kernel, or in what stands for it.
+    /// CPU time in the kernel, or in the simulated kernel.
     pub system: Nanos,
-    /// How often a CPU took the task in another's place.
+    /// Number of times that a CPU switched to the task from another one.
     pub switches: u64,
-    /// How often the task waited (`ru_nvcsw`).
+    /// Voluntary context switches (`ru_nvcsw`): the task waited.
     pub voluntary: u64,
-    /// How often another one took its place (`ru_nivcsw`).
+    /// Involuntary context switches (`ru_nivcsw`): another task preempted it.
     pub involuntary: u64,
 }
 
-/// What a call brought.
+/// Result of a call.
 #[derive(Clone, Copy, Debug)]
 pub struct Returned<'a> {
-    /// How it went: nothing, or the reason as an error number.
+    /// Success, or an error number.
     pub status: Result<(), i32>,
-    /// From [`Call::Reap`] and [`Call::ReapBefore`].
+    /// Ended operations, from [`Call::Reap`] and [`Call::ReapBefore`].
     pub reaped: &'a [Reaped],
-    /// From [`Call::Usage`].
+    /// Resource use, from [`Call::Usage`].
     pub usage: Usage,
 }
 
 impl Returned<'_> {
-    /// A call that went well and brings nothing.
+    /// A successful call without further results.
     pub const OK: Self = Self {
         status: Ok(()),
         reaped: &[],
@@ -158,68 +157,68 @@ impl Returned<'_> {
 
 /// One thread of a program.
 pub trait Task {
-    /// The next call. `now` is the time at which the last one returned, and `returned` how it went;
-    /// the first time, the moment at which all tasks of the phase start.
+    /// Returns the next call. `now` is the time at which the last call returned, and `returned` its
+    /// result. In the first call `now` is the start of the phase.
     fn next(&mut self, now: Nanos, returned: &Returned<'_>) -> Call;
 
-    /// Who makes the bytes that it writes, and looks at those that it has read; without one any
-    /// bytes will do. Worlds that have no bytes do not ask.
+    /// Generator and checker of the bytes that the task writes and reads; without one any bytes
+    /// will do. Worlds without bytes never call this.
     fn content(&mut self) -> Option<&mut dyn Content> {
         None
     }
 
-    /// What it submits goes nowhere: it has ended at once.
+    /// Whether the task's operations go to no device and end at once (fio's `null` engine).
     fn goes_nowhere(&self) -> bool {
         false
     }
 
-    /// What fails of what it submits is told by it, and no reason for the program to have failed.
+    /// Whether the task counts failed operations itself. Otherwise a failure ends the program.
     fn counts_errors(&self) -> bool {
         false
     }
 
-    /// For so many calls that submit or reap, the time of one of them will do.
+    /// Number of submit and reap calls per reading of the clock.
     fn calls_per_look(&self) -> u32 {
         1
     }
 
-    /// `ionice`: of everything that it submits itself.
+    /// Priority of all the task's own submissions (`ionice`).
     fn priority(&self) -> Priority {
         Priority::default()
     }
 
-    /// The socket on whose CPUs alone it runs; none is all of them.
+    /// Socket to whose CPUs the task is bound; `None`: all CPUs.
     fn socket(&self) -> Option<u16> {
         None
     }
 }
 
-/// The bytes of a task's requests past the page cache.
+/// Content of a task's direct requests.
 pub trait Content {
-    /// Makes what the request with this number writes, which the last [`Call::Submit`] has.
+    /// Fills the buffer of the write request `id`, the request of the last [`Call::Submit`].
     fn fill(&mut self, id: u32, bytes: &mut [u8]);
 
-    /// Looks at what a read has brought, before the task reaps it.
+    /// Checks the bytes of the read request `id` before the task reaps it.
     fn check(&mut self, id: u32, bytes: &[u8]);
 }
 
-/// What runs side by side.
+/// Tasks that run side by side.
 #[derive(Debug)]
 pub struct Phase<T> {
-    /// The phase ends when the last of these has ended.
+    /// The phase ends when the last of these tasks ends.
     pub tasks: Vec<T>,
-    /// These run meanwhile, and are stopped then.
+    /// Tasks that run meanwhile and are stopped at the end of the phase.
     pub background: Vec<T>,
 }
 
 /// A workload.
 pub trait Program {
-    /// Its threads.
+    /// Threads of the program.
     type Task: Task + Send;
 
-    /// The next phase; none after the last.
+    /// Returns the next phase; `None` after the last.
     fn next_phase(&mut self) -> Option<Phase<Self::Task>>;
 
-    /// A phase has ended, with the tasks as they are now, background behind the others.
+    /// Receives the tasks of an ended phase, background tasks last.
     fn end_phase(&mut self, started: Nanos, ended: Nanos, tasks: Vec<Self::Task>);
 }

@@ -1,23 +1,23 @@
-//! Random numbers that depend on a seed and on nothing else (SplitMix64).
+//! Random numbers that depend on a seed only (SplitMix64).
 //!
-//! Each task, and each model of the simulator, takes a stream of its own, so that one that draws
-//! more often does not change what the others see.
+//! Each task and each model of the simulator has its own stream. So a task that draws more often
+//! leaves the numbers of the others unchanged.
 
 /// A stream of random numbers.
 #[derive(Clone, Debug)]
 pub struct Random(u64);
 
 impl Random {
-    /// The stream of a seed; each task of a program has its own `number`.
+    /// The stream `number` of a seed; each task of a program has its own number.
     #[must_use]
     pub fn new(seed: u64, number: u64) -> Self {
         Self(seed ^ number.wrapping_add(1).wrapping_mul(0xd134_2543_de82_ef95))
     }
 
-    /// A number below `end`, each as likely as the others.
+    /// A uniformly distributed number below `end`.
     ///
     /// # Panics
-    /// When there is none.
+    /// When `end` is zero.
     pub fn below(&mut self, end: u64) -> u64 {
         assert!(end > 0);
         // The high half of a 128-bit product: no bias that a test could see.

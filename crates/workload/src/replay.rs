@@ -1,11 +1,9 @@
-//! Plays a trace: the bios that came, from as many tasks as there were submitters, when they came
-//! or as fast as they can be done.
+//! Plays a trace: one task for each submitter, at the recorded times or as fast as possible.
 //!
-//! As fast as possible, a task keeps as many in flight as its submitter had when the bio came, so
-//! that what waited for something else waits again; or as many as it is told, and as many as
-//! [`USUAL_DEPTH`] if the trace does not say when bios ended. Requests are counted on their way in
-//! and out, and so are their bytes: [`Replay::is_complete`]. One that fails is counted too, and the
-//! rest is played all the same.
+//! As fast as possible, a task keeps as many bios in flight as its submitter had when the bio came,
+//! so that dependent requests wait again. A fixed depth may be given instead, and [`USUAL_DEPTH`]
+//! applies to a trace without completions. [`Replay::is_complete`] compares the numbers of
+//! submitted and ended requests and bytes. A failed request is counted, and the replay goes on.
 
 use std::collections::{BTreeMap, BinaryHeap};
 use std::fmt;
@@ -18,45 +16,46 @@ use crate::fio::Histogram;
 use crate::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
 use crate::trace::{Trace, TracedBio};
 
-/// How many a task keeps in flight if nobody knows. Ours.
+/// Depth of a task if the trace has no completions. Our choice.
 pub const USUAL_DEPTH: u32 = 32;
-/// More submitters than this share tasks. Ours: each task is a thread with buffers of its own.
+/// Greatest number of tasks; more submitters share tasks. Our choice: each task is a thread with
+/// its own buffers.
 pub const TASKS_MAX: usize = 256;
-/// A trace's speed in these units is its own.
+/// Speed of the recording, in the unit of [`Pace::Timed`].
 pub const SPEED_ONE: u32 = 1000;
 
-/// When bios are submitted.
+/// Time of submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pace {
-    /// When they came, with the time between them divided by this many thousandths.
+    /// At the recorded times, with the intervals divided by this speed.
     Timed {
-        /// [`SPEED_ONE`] is real time, and twice that twice as fast.
+        /// Speed in thousandths: [`SPEED_ONE`] is real time, twice that is twice as fast.
         speed_permille: u32,
     },
-    /// When there is room.
+    /// As soon as the depth allows.
     Fastest {
-        /// How many a task has in flight at most; nothing is as its submitter had.
+        /// Greatest number of bios in flight per task; `None`: the submitter's recorded depth.
         depth: Option<u32>,
     },
 }
 
-/// What a trace is played on.
+/// Target of a replay.
 #[derive(Clone, Copy, Debug)]
 pub struct Target {
-    /// How long it is.
+    /// Length of the target.
     pub len_bytes: u64,
-    /// Bios must be whole sectors of it.
+    /// Sector size of the target; bios must be whole sectors.
     pub sector_bytes: u32,
-    /// What lies behind its end begins again at its start.
+    /// Whether offsets past the end wrap around to the start.
     pub wrap: bool,
 }
 
-/// Why a trace cannot be played on a target.
+/// The reason why a trace does not fit a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Misfit {
-    /// Which bio, counted from 1 in the order in which they came.
+    /// Number of the bio, counted from 1 in the order of arrival.
     pub bio: usize,
-    /// What of it.
+    /// The problem of the bio.
     pub problem: String,
 }
 
@@ -68,35 +67,35 @@ impl fmt::Display for Misfit {
 
 impl std::error::Error for Misfit {}
 
-/// Bios of one kind, on their way in and out.
+/// Numbers of submitted and ended bios of one operation.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Counted {
-    /// In the trace.
+    /// Submitted bios.
     pub in_bios: u64,
-    /// Their bytes.
+    /// Bytes of the submitted bios.
     pub in_bytes: u64,
-    /// That have ended.
+    /// Ended bios.
     pub out_bios: u64,
-    /// Their bytes.
+    /// Bytes of the ended bios.
     pub out_bytes: u64,
-    /// Of those that have ended: badly.
+    /// Failed bios among the ended ones.
     pub errors: u64,
-    /// How long those took that ended well.
+    /// Latency of the successful bios.
     pub latency: Histogram,
 }
 
-/// A bio that ended badly.
+/// A failed bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Failed {
-    /// When.
+    /// Time of the end.
     pub ended: Nanos,
-    /// What it was to do.
+    /// Operation.
     pub op: &'static str,
-    /// Its first byte on the target.
+    /// First byte on the target.
     pub offset_bytes: u64,
-    /// Its length.
+    /// Length.
     pub len_bytes: u64,
-    /// The reason, as an error number of Linux.
+    /// Linux error number.
     pub error: i32,
 }
 
@@ -107,34 +106,34 @@ struct Step {
     op: DirectOp,
     offset_bytes: u64,
     len_bytes: u64,
-    /// With it, so many are in flight at most.
+    /// Greatest number of bios in flight, this one included.
     depth: u32,
     submitted: Nanos,
 }
 
-/// One submitter.
+/// A task that plays one or more submitters.
 #[derive(Debug)]
 pub struct Player {
     priority: Priority,
     pace: Pace,
     steps: Vec<Step>,
     next: usize,
-    /// What was submitted last has not been answered yet.
+    /// The last submission, until its call returns.
     submitted: Option<usize>,
     in_flight: u32,
     began: Option<Nanos>,
     counted: BTreeMap<&'static str, Counted>,
     first_failed: Option<Failed>,
-    /// How long after its time each was submitted.
+    /// Delay of each submission after its due time.
     late: Histogram,
 }
 
-/// A trace as a program.
+/// A replay as a program.
 #[derive(Debug)]
 pub struct Replay {
     players: Vec<Player>,
     end_bytes: u64,
-    /// Before they were folded.
+    /// Number of submitters in the trace, before they share tasks.
     submitters: usize,
     counted: BTreeMap<&'static str, Counted>,
     first_failed: Option<Failed>,
@@ -143,7 +142,7 @@ pub struct Replay {
 }
 
 impl Replay {
-    /// A trace for a target.
+    /// Prepares a trace for a target.
     ///
     /// # Errors
     /// When a bio does not fit the target.
@@ -194,49 +193,49 @@ impl Replay {
         Ok(Self { players, end_bytes, submitters, counted, first_failed: None, late, took })
     }
 
-    /// How long the target must be.
+    /// Least length of the target.
     #[must_use]
     pub fn end_bytes(&self) -> u64 {
         self.end_bytes
     }
 
-    /// How many submitters there were, and how many tasks they are.
+    /// Number of submitters, and number of tasks.
     #[must_use]
     pub fn submitters(&self) -> (usize, usize) {
         (self.submitters, self.submitters.min(TASKS_MAX))
     }
 
-    /// What was counted, by the name of the operation.
+    /// Counts by name of the operation.
     #[must_use]
     pub fn counted(&self) -> &BTreeMap<&'static str, Counted> {
         &self.counted
     }
 
-    /// How much later than it should have been each was submitted.
+    /// Delay of each submission after its due time.
     #[must_use]
     pub fn late(&self) -> &Histogram {
         &self.late
     }
 
-    /// How long it took.
+    /// Duration of the replay.
     #[must_use]
     pub fn took(&self) -> Nanos {
         self.took
     }
 
-    /// How many bios ended badly.
+    /// Number of failed bios.
     #[must_use]
     pub fn errors(&self) -> u64 {
         self.counted.values().map(|one| one.errors).sum()
     }
 
-    /// The first of them.
+    /// The first failed bio.
     #[must_use]
     pub fn first_failed(&self) -> Option<Failed> {
         self.first_failed
     }
 
-    /// Whether what came in went out, and in full.
+    /// Whether all submitted bios ended, with all their bytes.
     #[must_use]
     pub fn is_complete(&self) -> bool {
         let whole = |one: &Counted| (one.in_bios, one.in_bytes) == (one.out_bios, one.out_bytes);
@@ -245,15 +244,15 @@ impl Replay {
 }
 
 impl Target {
-    /// Whether a trace can be played on it.
+    /// Checks that a trace fits the target.
     ///
     /// # Errors
-    /// With the first bio that does not fit.
+    /// The first bio that does not fit.
     pub fn check(&self, trace: &Trace) -> Result<(), Misfit> {
         (1..).zip(&trace.bios).try_for_each(|(number, bio)| self.place(number, bio).map(|_| ()))
     }
 
-    /// Where a bio goes.
+    /// The bio's offset on the target.
     fn place(&self, number: usize, bio: &TracedBio) -> Result<u64, Misfit> {
         let refuse = |problem| Err(Misfit { bio: number, problem });
         let (offset_bytes, len_bytes) = (bio.sector * 512, bio.len_bytes());
@@ -262,30 +261,30 @@ impl Target {
         if !(offset_bytes | len_bytes).is_multiple_of(sector_bytes) {
             return refuse(format!(
                 "({name} of {len_bytes} bytes at byte {offset_bytes}) is not whole sectors of the \
-                 target, which have {sector_bytes} bytes; take one with smaller sectors"
+                 target, which have {sector_bytes} bytes; use one with smaller sectors"
             ));
         }
         if offset_bytes + len_bytes <= self.len_bytes {
             return Ok(offset_bytes);
         }
-        // Whole pages, so that what was aligned stays so.
+        // Whole pages keep the alignment.
         let room_bytes = self.len_bytes / 4096 * 4096;
         if self.wrap && len_bytes <= room_bytes && room_bytes > 0 {
             return Ok((offset_bytes % room_bytes).min(room_bytes - len_bytes));
         }
         let or_wrap = match len_bytes <= room_bytes {
-            true => ", or say --wrap to let such bios begin again at its start",
+            true => ", or give --wrap to wrap such bios around",
             false => "",
         };
         refuse(format!(
-            "({name} of {len_bytes} bytes at byte {offset_bytes}) ends behind the target, which \
-             has {} bytes; take a larger one{or_wrap}",
+            "({name} of {len_bytes} bytes at byte {offset_bytes}) ends past the target, which \
+             has {} bytes; use a larger one{or_wrap}",
             self.len_bytes
         ))
     }
 }
 
-/// As people call it.
+/// Name of an operation for users.
 #[must_use]
 pub fn op_name(op: Op) -> &'static str {
     match op {

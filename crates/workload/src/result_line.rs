@@ -7,16 +7,16 @@
 //! module   depth  block     mode   sum of all  average deviation, KiB/s
 //!                                   fio's, KiB/s
 //! ```
-//! The mail calls the last column a standard deviation; its own example is the average deviation
-//! in percent of the sum, and so is ours.
+//! The mail calls the last column a standard deviation. Its own example has the average deviation
+//! in percent of the sum, and this module follows the example.
 
 use std::fmt;
 use std::str::FromStr;
 
-/// A line.
+/// A result line.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ResultLine {
-    /// Which dm-crypt: a letter.
+    /// Letter of the dm-crypt variant.
     pub module: String,
     /// `iodepth`.
     pub iodepth: u32,
@@ -24,14 +24,15 @@ pub struct ResultLine {
     pub block_bytes: u64,
     /// `rw`.
     pub mode: String,
-    /// KiB a second, of all processes, the mean of all repetitions.
+    /// Throughput of all processes in KiB/s, mean of all repetitions.
     pub sum_kib_s: f64,
-    /// The mean distance of a repetition from that.
+    /// Average deviation of the repetitions from that mean in KiB/s.
     pub deviation_kib_s: f64,
 }
 
 impl ResultLine {
-    /// Of the sums of the repetitions, in bytes a second; none without one.
+    /// Builds the line from the throughput of each repetition in bytes/s; `None` without
+    /// repetitions.
     #[must_use]
     pub fn of(
         module: &str,
@@ -76,7 +77,7 @@ impl fmt::Display for ResultLine {
     }
 }
 
-/// What is no result line.
+/// A text that is not a result line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NoResultLine(String);
 
@@ -85,7 +86,7 @@ impl fmt::Display for NoResultLine {
         let line = &self.0;
         write!(
             f,
-            "{line:?} is no result line, as \"D iodepth=256, 32k, mode: write: 1.0 0.1 10 %\""
+            "{line:?} is no result line such as \"D iodepth=256, 32k, mode: write: 1.0 0.1 10 %\""
         )
     }
 }
@@ -95,7 +96,8 @@ impl std::error::Error for NoResultLine {}
 impl FromStr for ResultLine {
     type Err = NoResultLine;
 
-    /// Reads a line; its last column must follow from the two before, within its digits.
+    /// Parses a line. Its last column must follow from the two columns before it, within its
+    /// digits.
     fn from_str(text: &str) -> Result<Self, NoResultLine> {
         let read = || {
             let (module, rest) = text.split_once(" iodepth=")?;
@@ -126,7 +128,7 @@ impl FromStr for ResultLine {
 mod tests {
     use super::*;
 
-    /// Line 99 of the mail, a tab of its legend left out.
+    /// Line 99 of the mail, without a tab of its legend.
     const MAIL: &str = "D iodepth=256, 32k, mode: write: 698461.10 14795.64 2.12 %";
 
     #[test]

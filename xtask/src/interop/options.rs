@@ -150,7 +150,7 @@ fn known(lab: &Lab) -> Result<String> {
     for name in names.iter().map(|name| name.trim()) {
         let said = tools::output(&mut lab.blockyard(&["bench", "--null", "1M", "--", name]))?;
         let said = tools::text(&said.stderr);
-        ensure!(!said.contains("is not an option here"), "{said}");
+        ensure!(!said.contains("is not a known option"), "{said}");
     }
     Ok(format!("{} of them", names.len()))
 }

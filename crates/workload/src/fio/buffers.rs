@@ -1,12 +1,12 @@
-//! What writes have: noise, a pattern, parts of both, and the same again (`buffer_pattern`,
+//! Content of writes: noise, a pattern, parts of both, and repetitions (`buffer_pattern`,
 //! `buffer_compress_percentage`, `dedupe_percentage` and their like).
 //!
 //! ```text
-//!   request:  │ noise │ pattern or zeros │ noise │ pattern or zeros │ …
-//!             └ 100 - buffer_compress_percentage of each chunk
+//! request:  │ noise │ pattern or zeros │ noise │ pattern or zeros │ …
+//!           └ 100 - buffer_compress_percentage of each chunk
 //! ```
-//! As in fio 3.33, a request is new as a whole, or the same as another as a whole. Without any of
-//! these options a client's buffers are noise that is made once.
+//! As in fio 3.33, a whole request is either new or a repetition. Without any of these options a
+//! client's buffers are filled with noise once.
 
 use blockyard_engine::time::Nanos;
 
@@ -16,12 +16,12 @@ use super::value::{flag, number, size};
 use super::verify::Pattern;
 use crate::random::Random;
 
-/// A stream of random numbers beside that of the offsets. Ours.
+/// Stream of random numbers besides that of the offsets. Our choice.
 const STREAM: u64 = 0x6275_6666;
-/// Buffers that a working set keeps: 32 MiB of their seeds. Ours.
+/// Greatest number of buffers in a working set: 32 MiB of their seeds. Our choice.
 const SET_MAX: u64 = 1 << 22;
 
-/// The options of it.
+/// Options of this module.
 pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("buffer_pattern", |job, text| set(&mut job.buffers.pattern, Pattern::parse(text).map(Some))),
     ("zero_buffers", |job, text| {
@@ -51,24 +51,25 @@ pub(super) const OPTIONS: &[(&str, Set)] = &[
     }),
 ];
 
-/// What a job asks for of it.
+/// Content of a job's writes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Buffers {
-    /// `buffer_pattern`, `zero_buffers`: what fills a request, or the rest of each chunk.
+    /// `buffer_pattern`, `zero_buffers`: content of a request, or of the rest of each chunk.
     pub pattern: Option<Pattern>,
-    /// `refill_buffers`: noise is new for each request.
+    /// `refill_buffers`: new noise for each request.
     pub refills: bool,
-    /// `scramble_buffers`: a few bytes of each sector are. Only if it is asked for, unlike fio.
+    /// `scramble_buffers`: changes a few bytes of each sector. Unlike in fio, off by default.
     pub scrambles: bool,
-    /// `buffer_compress_percentage`: of each chunk, so much is no noise.
+    /// `buffer_compress_percentage`: compressible share of each chunk in percent.
     pub fixed_percent: u8,
-    /// `buffer_compress_chunk`: its length; 0 is that of the shortest request.
+    /// `buffer_compress_chunk`: length of a chunk; 0: length of the shortest request.
     pub chunk_bytes: u64,
-    /// `dedupe_percentage`: of a hundred requests, so many have bytes that were written before.
+    /// `dedupe_percentage`: percentage of requests with bytes that were written before.
     pub again_percent: u8,
-    /// `dedupe_mode=working_set`: those of one of the first requests; else of the last new one.
+    /// `dedupe_mode=working_set`: repeat one of the first requests instead of the last new one.
     pub has_working_set: bool,
-    /// `dedupe_working_set_percentage`: how many are first ones, of those that `size` has room for.
+    /// `dedupe_working_set_percentage`: size of the working set in percent of the requests in
+    /// `size`.
     pub working_set_percent: u8,
 }
 
@@ -87,22 +88,22 @@ impl Default for Buffers {
     }
 }
 
-/// Where a clone has its bytes from.
+/// Generator of a clone's bytes.
 #[derive(Clone, Debug)]
 pub(super) struct Source {
     buffers: Buffers,
     random: Random,
-    /// Length of a chunk at most.
+    /// Greatest length of a chunk.
     chunk_bytes: usize,
-    /// What new noise begins with.
+    /// Seed of new noise.
     seed: u64,
-    /// Of the first requests, while there is room for more.
+    /// Seeds of the first requests, until the working set is full.
     working_set: Vec<u64>,
     working_set_max: usize,
 }
 
 impl Source {
-    /// None if any bytes will do.
+    /// `None` if any bytes will do.
     pub(super) fn of(job: &Job, number: u64) -> Option<Box<Self>> {
         let buffers = job.buffers.clone();
         if buffers == (Buffers { chunk_bytes: buffers.chunk_bytes, ..Buffers::default() }) {
@@ -126,7 +127,7 @@ impl Source {
         }))
     }
 
-    /// Makes the bytes of the request at this place.
+    /// Fills the buffer of the request at this offset.
     pub(super) fn fill(&mut self, offset_bytes: u64, started: Nanos, bytes: &mut [u8]) {
         let Buffers { refills, scrambles, fixed_percent, again_percent, .. } = self.buffers;
         match &self.buffers.pattern {
@@ -138,7 +139,7 @@ impl Source {
             }
             None => {}
         }
-        // What is to be the same again stays so.
+        // Repeated requests stay identical.
         if scrambles && again_percent == 0 && !refills {
             scramble(offset_bytes, started, bytes);
         }
@@ -157,7 +158,7 @@ impl Source {
         }
     }
 
-    /// What the noise of the next request begins with.
+    /// Draws the noise seed of the next request.
     fn draw(&mut self) -> u64 {
         let is_again = self.random.below(100) < self.buffers.again_percent.into();
         if is_again && self.buffers.has_working_set && !self.working_set.is_empty() {
@@ -174,7 +175,7 @@ impl Source {
     }
 }
 
-/// Bytes that nothing can compress (SplitMix64).
+/// Fills the buffer with incompressible bytes (SplitMix64).
 fn noise(seed: u64, bytes: &mut [u8]) {
     let mut random = Random::new(seed, 0);
     let mut words = bytes.chunks_exact_mut(8);
@@ -186,8 +187,8 @@ fn noise(seed: u64, bytes: &mut [u8]) {
     rest.copy_from_slice(&last[..rest.len()]);
 }
 
-/// As fio: of each sector, eight bytes at one of eight places are its offset, and sixteen are when
-/// the request began.
+/// Scrambles as fio does: eight bytes at one of eight places of each sector become the sector's
+/// offset, and sixteen bytes the request's start time.
 fn scramble(offset_bytes: u64, started: Nanos, bytes: &mut [u8]) {
     let (seconds, ns) = (started.0 / 1_000_000_000, started.0 % 1_000_000_000);
     let place = ((ns ^ offset_bytes) & 7) as usize * 64;
@@ -211,7 +212,7 @@ mod tests {
         Source::of(&job, 0)
     }
 
-    /// A thousand requests of 4 KiB, each into the same buffer.
+    /// A thousand requests of 4 KiB, all into the same buffer.
     fn requests(options: &[(&str, &str)]) -> Vec<Vec<u8>> {
         let mut source = source(options).unwrap();
         let mut buffer = vec![0xcc; 4096];
@@ -261,7 +262,7 @@ mod tests {
             let all = requests(&options);
             let different: BTreeSet<&Vec<u8>> = all.iter().collect();
             assert!((550..650).contains(&different.len()), "{mode}: {}", different.len());
-            // 50 are the working set; else only what comes behind the other is the same.
+            // 50 seeds are the working set; otherwise only adjacent requests are equal.
             let next = all.windows(2).filter(|pair| pair[0] == pair[1]).count();
             assert_eq!(next > 300, mode == "repeat", "{mode}: {next}");
         }

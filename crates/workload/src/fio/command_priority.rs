@@ -1,8 +1,8 @@
-//! `cmdprio_percentage`, `cmdprio_bssplit` and their like: some requests of a job have a priority
-//! of their own.
+//! `cmdprio_percentage`, `cmdprio_bssplit` and their like: priorities of single requests.
 //!
-//! As in fio 3.33: of the reads and of the writes a share each, drawn by lot, or a share of those
-//! of a length, with a class and a level for each share. Trims have the job's, as all others.
+//! As in fio 3.33, a random share of the reads and of the writes gets another priority, or a share
+//! of the requests of a length, with a class and a level for each share. Trims and all other
+//! requests have the job's priority.
 
 use blockyard_engine::histogram::Histogram;
 use blockyard_engine::priority::Priority;
@@ -14,10 +14,10 @@ use super::options::{PARTS_MAX, Set, set};
 use super::value::{KbBase, number, of_directions, size};
 use crate::random::Random;
 
-/// A stream of random numbers beside that of the offsets. Ours.
+/// Stream of random numbers besides that of the offsets. Our choice.
 const STREAM: u64 = 0x7072_696f;
 
-/// The options of it.
+/// Options of this module.
 pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("cmdprio_percentage", |job, text| {
         let percents = of_directions(text, |text| number(text, 0, 100));
@@ -41,15 +41,15 @@ pub(super) const OPTIONS: &[(&str, Set)] = &[
 /// A share of the requests of a length.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Their length.
+    /// Length of the requests.
     pub len_bytes: u64,
-    /// Of a hundred of them.
+    /// Share in percent.
     pub percent: u8,
-    /// Without one it is that of `cmdprio_class` and `cmdprio`.
+    /// Priority; `None`: that of `cmdprio_class` and `cmdprio`.
     pub priority: Option<Priority>,
 }
 
-/// What a job asks for of it; by direction.
+/// Request priorities of a job, by direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommandPriority {
     /// `cmdprio_percentage`.
@@ -69,12 +69,12 @@ impl Default for CommandPriority {
 }
 
 impl CommandPriority {
-    /// What is wrong with it: the option, and what of it.
+    /// The first invalid option, and its problem.
     pub(super) fn problem(&self) -> Option<(&'static str, String)> {
         let has_splits = self.splits.iter().any(|split| !split.is_empty());
         let is_both = has_splits && self.percents != [0; 3];
         is_both.then(|| {
-            let text = "and cmdprio_bssplit are two ways to say the same; leave one of them out";
+            let text = "and cmdprio_bssplit exclude each other";
             ("cmdprio_percentage", text.into())
         })
     }
@@ -93,9 +93,9 @@ fn priority(class: u8, level: u8) -> Priority {
     }
 }
 
-/// `64k/40:4k/20/2/7`: length, share, and a class and a level if these are its own.
+/// Parses `64k/40:4k/20/2/7`: length, share, and optionally class and level.
 fn split(text: &str, base: KbBase) -> Result<Vec<Share>, String> {
-    let wanted = "it must be lengths with shares of a hundred, as in 4k/10:64k/90/2/7";
+    let wanted = "it must be lengths with shares in percent, as in 4k/10:64k/90/2/7";
     let mut shares: Vec<Share> = Vec::new();
     for part in text.split(':') {
         let words: Vec<&str> = part.split('/').collect();
@@ -119,21 +119,21 @@ fn split(text: &str, base: KbBase) -> Result<Vec<Share>, String> {
     };
     match shares.iter().map(of_len).max() {
         Some(0..=100) => Ok(shares),
-        _ => Err(format!("{wanted}; the shares of a length are more than a hundred")),
+        _ => Err(format!("{wanted}; the shares of a length exceed 100")),
     }
 }
 
-/// A clone whose requests have priorities of their own.
+/// Priorities of a clone's requests.
 #[derive(Clone, Debug)]
 pub(super) struct Lots {
     command: CommandPriority,
-    /// Of all others; none if their job says nothing of it.
+    /// Priority of the other requests; `None`: the default.
     usual: Option<Priority>,
     random: Random,
 }
 
 impl Lots {
-    /// None for a job whose requests all have its priority.
+    /// `None` for a job whose requests all have its priority.
     pub(super) fn of(job: &Job, clone: u64) -> Option<Box<Self>> {
         let command = job.command.clone();
         let is_used =
@@ -142,7 +142,7 @@ impl Lots {
         is_used.then(|| Box::new(Self { command, usual: job.priority, random }))
     }
 
-    /// The priority of the next request.
+    /// Draws the priority of the next request.
     pub(super) fn draw(&mut self, direction: Direction, len_bytes: u64) -> Option<Priority> {
         if direction == Direction::Trim {
             return self.usual;
@@ -164,7 +164,7 @@ impl Lots {
     }
 }
 
-/// Latencies of the requests of each priority, of a job that has several.
+/// Latencies by priority, of a job with several.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct ByPriority(Vec<(Option<Priority>, Histogram)>);
 
@@ -187,12 +187,12 @@ impl ByPriority {
         &mut self.0[at].1
     }
 
-    /// The classes and levels as fio numbers them, 0 and 0 of what asked for none, and their
-    /// latencies; none if all have one.
+    /// fio's numbers of class and level (0 and 0: none given), and the latencies; empty if all
+    /// requests have one priority.
     pub fn listed(&self) -> impl Iterator<Item = (u8, u8, &Histogram)> {
         let several = if self.0.len() > 1 { &self.0[..] } else { &[] };
         several.iter().map(|(priority, latencies)| {
-            // Real time is 1 in Linux, best effort 2, and idle 3, which has no levels.
+            // Linux numbers: real time 1, best effort 2, and idle 3, which has no levels.
             let (class, level) = match priority {
                 None => (0, 0),
                 Some(Priority::IDLE) => (3, 0),
@@ -243,7 +243,7 @@ mod tests {
         assert_eq!(drawn(&options, Direction::Write, 4096)[3], 100);
     }
 
-    /// The priority of a task is set when that of the next request is another, and only then.
+    /// A task sets its priority only before a request with another priority.
     #[test]
     fn requests_are_submitted_with_the_priority_that_they_are_counted_with() {
         let mut mixed = job(&[("cmdprio_percentage", "40"), ("direct", "1"), ("iodepth", "4")]);
@@ -288,7 +288,7 @@ mod tests {
             assert!(Job::new("a").set("cmdprio_bssplit", wrong).is_err(), "{wrong}");
         }
         let both = job(&[("cmdprio_percentage", "1"), ("cmdprio_bssplit", "4k/1")]);
-        assert!(both.check().unwrap_err().to_string().contains("two ways to say the same"));
+        assert!(both.check().unwrap_err().to_string().contains("exclude each other"));
         assert!(Lots::of(&job(&[("cmdprio_class", "1")]), 0).is_none());
     }
 }

@@ -1,48 +1,48 @@
-//! Which blocks are hot: `random_distribution`.
+//! Distribution of random offsets: `random_distribution`.
 //!
 //! Zipf's law as in Gray and others, "Quickly generating billion-record synthetic databases"
-//! (SIGMOD 1994): the rank of a draw is computed from a sum over all ranks that is made once. Ranks
-//! are spread over the region by a hash, so that several can fall on one block, as with fio.
-//! `normal` has its centre in the middle, and the rest is fio's `zoned` and `zoned_abs`: parts of
-//! the region with a share of the requests each.
+//! (SIGMOD 1994): the rank of a draw is computed from a sum over all ranks, which is made once. A
+//! hash spreads the ranks over the region, so that several can fall on one block, as in fio.
+//! `normal` has its centre in the middle. fio's `zoned` and `zoned_abs` give parts of the region a
+//! share of the requests each.
 
 use crate::random::Random;
 
-/// Ranks whose weights are summed exactly; the sum of more differs in a digit that nobody sees.
-/// fio's.
+/// Number of ranks whose weights are summed exactly; more would not change the visible digits. From
+/// fio.
 const ZIPF_RANKS_MAX: u64 = 10_000_000;
 
-/// A share of the requests for a part of the region.
+/// A part of the region with its share of the requests.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// Of the requests, in percent.
+    /// Share of the requests in percent.
     pub requests_percent: u32,
-    /// Of the region: its length.
+    /// Length of the part.
     pub len: ZoneLen,
 }
 
-/// How long a zone is.
+/// Length of a zone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ZoneLen {
-    /// Of the region, in percent.
+    /// In percent of the region.
     Percent(u32),
     /// In bytes.
     Bytes(u64),
 }
 
-/// How random offsets are distributed. Parameters are thousandths, so that jobs can be compared.
+/// Distribution of random offsets. Parameters are thousandths, so that jobs can be compared.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub enum Distribution {
-    /// `random`: each block is as likely as the others.
+    /// `random`: all blocks with equal probability.
     #[default]
     Uniform,
     /// `zipf:THETA`: the block of rank n is n^-theta times as likely as the first.
     Zipf(u32),
-    /// `pareto:H`: a share `h` of the blocks has `1 - h` of the requests.
+    /// `pareto:H`: a share `h` of the blocks gets `1 - h` of the requests.
     Pareto(u32),
     /// `normal:DEV`: around the middle, with a deviation in percent of the region.
     Normal(u32),
-    /// `zoned`, `zoned_abs`: the zones one behind the other.
+    /// `zoned`, `zoned_abs`: the zones in order.
     Zoned(Vec<Zone>),
 }
 
@@ -51,7 +51,7 @@ pub enum Distribution {
 pub(super) struct Draw {
     blocks: u64,
     random: Random,
-    /// Where rank 0 lies.
+    /// Block of rank 0.
     first: u64,
     shape: Shape,
 }
@@ -71,7 +71,7 @@ enum Shape {
     Normal {
         deviation: f64,
     },
-    /// For each percent of the requests, where its zone starts and how long it is.
+    /// For each percent of the requests, start and length of its zone.
     Zoned(Vec<(u64, u64)>),
 }
 
@@ -120,7 +120,7 @@ impl Draw {
                 self.spread(rank as u64)
             }
             Shape::Normal { deviation } => {
-                // The sum of twelve even ones has a deviation of one.
+                // The sum of twelve uniform numbers has a deviation of one.
                 let sum: f64 = (0..12).map(|_| unit(&mut self.random)).sum();
                 let at = self.blocks as f64 / 2.0 + (sum - 6.0) * deviation;
                 (at.max(0.0) as u64).min(self.blocks - 1)
@@ -132,8 +132,8 @@ impl Draw {
         }
     }
 
-    /// Where a rank lies: anywhere, always the same. The factor is odd, as fio's is: no two ranks
-    /// share a block where the number of blocks is a power of two; else some do.
+    /// The block of a rank: scattered but fixed. The factor is odd, as in fio, so no two ranks
+    /// share a block if the number of blocks is a power of two; otherwise some do.
     fn spread(&self, rank: u64) -> u64 {
         let mixed = u128::from(rank.wrapping_mul(0x9e37_79b9_7f4a_7c15));
         let place = (mixed + u128::from(self.first)) % u128::from(self.blocks);
@@ -149,7 +149,7 @@ fn zipf(theta: f64, blocks: u64) -> Shape {
     Shape::Zipf { theta, zeta, alpha: 1.0 / (1.0 - theta), eta }
 }
 
-/// A zone for each percent of the requests. One that is shorter than a block has one.
+/// The zone of each percent of the requests. A zone shorter than a block gets one block.
 fn table(zones: &[Zone], blocks: u64, block_bytes: u64) -> Vec<(u64, u64)> {
     let (mut table, mut start) = (Vec::new(), 0u64);
     for zone in zones {
@@ -182,7 +182,7 @@ mod tests {
         counts
     }
 
-    /// The share of the requests that the hottest part of the blocks has.
+    /// Share of the requests in the hottest `blocks` blocks.
     fn hot(counts: &BTreeMap<u64, u32>, blocks: usize) -> f64 {
         let mut counts: Vec<u32> = counts.values().copied().collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
@@ -194,7 +194,7 @@ mod tests {
         // Of 10000 ranks with theta 1.2, the first ten have 0.57 of all draws.
         let share = hot(&counts(&Distribution::Zipf(1200)), 10);
         assert!((0.52..0.62).contains(&share), "{share}");
-        // A fifth of the ranks has four fifths of the requests; some share a block.
+        // A fifth of the ranks has four fifths of the requests; some ranks share a block.
         let share = hot(&counts(&Distribution::Pareto(200)), 2000);
         assert!((0.78..0.90).contains(&share), "{share}");
         let share = hot(&counts(&Distribution::Uniform), 2000);

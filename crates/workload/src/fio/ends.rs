@@ -1,48 +1,48 @@
-//! Who is to stop because another one has ended (`exitall`, `exit_what`, `exitall_on_error`), or
-//! because somebody says so.
+//! Early end of clones: by the end of another one (`exitall`, `exit_what`, `exitall_on_error`), or
+//! by a call from outside.
 //!
-//! Clones look before each request; what is in flight is waited for, as at the end of a runtime.
+//! A clone checks before each request; requests in flight complete, as at the end of a runtime.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use super::job::Job;
 
-/// Whom the end of a job's clone ends (`exit_what`).
+/// Clones that end with a job's clone (`exit_what`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ExitWhat {
-    /// `group`: those of its group.
+    /// `group`: the clones of its group.
     #[default]
     Group,
-    /// `stonewall`: all that run.
+    /// `stonewall`: all running clones.
     Running,
-    /// `all`: those that come behind, too.
+    /// `all`: running and later clones.
     All,
 }
 
-/// For each group, whether it is to stop.
+/// A job's `exitall` rules, and the stop flag of each group.
 #[derive(Clone, Debug)]
 pub(crate) struct Ends {
-    /// Shared by all clones.
+    /// Stop flags by group, shared by all clones.
     stopped: Arc<[AtomicBool]>,
     group: usize,
     exitall: Option<ExitWhat>,
     on_error: bool,
 }
 
-/// Ends all jobs of a program early, those that have not begun too.
+/// Handle that ends all jobs of a program early, including those that have not started.
 #[derive(Clone, Debug)]
 pub struct Stopper(Arc<[AtomicBool]>);
 
 impl Stopper {
-    /// Nothing more is started; what is in flight is waited for.
+    /// Stops all jobs. Requests in flight complete.
     pub fn stop(&self) {
         self.0.iter().for_each(|group| group.store(true, Ordering::Relaxed));
     }
 }
 
 impl Ends {
-    /// One for each job, and what stops them all.
+    /// The rules of each job, and the handle that stops them all.
     pub(super) fn of_jobs(jobs: &[Job], groups: &[u32]) -> (Vec<Self>, Stopper) {
         let stopped: Arc<[AtomicBool]> = groups.iter().map(|_| AtomicBool::new(false)).collect();
         let of = |(job, group): (&Job, &u32)| Self {
@@ -58,7 +58,7 @@ impl Ends {
         self.stopped[self.group].load(Ordering::Relaxed)
     }
 
-    /// A clone of this job has ended; those of the phase that runs are of these groups.
+    /// Applies the rules at the end of a clone; `running` are the groups of the current phase.
     pub(super) fn ended(&self, has_failed: bool, running: &[u32]) {
         let what = match (has_failed && self.on_error, self.exitall) {
             (true, _) => Some(ExitWhat::All),

@@ -1,11 +1,11 @@
-//! fio's own examples, by their names: which of them are taken, with the options that they use, and
-//! which are not, with the option that decides it. The files themselves are fio's, and not here.
+//! fio's own examples by name: the accepted ones with their options, and the refused ones with the
+//! decisive option. The files themselves belong to fio and are not included.
 
 use super::known;
 use super::options;
 use super::{JobFile, Surroundings};
 
-/// Name, and the options in it.
+/// Name and options of each accepted example.
 const TAKEN: &[(&str, &str)] = &[
     ("1mbs_clients", "directory rate ratemin rw size startdelay"),
     ("aio-read", "bs buffered directory iodepth ioengine rw size"),
@@ -160,7 +160,7 @@ const TAKEN: &[(&str, &str)] = &[
     ("zipf", "bs ioengine norandommap random_distribution rw size"),
 ];
 
-/// Name, and the option for which it is refused.
+/// Name and refused option of each other example.
 const REFUSED: &[(&str, &str)] = &[
     ("cmdprio-bssplit", "cmdprio_bssplit=1M/10/2/0/1:2M/90/2/0/0"),
     ("cpp_null", "time_based"),
@@ -243,7 +243,7 @@ fn each_example_that_is_refused_is_so_with_a_reason() {
         let text = format!("[a]\n{option}\n");
         let here = Surroundings::of_device(1 << 40);
         let error = JobFile::parse(Some(&text), &[], &here).unwrap_err().to_string();
-        let reasons = ["is not taken", "needs a runtime", "it must be", "needs a zonesize"];
+        let reasons = ["is not supported", "needs a runtime", "it must be", "needs a zonesize"];
         assert!(reasons.iter().any(|reason| error.contains(reason)), "{name}: {error}");
     }
 }

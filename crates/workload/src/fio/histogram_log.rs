@@ -1,12 +1,12 @@
-//! `write_hist_log`: how completion latencies were spread, span after span.
+//! `write_hist_log`: distribution of completion latencies, span by span.
 //!
 //! ```text
-//!   time, direction, length, count, count, …
-//!    ms    0, 1, 2    bytes  └ of each bucket of fio's, or of 2^coarseness of them together
+//! time, direction, length, count, count, …
+//! ms    0, 1, 2    bytes  └ per bucket of fio, or per 2^coarseness buckets
 //! ```
-//! Each direction has its own spans: the first begins with its first request, and a span ends with
-//! the first request that finds it over, as in fio 3.33 (and with its length in the line). What is
-//! behind the last span is not logged. The buckets are those of [`Histogram`].
+//! Each direction has its own spans. The first begins with the first request. As in fio 3.33, a
+//! span ends with the first request after its time, and the line has that request's length.
+//! Requests after the last span are not logged. The buckets are those of [`Histogram`].
 
 use std::fmt::Write;
 
@@ -16,24 +16,24 @@ use blockyard_engine::time::Nanos;
 use super::job::Job;
 use super::log::{Ended, LogFile};
 
-/// Buckets that fio has.
+/// Number of fio's buckets.
 const BUCKETS: usize = 29 * 64;
-/// Lines of the log of a clone: 100 MiB at most. Ours.
+/// Greatest number of lines per clone: 100 MiB. Our choice.
 const LINES_MAX: usize = 1 << 14;
 
-/// `write_hist_log` and its like.
+/// `write_hist_log` and its options.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HistogramLogs {
-    /// `write_hist_log`: what its file's name begins with; empty is the job's name.
+    /// `write_hist_log`: prefix of the file's name; empty: the job's name.
     pub name: Option<String>,
-    /// `log_hist_msec`: a line is so much time; without one there are no lines.
+    /// `log_hist_msec`: time of a line; zero: no lines.
     pub span: Nanos,
-    /// `log_hist_coarseness`: two to the power of this many buckets are one.
+    /// `log_hist_coarseness`: two to the power of this many buckets are merged.
     pub coarseness: u32,
 }
 
 impl HistogramLogs {
-    /// Larger ones have no buckets left.
+    /// Greatest coarseness; more leaves no buckets.
     pub(super) const COARSENESS_MAX: u64 = 6;
 }
 
@@ -42,11 +42,11 @@ struct Line {
     ms: u64,
     direction: u8,
     len_bytes: u64,
-    /// Those that are there, with how many.
+    /// Non-empty buckets with their counts.
     counts: Vec<(u32, u64)>,
 }
 
-/// The span of a direction that is open.
+/// The open span of a direction.
 #[derive(Clone, Debug, Default)]
 struct Span {
     since_ms: Option<u64>,
@@ -61,12 +61,12 @@ pub(super) struct HistogramLog {
     coarseness: u32,
     spans: [Span; 3],
     lines: Vec<Line>,
-    /// Lines for which there was no room.
+    /// Number of dropped lines.
     lost: u64,
 }
 
 impl HistogramLog {
-    /// None for a job that wants none.
+    /// `None` for a job without this log.
     pub(super) fn of(job: &Job) -> Option<Box<Self>> {
         let HistogramLogs { name, span, coarseness } = &job.logs.histograms;
         let name = name.as_ref()?;
@@ -80,12 +80,12 @@ impl HistogramLog {
         }))
     }
 
-    /// Nothing has ended yet.
+    /// Empties the log.
     pub(super) fn empty(&mut self) {
         (self.spans, self.lines, self.lost) = (Default::default(), Vec::new(), 0);
     }
 
-    /// A request has ended, so long after the clone's start.
+    /// Counts a request that ended `ms` after the clone's start.
     pub(super) fn ended(&mut self, ms: u64, ended: &Ended) {
         if self.span_ms == 0 {
             return;
@@ -109,7 +109,7 @@ impl HistogramLog {
         self.lines.push(Line { ms, direction, len_bytes, counts });
     }
 
-    /// As the file of the clone with this number among all.
+    /// The log as a file; `number` counts all clones.
     pub(super) fn file(&self, number: u64, is_shared: bool) -> LogFile {
         let prefix = &self.prefix;
         let name = match is_shared {
@@ -118,11 +118,11 @@ impl HistogramLog {
         };
         let mut text = String::new();
         for Line { ms, direction, len_bytes, counts } in &self.lines {
-            write!(text, "{ms}, {direction}, {len_bytes}").expect("a string takes all");
+            write!(text, "{ms}, {direction}, {len_bytes}").expect("a string never fails");
             let mut counts = counts.iter().peekable();
             for bucket in 0..(BUCKETS >> self.coarseness) as u32 {
                 let count = counts.next_if(|(at, _)| *at == bucket).map_or(0, |(_, count)| *count);
-                write!(text, ", {count}").expect("a string takes all");
+                write!(text, ", {count}").expect("a string never fails");
             }
             text.push('\n');
         }
@@ -173,7 +173,7 @@ mod tests {
         );
     }
 
-    /// As fio's tools expect it: 116 buckets with a coarseness of 4.
+    /// fio's tools expect 116 buckets with a coarseness of 4.
     #[test]
     fn coarse_logs_have_fewer_buckets_and_as_many_requests() {
         let mut log = log(4);

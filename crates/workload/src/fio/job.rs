@@ -1,4 +1,4 @@
-//! A job: what one section of a fio job file says.
+//! A job: one section of a fio job file.
 
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
@@ -21,31 +21,31 @@ use super::zoned::{self, ZoneRule};
 /// Direction and order (`rw=`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Rw {
-    /// `read`: reads, one block after the other.
+    /// `read`: sequential reads.
     #[default]
     Read,
-    /// `write`.
+    /// `write`: sequential writes.
     Write,
-    /// `rw`: each block is read or written by lot, and reads and writes each follow each other.
+    /// `rw`: a random mix of reads and writes, each direction sequential.
     ReadWrite,
-    /// `randread`: reads at random, each block once a pass.
+    /// `randread`: random reads, each block once a pass.
     RandRead,
-    /// `randwrite`.
+    /// `randwrite`: random writes, each block once a pass.
     RandWrite,
-    /// `randrw`: each block once a pass, read or written by lot.
+    /// `randrw`: a random mix of reads and writes, each block once a pass.
     RandReadWrite,
-    /// `trim`: nobody needs it any more, one block after the other.
+    /// `trim`: sequential discards.
     Trim,
-    /// `randtrim`.
+    /// `randtrim`: random discards.
     RandTrim,
-    /// `trimwrite`: each block is trimmed and then written.
+    /// `trimwrite`: a discard and then a write of each block, in order.
     TrimWrite,
-    /// `randtrimwrite`.
+    /// `randtrimwrite`: a discard and then a write of each block, at random.
     RandTrimWrite,
 }
 
 impl Rw {
-    /// All of them, in fio's order.
+    /// All values, in fio's order.
     pub const ALL: [Self; 10] = [
         Self::Read,
         Self::Write,
@@ -59,7 +59,7 @@ impl Rw {
         Self::RandTrimWrite,
     ];
 
-    /// As options say it.
+    /// The option's value.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -76,7 +76,7 @@ impl Rw {
         }
     }
 
-    /// Whether offsets are drawn.
+    /// Whether offsets are random.
     #[must_use]
     pub fn is_random(self) -> bool {
         matches!(
@@ -89,31 +89,31 @@ impl Rw {
         )
     }
 
-    /// Whether some of it reads.
+    /// Whether the job reads.
     #[must_use]
     pub fn reads(self) -> bool {
         matches!(self, Self::Read | Self::RandRead | Self::ReadWrite | Self::RandReadWrite)
     }
 
-    /// Whether some of it writes.
+    /// Whether the job writes.
     #[must_use]
     pub fn writes(self) -> bool {
         !matches!(self, Self::Read | Self::RandRead | Self::Trim | Self::RandTrim)
     }
 
-    /// Whether some of it trims.
+    /// Whether the job trims.
     #[must_use]
     pub fn trims(self) -> bool {
         matches!(self, Self::Trim | Self::RandTrim | Self::TrimWrite | Self::RandTrimWrite)
     }
 
-    /// Whether what is there before is gone behind it.
+    /// Whether the job destroys existing content.
     #[must_use]
     pub fn destroys(self) -> bool {
         self.writes() || self.trims()
     }
 
-    /// Whether requests of this direction are among it.
+    /// Whether the job has requests of this direction.
     pub(crate) fn has(self, direction: Direction) -> bool {
         match direction {
             Direction::Read => self.reads(),
@@ -123,28 +123,28 @@ impl Rw {
     }
 }
 
-/// What the requests do for which no random place is drawn (`rw_sequencer`).
+/// Offsets of the requests between two random ones (`rw_sequencer`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Sequencer {
-    /// `sequential`: they follow the one before.
+    /// `sequential`: each request follows the one before.
     #[default]
     Sequential,
-    /// `identical`: they are the one before again.
+    /// `identical`: each request repeats the one before.
     Identical,
 }
 
-/// What is measured of each request (`disable_slat` and its like).
+/// Measurements of each request (`disable_slat` and its like).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Kept {
     /// Submission latency.
     pub slat: bool,
     /// Completion latency.
     pub clat: bool,
-    /// Both together.
+    /// Total latency, submission and completion.
     pub lat: bool,
-    /// Rates of half a second.
+    /// Rates of each half second.
     pub rates: bool,
-    /// `gtod_reduce`: none of these, and the clock is looked at now and then.
+    /// `gtod_reduce`: no measurement, and few readings of the clock.
     pub is_seldom: bool,
 }
 
@@ -154,150 +154,150 @@ impl Default for Kept {
     }
 }
 
-/// Behind which errors a clone goes on (`continue_on_error`).
+/// Errors after which a clone goes on (`continue_on_error`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GoesOn {
-    /// Of reads.
+    /// Read errors.
     pub read: bool,
-    /// Of writes and trims.
+    /// Write and trim errors.
     pub write: bool,
 }
 
-/// One section of a job file. What it does not say is as fio has it.
+/// One section of a job file. A missing option has fio's default.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Job {
-    /// Of the section.
+    /// Name of the section.
     pub name: String,
-    /// `filename`: jobs and clones that name the same share the file. Without one each clone has a
-    /// file of its own.
+    /// `filename`: jobs and clones with the same name share the file. Without a name each clone has
+    /// its own file.
     pub filename: Option<String>,
     /// `rw`.
     pub rw: Rw,
-    /// `rwmixread`: of a hundred blocks of a mix, how many are read.
+    /// `rwmixread`: percentage of reads in a mix.
     pub read_percent: u8,
-    /// `bs`: length of each request whose direction has no other.
+    /// `bs`: length of each request; [`Self::lens`] overrides it.
     pub block_bytes: u64,
-    /// `bs` of several directions, `bsrange`, `bssplit`: lengths of a direction, by its number.
+    /// `bs` of several directions, `bsrange`, `bssplit`: lengths by direction.
     pub lens: [Option<Lens>; 3],
-    /// `blockalign`: what random offsets are multiples of, by direction; else of the shortest
-    /// length.
+    /// `blockalign`: alignment of random offsets by direction; `None`: the shortest length.
     pub align_bytes: [Option<u64>; 3],
     /// `random_distribution`.
     pub distribution: Distribution,
-    /// `percentage_random`: of a hundred requests, how many are at random; by direction.
+    /// `percentage_random`: percentage of random requests, by direction.
     pub random_percent: [u8; 3],
-    /// Of `rw=randread:8`: a random place is drawn for every so many requests.
+    /// `rw=randread:N`: number of requests per random offset.
     pub random_every: u32,
-    /// `rw_sequencer`: what the others do.
+    /// `rw_sequencer`: offsets of the other requests.
     pub sequencer: Sequencer,
-    /// Of `rw=read:8k`: from the end of a request in order to the start of the next.
+    /// `rw=read:8k`: distance from the end of a sequential request to the start of the next.
     pub leap_bytes: i64,
-    /// `iodepth`: how many are in flight, of direct I/O; buffered I/O is one at a time.
+    /// `iodepth`: number of direct requests in flight; buffered I/O has one.
     pub iodepth: u32,
-    /// `numjobs`: clones; with [`Self::nodes`] so many on each.
+    /// `numjobs`: number of clones; with [`Self::nodes`] the number on each node.
     pub numjobs: u32,
-    /// `numa_cpu_nodes`: sockets that the clones run on, those of the first first; empty is
-    /// anywhere. (fio's own clones run on any of them, each.)
+    /// `numa_cpu_nodes`: sockets of the clones, in order of the clones; empty: any socket. (In fio
+    /// each clone may run on all of these nodes.)
     pub nodes: Vec<u16>,
-    /// `size`: length of the region that each clone works on, and of what it transfers in a pass.
+    /// `size`: length of each clone's region, and of a pass.
     pub size_bytes: u64,
-    /// `io_size`: what a clone transfers in a pass, if that is not [`Self::size_bytes`].
+    /// `io_size`: bytes of a pass, if not [`Self::size_bytes`].
     pub io_size_bytes: Option<u64>,
-    /// `offset`: where the region starts in the file.
+    /// `offset`: start of the region in the file.
     pub offset_bytes: u64,
-    /// `offset_increment`: the region of each clone starts so much behind the one before.
+    /// `offset_increment`: distance between the regions of two successive clones.
     pub offset_increment_bytes: u64,
-    /// `divide` (ours): the region is cut into equal ones, in the clones' order; what is left over
-    /// at its end belongs to none.
+    /// `divide` (our own option): the region is divided evenly between the clones, in their order.
+    /// The remainder at the end is unused.
     pub divide: bool,
-    /// `direct`: past the page cache, many in flight (`libaio`); else through it (`psync`).
+    /// `direct`: direct I/O with many requests in flight (`libaio`); otherwise buffered (`psync`).
     pub direct: bool,
-    /// `overwrite`: the file is there, in full, before it is written.
+    /// `overwrite`: the file is laid out in full before it is written.
     pub overwrite: bool,
-    /// `fsync`: after so many writes; 0 is never.
+    /// `fsync`: number of writes between two `fsync` calls; 0: never.
     pub fsync_every: u32,
-    /// `end_fsync`: once more behind the last write.
+    /// `end_fsync`: one more `fsync` after the last write.
     pub end_fsync: bool,
-    /// `norandommap`: random blocks are drawn anew each time, so that some come twice in a pass.
+    /// `norandommap`: random blocks are drawn with replacement, so that a pass may repeat some.
     pub norandommap: bool,
-    /// `loops`: so many passes; `number_ios` is of each.
+    /// `loops`: number of passes; `number_ios` applies to each.
     pub loops: u32,
-    /// `startdelay`: before the first block.
+    /// `startdelay`: delay before the first block.
     pub start_delay: Nanos,
-    /// `ramp_time`: so long it runs before anything counts; `runtime` comes on top.
+    /// `ramp_time`: unmeasured time at the start, before `runtime` begins.
     pub ramp_time: Nanos,
-    /// `thinktime`: a pause after [`Self::thinktime_blocks`], with nothing in flight.
+    /// `thinktime`: pause after [`Self::thinktime_blocks`], without requests in flight.
     pub thinktime: Nanos,
     /// `thinktime_blocks`.
     pub thinktime_blocks: u32,
-    /// `thinktime_blocks_type=complete`: those that have ended are counted, not those started.
+    /// `thinktime_blocks_type=complete`: count ended blocks, not started ones.
     pub thinks_of_completed: bool,
-    /// `rate_ignore_thinktime`: a rate does not make up for what it missed while its job thought.
+    /// `rate_ignore_thinktime`: a rate limit makes no allowance for the think time.
     pub rate_ignore_thinktime: bool,
-    /// `rate`: no more bytes a second of each clone, by direction.
+    /// `rate`: limit of each clone in bytes per second, by direction.
     pub rate_bytes_s: [Option<u64>; 3],
-    /// `rate_iops`: the same in requests. `rate` goes first.
+    /// `rate_iops`: limit of each clone in requests per second, by direction; `rate` has
+    /// precedence.
     pub rate_iops: [Option<u64>; 3],
     /// `rate_process`.
     pub rate_process: RateProcess,
-    /// `rate_min`: a clone that is slower than so many bytes a second fails; by direction.
+    /// `rate_min`: least rate in bytes per second, by direction; a slower clone fails.
     pub rate_min_bytes_s: [Option<u64>; 3],
-    /// `rate_iops_min`: the same in requests.
+    /// `rate_iops_min`: least rate in requests per second, by direction; a slower clone fails.
     pub rate_min_iops: [Option<u64>; 3],
-    /// `rate_cycle`: over how long the minimum is looked at.
+    /// `rate_cycle`: interval over which the least rate is checked.
     pub rate_cycle: Nanos,
-    /// `prioclass` and `prio`: `ionice` of the clones. Without one they have the default.
+    /// `prioclass` and `prio`: priority of the clones (`ionice`); `None`: the default.
     pub priority: Option<Priority>,
-    /// `number_ios`: no more than so many reads and writes of each clone.
+    /// `number_ios`: greatest number of reads and writes of each clone.
     pub number_ios: Option<u64>,
-    /// `runtime`: nothing is started after that.
+    /// `runtime`: no request starts later than this.
     pub runtime: Option<Nanos>,
-    /// `time_based`: pass after pass until `runtime` is over.
+    /// `time_based`: repeat passes until `runtime` is over.
     pub time_based: bool,
-    /// `randseed`: of offsets and lots. Clones draw differently.
+    /// `randseed`: seed of offsets and mixes. Each clone has its own stream.
     pub seed: u64,
-    /// `ioengine=null`: requests go nowhere; what is measured is the generator.
+    /// `ioengine=null`: requests go to no device, so the job measures the generator.
     pub goes_nowhere: bool,
     /// `verify` and its options.
     pub verify: Verify,
-    /// `kb_base`: what a `k` is in the options behind it.
+    /// `kb_base`: the meaning of `k` in later options.
     pub kb_base: KbBase,
-    /// `stonewall`: starts when all jobs before it have ended.
+    /// `stonewall`: start after all jobs before it have ended.
     pub stonewall: bool,
-    /// `wait_for`: starts when this job before it has ended, and those that started with it.
+    /// `wait_for`: start after this earlier job, and the jobs that started with it, have ended.
     pub wait_for: Option<String>,
-    /// `new_group`: a group of results begins with it, as with `stonewall`.
+    /// `new_group`: begin a new reporting group, as with `stonewall`.
     pub new_group: bool,
-    /// `group_reporting`: a group is listed as one, not clone by clone.
+    /// `group_reporting`: list a group as one result instead of clone by clone.
     pub group_reporting: bool,
     /// `zonemode` and its lengths.
     pub strides: Strides,
-    /// `zonemode=zbd` and its like.
+    /// `zonemode=zbd` and its options.
     pub zoned: ZoneRule,
-    /// `exitall`: when a clone ends, others do.
+    /// `exitall`: the end of a clone ends others.
     pub exitall: bool,
-    /// `exit_what`: which.
+    /// `exit_what`: the others that end.
     pub exit_what: ExitWhat,
-    /// `exitall_on_error`: when a clone fails, all end.
+    /// `exitall_on_error`: the failure of a clone ends all.
     pub exitall_on_error: bool,
-    /// `continue_on_error`: what fails is counted, and no reason to end.
+    /// `continue_on_error`: errors that are counted and do not end the clone.
     pub goes_on: GoesOn,
-    /// What else decides when a clone starts a request, and ends.
+    /// Further rules for starting requests and ending a clone.
     pub controls: Controls,
-    /// `cmdprio_percentage` and its like: some requests have another priority.
+    /// `cmdprio_percentage` and its like: priorities of single requests.
     pub command: CommandPriority,
-    /// What is written.
+    /// Content of the writes.
     pub buffers: Buffers,
-    /// What is measured of its requests.
+    /// Measurements of each request.
     pub kept: Kept,
-    /// What of its latencies is listed.
+    /// Listed percentiles.
     pub percentiles: Percentiles,
-    /// What is written down of its requests.
+    /// Logs.
     pub logs: Logs,
 }
 
 impl Job {
-    /// A job with fio's defaults; it needs a size.
+    /// A job with fio's defaults. The size is still missing.
     #[must_use]
     pub fn new(name: impl Into<String>) -> Self {
         Self {
@@ -366,13 +366,13 @@ impl Job {
         }
     }
 
-    /// How many clones it has, on all sockets.
+    /// Number of clones on all sockets.
     #[must_use]
     pub fn clones(&self) -> u32 {
         self.numjobs.saturating_mul(u32::try_from(self.nodes.len().max(1)).unwrap_or(u32::MAX))
     }
 
-    /// Lengths of the requests of a direction.
+    /// Request lengths of a direction.
     #[must_use]
     pub fn lens(&self, direction: Direction) -> Lens {
         self.lens[direction.index()].clone().unwrap_or(Lens::Fixed(self.block_bytes))
@@ -383,36 +383,37 @@ impl Job {
         Direction::ALL.into_iter().filter(move |direction| rw.has(*direction))
     }
 
-    /// The shortest request.
+    /// Length of the shortest request.
     #[must_use]
     pub fn min_bytes(&self) -> u64 {
         self.used().map(|direction| self.lens(direction).min_bytes()).min().unwrap_or(0)
     }
 
-    /// The longest request.
+    /// Length of the longest request.
     #[must_use]
     pub fn max_bytes(&self) -> u64 {
         self.used().map(|direction| self.lens(direction).max_bytes()).max().unwrap_or(0)
     }
 
-    /// What random offsets of a direction are multiples of.
+    /// Alignment of a direction's random offsets.
     pub(crate) fn align_bytes(&self, direction: Direction) -> u64 {
         self.align_bytes[direction.index()].unwrap_or(self.lens(direction).min_bytes())
     }
 
-    /// What random orders count in.
+    /// Unit of random orders.
     pub(crate) fn unit_bytes(&self) -> u64 {
         self.used().map(|direction| self.align_bytes(direction)).min().unwrap_or(1)
     }
 
-    /// Each unit is there once a pass. As in fio, other distributions and alignments have no map.
+    /// Whether each unit occurs once a pass. As in fio, other distributions and alignments have no
+    /// map.
     pub(crate) fn has_map(&self) -> bool {
         !self.norandommap
             && self.distribution == Distribution::Uniform
             && self.align_bytes == [None; 3]
     }
 
-    /// The map cannot be computed: not all requests are one unit, or not all of them are at random.
+    /// Whether the map must be stored: requests have several lengths, or some are not random.
     pub(crate) fn needs_bitmap(&self) -> bool {
         let unit_bytes = self.unit_bytes();
         self.random_every > 1
@@ -420,25 +421,25 @@ impl Job {
             || self.used().any(|direction| self.lens(direction) != Lens::Fixed(unit_bytes))
     }
 
-    /// Length of the region of a clone, in whole requests.
+    /// Length of a clone's region, in whole requests.
     pub(crate) fn region_bytes(&self) -> u64 {
         let parts = if self.divide { u64::from(self.clones()) } else { 1 };
         let min_bytes = self.min_bytes();
         self.size_bytes / min_bytes / parts * min_bytes
     }
 
-    /// What a clone transfers in a pass.
+    /// Bytes that a clone transfers in a pass.
     pub(crate) fn pass_bytes(&self) -> u64 {
         self.io_size_bytes.unwrap_or(self.region_bytes())
     }
 
-    /// Where the region of a clone starts in its file.
+    /// Start of a clone's region in its file.
     pub(crate) fn start_bytes(&self, clone: u32) -> u64 {
         let apart = if self.divide { self.region_bytes() } else { 0 };
         self.offset_bytes + u64::from(clone) * (apart + self.offset_increment_bytes)
     }
 
-    /// Length that the file of a clone has at least.
+    /// Least length of a clone's file.
     pub(crate) fn end_bytes(&self, clone: u32) -> u64 {
         let len_bytes = match self.divide {
             true => self.region_bytes(),
@@ -447,21 +448,21 @@ impl Job {
         self.start_bytes(clone) + len_bytes
     }
 
-    /// On which socket a clone runs.
+    /// Socket of a clone.
     pub(crate) fn socket(&self, clone: u32) -> Option<u16> {
         self.nodes.get((clone / self.numjobs) as usize).copied()
     }
 
-    /// Whether the file must be there in full. Sequential buffered writes make it as they go; fio
-    /// allocates files ahead of all others (`fallocate=native`).
+    /// Whether the file must be laid out in full. Sequential buffered writes create it as they go;
+    /// fio allocates such files in advance (`fallocate=native`).
     pub(crate) fn wants_file(&self) -> bool {
         self.overwrite || self.direct || self.rw.reads() || self.rw.trims() || self.rw.is_random()
     }
 
-    /// Whether it can be run.
+    /// Checks that the job is valid.
     ///
     /// # Errors
-    /// When it cannot.
+    /// The invalid option.
     pub fn check(&self) -> Result<(), JobError> {
         let refuse = |key: &str, problem: String| {
             Err(JobError { job: self.name.clone(), key: String::from(key), problem })
@@ -475,7 +476,7 @@ impl Job {
             return refuse("blockalign", "must be a multiple of 512 bytes".into());
         }
         if self.size_bytes < self.min_bytes() {
-            let text = format!("must be one block of {} bytes at least", self.min_bytes());
+            let text = format!("must be at least one block of {} bytes", self.min_bytes());
             return refuse("size", text + ", as in size=1g");
         }
         for (key, bytes) in
@@ -495,7 +496,7 @@ impl Job {
             }
         }
         if self.divide && self.region_bytes() == 0 {
-            let text = format!("must be one block for each of {} clones at least", self.clones());
+            let text = format!("must be at least one block for each of {} clones", self.clones());
             return refuse("size", text);
         }
         let apart_bytes = self.offset_increment_bytes.checked_mul(self.clones().into());
@@ -522,7 +523,7 @@ impl Job {
         Ok(())
     }
 
-    /// Whether what it writes can be known again.
+    /// Checks that written data can be verified.
     fn check_verify(&self) -> Result<(), JobError> {
         let refuse = |key: &str, problem: String| {
             Err(JobError { job: self.name.clone(), key: String::from(key), problem })
@@ -532,7 +533,7 @@ impl Job {
             return refuse("verify", "is pattern, and needs verify_pattern, as in 0xaa55".into());
         }
         if self.goes_nowhere {
-            return refuse("verify", "finds nothing behind ioengine=null".into());
+            return refuse("verify", "cannot read data back from ioengine=null".into());
         }
         let chunk_bytes = self.verify.interval_bytes.unwrap_or(self.min_bytes());
         let is_whole = |len: u64| len.is_multiple_of(chunk_bytes);
@@ -552,7 +553,7 @@ impl Job {
         if self.verify.only && self.time_based {
             return refuse(
                 "verify_only",
-                "knows what a pass writes, so not with time_based".into(),
+                "computes the writes of a pass, so it excludes time_based".into(),
             );
         }
         if self.max_bytes() > VERIFIED_MAX_BYTES {
@@ -561,7 +562,7 @@ impl Job {
         Ok(())
     }
 
-    /// Whether its zones can be gone through.
+    /// Checks the strided zones.
     fn check_strides(&self) -> Result<(), JobError> {
         let refuse = |key: &str, problem: &str| {
             Err(JobError { job: self.name.clone(), key: key.into(), problem: problem.into() })
@@ -573,7 +574,7 @@ impl Job {
         if !is_on {
             let has_lens = size_bytes > 0 || range_bytes.is_some() || skip_bytes > 0;
             return match has_lens {
-                true => refuse("zonesize", "and its like need zonemode=strided or zbd"),
+                true => refuse("zonesize", "and its options need zonemode=strided or zbd"),
                 false => Ok(()),
             };
         }
@@ -583,7 +584,7 @@ impl Job {
         }
         let lens = [size_bytes, range_bytes, skip_bytes];
         if !lens.iter().all(|bytes| bytes.is_multiple_of(self.unit_bytes())) {
-            return refuse("zonesize", "and its like must be multiples of the shortest block");
+            return refuse("zonesize", "and its options must be multiples of the shortest block");
         }
         if range_bytes < self.max_bytes() || range_bytes > self.region_bytes() {
             return refuse("zonerange", "must be one block at least, and no more than size");
@@ -597,7 +598,7 @@ impl Job {
         Ok(())
     }
 
-    /// Whether its offsets can be made.
+    /// Checks the order of the requests.
     fn check_order(&self) -> Result<(), JobError> {
         let refuse = |key: &str, problem: String| {
             Err(JobError { job: self.name.clone(), key: String::from(key), problem })
@@ -609,38 +610,38 @@ impl Job {
             return refuse("size", "must be one block of each direction at least".into());
         }
         if self.leap_bytes % 512 != 0 || self.leap_bytes.unsigned_abs() >= self.region_bytes() {
-            let text = "with a leap takes one of a multiple of 512 bytes, less than size";
+            let text = "with a leap must be a multiple of 512 bytes below size";
             return refuse("rw", text.into());
         }
         let units = self.region_bytes() / self.unit_bytes().max(1);
         let has_bitmap = self.rw.is_random() && self.has_map() && self.needs_bitmap();
         if has_bitmap && units > UNITS_MAX {
-            let text = format!("has {units} units for a map of those done, more than {UNITS_MAX}");
-            return refuse("size", text + "; take norandommap=1, or a longer smallest block");
+            let text = format!("needs a map of {units} units, more than {UNITS_MAX}");
+            return refuse("size", text + "; use norandommap=1, or a longer smallest block");
         }
         if self.rw.is_random() && !self.has_map() && units == 0 {
-            return refuse("blockalign", "is more than the region has".into());
+            return refuse("blockalign", "exceeds the region".into());
         }
         Ok(())
     }
 }
 
-/// More is a slip of the pen. Ours.
+/// Greatest `iodepth`; more is a mistake. Our choice.
 pub(crate) const IODEPTH_MAX: u32 = 65_536;
-/// As [`IODEPTH_MAX`].
+/// Greatest `numjobs`, likewise.
 pub(crate) const NUMJOBS_MAX: u32 = 4096;
 
-/// The longest request whose bytes are looked at: what a client has memory for.
+/// Longest request that can be verified; a client has memory for no more.
 const VERIFIED_MAX_BYTES: u64 = 64 << 20;
 
-/// What is wrong with a job.
+/// An error in a job.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobError {
-    /// Which one.
+    /// Name of the job.
     pub job: String,
-    /// Which option.
+    /// The option.
     pub key: String,
-    /// What of it, and what would be right.
+    /// The problem, and its remedy.
     pub problem: String,
 }
 

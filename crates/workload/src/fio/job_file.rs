@@ -1,16 +1,16 @@
-//! Job files: sections of options, as fio has them (its documentation, "Job file format").
+//! Job files: sections of options in fio's format (its documentation, "Job file format").
 //!
 //! ```text
-//!   [global]          what all sections behind it start with; there may be several
-//!   bs=4k
-//!   [reader]          a job: its name, and one option a line
-//!   rw=randread       ; or # begins a comment
-//!   stonewall         a switch alone is on
+//! [global]          defaults of all later sections; may occur several times
+//! bs=4k
+//! [reader]          a job: its name, and one option per line
+//! rw=randread       ; or # begins a comment
+//! stonewall         a switch without a value is on
 //! ```
-//! The jobs run on one volume, which has no page cache and has its length: `size` and `offset` may
-//! be percent of it, and a job without `size` takes all of it. An engine of fio's is only looked at
-//! for whether a thread has many requests in flight; without one it has one, as fio's own default.
-//! What means nothing on a volume is listed, what is unknown is an error ([`super::known`]).
+//! The jobs run on one volume, which has no page cache and a fixed length. `size` and `offset` may
+//! be percentages of it, and a job without `size` uses the whole volume. An `ioengine` decides only
+//! whether a thread has many requests in flight; without one it has one, as in fio. Options without
+//! a meaning on a volume are listed as ignored; unknown ones are errors ([`super::known`]).
 
 use std::fmt;
 
@@ -20,38 +20,38 @@ use super::options;
 use super::surroundings::Surroundings;
 use super::value::flag;
 
-/// More text is no job file. Ours.
+/// Greatest length of a job file. Our choice.
 const TEXT_MAX_BYTES: usize = 1 << 20;
-/// As [`TEXT_MAX_BYTES`].
+/// Greatest number of jobs. Our choice.
 const JOBS_MAX: usize = 1024;
 
-/// What a job file says.
+/// A parsed job file.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct JobFile {
     /// The jobs, in their order.
     pub jobs: Vec<Job>,
-    /// What it says that changes nothing.
+    /// Options that change nothing here.
     pub ignored: Vec<Ignored>,
-    /// `direct` or `buffered`, if the jobs say it: whether their volume is opened past the page
-    /// cache.
+    /// `direct` or `buffered`, if given: whether the volume is opened with direct I/O.
     pub direct: Option<bool>,
 }
 
 /// An option that changes nothing here.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ignored {
-    /// Which one.
+    /// Name of the option.
     pub key: String,
-    /// Why.
+    /// The reason.
     pub why: &'static str,
 }
 
-/// What is wrong with a job file, and what would be right.
+/// An error in a job file, and its remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct JobFileError {
-    /// From 1 on; none if it is about all of it, or about an option given beside it.
+    /// Line number, counted from 1; `None` if the error concerns the whole file or an option given
+    /// beside it.
     pub line: Option<usize>,
-    /// What is wrong.
+    /// The problem.
     pub problem: String,
 }
 
@@ -66,13 +66,13 @@ impl fmt::Display for JobFileError {
 
 impl std::error::Error for JobFileError {}
 
-/// A section while it is read.
+/// A section during parsing.
 #[derive(Clone, Debug)]
 struct Section {
     job: Job,
     engine: Engine,
     has_size: bool,
-    /// `direct`, where it is said: how the volume is opened, and not how the job waits.
+    /// `direct`, if given. It decides how the volume is opened, not how the job waits.
     direct: Option<bool>,
     line: Option<usize>,
 }
@@ -89,22 +89,22 @@ impl Section {
     }
 }
 
-/// A file being read.
+/// Parser state of a file.
 struct Reader<'a> {
     surroundings: &'a Surroundings<'a>,
     global: Section,
     sections: Vec<Section>,
-    /// Options go to the last of the sections, not to the global one.
+    /// Whether options go to the last section instead of the global one.
     in_job: bool,
     ignored: Vec<Ignored>,
 }
 
 impl JobFile {
-    /// Reads a job file for a volume of this length; `more` are options that every job gets on top.
-    /// Without a text they are the job.
+    /// Parses a job file for a volume of this length. `more` are options that apply to every job;
+    /// without a text they are the job.
     ///
     /// # Errors
-    /// With the line that is wrong.
+    /// The wrong line.
     pub fn parse(
         text: Option<&str>,
         more: &[(&str, &str)],
@@ -117,7 +117,7 @@ impl JobFile {
         match text {
             Some(text) if text.len() > TEXT_MAX_BYTES => {
                 let limit = TEXT_MAX_BYTES >> 10;
-                return Err(whole(format!("it is longer than {limit} KiB, so no job file")));
+                return Err(whole(format!("it is longer than {limit} KiB")));
             }
             Some(text) => reader.read(text)?,
             None => reader.sections.push(reader.global.named("bench", None)),
@@ -148,7 +148,7 @@ impl Reader<'_> {
             if let Some(name) = line.strip_prefix('[') {
                 let name = name.strip_suffix(']').filter(|name| !name.is_empty());
                 let name = name.ok_or_else(|| {
-                    at(format!("{line:?} is no section; one is a name in brackets, as in [reader]"))
+                    at(format!("{line:?} is no section; a section looks like [reader]"))
                 })?;
                 self.begin(name, number).map_err(at)?;
                 continue;
@@ -213,7 +213,7 @@ impl Reader<'_> {
         }
     }
 
-    /// Percent of the volume, in whole blocks.
+    /// A percentage of the volume, in whole blocks.
     fn bytes(&self, section: &Section, value: &str) -> Option<u64> {
         let percent: u64 =
             value.strip_suffix('%')?.parse().ok().filter(|percent| *percent <= 100)?;
@@ -234,8 +234,8 @@ impl Reader<'_> {
         for section in std::mem::take(&mut self.sections) {
             let line = section.line;
             if section.direct != direct {
-                let problem = "the jobs have one volume, which is opened once: say direct for all \
-                               of them alike, in [global]";
+                let problem = "all jobs share one volume, which is opened once: set direct once, \
+                               in [global]";
                 return Err(JobFileError { line, problem: problem.into() });
             }
             jobs.push(self.job(section).map_err(|problem| JobFileError { line, problem })?);
@@ -243,7 +243,7 @@ impl Reader<'_> {
         Ok(JobFile { jobs, ignored: self.ignored, direct })
     }
 
-    /// A job as it will run.
+    /// Builds the job of a section.
     fn job(&mut self, section: Section) -> Result<Job, String> {
         let Section { mut job, engine, has_size, .. } = section;
         let device_bytes = self.surroundings.device_bytes;
@@ -252,7 +252,7 @@ impl Reader<'_> {
             self.ignore("iodepth", "psync has one request in flight; take ioengine=libaio");
             job.iodepth = 1;
         }
-        assert!(job.iodepth <= IODEPTH_MAX, "options are checked as they are set");
+        assert!(job.iodepth <= IODEPTH_MAX, "setting an option checks it");
         let apart = if job.divide { 0 } else { u64::from(job.clones()).saturating_sub(1) };
         let last =
             job.offset_increment_bytes.saturating_mul(apart).saturating_add(job.offset_bytes);
@@ -262,8 +262,8 @@ impl Reader<'_> {
             job.size_bytes = left / min_bytes * min_bytes;
             if job.size_bytes == 0 && job.min_bytes() > 0 {
                 return Err(format!(
-                    "job {}: a block of {min_bytes} bytes at offset {last} ends behind the \
-                     volume, which has {device_bytes}; make bs or offset smaller",
+                    "job {}: a block of {min_bytes} bytes at offset {last} ends past the \
+                     volume's end, {device_bytes}; make bs or offset smaller",
                     job.name
                 ));
             }
@@ -271,8 +271,8 @@ impl Reader<'_> {
         job.check().map_err(|error| error.to_string())?;
         if last.saturating_add(job.size_bytes) > device_bytes {
             return Err(format!(
-                "job {}: size and offset end at {} bytes, and the volume has {}; make them \
-                 smaller, or leave size out",
+                "job {}: size and offset end at {} bytes, and the volume has {}; reduce \
+                 them, or omit size",
                 job.name,
                 last.saturating_add(job.size_bytes),
                 device_bytes
@@ -282,25 +282,25 @@ impl Reader<'_> {
     }
 }
 
-/// Without the job, whose section it stands in.
+/// The problem without the job's name, which is clear from the section.
 fn problem(error: &super::JobError) -> String {
     let mut text = format!("{} {}", error.key, error.problem);
     let known = options::names().chain(IGNORED.iter().map(|(name, _)| *name));
     if !options::names().any(|name| name == error.key)
         && let Some(nearest) = nearest(&error.key, known)
     {
-        text = format!("{} is not an option here; did you mean {nearest}?", error.key);
+        text = format!("{} is not a known option; did you mean {nearest}?", error.key);
     }
     text
 }
 
-/// The name that differs in the fewest letters, if they are few.
+/// The most similar name, if it differs in few letters.
 fn nearest<'a>(key: &str, names: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let distances = names.map(|name| (distance(key, name), name));
     distances.min().filter(|(distance, name)| *distance * 3 <= name.len()).map(|(_, name)| name)
 }
 
-/// How many letters to insert, leave out or change (Levenshtein).
+/// Edit distance of two names (Levenshtein).
 fn distance(one: &str, other: &str) -> usize {
     let other: Vec<char> = other.chars().collect();
     let mut row: Vec<usize> = (0..=other.len()).collect();
@@ -315,7 +315,7 @@ fn distance(one: &str, other: &str) -> usize {
     row[other.len()]
 }
 
-/// A comment begins the line, or stands behind a space.
+/// Removes a comment, which begins at the start of the line or after a space.
 fn without_comment(line: &str) -> &str {
     let is_comment = |at: usize| line[..at].chars().next_back().is_none_or(char::is_whitespace);
     let start = line.match_indices([';', '#']).map(|(at, _)| at).find(|at| is_comment(*at));
@@ -367,7 +367,7 @@ mod tests {
         assert_eq!(places, [(16, 32), (1, 63), (0, 16)]);
     }
 
-    /// As in fio: depth is of asynchronous engines only.
+    /// As in fio: only asynchronous engines have a depth.
     #[test]
     fn engine_says_whether_there_is_a_depth() {
         let depth = |text: &str| {
@@ -403,27 +403,27 @@ mod tests {
         assert_eq!(direct("[global]\ndirect=1\n[a]\n[b]\n"), Ok(Some(true)));
         assert_eq!(direct("[a]\nbuffered=1\n"), Ok(Some(false)));
         let differ = direct("[a]\ndirect=1\n[b]\n").unwrap_err();
-        assert!(differ.contains("alike") && differ.contains("line 3"), "{differ}");
+        assert!(differ.contains("[global]") && differ.contains("line 3"), "{differ}");
         assert!(direct("[a]\ndirect=yes\n").is_err());
     }
 
     #[test]
     fn what_is_wrong_is_told_with_its_line_and_a_remedy() {
         for (text, wanted) in [
-            ("[a]\niodeph=4\n", "line 2: iodeph is not an option here; did you mean iodepth?"),
+            ("[a]\niodeph=4\n", "line 2: iodeph is not a known option; did you mean iodepth?"),
             ("[a]\n\nbs=4x\n", "line 3: bs is \"4x\": it must be a number with k"),
-            ("[a]\nqqqqqqqq=1\n", "line 2: qqqqqqqq is not an option here; there are rw"),
+            ("[a]\nqqqqqqqq=1\n", "line 2: qqqqqqqq is not a known option; there are rw"),
             ("[a\n", "line 1: \"[a\" is no section"),
             ("[]\n", "line 1: \"[]\" is no section"),
             ("bs=4k\n", "it has no job"),
             ("", "it has no job"),
-            ("[a]\nioengine=rado\n", "line 2: ioengine is \"rado\"; known are libaio"),
-            ("[a]\nioengine=rados\n", "line 2: ioengine=rados is not taken: it talks to a store"),
+            ("[a]\nioengine=rado\n", "line 2: ioengine is \"rado\"; the engines are libaio"),
+            ("[a]\nioengine=rados\n", "line 2: ioengine=rados is not supported: it uses an object"),
             ("[a]\nzonemode=x\n", "line 2: zonemode is \"x\": it must be none, strided or zbd"),
             ("[a]\nsize=${SIZ\n", "line 2: \"${SIZ\" has no }"),
             ("[a]\nsize=${NONE}\n", "line 2: size is \"\""),
-            ("[a]\ninclude x\n", "line 2: include is not taken here"),
-            ("[a]\ninclude=x\n", "line 2: include is not taken here"),
+            ("[a]\ninclude x\n", "line 2: include is not supported"),
+            ("[a]\ninclude=x\n", "line 2: include is not supported"),
             ("[a]\nsize=65m\n", "line 1: job a: size and offset end at 68157440 bytes"),
             ("\n[a]\noffset=64m\n", "line 2: job a: a block of 4096 bytes at offset 67108864 ends"),
             ("[a]\nsize=101%\n", "line 2: size is \"101%\""),

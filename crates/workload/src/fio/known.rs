@@ -1,20 +1,20 @@
-//! Names of fio that a volume has no use for: options that change nothing, options and engines that
-//! it cannot have, each with the reason.
+//! fio's names without a use on a volume: ignored options, and refused options and engines, each
+//! with the reason.
 
-/// How an engine has its requests in flight.
+/// Depth of an engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Engine {
-    /// One at a time.
+    /// One request at a time.
     Waiting,
-    /// `iodepth` of them.
+    /// `iodepth` requests.
     Asynchronous,
-    /// `iodepth` of them, and none goes anywhere.
+    /// `iodepth` requests that go to no device.
     Null,
 }
 
 use Engine::{Asynchronous, Null, Waiting};
 
-/// Engines for which the volume stands in.
+/// Engines that the volume replaces.
 const ENGINES: [(&str, Engine); 22] = [
     ("libaio", Asynchronous),
     ("io_uring", Asynchronous),
@@ -40,37 +40,37 @@ const ENGINES: [(&str, Engine); 22] = [
     ("cpp_null", Null),
 ];
 
-/// Engines that do something else than block I/O, or to something else than a block device.
+/// Engines for other things than block I/O on a block device.
 const OTHER_ENGINES: [(&str, &str); 38] = [
-    ("net", "it sends over a network"),
-    ("netsplice", "it sends over a network"),
-    ("rdma", "it sends over a network"),
-    ("librpma_apm_client", "it sends over a network"),
-    ("librpma_apm_server", "it sends over a network"),
-    ("librpma_gpspm_client", "it sends over a network"),
-    ("librpma_gpspm_server", "it sends over a network"),
-    ("http", "it talks to a store of objects"),
-    ("rados", "it talks to a store of objects"),
-    ("dfs", "it talks to a file system of its own"),
-    ("gfapi", "it talks to a file system of its own"),
-    ("gfapi_async", "it talks to a file system of its own"),
-    ("libhdfs", "it talks to a file system of its own"),
-    ("nfs", "it talks to a file system of its own"),
-    ("ime_aio", "it talks to a file system of its own"),
-    ("ime_psync", "it talks to a file system of its own"),
-    ("ime_psyncv", "it talks to a file system of its own"),
+    ("net", "it sends I/O over a network"),
+    ("netsplice", "it sends I/O over a network"),
+    ("rdma", "it sends I/O over a network"),
+    ("librpma_apm_client", "it sends I/O over a network"),
+    ("librpma_apm_server", "it sends I/O over a network"),
+    ("librpma_gpspm_client", "it sends I/O over a network"),
+    ("librpma_gpspm_server", "it sends I/O over a network"),
+    ("http", "it uses an object store"),
+    ("rados", "it uses an object store"),
+    ("dfs", "it uses a file system of its own"),
+    ("gfapi", "it uses a file system of its own"),
+    ("gfapi_async", "it uses a file system of its own"),
+    ("libhdfs", "it uses a file system of its own"),
+    ("nfs", "it uses a file system of its own"),
+    ("ime_aio", "it uses a file system of its own"),
+    ("ime_psync", "it uses a file system of its own"),
+    ("ime_psyncv", "it uses a file system of its own"),
     ("cpuio", "it only uses CPU time"),
     ("exec", "it starts a program"),
     ("page_fault", "it touches memory"),
-    ("e4defrag", "it moves parts of files"),
-    ("falloc", "it allocates parts of files"),
-    ("ftruncate", "it shortens and lengthens files"),
+    ("e4defrag", "it moves extents between files"),
+    ("falloc", "it allocates extents of files"),
+    ("ftruncate", "it truncates files"),
     ("filecreate", "it makes files"),
-    ("filestat", "it looks at files"),
+    ("filestat", "it stats files"),
     ("filedelete", "it removes files"),
     ("fileoperation", "it makes and removes files"),
     ("dircreate", "it makes folders"),
-    ("dirstat", "it looks at folders"),
+    ("dirstat", "it stats folders"),
     ("dirdelete", "it removes folders"),
     ("dev-dax", "it maps persistent memory"),
     ("libpmem", "it maps persistent memory"),
@@ -79,18 +79,18 @@ const OTHER_ENGINES: [(&str, &str); 38] = [
     ("libzbc", "a volume has no zones"),
     ("libcufile", "it moves data to a graphics card"),
     ("libhipfile", "it moves data to a graphics card"),
-    ("external", "it is code that fio loads"),
+    ("external", "it loads an external plug-in"),
 ];
 
-const FILES: &str = "jobs run on the volume";
-const LENGTH: &str = "the volume has its length";
-const NO_CACHE: &str = "of the page cache there is only direct=0 and 1";
-const LISTED: &str = "all of it is measured, and listed";
-const CLOCK: &str = "the clock is cheap";
-const WORLD: &str = "a clone runs where the system puts it; numa_cpu_nodes is for the lab";
-const DEVICE: &str = "it is of a device's own commands";
+const FILES: &str = "all jobs use the volume";
+const LENGTH: &str = "the volume has a fixed length";
+const NO_CACHE: &str = "only direct=0 or 1 decides about the page cache";
+const LISTED: &str = "everything is measured and listed";
+const CLOCK: &str = "reading the clock is cheap";
+const WORLD: &str = "the system places the clones; the lab has numa_cpu_nodes";
+const DEVICE: &str = "it concerns device-specific commands";
 
-/// Options that change nothing on a volume, and why.
+/// Ignored options, and the reasons.
 pub(super) const IGNORED: &[(&str, &str)] = &[
     ("filename", FILES),
     ("filename_format", FILES),
@@ -112,66 +112,66 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("fill_device", "a job without size takes the whole volume"),
     ("fill_fs", "a job without size takes the whole volume"),
     ("file_append", LENGTH),
-    ("create_on_open", "the volume is there"),
-    ("overwrite", "the volume is there"),
-    ("unlink", "the volume stays"),
-    ("unlink_each_loop", "the volume stays"),
-    ("fsync_on_close", "what ends a job is end_fsync"),
-    ("end_syncfs", "what ends a job is end_fsync"),
+    ("create_on_open", "the volume exists already"),
+    ("overwrite", "the volume exists already"),
+    ("unlink", "the volume is never deleted"),
+    ("unlink_each_loop", "the volume is never deleted"),
+    ("fsync_on_close", "end_fsync flushes at the end of a job"),
+    ("end_syncfs", "end_fsync flushes at the end of a job"),
     ("invalidate", NO_CACHE),
     ("fadvise_hint", NO_CACHE),
     ("pre_read", NO_CACHE),
     ("sync_file_range", NO_CACHE),
     ("uncached", NO_CACHE),
     ("nowait", NO_CACHE),
-    ("sync", "a write has ended when the volume has it; fsync=1 flushes behind each"),
+    ("sync", "a write ends in the volume; fsync=1 flushes after each write"),
     ("write_barrier", "fsync flushes"),
-    ("atomic", "the volume has no atomic writes; these are ordinary ones"),
-    ("write_hint", "a volume does not tell kinds of data apart"),
-    ("fdp", "a volume does not tell kinds of data apart"),
-    ("fdp_pli", "a volume does not tell kinds of data apart"),
-    ("dataplacement", "a volume does not tell kinds of data apart"),
-    ("plids", "a volume does not tell kinds of data apart"),
+    ("atomic", "the volume has ordinary writes only, no atomic ones"),
+    ("write_hint", "a volume does not distinguish kinds of data"),
+    ("fdp", "a volume does not distinguish kinds of data"),
+    ("fdp_pli", "a volume does not distinguish kinds of data"),
+    ("dataplacement", "a volume does not distinguish kinds of data"),
+    ("plids", "a volume does not distinguish kinds of data"),
     ("thread", "each clone is a thread"),
     ("threads", "each clone is a thread"),
     ("nice", WORLD),
     ("cpus_allowed", WORLD),
     ("cpumask", WORLD),
     ("cpus_allowed_policy", WORLD),
-    ("numa_mem_policy", "memory is the system's matter"),
-    ("mem", "memory is the system's matter"),
-    ("iomem", "memory is the system's matter"),
+    ("numa_mem_policy", "the system manages memory"),
+    ("mem", "the system manages memory"),
+    ("iomem", "the system manages memory"),
     ("iomem_align", "buffers are aligned to pages"),
     ("mem_align", "buffers are aligned to pages"),
-    ("hugepage-size", "memory is the system's matter"),
-    ("lockmem", "memory is the system's matter"),
-    ("description", "it is for readers"),
-    ("comm", "it is for readers"),
-    ("log_prio", "a line of a log says whether its job is real-time"),
-    ("log_entries", "a log grows as it must"),
+    ("hugepage-size", "the system manages memory"),
+    ("lockmem", "the system manages memory"),
+    ("description", "it is a text for readers"),
+    ("comm", "it is a text for readers"),
+    ("log_prio", "every log line says whether its job is real-time"),
+    ("log_entries", "a log grows as needed"),
     ("log_alternate_epoch", "times are from the start of the job"),
     ("log_alternate_epoch_clock_id", "times are from the start of the job"),
     ("log_unix_epoch", "times are from the start of the job"),
     ("log_compression", "logs are text"),
     ("log_compression_cpus", "logs are text"),
     ("log_store_compressed", "logs are text"),
-    ("randrepeat", "each run draws the same; randseed changes it"),
-    ("allrandrepeat", "each run draws the same; randseed changes it"),
-    ("random_generator", "any order of blocks is computed, and needs no memory"),
-    ("softrandommap", "any order of blocks is computed, and needs no memory"),
+    ("randrepeat", "all runs draw the same numbers; randseed changes them"),
+    ("allrandrepeat", "all runs draw the same numbers; randseed changes them"),
+    ("random_generator", "random orders are computed and need no memory"),
+    ("softrandommap", "random orders are computed and need no memory"),
     ("gtod_cpu", CLOCK),
     ("clocksource", CLOCK),
     ("job_start_clock_id", CLOCK),
-    ("iodepth_low", "one request is started as one ends"),
-    ("iodepth_batch", "one request is started as one ends"),
-    ("iodepth_batch_submit", "one request is started as one ends"),
-    ("iodepth_batch_complete", "one request is started as one ends"),
-    ("iodepth_batch_complete_min", "one request is started as one ends"),
-    ("iodepth_batch_complete_max", "one request is started as one ends"),
-    ("io_submit_mode", "a clone submits its requests itself"),
-    ("serialize_overlap", "requests on one place are in order of their submission"),
-    ("thinktime_spin", "a clone that thinks sleeps"),
-    ("disk_util", "that is of the kernel's disks"),
+    ("iodepth_low", "each ended request starts another one"),
+    ("iodepth_batch", "each ended request starts another one"),
+    ("iodepth_batch_submit", "each ended request starts another one"),
+    ("iodepth_batch_complete", "each ended request starts another one"),
+    ("iodepth_batch_complete_min", "each ended request starts another one"),
+    ("iodepth_batch_complete_max", "each ended request starts another one"),
+    ("io_submit_mode", "a clone submits its own requests"),
+    ("serialize_overlap", "overlapping requests keep the order of their submission"),
+    ("thinktime_spin", "a clone sleeps during its think time"),
+    ("disk_util", "only the kernel's disks have these figures"),
     ("unit_base", LISTED),
     ("unified_rw_reporting", LISTED),
     ("stats", LISTED),
@@ -179,54 +179,54 @@ pub(super) const IGNORED: &[(&str, &str)] = &[
     ("block_error_percentiles", LISTED),
     ("iopsavgtime", "a sample is half a second"),
     ("bwavgtime", "a sample is half a second"),
-    ("dedupe_global", "each clone writes again what it has written itself"),
-    ("userspace_reap", "it is of the engine that the volume stands in for"),
-    ("hipri", "it is of the engine that the volume stands in for"),
-    ("fixedbufs", "it is of the engine that the volume stands in for"),
-    ("registerfiles", "it is of the engine that the volume stands in for"),
-    ("sqthread_poll", "it is of the engine that the volume stands in for"),
-    ("sqthread_poll_cpu", "it is of the engine that the volume stands in for"),
-    ("nonvectored", "it is of the engine that the volume stands in for"),
-    ("force_async", "it is of the engine that the volume stands in for"),
-    ("libaio_vectored", "it is of the engine that the volume stands in for"),
+    ("dedupe_global", "each clone repeats its own data only"),
+    ("userspace_reap", "it configures an engine that the volume replaces"),
+    ("hipri", "it configures an engine that the volume replaces"),
+    ("fixedbufs", "it configures an engine that the volume replaces"),
+    ("registerfiles", "it configures an engine that the volume replaces"),
+    ("sqthread_poll", "it configures an engine that the volume replaces"),
+    ("sqthread_poll_cpu", "it configures an engine that the volume replaces"),
+    ("nonvectored", "it configures an engine that the volume replaces"),
+    ("force_async", "it configures an engine that the volume replaces"),
+    ("libaio_vectored", "it configures an engine that the volume replaces"),
     ("libblkio_driver", FILES),
     ("libblkio_path", FILES),
     ("uri", FILES),
     ("pool", FILES),
     ("rbdname", FILES),
     ("clientname", FILES),
-    ("busy_poll", "it is of the engine that the volume stands in for"),
+    ("busy_poll", "it configures an engine that the volume replaces"),
     ("cmd_type", DEVICE),
     ("num_range", DEVICE),
     ("readfua", DEVICE),
     ("writefua", DEVICE),
     ("ignore_error", "an error ends its job"),
-    ("error_dump", "an error ends its job, and is told"),
+    ("error_dump", "an error ends its job and is reported"),
     ("read_beyond_wp", "a volume has no zones of its own"),
     ("ignore_zone_limits", "a volume has no zones of its own"),
-    ("ioscheduler", "--elevator says how requests are ordered"),
-    ("verify_dump", "a mismatch is told with its offset, and nothing is written"),
-    ("verify_async", "a clone checks what it reads itself"),
-    ("verify_async_cpus", "a clone checks what it reads itself"),
-    ("verify_backlog_batch", "all that was written since is read again"),
-    ("verify_state_save", "verify_only knows what a job would have written"),
-    ("verify_write_sequence", "a number is checked where it is known"),
-    ("verify_header_seed", "data is known by its checksum"),
-    ("verify_policy", "all that was written is checked"),
-    ("experimental_verify", "all that was written is checked"),
+    ("ioscheduler", "--elevator orders the requests"),
+    ("verify_dump", "a mismatch is reported with its offset; nothing is dumped"),
+    ("verify_async", "a clone verifies its own reads"),
+    ("verify_async_cpus", "a clone verifies its own reads"),
+    ("verify_backlog_batch", "all writes since the last check are read back"),
+    ("verify_state_save", "verify_only computes a job's writes"),
+    ("verify_write_sequence", "a write's number is verified where it is known"),
+    ("verify_header_seed", "checksums identify the data"),
+    ("verify_policy", "all writes are verified"),
+    ("experimental_verify", "all writes are verified"),
 ];
 
-const REPLAY: &str = "is not taken: `blockyard replay` replays requests";
-const TRIMS: &str = "is not taken: rw=trimwrite trims what is written next, and rw=trim all of it";
-const RESETS: &str = "is not taken: a zone is reset when it is full and written again";
+const REPLAY: &str = "is not supported: `blockyard replay` replays requests";
+const TRIMS: &str = "is not supported: use rw=trimwrite or rw=trim";
+const RESETS: &str = "is not supported: the next write to a full zone resets it";
 
-/// Options without which a job would be another, and that are not here.
+/// Options that would change the job and are not supported, and the reasons.
 const REFUSED: &[(&str, &str)] = &[
-    ("include", "is not taken here: put its lines into this file"),
+    ("include", "is not supported: put its lines into this file"),
     ("bs_unaligned", "is not for volumes: requests are whole sectors of 512 bytes"),
     ("blocksize_unaligned", "is not for volumes: requests are whole sectors of 512 bytes"),
-    ("bs_is_seq_rand", "is not taken: give sequential and random requests a job each"),
-    ("write_iolog", "is not taken: `blockyard trace` records requests"),
+    ("bs_is_seq_rand", "is not supported: use one job for sequential and one for random requests"),
+    ("write_iolog", "is not supported: `blockyard trace` records requests"),
     ("read_iolog", REPLAY),
     ("read_iolog_chunked", REPLAY),
     ("replay_align", REPLAY),
@@ -238,52 +238,54 @@ const REFUSED: &[(&str, &str)] = &[
     ("merge_blktrace_file", REPLAY),
     ("merge_blktrace_iters", REPLAY),
     ("merge_blktrace_scalars", REPLAY),
-    ("profile", "is not taken: give each of its jobs a section"),
-    ("create_only", "is not taken: the volume is there, and the job would do nothing"),
+    ("profile", "is not supported: give each of its jobs a section"),
+    ("create_only", "is not supported: the volume exists, so the job would do nothing"),
     ("trim_percentage", TRIMS),
     ("trim_backlog", TRIMS),
     ("trim_backlog_batch", TRIMS),
     ("trim_verify_zero", TRIMS),
-    ("offset_align", "is not taken: percent of a volume are whole blocks; say offset in bytes"),
-    ("thinktime_iotime", "is not taken: thinktime_blocks says how often a job thinks"),
+    ("offset_align", "is not supported: give offset in bytes"),
+    ("thinktime_iotime", "is not supported: use thinktime_blocks"),
     ("zone_reset_threshold", RESETS),
     ("zone_reset_frequency", RESETS),
-    ("job_max_open_zones", "is not taken: max_open_zones is of all jobs together"),
-    ("verify_state_load", "is not taken: verify_only looks at what a whole job would have written"),
-    ("exec_prerun", "is not taken: a job starts no programs"),
-    ("exec_postrun", "is not taken: a job starts no programs"),
-    ("uid", "is not taken: run it as that user"),
-    ("gid", "is not taken: run it as that group"),
-    ("cgroup", "is not taken: run it in that group"),
-    ("cgroup_weight", "is not taken: run it in a group with that weight"),
-    ("cgroup_nodelete", "is not taken: run it in that group"),
-    ("sg_write_mode", "is not taken: it is of SCSI commands, and a volume only reads and writes"),
-    ("write_mode", "is not taken: it is of a device's own commands, and a volume only writes"),
-    ("read_mode", "is not taken: it is of a device's own commands, and a volume only reads"),
-    ("md_per_io_size", "is not taken: a volume has no metadata beside its sectors"),
-    ("pi_act", "is not taken: a volume has no metadata beside its sectors"),
-    ("sprandom", "is not taken: it is made for one way of cleaning up in flash memory"),
-    ("nfs_url", "is not taken: it is of a file system of its own"),
+    ("job_max_open_zones", "is not supported: max_open_zones limits all jobs together"),
+    ("verify_state_load", "is not supported: verify_only verifies a whole job"),
+    ("exec_prerun", "is not supported: a job starts no programs"),
+    ("exec_postrun", "is not supported: a job starts no programs"),
+    ("uid", "is not supported: run it as that user"),
+    ("gid", "is not supported: run it as that group"),
+    ("cgroup", "is not supported: run it in that group"),
+    ("cgroup_weight", "is not supported: run it in a group with that weight"),
+    ("cgroup_nodelete", "is not supported: run it in that group"),
+    ("sg_write_mode", "is not supported: it concerns SCSI commands"),
+    ("write_mode", "is not supported: it concerns device-specific commands"),
+    ("read_mode", "is not supported: it concerns device-specific commands"),
+    ("md_per_io_size", "is not supported: a volume has no per-sector metadata"),
+    ("pi_act", "is not supported: a volume has no per-sector metadata"),
+    ("sprandom", "is not supported: it is for one kind of garbage collection in flash memory"),
+    ("nfs_url", "is not supported: it uses a file system of its own"),
 ];
 
-/// What an engine is here, or why it is not.
+/// The engine's depth here, or the reason why the engine is refused.
 pub(super) fn engine(name: &str) -> Result<Engine, String> {
     if let Some((_, engine)) = ENGINES.iter().find(|(known, _)| *known == name) {
         return Ok(*engine);
     }
     let names = ENGINES.map(|(name, _)| name).join(", ");
     match OTHER_ENGINES.iter().find(|(known, _)| *known == name) {
-        Some((_, why)) => Err(format!("ioengine={name} is not taken: {why}; there are {names}")),
-        None => Err(format!("ioengine is {name:?}; known are {names}")),
+        Some((_, why)) => {
+            Err(format!("ioengine={name} is not supported: {why}; there are {names}"))
+        }
+        None => Err(format!("ioengine is {name:?}; the engines are {names}")),
     }
 }
 
-/// Why an option is not taken, if it is one of those.
+/// The reason why an option is refused, if it is.
 pub(super) fn refusal(key: &str) -> Option<&'static str> {
     REFUSED.iter().find(|(name, _)| *name == key).map(|(_, why)| *why)
 }
 
-/// Why an option changes nothing, if it is one of those.
+/// Name and reason of an ignored option.
 pub(super) fn ignored(key: &str) -> Option<(&'static str, &'static str)> {
     IGNORED.iter().find(|(name, _)| *name == key).copied()
 }
@@ -300,7 +302,7 @@ mod tests {
         let options = IGNORED.iter().chain(REFUSED).map(|(name, _)| *name);
         assert!(options.clone().all(|name| seen.insert(name)), "twice");
         let used: Vec<&str> = super::super::options::names().collect();
-        // These say where a job runs, which in the lab a job does.
+        // The lab's jobs use these two options; a volume ignores them.
         let both: Vec<&str> = options.filter(|name| used.contains(name)).collect();
         assert_eq!(both, ["filename", "overwrite"]);
         let mut engines = BTreeSet::new();

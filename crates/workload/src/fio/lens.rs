@@ -1,46 +1,46 @@
-//! How long requests are: `bs`, `bsrange`, `bssplit`, of each direction.
+//! Lengths of requests by direction: `bs`, `bsrange`, `bssplit`.
 
 use crate::random::Random;
 
-/// What a request does with its range.
+/// Direction of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
-    /// It reads.
+    /// Read.
     Read,
-    /// It writes.
+    /// Write.
     Write,
-    /// It says that nobody needs it any more.
+    /// Trim: a discard.
     Trim,
 }
 
 impl Direction {
-    /// In fio's order.
+    /// All directions, in fio's order.
     pub const ALL: [Self; 3] = [Self::Read, Self::Write, Self::Trim];
 
     pub(crate) fn index(self) -> usize {
         self as usize
     }
 
-    /// As fio's options and logs say it.
+    /// Name in fio's options and logs.
     #[must_use]
     pub fn name(self) -> &'static str {
         ["read", "write", "trim"][self.index()]
     }
 }
 
-/// Lengths of the requests of a direction.
+/// Request lengths of a direction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Lens {
-    /// `bs`: all of them.
+    /// `bs`: one fixed length.
     Fixed(u64),
-    /// `bsrange`: any multiple of the smallest, each as likely as the others.
+    /// `bsrange`: any multiple of the smallest length, with equal probability.
     Range {
-        /// The smallest.
+        /// Smallest length.
         min_bytes: u64,
-        /// The largest.
+        /// Largest length.
         max_bytes: u64,
     },
-    /// `bssplit`: lengths, each with its share in percent; all of them are a hundred.
+    /// `bssplit`: lengths with their shares in percent, in all a hundred.
     Split(Vec<(u64, u32)>),
 }
 
@@ -59,7 +59,7 @@ impl Lens {
         }
     }
 
-    /// All lengths that there can be are of this kind.
+    /// Whether all possible lengths satisfy the predicate.
     pub(crate) fn all(&self, is_good: impl Fn(u64) -> bool) -> bool {
         match self {
             Self::Fixed(bytes) => is_good(*bytes),
@@ -68,7 +68,7 @@ impl Lens {
         }
     }
 
-    /// The next length.
+    /// Draws the next length.
     pub(crate) fn draw(&self, random: &mut Random) -> u64 {
         match self {
             Self::Fixed(bytes) => *bytes,

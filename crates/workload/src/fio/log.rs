@@ -1,16 +1,16 @@
-//! fio's logs: what each request took, or what came of a span of time, a line each.
+//! fio's logs: a line for each request, or for each span of time.
 //!
 //! ```text
-//!   time, value, direction, length, [offset,] real-time
-//!    ms     │     0, 1, 2    bytes   log_offset   0, 1
-//!           └ KiB/s (bw), requests a second (iops), nanoseconds (slat, clat, lat)
+//! time, value, direction, length, [offset,] real-time
+//! ms     │     0, 1, 2    bytes   log_offset   0, 1
+//!        └ KiB/s (bw), requests a second (iops), nanoseconds (slat, clat, lat)
 //! ```
-//! From fio's documentation ("Log File Formats"), and from what fio 3.33 writes. Without
-//! `log_avg_msec` a line is a request: then `bw` is its length over its completion latency, in
-//! units of 1000 bytes, and `iops` is 1. With it a line is all requests of a direction that ended
-//! in a span, and has neither length nor offset. fio's helper thread ends a span of `bw` and `iops`
-//! by the clock; here the first request that finds it over does, as in fio for latencies. What is
-//! behind the last span is in the latencies only.
+//! Sources: fio's documentation ("Log File Formats"), and the output of fio 3.33. Without
+//! `log_avg_msec` a line is a request: `bw` is its length over its completion latency, in units of
+//! 1000 bytes, and `iops` is 1. With `log_avg_msec` a line is all requests of a direction that
+//! ended in a span, without length and offset. In fio a helper thread ends a span of `bw` and
+//! `iops` by the clock. Here the first request after the span's end does, as in fio for latencies.
+//! Requests after the last span are in the latencies only.
 
 use std::fmt::Write;
 
@@ -21,39 +21,39 @@ use super::histogram_log::{HistogramLog, HistogramLogs};
 use super::job::Job;
 use super::lens::Direction;
 
-/// Lines of one log of a clone: 128 MiB. Ours.
+/// Greatest number of lines per log and clone: 128 MiB. Our choice.
 const LINES_MAX: usize = 4 << 20;
 
 /// `write_bw_log` and its like.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Logs {
-    /// `write_bw_log`: what its file's name begins with; empty is the job's name.
+    /// `write_bw_log`: prefix of the file's name; empty: the job's name.
     pub bandwidth: Option<String>,
     /// `write_iops_log`.
     pub iops: Option<String>,
     /// `write_lat_log`: three files.
     pub latency: Option<String>,
-    /// `log_avg_msec`: a line is so much time; else a request.
+    /// `log_avg_msec`: time of a line; zero: a line per request.
     pub span: Nanos,
-    /// `log_max_value`: the largest of a span, not the mean.
+    /// `log_max_value`: a span's greatest value instead of its mean.
     pub largest: bool,
     /// `log_offset`.
     pub offset: bool,
-    /// `per_job_logs=0`: clones and jobs of one name write one file, behind what is there.
+    /// `per_job_logs=0`: clones and jobs of one name append to one file.
     pub shared: bool,
-    /// `write_hist_log` and its like.
+    /// `write_hist_log` and its options.
     pub histograms: HistogramLogs,
 }
 
 impl Logs {
-    /// What the files' names begin with, where the job says it.
+    /// Prefixes of the files' names, where given.
     pub fn prefixes(&self) -> impl Iterator<Item = &str> {
         let all = [&self.bandwidth, &self.iops, &self.latency, &self.histograms.name];
         all.into_iter().filter_map(|prefix| prefix.as_deref())
     }
 }
 
-/// What a log is of.
+/// The logged figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     Bandwidth,
@@ -79,13 +79,13 @@ impl Kind {
     }
 }
 
-/// A request that has ended.
+/// An ended request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Ended {
     pub(super) direction: Direction,
     pub(super) offset_bytes: u64,
     pub(super) len_bytes: u64,
-    /// None of buffered I/O.
+    /// `None` for buffered I/O.
     pub(super) slat: Option<Nanos>,
     pub(super) clat: Nanos,
 }
@@ -99,7 +99,7 @@ struct Line {
     direction: u8,
 }
 
-/// What a direction has had in a span that is open.
+/// Sums of a direction in an open span.
 #[derive(Clone, Copy, Debug, Default)]
 struct Span {
     since_ms: u64,
@@ -112,11 +112,11 @@ struct Span {
 #[derive(Clone, Debug)]
 struct Log {
     kind: Kind,
-    /// Of the file's name.
+    /// Prefix of the file's name.
     prefix: String,
     spans: [Span; 3],
     lines: Vec<Line>,
-    /// Lines for which there was no room.
+    /// Number of dropped lines.
     lost: u64,
 }
 
@@ -125,7 +125,7 @@ struct Log {
 pub(crate) struct CloneLogs {
     logs: Vec<Log>,
     histograms: Option<Box<HistogramLog>>,
-    /// There is something to write down.
+    /// Whether the job has logs.
     is_used: bool,
     span_ms: u64,
     largest: bool,
@@ -137,13 +137,13 @@ pub(crate) struct CloneLogs {
 /// A log as a file.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogFile {
-    /// As fio names it.
+    /// Name in fio's form.
     pub name: String,
-    /// It comes behind what the file has.
+    /// Whether the text is appended to the file.
     pub appends: bool,
-    /// Its lines.
+    /// Lines of the log.
     pub text: String,
-    /// Lines for which there was no room.
+    /// Number of dropped lines.
     pub lost: u64,
 }
 
@@ -174,7 +174,7 @@ impl CloneLogs {
         Self { logs: all, histograms, is_used, span_ms, largest, offset, shared, is_real_time }
     }
 
-    /// The same without lines.
+    /// A copy without lines.
     pub(super) fn emptied(&self) -> Self {
         let mut emptied = self.clone();
         if let Some(histograms) = &mut emptied.histograms {
@@ -186,7 +186,7 @@ impl CloneLogs {
         emptied
     }
 
-    /// A request has ended, so long after the clone's start.
+    /// Logs a request that ended `elapsed` after the clone's start.
     #[inline]
     pub(super) fn ended(&mut self, elapsed: Nanos, ended: &Ended) {
         if self.is_used {
@@ -224,7 +224,7 @@ impl CloneLogs {
         }
     }
 
-    /// The clone has ended.
+    /// Closes the logs at the clone's end.
     pub(super) fn end(&mut self, elapsed: Nanos) {
         for log in self.logs.iter_mut().filter(|log| !log.kind.is_rate()) {
             for direction in Direction::ALL {
@@ -233,7 +233,7 @@ impl CloneLogs {
         }
     }
 
-    /// As files of the clone with this number among all.
+    /// The logs as files; `number` counts all clones.
     pub(super) fn files(&self, number: u64) -> impl Iterator<Item = LogFile> {
         let histograms = self.histograms.iter().map(move |log| log.file(number, self.shared));
         let logs = self.logs.iter().map(move |log| {
@@ -247,7 +247,7 @@ impl CloneLogs {
                 let offset = if self.offset { format!("{offset_bytes}, ") } else { String::new() };
                 let real_time = u8::from(self.is_real_time);
                 writeln!(text, "{ms}, {value}, {direction}, {len_bytes}, {offset}{real_time}")
-                    .expect("a string takes all");
+                    .expect("a string never fails");
             }
             LogFile { name, appends: self.shared, text, lost: log.lost }
         });
@@ -271,7 +271,7 @@ impl Log {
         span.max = span.max.max(value);
     }
 
-    /// Those that are long enough.
+    /// Ends the spans that are long enough.
     fn end_spans(&mut self, ms: u64, span_ms: u64, largest: bool) {
         for direction in Direction::ALL {
             let index = direction.index();

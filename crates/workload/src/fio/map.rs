@@ -1,9 +1,9 @@
-//! Which units of a region a pass has had already, where lengths differ (fio's `axmap`).
+//! The units of a region that a pass has used, where lengths differ (fio's `axmap`).
 //!
-//! Bits in levels of 64 to 1: a bit above says that all below are set, so that the next free unit
-//! is found in a few words however full the map is.
+//! A tree of bit words: a set bit above means that all 64 bits below are set, so that the search
+//! for a free unit reads a few words however full the map is.
 
-/// More units are more memory than the workload is worth: 128 MiB. Ours.
+/// Greatest number of units: 128 MiB of memory. Our choice.
 pub(super) const UNITS_MAX: u64 = 1 << 30;
 
 /// A set of units.
@@ -11,12 +11,12 @@ pub(super) const UNITS_MAX: u64 = 1 << 30;
 pub(super) struct Map {
     units: u64,
     free: u64,
-    /// From the units' own bits up to one word.
+    /// Levels from the units' own bits up to a single word.
     levels: Vec<Vec<u64>>,
 }
 
 impl Map {
-    /// All are free.
+    /// A map with all units free.
     pub(super) fn new(units: u64) -> Self {
         assert!(units > 0 && units <= UNITS_MAX, "the job was checked");
         let mut levels = Vec::new();
@@ -24,7 +24,7 @@ impl Map {
         loop {
             let words = len.div_ceil(64);
             let mut level = vec![0; words as usize];
-            // What is behind the end is never free.
+            // Units past the end are never free.
             if !len.is_multiple_of(64) {
                 level[words as usize - 1] = u64::MAX << (len % 64);
             }
@@ -48,14 +48,14 @@ impl Map {
         *self = Self::new(self.units);
     }
 
-    /// The first free unit from this one on, and from the start again.
+    /// The first free unit from `from` on, with wrap-around.
     pub(super) fn next_free(&self, from: u64) -> Option<u64> {
         self.free_from(from).or_else(|| self.free_from(0))
     }
 
     fn free_from(&self, from: u64) -> Option<u64> {
         let (mut at, mut level) = (from, 0);
-        // Up, until a word has something free behind the place.
+        // Up, to a word with a free bit after the position.
         loop {
             let words = &self.levels[level];
             let word = words.get((at / 64) as usize)?;
@@ -70,7 +70,7 @@ impl Map {
                 return None;
             }
         }
-        // And down to the first of those below.
+        // And down to its first free unit.
         while level > 0 {
             level -= 1;
             let open = !self.levels[level][at as usize];
@@ -79,7 +79,7 @@ impl Map {
         Some(at)
     }
 
-    /// Marks units that are free, up to the first that is not; says how many.
+    /// Marks free units up to the first used one. Returns their number.
     pub(super) fn mark(&mut self, first: u64, count: u64) -> u64 {
         let end = first.saturating_add(count).min(self.units);
         let mut at = first;

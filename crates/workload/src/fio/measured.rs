@@ -1,4 +1,4 @@
-//! What a clone measures of its requests.
+//! Measurements of a clone.
 
 use blockyard_engine::histogram::Histogram;
 use blockyard_engine::time::Nanos;
@@ -12,22 +12,23 @@ use super::shares::{Batches, Bounds, Depths};
 use super::verify::Mismatch;
 use crate::program::Usage;
 
-/// What the reads, or the writes, of a job were like.
+/// Measurements of a job's reads, writes or trims.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Transfers {
-    /// How many were started, as in fio: those that failed are among them.
+    /// Number of started requests, including failed ones, as in fio.
     pub ios: u64,
-    /// How much was moved.
+    /// Number of transferred bytes.
     pub bytes: u64,
-    /// Submission latency; of direct I/O only.
+    /// Submission latency of direct I/O.
     pub slat: Histogram,
     /// Completion latency.
     pub clat: Histogram,
-    /// Both.
+    /// Total latency.
     pub lat: Histogram,
-    /// Rates of each half second of each clone.
+    /// Rates of each clone per half second.
     pub samples: Samples,
-    /// Completion latency by priority (with `lat_percentiles`, both), of a job that has several.
+    /// Latency by priority, of a job with several: completion latency, or total latency with
+    /// `lat_percentiles`.
     pub by_priority: ByPriority,
 }
 
@@ -43,7 +44,7 @@ impl Transfers {
     }
 }
 
-/// What a clone has measured.
+/// Measurements of a clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Measured {
     pub(crate) read: Transfers,
@@ -54,19 +55,19 @@ pub(crate) struct Measured {
     pub(crate) depths: Depths,
     pub(crate) submits: Batches,
     pub(crate) completes: Batches,
-    /// From its start until its last block was there.
+    /// Time from the start to the end of the last block.
     pub(crate) runtime: Nanos,
-    /// Meanwhile.
+    /// Resource use in that time.
     pub(crate) usage: Usage,
-    /// Requests whose bytes were not those that were written, and the first of them.
+    /// Number of requests that failed verification, and the first of them.
     pub(crate) mismatches: u64,
     pub(crate) mismatch: Option<Mismatch>,
-    /// Why it ended early.
+    /// Error that ended the clone early.
     pub(crate) error: Option<i32>,
-    /// What failed and was no reason to end; the first of it.
+    /// Number of errors that did not end the clone; the first of them.
     pub(crate) errors: u64,
     pub(crate) first_error: Option<i32>,
-    /// With a `latency_target`, the depth that was found.
+    /// With a `latency_target`, the depth that the search found.
     pub(crate) depth: Option<u32>,
     pub(crate) steady: Option<Steady>,
     pub(crate) zone_resets: u64,

@@ -1,10 +1,11 @@
-//! fio's basic jobs: what is read and written where, how many at a time, how fast and how often.
+//! fio's basic jobs: direction and order of requests, depth, rate, and limits.
 //!
-//! All jobs run side by side, and a `stonewall` waits for those before it. Before the first starts,
-//! every file is made: those that are read, overwritten, written at random or past the page cache
-//! are there in full; the others are empty. Direct jobs keep `iodepth` blocks in flight, as with
-//! `libaio`; buffered ones have one at a time, as with `psync`, whatever `iodepth` says. Offsets,
-//! mixes and latencies are fio's ([`Thread`], from its documentation); its random numbers are not.
+//! All jobs run side by side; a `stonewall` waits for the jobs before it. Before the first job
+//! starts, all files are created. A file is laid out in full if a job reads it, overwrites it,
+//! writes it at random, or uses direct I/O; other files are empty. Direct jobs keep `iodepth`
+//! blocks in flight, as with `libaio`. Buffered jobs have one block at a time regardless of
+//! `iodepth`, as with `psync`. Offsets, mixes and latencies follow fio's documentation
+//! ([`Thread`]); the random numbers are our own.
 
 mod buffers;
 mod command_priority;
@@ -70,93 +71,93 @@ pub use value::KbBase;
 pub use verify::{Mismatch, Pattern, Sum, Verify};
 pub use zoned::ZoneRule;
 
-/// What a job was like, all its clones together; or one clone, or a group of jobs.
+/// Result of a job with all its clones, of one clone, or of a group of jobs.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct JobResult {
-    /// Of the job; of a group's first.
+    /// Name of the job; of a group its first job.
     pub name: String,
-    /// A stonewall and `new_group` begin the next.
+    /// Number of the reporting group; a stonewall and `new_group` begin the next.
     pub group: u32,
-    /// How many clones it had.
+    /// Number of clones.
     pub numjobs: u32,
-    /// Its reads.
+    /// Reads.
     pub read: Transfers,
-    /// Its writes.
+    /// Writes.
     pub write: Transfers,
-    /// Its trims.
+    /// Trims.
     pub trim: Transfers,
-    /// How long each `fsync` took.
+    /// Latency of the `fsync` calls.
     pub sync: Histogram,
     /// Completion latencies of reads and writes by fio's bounds.
     pub bounds: Bounds,
-    /// How many were in flight when one was submitted.
+    /// Number of requests in flight at each submission.
     pub depths: Depths,
-    /// How many were submitted with a call.
+    /// Number of requests per submit call.
     pub submits: Batches,
-    /// How many had ended when they were reaped.
+    /// Number of ended requests per reap call.
     pub completes: Batches,
-    /// What all clones used.
+    /// Resource use of all clones.
     pub usage: Usage,
-    /// `iodepth`; with a `latency_target`, the depth that was found.
+    /// `iodepth`; with a `latency_target`, the depth that the search found.
     pub iodepth: u32,
-    /// What decided that.
+    /// Rule of that search.
     pub latency: LatencyTarget,
-    /// With `steadystate`: how its rates were in the end.
+    /// With `steadystate`: the rates at the end.
     pub steady: Option<Steady>,
-    /// What of the latencies is listed.
+    /// Listed percentiles.
     pub percentiles: Percentiles,
-    /// Each clone's runtime, and the bytes that it read and wrote, in their order.
+    /// Of each clone, in order: runtime, bytes read and bytes written.
     pub clones: Vec<(Nanos, u64, u64)>,
-    /// Of the clone that took longest, from its start until its last block was there.
+    /// Longest runtime of a clone, from its start to the end of its last block.
     pub runtime: Nanos,
-    /// With `zonemode=zbd`: how often a zone was emptied.
+    /// With `zonemode=zbd`: number of zone resets.
     pub zone_resets: u64,
-    /// Requests whose bytes were not those that were written.
+    /// Number of requests whose bytes failed verification.
     pub mismatches: u64,
-    /// The first of them.
+    /// The first mismatch.
     pub mismatch: Option<Mismatch>,
-    /// The first error of a clone, which ended it.
+    /// First error that ended a clone.
     pub error: Option<i32>,
     /// `continue_on_error`.
     pub goes_on: bool,
-    /// With it: what failed and ended nothing, and the first of it.
+    /// With `continue_on_error`: number of errors that ended no clone.
     pub errors: u64,
-    /// As above.
+    /// The first of these errors.
     pub first_error: Option<i32>,
 }
 
 impl JobResult {
-    /// Reads or writes a second; as in fio none where nothing was moved.
+    /// Reads or writes per second; as in fio zero if no bytes were transferred.
     #[must_use]
     pub fn iops(&self, transfers: &Transfers) -> f64 {
         if transfers.bytes > 0 { self.per_second(transfers.ios) } else { 0.0 }
     }
 
-    /// Bytes a second.
+    /// Bytes per second.
     #[must_use]
     pub fn bandwidth(&self, transfers: &Transfers) -> f64 {
         self.per_second(transfers.bytes)
     }
 
-    /// Bytes that each clone read a second, all together: each over its own time.
+    /// Sum of the clones' read rates in bytes per second, each over its own runtime.
     #[must_use]
     pub fn read_bandwidth_sum(&self) -> f64 {
         self.clones.iter().map(|(runtime, read, _)| per_second(*read, *runtime)).sum()
     }
 
-    /// As [`Self::read_bandwidth_sum`], written.
+    /// Sum of the clones' write rates, as [`Self::read_bandwidth_sum`].
     #[must_use]
     pub fn write_bandwidth_sum(&self) -> f64 {
         self.clones.iter().map(|(runtime, _, written)| per_second(*written, *runtime)).sum()
     }
 
-    /// As fio tells it: what ended a clone, or else the first error that ended nothing.
+    /// The error in fio's report: the error that ended a clone, or else the first one that did not.
     #[must_use]
     pub fn told_error(&self) -> Option<i32> {
         self.error.or(self.first_error)
     }
 
-    /// CPU time over the time of all clones: of the program, and of the kernel.
+    /// CPU time of the program and of the kernel, each as a share of the clones' runtime.
     #[must_use]
     pub fn cpu(&self) -> (f64, f64) {
         let all: u64 = self.clones.iter().map(|(runtime, ..)| runtime.0).sum();
@@ -168,7 +169,7 @@ impl JobResult {
         per_second(amount, self.runtime)
     }
 
-    /// Of a job that has not run.
+    /// Empty result of a job.
     fn new(job: &Job, group: u32, numjobs: u32) -> Self {
         let (name, percentiles) = (job.name.clone(), job.percentiles.clone());
         let iodepth = if job.direct { job.iodepth } else { 1 };
@@ -176,7 +177,7 @@ impl JobResult {
         Self { name, group, numjobs, iodepth, latency, goes_on, percentiles, ..Self::default() }
     }
 
-    /// Of a clone that has run.
+    /// Result of an ended clone.
     fn of(job: &Job, group: u32, measured: Measured) -> Self {
         let Measured { read, write, trim, sync, bounds, depths, submits, completes, .. } = measured;
         let Measured { runtime, usage, mismatches, mismatch, error, errors, first_error, .. } =
@@ -206,7 +207,7 @@ impl JobResult {
         }
     }
 
-    /// Another one of the same job or group.
+    /// Adds another result of the same job or group.
     fn add(&mut self, other: &Self) {
         self.numjobs += other.numjobs;
         self.read.add(&other.read);
@@ -250,43 +251,43 @@ fn per_second(amount: u64, time: Nanos) -> f64 {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct File {
     len_bytes: u64,
-    /// It is there in full before the jobs start.
+    /// Whether the file is laid out in full before the jobs start.
     is_laid_out: bool,
 }
 
-/// The program and its results.
+/// The jobs as a program, and their results.
 #[derive(Debug)]
 pub struct Fio {
     jobs: Vec<Job>,
-    /// Of each clone of each job.
+    /// Files of each job.
     files_of: Vec<Vec<FileId>>,
     files: Vec<File>,
-    /// Of each file, its zones.
+    /// Zones of each file.
     zones: Vec<Arc<Zones>>,
-    /// The files have been made.
+    /// Whether the files have been created.
     is_set_up: bool,
-    /// Of each job: how many phases come before it.
+    /// Start phase of each job.
     phase_of: Vec<u32>,
-    /// The first phase that has not been started.
+    /// The first phase that has not started.
     next_phase: u32,
-    /// Of each job: whether its clones end others.
+    /// Of each job: the rule by which its clones end others.
     ends: Vec<Ends>,
     stopper: Stopper,
-    /// Of each job: what its clones have in common with others.
+    /// Of each job: state that its clones share with others.
     common: Vec<Common>,
-    /// Of each clone, job by job.
+    /// Results of the clones, job by job.
     clones: Vec<JobResult>,
-    /// Of each job.
+    /// Results of the jobs.
     results: Vec<JobResult>,
-    /// Of each clone.
+    /// Logs of the clones.
     logs: Vec<LogFile>,
 }
 
 impl Fio {
-    /// A program of these jobs.
+    /// Creates a program of these jobs.
     ///
     /// # Errors
-    /// When one of them cannot be run.
+    /// When a job is invalid.
     pub fn new(jobs: Vec<Job>) -> Result<Self, JobError> {
         jobs.iter().try_for_each(Job::check)?;
         let (mut files, mut names) = (Vec::new(), BTreeMap::new());
@@ -337,20 +338,20 @@ impl Fio {
         })
     }
 
-    /// What ends all jobs early.
+    /// Handle that ends all jobs early.
     #[must_use]
     pub fn stopper(&self) -> Stopper {
         self.stopper.clone()
     }
 
-    /// What each job was like, in their order.
+    /// Results of the jobs, in their order.
     #[must_use]
     pub fn results(&self) -> &[JobResult] {
         &self.results
     }
 
-    /// The results as fio lists them: each clone by itself, and one for all that are side by side
-    /// in a group if they say `group_reporting`.
+    /// The results as fio lists them: one for each clone, and with `group_reporting` one for each
+    /// group.
     #[must_use]
     pub fn listed(&self) -> Vec<JobResult> {
         let mut listed: Vec<JobResult> = Vec::new();
@@ -368,13 +369,13 @@ impl Fio {
         listed
     }
 
-    /// What the jobs want to have written down.
+    /// Logs of the jobs.
     #[must_use]
     pub fn logs(&self) -> &[LogFile] {
         &self.logs
     }
 
-    /// The files that the jobs' logs will be, still without lines.
+    /// The jobs' log files, still without lines.
     #[must_use]
     pub fn logs_of(jobs: &[Job]) -> Vec<LogFile> {
         let clones = jobs.iter().flat_map(|job| (0..job.clones()).map(move |_| job));
@@ -384,19 +385,19 @@ impl Fio {
             .collect()
     }
 
-    /// How long each file is, by its number.
+    /// Length of each file, by its number.
     #[must_use]
     pub fn file_lens_bytes(&self) -> Vec<u64> {
         self.files.iter().map(|file| file.len_bytes).collect()
     }
 
-    /// All jobs, as fio prints them, less what only a kernel knows.
+    /// Report of all jobs in fio's format, without figures that only a kernel has.
     #[must_use]
     pub fn print(&self) -> String {
         print::all(&self.results)
     }
 
-    /// What a clone brought that has ended.
+    /// Stores the results of a finished clone.
     fn keep(&mut self, thread: Thread) {
         let Thread { job_index, number, measured, .. } = thread;
         self.logs.extend(measured.logs.files(number));
@@ -415,7 +416,8 @@ impl Fio {
     }
 }
 
-/// When each job starts: behind all before it, behind the one it waits for, or with those before.
+/// Phase in which each job starts: after all jobs before it, after its `wait_for` job, or together
+/// with the jobs before it.
 fn phases(jobs: &[Job]) -> Result<Vec<u32>, JobError> {
     let (mut phases, mut base) = (Vec::new(), 0);
     for (index, job) in jobs.iter().enumerate() {
@@ -490,16 +492,16 @@ impl Program for Fio {
 /// A task of the program.
 #[derive(Debug)]
 pub enum FioTask {
-    /// Before all others.
+    /// The task that creates the files; runs before all others.
     SetUp(SetUp),
     /// A clone of a job.
     Thread(Box<Thread>),
 }
 
-/// Makes the files.
+/// The task that creates the files.
 #[derive(Debug)]
 pub struct SetUp {
-    /// What is left to do, the next at the end.
+    /// Remaining calls, the next one last.
     calls: Vec<Call>,
     error: Option<i32>,
 }

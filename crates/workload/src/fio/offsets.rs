@@ -1,13 +1,14 @@
-//! Where the next request is: in order, by leaps, or in a random order that has each block once.
+//! Offset of the next request: sequential, with leaps, or in a random order that has each block
+//! once.
 //!
-//! fio marks the blocks that it has had in a bitmap. Here the order is a permutation that is
-//! computed: a Feistel network over the next power of four, walked until it lands inside. It needs
-//! no memory and no search. Only where lengths differ, or some requests follow others, is there
-//! a bitmap ([`super::map`]).
+//! fio marks visited blocks in a bitmap. Here the order is a computed permutation: a Feistel
+//! network over the next power of four, iterated until the result is in range. The permutation
+//! needs no memory and no search. A bitmap ([`super::map`]) is necessary only where lengths differ,
+//! or where some requests follow others.
 //!
-//! Each direction has a place of its own in order; a random order is shared. Seen with fio 3.33: a
-//! leap (`rw=read:8k`) is taken from the end of the request before, but not at the very start; one
-//! back over the start goes on at the end of the region, and one over its end ends the pass.
+//! Each direction has its own sequential position; a random order is shared. Seen with fio 3.33: a
+//! leap (`rw=read:8k`) counts from the end of the request before and not at the very start. A leap
+//! back past the start continues at the end of the region; a leap past the end ends the pass.
 
 use super::distribution::Draw;
 use super::job::{Job, Sequencer};
@@ -16,14 +17,14 @@ use super::map::Map;
 use super::strides::Zone;
 use crate::random::Random;
 
-/// Enough that neighbours do not stay neighbours; a test looks.
+/// Rounds of the network, enough to separate neighbours; a test checks this.
 const ROUNDS: usize = 6;
-/// Streams of random numbers beside that of the offsets. Ours.
+/// Streams of random numbers besides that of the offsets. Our choice.
 const LENS_STREAM: u64 = 0x6c65_6e73;
 const CHOICE_STREAM: u64 = 0x6368_6f69;
 
-/// As often a place is drawn that may lie behind the end of a zone that is cut; then it is the
-/// first. Ours.
+/// Most draws for an offset within a zone that is cut off at the end of the region; after these the
+/// offset is 0. Our choice.
 const CUT_DRAWS_MAX: u32 = 4096;
 
 /// A range of the region.
@@ -33,26 +34,26 @@ pub(crate) struct Extent {
     pub(crate) len_bytes: u64,
 }
 
-/// The requests of a clone, pass after pass; offsets are from the start of its region.
+/// The requests of a clone, pass after pass; offsets are relative to its region.
 #[derive(Clone, Debug)]
 pub(crate) struct Offsets {
-    /// The zone that they are in, if there are zones; then the rest is of zones.
+    /// The current zone, if there are zones; the other fields are then relative to a zone.
     zone: Option<Zone>,
     region_bytes: u64,
-    /// Of a random order.
+    /// Unit of a random order.
     unit_bytes: u64,
-    /// By direction: what offsets are multiples of, and lengths.
+    /// By direction: alignment of offsets, and lengths.
     align_bytes: [u64; 3],
     lens: [Lens; 3],
     order: Order,
-    /// From the end of a request in order to the start of the next.
+    /// Distance from the end of a sequential request to the start of the next.
     leap_bytes: i64,
-    /// A random place is drawn for every so many requests.
+    /// Number of requests per random offset.
     every: u64,
     sequencer: Sequencer,
-    /// By direction: of a hundred, so many are at random.
+    /// By direction: percentage of random requests.
     random_percent: [u8; 3],
-    /// By direction: requests so far, and where the last began and ended.
+    /// By direction: number of requests, and the last request.
     count: [u64; 3],
     last: [Option<Extent>; 3],
     lens_random: Random,
@@ -62,16 +63,16 @@ pub(crate) struct Offsets {
 #[derive(Clone, Debug)]
 enum Order {
     Sequential,
-    /// Each once a pass; the place in the pass.
+    /// Each block once a pass, with the position in the pass.
     Permuted(Random, Permutation, u64),
-    /// Each unit once a pass, of requests of several lengths.
+    /// Each unit once a pass, for requests of several lengths.
     Mapped(Random, Map),
-    /// Whatever comes.
+    /// Random draws with replacement.
     Drawn(Draw),
 }
 
 impl Offsets {
-    /// Of a clone, whose `number` is among all of the program.
+    /// The offsets of a clone; `number` counts all clones of the program.
     pub(crate) fn of(job: &Job, number: u64) -> Self {
         let lens = Direction::ALL.map(|direction| job.lens(direction).clone());
         let align_bytes = Direction::ALL.map(|direction| job.align_bytes(direction));
@@ -109,18 +110,18 @@ impl Offsets {
         }
     }
 
-    /// The next request of a direction; none at the end of a pass that leaps.
+    /// The next request of a direction; `None` at the end of a pass with leaps.
     pub(crate) fn next(&mut self, direction: Direction) -> Option<Extent> {
         if self.zone.is_none() { self.next_inside(direction) } else { self.next_in_zone(direction) }
     }
 
     fn next_in_zone(&mut self, direction: Direction) -> Option<Extent> {
-        let zone = self.zone.as_mut().expect("the caller has seen to it");
+        let zone = self.zone.as_mut().expect("the caller checks for a zone");
         if zone.advance() {
             self.last = [None; 3];
         }
         let (start_bytes, len_bytes) = (zone.start_bytes(), zone.len_bytes());
-        // At the end of the region a zone may be cut: then what is drawn behind it is drawn again.
+        // The last zone may be cut off: a draw past the end of the region is repeated.
         let mut drawn = (0..CUT_DRAWS_MAX).map_while(|_| {
             let extent = self.next_inside(direction)?;
             let is_in = extent.offset_bytes + extent.len_bytes <= len_bytes;
@@ -133,7 +134,7 @@ impl Offsets {
         let first =
             || Extent { offset_bytes: 0, len_bytes: self.lens[direction.index()].min_bytes() };
         let extent = found.unwrap_or_else(first);
-        self.zone.as_mut().expect("it has not gone").moved(extent.len_bytes);
+        self.zone.as_mut().expect("the zone is still set").moved(extent.len_bytes);
         let offset_bytes = start_bytes + extent.offset_bytes;
         Some(Extent { offset_bytes, ..extent })
     }
@@ -152,12 +153,12 @@ impl Offsets {
         Some(extent)
     }
 
-    /// A pass that has ended by a leap over the end starts again.
+    /// Starts the next pass after a leap past the end.
     pub(crate) fn restart(&mut self) {
         self.last = [None; 3];
     }
 
-    /// The range that another direction has had last: what is trimmed is written next.
+    /// The last range of a direction; a trimmed range is written next.
     pub(crate) fn again(&self, direction: Direction) -> Option<Extent> {
         self.last[direction.index()]
     }
@@ -168,14 +169,14 @@ impl Offsets {
             && (percent >= 100 || self.choices.below(100) < percent)
     }
 
-    /// One behind the other, with a leap between.
+    /// The next sequential request.
     fn in_order(&mut self, index: usize) -> Option<Extent> {
         let behind = self.last[index].map_or(0, |last| last.offset_bytes + last.len_bytes);
         let len_bytes = self.lens[index].draw(&mut self.lens_random);
         let leap = if behind > 0 { self.leap_bytes } else { 0 };
         let offset_bytes = match behind.checked_add_signed(leap) {
             Some(at) if at < self.region_bytes => at,
-            // Without a leap a pass follows the other.
+            // Without a leap, passes follow each other directly.
             Some(_) if leap == 0 => 0,
             Some(_) => return None,
             None => self.region_bytes.saturating_add_signed(leap),
@@ -192,20 +193,20 @@ impl Offsets {
         }
     }
 
-    /// A length that there is room for: as drawn, or drawn again, as in fio.
+    /// A length that fits: the drawn one, or another draw, as in fio.
     fn fitting(&mut self, index: usize, drawn: u64, room_bytes: u64) -> Option<u64> {
         if drawn <= room_bytes {
             return Some(drawn);
         }
         let min_bytes = self.lens[index].min_bytes();
         (min_bytes <= room_bytes).then(|| {
-            // A length that is rare may take long to come.
+            // A rare length may take many draws.
             let again = (0..16).map(|_| self.lens[index].draw(&mut self.lens_random));
             again.into_iter().find(|len| *len <= room_bytes).unwrap_or(min_bytes)
         })
     }
 
-    /// A request that follows the last although the order is random, or is the same again.
+    /// The request after a random one: sequential or identical.
     fn behind(&mut self, index: usize) -> Extent {
         let Some(last) = self.last[index] else { return self.at_random(index) };
         if self.sequencer == Sequencer::Identical {
@@ -242,13 +243,13 @@ impl Offsets {
         self.at_unit(index, unit, len_bytes)
     }
 
-    /// A request at a unit, or a little before it where that direction is aligned to more.
+    /// A request at a unit, rounded down to the direction's alignment.
     fn at_unit(&mut self, index: usize, unit: u64, len_bytes: u64) -> Extent {
         let align_bytes = self.align_bytes[index];
         let last = self.region_bytes - self.lens[index].min_bytes();
         let at_bytes = (unit * self.unit_bytes).min(last);
         let offset_bytes = match align_bytes == self.unit_bytes && at_bytes < last {
-            // What is a multiple already is not divided: a tenth of what a place costs.
+            // An aligned offset needs no division, which is a tenth of the cost of an offset.
             true => at_bytes,
             false => at_bytes / align_bytes * align_bytes,
         };
@@ -257,7 +258,7 @@ impl Offsets {
         Extent { offset_bytes, len_bytes }
     }
 
-    /// From a unit that is free, and no longer than until one that is not.
+    /// A request from a free unit up to the next used one.
     fn mapped(&mut self, index: usize) -> Extent {
         let len_bytes = self.lens[index].draw(&mut self.lens_random);
         let Order::Mapped(random, map) = &mut self.order else { unreachable!("it has a map") };
@@ -274,7 +275,8 @@ impl Offsets {
             let marked_bytes = map.mark(first, end - first) * self.unit_bytes;
             extent.len_bytes = extent.len_bytes.min(marked_bytes);
         } else {
-            // Aligned to more than a unit: it may cover what another direction has had.
+            // The alignment is larger than a unit, so the request may cover another direction's
+            // units.
             for unit in first..end {
                 map.mark(unit, 1);
             }
@@ -299,8 +301,8 @@ impl Permutation {
         Self { blocks, half_bits: bits.div_ceil(2).max(1), keys }
     }
 
-    /// Where a place of the pass lies. The network permutes less than four times as many numbers as
-    /// there are blocks, so a few steps lead inside.
+    /// The block at a position of the pass. The network permutes less than four times as many
+    /// numbers as there are blocks, so a few iterations give a valid block.
     fn at(&self, place: u64) -> u64 {
         let mut number = self.scramble(place);
         while number >= self.blocks {
@@ -373,7 +375,7 @@ mod tests {
         assert_eq!(blocks(&job(Rw::Read, 3), Direction::Read, 5), [0, 1, 2, 0, 1]);
     }
 
-    /// As fio 3.33 does with 16 blocks.
+    /// As in fio 3.33 with 16 blocks.
     #[test]
     fn leaps_end_the_pass_at_the_end_and_go_round_at_the_start() {
         let leap = |leap_bytes, count| {
@@ -403,7 +405,7 @@ mod tests {
         Job { strides, ..job(rw, 64) }
     }
 
-    /// As fio 3.33 does with 64 blocks.
+    /// As in fio 3.33 with 64 blocks.
     #[test]
     fn zones_are_gone_through_one_by_one_and_from_the_first_again() {
         let order = blocks(&strided(Rw::Read, 8, 4, 4), Direction::Read, 28);

@@ -1,4 +1,4 @@
-//! Options of a job as text, with fio's names and forms of values ([`super::value`]).
+//! Options of a job as text, with fio's names and value formats ([`super::value`]).
 
 use blockyard_engine::priority::{Priority, PriorityClass};
 
@@ -18,13 +18,13 @@ use super::value::{
 use super::verify::{Pattern, Sum};
 use super::zoned;
 
-/// Sets what an option says; or says what it must be.
+/// Sets an option from text; the error describes the valid values.
 pub(super) type Set = fn(&mut Job, &str) -> Result<(), String>;
 
-/// Parts of a `bssplit` or zones of a distribution; more are no workload. Ours.
+/// Most parts of a `bssplit` and most zones of a distribution. Our choice.
 pub(super) const PARTS_MAX: usize = 256;
 
-/// The options, and what each does. Ours are `ioprio`, class and level in one, and `divide`.
+/// The options and their setters. `ioprio` (class and level in one) and `divide` are our own.
 const OPTIONS: &[(&str, Set)] = &[
     ("rw", set_rw),
     ("readwrite", set_rw),
@@ -66,7 +66,7 @@ const OPTIONS: &[(&str, Set)] = &[
     ("buffered", |job, text| set(&mut job.direct, flag(text).map(|buffered| !buffered))),
     ("overwrite", |job, text| set(&mut job.overwrite, flag(text))),
     ("fsync", |job, text| set(&mut job.fsync_every, number(text, 0, u32::MAX.into()))),
-    // Nothing but the file's data is on a volume: both are the same there.
+    // A volume has data only and no metadata, so both are the same.
     ("fdatasync", |job, text| set(&mut job.fsync_every, number(text, 0, u32::MAX.into()))),
     ("end_fsync", |job, text| set(&mut job.end_fsync, flag(text))),
     ("norandommap", |job, text| set(&mut job.norandommap, flag(text))),
@@ -148,7 +148,7 @@ const OPTIONS: &[(&str, Set)] = &[
     }),
 ];
 
-/// All there are.
+/// Names of all options.
 pub(super) fn names() -> impl Iterator<Item = &'static str> {
     all().map(|(name, _)| *name)
 }
@@ -163,14 +163,14 @@ fn all() -> impl Iterator<Item = &'static (&'static str, Set)> {
 }
 
 impl Job {
-    /// Sets an option, as `key=value` in a job file does; a flag may have an empty value.
+    /// Sets an option, as `key=value` in a job file. A flag may have an empty value.
     ///
     /// # Errors
-    /// When there is no such option, or its value has another form.
+    /// When the option is unknown or its value is invalid.
     pub fn set(&mut self, key: &str, value: &str) -> Result<(), JobError> {
         let Some((key, set)) = all().find(|(name, _)| *name == key) else {
             let keys: Vec<&str> = names().collect();
-            let problem = format!("is not an option here; there are {}", keys.join(", "));
+            let problem = format!("is not a known option; there are {}", keys.join(", "));
             return Err(JobError { job: self.name.clone(), key: key.into(), problem });
         };
         set(self, value).map_err(|wanted| JobError {
@@ -186,10 +186,11 @@ pub(super) fn set<T>(place: &mut T, value: Result<T, String>) -> Result<(), Stri
     Ok(())
 }
 
-/// What is behind a colon is a leap in order, and how often a place is drawn at random.
+/// The suffix after the colon is the leap of a sequential job, or the random interval of a random
+/// one.
 fn set_rw(job: &mut Job, text: &str) -> Result<(), String> {
     let (name, more) = text.split_once(':').unwrap_or((text, ""));
-    // Other names of the same mixes.
+    // Aliases of the same mixes.
     let name = match name {
         "readwrite" => "rw",
         "rwtrim" | "trimrw" => "trimwrite",
@@ -217,14 +218,14 @@ fn set_sequencer(job: &mut Job, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// Lengths of all directions; those of the second and third only where they differ.
+/// Sets the lengths of all directions; the second and third are stored only where they differ.
 fn set_lens(job: &mut Job, lens: [Option<Lens>; 3]) {
     job.block_bytes = Job::new("").block_bytes;
     if let Some(Lens::Fixed(bytes)) = lens[0] {
         job.block_bytes = bytes;
     }
     let usual = Lens::Fixed(job.block_bytes);
-    // Without a length of its own, a direction has fio's 4k, not that of reads.
+    // A direction without a length of its own has fio's default of 4k, not the length of reads.
     let [read, write, trim] = lens.map(|lens| lens.unwrap_or(Lens::Fixed(4096)));
     job.lens = [read, write, trim].map(|lens| Some(lens).filter(|lens| *lens != usual));
 }
@@ -263,9 +264,9 @@ fn set_split(job: &mut Job, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// `4k/10:64k/90`; parts without a share have the same of what is left.
+/// Parses `4k/10:64k/90`; parts without a share divide the remainder evenly.
 fn split(text: &str, base: KbBase) -> Result<Lens, String> {
-    let wanted = "it must be lengths with shares of a hundred, as in 4k/10:64k/90";
+    let wanted = "it must be lengths with shares in percent, as in 4k/10:64k/90";
     let mut parts: Vec<(u64, Option<u32>)> = Vec::new();
     for part in text.split(':') {
         let (len, share) = part.split_once('/').unwrap_or((part, ""));
@@ -303,7 +304,7 @@ fn distribution(text: &str, base: KbBase) -> Result<Distribution, String> {
     let thousandths = |min, max| thousandths(value, min, max);
     let distribution = match name {
         "random" => Some(Distribution::Uniform),
-        // At 1 the formula has a pole.
+        // The formula has a pole at 1.
         "zipf" => thousandths(1, 9999).filter(|theta| *theta != 1000).map(Distribution::Zipf),
         "pareto" => thousandths(1, 999).map(Distribution::Pareto),
         "normal" | "gauss" => thousandths(0, 100_000).map(Distribution::Normal),
@@ -338,10 +339,10 @@ fn zones(
         ZoneLen::Bytes(_) => 0,
     };
     let requests: u32 = zones.iter().map(|zone| zone.requests_percent).sum();
-    // A last zone without a length has the rest.
+    // A last zone without a length has the remainder.
     let before: u32 = zones.iter().rev().skip(1).map(percent).sum();
     if requests != 100 || before > 100 {
-        return Err(format!("{wanted}, and a hundred together"));
+        return Err(format!("{wanted}, in all 100"));
     }
     if let Some(Zone { len: ZoneLen::Percent(last), .. }) = zones.last_mut() {
         *last = (*last).min(100 - before);
@@ -396,7 +397,7 @@ fn set_exit_what(job: &mut Job, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// A mismatch ends a clone behind what it checks in any case, unless `verify_fatal` does before.
+/// A verification mismatch ends a clone after the check, or at once with `verify_fatal`.
 fn set_continue_on_error(job: &mut Job, text: &str) -> Result<(), String> {
     let (read, write) = match text {
         "none" | "0" | "verify" => (false, false),
@@ -422,7 +423,7 @@ fn set_runtime(job: &mut Job, text: &str) -> Result<(), String> {
 }
 
 fn set_verify(job: &mut Job, text: &str) -> Result<(), String> {
-    // The sum is the same, whoever computes it.
+    // The hardware-accelerated variant gives the same checksum.
     let name = text.strip_suffix("-intel").unwrap_or(text);
     let found = Sum::ALL.into_iter().find(|sum| sum.name() == name);
     let names = || format!("it must be one of {}", Sum::ALL.map(Sum::name).join(", "));
@@ -446,7 +447,7 @@ fn set_filename(job: &mut Job, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// As in fio, the most urgent level of it if none is said.
+/// As in fio, a class without a level means its most urgent level.
 fn set_priority_class(job: &mut Job, text: &str) -> Result<(), String> {
     let level = job.priority.map_or(0, |priority| priority.level);
     job.priority = Some(match text {
@@ -458,7 +459,7 @@ fn set_priority_class(job: &mut Job, text: &str) -> Result<(), String> {
     Ok(())
 }
 
-/// The idle class has no levels: there it changes nothing.
+/// The idle class has no levels, so a level changes nothing.
 fn set_priority_level(job: &mut Job, text: &str) -> Result<(), String> {
     let level = number(text, 0, Priority::LEVEL_MAX.into())?;
     let priority = job.priority.get_or_insert_default();
@@ -558,7 +559,7 @@ mod tests {
     #[test]
     fn unknown_option_is_refused_with_those_that_there_are() {
         let error = Job::new("a").set("iodeph", "4").unwrap_err().to_string();
-        assert!(error.starts_with("job a: iodeph is not an option here; there are rw,"), "{error}");
+        assert!(error.starts_with("job a: iodeph is not a known option; there are rw,"), "{error}");
         assert!(error.contains("iodepth"), "{error}");
     }
 

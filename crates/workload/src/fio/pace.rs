@@ -1,10 +1,10 @@
-//! When a clone pauses before a request: `thinktime`, `rate`, `rate_iops`; and when it is too slow:
-//! `rate_min`, `rate_iops_min`.
+//! Pauses before a request: `thinktime`, `rate`, `rate_iops`; and the least rate: `rate_min`,
+//! `rate_iops_min`.
 //!
-//! As in fio (`handle_thinktime`, `usec_for_io`): it first waits for what is in flight, so that
-//! latencies do not contain the pause; a rate is kept for each direction, each from the start on,
-//! and what was missed is made up for. With `rate_process=poisson` the times between requests are
-//! drawn, and the rate is their mean.
+//! As in fio (`handle_thinktime`, `usec_for_io`), a pause begins after the requests in flight have
+//! ended, so that latencies do not contain it. Each direction has its own rate, counted from the
+//! start, and a clone catches up after a delay. With `rate_process=poisson` the intervals between
+//! requests are random, and the rate is their mean.
 
 use blockyard_engine::time::Nanos;
 
@@ -12,37 +12,37 @@ use super::job::Job;
 use super::lens::Direction;
 use crate::random::Random;
 
-/// A stream of random numbers beside that of the offsets. Ours.
+/// Stream of random numbers besides that of the offsets. Our choice.
 const POISSON_STREAM: u64 = 0x706f_6973;
 
-/// When the requests of a rate start.
+/// Start times of the requests of a rate.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum RateProcess {
-    /// `linear`: at equal distances.
+    /// `linear`: at equal intervals.
     #[default]
     Linear,
-    /// `poisson`: independently of each other.
+    /// `poisson`: independent of each other.
     Poisson,
 }
 
-/// What a clone has started.
+/// The pace of a clone.
 #[derive(Clone, Debug)]
 pub(super) struct Pace {
     thinktime: Nanos,
     thinktime_blocks: u64,
     thinks_of_completed: bool,
-    /// Requests since it last thought.
+    /// Requests since the last think time.
     since_think: u64,
-    /// `rate_ignore_thinktime`: what a rate missed meanwhile is not made up for.
+    /// `rate_ignore_thinktime`: a rate does not catch up for the think time.
     forgets_missed: bool,
-    /// Of the pause for thinking that is due.
+    /// Remaining think time.
     think_left: Nanos,
     bytes_s: [Option<u64>; 3],
     iops: [Option<u64>; 3],
-    /// Started, by direction.
+    /// Started bytes and requests, by direction.
     bytes: [u64; 3],
     ios: [u64; 3],
-    /// Times are drawn: when the next request of a direction is due.
+    /// `poisson`: due time of the next request, by direction.
     poisson: Option<(Random, [f64; 3])>,
 }
 
@@ -65,7 +65,7 @@ impl Pace {
         }
     }
 
-    /// The pause that is due before the next request; `elapsed` since the clone started.
+    /// The pause before the next request, `elapsed` after the clone's start.
     pub(super) fn pause(&self, elapsed: Nanos, direction: Direction) -> Option<Nanos> {
         if self.thinks_now() {
             return Some(self.think_left);
@@ -85,7 +85,7 @@ impl Pace {
         (due > elapsed).then(|| due - elapsed)
     }
 
-    /// A request is started.
+    /// Counts a started request.
     pub(super) fn started(&mut self, direction: Direction, len_bytes: u64) {
         let index = direction.index();
         self.since_think += u64::from(!self.thinks_of_completed);
@@ -102,7 +102,7 @@ impl Pace {
         }
     }
 
-    /// So many requests have ended.
+    /// Counts ended requests.
     pub(super) fn completed(&mut self, requests: u64) {
         self.since_think += if self.thinks_of_completed { requests } else { 0 };
     }
@@ -111,7 +111,7 @@ impl Pace {
         self.thinktime > Nanos(0) && self.since_think >= self.thinktime_blocks
     }
 
-    /// A pause has been as long as this. One for the rate is no thinking.
+    /// Notes the end of a pause. A pause for the rate is no think time.
     pub(super) fn paused(&mut self, pause: Nanos) {
         if self.thinks_now() {
             self.think_left = self.think_left.since(pause);
@@ -124,7 +124,7 @@ impl Pace {
         }
     }
 
-    /// As if what a rate has room for in the time of thinking had been started.
+    /// Counts the think time as if the rate had been met in it.
     fn forget_missed(&mut self) {
         let in_time = |a_second: u64| {
             let missed = u128::from(a_second) * u128::from(self.thinktime.0) / 1_000_000_000;
@@ -141,7 +141,7 @@ impl Pace {
         }
     }
 
-    /// What is started from now on counts: the ramp is over.
+    /// Restarts the counts at the end of the ramp.
     pub(super) fn restart(&mut self) {
         (self.bytes, self.ios) = ([0; 3], [0; 3]);
         if let Some((_, due)) = &mut self.poisson {
@@ -150,7 +150,7 @@ impl Pace {
     }
 }
 
-/// Whether a clone is fast enough: looked at behind each request, a cycle after the other.
+/// Check of the least rate, after each request, cycle by cycle.
 #[derive(Clone, Debug)]
 pub(super) struct Floor {
     bytes_s: [Option<u64>; 3],
@@ -162,7 +162,7 @@ pub(super) struct Floor {
 }
 
 impl Floor {
-    /// None if the job has no minimum.
+    /// `None` if the job has no least rate.
     pub(super) fn of(job: &Job) -> Option<Self> {
         let of_used = |all: [Option<u64>; 3]| {
             let floor = |direction: Direction| all[direction.index()];
@@ -174,7 +174,7 @@ impl Floor {
         has_any.then_some(Self { bytes_s, iops, cycle, since, bytes: [0; 3], ios: [0; 3] })
     }
 
-    /// A request has ended. Whether all is well, `elapsed` since the clone started.
+    /// Counts an ended request. Returns false if the clone is too slow, `elapsed` after its start.
     pub(super) fn ended(&mut self, elapsed: Nanos, direction: Direction, len_bytes: u64) -> bool {
         let index = direction.index();
         self.bytes[index] += len_bytes;

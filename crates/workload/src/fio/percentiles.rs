@@ -1,26 +1,26 @@
-//! Which percentiles of which latencies are listed: `percentile_list` and its switches.
+//! Listed percentiles of the latencies: `percentile_list` and its switches.
 //!
-//! As fio 3.33 prints them: ascending, with as many decimals as the one that was written with most,
-//! and as many in a line as fit into 80 columns.
+//! The format is fio 3.33's: ascending, with the greatest number of decimals that any entry was
+//! given with, and as many entries per line as fit into 80 columns.
 
-/// All of the samples: shares are kept in millionths of a percent.
+/// All samples: shares are in millionths of a percent.
 pub(super) const WHOLE: u64 = 100_000_000;
 /// Decimals of a share in percent.
 const DECIMALS: usize = 6;
-/// As in fio.
+/// Greatest number of entries, as in fio.
 const LIST_MAX: usize = 20;
-/// What is listed without a list, in hundredths of a percent.
+/// Default list, in hundredths of a percent.
 const USUAL: [u64; 17] = [
     100, 500, 1000, 2000, 3000, 4000, 5000, 6000, 7000, 8000, 9000, 9500, 9900, 9950, 9990, 9995,
     9999,
 ];
 
-/// What is listed.
+/// Listed percentiles.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Percentiles {
-    /// In millionths of a percent, ascending.
+    /// Shares in millionths of a percent, ascending.
     shares: Vec<u64>,
-    /// Decimals of each in text.
+    /// Decimals of each share in text.
     decimals: usize,
     /// `slat_percentiles`.
     pub slat: bool,
@@ -38,7 +38,7 @@ impl Default for Percentiles {
 }
 
 impl Percentiles {
-    /// Takes a list, such as `50:99.9`.
+    /// Parses a list, such as `50:99.9`.
     pub(super) fn set_list(&mut self, text: &str) -> Result<(), String> {
         let wanted = || format!("it must be up to {LIST_MAX} percentages, as in 50:99.9:99.99");
         let parts: Vec<&str> = text.split(':').collect();
@@ -51,7 +51,7 @@ impl Percentiles {
         Ok(())
     }
 
-    /// Each with the name that fio's JSON has for it, and the latency behind it.
+    /// Each percentile's name in fio's JSON, and its latency.
     pub fn of<'a>(
         &'a self,
         latencies: &'a super::Histogram,
@@ -71,7 +71,7 @@ impl Percentiles {
         }
     }
 
-    /// Those of a latency as text, in fio's lines.
+    /// The percentiles of a latency as lines of fio's format.
     pub(super) fn lines(
         &self,
         latencies: &super::Histogram,
@@ -94,7 +94,7 @@ impl Percentiles {
     }
 }
 
-/// One of the list, more than nothing and no more than all.
+/// Parses a share: above 0 and at most 100 %.
 pub(super) fn share(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit());
@@ -114,7 +114,7 @@ mod tests {
 
     use super::*;
 
-    /// As fio 3.33 prints lists.
+    /// Lists as fio 3.33 prints them.
     #[test]
     fn names_have_the_decimals_of_the_list_and_lines_have_room() {
         let mut latencies = super::super::Histogram::default();

@@ -1,7 +1,7 @@
-//! fio's own words for a job (its "normal" output, version 3): rates, latencies, percentiles, the
-//! tables behind them, and one line for each group.
+//! fio's report of a job (its "normal" output, version 3): rates, latencies, percentiles, the
+//! distribution tables, and one line for each group.
 //!
-//! What only a kernel knows is left out: when it was, process numbers, page faults.
+//! Figures that only a kernel has are left out: date, process numbers, page faults.
 
 use blockyard_engine::histogram::Histogram;
 
@@ -10,7 +10,7 @@ use super::{JobResult, Percentiles, Steady, Transfers};
 
 const KIB: f64 = 1024.0;
 
-/// Results as fio prints them, less what only a kernel knows: one after the other, and then groups.
+/// The report of all results and then of all groups, in fio's format.
 #[must_use]
 pub fn all(results: &[JobResult]) -> String {
     let mut text: String = results.iter().map(|result| job(result, results)).collect();
@@ -42,7 +42,7 @@ fn job(result: &JobResult, results: &[JobResult]) -> String {
     text + &result.bounds.lines() + &tables(result) + &steady_line(result)
 }
 
-/// What failed and ended nothing.
+/// The line about errors that did not end a clone.
 fn errors_line(result: &JobResult) -> String {
     if !result.goes_on {
         return String::new();
@@ -53,7 +53,7 @@ fn errors_line(result: &JobResult) -> String {
     format!("     errors    : total={}, first_error={first}/<{reason}>\n", result.errors)
 }
 
-/// Whether rates have settled that were to.
+/// The line about the steady state.
 fn steady_line(result: &JobResult) -> String {
     let Some(steady) = &result.steady else { return String::new() };
     let rate = Steady::mean(&steady.bandwidth) as f64;
@@ -70,11 +70,11 @@ fn steady_line(result: &JobResult) -> String {
     )
 }
 
-/// Reads or writes.
+/// Reads or writes of a result.
 #[derive(Clone, Copy)]
 struct Direction {
     verb: &'static str,
-    /// As a group has it.
+    /// Name in a group's line.
     name: &'static str,
     of: fn(&JobResult) -> &Transfers,
 }
@@ -136,7 +136,7 @@ fn transfers_lines(
         text += &percentile_lines(&name, latencies, of);
     }
     if let Some((bandwidth, iops)) = transfers.samples.bandwidth().zip(transfers.samples.iops()) {
-        // Above 1 GiB/s in MiB.
+        // Rates above 1 GiB/s are in MiB.
         let is_large = bandwidth.mean > KIB * KIB * KIB;
         let (unit, bytes) = if is_large { ("MiB", KIB * KIB) } else { ("KiB", KIB) };
         let share = (bandwidth.mean * 100.0 / of_group).min(100.0);
@@ -157,7 +157,7 @@ fn spread_line(spread: Spread, unit: f64, share: &str) -> String {
     )
 }
 
-/// CPU and queue.
+/// The tables of CPU and queue.
 fn tables(result: &JobResult) -> String {
     let (user, system) = result.cpu();
     let (read, written, trimmed) = (result.read.ios, result.write.ios, result.trim.ios);
@@ -182,7 +182,7 @@ fn tables(result: &JobResult) -> String {
     )
 }
 
-/// What jobs of a group have done in one direction.
+/// Sums of a group's jobs in one direction.
 struct Total {
     bytes: u64,
     ns_min: u64,
@@ -244,7 +244,7 @@ fn group_lines(number: u32, group: &[&JobResult]) -> String {
 const BINARY: [&str; 5] = ["B", "KiB", "MiB", "GiB", "TiB"];
 const DECIMAL: [&str; 5] = ["B", "kB", "MB", "GB", "TB"];
 
-/// Four digits, or three with a point, in the smallest unit that they are enough for.
+/// Four digits, or three with a point, in the smallest unit that suffices.
 fn short(amount: f64, step: f64, units: [&str; 5]) -> String {
     let (mut amount, mut unit) = (amount, 0);
     while amount.floor() >= 10_000.0 && unit + 1 < units.len() {
@@ -259,8 +259,8 @@ fn short(amount: f64, step: f64, units: [&str; 5]) -> String {
     format!("{amount:.digits$}{}", units[unit])
 }
 
-/// The unit in which fio shows latencies that begin at `min_ns` and reach `max_ns`: the larger one
-/// only if the numbers stay legible in it.
+/// fio's unit for latencies from `min_ns` to `max_ns`: the larger one only if the numbers stay
+/// legible in it.
 fn unit(min_ns: u64, max_ns: u64) -> (&'static str, f64) {
     match (min_ns, max_ns) {
         (2_000_000.., 100_000_000..) => ("msec", 1e6),

@@ -1,46 +1,46 @@
 //! Rates of a clone in spans of half a second: the `bw` and `iops` lines.
 //!
-//! fio looks at the clock when a block is there, and closes the span that has become long enough
-//! (`bwavgtime`, 500 ms). The first span starts with the clone, so what it needed until its first
-//! block was there is in it; what comes behind the last span is in none.
+//! fio looks at the clock at the end of a block, and closes the current span if it is long enough
+//! (`bwavgtime`, 500 ms). The first span starts with the clone, so it includes the time to the
+//! first block. Blocks after the last closed span are in none.
 
 use blockyard_engine::time::Nanos;
 
 /// `bwavgtime`.
 const SPAN: Nanos = Nanos::from_ms(500);
 
-/// Rates of all spans, and the one that is open.
+/// Rates of all closed spans, and the open span.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Samples {
-    /// Bytes a second, and blocks a second.
+    /// Bytes and blocks per second of each span.
     rates: Vec<(f64, f64)>,
     since: Nanos,
     bytes: u64,
     ios: u64,
 }
 
-/// What a line of samples says.
+/// Statistics of the spans.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Spread {
-    /// The smallest.
+    /// Least rate.
     pub min: f64,
-    /// The largest.
+    /// Greatest rate.
     pub max: f64,
-    /// Their mean.
+    /// Mean rate.
     pub mean: f64,
-    /// Their standard deviation, with n - 1.
+    /// Standard deviation, with n - 1.
     pub stdev: f64,
-    /// How many.
+    /// Number of spans.
     pub count: usize,
 }
 
 impl Samples {
-    /// The first span starts.
+    /// Starts the first span.
     pub(crate) fn start(&mut self, now: Nanos) {
         self.since = now;
     }
 
-    /// A block is there.
+    /// Counts an ended block.
     pub(crate) fn block(&mut self, now: Nanos, bytes: u64) {
         (self.bytes, self.ios) = (self.bytes + bytes, self.ios + 1);
         let span = now.since(self.since);
@@ -51,18 +51,18 @@ impl Samples {
         }
     }
 
-    /// Those of another clone as well.
+    /// Adds the spans of another clone.
     pub(crate) fn add(&mut self, other: &Self) {
         self.rates.extend(&other.rates);
     }
 
-    /// Bytes a second.
+    /// Statistics in bytes per second.
     #[must_use]
     pub fn bandwidth(&self) -> Option<Spread> {
         spread(self.rates.iter().map(|(bytes, _)| *bytes))
     }
 
-    /// Blocks a second.
+    /// Statistics in blocks per second.
     #[must_use]
     pub fn iops(&self) -> Option<Spread> {
         spread(self.rates.iter().map(|(_, ios)| *ios))
@@ -89,7 +89,7 @@ mod tests {
         for ms in [300, 700, 900, 1100, 1250, 1500] {
             samples.block(Nanos::from_ms(ms), 1 << 20);
         }
-        // 100 to 700 ms has two blocks, 700 to 1250 three; the last is in no span.
+        // 100 to 700 ms has two blocks, 700 to 1250 three; the last block is in no span.
         let rates = samples.iops().unwrap();
         assert_eq!(rates.count, 2);
         assert!((rates.min - 2.0 / 0.6).abs() < 1e-9 && (rates.max - 3.0 / 0.55).abs() < 1e-9);

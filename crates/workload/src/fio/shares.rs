@@ -1,18 +1,17 @@
-//! Counts by power of two: how deep the queue was, how many ended at a time; and latencies by the
-//! bounds of fio's table.
+//! Counts by power of two: queue depths, requests per call, and latencies by the bounds of fio's
+//! table.
 
 use blockyard_engine::time::Nanos;
 
-/// How often a number was 1, 2 to 3, 4 to 7, … 64 and more: the depth at which a block was
-/// submitted.
+/// Histogram of the depth at submission: 1, 2 to 3, 4 to 7, … 64 and more.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Depths([u64; 7]);
 
 impl Depths {
-    /// Upper ends of the table's columns but the last.
+    /// Names of the table's columns.
     const NAMES: [&str; 7] = ["1", "2", "4", "8", "16", "32", ">=64"];
 
-    /// A block is submitted as this one of those in flight.
+    /// Counts a block that was submitted as number `depth` of those in flight.
     pub(crate) fn count(&mut self, depth: usize) {
         self.0[(depth.max(1).ilog2() as usize).min(6)] += 1;
     }
@@ -21,7 +20,7 @@ impl Depths {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Of all in percent, by the names of the columns.
+    /// Share of each column in percent.
     #[must_use]
     pub fn shares(&self) -> [(&'static str, f64); 7] {
         shares(Self::NAMES, self.0)
@@ -32,14 +31,14 @@ impl Depths {
     }
 }
 
-/// How often 0, 1 to 4, 5 to 8, … more than 64 blocks were submitted, or ended, with one call.
+/// Histogram of the blocks per submit or reap call: 0, 1 to 4, 5 to 8, … more than 64.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Batches([u64; 7]);
 
 impl Batches {
     const NAMES: [&str; 7] = ["0", "4", "8", "16", "32", "64", ">=64"];
 
-    /// A call has brought so many.
+    /// Counts a call with this many blocks.
     pub(crate) fn count(&mut self, blocks: usize) {
         let at = match blocks {
             0 => 0,
@@ -57,7 +56,7 @@ impl Batches {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// Of all in percent, by the names of the columns.
+    /// Share of each column in percent.
     #[must_use]
     pub fn shares(&self) -> [(&'static str, f64); 7] {
         shares(Self::NAMES, self.0)
@@ -68,7 +67,7 @@ impl Batches {
     }
 }
 
-/// Shares in percent; what is there at all is shown as a tenth of one at least.
+/// Shares in percent; a non-zero share is at least a tenth of a percent.
 fn shares(names: [&'static str; 7], counts: [u64; 7]) -> [(&'static str, f64); 7] {
     let all: u64 = counts.iter().sum();
     std::array::from_fn(|at| {
@@ -81,14 +80,14 @@ fn line(shares: [(&str, f64); 7]) -> String {
     shares.map(|(name, percent)| format!("{name}={percent:.1}%")).join(", ")
 }
 
-/// Of each unit, the numbers up to which the columns of the table of latencies reach.
+/// Upper bounds of the latency table's columns in each unit.
 const BOUNDS: [u64; 10] = [2, 4, 10, 20, 50, 100, 250, 500, 750, 1000];
-/// Units: their names, and how long one is.
+/// Names of the units, and their lengths in nanoseconds.
 const UNITS: [(&str, u64); 3] = [("nsec", 1), ("usec", 1_000), ("msec", 1_000_000)];
-/// A millisecond has two columns more, up to 2 s and behind.
+/// Number of columns; milliseconds have two more, up to 2 s and above.
 const COLUMNS: usize = 3 * BOUNDS.len() + 2;
 
-/// Where each column but the last ends.
+/// Upper bound of each column but the last.
 const ENDS_NS: [u64; COLUMNS - 1] = {
     let mut ends_ns = [2_000_000_000; COLUMNS - 1];
     let mut at = 0;
@@ -99,7 +98,7 @@ const ENDS_NS: [u64; COLUMNS - 1] = {
     ends_ns
 };
 
-/// How often a latency was below each bound of fio's table, and not below the one before.
+/// Histogram of latencies by the bounds of fio's table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bounds([u64; COLUMNS]);
 
@@ -113,8 +112,7 @@ impl Bounds {
         self.0.iter_mut().zip(other.0).for_each(|(mine, theirs)| *mine += theirs);
     }
 
-    /// The share up to a bound, and behind the bound before; in the order of the table, with the
-    /// units.
+    /// Unit, bound and share of each column, in the table's order.
     pub fn shares(&self) -> impl Iterator<Item = (&'static str, String, f64)> {
         let all: u64 = self.0.iter().sum();
         let name = |at: usize| match at {
@@ -128,7 +126,7 @@ impl Bounds {
         })
     }
 
-    /// Five columns a line; what is there at all is shown as a hundredth of one percent at least.
+    /// The table with five columns a line; a non-zero share is at least 0.01 %.
     pub(super) fn lines(&self) -> String {
         let mut text = String::new();
         for (unit, _) in UNITS {

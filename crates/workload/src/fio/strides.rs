@@ -1,35 +1,35 @@
-//! `zonemode=strided`: requests stay in a zone until so much has been moved, and then go to the
-//! next.
+//! `zonemode=strided`: requests stay in a zone until `zonesize` bytes have been transferred, and
+//! then go to the next zone.
 //!
 //! ```text
 //!   |<- zonerange ->|<- zoneskip ->|<- zonerange ->|<- zoneskip ->|
 //!   [zonesize moved ...]           [zonesize moved ...]
 //! ```
-//! Seen with fio 3.33: behind the last zone that begins inside the region comes the first again;
-//! of one that ends behind it only what is inside is used; a zone that is shorter than `zonesize`
-//! is gone through again. Offsets are of the zone, and who asks for them adds its start.
+//! Seen with fio 3.33: after the last zone that begins inside the region comes the first again. Of
+//! a zone that crosses the region's end only the part inside is used. A zone shorter than
+//! `zonesize` is repeated. Offsets are relative to the zone; the caller adds its start.
 
-/// As a job says it.
+/// Strided zones of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Strides {
     /// `zonemode=strided`.
     pub is_on: bool,
-    /// `zonesize`: what is moved in a zone.
+    /// `zonesize`: bytes transferred in a zone.
     pub size_bytes: u64,
-    /// `zonerange`: how long a zone is; without it, as `zonesize`.
+    /// `zonerange`: length of a zone; `None`: `zonesize`.
     pub range_bytes: Option<u64>,
-    /// `zoneskip`: from the end of a zone to the next.
+    /// `zoneskip`: distance from the end of a zone to the next.
     pub skip_bytes: u64,
 }
 
 impl Strides {
-    /// How long a zone is.
+    /// Length of a zone.
     pub(super) fn range_bytes(&self) -> u64 {
         self.range_bytes.unwrap_or(self.size_bytes)
     }
 }
 
-/// The zone that a clone is in.
+/// The current zone of a clone.
 #[derive(Clone, Debug)]
 pub(super) struct Zone {
     strides: Strides,
@@ -39,7 +39,7 @@ pub(super) struct Zone {
 }
 
 impl Zone {
-    /// The first of a region; none without zones.
+    /// The first zone of a region; `None` without zones.
     pub(super) fn first(strides: &Strides, region_bytes: u64) -> Option<Self> {
         let (start_bytes, moved_bytes) = (0, 0);
         let strides = strides.clone();
@@ -50,12 +50,12 @@ impl Zone {
         self.start_bytes
     }
 
-    /// What of it is inside the region.
+    /// Length of the part inside the region.
     pub(super) fn len_bytes(&self) -> u64 {
         self.strides.range_bytes().min(self.region_bytes - self.start_bytes)
     }
 
-    /// Whether the zone has had enough: then it is the next.
+    /// Moves to the next zone if the current one is complete.
     pub(super) fn advance(&mut self) -> bool {
         let is_done = self.moved_bytes >= self.strides.size_bytes;
         if is_done {

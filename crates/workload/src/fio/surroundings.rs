@@ -1,17 +1,17 @@
-//! What a job file may ask about where it runs: the volume's length, the machine, the environment.
+//! Facts that a job file may refer to: the volume's length, the machine, the environment.
 //!
-//! `${NAME}` in a value is a variable of the environment, and nothing if there is none, as in fio.
+//! `${NAME}` in a value is an environment variable, or empty if there is none, as in fio.
 //! `$pagesize`, `$mb_memory` and `$ncpus` are numbers of the machine.
 
 use std::fmt;
 
-/// A value longer than this is no value. Ours.
+/// Greatest length of an expanded value. Our choice.
 const VALUE_MAX_BYTES: usize = 4096;
 
-/// Where a job file is read.
+/// The machine and volume for which a job file is read.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'a> {
-    /// How long the volume is.
+    /// Length of the volume.
     pub device_bytes: u64,
     /// `$pagesize`.
     pub page_bytes: u64,
@@ -19,7 +19,7 @@ pub struct Surroundings<'a> {
     pub memory_mib: u64,
     /// `$ncpus`.
     pub cpus: u64,
-    /// A variable of the environment.
+    /// Looks up an environment variable.
     pub variable: &'a dyn Fn(&str) -> Option<String>,
 }
 
@@ -30,7 +30,7 @@ impl fmt::Debug for Surroundings<'_> {
 }
 
 impl Surroundings<'static> {
-    /// A volume of this length on a small machine without an environment: for tests.
+    /// A volume of this length on a small machine without environment variables: for tests.
     #[must_use]
     pub fn of_device(device_bytes: u64) -> Self {
         Self { device_bytes, page_bytes: 4096, memory_mib: 1024, cpus: 2, variable: &|_| None }
@@ -38,7 +38,7 @@ impl Surroundings<'static> {
 }
 
 impl Surroundings<'_> {
-    /// A value with the variables in their places.
+    /// Substitutes the variables in a value.
     pub(super) fn expand(&self, value: &str) -> Result<String, String> {
         let mut text = value.to_owned();
         if value.contains('$') {

@@ -8,14 +8,14 @@
 //!            v                       v
 //!          drain: reap all ─> close ─> exit       last block, runtime over, or an error
 //! ```
-//! One at a time is reaped although more have ended (`iodepth_batch_complete_max` is 1), so the
-//! depth stays at `iodepth`; only at the end all are, with one call.
+//! A reap takes one block although more have ended (`iodepth_batch_complete_max` is 1), so the
+//! depth stays at `iodepth`. Only the last reap takes all.
 //!
-//! Times are fio's (its documentation, "Interpreting the output"): submission latency (slat) from
-//! the start of a block until `submit` has returned; completion latency (clat) from then until it
-//! is *reaped*, not until the device had it; buffered, the whole call is clat. An `fsync` comes
-//! before the block after: there is none behind the last. What the clone used is asked for before
-//! its first block and behind its last.
+//! Latencies are fio's (its documentation, "Interpreting the output"). Submission latency (slat)
+//! lasts from the start of a block until `submit` has returned. Completion latency (clat) lasts
+//! from then until the block is *reaped*, not until the device has finished it. A buffered call is
+//! clat as a whole. An `fsync` comes before the next block, so none follows the last. The clone's
+//! resource use is read before its first block and after its last.
 
 use std::sync::Arc;
 
@@ -38,38 +38,38 @@ use super::zoned::{Zoned, Zones};
 use crate::program::{Call, Content, DirectOp, FileId, Returned, Task, Usage};
 use crate::random::Random;
 
-/// As fio does, a clone that is slower than it must be ends with an I/O error (EIO).
+/// Error of a clone that is slower than its least rate: EIO, as in fio.
 const TOO_SLOW: i32 = EIO;
-/// The medium has failed.
+/// EIO: a medium error.
 const EIO: i32 = 5;
 
-/// As fio says it of bytes that are not those that were written (EILSEQ).
+/// EILSEQ: fio's error for a verification mismatch.
 const MISMATCH: i32 = 84;
 
-/// With `gtod_reduce`: as seldom as fio looks at the clock then.
+/// Calls per clock reading with `gtod_reduce`, as in fio.
 const CALLS_PER_LOOK: u32 = 256;
 
-/// A block in flight, from when to when so far.
+/// A block in flight.
 #[derive(Clone, Copy, Debug)]
 struct Block {
     direction: Direction,
     offset_bytes: u64,
     len_bytes: u64,
-    /// Its bytes are made, or checked.
+    /// Identity of the generated or verified bytes.
     stamp: Option<Stamp>,
     priority: Option<Priority>,
     started: Nanos,
     submitted: Nanos,
 }
 
-/// The call that has been made last.
+/// The last call.
 #[derive(Clone, Copy, Debug)]
 enum Made {
     Nothing,
     Open,
-    /// How much was used before the first block.
+    /// Reads the resource use before the first block.
     UsageBefore,
-    /// The priority of the request that is behind it.
+    /// Sets the priority of the following request.
     Priority {
         direction: Direction,
         range: (u64, u64),
@@ -79,9 +79,9 @@ enum Made {
     Submit(u32),
     Reap,
     Fsync(Nanos),
-    /// Behind the last block, and not counted, as in fio.
+    /// The `fsync` after the last block; as in fio not measured.
     EndFsync,
-    /// Before the first block.
+    /// The delay before the first block.
     Delay,
     Pause(Nanos),
     UsageBehind,
@@ -93,57 +93,57 @@ enum Made {
 pub struct Thread {
     job: Job,
     pub(crate) job_index: usize,
-    /// Among all clones of the program.
+    /// Number among all clones of the program.
     pub(crate) number: u64,
-    /// Of its region.
+    /// Start of the clone's region.
     start_bytes: u64,
     socket: Option<u16>,
-    /// What ends a pass.
+    /// Bytes of a pass.
     pass_bytes: u64,
     file: FileId,
-    /// Lots of a mix.
+    /// Random numbers of the direction mix.
     lots: Random,
     order: Offsets,
     made: Made,
     started: Nanos,
-    /// When the last block was there.
+    /// End of the last block.
     ended: Nanos,
     issued: u64,
-    /// Of writes only if there are trims too.
+    /// Bytes of all requests; in a mix of trims and writes only of the writes.
     issued_bytes: u64,
     issued_writes: u64,
-    /// Passes that a leap over the end of the region has ended.
+    /// Number of passes that ended by a leap past the end of the region.
     short_passes: u32,
     synced_last: bool,
     pace: Pace,
     floor: Option<Floor>,
-    /// What the next request does, if that has been drawn already.
+    /// Direction of the next request, if drawn already.
     lot: Option<Direction>,
-    /// What is measured does not count yet.
+    /// Whether the clone is in `ramp_time`, where measurements do not count.
     in_ramp: bool,
-    /// Which of its job's clones it is.
+    /// Number among the clones of its job.
     clone: u32,
-    /// Whether others end it, or it them; and the groups that run with it.
+    /// The `exitall` rules, and the running groups.
     ends: Option<(Ends, Vec<u32>)>,
-    /// What else it looks at before each request, if its job asks for that.
+    /// Further checks before each request, if the job has any.
     control: Option<Box<Control>>,
-    /// That has ended it.
+    /// Whether the clone stops before its limits are reached.
     is_done: bool,
     written: Written,
-    /// What it writes, if not any bytes will do.
+    /// Source of the written bytes; `None`: any bytes will do.
     source: Option<Box<Source>>,
     zoned: Option<Box<Zoned>>,
-    /// With priorities that are drawn, and the one that it has now.
+    /// Random priorities, if the job has them, and the current one.
     priorities: Option<Box<Lots>>,
     priority: Option<Priority>,
-    /// By id.
+    /// Blocks by request id.
     in_flight: Vec<Option<Block>>,
     free_ids: Vec<u32>,
     pub(crate) measured: Measured,
 }
 
 impl Thread {
-    /// Which job, and which of its clones; `number` is among all clones of the program.
+    /// Creates a clone. `number` counts all clones of the program.
     pub(crate) fn new(
         job: &Job,
         (job_index, clone): (usize, u32),
@@ -191,22 +191,22 @@ impl Thread {
         }
     }
 
-    /// Among clones that end each other, of which those of these groups run now.
+    /// Sets the `exitall` rules and the groups of the current phase.
     pub(super) fn set_ends(&mut self, ends: Ends, running: &[u32]) {
         self.ends = Some((ends, running.to_vec()));
     }
 
-    /// What its job has in common with others.
+    /// Sets the state that the job shares with others.
     pub(super) fn set_control(&mut self, common: &Common) {
         self.control = Control::of(&self.job, common);
     }
 
-    /// The zones of its file.
+    /// Sets the zones of the file.
     pub(super) fn set_zones(&mut self, zones: &Arc<Zones>) {
         self.zoned = Zoned::of(&self.job, self.clone, zones);
     }
 
-    /// What the last call brought.
+    /// Handles the result of the last call.
     fn account(&mut self, now: Nanos, returned: &Returned<'_>) {
         if let Err(error) = returned.status {
             let direction = match self.made {
@@ -275,12 +275,13 @@ impl Thread {
         }
     }
 
-    /// The first error is the one that is told.
+    /// Records an error; the first one is reported.
     fn fail(&mut self, error: i32) {
         self.measured.error.get_or_insert(error);
     }
 
-    /// As in fio, only what the medium has failed in is gone on behind.
+    /// Counts a medium error if `continue_on_error` permits; any other error ends the clone, as in
+    /// fio.
     fn fail_or_go_on(&mut self, direction: Option<Direction>, error: i32) {
         let goes_on = self.job.goes_on;
         let is_taken = match direction {
@@ -339,7 +340,7 @@ impl Thread {
         }
     }
 
-    /// Whether nothing more is started.
+    /// Whether no further request starts.
     fn is_over(&self, now: Nanos) -> bool {
         let loops = u64::from(self.job.loops);
         let ios = self.job.number_ios.unwrap_or(u64::MAX).saturating_mul(loops);
@@ -353,8 +354,8 @@ impl Thread {
         self.measured.error.is_some() || is_all || is_late || is_stopped || self.is_done
     }
 
-    /// As fio has it: while the number of writes is a multiple of N, also between the reads of a
-    /// mix, but not twice without a block between.
+    /// Whether an `fsync` is due. As in fio, one is due while the number of writes is a multiple of
+    /// N, so also between the reads of a mix, but never twice without a block between.
     fn wants_fsync(&self) -> bool {
         let every = u64::from(self.job.fsync_every);
         every > 0
@@ -370,7 +371,7 @@ impl Thread {
                 let is_read = self.lots.below(100) < u64::from(self.job.read_percent);
                 if is_read { Direction::Read } else { Direction::Write }
             }
-            // What was trimmed is written.
+            // A trimmed block is written next.
             (_, true, true) if self.issued % 2 == 1 => Direction::Write,
             (_, _, true) => Direction::Trim,
             (reads, ..) => {
@@ -383,7 +384,7 @@ impl Thread {
         }
     }
 
-    /// What the next request does.
+    /// Direction of the next request.
     fn direction(&mut self) -> Direction {
         let direction = match self.lot {
             Some(direction) => direction,
@@ -393,7 +394,7 @@ impl Thread {
         direction
     }
 
-    /// The pause before the next block, no longer than the ramp or the runtime.
+    /// The pause before the next block, limited by the ramp or the runtime.
     fn pause(&mut self, now: Nanos) -> Option<Nanos> {
         let direction = self.direction();
         let elapsed = now.since(self.started);
@@ -407,7 +408,7 @@ impl Thread {
         self.measure_again()
     }
 
-    /// What has been measured so far does not count.
+    /// Discards all measurements so far.
     fn measure_again(&mut self) -> Call {
         let Measured { error, mismatches, ref mut mismatch, ref logs, .. } = self.measured;
         let (mismatch, logs) = (mismatch.take(), logs.emptied());
@@ -417,7 +418,7 @@ impl Thread {
         Call::Usage
     }
 
-    /// Where the next request is; a pass that leaps over its end starts again if it may.
+    /// Range of the next request. After a leap past the end, a further pass starts if one is left.
     fn place(&mut self, direction: Direction) -> Option<Extent> {
         let is_again = direction == Direction::Write && self.job.rw.trims();
         let trimmed = self.order.again(Direction::Trim).filter(|_| is_again);
@@ -431,7 +432,7 @@ impl Thread {
         if is_over { None } else { self.order.next(direction) }
     }
 
-    /// The same in a zone; there may be none that it can go to.
+    /// Range of the next request within a zone; `None` if no zone can take the request.
     fn place_in_zone(&mut self, direction: Direction) -> Option<Extent> {
         let drawn = self.place(direction)?;
         let placed = self.zoned.as_mut().and_then(|zoned| zoned.place(direction, drawn));
@@ -439,7 +440,7 @@ impl Thread {
         placed
     }
 
-    /// Starts a request; none if the pass had only seemed to have one more.
+    /// Starts a request; `None` if the last pass turned out to be complete.
     fn start_block(&mut self, now: Nanos) -> Option<Call> {
         let mut direction = self.direction();
         let extent = match &self.zoned {
@@ -475,7 +476,7 @@ impl Thread {
         Some(self.transfer(now, direction, range, stamp))
     }
 
-    /// The call that moves a range.
+    /// The call that transfers a range.
     fn transfer(
         &mut self,
         now: Nanos,
@@ -488,7 +489,7 @@ impl Thread {
         let (priority, started, submitted) = (self.priority, now, now);
         let block =
             Block { direction, offset_bytes, len_bytes, stamp, priority, started, submitted };
-        // A trim goes past the page cache in any case.
+        // A trim always bypasses the page cache.
         if self.job.direct || direction == Direction::Trim {
             let id = self.free_ids.pop().expect("fewer than `iodepth` are in flight");
             self.in_flight[id as usize] = Some(block);
@@ -507,7 +508,7 @@ impl Thread {
         }
     }
 
-    /// Reads again what was written, when it is time for it.
+    /// Reads written blocks back for verification, when due.
     fn verify(&mut self, now: Nanos, in_flight: u32) -> Option<Call> {
         if self.job.verify.sum.is_none() || self.measured.error.is_some() {
             return None;
@@ -520,7 +521,7 @@ impl Thread {
             return None;
         }
         if !self.written.is_reading() || self.written.is_read() {
-            // Nothing is read before all of it is there, nor written over before it was checked.
+            // All writes end before the first read; all reads end before the next write.
             if in_flight > 0 {
                 return Some(self.reap_all(in_flight));
             }
@@ -538,7 +539,7 @@ impl Thread {
         Some(self.transfer(now, Direction::Read, range, Some(stamp)))
     }
 
-    /// `verify_only`: what would be written is taken as written.
+    /// `verify_only`: goes through all writes without executing them.
     fn run_dry(&mut self, now: Nanos) {
         while !self.is_over(now) {
             let direction = self.draw_direction();
@@ -555,7 +556,7 @@ impl Thread {
         self.written.end_dry_run();
     }
 
-    /// What comes before the next request, if more is looked at than the clock.
+    /// The call that [`Control`] demands before the next request.
     fn steer(&mut self, now: Nanos, in_flight: u32) -> Option<Call> {
         match self.control.as_mut()?.step(now, in_flight, self.in_ramp) {
             Step::Start => None,
@@ -572,7 +573,7 @@ impl Thread {
         }
     }
 
-    /// As many are in flight as may be.
+    /// Whether the greatest depth is reached.
     fn is_full(&self) -> bool {
         !self.in_flight.is_empty() && self.free_ids.is_empty()
     }
@@ -610,7 +611,7 @@ impl Thread {
         if let Some((ends, running)) = &self.ends {
             ends.ended(self.measured.error.is_some(), running);
         }
-        // Those whom it has ended do not go on without it.
+        // The clones that `exitall` ends stop before this one leaves its `flow` group.
         if let Some(control) = &mut self.control {
             (self.measured.depth, self.measured.steady) = control.end();
         }
@@ -664,7 +665,8 @@ impl Task for Thread {
             return self.drain(in_flight);
         }
         if self.wants_fsync() {
-            // As in fio, a full queue is reaped first: of one at a time, the last write has ended.
+            // As in fio, a full queue is reaped first: at a depth of 1 the last write has ended
+            // then.
             return if self.is_full() { self.reap_one() } else { self.fsync(now) };
         }
         if let Some(pause) = self.pause(now) {

@@ -1,16 +1,16 @@
 use super::*;
 use crate::program::{DirectOp, Reaped};
 
-/// A world in which everything takes a fixed time, many operations at once.
+/// A world in which each operation takes a fixed time, with any number in flight.
 pub(super) struct World {
     now: Nanos,
-    /// Of a call, or of `submit`.
+    /// Duration of a call, or of `submit`.
     call: Nanos,
-    /// Of a reap that does not wait.
+    /// Duration of a reap that does not wait.
     reap: Nanos,
-    /// From `submit` to the end of an operation.
+    /// Time from `submit` to the end of an operation.
     device: Nanos,
-    /// The operation with this offset fails.
+    /// Offset of the operation that fails.
     fails_at: Option<u64>,
     pub(super) calls: Vec<Call>,
     in_flight: Vec<(Nanos, Reaped)>,
@@ -67,7 +67,7 @@ impl World {
         }
     }
 
-    /// One task after the other.
+    /// Runs the tasks one after the other.
     fn run(&mut self, fio: &mut Fio) {
         while let Some(mut phase) = fio.next_phase() {
             for task in &mut phase.tasks {
@@ -98,7 +98,7 @@ pub(super) fn run(world: &mut World, job: Job) -> JobResult {
     fio.results()[0].clone()
 }
 
-/// Blocks that were read, and that were written, in order.
+/// Read blocks and written blocks, in order.
 fn blocks(calls: &[Call]) -> (Vec<u64>, Vec<u64>) {
     let (mut read, mut written) = (vec![], vec![]);
     for call in calls {
@@ -352,7 +352,7 @@ fn start_delay_is_before_everything_and_the_ramp_counts_for_nothing() {
         ..job(Rw::Write, 4)
     };
     let result = run(&mut world, job);
-    // Blocks of a millisecond: 10 in the ramp, 5 behind it.
+    // Blocks of a millisecond: 10 in the ramp, 5 after it.
     assert_eq!(blocks(&world.calls).1.len(), 15);
     assert_eq!((result.write.ios, result.runtime), (5, Nanos::from_ms(5)));
     assert_eq!(world.now, Nanos::from_ms(65));
@@ -370,7 +370,8 @@ fn thinktime_is_behind_so_many_blocks_with_nothing_in_flight() {
     assert_eq!(result.read.clat.max(), Nanos(100_000), "no pause is in a latency");
 }
 
-/// Blocks start at 0, 5 and 10 ms; the ramp ends at 7 ms, and what it cut a pause to is not lost.
+/// Blocks start at 0, 5 and 10 ms. The ramp ends at 7 ms, and the rest of the interrupted pause
+/// follows.
 #[test]
 fn ramp_ends_in_the_middle_of_a_pause_which_goes_on() {
     let mut world = World::new(0, 0);
@@ -395,7 +396,7 @@ fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
         let result = run(&mut world, job);
         (world.now, result.read.ios, result.write.ios)
     };
-    // 1 MiB/s are 256 blocks: the last of 257 starts when a second has passed.
+    // 1 MiB/s are 256 blocks: the last of 257 starts after one second.
     let second = Nanos::from_ms(1000);
     let by_bytes = Job { rate_bytes_s: [Some(1 << 20); 3], ..job(Rw::Write, 257) };
     assert_eq!(paced(by_bytes.clone()), (second + Nanos(10_000), 0, 257));
@@ -406,7 +407,8 @@ fn rate_is_kept_by_each_direction_and_in_blocks_as_well() {
     assert!(ended < second && ended > Nanos::from_ms(3 * most), "{ended:?}, {most} of a direction");
 }
 
-/// A block of 4 KiB takes 10 us and is due every 100; it thinks for 5 ms behind 4 of them.
+/// A block of 4 KiB takes 10 us and is due every 100 us; a think time of 5 ms follows each 4
+/// blocks.
 #[test]
 fn pause_for_the_rate_is_no_thinking() {
     let mut world = World::new(10, 0);
@@ -416,7 +418,7 @@ fn pause_for_the_rate_is_no_thinking() {
     assert_eq!(world.calls.iter().filter(thought).count(), 2);
 }
 
-/// Blocks of 10 us, each due a millisecond behind the other; it thinks for 5 ms behind 4 of them.
+/// A block takes 10 us and is due every millisecond; a think time of 5 ms follows each 4 blocks.
 #[test]
 fn what_a_rate_missed_while_its_job_thought_is_made_up_for_unless_it_is_to_be_ignored() {
     let ended = |rate_ignore_thinktime| {
@@ -428,7 +430,7 @@ fn what_a_rate_missed_while_its_job_thought_is_made_up_for_unless_it_is_to_be_ig
     assert_eq!([ended(false), ended(true)], [13, 18]);
 }
 
-/// What is written is read again, in fio's order: seen with fio 3.33.
+/// Written blocks are read back in fio's order: seen with fio 3.33.
 #[test]
 fn verify_reads_behind_a_pass_behind_a_backlog_or_in_order_of_places() {
     let verify = Verify { sum: Some(Sum::Crc32c), ..Verify::default() };
@@ -547,7 +549,7 @@ fn job_that_waits_for_another_starts_behind_it_and_the_others_with_the_first() {
     assert_eq!(Fio::new(vec![named("a", Some("b"))]).unwrap_err().key, "wait_for");
 }
 
-/// What fio 3.33 lists of such jobs.
+/// fio 3.33's list of such jobs.
 #[test]
 fn clones_are_listed_one_by_one_or_a_group_as_one() {
     let named = |name: &str, numjobs, group_reporting| Job {
@@ -601,7 +603,7 @@ fn a_job_that_ends_ends_those_that_it_says() {
         let results = fio.results().iter();
         results.map(|result| result.read.ios).collect::<Vec<_>>()
     };
-    // Here the first task has ended before the second starts.
+    // Here the first task ends before the second starts.
     assert_eq!(done(None), [3, 100, 5]);
     assert_eq!(done(Some("group")), [3, 0, 5]);
     assert_eq!(done(Some("stonewall")), [3, 0, 5]);
@@ -645,7 +647,7 @@ fn writes_have_the_pattern_that_buffers_are_given() {
     assert_eq!(filled.buffers.pattern, Some(Pattern::parse("0x00").unwrap()));
 }
 
-/// As fio's `gtod_reduce`: what is not measured is not listed.
+/// As with fio's `gtod_reduce`: figures without measurement are not listed.
 #[test]
 fn what_is_not_kept_is_not_listed() {
     let mut reduced = job(Rw::Read, 100);
@@ -717,8 +719,8 @@ fn report_has_the_tools_shape() {
     assert!(lines.contains(&"  fsync:"), "{text}");
 }
 
-/// The proposal of 2023 prints a report of fio. Of one process whose device is done when `submit`
-/// returns, nearly all of it follows from the time of one write.
+/// The proposal of 2023 prints a report of fio. For one process whose device finishes before
+/// `submit` returns, nearly the whole report follows from the time of one write.
 #[test]
 fn report_of_2023_follows_from_one_number() {
     // 60001 ms for 78060 writes, of which a submission took 765.71 us.
@@ -730,7 +732,7 @@ fn report_of_2023_follows_from_one_number() {
         size_bytes: 1 << 30,
         direct: true,
         iodepth: 256,
-        // fio looks at a clock that runs a little behind.
+        // fio's clock runs a little behind.
         runtime: Some(Nanos(60_000_700_000)),
         time_based: true,
         ..job(Rw::Write, 1)
@@ -747,7 +749,7 @@ fn report_of_2023_follows_from_one_number() {
          | 70.00th=[  197], 80.00th=[  197], 90.00th=[  197], 95.00th=[  197],\n     \
          | 99.00th=[  197], 99.50th=[  197], 99.90th=[  197], 99.95th=[  197],\n     \
          | 99.99th=[  197]\n",
-        // The shortest is 4 us there, and 2 us here.
+        // The shortest latency is 4 us there, and 2 us here.
         "  lat (msec)   : 2=0.01%, 4=0.01%, 10=0.01%, 20=0.02%, 50=0.05%\n  \
          lat (msec)   : 100=0.08%, 250=99.83%\n",
         "  IO depths    : 1=0.1%, 2=0.1%, 4=0.1%, 8=0.1%, 16=0.1%, 32=0.1%, >=64=99.9%\n     \

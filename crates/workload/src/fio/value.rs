@@ -1,29 +1,29 @@
 //! Values of options: numbers with units, arithmetic, times, switches, values of each direction.
 //!
-//! A number is decimal or `0x` hexadecimal. Where one stands, `4*(1k+512)` may: `+ - * / % ^` and
-//! parentheses, on whole numbers. `k` is 1024 and `ki` 1000, as fio has it to stay compatible with
-//! old job files; with `kb_base=1000` it is the other way round.
+//! A number is decimal or `0x` hexadecimal. An expression such as `4*(1k+512)` may replace any
+//! number: `+ - * / % ^` and parentheses, on integers. `k` is 1024 and `ki` 1000, as in fio, which
+//! keeps this for old job files; with `kb_base=1000` the meanings are swapped.
 
 use std::collections::BTreeSet;
 
 use blockyard_engine::time::Nanos;
 
-/// No machine has more sockets. Ours.
+/// Greatest number of a NUMA node. Our choice.
 const NODE_MAX: u16 = 255;
-/// Deeper parentheses are a slip of the pen. Ours.
+/// Greatest depth of parentheses. Our choice.
 const DEPTH_MAX: u32 = 32;
 
-/// What a `k` is.
+/// Meaning of the suffix `k`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum KbBase {
-    /// 1024, and `ki` is 1000.
+    /// `k` is 1024, and `ki` is 1000.
     #[default]
     Binary,
-    /// 1000, and `ki` is 1024.
+    /// `k` is 1000, and `ki` is 1024.
     Decimal,
 }
 
-/// One of a range.
+/// Parses an integer in a range.
 pub(super) fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<T, String> {
     let number = evaluate(text, |unit| size_unit(unit, KbBase::Binary));
     let number = number.filter(|number| (min..=max).contains(number));
@@ -31,7 +31,7 @@ pub(super) fn number<T: TryFrom<u64>>(text: &str, min: u64, max: u64) -> Result<
     number.ok_or_else(|| format!("it must be a number from {min} to {max}"))
 }
 
-/// In thousandths, of which there are so many at least and at most.
+/// Parses a decimal fraction into thousandths within the range.
 pub(super) fn thousandths(text: &str, min: u32, max: u32) -> Option<u32> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.len() <= 6;
@@ -44,7 +44,7 @@ pub(super) fn thousandths(text: &str, min: u32, max: u32) -> Option<u32> {
     (min..=max).contains(&value).then_some(value)
 }
 
-/// In millionths.
+/// Parses a decimal fraction into millionths.
 pub(super) fn millionths(text: &str) -> Option<u64> {
     let (whole, part) = text.split_once('.').unwrap_or((text, ""));
     let digits = |text: &str| text.bytes().all(|byte| byte.is_ascii_digit()) && text.len() <= 12;
@@ -56,7 +56,7 @@ pub(super) fn millionths(text: &str) -> Option<u64> {
     value.checked_add(part.parse().ok()?)
 }
 
-/// A switch; alone it is on.
+/// Parses a switch; an empty value is on.
 pub(super) fn flag(text: &str) -> Result<bool, String> {
     match text {
         "" | "1" => Ok(true),
@@ -65,50 +65,51 @@ pub(super) fn flag(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Bytes.
+/// Parses a number of bytes.
 pub(super) fn size(text: &str, base: KbBase) -> Result<u64, String> {
     let bytes = evaluate(text, |unit| size_unit(unit, base));
     bytes.ok_or_else(|| "it must be a number with k, m, g, t or p (1024s), as in 4k or 1g".into())
 }
 
-/// Bytes forwards, or backwards with a minus.
+/// Parses a signed number of bytes.
 pub(super) fn signed_size(text: &str, base: KbBase) -> Result<i64, String> {
     let (is_back, text) = text.strip_prefix('-').map_or((false, text), |text| (true, text));
     let bytes = size(text, base)?;
-    let bytes = i64::try_from(bytes).map_err(|_| String::from("that is more than any disk has"))?;
+    let bytes =
+        i64::try_from(bytes).map_err(|_| String::from("it must be less than 2^63 bytes"))?;
     Ok(if is_back { -bytes } else { bytes })
 }
 
-/// Bytes a second.
+/// Parses a rate in bytes per second.
 pub(super) fn rate(text: &str, base: KbBase) -> Result<u64, String> {
     let nonzero = size(text, base)?;
-    if nonzero == 0 { Err("it must be more than nothing, as in 10m".into()) } else { Ok(nonzero) }
+    if nonzero == 0 { Err("it must be above zero, as in 10m".into()) } else { Ok(nonzero) }
 }
 
-/// In seconds, as fio does.
+/// Parses a duration; a bare number is seconds, as in fio. The duration must not be zero.
 pub(super) fn duration(text: &str) -> Result<Nanos, String> {
     let ns = any_duration(text)?;
-    if ns.0 == 0 { Err("it must be more than nothing, as in 60 or 500ms".into()) } else { Ok(ns) }
+    if ns.0 == 0 { Err("it must be above zero, as in 60 or 500ms".into()) } else { Ok(ns) }
 }
 
 const DURATION: &str = "it must be a time in s, m, h, d, ms or us, as in 60 or 500ms";
 
-/// As [`duration`], or nothing.
+/// Parses a duration as [`duration`] does, or zero.
 pub(super) fn any_duration(text: &str) -> Result<Nanos, String> {
     time(text, "s")
 }
 
-/// In microseconds, as fio has it where it says so.
+/// Parses a duration; a bare number is microseconds.
 pub(super) fn microseconds(text: &str) -> Result<Nanos, String> {
     time(text, "us")
 }
 
-/// In milliseconds, as fio has it where it says so.
+/// Parses a duration; a bare number is milliseconds.
 pub(super) fn milliseconds(text: &str) -> Result<Nanos, String> {
     time(text, "ms")
 }
 
-/// One number with its unit, or arithmetic in parentheses, whose numbers are microseconds.
+/// Parses one number with its unit, or arithmetic in parentheses, which counts in microseconds.
 fn time(text: &str, bare: &str) -> Result<Nanos, String> {
     let ns = match text.starts_with('(') {
         true => {
@@ -123,7 +124,7 @@ fn time(text: &str, bare: &str) -> Result<Nanos, String> {
     ns.map(Nanos).ok_or_else(|| DURATION.into())
 }
 
-/// Numbers and ranges with commas between, each once; none is everywhere.
+/// Parses distinct numbers and ranges, separated by commas; an empty list is all nodes.
 pub(super) fn nodes(text: &str) -> Result<Vec<u16>, String> {
     let wanted = || format!("it must be sockets from 0 to {NODE_MAX}, each once, as in 0-3 or 0,2");
     let mut nodes = Vec::new();
@@ -137,18 +138,18 @@ pub(super) fn nodes(text: &str) -> Result<Vec<u16>, String> {
     if different.len() == nodes.len() { Ok(nodes) } else { Err(wanted()) }
 }
 
-/// Values of reads, writes and trims with commas between. One is of all of them, the second of two
-/// is of trims too; one that is left out is none.
+/// Parses values for reads, writes and trims, separated by commas. A single value applies to all
+/// directions; the second of two applies to trims too; an omitted value is `None`.
 pub(super) fn of_directions<T: Clone>(
     text: &str,
     value: impl Fn(&str) -> Result<T, String>,
 ) -> Result<[Option<T>; 3], String> {
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     if parts.len() > 3 {
-        return Err("it has more than three parts: of reads, writes and trims".into());
+        return Err("it must have at most three parts: for reads, writes and trims".into());
     }
     let part = |index: usize| match parts[index.min(parts.len() - 1)] {
-        // Nothing at all is no value, as in fio: `bs=${NAME}` without that variable.
+        // An empty value is an error, as in fio: `bs=${NAME}` without that variable.
         "" if parts.len() > 1 => Ok(None),
         part => value(part).map(Some),
     };
@@ -168,7 +169,7 @@ fn size_unit(unit: &str, base: KbBase) -> Option<u64> {
     }
 }
 
-/// Nanoseconds.
+/// Length of a time unit in nanoseconds.
 fn time_unit(unit: &str, bare: &str) -> Option<u64> {
     match if unit.is_empty() { bare } else { unit } {
         "d" => Some(86_400_000_000_000),
@@ -181,7 +182,7 @@ fn time_unit(unit: &str, bare: &str) -> Option<u64> {
     }
 }
 
-/// A whole number, or what arithmetic makes of several.
+/// Evaluates an integer or an arithmetic expression.
 fn evaluate(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     let text: String = text.chars().filter(|c| !c.is_whitespace()).collect();
     let mut terms = Terms { text: &text.to_ascii_lowercase(), unit: &unit, depth: 0 };
@@ -189,7 +190,7 @@ fn evaluate(text: &str, unit: impl Fn(&str) -> Option<u64>) -> Option<u64> {
     terms.text.is_empty().then_some(value)
 }
 
-/// What is left of an expression.
+/// Unparsed rest of an expression.
 struct Terms<'a> {
     text: &'a str,
     unit: &'a dyn Fn(&str) -> Option<u64>,

@@ -1,5 +1,6 @@
-//! What a clone has written and has not read again: in the order of the writes where each place is
-//! written once, else in that of the places, the last write of each, as fio has it.
+//! Writes of a clone that wait for verification. As in fio, they are read back in the order of the
+//! writes if each block is written once, otherwise in the order of the offsets, the last write of
+//! each.
 //!
 //! ```text
 //!   write ─> push ─> due: all of a pass, `verify_backlog` of them, or the job is over
@@ -14,14 +15,14 @@ use super::verify::Stamp;
 /// A write.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Piece {
-    /// On the volume.
+    /// Offset on the volume.
     pub(super) offset_bytes: u64,
     pub(super) len_bytes: u64,
-    /// Of the clone's writes.
+    /// Number among the clone's writes.
     pub(super) number: u64,
 }
 
-/// Whether a place may be written again before it has been read.
+/// Whether a range may be written again before it is read back.
 fn writes_twice(job: &Job) -> bool {
     (job.rw.is_random() && (!job.has_map() || job.needs_bitmap()))
         || job.io_size_bytes.is_some()
@@ -30,24 +31,24 @@ fn writes_twice(job: &Job) -> bool {
         || job.strides.is_on
 }
 
-/// All of them.
+/// The writes of a clone that have not been read back.
 #[derive(Clone, Debug)]
 pub(super) struct Written {
-    /// Nothing is made or checked.
+    /// Whether verification is off.
     is_off: bool,
     reads_again: bool,
-    /// Reads of the job itself are checked: it writes nothing.
+    /// Whether the job's own reads are verified: the job writes nothing.
     checks_reads: bool,
-    /// `verify_only`: what would be written is still to be found out.
+    /// `verify_only`: whether the writes have not been enumerated yet.
     is_dry: bool,
-    /// The number of a write says nothing: it was another run's.
+    /// Whether the data comes from another run, so that the numbers of writes are unknown.
     is_foreign: bool,
     backlog: u64,
     has_overlaps: bool,
     in_order: VecDeque<Piece>,
     by_place: BTreeMap<u64, Piece>,
     is_reading: bool,
-    /// Passes that have been read again.
+    /// Number of passes that have been read back.
     passes: u64,
 }
 
@@ -69,14 +70,14 @@ impl Written {
         }
     }
 
-    /// A write; how its bytes are made.
+    /// Adds a write. Returns the identity of its bytes.
     pub(super) fn push(&mut self, piece: Piece) -> Option<Stamp> {
         if self.is_off {
             return None;
         }
         let Piece { offset_bytes, len_bytes, number } = piece;
         if self.reads_again && self.has_overlaps {
-            // What it covers in part is not what it was.
+            // A partly overwritten block cannot be verified.
             let end = offset_bytes + len_bytes;
             while let Some((&place, other)) = self.by_place.range(..end).next_back() {
                 if other.offset_bytes + other.len_bytes <= offset_bytes {
@@ -91,13 +92,13 @@ impl Written {
         Some(Stamp { offset_bytes, number: Some(number) })
     }
 
-    /// How the bytes of one of the job's own reads are checked.
+    /// Identity of the bytes of a read by the job itself.
     pub(super) fn stamp_of_read(&self, offset_bytes: u64) -> Option<Stamp> {
         let checks = !self.is_off && self.checks_reads;
         checks.then_some(Stamp { offset_bytes, number: None })
     }
 
-    /// What would be written is not known yet.
+    /// Whether the writes of `verify_only` have not been enumerated yet.
     pub(super) fn is_only(&self) -> bool {
         self.is_dry
     }
@@ -110,7 +111,7 @@ impl Written {
         (self.in_order.len() + self.by_place.len()) as u64
     }
 
-    /// Whether it is time to read again; so many passes have been written.
+    /// Whether to read back now; `passes` passes have been written.
     pub(super) fn is_due(&self, is_over: bool, passes: u64) -> bool {
         self.len() > 0 && (is_over || self.len() >= self.backlog || passes > self.passes)
     }
@@ -119,7 +120,7 @@ impl Written {
         self.is_reading
     }
 
-    /// All of it has been asked for.
+    /// Whether all writes have been read back or are in flight.
     pub(super) fn is_read(&self) -> bool {
         self.len() == 0
     }
@@ -132,7 +133,7 @@ impl Written {
         self.is_reading = false;
     }
 
-    /// The next, and how it is checked.
+    /// The next write to read back, and the identity of its bytes.
     pub(super) fn next_to_read(&mut self) -> Option<(Piece, Stamp)> {
         let first = || self.by_place.pop_first().map(|(_, piece)| piece);
         let piece = self.in_order.pop_front().or_else(first)?;

@@ -1,9 +1,9 @@
-//! `zonemode=zbd`: writes fill zones from their start, as a zoned disk wants them.
+//! `zonemode=zbd`: writes fill zones from their start, as a zoned disk requires.
 //!
-//! A volume has no zones. As in fio 3.33 on a file, they are imagined: all are empty at first, a
-//! write goes to the write pointer of the zone that was drawn, a zone that is full is reset when it
-//! is written again, and a read takes what has been written. With `max_open_zones` a write to one
-//! zone too many goes to one of those that are open. The jobs of one file share its zones.
+//! A volume has no zones. As in fio 3.33 on a regular file, the zones are emulated and initially
+//! empty. A write goes to the write pointer of the drawn zone. A full zone is reset at its next
+//! write. A read covers written data only. With `max_open_zones`, a write that would exceed the
+//! limit goes to one of the open zones. The jobs of one file share its zones.
 //!
 //! ```text
 //!   |<------- zonesize ------->|
@@ -11,8 +11,8 @@
 //!   [written   ^         ]-----[           ]
 //!              └ the next write
 //! ```
-//! A read where nothing is written goes to the nearest zone that has something, those behind it
-//! first. When there is none, or all open zones are other jobs', the clone has done what it can.
+//! A read in an empty zone goes to the nearest zone with data, later ones first. The clone ends
+//! when no zone has data, or when other jobs hold all open zones.
 
 use std::collections::BTreeMap;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -23,7 +23,7 @@ use super::offsets::Extent;
 use super::options::{Set, set};
 use super::value::{number, rate};
 
-/// The options of it, beside `zonemode` and `zonesize`.
+/// Options of this module, besides `zonemode` and `zonesize`.
 pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("zonecapacity", |job, text| {
         set(&mut job.zoned.capacity_bytes, rate(text, job.kb_base).map(Some))
@@ -31,14 +31,14 @@ pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("max_open_zones", |job, text| set(&mut job.zoned.open_max, number(text, 0, u32::MAX.into()))),
 ];
 
-/// What a job asks for of it.
+/// Emulated zones of a job.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ZoneRule {
     /// `zonemode=zbd`.
     pub is_on: bool,
-    /// `zonecapacity`: what can be written of a zone; without one, all.
+    /// `zonecapacity`: writable bytes of a zone; `None`: all.
     pub capacity_bytes: Option<u64>,
-    /// `max_open_zones`: partly written at a time, by all jobs; 0 is as many as there are.
+    /// `max_open_zones`: greatest number of partly written zones, for all jobs; 0: no limit.
     pub open_max: u32,
 }
 
@@ -48,37 +48,37 @@ pub(crate) struct Zones(Mutex<State>);
 
 #[derive(Debug, Default)]
 struct State {
-    /// By number: bytes from its start on. Those that are not here are empty.
+    /// Written bytes of each zone, by number. Missing zones are empty.
     written: BTreeMap<u64, u64>,
-    /// With `max_open_zones`.
+    /// Open zones, with `max_open_zones`.
     open: Vec<u64>,
 }
 
-/// A clone's view of them.
+/// A clone's view of the zones.
 #[derive(Debug)]
 pub(super) struct Zoned {
     zones: Arc<Zones>,
     size_bytes: u64,
     capacity_bytes: u64,
     open_max: u32,
-    /// Its region, as numbers of zones.
+    /// The region, as numbers of zones.
     first: u64,
     end: u64,
-    /// The shortest request of each direction.
+    /// Length of the shortest request, by direction.
     min_bytes: [u64; 3],
     is_random: bool,
     reads_writes: bool,
     has_written: bool,
-    /// Zones that it has emptied.
+    /// Number of zones that the clone has reset.
     pub(super) resets: u64,
 }
 
-/// What is wrong with the zones of a job: the option, and what of it.
+/// The first invalid option of a job's zones, and its problem.
 pub(super) fn problem(job: &Job) -> Option<(&'static str, String)> {
     let rule = &job.zoned;
     if !rule.is_on {
         let is_said = rule.capacity_bytes.is_some() || rule.open_max > 0;
-        return is_said.then(|| ("max_open_zones", "and its like need zonemode=zbd".into()));
+        return is_said.then(|| ("max_open_zones", "and its options need zonemode=zbd".into()));
     }
     let size_bytes = job.strides.size_bytes;
     let is_whole = |bytes: u64| bytes.is_multiple_of(size_bytes);
@@ -98,18 +98,18 @@ pub(super) fn problem(job: &Job) -> Option<(&'static str, String)> {
         }
         () if job.rw.trims() => ("zonemode", "is zbd: a volume has no zones to reset".into()),
         () if !job.rw.writes() => {
-            ("zonemode", "is zbd: its zones are empty, and nothing here writes them".into())
+            ("zonemode", "is zbd: its zones are empty, so the job must write".into())
         }
-        () if job.leap_bytes != 0 => ("zonemode", "is zbd, and takes no leap".into()),
+        () if job.leap_bytes != 0 => ("zonemode", "is zbd, which excludes a leap".into()),
         () if job.verify.sum.is_some() => {
-            ("zonemode", "is zbd, whose requests move: nothing knows them again".into())
+            ("zonemode", "is zbd, whose requests move, so they cannot be verified".into())
         }
         () => return None,
     })
 }
 
 impl Zoned {
-    /// None for a job without zones.
+    /// `None` for a job without zones.
     pub(super) fn of(job: &Job, clone: u32, zones: &Arc<Zones>) -> Option<Box<Self>> {
         let size_bytes = job.strides.size_bytes;
         job.zoned.is_on.then(|| {
@@ -130,13 +130,13 @@ impl Zoned {
         })
     }
 
-    /// What a mix does first: without a write there is nothing to read.
+    /// The direction, but a mix begins with a write, because there is nothing to read before it.
     pub(super) fn direction(&self, drawn: Direction) -> Direction {
         let is_first = self.reads_writes && !self.has_written;
         if is_first { Direction::Write } else { drawn }
     }
 
-    /// Where a request goes that was drawn for this place of the region; none if nowhere.
+    /// The range for a request that was drawn at this offset; `None` if no zone can take it.
     pub(super) fn place(&mut self, direction: Direction, drawn: Extent) -> Option<Extent> {
         let zones = Arc::clone(&self.zones);
         let mut state = zones.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -169,7 +169,7 @@ impl Zoned {
         Some(Extent { offset_bytes, len_bytes })
     }
 
-    /// This zone, or one of those that are open if there are too many.
+    /// The zone itself, or one of the open zones if the limit is reached.
     fn open(&self, state: &mut State, zone: u64, offset_bytes: u64) -> Option<u64> {
         if self.open_max == 0 || state.open.contains(&zone) {
             return Some(zone);

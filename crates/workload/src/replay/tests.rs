@@ -25,8 +25,8 @@ fn trace(bios: Vec<TracedBio>) -> Trace {
 
 const TARGET: Target = Target { len_bytes: 1 << 20, sector_bytes: 512, wrap: false };
 
-/// Plays one task in a world in which everything takes `takes`, and nobody else is: when what was
-/// submitted.
+/// Plays one task in a world in which every operation takes `takes`. Returns time and offset of
+/// each submission.
 fn play(player: &mut Player, takes: u64) -> Vec<(u64, u64)> {
     let mut now = Nanos(1000);
     let mut in_flight: Vec<(Nanos, u32)> = Vec::new();
@@ -103,7 +103,7 @@ fn bio_that_fails_is_counted_and_the_rest_is_played() {
     };
     let submitted = |call| matches!(call, Call::Submit { .. });
     assert!(submitted(next(0, Ok(()), &[])));
-    // The first is refused, the second fails, the third does not.
+    // The first is refused, the second fails, the third succeeds.
     assert!(submitted(next(5, Err(28), &[])));
     assert!(matches!(next(6, Ok(()), &[]), Call::Reap { .. }));
     assert!(submitted(next(7, Ok(()), &[(1, Err(5))])));
@@ -118,7 +118,7 @@ fn bio_that_fails_is_counted_and_the_rest_is_played() {
 
 #[test]
 fn fastest_keeps_as_many_in_flight_as_there_were() {
-    // The second came when the first had ended, the third while the second ran.
+    // The second bio came when the first had ended, the third while the second was in flight.
     let trace = trace(vec![bio(0, 0, 8, 100), bio(100, 0, 80, 500), bio(140, 0, 0, 10)]);
     let times = |depth| {
         let (submitted, replay) = played(&trace, Pace::Fastest { depth }, 60);

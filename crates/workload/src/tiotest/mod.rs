@@ -1,11 +1,11 @@
-//! tiotest, of tiobench: threads that write, rewrite at random, read, and read at random.
+//! tiotest, from tiobench: threads that write, rewrite at random, read, and read at random.
 //!
-//! Each thread has a file of its own. Four phases follow each other, caches are kept; in each phase
-//! all threads start together, and it lasts until the last has ended. In the write phases that
-//! includes `fsync` and `close`, which count in the time of the phase but not among the latencies;
-//! so the rate of a random write phase is mostly a rate of writing back. Random offsets are
-//! multiples of the block size, drawn with replacement, and never the last block.
-//! Source: `tiotest.c` of tiobench. The original seeds with the time of day; here a seed is given.
+//! Each thread has its own file. The four phases follow each other and keep the caches. All threads
+//! of a phase start together, and the phase lasts until the last thread ends. A write phase
+//! includes `fsync` and `close`: they count in the phase's time but not in its latencies. So the
+//! rate of a random write phase is mostly a rate of write-back. Random offsets are multiples of the
+//! block size, drawn with replacement, and never the last block. Source: `tiotest.c` of tiobench.
+//! The original takes its seed from the time of day; here the seed is an option.
 
 mod table;
 
@@ -20,21 +20,21 @@ pub use table::{latency_table, results_table};
 /// The four phases, in order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Sequential, into new files.
+    /// Sequential writes into new files.
     Write,
-    /// At random, into the files that are there.
+    /// Random writes into existing files.
     RandomWrite,
-    /// Sequential.
+    /// Sequential reads.
     Read,
-    /// At random.
+    /// Random reads.
     RandomRead,
 }
 
 impl Kind {
-    /// All of them.
+    /// All phases, in order.
     pub const ALL: [Self; 4] = [Self::Write, Self::RandomWrite, Self::Read, Self::RandomRead];
 
-    /// As the tables call it.
+    /// Name in the tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -57,16 +57,16 @@ pub struct Config {
     pub threads: u32,
     /// `-f`: length of each file.
     pub file_bytes: u64,
-    /// `-b`: length of each call.
+    /// `-b`: length of each read or write.
     pub block_bytes: u64,
-    /// `-r`: random calls of each thread.
+    /// `-r`: number of random calls of each thread.
     pub random_ops: u32,
-    /// Of the random offsets.
+    /// Seed of the random offsets.
     pub seed: u64,
 }
 
 impl Config {
-    /// What the 2009 mail ran: 80 MiB a thread, the tool's own defaults else.
+    /// Configuration of the 2009 mail: 80 MiB a thread, otherwise the tool's defaults.
     #[must_use]
     pub fn of_2009(threads: u32, seed: u64) -> Self {
         Self { threads, file_bytes: 80 << 20, block_bytes: 4096, random_ops: 1000, seed }
@@ -80,33 +80,33 @@ impl Config {
     }
 }
 
-/// What a phase was like.
+/// Result of a phase.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PhaseResult {
-    /// Which one.
+    /// The phase.
     pub kind: Kind,
-    /// Bytes that were asked for.
+    /// Bytes read or written.
     pub bytes: u64,
-    /// From the start of all threads to the end of the last.
+    /// Time from the start of all threads to the end of the last.
     pub time: Nanos,
-    /// Of its reads or writes.
+    /// Latency of the reads or writes.
     pub latency: Latency,
 }
 
-/// The program and its results.
+/// The tiotest program and its results.
 #[derive(Debug)]
 pub struct Tiotest {
     config: Config,
-    /// How many phases have been started.
+    /// Number of started phases.
     started: usize,
     results: Vec<PhaseResult>,
 }
 
 impl Tiotest {
-    /// The program.
+    /// Creates the program.
     ///
     /// # Panics
-    /// When there is no thread, or a file has not two blocks.
+    /// When there are no threads, or a file is shorter than two blocks.
     #[must_use]
     pub fn new(config: Config) -> Self {
         assert!(config.threads > 0 && config.block_bytes > 0);
@@ -114,13 +114,13 @@ impl Tiotest {
         Self { config, started: 0, results: Vec::new() }
     }
 
-    /// The phases that have ended.
+    /// Results of the ended phases.
     #[must_use]
     pub fn results(&self) -> &[PhaseResult] {
         &self.results
     }
 
-    /// Both tables, as the tool prints them.
+    /// Both tables in the tool's output format.
     #[must_use]
     pub fn print(&self) -> String {
         results_table(self.config.threads, &self.results) + &latency_table(&self.results)
@@ -157,18 +157,18 @@ impl Program for Tiotest {
     }
 }
 
-/// What a thread does next.
+/// A thread's next step.
 #[derive(Clone, Copy, Debug)]
 enum Step {
     Open,
-    /// The first call has nothing to time.
+    /// First call: no earlier call to time.
     First,
     Transfer,
     Close,
     Exit,
 }
 
-/// One thread.
+/// A tiotest thread.
 #[derive(Debug)]
 pub struct Thread {
     config: Config,
@@ -177,7 +177,7 @@ pub struct Thread {
     random: Random,
     step: Step,
     done_ops: u64,
-    /// When the call that is timed was made.
+    /// Time of the call that is timed.
     issued: Nanos,
     latency: Latency,
 }

@@ -1,6 +1,6 @@
 //! tiotest's two tables, character by character.
 //!
-//! The CPU columns are printed as unknown: the original adds up the times of the whole process once
+//! The CPU columns are printed as unknown. The original adds the times of the whole process once
 //! for each thread, which gives hundreds of percent and negative numbers.
 
 use std::fmt::Write as _;
@@ -34,7 +34,7 @@ pub fn results_table(threads: u32, results: &[PhaseResult]) -> String {
     out + "`----------------------------------------------------------------------'\n"
 }
 
-/// Latencies of each phase and of all.
+/// Latencies of each phase and of all phases.
 #[must_use]
 pub fn latency_table(results: &[PhaseResult]) -> String {
     let mut out = String::from(
@@ -73,7 +73,7 @@ mod tests {
     use super::*;
 
     /// The `deadline-original` rows of the 2009 mail: average and maximum in microseconds, and the
-    /// calls above 2 s and 10 s that its percentages stand for.
+    /// numbers of calls above 2 s and 10 s that follow from its percentages.
     const PUBLISHED: [(Kind, u64, u64, u64, u64, u64); 4] = [
         (Kind::Write, 655_360, 4_122, 17_922_920, 523, 4),
         (Kind::RandomWrite, 32_000, 599, 1_245_200, 0, 0),
@@ -99,7 +99,7 @@ mod tests {
         .collect()
     }
 
-    /// Its own total row comes out of its phase rows: 10.044 ms, 0.03804 %, 0.00029 %.
+    /// The mail's total row follows from its phase rows: 10.044 ms, 0.03804 %, 0.00029 %.
     #[test]
     fn latency_table_of_the_mail_is_reproduced_with_its_total() {
         let expected = "\

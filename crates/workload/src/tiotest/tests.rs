@@ -1,6 +1,7 @@
 use super::*;
 
-/// Runs a thread in a world where transfers take 3 ms, `fsync` 50 ms and the rest nothing.
+/// Runs a thread in a world where a transfer takes 3 ms, an `fsync` 50 ms, and any other call
+/// nothing.
 fn run(thread: &mut Thread) -> (Vec<Call>, Nanos) {
     let (mut now, mut calls) = (Nanos(0), Vec::new());
     loop {

@@ -1,9 +1,9 @@
-//! What `blktrace(8)` records of a kernel's disk, as a trace (`linux/blktrace_api.h`).
+//! Records of `blktrace(8)` as a trace (`linux/blktrace_api.h`).
 //!
-//! A file is records of 48 bytes, each with so many bytes behind it as it says; there is one file
-//! for each CPU, and the clock is the same for all. Of what happens to a request, one event makes a
-//! bio of the trace: that it was queued, or that it was given to the device. Its completion is the
-//! next one that covers its range. The submitter is the process.
+//! A file is a sequence of records of 48 bytes, each followed by a payload of the stated length.
+//! There is one file for each CPU, and all share one clock. One kind of event makes a bio of the
+//! trace: queued or issued. The bio's completion is the next completion event that covers its
+//! range. The submitter is the process.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -17,14 +17,14 @@ use super::{
     BIOS_MAX, Completion, End, Header, SECTORS_MAX, Trace, TraceError, TracedBio, too_many,
 };
 
-/// `BLK_IO_TRACE_MAGIC`, with room for the version in the last byte.
+/// `BLK_IO_TRACE_MAGIC`; the last byte holds the version.
 const MAGIC: u32 = 0x6561_7400;
 /// `BLK_IO_TRACE_VERSION`.
 const VERSION: u32 = 7;
 /// `struct blk_io_trace`.
 const RECORD_BYTES: usize = 48;
 
-/// `__BLK_TA_*`: the low half of an action, without the bit that says that a control group follows.
+/// `__BLK_TA_*`: the low half of an action, without the bit for a following control group.
 const QUEUE: u32 = 1;
 const ISSUE: u32 = 7;
 const COMPLETE: u32 = 8;
@@ -38,17 +38,18 @@ const NOTIFY: u32 = 1 << 26;
 const DISCARD: u32 = 1 << 29;
 const FUA: u32 = 1 << 31;
 
-/// Which event makes a bio.
+/// Event that makes a bio of the trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Action {
-    /// `Q`: it was queued, as whoever submitted it made it.
+    /// `Q`: the bio was queued, as its submitter made it.
     #[default]
     Queue,
-    /// `D`: it was given to the device, merged and in the order of the kernel's scheduler.
+    /// `D`: the request was issued to the device, merged and in the order of the kernel's
+    /// scheduler.
     Issue,
 }
 
-/// An event that matters.
+/// A relevant event.
 #[derive(Clone, Copy, Debug)]
 struct Event {
     time: u64,
@@ -68,7 +69,7 @@ pub struct Events {
 }
 
 impl Events {
-    /// Whether a file that begins like this is one of `blktrace`'s, of either byte order.
+    /// Whether the first bytes are those of a `blktrace` file, in either byte order.
     #[must_use]
     pub fn begin_with(bytes: [u8; 4]) -> bool {
         is_magic(u32::from_le_bytes(bytes)) || is_magic(u32::from_be_bytes(bytes))
@@ -77,7 +78,7 @@ impl Events {
     /// Adds the events of a file.
     ///
     /// # Errors
-    /// When it is not what it should be, has another device than the files before, or is too long.
+    /// When the file is invalid, has another device than the files before, or is too long.
     pub fn add(&mut self, mut input: impl Read) -> Result<(), TraceError> {
         let mut offset_bytes = 0;
         loop {
@@ -116,7 +117,7 @@ impl Events {
             return Err(wrong(offset_bytes, problem));
         }
         if event.sector > SECTORS_MAX - u64::from(u32::MAX) {
-            return Err(wrong(offset_bytes, "no disk has such a sector; the file is damaged"));
+            return Err(wrong(offset_bytes, "the sector is beyond any disk's end: damaged"));
         }
         // Three events for each bio.
         if self.events.len() == 3 * BIOS_MAX {
@@ -126,10 +127,10 @@ impl Events {
         Ok(())
     }
 
-    /// The trace that they are.
+    /// Builds the trace from events of the wanted kind.
     #[must_use]
     pub fn into_trace(mut self, wanted: Action) -> Trace {
-        // Stable: those of one CPU are in order already.
+        // Stable: the events of one CPU are in order already.
         self.events.sort_by_key(|event| event.time);
         let began = self.events.first().map_or(0, |event| event.time);
         let length = self.events.last().map_or(0, |event| event.time) - began;
@@ -138,7 +139,7 @@ impl Events {
             Action::Issue => ISSUE,
         };
         let mut bios: Vec<TracedBio> = Vec::new();
-        // Those that have not ended, by whether they write and where they begin.
+        // Open bios, by direction and first sector.
         let mut open: BTreeMap<(bool, u64, usize), u64> = BTreeMap::new();
         for event in &self.events {
             let at = Nanos(event.time - began);
@@ -192,8 +193,8 @@ impl Event {
         }
     }
 
-    /// The open bios that a completion ends: all within its range, and of those without one the
-    /// oldest.
+    /// Open bios that a completion ends: all bios within its range; for a completion without a
+    /// range the oldest bio.
     fn covered(&self, writes: bool, open: &BTreeMap<(bool, u64, usize), u64>) -> Vec<usize> {
         if self.bytes == 0 {
             let flushes = open.range((writes, 0, 0)..=(writes, 0, usize::MAX));
@@ -211,7 +212,7 @@ fn is_magic(word: u32) -> bool {
     word & !0xff == MAGIC
 }
 
-/// A record.
+/// An encoded record.
 struct Record {
     event: Event,
     device: u32,
@@ -232,12 +233,12 @@ impl Record {
         };
         let magic = part(0, 4) as u32;
         if !is_magic(magic) {
-            let problem = "no record of blktrace begins here; the file is damaged, or is another";
+            let problem = "no blktrace record begins here; the file is damaged or of another kind";
             return Err(wrong(offset_bytes, problem));
         }
         let version = magic & 0xff;
         if version != VERSION {
-            let problem = format!("the record has version {version}, and {VERSION} is read here");
+            let problem = format!("the record has version {version}; only {VERSION} is supported");
             return Err(wrong(offset_bytes, problem));
         }
         let event = Event {
@@ -256,7 +257,7 @@ impl Record {
 mod tests {
     use super::*;
 
-    /// A record as the header file lays it out.
+    /// Encodes a record in the header file's layout.
     fn record(
         is_big: bool,
         time: u64,

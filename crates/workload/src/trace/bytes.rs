@@ -1,7 +1,7 @@
-//! What blocks and records are made of: varints (LEB128), signed ones by zigzag, and the CRC-32 of
+//! Encodings of blocks and records: varints (LEB128), zigzag for signed ones, and the CRC-32 of
 //! zlib and Ethernet (polynomial 0xedb88320, reflected).
 
-/// Appends a number, seven bits a byte, the lowest first.
+/// Appends a varint: seven bits a byte, the lowest first.
 pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     while number >= 0x80 {
         out.push(number as u8 | 0x80);
@@ -10,13 +10,13 @@ pub(super) fn put_varint(out: &mut Vec<u8>, mut number: u64) {
     out.push(number as u8);
 }
 
-/// Appends how far it is from one number to another, whichever is larger.
+/// Appends the signed distance between two numbers.
 pub(super) fn put_distance(out: &mut Vec<u8>, from: u64, to: u64) {
     let distance = to.wrapping_sub(from).cast_signed();
     put_varint(out, ((distance << 1) ^ (distance >> 63)).cast_unsigned());
 }
 
-/// Takes a number from the front; nothing if there is none below 2^64.
+/// Takes a varint from the front; `None` unless it is below 2^64.
 pub(super) fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     let mut number = 0u64;
     for shift in (0..64).step_by(7) {
@@ -34,7 +34,7 @@ pub(super) fn take_varint(bytes: &mut &[u8]) -> Option<u64> {
     None
 }
 
-/// Takes a distance, and says where it leads.
+/// Takes a signed distance from the front and returns the number that it leads to.
 pub(super) fn take_distance(bytes: &mut &[u8], from: u64) -> Option<u64> {
     let zigzag = take_varint(bytes)?;
     Some(from.wrapping_add((zigzag >> 1) ^ (zigzag & 1).wrapping_neg()))
@@ -55,7 +55,7 @@ const CRC_TABLE: [u32; 256] = {
     table
 };
 
-/// The checksum of these bytes.
+/// CRC-32 of the concatenated parts.
 pub(super) fn crc32(parts: &[&[u8]]) -> u32 {
     let mut crc = !0u32;
     for byte in parts.iter().copied().flatten() {

@@ -1,5 +1,5 @@
-//! What fio writes with `write_iolog` and reads with `read_iolog`, as a trace: versions 2 and 3 of
-//! its "trace file format" (fio(1)).
+//! fio's I/O logs (`write_iolog`, `read_iolog`) as traces: versions 2 and 3 of the "trace file
+//! format" in fio(1).
 //!
 //! ```text
 //! fio version 2 iolog                 fio version 3 iolog
@@ -9,10 +9,10 @@
 //! disk.img wait 1500 0                2210 disk.img sync 0 0
 //! disk.img close                      2300 disk.img close
 //! ```
-//! Numbers are bytes, and microseconds since the beginning; in version 2 a `wait` is counted from
-//! the one before. Nobody says who submitted, how urgent it was, and when it ended. Ranges are
-//! widened to whole sectors of 512 bytes, and several files lie one behind the other, in the order
-//! in which they were added.
+//! Offsets and lengths are bytes; times are microseconds since the start. In version 2 each `wait`
+//! counts from the one before. The log has no submitters, priorities or completions. Ranges are
+//! widened to whole sectors of 512 bytes. Several files lie one behind the other, in the order in
+//! which they were added.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};
@@ -23,27 +23,27 @@ use blockyard_engine::time::Nanos;
 
 use super::{BIOS_MAX, EXPORT_BYTES_MAX, End, Header, SECTORS_MAX, Trace, TraceError, TracedBio};
 
-/// Of a path there are 4096 bytes, and the rest is numbers.
+/// Longest line: a path of 4096 bytes and some numbers.
 const LINE_BYTES_MAX: usize = 8192;
-/// Files of a log. Ours.
+/// Most files of a log. Our choice.
 const FILES_MAX: usize = 4096;
-/// The next file begins at a multiple of it, as whole pages do.
+/// Alignment of a file's start: whole pages.
 const FILE_ALIGN_SECTORS: u64 = 8;
-/// Shorter waits are left out, as fio does.
+/// Shortest `wait` that counts; fio ignores shorter ones.
 const WAIT_US_MIN: u64 = 100;
-/// Times above this are those of no trace.
+/// Greatest valid time.
 const US_MAX: u64 = i64::MAX as u64 / 1000;
 
-/// Whether a file that begins like this may be one of fio's.
+/// Whether the first bytes may be those of an fio log.
 #[must_use]
 pub fn begins_with(bytes: [u8; 4]) -> bool {
     bytes == *b"fio "
 }
 
-/// Reads all of it.
+/// Reads a whole log.
 ///
 /// # Errors
-/// With the line that is wrong, and when there are more bios than a trace may have.
+/// When a line is wrong (the error names the line), or the log has more bios than a trace may have.
 pub fn read(input: impl BufRead) -> Result<Trace, TraceError> {
     let mut lines = Lines { input, text: Vec::new(), offset_bytes: 0, line: 0 };
     let version = match lines.next_line()?.unwrap_or_default() {
@@ -51,8 +51,8 @@ pub fn read(input: impl BufRead) -> Result<Trace, TraceError> {
         "fio version 3 iolog" => Version::Three,
         _ => {
             return Err(lines.wrong(
-                "begins with neither \"fio version 2 iolog\" nor \"fio version 3 iolog\": it is \
-                 no log of fio, or one that is not read here",
+                "begins neither with \"fio version 2 iolog\" nor with \"fio version 3 iolog\": \
+                 this is no log of fio, or one of another version",
             ));
         }
     };
@@ -61,7 +61,7 @@ pub fn read(input: impl BufRead) -> Result<Trace, TraceError> {
         if line.trim().is_empty() {
             continue;
         }
-        // What is wrong is said with the line, which the text is borrowed from.
+        // The error is formatted here because it borrows the line's text.
         if let Err(problem) = log.take(line) {
             return Err(lines.wrong(&problem));
         }
@@ -73,7 +73,7 @@ pub fn read(input: impl BufRead) -> Result<Trace, TraceError> {
 struct Lines<R> {
     input: R,
     text: Vec<u8>,
-    /// Where the line begins.
+    /// Offset of the line.
     offset_bytes: u64,
     line: u64,
 }
@@ -119,18 +119,18 @@ enum Version {
 
 /// A file of the log.
 struct LoggedFile {
-    /// In the order in which they were added.
+    /// Number in the order of adding.
     number: u32,
     end_sector: u64,
 }
 
-/// What has been read so far. Sectors are those of the file until all files are known.
+/// Content read so far. Sectors are relative to the file until all files are known.
 struct Log {
     version: Version,
-    /// Of version 2: the sum of all waits.
+    /// Version 2: the sum of all waits.
     clock_us: u64,
     files: BTreeMap<String, LoggedFile>,
-    /// With the number of its file.
+    /// Bios with the number of their file.
     bios: Vec<(u32, TracedBio)>,
 }
 
@@ -158,7 +158,7 @@ impl Log {
             "read" => Op::Read,
             "write" => Op::Write,
             "trim" => Op::Discard,
-            // A file system may leave something out for the last two; a disk does not.
+            // A file system may skip something for the last two; a disk does not.
             "sync" | "datasync" | "sync_file_range" => Op::Flush,
             "wait" if self.version == Version::Two => {
                 let wait_us = number(range.first().unwrap_or(&""), "how long to wait")?;
@@ -208,7 +208,7 @@ impl Log {
         if self.files.len() == FILES_MAX {
             return Err(format!("is the first above {FILES_MAX} files"));
         }
-        let number = u32::try_from(self.files.len()).expect("there are few");
+        let number = u32::try_from(self.files.len()).expect("the number of files is limited");
         self.files.insert(name.to_owned(), LoggedFile { number, end_sector: 0 });
         Ok(())
     }
@@ -225,7 +225,7 @@ impl Log {
             starts.push(end.next_multiple_of(FILE_ALIGN_SECTORS));
             end = end.next_multiple_of(FILE_ALIGN_SECTORS) + file.end_sector;
             if end > SECTORS_MAX {
-                return Err("is the last, and no disk is as long as all files together".into());
+                return Err("is the last; all files together are longer than any disk".into());
             }
         }
         let mut bios: Vec<TracedBio> = Vec::with_capacity(self.bios.len());
@@ -253,8 +253,8 @@ fn sectors_of(offset: &str, len: &str) -> Result<(u64, u32), String> {
         return Err("has a length of zero".into());
     }
     let end = offset.checked_add(len).filter(|end| *end <= SECTORS_MAX * 512);
-    let end = end.ok_or("ends where no disk does")?.div_ceil(512);
-    let sectors = u32::try_from(end - offset / 512).map_err(|_| "is longer than any bio")?;
+    let end = end.ok_or("ends beyond any disk's end")?.div_ceil(512);
+    let sectors = u32::try_from(end - offset / 512).map_err(|_| "is longer than a bio can be")?;
     Ok((offset / 512, sectors))
 }
 

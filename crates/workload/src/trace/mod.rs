@@ -1,11 +1,11 @@
-//! Traces: which bios came into a volume, when, from whom and how urgent; never what was in them.
+//! Traces of the bios that came into a volume: time, range, submitter and priority, never the data.
 //!
 //! ```text
-//!   serve ── Writer ──> file ── Reader ──> Trace ──> summary, replay
+//! serve ── Writer ──> file ── Reader ──> Trace ──> summary, replay
 //! ```
-//! A bio is written down when it has ended, so that one record says all of it; who reads a trace
-//! puts it in the order in which bios came ([`Trace`]). `docs/trace.md` has the format byte by
-//! byte. The layout is ours; what is recorded of a bio is what `blktrace(8)` records.
+//! A bio is recorded when it ends, so that one record is complete. [`Trace`] holds the bios in the
+//! order of their arrival. `docs/trace.md` describes the format byte by byte. The layout is our
+//! own; the fields of a record are those of `blktrace(8)`.
 
 pub mod blktrace;
 mod bytes;
@@ -28,99 +28,100 @@ pub use reader::Reader;
 pub use summary::{OpSummary, Slice, SubmitterSummary, Summary};
 pub use writer::Writer;
 
-/// What a trace begins with.
+/// First bytes of a trace.
 pub const MAGIC: [u8; 8] = *b"BYTRACE\0";
-/// Of the format.
+/// Version of the format.
 pub const VERSION: u32 = 1;
-/// The longest name that an export may have (the protocol's limit is 4096).
+/// Longest name of an export (the protocol's limit is 4096).
 pub const EXPORT_BYTES_MAX: usize = 4096;
-/// The longest content of a block.
+/// Longest content of a block.
 pub const BLOCK_BYTES_MAX: usize = 1 << 20;
-/// Bios of a trace that is read as a whole: 48 bytes of memory each.
+/// Most bios of a trace in memory, at 48 bytes each.
 pub const BIOS_MAX: usize = 32 << 20;
-/// Sectors behind this do not exist: their bytes have no number that a file system would take.
+/// End of the valid sector numbers: byte offsets beyond do not fit a file offset.
 pub const SECTORS_MAX: u64 = i64::MAX as u64 / 512;
 
-/// What a trace is of.
+/// Header of a trace.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// How long the volume was; zero if nobody knows.
+    /// Length of the volume; zero if unknown.
     pub volume_bytes: u64,
-    /// Its sector size; every range below is in units of 512 bytes all the same.
+    /// Sector size of the volume. All ranges are in units of 512 bytes regardless.
     pub sector_bytes: u32,
-    /// The name that clients open it by, or where the trace comes from.
+    /// Name of the export, or origin of the trace.
     pub export: String,
-    /// When the recording began: nanoseconds since 1970, UTC.
+    /// Start of the recording: nanoseconds since 1970, UTC.
     pub began_unix_ns: u64,
 }
 
-/// How a bio ended.
+/// End of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completion {
-    /// From when it came until it ended.
+    /// Time from arrival to end.
     pub latency: Nanos,
-    /// How.
+    /// Status.
     pub status: BlkStatus,
 }
 
-/// A bio as it came in.
+/// A recorded bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TracedBio {
-    /// When it came, since the recording began.
+    /// Arrival time since the start of the recording.
     pub start: Nanos,
-    /// What it asked for.
+    /// Operation.
     pub op: Op,
-    /// With a write: on stable storage before it ends.
+    /// `REQ_FUA` of a write: data on stable storage before the bio ends.
     pub fua: bool,
-    /// With a write: what ended before is on stable storage before it starts.
+    /// `REQ_PREFLUSH` of a write: all ended writes on stable storage before the bio starts.
     pub preflush: bool,
-    /// Somebody waited for it, as its submitter said.
+    /// `REQ_SYNC`: the submitter waited for the bio.
     pub sync: bool,
-    /// The first sector, in units of 512 bytes.
+    /// First sector, in units of 512 bytes.
     pub sector: u64,
-    /// How many; zero for a flush.
+    /// Number of sectors; zero for a flush.
     pub sectors: u32,
-    /// Who: one number for each connection, or task.
+    /// Number of the submitter: a connection or a task.
     pub submitter: u32,
-    /// How urgent.
+    /// Priority.
     pub priority: Priority,
-    /// Nothing if it had not ended when the recording did, or nobody looked.
+    /// End of the bio; `None` if the bio was in flight at the end of the recording, or if the
+    /// source has no completions.
     pub completion: Option<Completion>,
 }
 
 impl TracedBio {
-    /// Where its range ends.
+    /// Sector after the range.
     #[must_use]
     pub fn end_sector(&self) -> u64 {
         self.sector + u64::from(self.sectors)
     }
 
-    /// How long its range is.
+    /// Length of the range.
     #[must_use]
     pub fn len_bytes(&self) -> u64 {
         u64::from(self.sectors) * 512
     }
 }
 
-/// What is known at the end of a trace.
+/// Facts known at the end of a trace.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct End {
-    /// How long was recorded; without a proper end, up to the last block.
+    /// Length of the recording; without a proper end, up to the last block.
     pub length: Nanos,
-    /// Bios that came and could not be written down.
+    /// Number of bios that came and could not be recorded.
     pub lost: u64,
-    /// The file stops there, within a block: whoever wrote it did not end it.
+    /// Offset at which a truncated file stops within a block; `None`: the file is complete.
     pub cut_off_at_bytes: Option<u64>,
 }
 
-/// What is wrong with a trace, and where.
+/// An error in a trace, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceError {
-    /// The byte at which what is wrong begins.
+    /// Offset of the error.
     pub offset_bytes: u64,
-    /// Which bio, counted from 1, if it is one.
+    /// Number of the wrong bio, counted from 1, if the error is in a bio.
     pub bio: Option<u64>,
-    /// What, and what can be done.
+    /// The error, and its remedy.
     pub problem: String,
 }
 
@@ -139,19 +140,19 @@ impl std::error::Error for TraceError {}
 /// A trace in memory.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Trace {
-    /// What it is of.
+    /// The trace's header.
     pub header: Header,
-    /// In the order in which they came.
+    /// Bios in the order of arrival.
     pub bios: Vec<TracedBio>,
-    /// How it ended.
+    /// The trace's end.
     pub end: End,
 }
 
 impl Trace {
-    /// Reads all of a trace.
+    /// Reads a whole trace.
     ///
     /// # Errors
-    /// When it is none, is damaged, or has more than [`BIOS_MAX`] bios.
+    /// When the input is no trace, is damaged, or has more than [`BIOS_MAX`] bios.
     pub fn read(input: impl Read) -> Result<Self, TraceError> {
         let mut reader = Reader::new(input)?;
         let header = reader.header().clone();
@@ -165,10 +166,10 @@ impl Trace {
         Ok(Self::of(header, bios, reader.end()))
     }
 
-    /// A trace of these bios, put in order.
+    /// Builds a trace from bios in any order.
     #[must_use]
     pub fn of(header: Header, mut bios: Vec<TracedBio>, end: End) -> Self {
-        // Stable: of two that came at one time, the one that ended first stays first.
+        // Stable: of two bios that came at the same time, the one that ended first stays first.
         bios.sort_by_key(|bio| bio.start);
         Self { header, bios, end }
     }

@@ -1,5 +1,5 @@
-//! Reads a trace, a block at a time. Nothing in it is believed: lengths have limits, and a block's
-//! checksum is looked at before its records are.
+//! Reads a trace, a block at a time. The input is untrusted: lengths have limits, and a block's
+//! checksum is verified before its records are parsed.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read};
@@ -18,20 +18,20 @@ use super::{
     TracedBio, VERSION,
 };
 
-/// The shortest record: a flush that did not end.
+/// Length of the shortest record: a flush that did not end.
 const RECORD_BYTES_MIN: usize = 2;
 
-/// Reads bios in the order in which they were written: that in which they ended.
+/// Reader of bios in the file's order, the order in which they ended.
 #[derive(Debug)]
 pub struct Reader<R> {
     input: R,
     header: Header,
-    /// How far the input has been read.
+    /// Number of bytes read from the input.
     offset_bytes: u64,
     block: Vec<u8>,
-    /// Where the block's content begins in the file.
+    /// Offset of the block's content in the file.
     block_offset_bytes: u64,
-    /// How much of the block has been read.
+    /// Number of parsed bytes of the block.
     at: usize,
     records_left: u32,
     bios: u64,
@@ -46,12 +46,12 @@ impl<R: Read> Reader<R> {
     /// Reads the header.
     ///
     /// # Errors
-    /// When it is that of no trace, or of one that only a later version reads.
+    /// When the input is no trace, or has a later version.
     pub fn new(mut input: R) -> Result<Self, TraceError> {
         let mut bytes = vec![0; FIXED_HEADER_BYTES];
         let got = fill(&mut input, &mut bytes).map_err(|error| cannot_read(0, &error))?;
         if bytes[..8] != MAGIC {
-            return Err(wrong(0, "this is no trace: it does not begin with \"BYTRACE\""));
+            return Err(wrong(0, "the file does not begin with \"BYTRACE\""));
         }
         if got < bytes.len() {
             return Err(wrong(got as u64, "the trace is cut off within its header"));
@@ -68,7 +68,7 @@ impl<R: Read> Reader<R> {
         let name_bytes = number(28) as usize;
         let len_bytes = FIXED_HEADER_BYTES + name_bytes + CHECKSUM_BYTES;
         if name_bytes > EXPORT_BYTES_MAX || number(12) as usize != len_bytes {
-            return Err(wrong(12, "the header has a length that none has"));
+            return Err(wrong(12, "the header's length is invalid"));
         }
         let (volume_bytes, sector_bytes, began_unix_ns) = (long(16), number(24), long(32));
         bytes.resize(len_bytes, 0);
@@ -79,7 +79,7 @@ impl<R: Read> Reader<R> {
         }
         let (checked, checksum) = bytes.split_at(len_bytes - CHECKSUM_BYTES);
         if crc32(&[checked]) != u32_at(checksum, 0) {
-            return Err(wrong(0, "the header is damaged: its checksum is another"));
+            return Err(wrong(0, "the header is damaged: its checksum is wrong"));
         }
         let name = String::from_utf8(checked[FIXED_HEADER_BYTES..].to_vec());
         let export = name.map_err(|_| wrong(40, "the name of the export is not UTF-8"))?;
@@ -101,30 +101,29 @@ impl<R: Read> Reader<R> {
         })
     }
 
-    /// What the trace is of.
+    /// The trace's header.
     #[must_use]
     pub fn header(&self) -> &Header {
         &self.header
     }
 
-    /// How much of the file has been read.
+    /// Number of bytes read from the file.
     #[must_use]
     pub fn offset_bytes(&self) -> u64 {
         self.offset_bytes
     }
 
-    /// How the trace ended; as it is known so far before [`Reader::next_bio`] has said that there
-    /// are no more.
+    /// The trace's end. The value is provisional until [`Reader::next_bio`] returns `None`.
     #[must_use]
     pub fn end(&self) -> End {
         self.end
     }
 
-    /// The next bio; nothing behind the last one. A file that stops within a block ends before it:
+    /// Reads the next bio; `None` after the last. A truncated block counts as the end:
     /// [`End::cut_off_at_bytes`].
     ///
     /// # Errors
-    /// When a block is damaged, or a record says what no bio can be.
+    /// When a block is damaged, or a record is invalid.
     pub fn next_bio(&mut self) -> Result<Option<TracedBio>, TraceError> {
         while self.records_left == 0 {
             if self.has_ended || !self.next_block()? {
@@ -137,7 +136,7 @@ impl<R: Read> Reader<R> {
         let refuse = |problem: &str| TraceError {
             offset_bytes,
             bio: Some(self.bios),
-            problem: format!("{problem}; whoever wrote the trace has a defect"),
+            problem: format!("{problem}; the program that wrote the trace has a bug"),
         };
         let mut rest = &self.block[self.at..];
         let before = State { last_start: self.last_start, last_submitter: self.last_submitter };
@@ -153,7 +152,7 @@ impl<R: Read> Reader<R> {
         Ok(Some(bio))
     }
 
-    /// Reads a block; false behind the last one.
+    /// Reads a block; false after the last one.
     fn next_block(&mut self) -> Result<bool, TraceError> {
         let start = self.offset_bytes;
         let mut header = [0; BLOCK_HEADER_BYTES];
@@ -195,7 +194,7 @@ impl<R: Read> Reader<R> {
         Ok(true)
     }
 
-    /// Fills the room; false when the file ends before, which is then noted.
+    /// Fills the buffer. Returns false at the end of the file and records a truncation.
     fn read_whole(&mut self, start: u64, room: &mut [u8]) -> Result<bool, TraceError> {
         let got = fill(&mut self.input, room).map_err(|error| cannot_read(start, &error))?;
         self.offset_bytes += got as u64;
@@ -207,7 +206,7 @@ impl<R: Read> Reader<R> {
     }
 }
 
-/// What a record is counted from.
+/// Reference values of a block's relative fields.
 #[derive(Clone, Copy)]
 struct State {
     last_start: u64,
@@ -219,40 +218,40 @@ fn take_record(
     before: State,
     ends: &mut BTreeMap<u32, u64>,
 ) -> Result<TracedBio, &'static str> {
-    const SHORT: &str = "the record ends too early, or has a number above 2^64";
+    const SHORT: &str = "the record is too short, or has a number of 2^64 or more";
     let first = take_byte(rest).ok_or(SHORT)?;
-    let op = *OPS.get(usize::from(first & OP_BITS)).ok_or("this is no operation")?;
+    let op = *OPS.get(usize::from(first & OP_BITS)).ok_or("the operation is invalid")?;
     let (submitter, priority) = if first & OTHER_SUBMITTER > 0 {
         let number = take_varint(rest).ok_or(SHORT)?;
         let priority = priority_of(take_byte(rest).ok_or(SHORT)?);
         let number = u32::try_from(number).map_err(|_| "the submitter's number is above 2^32")?;
-        (number, priority.ok_or("this is no priority")?)
+        (number, priority.ok_or("the priority is invalid")?)
     } else {
-        before.last_submitter.ok_or("a block begins with nobody's bio")?
+        before.last_submitter.ok_or("the first bio of a block has no submitter")?
     };
     let start = take_distance(rest, before.last_start).ok_or(SHORT)?;
     if start > i64::MAX as u64 {
-        return Err("it came before the recording began, or after centuries");
+        return Err("its arrival time is before the start or centuries later");
     }
     let (mut sector, mut sectors) = (0, 0);
     if op != Op::Flush {
         let end = ends.entry(submitter).or_default();
         sector = take_distance(rest, *end).ok_or(SHORT)?;
         let len = take_varint(rest).ok_or(SHORT)?;
-        sectors = u32::try_from(len).map_err(|_| "it is longer than any bio")?;
+        sectors = u32::try_from(len).map_err(|_| "it is longer than a bio can be")?;
         *end = sector
             .checked_add(len)
             .filter(|end| *end <= SECTORS_MAX)
-            .ok_or("no disk ends so far out")?;
+            .ok_or("it ends beyond any disk's end")?;
     }
     let mut completion = None;
     if first & ENDED > 0 {
         let word = take_varint(rest).ok_or(SHORT)?;
         let number = if word & 1 > 0 { take_byte(rest).ok_or(SHORT)? } else { 0 };
         if word & 1 > 0 && number == 0 {
-            return Err("it failed with the status of success");
+            return Err("it failed, but its status is success");
         }
-        let status = *STATUSES.get(usize::from(number)).ok_or("this is no status")?;
+        let status = *STATUSES.get(usize::from(number)).ok_or("the status is invalid")?;
         completion = Some(Completion { latency: Nanos(word >> 1), status });
     }
     let is_set = |flag: u8| first & flag > 0;
@@ -287,7 +286,7 @@ fn u64_at(bytes: &[u8], at: usize) -> u64 {
     u64::from_le_bytes(std::array::from_fn(|byte| bytes[at + byte]))
 }
 
-/// Reads until the room is full or the input ends.
+/// Reads until the buffer is full or the input ends.
 pub(super) fn fill(input: &mut impl Read, room: &mut [u8]) -> io::Result<usize> {
     let mut got = 0;
     while got < room.len() {
@@ -311,7 +310,7 @@ pub(super) fn cannot_read(offset_bytes: u64, error: &io::Error) -> TraceError {
 
 fn damaged(offset_bytes: u64) -> TraceError {
     let problem = format!(
-        "a block begins here that is damaged; what stands before it is whole: `truncate -s \
+        "the block at this offset is damaged; the blocks before it are intact: `truncate -s \
          {offset_bytes}` on a copy of the file keeps that"
     );
     wrong(offset_bytes, problem)

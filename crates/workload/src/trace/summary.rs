@@ -1,4 +1,4 @@
-//! What a trace is like, in numbers: what was asked for, in which order, how fast, how deep.
+//! Summary of a trace: operations, sizes, sequentiality, latency, depth.
 
 use std::collections::BTreeMap;
 
@@ -10,75 +10,75 @@ use super::writer::OPS;
 use super::{Trace, TracedBio};
 use crate::fio::Histogram;
 
-/// Parts that the time of a trace is cut into.
+/// Number of slices of a trace's time.
 const SLICES: usize = 20;
 
-/// What one operation was like.
+/// Summary of one operation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct OpSummary {
-    /// Which.
+    /// The operation.
     pub op: Op,
-    /// Bios.
+    /// Number of bios.
     pub count: u64,
-    /// All of them together.
+    /// Sum of the lengths.
     pub bytes: u64,
-    /// How many of each length: of reads and writes.
+    /// Number of reads or writes of each length.
     pub sizes: BTreeMap<u64, u64>,
-    /// That began where the last read, or write, of their submitter ended.
+    /// Number of bios that began where the submitter's last read or write ended.
     pub sequential: u64,
-    /// That somebody waited for.
+    /// Number of synchronous bios.
     pub sync: u64,
-    /// That had to be on stable storage before they ended.
+    /// Number of bios with `REQ_FUA`.
     pub fua: u64,
-    /// That failed.
+    /// Number of failed bios.
     pub errors: u64,
-    /// That had not ended when the recording did, or whose end nobody saw.
+    /// Number of bios without a recorded end.
     pub not_ended: u64,
-    /// How long those took that ended.
+    /// Latency of the ended bios.
     pub latency: Histogram,
 }
 
-/// A part of the time.
+/// A slice of the trace's time.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Slice {
-    /// When it begins.
+    /// Start of the slice.
     pub start: Nanos,
-    /// Bios that came.
+    /// Number of bios that came.
     pub bios: u64,
-    /// Their bytes.
+    /// Sum of their lengths.
     pub bytes: u64,
-    /// How many were in flight, in the mean.
+    /// Mean number of bios in flight.
     pub depth: f64,
 }
 
-/// What a submitter asked for.
+/// Summary of a submitter.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct SubmitterSummary {
-    /// Bios.
+    /// Number of bios.
     pub count: u64,
-    /// All of them together.
+    /// Sum of the lengths.
     pub bytes: u64,
 }
 
-/// A trace in numbers.
+/// Summary of a trace.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Summary {
-    /// Those that there are, in the order read, write, flush, discard, zeroes.
+    /// The operations that occur, in the order read, write, flush, discard, write zeroes.
     pub ops: Vec<OpSummary>,
-    /// From the beginning to the end of the recording.
+    /// Length of the recording.
     pub length: Nanos,
-    /// Reads and writes that began where the one before ended, whoever's it was.
+    /// Number of reads and writes that began where the last one ended, of any submitter.
     pub sequential_to_any: u64,
-    /// Most in flight at a time, of those whose end is known.
+    /// Greatest number of bios in flight, counting those with a known end.
     pub depth_max: u64,
-    /// The time in equal parts.
+    /// Slices of equal length.
     pub slices: Vec<Slice>,
-    /// By number and priority.
+    /// Summaries by submitter and priority.
     pub submitters: BTreeMap<(u32, Priority), SubmitterSummary>,
 }
 
 impl Summary {
-    /// Of a trace.
+    /// Summarises a trace.
     #[must_use]
     pub fn of(trace: &Trace) -> Self {
         let last = trace.bios.iter().map(ended).max().unwrap_or_default();
@@ -113,19 +113,19 @@ impl Summary {
         Self { ops, length, sequential_to_any, depth_max, slices, submitters }
     }
 
-    /// Of an operation, if there is one.
+    /// Summary of an operation, if the trace has one.
     #[must_use]
     pub fn op(&self, op: Op) -> Option<&OpSummary> {
         self.ops.iter().find(|summary| summary.op == op)
     }
 
-    /// All bios.
+    /// Number of all bios.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.ops.iter().map(|op| op.count).sum()
     }
 
-    /// All bytes.
+    /// Sum of all lengths.
     #[must_use]
     pub fn bytes(&self) -> u64 {
         self.ops.iter().map(|op| op.bytes).sum()
@@ -170,7 +170,8 @@ fn ended(bio: &TracedBio) -> Nanos {
     bio.start + bio.completion.map_or(Nanos(0), |completion| completion.latency)
 }
 
-/// Most in flight at a time: one that ends when another comes makes room for it.
+/// Greatest number of bios in flight. A bio that ends at the time of another's arrival is not
+/// counted.
 fn depth_max(bios: &[TracedBio]) -> u64 {
     let known = bios.iter().filter(|bio| bio.completion.is_some());
     let mut changes: Vec<(Nanos, bool)> =
@@ -241,7 +242,7 @@ mod tests {
         let summary = Summary::of(&Trace::of(Header::default(), bios, end));
         assert_eq!((summary.count(), summary.bytes()), (6, (3 * 8 + 2 * 16) * 512));
         let read = summary.op(Op::Read).unwrap();
-        // The second is sequential to the one before, but not its submitter's.
+        // The second bio is sequential to the one before, but not within its submitter.
         assert_eq!((read.count, read.sequential, read.sync), (3, 1, 3));
         assert_eq!(read.sizes, BTreeMap::from([(4096, 3)]));
         let write = summary.op(Op::Write).unwrap();

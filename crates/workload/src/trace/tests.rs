@@ -1,7 +1,7 @@
 use super::*;
 use crate::random::Random;
 
-/// Bios of every kind, in an order in which none follows from the one before.
+/// Bios of every kind, in an order in which no bio is sequential to the one before.
 fn bios(seed: u64, count: usize) -> Vec<TracedBio> {
     let mut random = Random::new(seed, 0);
     let bios = (0..count).map(|_| {
@@ -83,7 +83,7 @@ fn file_that_is_cut_off_is_read_up_to_its_last_whole_block() {
         let (again, end) = read(&bytes[..len]).unwrap();
         assert!(again == bios[..again.len()], "cut off at {len}");
         let at = end.cut_off_at_bytes.expect("it has no end") as usize;
-        // The last block that is there is not longer than one can be, and was looked for.
+        // The remaining tail is shorter than the longest block, so the reader looked for it.
         assert!(at <= len && len - at < 70 << 10, "cut off at {len}, said {at}");
         assert!(again.len() >= most);
         (most, cuts) = (again.len(), cuts + 1);
@@ -99,7 +99,7 @@ fn every_damaged_byte_is_seen() {
         bad[at] ^= 0x10;
         let seen = Trace::read(&bad[..]);
         let said = match seen {
-            // A length that has grown leads behind the end of the file.
+            // An increased length leads past the end of the file.
             Ok(trace) => trace.end.cut_off_at_bytes.map(|_| "cut off".to_owned()),
             Err(error) => Some(error.to_string()),
         };
@@ -112,7 +112,7 @@ fn every_damaged_byte_is_seen() {
 fn what_is_no_trace_says_where_and_what_to_do() {
     let bytes = written(&bios(4, 3));
     let problem = |bytes: &[u8]| Trace::read(bytes).unwrap_err().to_string();
-    assert_eq!(problem(b""), "at byte 0: this is no trace: it does not begin with \"BYTRACE\"");
+    assert_eq!(problem(b""), "at byte 0: the file does not begin with \"BYTRACE\"");
     assert!(problem(b"BYTRACE\0rest").contains("cut off within its header"));
     let mut version = bytes.clone();
     version[8] = 2;
@@ -123,11 +123,11 @@ fn what_is_no_trace_says_where_and_what_to_do() {
     let first_block = 40 + "my disk".len() + 4;
     assert!(said.starts_with(&format!("at byte {first_block}: ")), "{said}");
     assert!(said.contains(&format!("truncate -s {first_block}")), "{said}");
-    // What is kept so is a trace.
+    // The kept part is a valid trace.
     assert_eq!(Trace::read(&block[..first_block]).unwrap().bios, []);
 }
 
-/// A block with this content and a right checksum.
+/// A block with this content and a correct checksum.
 fn forged(content: &[u8], records: u32) -> Vec<u8> {
     let mut bytes = Writer::begin(Vec::new(), &header()).unwrap().end(Nanos(0)).unwrap();
     bytes.truncate(bytes.len() - 32);

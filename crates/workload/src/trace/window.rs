@@ -1,7 +1,6 @@
-//! Parts of a trace, to be played on their own: the same workload again and again, a little at a
-//! time.
+//! Parts of a trace that can be played on their own: a short workload for repeated runs.
 //!
-//! A part begins with its first bio: what was in flight before it is not there.
+//! A part begins with its first bio: earlier bios in flight are left out.
 
 use std::ops::Range;
 
@@ -9,15 +8,16 @@ use blockyard_engine::time::Nanos;
 
 use super::{End, Trace, TracedBio};
 
-/// A window with fewer bios than this share of the fullest one's says little of the trace. Ours.
+/// A window with fewer bios than this share of the fullest one says little about the trace. Our
+/// choice.
 const SHARE_OF_FULLEST: usize = 10;
 
 impl Trace {
-    /// So many bios, beginning with this one; behind the last one comes the first again, as if the
-    /// trace had been recorded twice.
+    /// The part of `count` bios from bio `first`. After the last bio the part continues with the
+    /// first one, as if the trace had been recorded twice.
     ///
     /// # Panics
-    /// When the trace is empty, or has no such bio.
+    /// When the trace is empty, or has no bio `first`.
     #[must_use]
     pub fn part(&self, first: usize, count: usize) -> Self {
         let began = self.bios[first].start;
@@ -33,8 +33,8 @@ impl Trace {
         Self { header: self.header.clone(), bios, end: End { length, ..End::default() } }
     }
 
-    /// The bios of each window of this length, as numbers: each begins with a bio, none overlaps
-    /// another. Those in which little happened are left out.
+    /// Bio numbers of each window of this length. Each window begins with a bio, and windows do not
+    /// overlap. Windows with few bios are left out.
     #[must_use]
     pub fn windows(&self, len: Nanos) -> Vec<Range<usize>> {
         let mut windows: Vec<Range<usize>> = Vec::new();

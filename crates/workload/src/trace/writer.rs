@@ -1,8 +1,8 @@
 //! Writes a trace: a header, blocks of records, and an end.
 //!
-//! A block stands for itself: what its records are counted from begins anew, so a reader that lacks
-//! one reads the next. Whoever writes closes a block from time to time, and what is lost when the
-//! program dies is what came since.
+//! A block is independent: its relative fields start from fresh reference values, so a reader that
+//! lacks one block can read the next. The caller closes a block from time to time; a crash of the
+//! program loses only the bios since then.
 
 use std::collections::BTreeMap;
 use std::io::{self, Write};
@@ -14,17 +14,17 @@ use blockyard_engine::time::Nanos;
 use super::bytes::{crc32, put_distance, put_varint};
 use super::{BLOCK_BYTES_MAX, EXPORT_BYTES_MAX, Header, MAGIC, TracedBio, VERSION};
 
-/// Contents of a block with records, and of the end.
+/// Magic of a block with records, and of the end.
 pub(super) const RECORDS: [u8; 4] = *b"BIOS";
 pub(super) const END: [u8; 4] = *b"END.";
-/// What stands in front of a block's content.
+/// Length of a block's header.
 pub(super) const BLOCK_HEADER_BYTES: usize = 28;
-/// What stands in front of a header's name.
+/// Length of the header before the export's name.
 pub(super) const FIXED_HEADER_BYTES: usize = 40;
-/// Behind each header and block.
+/// Length of the checksum after each header and block.
 pub(super) const CHECKSUM_BYTES: usize = 4;
 
-/// A record's first byte: the operation, and what follows.
+/// Bits of a record's first byte: the operation, then flags for the fields that follow.
 pub(super) const OP_BITS: u8 = 0b111;
 pub(super) const FUA: u8 = 1 << 3;
 pub(super) const PREFLUSH: u8 = 1 << 4;
@@ -32,30 +32,31 @@ pub(super) const SYNC: u8 = 1 << 5;
 pub(super) const ENDED: u8 = 1 << 6;
 pub(super) const OTHER_SUBMITTER: u8 = 1 << 7;
 
-/// A block is closed when it has so much. Ours: large enough that its header does not count.
+/// Content length at which a block is closed. Our choice: large enough to make the header's cost
+/// negligible.
 const BLOCK_BYTES: usize = 64 << 10;
-/// The longest record: no varint takes more than ten bytes, and there are six.
+/// Upper bound of a record's length: six varints of at most ten bytes.
 const RECORD_BYTES_MAX: usize = 64;
 
 const _: () = assert!(BLOCK_BYTES + RECORD_BYTES_MAX <= BLOCK_BYTES_MAX);
 
-/// Writes a trace to wherever bytes go.
+/// Writer of a trace.
 #[derive(Debug)]
 pub struct Writer<W> {
     out: W,
     block: Vec<u8>,
     records: u32,
-    /// The reference of the block's first record.
+    /// Reference time of the block's first record.
     base: Nanos,
     last_start: Nanos,
     last_submitter: Option<(u32, Priority)>,
-    /// Where the range of the last bio ended, by submitter, in this block.
+    /// End of each submitter's last range in this block.
     ends: BTreeMap<u32, u64>,
     lost: u64,
 }
 
 impl<W: Write> Writer<W> {
-    /// Begins a trace.
+    /// Starts a trace.
     ///
     /// # Errors
     /// When the header cannot be written.
@@ -64,7 +65,7 @@ impl<W: Write> Writer<W> {
     /// When the name of the export is longer than [`EXPORT_BYTES_MAX`].
     pub fn begin(mut out: W, header: &Header) -> io::Result<Self> {
         let name = header.export.as_bytes();
-        assert!(name.len() <= EXPORT_BYTES_MAX, "no client can ask for such a name");
+        assert!(name.len() <= EXPORT_BYTES_MAX, "the protocol limits names to this length");
         let len_bytes = FIXED_HEADER_BYTES + name.len() + CHECKSUM_BYTES;
         let mut bytes = Vec::with_capacity(len_bytes);
         bytes.extend(MAGIC);
@@ -89,10 +90,10 @@ impl<W: Write> Writer<W> {
         })
     }
 
-    /// Adds a bio, in whatever order.
+    /// Adds a bio; any order is allowed.
     ///
     /// # Errors
-    /// When a block that became full cannot be written.
+    /// When a full block cannot be written.
     pub fn push(&mut self, bio: &TracedBio) -> io::Result<()> {
         if self.records == 0 {
             (self.base, self.last_start) = (bio.start, bio.start);
@@ -136,15 +137,15 @@ impl<W: Write> Writer<W> {
         if self.block.len() >= BLOCK_BYTES { self.close_block() } else { Ok(()) }
     }
 
-    /// So many bios came, all in all, that could not be pushed.
+    /// Sets the total number of bios that came and could not be recorded.
     pub fn set_lost(&mut self, lost: u64) {
         self.lost = lost;
     }
 
-    /// Writes the block that is open, so that a reader finds what it has.
+    /// Writes the open block, so that a reader finds its records.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the block cannot be written.
     pub fn close_block(&mut self) -> io::Result<()> {
         if self.records > 0 {
             self.write_block(RECORDS, self.base)?;
@@ -156,10 +157,10 @@ impl<W: Write> Writer<W> {
         self.out.flush()
     }
 
-    /// Ends the trace, which was recorded for so long.
+    /// Ends a trace of this length.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the end cannot be written.
     pub fn end(mut self, length: Nanos) -> io::Result<W> {
         self.close_block()?;
         self.write_block(END, length)?;
@@ -182,14 +183,14 @@ impl<W: Write> Writer<W> {
     }
 }
 
-/// As in a record.
+/// Operations by their number in a record.
 pub(super) const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 
 fn op_number(op: Op) -> u8 {
-    OPS.iter().position(|known| *known == op).expect("all are there") as u8
+    OPS.iter().position(|known| *known == op).expect("the table has every value") as u8
 }
 
-/// As in a record; the first is not written.
+/// Statuses by their number in a record; the first is not written.
 pub(super) const STATUSES: [BlkStatus; 7] = [
     BlkStatus::Ok,
     BlkStatus::NotSupported,
@@ -201,7 +202,7 @@ pub(super) const STATUSES: [BlkStatus; 7] = [
 ];
 
 fn status_number(status: BlkStatus) -> u8 {
-    STATUSES.iter().position(|known| *known == status).expect("all are there") as u8
+    STATUSES.iter().position(|known| *known == status).expect("the table has every value") as u8
 }
 
 /// The class in the high bits, as in `ioprio_set(2)`: 1 real time, 2 best effort, 3 idle.
@@ -214,7 +215,7 @@ fn priority_byte(priority: Priority) -> u8 {
     class << 3 | priority.level
 }
 
-/// The priority of a byte, if it is one.
+/// The priority encoded by a byte; `None` if the byte is invalid.
 pub(super) fn priority_of(byte: u8) -> Option<Priority> {
     let level = byte & 7;
     match byte >> 3 {

@@ -1,8 +1,8 @@
 //! `flow`: jobs that start their requests in a ratio.
 //!
-//! As in fio 3.33, those with one `flow_id` count together: each request of one adds to its own
-//! count and to that of all, and who has more than its weight's part of them waits. So a clone's
-//! part is what it is among those that run now: who ends takes its count and its weight along.
+//! As in fio 3.33, the jobs with one `flow_id` form a group. Each request adds to its clone's count
+//! and to the group's count. A clone above its weight's share of the group's count waits. An ending
+//! clone takes its count and its weight out of the group, so shares refer to the running clones.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,30 +13,30 @@ use blockyard_engine::time::Nanos;
 use super::Step;
 use crate::fio::job::Job;
 
-/// Without `flow_sleep`, when a clone looks again that has nothing in flight. Ours: fio's looks all
-/// the time, and a simulated clock must move meanwhile.
+/// Polling interval of a waiting clone without requests in flight and without `flow_sleep`. Our
+/// choice: fio polls continuously, but a simulated clock must advance meanwhile.
 const LOOK_AGAIN: Nanos = Nanos(20_000);
 
-/// What a job's part is.
+/// A job's share.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Flow {
-    /// `flow`: its requests to those of the others; 0 is that it takes no part.
+    /// `flow`: weight of the job's requests; 0: no share.
     pub weight: u32,
-    /// `flow_id`: whose others.
+    /// `flow_id`: number of the group.
     pub id: u32,
-    /// `flow_sleep`: who has had more than its part waits for what is in flight, and then so long.
+    /// `flow_sleep`: a clone above its share waits for its requests in flight, and then this long.
     pub pause: Nanos,
 }
 
-/// Those that count together.
+/// Jobs that share one count.
 #[derive(Debug)]
 pub(super) struct Group {
-    /// Requests of all, and one: nobody has all of none.
+    /// Number of all requests plus one, so that the first clone may start.
     requests: AtomicU64,
     weights: AtomicU64,
 }
 
-/// Of each job, whom it counts with.
+/// The group of each job.
 pub(super) fn of_jobs(jobs: &[Job]) -> Vec<Option<Arc<Group>>> {
     let mut groups: BTreeMap<u32, Arc<Group>> = BTreeMap::new();
     let new = || Arc::new(Group { requests: AtomicU64::new(1), weights: AtomicU64::new(0) });
@@ -45,20 +45,20 @@ pub(super) fn of_jobs(jobs: &[Job]) -> Vec<Option<Arc<Group>>> {
     flows.map(|flow| (flow.weight > 0).then(|| of(flow))).collect()
 }
 
-/// A clone's part.
+/// A clone's share.
 #[derive(Debug)]
 pub(super) struct Part {
     group: Arc<Group>,
     flow: Flow,
     requests: u64,
-    /// Its weight counts.
+    /// Whether its weight is part of the group's.
     has_joined: bool,
-    /// It waits for what is in flight before it sleeps.
+    /// Whether the clone sleeps after its requests in flight have ended.
     is_to_sleep: bool,
 }
 
 impl Part {
-    /// It counts at once, or when it starts.
+    /// Joins the group at once, or when the clone starts.
     pub(super) fn new(group: Arc<Group>, flow: &Flow, joins_now: bool) -> Self {
         let mut part =
             Self { group, flow: *flow, requests: 0, has_joined: false, is_to_sleep: false };
@@ -134,7 +134,7 @@ mod tests {
             started[0] += u32::from(one.step(0) == Step::Start);
             started[1] += u32::from(three.step(0) == Step::Start);
         }
-        // Who may start at each look has what the slower lets it have.
+        // The faster clone is limited by the slower one's progress.
         let ratio = f64::from(started[1]) / f64::from(started[0]);
         assert!((2.9..=3.1).contains(&ratio) && started[1] > 900, "{started:?}");
     }

@@ -1,30 +1,31 @@
-//! `latency_target`: the largest queue depth at which latencies are kept.
+//! `latency_target`: search for the largest queue depth that meets a latency.
 //!
-//! As in fio 3.33: the depth starts at 1 and doubles after each window in which enough requests
-//! were fast enough, until one window fails; then it is halved between the last that was good and
-//! the first that was not. When it stays as it is, what was measured is thrown away, and one more
-//! window at this depth is the result, unless `latency_run` wants the search to go on. With a
-//! percentile of 100 each late request lowers the depth at once, and ends the clone at a depth of
-//! 1. What was in flight when the depth is lowered is waited for, and does not count.
+//! As in fio 3.33, the depth starts at 1 and doubles after each window in which enough requests
+//! were fast enough. After the first window that fails, the depth is bisected between the last good
+//! and the first bad one. When the depth is stable, all measurements are discarded, and one more
+//! window at this depth is the result; with `latency_run` the search goes on. With a percentile of
+//! 100 each late request lowers the depth at once, and at a depth of 1 it ends the clone. When the
+//! depth is lowered, the requests in flight complete first and do not count.
 
 use blockyard_engine::time::Nanos;
 
 use super::Step;
 use crate::fio::percentiles::WHOLE;
 
-/// So many windows in a row at the depth below the first that failed, and that one is tried again.
+/// Number of good windows in a row just below a failed depth after which that depth is tried again.
 const STABLE_WINDOWS: u32 = 3;
 
-/// What is asked for.
+/// A job's latency target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LatencyTarget {
-    /// `latency_target`: from a request's start to its end; zero is that there is none.
+    /// `latency_target`: greatest latency of a request; zero: no target.
     pub target: Nanos,
-    /// `latency_window`: how long a depth is tried.
+    /// `latency_window`: duration of a window.
     pub window: Nanos,
-    /// `latency_percentile`: how many must be so fast, in millionths of a percent.
+    /// `latency_percentile`: share of requests that must meet the target, in millionths of a
+    /// percent.
     pub share: u64,
-    /// `latency_run`: the depth is followed until the job's own end.
+    /// `latency_run`: the search goes on until the job's own end.
     pub runs_on: bool,
 }
 
@@ -35,30 +36,30 @@ impl Default for LatencyTarget {
 }
 
 impl LatencyTarget {
-    /// Of 100.
+    /// The share as a percentile.
     #[must_use]
     pub fn percentile(&self) -> f64 {
         self.share as f64 * 100.0 / WHOLE as f64
     }
 }
 
-/// A clone's search.
+/// The depth search of a clone.
 #[derive(Debug)]
 pub(super) struct DepthSearch {
     rule: LatencyTarget,
     iodepth: u32,
     depth: u32,
-    /// The deepest that was good, and what was not.
+    /// The deepest good depth, and the failed one.
     low: u32,
     high: u32,
     stable_windows: u32,
-    /// When the window began, and what ended in it.
+    /// Start of the window, and its numbers of requests.
     since: Nanos,
     requests: u64,
     late: u64,
-    /// What is in flight is waited for.
+    /// Whether the clone waits for its requests in flight.
     is_draining: bool,
-    /// And then all is measured again, once.
+    /// Whether the measurements restart after that.
     is_to_restart: bool,
     is_last: bool,
 }
@@ -96,7 +97,7 @@ impl DepthSearch {
         (self.since, self.requests, self.late) = (now, 0, 0);
     }
 
-    /// Whether it was in time, or may have been late.
+    /// Counts a request. Returns false if it was too late and the depth cannot be lowered.
     pub(super) fn ended(&mut self, lat: Nanos) -> bool {
         if self.is_draining {
             return true;
@@ -142,7 +143,7 @@ impl DepthSearch {
         self.requests > 0 && good >= u128::from(self.rule.share) * u128::from(self.requests)
     }
 
-    /// False if it cannot be any lower.
+    /// Lowers the depth; false at a depth of 1.
     fn lower(&mut self) -> bool {
         if self.depth == 1 {
             return false;
@@ -157,7 +158,7 @@ impl DepthSearch {
         true
     }
 
-    /// Whether the search is over.
+    /// Raises the depth; true if the search is over.
     fn raise(&mut self) -> bool {
         let before = self.depth;
         self.low = self.depth;
@@ -193,7 +194,7 @@ mod tests {
         LatencyTarget { target: Nanos(100_000), window: WINDOW, share, runs_on: false }
     }
 
-    /// A device whose latency grows by 10 µs with each in flight: the depths of each window.
+    /// Depths of each window on a device whose latency grows by 10 µs per request in flight.
     fn search(rule: LatencyTarget, iodepth: u32) -> Vec<u32> {
         let (mut search, mut now) = (DepthSearch::new(&rule, iodepth), Nanos(0));
         let (mut in_flight, mut depths) = (0, Vec::new());
@@ -222,7 +223,7 @@ mod tests {
     #[test]
     fn depth_doubles_until_it_fails_and_is_halved_until_it_stays() {
         assert_eq!(search(rule(WHOLE / 100 * 99), 64), [1, 2, 4, 8, 16, 12, 10, 11, 10]);
-        // Each late request of many lowers it once, not each of those in flight with it.
+        // A burst of late requests lowers the depth once, not once per request.
         assert_eq!(search(rule(WHOLE), 64), [1, 2, 4, 8, 16, 12, 10, 11, 10]);
         assert_eq!(search(rule(WHOLE), 4), [1, 2, 4], "no deeper than iodepth");
     }

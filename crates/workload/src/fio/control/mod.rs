@@ -1,7 +1,7 @@
-//! What else decides when a clone starts a request, and when it has done enough: a latency that is
-//! kept, the requests of other jobs, rates that have settled.
+//! Further rules for starting requests and ending a clone: a latency target, a share of the
+//! requests, settled rates.
 //!
-//! A job that asks for none of it has no [`Control`], so its requests pay for none of it.
+//! A job without these rules has no [`Control`], so its requests do not pay for them.
 
 mod flow;
 mod latency_target;
@@ -25,10 +25,10 @@ pub use flow::Flow;
 pub use latency_target::LatencyTarget;
 pub use steady_state::{Steady, SteadyFigure, SteadyRule};
 
-/// As fio says it of a request that took too long (ETIMEDOUT).
+/// ETIMEDOUT: fio's error for a request that took too long.
 pub(super) const TOO_LATE: i32 = 110;
 
-/// The options of it.
+/// Options of this module.
 pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("max_latency", |job, text| {
         set(&mut job.controls.max_latency, of_directions(text, microseconds))
@@ -58,39 +58,39 @@ pub(super) const OPTIONS: &[(&str, Set)] = &[
     ("ss_interval", |job, text| set(&mut job.controls.steady.interval, any_duration(text))),
 ];
 
-/// What a job asks for of this.
+/// A job's rules.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Controls {
-    /// `max_latency`: a request that takes longer ends its clone; by direction.
+    /// `max_latency`: a longer request ends its clone; by direction.
     pub max_latency: [Option<Nanos>; 3],
-    /// `latency_target` and its like.
+    /// `latency_target` and its options.
     pub latency: LatencyTarget,
-    /// `flow` and its like.
+    /// `flow` and its options.
     pub flow: Flow,
-    /// `steadystate` and its like.
+    /// `steadystate` and its options.
     pub steady: SteadyRule,
 }
 
 impl Controls {
-    /// What is wrong with it: the option, and what of it.
+    /// The first invalid option, and its problem.
     pub(super) fn problem(&self) -> Option<(&'static str, String)> {
         self.steady.problem().map(|text| ("steadystate", text))
     }
 }
 
-/// What the clones of a job have in common with others.
+/// State that the clones of a job share with others.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Common {
     flow: Option<Arc<Group>>,
-    /// None if each clone is looked at by itself.
+    /// The steady-state group; `None`: each clone is measured by itself.
     steady: Option<Arc<steady_state::Group>>,
 }
 
 impl Common {
-    /// Of each job.
+    /// The shared state of each job.
     ///
     /// # Errors
-    /// When jobs that are judged together ask for different things.
+    /// When jobs of one group have different rules.
     pub(super) fn of_jobs(jobs: &[Job], groups: &[u32]) -> Result<Vec<Self>, JobError> {
         let (flows, steady) = (flow::of_jobs(jobs), steady_state::of_jobs(jobs, groups)?);
         let both = flows.into_iter().zip(steady);
@@ -98,34 +98,34 @@ impl Common {
     }
 }
 
-/// What a clone is to do next.
+/// A clone's next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Step {
     /// Start a request.
     Start,
-    /// Wait for so many.
+    /// Wait for this many requests.
     Reap(u32),
-    /// Start nothing for so long.
+    /// Start nothing for this time.
     Pause(Nanos),
-    /// What was measured so far does not count.
+    /// Discard all measurements so far.
     Restart,
     /// Start nothing any more.
     End,
 }
 
-/// A clone's part in all this.
+/// A clone's state of these rules.
 #[derive(Debug)]
 pub(super) struct Control {
     max_latency: [Option<Nanos>; 3],
     search: Option<DepthSearch>,
     flow: Option<Part>,
     watch: Option<Watch>,
-    /// In flight at most; zero if it has no requests in flight.
+    /// Greatest number of requests in flight; zero for buffered I/O.
     iodepth: u32,
 }
 
 impl Control {
-    /// None for a job that asks for nothing of it.
+    /// `None` for a job without such rules.
     pub(super) fn of(job: &Job, common: &Common) -> Option<Box<Self>> {
         let Controls { max_latency, latency, steady, flow } = &job.controls;
         let iodepth = if job.direct { job.iodepth } else { 0 };
@@ -149,7 +149,7 @@ impl Control {
         is_used.then(|| Box::new(control))
     }
 
-    /// The clone starts to measure, for the first time or again.
+    /// Notes the start of the measurement, the first or a repeated one.
     pub(super) fn started(&mut self, now: Nanos) {
         if let Some(search) = &mut self.search {
             search.started(now);
@@ -159,7 +159,7 @@ impl Control {
         }
     }
 
-    /// A request has ended. The error that ends the clone, if that was too late.
+    /// Counts an ended request. Returns the error that ends the clone, if the request was too late.
     pub(super) fn ended(&mut self, direction: Direction, bytes: u64, lat: Nanos) -> Option<i32> {
         if let Some(watch) = &self.watch {
             watch.ended(bytes, lat);
@@ -169,7 +169,7 @@ impl Control {
         if is_kept && is_well { None } else { Some(TOO_LATE) }
     }
 
-    /// Before each request.
+    /// The step before each request.
     pub(super) fn step(&mut self, now: Nanos, in_flight: u32, in_ramp: bool) -> Step {
         if self.watch.as_mut().is_some_and(|watch| watch.is_attained(now)) {
             return Step::End;
@@ -189,7 +189,7 @@ impl Control {
         }
     }
 
-    /// The clone has ended: the depth at which it was, and how its rates were.
+    /// Final values at the clone's end: the found depth, and the rates.
     pub(super) fn end(&mut self) -> (Option<u32>, Option<Steady>) {
         if let Some(flow) = &mut self.flow {
             flow.leave();
@@ -204,7 +204,7 @@ mod tests {
     use crate::fio::JobResult;
     use crate::fio::tests::{World, run};
 
-    /// As long as 1000 s, unless something ends it.
+    /// A job of 1000 s, unless something ends it earlier.
     fn endless(options: &[(&str, &str)]) -> Job {
         let mut job = Job { direct: true, size_bytes: 1 << 20, ..Job::new("a") };
         job.set("runtime", "1000").unwrap();
@@ -213,7 +213,7 @@ mod tests {
         job
     }
 
-    /// A call takes 10 µs, the device 1 ms.
+    /// Result in a world where a call takes 10 µs and the device 1 ms.
     fn result(options: &[(&str, &str)]) -> JobResult {
         run(&mut World::new(10, 1000), endless(options))
     }
@@ -223,7 +223,7 @@ mod tests {
         let wanted = [("iodepth", "16"), ("latency_target", "2ms"), ("latency_window", "50ms")];
         let found = result(&wanted);
         assert_eq!((found.error, found.iodepth), (None, 16));
-        // 16 requests each 1.01 ms, for one window; the windows at less do not count.
+        // 16 requests of 1.01 ms each, for one window; the windows at lower depths do not count.
         let ms = found.runtime.0 / 1_000_000;
         assert!((50..53).contains(&ms), "{ms}");
         assert!((750..=900).contains(&found.read.ios), "{}", found.read.ios);
@@ -257,7 +257,7 @@ mod tests {
     #[test]
     fn a_job_ends_when_its_rates_have_settled() {
         let steady = result(&[("steadystate", "iops:5%"), ("ss_dur", "4"), ("ss_ramp", "2")]);
-        // Two of the ramp, one that is not looked at, and four.
+        // Two samples of the ramp, one skipped, and four of the window.
         assert_eq!(steady.runtime.0 / 1_000_000_000, 6);
         let found = steady.steady.unwrap();
         assert!(found.is_attained && found.criterion < 5.0, "{found:?}");

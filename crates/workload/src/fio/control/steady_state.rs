@@ -1,11 +1,10 @@
 //! `steadystate`: a job ends when its rates have settled.
 //!
-//! A second after the other, the rate of all requests that ended in it is kept for the length of
-//! the window. When the window is full, its largest distance from the mean, or the slope of the
-//! line through it (least squares), decides. fio's helper thread looks by the clock; here the first
-//! request behind the end of a second does, and the rate is over the time that has passed. With
-//! `group_reporting` a group is looked at as one, and ends as one.
-//! `lat` and `steadystate_check_interval` are of a later fio than 3.33.
+//! The window holds the rates of the last seconds. When the window is full, a limit applies to the
+//! greatest deviation from the mean, or to the slope of the least-squares line. In fio a helper
+//! thread ends the seconds by the clock. Here the first request after a second's end does, and the
+//! rate is over the time that has passed. With `group_reporting` a group is measured as one, and
+//! ends as one. `lat` and `steadystate_check_interval` are of a later fio than 3.33.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -16,12 +15,12 @@ use blockyard_engine::time::Nanos;
 use crate::fio::job::{Job, JobError};
 use crate::fio::value::{KbBase, millionths, size};
 
-/// Seconds of a window: a day. Ours.
+/// Greatest number of samples: one a second for a day. Our choice.
 const SAMPLES_MAX: u64 = 86_400;
-/// More is a slip of the pen: a year. Ours.
+/// Longest duration: a year. Our choice.
 const LONGEST: Nanos = Nanos(366 * 86_400 * 1_000_000_000);
 
-/// What is to settle.
+/// The measured figure.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum SteadyFigure {
     /// `iops`.
@@ -33,22 +32,22 @@ pub enum SteadyFigure {
     Latency,
 }
 
-/// What is asked for.
+/// A job's steady-state rule.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SteadyRule {
-    /// Which figure.
+    /// The figure.
     pub figure: SteadyFigure,
-    /// Its slope in a second; else its distance from the mean.
+    /// Whether the limit applies to the slope per second; otherwise to the deviation from the mean.
     pub is_slope: bool,
-    /// Below which it must be, in millionths.
+    /// The limit, in millionths.
     pub limit_millionths: u64,
-    /// The limit is percent of the mean.
+    /// Whether the limit is in percent of the mean.
     pub is_percent: bool,
-    /// `steadystate_duration`: for how long; zero is that nothing is looked at.
+    /// `steadystate_duration`: length of the window; zero: no rule.
     pub window: Nanos,
-    /// `steadystate_ramp_time`: from when on.
+    /// `steadystate_ramp_time`: time before the first sample.
     pub ramp: Nanos,
-    /// `steadystate_check_interval`: how long each rate is over.
+    /// `steadystate_check_interval`: time of a sample.
     pub interval: Nanos,
 }
 
@@ -67,7 +66,7 @@ impl Default for SteadyRule {
 }
 
 impl SteadyRule {
-    /// Takes `iops:2%`, `bw_slope:1m`.
+    /// Parses `iops:2%`, `bw_slope:1m`.
     pub(super) fn set_limit(&mut self, text: &str, base: KbBase) -> Result<(), String> {
         let wanted = "it must be iops, bw or lat, or one of them with _slope, and a limit, as in \
                       iops:2% or bw_slope:1m";
@@ -91,7 +90,7 @@ impl SteadyRule {
         Ok(())
     }
 
-    /// What is wrong with it.
+    /// The problem of an invalid rule.
     pub(super) fn problem(&self) -> Option<String> {
         match () {
             () if self.window == Nanos(0) => None,
@@ -113,7 +112,7 @@ impl SteadyRule {
         self.window.0 / self.interval.0.max(1)
     }
 
-    /// As fio writes it.
+    /// The rule in fio's form.
     #[must_use]
     pub fn name(&self) -> String {
         let figure = match self.figure {
@@ -125,28 +124,28 @@ impl SteadyRule {
     }
 }
 
-/// How the rates were when the jobs ended.
+/// Rates at the end of the jobs.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Steady {
-    /// What was asked for.
+    /// The rule.
     pub rule: SteadyRule,
-    /// They had settled.
+    /// Whether the rates had settled.
     pub is_attained: bool,
-    /// What is compared with the limit, of the last full window.
+    /// The figure compared with the limit, of the last full window.
     pub criterion: f64,
-    /// Largest distance from the mean.
+    /// Greatest deviation from the mean.
     pub deviation: f64,
-    /// In a check interval.
+    /// Slope per check interval.
     pub slope: f64,
-    /// Requests a second, the oldest first; as many as the window has, zeros behind its last.
+    /// Requests per second, the oldest first; padded with zeros to the length of the window.
     pub iops: Vec<u64>,
-    /// Bytes a second.
+    /// Bytes per second, likewise.
     pub bandwidth: Vec<u64>,
-    /// Mean latency in nanoseconds.
+    /// Mean latency in nanoseconds, likewise.
     pub latency_ns: Vec<u64>,
 }
 
-/// A rate of one interval.
+/// Rates of one interval.
 #[derive(Clone, Copy, Debug, Default)]
 struct Sample {
     iops: u64,
@@ -157,9 +156,9 @@ struct Sample {
 #[derive(Debug)]
 struct Window {
     rule: SteadyRule,
-    /// When the first clone began.
+    /// Start of the first clone.
     began: Option<Nanos>,
-    /// The end of the last interval.
+    /// End of the last interval.
     since: Nanos,
     samples: VecDeque<Sample>,
     criterion: f64,
@@ -167,7 +166,7 @@ struct Window {
     slope: f64,
 }
 
-/// Clones that are looked at together.
+/// Clones that are measured together.
 #[derive(Debug)]
 pub(super) struct Group {
     requests: AtomicU64,
@@ -177,7 +176,7 @@ pub(super) struct Group {
     window: Mutex<Window>,
 }
 
-/// Of each job, the group that its clones share; none where each is looked at by itself.
+/// The measured group of each job's clones; `None`: each clone is measured by itself.
 pub(super) fn of_jobs(jobs: &[Job], groups: &[u32]) -> Result<Vec<Option<Arc<Group>>>, JobError> {
     let mut shared: BTreeMap<u32, Arc<Group>> = BTreeMap::new();
     let mut rules: BTreeMap<u32, SteadyRule> = BTreeMap::new();
@@ -225,7 +224,7 @@ impl Group {
         self.window.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// When the interval ends that is open.
+    /// Closes the interval if it is over. Returns the end of the open interval.
     fn end_interval(&self, now: Nanos) -> Nanos {
         let mut window = self.window();
         let span = now.since(window.since);
@@ -248,11 +247,11 @@ impl Group {
 }
 
 impl Window {
-    /// Whether the rates have settled with this one.
+    /// Adds a sample. Returns true if the rates have settled.
     fn add(&mut self, now: Nanos, sample: Sample) -> bool {
         let SteadyRule { ramp, interval, .. } = self.rule;
         let elapsed = now.since(self.began.unwrap_or(now));
-        // A rate is of an interval that began behind the ramp.
+        // A sample's interval must begin after the ramp.
         if ramp > Nanos(0) && elapsed < ramp + interval {
             return false;
         }
@@ -295,11 +294,11 @@ impl Window {
     }
 }
 
-/// A clone that is looked at.
+/// A clone's membership of a measured group.
 #[derive(Debug)]
 pub(super) struct Watch {
     group: Arc<Group>,
-    /// When it looks again.
+    /// Time of the next check.
     due: Nanos,
 }
 
@@ -352,7 +351,7 @@ impl Watch {
 }
 
 impl Steady {
-    /// Of the window.
+    /// Mean of the window.
     #[must_use]
     pub fn mean(figures: &[u64]) -> u64 {
         figures.iter().sum::<u64>() / (figures.len() as u64).max(1)

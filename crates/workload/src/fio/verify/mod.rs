@@ -1,15 +1,15 @@
-//! What is written so that it can be known again: `verify`, with fio's layout of a block, so that
-//! what one of the two has written the other can check.
+//! Verification of written data: `verify`. The block layout is fio's, so that each program can
+//! verify the other's writes.
 //!
 //! ```text
 //!   0  magic 0xacca (2)   2  kind (2)   4  length of the chunk (4)   8  seed (8)   16  offset (8)
 //!   24 seconds (4)  28 nanoseconds (4)  32 clone (2)  34 number (2)  36 CRC-32C of the 36 before
 //!   40 checksum of all that is behind it     then noise, or the pattern
 //! ```
-//! Numbers are little-endian. Each chunk of `verify_interval` has such a header; `verify_offset`
-//! says where in it. Taken from blocks that fio 3.33 has written. Two of its checksums are not what
-//! their names say (it keeps the last block of SHA-2, not the digest): `sha256` and `sha512` are
-//! digests here, and fio does not accept them.
+//! Numbers are little-endian. Each chunk of `verify_interval` has such a header; `verify_offset` is
+//! its place in the chunk. The layout is taken from blocks of fio 3.33. Two of fio's checksums
+//! differ from their names (it keeps the last block of SHA-2, not the digest): here `sha256` and
+//! `sha512` are digests, which fio does not accept.
 
 mod pattern;
 mod sums;
@@ -24,29 +24,29 @@ pub use sums::Sum;
 use crate::random::Random;
 
 const MAGIC: u16 = 0xacca;
-/// Up to the checksum.
+/// Length of the header up to the checksum.
 pub(super) const HEADER_BYTES: usize = 40;
-/// Of them, what the header's own checksum is about.
+/// Length of the part that the header's own checksum covers.
 const SUMMED_BYTES: usize = 36;
 
 /// `verify` and its options.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verify {
-    /// `verify`: none is that nothing is checked.
+    /// `verify`: the method; `None`: no verification.
     pub sum: Option<Sum>,
-    /// `do_verify`: what was written is read again.
+    /// `do_verify`: written data is read back.
     pub reads_again: bool,
-    /// `verify_only`: nothing is written; what would have been is read.
+    /// `verify_only`: nothing is written; the ranges of the writes are read.
     pub only: bool,
     /// `verify_fatal`: the first mismatch ends the job.
     pub is_fatal: bool,
-    /// `verify_pattern`: in place of noise.
+    /// `verify_pattern`: content instead of noise.
     pub pattern: Option<Pattern>,
-    /// `verify_interval`: length of a chunk; none is the whole request.
+    /// `verify_interval`: length of a chunk; `None`: the whole request.
     pub interval_bytes: Option<u64>,
-    /// `verify_offset`: where in its chunk a header is.
+    /// `verify_offset`: offset of the header in its chunk.
     pub offset_bytes: u64,
-    /// `verify_backlog`: what was written is read again after so many writes.
+    /// `verify_backlog`: number of writes after which they are read back.
     pub backlog: Option<u64>,
 }
 
@@ -65,24 +65,24 @@ impl Default for Verify {
     }
 }
 
-/// A request whose bytes are made or checked.
+/// Identity of a request's bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Stamp {
     pub(super) offset_bytes: u64,
-    /// Of the clone's writes; none is whatever it was.
+    /// Number among the clone's writes; `None`: any.
     pub(super) number: Option<u64>,
 }
 
-/// A chunk that is not what was written.
+/// A chunk that failed verification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mismatch {
-    /// Where it begins on the volume.
+    /// Offset on the volume.
     pub offset_bytes: u64,
-    /// What of it.
+    /// The field that differs.
     pub what: &'static str,
-    /// What it would have been.
+    /// The expected value.
     pub expected: String,
-    /// What it is.
+    /// The value read.
     pub found: String,
 }
 
@@ -94,13 +94,13 @@ impl fmt::Display for Mismatch {
 }
 
 impl Verify {
-    /// Length of the chunks of a request.
+    /// Length of a request's chunks.
     fn chunk(&self, len: usize) -> usize {
         let interval = self.interval_bytes.and_then(|bytes| usize::try_from(bytes).ok());
         interval.unwrap_or(len).clamp(1, len.max(1))
     }
 
-    /// Makes the bytes of a write.
+    /// Fills the buffer of a write.
     pub(super) fn fill(&self, stamp: Stamp, clone: u32, now: Nanos, bytes: &mut [u8]) {
         let Some(sum) = self.sum else { return };
         let number = stamp.number.unwrap_or(0);
@@ -140,7 +140,7 @@ impl Verify {
         }
     }
 
-    /// Header and what is at `verify_offset` change places.
+    /// Swaps the header with the bytes at `verify_offset`.
     fn swap(&self, chunk: &mut [u8], len: usize) {
         let at = usize::try_from(self.offset_bytes).unwrap_or(usize::MAX);
         if at >= len && at.checked_add(len).is_some_and(|end| end <= chunk.len()) {
@@ -149,7 +149,7 @@ impl Verify {
         }
     }
 
-    /// Looks at the bytes of a read.
+    /// Verifies the bytes of a read.
     pub(super) fn check(&self, stamp: Stamp, bytes: &[u8]) -> Result<(), Mismatch> {
         let Some(sum) = self.sum else { return Ok(()) };
         if let Some(pattern) = self.pattern.as_ref().filter(|_| sum == Sum::Pattern) {
@@ -203,7 +203,7 @@ impl Verify {
         if found == expected {
             return Ok(());
         }
-        // What is in the header was written; what is behind it says what is there now.
+        // The header has the written checksum; the data has the other.
         Err(Mismatch {
             offset_bytes: stamp.offset_bytes,
             what: "the checksum of the data",
@@ -217,7 +217,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().fold(String::from("0x"), |text, byte| text + &format!("{byte:02x}"))
 }
 
-/// xorshift: no disk can compress it.
+/// Incompressible noise (xorshift).
 fn noise(seed: u64, bytes: &mut [u8]) {
     let mut noise = seed | 1;
     for word in bytes.chunks_mut(8) {
@@ -277,7 +277,7 @@ mod tests {
         assert_eq!((error.offset_bytes, error.what), (8192 + 1024, "the header's checksum"));
     }
 
-    /// The head of a block of 4 KiB that fio 3.33 has written at offset 4096.
+    /// The header of a block of 4 KiB that fio 3.33 has written at offset 4096.
     #[test]
     fn header_of_fio_is_read() {
         let head = [

@@ -1,26 +1,26 @@
-//! `verify_pattern`: bytes that repeat: `0xaabb`, `"text"`, numbers, `%o`, the request's offset.
+//! `verify_pattern`: repeated bytes: `0xaabb`, `"text"`, numbers, and `%o`, the request's offset.
 
 use super::Mismatch;
 
-/// Longer is no pattern. Ours.
+/// Greatest length of a pattern. Our choice.
 const PARTS_MAX_BYTES: usize = 512;
 
-/// What repeats from the start of a request on.
+/// A pattern, repeated from the start of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pattern(Vec<Part>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Part {
     Bytes(Vec<u8>),
-    /// Eight bytes, little-endian.
+    /// The offset in eight bytes, little-endian.
     Offset,
 }
 
 impl Pattern {
-    /// From its text.
+    /// Parses a pattern.
     ///
     /// # Errors
-    /// With the form that it must have.
+    /// The valid forms.
     pub fn parse(text: &str) -> Result<Self, String> {
         let wanted = "it must be 0xaabb, \"text\", a number or %o, or several of them";
         let (mut parts, mut left, mut len) = (Vec::new(), text, 0);
@@ -72,7 +72,7 @@ impl Part {
     }
 }
 
-/// The part at the front, and what is behind it.
+/// Splits off the first part.
 fn next_part(text: &str) -> Option<(Part, &str)> {
     if let Some(rest) = text.strip_prefix("%o") {
         return Some((Part::Offset, rest));
@@ -95,7 +95,7 @@ fn next_part(text: &str) -> Option<(Part, &str)> {
     let end = digits.find(|c: char| !c.is_ascii_digit()).unwrap_or(digits.len());
     let number: i64 = text[..text.len() - digits.len() + end].parse().ok()?;
     let bytes = number.to_le_bytes();
-    // As long as the number, but a negative one has four bytes.
+    // The length follows from the value; a negative number has four bytes.
     let len = match number {
         ..0 => 4,
         _ => 8 - (number.leading_zeros() as usize / 8).min(7),
@@ -107,7 +107,7 @@ fn next_part(text: &str) -> Option<(Part, &str)> {
 mod tests {
     use super::*;
 
-    /// Each is what fio 3.33 has written at offset 4096.
+    /// Each pattern is the output of fio 3.33 at offset 4096.
     #[test]
     fn patterns_are_those_of_fio() {
         for (text, head) in [

@@ -1,14 +1,14 @@
-//! Checksums of `verify`, as fio 3.33 stores them: the CRCs without a final inversion, SHA-1 as
-//! words of the machine.
+//! Checksums of `verify` as fio 3.33 stores them: CRCs without the final inversion, SHA-1 as
+//! native-endian words.
 
 use md5::Md5;
 use sha1::{Digest, Sha1};
 use sha2::{Sha256, Sha512};
 
-/// `verify`: how bytes are known again.
+/// `verify`: method of verification.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sum {
-    /// `meta`: by the header alone.
+    /// `meta`: the header only.
     Meta,
     /// `md5`.
     Md5,
@@ -26,16 +26,16 @@ pub enum Sum {
     Sha256,
     /// `sha512`.
     Sha512,
-    /// `xxhash`: 32 bits of it.
+    /// `xxhash`: 32 bits.
     Xxhash,
     /// `pattern`: byte by byte, without a header.
     Pattern,
-    /// `null`: not at all.
+    /// `null`: no verification.
     Null,
 }
 
 impl Sum {
-    /// All of them.
+    /// All methods.
     pub const ALL: [Self; 12] = [
         Self::Meta,
         Self::Md5,
@@ -51,7 +51,7 @@ impl Sum {
         Self::Null,
     ];
 
-    /// As options say it.
+    /// The option's value.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -74,7 +74,7 @@ impl Sum {
         !matches!(self, Self::Pattern | Self::Null)
     }
 
-    /// In the header.
+    /// Number in the header.
     pub(super) fn kind(self) -> u16 {
         match self {
             Self::Meta => 1,
@@ -91,7 +91,7 @@ impl Sum {
         }
     }
 
-    /// How long it is in the header.
+    /// Length in the header.
     pub(crate) fn len(self) -> usize {
         match self {
             Self::Meta | Self::Pattern | Self::Null => 0,
@@ -105,7 +105,7 @@ impl Sum {
         }
     }
 
-    /// Of these bytes.
+    /// Checksum of these bytes.
     pub(super) fn of(self, bytes: &[u8]) -> Vec<u8> {
         match self {
             Self::Meta | Self::Pattern | Self::Null => Vec::new(),
@@ -126,7 +126,7 @@ impl Sum {
     }
 }
 
-/// The table of a CRC that shifts to the right.
+/// Table of a right-shifting CRC.
 const fn reflected(polynomial: u64) -> [u64; 256] {
     let mut table = [0; 256];
     let mut index = 0;
@@ -142,7 +142,7 @@ const fn reflected(polynomial: u64) -> [u64; 256] {
     table
 }
 
-/// The table of a CRC-32 that shifts to the left.
+/// Table of a left-shifting CRC-32.
 const fn straight(polynomial: u32) -> [u32; 256] {
     let mut table = [0; 256];
     let mut index = 0;
@@ -230,7 +230,7 @@ fn xxh32(bytes: &[u8], seed: u32) -> u32 {
 mod tests {
     use super::*;
 
-    /// The check values of the catalogues of CRCs, and of the specification of xxHash.
+    /// The check values of the CRC catalogues and of the xxHash specification.
     #[test]
     fn sums_are_the_published_ones() {
         let digits = b"123456789";
