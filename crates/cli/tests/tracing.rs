@@ -174,7 +174,7 @@ fn what_cannot_be_replayed_says_why() {
     assert!(said.contains("bio ") && said.contains("--wrap"), "{said}");
     lab.ok(&[&short[..], &["--wrap"]].concat());
     lab.write("no.trace", "[global]\nrw=read\n");
-    assert!(lab.refused(&["trace", "summary", "no.trace"], 1).contains("this is no trace"));
+    assert!(lab.refused(&["trace", "summary", "no.trace"], 1).contains("does not begin with"));
     let bytes = lab.read("a.trace");
     lab.write("cut.trace", &bytes[..bytes.len() - 40]);
     let cut = lab.ok(&["trace", "summary", "cut.trace"]);

@@ -1,5 +1,5 @@
-//! How fast one core encrypts: every tier of this CPU beside OpenSSL, in the same run, and then
-//! the ciphers that have no tiers.
+//! Throughput of one core: every tier of this CPU beside OpenSSL in the same run, and then the
+//! ciphers without tiers.
 //!
 //! ```text
 //! cargo run --release -p blockyard-crypt --example cipher_bench --
@@ -7,11 +7,11 @@
 //! ```
 //!
 //! A sample is a few MiB through one implementation. Samples of all implementations alternate, so
-//! that a busy neighbour hits all alike, and each figure is the median of the samples' thread CPU
-//! times. OpenSSL gets its key once and a new IV for every sector, as a disk needs it; for CBC its
-//! IVs are not even encrypted. *Hot* buffers of 64 KiB stay in the L2 cache; *cold* walks go
-//! through 512 MiB, one side hot and the other never seen before, as between a socket and a file.
-//! `--call BYTES` cuts a hot buffer into calls of this length: a call has a cost of its own.
+//! that other load hits all alike. Each figure is the median of the samples' thread CPU times.
+//! OpenSSL gets its key once and a new IV for every sector, as a disk requires; for CBC its IVs are
+//! not even encrypted. *Hot* buffers of 64 KiB stay in the L2 cache. *Cold* walks go through 512
+//! MiB, with one side hot and the other uncached, as between a socket and a file. `--call BYTES`
+//! cuts a hot buffer into calls of this length, because a call has a cost of its own.
 
 use std::fmt::Write as _;
 use std::hint::black_box;
@@ -23,12 +23,12 @@ use openssl::cipher_ctx::CipherCtx;
 use rustix::time::{ClockId, clock_gettime};
 
 const HOT_BYTES: usize = 64 << 10;
-/// The largest encryption sector: `--call` takes its multiples.
+/// Largest encryption sector; `--call` takes its multiples.
 const SECTOR_BYTES_MAX: usize = 4096;
 const COLD_BYTES: usize = 512 << 20;
-/// Bytes of one sample: a millisecond or more for the fastest implementation.
+/// Bytes of a sample: at least a millisecond for the fastest implementation.
 const SAMPLE_BYTES: usize = 16 << 20;
-/// The same for ciphers other than AES.
+/// Bytes of a sample of ciphers other than AES.
 const SLOW_SAMPLE_BYTES: usize = 1 << 20;
 const SAMPLES_DEFAULT: usize = 15;
 
@@ -83,7 +83,7 @@ enum Implementation {
     OpenSsl {
         context: CipherCtx,
         sector_bytes: usize,
-        /// Stands for "in place", which its binding refuses for CBC: one sector, always hot.
+        /// Buffer for "in place", which OpenSSL's binding refuses for CBC: one sector, always hot.
         scratch: Vec<u8>,
     },
 }
@@ -169,7 +169,7 @@ struct Buffers {
     /// Bytes of a call on the hot buffer.
     call_bytes: usize,
     cold: Vec<u8>,
-    /// Where the next cold sample begins.
+    /// Start of the next cold sample.
     cold_at: usize,
 }
 
@@ -215,7 +215,7 @@ fn measure(case: &Case, buffers: &mut Buffers, samples: usize) -> Vec<(String, f
     for round in 0..=samples {
         for ((_, implementation), figures) in all.iter_mut().zip(&mut figures) {
             let figure = sample(case, implementation, buffers);
-            // The first round is for the caches and the clock.
+            // The first round warms the caches and the clock.
             if round > 0 {
                 figures.push(figure);
             }
@@ -265,7 +265,7 @@ fn cases() -> Vec<Case> {
     cases
 }
 
-/// What the figures belong to.
+/// Description of the machine.
 fn machine() -> Vec<(&'static str, String)> {
     let cpu_info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
     let field = |name: &str| {
@@ -331,7 +331,7 @@ fn main() -> ExitCode {
             other => return usage(&format!("unknown argument `{other}`")),
         }
     }
-    // Pages are written once, so that a walk meets memory and not the kernel's zero page.
+    // Writing all pages once replaces the kernel's zero page by memory.
     let (hot, cold) = (vec![0x5a; HOT_BYTES], vec![0xa5; COLD_BYTES]);
     let mut buffers = Buffers { hot, call_bytes, cold, cold_at: 0 };
     let mut rows = Vec::new();

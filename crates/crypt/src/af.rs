@@ -1,4 +1,5 @@
-//! Anti-forensic split: a key spread over 4000 stripes, all of which are needed to get it back.
+//! Anti-forensic split (AF split): a key spread over 4000 stripes, all of which are necessary to
+//! recover the key.
 //!
 //! From the LUKS1 specification, "AF-splitter" (`AFsplit`, `AFmerge`), used unchanged by LUKS2.
 //!
@@ -14,17 +15,18 @@ use crate::secret::SecretBytes;
 use crate::stack::with_wiped_stack;
 use zeroize::Zeroize;
 
-/// Stripes of every LUKS keyslot. The format has a field for it and allows no other value.
+/// Number of stripes of every LUKS keyslot. The format has a field for it and allows no other
+/// value.
 pub const STRIPES: u32 = 4000;
 
-/// Length of the split of a key, rounded up to whole 512-byte sectors as it lies on disk.
+/// Length of a split key, rounded up to whole 512-byte sectors as on disk.
 #[must_use]
 pub fn material_len_bytes(key_len_bytes: usize) -> usize {
     (key_len_bytes * STRIPES as usize).next_multiple_of(512)
 }
 
-/// Splits `key` into `material`, whose first `stripes * key.len()` bytes are random already,
-/// except the last stripe, which is written here.
+/// Splits `key` into `material`. The first stripes are random already; the last one is written
+/// here.
 pub fn split(key: &[u8], material: &mut [u8], stripes: u32, hash: HashAlgorithm) {
     let used = key.len() * stripes as usize;
     assert!(stripes > 0 && !key.is_empty() && material.len() >= used, "room for every stripe");
@@ -37,7 +39,7 @@ pub fn split(key: &[u8], material: &mut [u8], stripes: u32, hash: HashAlgorithm)
     });
 }
 
-/// Gets the key back from `material` into `key`.
+/// Recovers the key from `material` into `key`.
 pub fn merge(material: &[u8], key: &mut [u8], stripes: u32, hash: HashAlgorithm) {
     let used = key.len() * stripes as usize;
     assert!(stripes > 0 && !key.is_empty() && material.len() >= used, "every stripe is there");

@@ -1,16 +1,16 @@
-//! One attempt to open a volume: which keyslots were tried, and what was not tried and why.
+//! One attempt to open a volume: the tried keyslots, and the skipped keyslots with the reasons.
 //!
-//! A keyslot that cannot be used (an unknown cipher, a KDF over the limits) does not keep the
-//! others from being tried, and a wrong passphrase looks the same for all of them. The estimated
-//! time of all keyslots together is bounded too: thirty slots may not each take the whole limit.
+//! An unusable keyslot (an unknown cipher, a KDF over the limits) does not prevent the attempts at
+//! the others. A wrong passphrase gives the same error for all of them. The estimated time of all
+//! keyslots together is bounded too: thirty slots may not each take the whole limit.
 
 use crate::error::{Error, KeyslotProblem};
 use crate::kdf::{Kdf, KdfError, KdfLimits};
 
-/// All keyslots together may take this many times the limit for one.
+/// Time limit of all keyslots together, in multiples of the limit for one.
 const TOTAL_TIMES_LIMIT: u64 = 4;
 
-/// Why a keyslot cannot be tried.
+/// The reason why a keyslot cannot be tried.
 #[derive(Debug)]
 pub(crate) struct Problem {
     text: String,
@@ -18,7 +18,7 @@ pub(crate) struct Problem {
 }
 
 impl Problem {
-    /// The problem as that of a keyslot.
+    /// Adds the number of the keyslot.
     pub(crate) fn of(self, keyslot: u32) -> KeyslotProblem {
         KeyslotProblem { keyslot, problem: self.text, out_of_memory: self.out_of_memory }
     }
@@ -30,7 +30,7 @@ impl<T: Into<String>> From<T> for Problem {
     }
 }
 
-/// A key derivation that failed while it ran.
+/// The problem of a failed key derivation.
 pub(crate) fn kdf_problem(error: &KdfError) -> Problem {
     let out_of_memory = matches!(error, KdfError::OutOfMemory { .. });
     Problem { text: error.to_string(), out_of_memory }
@@ -54,8 +54,8 @@ impl Attempt {
         kdf.check(out_len_bytes, &self.limits).map_err(|error: KdfError| error.to_string())?;
         let estimated_ms = kdf.estimated_ms(out_len_bytes);
         self.left_ms = self.left_ms.checked_sub(estimated_ms).ok_or(
-            "the keyslots before it have used the time that is allowed for all together; name it \
-             with --key-slot to try it alone",
+            "the keyslots before it have used up the time limit of all keyslots; name it with \
+             --key-slot to try it alone",
         )?;
         Ok(())
     }
@@ -64,17 +64,17 @@ impl Attempt {
         &self.limits
     }
 
-    /// Notes that a keyslot was tried and the passphrase is not its.
+    /// Notes a keyslot that the passphrase does not open.
     pub(crate) fn wrong(&mut self) {
         self.tried_any = true;
     }
 
-    /// Notes that a keyslot was not tried.
+    /// Notes a skipped keyslot.
     pub(crate) fn skip(&mut self, keyslot: u32, problem: impl Into<Problem>) {
         self.untried.push(problem.into().of(keyslot));
     }
 
-    /// The error when nothing has opened.
+    /// The error if no keyslot was opened.
     pub(crate) fn failed(self) -> Error {
         if self.tried_any {
             Error::WrongPassphrase { untried: self.untried }

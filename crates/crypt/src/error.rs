@@ -1,27 +1,27 @@
-//! The one error of the control path: what is wrong, where, and how to mend it.
+//! The error of the control path: the problem, its place, and its remedy.
 //!
-//! No error says anything about a secret: a wrong passphrase is one and the same error whichever
-//! keyslot was tried and however far it got.
+//! No error reveals a secret: a wrong passphrase gives one and the same error for every keyslot and
+//! every stage.
 
 use std::fmt;
 
 use crate::signature::Signature;
 use crate::source::SourceError;
 
-/// Why a volume could not be read, opened, formatted or repaired.
+/// The reason why a volume could not be read, opened, formatted or repaired.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
-    /// Neither LUKS1 nor LUKS2.
+    /// Neither a LUKS1 nor a LUKS2 header.
     #[error(
         "no LUKS header found, neither at the start nor where LUKS2 keeps its second copy; if the \
          header lies in a file of its own, name it with --header; a plain dm-crypt volume has no \
          header, and commands that read its data, as dump, take --type plain"
     )]
     NotLuks,
-    /// Not LUKS, but a format that has a name.
+    /// Not LUKS, but another known format.
     #[error("no LUKS header found: the device or file holds {0}")]
     OtherFormat(Signature),
-    /// Of a LUKS2 volume only the secondary header is left, and another format stands at the start.
+    /// Only the secondary header of a LUKS2 volume is left, and another format stands at the start.
     #[error(
         "the device or file holds {0}, and of an older LUKS2 volume only the secondary header is \
          left; to open that volume would destroy what is there now. To look at the old volume, say \
@@ -32,25 +32,25 @@ pub enum Error {
     /// The header cannot be read.
     #[error("cannot read {what}: {error}")]
     Read {
-        /// What was being read.
+        /// The part that was read.
         what: String,
-        /// Why it failed.
+        /// The cause.
         error: SourceError,
     },
     /// The header cannot be written.
     #[error("cannot write {what}: {error}")]
     Write {
-        /// What was being written.
+        /// The part that was written.
         what: String,
-        /// Why it failed.
+        /// The cause.
         error: SourceError,
     },
-    /// A header that breaks its format: damage or malice.
+    /// A header that violates its format: damage or malice.
     #[error("{place}: {problem}")]
     Header {
-        /// Which header copy, and where in it.
+        /// The header copy, and the place in it.
         place: String,
-        /// What is wrong there.
+        /// The problem.
         problem: String,
     },
     /// Both copies of a LUKS2 header are damaged.
@@ -60,35 +60,35 @@ pub enum Error {
         both_problems(.primary, .secondary)
     )]
     BothCopiesDamaged {
-        /// What is wrong with the first.
+        /// The problem of the primary copy.
         primary: String,
-        /// What is wrong with the second.
+        /// The problem of the secondary copy.
         secondary: String,
     },
-    /// The volume uses something that this program does not do.
+    /// The volume uses an unsupported feature.
     #[error("{place}: {what}")]
     Unsupported {
-        /// Where it is demanded.
+        /// The place of the demand.
         place: String,
-        /// Its name, and what to do instead.
+        /// The feature's name, and its remedy.
         what: String,
     },
-    /// The header names a mandatory requirement that is not met.
+    /// The header has an unmet mandatory requirement.
     #[error("LUKS2 header, config.requirements.mandatory: {0}")]
     Requirement(Requirement),
-    /// No keyslot that was tried opens with this passphrase.
+    /// No tried keyslot opens with this passphrase.
     #[error("no keyslot opens with this passphrase{}", Untried(.untried))]
     WrongPassphrase {
-        /// Keyslots that could not be tried, each with its reason.
+        /// Skipped keyslots, each with its reason.
         untried: Vec<KeyslotProblem>,
     },
-    /// Not a single keyslot could be tried.
+    /// No keyslot could be tried.
     #[error("the header has no keyslot that can be used for its data{}", Untried(.untried))]
     NoUsableKeyslot {
         /// All keyslots, each with its reason.
         untried: Vec<KeyslotProblem>,
     },
-    /// The keyslot that the caller named cannot be used.
+    /// The keyslot named by the caller cannot be used.
     #[error("{0}")]
     Keyslot(KeyslotProblem),
     /// The data device does not fit the header.
@@ -99,7 +99,7 @@ pub enum Error {
     Option {
         /// The option, by its name on the command line.
         option: &'static str,
-        /// What is wrong with it, and what would be right.
+        /// The problem, and the valid values.
         problem: String,
     },
     /// The key derivation of a new keyslot failed.
@@ -127,9 +127,9 @@ impl Error {
 /// A mandatory requirement that this program does not meet.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Requirement {
-    /// A reencryption was begun and has not ended.
+    /// A reencryption is in progress.
     Reencryption(String),
-    /// Something by a newer or other program.
+    /// An unknown requirement of another program or a newer version.
     Unknown(String),
 }
 
@@ -150,14 +150,14 @@ impl fmt::Display for Requirement {
     }
 }
 
-/// A keyslot that could not be tried, and why.
+/// A keyslot that could not be tried, and the reason.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KeyslotProblem {
     /// Its number.
     pub keyslot: u32,
-    /// Why it was not tried.
+    /// The reason.
     pub problem: String,
-    /// The system did not give the memory that its key derivation needs.
+    /// Whether memory was short for the key derivation.
     pub out_of_memory: bool,
 }
 
@@ -167,7 +167,7 @@ impl fmt::Display for KeyslotProblem {
     }
 }
 
-/// What is wrong with the copies, said once if it is the same.
+/// The problems of the two copies, as one text if they are equal.
 fn both_problems(primary: &str, secondary: &str) -> String {
     if primary == secondary {
         primary.to_owned()

@@ -1,16 +1,16 @@
 //! The part of a data device that a volume occupies.
 //!
-//! All sums over numbers from a header or the command line are checked: a header that ends behind
-//! its device is refused here, in words, and not by the first read that fails.
+//! All sums of numbers from a header or the command line are checked. A volume that ends past the
+//! end of its device is refused here with a clear error, not by the first failing read.
 
 use crate::error::Error;
 
-/// Where a volume says that its data lies.
+/// Place of a volume's data.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Extent {
     /// Start on the data device; a multiple of 512.
     pub(crate) offset_bytes: u64,
-    /// Length; `None` is "the rest of the device".
+    /// Length; `None`: the rest of the device.
     pub(crate) len_bytes: Option<u64>,
     /// Encryption sector size.
     pub(crate) sector_size_bytes: u32,
@@ -18,7 +18,7 @@ pub(crate) struct Extent {
 
 impl Extent {
     /// Length in 512-byte sectors on a device of `device_len_bytes`. The rest of a device is
-    /// rounded down to whole encryption sectors: what is behind them cannot be mapped.
+    /// rounded down to whole encryption sectors, because a partial sector cannot be mapped.
     pub(crate) fn len_sectors(&self, device_len_bytes: u64) -> Result<u64, Error> {
         let sector_size = u64::from(self.sector_size_bytes);
         let start = self.offset_bytes;
@@ -42,7 +42,7 @@ impl Extent {
         };
         if len_bytes == 0 {
             return Err(Error::DataDevice(format!(
-                "behind byte {start}, where the data starts, it has {rest} bytes: not even one \
+                "after byte {start}, where the data starts, it has {rest} bytes: less than one \
                  sector of {sector_size} bytes"
             )));
         }

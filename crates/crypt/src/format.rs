@@ -1,19 +1,19 @@
-//! Makes a LUKS2 volume: the header, one keyslot, and nothing of what was there before.
+//! Makes a LUKS2 volume: a header with one keyslot. All earlier headers are wiped.
 //!
 //! ```text
 //!   0         16 KiB      32 KiB                                 16 MiB
 //!   | primary | secondary | keyslot 0 | random ...                | data (not touched)
 //! ```
 //!
-//! The layout and the JSON are those of cryptsetup 2.6, so that it and everything made for it
-//! opens the result.
+//! The layout and the JSON are those of cryptsetup 2.6, so that cryptsetup and compatible programs
+//! open the result.
 //!
-//! Order of writing, with a sync behind each step, so that a power cut leaves the old volume, none,
-//! or the new one, and never a header whose keyslots are gone:
+//! Each step of writing ends with a sync. So a power cut leaves the old volume, none, or the new
+//! one, and never a header without its keyslots:
 //!
 //! 1. zeros over the start of each old header copy;
-//! 2. zeros over what earlier volumes left, zeros and random bytes over the whole header area, the
-//!    key material;
+//! 2. zeros over the remains of earlier volumes, zeros and random bytes over the whole header area,
+//!   the key material;
 //! 3. the two header copies, one after the other.
 
 pub(crate) mod previous;
@@ -38,36 +38,36 @@ use crate::secret::SecretBytes;
 use crate::source::HeaderDevice;
 use crate::wipe::{wipe_random, wipe_zero};
 
-/// Where the data starts if nothing else is said; cryptsetup's default.
+/// Default start of the data; cryptsetup's default.
 const DATA_OFFSET_BYTES: u64 = 16 << 20;
-/// The cipher of keyslot areas, and the size of its key, where the data's cipher is none for them.
+/// Cipher of keyslot areas, and the size of its key, if the data's cipher is not suitable.
 const AREA_CIPHER: &str = "aes-xts-plain64";
 const AREA_KEY_SIZE_BITS: u32 = 512;
-/// Milliseconds that checking the digest takes.
+/// Target time of the digest's verification, in milliseconds.
 const DIGEST_MS: u64 = 125;
 
-/// How dear it is to try a passphrase on the new keyslot.
+/// Cost of one passphrase attempt on the new keyslot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pbkdf {
-    /// Exactly this.
+    /// A given KDF and cost.
     Fixed(Kdf),
-    /// Argon2 measured to about a time; see [`cost::Argon2Bounds::for_machine`].
+    /// Argon2 with a measured cost; see [`cost::Argon2Bounds::for_machine`].
     Argon2 {
         /// i or id.
         variant: Argon2Variant,
-        /// The time and the limits.
+        /// The target time and the limits.
         bounds: cost::Argon2Bounds,
     },
-    /// PBKDF2 measured to about a time.
+    /// PBKDF2 with a measured cost.
     Pbkdf2 {
         /// The hash in HMAC.
         hash: HashAlgorithm,
-        /// Milliseconds.
+        /// Target time in milliseconds.
         target_ms: u64,
     },
 }
 
-/// What the new volume shall be.
+/// Options of the new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
     /// Cipher of the data.
@@ -90,25 +90,25 @@ pub struct FormatOptions {
     pub uuid: Option<String>,
     /// Bytes of each header copy.
     pub metadata_len_bytes: u64,
-    /// Bytes of the keyslots area; `None` is all that is left before the data.
+    /// Bytes of the keyslots area; `None`: all space before the data.
     pub keyslots_len_bytes: Option<u64>,
-    /// Where the data starts; `None` is 16 MiB, or 0 when detached.
+    /// Start of the data; `None`: 16 MiB, or 0 with a detached header.
     pub data_offset_bytes: Option<u64>,
-    /// The data lies on another device than the header; its length if it is known.
+    /// With a detached header: the data device.
     pub detached: Option<Detached>,
     /// The volume key; random when `None`.
     pub volume_key: Option<SecretBytes>,
 }
 
-/// A data device that is not the header's device.
+/// A data device that is separate from the header's device.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Detached {
-    /// Its length.
+    /// Its length, if known.
     pub data_device_len_bytes: Option<u64>,
 }
 
 impl FormatOptions {
-    /// aes-xts-plain64 with a 512-bit key and 4096-byte sectors, and this cost.
+    /// Defaults: aes-xts-plain64 with a 512-bit key and 4096-byte sectors.
     #[must_use]
     pub fn new(pbkdf: Pbkdf) -> Self {
         Self {
@@ -139,7 +139,7 @@ pub struct Formatted {
     pub volume_key: SecretBytes,
 }
 
-/// Where everything lies.
+/// Layout of header, keyslots and data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Layout {
     keyslots_start_bytes: u64,
@@ -147,9 +147,8 @@ struct Layout {
     data_offset_bytes: u64,
 }
 
-/// Makes `device` a LUKS2 volume with `passphrase` in keyslot 0. Everything before the data is
-/// overwritten, and with it the headers and keyslots of earlier volumes, wherever they lie; the
-/// data is not.
+/// Makes `device` a LUKS2 volume with `passphrase` in keyslot 0. Overwrites all space before the
+/// data, and the headers and keyslots of earlier volumes wherever they lie. The data is untouched.
 ///
 /// # Errors
 /// When an option is wrong, the device is too small, memory is short, or writing fails.
@@ -178,7 +177,7 @@ pub fn format(
         },
     });
     let json_area = json_area(&document, options.metadata_len_bytes);
-    // The same rules as for every other header: what is written can be read.
+    // The parser's rules ensure that the new header can be read.
     let metadata = Metadata::parse(&json_area, options.metadata_len_bytes)
         .map_err(|error| Error::header(error.error.path, error.error.problem))?;
 
@@ -267,15 +266,15 @@ fn layout(options: &FormatOptions) -> Result<Layout, Error> {
             "--luks2-keyslots-size",
             format!(
                 "{keyslots_len_bytes} bytes; it must be a multiple of 4096 from {area_len}, one \
-                 keyslot, to {room}, what the data offset leaves"
+                 keyslot, to {room}, the space before the data"
             ),
         ));
     }
     Ok(Layout { keyslots_start_bytes, keyslots_len_bytes, data_offset_bytes })
 }
 
-/// Where the data starts: as it is said, or at 0 of its own device, or at the first whole MiB
-/// behind the keyslots.
+/// Start of the data: as given, or 0 with a detached header, or the first whole MiB after the
+/// keyslots.
 fn data_offset(options: &FormatOptions, keyslots_start_bytes: u64) -> Result<u64, Error> {
     let offset = match (options.data_offset_bytes, options.detached) {
         (Some(0), None) => {
@@ -299,7 +298,7 @@ fn data_offset(options: &FormatOptions, keyslots_start_bytes: u64) -> Result<u64
     Ok(offset)
 }
 
-/// Whether header and data have room on their devices.
+/// Checks that header and data fit their devices.
 fn check_room(
     options: &FormatOptions,
     layout: &Layout,
@@ -326,7 +325,7 @@ fn check_room(
             "the data starts at byte {start}, but the device or file has {len}; make it larger"
         )));
     }
-    // The tail of less than 512 bytes of a file is no part of a block device on it.
+    // The tail of a file of less than 512 bytes is not part of a block device on it.
     if unit > 512 && !(len - start).is_multiple_of(unit) {
         return Err(Error::option(
             "--sector-size",
@@ -385,8 +384,8 @@ fn salt() -> Result<[u8; SALT_LEN_BYTES], Error> {
     Ok(salt)
 }
 
-/// The cipher of the keyslot's area and the size of its key in bits: those of the data where
-/// cryptsetup would take them (`crypt_keyslot_get_encryption`), so that one cipher protects both.
+/// Cipher and key size in bits of the keyslot's area: those of the data where cryptsetup would use
+/// them (`crypt_keyslot_get_encryption`), so that one cipher protects both.
 fn area_cipher(options: &FormatOptions) -> (&str, u32) {
     match CipherSpec::parse(&options.cipher) {
         Ok(cipher) if cipher.fits_keyslots() => (&options.cipher, options.key_size_bits),
@@ -460,7 +459,7 @@ fn digest_json(options: &FormatOptions, volume_key: &SecretBytes) -> Result<Valu
     }))
 }
 
-/// The JSON text and NULs up to the end of the area.
+/// The JSON text, padded with NULs to the end of the area.
 fn json_area(document: &Value, hdr_len_bytes: u64) -> Vec<u8> {
     let len = usize::try_from(hdr_len_bytes - BINARY_LEN_BYTES).expect("at most 4 MiB");
     let mut area = document.to_string().into_bytes();

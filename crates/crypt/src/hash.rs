@@ -1,7 +1,7 @@
-//! The hashes that volumes name, by the names cryptsetup writes.
+//! The hashes of volumes, by cryptsetup's names.
 //!
-//! Used by the anti-forensic split, by PBKDF2, for header checksums and for plain volumes'
-//! passphrases. Weak ones (sha1, ripemd160, whirlpool) are here to open what exists.
+//! The AF split, PBKDF2, header checksums and passphrases of plain volumes use them. Weak ones
+//! (sha1, ripemd160, whirlpool) are supported for existing volumes.
 
 use std::fmt;
 
@@ -9,7 +9,7 @@ use blake2::{Blake2b, Blake2b512, Blake2s, Blake2s256};
 use digest::{Digest, consts};
 use zeroize::Zeroize;
 
-/// No hash here has a longer output.
+/// Length of the longest output.
 pub const DIGEST_LEN_MAX_BYTES: usize = 64;
 
 /// A hash function.
@@ -55,7 +55,7 @@ pub enum HashAlgorithm {
     Blake2s256,
 }
 
-/// A hash name that is not in the list.
+/// An unknown hash name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "hash \"{0}\" is not supported; known are sha1, sha224, sha256, sha384, sha512, sha3-224, \
@@ -86,8 +86,8 @@ const NAMES: [(&str, HashAlgorithm); 19] = [
     ("blake2s-256", HashAlgorithm::Blake2s256),
 ];
 
-/// Calls `$function::<T>($args)` with the type that implements the hash. One list for all uses;
-/// the second arm names the hashes whose buffering forbids the fast HMAC.
+/// Calls `$function::<T>($args)` with the type that implements the hash. The second arm names the
+/// hashes whose buffering forbids the fast HMAC.
 macro_rules! with_hash_type {
     ($algorithm:expr, $eager:ident, $lazy:ident, ($($args:expr),*)) => {
         match $algorithm {
@@ -118,7 +118,7 @@ impl HashAlgorithm {
     /// The hash of this name, in any case.
     ///
     /// # Errors
-    /// When no hash has this name.
+    /// When the name is unknown.
     pub fn parse(name: &str) -> Result<Self, UnknownHash> {
         let lower = name.to_ascii_lowercase();
         // The kernel's name for the same hash.
@@ -144,8 +144,8 @@ impl HashAlgorithm {
         with_hash_type!(self, output_len, output_len, ())
     }
 
-    /// Hashes `parts` one after the other and writes as many bytes as `out` takes, at most
-    /// [`HashAlgorithm::digest_len_bytes`].
+    /// Hashes the concatenated `parts` and fills `out`, at most [`HashAlgorithm::digest_len_bytes`]
+    /// long.
     pub fn digest(self, parts: &[&[u8]], out: &mut [u8]) {
         assert!(out.len() <= self.digest_len_bytes(), "a hash has no more bytes");
         with_hash_type!(self, digest_parts, digest_parts, (parts, out));

@@ -5,8 +5,8 @@
 //!   plain::open -----------------------------------+--> params::CryptParams -> SectorCipher
 //! ```
 //!
-//! Headers come from anybody: every number in them is foreign, checked before it is used, and
-//! bounded before anything is allocated or computed.
+//! Headers are untrusted: every number in them is checked before its use, and bounded before any
+//! allocation or computation.
 
 mod adiantum;
 pub mod af;

@@ -1,11 +1,11 @@
-//! LUKS, either version: read a header, open it, and learn how its data is encrypted.
+//! LUKS, either version: reads a header, opens it, and gives the parameters of the data's
+//! encryption.
 //!
 //! ```text
 //!   Header::read(source) -> unlock(passphrase) -> volume key -> crypt_params -> CryptParams
 //! ```
 //!
-//! Reading never repairs anything: what is damaged comes back as a [`Notice`], and [`repair`]
-//! is asked for by name.
+//! Reading never repairs: damage is returned as a [`Notice`], and [`repair`] is a separate call.
 
 use std::fmt;
 
@@ -25,26 +25,26 @@ pub enum Header {
     Luks2(luks2::Header),
 }
 
-/// Something that its owner should know about a header that could be read all the same.
+/// A finding in a readable header that its owner should know.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
     /// One copy of a LUKS2 header is damaged.
     DamagedCopy {
-        /// Which.
+        /// The damaged copy.
         copy: luks2::Copy,
-        /// What is wrong with it.
+        /// The problem.
         problem: String,
     },
-    /// One copy of a LUKS2 header is older than the other: a write was interrupted.
+    /// One copy of a LUKS2 header is older than the other: an update was interrupted.
     OutdatedCopy {
-        /// Which is old.
+        /// The outdated copy.
         copy: luks2::Copy,
         /// Its sequence id.
         seqid: u64,
         /// The sequence id of the copy in use.
         newest_seqid: u64,
     },
-    /// Both copies are intact and as old as each other, but differ.
+    /// Both copies are intact with the same sequence id, but differ.
     CopiesDiffer,
 }
 
@@ -72,31 +72,31 @@ impl fmt::Display for Notice {
     }
 }
 
-/// How to open a volume.
+/// Options of unlocking.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnlockOptions {
-    /// Only this keyslot, even if its priority says to ignore it.
+    /// Tries this keyslot only, even if its priority is "ignore".
     pub keyslot: Option<u32>,
-    /// What the header may demand of this machine.
+    /// Limits on the header's demands.
     pub limits: KdfLimits,
 }
 
-/// What a passphrase opened.
+/// Result of unlocking.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unlocked {
-    /// The keyslot that it opened.
+    /// The opened keyslot.
     pub keyslot: u32,
     /// The volume key, verified by the header's digest.
     pub volume_key: SecretBytes,
 }
 
 impl Header {
-    /// Reads the header at the start of `source`. Nothing is repaired; damage that leaves one
-    /// LUKS2 copy intact is a notice.
+    /// Reads the header at the start of `source`. Nothing is repaired. Damage that leaves one LUKS2
+    /// copy intact is a notice.
     ///
     /// # Errors
-    /// When there is no LUKS header, or none that is intact and well-formed; and when only the
-    /// secondary LUKS2 header is left and another format stands at the start.
+    /// When there is no LUKS header, or no intact and well-formed one; and when only the secondary
+    /// LUKS2 header is left and another format stands at the start.
     pub fn read(source: &dyn HeaderSource) -> Result<(Self, Vec<Notice>), Error> {
         if luks1::Header::is_at(source)? {
             return Ok((Self::Luks1(luks1::Header::read(source)?), Vec::new()));
@@ -105,8 +105,8 @@ impl Header {
         Ok((Self::Luks2(header), notices))
     }
 
-    /// Reads one copy of a LUKS2 header, for a look at it: it may be outdated, or belong to a
-    /// volume whose disk has another use now. What is found so must not be written to.
+    /// Reads one copy of a LUKS2 header for inspection. The copy may be outdated, or belong to a
+    /// former volume of a disk that has another use now. Callers must not write to the result.
     ///
     /// # Errors
     /// When this copy is missing or damaged.
@@ -114,12 +114,11 @@ impl Header {
         luks2::Header::read_copy(source, copy).map(Self::Luks2)
     }
 
-    /// Finds the keyslot that `passphrase` opens and the volume key in it. Key material is read
+    /// Finds the keyslot that `passphrase` opens and returns its volume key. Key material is read
     /// from `source`.
     ///
     /// # Errors
-    /// When the volume needs something that is not supported, a limit forbids it, or no keyslot
-    /// opens.
+    /// When the volume needs an unsupported feature, a limit forbids it, or no keyslot opens.
     pub fn unlock(
         &self,
         source: &dyn HeaderSource,
@@ -132,11 +131,11 @@ impl Header {
         }
     }
 
-    /// How the data is encrypted and where it lies on a data device of `device_len_bytes`.
-    /// `detached`: the data device is not the device that holds the header.
+    /// Cipher and place of the data on a data device of `device_len_bytes`. `detached`: the data
+    /// device is separate from the header's device.
     ///
     /// # Errors
-    /// When the volume needs something that is not supported, or the device is too small.
+    /// When the volume needs an unsupported feature, or the device is too small.
     pub fn crypt_params(
         &self,
         volume_key: &SecretBytes,
@@ -149,7 +148,7 @@ impl Header {
         }
     }
 
-    /// Everything in the header that is no secret, for `blockyard info --json`.
+    /// All non-secret fields of the header, for `blockyard info --json`.
     #[must_use]
     pub fn info(&self) -> serde_json::Value {
         match self {
@@ -169,8 +168,8 @@ impl fmt::Display for Header {
     }
 }
 
-/// Makes the two copies of a LUKS2 header equal again, from the newest intact one; its sequence
-/// id stays. Returns the copies that were rewritten: none when both were well.
+/// Makes the two copies of a LUKS2 header equal, from the newest intact one, with its sequence id.
+/// Returns the rewritten copies; empty if both were intact and equal.
 ///
 /// # Errors
 /// When no copy is intact, the volume is not LUKS2, or writing fails.

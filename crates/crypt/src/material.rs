@@ -1,7 +1,7 @@
-//! Key material: the split, encrypted volume key as it lies in a keyslot's area.
+//! Key material: the AF-split, encrypted volume key in a keyslot's area.
 //!
-//! LUKS1 and LUKS2 do the same here: the area is encrypted in 512-byte sectors with the
-//! passphrase's key, IVs counted from the area's start, and holds the anti-forensic split.
+//! LUKS1 and LUKS2 are alike: the area holds the AF split, encrypted in 512-byte sectors with the
+//! area key, which is derived from the passphrase. IVs count from the area's start.
 
 use crate::af;
 use crate::cipher::{CipherError, CipherSpec, SectorCipher};
@@ -11,20 +11,20 @@ use crate::secret::SecretBytes;
 use crate::source::{HeaderSink, HeaderSource};
 use crate::stack::with_wiped_stack;
 
-/// Where a keyslot's material lies and how it is made.
+/// Place and parameters of a keyslot's material.
 pub(crate) struct Area<'a> {
-    /// For messages: "keyslot 3".
+    /// Name in messages: "keyslot 3".
     pub(crate) place: &'a str,
     pub(crate) offset_bytes: u64,
     /// Cipher of the area.
     pub(crate) cipher: CipherSpec,
     pub(crate) af_hash: HashAlgorithm,
-    /// Length of the volume key in it.
+    /// Length of the volume key.
     pub(crate) key_len_bytes: usize,
 }
 
-/// Whether a cipher specification, in dm-crypt's or the crypto API's form, is the null cipher,
-/// which a keyslot must never use: it would give the key to anybody (CVE-2025-59054).
+/// Whether a cipher string, in dm-crypt's or the crypto API's form, is the null cipher. A keyslot
+/// must never use it, because the key would be readable (CVE-2025-59054).
 pub(crate) fn is_null_cipher(spec: &str) -> bool {
     let spec = spec.to_ascii_lowercase();
     spec.contains("cipher_null")
@@ -33,8 +33,8 @@ pub(crate) fn is_null_cipher(spec: &str) -> bool {
 }
 
 impl Area<'_> {
-    /// Reads the material, decrypts it with `area_key` and merges it to a candidate for the
-    /// volume key.
+    /// Reads the material, decrypts it with `area_key` and merges it to a candidate for the volume
+    /// key.
     pub(crate) fn read(
         &self,
         source: &dyn HeaderSource,

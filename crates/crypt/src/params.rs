@@ -1,7 +1,7 @@
-//! What every volume format comes down to: the parameters of one dm-crypt mapping.
+//! Parameters of one dm-crypt mapping: the common form of all volume formats.
 //!
-//! LUKS1, LUKS2 and plain volumes, and a `crypt` line of a dm table, all end as a [`CryptParams`];
-//! nothing after this point knows which of them it was.
+//! LUKS1, LUKS2 and plain volumes, and a `crypt` line of a dm table, all give a [`CryptParams`].
+//! The code after this point is independent of the format.
 
 use crate::cipher::{CipherSpec, SectorCipher};
 use crate::secret::SecretBytes;
@@ -10,27 +10,26 @@ use crate::stack::with_wiped_stack;
 /// One dm-crypt mapping (`drivers/md/dm-crypt.c`, `struct crypt_config`). Sectors are 512 bytes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CryptParams {
-    /// The cipher as the table line writes it: `aes-xts-plain64`, `capi:xts(aes)-plain64`.
+    /// The cipher in a table line's form: `aes-xts-plain64`, `capi:xts(aes)-plain64`.
     pub cipher: String,
     /// The volume key.
     pub key: SecretBytes,
-    /// Added to the sector number before the IV is made.
+    /// Addend of the sector number for the IV.
     pub iv_offset_sectors: u64,
-    /// Where the ciphertext starts on its device.
+    /// Start of the ciphertext on its device.
     pub data_offset_sectors: u64,
-    /// Length of the mapping; `None` is "to the end of the device".
+    /// Length of the mapping; `None`: to the end of the device.
     pub len_sectors: Option<u64>,
     /// Encryption sector size, 512 to 4096 bytes.
     pub sector_size_bytes: u32,
-    /// The IV counts encryption sectors instead of 512-byte units.
+    /// Whether the IV counts encryption sectors instead of 512-byte units.
     pub iv_large_sectors: bool,
-    /// Options that were stored with the volume or written in its table line.
+    /// Flags from the volume's header or its table line.
     pub flags: CryptFlags,
 }
 
 impl CryptParams {
-    /// Makes the cipher once, so that a key that does not fit it is told when the volume is opened
-    /// and not by the first request.
+    /// Makes the cipher once, so that opening the volume reports a key that does not fit.
     pub(crate) fn check_key(&self) -> Result<(), String> {
         with_wiped_stack(|| {
             let spec = CipherSpec::parse(&self.cipher)?;

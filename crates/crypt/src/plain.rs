@@ -1,8 +1,8 @@
-//! Plain dm-crypt: no header; everything that a header would say is said by the caller.
+//! Plain dm-crypt: no header; the caller gives all parameters.
 //!
 //! cryptsetup's semantics (`lib/crypt_plain.c` and `--type plain` of `cryptsetup open`): a
-//! passphrase is hashed to the key, a key file is the key. Nothing can tell a wrong passphrase
-//! from a right one.
+//! passphrase is hashed to the key, and a key file is the key. A wrong passphrase cannot be
+//! detected.
 
 use crate::cipher::CipherSpec;
 use crate::error::Error;
@@ -12,30 +12,30 @@ use crate::params::{CryptFlags, CryptParams};
 use crate::secret::SecretBytes;
 use crate::stack::with_wiped_stack;
 
-/// The hash that stands for none.
+/// Name for no hash.
 const NO_HASH: &str = "plain";
 /// cryptsetup's limit.
 const KEY_SIZE_BITS_MAX: u32 = 8192;
 
-/// What a plain volume is. [`Default`] is cryptsetup 2.6's.
+/// Parameters of a plain volume. [`Default`] is that of cryptsetup 2.6.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlainOptions {
-    /// Cipher, as a table line writes it.
+    /// Cipher in a table line's form.
     pub cipher: String,
     /// Length of the key.
     pub key_size_bits: u32,
-    /// How a passphrase becomes a key: `HASH`, `HASH:BYTES` (the rest of the key is zero), or
-    /// `plain` or `None` for no hashing. A key file is never hashed.
+    /// Hash of a passphrase: `HASH`, `HASH:BYTES` (the rest of the key is zero), or `plain` or
+    /// `None` for no hashing. A key file is never hashed.
     pub hash: Option<String>,
-    /// Where the data starts on the device.
+    /// Start of the data on the device.
     pub offset_sectors: u64,
-    /// Added to the sector number before the IV is made.
+    /// Addend of the sector number for the IV.
     pub skip_sectors: u64,
-    /// Length of the volume; `None` is to the end of the device.
+    /// Length of the volume; `None`: to the end of the device.
     pub size_sectors: Option<u64>,
     /// Encryption sector size.
     pub sector_size_bytes: u32,
-    /// The IV counts encryption sectors.
+    /// Whether the IV counts encryption sectors.
     pub iv_large_sectors: bool,
     /// Pass TRIM down.
     pub allow_discards: bool,
@@ -57,16 +57,16 @@ impl Default for PlainOptions {
     }
 }
 
-/// What a plain volume is opened with.
+/// Key source of a plain volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum PlainKey {
-    /// Hashed to the key.
+    /// A passphrase, which is hashed to the key.
     Passphrase(SecretBytes),
-    /// The key itself; more bytes than the key has are ignored.
+    /// The key itself; surplus bytes are ignored.
     KeyFile(SecretBytes),
 }
 
-/// How the data of a plain volume on a device of `device_len_bytes` is encrypted.
+/// Cipher and place of a plain volume's data on a device of `device_len_bytes`.
 ///
 /// # Errors
 /// When an option is wrong or not supported, the key file is too short, or the device too small.
@@ -161,9 +161,9 @@ fn derive_key(options: &PlainOptions, key: &PlainKey) -> Result<SecretBytes, Err
     Ok(derived)
 }
 
-/// Fills `key`, which is all zeros, from a passphrase.
+/// Fills the zeroed `key` from a passphrase.
 fn hash_passphrase(hash: &str, passphrase: &[u8], key: &mut [u8]) -> Result<(), Error> {
-    // Without a length, "plain" takes what is there and leaves the rest zero.
+    // Without a length, "plain" takes all bytes there are and leaves the rest zero.
     if hash == NO_HASH {
         let len = passphrase.len().min(key.len());
         key[..len].copy_from_slice(&passphrase[..len]);
@@ -194,7 +194,7 @@ fn hash_passphrase(hash: &str, passphrase: &[u8], key: &mut [u8]) -> Result<(), 
     Ok(())
 }
 
-/// hashalot's way to long keys: round n hashes n times the letter A and the passphrase.
+/// hashalot's rule for long keys: round n hashes n letters A and the passphrase.
 fn hash_rounds(algorithm: HashAlgorithm, passphrase: &[u8], key: &mut [u8]) {
     let prefix = vec![b'A'; key.len()];
     for (round, piece) in key.chunks_mut(algorithm.digest_len_bytes()).enumerate() {

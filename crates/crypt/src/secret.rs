@@ -1,8 +1,8 @@
-//! Where keys and passphrases live: zeroised on drop, never printed, compared in constant time.
+//! Memory of keys and passphrases: zeroised on drop, never printed, compared in constant time.
 //!
-//! `crypt` makes no system calls, so a world that can lock memory says so once with
-//! [`set_protector`]: every secret made after that is handed to it (`host` locks the pages and
-//! keeps them out of core dumps). A secret never grows: a reallocation would leave a copy behind.
+//! `crypt` makes no system calls. A world that can lock memory installs a function with
+//! [`set_protector`], which gets every later secret (`host` locks the pages and keeps them out of
+//! core dumps). A secret never grows, because a reallocation would leave a copy behind.
 
 use std::fmt;
 use std::sync::OnceLock;
@@ -17,7 +17,7 @@ pub fn set_protector(protect: fn(&[u8])) {
     let _ = PROTECTOR.set(protect);
 }
 
-/// Hands memory that will hold a secret to the protector, if there is one.
+/// Passes memory that will hold a secret to the protector, if there is one.
 pub fn protect(memory: &[u8]) {
     if let Some(protect) = PROTECTOR.get() {
         protect(memory);
@@ -30,7 +30,7 @@ pub struct SecretBytes {
 }
 
 impl SecretBytes {
-    /// A secret of `len_bytes` zeros, to be filled through [`SecretBytes::as_mut_slice`].
+    /// A zeroed secret of `len_bytes`, to be filled through [`SecretBytes::as_mut_slice`].
     #[must_use]
     pub fn zeroed(len_bytes: usize) -> Self {
         let bytes = vec![0u8; len_bytes].into_boxed_slice();
@@ -52,7 +52,7 @@ impl SecretBytes {
         &self.bytes
     }
 
-    /// The bytes, to be changed in place.
+    /// The bytes, mutable.
     #[must_use]
     pub fn as_mut_slice(&mut self) -> &mut [u8] {
         &mut self.bytes
@@ -64,7 +64,7 @@ impl SecretBytes {
         self.bytes.len()
     }
 
-    /// Whether there is not a single byte.
+    /// Whether the length is zero.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.bytes.is_empty()
@@ -84,7 +84,7 @@ impl Clone for SecretBytes {
 }
 
 impl PartialEq for SecretBytes {
-    /// Constant time for equal lengths; the length is no secret.
+    /// Constant time for equal lengths; the length is not secret.
     fn eq(&self, other: &Self) -> bool {
         self.bytes.ct_eq(&other.bytes).into()
     }

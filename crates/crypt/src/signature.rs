@@ -1,8 +1,8 @@
-//! Signatures at the start of a disk: what it may have become since it was a LUKS volume.
+//! Signatures of other formats at the start of a disk that may have been a LUKS volume.
 //!
-//! Offsets and bytes are those that `libblkid` looks for (util-linux, `libblkid/src/superblocks`
-//! and `partitions`), for what has its mark in the first 256 KiB. A mark of two bytes counts only
-//! with more that must be so around it: a damaged LUKS header is random or zero there.
+//! Offsets and bytes are those of `libblkid` (util-linux, `libblkid/src/superblocks` and
+//! `partitions`), for formats with a mark in the first 256 KiB. A mark of two bytes counts only
+//! with further valid fields around it, because a damaged LUKS header is random or zero there.
 
 use std::fmt;
 use std::ops::Range;
@@ -10,21 +10,21 @@ use std::ops::Range;
 use crate::luks1::MAGIC;
 use crate::source::HeaderSource;
 
-/// The marks of all formats in the table end before this; ZFS has the last one.
+/// End of the last mark in the table, which is that of ZFS.
 const START_LEN_BYTES: usize = 256 << 10;
-/// The start is read in pieces of this size when it cannot be read at once: a bad sector must not
-/// hide the rest.
+/// Size of the pieces in which the start is read if one read fails: a bad sector must not hide the
+/// rest.
 const PIECE_LEN_BYTES: usize = 4096;
 
-/// The label of a LUKS2 header, which may be any text: also the mark of another format.
+/// The label of a LUKS2 header, which may contain the mark of another format.
 const LABEL: Range<usize> = 24..72;
 
-/// What a disk holds, by the mark that it has.
+/// Format of a disk, recognised by its mark.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Signature {
-    /// What it is, with its article: "an LVM2 physical volume".
+    /// Name with its article: "an LVM2 physical volume".
     pub name: &'static str,
-    /// Where the mark stands.
+    /// Offset of the mark.
     pub offset_bytes: u64,
 }
 
@@ -92,8 +92,8 @@ const MARKS: &[Mark] = &[
     mark("a QCOW2 image", &[0], b"QFI\xfb"),
 ];
 
-/// What `source` holds by the first signature that is found at its start; LUKS is none of them.
-/// What cannot be read counts as zeros.
+/// The first signature found at the start of `source`; LUKS is not among them. Unreadable data
+/// counts as zeros.
 #[must_use]
 pub fn probe(source: &dyn HeaderSource) -> Option<Signature> {
     let mut start = start_of(source);
@@ -137,8 +137,8 @@ fn le32(start: &[u8], offset: usize) -> Option<u32> {
     Some(u32::from_le_bytes(*bytes))
 }
 
-/// ext2, ext3 and ext4 (`fs/ext4/ext4.h`, `struct ext4_super_block`): a mark of two bytes, with the
-/// number of inodes, the block size and the revision that every such file system has.
+/// ext2, ext3 and ext4 (`fs/ext4/ext4.h`, `struct ext4_super_block`): a mark of two bytes, and
+/// valid numbers of inodes, block size and revision.
 fn ext(start: &[u8]) -> Option<Signature> {
     const SUPERBLOCK: usize = 1024;
     const MARK: usize = SUPERBLOCK + 0x38;
@@ -174,8 +174,7 @@ fn zfs(start: &[u8]) -> Option<Signature> {
     Some(Signature { name: "a member of a ZFS pool", offset_bytes: offset as u64 })
 }
 
-/// A boot sector: its mark of two bytes, with partitions as an MBR has them or with the jump that
-/// code starts with.
+/// A boot sector: a mark of two bytes, with MBR partitions or the usual initial jump.
 fn boot(start: &[u8]) -> Option<Signature> {
     const MARK: usize = 510;
     const ENTRIES: usize = 446;

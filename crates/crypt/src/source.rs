@@ -1,14 +1,14 @@
-//! Where headers are read from and written to.
+//! Sources and sinks of headers.
 //!
-//! The formats never open a file: they ask a [`HeaderSource`] for bytes and hand bytes to a
-//! [`HeaderSink`]. A world implements both for its files and disks; byte slices implement them
-//! here, for tests and fuzzing. Only headers and keyslots pass here, never the volume's data.
+//! The formats never open a file: they read from a [`HeaderSource`] and write to a [`HeaderSink`].
+//! A world implements both for its files and disks; this file implements them for byte slices, for
+//! tests and fuzzing. Only headers and keyslots pass here, never the volume's data.
 
 use std::io;
 
-/// Bytes that can be read at any offset.
+/// A readable device or file.
 pub trait HeaderSource {
-    /// Fills `buf` from `offset_bytes`; less than all of it is an error.
+    /// Fills `buf` from `offset_bytes`; a short read is an error.
     ///
     /// # Errors
     /// When the range does not exist or the device fails.
@@ -18,7 +18,7 @@ pub trait HeaderSource {
     fn len_bytes(&self) -> u64;
 }
 
-/// Bytes that can be written at any offset.
+/// A writable device or file.
 pub trait HeaderSink {
     /// Writes all of `bytes` at `offset_bytes`. A file may grow, a device may not.
     ///
@@ -26,33 +26,33 @@ pub trait HeaderSink {
     /// When the range does not exist or the device fails.
     fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError>;
 
-    /// Returns when everything written before is on stable storage.
+    /// Returns when all earlier writes are on stable storage.
     ///
     /// # Errors
     /// When the device fails.
     fn sync(&mut self) -> Result<(), SourceError>;
 }
 
-/// A device that can be read and written: what format and repair need.
+/// A readable and writable device, for format and repair.
 pub trait HeaderDevice: HeaderSource + HeaderSink {}
 
 impl<T: HeaderSource + HeaderSink + ?Sized> HeaderDevice for T {}
 
-/// Why bytes could not be read or written.
+/// The reason of a failed read or write.
 #[derive(Debug, thiserror::Error)]
 pub enum SourceError {
-    /// The range lies, at least in part, behind the end.
+    /// The range lies partly or wholly past the end.
     #[error(
         "bytes {offset_bytes} to {end} are wanted, but the device or file ends at \
          {device_len_bytes}",
         end = .offset_bytes.saturating_add(*.len_bytes)
     )]
     BehindEnd {
-        /// Where the range starts.
+        /// Start of the range.
         offset_bytes: u64,
-        /// How long it is.
+        /// Length of the range.
         len_bytes: u64,
-        /// Where the device ends.
+        /// Length of the device.
         device_len_bytes: u64,
     },
     /// The operating system's error.
@@ -60,7 +60,7 @@ pub enum SourceError {
     Io(#[from] io::Error),
 }
 
-/// The part of a slice that a read or write of `len` bytes at `offset_bytes` means.
+/// The part of a slice for a read or write of `len` bytes at `offset_bytes`.
 fn range_in(
     offset_bytes: u64,
     len: usize,
@@ -110,7 +110,7 @@ impl<T: HeaderSource + ?Sized> HeaderSource for &T {
     }
 }
 
-/// A disk in memory: its length stays as it is.
+/// A disk in memory of fixed length.
 impl HeaderSink for Vec<u8> {
     fn write_at(&mut self, offset_bytes: u64, bytes: &[u8]) -> Result<(), SourceError> {
         let range = range_in(offset_bytes, bytes.len(), self.len())?;

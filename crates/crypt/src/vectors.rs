@@ -6,7 +6,7 @@ pub(crate) fn lines(text: &str) -> Vec<Vec<&str>> {
     text.lines().filter(is_vector).map(|line| line.split(' ').collect()).collect()
 }
 
-/// Bytes from hexadecimal; `-` is none.
+/// Bytes from hexadecimal; `-` is empty.
 pub(crate) fn unhex(text: &str) -> Vec<u8> {
     if text == "-" {
         return Vec::new();

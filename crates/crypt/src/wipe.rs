@@ -1,9 +1,9 @@
-//! Overwrites the space before a new volume's data: no old header, no old keyslot survives.
+//! Overwrites the space before a new volume's data, so that no old header or keyslot survives.
 
 use crate::error::Error;
 use crate::source::HeaderDevice;
 
-/// Written at once.
+/// Bytes per write.
 const CHUNK_LEN_BYTES: usize = 256 * 1024;
 
 /// Writes zeros.

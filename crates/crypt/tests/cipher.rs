@@ -1,5 +1,5 @@
-//! Every tier of every sector cipher against OpenSSL, which computes each sector by itself from
-//! an IV that this file makes: nothing here shares code with the ciphers under test.
+//! Every tier of every sector cipher against OpenSSL, which computes each sector separately from an
+//! IV made in this file: the expected values share no code with the ciphers under test.
 
 use blockyard_crypt::cipher::{CipherError, CipherSpec, Hints, SectorCipher, Tier};
 use openssl::symm::{Cipher, Crypter, Mode};
@@ -15,7 +15,7 @@ const HINTS: [Hints; 4] = [
 const XTS_SPECS: [&str; 2] = ["aes-xts-plain64", "aes-xts-plain"];
 const CBC_SPECS: [&str; 3] = ["aes-cbc-essiv:sha256", "aes-cbc-plain", "aes-cbc-plain64"];
 
-/// One volume: everything but the tier.
+/// One volume with all parameters but the tier.
 #[derive(Clone, Debug)]
 struct Volume {
     spec: &'static str,
@@ -34,7 +34,7 @@ impl Volume {
         cipher
     }
 
-    /// What the ciphertext must be.
+    /// The expected ciphertext.
     fn expected(&self, plain: &[u8], iv_sector: u64) -> Vec<u8> {
         let mut sector = iv_sector;
         let mut out = Vec::with_capacity(plain.len());
@@ -86,8 +86,8 @@ fn ecb(key: &[u8], data: &[u8]) -> Vec<u8> {
     openssl_encrypt(cipher, key, None, data)
 }
 
-/// OpenSSL's XTS where it has one: it has none for AES-192 and refuses equal key halves, and there
-/// XTS is spelled out over its ECB.
+/// OpenSSL's XTS, or its ECB with the XTS tweaks computed here for AES-192 and for equal key
+/// halves, which OpenSSL's XTS does not support.
 fn xts(key: &[u8], iv: [u8; 16], data: &[u8]) -> Vec<u8> {
     let (data_key, iv_key) = key.split_at(key.len() / 2);
     match key.len() {
@@ -120,7 +120,7 @@ fn bytes(seed: u64, len: usize) -> Vec<u8> {
     (0..len).map(|_| next()).collect()
 }
 
-/// Every mode with every key length it takes.
+/// Every mode with all its key lengths.
 fn specs_and_keys() -> Vec<(&'static str, Vec<u8>)> {
     let xts = XTS_SPECS.into_iter().flat_map(|spec| [32, 48, 64].map(|len| (spec, len)));
     let cbc = CBC_SPECS.into_iter().flat_map(|spec| [16, 24, 32].map(|len| (spec, len)));
@@ -136,7 +136,7 @@ fn volumes() -> impl Iterator<Item = Volume> {
     })
 }
 
-/// All ways to call one cipher on one run of sectors give the same bytes.
+/// Asserts that all ways to call one cipher on one run of sectors give the same bytes.
 fn check(volume: &Volume, tier: Tier, plain: &[u8], iv_sector: u64) {
     let expected = volume.expected(plain, iv_sector);
     let cipher = volume.cipher(tier);
@@ -354,7 +354,7 @@ proptest! {
         let key = bytes(seed, key.len());
         let volume = Volume { spec, key, sector_bytes, large };
         let plain = bytes(!seed, sectors * sector_bytes as usize);
-        // dm-crypt asks for an IV offset that is a multiple of the sector size.
+        // dm-crypt requires an IV offset that is a multiple of the sector size.
         let iv_sector = iv_sector & !u64::from(sector_bytes / 512 - 1);
         for tier in Tier::available() {
             check(&volume, tier, &plain, iv_sector);

@@ -1,8 +1,8 @@
 //! The corpus: volumes written by the Linux kernel, cryptsetup and qemu, each with known plaintext.
 //!
-//! It lies outside of this repository; where `BLOCKYARD_CORPUS` or `../shared/corpus` has it, every
-//! volume must open with the listed checksum.
-//! `tests/volumes.rs` runs the same on the few volumes that are part of the repository.
+//! The corpus is not part of the repository. If `BLOCKYARD_CORPUS` or `../shared/corpus` contains
+//! it, every volume must open with the listed checksum. `tests/corpus_volumes.rs` does the same
+//! with the few volumes of the repository.
 
 mod corpus_support;
 
@@ -43,7 +43,7 @@ const KEYSLOTS: [(&str, &str, u32); 17] = [
     ("l1-8slots", "keys/p7", 7),
     ("l1-slot57", "keys/p5", 5),
     ("l1-slot57", "keys/p0", 7),
-    // Bytes that are no text: a NUL and a newline among them.
+    // Binary bytes, with a NUL and a newline among them.
     ("l1-binary-pass", "keys/pbin", 1),
     ("l1-binary-pass", "keys/p0", 0),
     ("l2-multislot", "keys/p0", 0),
@@ -90,7 +90,7 @@ fn corpus_ignored_and_unbound_keyslots_open_nothing_by_themselves() {
     let multislot = corpus.entry("l2-multislot");
     let ignored = corpus.unlock(&multislot, "keys/p4", None).unwrap_err();
     assert!(ignored.starts_with("no keyslot opens with this passphrase"), "{ignored}");
-    assert!(ignored.contains("keyslot 9: its priority is to be ignored"), "{ignored}");
+    assert!(ignored.contains("keyslot 9: its priority is \"ignore\""), "{ignored}");
     assert_eq!(corpus.unlock(&multislot, "keys/p4", Some(9)).unwrap().keyslot, 9);
 
     let unbound = corpus.entry("l2-unbound");

@@ -1,7 +1,7 @@
-//! What we format, cryptsetup opens, and what cryptsetup formats, we open.
+//! cryptsetup opens volumes formatted here, and volumes formatted by cryptsetup open here.
 //!
-//! Runs where `cryptsetup` is installed; it works on plain files and needs neither root nor
-//! device-mapper for what is asked of it here.
+//! The tests run only where `cryptsetup` is installed. They use plain files and need neither root
+//! nor device-mapper.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -29,7 +29,7 @@ fn passphrase() -> SecretBytes {
     SecretBytes::copy_of(PASSPHRASE)
 }
 
-/// A folder with a key file, if cryptsetup is installed.
+/// A folder with a key file; `None` without cryptsetup.
 struct Bench {
     folder: tempfile::TempDir,
 }
@@ -242,7 +242,7 @@ fn damaged_copy_is_a_notice_and_repair_satisfies_cryptsetup() {
     let Some(bench) = Bench::new() else { return };
     let mut good = vec![0; 18 * MIB];
     format::format(&mut good, &passphrase(), &cheap(CHEAP_PBKDF2)).unwrap();
-    // In the binary header, in its checksum, in the JSON; of either copy.
+    // In the binary header, in its checksum, in the JSON, of either copy.
     let hits = [(Copy::Primary, 0), (Copy::Primary, 450), (Copy::Primary, 5000)];
     let hits = hits.into_iter().chain([(Copy::Secondary, 0x4000), (Copy::Secondary, 0x4000 + 9)]);
     for (copy, offset) in hits {

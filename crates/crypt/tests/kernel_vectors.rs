@@ -1,5 +1,5 @@
-//! Ciphertext of a real kernel's dm-crypt, for ciphers, modes and IVs of every kind: ours is the
-//! same, in one call and in many, in place and not, and what the kernel refuses is refused.
+//! Ciphertext of a real kernel's dm-crypt, for ciphers, modes and IVs of every kind: the result
+//! here is equal, in one call and in many, in place and not, and the same combinations are refused.
 
 use blockyard_crypt::cipher::{CipherSpec, Hints, SectorCipher};
 use blockyard_crypt::hash::HashAlgorithm;
@@ -15,7 +15,7 @@ struct Vector<'a> {
     sector_size_bytes: u32,
     large: bool,
     iv_offset: u64,
-    /// The start of the ciphertext's checksum; `None` where there must be no cipher.
+    /// Start of the ciphertext's checksum; `None`: the cipher must be refused.
     sha256: Option<&'a str>,
 }
 

@@ -1,10 +1,10 @@
-//! Round keys are in the memory of their cipher and in no other: not on the stack of a thread that
-//! used it, not on the heap. After the cipher is dropped they are nowhere.
+//! Round keys exist only in the memory of their cipher: not on the stack of a thread that used it,
+//! not on the heap. After the cipher is dropped they exist nowhere.
 //!
-//! Every cipher, mode and IV of the kernel's vectors is used on a thread of its own, on every tier
-//! that it has. The protector of `secret` tells which memory is the cipher's. What lies there is
-//! what is looked for, in all writable memory of this process. The search keeps its needles
-//! inverted and scrambled, so that it does not find itself.
+//! Every cipher, mode and IV of the kernel's vectors is used on a separate thread, on every tier
+//! that it has. The protector of `secret` records the cipher's memory. Its content is searched in
+//! all writable memory of this process. The search keeps its needles inverted and scrambled, so
+//! that it does not find itself.
 //!
 //! The stack is painted before the cipher is used: the deepest place that lost its paint must hold
 //! zeros, or a call went deeper than it wipes.
@@ -23,13 +23,13 @@ use blockyard_crypt::secret::{SecretBytes, set_protector};
 /// The lines name every cipher, mode and IV, with a length of its key and a sector size.
 const VECTORS: &str = include_str!("../../../testdata/vectors/dm-crypt/linux-6.1.txt");
 
-/// Memory that was protected: address and length in bytes.
+/// Protected memory: address and length in bytes.
 static PROTECTED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
 
 /// Stack of a thread that uses a cipher.
 const STACK_BYTES: usize = 256 * 1024;
 
-/// How much of it is painted: twice what any call takes.
+/// Length of the painted part: twice the need of any call.
 const PAINTED_BYTES: usize = 128 * 1024;
 
 const PAINT: u8 = 0xa5;
@@ -37,19 +37,19 @@ const PAINT: u8 = 0xa5;
 /// Bytes searched at once.
 const STEP_BYTES: usize = 1 << 20;
 
-/// Bytes of a needle: half a round key of AES, so that one that was cut in two is found.
+/// Bytes of a needle: half a round key of AES, so that a split key is found.
 const NEEDLE_BYTES: usize = 8;
 
 fn record(memory: &[u8]) {
     PROTECTED.lock().unwrap().push((memory.as_ptr() as usize, memory.len()));
 }
 
-/// A cipher that a thread makes, uses and drops, a step at a time.
+/// A cipher that a thread makes, uses and drops, step by step.
 struct Subject {
     name: String,
     /// Memory of the cipher: addresses and lengths in bytes.
     memory: Vec<(usize, usize)>,
-    /// Whether its calls wipe the stack.
+    /// Whether the cipher's calls wipe the stack.
     wipes: bool,
     /// Lowest address of the painted stack.
     painted: Arc<AtomicUsize>,
@@ -70,7 +70,8 @@ impl Subject {
             let key = noise(key_len_bytes);
             let cipher =
                 SectorCipher::with_tier(&spec, key.as_slice(), sector_bytes, false, tier).unwrap();
-            // Made and learnt: the key goes only then, or its memory would be taken by another.
+            // Made and learnt. The key is dropped only now: otherwise other data could reuse its
+            // memory.
             theirs.wait();
             theirs.wait();
             drop(key);
@@ -87,12 +88,12 @@ impl Subject {
         };
         let thread = thread::Builder::new().stack_size(STACK_BYTES).spawn(work).unwrap();
         step.wait();
-        // The first is the key itself, which goes.
+        // The first region is the key itself, which is dropped.
         let memory = PROTECTED.lock().unwrap()[before + 1..].to_vec();
         Subject { name, memory, wipes: tier == Tier::Portable, painted, step, thread }
     }
 
-    /// Lets the thread do the next thing, and returns when it has.
+    /// Lets the thread do the next step, and returns when it has.
     fn go_on(&self) {
         self.step.wait();
         self.step.wait();
@@ -104,7 +105,7 @@ impl Subject {
     }
 }
 
-/// A key of its own for each call, which is nowhere but in its place.
+/// A separate key for each call, without other copies.
 fn noise(len_bytes: usize) -> SecretBytes {
     static SEED: Mutex<u64> = Mutex::new(0x9e37_79b9_7f4a_7c15);
     let mut seed = SEED.lock().unwrap();
@@ -123,11 +124,11 @@ fn paint() -> usize {
     black_box(&region).as_ptr() as usize
 }
 
-/// How many sectors calls have: what the widest kernels do at once, more, and less.
+/// Numbers of sectors per call: the batch of the widest kernels, more, and less.
 const SECTORS: [usize; 4] = [37, 8, 3, 1];
 
-/// Calls of each length: both directions, from one place to another through the cache and around
-/// it, in place, and over zeros, to which a round key is added in vain.
+/// Calls of each length: both directions, from source to destination with normal and non-temporal
+/// stores, in place, and over zeros, whose ciphertext would reveal an added round key.
 const WAYS: usize = 8;
 
 const CALLS: usize = SECTORS.len() * WAYS;
@@ -135,7 +136,7 @@ const CALLS: usize = SECTORS.len() * WAYS;
 /// Source and destination.
 struct Memory {
     bytes: Vec<u8>,
-    /// Without the alignment of a page nothing goes around the cache.
+    /// Without page alignment no store is non-temporal.
     start: usize,
     sector_bytes: usize,
 }
@@ -172,18 +173,18 @@ impl Memory {
     }
 }
 
-/// What is looked for, and the memory that it is looked for in.
+/// The needles, and the searched memory.
 struct Search {
     memory: File,
-    /// Left out of the search: it holds what was read last.
+    /// Left out of the search: it holds the last read.
     buffer: Vec<u8>,
-    /// Inverted needles, scrambled, and the number of the cipher that they are from.
+    /// Inverted, scrambled needles, with the number of their cipher.
     needles: HashMap<u64, usize>,
     /// A bit for the first three bytes of each inverted needle.
     first_bytes: Vec<u64>,
 }
 
-/// Where a needle was found.
+/// A found needle.
 struct Hit {
     cipher: usize,
     address: usize,
@@ -199,7 +200,7 @@ impl Search {
         }
     }
 
-    /// Fills the buffer with the inverted bytes of some memory; `false` where it cannot be read.
+    /// Fills the buffer with the inverted bytes of memory; `false` if unreadable.
     fn read(&mut self, address: usize, len_bytes: usize) -> bool {
         let part = &mut self.buffer[..len_bytes];
         let is_read = self.memory.read_exact_at(part, address as u64).is_ok();
@@ -207,14 +208,14 @@ impl Search {
         is_read
     }
 
-    /// Takes what lies in a cipher's memory for needles.
+    /// Adds the content of a cipher's memory as needles.
     fn learn(&mut self, cipher: usize, (address, len_bytes): (usize, usize)) {
         assert!(self.read(address, len_bytes), "own memory can be read");
         for at in (0..len_bytes.saturating_sub(NEEDLE_BYTES - 1)).step_by(NEEDLE_BYTES) {
             let word = |at: usize| u32::from_le_bytes(self.buffer[at..at + 4].try_into().unwrap());
             let (low, high) = (word(at), word(at + 4));
             let needle = u64::from(low) | u64::from(high) << 32;
-            // No padding, no small number, no address.
+            // Skips padding, small numbers and addresses.
             if distinct(&needle.to_le_bytes()) < 5 || (1 << 46..1 << 48).contains(&!needle) {
                 continue;
             }
@@ -234,7 +235,7 @@ impl Search {
         self.first_bytes[first / 64] |= 1 << (first % 64);
     }
 
-    /// Every place of every needle in the writable memory of this process.
+    /// Finds all needles in the writable memory of this process.
     fn run(&mut self) -> Vec<Hit> {
         let own = self.buffer.as_ptr() as usize;
         let own = own..own + self.buffer.len();
@@ -256,7 +257,7 @@ impl Search {
         hits
     }
 
-    /// What is wrong with the stack of a thread after a call.
+    /// The error in a thread's stack after a call, if any.
     fn fault(&mut self, subject: &Subject) -> Option<&'static str> {
         let address = subject.painted.load(Ordering::Relaxed);
         assert!(self.read(address, PAINTED_BYTES));
@@ -266,11 +267,11 @@ impl Search {
         (subject.wipes && !self.is_wiped()).then_some("it uses more stack than it wipes")
     }
 
-    /// Whether the deepest part that was used of the stack that was read holds zeros.
+    /// Whether the deepest used part of the stack in the buffer holds zeros.
     fn is_wiped(&self) -> bool {
         /// Frame of the function that writes the zeros.
         const BELOW: usize = 128;
-        /// More than the space between two frames, which nothing writes.
+        /// More than the gap between two frames, which is never written.
         const ZEROS: usize = 512;
         let stack = &self.buffer[..PAINTED_BYTES];
         let used = stack.iter().position(|byte| *byte != !PAINT);
@@ -292,17 +293,18 @@ impl Search {
     }
 }
 
-/// The inverse of a word of a key may be another word of it: Camellia's with a key of 24 bytes.
+/// Scrambles an inverted word: in Camellia with a key of 24 bytes, the inverse of a key word may be
+/// another key word.
 fn scramble(inverted: u64) -> u64 {
     inverted.wrapping_mul(0x9e37_79b9_7f4a_7c15)
 }
 
-/// How many values there are among some bytes.
+/// Number of distinct byte values.
 fn distinct(bytes: &[u8]) -> usize {
     bytes.iter().enumerate().filter(|(at, byte)| !bytes[..*at].contains(byte)).count()
 }
 
-/// Every cipher of the vectors on every tier that it has, in a thread each.
+/// Every cipher of the vectors on every tier that it has, each in a thread.
 fn subjects(search: &mut Search) -> Vec<Subject> {
     let mut subjects: Vec<Subject> = Vec::new();
     for line in VECTORS.lines().filter(|line| !line.starts_with(['#', '!']) && !line.ends_with('-'))
@@ -314,7 +316,7 @@ fn subjects(search: &mut Search) -> Vec<Subject> {
             let key = noise(key_len_bytes);
             let cipher = SectorCipher::with_tier(&spec, key.as_slice(), sector_bytes, false, tier);
             if cipher.unwrap().tier() != tier {
-                // The only code that it has is the portable tier's.
+                // The cipher has code of the portable tier only.
                 continue;
             }
             let subject = Subject::start(words[0], key_len_bytes, sector_bytes, tier);
@@ -327,7 +329,7 @@ fn subjects(search: &mut Search) -> Vec<Subject> {
     subjects
 }
 
-/// The ciphers that hits are of, with how many.
+/// The ciphers of the hits, with the numbers of hits.
 fn tally(hits: &[Hit], subjects: &[Subject]) -> String {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for hit in hits {
@@ -361,7 +363,7 @@ fn round_keys_are_in_the_memory_of_their_cipher_and_nowhere_else() {
     let (inside, outside): (Vec<Hit>, Vec<Hit>) =
         search.run().into_iter().partition(|hit| is_protected(hit.address));
     assert!(outside.is_empty(), "used, keys left behind:{}", tally(&outside, &subjects));
-    // The alarm works: the keys of every cipher are where they must be.
+    // Checks the alarm: the keys of every cipher are found in its memory.
     for (number, subject) in subjects.iter().enumerate() {
         assert!(inside.iter().any(|hit| hit.cipher == number), "{} was not found", subject.name);
     }

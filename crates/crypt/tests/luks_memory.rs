@@ -1,8 +1,8 @@
-//! After everything is dropped, neither the passphrase nor a piece of any key is in memory.
+//! After all values are dropped, memory holds neither the passphrase nor a piece of any key.
 //!
-//! Reads all of this process's memory through `/proc/self/mem`. What is searched for is kept only
-//! masked, so that the search does not find itself. One test alone in its process: no other
-//! thread has secrets of its own.
+//! The test reads the whole memory of this process through `/proc/self/mem`. Searched values are
+//! kept masked, so that the search does not find itself. The test is alone in its process, so no
+//! other thread has secrets.
 
 #![cfg(target_os = "linux")]
 
@@ -19,18 +19,18 @@ use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
 
 const MASK: u8 = 0xa5;
-/// Pieces of keys that are searched for: what an XMM register or a round key holds.
+/// Length of the searched pieces of keys: an XMM register or a round key.
 const PIECE_LEN: usize = 16;
 const PASSPHRASE_LEN: usize = 40;
 
-/// Bytes that must not be found, masked.
+/// Values that must not be found, masked.
 #[derive(Default)]
 struct Forbidden {
     pieces: Vec<(&'static str, [u8; PIECE_LEN])>,
 }
 
 impl Forbidden {
-    /// Byte by byte: a vector register spilled to the stack would be found later.
+    /// Adds pieces at every byte offset, because a spilled vector register may hold any of them.
     #[inline(never)]
     fn add(&mut self, name: &'static str, secret: &[u8]) {
         for piece in secret.chunks_exact(PIECE_LEN) {
@@ -47,7 +47,7 @@ impl Forbidden {
         assert!(found.is_empty(), "{}", found.join("\n"));
     }
 
-    /// Names of what is in memory, with the places.
+    /// Names and places of the values found in memory.
     fn found(&self) -> Vec<String> {
         let memory = File::open("/proc/self/mem").unwrap();
         let mut found = Vec::new();
@@ -56,7 +56,7 @@ impl Forbidden {
             let mut at = start;
             while at < end {
                 let len = buffer.len().min((end - at) as usize);
-                // Guard pages and the like cannot be read.
+                // Guard pages and some others cannot be read.
                 if memory.read_exact_at(&mut buffer[..len], at).is_ok() {
                     self.search(&buffer[..len], at, &name, &mut found);
                 }
@@ -79,7 +79,7 @@ impl Forbidden {
     }
 }
 
-/// (start, end, name) of every mapping that can be written.
+/// (start, end, name) of every writable mapping.
 fn writable_regions() -> Vec<(u64, u64, String)> {
     let maps = fs::read_to_string("/proc/self/maps").unwrap();
     maps.lines()
@@ -94,7 +94,7 @@ fn writable_regions() -> Vec<(u64, u64, String)> {
         .collect()
 }
 
-/// A passphrase that is never in memory but in its own allocation: made byte by byte.
+/// A passphrase that exists only in its own allocation: made byte by byte.
 fn passphrase(seed: u8) -> SecretBytes {
     let mut secret = SecretBytes::zeroed(PASSPHRASE_LEN);
     let mut state = u32::from(seed) * 2_654_435 + 12345;
@@ -105,7 +105,7 @@ fn passphrase(seed: u8) -> SecretBytes {
     secret
 }
 
-/// Formats, opens, fails to open; drops it all.
+/// Formats, opens, fails to open, and drops all values.
 fn use_luks2(forbidden: &mut Forbidden, seed: u8, kdf: Kdf) {
     let secret = passphrase(seed);
     let options = FormatOptions {
@@ -124,12 +124,12 @@ fn use_luks2(forbidden: &mut Forbidden, seed: u8, kdf: Kdf) {
     forbid_derived_key(forbidden, &kdf, &secret);
     header.unlock(&device, &passphrase(seed + 100), &UnlockOptions::default()).unwrap_err();
     forbidden.add("wrong passphrase", passphrase(seed + 100).as_slice());
-    // An error in the middle: the key material cannot be read.
+    // An error midway: the key material cannot be read.
     device.truncate(40_000);
     header.unlock(&device, &secret, &UnlockOptions::default()).unwrap_err();
 }
 
-/// A key derived from the passphrase. The header's salt is not public; any other leaves the same
+/// A key derived from the passphrase. The header's salt is not public; another salt leaves the same
 /// kind of traces.
 fn forbid_derived_key(forbidden: &mut Forbidden, kdf: &Kdf, secret: &SecretBytes) {
     let mut key = SecretBytes::zeroed(64);
@@ -169,7 +169,7 @@ fn no_secret_is_left_in_memory_after_everything_is_dropped() {
     let mut forbidden = Forbidden::default();
     let lanes_1 = Kdf::Argon2 { variant: Argon2Variant::Id, time: 4, memory_kib: 256, lanes: 1 };
     let lanes_4 = Kdf::Argon2 { variant: Argon2Variant::I, time: 4, memory_kib: 2048, lanes: 4 };
-    // After each: a later one might overwrite what an earlier one left.
+    // After each: a later run could overwrite the traces of an earlier one.
     for (seed, kdf) in (1..).zip([lanes_1, lanes_4]) {
         use_luks2(&mut forbidden, seed, kdf);
         forbidden.assert_gone();
@@ -186,7 +186,7 @@ fn no_secret_is_left_in_memory_after_everything_is_dropped() {
     use_plain(&mut forbidden, 30);
     forbidden.assert_gone();
 
-    // The alarm works: a secret that is still held is found.
+    // Checks the alarm: a secret that is still held is found.
     let held = passphrase(1);
     assert!(!forbidden.found().is_empty());
     drop(held);

@@ -1,8 +1,8 @@
-//! Broken headers, thousands of them: reading one never panics and never costs more than allowed.
+//! Thousands of mutated headers: reading one never panics and never exceeds the limits.
 //!
-//! A mutated header either still opens, because what was hit does not matter, or gives one error.
-//! Checksums are put right again for half of the mutations, so that the rules behind the checksum
-//! are reached. A KDF that a mutation made dear is refused by the limits, not run.
+//! A mutated header either still opens, because the mutation has no effect, or gives one error.
+//! Half of the mutations get correct checksums, so that the rules after the checksum are reached.
+//! The limits refuse a KDF that a mutation made too expensive.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ const HDR_LEN: usize = 0x4000;
 const BINARY_LEN: usize = 4096;
 const DEVICE_LEN: usize = 1 << 20;
 
-/// Nothing in here may take longer, on a busy machine, than this for one header.
+/// Greatest time for one header, on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 fn passphrase() -> SecretBytes {
@@ -60,7 +60,7 @@ fn luks1_volume() -> &'static Vec<u8> {
     })
 }
 
-/// Does with a device what a program would do. Panics are what is looked for.
+/// Uses a device as a program would. The test looks for panics.
 fn exercise(device: &[u8]) {
     let start = Instant::now();
     match Header::read(&device) {
@@ -83,7 +83,7 @@ fn exercise(device: &[u8]) {
     assert!(start.elapsed() < PATIENCE, "{:?}", start.elapsed());
 }
 
-/// Puts the checksum of both LUKS2 copies right.
+/// Corrects the checksums of both LUKS2 copies.
 fn seal(device: &mut [u8]) {
     for start in [0, HDR_LEN] {
         let copy = &mut device[start..start + HDR_LEN];
@@ -114,7 +114,7 @@ fn with_json(document: &Value) -> Vec<u8> {
     device
 }
 
-/// Values that a header should not have at most places.
+/// Invalid values for most fields.
 fn odd_value() -> impl Strategy<Value = Value> {
     prop_oneof![
         Just(Value::Null),
@@ -138,7 +138,7 @@ fn odd_value() -> impl Strategy<Value = Value> {
     ]
 }
 
-/// Replaces, removes or doubles the `index`-th value of the tree.
+/// Replaces, removes or duplicates the `index`-th value of the tree.
 fn edit(value: &mut Value, index: &mut usize, odd: &Value, how: u8) {
     if *index == 0 {
         *value = match how {

@@ -30,7 +30,7 @@ use crate::block::page::Page;
 
 /// Bytes of the key.
 pub(crate) const KEY_BYTES: usize = 32;
-/// What a sector has at least: the part that goes through AES.
+/// Least length of a sector: the part that goes through AES.
 const RIGHT_BYTES: usize = 16;
 const NONCE_BYTES: usize = 24;
 
@@ -49,13 +49,13 @@ pub(crate) struct Adiantum {
     rounds: Rounds,
 }
 
-/// The key and what follows from it.
+/// The key and all keys derived from it.
 struct Keys {
     stream: [u8; KEY_BYTES],
     block: Aes256,
-    /// Over length and tweak.
+    /// Hash of length and tweak.
     header: Poly1305,
-    /// Over the result of NH.
+    /// Hash of NH's result.
     message: Poly1305,
     nh: Nh,
 }
@@ -113,7 +113,7 @@ impl Adiantum {
         sum.finish()
     }
 
-    /// The part of the hash that does.
+    /// The part of the hash that depends on the data.
     fn hash(&self, left: &[u8]) -> u128 {
         let mut sum = self.keys.message.sum();
         for unit in left.chunks(nh::UNIT_BYTES) {

@@ -5,7 +5,7 @@
 //!   h = (h + block + 2^128) * r  modulo 2^130 - 5        h in words of 64, 64 and a few bits
 //! ```
 //!
-//! It sees few blocks: three for length and tweak, two for each KiB that NH has condensed.
+//! The hash covers few blocks: three for length and tweak, two for each KiB that NH has condensed.
 
 use zeroize::Zeroize;
 
@@ -15,11 +15,11 @@ pub(super) const KEY_BYTES: usize = 16;
 /// The key.
 #[derive(Zeroize)]
 pub(super) struct Poly1305 {
-    /// `r` with the bits cleared that make carries small.
+    /// `r` with the bits cleared that keep carries small.
     r: [u64; 2],
 }
 
-/// A sum in the making.
+/// A partial sum.
 pub(super) struct Sum<'a> {
     r: &'a [u64; 2],
     h: [u64; 3],
@@ -51,7 +51,7 @@ impl Sum<'_> {
         let d0 = h0 * r0 + h1 * s1;
         let d1 = h0 * r1 + h1 * r0 + h2 * s1 + (d0 >> 64);
         let d2 = h2 * r0 + (d1 >> 64);
-        // What is above 2^130 comes back five-fold.
+        // The part above 2^130 returns five-fold.
         let low = u128::from(d0 as u64) | u128::from(d1 as u64) << 64;
         let (low, carry) = low.overflowing_add((d2 >> 2) + (d2 & !3));
         self.h = [low as u64, (low >> 64) as u64, (d2 as u64 & 3) + u64::from(carry)];
@@ -62,7 +62,7 @@ impl Sum<'_> {
         let low = self.low();
         let (minus, carry) = low.overflowing_add(5);
         let exceeds = self.h[2] + u64::from(carry) > 3;
-        // Either number costs the same, so that time does not tell which.
+        // Both numbers take the same time, so that timing reveals nothing.
         let mask = u128::from(exceeds).wrapping_neg();
         low & !mask | minus & mask
     }

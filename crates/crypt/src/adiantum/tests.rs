@@ -1,4 +1,4 @@
-//! The designers' vectors, the parts against other implementations, and keys that are wiped.
+//! The designers' vectors, comparison of the parts with other implementations, and wiping of keys.
 
 use super::*;
 use crate::block::tests::{assert_wiped, noise};

@@ -1,7 +1,7 @@
 use super::*;
 use crate::vectors::{lines, unhex};
 
-/// The stripes of the vectors: they count up instead of being random.
+/// The stripes of the vectors: counting bytes instead of random ones.
 fn counted_stripes(key_len: usize, stripes: usize) -> Vec<u8> {
     let byte = |at: usize| ((at / key_len) * 7 + (at % key_len) * 13 + 1) as u8;
     (0..key_len * stripes).map(byte).collect()

@@ -1,7 +1,7 @@
-//! Whole batches for wide kernels, and a padded one at the end.
+//! Whole batches for wide kernels, and a padded last batch.
 
-/// Runs `kernel` over batches of `N` bytes. What is left at the end goes through a batch of its
-/// own, filled up with zeros: a narrow kernel would take as long for it.
+/// Runs `kernel` over batches of `N` bytes. The remainder goes through a batch padded with zeros: a
+/// narrow kernel would take as long for it.
 #[inline(always)]
 pub(super) fn batches<const N: usize>(blocks: &mut [u8], mut kernel: impl FnMut(&mut [u8; N])) {
     let (whole, rest) = blocks.as_chunks_mut::<N>();

@@ -7,7 +7,7 @@ use zeroize::ZeroizeOnDrop;
 use super::BlockCipher;
 use super::page::Page;
 
-/// A cipher of a crate with its key.
+/// A cipher of a RustCrypto crate with its key.
 pub(super) struct CrateCipher<C>(C);
 
 impl<C> CrateCipher<C>

@@ -10,9 +10,9 @@
 //!   cast6       16      16, 20, 24, 28, 32     the `cast6` crate
 //! ```
 //!
-//! A cipher takes many blocks a call, which is what wide kernels live on: a mode whose blocks do
-//! not depend on each other hands over whole sectors. The key schedule lies on pages of its own,
-//! made in memory that the protector of [`crate::secret`] has seen, and is wiped on drop.
+//! A cipher takes many blocks per call, which keeps wide kernels busy: a mode with independent
+//! blocks passes whole sectors. The key schedule lies on pages of its own, in memory that the
+//! protector of [`crate::secret`] has seen, and is wiped on drop.
 
 mod batch;
 mod camellia;
@@ -38,9 +38,9 @@ pub(crate) trait BlockCipher: Send + Sync {
     fn decrypt(&self, blocks: &mut [u8]);
 }
 
-/// The lengths in bytes of the keys that a cipher takes; `None` for a name that is none of ours.
+/// Valid key lengths of a cipher in bytes; `None` for an unknown name.
 ///
-/// Serpent is defined for every length up to 32 bytes; these three are what volumes are made with.
+/// Serpent is defined for every length up to 32 bytes; volumes use these three.
 pub(crate) fn key_lengths(name: &str) -> Option<&'static [usize]> {
     match name {
         "aes" | "serpent" | "twofish" | "camellia" => Some(&[16, 24, 32]),
@@ -50,18 +50,18 @@ pub(crate) fn key_lengths(name: &str) -> Option<&'static [usize]> {
     }
 }
 
-/// Whether a cipher looks up tables at places that depend on key and data, so that cache timing
-/// can tell of the key. AES has instructions or is bitsliced, and Serpent is bitsliced.
+/// Whether a cipher uses look-up tables at indices that depend on key and data, so that cache
+/// timing can reveal the key. AES has instructions or is bitsliced, and Serpent is bitsliced.
 pub(crate) fn is_table_based(name: &str) -> bool {
     matches!(name, "twofish" | "camellia" | "cast5" | "cast6")
 }
 
-/// A cipher with its key expanded. No other copy of the key is left behind.
+/// Expands a key. No other copy of the key remains.
 ///
 /// # Panics
 ///
-/// If [`key_lengths`] does not list this name and length: a foreign string is looked up there
-/// before it gets here.
+/// If [`key_lengths`] does not list this name and length. Callers check untrusted names there
+/// first.
 pub(crate) fn new(name: &str, key: &[u8]) -> Box<dyn BlockCipher> {
     let listed = key_lengths(name).is_some_and(|lengths| lengths.contains(&key.len()));
     assert!(listed, "{name} does not take a key of {} bytes", key.len());

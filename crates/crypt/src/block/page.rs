@@ -1,4 +1,4 @@
-//! Memory of a key schedule: pages of its own, protected before the key is there.
+//! Memory of a key schedule: pages of its own, protected before the key is written.
 
 use std::mem::MaybeUninit;
 use std::ops::Deref;
@@ -7,12 +7,12 @@ use super::BlockCipher;
 use crate::secret;
 use crate::stack::with_wiped_stack;
 
-/// Keys aligned to a page, so that they share none with anything else.
+/// Keys aligned to a page, so that no other data shares the page.
 #[repr(C, align(4096))]
 pub(crate) struct Page<K>(K);
 
 impl<K> Page<K> {
-    /// A box of what `expand` returns. What `expand` leaves on the stack is wiped.
+    /// Boxes the result of `expand`. The stack that `expand` used is wiped.
     pub(crate) fn boxed(expand: impl FnOnce() -> K) -> Box<Self> {
         let mut page = Box::<Self>::new_zeroed();
         let len_bytes = size_of::<Self>();

@@ -1,4 +1,4 @@
-//! Published vectors, other implementations, and what happens to a key when its cipher goes.
+//! Published vectors, comparison with other implementations, and wiping of dropped keys.
 
 use super::*;
 use crate::vectors::unhex;
@@ -44,7 +44,7 @@ cast6 2342bb9efa38542cbed0ac83940ac2988d7c47ce264908461cc1b5137ae6b604 \
     00000000000000000000000000000000 4f6a2038286897b9c9870136553317fa
 ";
 
-/// Bytes that look like none in particular, from a multiplicative generator.
+/// Pseudo-random bytes from a multiplicative generator.
 pub(crate) fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut byte = || {
@@ -54,7 +54,7 @@ pub(crate) fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
     (0..len_bytes).map(|_| byte()).collect()
 }
 
-/// Two ciphers with the same key, or two kernels of one, do the same to 1 to 70 blocks.
+/// Asserts that two ciphers or kernels with the same key agree on 1 to 70 blocks.
 pub(super) fn assert_same(one: &dyn BlockCipher, other: &dyn BlockCipher, what: &str) {
     for blocks in 1..=70 {
         let plain = noise(blocks as u64, blocks * one.block_bytes());
@@ -181,14 +181,14 @@ fn images_around_drop<T: ?Sized>(value: Box<T>) -> (Vec<u8>, Vec<u8>) {
     (before, after)
 }
 
-/// Two values that differ in nothing but their keys differ no more when they are dropped.
+/// Asserts that two dropped values differ no more, if only their keys differed before.
 pub(crate) fn assert_wiped<T: ?Sized>([one, other]: [Box<T>; 2], what: &str) {
     let differing =
         |one: &[u8], other: &[u8]| one.iter().zip(other).filter(|(a, b)| a != b).count();
     let (before, after) = images_around_drop(one);
     let (other_before, other_after) = images_around_drop(other);
     assert!(differing(&before, &other_before) >= 16, "{what}: nothing to wipe");
-    // Less than a word may be padding: what is in it was on the stack by chance.
+    // A difference of less than a word may be padding with random stack content.
     let left = differing(&after, &other_after);
     assert!(left < size_of::<u64>(), "{what}: {left} bytes of a key are still there");
 }

@@ -48,7 +48,7 @@ fn expand_encrypt(keys: &mut RoundKeys, key: &[u8]) {
     }
 }
 
-/// The S-box on four bytes, without a table that the cache would betray.
+/// The S-box on four bytes, without a table, which cache timing would reveal.
 #[target_feature(enable = "aes")]
 fn substitute(word: u32) -> u32 {
     let assisted = _mm_aeskeygenassist_si128::<0>(_mm_set1_epi32(word.cast_signed()));
@@ -64,12 +64,13 @@ fn invert(from: &[u8; 16], to: &mut [u8; 16]) {
     }
 }
 
-/// Keeps blocks in step: no block goes on to the next round before all have done this one.
+/// Keeps blocks in step: all blocks finish a round before any block starts the next one.
 ///
-/// Left alone, the compiler may run one block through all rounds and then the next. The CPU would
-/// sort that out, but every round key would stay alive to the last block: more than there are
-/// registers, so that some go to the stack, where nothing wipes them. It costs no instruction, but
-/// some freedom to mix other work in: for where `tests/key_residue.rs` shows the need.
+/// Without this, the compiler may run one block through all rounds and then the next. The CPU would
+/// reorder that, but every round key would stay alive to the last block. There are more round keys
+/// than registers, so some would go to the stack, where they are never wiped. The call costs no
+/// instruction, but limits instruction scheduling, so it stands only where `tests/key_residue.rs`
+/// shows the need.
 #[inline]
 #[target_feature(enable = "avx")]
 pub(super) fn in_step(blocks: &mut [__m128i]) {
@@ -93,7 +94,7 @@ pub(super) fn pairs_in_step(pairs: &mut [__m256i]) {
     }
 }
 
-/// How many IVs are encrypted at once: enough to keep an AES unit busy.
+/// Number of IVs encrypted at once: enough to keep an AES unit busy.
 pub(super) const IV_BATCH: usize = 8;
 
 /// The IVs of `IV_BATCH` sectors from `first` on, encrypted unless the mode leaves them plain.

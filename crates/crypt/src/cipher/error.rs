@@ -1,56 +1,56 @@
-//! What can be wrong with a cipher before it has seen a byte; encrypting itself cannot fail.
+//! Errors in the choice of a cipher and its key. Encryption itself cannot fail.
 
 use thiserror::Error;
 
 use super::Tier;
 
-/// Why there is no cipher.
+/// The reason why a cipher cannot be made.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 pub enum CipherError {
-    /// The text is no cipher string.
+    /// The text is not a cipher string.
     #[error("cipher string `{spec}` is malformed: {reason} (an example: `aes-xts-plain64`)")]
     BadSpec {
         /// The text.
         spec: String,
-        /// What is wrong with it.
+        /// The problem.
         reason: &'static str,
     },
-    /// The text is well formed, and this version does not do what it says.
+    /// The text is well-formed, but this version does not support it.
     #[error("cipher `{spec}`: {part} is not supported yet")]
     Unsupported {
         /// The text.
         spec: String,
-        /// The part that is not supported: "cipher `serpent`".
+        /// The unsupported part: "cipher `serpent`".
         part: String,
     },
-    /// Every part is known, and they cannot be used together.
+    /// Every part is known, but they exclude each other.
     #[error("cipher `{spec}`: {reason}")]
     BadCombination {
         /// The text.
         spec: String,
-        /// Which parts, and why not.
+        /// The parts, and the reason.
         reason: String,
     },
-    /// The cipher would store the plaintext.
-    #[error("cipher `{spec}` does not encrypt: the null cipher is refused, always")]
+    /// The null cipher: it would store the plaintext.
+    #[error("cipher `{spec}` does not encrypt; the null cipher is always refused")]
     NullCipher {
         /// The text.
         spec: String,
     },
-    /// The key does not fit the cipher.
+    /// The cipher does not take a key of this length.
     #[error("cipher `{spec}` takes a key of {allowed} bytes, not {got}")]
     BadKeyLength {
         /// The cipher string.
         spec: String,
-        /// Length of the key that was given.
+        /// Length of the given key.
         got: usize,
-        /// The lengths it takes, for the message.
+        /// Valid lengths, as text.
         allowed: String,
     },
-    /// The encryption sector size is none that dm-crypt knows.
+    /// The encryption sector size is not one of dm-crypt's.
     #[error("encryption sector size {got} is not one of 512, 1024, 2048, 4096 bytes")]
     BadSectorSize {
-        /// The size that was given.
+        /// The given size.
         got: u32,
     },
     /// The IV mode is defined for sectors of 512 bytes only.
@@ -58,10 +58,10 @@ pub enum CipherError {
     SmallSectorsOnly {
         /// The cipher string.
         spec: String,
-        /// The size that was given.
+        /// The given size.
         got: u32,
     },
-    /// The CPU lacks the instructions of a tier that was asked for by name.
+    /// The CPU lacks the instructions of the requested tier.
     #[error("this CPU cannot run the cipher tier `{}`", tier.name())]
     TierUnavailable {
         /// The tier.

@@ -1,19 +1,19 @@
 //! Sector numbers to IVs (dm-crypt's `plain`, `plain64` and the input of `essiv`).
 //!
-//! dm-crypt counts in 512-byte units even where encryption sectors are larger, unless the volume
-//! says `iv_large_sectors`; then the count is shifted down by log2(sector size / 512). `plain`
-//! keeps 32 bits of it and so repeats after 2 TiB: that is the format, not a mistake to mend.
+//! dm-crypt counts in 512-byte units even where encryption sectors are larger. With
+//! `iv_large_sectors` the count is shifted down by log2(sector size / 512). `plain` keeps 32 bits
+//! of the count and repeats after 2 TiB, as the format defines.
 
-/// The IVs of a run of encryption sectors, before any encryption of the IV itself.
+/// IVs of consecutive encryption sectors, before any encryption of the IV itself.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct IvCounter {
-    /// 512-byte unit where the run starts.
+    /// First 512-byte unit.
     pub(super) first: u64,
-    /// 512-byte units an encryption sector is long.
+    /// Length of an encryption sector in 512-byte units.
     pub(super) step: u64,
-    /// How far the unit number is shifted down (`iv_large_sectors`).
+    /// Right shift of the unit number (`iv_large_sectors`).
     pub(super) shift: u32,
-    /// Which bits of the shifted number are kept (`plain`: 32).
+    /// Mask of the shifted number (`plain`: 32 bits).
     pub(super) mask: u64,
     /// Bytes 8 to 15 of the IV: zero for dm-crypt, set by published vectors.
     pub(super) high: u64,

@@ -1,24 +1,24 @@
-//! One call, as a kernel sees it.
+//! One call in the form for kernels.
 
 use super::iv::IvCounter;
 use super::registers;
 use super::schedule::Schedule;
 use crate::stack::with_wiped_stack_of;
 
-/// What the caller knows about its memory and the cipher cannot.
+/// Facts about the memory that only the caller knows.
 ///
-/// Both hints change only the time a call takes, never the bytes.
+/// Both hints change only the time of a call, never the bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Hints {
-    /// The source is cold (a file's pages): fetch it ahead of its use. Costs little when wrong.
+    /// The source is cold (a file's pages): prefetch it. A wrong hint costs little.
     pub prefetch_source: bool,
-    /// The destination is cold and will not be read soon (a file's pages): write it around the
-    /// cache. Costs much when wrong. Without effect where the destination is not aligned to the
-    /// tier's registers, or the tier has no such stores.
+    /// The destination is cold and will not be read soon (a file's pages): use non-temporal stores.
+    /// A wrong hint costs much. No effect where the destination is not aligned to the tier's
+    /// registers, or the tier has no such stores.
     pub stream_dest: bool,
 }
 
-/// How far ahead of its use the source is fetched: measured best between 1 and 4 KiB, flat there.
+/// Prefetch distance: measured best between 1 and 4 KiB, with little difference there.
 #[cfg(target_arch = "x86_64")]
 const PREFETCH_BYTES: usize = 2048;
 
@@ -28,7 +28,7 @@ pub(super) struct Job {
     pub(super) dst: *mut u8,
     /// Encryption sector size, a multiple of 512.
     pub(super) sector_bytes: usize,
-    /// How many of them.
+    /// Number of sectors.
     pub(super) sectors: usize,
     pub(super) iv: IvCounter,
     #[cfg_attr(
@@ -57,14 +57,14 @@ impl Job {
         }
     }
 
-    /// Distance of the prefetch: zero fetches what is read anyway, which spares a branch.
+    /// Prefetch distance; zero prefetches the current address, which saves a branch.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(super) fn prefetch_bytes(&self) -> usize {
         if self.hints.prefetch_source { PREFETCH_BYTES } else { 0 }
     }
 
-    /// Whether to write around the cache with registers of `register_bytes`.
+    /// Whether to use non-temporal stores of `register_bytes`.
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub(super) fn streams(&self, register_bytes: usize) -> bool {
@@ -76,25 +76,25 @@ impl Job {
 ///
 /// # Safety (of every kernel)
 ///
-/// The schedule was made for the kernel's tier and key length, the CPU has the tier's
-/// instructions, `src` and `dst` are valid for `sectors * sector_bytes` and are equal or disjoint.
-/// The schedule comes by pointer, not by reference, so that the compiler may not assume its bytes
-/// constant over stores to `dst` and keep round keys on the stack, where nothing would wipe them.
+/// The schedule was made for the kernel's tier and key length. The CPU has the tier's instructions.
+/// `src` and `dst` are valid for `sectors * sector_bytes` and are equal or disjoint. The schedule
+/// is passed by pointer, not by reference: otherwise the compiler could assume its bytes constant
+/// over stores to `dst` and keep round keys on the stack, where they are never wiped.
 pub(super) type Kernel = unsafe fn(*const Schedule, &Job);
 
-/// The two directions.
+/// Kernels of both directions.
 #[derive(Clone, Copy)]
 pub(super) struct Kernels {
     pub(super) encrypt: Kernel,
     pub(super) decrypt: Kernel,
-    /// The registers do not suffice, and round keys go to the stack, as they are or added to data:
-    /// a call must wipe [`SPILL_STACK_BYTES`] of it. XTS on VAES keeps them in registers.
-    /// The portable kernels wipe more, by themselves.
+    /// Whether the kernel spills round keys to the stack, as they are or added to data. Then a call
+    /// must wipe [`SPILL_STACK_BYTES`]. XTS on VAES keeps them in registers. The portable kernels
+    /// wipe more stack by themselves.
     pub(super) spills: bool,
 }
 
 impl Kernels {
-    /// Runs one of the two.
+    /// Runs a kernel of the two.
     ///
     /// # Safety
     ///
@@ -112,5 +112,5 @@ impl Kernels {
     }
 }
 
-/// Stack of a kernel that spills: at most 1.6 KiB by the disassembly.
+/// Stack of a spilling kernel: at most 1.6 KiB by the disassembly.
 const SPILL_STACK_BYTES: usize = 2560;

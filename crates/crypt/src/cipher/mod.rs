@@ -1,4 +1,4 @@
-//! Sector ciphers: all that dm-crypt has without authentication, over runs of encryption sectors.
+//! Sector ciphers: all non-authenticated ones of dm-crypt, over runs of encryption sectors.
 //!
 //! ```text
 //!            CipherSpec::parse("aes-xts-plain64")      spec.rs, rules.rs
@@ -7,16 +7,16 @@
 //!                  |
 //!   encrypt / decrypt(src, dst, iv_sector, hints)      job.rs, iv.rs
 //!                  |
-//!      AES, XTS or CBC, usual IVs ----------------- all else
+//!      AES, XTS or CBC, usual IVs ----------------- all others
 //!                  |                                   |
 //!      xts/{vaes512,vaes256,aesni,portable}.rs      generic/: any block cipher, mode and IV
 //!      cbc/{vaes512,vaes256,aesni,portable}.rs
 //! ```
 //!
-//! On the left, a call goes over its bytes once, from source to destination or in place, so that
-//! encrypting into a file's pages costs no copy; one kernel a file, chosen once, and every tier
-//! computes the same bytes. On the right, sectors go through a buffer. Nothing is allocated and
-//! nothing can fail on the way; what can be wrong is told by [`SectorCipher::new`].
+//! On the left, a call goes over its bytes once, from source to destination or in place. So
+//! encryption into a file's pages needs no copy. There is one kernel per file, chosen once, and
+//! every tier computes the same bytes. On the right, sectors go through a buffer. A call allocates
+//! nothing and cannot fail; [`SectorCipher::new`] reports all errors.
 //!
 //! Not here: authenticated modes.
 
@@ -52,7 +52,7 @@ use self::spec::IvMode;
 pub use self::tier::Tier;
 use self::tier::Tiered;
 
-/// Sectors are numbered in units of this, whatever the encryption sector size.
+/// Unit of sector numbers, regardless of the encryption sector size.
 const IV_UNIT_BYTES: u32 = 512;
 
 /// A keyed cipher over encryption sectors.
@@ -79,7 +79,7 @@ pub struct SectorCipher {
     iv_mask: u64,
 }
 
-/// The keys, and the code that uses them.
+/// The keys and their code.
 enum Path {
     /// A kernel for this mode, tier and key length.
     Tiered {
@@ -91,7 +91,7 @@ enum Path {
 }
 
 impl SectorCipher {
-    /// A cipher on the fastest tier of this CPU.
+    /// Creates a cipher on the fastest tier of this CPU.
     ///
     /// # Errors
     ///
@@ -106,7 +106,7 @@ impl SectorCipher {
         Self::with_tier(spec, key, sector_size_bytes, iv_large_sectors, Tier::best())
     }
 
-    /// A cipher on a tier by name, to compare and to test.
+    /// Creates a cipher on a given tier, for comparisons and tests.
     ///
     /// # Errors
     ///
@@ -152,7 +152,7 @@ impl SectorCipher {
         self.sector_size_bytes
     }
 
-    /// The tier this cipher runs on: `Portable` for all that has no kernels of its own.
+    /// The cipher's tier: `Portable` for all ciphers without specialised kernels.
     #[must_use]
     pub fn tier(&self) -> Tier {
         self.tier
@@ -181,7 +181,7 @@ impl SectorCipher {
         unsafe { self.decrypt_raw(src.as_ptr(), dst.as_mut_ptr(), src.len(), iv_sector, hints) }
     }
 
-    /// Encrypts `data` where it lies.
+    /// Encrypts `data` in place.
     ///
     /// # Panics
     ///
@@ -192,7 +192,7 @@ impl SectorCipher {
         unsafe { self.encrypt_raw(bytes, bytes, data.len(), iv_sector, Hints::default()) }
     }
 
-    /// Decrypts `data` where it lies.
+    /// Decrypts `data` in place.
     ///
     /// # Panics
     ///
@@ -203,13 +203,13 @@ impl SectorCipher {
         unsafe { self.decrypt_raw(bytes, bytes, data.len(), iv_sector, Hints::default()) }
     }
 
-    /// Encrypts `len_bytes` from `src` to `dst`, with no alignment asked of either.
+    /// Encrypts `len_bytes` from `src` to `dst`, both without alignment requirements.
     ///
     /// # Safety
     ///
-    /// `src` must be valid for reads and `dst` for writes of `len_bytes`, and they must be the
-    /// same address or not overlap. Either may lie in a shared file mapping: what another process
-    /// changes meanwhile changes the bytes that come out and nothing else.
+    /// `src` must be valid for reads and `dst` for writes of `len_bytes`, and they must be the same
+    /// address or not overlap. Either may lie in a shared file mapping: a concurrent change by
+    /// another process affects the resulting bytes only.
     ///
     /// # Panics
     ///
@@ -225,8 +225,8 @@ impl SectorCipher {
         let job = self.job(src, dst, len_bytes, iv_sector, hints);
         match &self.path {
             Path::Tiered { schedule, kernels } => {
-                // SAFETY: the caller vouches for the memory; the schedule was made for this tier,
-                // whose instructions were found when the cipher was made.
+                // SAFETY: the caller vouches for the memory. The schedule was made for this tier,
+                // and the constructor checked the CPU for its instructions.
                 unsafe { kernels.run(kernels.encrypt, &raw const **schedule, &job) }
             }
             // SAFETY: the caller vouches for the memory.
@@ -234,7 +234,7 @@ impl SectorCipher {
         }
     }
 
-    /// Decrypts `len_bytes` from `src` to `dst`, with no alignment asked of either.
+    /// Decrypts `len_bytes` from `src` to `dst`, both without alignment requirements.
     ///
     /// # Safety
     ///
@@ -294,10 +294,10 @@ impl fmt::Debug for SectorCipher {
 }
 
 impl Path {
-    /// The kernels of a tier for a key whose length is checked.
+    /// The kernels of a tier for a key of valid length.
     ///
-    /// The two halves of an XTS key may be equal, as dm-crypt allows outside FIPS mode: refusing
-    /// them would lock people out of volumes that the kernel opens.
+    /// The two halves of an XTS key may be equal, as dm-crypt allows outside FIPS mode. A refusal
+    /// would make volumes unreadable that the kernel opens.
     fn tiered(tiered: Tiered, key: &[u8], tier: Tier) -> Self {
         let aes_key_len_bytes = tiered.aes_key_len_bytes(key.len());
         Self::Tiered {

@@ -1,23 +1,23 @@
-//! Keys of the portable tier: the `aes` crate, which picks what the CPU has by itself.
+//! Keys of the portable tier: the `aes` crate, which selects the CPU's best instructions itself.
 //!
-//! Since version 0.9.3 a call of that crate pays for setting up its widest registers, and fills
-//! them only from 64 blocks on. So the portable kernels hand it [`BATCH_BLOCKS`] at a time, tweaks
-//! included, and never a single block.
+//! Since version 0.9.3 a call of that crate has the cost of setting up its widest registers, and
+//! fills them only from 64 blocks on. So the portable kernels pass [`BATCH_BLOCKS`] at a time,
+//! tweaks included, and never a single block.
 
 use aes::cipher::{BlockCipherDecrypt, BlockCipherEncrypt, KeyInit};
 use aes::{Aes128, Aes192, Aes256, Block};
 
-/// Blocks a call of the `aes` crate gets: one encryption sector of the largest size.
+/// Blocks per call of the `aes` crate: one encryption sector of the largest size.
 pub(super) const BATCH_BLOCKS: usize = 256;
 
 /// Stack of a call of a portable kernel: two batches of 4 KiB, and below them at most 4 KiB of the
 /// `aes` crate on its widest registers, which spills round keys; the rest is margin.
 pub(super) const CALL_STACK_BYTES: usize = 24 * 1024;
 
-/// IVs a call gets.
+/// IVs per call.
 pub(super) const IV_BATCH: usize = 64;
 
-/// The data key and the IV key. Both types wipe themselves when dropped.
+/// The data key and the IV key. Both types wipe themselves on drop.
 pub(super) struct PortableKeys {
     pub(super) data: PortableAes,
     /// `None` where the IV is not encrypted.

@@ -1,12 +1,12 @@
-//! Vector registers after a call: the last round keys are still in them.
+//! Clears vector registers after a call: they still hold the last round keys.
 
-/// Clears them.
+/// Clears the vector registers.
 #[inline]
 pub(crate) fn clear() {
     #[cfg(target_arch = "x86_64")]
     {
         if is_x86_feature_detected!("avx512f") {
-            // SAFETY: the CPU was asked.
+            // SAFETY: the CPU's features were checked.
             unsafe { x86::clear_avx512() }
         } else if is_x86_feature_detected!("avx") {
             // SAFETY: as above.
@@ -19,7 +19,7 @@ pub(crate) fn clear() {
 mod x86 {
     use std::arch::asm;
 
-    /// All 32 registers of AVX-512.
+    /// Clears all 32 registers of AVX-512.
     #[target_feature(enable = "avx512f")]
     pub(super) fn clear_avx512() {
         // SAFETY: it changes registers that are declared as clobbered.
@@ -43,7 +43,7 @@ mod x86 {
         clear_avx();
     }
 
-    /// The sixteen registers of AVX, in their whole width.
+    /// Clears the full width of the sixteen AVX registers.
     #[target_feature(enable = "avx")]
     pub(super) fn clear_avx() {
         // SAFETY: as in `clear_avx512`.

@@ -1,8 +1,9 @@
-//! What goes together: block sizes, IV modes, digests, and the lengths of volume keys.
+//! Rules for combinations: block sizes, IV modes, digests, and the lengths of volume keys.
 //!
-//! The rules are dm-crypt's and its crypto templates' (`crypt_ctr_ivmode`, `crypt_iv_*_ctr`,
-//! `crypto/essiv.c`), checked against Linux 6.1. Two are stricter: `lmk` with another mode than
-//! CBC, which the kernel takes and then cannot read back, and a serpent key of an odd length.
+//! The rules are those of dm-crypt and its crypto templates (`crypt_ctr_ivmode`, `crypt_iv_*_ctr`,
+//! `crypto/essiv.c`), checked against Linux 6.1. Two are stricter. `lmk` requires CBC: the kernel
+//! accepts other modes and then cannot read its own data back. A serpent key must have a usual
+//! length.
 //!
 //! ```text
 //!   volume key of  aes:2-cbc-tcw           | key 0 | key 1 | IV seed | whitening |
@@ -16,24 +17,24 @@ use super::CipherError;
 use super::spec::{CipherSpec, Digest, IvMode, Mode};
 use crate::block;
 
-/// Blocks of every cipher but cast5; of LRW's and XTS's field; of an AES block.
+/// Block size of every cipher but cast5; of LRW's and XTS's field; of AES.
 pub(super) const WIDE_BLOCK_BYTES: usize = 16;
 
-/// Adiantum's key, and its tweak.
+/// Length of Adiantum's key, and of its tweak.
 pub(super) const ADIANTUM_BYTES: usize = 32;
 
-/// The whitening value of `tcw`.
+/// Length of the whitening value of `tcw`.
 pub(super) const WHITENING_BYTES: usize = 16;
 
-/// Serpent is defined for every key up to this length.
+/// Greatest key length of Serpent, which is defined for every length up to this.
 const SERPENT_KEY_BYTES_MAX: usize = 32;
 
-/// How a volume key is cut.
+/// Layout of a volume key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct KeyLayout {
-    /// Length of each of the keys that take turns.
+    /// Length of each data key.
     pub(super) key_len_bytes: usize,
-    /// What lies behind them.
+    /// Length of the rest after the data keys.
     pub(super) extra_len_bytes: usize,
 }
 
@@ -42,7 +43,7 @@ impl CipherSpec {
         if self.cipher == "cast5" { 8 } else { WIDE_BLOCK_BYTES }
     }
 
-    /// Length of the IV of a sector; zero where the mode takes none.
+    /// Length of a sector's IV; zero where the mode has none.
     pub(super) fn iv_bytes(&self) -> usize {
         match self.mode {
             Mode::Ecb => 0,
@@ -51,7 +52,7 @@ impl CipherSpec {
         }
     }
 
-    /// How a volume key of this length is cut.
+    /// Layout of a volume key of this length.
     pub(super) fn key_layout(&self, len_bytes: usize) -> Result<KeyLayout, CipherError> {
         let layouts = self.key_layouts();
         match layouts.iter().find(|(total, _)| *total == len_bytes) {
@@ -64,7 +65,7 @@ impl CipherSpec {
         }
     }
 
-    /// Every length of a volume key, and its layout.
+    /// All valid lengths of a volume key, with their layouts.
     fn key_layouts(&self) -> Vec<(usize, KeyLayout)> {
         let lengths = block::key_lengths(&self.cipher).unwrap_or_default();
         let key_count = self.key_count as usize;
@@ -87,7 +88,8 @@ impl CipherSpec {
                 IvMode::Tcw => add(self.iv_bytes() + WHITENING_BYTES),
                 IvMode::Lmk => {
                     add(0);
-                    // The seed shows in the length only where it spoils the division.
+                    // A seed is recognised only if the length is not divisible by the number of
+                    // keys.
                     if key_len_bytes % key_count != 0 {
                         add(key_len_bytes);
                     }
@@ -99,7 +101,7 @@ impl CipherSpec {
     }
 }
 
-/// Refuses what cannot be used together.
+/// Refuses invalid combinations.
 pub(super) fn check(spec: &CipherSpec) -> Result<(), CipherError> {
     let cipher = &spec.cipher;
     let block_bytes = spec.block_bytes();
@@ -130,8 +132,8 @@ pub(super) fn check(spec: &CipherSpec) -> Result<(), CipherError> {
             return Err(refused(spec, reason.to_owned()));
         }
         (mode, IvMode::Lmk) if mode != Mode::Cbc => {
-            let reason = "lmk is defined for mode cbc only: with any other mode, not even the \
-                          kernel reads back what it wrote";
+            let reason = "lmk is defined for mode cbc only: with any other mode, the kernel \
+                          itself cannot read its data back";
             return Err(refused(spec, reason.to_owned()));
         }
         (Mode::Adiantum(_), IvMode::Tcw) => {
@@ -155,7 +157,7 @@ impl Digest {
     }
 }
 
-/// Length of the key that a digest of `digest_len_bytes` makes for the cipher of `essiv`.
+/// Length of the key that a digest of `digest_len_bytes` gives the cipher of `essiv`.
 pub(super) fn essiv_key_len(cipher: &str, digest_len_bytes: usize) -> Option<usize> {
     if cipher == "serpent" && digest_len_bytes <= SERPENT_KEY_BYTES_MAX {
         return Some(SERPENT_KEY_BYTES_MAX);
@@ -242,7 +244,7 @@ mod tests {
         ] {
             assert_eq!(allowed(text), lengths, "{text}");
         }
-        // The most keys that a text can ask for: nothing overflows.
+        // The greatest key count of a cipher string: nothing overflows.
         assert!(allowed("aes:2147483648-xts-plain64").starts_with("68719476736, "));
     }
 
@@ -254,7 +256,7 @@ mod tests {
         };
         assert_eq!(layout("aes:64-cbc-lmk", 64 * 32), (32, 0));
         assert_eq!(layout("aes:64-cbc-lmk", 65 * 32), (32, 32));
-        // Three keys of 16 are two of 24: the kernel reads it so.
+        // Three keys of 16 bytes are read as two of 24, as in the kernel.
         assert_eq!(layout("aes:2-cbc-lmk", 48), (24, 0));
     }
 }

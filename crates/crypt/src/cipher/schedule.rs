@@ -1,8 +1,8 @@
 //! Round keys: the only form in which a cipher keeps its volume key.
 //!
 //! They lie in one allocation on pages of its own, which the protector of [`crate::secret`] may
-//! lock, and which is wiped when the cipher goes. The first round keys *are* the volume key, so
-//! the stack that key expansion used is wiped as well.
+//! lock. The allocation is wiped when the cipher is dropped. The first round keys *are* the volume
+//! key, so the stack of the key expansion is wiped as well.
 
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
@@ -15,30 +15,30 @@ use super::tier::{Tier, Tiered};
 use crate::secret;
 use crate::stack::with_wiped_stack;
 
-/// Round keys of AES-256; shorter keys use fewer.
+/// Number of round keys of AES-256; shorter keys have fewer.
 pub(super) const ROUND_KEYS_MAX: usize = 15;
 
-/// One AES key, expanded, each round key as it lies in memory.
+/// One expanded AES key.
 #[repr(C, align(64))]
 pub(super) struct RoundKeys(pub(super) [[u8; 16]; ROUND_KEYS_MAX]);
 
-/// Everything that a kernel needs of a key. Aligned to a page, so that it shares none.
+/// All key data of a kernel. Page alignment keeps other data off these pages.
 #[repr(C, align(4096))]
 pub(super) struct Schedule {
-    /// For the data, encrypting.
+    /// Round keys for encrypting data.
     pub(super) encrypt: RoundKeys,
-    /// For the data, decrypting: reversed, through the inverse of `MixColumns`.
+    /// Round keys for decrypting data: reversed, through the inverse of `MixColumns`.
     pub(super) decrypt: RoundKeys,
-    /// For the IV: the second half of an XTS key, or the hash of an ESSIV one.
+    /// Round keys for the IV: the second half of an XTS key, or the hash of an ESSIV key.
     pub(super) iv: RoundKeys,
     /// Rounds of `iv`; zero where the IV is not encrypted.
     pub(super) iv_rounds: usize,
-    /// The same keys as the portable tier keeps them, and only on that tier.
+    /// The same keys in the portable tier's form, on that tier only.
     pub(super) portable: Option<PortableKeys>,
 }
 
 impl Schedule {
-    /// Expands a volume key of a length that was checked.
+    /// Expands a volume key of valid length.
     pub(super) fn new(tiered: Tiered, key: &[u8], tier: Tier) -> Box<Self> {
         let mut schedule = Self::zeroed();
         with_wiped_stack(|| schedule.expand(tiered, key, tier));
@@ -69,11 +69,11 @@ impl Schedule {
         }
     }
 
-    /// A schedule of zeros in protected memory: no key is ever written to any other.
+    /// Allocates a schedule of zeros in protected memory, before any key is written.
     fn zeroed() -> Box<Self> {
         let layout = Layout::new::<Self>();
-        // SAFETY: the layout is not empty. All zeros is a value of every field but `portable`,
-        // which is written before there is a `Self`; a box frees with the same layout.
+        // SAFETY: the layout is not empty. All zeros is a valid value of every field but
+        // `portable`, which is written before there is a `Self`. A box frees with the same layout.
         unsafe {
             let memory = alloc_zeroed(layout);
             if memory.is_null() {

@@ -1,4 +1,4 @@
-//! Cipher strings: what a LUKS header, a dm table or `--cipher` names, and what this version does.
+//! Cipher strings of LUKS headers, dm tables and `--cipher`, and their support in this version.
 //!
 //! The two forms are the kernel's (`drivers/md/dm-crypt.c`, `crypt_ctr_cipher_old` and `_new`):
 //!
@@ -7,14 +7,13 @@
 //! capi:<crypto API name>-ivmode[:ivopts]              capi:xts(aes)-plain64
 //! ```
 //!
-//! The first becomes a crypto API name as well, `chainmode(cipher)`, so one reader of names serves
+//! The first form becomes a crypto API name as well, `chainmode(cipher)`. So one parser serves
 //! both: `mode(cipher)`, `adiantum(xchacha12,aes)` and `essiv(mode(cipher),digest)`.
 //!
-//! Parsing tells three things apart that a user wants told apart: a text that no kernel accepts
-//! ([`CipherError::BadSpec`]), parts that are known but do not go together
-//! ([`CipherError::BadCombination`], in [`super::rules`]), and one that means something but not to
-//! this version ([`CipherError::Unsupported`], which names the part). A cipher that does not
-//! encrypt is refused whatever else the text says.
+//! Parsing distinguishes three errors. A text that no kernel accepts is [`CipherError::BadSpec`].
+//! Known parts that exclude each other are [`CipherError::BadCombination`], from [`super::rules`].
+//! A valid text without support in this version is [`CipherError::Unsupported`], which names the
+//! part. The null cipher is always refused.
 
 use super::{CipherError, rules};
 use crate::adiantum::Rounds;
@@ -24,24 +23,24 @@ use crate::hash::HashAlgorithm;
 /// A parsed cipher string.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CipherSpec {
-    /// The text as it was given.
+    /// The original text.
     text: String,
-    /// The block cipher, a name that [`block::key_lengths`] knows.
+    /// Name of the block cipher, known to [`block::key_lengths`].
     pub(super) cipher: String,
-    /// How blocks are chained within a sector.
+    /// Chaining mode of the blocks within a sector.
     pub(super) mode: Mode,
-    /// How the IV of a sector is made.
+    /// Source of a sector's IV.
     pub(super) iv: IvMode,
-    /// The digest of the volume key under which the IV is encrypted, if it is.
+    /// Digest of the volume key that encrypts the IV, if any.
     pub(super) essiv: Option<Digest>,
-    /// Volume keys that take turns, sector by sector: a power of two.
+    /// Number of volume keys, which alternate by sector: a power of two.
     pub(super) key_count: u32,
 }
 
-/// How the blocks of a sector are chained.
+/// Chaining mode of a sector's blocks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Mode {
-    /// No chaining: equal blocks encrypt to equal blocks. For old volumes.
+    /// Electronic code book: equal blocks encrypt to equal blocks. For old volumes.
     Ecb,
     /// NIST SP 800-38A.
     Cbc,
@@ -55,52 +54,52 @@ pub(super) enum Mode {
     Adiantum(Rounds),
 }
 
-/// How the IV of a sector is made from its number, or from its data.
+/// Source of a sector's IV.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum IvMode {
-    /// The low 32 bits, little endian.
+    /// The low 32 bits of the number, little endian.
     Plain,
-    /// All 64 bits, little endian.
+    /// All 64 bits of the number, little endian.
     Plain64,
-    /// All 64 bits, big endian, at the end.
+    /// All 64 bits of the number, big endian, at the end.
     Plain64be,
-    /// The number of the sector's first block, from one on, big endian, at the end.
+    /// The number of the sector's first block, counted from one, big endian, at the end.
     Benbi,
-    /// Zeros. Also where the mode takes no IV.
+    /// Zeros. Also where the mode has no IV.
     Null,
     /// The encrypted byte offset.
     Eboiv,
     /// `Eboiv`, and a diffuser over the plaintext.
     Elephant,
-    /// From the sector's plaintext; loop-AES.
+    /// A hash of the sector's plaintext; loop-AES.
     Lmk,
-    /// A secret and the number, and whitening; TrueCrypt before 4.1.
+    /// A secret combined with the number, and whitening; TrueCrypt before 4.1.
     Tcw,
 }
 
-/// A digest that `essiv` names.
+/// Digest of an `essiv` cipher string.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Digest {
-    /// Only here: nothing else of a volume may use it.
+    /// MD5, valid in `essiv` only.
     Md5,
     /// Any hash that volumes use elsewhere.
     Hash(HashAlgorithm),
 }
 
-/// The text cut into parts, none of them understood yet.
+/// The text split into parts, not interpreted yet.
 struct Parts<'a> {
     /// Digest of an `essiv(..)` around the rest.
     template_digest: Option<&'a str>,
     mode: &'a str,
     cipher: &'a str,
-    /// Empty where there is none, which only `ecb` may do.
+    /// Empty if absent, which only `ecb` permits.
     iv: &'a str,
     iv_options: Option<&'a str>,
     key_count: u32,
 }
 
 impl CipherSpec {
-    /// Understands a cipher string.
+    /// Parses a cipher string.
     ///
     /// # Errors
     ///
@@ -126,15 +125,14 @@ impl CipherSpec {
         };
         rules::check(&spec)?;
         if mode == Mode::Ecb {
-            // The kernel says "does not support IVs" and goes on without.
+            // The kernel says "does not support IVs" and continues without.
             spec.iv = IvMode::Null;
         }
         Ok(spec)
     }
 
-    /// Whether cryptsetup can encrypt a keyslot with it, without the kernel's help: one key, no
-    /// name of the crypto API, and an IV that comes from the sector's number alone (its
-    /// `crypto_storage.c`).
+    /// Whether cryptsetup can encrypt a keyslot with the cipher without the kernel's help: one key,
+    /// no crypto API name, and an IV from the sector number alone (its `crypto_storage.c`).
     pub(crate) fn fits_keyslots(&self) -> bool {
         let iv_fits = match self.iv {
             IvMode::Plain | IvMode::Plain64 | IvMode::Plain64be => true,
@@ -144,19 +142,19 @@ impl CipherSpec {
         iv_fits && self.key_count == 1 && !self.text.starts_with("capi:")
     }
 
-    /// Whether the cipher looks up tables at places that depend on key and data: then another
-    /// program on the same CPU may learn of the key by cache timing.
+    /// Whether the cipher uses look-up tables at indices that depend on key and data. Then another
+    /// program on the same CPU may learn the key by cache timing.
     #[must_use]
     pub fn is_table_based(&self) -> bool {
         block::is_table_based(&self.cipher)
     }
 
-    /// As [`CipherSpec::is_table_based`], of a text; `None` where this version has no such cipher.
+    /// [`CipherSpec::is_table_based`] for a text; `None` if this version has no such cipher.
     pub(crate) fn text_is_table_based(text: &str) -> Option<bool> {
         Self::parse(text).ok().map(|spec| spec.is_table_based())
     }
 
-    /// The text as it was given.
+    /// The original text.
     #[must_use]
     pub fn as_str(&self) -> &str {
         &self.text
@@ -187,7 +185,7 @@ impl<'a> Parts<'a> {
         Ok((mode, self.cipher))
     }
 
-    /// The IV mode, and the digest of `essiv`, whether it is written as a mode or as a template.
+    /// The IV mode, and the digest of `essiv`, written as a mode or as a template.
     fn iv_mode(&self, text: &str) -> Result<(IvMode, Option<Digest>), CipherError> {
         let template = self.template_digest.map(|name| digest(text, name)).transpose()?;
         let iv = match (self.iv, self.iv_options) {
@@ -256,7 +254,7 @@ fn plain_parts(text: &str) -> Result<Parts<'_>, CipherError> {
         return Err(bad(text, "the key count is not a power of two"));
     }
     let (mode, iv_and_options) = match (mode, iv_and_options) {
-        // The kernel's compatibility rule: the first volumes were cbc-plain and did not say so.
+        // The kernel's compatibility rule: the first volumes were cbc-plain without saying so.
         (None | Some("plain"), None) => ("cbc", "plain"),
         (Some("ecb"), None) => ("ecb", ""),
         (Some(""), _) => return Err(bad(text, "it names no mode")),
@@ -271,8 +269,8 @@ fn plain_parts(text: &str) -> Result<Parts<'_>, CipherError> {
     Ok(Parts { template_digest: None, mode, cipher, iv, iv_options, key_count })
 }
 
-/// `NAME-ivmode[:ivopts]`, after `capi:`. The last `:` starts the options and the last `-` before
-/// it the IV mode, because crypto API names may hold both.
+/// Splits `NAME-ivmode[:ivopts]`, the text after `capi:`. The last `:` starts the options and the
+/// last `-` before it the IV mode, because crypto API names may contain both.
 fn capi_parts<'a>(text: &str, rest: &'a str) -> Result<Parts<'a>, CipherError> {
     let (name_and_iv, iv_options) = match rest.rsplit_once(':') {
         Some((before, options)) => (before, Some(options)),
@@ -297,12 +295,12 @@ fn capi_parts<'a>(text: &str, rest: &'a str) -> Result<Parts<'a>, CipherError> {
     if inner.contains(['(', ')']) {
         return Err(unsupported(text, format!("crypto API name `{name}`")));
     }
-    // Loop-AES has this many, and this form has no place to say so.
+    // Loop-AES has 64 keys, and this form has no field for the number.
     let key_count = if iv == "lmk" { 64 } else { 1 };
     Ok(Parts { template_digest, mode, cipher: inner, iv, iv_options, key_count })
 }
 
-/// Takes `mode(inner)` apart.
+/// Splits `mode(inner)`.
 fn api_name<'a>(text: &str, name: &'a str) -> Result<(&'a str, &'a str), CipherError> {
     let Some((mode, inner)) = name.split_once('(') else {
         return Err(unsupported(text, format!("crypto API name `{name}`")));

@@ -1,8 +1,8 @@
-//! Published vectors on every tier, and what happens to a key when its cipher goes.
+//! Published vectors on every tier, and wiping of dropped keys.
 //!
-//! Vectors come with tweaks of 16 arbitrary bytes and lengths of a few blocks. They run through
-//! the kernels as they are: a job takes the whole tweak, and a short message is the start of a
-//! sector, whose later blocks cannot change it in XTS or CBC.
+//! Vectors have tweaks of 16 arbitrary bytes and lengths of a few blocks. They run through the
+//! kernels directly: a job takes the whole tweak, and a short message is the start of a sector,
+//! whose later blocks cannot change it in XTS or CBC.
 
 use super::*;
 
@@ -120,7 +120,7 @@ fn schedule_is_wiped_when_dropped() {
         let after = bytes(schedule);
         // SAFETY: allocated by a box of this layout, and its value is dropped.
         unsafe { std::alloc::dealloc(schedule.cast(), std::alloc::Layout::new::<Schedule>()) };
-        // The portable tier may keep its keys in an order of its own.
+        // The portable tier may store its keys in another order.
         assert!(tier == Tier::Portable || holds_key(&before), "{tier:?}: nothing to wipe");
         assert!(!holds_key(&after), "{tier:?}: the key is still there");
     }

@@ -1,4 +1,4 @@
-//! Tiers: which instructions a cipher runs on, found at run time, once per cipher.
+//! Tiers: the instruction sets of a cipher's kernels, detected at run time, once per cipher.
 //!
 //! | tier | needs | x86 CPUs |
 //! |---|---|---|
@@ -10,7 +10,7 @@
 use super::spec::{CipherSpec, Digest, IvMode, Mode};
 use crate::hash::HashAlgorithm;
 
-/// The instructions that a cipher runs on, fastest first.
+/// Instruction set of a cipher's kernels, fastest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Tier {
     /// Four blocks a register.
@@ -77,19 +77,19 @@ impl Tier {
     }
 }
 
-/// What every tier has a kernel for: the ciphers of nearly all volumes.
+/// Ciphers with kernels on every tier: those of nearly all volumes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Tiered {
     /// AES-XTS with `plain` or `plain64`.
     Xts,
-    /// AES-CBC with the same.
+    /// AES-CBC with `plain` or `plain64`.
     Cbc,
     /// AES-CBC with `essiv:sha256`.
     CbcEssivSha256,
 }
 
 impl Tiered {
-    /// The kernel of a cipher, if it has one.
+    /// The tiered form of a cipher, if there is one.
     pub(super) fn of(spec: &CipherSpec) -> Option<Self> {
         const SHA256: Option<Digest> = Some(Digest::Hash(HashAlgorithm::Sha256));
         if spec.cipher != "aes" || spec.key_count != 1 {

@@ -1,6 +1,6 @@
-//! What earlier volumes left on a device: headers, second copies, keyslots. All of it is wiped
-//! before a new header is written, also where the new volume has its data: an old keyslot still
-//! opens with its passphrase, and gives the key of every backup of the old data.
+//! Wipes the remains of earlier volumes on a device: headers, second copies, keyslots. They are
+//! wiped before a new header is written, even within the new volume's data: an old keyslot still
+//! opens with its passphrase, and reveals the key of every backup of the old data.
 
 use std::ops::Range;
 
@@ -9,15 +9,15 @@ use crate::source::HeaderDevice;
 use crate::wipe::wipe_zero;
 use crate::{luks1, luks2};
 
-/// The default header of a LUKS2 volume in cryptsetup, and more than that of a LUKS1 volume. So
-/// much is wiped where a header is damaged and does not say where its keyslots lie.
+/// Header length of a default LUKS2 volume of cryptsetup, and more than that of a LUKS1 volume.
+/// This length is wiped if a header is damaged and the place of its keyslots unknown.
 pub(crate) const UNKNOWN_LEN_BYTES: u64 = 16 << 20;
 
-/// Zeros over every header that a program would find, also behind a newer one, and over its
-/// keyslots. The starts of the headers go first, and are gone on stable storage before the rest, so
-/// that no header is left whose keyslots open with no passphrase.
+/// Writes zeros over every header that a program would find, including one behind a newer one, and
+/// over its keyslots. The starts of the headers are wiped and synced first, so that no header is
+/// ever left with wiped keyslots.
 pub(crate) fn wipe(device: &mut dyn HeaderDevice) -> Result<(), Error> {
-    // Ranges of bytes; they may overlap, and end behind the device.
+    // Ranges of bytes; they may overlap, and end past the end of the device.
     let mut previous: Vec<Range<u64>> = Vec::new();
     luks1::Header::find_previous(&&*device, &mut previous);
     luks2::find_previous(&&*device, &mut previous);

@@ -91,12 +91,12 @@ fn format_takes_a_given_volume_key_and_measures_what_is_not_forced() {
     assert_eq!(unlocked.volume_key, key);
 }
 
-/// A device whose power may be cut at each write: of what was not synced, the disk has kept only
-/// that write.
+/// A device with a possible power cut at each write: of the unsynced writes, the disk keeps only
+/// that one.
 struct PowerCut {
     now: Vec<u8>,
     stable: Vec<u8>,
-    /// Looks at what is left.
+    /// Checks the remaining content.
     check: fn(&Vec<u8>),
 }
 
@@ -156,7 +156,8 @@ fn short() -> FormatOptions {
     }
 }
 
-/// Formats over `device` and then loses the new header: what opens now is of an older volume.
+/// Formats over `device` and then destroys the new header: the remaining header is of an older
+/// volume.
 fn formatted_over(mut device: Vec<u8>) -> Vec<u8> {
     format(&mut device, &SecretBytes::copy_of(b"new"), &short()).unwrap();
     device[..32 << 10].fill(0);
@@ -174,11 +175,11 @@ fn format_over_a_longer_header_leaves_no_copy_and_no_keyslot_of_it() {
         offsets.iter().for_each(|offset| device[*offset] ^= 1);
         device
     };
-    // Whole; with its primary copy gone; with both copies damaged.
+    // Intact; without its primary copy; with both copies damaged.
     for device in [old.clone(), damaged(&[0]), damaged(&[4100, (4 << 20) + 4100])] {
         let device = formatted_over(device);
         assert!(matches!(Header::read(&device), Err(Error::NotLuks)));
-        // A kept copy of the old header finds no key material.
+        // A backup of the old header finds no key material.
         assert!(device[8 << 20..(8 << 20) + 256_000].iter().all(|byte| *byte == 0));
     }
 }
@@ -190,7 +191,7 @@ fn format_over_a_stale_second_header_wipes_it_too() {
     format(&mut device, &SecretBytes::copy_of(b"older"), &long).unwrap();
     let stale = device[4 << 20..8 << 20].to_vec();
     format(&mut device, &SecretBytes::copy_of(b"old"), &short()).unwrap();
-    // As a version left it that wiped only what lies before its own data.
+    // The state after a version that wiped only the space before its own data.
     device[4 << 20..8 << 20].copy_from_slice(&stale);
     assert!(matches!(Header::read(&formatted_over(device)), Err(Error::NotLuks)));
 }
@@ -204,7 +205,7 @@ fn format_over_luks1_wipes_every_keyslot_area() {
         ..crate::luks1::FormatOptions::default()
     };
     crate::luks1::format(&mut device, &SecretBytes::copy_of(b"old"), &luks1).unwrap();
-    // The last keyslot's area, behind the new data offset, and the data behind it.
+    // The last keyslot's area, after the new data offset, and the data after it.
     let (last, end) = ((8 + 7 * 504) * 512, (8 + 7 * 504 + 500) * 512);
     device[last..].fill(0xaa);
     let device = formatted_over(device);

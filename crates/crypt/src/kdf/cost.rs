@@ -1,8 +1,8 @@
-//! Chooses the cost of a new keyslot: as dear as its owner is willing to wait for.
+//! Chooses the KDF cost of a new keyslot from a target time.
 //!
-//! Argon2 takes as much memory as it may and as few passes as cryptsetup allows (4), because
-//! memory is what an attacker cannot buy cheaply. The search is pure: it asks a function for the
-//! milliseconds of a cost; in earnest [`measure`] runs the KDF, in tests it is a model.
+//! Argon2 gets as much memory as allowed and as few passes as cryptsetup allows (4), because memory
+//! is the most expensive resource for an attacker. The search is a pure function over a callback
+//! that gives the milliseconds of a cost: [`measure`] runs the KDF, tests use a model.
 
 use std::time::Instant;
 
@@ -19,20 +19,21 @@ pub const MEMORY_KIB_MIN: u32 = 32;
 pub const LANES_MAX: u32 = 4;
 /// Most memory in a new keyslot, in KiB: cryptsetup's default of 1 GiB.
 pub const MEMORY_KIB_MAX: u32 = 1024 * 1024;
-/// The first guess, in KiB; cryptsetup starts its benchmark there too.
+/// First guess in KiB; cryptsetup's benchmark starts there too.
 const MEMORY_KIB_START: u32 = 64 * 1024;
-/// A sample shorter than this says little.
+/// Least time of a sample that gives a reliable estimate.
 const SAMPLE_MS_MIN: u64 = 250;
-/// Good enough: 95 % to 110 % of the target, cryptsetup's range.
+/// Accepted range: 95 % to 110 % of the target, as in cryptsetup.
 const PERCENT_MIN: u64 = 95;
 const PERCENT_MAX: u64 = 110;
-/// The estimate converges in two or three rounds; noise may not make it go on for ever.
+/// Greatest number of rounds. The estimate converges in two or three rounds, but noise could
+/// prevent that.
 const ROUNDS_MAX: u32 = 8;
 
-/// What argon2 may use for a new keyslot.
+/// Limits of argon2 in a new keyslot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Argon2Bounds {
-    /// Milliseconds that one derivation should take.
+    /// Target time of one derivation in milliseconds.
     pub target_ms: u64,
     /// Most memory in KiB.
     pub memory_kib_max: u32,
@@ -41,8 +42,7 @@ pub struct Argon2Bounds {
 }
 
 impl Argon2Bounds {
-    /// The bounds for a machine: at most 1 GiB and half of its memory, at most 4 lanes and one
-    /// for each CPU.
+    /// Limits for a machine: at most 1 GiB and half of its memory, at most 4 lanes and one per CPU.
     #[must_use]
     pub fn for_machine(target_ms: u64, memory_bytes: u64, cpus: usize) -> Self {
         let half_kib = u32::try_from(memory_bytes / 2 / 1024).unwrap_or(u32::MAX);
@@ -58,7 +58,7 @@ impl Argon2Bounds {
 /// Finds the argon2 cost that takes about `bounds.target_ms` by `measure_ms`.
 ///
 /// # Errors
-/// What `measure_ms` returns.
+/// The error of `measure_ms`.
 pub fn argon2(
     variant: Argon2Variant,
     bounds: Argon2Bounds,
@@ -71,7 +71,8 @@ pub fn argon2(
         let took_ms = measure_ms(&cost(time, memory_kib))?.max(1);
         let last = (time, memory_kib);
         if took_ms < sample_wanted_ms {
-            // Too short to extrapolate to the target: first grow to a sample that says something.
+            // The sample is too short for an extrapolation to the target: first grow to a reliable
+            // length.
             (time, memory_kib) = scaled(last, sample_wanted_ms, took_ms, &bounds);
         } else {
             sample_wanted_ms = 0;
@@ -89,8 +90,7 @@ pub fn argon2(
     Ok(cost(time, memory_kib))
 }
 
-/// The cost `target_ms / took_ms` times as high: in memory first, passes only when memory is at
-/// its limit.
+/// Scales the cost by `target_ms / took_ms`: first memory, then passes when memory is at its limit.
 fn scaled(
     (time, memory_kib): (u32, u32),
     target_ms: u64,
@@ -110,7 +110,7 @@ fn scaled(
 /// Finds the PBKDF2 iterations that take about `target_ms` for `key_len_bytes` of output.
 ///
 /// # Errors
-/// What `measure_ms` returns.
+/// The error of `measure_ms`.
 pub fn pbkdf2(
     hash: HashAlgorithm,
     target_ms: u64,
@@ -129,7 +129,7 @@ pub fn pbkdf2(
     Ok(Kdf::Pbkdf2 { hash, iterations })
 }
 
-/// Whether a cost is one that cryptsetup would accept in a new volume.
+/// Checks that cryptsetup would accept the cost in a new volume.
 pub(crate) fn check_minimum(kdf: &Kdf) -> Result<(), String> {
     match *kdf {
         Kdf::Pbkdf2 { iterations, .. } if iterations < ITERATIONS_MIN => {
@@ -148,7 +148,7 @@ pub(crate) fn check_minimum(kdf: &Kdf) -> Result<(), String> {
     }
 }
 
-/// Runs `kdf` once on a made-up passphrase and says how many milliseconds it took.
+/// Runs `kdf` once on a made-up passphrase and returns its time in milliseconds.
 ///
 /// # Errors
 /// When memory is short.
@@ -163,7 +163,7 @@ pub fn measure(kdf: &Kdf, key_len_bytes: usize) -> Result<u64, KdfError> {
 mod tests {
     use super::*;
 
-    /// A machine that passes `kib_per_ms` of argon2 memory in a millisecond.
+    /// A machine that processes `kib_per_ms` of argon2 memory in a millisecond.
     fn model(kib_per_ms: u64) -> impl FnMut(&Kdf) -> Result<u64, KdfError> {
         move |kdf| match *kdf {
             Kdf::Argon2 { time, memory_kib, .. } => {

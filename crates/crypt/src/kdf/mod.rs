@@ -1,7 +1,7 @@
 //! Key derivation: PBKDF2 (RFC 8018) and Argon2i, Argon2id (RFC 9106), with limits.
 //!
-//! A header says how much work a passphrase costs, and a header can come from anybody. So every
-//! derivation first checks its cost against [`KdfLimits`], before it allocates or computes:
+//! A header determines the cost of a passphrase, and a header is untrusted. So every derivation
+//! first checks its cost against [`KdfLimits`], before it allocates or computes:
 //!
 //! | demand | limit | default |
 //! |---|---|---|
@@ -9,12 +9,12 @@
 //! | argon2 lanes | [`KdfLimits::lanes_max`] | 16 (cryptsetup writes at most 4) |
 //! | argon2 passes x memory, PBKDF2 iterations x blocks | [`KdfLimits::seconds_max`] | 60 s |
 //!
-//! Seconds are estimated from fixed rates of one slow core, so that the same header is accepted
-//! or refused everywhere: 1 GiB of argon2 memory passed per second, and the PBKDF2 rates of
-//! `pbkdf2_rate_per_s`. A usual header asks for 1 to 4 s by this measure; 2^31 iterations are
-//! refused with every hash.
+//! Seconds are estimated from fixed rates of one slow core, so that all machines accept or refuse
+//! the same headers: 1 GiB of argon2 memory per second, and the PBKDF2 rates of
+//! `pbkdf2_rate_per_s`. A usual header takes 1 to 4 s by this estimate; 2^31 iterations are refused
+//! with every hash.
 //!
-//! The argon2 memory is our own and zeroised, and the stack is wiped after every derivation.
+//! The argon2 memory is allocated and zeroised here, and the stack is wiped after every derivation.
 
 pub mod cost;
 
@@ -24,7 +24,7 @@ use zeroize::Zeroize;
 use crate::hash::HashAlgorithm;
 use crate::stack::with_wiped_stack;
 
-/// What a header may demand of the machine that opens it.
+/// Limits on the demands of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct KdfLimits {
     /// Most memory of one argon2 run, in KiB.
@@ -36,7 +36,7 @@ pub struct KdfLimits {
 }
 
 impl KdfLimits {
-    /// For a cost that this program chose itself.
+    /// No limits, for a cost that this program chose itself.
     pub(crate) const UNLIMITED: Self =
         Self { memory_kib_max: u64::MAX, lanes_max: u32::MAX, seconds_max: u64::MAX };
 }
@@ -47,7 +47,7 @@ impl Default for KdfLimits {
     }
 }
 
-/// Which argon2.
+/// Variant of Argon2.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Argon2Variant {
     /// Argon2i.
@@ -79,7 +79,7 @@ pub enum Kdf {
     },
 }
 
-/// Why a key was not derived. Without the place: the caller knows the keyslot.
+/// The reason why a key was not derived, without the place: the caller knows the keyslot.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KdfError {
     /// More memory than [`KdfLimits::memory_kib_max`].
@@ -90,9 +90,9 @@ pub enum KdfError {
     Memory {
         /// Name of the function.
         kdf: &'static str,
-        /// What the header asks for.
+        /// The header's demand.
         demanded_kib: u64,
-        /// What is allowed.
+        /// The limit.
         limit_kib: u64,
     },
     /// More lanes than [`KdfLimits::lanes_max`].
@@ -100,9 +100,9 @@ pub enum KdfError {
     Lanes {
         /// Name of the function.
         kdf: &'static str,
-        /// What the header asks for.
+        /// The header's demand.
         demanded: u32,
-        /// What is allowed.
+        /// The limit.
         limit: u32,
     },
     /// More work than [`KdfLimits::seconds_max`].
@@ -117,15 +117,15 @@ pub enum KdfError {
         cost: String,
         /// Estimated seconds.
         estimated_s: u64,
-        /// Allowed seconds.
+        /// The limit in seconds.
         limit_s: u64,
     },
-    /// Parameters that the function does not have.
+    /// Invalid parameters.
     #[error("its {kdf} has impossible parameters ({problem}); the header is broken")]
     Parameters {
         /// Name of the function.
         kdf: &'static str,
-        /// What is wrong.
+        /// The problem.
         problem: String,
     },
     /// The allocation failed.
@@ -133,20 +133,20 @@ pub enum KdfError {
     OutOfMemory {
         /// Name of the function.
         kdf: &'static str,
-        /// What the header asks for.
+        /// The header's demand.
         demanded_kib: u64,
     },
-    /// The system gives no threads for the lanes.
+    /// The threads of the lanes could not be started.
     #[error("its {kdf} cannot be computed: {problem}")]
     Threads {
         /// Name of the function.
         kdf: &'static str,
-        /// What the system says.
+        /// The system's error.
         problem: String,
     },
 }
 
-/// Iterations for one block of output that one slow core does in a second (OpenSSL 3.0 without
+/// PBKDF2 iterations for one block of output per second on one slow core (OpenSSL 3.0 without
 /// special instructions, rounded down).
 fn pbkdf2_rate_per_s(hash: HashAlgorithm) -> u64 {
     match hash {
@@ -170,7 +170,7 @@ fn pbkdf2_rate_per_s(hash: HashAlgorithm) -> u64 {
     }
 }
 
-/// KiB of argon2 memory that one core passes in a second.
+/// Argon2 memory per second on one slow core, in KiB.
 const ARGON2_KIB_PER_S: u64 = 1024 * 1024;
 
 impl Kdf {
@@ -184,7 +184,7 @@ impl Kdf {
         }
     }
 
-    /// Milliseconds that `out_len_bytes` of output cost at the rates of this file.
+    /// Estimated milliseconds for `out_len_bytes` of output, at the rates of this file.
     #[must_use]
     pub fn estimated_ms(&self, out_len_bytes: usize) -> u64 {
         match *self {
@@ -200,10 +200,10 @@ impl Kdf {
         }
     }
 
-    /// Whether the limits allow this derivation.
+    /// Checks the limits.
     ///
     /// # Errors
-    /// What the header demands too much of.
+    /// The exceeded limit.
     pub fn check(&self, out_len_bytes: usize, limits: &KdfLimits) -> Result<(), KdfError> {
         let kdf = self.name();
         let impossible = |problem: &str| KdfError::Parameters { kdf, problem: problem.to_owned() };
@@ -283,9 +283,9 @@ impl Kdf {
     }
 }
 
-/// Runs something whose lanes are threads of their own, which have ended when it returns: threads
-/// that stay would keep traces of the key on their stacks, and would take the signals that this
-/// program's other threads leave to the one that waits for them.
+/// Runs `derive` with its own threads as lanes, which end before the return. Persistent threads
+/// would keep traces of the key on their stacks. They would also receive signals that are blocked
+/// elsewhere for the program's signal thread.
 fn with_threads<R: Send>(lanes: u32, derive: impl FnOnce() -> R + Send) -> Result<R, String> {
     let cpus = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     rayon::ThreadPoolBuilder::new()
@@ -295,13 +295,13 @@ fn with_threads<R: Send>(lanes: u32, derive: impl FnOnce() -> R + Send) -> Resul
         .map_err(|error| error.to_string())
 }
 
-/// Argon2's blocks; zeroised whatever happens.
+/// Argon2's blocks; always zeroised on drop.
 struct Argon2Memory {
     blocks: Vec<Block>,
 }
 
 impl Argon2Memory {
-    /// `None` when the system does not give the memory.
+    /// `None` if the allocation fails.
     fn new(block_count: usize) -> Option<Self> {
         let mut blocks = Vec::new();
         blocks.try_reserve_exact(block_count).ok()?;

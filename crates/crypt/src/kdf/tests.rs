@@ -134,7 +134,7 @@ fn kdf_limits_can_be_raised() {
 fn kdf_at_a_limit_is_allowed_and_above_it_is_not() {
     let limits = KdfLimits { memory_kib_max: 1024, lanes_max: 4, seconds_max: 2 };
     let id = |memory_kib, lanes| argon2(Argon2Variant::Id, 1, memory_kib, lanes);
-    // SHA-256 does 2 900 000 iterations for a block in a second.
+    // SHA-256 does 2,900,000 iterations of a block in a second.
     let sha256 = |iterations| pbkdf2(HashAlgorithm::Sha256, iterations);
     for (at, above, len_bytes) in [
         (id(1024, 4), id(1025, 4), 32),
@@ -152,8 +152,8 @@ fn kdf_at_a_limit_is_allowed_and_above_it_is_not() {
     assert!(passes(3).check(32, &limits).is_err());
 }
 
-/// Threads of this process whose name starts like this. A thread without a name of its own has that
-/// of the one that started it.
+/// Number of this process's threads with this name prefix. A thread without a name of its own
+/// inherits that of its creator.
 fn threads_named(start: &str) -> usize {
     let tasks = std::fs::read_dir("/proc/self/task").unwrap();
     let name = |task: std::io::Result<std::fs::DirEntry>| {
@@ -168,7 +168,7 @@ fn threads_of_the_lanes_end_with_the_derivation() {
         let kdf = argon2(Argon2Variant::Id, 1, 1024, 4);
         kdf.derive(b"password", &[1; 16], &mut [0; 32], &KdfLimits::default()).unwrap();
         let start = std::time::Instant::now();
-        // The system takes a moment to forget one that has been waited for.
+        // The system takes a moment to remove a joined thread.
         while threads_named("argon2-") > 1 && start.elapsed().as_secs() < 10 {
             std::thread::yield_now();
         }

@@ -1,7 +1,6 @@
-//! Makes a LUKS1 volume: the same bytes that cryptsetup's luksFormat would leave.
+//! Makes a LUKS1 volume, byte for byte like cryptsetup's luksFormat.
 //!
-//! New volumes should be LUKS2. LUKS1 is made to serve the same volume side by side with programs
-//! that know nothing newer.
+//! New volumes should be LUKS2. LUKS1 is for volumes that are shared with programs without LUKS2.
 
 use uuid::Uuid;
 
@@ -23,7 +22,7 @@ use crate::wipe::wipe_zero;
 /// Keyslot areas are aligned to this many sectors.
 const ALIGN_SECTORS: u32 = 8;
 
-/// What the new volume shall be.
+/// Options of the new volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FormatOptions {
     /// Cipher of data and keyslots.
@@ -38,13 +37,13 @@ pub struct FormatOptions {
     pub digest_iterations: Option<u32>,
     /// UUID; random when `None`.
     pub uuid: Option<String>,
-    /// Where the data starts; `None` is behind the keyslots, aligned to 1 MiB. 0 is a header
-    /// whose data lies on a device of its own, from its start.
+    /// Start of the data; `None`: after the keyslots, aligned to 1 MiB. 0 makes a detached header,
+    /// with the data at the start of another device.
     pub data_offset_bytes: Option<u64>,
 }
 
 impl Default for FormatOptions {
-    /// cryptsetup 2.6's defaults.
+    /// Defaults of cryptsetup 2.6.
     fn default() -> Self {
         Self {
             cipher: "aes-xts-plain64".to_owned(),
@@ -58,8 +57,8 @@ impl Default for FormatOptions {
     }
 }
 
-/// Writes a LUKS1 header with `passphrase` in keyslot 0 and a new random volume key, which is
-/// returned beside the header. Everything before the data is overwritten.
+/// Writes a LUKS1 header with `passphrase` in keyslot 0. Returns the header and its new random
+/// volume key. Overwrites all space before the data.
 ///
 /// # Errors
 /// When an option is wrong, the device is too small, or writing fails.
@@ -208,12 +207,12 @@ fn iterations(options: &FormatOptions, key_len_bytes: usize) -> Result<(u32, u32
 }
 
 impl Header {
-    /// Where the data starts, or, when it lies elsewhere, where the last keyslot ends.
+    /// Start of the data, or with a detached header the end of the last keyslot.
     fn end_bytes(&self) -> u64 {
         self.keyslots_end_bytes().max(u64::from(self.payload_offset_sectors) * 512)
     }
 
-    /// The header as it lies on disk, padded to two sectors.
+    /// The header as on disk, padded to two sectors.
     fn to_bytes(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(1024);
         bytes.extend_from_slice(&MAGIC);
@@ -239,7 +238,7 @@ impl Header {
     }
 }
 
-/// Text in a NUL-padded field; it fits with its NUL.
+/// Writes text into a NUL-padded field; the text is shorter than the field.
 pub(crate) fn push_text(bytes: &mut Vec<u8>, text: &str, field_len: usize) {
     assert!(text.len() < field_len, "checked before");
     bytes.extend_from_slice(text.as_bytes());

@@ -1,4 +1,4 @@
-//! A LUKS1 header for people and programs: everything but salts and digest.
+//! A LUKS1 header as text and JSON, without salts and digest.
 
 use std::fmt;
 

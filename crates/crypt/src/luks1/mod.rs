@@ -5,9 +5,9 @@
 //!   | header     | pad    | key material 0 | key material 1 .. 7 | pad    | data ...
 //! ```
 //!
-//! All numbers are big-endian. There are always eight keyslots; each holds the whole volume key,
-//! split into 4000 stripes and encrypted with the volume's own cipher. There is no checksum and
-//! no second copy: a damaged field is found only if it breaks a rule checked here.
+//! All numbers are big-endian. There are always eight keyslots. Each holds the whole volume key,
+//! split into 4000 stripes and encrypted with the volume's own cipher. There is no checksum and no
+//! second copy: a damaged field is found only if it violates a rule checked here.
 
 mod format;
 mod info;
@@ -34,19 +34,19 @@ use crate::params::{CryptFlags, CryptParams};
 use crate::secret::SecretBytes;
 use crate::source::HeaderSource;
 
-/// Both LUKS versions start with it.
+/// Magic of both LUKS versions.
 pub(crate) const MAGIC: [u8; 6] = *b"LUKS\xba\xbe";
 /// Keyslots of every LUKS1 header.
 pub const KEYSLOT_COUNT: usize = 8;
-/// The header without its padding.
+/// Length of the header without its padding.
 const HEADER_LEN_BYTES: usize = 592;
-/// The header with its padding.
+/// Length of the header with its padding.
 const PADDED_LEN_BYTES: u64 = 1024;
 const KEYSLOT_ACTIVE: u32 = 0x00AC_71F3;
 const KEYSLOT_INACTIVE: u32 = 0x0000_DEAD;
 const SALT_LEN_BYTES: usize = 32;
 const DIGEST_LEN_BYTES: usize = 20;
-/// Longer keys exist for no cipher; the field could ask for 4 GiB.
+/// Greatest key length. No cipher has longer keys; the field could ask for 4 GiB.
 pub(crate) const KEY_LEN_MAX_BYTES: u32 = 1024;
 
 /// A LUKS1 header.
@@ -73,7 +73,7 @@ struct Keyslot {
     stripes: u32,
 }
 
-/// Takes the header apart from front to back.
+/// Parser of the header's fields, from front to back.
 struct Fields<'a> {
     rest: &'a [u8],
 }
@@ -98,7 +98,7 @@ impl Fields<'_> {
     }
 }
 
-/// The text in a NUL-padded field, if it is printable ASCII.
+/// The text in a NUL-padded field; `None` unless it is printable ASCII.
 pub(crate) fn text(field: &[u8]) -> Option<String> {
     let len = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let text = std::str::from_utf8(&field[..len]).ok()?;
@@ -106,10 +106,10 @@ pub(crate) fn text(field: &[u8]) -> Option<String> {
 }
 
 impl Header {
-    /// Whether a LUKS1 header starts at byte 0. Other versions of LUKS are not.
+    /// Whether a LUKS1 header starts at byte 0, and not another version.
     ///
     /// # Errors
-    /// When the source cannot be read although it is long enough.
+    /// When the source is long enough but cannot be read.
     pub(crate) fn is_at(source: &dyn HeaderSource) -> Result<bool, Error> {
         if source.len_bytes() < 8 {
             return Ok(false);
@@ -121,8 +121,7 @@ impl Header {
         Ok(start[..6] == MAGIC && start[6..] == 1u16.to_be_bytes())
     }
 
-    /// Adds what a LUKS1 header at the start of `source` takes, whether its fields make sense or
-    /// not.
+    /// Adds the ranges of a LUKS1 header at the start of `source`, even if its fields are invalid.
     pub(crate) fn find_previous(source: &dyn HeaderSource, previous: &mut Vec<Range<u64>>) {
         if !Self::is_at(source).unwrap_or(true) {
             return;
@@ -142,7 +141,7 @@ impl Header {
     /// Reads and checks the header at the start of `source`.
     ///
     /// # Errors
-    /// When it cannot be read or breaks the format.
+    /// When it cannot be read or violates the format.
     pub fn read(source: &dyn HeaderSource) -> Result<Self, Error> {
         let mut bytes = [0u8; HEADER_LEN_BYTES];
         source
@@ -239,7 +238,7 @@ impl Header {
             return Err(format!("its area starts at sector {start}, inside the header"));
         }
         let payload = u64::from(self.payload_offset_sectors);
-        // A header apart from its data may say 0.
+        // A detached header may have 0.
         if payload != 0 && start + self.material_len_sectors() > payload {
             return Err(format!(
                 "its area at sector {start} reaches into the data, which starts at {payload}"
@@ -252,21 +251,21 @@ impl Header {
         af::material_len_bytes(self.key_len_bytes as usize) as u64 / 512
     }
 
-    /// Where the last keyslot's area ends.
+    /// End of the last keyslot's area.
     fn keyslots_end_bytes(&self) -> u64 {
         let starts = self.keyslots.iter().map(|keyslot| keyslot.material_offset_sectors);
         let last = starts.max().expect("there are eight");
         (u64::from(last) + self.material_len_sectors()) * 512
     }
 
-    /// The cipher as a table line writes it.
+    /// The cipher in a table line's form.
     fn cipher(&self) -> String {
         format!("{}-{}", self.cipher_name, self.cipher_mode)
     }
 
     fn cipher_spec(&self) -> Result<CipherSpec, Error> {
         let cipher = self.cipher();
-        // The keyslots use the volume's cipher: with the null cipher anybody could read the key.
+        // The keyslots use the volume's cipher: with the null cipher the key would be readable.
         if is_null_cipher(&cipher) {
             return Err(Error::unsupported(
                 "LUKS1 header",
@@ -285,7 +284,7 @@ impl Header {
         Kdf::Pbkdf2 { hash: self.hash, iterations: keyslot.iterations }
     }
 
-    /// Tries the active keyslots, or the one that is named, with `passphrase`.
+    /// Tries the active keyslots, or the given one, with `passphrase`.
     ///
     /// # Errors
     /// When the cipher is not supported, a limit forbids it, or no keyslot opens.
@@ -320,7 +319,8 @@ impl Header {
         Err(attempt.failed())
     }
 
-    /// The volume key, nothing if the passphrase is wrong, or why the keyslot cannot be tried.
+    /// The volume key, `None` for a wrong passphrase, or the reason why the keyslot cannot be
+    /// tried.
     fn open_keyslot(
         &self,
         source: &dyn HeaderSource,
@@ -365,10 +365,10 @@ impl Header {
         Kdf::Pbkdf2 { hash: self.hash, iterations: self.digest_iterations }
     }
 
-    /// Whether `volume_key` is the one whose digest the header keeps. In constant time.
+    /// Whether `volume_key` matches the header's digest, in constant time.
     ///
-    /// A key of another length than the header's is refused first: HMAC pads keys with zeros, so a
-    /// key that ends in zeros has the digest of the same key without them.
+    /// A key of another length than the header's is refused first. HMAC pads keys with zeros, so a
+    /// key that ends in zeros has the same digest as the key without them.
     fn verifies(&self, volume_key: &SecretBytes, limits: &KdfLimits) -> Result<bool, String> {
         let (len, expected) = (volume_key.len(), self.key_len_bytes as usize);
         if len != expected {
@@ -383,7 +383,7 @@ impl Header {
         Ok(equal)
     }
 
-    /// How the data is encrypted; see [`crate::luks::Header::crypt_params`].
+    /// Cipher and place of the data; see [`crate::luks::Header::crypt_params`].
     ///
     /// # Errors
     /// When the cipher is not supported or the device is too small.
@@ -396,7 +396,7 @@ impl Header {
         self.cipher_spec()?;
         if self.payload_offset_sectors == 0 && !detached {
             return Err(Error::DataDevice(
-                "this is a header without data: its data starts at sector 0 of another device; \
+                "the header is detached: its data starts at sector 0 of another device; \
                  give that device as the volume and this file with --header"
                     .to_owned(),
             ));

@@ -17,7 +17,7 @@ fn passphrase() -> SecretBytes {
     SecretBytes::copy_of(b"a passphrase")
 }
 
-/// A volume, made once.
+/// A volume that all tests share.
 fn volume() -> &'static (Vec<u8>, SecretBytes) {
     static VOLUME: OnceLock<(Vec<u8>, SecretBytes)> = OnceLock::new();
     VOLUME.get_or_init(|| {
@@ -134,7 +134,7 @@ fn digest_confirms_a_key_of_its_own_length_only() {
     let kdf = header.digest_kdf();
     kdf.derive(key.as_slice(), &header.digest_salt, &mut header.digest, &limits).unwrap();
     assert_eq!(header.verifies(&key, &limits), Ok(true));
-    // HMAC pads short keys with zeros: the same digest, and another key for the cipher.
+    // HMAC pads short keys with zeros: the same digest, but another key for the cipher.
     let mut longer = key.as_slice().to_vec();
     longer.push(0);
     for other in [&key.as_slice()[..24], &longer[..]] {

@@ -1,13 +1,13 @@
 //! Rules between the parts of LUKS2 metadata: references, areas, segments, sizes.
 //!
-//! The specification's and cryptsetup's rules, and no others: a header that cryptsetup opens
-//! passes. What they protect: a keyslot area must not lie over a header copy, over the data or
-//! over another area, and no sum of foreign numbers may wrap around.
+//! The rules are the specification's and cryptsetup's, and no others: a header that cryptsetup
+//! opens passes. They ensure that a keyslot area lies clear of the header copies, the data and
+//! other areas, and that no sum of untrusted numbers wraps around.
 
 use super::metadata::{BINARY_LEN_BYTES, KEYSLOTS_LEN_MAX_BYTES, Metadata};
 use super::tree::TreeError;
 
-/// Checks everything that a single field cannot tell.
+/// Checks all rules that concern several fields.
 pub(crate) fn check(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeError> {
     check_references(metadata)?;
     check_segments(metadata)?;
@@ -15,8 +15,8 @@ pub(crate) fn check(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeE
     check_areas(metadata, hdr_len_bytes)
 }
 
-/// Digests and tokens name only what exists, every crypt segment has a digest, and every keyslot of
-/// type `luks2` has exactly one.
+/// Digests and tokens refer to existing objects, every crypt segment has a digest, and every
+/// keyslot of type `luks2` has exactly one.
 fn check_references(metadata: &Metadata) -> Result<(), TreeError> {
     for (number, token) in &metadata.tokens {
         let missing = token.keyslots.iter().find(|slot| !metadata.keyslots.contains_key(slot));
@@ -39,7 +39,7 @@ fn check_references(metadata: &Metadata) -> Result<(), TreeError> {
         let problem = match digests.count() {
             0 => "no digest belongs to it, so its key could not be verified",
             1 => continue,
-            _ => "several digests belong to it, so its key is that of no volume",
+            _ => "several digests belong to it, so its key is ambiguous",
         };
         if keyslot.kind == "luks2" {
             return Err(TreeError::new(format!("keyslots.{number}"), problem));
@@ -65,7 +65,7 @@ fn missing_error(path: String, what: &str, number: u32) -> TreeError {
 fn check_segments(metadata: &Metadata) -> Result<(), TreeError> {
     let segments = &metadata.segments;
     if segments.is_empty() {
-        return Err(TreeError::new("segments", "there is none"));
+        return Err(TreeError::new("segments", "there is no segment"));
     }
     for (expected, number) in (0u32..).zip(segments.keys()) {
         if expected != *number {
@@ -84,7 +84,7 @@ fn check_segments(metadata: &Metadata) -> Result<(), TreeError> {
             "it stands behind a backup of a segment",
         ));
     }
-    // (start, end, number); a dynamic segment ends at the end of everything.
+    // (start, end, number); a dynamic segment has the greatest end.
     let mut extents = Vec::new();
     for (number, segment) in segments.iter().take(regular_count) {
         let end = match segment.len_bytes {
@@ -95,7 +95,7 @@ fn check_segments(metadata: &Metadata) -> Result<(), TreeError> {
                 ));
             }
             None => u64::MAX,
-            // No device is so long, which opening the volume finds out.
+            // Longer than any device; opening the volume detects that.
             Some(len) => segment.offset_bytes.saturating_add(len),
         };
         extents.push((segment.offset_bytes, end, *number));
@@ -106,7 +106,7 @@ fn check_segments(metadata: &Metadata) -> Result<(), TreeError> {
     }
 }
 
-/// The sizes in `config` agree with the binary header and with where the data starts.
+/// The sizes in `config` agree with the binary header and with the start of the data.
 fn check_config(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeError> {
     let config = &metadata.config;
     if config.json_len_bytes.checked_add(BINARY_LEN_BYTES) != Some(hdr_len_bytes) {
@@ -127,7 +127,7 @@ fn check_config(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeError
         ));
     }
     let data_start = metadata.segments.values().map(|segment| segment.offset_bytes).min();
-    // 0: the data lies on a device of its own.
+    // 0: a detached header.
     let data_start = data_start.filter(|start| *start != 0);
     if data_start.is_some_and(|start| start < 2 * hdr_len_bytes + keyslots_len) {
         return Err(TreeError::new(
@@ -138,7 +138,7 @@ fn check_config(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeError
     Ok(())
 }
 
-/// Keyslot areas lie between the header copies and the end of the keyslots area, apart.
+/// Keyslot areas lie between the header copies and the end of the keyslots area, without overlaps.
 fn check_areas(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeError> {
     let areas_start = 2 * hdr_len_bytes;
     let areas_end = areas_start + metadata.config.keyslots_len_bytes;
@@ -168,7 +168,7 @@ fn check_areas(metadata: &Metadata, hdr_len_bytes: u64) -> Result<(), TreeError>
     }
 }
 
-/// Two extents (start, end, number) that share a byte. Sorts them.
+/// Finds two overlapping extents (start, end, number). Sorts the extents.
 fn overlap(extents: &mut [(u64, u64, u32)]) -> Option<(u32, u32)> {
     extents.sort_unstable();
     extents

@@ -1,4 +1,4 @@
-//! Digests: how LUKS2 knows that a key is the right one.
+//! Digests: the verification of volume keys in LUKS2.
 
 use subtle::ConstantTimeEq;
 
@@ -11,16 +11,17 @@ impl Pbkdf2Digest {
     /// The digest's function.
     pub(crate) fn kdf(&self) -> Result<Kdf, String> {
         let hash = HashAlgorithm::parse(&self.hash).map_err(|error| error.to_string())?;
-        // 20 bytes are LUKS1's digest, kept by a conversion to LUKS2.
+        // 20 bytes are LUKS1's digest, preserved by a conversion to LUKS2.
         if self.digest.len() != 20 && self.digest.len() != hash.digest_len_bytes() {
-            return Err(format!("it has {} bytes, {hash} makes others", self.digest.len()));
+            return Err(format!("its {} bytes do not fit {hash}", self.digest.len()));
         }
         Ok(Kdf::Pbkdf2 { hash, iterations: self.iterations })
     }
 
-    /// Whether `key` is the one that this digest was made of. Compares in constant time.
+    /// Whether `key` matches this digest, in constant time.
     ///
-    /// The length of that key must be given, for the digest cannot tell it: HMAC pads a key with
+    /// The key's length must be known, because HMAC pads a key with zeros: a key that ends in zeros
+    /// has the same digest as the key without them.
     /// zeros, so a key that ends in zeros has the digest of the same key without them.
     pub(crate) fn verifies(
         &self,
@@ -30,7 +31,7 @@ impl Pbkdf2Digest {
     ) -> Result<bool, String> {
         if key.len() != key_len_bytes as usize {
             let len = key.len();
-            return Err(format!("it is of a key of {key_len_bytes} bytes, not of {len}"));
+            return Err(format!("it belongs to a key of {key_len_bytes} bytes, not of {len}"));
         }
         let computed = compute(&self.kdf()?, key, &self.salt, self.digest.len(), limits)
             .map_err(|error| error.to_string())?;

@@ -7,8 +7,8 @@
 //!
 //! LUKS2 On-Disk Format Specification 1.1, section 2. Each copy has its own salt and a checksum
 //! over itself (with the checksum field zero) and its JSON area. Updates write the primary first;
-//! the copy with the higher sequence id is the newer one. When the primary is lost, its length is
-//! unknown, so the secondary is looked for at every offset that the format allows.
+//! the copy with the higher sequence id is the newer one. If the primary is lost, its length is
+//! unknown, so the secondary is searched at every offset that the format allows.
 
 use std::fmt;
 use std::ops::Range;
@@ -24,16 +24,16 @@ use crate::luks1::{MAGIC, push_text, text};
 use crate::signature::{self, Signature};
 use crate::source::{HeaderDevice, HeaderSource, SourceError};
 
-/// The secondary header starts with it.
+/// Magic of the secondary header.
 const MAGIC_SECONDARY: [u8; 6] = *b"SKUL\xba\xbe";
-/// Every length that a copy, and so every offset that the secondary, can have.
+/// Valid lengths of a copy, and so valid offsets of the secondary.
 pub(crate) const HDR_LENS_BYTES: [u64; 9] =
     [0x4000, 0x8000, 0x1_0000, 0x2_0000, 0x4_0000, 0x8_0000, 0x10_0000, 0x20_0000, 0x40_0000];
-/// Bytes of the checksum field; shorter checksums leave the rest zero.
+/// Length of the checksum field; shorter checksums are padded with zeros.
 const CHECKSUM_LEN_BYTES: usize = 64;
 const CHECKSUM_OFFSET: usize = 448;
 pub(crate) const HEADER_SALT_LEN_BYTES: usize = 64;
-/// Bytes of label and subsystem, with at least one NUL.
+/// Length of label and subsystem, including at least one NUL.
 pub(crate) const LABEL_LEN_BYTES: usize = 48;
 
 /// One of the two copies.
@@ -41,12 +41,12 @@ pub(crate) const LABEL_LEN_BYTES: usize = 48;
 pub enum Copy {
     /// At the start of the device.
     Primary,
-    /// Behind the primary.
+    /// After the primary.
     Secondary,
 }
 
 impl Copy {
-    /// The copy that this one is not.
+    /// The other copy.
     #[must_use]
     pub fn other(self) -> Self {
         match self {
@@ -62,7 +62,7 @@ impl Copy {
         }
     }
 
-    /// Where this copy of a header of `hdr_len_bytes` starts.
+    /// Start of this copy in a header of `hdr_len_bytes`.
     pub(crate) fn offset_bytes(self, hdr_len_bytes: u64) -> u64 {
         match self {
             Self::Primary => 0,
@@ -85,16 +85,16 @@ impl fmt::Display for Copy {
 pub(crate) struct Binary {
     pub(crate) hdr_len_bytes: u64,
     pub(crate) seqid: u64,
-    /// NUL-padded; any bytes, so that a repair keeps them.
+    /// NUL-padded bytes of any kind, so that a repair preserves them.
     pub(crate) label: [u8; LABEL_LEN_BYTES],
     pub(crate) checksum: HashAlgorithm,
     pub(crate) salt: [u8; HEADER_SALT_LEN_BYTES],
     pub(crate) uuid: String,
-    /// Like the label.
+    /// NUL-padded bytes of any kind.
     pub(crate) subsystem: [u8; LABEL_LEN_BYTES],
 }
 
-/// One intact copy, as it was read.
+/// One intact copy.
 #[derive(Clone, Debug)]
 pub(crate) struct Intact {
     pub(crate) copy: Copy,
@@ -104,22 +104,22 @@ pub(crate) struct Intact {
     pub(crate) metadata: Metadata,
 }
 
-/// What stands where a copy is looked for.
+/// Result of the search for a copy.
 #[derive(Debug)]
 pub(crate) enum Found {
     Intact(Box<Intact>),
-    /// Not even the magic.
+    /// No magic.
     Absent,
-    /// The magic, and then something that must not be.
+    /// The magic, with an error after it.
     Damaged(String),
-    /// LUKS, but of this version.
+    /// A LUKS header of another version.
     OtherVersion(u16),
-    /// A well-formed header that announces what it needs.
+    /// A well-formed header with an unmet requirement.
     Requires(Requirement),
 }
 
 impl Found {
-    /// Why this copy is not intact.
+    /// The reason why this copy is not intact.
     pub(crate) fn problem(&self) -> Option<String> {
         match self {
             Self::Intact(_) => None,
@@ -131,16 +131,16 @@ impl Found {
     }
 }
 
-/// Both copies, as found.
+/// Both copies.
 pub(crate) struct Copies {
     pub(crate) primary: Found,
     pub(crate) secondary: Found,
-    /// What else stands at the start, looked for where the primary copy is not intact.
+    /// Another format at the start of the device, searched if the primary copy is not intact.
     signature: Option<Signature>,
 }
 
 impl Copies {
-    /// Looks for both copies.
+    /// Searches both copies.
     pub(crate) fn read(source: &dyn HeaderSource) -> Result<Self, Error> {
         let primary = read_copy(source, Copy::Primary, 0)?;
         let secondary = match &primary {
@@ -156,7 +156,7 @@ impl Copies {
         Ok(Self { primary, secondary, signature })
     }
 
-    /// One copy, whichever is the newest.
+    /// One given copy, even if the other is newer.
     pub(crate) fn only(self, copy: Copy) -> Result<Intact, Error> {
         let found = match copy {
             Copy::Primary => self.primary,
@@ -172,7 +172,7 @@ impl Copies {
         }
     }
 
-    /// The newest intact copy, and what is to be said about the other.
+    /// The newest intact copy, and the notices about the other.
     pub(crate) fn newest(self) -> Result<(Intact, Vec<Notice>), Error> {
         if let Some(signature) = self.signature {
             return Err(match self.secondary {
@@ -218,7 +218,7 @@ fn newer(primary: Intact, secondary: Intact) -> (Intact, Vec<Notice>) {
     }
 }
 
-/// Everything but the salt, which is each copy's own.
+/// Whether two copies are equal except for their salts.
 pub(crate) fn same_contents(a: &Intact, b: &Intact) -> bool {
     let binary = Binary { salt: a.binary.salt, ..b.binary.clone() };
     a.binary == binary && a.json_area == b.json_area
@@ -230,15 +230,14 @@ fn with_damaged(intact: Intact, other: &Found) -> (Intact, Vec<Notice>) {
     (intact, vec![notice])
 }
 
-/// Overwrites the start of everything that could be a header copy, of LUKS1 too, wherever a copy
-/// may lie. Keyslots and data stay: an interruption leaves either a header with its keyslots, or no
-/// header.
+/// Overwrites the start of every possible header copy, LUKS1 included. Keyslots and data stay: an
+/// interruption leaves either a header with its keyslots, or no header.
 pub(crate) fn erase_copies(device: &mut dyn HeaderDevice) -> Result<(), Error> {
     let primary = std::iter::once((Copy::Primary, 0));
     let places = primary.chain(HDR_LENS_BYTES.map(|offset| (Copy::Secondary, offset)));
     for (copy, offset_bytes) in places {
         let mut magic = [0; MAGIC.len()];
-        // What cannot be read cannot be found later either.
+        // An unreadable block cannot be found as a header later either.
         let is_there = device.read_at(offset_bytes, &mut magic).is_ok() && magic == copy.magic();
         let len = (device.len_bytes().saturating_sub(offset_bytes)).min(BINARY_LEN_BYTES);
         if is_there {
@@ -250,12 +249,12 @@ pub(crate) fn erase_copies(device: &mut dyn HeaderDevice) -> Result<(), Error> {
     Ok(())
 }
 
-/// Adds what every LUKS2 header on `source` takes that a program would find: one at the start, and
-/// second copies wherever the format allows one, though a newer header may stand before them.
+/// Adds the ranges of every LUKS2 header on `source` that a program would find: a primary at the
+/// start, and secondary copies at every valid offset, even behind a newer header.
 pub(crate) fn find_previous(source: &dyn HeaderSource, previous: &mut Vec<Range<u64>>) {
     let secondaries = HDR_LENS_BYTES.map(|offset_bytes| (Copy::Secondary, offset_bytes));
     for (copy, offset_bytes) in std::iter::once((Copy::Primary, 0)).chain(secondaries) {
-        // The length of a damaged primary is not known; its first block is what makes it a header.
+        // The length of a damaged primary is unknown; its first block makes it a header.
         let hdr_len_bytes = offset_bytes.max(HDR_LENS_BYTES[0]);
         let areas_end = match read_copy(source, copy, offset_bytes) {
             Ok(Found::Absent) | Ok(Found::OtherVersion(1)) => continue,
@@ -267,7 +266,7 @@ pub(crate) fn find_previous(source: &dyn HeaderSource, previous: &mut Vec<Range<
     }
 }
 
-/// The secondary of a header whose length is not known.
+/// Searches the secondary of a header of unknown length.
 fn scan_secondary(source: &dyn HeaderSource) -> Result<Found, Error> {
     let mut best = Found::Absent;
     for offset_bytes in HDR_LENS_BYTES {
@@ -288,7 +287,7 @@ fn read_copy(source: &dyn HeaderSource, copy: Copy, offset_bytes: u64) -> Result
         Err(Error::Read { error: SourceError::BehindEnd { .. }, .. }) => {
             return Ok(absent_or_truncated(source, copy, offset_bytes));
         }
-        // An unreadable sector is a damaged copy; the other may be well.
+        // An unreadable sector makes this copy damaged; the other may be intact.
         Err(error) => return Ok(Found::Damaged(error.to_string())),
     }
     if bytes[..6] != copy.magic() {
@@ -333,7 +332,7 @@ fn read(
         .map_err(|error| Error::Read { what: format!("the {copy} LUKS2 header"), error })
 }
 
-/// A device too short for a binary header: with the magic it is a truncated one.
+/// Result on a device too short for a binary header: with the magic it is a truncated one.
 fn absent_or_truncated(source: &dyn HeaderSource, copy: Copy, offset_bytes: u64) -> Found {
     let mut magic = [0u8; 6];
     match source.read_at(offset_bytes, &mut magic) {
@@ -345,7 +344,7 @@ fn absent_or_truncated(source: &dyn HeaderSource, copy: Copy, offset_bytes: u64)
     }
 }
 
-/// The checksum over a binary header, with its checksum field taken as zero, and its JSON area.
+/// Checksum over a binary header, with its checksum field as zero, and its JSON area.
 fn checksum(algorithm: HashAlgorithm, binary: &[u8], json_area: &[u8]) -> Vec<u8> {
     let mut out = vec![0u8; algorithm.digest_len_bytes()];
     let parts: [&[u8]; 4] = [
@@ -358,12 +357,12 @@ fn checksum(algorithm: HashAlgorithm, binary: &[u8], json_area: &[u8]) -> Vec<u8
     out
 }
 
-/// Makes a binary header one without a valid checksum.
+/// Invalidates the checksum of a binary header.
 pub(crate) fn clear_checksum(binary: &mut [u8]) {
     binary[CHECKSUM_OFFSET..CHECKSUM_OFFSET + CHECKSUM_LEN_BYTES].fill(0);
 }
 
-/// A label for the eye: what is not printable is escaped.
+/// A printable label: other characters are escaped.
 pub(crate) fn shown_label(field: &[u8; LABEL_LEN_BYTES]) -> String {
     let len = field.iter().position(|byte| *byte == 0).unwrap_or(field.len());
     let escape = |c: char| -> String {
@@ -382,16 +381,16 @@ fn be64(bytes: &[u8], offset: usize) -> u64 {
 }
 
 impl Binary {
-    /// Understands the first 512 bytes; magic and version are known to be right.
+    /// Parses the first 512 bytes; the caller has checked magic and version.
     fn parse(bytes: &[u8], copy: Copy, offset_bytes: u64) -> Result<Self, String> {
         let hdr_len_bytes = be64(bytes, 8);
         if !HDR_LENS_BYTES.contains(&hdr_len_bytes) {
-            return Err(format!("its length {hdr_len_bytes} is none that LUKS2 has"));
+            return Err(format!("its length {hdr_len_bytes} is not valid in LUKS2"));
         }
         let stated_offset = be64(bytes, 256);
         if stated_offset != offset_bytes || offset_bytes != copy.offset_bytes(hdr_len_bytes) {
             return Err(format!(
-                "it says that it is {hdr_len_bytes} bytes at byte {stated_offset}, but it stands \
+                "its fields give {hdr_len_bytes} bytes at byte {stated_offset}, but it lies \
                  at byte {offset_bytes}"
             ));
         }
@@ -410,7 +409,7 @@ impl Binary {
         })
     }
 
-    /// The copy as it lies on disk, with its checksum, without its JSON area.
+    /// The copy as on disk, with its checksum, without its JSON area.
     pub(crate) fn to_bytes(&self, copy: Copy, json_area: &[u8]) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(BINARY_LEN_BYTES as usize);
         bytes.extend_from_slice(&copy.magic());

@@ -1,4 +1,4 @@
-//! A LUKS2 header for people and programs. No salts, no digests, no token contents.
+//! A LUKS2 header as text and JSON. No salts, no digests, no token contents.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -12,7 +12,7 @@ use super::metadata::{KdfSpec, Keyslot, Priority, Segment};
 use super::{Digest, Header};
 
 impl Header {
-    /// The label, with what is not printable escaped.
+    /// The label, with non-printable characters escaped.
     fn label(&self) -> String {
         shown_label(&self.binary.label)
     }
@@ -21,7 +21,7 @@ impl Header {
         shown_label(&self.binary.subsystem)
     }
 
-    /// Whether no segment's digest names the keyslot.
+    /// Whether the keyslot belongs to no segment's digest.
     fn is_unbound(&self, keyslot: u32) -> bool {
         !self
             .metadata
@@ -77,7 +77,7 @@ fn priority_name(priority: Priority) -> &'static str {
     }
 }
 
-/// Why a keyslot that should hold a key cannot be used. Those of other types never hold one.
+/// The reason why a keyslot of type `luks2` is unusable. Other types never hold a key.
 fn problem(keyslot: &Keyslot) -> Option<String> {
     super::keyslot::problem(keyslot).filter(|_| keyslot.kind == "luks2")
 }
@@ -147,7 +147,7 @@ fn digest_json(digest: &Digest) -> Value {
     value
 }
 
-/// Text, or what stands for none.
+/// The text, or a placeholder if it is empty.
 fn or_none(text: &str) -> &str {
     if text.is_empty() { "(none)" } else { text }
 }

@@ -16,7 +16,7 @@ use crate::source::{HeaderSink, HeaderSource};
 
 use super::metadata::{KdfSpec, Keyslot, KeyslotBody};
 
-/// A keyslot whose KDF, hash and cipher are all known here.
+/// A keyslot with supported KDF, hash and cipher.
 struct Usable<'a> {
     place: String,
     body: &'a KeyslotBody,
@@ -65,13 +65,13 @@ fn usable(number: u32, keyslot: &Keyslot) -> Result<Usable<'_>, String> {
     Ok(Usable { place: format!("keyslot {number}"), body, kdf, af_hash, cipher })
 }
 
-/// Why a keyslot cannot be used, whatever the passphrase.
+/// The reason why a keyslot cannot be used with any passphrase.
 pub(crate) fn problem(keyslot: &Keyslot) -> Option<String> {
     usable(0, keyslot).err()
 }
 
-/// The key in the keyslot if `passphrase` is the right one, else any other bytes; or why it
-/// cannot be tried.
+/// The candidate key for `passphrase`, which is the volume key only if the passphrase is right; or
+/// the reason why the keyslot cannot be tried.
 pub(crate) fn open(
     source: &dyn HeaderSource,
     number: u32,
@@ -90,12 +90,12 @@ pub(crate) fn open(
     usable.area(keyslot).read(source, &area_key).map_err(|error| error.to_string().into())
 }
 
-/// Bytes that the area of a key of this length takes.
+/// Length of the area for a key of this length.
 pub(crate) fn area_len_bytes(key_len_bytes: usize) -> u64 {
     (af::material_len_bytes(key_len_bytes) as u64).next_multiple_of(4096)
 }
 
-/// Writes `volume_key` into the area of a keyslot made by format.
+/// Writes `volume_key` into the area of a new keyslot.
 pub(crate) fn store(
     sink: &mut dyn HeaderSink,
     number: u32,

@@ -1,11 +1,11 @@
-//! LUKS2's JSON metadata as types: what LUKS2 On-Disk Format Specification 1.1, section 3 says.
+//! LUKS2's JSON metadata as types: LUKS2 On-Disk Format Specification 1.1, section 3.
 //!
-//! [`Metadata::parse`] is strict about what the format defines and silent about what it leaves
-//! open: unknown fields, tokens and flags are kept in [`Metadata::document`] and not touched.
-//! Something that merely is not supported (a keyslot's KDF, a hash) is no error here: the volume
-//! may open without it. A keyslot or digest whose values make no sense is unusable and says why
-//! ([`Keyslot::body`], [`Digest::body`]); only a missing field or a wrong type is an error of the
-//! whole header, as it is to cryptsetup.
+//! [`Metadata::parse`] is strict where the format is defined and lenient where it is open: unknown
+//! fields, tokens and flags are preserved in [`Metadata::document`]. An unsupported feature (a
+//! keyslot's KDF, a hash) is no error here, because the volume may open without it. A keyslot or
+//! digest with invalid values is unusable and holds the reason ([`Keyslot::body`],
+//! [`Digest::body`]). Only a missing field or a wrong type is an error of the whole header, as in
+//! cryptsetup.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,15 +16,15 @@ use crate::af;
 use crate::error::Requirement;
 use crate::params::CryptFlags;
 
-/// Bytes of every salt.
+/// Length of every salt.
 pub(crate) const SALT_LEN_BYTES: usize = 32;
 /// Shortest and longest digest of a volume key.
 const DIGEST_LEN_BYTES: std::ops::RangeInclusive<usize> = 20..=64;
-/// Longest volume key and area key; no cipher has a longer one.
+/// Length of the longest volume key and area key; no cipher has a longer one.
 const KEY_LEN_MAX_BYTES: u32 = 1024;
 /// Largest keyslots area.
 pub(crate) const KEYSLOTS_LEN_MAX_BYTES: u64 = 128 << 20;
-/// The binary header before the JSON area.
+/// Length of the binary header before the JSON area.
 pub(crate) const BINARY_LEN_BYTES: u64 = 4096;
 
 /// The whole metadata.
@@ -35,7 +35,7 @@ pub(crate) struct Metadata {
     pub(crate) segments: BTreeMap<u32, Segment>,
     pub(crate) digests: BTreeMap<u32, Digest>,
     pub(crate) config: Config,
-    /// All of it, with the fields that nobody here knows.
+    /// The whole document, with unknown fields.
     pub(crate) document: Value,
 }
 
@@ -43,17 +43,17 @@ pub(crate) struct Metadata {
 pub(crate) struct Keyslot {
     /// `luks2`, `reencrypt`, or something newer.
     pub(crate) kind: String,
-    /// Length of the key in it.
+    /// Length of the keyslot's key.
     pub(crate) key_len_bytes: u32,
     pub(crate) priority: Priority,
     pub(crate) area: Area,
-    /// What a keyslot of type `luks2` has, or why this one cannot be used.
+    /// Fields of a keyslot of type `luks2`, or the reason why it is unusable.
     pub(crate) body: Result<KeyslotBody, String>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Priority {
-    /// Used only when it is named.
+    /// Used only if the caller names it.
     Ignore,
     Normal,
     /// Tried first.
@@ -70,7 +70,7 @@ pub(crate) struct Area {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct KeyslotBody {
     pub(crate) kdf: KdfSpec,
-    /// Empty for a KDF that nobody here knows.
+    /// Empty for an unknown KDF.
     pub(crate) salt: Vec<u8>,
     pub(crate) af_hash: String,
     /// Cipher of the area.
@@ -96,10 +96,10 @@ pub(crate) struct Token {
 pub(crate) struct Segment {
     pub(crate) kind: String,
     pub(crate) offset_bytes: u64,
-    /// `None` is "dynamic": to the end of the device.
+    /// `None`: "dynamic", to the end of the device.
     pub(crate) len_bytes: Option<u64>,
     pub(crate) flags: Vec<String>,
-    /// What a segment of type `crypt` has.
+    /// Fields of a segment of type `crypt`.
     pub(crate) crypt: Option<CryptSegment>,
 }
 
@@ -107,9 +107,9 @@ pub(crate) struct Segment {
 pub(crate) struct CryptSegment {
     pub(crate) encryption: String,
     pub(crate) sector_size_bytes: u32,
-    /// Added to the sector number, in 512-byte sectors.
+    /// Addend of the sector number, in 512-byte sectors.
     pub(crate) iv_tweak: u64,
-    /// Type of the integrity, if there is any.
+    /// Type of the integrity protection, if any.
     pub(crate) integrity: Option<String>,
 }
 
@@ -118,7 +118,7 @@ pub(crate) struct Digest {
     pub(crate) kind: String,
     pub(crate) keyslots: BTreeSet<u32>,
     pub(crate) segments: BTreeSet<u32>,
-    /// What a digest of type `pbkdf2` has, or why this one cannot be used.
+    /// Fields of a digest of type `pbkdf2`, or the reason why it is unusable.
     pub(crate) body: Result<Pbkdf2Digest, String>,
 }
 
@@ -139,15 +139,15 @@ pub(crate) struct Config {
 }
 
 impl Segment {
-    /// Whether it only remembers what a reencryption started from or goes to.
+    /// Whether the segment is only a record for a reencryption.
     pub(crate) fn is_backup(&self) -> bool {
         self.flags.iter().any(|flag| flag.starts_with("backup-"))
     }
 }
 
 impl CryptSegment {
-    /// Why it cannot be mapped, if it cannot. A header may say so, as in cryptsetup, which leaves
-    /// it to the kernel.
+    /// The reason why the segment cannot be mapped. A header may contain it, as in cryptsetup,
+    /// which leaves the check to the kernel.
     pub(crate) fn problem(&self) -> Option<String> {
         let (size, tweak) = (self.sector_size_bytes, self.iv_tweak);
         if !matches!(size, 512 | 1024 | 2048 | 4096) {
@@ -178,7 +178,7 @@ impl Config {
         })
     }
 
-    /// The persistent flags that dm-crypt knows. Others are ignored, as cryptsetup does.
+    /// The persistent flags of dm-crypt. Unknown flags are ignored, as in cryptsetup.
     pub(crate) fn crypt_flags(&self) -> CryptFlags {
         let mut flags = CryptFlags::default();
         for flag in &self.flags {
@@ -198,11 +198,11 @@ impl Config {
 }
 
 impl Metadata {
-    /// Understands the JSON area of a header of `hdr_len_bytes`.
+    /// Parses the JSON area of a header of `hdr_len_bytes`.
     pub(crate) fn parse(area: &[u8], hdr_len_bytes: u64) -> Result<Self, MetadataError> {
         let document = super::tree::parse(area).map_err(MetadataError::from)?;
         let root = Node::root(&document);
-        // Requirements first: what breaks a rule below may be what they announce.
+        // Requirements first: they may explain a violation of a rule below.
         let mandatory = mandatory(&root)?;
         let understood = Self::understand(&root, mandatory.clone());
         let result = understood.and_then(|metadata| {
@@ -224,28 +224,28 @@ impl Metadata {
         Ok(Self { keyslots, tokens, segments, digests, config, document: Value::Null })
     }
 
-    /// Where both copies and the keyslots area end.
+    /// End of both copies and of the keyslots area.
     pub(crate) fn end_bytes(&self) -> u64 {
         2 * (BINARY_LEN_BYTES + self.config.json_len_bytes) + self.config.keyslots_len_bytes
     }
 
-    /// The digest that joins a keyslot to a segment, if the keyslot holds the segment's key. As in
-    /// cryptsetup, the first digest that names the segment is the segment's.
+    /// The digest that links a keyslot to a segment, if the keyslot holds the segment's key. As in
+    /// cryptsetup, the first digest that lists the segment counts.
     pub(crate) fn digest_of(&self, keyslot: u32, segment: u32) -> Option<(u32, &Digest)> {
         let (number, digest) =
             self.digests.iter().find(|(_, digest)| digest.segments.contains(&segment))?;
         digest.keyslots.contains(&keyslot).then_some((*number, digest))
     }
 
-    /// The length of the key that a digest confirms: the one of its first keyslot that is no
-    /// wreck, as in cryptsetup. All its keyslots hold the same key.
+    /// Length of the key that a digest verifies: the length in its first usable keyslot, as in
+    /// cryptsetup. All its keyslots hold the same key.
     pub(crate) fn key_len_bytes(&self, digest: &Digest) -> Option<u32> {
         let keyslots = digest.keyslots.iter().filter_map(|number| self.keyslots.get(number));
         keyslots.filter(|keyslot| keyslot.body.is_ok()).map(|keyslot| keyslot.key_len_bytes).next()
     }
 }
 
-/// Metadata that is not understood, with the requirements it names: they may be the reason.
+/// Invalid metadata, with its requirements, which may be the reason.
 #[derive(Clone, Debug)]
 pub(crate) struct MetadataError {
     pub(crate) error: TreeError,
@@ -259,7 +259,7 @@ impl From<TreeError> for MetadataError {
 }
 
 impl MetadataError {
-    /// The requirement that explains it, if there is one.
+    /// The requirement that explains the error, if there is one.
     pub(crate) fn requirement(&self) -> Option<Requirement> {
         let config = Config {
             json_len_bytes: 0,
@@ -280,7 +280,7 @@ fn entries<T>(
     for (key, node) in root.get(section)?.numbered()? {
         match plain_number(key) {
             Some(number) => map.insert(number, understand(&node)?),
-            // No token is used here, and cryptsetup passes over it as well.
+            // Tokens are not used here, and cryptsetup skips such a token as well.
             None if section == "tokens" => continue,
             None => return Err(node.error("its key is not the plain form of a 32-bit number")),
         };
@@ -326,7 +326,7 @@ fn keyslot(node: &Node<'_>) -> Result<Keyslot, TreeError> {
     Ok(Keyslot { kind, key_len_bytes, priority, area, body })
 }
 
-/// An error for whom the path to `node` is known.
+/// The error text relative to `node`.
 fn within(node: &Node<'_>, error: &TreeError) -> String {
     let path = error.path.strip_prefix(node.path()).unwrap_or(&error.path);
     format!("{}: {}", path.trim_start_matches('.'), error.problem)

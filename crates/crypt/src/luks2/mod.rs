@@ -5,11 +5,11 @@
 //! | `header.rs` | the binary header and its two copies on disk |
 //! | `tree.rs`, `metadata.rs`, `check.rs` | JSON with limits, as types, with its rules |
 //! | `keyslot.rs`, `digest.rs` | from a passphrase to a verified volume key |
-//! | `info.rs` | what is shown |
+//! | `info.rs` | the output of `blockyard info` |
 //! | `repair.rs` | one copy from the other |
 //!
-//! From the LUKS2 On-Disk Format Specification 1.1 and, where it leaves a choice, what cryptsetup
-//! 2.6 does. Tokens are kept and shown but not used.
+//! Sources: the LUKS2 On-Disk Format Specification 1.1 and, where it is open, cryptsetup 2.6.
+//! Tokens are preserved and shown but not used.
 
 mod check;
 mod digest;
@@ -50,7 +50,7 @@ impl Header {
     /// Reads both copies and takes the newest intact one.
     ///
     /// # Errors
-    /// When there is none.
+    /// When no copy is intact.
     pub fn read(source: &dyn HeaderSource) -> Result<(Self, Vec<Notice>), Error> {
         let (Intact { binary, metadata, .. }, notices) = Copies::read(source)?.newest()?;
         let header = Self { binary, metadata };
@@ -58,7 +58,7 @@ impl Header {
         Ok((header, notices))
     }
 
-    /// Reads one copy, also where it is outdated or another format stands at the start.
+    /// Reads one copy, even if it is outdated or another format stands at the start.
     ///
     /// # Errors
     /// When this copy is missing or damaged.
@@ -69,7 +69,7 @@ impl Header {
         Ok(header)
     }
 
-    /// Both copies and the keyslots area lie on the device.
+    /// Checks that both copies and the keyslots area lie on the device.
     fn check_room(&self, source: &dyn HeaderSource) -> Result<(), Error> {
         let (end, device_len) = (self.metadata.end_bytes(), source.len_bytes());
         if device_len < end {
@@ -94,13 +94,13 @@ impl Header {
         &self.binary.uuid
     }
 
-    /// Sequence id: how often the header was written.
+    /// Sequence id: the number of header updates.
     #[must_use]
     pub fn seqid(&self) -> u64 {
         self.binary.seqid
     }
 
-    /// The one segment that holds the data, with its number, if the volume can be served.
+    /// The data segment with its number, if the volume can be served.
     fn data_segment(&self) -> Result<(u32, &Segment, &CryptSegment), Error> {
         if let Some(requirement) = self.metadata.config.unmet_requirement() {
             return Err(Error::Requirement(requirement));
@@ -130,12 +130,10 @@ impl Header {
         Ok((*number, segment, crypt))
     }
 
-    /// Tries the keyslots of the data segment in the order of their priority, or the one that is
-    /// named, with `passphrase`.
+    /// Tries the keyslots of the data segment by priority, or the given one, with `passphrase`.
     ///
     /// # Errors
-    /// When the volume needs something that is not supported, a limit forbids it, or no keyslot
-    /// opens.
+    /// When the volume needs an unsupported feature, a limit forbids it, or no keyslot opens.
     pub fn unlock(
         &self,
         source: &dyn HeaderSource,
@@ -175,7 +173,7 @@ impl Header {
             if keyslot.priority == Priority::Ignore
                 && self.metadata.digest_of(*number, segment).is_some()
             {
-                let ignored = "its priority is to be ignored; name it with --key-slot to try it";
+                let ignored = "its priority is \"ignore\"; name it with --key-slot to try it";
                 attempt
                     .skip(*number, keyslot::problem(keyslot).unwrap_or_else(|| ignored.to_owned()));
             }
@@ -201,7 +199,8 @@ impl Header {
         self.try_keyslot(source, number, digest, passphrase, attempt)
     }
 
-    /// The volume key, nothing if the passphrase is wrong, or why the keyslot cannot be tried.
+    /// The volume key, `None` for a wrong passphrase, or the reason why the keyslot cannot be
+    /// tried.
     fn try_keyslot(
         &self,
         source: &dyn HeaderSource,
@@ -213,7 +212,7 @@ impl Header {
         let digest_error = |problem: String| format!("digest {digest_number}: {problem}");
         let keyslot = &self.metadata.keyslots[&number];
         let key_len_bytes = self.metadata.key_len_bytes(digest).unwrap_or(keyslot.key_len_bytes);
-        // Before the KDF runs: can the digest tell a right key from a wrong one?
+        // Before the KDF runs: the digest must be able to verify a key.
         let digest = digest.body.as_ref().map_err(|problem| digest_error(problem.clone()))?;
         let admit = |kdf| attempt.admit(&kdf, digest.digest.len());
         digest.kdf().and_then(admit).map_err(digest_error)?;
@@ -223,10 +222,10 @@ impl Header {
         Ok(verified.then_some(candidate))
     }
 
-    /// How the data is encrypted; see [`crate::luks::Header::crypt_params`].
+    /// Cipher and place of the data; see [`crate::luks::Header::crypt_params`].
     ///
     /// # Errors
-    /// When the volume needs something that is not supported, or the device is too small.
+    /// When the volume needs an unsupported feature, or the device is too small.
     pub fn crypt_params(
         &self,
         volume_key: &SecretBytes,
@@ -236,7 +235,7 @@ impl Header {
         let (number, segment, crypt) = self.data_segment()?;
         if segment.offset_bytes == 0 && !detached {
             return Err(Error::DataDevice(
-                "this is a header without data: its data starts at byte 0 of another device; give \
+                "the header is detached: its data starts at byte 0 of another device; give \
                  that device as the volume and this file with --header"
                     .to_owned(),
             ));
@@ -263,8 +262,8 @@ impl Header {
     }
 }
 
-/// Writes one copy: first without a valid checksum, then the JSON, then the checksum, so that
-/// a power cut leaves this copy either old, or recognisably broken, or new.
+/// Writes one copy: first with an invalid checksum, then the JSON, then the checksum. So a power
+/// cut leaves this copy old, recognisably broken, or new.
 pub(crate) fn write_copy(
     device: &mut dyn HeaderDevice,
     copy: Copy,

@@ -1,7 +1,7 @@
-//! Makes the two copies of a header equal again, when its owner asks for it.
+//! Makes the two copies of a header equal, on request.
 //!
-//! cryptsetup's rule: the newest intact copy is written over the other, byte for byte but for a
-//! new salt and the place, and with the *same* sequence id, because nothing has changed.
+//! cryptsetup's rule: the newest intact copy replaces the other, with a new salt and the other's
+//! place, and with the *same* sequence id, because the content is unchanged.
 
 use super::header::{Copies, Copy, Intact, same_contents};
 use super::write_copy;

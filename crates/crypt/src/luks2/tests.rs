@@ -16,7 +16,7 @@ fn passphrase() -> SecretBytes {
     SecretBytes::copy_of(PASSPHRASE)
 }
 
-/// A small volume, made once.
+/// A small volume that all tests share.
 fn volume() -> &'static (Vec<u8>, Formatted) {
     static VOLUME: OnceLock<(Vec<u8>, Formatted)> = OnceLock::new();
     VOLUME.get_or_init(|| {
@@ -40,7 +40,7 @@ fn document() -> Value {
     }
 }
 
-/// The volume with other metadata in both copies, checksums put right.
+/// The volume with other metadata in both copies and correct checksums.
 fn device_with(document: &Value) -> Vec<u8> {
     device_with_text(document.to_string().as_bytes())
 }
@@ -70,7 +70,7 @@ fn unlock_changed(path: &str, value: Value) -> Result<Unlocked, String> {
     unlock(&device_with(&changed(path, value)), &UnlockOptions::default())
 }
 
-/// The document with `value` at a JSON pointer whose last part may be new.
+/// The document with `value` at a JSON pointer; the last part of the pointer may be new.
 fn changed(path: &str, value: Value) -> Value {
     let mut document = document();
     let (parent, key) = path.rsplit_once('/').unwrap();
@@ -231,7 +231,7 @@ fn segments_that_overlap_or_leave_a_gap_are_refused() {
     let segment =
         |offset: &str, size: &str| json!({"type": "linear", "offset": offset, "size": size});
     let cases = [
-        (json!({}), "segments: there is none"),
+        (json!({}), "segments: there is no segment"),
         (json!({"1": segment("1048576", "dynamic")}), "segment 0 is missing"),
         (
             json!({"0": segment("1048576", "8192"), "1": segment("1052672", "dynamic")}),
@@ -381,7 +381,7 @@ fn kdf_over_the_defaults_runs_where_the_limits_are_raised() {
     let (header, _) = Header::read(&device).unwrap();
     let options = UnlockOptions { keyslot: None, limits };
     let error = header.unlock(&device, &passphrase(), &options).unwrap_err();
-    // The passphrase is of another KDF: the keyslot was tried.
+    // The passphrase was made with another KDF: the keyslot was tried.
     let Error::WrongPassphrase { untried } = &error else { panic!("{error}") };
     assert!(untried.is_empty(), "{error}");
 }
@@ -391,7 +391,7 @@ fn volume_that_is_not_supported_is_refused_before_the_kdf_runs() {
     let linear = json!({"type": "linear", "offset": "1048576", "size": "dynamic"});
     let integrity = json!({"type": "hmac(sha256)", "journal_encryption": "none",
                            "journal_integrity": "none"});
-    // A KDF that would be refused, if it came to it.
+    // A KDF that the limits would refuse.
     for (path, value, expected) in [
         ("/segments/0", linear, "segments.0: a segment of type \"linear\""),
         ("/segments/0/integrity", integrity, "integrity protection \"hmac(sha256)\""),
@@ -417,7 +417,7 @@ fn unlock_tries_preferred_keyslots_first_and_ignored_ones_only_by_name() {
     document["keyslots"]["0"]["priority"] = json!(0);
     let device = device_with(&document);
     let error = unlock(&device, &UnlockOptions::default()).unwrap_err();
-    assert!(error.contains("keyslot 0: its priority is to be ignored"), "{error}");
+    assert!(error.contains("keyslot 0: its priority is \"ignore\""), "{error}");
     let named = UnlockOptions { keyslot: Some(0), ..UnlockOptions::default() };
     assert_eq!(unlock(&device, &named).unwrap().keyslot, 0);
     let absent = UnlockOptions { keyslot: Some(3), ..UnlockOptions::default() };
@@ -564,7 +564,7 @@ fn persistent_flags_and_iv_tweak_reach_the_mapping() {
     assert_eq!(params.iv_offset_sectors, 4096);
 }
 
-/// What other programs leave at the start of a disk that was a LUKS2 volume before.
+/// New uses of a disk that was a LUKS2 volume before.
 fn reused_disks() -> Vec<(&'static str, Vec<u8>)> {
     let reused = |edit: &dyn Fn(&mut [u8])| {
         let mut device = volume().0.clone();
@@ -589,7 +589,7 @@ fn reused_disks() -> Vec<(&'static str, Vec<u8>)> {
                 device[510..512].copy_from_slice(b"\x55\xaa");
             }),
         ),
-        // A partitioner may keep the first 440 bytes: the magic of LUKS stays.
+        // A partitioner may keep the first 440 bytes, with the magic of LUKS.
         (
             "GPT",
             reused(&|device| {
@@ -612,7 +612,7 @@ fn disk_that_became_something_else_is_refused_by_its_name_and_not_repaired() {
         let mut repaired = device.clone();
         assert!(matches!(repair(&mut repaired), Err(Error::Reused(_))));
         assert!(repaired == device, "{name}: it was written to");
-        // A look at the old volume is possible.
+        // Inspection of the old volume is possible.
         let header = Header::read_copy(&device, Copy::Secondary).unwrap();
         header.unlock(&device, &passphrase(), &UnlockOptions::default()).unwrap();
         let absent = Header::read_copy(&device, Copy::Primary).unwrap_err().to_string();
@@ -684,7 +684,7 @@ fn header_that_only_names_things_oddly_opens_as_in_cryptsetup() {
     for document in [two_tokens, high_numbers] {
         unlock(&device_with(&document), &UnlockOptions::default()).unwrap();
     }
-    // A segment longer than any device is a truncated device.
+    // A segment longer than any device gives a truncated device.
     let endless = changed("/segments/0/size", json!("18446744073709547520"));
     let header = read(&device_with(&endless)).unwrap();
     let key = &volume().1.volume_key;
@@ -699,7 +699,7 @@ fn keyslot_belongs_to_exactly_one_digest_and_that_is_the_segments() {
     twice["digests"]["1"] = second.clone();
     let error = read(&device_with(&twice)).unwrap_err();
     assert!(error.contains("keyslots.0: several digests belong to it"), "{error}");
-    // The first digest of the segment has no keyslot: cryptsetup finds none that is usable.
+    // The first digest of the segment has no keyslot: cryptsetup finds no usable one.
     let mut elsewhere = document();
     elsewhere["digests"]["1"] = second;
     elsewhere["digests"]["0"]["keyslots"] = json!([]);
@@ -709,8 +709,8 @@ fn keyslot_belongs_to_exactly_one_digest_and_that_is_the_segments() {
 
 #[test]
 fn digest_confirms_a_key_of_its_own_length_only() {
-    // 256 bits that end in 64 zero bits are a key of AES-192 as well, with the same digest: HMAC
-    // pads short keys with zeros.
+    // 256 bits that end in 64 zero bits have the same digest as the shorter AES-192 key: HMAC pads
+    // short keys with zeros.
     let mut key = SecretBytes::copy_of(&[7; 32]);
     key.as_mut_slice()[24..].fill(0);
     let kdf = Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations: 1000 };
@@ -765,7 +765,7 @@ fn null_cipher_keyslot_is_passed_over_and_shown_as_unusable() {
     let metadata = read(&device).unwrap().metadata;
     let key = &volume().1.volume_key;
     store_keyslot(&mut device, 1, &metadata.keyslots[&1], &passphrase(), key).unwrap();
-    // What cipher_null would have stored: the split as it is, which opens for any passphrase.
+    // The result of cipher_null: the plain split, which opens for any passphrase.
     assert!(store_keyslot(&mut device, 0, &metadata.keyslots[&0], &passphrase(), key).is_err());
     let mut material = vec![0; crate::af::material_len_bytes(key.len())];
     crate::af::split(key.as_slice(), &mut material, crate::af::STRIPES, HashAlgorithm::Sha256);

@@ -1,7 +1,7 @@
-//! JSON of unknown origin, read with care: limits before parsing, and a path in every error.
+//! Parses untrusted JSON: limits before parsing, and a path in every error.
 //!
-//! The limits hold before any tree is built: nesting is bounded as in json-c (32), which
-//! cryptsetup uses, and the number of values too, because a few bytes of text can become a hundred
+//! The limits hold before any tree is built. Nesting is bounded as in json-c (32), which cryptsetup
+//! uses. The number of values is bounded too, because a few bytes of text can become a hundred
 //! bytes of tree. A [`Node`] knows its path, so that an error reads `keyslots.0.area.offset: ...`.
 
 use base64::Engine;
@@ -15,12 +15,12 @@ const VALUES_MAX: usize = 65_536;
 /// Longest name of a cipher, hash, type or flag.
 const NAME_LEN_MAX_BYTES: usize = 256;
 
-/// What is wrong, and where.
+/// An error, and its place.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct TreeError {
     pub(crate) path: String,
     pub(crate) problem: String,
-    /// A field is missing or has the wrong type: the header is no header, whatever the field means.
+    /// Whether a field is missing or has the wrong type: then the header as a whole is invalid.
     pub(crate) breaks_form: bool,
 }
 
@@ -29,21 +29,21 @@ impl TreeError {
         Self { path: path.into(), problem: problem.into(), breaks_form: false }
     }
 
-    /// The same error, where even a wrong value breaks the form.
+    /// The same error for a field whose wrong value makes the whole header invalid.
     pub(crate) fn of_form(self) -> Self {
         Self { breaks_form: true, ..self }
     }
 }
 
-/// Parses the text before the first NUL of a JSON area; behind it everything must be NUL.
+/// Parses the text before the first NUL of a JSON area; after it all bytes must be NUL.
 pub(crate) fn parse(area: &[u8]) -> Result<Value, TreeError> {
     let whole = |problem: String| TreeError::new("JSON area", problem);
     let len = area
         .iter()
         .position(|byte| *byte == 0)
-        .ok_or_else(|| whole("the text has no end".to_owned()))?;
+        .ok_or_else(|| whole("the text has no terminating NUL".to_owned()))?;
     if area[len..].iter().any(|byte| *byte != 0) {
-        return Err(whole(format!("there is something behind the text's end at byte {len}")));
+        return Err(whole(format!("the text ends at byte {len}, but data follows")));
     }
     let text = &area[..len];
     if text.first() != Some(&b'{') {
@@ -53,8 +53,8 @@ pub(crate) fn parse(area: &[u8]) -> Result<Value, TreeError> {
     serde_json::from_slice(text).map_err(|error| whole(format!("it is no JSON: {error}")))
 }
 
-/// Counts nesting and values without building anything. On text that is no JSON the counts mean
-/// nothing, and the parser says what is wrong.
+/// Counts nesting and values without building a tree. The counts mean nothing for invalid JSON,
+/// which the parser reports.
 fn check_limits(text: &[u8]) -> Result<(), String> {
     let (mut depth, mut values) = (0usize, 1usize);
     let (mut in_string, mut escaped) = (false, false);
@@ -88,7 +88,7 @@ fn check_limits(text: &[u8]) -> Result<(), String> {
     Ok(())
 }
 
-/// A value and where it stands.
+/// A value and its path.
 #[derive(Clone)]
 pub(crate) struct Node<'a> {
     value: &'a Value,
@@ -100,7 +100,7 @@ impl<'a> Node<'a> {
         Self { value, path: String::new() }
     }
 
-    /// Where it stands: `keyslots.0.area`.
+    /// The path: `keyslots.0.area`.
     pub(crate) fn path(&self) -> &str {
         &self.path
     }
@@ -118,13 +118,13 @@ impl<'a> Node<'a> {
         path
     }
 
-    /// A field that must be there.
+    /// A required field.
     pub(crate) fn get(&self, key: &str) -> Result<Self, TreeError> {
         self.find(key)?
             .ok_or_else(|| TreeError::new(self.child_path(key), "it is missing").of_form())
     }
 
-    /// A field that may be there.
+    /// An optional field.
     pub(crate) fn find(&self, key: &str) -> Result<Option<Self>, TreeError> {
         let found = self.object()?.get(key);
         Ok(found.map(|value| Self { value, path: self.child_path(key) }))
@@ -134,7 +134,7 @@ impl<'a> Node<'a> {
         self.value.as_object().ok_or_else(|| self.wrong_type("an object"))
     }
 
-    /// The fields of an object whose keys are numbers, by their keys.
+    /// The fields of an object with numbers as keys, by key.
     pub(crate) fn numbered(&self) -> Result<Vec<(&'a str, Self)>, TreeError> {
         let entries = self.object()?.iter().map(|(key, value)| {
             let node = Self { value, path: self.child_path(key) };
@@ -155,7 +155,7 @@ impl<'a> Node<'a> {
         Ok(array.iter().enumerate().map(element).collect())
     }
 
-    /// Text that is not empty.
+    /// A non-empty text.
     pub(crate) fn text(&self) -> Result<&'a str, TreeError> {
         match self.value.as_str() {
             Some("") => Err(self.error("it is empty").of_form()),
@@ -164,7 +164,7 @@ impl<'a> Node<'a> {
         }
     }
 
-    /// A short printable text: it may be shown on a terminal.
+    /// A short printable text, safe for a terminal.
     pub(crate) fn name(&self) -> Result<&'a str, TreeError> {
         let text = self.text()?;
         if text.len() > NAME_LEN_MAX_BYTES || !text.bytes().all(|b| (b' '..=b'~').contains(&b)) {
@@ -180,7 +180,7 @@ impl<'a> Node<'a> {
         self.array()?.iter().map(|element| Ok(element.name()?.to_owned())).collect()
     }
 
-    /// A 64-bit number; JSON has no such thing, so LUKS2 writes it as a string.
+    /// A 64-bit number, which LUKS2 writes as a string because JSON has none.
     pub(crate) fn u64_text(&self) -> Result<u64, TreeError> {
         decimal(self.text()?).ok_or_else(|| {
             self.error(format!("{} is not a number from 0 to 2^64 - 1", self.shown()))
@@ -215,7 +215,7 @@ impl<'a> Node<'a> {
         self.error(format!("it is {found}, must be {wanted}")).of_form()
     }
 
-    /// The value in a message: not longer than a line.
+    /// The value for a message, limited to a line.
     fn shown(&self) -> String {
         let text = self.value.to_string();
         if text.chars().count() <= 48 {
@@ -233,8 +233,7 @@ pub(crate) fn decimal(text: &str) -> Option<u64> {
     text.parse().ok()
 }
 
-/// The number of a keyslot, token, segment or digest as it is written in one way only: `7`, not
-/// `07`.
+/// The number of a keyslot, token, segment or digest in its only valid form: `7`, not `07`.
 pub(crate) fn plain_number(text: &str) -> Option<u32> {
     let number: u32 = decimal(text)?.try_into().ok()?;
     (number.to_string() == text).then_some(number)
@@ -268,7 +267,7 @@ mod tests {
 
     #[test]
     fn json_area_without_end_or_with_a_tail_is_refused() {
-        assert_eq!(parse(b"{}").unwrap_err().problem, "the text has no end");
+        assert_eq!(parse(b"{}").unwrap_err().problem, "the text has no terminating NUL");
         assert!(parse(b"{}\0x\0").unwrap_err().problem.contains("behind the text's end"));
         assert!(parse(b" {}\0").unwrap_err().problem.contains("does not start"));
         assert!(parse(b"\0\0").unwrap_err().problem.contains("does not start"));

@@ -33,14 +33,14 @@ pub(crate) struct Entry {
 }
 
 impl Corpus {
-    /// The corpus outside of the repository, if it is there.
+    /// The external corpus, if present.
     pub(crate) fn find() -> Option<Self> {
         let beside = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/corpus");
         let folder = std::env::var_os("BLOCKYARD_CORPUS").map_or(beside, PathBuf::from);
         folder.join("manifest.json").exists().then_some(Self { folder })
     }
 
-    /// The volumes of the repository.
+    /// The volumes in the repository.
     pub(crate) fn in_repository() -> Self {
         Self { folder: Path::new(env!("CARGO_MANIFEST_DIR")).join("../../testdata/volumes") }
     }
@@ -97,7 +97,7 @@ impl Corpus {
         header.unlock(&device, &self.key(key_file), &options).map_err(|error| error.to_string())
     }
 
-    /// Opens the volume the way its entry says and decrypts all of it.
+    /// Opens the volume as its entry says and decrypts all of it.
     pub(crate) fn plaintext_sha256(&self, entry: &Entry) -> Result<String, String> {
         let image = self.unpack(&entry.image);
         let params = match entry.kind.as_str() {
@@ -156,7 +156,7 @@ impl Corpus {
                 "--skip" => options.skip_sectors = value().parse().unwrap(),
                 "--sector-size" => options.sector_size_bytes = value().parse().unwrap(),
                 "--iv-large-sectors" => options.iv_large_sectors = true,
-                // The image was shortened; its table has the length that is left.
+                // The image was shortened; its table has the remaining length.
                 "--size" => {
                     value();
                     options.size_sectors = Some(512);
@@ -181,7 +181,7 @@ impl Corpus {
     }
 }
 
-/// What a crypt line of a table says.
+/// Parameters from a crypt line of a table.
 fn table_params(entry: &Entry) -> Result<CryptParams, String> {
     let words: Vec<&str> = entry.dm_table.as_ref().unwrap().split_whitespace().collect();
     let number = |index: usize| words[index].parse::<u64>().unwrap();
@@ -199,7 +199,7 @@ fn table_params(entry: &Entry) -> Result<CryptParams, String> {
     })
 }
 
-/// What the kernel said of the volume must be what we say.
+/// Compares the kernel's table of the volume with ours.
 fn check_against_table(entry: &Entry, params: &CryptParams) {
     let Some(table) = entry.dm_table.as_ref() else {
         return;

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! time, direction, length, count, count, …
-//! ms    0, 1, 2    bytes  └ per bucket of fio, or per 2^coarseness buckets
+//!  ms    0, 1, 2    bytes  └ per bucket of fio, or per 2^coarseness buckets
 //! ```
 //! Each direction has its own spans. The first begins with the first request. As in fio 3.33, a
 //! span ends with the first request after its time, and the line has that request's length.

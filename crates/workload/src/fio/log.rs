@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! time, value, direction, length, [offset,] real-time
-//! ms     │     0, 1, 2    bytes   log_offset   0, 1
-//!        └ KiB/s (bw), requests a second (iops), nanoseconds (slat, clat, lat)
+//!  ms     │     0, 1, 2    bytes   log_offset   0, 1
+//!         └ KiB/s (bw), requests a second (iops), nanoseconds (slat, clat, lat)
 //! ```
 //! Sources: fio's documentation ("Log File Formats"), and the output of fio 3.33. Without
 //! `log_avg_msec` a line is a request: `bw` is its length over its completion latency, in units of

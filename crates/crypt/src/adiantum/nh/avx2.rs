@@ -7,7 +7,7 @@ use std::arch::x86_64::{
 
 use super::{CHUNK_BYTES, KEY_BYTES, PASSES, UNIT_BYTES, portable};
 
-/// The sums of whole chunks, a unit at most.
+/// The sums of whole chunks, at most a unit.
 #[target_feature(enable = "avx2")]
 pub(super) fn hash(key: &[u8; KEY_BYTES], chunks: &[[u8; CHUNK_BYTES]]) -> [u64; PASSES] {
     assert!(chunks.len() <= UNIT_BYTES / CHUNK_BYTES, "more than a unit");
@@ -19,11 +19,11 @@ pub(super) fn hash(key: &[u8; KEY_BYTES], chunks: &[[u8; CHUNK_BYTES]]) -> [u64;
         for (pass, lanes) in lanes.iter_mut().enumerate() {
             let offset = CHUNK_BYTES * (2 * index + pass);
             debug_assert!(offset + size_of::<__m256i>() <= KEY_BYTES);
-            // SAFETY: the last pair of a unit begins 32 bytes before its end, and the key is as
-            // much longer than a unit as the last pass begins after the first.
+            // SAFETY: the last pair of a unit begins 32 bytes before its end. The key is longer
+            // than a unit by the offset of the last pass.
             let key = unsafe { _mm256_loadu_si256(key.as_ptr().add(offset).cast()) };
             let sum = _mm256_add_epi32(data, key);
-            // Words 0 and 1 of each chunk, and words 2 and 3, where the product looks for them.
+            // Words 0 and 1 of each chunk, and words 2 and 3, in the lanes that the product reads.
             let (first, second) =
                 (_mm256_shuffle_epi32::<0x10>(sum), _mm256_shuffle_epi32::<0x32>(sum));
             *lanes = _mm256_add_epi64(*lanes, _mm256_mul_epu32(first, second));

@@ -15,20 +15,20 @@ mod portable;
 
 use zeroize::Zeroize;
 
-/// Data condensed at once, at most.
+/// Greatest length condensed at once.
 pub(super) const UNIT_BYTES: usize = 1024;
-/// Bytes of the key: a unit, and as much as the last pass is further on.
+/// Bytes of the key: a unit plus the offset of the last pass.
 pub(super) const KEY_BYTES: usize = UNIT_BYTES + (PASSES - 1) * CHUNK_BYTES;
 /// Sums of a unit.
 const PASSES: usize = 4;
 /// Data of one step.
 const CHUNK_BYTES: usize = 16;
 
-/// The sums of all passes over whole chunks, a unit at most.
+/// The sums of all passes over whole chunks, at most a unit.
 ///
 /// # Safety (of every kernel)
 ///
-/// The CPU has its instructions.
+/// The CPU has the kernel's instructions.
 type Kernel = unsafe fn(&[u8; KEY_BYTES], &[[u8; CHUNK_BYTES]]) -> [u64; PASSES];
 
 /// NH with a key.
@@ -38,7 +38,7 @@ pub(super) struct Nh {
 }
 
 impl Nh {
-    /// On the fastest kernel of this CPU.
+    /// Selects the fastest kernel of this CPU.
     pub(super) fn new(key: &[u8; KEY_BYTES]) -> Self {
         #[cfg(target_arch = "x86_64")]
         if is_x86_feature_detected!("avx2") {
@@ -51,7 +51,7 @@ impl Nh {
     pub(super) fn hash(&self, unit: &[u8]) -> [u64; PASSES] {
         assert!(unit.len() <= UNIT_BYTES, "more than a unit");
         let (chunks, rest) = unit.as_chunks();
-        // SAFETY: `new` has asked the CPU.
+        // SAFETY: `new` has checked the CPU's features.
         let mut sums = unsafe { (self.kernel)(&self.key, chunks) };
         if !rest.is_empty() {
             let mut last = [0; CHUNK_BYTES];
@@ -82,7 +82,7 @@ mod tests {
         let (key, data) = bytes.split_first_chunk().unwrap();
         for chunks in 0..=UNIT_BYTES / CHUNK_BYTES {
             let data = &data.as_chunks().0[..chunks];
-            // SAFETY: the CPU was asked.
+            // SAFETY: the CPU's features were checked.
             let wide = unsafe { avx2::hash(key, data) };
             assert_eq!(wide, portable::hash(key, data), "{chunks} chunks");
         }

@@ -11,7 +11,7 @@ pub(super) fn hash(key: &[u8; KEY_BYTES], chunks: &[[u8; CHUNK_BYTES]]) -> [u64;
     sums
 }
 
-/// Adds the chunk that lies at `index` in its unit.
+/// Adds the chunk at `index` of its unit.
 #[inline]
 pub(super) fn add(
     sums: &mut [u64; PASSES],

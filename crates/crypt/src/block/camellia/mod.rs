@@ -1,4 +1,4 @@
-//! Camellia (RFC 3713) on 64-bit words, each S-box together with what the P-function does to it.
+//! Camellia (RFC 3713) on 64-bit words, with tables that combine the S-boxes with the P-function.
 //!
 //! ```text
 //!   first               d1, d2 = block ^ keys
@@ -7,10 +7,10 @@
 //!   at last             block = (d2, d1) ^ keys
 //! ```
 //!
-//! F is eight look-ups in tables of 2 KiB. A block waits for each of them, so a few blocks go
-//! through the rounds in step. Decryption is encryption with the keys in the opposite order. Which
-//! entries are read depends on key and data: like every cipher on tables, this one can be watched
-//! through the caches by others on the same CPU.
+//! F is eight look-ups in tables of 2 KiB. A block waits for each look-up, so a few blocks go
+//! through the rounds in step. Decryption is encryption with the keys in the opposite order. The
+//! look-ups depend on key and data. So other programs on the same CPU can observe them through the
+//! caches, as with every table-based cipher.
 
 mod schedule;
 mod tables;
@@ -22,7 +22,7 @@ use self::tables::TABLES;
 use super::BlockCipher;
 use super::page::Page;
 
-/// Blocks in step: with more, words leave the registers.
+/// Blocks in step: more would not fit the registers.
 const LANES: usize = 4;
 const BLOCK_BYTES: usize = 16;
 
@@ -98,7 +98,7 @@ fn run_lanes<const N: usize>(keys: &[[u64; 2]], batch: &mut [u8]) {
     }
 }
 
-/// The F-function, on a word that the round key has been added to.
+/// The F-function, on a word with the round key already added.
 #[inline(always)]
 fn f(word: u64) -> u64 {
     let bytes = word.to_be_bytes();

@@ -5,19 +5,19 @@ use super::f;
 /// Pairs of rounds between two layers of FL.
 pub(super) const SIX: usize = 3;
 
-/// Two keys at a time, in the order of their use: whitening; three pairs of round keys, then one
-/// for FL, and so on; whitening.
+/// Pairs of keys in the order of their use: whitening; then groups of three pairs of round keys and
+/// one for FL; whitening.
 pub(super) type Keys = [[u64; 2]; 17];
 
 /// The subkeys of a key.
 pub(super) struct Schedule {
     pub(super) encrypt: Keys,
     pub(super) decrypt: Keys,
-    /// How many of them there are: 13 for keys of 16 bytes, 17 for longer ones.
+    /// Number of pairs: 13 for keys of 16 bytes, 17 for longer ones.
     pub(super) len: usize,
 }
 
-/// The 128-bit keys that subkeys are taken from.
+/// The 128-bit keys from which subkeys are taken.
 #[derive(Clone, Copy)]
 enum Key {
     L,
@@ -28,7 +28,7 @@ enum Key {
 
 use Key::{A, B, L, R};
 
-/// Whose rotation gives the two subkeys of each pair, for keys of 16 bytes.
+/// Key and rotation of each pair of subkeys, for keys of 16 bytes.
 const SHORT: [(Key, u32); 13] = [
     (L, 0),
     (A, 0),
@@ -36,7 +36,7 @@ const SHORT: [(Key, u32); 13] = [
     (A, 15),
     (A, 30),
     (L, 45),
-    // Only the first of these two subkeys: see `Schedule::new`.
+    // Only the first of these two subkeys is used: see `Schedule::new`.
     (A, 45),
     (A, 60),
     (L, 77),
@@ -46,7 +46,7 @@ const SHORT: [(Key, u32); 13] = [
     (A, 111),
 ];
 
-/// For keys of 24 and 32 bytes.
+/// Key and rotation of each pair of subkeys, for keys of 24 and 32 bytes.
 const LONG: [(Key, u32); 17] = [
     (L, 0),
     (B, 0),
@@ -96,7 +96,7 @@ impl Schedule {
             *subkeys = pair(from);
         }
         if key.len() == 16 {
-            // The one pair whose halves come from two places.
+            // The only pair with halves of two different rotations.
             encrypt[6][1] = pair(&(L, 60))[1];
         }
         let len = order.len();

@@ -1,8 +1,8 @@
 //! The S-boxes of Camellia (RFC 3713, section 2.4.1), each multiplied out by the P-function.
 
-/// For each byte of a word, first the most significant: what it adds to the result of F.
+/// The contribution to F of each byte of a word, the most significant byte first.
 pub(super) static TABLES: [[u64; 256]; 8] = {
-    // The bytes of the result that each S-box's output is added to.
+    // The result bytes to which each S-box's output is added.
     const SPREAD: [u64; 8] = [
         0x0101_0100_0100_0001,
         0x0001_0101_0101_0000,
@@ -13,7 +13,7 @@ pub(super) static TABLES: [[u64; 256]; 8] = {
         0x0101_0001_0101_0001,
         0x0101_0100_0101_0100,
     ];
-    // Which of the four S-boxes it is.
+    // Numbers of the S-boxes.
     const BOX: [u8; 8] = [1, 2, 3, 4, 2, 3, 4, 1];
     let mut tables = [[0; 256]; 8];
     let mut index = 0;
@@ -39,7 +39,7 @@ const fn s1(byte: usize) -> u8 {
     (SBOX1[byte / 16] >> (120 - 8 * (byte % 16))) as u8
 }
 
-/// Sixteen entries a number.
+/// The table, sixteen entries in each number.
 const SBOX1: [u128; 16] = [
     0x7082_2cec_b327_c0e5_e485_5735_ea0c_ae41,
     0x23ef_6b93_4519_a521_ed0e_4f4e_1d65_92bd,

@@ -1,10 +1,10 @@
 //! Serpent (Anderson, Biham, Knudsen 1998): 32 rounds of S-boxes that are small circuits.
 //!
-//! Everything is logic on words, without a table: no time depends on the key or the data, and as
-//! many blocks go side by side as registers are wide.
+//! All operations are logic on words, without tables: no time depends on the key or the data. The
+//! width of the registers gives the number of blocks side by side.
 //!
 //! ```text
-//!   word.rs      what the circuits compute on: a word, a register of words, two registers
+//!   word.rs      operands of the circuits: a word, a register of words, two registers
 //!   sboxes.rs    circuits        rounds.rs    rounds and key schedule, on any word
 //!   {avx2,sse2,portable}.rs                   blocks into words and back, one kernel a file
 //! ```
@@ -24,10 +24,10 @@ use self::rounds::RoundKeys;
 use super::BlockCipher;
 use super::page::Page;
 
-/// So much goes through the portable kernel in the time of one batch of the others (measured).
+/// Bytes that the portable kernel processes in the time of one wide batch (measured).
 const NARROW_BYTES: usize = 2 * 16;
 
-/// Blocks through a kernel: the instructions that it needs must have been found.
+/// A kernel. The caller has checked the CPU for its instructions.
 type Kernel = unsafe fn(&RoundKeys, &mut [u8]);
 
 /// Serpent with a key.
@@ -36,7 +36,7 @@ pub(super) struct Serpent {
     tier: Tier,
 }
 
-/// The instructions that a kernel needs, fastest first.
+/// Instruction sets of the kernels, fastest first.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Tier {
     /// 16 blocks at once.
@@ -68,7 +68,7 @@ impl Tier {
         })
     }
 
-    /// Encryption and decryption.
+    /// Kernels for encryption and decryption.
     fn kernels(self) -> [Kernel; 2] {
         match self {
             #[cfg(target_arch = "x86_64")]
@@ -87,7 +87,8 @@ impl Serpent {
         Page::boxed(|| Self { keys: rounds::expand(key), tier })
     }
 
-    /// A wide kernel takes as long for one block as for all that it holds.
+    /// The fastest tier for this number of blocks: a wide kernel takes the same time for any number
+    /// up to its batch.
     fn tier_for(&self, blocks: &[u8]) -> Tier {
         if blocks.len() > NARROW_BYTES { self.tier } else { Tier::Portable }
     }
@@ -100,7 +101,7 @@ impl BlockCipher for Serpent {
 
     fn encrypt(&self, blocks: &mut [u8]) {
         let [encrypt, _] = self.tier_for(blocks).kernels();
-        // SAFETY: the tier is one of those that were found.
+        // SAFETY: the CPU was checked for this tier.
         unsafe { encrypt(&self.keys, blocks) }
     }
 

@@ -1,4 +1,4 @@
-//! Serpent a block at a time on plain 32-bit words, for CPUs without wide registers of ours.
+//! Serpent, one block at a time on plain 32-bit words, for CPUs without SSE2.
 
 use super::rounds::{self, RoundKeys};
 

@@ -14,7 +14,7 @@ use super::sboxes::{
 };
 use super::word::Word;
 
-/// One for each round, and one after the last.
+/// One key for each round, and one after the last.
 pub(super) const ROUND_KEYS: usize = 33;
 
 /// Round keys, four words each.
@@ -63,7 +63,7 @@ pub(super) fn decrypt<W: Word>(keys: &RoundKeys, x: [W; 4]) -> [W; 4] {
 pub(super) fn expand(key: &[u8]) -> RoundKeys {
     /// The fractional part of the golden ratio.
     const PHI: u32 = 0x9e37_79b9;
-    // A shorter key is lengthened by a one and zeros.
+    // A shorter key is padded with a one bit and zeros.
     let mut padded = [0u8; 32];
     padded[..key.len()].copy_from_slice(key);
     if let Some(after) = padded.get_mut(key.len()) {
@@ -88,7 +88,7 @@ pub(super) fn expand(key: &[u8]) -> RoundKeys {
 
 #[inline(always)]
 fn add<W: Word>([a, b, c, d]: [W; 4], key: &[u32; 4]) -> [W; 4] {
-    // Not `key.map`: it is no part of the kernel, so that it stays a call without its instructions.
+    // Not `key.map`: a closure call would not be inlined into the kernel with its instruction set.
     [a ^ W::splat(key[0]), b ^ W::splat(key[1]), c ^ W::splat(key[2]), d ^ W::splat(key[3])]
 }
 
@@ -114,8 +114,8 @@ fn unmix<W: Word>([a, b, c, d]: [W; 4]) -> [W; 4] {
     [rotate::<W, 19, 13>(a), b, rotate::<W, 29, 3>(c), d]
 }
 
-/// Rotates to the left; the second number is 32 without the first, which is no expression yet that
-/// a constant parameter may be.
+/// Rotates to the left. The second parameter is 32 minus the first, because a const parameter
+/// cannot be an expression yet.
 #[inline(always)]
 fn rotate<W: Word, const LEFT: i32, const RIGHT: i32>(word: W) -> W {
     const { assert!(LEFT + RIGHT == 32) };

@@ -1,10 +1,10 @@
 //! The eight S-boxes of Serpent and their inverses as circuits, one gate a line.
 //!
 //! The boxes are those of the specification (Anderson, Biham and Knudsen, "Serpent: A Proposal for
-//! the Advanced Encryption Standard"); the gates follow Dag Arne Osvik, "Speeding up Serpent"
-//! (AES3, 2000), who searched for sequences that need few registers. Bit `i` of an S-box's input
-//! is in word `i`, as many inputs side by side as a word has bits. A test holds every circuit
-//! against the specification's tables.
+//! the Advanced Encryption Standard"). The gates follow Dag Arne Osvik, "Speeding up Serpent"
+//! (AES3, 2000), who searched for sequences that need few registers. Bit `i` of an S-box's input is
+//! in word `i`; a word holds one bit of many inputs. A test compares every circuit with the
+//! specification's tables.
 
 use super::word::Word;
 

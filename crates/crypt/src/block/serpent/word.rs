@@ -1,12 +1,12 @@
-//! What the circuits of Serpent compute on: 32-bit words, many of them side by side.
+//! Operands of Serpent's circuits: 32-bit words, many of them side by side.
 
 use std::ops::{BitAnd, BitOr, BitXor, Not};
 
-/// 32-bit words that go through the same operations, one or as many as a register has.
+/// One or more 32-bit words that go through the same operations.
 pub(super) trait Word:
     Copy + BitAnd<Output = Self> + BitOr<Output = Self> + BitXor<Output = Self> + Not<Output = Self>
 {
-    /// The same word everywhere.
+    /// Copies a word to every lane.
     fn splat(word: u32) -> Self;
 
     /// Each word shifted left by `N`.
@@ -33,13 +33,13 @@ impl Word for u32 {
     }
 }
 
-/// A register as a [`Word`]. Its operations are the intrinsics that are named.
+/// A register as a [`Word`], with the named intrinsics as operations.
 macro_rules! lanes {
     (
         $register:ty, and: $and:path, or: $or:path, xor: $xor:path,
         splat: $splat:path, shl: $shl:ident, shr: $shr:ident $(,)?
     ) => {
-        /// Words side by side. A value exists only where the CPU has been asked: kernels make them.
+        /// Words side by side. Only kernels create values, after a check of the CPU.
         #[derive(Clone, Copy)]
         struct Lanes($register);
 
@@ -48,7 +48,7 @@ macro_rules! lanes {
 
             #[inline(always)]
             fn bitand(self, other: Self) -> Self {
-                // SAFETY: the CPU has the instruction, or there were no such value.
+                // SAFETY: a value exists only on a CPU with the instruction.
                 Self(unsafe { $and(self.0, other.0) })
             }
         }
@@ -85,7 +85,8 @@ macro_rules! lanes {
         impl $crate::block::serpent::word::Word for Lanes {
             #[inline(always)]
             fn splat(word: u32) -> Self {
-                // SAFETY: only kernels of this file compute on `Lanes`, with the instructions.
+                // SAFETY: only kernels of this file compute on `Lanes`, and they have the
+                // instructions.
                 Self(unsafe { $splat(word.cast_signed()) })
             }
 
@@ -106,7 +107,7 @@ macro_rules! lanes {
 
 pub(super) use lanes;
 
-/// Two words whose operations alternate, for registers and units that one would leave idle.
+/// Two words with alternating operations, which keep registers and execution units busy.
 #[derive(Clone, Copy)]
 pub(super) struct Pair<W>(pub(super) W, pub(super) W);
 

@@ -1,16 +1,16 @@
 //! Twofish (Schneier, Kelsey, Whiting, Wagner, Hall, Ferguson 1998) with full keying.
 //!
-//! The key-dependent S-boxes and the MDS matrix behind them become four tables of 256 words, made
-//! once a key ("full keying" in the specification). A round then is eight look-ups:
+//! The key-dependent S-boxes and the MDS matrix after them become four tables of 256 words, made
+//! once per key ("full keying" in the specification). A round then is eight look-ups:
 //!
 //! ```text
 //!   g(x) = T0[x0] ^ T1[x1] ^ T2[x2] ^ T3[x3]        a = g(r0)      b = g(r1 <<< 8)
 //!   r2 = (r2 ^ (a + b + k0)) >>> 1                  r3 = (r3 <<< 1) ^ (a + 2b + k1)
 //! ```
 //!
-//! and the next one has the pairs changed over. A block waits for each look-up, so a few go
-//! through the rounds in step. Which entries are read depends on key and data: like every cipher
-//! on tables, this one can be watched through the caches by others on the same CPU.
+//! and the next round has the pairs swapped. A block waits for each look-up, so a few go through
+//! the rounds in step. The look-ups depend on key and data. So other programs on the same CPU can
+//! observe them through the caches, as with every table-based cipher.
 
 mod schedule;
 
@@ -20,7 +20,7 @@ use self::schedule::{ROUNDS, Schedule};
 use super::BlockCipher;
 use super::page::Page;
 
-/// Blocks in step: with more, words leave the registers.
+/// Blocks in step: more would not fit the registers.
 const LANES: usize = 3;
 const BLOCK_BYTES: usize = 16;
 
@@ -57,7 +57,7 @@ impl Twofish {
     fn decrypt_lanes<const N: usize>(&self, batch: &mut [u8]) {
         let mut words: [_; N] = load(batch, &self.0.after);
         for round in (0..ROUNDS).step_by(2).rev() {
-            // The pairs lie changed over, as `store` left them.
+            // The pairs are swapped, as `store` left them.
             for [r2, r3, r0, r1] in &mut words {
                 let [f0, f1] = self.f(round + 1, [*r2, *r3]);
                 *r0 = r0.rotate_left(1) ^ f0;
@@ -72,7 +72,7 @@ impl Twofish {
         store(&words, &self.0.before, batch);
     }
 
-    /// What a round adds to one pair of words, from the other pair.
+    /// Contribution of a round to one pair of words, from the other pair.
     #[inline(always)]
     fn f(&self, round: usize, pair: [u32; 2]) -> [u32; 2] {
         let (a, b) = (self.g(pair[0]), self.g(pair[1].rotate_left(8)));
@@ -136,7 +136,7 @@ fn load<const N: usize>(batch: &[u8], whitening: &[u32; 4]) -> [[u32; 4]; N] {
     words
 }
 
-/// The words of each block, pairs changed over and whitened.
+/// Stores the words of each block with swapped pairs, whitened.
 #[inline(always)]
 fn store<const N: usize>(words: &[[u32; 4]; N], whitening: &[u32; 4], batch: &mut [u8]) {
     for (words, block) in words.iter().zip(batch.as_chunks_mut::<BLOCK_BYTES>().0) {

@@ -8,9 +8,9 @@
 /// Rounds of every key length.
 pub(super) const ROUNDS: usize = 16;
 
-/// What the rounds read.
+/// Data that the rounds read.
 pub(super) struct Schedule {
-    /// For each byte of a word its S-box, times its column of the MDS matrix.
+    /// For each byte of a word: its S-box, times its column of the MDS matrix.
     pub(super) tables: [[u32; 256]; 4],
     /// Whitening of the plaintext.
     pub(super) before: [u32; 4],
@@ -67,14 +67,14 @@ impl List {
     }
 }
 
-/// The function h, on a word whose bytes are all the same.
+/// The function h, on a word of four equal bytes.
 fn h(byte: u8, list: &List) -> u32 {
     (0..4).fold(0, |sum, column| sum ^ times_column(column, substitute(column, byte, list)))
 }
 
-/// A byte of h on its way to the MDS matrix: the two permutations in turn, keyed in between.
+/// A byte of h before the MDS matrix: the two permutations in turn, with key bytes between.
 fn substitute(column: usize, byte: u8, list: &List) -> u8 {
-    /// Which permutation comes with which word of the list, the fourth word first, and at last.
+    /// Permutation for each word of the list, the fourth word first, and the final one.
     const ORDER: [[usize; 5]; 4] =
         [[1, 1, 0, 0, 1], [0, 1, 1, 0, 0], [0, 0, 0, 1, 1], [1, 0, 1, 1, 0]];
     let order = ORDER[column];
@@ -136,7 +136,7 @@ static PERMUTATIONS: [[u8; 256]; 2] = [
     ]),
 ];
 
-/// A permutation of bytes from four of nibbles, whose values are the digits of a number.
+/// A byte permutation from four nibble permutations, whose values are the digits of a number.
 const fn permutation(nibbles: [u64; 4]) -> [u8; 256] {
     const fn look_up(nibbles: u64, at: u8) -> u8 {
         (nibbles >> (60 - 4 * at) & 15) as u8

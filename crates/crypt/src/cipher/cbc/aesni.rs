@@ -14,7 +14,7 @@ use crate::cipher::schedule::Schedule;
 /// Blocks in flight.
 const LANES: usize = 8;
 const BLOCK_BYTES: usize = size_of::<__m128i>();
-/// Bytes they hold.
+/// Bytes of these blocks.
 const GROUP_BYTES: usize = LANES * BLOCK_BYTES;
 
 /// Chains that run side by side when encrypting.
@@ -33,8 +33,8 @@ pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
 
 /// Encrypts a job, eight sectors side by side.
 ///
-/// The last sectors may be fewer than eight. Then the spare chains repeat the last sector: they
-/// cost no time, since one chain takes as long as eight, and write the bytes that it writes.
+/// The last sectors may be fewer than eight. Then the spare chains repeat the last sector and write
+/// the same bytes. They take no extra time, because one chain takes as long as eight.
 ///
 /// # Safety
 ///
@@ -125,8 +125,7 @@ unsafe fn decrypt_sectors<const ROUNDS: usize, const STREAM: bool>(
     }
 }
 
-/// One group from `src` to `dst`; returns its last ciphertext. Everything is read before anything
-/// is written.
+/// One group from `src` to `dst`; returns its last ciphertext. All reads precede all writes.
 #[inline]
 #[target_feature(enable = "aes,avx")]
 unsafe fn decrypt_group<const ROUNDS: usize, const STREAM: bool>(

@@ -1,8 +1,8 @@
-//! AES-CBC (NIST SP 800-38A) over whole sectors, each a chain of its own.
+//! AES-CBC (NIST SP 800-38A) over whole sectors, each a separate chain.
 //!
-//! Decryption is parallel within a sector. Encryption is not: every block waits for the one
-//! before, for the whole latency of AES. So encryption runs the chains of several sectors side by
-//! side, which a call over one sector cannot do.
+//! Decryption is parallel within a sector. Encryption is sequential: every block waits for the full
+//! AES latency of the block before. So encryption runs the chains of several sectors side by side,
+//! which requires a call with several sectors.
 
 #[cfg(target_arch = "x86_64")]
 mod aesni;

@@ -9,7 +9,7 @@ use crate::cipher::portable::{
 use crate::cipher::schedule::Schedule;
 use crate::stack::with_wiped_stack_of;
 
-/// Chains that run side by side: as many as the `aes` crate wants blocks.
+/// Chains that run side by side: the best number of blocks for the `aes` crate.
 const CHAINS: usize = IV_BATCH;
 
 /// Encrypts a job.
@@ -77,7 +77,8 @@ unsafe fn decrypt_batches(schedule: *const Schedule, job: &Job) {
         keys.data.decrypt(data);
         for (sector, blocks) in data.chunks_mut(sector_blocks).enumerate() {
             xor(&mut blocks[..1], &iv_batch[iv_index + sector..][..1]);
-            // In place too, the source is still the ciphertext: nothing of the batch is stored.
+            // The source still has the ciphertext, even in place: nothing of the batch is stored
+            // yet.
             // SAFETY: every block but the last of a sector of the job.
             unsafe { xor_raw(&mut blocks[1..], job.src.add(offset + sector * job.sector_bytes)) }
         }

@@ -18,11 +18,11 @@ use crate::cipher::schedule::Schedule;
 /// Registers in flight.
 const LANES: usize = 8;
 const BLOCK_BYTES: usize = size_of::<__m128i>();
-/// Bytes they hold.
+/// Bytes of these registers.
 const GROUP_BYTES: usize = LANES * size_of::<__m256i>();
 /// Chains that run side by side, two a register.
 const CHAINS: usize = 2 * LANES;
-/// Larger sectors encrypt eight at a time.
+/// Sector size above which eight sectors are encrypted at a time.
 const SECTOR_BYTES_WIDE: usize = 1024;
 
 /// The kernels of a key length.
@@ -36,10 +36,10 @@ pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
 
 /// Encrypts a job, sixteen sectors side by side.
 ///
-/// Fewer sectors than that, or sectors so large that sixteen lines of them fall into one set of
-/// the L1 cache, go eight at a time. The last sectors may be fewer than sixteen too: then the spare
-/// chains repeat the last sector, which costs no time, since one chain takes as long as all, and
-/// write the bytes that it writes.
+/// Fewer sectors go eight at a time, and so do sectors so large that sixteen of their lines map to
+/// one set of the L1 cache. The last sectors may be fewer than sixteen too. Then the spare chains
+/// repeat the last sector and write the same bytes. They take no extra time, because one chain
+/// takes as long as all.
 ///
 /// # Safety
 ///
@@ -162,8 +162,7 @@ unsafe fn decrypt_sectors<const ROUNDS: usize, const STREAM: bool>(
     }
 }
 
-/// One group from `src` to `dst`; returns its last ciphertext. Everything is read before anything
-/// is written.
+/// One group from `src` to `dst`; returns its last ciphertext. All reads precede all writes.
 #[inline]
 #[target_feature(enable = "avx2,vaes")]
 unsafe fn decrypt_group<const ROUNDS: usize, const STREAM: bool>(

@@ -20,11 +20,11 @@ const REGISTER_BYTES: usize = size_of::<__m512i>();
 const REGISTER_BLOCKS: usize = REGISTER_BYTES / BLOCK_BYTES;
 /// Registers in flight when decrypting.
 const LANES: usize = 8;
-/// Bytes they hold.
+/// Bytes of these registers.
 const GROUP_BYTES: usize = LANES * REGISTER_BYTES;
-/// Chains that run side by side when encrypting: four registers outlast the latency of AES.
+/// Chains that run side by side when encrypting: four registers cover the latency of AES.
 const CHAINS: usize = 16;
-/// Larger sectors encrypt eight at a time.
+/// Sector size above which eight sectors are encrypted at a time.
 const SECTOR_BYTES_WIDE: usize = 1024;
 /// `a ^ b ^ c` as a truth table.
 const XOR3: i32 = 0x96;
@@ -40,10 +40,10 @@ pub(super) fn kernels(aes_key_len_bytes: usize) -> Kernels {
 
 /// Encrypts a job, sixteen sectors side by side.
 ///
-/// Fewer sectors than that, or sectors so large that sixteen lines of them fall into one set of
-/// the L1 cache, go eight at a time. The last sectors may be fewer than sixteen too: then the spare
-/// chains repeat the last sector, which costs no time, since one chain takes as long as all, and
-/// write the bytes that it writes.
+/// Fewer sectors go eight at a time, and so do sectors so large that sixteen of their lines map to
+/// one set of the L1 cache. The last sectors may be fewer than sixteen too. Then the spare chains
+/// repeat the last sector and write the same bytes. They take no extra time, because one chain
+/// takes as long as all.
 ///
 /// # Safety
 ///
@@ -179,8 +179,7 @@ unsafe fn decrypt_sectors<const ROUNDS: usize, const STREAM: bool>(
     }
 }
 
-/// One group from `src` to `dst`; returns its last ciphertext. Everything is read before anything
-/// is written.
+/// One group from `src` to `dst`; returns its last ciphertext. All reads precede all writes.
 #[inline]
 #[target_feature(enable = "avx512f,vaes")]
 unsafe fn decrypt_group<const ROUNDS: usize, const STREAM: bool>(
@@ -208,7 +207,8 @@ unsafe fn decrypt_group<const ROUNDS: usize, const STREAM: bool>(
         let block = |index: usize| _mm_loadu_si128(src.cast::<__m128i>().add(index));
         let mut before = join([previous, block(0), block(1), block(2)]);
         for (index, four) in data.iter_mut().enumerate() {
-            // The last round only adds its key, so the ciphertext before can ride on it.
+            // The last round only adds its key, so the instruction can add the earlier ciphertext
+            // too.
             *four = _mm512_aesdeclast_epi128(*four, _mm512_xor_si512(last, before));
             if index + 1 < LANES {
                 // The ciphertext of the next register, one block earlier.

@@ -1,9 +1,8 @@
-//! Modes over any block cipher: ECB, CBC and CTR (NIST SP 800-38A), XTS (IEEE 1619), and the
-//! doors to LRW and Adiantum.
+//! Modes over any block cipher: ECB, CBC and CTR (NIST SP 800-38A), XTS (IEEE 1619), and calls to
+//! LRW and Adiantum.
 //!
-//! A call gets a batch of sectors, one after the other, and one IV a sector. Blocks go to the
-//! cipher as many at a time as the mode allows: all of the batch, or for CBC encryption one of
-//! each sector.
+//! A call gets a batch of consecutive sectors and one IV per sector. The cipher gets as many blocks
+//! at a time as the mode allows: the whole batch, or in CBC encryption one block of each sector.
 
 use crate::adiantum::Adiantum;
 use crate::block::{self, BlockCipher};
@@ -23,7 +22,7 @@ pub(super) enum Chain {
     Adiantum(Adiantum),
 }
 
-/// Sectors and their IVs, which the mode uses up.
+/// Sectors and their IVs. The mode overwrites the IVs.
 pub(super) struct Run<'a> {
     pub(super) data: &'a mut [u8],
     pub(super) ivs: &'a mut [u8],
@@ -43,7 +42,7 @@ impl Run<'_> {
 }
 
 impl Chain {
-    /// A mode, keyed. The length of the key is one that `key_layout` has checked.
+    /// Creates a mode with its key; `key_layout` has checked the key's length.
     pub(super) fn new(mode: Mode, cipher: &str, key: &[u8]) -> Self {
         match mode {
             Mode::Ecb => Self::Ecb(block::new(cipher, key)),
@@ -61,7 +60,7 @@ impl Chain {
         }
     }
 
-    /// What `benbi` takes for a block: CTR is a stream, so a byte.
+    /// Block size for `benbi`: a byte in CTR, which is a stream.
     pub(super) fn unit_bytes(&self) -> usize {
         match self {
             Self::Ecb(cipher) | Self::Cbc(cipher) => cipher.block_bytes(),
@@ -123,8 +122,8 @@ fn wide_tweak(iv: &[u8]) -> &[u8; ADIANTUM_BYTES] {
     iv.try_into().expect("the IV is as long as the tweak")
 }
 
-/// One block of each sector a call: the chains of the batch run side by side, and the IVs carry
-/// them from block to block.
+/// Encrypts one block of each sector per call. The chains of the batch run side by side, and the
+/// IVs carry the ciphertext to the next block.
 fn cbc_encrypt(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
     let block_bytes = cipher.block_bytes();
     for at in (0..run.sector_bytes).step_by(block_bytes) {
@@ -138,7 +137,7 @@ fn cbc_encrypt(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
     }
 }
 
-/// As many whole sectors a call as the scratch space takes.
+/// Decrypts as many whole sectors per call as the scratch space holds.
 fn cbc_decrypt(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
     let (sector_bytes, block_bytes) = (run.sector_bytes, cipher.block_bytes());
     let group_sectors = SCRATCH_BYTES / sector_bytes;
@@ -157,7 +156,7 @@ fn cbc_decrypt(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
     }
 }
 
-/// Both directions: the encrypted counters, which count big endian from the IV on and wrap.
+/// Both directions: adds the encrypted counters, big endian, from the IV on, with wrap-around.
 fn ctr(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
     let block_bytes = cipher.block_bytes();
     let sectors = run.data.chunks_exact_mut(run.sector_bytes);
@@ -173,7 +172,7 @@ fn ctr(cipher: &dyn BlockCipher, run: &mut Run<'_>) {
     }
 }
 
-/// Adds the tweaks of XTS: of each sector the IV, encrypted, and doubled from block to block.
+/// Adds the XTS tweaks: each sector's IV, encrypted, and doubled from block to block.
 fn xts_mask(run: &mut Run<'_>) {
     for (sector, iv) in run.sectors(WIDE_BLOCK_BYTES) {
         let iv: &[u8; WIDE_BLOCK_BYTES] = (&*iv).try_into().expect("an IV is a block");

@@ -10,8 +10,9 @@
 //!   key of a sector, 32 bytes repeated: E(o, 0) | E(o, 0x80 in the last byte)   o: LE64 offset
 //! ```
 //!
-//! From Niels Ferguson, "AES-CBC + Elephant diffuser" (2006), and for what goes into `E`, which is
-//! AES under the second half of the volume key, `crypt_iv_elephant` of `drivers/md/dm-crypt.c`.
+//! From Niels Ferguson, "AES-CBC + Elephant diffuser" (2006), and `crypt_iv_elephant` of
+//! `drivers/md/dm-crypt.c` for the input of `E`. `E` is AES under the second half of the volume
+//! key.
 
 use super::chain::Run;
 use super::iv::Numbers;
@@ -23,19 +24,19 @@ const WORDS_MAX: usize = 4096 / size_of::<u32>();
 /// Length of a sector's key.
 const SECTOR_KEY_BYTES: usize = 32;
 
-/// How often `A` and `B` go over a sector, and how far they turn each fourth word.
+/// Passes of `A` and `B` over a sector, and rotations by position modulo 4.
 const A: Diffuser = Diffuser { cycles: 5, turns: [9, 0, 13, 0], near: -2, far: -5 };
 const B: Diffuser = Diffuser { cycles: 3, turns: [0, 10, 0, 25], near: 2, far: 5 };
 
 struct Diffuser {
     cycles: u32,
     turns: [u32; 4],
-    /// Distances of the two words that are mixed in.
+    /// Distances to the two words that are mixed in.
     near: isize,
     far: isize,
 }
 
-/// The cipher that makes the keys of sectors.
+/// Cipher that makes the sector keys.
 pub(super) struct Elephant {
     sector_keys: Box<dyn BlockCipher>,
 }
@@ -45,7 +46,7 @@ impl Elephant {
         Self { sector_keys: block::new("aes", key) }
     }
 
-    /// Before encryption.
+    /// Applies the diffuser before encryption.
     pub(super) fn diffuse(&self, numbers: Numbers, run: &mut Run<'_>) {
         self.each_sector(numbers, run, |sector, key| {
             add_key(sector, key);
@@ -56,7 +57,7 @@ impl Elephant {
         });
     }
 
-    /// After decryption.
+    /// Reverts the diffuser after decryption.
     pub(super) fn collect(&self, numbers: Numbers, run: &mut Run<'_>) {
         self.each_sector(numbers, run, |sector, key| {
             as_words(sector, |words| {
@@ -119,7 +120,7 @@ impl Diffuser {
         }
     }
 
-    /// What is added to a word. The number of words is a power of two.
+    /// The summand for a word. The number of words is a power of two.
     fn mixed(&self, words: &[u32], index: usize) -> u32 {
         let at = |distance: isize| words[index.wrapping_add_signed(distance) & (words.len() - 1)];
         at(self.near) ^ at(self.far).rotate_left(self.turns[index % 4])

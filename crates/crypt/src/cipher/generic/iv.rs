@@ -1,4 +1,4 @@
-//! IVs that are made from the sector's number alone, and the numbers themselves.
+//! IVs that depend on the sector number alone, and the numbers themselves.
 //!
 //! ```text
 //!                 0      4       8              IV bytes, of 16
@@ -9,13 +9,13 @@
 //!   eboiv         LE64 s * (sector size)        encrypted afterwards
 //! ```
 //!
-//! dm-crypt's definitions (`drivers/md/dm-crypt.c`, `crypt_iv_*_gen`). `s` wraps where `sector_t`
-//! does. Not here: the encryption of `essiv` and `eboiv`, which takes a key.
+//! dm-crypt's definitions (`drivers/md/dm-crypt.c`, `crypt_iv_*_gen`). `s` wraps like `sector_t`.
+//! Not here: the encryption of `essiv` and `eboiv`, which requires a key.
 
 use crate::cipher::iv::IvCounter;
 use crate::cipher::spec::IvMode;
 
-/// The numbers of a batch's sectors.
+/// Sector numbers of a batch.
 #[derive(Clone, Copy)]
 pub(super) struct Numbers {
     pub(super) counter: IvCounter,
@@ -25,25 +25,25 @@ pub(super) struct Numbers {
 }
 
 impl Numbers {
-    /// The number that goes into the IV of the `index`th sector.
+    /// Number of the `index`th sector for the IV.
     pub(super) fn sector(&self, index: usize) -> u64 {
         self.counter.low(self.first + index)
     }
 
-    /// The 512-byte unit where the `index`th sector starts.
+    /// First 512-byte unit of the `index`th sector.
     pub(super) fn unit(&self, index: usize) -> u64 {
         let sectors = (self.first + index) as u64;
         self.counter.first.wrapping_add(self.counter.step.wrapping_mul(sectors))
     }
 
-    /// The byte offset of the `index`th sector, as `eboiv` and `elephant` count: with the numbers
-    /// of 512-byte units, each is taken for a sector of the full size.
+    /// Byte offset of the `index`th sector for `eboiv` and `elephant`: the sector's number times
+    /// the encryption sector size, even where the numbers count 512-byte units.
     pub(super) fn offset_bytes(&self, index: usize) -> u64 {
         self.sector(index).wrapping_mul(self.sector_bytes as u64)
     }
 }
 
-/// Writes one IV of `iv_bytes` a sector. `unit_bytes` is what the mode takes for a block.
+/// Writes one IV of `iv_bytes` per sector. `unit_bytes` is the mode's block size.
 pub(super) fn fill(
     mode: IvMode,
     unit_bytes: usize,

@@ -7,9 +7,9 @@
 //!                                                    8 bytes                     4 LE  4
 //! ```
 //!
-//! which are whole MD5 blocks. CBC decrypts all blocks but the first without the IV, so reading
-//! makes it from those. The seed is the 65th key, of which the kernel takes 16 bytes and fills up
-//! with zeros. From `crypt_iv_lmk_one` of `drivers/md/dm-crypt.c`; MD5 is RFC 1321.
+//! and these are whole MD5 blocks. CBC decrypts all blocks but the first without the IV, so a read
+//! computes the IV from those blocks. The seed is the 65th key: the kernel takes 16 bytes of it and
+//! pads them with zeros. From `crypt_iv_lmk_one` of `drivers/md/dm-crypt.c`; MD5 is RFC 1321.
 
 use md5::block_api::compress;
 use md5::{Digest, Md5};
@@ -18,16 +18,16 @@ use super::chain::Run;
 use super::iv::Numbers;
 use crate::secret::SecretBytes;
 
-/// MD5 works on as many bytes.
+/// Block size of MD5.
 const MD5_BLOCK_BYTES: usize = 64;
 
-/// What the kernel takes of the 65th key.
+/// Length of the 65th key's part that the kernel uses.
 const SEED_BYTES: usize = 16;
 
 /// MD5's state before the first byte (RFC 1321, section 3.3).
 const MD5_START: [u32; 4] = [0x6745_2301, 0xefcd_ab89, 0x98ba_dcfe, 0x1032_5476];
 
-/// Length of the hashed message in bits, less a block: loop-AES wrote it so.
+/// Length of the hashed message in bits, less a block: loop-AES's value.
 const MESSAGE_BITS: u32 = 4024;
 
 const SECTOR_BYTES: usize = 512;
@@ -39,7 +39,7 @@ pub(super) struct Lmk {
 }
 
 impl Lmk {
-    /// `key` is what lies behind the keys of the data: nothing in version 2.
+    /// `key` is the rest of the volume key after the data keys; empty in version 2.
     pub(super) fn new(key: &[u8]) -> Self {
         let seed = key.first_chunk::<SEED_BYTES>().map(|key| {
             let mut seed = SecretBytes::zeroed(MD5_BLOCK_BYTES);
@@ -49,7 +49,7 @@ impl Lmk {
         Self { seed }
     }
 
-    /// The IVs of sectors of plaintext. The first block of each is not looked at.
+    /// Computes the IVs of plaintext sectors, without the first block of each.
     pub(super) fn fill(&self, numbers: Numbers, run: &mut Run<'_>) {
         let iv_bytes = run.ivs.len() / (run.data.len() / SECTOR_BYTES);
         let mut message = [0u8; SECTOR_BYTES];

@@ -1,11 +1,11 @@
-//! The tweaks of LRW: `T = K * I` in GF(2^128), where `I` is the number of the block, the IV read
-//! as one number, big endian; `C = E(P ^ T) ^ T`.
+//! Tweaks of LRW: `T = K * I` in GF(2^128); `C = E(P ^ T) ^ T`. `I` is the number of the block: the
+//! IV as a big-endian number.
 //!
 //! From "Tweakable Block Ciphers" (Liskov, Rivest, Wagner) and IEEE P1619 before draft 5; the
 //! kernel's `crypto/lrw.c`. The field is that of XTS, with the bits of a block as one big-endian
-//! number. A multiplication is 128 conditional additions, so it is done once a sector; from block
-//! to block, `I` and `I + 1` differ in their lowest bits only, all ones, whose products with `K`
-//! are in a table.
+//! number. A multiplication is 128 conditional additions, so it is done once per sector. From block
+//! to block `I` and `I + 1` differ only in their lowest bits, a run of ones; a table holds the
+//! products of such runs with `K`.
 
 use zeroize::Zeroize;
 
@@ -16,7 +16,7 @@ use crate::stack::with_wiped_stack;
 
 const BITS: usize = 128;
 
-/// The products of the tweak key, on their own in memory and wiped when dropped.
+/// Products of the tweak key, in memory of their own and wiped on drop.
 #[repr(C)]
 pub(super) struct Tweaks {
     /// `K * x^i`.
@@ -54,7 +54,7 @@ impl Tweaks {
             let mut tweak = self.product(index);
             for block in sector.chunks_exact_mut(WIDE_BLOCK_BYTES) {
                 add(block, tweak.to_be_bytes());
-                // All ones go to zero: every bit changes, and there is no 129th.
+                // A number of all ones wraps to zero: every bit changes, and there is no 129th.
                 let changed = (index.trailing_ones() as usize).min(BITS - 1);
                 tweak ^= self.steps[changed];
                 index = index.wrapping_add(1);
@@ -62,7 +62,7 @@ impl Tweaks {
         }
     }
 
-    /// `K * index`, without a branch on the key. The index is no secret.
+    /// `K * index`, without a branch on the key. The index is not secret.
     fn product(&self, index: u128) -> u128 {
         let terms = self.powers.iter().enumerate();
         terms.fold(0, |sum, (bit, power)| sum ^ (power & 0u128.wrapping_sub((index >> bit) & 1)))

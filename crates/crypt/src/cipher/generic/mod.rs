@@ -1,5 +1,5 @@
-//! Every cipher, mode and IV that has no kernel of its own: a batch of sectors at a time through a
-//! private buffer.
+//! All ciphers, modes and IVs without a specialised kernel: a private buffer holds a batch of
+//! sectors.
 //!
 //! ```text
 //!   source --copy--> data --before--> mode --after--> --copy--> destination
@@ -8,13 +8,13 @@
 //!                                                chain.rs, lrw.rs
 //! ```
 //!
-//! The copy is there because the caller's memory may be a file's pages that somebody else changes
-//! meanwhile, and some IVs are made from the very data that they encrypt. A batch is 16 KiB: block
-//! ciphers get their blocks, and the IVs of all sectors, many a call, and CBC encrypts the chains
-//! of several sectors side by side. Nothing is allocated in a call. At its end its stack is wiped,
-//! on which are the buffer, and round keys that a cipher has spilled.
+//! The copy is necessary because another program may change the caller's memory (pages of a file)
+//! meanwhile, and because some IVs depend on the data that they encrypt. A batch is 16 KiB. So
+//! block ciphers get many blocks and IVs per call, and CBC encrypts the chains of several sectors
+//! side by side. A call allocates nothing. At its end the call wipes its stack, which holds the
+//! buffer and spilled round keys.
 //!
-//! Volume keys can take turns, sector by sector (loop-AES); then a batch is one sector.
+//! Several volume keys can alternate by sector (loop-AES); then a batch is one sector.
 
 mod chain;
 mod elephant;
@@ -34,7 +34,7 @@ use super::spec::{CipherSpec, Digest, IvMode};
 use crate::block::{self, BlockCipher};
 use crate::stack::{with_wiped_stack, with_wiped_stack_of};
 
-/// Four sectors of the largest size, so that CBC has chains to run side by side.
+/// Four sectors of the largest size, so that CBC has several chains.
 const BATCH_BYTES: usize = 16 * 1024;
 
 /// Sectors of the smallest size in a batch.
@@ -49,29 +49,29 @@ const CALL_STACK_BYTES: usize = size_of::<Buffers>() + 16 * 1024;
 
 /// A cipher with its keys.
 pub(super) struct Generic {
-    /// One, or more that take turns.
+    /// The volume keys, which alternate by sector.
     keys: Vec<Keyed>,
     iv: SectorIv,
     iv_bytes: usize,
 }
 
-/// What one of the keys that take turns has made.
+/// State of one volume key.
 struct Keyed {
     chain: Chain,
-    /// Encrypts IVs under the digest of the key.
+    /// Cipher for the IVs, keyed with the digest of the key.
     essiv: Option<Box<dyn BlockCipher>>,
 }
 
-/// Where IVs come from, and what else the IV mode does to a sector.
+/// Source of a sector's IV, and further effects of the IV mode.
 enum SectorIv {
-    /// From its number alone: [`iv::fill`].
+    /// The sector number alone: [`iv::fill`].
     Number(IvMode),
     Elephant(Elephant),
     Lmk(Lmk),
     Tcw(Tcw),
 }
 
-/// The memory that a call works in, on its stack.
+/// Work space of a call, on its stack.
 struct Buffers {
     data: [u8; BATCH_BYTES],
     scratch: [u8; SCRATCH_BYTES],
@@ -79,10 +79,10 @@ struct Buffers {
 }
 
 impl Generic {
-    /// Expands a key that [`CipherSpec::key_layout`] has cut.
+    /// Expands a key with the layout from [`CipherSpec::key_layout`].
     ///
-    /// Each part wipes the stack after its own expansion: a value that moves to the heap takes what
-    /// lay on the stack along in its padding.
+    /// Each part wipes the stack after its own expansion: a value that moves to the heap takes
+    /// stack content along in its padding.
     pub(super) fn new(spec: &CipherSpec, key: &[u8], layout: KeyLayout) -> Self {
         let (keys, extra) = key.split_at(key.len() - layout.extra_len_bytes);
         let iv = match spec.iv {
@@ -101,7 +101,7 @@ impl Generic {
     ///
     /// As [`super::job::Kernel`], without a schedule.
     pub(super) unsafe fn encrypt(&self, job: &Job) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         with_wiped_stack_of::<CALL_STACK_BYTES, _>(|| unsafe {
             self.run(job, Self::encrypt_batch);
         });
@@ -113,7 +113,7 @@ impl Generic {
     ///
     /// As [`Generic::encrypt`].
     pub(super) unsafe fn decrypt(&self, job: &Job) {
-        // SAFETY: the caller's.
+        // SAFETY: the caller's promise.
         with_wiped_stack_of::<CALL_STACK_BYTES, _>(|| unsafe {
             self.run(job, Self::decrypt_batch);
         });
@@ -130,8 +130,8 @@ impl Generic {
             let sectors = sectors_max.min(job.sectors - first);
             let (offset, len_bytes) = (first * job.sector_bytes, sectors * job.sector_bytes);
             let data = &mut buffers.data[..len_bytes];
-            // SAFETY: the part lies within the job, whose source is valid for reads; a buffer on
-            // this stack overlaps nothing of the caller's.
+            // SAFETY: the part lies within the job, whose source is valid for reads. The buffer on
+            // this stack is separate from the caller's memory.
             unsafe { job.src.add(offset).copy_to_nonoverlapping(data.as_mut_ptr(), len_bytes) }
             let numbers = Numbers { counter: job.iv, first, sector_bytes: job.sector_bytes };
             let mut run = Run {
@@ -168,8 +168,8 @@ impl Generic {
         match &self.iv {
             SectorIv::Number(mode) => self.number_ivs(*mode, key, numbers, run),
             SectorIv::Elephant(_) => self.number_ivs(IvMode::Eboiv, key, numbers, run),
-            // The IV is made from the plaintext, which shows when all but the first block is
-            // decrypted: those do not depend on it.
+            // The IV depends on the plaintext without the first block, which is decrypted first:
+            // those blocks do not depend on the IV.
             SectorIv::Lmk(_) => run.ivs.fill(0),
             SectorIv::Tcw(tcw) => {
                 tcw.whiten(numbers, run);
@@ -190,8 +190,8 @@ impl Generic {
         }
     }
 
-    /// The key whose turn it is. It is the 512-byte unit that counts, even where the IV counts
-    /// encryption sectors.
+    /// The key for a sector. The 512-byte unit selects the key, even where the IV counts encryption
+    /// sectors.
     fn key(&self, numbers: Numbers) -> &Keyed {
         let turn = numbers.unit(0) & (self.keys.len() as u64 - 1);
         &self.keys[turn as usize]
@@ -211,7 +211,7 @@ impl Generic {
     }
 
     /// Turns byte offsets into IVs: a block of zeros is encrypted as if it were a sector, with the
-    /// offset as its IV. The first key does it, whosever turn it is.
+    /// offset as its IV. The first key is used for all sectors.
     fn encrypt_offsets(&self, run: &mut Run<'_>) {
         let mut blocks = [0u8; BATCH_SECTORS * WIDE_BLOCK_BYTES];
         let blocks = &mut blocks[..run.ivs.len()];
@@ -233,7 +233,7 @@ impl Keyed {
     }
 }
 
-/// The cipher of the data again, keyed with the digest of the key.
+/// A second instance of the data cipher, keyed with the digest of the key.
 fn essiv_cipher(cipher: &str, digest: Digest, key: &[u8]) -> Box<dyn BlockCipher> {
     let mut salt = [0u8; 64];
     let digest_len = digest.len_bytes();
@@ -243,7 +243,7 @@ fn essiv_cipher(cipher: &str, digest: Digest, key: &[u8]) -> Box<dyn BlockCipher
     }
     let key_len = rules::essiv_key_len(cipher, digest_len).expect("checked with the cipher string");
     if key_len > digest_len {
-        // How serpent is defined for short keys: a one bit, then zeros.
+        // Serpent's rule for short keys: a one bit, then zeros.
         salt[digest_len] = 1;
     }
     block::new(cipher, &salt[..key_len])

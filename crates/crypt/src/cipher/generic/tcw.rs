@@ -8,8 +8,8 @@
 //! ```
 //!
 //! The CRC is the usual one (reflected 0x04c11db7) without its two inversions. From
-//! `crypt_iv_tcw_whitening` of `drivers/md/dm-crypt.c`. The scheme is weak: it is here to read what
-//! exists.
+//! `crypt_iv_tcw_whitening` of `drivers/md/dm-crypt.c`. The scheme is weak and supported only for
+//! existing volumes.
 
 use super::chain::Run;
 use super::iv::Numbers;
@@ -20,7 +20,7 @@ use crate::secret::SecretBytes;
 /// The CRC's polynomial, lowest coefficient first.
 const CRC32_REFLECTED: u32 = 0xedb8_8320;
 
-/// The secrets behind the keys of the data.
+/// The secrets after the data keys.
 pub(super) struct Tcw {
     iv_seed: SecretBytes,
     whitening: SecretBytes,
@@ -32,7 +32,7 @@ impl Tcw {
         Self { iv_seed: SecretBytes::copy_of(iv_seed), whitening: SecretBytes::copy_of(whitening) }
     }
 
-    /// The IVs.
+    /// Computes the IVs.
     pub(super) fn fill(&self, numbers: Numbers, run: &mut Run<'_>) {
         let seed = self.iv_seed.as_slice();
         for (index, iv) in run.ivs.chunks_exact_mut(seed.len()).enumerate() {
@@ -43,7 +43,7 @@ impl Tcw {
         }
     }
 
-    /// Adds the whitening to sectors of ciphertext, or takes it away.
+    /// Adds the whitening to sectors of ciphertext, or removes it.
     pub(super) fn whiten(&self, numbers: Numbers, run: &mut Run<'_>) {
         let word = |at: usize| {
             let bytes = self.whitening.as_slice()[4 * at..4 * at + 4].try_into();
@@ -62,7 +62,8 @@ impl Tcw {
     }
 }
 
-/// CRC of four bytes, from zero on. Bit by bit: a table would be looked up with secrets.
+/// CRC of four bytes with initial value zero. Bit by bit, because table look-ups would depend on
+/// secrets.
 fn crc32(word: u32) -> u32 {
     (0..32).fold(word, |crc, _| (crc >> 1) ^ (CRC32_REFLECTED * (crc & 1)))
 }

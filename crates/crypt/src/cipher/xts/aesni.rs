@@ -1,9 +1,9 @@
 //! XTS on AES-NI and AVX: one block a register, eight registers in flight.
 //!
-//! Each tweak is the one before, times x: a 128-bit shift from two 64-bit ones (the sum of a lane
-//! with itself), with the bit that leaves a lane added to the other, or reduced. The IVs of eight
-//! sectors are encrypted together, one sector before they are needed, so that their chain of
-//! rounds hides behind the sector's data.
+//! Each tweak is the tweak before, times x: a 128-bit shift from two 64-bit ones (the sum of a lane
+//! with itself). The bit shifted out of one lane is added to the other, or reduced. The IVs of
+//! eight sectors are encrypted together, one sector in advance, so that the latency of their rounds
+//! overlaps with the sector's data.
 
 use std::arch::x86_64::{
     __m128i, _MM_HINT_T0, _mm_add_epi64, _mm_aesdec_si128, _mm_aesdeclast_si128, _mm_aesenc_si128,
@@ -18,7 +18,7 @@ use crate::cipher::schedule::Schedule;
 
 /// Blocks in flight.
 const LANES: usize = 8;
-/// Bytes they hold.
+/// Bytes of these blocks.
 const GROUP_BYTES: usize = LANES * size_of::<__m128i>();
 
 /// The kernels of a key length.
@@ -79,11 +79,11 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
     }
 }
 
-/// The tweaks of a group from its first; leaves the next group's first.
+/// The tweaks of a group from its first tweak; `tweak` becomes the next group's first.
 #[inline]
 #[target_feature(enable = "aes,avx")]
 fn unfold(tweak: &mut __m128i) -> [__m128i; LANES] {
-    // The bit that leaves the high lane comes back as the polynomial, the low lane's as a carry.
+    // The bit out of the high lane returns as the polynomial, the low lane's as a carry.
     let feedback = _mm_set_epi32(0, 1, 0, 0x87);
     let mut tweaks = [*tweak; LANES];
     for each in &mut tweaks {
@@ -95,7 +95,7 @@ fn unfold(tweak: &mut __m128i) -> [__m128i; LANES] {
     tweaks
 }
 
-/// One group from `src` to `dst`. Everything is read before anything is written.
+/// One group from `src` to `dst`. All reads precede all writes.
 #[inline]
 #[target_feature(enable = "aes,avx")]
 unsafe fn group<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(

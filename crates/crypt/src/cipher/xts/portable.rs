@@ -58,7 +58,7 @@ unsafe fn batches<const ENCRYPT: bool>(schedule: *const Schedule, job: &Job) {
     }
 }
 
-/// The tweaks of one sector, from its encrypted IV: each is the one before, times x.
+/// The tweaks of one sector from its encrypted IV: each is the tweak before, times x.
 fn expand(first: Block, tweaks: &mut [Block]) {
     let mut tweak = u128::from_le_bytes(first.into());
     for block in tweaks {

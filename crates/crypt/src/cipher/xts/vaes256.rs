@@ -6,11 +6,11 @@
 //!   second group    base * x^16, base * x^24      next base = base * x^32
 //! ```
 //!
-//! What limits this kernel on Zen 3 is what tweaks take from the two ports that also do AES: half
-//! a cycle for a shuffle or a shift, more than one for a carry-less product, next to nothing for
+//! On Zen 3 the limit of this kernel is the tweaks' share of the two ports that also do AES: half a
+//! cycle for a shuffle or a shift, more than one for a carry-less product, next to nothing for
 //! logic. So steps go by whole bytes, one product serves the three steps of a register, and the
-//! base comes from doubling two sectors at once. Base and IVs of eight sectors are made together,
-//! one sector before they are needed, so that their chains hide behind the sector's data.
+//! base comes from doubling two sectors at once. Base and IVs of eight sectors are computed
+//! together, one sector in advance, so that their latency overlaps with the sector's data.
 
 use std::arch::x86_64::{
     __m128i, __m256i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_setzero_si128, _mm_sfence,
@@ -30,9 +30,9 @@ use crate::cipher::schedule::Schedule;
 
 /// Registers of data in flight.
 const LANES: usize = 8;
-/// Bytes they hold.
+/// Bytes of these registers.
 const GROUP_BYTES: usize = LANES * size_of::<__m256i>();
-/// Registers that the tweaks of two groups are made of.
+/// Registers that hold the base of the tweaks of two groups.
 const BASE: usize = 4;
 /// Sectors whose IVs are encrypted together.
 const IV_BATCH: usize = 8;
@@ -87,7 +87,7 @@ unsafe fn sectors<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
         let mut bases = Bases([[_mm_setzero_si128(); 2 * BASE]; IV_BATCH]);
         let pairs = encrypt_ivs::<ROUNDS>(iv_keys, &job.iv, 0);
         let mut base = if job.sectors == 1 {
-            // Nothing hides a chain of doublings here.
+            // Without a batch, the latency of doublings would not overlap with anything.
             powers(_mm256_castsi256_si128(pairs[0]))
         } else {
             double(&mut bases, pairs);
@@ -135,11 +135,11 @@ unsafe fn encrypt_ivs<const ROUNDS: usize>(
     pairs
 }
 
-/// The bases of eight sectors: each tweak the one before, times x.
+/// The bases of eight sectors: each tweak is the tweak before, times x.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn double(bases: &mut Bases, mut pairs: [__m256i; IV_BATCH / 2]) {
-    // The bit that leaves a high half comes back as the polynomial, a low half's as a carry.
+    // The bit out of a high half returns as the polynomial, a low half's as a carry.
     let feedback = _mm256_set_epi32(0, 1, 0, 0x87, 0, 1, 0, 0x87);
     for power in 0..2 * BASE {
         for (index, pair) in pairs.iter_mut().enumerate() {
@@ -153,8 +153,8 @@ fn double(bases: &mut Bases, mut pairs: [__m256i; IV_BATCH / 2]) {
     }
 }
 
-/// The base of one sector from its encrypted IV: each lane shifted by its power, and what fell out
-/// reduced.
+/// The base of one sector from its encrypted IV: each lane is shifted by its power, and the bits
+/// shifted out are reduced.
 #[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
 fn powers(first: __m128i) -> [__m256i; BASE] {
@@ -164,7 +164,7 @@ fn powers(first: __m128i) -> [__m256i; BASE] {
     for (tweak, power) in base.iter_mut().zip([0, 2, 4, 6]) {
         let left = _mm256_set_epi64x(power + 1, power + 1, power, power);
         let right = _mm256_sub_epi64(_mm256_set1_epi64x(64), left);
-        // What crosses from each half: in the high half it stays, in the low half it is reduced.
+        // Bits that cross a half: those into the high half stay, the others are reduced.
         let crossed = _mm256_srlv_epi64(swapped, right);
         let high = _mm256_unpackhi_epi64(_mm256_setzero_si256(), crossed);
         let shifted = _mm256_xor_si256(_mm256_sllv_epi64(first, left), high);
@@ -187,8 +187,8 @@ fn load(powers: &[__m128i; 2 * BASE]) -> [__m256i; BASE] {
 
 /// The tweaks of two groups.
 ///
-/// `t * x^8k` is `t` shifted by `k` bytes, plus the `k` bytes that fell out times the polynomial.
-/// The products of the last three bytes, of two and of one come from one multiplication:
+/// `t * x^8k` is `t` shifted by `k` bytes, plus the `k` bytes shifted out times the polynomial. One
+/// multiplication gives the products of the last three bytes, of two and of one:
 ///
 /// ```text
 /// byte       0   1   2   3   4   5   6   7   8
@@ -217,9 +217,9 @@ fn unfold(base: &[__m256i; BASE]) -> ([__m256i; LANES], [__m256i; LANES]) {
     (first, second)
 }
 
-/// The base of the next two groups: four bytes go round, and those that do are reduced.
+/// The base of the next two groups: rotates by four bytes and reduces the rotated ones.
 ///
-/// The bytes are in place for `x^0` already, so they are multiplied by `x^128 + 1`.
+/// The bytes are already in place for `x^0`, so they are multiplied by `x^128 + 1`.
 #[inline]
 #[target_feature(enable = "avx2,vpclmulqdq")]
 fn times_x32(base: &mut [__m256i; BASE]) {
@@ -238,7 +238,7 @@ fn times_polynomial(halves: __m256i) -> __m256i {
     _mm256_clmulepi64_epi128::<0x00>(halves, _mm256_set1_epi64x(0x87))
 }
 
-/// A shuffle that is the same in both lanes and clears the upper half of each.
+/// A shuffle with equal lanes that clears the upper half of each.
 #[inline]
 #[target_feature(enable = "avx2")]
 fn lanes(low: [i8; 8]) -> __m256i {
@@ -246,7 +246,7 @@ fn lanes(low: [i8; 8]) -> __m256i {
     _mm256_set_epi64x(-1, low, -1, low)
 }
 
-/// One group from `src` to `dst`. Everything is read before anything is written.
+/// One group from `src` to `dst`. All reads precede all writes.
 #[inline]
 #[target_feature(enable = "avx2,vaes")]
 unsafe fn group<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(

@@ -5,10 +5,10 @@
 //!   base, base * x^8, base * x^16, base * x^24      next base = base * x^32
 //! ```
 //!
-//! On Intel one port does AES, shifts and half of the logic, and another all shuffles and
-//! carry-less products: so nothing here shifts by bits. Steps go by whole bytes, and powers of x
-//! are products. The IVs of eight sectors are encrypted together, one sector before they are
-//! needed, so that their chain of rounds hides behind the sector's data.
+//! On Intel one port does AES, shifts and half of the logic, and another one all shuffles and
+//! carry-less products. So this kernel never shifts by bits: steps go by whole bytes, and powers of
+//! x are products. The IVs of eight sectors are encrypted together, one sector in advance, so that
+//! the latency of their rounds overlaps with the sector's data.
 
 use std::arch::x86_64::{
     __m128i, __m512i, _MM_HINT_T0, _mm_load_si128, _mm_prefetch, _mm_sfence, _mm512_aesdec_epi128,
@@ -25,9 +25,9 @@ use crate::cipher::schedule::Schedule;
 
 /// Registers of data in flight.
 const LANES: usize = 8;
-/// Bytes they hold.
+/// Bytes of these registers.
 const GROUP_BYTES: usize = LANES * size_of::<__m512i>();
-/// Registers that the tweaks of a group are made of.
+/// Registers that hold the base of a group's tweaks.
 const BASE: usize = 2;
 /// Sectors whose IVs are encrypted together.
 const IV_BATCH: usize = 8;
@@ -134,7 +134,8 @@ unsafe fn encrypt_ivs<const ROUNDS: usize>(
     }
 }
 
-/// The base of one sector: each half of `T` times its lane's power, and what fell out reduced.
+/// The base of one sector: each half of `T` times its lane's power, with the bits shifted out
+/// reduced.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
 fn powers(first: __m128i) -> [__m512i; BASE] {
@@ -153,8 +154,8 @@ fn powers(first: __m128i) -> [__m512i; BASE] {
 
 /// The tweaks of a group.
 ///
-/// `t * x^8k` is `t` shifted by `k` bytes, plus the `k` bytes that fell out times the polynomial.
-/// The products of the last three bytes, of two and of one come from one multiplication:
+/// `t * x^8k` is `t` shifted by `k` bytes, plus the `k` bytes shifted out times the polynomial. One
+/// multiplication gives the products of the last three bytes, of two and of one:
 ///
 /// ```text
 /// byte       0   1   2   3   4   5   6   7   8
@@ -183,9 +184,9 @@ fn unfold(base: &[__m512i; BASE]) -> [__m512i; LANES] {
     tweaks
 }
 
-/// The base of the next group: four bytes go round, and those that do are reduced.
+/// The base of the next group: rotates by four bytes and reduces the rotated ones.
 ///
-/// The bytes are in place for `x^0` already, so they are multiplied by `x^128 + 1`.
+/// The bytes are already in place for `x^0`, so they are multiplied by `x^128 + 1`.
 #[inline]
 #[target_feature(enable = "avx512f,avx512bw,vpclmulqdq")]
 fn times_x32(base: &mut [__m512i; BASE]) {
@@ -204,7 +205,7 @@ fn polynomial() -> __m512i {
     _mm512_set1_epi64(0x87)
 }
 
-/// A shuffle that is the same in every lane and clears the upper half of each.
+/// A shuffle with equal lanes that clears the upper half of each.
 #[inline]
 #[target_feature(enable = "avx512f")]
 fn lanes(low: [i8; 8]) -> __m512i {
@@ -212,7 +213,7 @@ fn lanes(low: [i8; 8]) -> __m512i {
     _mm512_set_epi64(-1, low, -1, low, -1, low, -1, low)
 }
 
-/// One group from `src` to `dst`. Everything is read before anything is written.
+/// One group from `src` to `dst`. All reads precede all writes.
 #[inline]
 #[target_feature(enable = "avx512f,vaes")]
 unsafe fn group<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
@@ -237,7 +238,7 @@ unsafe fn group<const ROUNDS: usize, const ENCRYPT: bool, const STREAM: bool>(
         cipher::<LANES, ROUNDS, ENCRYPT>(keys, &mut data);
         let last = broadcast(keys, ROUNDS);
         for index in 0..LANES {
-            // The last round only adds its key, so the tweak can ride on it.
+            // The last round only adds its key, so the instruction can add the tweak too.
             let last = _mm512_xor_si512(last, tweaks[index]);
             let bytes = if ENCRYPT {
                 _mm512_aesenclast_epi128(data[index], last)
