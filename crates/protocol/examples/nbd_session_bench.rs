@@ -1,9 +1,9 @@
-//! What a request costs in the session: parsing its header and encoding its reply.
+//! Cost of a request in the session: parsing its header and encoding its reply.
 //!
 //! `cargo run --release -p blockyard-protocol --example nbd_session_bench`
 //!
 //! Prints the best of several rounds in nanoseconds per request, for each form of reply. The
-//! headers come from a buffer of 64, as they do when a client keeps a queue full.
+//! headers come from a buffer of 64, as from a client that keeps a queue full.
 
 use std::hint::black_box;
 use std::sync::Arc;
@@ -24,7 +24,7 @@ fn option(number: u32) -> Vec<u8> {
     bytes
 }
 
-/// A session in transmission; `negotiate` is the option that chooses the form of replies.
+/// A session in transmission; the option `negotiate` selects the form of replies.
 fn open(negotiate: Option<u32>) -> Session {
     let mut session = Session::new(Arc::new([Export::new("disk", 1 << 40)]), Some(0));
     let mut bytes = vec![0, 0, 0, 3];
@@ -55,7 +55,8 @@ fn headers(extended: bool, command: u16) -> Vec<u8> {
     bytes
 }
 
-/// Parses every header and encodes every reply; returns the bytes of reply, which must be kept.
+/// Parses every header and encodes every reply; returns the number of reply bytes, which must be
+/// used.
 fn batch(session: &mut Session, bytes: &[u8], read: bool, out: &mut Vec<u8>) -> usize {
     let (mut at, mut sent) = (0, 0);
     out.clear();

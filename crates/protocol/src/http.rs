@@ -1,42 +1,41 @@
-//! As much of HTTP/1.1 (RFC 9112) as a scraper needs: one GET, one answer, then the connection is
-//! closed. Sans-IO: whoever owns the socket bounds length and time.
+//! A minimal HTTP/1.1 (RFC 9112) for a metrics scraper: one GET, one response, then the connection
+//! is closed. Sans-IO: the owner of the socket limits length and time.
 //!
-//! What else a request says is not looked at, so it cannot mean anything: no body is read, no field
-//! is followed, no second request is answered.
+//! Header fields are ignored, a body is never read, and a connection serves one request only.
 
 use alloc::format;
 use alloc::vec::Vec;
 use core::fmt::Write as _;
 
-/// Longer requests are refused.
+/// Greatest length of a request's head.
 pub const HEAD_BYTES_MAX: usize = 8 << 10;
 
-/// Where the head of a request ends, with the empty line behind it.
+/// End of a request's head, including the empty line.
 #[must_use]
 pub fn end_of_head(received: &[u8]) -> Option<usize> {
     let bytes = received.iter().enumerate();
     let mut ends = bytes.filter(|(_, byte)| **byte == b'\n').map(|(at, _)| at + 1);
-    // A lone LF is an end of line too (RFC 9112, 2.2).
+    // A lone LF is a line terminator too (RFC 9112, 2.2).
     ends.find(|&at| {
         let line = &received[..at - 1];
         line.ends_with(b"\n") || line.ends_with(b"\n\r") || line.is_empty() || line == b"\r"
     })
 }
 
-/// What a request asks for.
+/// A parsed request line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Asked<'a> {
-    /// This path, without a query.
+    /// GET of this path, without its query.
     Get(&'a str),
-    /// The same, and nothing but the head of the answer.
+    /// HEAD of this path.
     Head(&'a str),
     /// Another method.
     OtherMethod,
-    /// It is no HTTP, or one that we do not speak.
+    /// Not HTTP, or an unsupported version.
     Malformed,
 }
 
-/// The request line of a head.
+/// Parses the request line of a head.
 #[must_use]
 pub fn asked(head: &[u8]) -> Asked<'_> {
     let line = head.split(|byte| *byte == b'\n').next().unwrap_or_default();
@@ -61,25 +60,25 @@ pub fn asked(head: &[u8]) -> Asked<'_> {
     }
 }
 
-/// An answer.
+/// A response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer<'a> {
-    /// As `200 OK`.
+    /// Status code and reason, such as `200 OK`.
     pub status: &'static str,
-    /// Of the body.
+    /// Media type of the body.
     pub content_type: &'static str,
-    /// What is sent.
+    /// Body.
     pub body: &'a str,
 }
 
 impl Answer<'_> {
-    /// An answer in one line of plain text.
+    /// A response with one line of plain text.
     #[must_use]
     pub fn plain<'a>(status: &'static str, body: &'a str) -> Answer<'a> {
         Answer { status, content_type: "text/plain; charset=utf-8", body }
     }
 
-    /// Its bytes; of the body only its length for a HEAD.
+    /// The encoded response; without the body for a HEAD, but with its length.
     #[must_use]
     pub fn bytes(&self, is_head: bool) -> Vec<u8> {
         let Self { status, content_type, body } = self;
@@ -91,7 +90,7 @@ impl Answer<'_> {
              Connection: close\r\n\r\n",
             body.len()
         )
-        .expect("a string takes everything");
+        .expect("a string never fails");
         if !is_head {
             text.push_str(body);
         }

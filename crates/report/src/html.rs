@@ -1,8 +1,8 @@
-//! Experiments as one HTML file that needs nothing else: no script, no font, no picture from
-//! outside. It is written so that an XML parser reads it too.
+//! Experiments as one self-contained HTML file: no external script, font or picture. An XML parser
+//! can read it too.
 //!
-//! Tables come first, because they are the result. What a reader must not miss is said in words and
-//! not in colours alone: which rows were fitted, and which claims fail.
+//! Tables come first, because they are the results. Important facts are written in words besides
+//! colours: the fitted rows, and the failing claims.
 
 use std::fmt::Write as _;
 
@@ -14,7 +14,7 @@ use crate::text::grouped;
 
 const STYLE: &str = include_str!("page.css");
 
-/// The page: contents, summary, then a section for each experiment.
+/// The page: contents, summary, and a section for each experiment.
 #[must_use]
 pub fn html(title: &str, experiments: &[Experiment]) -> String {
     let title = escape(title);
@@ -33,7 +33,7 @@ pub fn html(title: &str, experiments: &[Experiment]) -> String {
     out + "</body>\n</html>\n"
 }
 
-/// The parts that an experiment has: anchor, heading, body.
+/// The parts of an experiment: anchor, heading, body.
 fn parts(index: usize, experiment: &Experiment) -> Vec<(&'static str, &'static str, String)> {
     let Experiment { conditions, rows, claims, tables, causes, plots, listings, .. } = experiment;
     let plots: String = plots.iter().map(plot::figure).collect();
@@ -65,7 +65,7 @@ fn contents(experiments: &[Experiment]) -> String {
     if experiments.is_empty() { String::new() } else { out + "</ul>\n</nav>\n" }
 }
 
-/// One line for each experiment.
+/// The summary table, with a row for each experiment.
 fn summary(experiments: &[Experiment]) -> String {
     let mut out = String::from(
         "<div class=\"wide\"><table class=\"prose\">\n<caption>Summary</caption>\n\
@@ -144,7 +144,7 @@ fn rows(rows: &[Row]) -> String {
     out + "</table></div>\n"
 }
 
-/// A heading beside so many rows.
+/// A heading beside `rows` rows.
 fn head(name: &str, rows: usize) -> String {
     format!("<th rowspan=\"{rows}\">{}</th>", escape(name))
 }
@@ -212,7 +212,7 @@ fn claims(index: usize, claims: &[Claim]) -> String {
     out + "</tbody>\n</table></div>\n"
 }
 
-/// A cell that says what it is where the table has no room for columns.
+/// A cell with its name, for narrow screens without column headings.
 fn named_cell(name: &str, body: &str) -> String {
     if body.is_empty() {
         return "<td class=\"empty\"></td>".into();

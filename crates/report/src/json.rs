@@ -1,4 +1,4 @@
-//! An experiment for programs. The keys are a contract: scripts read them.
+//! An experiment as JSON. The keys are a stable interface for scripts.
 
 use serde::Serialize;
 
@@ -37,8 +37,8 @@ struct JsonClaim<'a> {
     note: Option<&'a str>,
 }
 
-/// Rows and claims as JSON, numbers in base units. `ours` is the median, `error` is
-/// ours / published - 1; what is absent is null, and so is a number that is not finite.
+/// Rows and claims as JSON, numbers in base units. `ours` is the median, `error` is ours /
+/// published - 1. Absent values and non-finite numbers are null.
 #[must_use]
 pub fn json(experiment: &Experiment) -> String {
     let document = Document {

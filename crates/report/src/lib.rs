@@ -1,11 +1,10 @@
-//! What an experiment found, in three forms: aligned text for a terminal, JSON for programs, and
-//! one self-contained HTML page with plots.
+//! Results of experiments in three forms: aligned text for a terminal, JSON for programs, and one
+//! self-contained HTML page with plots.
 //!
 //! This crate knows nothing of engines or simulators. It takes an [`Experiment`], which is plain
-//! data in base units, and prints it. It judges nothing: whether a claim holds was decided by
-//! whoever filled the data in. What it owes the reader is honesty in layout: a published number
-//! stands beside ours with the error, a row that the model was fitted on is marked as such, and a
-//! claim that fails is as visible as one that holds.
+//! data in base units, and prints it. It judges nothing: the caller decides whether a claim holds.
+//! The layout is honest: a published number stands beside ours with the error, a row used by a fit
+//! is marked, and a failing claim is as visible as a holding one.
 #![forbid(unsafe_code)]
 
 mod html;

@@ -1,7 +1,7 @@
-//! Text that is safe inside HTML.
+//! Escapes text for HTML.
 
-/// Everything that could end a text or an attribute is written as an entity. Control characters,
-/// which no document may hold, become the replacement character.
+/// Writes all characters that could end a text or an attribute as entities. Control characters,
+/// which no document may contain, become the replacement character.
 pub(crate) fn escape(text: &str) -> String {
     let mut out = String::with_capacity(text.len());
     for character in text.chars() {

@@ -1,65 +1,65 @@
-//! The data of a report: what was published, what we got, what was claimed, and why it came out so.
+//! The data of a report: published numbers, our numbers, claims, and causes.
 //!
 //! Everything is in base units (seconds, bytes, a fraction of one); the printed forms scale.
 
 use crate::quantity;
 
-/// All that is known about one experiment.
+/// All results of one experiment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Experiment {
     /// Short name, as on the command line: `deadline-2009`.
     pub name: String,
     /// One line for headings.
     pub title: String,
-    /// What it is about, a string for each paragraph. On the page only.
+    /// Description, a string for each paragraph. On the page only.
     pub about: Vec<String>,
-    /// Under which conditions it ran: machine, device, seeds, accepted fits.
+    /// Conditions of the run: machine, device, seeds, accepted fits.
     pub conditions: Vec<(String, String)>,
     /// Published numbers beside ours.
     pub rows: Vec<Row>,
-    /// What was claimed, and whether it holds here.
+    /// Claims with their verdicts.
     pub claims: Vec<Claim>,
-    /// What was measured, where nothing was published: a column for each thing that is compared.
+    /// Measurements without published numbers: a column for each variant.
     pub tables: Vec<CauseTable>,
     /// Counters that explain the times.
     pub causes: Vec<CauseTable>,
-    /// Drawn on the page only.
+    /// Plots, on the page only.
     pub plots: Vec<Plot>,
     /// The workload's own tables, in the format of the original tool.
     pub listings: Vec<Listing>,
 }
 
-/// One number: as published, and as we got it.
+/// One number: the published one, and ours.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Row {
-    /// Which of the compared things: `deadline-patched`.
+    /// Variant: `deadline-patched`.
     pub variant: String,
-    /// Which row of the published table: `Random Read`.
+    /// Row of the published table: `Random Read`.
     pub row: String,
-    /// What was measured: `latency_avg`.
+    /// Metric: `latency_avg`.
     pub metric: String,
     /// Unit of all numbers of this row.
     pub unit: Unit,
     /// The published number, if there is one.
     pub published: Option<f64>,
-    /// Our number, if we got one.
+    /// Our number, if there is one.
     pub ours: Option<Interval>,
-    /// The model was fitted on this row, so it is no prediction.
+    /// Whether a fit may use this row, so that it is no prediction.
     pub calibrated: bool,
-    /// Published, but outside the model: shown, not judged.
+    /// Whether the row lies outside the model: shown, not judged.
     pub artefact: bool,
 }
 
 impl Row {
-    /// Our median against the published number: 0.1 is ten percent more. None where one of the two
-    /// is missing or the published number is zero.
+    /// Relative error of our median: 0.1 is ten percent more than published. `None` if a number is
+    /// missing or the published number is zero.
     #[must_use]
     pub fn error(&self) -> Option<f64> {
         let (published, ours) = (self.published?, self.ours?.median);
         (published != 0.0).then(|| ours / published - 1.0).filter(|error| error.is_finite())
     }
 
-    /// What the model may claim about this row.
+    /// Role of this row.
     pub(crate) fn role(&self) -> Role {
         match self {
             Row { artefact: true, .. } => Role::Artefact,
@@ -69,28 +69,28 @@ impl Row {
         }
     }
 
-    /// The error for a reader; none for what is not judged.
+    /// The error as text; "-" for an unjudged row.
     pub(crate) fn error_text(&self) -> String {
         let judged = self.error().filter(|_| !self.artefact);
         judged.map_or_else(|| "-".to_owned(), quantity::error)
     }
 }
 
-/// How a row came to be, as one word.
+/// Role of a row in the comparison.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Role {
-    /// A fit may use it.
+    /// A fit may use the row.
     Calibrated,
-    /// The model had not seen it.
+    /// The row is a prediction.
     Predicted,
-    /// Outside the model.
+    /// The row lies outside the model.
     Artefact,
-    /// There is nothing published to compare it with.
+    /// There is no published number.
     Measured,
 }
 
 impl Role {
-    /// One letter for a narrow column, and what it stands for.
+    /// A letter for a narrow column, and its meaning.
     pub(crate) fn mark(self) -> (&'static str, &'static str) {
         match self {
             Role::Calibrated => ("C", "calibrated"),
@@ -104,11 +104,11 @@ impl Role {
 /// Our number over all accepted fits and seeds.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Interval {
-    /// Smallest.
+    /// Smallest value.
     pub low: f64,
-    /// In the middle.
+    /// Median.
     pub median: f64,
-    /// Largest.
+    /// Largest value.
     pub high: f64,
 }
 
@@ -121,16 +121,16 @@ pub enum Unit {
     BytesPerSecond,
     /// Bytes.
     Bytes,
-    /// Something per second: requests, calls.
+    /// Events per second: requests, calls.
     PerSecond,
-    /// A part of one; printed as percent.
+    /// A fraction of one; printed as percent.
     Fraction,
     /// A plain number.
     Count,
 }
 
 impl Unit {
-    /// The word for it in JSON.
+    /// Name in JSON.
     pub(crate) fn symbol(self) -> &'static str {
         match self {
             Unit::Seconds => "s",
@@ -143,28 +143,28 @@ impl Unit {
     }
 }
 
-/// A statement that was tested.
+/// A tested statement.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Claim {
     /// Short name: `004-17`.
     pub id: String,
     /// The statement.
     pub text: String,
-    /// What must be so for it to hold.
+    /// Condition under which the claim holds.
     pub threshold: String,
-    /// What we found.
+    /// Our result.
     pub ours: String,
-    /// The verdict. None: no verdict is asked for.
+    /// Verdict; `None`: no verdict.
     pub holds: Option<bool>,
-    /// Negative control: the same test where the effect must be absent, and what came out.
+    /// Negative control: result of the same test where the effect must be absent.
     pub control: Option<String>,
-    /// Whether the control came out as it must.
+    /// Whether the control came out as expected.
     pub control_holds: Option<bool>,
-    /// What else a reader has to know: what was tried, what stays open.
+    /// Remarks for the reader: attempts, open questions.
     pub note: Option<String>,
 }
 
-/// How many claims came out which way.
+/// Numbers of claims by verdict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Tally {
     pub(crate) hold: usize,
@@ -196,18 +196,18 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// A table of text: counters that stand beside the times, or figures side by side.
+/// A table of text: counters beside the times, or figures side by side.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CauseTable {
     /// Heading.
     pub title: String,
-    /// Headings of the columns behind the first.
+    /// Headings of the columns after the first.
     pub columns: Vec<String>,
-    /// Name of the row, and its cells.
+    /// Rows: name and cells.
     pub rows: Vec<(String, Vec<String>)>,
 }
 
-/// Text that was laid out by whoever made it.
+/// Preformatted text.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Listing {
     /// Heading.
@@ -216,7 +216,7 @@ pub struct Listing {
     pub text: String,
 }
 
-/// A picture of numbers.
+/// A plot.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Plot {
     /// Heading.
@@ -225,40 +225,41 @@ pub struct Plot {
     pub x: Axis,
     /// Vertical axis.
     pub y: Axis,
-    /// What is drawn, in this order.
+    /// Series in drawing order.
     pub series: Vec<Series>,
 }
 
-/// One axis of a plot. Its range comes from the points.
+/// One axis of a plot. The points determine its range.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Axis {
-    /// What it shows, with the unit: `time, s`.
+    /// Label with the unit: `time, s`.
     pub label: String,
-    /// Logarithmic. What is zero or less is drawn at the edge.
+    /// Logarithmic scale. Values of zero or less are drawn at the edge.
     pub log: bool,
 }
 
 /// Points that belong together.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Series {
-    /// Its name in the legend.
+    /// Name in the legend.
     pub name: String,
-    /// How it is drawn.
+    /// Drawing style.
     pub style: Style,
-    /// (x, y). Points that are not finite are left out.
+    /// (x, y). Non-finite points are left out.
     pub points: Vec<(f64, f64)>,
 }
 
-/// How a series is drawn.
+/// Drawing style of a series.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Style {
-    /// Straight from point to point, in the order of x.
+    /// Straight lines between the points, in the order of x.
     #[default]
     Line,
-    /// Each value holds until the next point, in the order of x.
+    /// Steps: each value holds until the next point, in the order of x.
     Step,
-    /// One mark a point.
+    /// One mark per point.
     Points,
-    /// Horizontal bars: points in pairs, `(from, y), (to, y)`. Who was served when.
+    /// Horizontal bars: points in pairs, `(from, y), (to, y)`. For example the service times of a
+    /// queue.
     Spans,
 }

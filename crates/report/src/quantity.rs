@@ -1,10 +1,10 @@
-//! Numbers for a reader: four significant digits and a unit that fits.
+//! Formats numbers for readers: four significant digits and a suitable unit.
 
 use crate::model::{Interval, Unit};
 
 const SIGNIFICANT_DIGITS: i32 = 4;
 
-/// Beyond this an exponent is easier to read than digits.
+/// Greatest number without an exponent.
 const PLAIN_MAX: f64 = 1e9;
 const PLAIN_MIN: f64 = 1e-6;
 
@@ -33,17 +33,17 @@ pub fn shown(unit: Unit, value: f64) -> String {
     Scale::of(unit, &[Some(value)]).with_unit(value)
 }
 
-/// One unit for all numbers of a line, so that they compare at a glance.
+/// A common unit for all numbers of a line, which makes them comparable.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Scale {
     size: f64,
     pub(crate) symbol: &'static str,
-    /// Whole numbers are exact here: 3 requests, but 3.000 s.
+    /// Whether whole numbers are printed exactly: 3 requests, but 3.000 s.
     counts: bool,
 }
 
 impl Scale {
-    /// The largest unit in which the first number that is not zero is at least one.
+    /// The largest unit in which the first non-zero number is at least one.
     pub(crate) fn of(unit: Unit, numbers: &[Option<f64>]) -> Scale {
         let units = match unit {
             Unit::Seconds => SECONDS,
@@ -79,14 +79,14 @@ impl Scale {
         format!("{} {}", self.number(value), self.symbol).trim_end().to_owned()
     }
 
-    /// `[low .. high]` in this unit; empty where all accepted fits agree.
+    /// `[low .. high]` in this unit; empty if all accepted fits agree.
     pub(crate) fn range(self, interval: Interval) -> String {
         let (low, high) = (self.number(interval.low), self.number(interval.high));
         if low == high { String::new() } else { format!("[{low} .. {high}]") }
     }
 }
 
-/// Four significant digits.
+/// A number with four significant digits.
 pub(crate) fn significant(value: f64) -> String {
     if !value.is_finite() {
         return "-".to_owned();
@@ -105,7 +105,7 @@ pub(crate) fn significant(value: f64) -> String {
     format!("{value:.decimals$}")
 }
 
-/// A relative error: percent, or beyond a hundred of them the factor between the two numbers.
+/// A relative error: up to 100 % in percent, above that as the factor between the two numbers.
 pub(crate) fn error(error: f64) -> String {
     if error.abs() <= 1.0 {
         let percent = format!("{:+.1} %", error * 100.0);
@@ -114,12 +114,12 @@ pub(crate) fn error(error: f64) -> String {
     format!("x {}", factor(1.0 + error))
 }
 
-/// The size of a relative error, where its sign does not matter.
+/// A relative error without its sign.
 pub(crate) fn percent(size: f64) -> String {
     format!("{:.1} %", size * 100.0)
 }
 
-/// Three digits are enough to say how many times.
+/// A factor with three digits.
 fn factor(ratio: f64) -> String {
     match ratio.abs() {
         size if size < 10.0 => format!("{ratio:.2}"),

@@ -1,6 +1,6 @@
 //! Columns of equal width, and paragraphs of limited width.
 
-/// Where a cell stands in its column.
+/// Alignment of a cell in its column.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Align {
     Left,
@@ -10,8 +10,8 @@ pub(crate) enum Align {
 /// Between two columns.
 const GAP: &str = "  ";
 
-/// Rows of cells, as wide as the widest cell of each column. The first row is the heading and gets
-/// a rule below it. A row may be shorter than the others.
+/// Formats rows of cells, with columns as wide as their widest cells. The first row is the heading
+/// and gets a rule below it. A row may be shorter than the others.
 pub(crate) fn table(aligns: &[Align], rows: &[Vec<String>]) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let widths: Vec<_> = (0..columns)
@@ -41,7 +41,7 @@ pub(crate) fn table(aligns: &[Align], rows: &[Vec<String>]) -> String {
     out
 }
 
-/// Words in lines of at most `width` characters; a longer word has a line of its own.
+/// Breaks text into lines of at most `width_max` characters; a longer word has a line of its own.
 pub(crate) fn wrap(text: &str, width_max: usize) -> Vec<String> {
     let mut lines = Vec::new();
     let mut line = String::new();
@@ -60,7 +60,7 @@ pub(crate) fn wrap(text: &str, width_max: usize) -> Vec<String> {
     lines
 }
 
-/// What is no letter to a terminal must not reach it: names come from files that others wrote.
+/// Replaces control characters, because names come from untrusted files.
 pub(crate) fn clean(text: &str) -> String {
     text.chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }

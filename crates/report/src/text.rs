@@ -1,17 +1,17 @@
-//! An experiment for a terminal: the workload's own tables, published against ours, the claims, and
-//! the causes.
+//! An experiment for a terminal: the workload's own tables, published and our numbers, the claims,
+//! and the causes.
 //!
-//! Variants of one published number stand below each other, because that is what one compares. Wide
-//! names make wide tables; everything else fits into 120 columns.
+//! Variants of one published number stand below each other for comparison. Wide names make wide
+//! tables; the rest fits 120 columns.
 
 use crate::model::{CauseTable, Claim, Experiment, Role, Row, Tally};
 use crate::quantity::Scale;
 use crate::table::{Align, clean, table, wrap};
 
-/// Of prose; tables may be wider.
+/// Width of prose; tables may be wider.
 const WIDTH: usize = 100;
 
-/// The experiment as aligned text. Plots and the paragraphs about it are on the page only.
+/// The experiment as aligned text. Plots and the description are on the page only.
 #[must_use]
 pub fn text(experiment: &Experiment) -> String {
     let mut sections = vec![heading(experiment)];
@@ -39,7 +39,7 @@ fn heading(experiment: &Experiment) -> String {
     out
 }
 
-/// `first`, then the text, whose further lines begin below its first.
+/// `first`, then the text with a hanging indent.
 fn hanging(first: &str, text: &str) -> String {
     let indent = first.chars().count();
     let lines = wrap(text, WIDTH.saturating_sub(indent));
@@ -76,7 +76,7 @@ fn rows(rows: &[Row]) -> String {
     table(&aligns, &cells) + &legend(rows)
 }
 
-/// Rows of the same name and metric together, in the order in which they were first met.
+/// Rows grouped by name and metric, in the order of their first occurrence.
 pub(crate) fn grouped(rows: &[Row]) -> Vec<&Row> {
     let first = |like: &dyn Fn(&Row) -> bool| rows.iter().position(like);
     let mut order: Vec<_> = rows
@@ -91,7 +91,7 @@ pub(crate) fn grouped(rows: &[Row]) -> Vec<&Row> {
     order.into_iter().map(|(_, _, row)| row).collect()
 }
 
-/// What the marks mean, as far as there are any.
+/// Explanation of the marks that occur.
 fn legend(rows: &[Row]) -> String {
     let mut roles: Vec<_> = rows.iter().map(Row::role).collect();
     roles.sort();

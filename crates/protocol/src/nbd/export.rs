@@ -1,4 +1,4 @@
-//! What is served: one [`Export`], a named range of bytes, and what a client is told about it.
+//! A served export: [`Export`], a named range of bytes, and its description for clients.
 
 use alloc::string::String;
 
@@ -8,51 +8,51 @@ use super::wire::*;
 /// One disk that clients may open by name.
 #[derive(Clone, Debug)]
 pub struct Export {
-    /// The name clients ask for: at most 4096 bytes, without NUL.
+    /// Name for clients: at most 4096 bytes, without NUL.
     pub name: String,
-    /// Shown to people who list the exports: at most 4096 bytes, without NUL; may be empty.
+    /// Description in lists of exports: at most 4096 bytes, without NUL; may be empty.
     pub description: String,
     /// Size of the disk; a multiple of `block_min_bytes`.
     pub size_bytes: u64,
-    /// Writes, trims and zeroes are refused with EPERM.
+    /// Whether writes, trims and zeroes are refused with EPERM.
     pub read_only: bool,
-    /// TRIM is advertised and reaches the world.
+    /// Whether TRIM is advertised and passed to the world.
     pub can_trim: bool,
-    /// WRITE_ZEROES with FAST_ZERO reaches the world. If not, the session refuses it with ENOTSUP,
-    /// which is the fast answer that a client asks for with the flag.
+    /// Whether WRITE_ZEROES with FAST_ZERO is passed to the world. Otherwise the session refuses it
+    /// with ENOTSUP, the fast answer that the flag asks for.
     pub can_fast_zero: bool,
-    /// A flush on one connection covers the writes of all: clients may open several.
+    /// Whether a flush on one connection covers the writes of all: then clients may open several.
     pub multi_conn: bool,
     /// Hint for the client's I/O scheduler.
     pub rotational: bool,
-    /// Requests must be multiples of this: a power of two up to 64 KiB.
+    /// Granularity of requests: a power of two up to 64 KiB.
     pub block_min_bytes: u32,
-    /// Requests that are multiples of this are efficient: a power of two, at least 512.
+    /// Granularity of efficient requests: a power of two, at least 512.
     pub block_preferred_bytes: u32,
-    /// Longest READ or WRITE for clients that asked for block sizes. The others may send 32 MiB,
-    /// because they cannot know better.
+    /// Longest READ or WRITE for clients that asked for block sizes. Other clients may send 32 MiB,
+    /// the protocol's default.
     pub block_max_bytes: u32,
 }
 
-/// Why an [`Export`] cannot be served.
+/// The reason why an [`Export`] cannot be served.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ExportError {
-    /// The name or the description breaks the protocol's rule for strings.
+    /// The name or the description violates the protocol's rule for strings.
     #[error("the {0} of an export must be at most 4096 bytes without NUL")]
     Text(&'static str),
-    /// Block sizes that a client would have to reject.
+    /// Block sizes that clients would reject.
     #[error(
         "block sizes of an export must be powers of two with \
          minimum <= 64 KiB, preferred >= both 512 and the minimum, and maximum >= preferred"
     )]
     BlockSizes,
-    /// Clients count in signed 64-bit offsets and in blocks.
+    /// A size that clients cannot use: they count in signed 64-bit offsets and in blocks.
     #[error("the size of an export must be below 2^63 bytes and a multiple of its minimum block")]
     Size,
 }
 
 impl Export {
-    /// A writable export with the protocol's default block sizes and nothing optional.
+    /// A writable export with the protocol's default block sizes and without optional features.
     pub fn new(name: impl Into<String>, size_bytes: u64) -> Self {
         Self {
             name: name.into(),
@@ -69,8 +69,7 @@ impl Export {
         }
     }
 
-    /// Checks what the protocol demands of an export. [`super::Session::new`] takes only exports
-    /// that pass.
+    /// Checks the protocol's rules for an export. [`super::Session::new`] panics on invalid ones.
     pub fn check(&self) -> Result<(), ExportError> {
         let text_ok = |text: &str| text.len() <= STRING_MAX_BYTES && !text.contains('\0');
         if !text_ok(&self.name) {
@@ -94,14 +93,14 @@ impl Export {
         Ok(())
     }
 
-    /// Whether block sizes must be told to clients that did not ask.
+    /// Whether clients need block sizes even if they did not ask.
     pub(super) fn has_unusual_blocks(&self) -> bool {
         self.block_min_bytes > 1 || self.block_max_bytes < DEFAULT_PAYLOAD_MAX_BYTES
     }
 
-    /// The transmission flags: exactly what this export does for a client in this mode.
+    /// The transmission flags of this export for a client in this mode.
     ///
-    /// `allocation` says that the client selected `base:allocation` for this export.
+    /// `allocation`: the client selected `base:allocation` for this export.
     pub(super) fn transmission_flags(&self, mode: ReplyMode, allocation: bool) -> u16 {
         let when = |condition: bool, flags: u16| if condition { flags } else { 0 };
         FLAG_HAS_FLAGS
@@ -118,7 +117,7 @@ impl Export {
     }
 }
 
-/// All exports of a server, as one connection sees them.
+/// All exports of a server, for one connection.
 #[derive(Debug)]
 pub(super) struct Exports {
     pub(super) list: alloc::sync::Arc<[Export]>,
@@ -126,8 +125,8 @@ pub(super) struct Exports {
 }
 
 impl Exports {
-    /// Finds an export by the name a client sent. The empty name is the default export's, unless an
-    /// export is really called so.
+    /// Finds an export by a client's name. The empty name means the default export, unless an
+    /// export has that name.
     pub(super) fn find(&self, name: &[u8]) -> Option<usize> {
         let found = self.list.iter().position(|export| export.name.as_bytes() == name);
         if name.is_empty() { found.or(self.default) } else { found }

@@ -19,12 +19,12 @@
 //!   Ended         anything                                    the same again   Ended
 //! ```
 //!
-//! Data has to be read in one for EXPORT_NAME, INFO, GO and the metadata contexts, up to
-//! [`OPTION_DATA_MAX_BYTES`]. Everything else is thrown away as it comes: data of unknown options
-//! and of ABORT, and data that options without data or beyond that size should not have.
+//! EXPORT_NAME, INFO, GO and the metadata contexts need their data in one piece, up to
+//! [`OPTION_DATA_MAX_BYTES`]. All other data is discarded on arrival: of unknown options and of
+//! ABORT, surplus data of options without data, and data beyond that size.
 //!
-//! Not fixed newstyle means plain newstyle: the specification knows no other option there than
-//! EXPORT_NAME, and no way to refuse one, so such a client gets its export or is dropped.
+//! A client without fixed newstyle speaks plain newstyle. There the specification has no option but
+//! EXPORT_NAME, and no way to refuse one. So such a client gets its export or is disconnected.
 
 use alloc::vec::Vec;
 
@@ -37,15 +37,15 @@ use super::wire::*;
 
 const HEADER_BYTES: usize = 16;
 
-/// Longest option data that is looked at; the caller's buffer must hold it in one piece. A GO with
-/// the longest name and every information request there is needs about 4 KiB.
+/// Longest parsed option data; the caller's buffer must hold it in one piece. A GO with the longest
+/// name and all information requests needs about 4 KiB.
 const OPTION_DATA_MAX_BYTES: u32 = 64 << 10;
 
-/// Longest option data that is thrown away politely; beyond, the client is dropped.
+/// Longest discarded option data; a client with more is disconnected.
 const OPTION_DISCARD_MAX_BYTES: u32 = 1 << 20;
 
-/// A client that lists hundreds of exports and asks about each stays below; one that haggles for
-/// ever does not.
+/// Greatest number of options on one connection: enough to list hundreds of exports and to query
+/// each of them.
 const OPTIONS_MAX: u32 = 4096;
 
 /// A step, or the end of the phase.
@@ -55,7 +55,7 @@ pub(super) enum Progress {
     Open { consumed: usize, opening: Opening },
 }
 
-/// What has been negotiated so far.
+/// State of the negotiation.
 #[derive(Debug)]
 pub(super) struct Negotiated {
     pub(super) fixed_newstyle: bool,
@@ -178,7 +178,7 @@ impl Handshake {
         }
     }
 
-    /// What makes an option header the last thing that is read.
+    /// The violation of an option header, if any.
     fn violation(&self, magic: u64, option: u32, len_bytes: u32) -> Option<Violation> {
         if magic != OPTION_MAGIC {
             return Some(Violation::OptionMagic(magic));
@@ -257,8 +257,8 @@ mod tests {
         bytes
     }
 
-    /// One call: the event (nothing for an opening), what was consumed, whether something was
-    /// answered, and the state after.
+    /// One call: the event (`None` for an opening), the consumed bytes, whether there was an
+    /// answer, and the state after it.
     fn edge(from: State, bytes: &[u8]) -> (Option<Event>, usize, bool, State) {
         let (mut handshake, mut out) = (at(from), Vec::new());
         let (event, consumed) = match handshake.on_bytes(&exports(), bytes, &mut out) {

@@ -1,8 +1,8 @@
 //! Metadata contexts: LIST_META_CONTEXT and SET_META_CONTEXT.
 //!
-//! There is one context, `base:allocation`. A query is `namespace:leaf`; those of namespaces that
-//! this server does not know are ignored, as are unknown leaves, and `base:` alone is a wildcard
-//! that lists but does not select. SET replaces the selection even when it fails.
+//! There is one context, `base:allocation`. A query is `namespace:leaf`. Unknown namespaces and
+//! unknown leaves are ignored. `base:` alone is a wildcard that lists but does not select. SET
+//! replaces the selection even when it fails.
 
 use alloc::vec::Vec;
 
@@ -16,16 +16,16 @@ use super::wire::*;
 const ALLOCATION: &[u8] = b"base:allocation";
 const WILDCARD: &[u8] = b"base:";
 
-/// What a request asks for.
+/// Queries of a request.
 struct Queries<'a> {
     export_name: &'a [u8],
-    /// How many queries there were.
+    /// Number of queries.
     count: u32,
     exact: bool,
     wildcard: bool,
 }
 
-/// Answers either option with its final reply.
+/// Answers either option, up to the final reply.
 pub(super) fn list_or_set(
     negotiated: &mut Negotiated,
     exports: &Exports,
@@ -59,14 +59,14 @@ pub(super) fn list_or_set(
     put_option_reply(option, REP_ACK, &[], out);
 }
 
-/// Reads everything before anything is answered: a reply must not begin and then turn out wrong.
+/// Parses all queries before the first reply, so that no reply precedes an error.
 fn parse(data: &[u8]) -> Option<Queries<'_>> {
     let mut data = Cursor(data);
     let export_name = data.string()?;
     let count = data.u32()?;
     let mut queries = Queries { export_name, count, exact: false, wildcard: false };
-    // Every query takes at least four bytes of data that is there, so `count` bounds no memory and
-    // the loop ends early if it lies.
+    // Every query takes at least four bytes of existing data, so `count` determines no allocation,
+    // and a wrong count ends the loop early.
     for _ in 0..count {
         let query = data.string()?;
         if !query.contains(&b':') {

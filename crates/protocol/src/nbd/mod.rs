@@ -1,4 +1,4 @@
-//! The Network Block Device protocol: the server side, and in [`client`] the other one.
+//! The Network Block Device protocol: the server side, and in [`client`] the client side.
 //!
 //! The protocol is specified in `doc/proto.md` of <https://github.com/NetworkBlockDevice/nbd>; the
 //! 64-bit requests and replies in the same file of its branch `extension-ext-header`. "The
@@ -35,9 +35,9 @@
 //! }
 //! ```
 //!
-//! One file, one story: `wire` has the numbers, `export` what is served, `session` the public face,
-//! `handshake` and `options` the first phase, `meta` its metadata contexts, `transmission` the
-//! requests, `reply` and `status` what goes back.
+//! The files: `wire` has the protocol's numbers, `export` the served disks, `session` the public
+//! interface, `handshake` and `options` the first phase, `meta` its metadata contexts,
+//! `transmission` the requests, `reply` and `status` the replies.
 
 pub mod client;
 mod export;

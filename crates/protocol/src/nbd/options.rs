@@ -1,4 +1,4 @@
-//! The answers to options, one function each. What comes next is decided by the handshake.
+//! Answers to options, one function each. The handshake decides the next state.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use super::session::{Event, Violation};
 use super::transmission::Opening;
 use super::wire::*;
 
-/// What an option leads to.
+/// Consequence of an option.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Answer {
     /// A final reply was written; the client may send its next option.
@@ -21,7 +21,7 @@ pub(super) enum Answer {
     End(Event),
 }
 
-/// Whether the data of an option means something to this server.
+/// Whether the option's data is parsed.
 pub(super) fn reads_data(option: u32) -> bool {
     matches!(
         option,
@@ -47,7 +47,7 @@ pub(super) fn answer_data(
     }
 }
 
-/// Answers any other option that came without data.
+/// Answers any other option without data.
 pub(super) fn answer_empty(
     negotiated: &mut Negotiated,
     exports: &Exports,
@@ -80,8 +80,8 @@ pub(super) fn answer_empty(
     Answer::Replied
 }
 
-/// Answers an option whose data was thrown away: unknown, or with data where none belongs
-/// (`error` is ERR_INVALID), or with far too much of it (ERR_TOO_BIG).
+/// Answers an option whose data was discarded: an unknown one, one with surplus data (`error` is
+/// ERR_INVALID), or one with too much data (ERR_TOO_BIG).
 pub(super) fn answer_discarded(
     negotiated: &mut Negotiated,
     option: u32,
@@ -95,7 +95,7 @@ pub(super) fn answer_discarded(
         }
         _ if reads_data(option) => {
             if option == OPT_SET_META_CONTEXT {
-                negotiated.allocation = None; // also a request that fails replaces the selection
+                negotiated.allocation = None; // a failed request replaces it too
             }
             put_error(option, error, "option data exceeds 64 KiB", out);
         }
@@ -104,7 +104,8 @@ pub(super) fn answer_discarded(
     Answer::Replied
 }
 
-/// STARTTLS too: this server speaks no TLS, and the specification names this answer for it.
+/// Answer to unknown options, and to STARTTLS: this server has no TLS, and the specification gives
+/// this answer for it.
 fn unsupported(option: u32, out: &mut Vec<u8>) {
     let text = match option {
         OPT_STARTTLS => "this server does not offer TLS",
@@ -179,7 +180,7 @@ fn opening(negotiated: &Negotiated, export: usize, sizes_known: bool) -> Opening
     }
 }
 
-/// The information requests that this server knows; the others must be ignored.
+/// The supported information requests of a client; others must be ignored.
 #[derive(Default)]
 struct Wanted {
     name: bool,
@@ -228,7 +229,7 @@ fn put_infos(option: u32, export: &Export, opening: &Opening, wanted: &Wanted, o
     }
 }
 
-/// One reply to an option; its data comes in parts.
+/// Appends a reply to an option; its data is given in parts.
 pub(super) fn put_option_reply(option: u32, kind: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
     let len_bytes: usize = parts.iter().map(|part| part.len()).sum();
     out.put64(OPTION_REPLY_MAGIC);
@@ -240,12 +241,12 @@ pub(super) fn put_option_reply(option: u32, kind: u32, parts: &[&[u8]], out: &mu
     }
 }
 
-/// A final reply that is an error, with a message for people.
+/// Appends a final error reply with a message for users.
 pub(super) fn put_error(option: u32, error: u32, text: &str, out: &mut Vec<u8>) {
     put_option_reply(option, error, &[text.as_bytes()], out);
 }
 
-/// Reads option data from front to back. Nothing is returned, and nothing is read, beyond its end.
+/// Parser of option data, from front to back. It never reads past the end.
 pub(super) struct Cursor<'a>(pub(super) &'a [u8]);
 
 impl<'a> Cursor<'a> {
@@ -261,8 +262,8 @@ impl<'a> Cursor<'a> {
         Some(u32::from_be_bytes(*value))
     }
 
-    /// A length and that many bytes, which must be a string as the protocol defines it. UTF-8 is
-    /// not checked: a name that is not UTF-8 is simply nobody's name.
+    /// A length and a string of that length, valid by the protocol's rules. UTF-8 is not checked: a
+    /// name in another encoding matches no export.
     pub(super) fn string(&mut self) -> Option<&'a [u8]> {
         let len_bytes = usize::try_from(self.u32()?).ok()?;
         if len_bytes > STRING_MAX_BYTES {

@@ -1,4 +1,4 @@
-//! Replies of the transmission phase, in the three forms a client can have negotiated.
+//! Replies of the transmission phase, in the three forms that a client can negotiate.
 //!
 //! ```text
 //!   simple       magic error cookie                            | payload of a READ
@@ -6,61 +6,62 @@
 //!   extended     magic flags type cookie offset length(64 bit) | the same chunks
 //! ```
 //!
-//! A reply in chunks ends with the chunk that carries DONE, and DONE may not be promised while an
-//! error is still possible. That is why the header of a piece is asked for when its data is there
-//! ([`ReadChunk`]), and why a READ with DF that is sent in several pieces, under a single header,
-//! gets a closing chunk of its own.
+//! A reply in chunks ends with the chunk that carries DONE, and DONE must not be sent while an
+//! error is still possible. So the header of a piece is requested when its data is available
+//! ([`ReadChunk`]). A READ with DF in several pieces under a single header gets a separate closing
+//! chunk.
 
 use alloc::vec::Vec;
 
 use super::request::{Command, Errno, Request};
 use super::wire::*;
 
-/// Room for the longest header of a piece of a READ.
+/// Greatest length of the header of a piece of a READ.
 pub const READ_HEADER_MAX: usize = 48;
 
 /// Length of the header of a structured chunk, and of an extended one.
 const STRUCTURED_HEADER_BYTES: usize = 20;
 const EXTENDED_HEADER_BYTES: usize = 32;
 
-/// One piece of the answer to a READ. It lies within the request and is not empty.
+/// A piece of a READ's data: a non-empty range within the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReadChunk {
-    /// The READ it belongs to.
+    /// The READ.
     pub request: Request,
     /// Start of the piece, counted from the start of the export.
     pub offset_bytes: u64,
     /// Length of the piece.
     pub len_bytes: u64,
-    /// No piece of this request was sent before.
+    /// Whether this is the first piece of the request.
     pub first: bool,
-    /// No piece of this request will be sent after.
+    /// Whether this is the last piece of the request.
     pub last: bool,
 }
 
-/// How the pieces of a READ may go out.
+/// Rules for the pieces of a READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Pieces {
-    /// One header for all of them: gapless, in the order of their offsets, nothing in between.
+    /// One header for all pieces: without gaps, in the order of their offsets, without other
+    /// replies between.
     Ordered,
-    /// Each has its own header: any order, and replies to other requests may go in between.
+    /// A header for each piece: in any order, with other replies between.
     Chunks,
 }
 
-/// What became of a READ that failed.
+/// Consequence of a failed READ.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "a reply that cannot be finished leaves only the disconnect"]
 pub enum ReadFailure {
-    /// The client is told; the request has ended, nothing more may be sent for it.
+    /// An error reply was sent; the request has ended, and nothing more may be sent for it.
     Replied,
-    /// A promise of data is on the wire that cannot be kept: drop the connection.
+    /// The announced data cannot be sent: disconnect.
     MustDisconnect,
 }
 
-/// The form of replies that was negotiated; each is a step beyond the one before.
+/// The negotiated form of replies; each is an extension of the one before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum ReplyMode {
-    /// Error, cookie and, of a READ, all of its data.
+    /// Error, cookie and for a READ all of its data.
     Simple,
     /// Replies are made of chunks; errors have a place and a message, holes need no data.
     Structured,
@@ -68,11 +69,11 @@ pub enum ReplyMode {
     Extended,
 }
 
-/// To what a reply answers: also for requests that were refused before they became a [`Request`].
+/// The request of a reply; also a request that was refused before it became a [`Request`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Answered {
     pub(super) cookie: u64,
-    /// The offset field of the request; extended replies repeat it.
+    /// Offset field of the request; extended replies repeat it.
     pub(super) offset_bytes: u64,
 }
 
@@ -83,12 +84,12 @@ impl From<&Request> for Answered {
     }
 }
 
-/// The fields of a chunk's header that its kind decides.
+/// Header fields that depend on the chunk's kind.
 #[derive(Clone, Copy)]
 pub(super) struct ChunkHead {
     pub(super) kind: u16,
     pub(super) done: bool,
-    /// Of the payload: bounded by one reply, so 32 bits are enough in both forms.
+    /// Length of the payload: limited by one reply, so 32 bits suffice in both forms.
     pub(super) len_bytes: u32,
 }
 
@@ -106,7 +107,7 @@ impl ReplyMode {
         }
     }
 
-    /// An error and why, which ends the reply.
+    /// Appends an error with its message, which ends the reply.
     #[cold]
     pub(super) fn put_error(self, to: Answered, errno: Errno, text: &str, out: &mut Vec<u8>) {
         if self == Self::Simple {
@@ -117,7 +118,7 @@ impl ReplyMode {
         }
     }
 
-    /// An error at an offset, which ends the reply. Only for replies in chunks.
+    /// Appends an error with its offset, which ends the reply. Only for replies in chunks.
     fn put_error_at(self, to: Answered, errno: Errno, at_bytes: u64, out: &mut Vec<u8>) {
         let text = errno.text();
         self.put_error_head(to, REPLY_TYPE_ERROR_OFFSET, 8, text, out);
@@ -131,7 +132,7 @@ impl ReplyMode {
         self.put_chunk_head(to, ChunkHead { kind, done: true, len_bytes }, out);
     }
 
-    /// The header of a chunk. Not for simple replies.
+    /// Appends the header of a chunk. Not for simple replies.
     #[inline]
     pub(super) fn put_chunk_head(self, to: Answered, head: ChunkHead, out: &mut Vec<u8>) {
         match self {
@@ -149,7 +150,7 @@ impl ReplyMode {
         if self.pieces(request) == Pieces::Ordered && !chunk.first {
             return 0;
         }
-        // An ordered reply announces all of its data with the first piece.
+        // An ordered reply announces all of its data in the first piece.
         let (offset_bytes, len_bytes) = match self.pieces(request) {
             Pieces::Ordered => (request.offset_bytes, request.len_bytes),
             Pieces::Chunks => (chunk.offset_bytes, chunk.len_bytes),
@@ -228,7 +229,7 @@ impl ReplyMode {
     }
 }
 
-/// A piece outside its request would be bytes that the client takes for something else.
+/// Panics on a piece outside its request, which would put the stream out of step.
 #[inline]
 fn check_chunk(chunk: &ReadChunk) {
     let request = &chunk.request;

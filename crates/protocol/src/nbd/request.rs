@@ -1,17 +1,17 @@
-//! What a client asks for, after every check: [`Request`].
+//! A client's request, after all checks: [`Request`].
 
 use core::fmt;
 
 use super::wire::*;
 
-/// The commands that reach a world. DISC does not: it is [`super::Event::Closed`].
+/// Commands that reach a world. DISC becomes [`super::Event::Closed`] instead.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
-    /// Data to the client.
+    /// Send data to the client.
     Read,
-    /// Data from the client; [`super::Event::Payload`] follows.
+    /// Write data from the client; [`super::Event::Payload`] follows.
     Write,
-    /// Everything that was answered before must be on stable storage.
+    /// All acknowledged writes must be on stable storage.
     Flush,
     /// The range is not needed any more.
     Trim,
@@ -19,12 +19,12 @@ pub enum Command {
     Cache,
     /// The range must read as zeroes.
     WriteZeroes,
-    /// Which parts of the range are holes or zeroes.
+    /// Report which parts of the range are holes or zeroes.
     BlockStatus,
 }
 
 impl Command {
-    /// The number on the wire.
+    /// Number on the wire.
     pub(super) const fn code(self) -> u16 {
         match self {
             Self::Read => CMD_READ,
@@ -38,31 +38,31 @@ impl Command {
     }
 }
 
-/// One request, within the export and allowed there. `len_bytes` is 0 only for FLUSH.
+/// A valid request within the export. `len_bytes` is 0 only for FLUSH.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
     /// The client's name for the request, copied into its reply. Not necessarily unique.
     pub cookie: u64,
-    /// What to do.
+    /// Command.
     pub command: Command,
-    /// Where.
+    /// First byte.
     pub offset_bytes: u64,
-    /// How much: at most the export's payload limit for READ and WRITE, else up to its size.
+    /// Length: at most the export's payload limit for READ and WRITE, otherwise up to its size.
     pub len_bytes: u64,
-    /// What the command writes must be on stable storage before the reply. Clients may set it on
-    /// commands that write nothing.
+    /// The written data must be on stable storage before the reply. Clients may set it on commands
+    /// that write nothing.
     pub fua: bool,
     /// WRITE_ZEROES: the range must stay allocated.
     pub no_hole: bool,
-    /// WRITE_ZEROES: answer ENOTSUP at once rather than writing zeroes slowly.
+    /// WRITE_ZEROES: fail with ENOTSUP at once rather than write zeroes slowly.
     pub fast_zero: bool,
     /// READ: one content chunk only ([`super::Pieces::Ordered`]).
     pub dont_fragment: bool,
-    /// BLOCK_STATUS: one extent only ([`super::Session::block_status`] sees to it).
+    /// BLOCK_STATUS: one extent only ([`super::Session::block_status`] enforces it).
     pub req_one: bool,
 }
 
-/// The error numbers that may cross the wire.
+/// Error numbers of the wire.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(u32)]
 pub enum Errno {
@@ -85,13 +85,12 @@ pub enum Errno {
 }
 
 impl Errno {
-    /// The number on the wire.
+    /// Number on the wire.
     pub const fn code(self) -> u32 {
         self as u32
     }
 
-    /// The error of a number on the wire. An unexpected one counts as EINVAL, as the specification
-    /// wants it.
+    /// The error of a number on the wire. An unknown number counts as EINVAL, by the specification.
     pub(super) const fn from_code(code: u32) -> Self {
         match code {
             1 => Self::Perm,
@@ -105,7 +104,7 @@ impl Errno {
         }
     }
 
-    /// The message for people in an error chunk.
+    /// Message for users in an error chunk.
     pub(super) const fn text(self) -> &'static str {
         match self {
             Self::Perm => "operation not permitted",

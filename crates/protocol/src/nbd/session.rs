@@ -1,7 +1,7 @@
 //! One connection: [`Session`].
 //!
 //! A session has two phases with a state machine each, `handshake` and `transmission`. This file is
-//! what a world sees of them: bytes in, [`Event`]s out, and the calls that encode replies.
+//! the public interface for a world: bytes in, [`Event`]s out, and calls that encode replies.
 
 use alloc::sync::Arc;
 use alloc::vec::Vec;
@@ -14,13 +14,13 @@ use super::status::{Extent, put_block_status};
 use super::transmission::Transmission;
 use super::wire::*;
 
-/// What [`Session::on_bytes`] did.
+/// Result of [`Session::on_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the consumed bytes must not be passed again"]
 pub struct Step {
-    /// How many of the bytes are done with. The rest must be passed again, with more behind.
+    /// Number of consumed bytes. The rest must be passed again, with later bytes appended.
     pub consumed: usize,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
@@ -28,76 +28,76 @@ impl Step {
     pub(super) const NEED_MORE: Self = Self { consumed: 0, event: Event::NeedMore };
 }
 
-/// What happened on a connection. Every event but `NeedMore`, `Closed` and `Broken` consumed at
-/// least one byte.
+/// An event on a connection. Every event but `NeedMore`, `Closed` and `Broken` consumed at least
+/// one byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The bytes are not enough for anything: receive more. At most 64 KiB in the handshake, and 44
-    /// bytes or one alignment unit of payload later, have to lie in one piece.
+    /// More bytes are necessary: receive. At most 64 KiB in the handshake, and 44 bytes or one
+    /// alignment unit of payload later, must be passed in one piece.
     NeedMore,
-    /// The handshake went on, or a request was answered here: call again.
+    /// Progress without a result, or a request answered by the session: call again.
     Continue,
     /// The transmission phase begins, on the export with this index.
     Opened(usize),
-    /// A request to execute. For a WRITE, its `Payload` events follow.
+    /// A request to execute. `Payload` events follow a WRITE.
     Request(Request),
-    /// A piece of the current WRITE's payload: the first `len_bytes` of what was passed, which were
-    /// consumed.
+    /// A piece of the current WRITE's payload: the first `len_bytes` of the passed bytes, which
+    /// were consumed.
     Payload {
-        /// Where it belongs, counted from the start of the export.
+        /// Offset from the start of the export.
         offset_bytes: u64,
         /// Its length.
         len_bytes: usize,
-        /// The WRITE is complete: it wants its reply.
+        /// Whether the WRITE is complete and needs its reply.
         last: bool,
     },
-    /// The client said goodbye: answer what is in flight, then disconnect.
+    /// The client sent DISC: answer the requests in flight, then disconnect.
     Closed,
-    /// The client cannot be talked to: send what was written, then drop it.
+    /// The client violated the protocol: send the written bytes, then disconnect.
     Broken(Violation),
 }
 
-/// What a client did that leaves only the disconnect.
+/// A client's violation of the protocol, after which the server must disconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// Unknown client flags: the specification demands the disconnect.
+    /// Unknown client flags: the specification demands a disconnect.
     #[error("client flags {0:#010x} were not offered: the client must set only bits 0 and 1")]
     ClientFlags(u32),
-    /// A client without fixed newstyle can be given nothing but EXPORT_NAME.
+    /// An option other than EXPORT_NAME from a client without fixed newstyle.
     #[error("option {0} needs fixed newstyle: the client must set client flag bit 0")]
     NotFixedNewstyle(u32),
-    /// The stream is not NBD, or out of step.
-    #[error("wrong magic number {0:#018x} in front of an option")]
+    /// Wrong magic of an option: not NBD, or the stream is out of step.
+    #[error("wrong magic number {0:#018x} before an option")]
     OptionMagic(u64),
-    /// Option data beyond what is worth reading.
-    #[error("option {option} has {len_bytes} bytes of data, more than this server will read")]
+    /// Option data above the limit.
+    #[error("option {option} has {len_bytes} bytes of data, above this server's limit")]
     OptionTooLong {
         /// The option's number.
         option: u32,
-        /// The length it announced.
+        /// Announced length.
         len_bytes: u32,
     },
-    /// Haggling without end.
+    /// More options than the limit.
     #[error("too many options on one connection")]
     TooManyOptions,
-    /// EXPORT_NAME has no way to say no.
+    /// EXPORT_NAME of an unknown export: the option has no error reply.
     #[error("EXPORT_NAME asked for an export that does not exist")]
     UnknownExport,
     /// EXPORT_NAME after extended headers, which the specification forbids.
     #[error("EXPORT_NAME after EXTENDED_HEADERS: the client must use GO")]
     ExportNameAfterExtended,
-    /// The stream is out of step.
-    #[error("wrong magic number {0:#010x} in front of a request")]
+    /// Wrong magic of a request: the stream is out of step.
+    #[error("wrong magic number {0:#010x} before a request")]
     RequestMagic(u32),
-    /// A payload beyond what is worth reading.
-    #[error("a request has {0} bytes of payload, more than this server will read")]
+    /// A payload above the limit.
+    #[error("a request has {0} bytes of payload, above this server's limit")]
     PayloadTooLong(u64),
 }
 
-/// How payload is cut.
+/// Rule for splitting payload.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Piece {
-    /// A power of two.
+    /// Alignment of the ends of pieces, a power of two.
     pub(super) align_bytes: usize,
     pub(super) max_bytes: usize,
 }
@@ -117,7 +117,7 @@ enum Phase {
 }
 
 impl Session {
-    /// A session for a new connection. `default_export` is opened by clients that give no name.
+    /// Creates a session for a new connection. Clients that give no name get `default_export`.
     ///
     /// # Panics
     ///
@@ -134,33 +134,33 @@ impl Session {
         }
     }
 
-    /// Appends the server's first bytes, which are sent before anything is received.
+    /// Appends the server's greeting, which is sent before anything is received.
     pub fn greeting(&self, out: &mut Vec<u8>) {
         out.put64(INIT_MAGIC);
         out.put64(OPTION_MAGIC);
         out.put16(FLAG_FIXED_NEWSTYLE | FLAG_NO_ZEROES);
     }
 
-    /// How the payload of writes is cut: pieces end on multiples of `align_bytes` (a power of two),
-    /// counted from the start of the export, unless they end a request; and none is longer than
-    /// `max_bytes`. At first: as it comes. May change between any two calls.
+    /// Sets the rule for splitting write payload. A piece ends on a multiple of `align_bytes` (a
+    /// power of two) from the start of the export, or at the end of its request, and has at most
+    /// `max_bytes`. The default is no rule. The rule may change between any two calls.
     ///
     /// # Panics
     ///
-    /// If `align_bytes` is not a power of two or does not fit into `max_bytes`.
+    /// If `align_bytes` is not a power of two or exceeds `max_bytes`.
     pub fn set_piece(&mut self, align_bytes: usize, max_bytes: usize) {
         assert!(align_bytes.is_power_of_two());
         assert!(max_bytes >= align_bytes);
         self.piece = Piece { align_bytes, max_bytes };
     }
 
-    /// Takes a prefix of `bytes`, appends to `out` what must be sent, and tells what happened.
+    /// Takes a prefix of `bytes`, appends bytes for the client to `out`, and returns an event.
     ///
-    /// To be called again, with what was not consumed, until it says [`Event::NeedMore`]. One call
+    /// Call it again with the unconsumed rest until it returns [`Event::NeedMore`]. One call
     /// answers at most one option or request, but a client that never reads can make many of them:
-    /// when `out` has grown long, send it before the next call. After
-    /// [`Event::Closed`] or [`Event::Broken`] it says the same for ever, but replies to requests
-    /// that are still in flight can be encoded.
+    /// when `out` has grown long, send it before the next call. After [`Event::Closed`] or
+    /// [`Event::Broken`] it returns the same event forever, but replies to requests in flight can
+    /// still be encoded.
     #[inline]
     pub fn on_bytes(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
         match &mut self.phase {
@@ -182,12 +182,12 @@ impl Session {
         }
     }
 
-    /// Whether options are over and requests come.
+    /// Whether the session is in the transmission phase.
     pub fn is_transmission(&self) -> bool {
         matches!(self.phase, Phase::Transmission(_))
     }
 
-    /// The index of the export that was opened.
+    /// Index of the open export.
     pub fn export(&self) -> Option<usize> {
         match &self.phase {
             Phase::Transmission(transmission) => Some(transmission.opening.export),
@@ -195,22 +195,22 @@ impl Session {
         }
     }
 
-    /// Appends the reply to a request that carries no data: anything but a successful READ or
-    /// BLOCK_STATUS. A READ that failed is better served by [`Self::read_failed`].
+    /// Appends a reply without data: for all requests but a successful READ or BLOCK_STATUS. For a
+    /// failed READ, [`Self::read_failed`] gives more information.
     #[inline]
     pub fn reply(&self, request: &Request, error: Option<Errno>, out: &mut Vec<u8>) {
         self.mode().put_reply(Answered::from(request), error, out);
     }
 
-    /// How the pieces of this READ may be sent.
+    /// The rules for the pieces of this READ.
     #[inline]
     pub fn pieces_allowed(&self, request: &Request) -> Pieces {
         self.mode().pieces(request)
     }
 
-    /// Writes what must be sent right before the data of a piece, and returns its length, which is
-    /// 0 for the later pieces of an ordered reply. The data of the piece must have been read: its
-    /// success is promised here.
+    /// Writes the bytes to send right before the data of a piece, and returns their number, which
+    /// is 0 for the later pieces of an ordered reply. The data must be available: the header
+    /// promises success.
     ///
     /// # Panics
     ///
@@ -220,16 +220,16 @@ impl Session {
         self.mode().read_header(chunk, out)
     }
 
-    /// Appends what must be sent right after the data of a piece: nothing, except for the last of
-    /// several pieces of a READ with DF. Their one header was sent while a later piece could still
-    /// fail, so it was not allowed to end the reply.
+    /// Appends the bytes to send right after the data of a piece. There are none, except after the
+    /// last of several pieces of a READ with DF: their one header was sent while a later piece
+    /// could still fail, so it could not end the reply.
     #[inline]
     pub fn read_trailer(&self, chunk: &ReadChunk, out: &mut Vec<u8>) {
         self.mode().read_trailer(chunk, out);
     }
 
-    /// Appends the whole answer for a piece that reads as zeroes, without data. Returns false, and
-    /// appends nothing, if the zeroes have to be sent ([`Pieces::Ordered`]).
+    /// Appends the whole answer for a piece of zeroes, without data. Returns false, and appends
+    /// nothing, if the zeroes must be sent ([`Pieces::Ordered`]).
     ///
     /// # Panics
     ///
@@ -238,9 +238,8 @@ impl Session {
         self.mode().put_hole(chunk, out)
     }
 
-    /// Ends a READ that failed at `offset_bytes` (counted from the start of the export), after
-    /// something of it was sent (`started`) or not. Once this has replied, no further piece of the
-    /// request may be sent.
+    /// Ends a READ that failed at `offset_bytes` (from the start of the export). `started`: a piece
+    /// was sent before. After the error reply no further piece of the request may be sent.
     pub fn read_failed(
         &self,
         request: &Request,
@@ -252,13 +251,13 @@ impl Session {
         self.mode().read_failed(request, offset_bytes, started, error, out)
     }
 
-    /// Appends the answer to a BLOCK_STATUS: what is known from the request's offset on. Extents
-    /// may be of any length and number, and may end before or after the request does; of none, the
-    /// client learns that the state is unknown.
+    /// Appends the answer to a BLOCK_STATUS: the known state from the request's offset on. Extents
+    /// may have any length and number, and may end before or after the request does. Without
+    /// extents the client learns that the state is unknown.
     ///
     /// # Panics
     ///
-    /// If the request is not one that this session handed out.
+    /// If the request was not returned by this session.
     pub fn block_status(&self, request: &Request, extents: &[Extent], out: &mut Vec<u8>) {
         let Phase::Transmission(transmission) = &self.phase else {
             panic!("a block status belongs to the transmission phase");

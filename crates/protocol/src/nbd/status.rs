@@ -1,9 +1,9 @@
-//! The answer to BLOCK_STATUS for `base:allocation`: extents, joined, cut and counted.
+//! The answer to BLOCK_STATUS for `base:allocation`: extents, merged, split and limited.
 //!
-//! The world says what it knows as a list of [`Extent`]s from the request's offset on, as short,
-//! long or fragmented as it came. Each rule of the wire is kept here: at least one extent, none of
-//! length 0, never past the request (with or without REQ_ONE), neighbours joined, lengths that fit
-//! their field, a bounded count.
+//! The world gives its knowledge as a list of [`Extent`]s from the request's offset on, of any
+//! length and fragmentation. This file enforces the rules of the wire: at least one extent, none of
+//! length 0, never past the request (with or without REQ_ONE), neighbours merged, lengths that fit
+//! their field, a limited number.
 
 use alloc::vec::Vec;
 
@@ -11,30 +11,30 @@ use super::reply::{Answered, ChunkHead, ReplyMode};
 use super::request::Request;
 use super::wire::*;
 
-/// Most extents in one reply. The specification's limit is 2^20; 2^16 keep a reply below 1 MiB, and
-/// a client that wants to know more asks again from where the reply ended.
+/// Greatest number of extents in one reply. The specification's limit is 2^20. 2^16 keep a reply
+/// below 1 MiB, and a client can ask again from the end of the reply.
 const EXTENTS_MAX: usize = 1 << 16;
 
-/// Longest extent in the 32-bit form: below 2^32, and still a multiple of every block size that an
-/// export may demand (64 KiB). A longer one is told as several.
+/// Longest extent in the 32-bit form: below 2^32, and a multiple of every valid minimum block (64
+/// KiB). A longer extent is split.
 const COMPACT_EXTENT_MAX_BYTES: u64 = (u32::MAX as u64) & !0xffff;
 
-/// The id that `base:allocation` gets; any number would do, but 0 is what LIST answers.
+/// Id of `base:allocation`. Any number would do except 0, which is LIST's answer.
 pub(super) const ALLOCATION_ID: u32 = 1;
 
-/// A range of the export that is all in one state.
+/// A range of the export in one state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
-    /// Its length; it starts where the one before ended.
+    /// Length; the range starts where the one before ended.
     pub len_bytes: u64,
-    /// Nothing is allocated for it: writing may fail for want of space.
+    /// Not allocated: a write may fail for lack of space.
     pub hole: bool,
-    /// It reads as zeroes.
+    /// Reads as zeroes.
     pub zero: bool,
 }
 
 impl Extent {
-    /// What is always true: allocated for all we know, content unknown.
+    /// The unknown state: maybe allocated, content unknown.
     pub const fn unknown(len_bytes: u64) -> Self {
         Self { len_bytes, hole: false, zero: false }
     }
@@ -48,7 +48,7 @@ impl Extent {
     }
 }
 
-/// What limits one reply.
+/// Limits of one reply.
 struct Form {
     mode: ReplyMode,
     extent_max_bytes: u64,
@@ -61,7 +61,7 @@ impl Form {
             ReplyMode::Extended => (16, u64::MAX),
             _ => (8, COMPACT_EXTENT_MAX_BYTES),
         };
-        // The variable part of a chunk may not exceed the advertised payload limit either.
+        // The variable part of a chunk is subject to the advertised payload limit too.
         let fits = payload_max_bytes as usize / descriptor_bytes;
         let count_max = if request.req_one { 1 } else { fits.clamp(1, EXTENTS_MAX) };
         Self { mode, extent_max_bytes, count_max }
@@ -85,7 +85,7 @@ impl Form {
     }
 }
 
-/// Appends the one chunk of the reply. Not for simple replies.
+/// Appends the single chunk of the reply. Not for simple replies.
 pub(super) fn put_block_status(
     mode: ReplyMode,
     request: &Request,
@@ -95,7 +95,7 @@ pub(super) fn put_block_status(
 ) {
     let form = Form::new(mode, request, payload_max_bytes);
     let mut count = 0;
-    // The header tells the length, so the descriptors are counted before they are written.
+    // The header contains the length, so the descriptors are counted first.
     for_each_descriptor(&form, request, extents, |_| count += 1);
     assert!(count > 0 && count <= EXTENTS_MAX);
     let count = count as u32;
@@ -109,8 +109,8 @@ pub(super) fn put_block_status(
     for_each_descriptor(&form, request, extents, |extent| form.put_descriptor(extent, out));
 }
 
-/// Walks the descriptors that go on the wire. A world that knows nothing gives no extents; then the
-/// state is unknown, which is always a true answer.
+/// Iterates over the descriptors of the reply. Without extents the state is unknown, which is
+/// always a true answer.
 fn for_each_descriptor(
     form: &Form,
     request: &Request,
@@ -136,7 +136,7 @@ fn for_each_descriptor(
     }
 }
 
-/// Emits one extent as descriptors that are short enough, while any are left.
+/// Splits one extent into valid descriptors, until `left_count` is used up.
 fn cut(form: &Form, extent: Extent, left_count: &mut usize, emit: &mut impl FnMut(Extent)) {
     let mut left_bytes = extent.len_bytes;
     while left_bytes > 0 && *left_count > 0 {

@@ -15,9 +15,9 @@
 //!   Ended      anything                                      the same again    Ended
 //! ```
 //!
-//! Anything less than a header, a piece or (BLOCK_STATUS with a payload) 44 bytes is NeedMore, and
-//! stays with the caller. Payload is never copied and never collected; a length from the wire is
-//! only ever counted down.
+//! With less than a header, a piece or (BLOCK_STATUS with a payload) 44 bytes the event is
+//! NeedMore, and the bytes stay with the caller. Payload is neither copied nor collected. A length
+//! from the wire is only counted down.
 
 use alloc::vec::Vec;
 
@@ -30,17 +30,17 @@ use super::wire::*;
 
 const COMPACT_HEADER_BYTES: usize = 28;
 const EXTENDED_HEADER_BYTES: usize = 32;
-/// BLOCK_STATUS with a payload: effect length and one context id, as we have one context.
+/// Payload of BLOCK_STATUS: effect length and one context id, because there is one context.
 const STATUS_PAYLOAD_BYTES: usize = 12;
 
-/// A refused payload is read and thrown away up to this size, or up to the export's limit if that
-/// is larger. Beyond, the client is dropped: it would waste a line's time to no end.
+/// Longest refused payload that is read and discarded; the export's limit if that is larger. A
+/// client with a longer one is disconnected.
 const DISCARD_MAX_BYTES: u64 = 64 << 20;
 
-/// A chunk of data has 32 bits for its length, of which 8 bytes go to the offset.
+/// A data chunk has 32 bits for its length, which includes 8 bytes for the offset.
 const READ_MAX_BYTES: u64 = u32::MAX as u64 - 8;
 
-/// The flags that are documented for each command; FUA is valid everywhere.
+/// Valid flags of each command; FUA is valid everywhere.
 const COMMAND_FLAGS: [u16; 8] = [
     CMD_FLAG_FUA | CMD_FLAG_DF,
     CMD_FLAG_FUA | CMD_FLAG_PAYLOAD_LEN,
@@ -52,14 +52,14 @@ const COMMAND_FLAGS: [u16; 8] = [
     CMD_FLAG_FUA | CMD_FLAG_REQ_ONE | CMD_FLAG_PAYLOAD_LEN,
 ];
 
-/// What the handshake agreed on.
+/// Result of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Opening {
     pub(super) export: usize,
     pub(super) mode: ReplyMode,
-    /// `base:allocation` was selected for this export.
+    /// Whether `base:allocation` was selected for this export.
     pub(super) allocation: bool,
-    /// The client asked for block sizes, so it will keep to them.
+    /// Whether the client asked for block sizes and so respects them.
     pub(super) sizes_known: bool,
 }
 
@@ -70,11 +70,11 @@ pub(super) struct Transmission {
     size_bytes: u64,
     /// `block_min_bytes - 1`.
     unaligned_mask: u64,
-    /// Longest READ and WRITE that is served.
+    /// Longest served READ or WRITE.
     payload_max_bytes: u64,
-    /// Longest payload that is read at all.
+    /// Longest payload that is read.
     discard_max_bytes: u64,
-    /// Flags that exist in this mode.
+    /// Flags that are valid in this mode.
     known_flags: u16,
     read_only: bool,
     can_trim: bool,
@@ -91,7 +91,7 @@ enum State {
     Ended(Event),
 }
 
-/// A request header as it came.
+/// A request header, unchecked.
 #[derive(Clone, Copy)]
 struct Header {
     flags: u16,
@@ -129,7 +129,7 @@ impl Transmission {
             state: State::Header,
             opening,
             size_bytes: export.size_bytes,
-            // A client that has not asked counts in bytes, and is served as well as it can be.
+            // A client that has not asked for block sizes counts in bytes.
             unaligned_mask: match opening.sizes_known {
                 true => u64::from(export.block_min_bytes) - 1,
                 false => 0,
@@ -176,7 +176,8 @@ impl Transmission {
         if header.command == CMD_DISC {
             return self.end(consumed, Event::Closed);
         }
-        // An extended WRITE has to say so too, but QEMU (10.0) does not, and its data follows.
+        // The flag is mandatory for an extended WRITE, but QEMU (10.0) omits it, and the data
+        // follows.
         let has_payload =
             header.command == CMD_WRITE || extended && header.flags & CMD_FLAG_PAYLOAD_LEN != 0;
         if has_payload {
@@ -198,7 +199,7 @@ impl Transmission {
         Step { consumed, event }
     }
 
-    /// A WRITE, a BLOCK_STATUS with a filter, or a payload that its command does not want.
+    /// A WRITE, a BLOCK_STATUS with a filter, or a surplus payload.
     #[inline]
     fn on_header_with_payload(
         &mut self,
@@ -230,7 +231,7 @@ impl Transmission {
         Step { consumed, event: Event::Continue }
     }
 
-    /// BLOCK_STATUS whose payload replaces the length and selects among the contexts.
+    /// BLOCK_STATUS with a payload, which replaces the length and selects contexts.
     fn on_status_payload(&mut self, header: &Header, payload: &[u8], out: &mut Vec<u8>) -> Step {
         let Some(payload) = payload.first_chunk::<STATUS_PAYLOAD_BYTES>() else {
             return Step::NEED_MORE;
@@ -251,15 +252,16 @@ impl Transmission {
         Step { consumed, event }
     }
 
-    /// Cuts the next piece: as much as is there, ending on a multiple of the alignment unless it is
-    /// the end of the request.
+    /// Takes the next piece: all available bytes, up to a multiple of the alignment or the end of
+    /// the request.
     #[inline]
     fn on_payload(&mut self, bytes: &[u8], piece: Piece, offset_bytes: u64, left: u64) -> Step {
         let here = bytes.len().min(piece.max_bytes) as u64;
         let last = here >= left;
         let mut len_bytes = here.min(left);
         if !last {
-            // Relative to the alignment before the piece: the export's end may be near u64::MAX.
+            // Relative to the alignment before the piece, because the export's end may be near
+            // u64::MAX.
             let over = offset_bytes.wrapping_add(len_bytes) & (piece.align_bytes as u64 - 1);
             if len_bytes <= over {
                 return Step::NEED_MORE;
@@ -277,7 +279,7 @@ impl Transmission {
         Step { consumed, event: Event::Payload { offset_bytes, len_bytes: consumed, last } }
     }
 
-    /// Goes on with throwing away a payload, or replies once it has passed.
+    /// Discards more of a payload, or replies after its end.
     fn discard(&mut self, left_bytes: u64, to: Answered, refusal: Refusal, out: &mut Vec<u8>) {
         if left_bytes > 0 {
             self.state = State::Discard { left_bytes, to, refusal };
@@ -292,7 +294,7 @@ impl Transmission {
         Step { consumed, event }
     }
 
-    /// Everything that is checked before a world sees a request.
+    /// All checks before a world gets a request.
     #[inline]
     fn admit(&self, header: &Header) -> Result<Request, Refusal> {
         let command = match header.command {
@@ -336,13 +338,13 @@ impl Transmission {
         })
     }
 
-    /// The checks that only some commands need.
+    /// Checks of single commands.
     #[inline]
     fn admit_command(&self, command: Command, header: &Header) -> Result<(), Refusal> {
         let Header { flags, offset_bytes, len_bytes, .. } = *header;
         match command {
             Command::Read if len_bytes > self.payload_max_bytes.min(READ_MAX_BYTES) => {
-                // EOVERFLOW is documented for replies in chunks only.
+                // EOVERFLOW is specified for replies in chunks only.
                 let errno = match self.opening.mode {
                     ReplyMode::Simple => Errno::Inval,
                     _ => Errno::Overflow,
@@ -358,7 +360,7 @@ impl Transmission {
             Command::Trim if !self.can_trim => {
                 Err(refuse(Errno::Inval, "trim is not offered by this export"))
             }
-            // Without holes zeros are written, which is no faster than a write.
+            // Without holes, zeroes are written, which is no faster than a write.
             Command::WriteZeroes
                 if flags & CMD_FLAG_FAST_ZERO != 0
                     && (!self.can_fast_zero || flags & CMD_FLAG_NO_HOLE != 0) =>
@@ -376,7 +378,7 @@ impl Transmission {
     }
 }
 
-/// A range that ends past the export, by command.
+/// The error for a range past the end of the export, by command.
 #[cold]
 fn out_of_range(command: Command) -> Refusal {
     let errno = match command {
@@ -387,8 +389,8 @@ fn out_of_range(command: Command) -> Refusal {
 }
 
 impl Header {
-    /// Nothing if bytes are missing; the magic number as error if it is wrong, as soon as it is
-    /// there.
+    /// Parses a header; `None` if bytes are missing. A wrong magic is an error even in an
+    /// incomplete header.
     #[inline]
     fn compact(bytes: &[u8]) -> Result<Option<Self>, u32> {
         let Some(header) = bytes.first_chunk::<COMPACT_HEADER_BYTES>() else {
@@ -460,7 +462,7 @@ mod tests {
         bytes
     }
 
-    /// One call: the step, whether something was answered, and the state after.
+    /// One call: the step, whether there was an answer, and the state after it.
     fn edge(from: State, bytes: &[u8]) -> (Step, bool, State) {
         let (mut transmission, mut out) = (at(from), Vec::new());
         let piece = Piece { align_bytes: 1, max_bytes: 4096 };

@@ -1,15 +1,15 @@
-//! The numbers of the protocol, under the names that the specification gives them (without the
-//! prefix `NBD_`), and the two ways to read and write them: everything is big-endian.
+//! Numbers of the protocol, under the specification's names (without the prefix `NBD_`), and
+//! functions to read and write them. All numbers are big-endian.
 
 use alloc::vec::Vec;
 
 /// `INIT_PASSWD`, "NBDMAGIC": the first eight bytes of every server.
 pub(super) const INIT_MAGIC: u64 = 0x4e42_444d_4147_4943;
-/// "IHAVEOPT": the server speaks newstyle; and the client's magic in front of every option.
+/// "IHAVEOPT": the server speaks newstyle; also the client's magic before every option.
 pub(super) const OPTION_MAGIC: u64 = 0x4948_4156_454f_5054;
 /// `cliserv_magic`: the server speaks oldstyle, which has no options.
 pub(super) const OLDSTYLE_MAGIC: u64 = 0x0000_4202_8186_1253;
-/// In front of every reply to an option.
+/// Magic before every reply to an option.
 pub(super) const OPTION_REPLY_MAGIC: u64 = 0x0003_e889_0455_65a9;
 pub(super) const REQUEST_MAGIC: u32 = 0x2560_9513;
 pub(super) const EXTENDED_REQUEST_MAGIC: u32 = 0x21e4_1c71;
@@ -21,7 +21,7 @@ pub(super) const EXTENDED_REPLY_MAGIC: u32 = 0x6e8a_278c;
 pub(super) const FLAG_FIXED_NEWSTYLE: u16 = 1 << 0;
 pub(super) const FLAG_NO_ZEROES: u16 = 1 << 1;
 
-// Transmission flags. Bit 9 (RESIZE) is an experiment that this server does not speak.
+// Transmission flags. Bit 9 (RESIZE) is experimental and not supported.
 pub(super) const FLAG_HAS_FLAGS: u16 = 1 << 0;
 pub(super) const FLAG_READ_ONLY: u16 = 1 << 1;
 pub(super) const FLAG_SEND_FLUSH: u16 = 1 << 2;
@@ -98,9 +98,9 @@ pub(super) const REPLY_TYPE_ERROR_OFFSET: u16 = (1 << 15) + 2;
 pub(super) const STATE_HOLE: u32 = 1 << 0;
 pub(super) const STATE_ZERO: u32 = 1 << 1;
 
-/// The longest string that the protocol allows: export names, queries, messages.
+/// Length of the protocol's longest string: export names, queries, messages.
 pub(super) const STRING_MAX_BYTES: usize = 4096;
-/// A server that has not advertised block sizes should take payload up to this size.
+/// Payload that a server without advertised block sizes should accept.
 pub(super) const DEFAULT_PAYLOAD_MAX_BYTES: u32 = 1 << 25;
 
 /// The big-endian number at `at`. Callers pass arrays, so the bound is checked at compile time.

@@ -1,4 +1,4 @@
-//! The client's end: encoders for what it sends, and [`Peer`], which drives a session with it.
+//! The client's end: encoders for its messages, and [`Peer`], which drives a session with them.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ pub(crate) const REQ_ONE: u16 = 8;
 pub(crate) const FAST_ZERO: u16 = 16;
 pub(crate) const PAYLOAD_LEN: u16 = 32;
 
-/// How replies and requests look after the handshake.
+/// Form of requests and replies after the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Simple,
@@ -123,13 +123,13 @@ impl Ask {
         Self { cookie, ..self }
     }
 
-    /// The header on the wire; a WRITE sets PAYLOAD_LEN where it has to.
+    /// The encoded header; a WRITE has PAYLOAD_LEN where it is mandatory.
     pub(crate) fn bytes(self, mode: Mode) -> Vec<u8> {
         let write = mode == Mode::Extended && self.command == WRITE;
         self.flags(self.flags | if write { PAYLOAD_LEN } else { 0 }).raw(mode)
     }
 
-    /// The header on the wire, as it is.
+    /// The encoded header without changes.
     pub(crate) fn raw(self, mode: Mode) -> Vec<u8> {
         let magic: u32 = if mode == Mode::Extended { 0x21e4_1c71 } else { 0x2560_9513 };
         let mut bytes = magic.to_be_bytes().to_vec();
@@ -147,7 +147,7 @@ impl Ask {
     }
 }
 
-/// What came out of a session, payload pieces of one request joined.
+/// Output of a session; adjacent payload pieces of one request are joined.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Opened(usize),
@@ -160,11 +160,11 @@ pub(crate) enum Seen {
 /// Drives one session and checks the contract of `on_bytes` at each step.
 pub(crate) struct Peer {
     pub(crate) session: Session,
-    /// What the session has to send and the test has not looked at.
+    /// Bytes to send that the test has not examined.
     pub(crate) out: Vec<u8>,
     pub(crate) seen: Vec<Seen>,
     received: Vec<u8>,
-    /// Executes requests if present.
+    /// Disk on which requests are executed, if present.
     pub(crate) disk: Option<Vec<u8>>,
     current: Option<Request>,
 }
@@ -185,7 +185,7 @@ pub(crate) fn opened(export: Export, mode: Mode) -> Peer {
     opened_asking(export, mode, &[])
 }
 
-/// The same for a client that asks for these kinds of information.
+/// A session in transmission for a client with these information requests.
 pub(crate) fn opened_asking(export: Export, mode: Mode, kinds: &[u16]) -> Peer {
     let name = export.name.clone();
     let mut peer = serve(vec![export]);
@@ -216,14 +216,14 @@ impl Peer {
         }
     }
 
-    /// Past the client flags.
+    /// A session after the client flags.
     pub(crate) fn haggling(exports: Vec<Export>) -> Self {
         let mut peer = serve(exports);
         peer.feed(&client_flags());
         peer
     }
 
-    /// The bytes arrive in one piece, behind what was not consumed so far.
+    /// Passes the bytes in one piece, after the unconsumed rest.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         self.received.extend_from_slice(bytes);
         let received = std::mem::take(&mut self.received);
@@ -291,7 +291,7 @@ impl Peer {
         }
     }
 
-    /// What a world does, as simply as possible; reads go out in pieces of 1000 bytes.
+    /// Executes a request as a simple world; reads are sent in pieces of 1000 bytes.
     fn execute(&mut self, request: &Request) {
         let start = request.offset_bytes as usize;
         let end = start + request.len_bytes as usize;
@@ -339,7 +339,7 @@ impl Peer {
         std::mem::take(&mut self.out)
     }
 
-    /// Sends one request and takes the one event that it leads to.
+    /// Sends one request and returns its single event.
     pub(crate) fn request(&mut self, bytes: &[u8]) -> Request {
         self.feed(bytes);
         match self.take_seen()[..] {
@@ -348,7 +348,7 @@ impl Peer {
         }
     }
 
-    /// Sends an option and takes its replies: type and data of each.
+    /// Sends an option and returns type and data of each reply.
     pub(crate) fn haggle(&mut self, number: u32, data: &[u8]) -> Vec<(u32, Vec<u8>)> {
         self.out.clear();
         self.feed(&option(number, data));
@@ -364,7 +364,7 @@ impl Peer {
     }
 }
 
-/// Takes option replies apart; all must answer `number`.
+/// Parses option replies; all must answer `number`.
 pub(crate) fn option_replies(number: u32, mut bytes: &[u8]) -> Vec<(u32, Vec<u8>)> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {
@@ -383,14 +383,14 @@ pub(crate) fn option_replies(number: u32, mut bytes: &[u8]) -> Vec<(u32, Vec<u8>
 pub(crate) struct Reply {
     pub(crate) cookie: u64,
     pub(crate) done: bool,
-    /// Chunk type; for simple replies 0.
+    /// Chunk type; 0 for simple replies.
     pub(crate) kind: u16,
     /// Error of a simple reply.
     pub(crate) error: u32,
     pub(crate) payload: Vec<u8>,
 }
 
-/// Takes replies apart. Not for simple replies with data.
+/// Parses replies. Not for simple replies with data.
 pub(crate) fn replies(mut bytes: &[u8]) -> Vec<Reply> {
     let mut replies = Vec::new();
     while !bytes.is_empty() {

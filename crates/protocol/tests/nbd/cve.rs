@@ -1,4 +1,4 @@
-//! Attacks that other servers fell to, by name, and the cases around them.
+//! Known attacks on other servers, by name, and similar cases.
 
 use blockyard_protocol::nbd::{Command, Export, Extent, Violation};
 
@@ -8,7 +8,7 @@ fn peer() -> Peer {
     Peer::haggling(vec![small_export()])
 }
 
-/// The connection is gone and nothing was sent on it.
+/// Whether the connection has ended without an answer.
 fn dropped(peer: &mut Peer) -> bool {
     matches!(peer.take_seen()[..], [Seen::Broken(_)]) && peer.out.is_empty()
 }
@@ -35,7 +35,7 @@ fn cve_2017_15119_large_option_is_not_collected() {
     let mut peer = peer();
     peer.feed(&option_header(STARTTLS, 1 << 20));
     for _ in 0..1 << 10 {
-        peer.feed(&[0; 1 << 10]); // `feed` checks that nothing is held back
+        peer.feed(&[0; 1 << 10]); // `feed` checks that no bytes stay behind
     }
     assert_eq!(option_replies(STARTTLS, &peer.take_out())[0].0, ERR_UNSUP);
     peer.feed(&option_header(STARTTLS, u32::MAX));
@@ -109,8 +109,8 @@ fn cve_2019_14851_info_then_other_export_then_go() {
 
 #[test]
 fn cve_2021_3716_options_sent_ahead_of_starttls_gain_nothing() {
-    // All in one receive, as an attacker injects it: STARTTLS is refused, so there is no encrypted
-    // phase into which the state of the options before could be carried.
+    // All in one receive, as an attacker injects it. STARTTLS is refused, so there is no encrypted
+    // phase that could inherit the state of earlier options.
     let mut peer = peer();
     let stream = [option(STRUCTURED_REPLY, &[]), option(STARTTLS, &[]), option(LIST, &[])].concat();
     peer.feed(&stream);
@@ -132,7 +132,7 @@ fn cve_2005_3534_and_2011_0530_write_beyond_any_buffer() {
     let mut peer = opened(small_export(), Mode::Simple);
     peer.feed(&Ask::new(WRITE, 0, u64::from(u32::MAX)).bytes(Mode::Simple));
     assert_eq!(peer.take_seen(), [Seen::Broken(Violation::PayloadTooLong(0xffff_ffff))]);
-    // Within the bounds of what is read, but not of the export: drained, never handed on.
+    // Within the read limit, but not within the export: discarded, never passed on.
     let mut peer = opened(small_export(), Mode::Simple);
     peer.feed(&Ask::new(WRITE, 0, 33 << 20).bytes(Mode::Simple));
     for _ in 0..33 {
@@ -209,7 +209,7 @@ fn cve_2023_5871_status_length_of_64_bits_stays_within_the_export() {
 
 #[test]
 fn data_of_an_unannounced_write_is_never_taken_for_requests() {
-    // The payload is a perfectly good request that would destroy the disk.
+    // The payload is a valid request that would destroy the disk.
     let mut peer = opened(small_export(), Mode::Extended);
     let mut bytes = Ask::new(WRITE, 0, 32).raw(Mode::Extended);
     bytes.extend(Ask::new(WRITE_ZEROES, 0, 1 << 20).bytes(Mode::Extended));

@@ -1,10 +1,10 @@
-//! Whatever a client sends: no panic, no step without progress, no answer without bound.
+//! Arbitrary client data: no panic, no step without progress, no unlimited answer.
 
 use blockyard_protocol::nbd::{Event, Session};
 
 use crate::client::*;
 
-/// A generator of its own, so that a failing case is named by its number alone.
+/// A local generator, so that the number of a failing case reproduces it.
 struct Dice(u64);
 
 impl Dice {
@@ -21,7 +21,7 @@ impl Dice {
         self.roll() % limit
     }
 
-    /// Numbers that code gets wrong, more often than chance would have it.
+    /// Boundary values, more often than a uniform distribution has them.
     fn length(&mut self) -> u64 {
         match self.below(8) {
             0 => self.roll(),
@@ -38,7 +38,7 @@ impl Dice {
     }
 }
 
-/// Client flags, options and requests with anything in their fields, and plain noise.
+/// Client flags, options and requests with arbitrary fields, and noise.
 fn stream(dice: &mut Dice) -> Vec<u8> {
     let mut bytes = match dice.below(8) {
         0 => dice.noise(200),
@@ -77,7 +77,7 @@ fn stream(dice: &mut Dice) -> Vec<u8> {
             bytes.extend(dice.noise(700));
         }
     }
-    // One case in four is damaged somewhere.
+    // One case in four is damaged.
     if dice.below(4) == 0 {
         let at = dice.below(bytes.len() as u64) as usize;
         bytes[at] ^= 1 << dice.below(8);
@@ -85,8 +85,8 @@ fn stream(dice: &mut Dice) -> Vec<u8> {
     bytes
 }
 
-/// Plays a stream against a session that has seen nothing, in receives of random size. Returns
-/// whether it reached the transmission phase.
+/// Plays a stream against a fresh session, in receives of random size. Returns whether it reached
+/// the transmission phase.
 fn play(session: &mut Session, stream: &[u8], dice: &mut Dice) -> bool {
     let mut out = Vec::new();
     let (mut at, mut end) = (0, 0);
@@ -110,7 +110,7 @@ fn play(session: &mut Session, stream: &[u8], dice: &mut Dice) -> bool {
             _ => assert!(step.consumed > 0, "no progress: {:?}", step.event),
         }
     }
-    // A few options of a few hundred bytes and a handful of requests cannot earn more.
+    // A limit for the answers to a few options of a few hundred bytes and a handful of requests.
     assert!(out.len() < 16 << 10, "{} bytes sent", out.len());
     session.is_transmission()
 }

@@ -1,7 +1,7 @@
-//! The NBD session, seen from the client's end of the wire.
+//! The NBD session from the client's end of the wire.
 //!
-//! Numbers and layouts are written out here, as the specification gives them, and not taken from
-//! the crate: a wrong constant there must not make a test agree with it.
+//! Numbers and layouts are written out from the specification and not taken from the crate, so that
+//! a wrong constant in the crate fails a test.
 
 mod client;
 mod cve;

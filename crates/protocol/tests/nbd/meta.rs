@@ -1,4 +1,4 @@
-//! Metadata contexts: queries, and what makes a selection valid.
+//! Metadata contexts: queries and valid selections.
 
 use blockyard_protocol::nbd::Export;
 
@@ -155,7 +155,7 @@ fn malformed_queries_are_refused_before_anything_is_listed() {
     cases.push(meta_data("disk", &["base:allo\0cation"]));
     cases.push(meta_data("disk", &[&format!("x:{}", "a".repeat(4095))]));
     cases.push(meta_data(&"a".repeat(4097), &[]));
-    // A count of queries that the data does not hold, and a query length that wraps.
+    // A count of queries above those in the data, and a query length that wraps.
     cases.push([&string(b"disk")[..], &u32::MAX.to_be_bytes()].concat());
     cases.push([&string(b"disk")[..], &[0, 0, 0, 1], &u32::MAX.to_be_bytes()].concat());
     for case in cases {

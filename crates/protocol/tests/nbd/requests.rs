@@ -1,4 +1,4 @@
-//! Requests: what reaches the world, and what is answered before.
+//! Requests: those that reach the world, and those that the session answers.
 
 use blockyard_protocol::nbd::{Command, Export, Request, Violation};
 
@@ -26,7 +26,7 @@ fn plain(command: Command, offset_bytes: u64, len_bytes: u64) -> Request {
     }
 }
 
-/// The request is answered with this error, and the one behind it is understood.
+/// Asserts that the request is answered with this error, and the one after it is understood.
 fn refused(peer: &mut Peer, bytes: &[u8], mode: Mode, errno: u32) {
     peer.out.clear();
     peer.feed(bytes);
@@ -126,7 +126,7 @@ fn payload_pieces_end_on_multiples_and_stay_below_the_maximum() {
     let step = peer.session.on_bytes(&header, &mut out);
     assert_eq!(step.consumed, 28);
     let data = vec![1; 30_000];
-    // What is there, offset and length of the piece, whether it is the last one.
+    // Available bytes, offset and length of the piece, whether it is the last one.
     let steps = [
         (0, None),
         (3095, None),
@@ -267,7 +267,7 @@ fn extended_payload_of_any_command_is_drained() {
     }
 }
 
-/// As QEMU 10.0 sends it.
+/// QEMU 10.0 sends this.
 #[test]
 fn extended_write_that_does_not_announce_its_payload_has_one() {
     let mut peer = opened(small_export(), Mode::Extended);
@@ -362,7 +362,7 @@ fn fast_zero_that_is_not_fast_says_so() {
     let ask = Ask::new(WRITE_ZEROES, 0, 4096);
     refused(&mut peer, &ask.flags(FAST_ZERO).bytes(Mode::Simple), Mode::Structured, ENOTSUP);
     peer.request(&ask.bytes(Mode::Structured));
-    // Where holes are fast, zeros without holes are not.
+    // Where holes are fast, zeroes without holes are not.
     let mut peer = opened(Export { can_fast_zero: true, ..small_export() }, Mode::Structured);
     let both = ask.flags(FAST_ZERO | NO_HOLE).bytes(Mode::Structured);
     refused(&mut peer, &both, Mode::Structured, ENOTSUP);
@@ -381,7 +381,7 @@ fn flush_with_a_range_is_refused() {
 fn unaligned_requests_are_refused_where_a_client_has_asked_for_the_minimum_block() {
     let mut export = small_export();
     export.block_min_bytes = 4096;
-    // One that has not asked counts in bytes.
+    // A client that has not asked counts in bytes.
     let mut peer = opened(export.clone(), Mode::Structured);
     peer.request(&Ask::new(WRITE_ZEROES, 512, 512).bytes(Mode::Structured));
     let mut peer = opened_asking(export, Mode::Structured, &[3]);

@@ -1,11 +1,11 @@
-//! How a stream is cut into receives changes nothing: neither what is answered nor what is done.
+//! The division of a stream into receives has no effect on answers and actions.
 
 use proptest::collection::vec;
 use proptest::prelude::*;
 
 use crate::client::*;
 
-/// Everything that a connection leads to.
+/// All results of a connection.
 #[derive(PartialEq)]
 struct Outcome {
     seen: Vec<Seen>,

@@ -1,4 +1,4 @@
-//! BLOCK_STATUS: how extents become descriptors.
+//! BLOCK_STATUS: conversion of extents to descriptors.
 
 use blockyard_protocol::nbd::{Export, Extent, Request};
 
@@ -19,7 +19,7 @@ fn extent(len_bytes: u64, flags: u64) -> Extent {
     Extent { len_bytes, hole: flags & 1 != 0, zero: flags & 2 != 0 }
 }
 
-/// Sends the answer and reads it as a client does: length and flags of each descriptor.
+/// Sends the answer and decodes it: length and flags of each descriptor.
 fn answer(peer: &mut Peer, mode: Mode, request: &Request, extents: &[Extent]) -> Vec<(u64, u64)> {
     peer.out.clear();
     peer.session.block_status(request, extents, &mut peer.out);

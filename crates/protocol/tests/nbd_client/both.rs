@@ -1,5 +1,5 @@
-//! Our client and our server against each other: random requests, answered out of order and in
-//! pieces, over a wire that cuts where it likes.
+//! Client and server against each other: random requests, answered out of order and in pieces, over
+//! a wire that splits at random places.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,23 +15,23 @@ use crate::server::MODES;
 const SIZE: u64 = 64 << 10;
 const REQUESTS: usize = 60;
 
-/// Requests that fail, as both sides know.
+/// Whether a request fails; known to both sides.
 fn fails(offset_bytes: u64, len_bytes: u64) -> bool {
     len_bytes > 0 && (offset_bytes ^ len_bytes) / 512 % 8 == 3
 }
 
-/// Zeros that are allocated are not faster than a write: the session refuses them.
+/// Whether the session refuses the request: allocated zeroes are no faster than a write.
 fn is_refused(request: &Request) -> bool {
     request.command == Command::WriteZeroes && request.no_hole && request.fast_zero
 }
 
-/// The state of each byte for BLOCK_STATUS, as both sides know.
+/// State of each byte for BLOCK_STATUS; known to both sides.
 fn state_at(at: u64) -> (bool, bool) {
     let block = at / 4096;
     (block.is_multiple_of(3), block.is_multiple_of(3) || block.is_multiple_of(5))
 }
 
-/// What a request does to a disk that it does not fail on.
+/// Effect of a successful request on a disk.
 fn apply(command: Command, range: &mut [u8], payload: &[u8]) {
     match command {
         Command::Write => range.copy_from_slice(payload),
@@ -46,17 +46,17 @@ struct Server {
     inbox: Vec<u8>,
     out: Vec<u8>,
     disk: Vec<u8>,
-    /// The WRITE whose payload comes.
+    /// The WRITE whose payload is being received.
     write: Option<nbd::Request>,
-    /// What is to be said, in any order.
+    /// Pending replies, in any order.
     replies: Vec<Reply>,
     closed: bool,
 }
 
-/// An answer that has not been sent, or not all of it.
+/// A reply that is not or only partly sent.
 struct Reply {
     request: nbd::Request,
-    /// The content of a READ, and its pieces that are left.
+    /// The content of a READ, and its remaining pieces.
     data: Vec<u8>,
     pieces: Vec<(u64, u64)>,
     started: bool,
@@ -109,7 +109,7 @@ impl Server {
         self.inbox = inbox[at..].to_vec();
     }
 
-    /// Done at once; the answer waits.
+    /// Executes a request at once; the reply is queued.
     fn execute(&mut self, request: nbd::Request, dice: &mut Dice) {
         let range =
             request.offset_bytes as usize..(request.offset_bytes + request.len_bytes) as usize;
@@ -135,7 +135,7 @@ impl Server {
         self.replies.push(reply);
     }
 
-    /// Says something of what is to be said.
+    /// Sends a part of a pending reply.
     fn answer(&mut self, dice: &mut Dice) {
         if self.replies.is_empty() {
             return;
@@ -160,7 +160,8 @@ impl Server {
         }
     }
 
-    /// Sends a piece, or all where nothing may come between, or fails; tells whether that was all.
+    /// Sends a piece, or all pieces of an ordered reply, or fails; returns whether the reply is
+    /// complete.
     fn answer_read(&mut self, index: usize, fail_now: bool) -> bool {
         let reply = &mut self.replies[index];
         let request = reply.request;
@@ -198,7 +199,7 @@ impl Server {
     }
 }
 
-/// What the server knows of a range; the last extent reaches beyond it.
+/// State of a range; the last extent reaches past it.
 fn extents(request: &nbd::Request) -> Vec<Extent> {
     let (mut at, end) = (request.offset_bytes, request.offset_bytes + request.len_bytes);
     let mut extents = Vec::new();
@@ -211,12 +212,12 @@ fn extents(request: &nbd::Request) -> Vec<Extent> {
     extents
 }
 
-/// A request of the client and what it must lead to.
+/// A request of the client and its expected result.
 struct Asked {
     request: Request,
     expected: Vec<u8>,
     told: Vec<Option<u8>>,
-    /// How much of a BLOCK_STATUS was told.
+    /// Bytes covered by received extents of a BLOCK_STATUS.
     status_bytes: u64,
 }
 
@@ -225,7 +226,7 @@ struct Caller {
     session: Session,
     inbox: Vec<u8>,
     out: Vec<u8>,
-    /// The disk as it is when all that was submitted is done.
+    /// The disk after all submitted requests.
     disk: Vec<u8>,
     asked: BTreeMap<Cookie, Asked>,
     submitted: usize,
@@ -233,7 +234,7 @@ struct Caller {
 }
 
 impl Caller {
-    /// A request of any kind, within the rules.
+    /// Submits a random valid request.
     fn submit(&mut self, dice: &mut Dice) {
         const COMMANDS: [Command; 9] = [
             Command::Read,
@@ -261,7 +262,7 @@ impl Caller {
         request.fast_zero = zeroes && dice.one_in(2);
         request.req_one = request.command == Command::BlockStatus && dice.one_in(2);
         let Ok(cookie) = self.session.submit(&request, &mut self.out) else {
-            return; // as many as are allowed are in flight
+            return; // the greatest number is in flight
         };
         self.submitted += 1;
         let range = &mut self.disk[offset as usize..][..request.len_bytes as usize];
@@ -281,7 +282,7 @@ impl Caller {
 
     fn receive(&mut self, bytes: &[u8], direct: bool) {
         let mut bytes = bytes;
-        // Straight into the buffer, as a world would do it.
+        // Straight into the buffer, as in a world.
         if direct
             && self.inbox.is_empty()
             && let Some(piece) = self.session.payload_expected()

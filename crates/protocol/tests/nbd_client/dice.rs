@@ -1,4 +1,4 @@
-//! A generator of its own, so that a failing case is named by its number alone.
+//! A local generator, so that the number of a failing case reproduces it.
 
 pub(crate) struct Dice(pub(crate) u64);
 

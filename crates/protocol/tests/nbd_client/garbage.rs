@@ -1,5 +1,5 @@
-//! Whatever a server sends: no panic, no step without progress, no answer without bound, and a READ
-//! succeeds only with every byte told once.
+//! Arbitrary server data: no panic, no step without progress, no unlimited answer, and a READ
+//! succeeds only with every byte delivered once.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::server::*;
 const LEN: u64 = 600;
 
 impl Dice {
-    /// Numbers that code gets wrong, more often than chance would have it.
+    /// Boundary values, more often than a uniform distribution has them.
     fn length(&mut self) -> u64 {
         match self.below(10) {
             0 => self.roll(),
@@ -26,7 +26,7 @@ impl Dice {
     }
 }
 
-/// A chunk, mostly a plausible one.
+/// A chunk, usually a plausible one.
 fn chunk(dice: &mut Dice, sent: Sent) -> Vec<u8> {
     let done = dice.one_in(3);
     let shift = if dice.one_in(8) { dice.length() } else { dice.below(4) * 150 };
@@ -43,7 +43,7 @@ fn chunk(dice: &mut Dice, sent: Sent) -> Vec<u8> {
     }
 }
 
-/// The stream of a server, given how it has to name the requests that it will get.
+/// A server's stream; `sents` are the cookies and offsets of the future requests.
 fn stream(dice: &mut Dice, mode: ReplyMode, sents: &[Sent]) -> (Vec<u8>, Vec<u8>) {
     let mut handshake = opening(mode).concat();
     let mut replies = Vec::new();
@@ -56,7 +56,7 @@ fn stream(dice: &mut Dice, mode: ReplyMode, sents: &[Sent]) -> (Vec<u8>, Vec<u8>
             replies.extend(chunk(dice, sent));
         }
     }
-    // One handshake in eight is damaged somewhere, one stream of replies in four.
+    // One handshake in eight is damaged, and one stream of replies in four.
     for (bytes, chance) in [(&mut handshake, 8), (&mut replies, 4)] {
         if dice.one_in(chance) && !bytes.is_empty() {
             let at = dice.index(bytes.len());
@@ -66,7 +66,7 @@ fn stream(dice: &mut Dice, mode: ReplyMode, sents: &[Sent]) -> (Vec<u8>, Vec<u8>
     (handshake, replies)
 }
 
-/// One READ's bytes, and whether they were told.
+/// Bytes of each READ, and whether they were delivered.
 struct Told(BTreeMap<Cookie, Vec<bool>>);
 
 impl Told {
@@ -116,7 +116,7 @@ fn case(number: u64) -> (bool, usize) {
     let mut dice = Dice(number);
     let mode = MODES[dice.index(3)];
     let mut client = Client::new(settings(mode));
-    // Slots and generations begin at 0, so the cookies are known before the requests are made.
+    // Slots and generations begin at 0, so the cookies are known in advance.
     let sents = [0, 1, 2, 3].map(|slot| Sent { mode, cookie: slot, offset: 1024 });
     let (handshake, replies) = stream(&mut dice, mode, &sents);
     let mut told = Told(BTreeMap::new());

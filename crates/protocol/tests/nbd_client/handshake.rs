@@ -1,12 +1,11 @@
-//! The handshake: what is asked in which order, with which servers it succeeds, and how each
-//! refusal is told.
+//! The handshake: order of the options, compatible servers, and the error for each refusal.
 
 use blockyard_protocol::nbd::client::{Failure, RemoteError, Session, Settings, Violation};
 use blockyard_protocol::nbd::{ExportError, ReplyMode};
 
 use crate::server::*;
 
-/// An option as a client has to send it.
+/// An option in a client's encoding.
 fn option(number: u32, data: &[u8]) -> Vec<u8> {
     let mut bytes = b"IHAVEOPT".to_vec();
     bytes.extend_from_slice(&number.to_be_bytes());
@@ -54,7 +53,7 @@ fn handshake_asks_for_the_best_first() {
     assert!(remote.multi_conn && remote.rotational && !remote.read_only);
 }
 
-/// As nbdkit 1.32 and QEMU 7 do: no extended headers, structured replies, GO.
+/// The behaviour of nbdkit 1.32 and QEMU 7: no extended headers, structured replies, GO.
 #[test]
 fn server_without_extended_headers_is_asked_for_structured_replies() {
     let mut client = Client::new(Settings::new("disk"));
@@ -76,7 +75,7 @@ fn server_without_extended_headers_is_asked_for_structured_replies() {
     assert!(remote.block_sizes_known);
 }
 
-/// Without structured replies, GO and NO_ZEROES: what servers of ten years ago do.
+/// The behaviour of servers of ten years ago: no structured replies, GO or NO_ZEROES.
 #[test]
 fn server_of_simple_replies_without_go_is_opened_by_name() {
     for (flags, zeroes) in [(3, 0), (1, 124)] {
@@ -90,7 +89,7 @@ fn server_of_simple_replies_without_go_is_opened_by_name() {
                 hello,
                 option_reply(EXTENDED_HEADERS, ERR_UNSUP, &[]),
                 option_reply(STRUCTURED_REPLY, ERR_UNSUP, &[]),
-                // What was said before the refusal does not count.
+                // Information before the refusal is void.
                 [info_block_size([512, 512, 512]), option_reply(GO, ERR_UNSUP, &[])].concat(),
                 [&(1_u64 << 20).to_be_bytes()[..], &[0, 0x2d], &vec![0; zeroes]].concat(),
             ],
@@ -148,7 +147,7 @@ fn information_that_nobody_asked_for_is_ignored() {
     assert_eq!(client.seen, [Seen::Opened]);
 }
 
-/// The first failure of a session that is fed all of this.
+/// The first failure of a session that is fed all these answers.
 fn failure_of(settings: Settings, answers: &[Vec<u8>]) -> (Failure, Vec<u8>) {
     let mut client = Client::new(settings.clone());
     play(&mut client, answers);
@@ -208,7 +207,7 @@ fn message_of_a_refusal_is_bounded() {
     assert_eq!(failure, Failure::Violation(violation));
 }
 
-/// TLS and shutdown end it, whatever was asked.
+/// TLS and shutdown end the handshake after any option.
 #[test]
 fn server_that_wants_tls_or_ends_is_not_asked_further() {
     for error in [ERR_TLS_REQD, ERR_SHUTDOWN] {

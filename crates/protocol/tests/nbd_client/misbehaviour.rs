@@ -1,4 +1,4 @@
-//! Servers that break the rules: each is found out, by one error, before harm is done.
+//! Servers that violate the rules: each violation is detected as one error before any harm.
 
 use blockyard_protocol::nbd::client::{Request, Violation};
 use blockyard_protocol::nbd::{Command, ReplyMode};
@@ -15,8 +15,8 @@ fn request(command: Command) -> Request {
     }
 }
 
-/// What ends a session whose server answers one request with these bytes, whether they come at
-/// once or one by one. Before it, nothing may have been answered.
+/// The violation of a server that answers one request with these bytes, passed at once or one by
+/// one. No event may come before it.
 fn caught(mode: ReplyMode, asked: Request, answer: impl Fn(Sent) -> Vec<u8>) -> Violation {
     let violations = [false, true].map(|dribble| {
         let mut client = opened(mode);
@@ -81,7 +81,7 @@ fn second_reply_to_a_request_is_found() {
         };
         client.feed(&reply);
         assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Ok(()) }]);
-        // Also when the slot has its next request.
+        // Even if the slot has its next request.
         let (next, _) = client.submit(Request::FLUSH);
         assert_eq!(next.slot(), cookie.slot());
         client.feed(&reply);

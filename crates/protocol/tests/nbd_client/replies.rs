@@ -1,4 +1,4 @@
-//! Replies that are as they should be.
+//! Valid replies.
 
 use blockyard_protocol::nbd::client::{Event, Piece, Request};
 use blockyard_protocol::nbd::{Command, Errno, Extent, ReplyMode};
@@ -122,7 +122,7 @@ fn extents_end_with_the_request() {
         let mut client = opened(mode);
         client.dribble = true;
         let (cookie, sent) = client.submit(Request::new(Command::BlockStatus, 512..5120));
-        // Flags of later specifications are not ours to judge.
+        // Unknown flags of later specifications are ignored.
         client.feed(&sent.status(true, CONTEXT, &[(512, 3), (1024, 0), (1 << 30, 0x42)]));
         let extent = |len_bytes, hole, zero| Seen::Extent {
             cookie,
@@ -167,7 +167,7 @@ fn payload_can_be_received_past_the_session() {
         if mode != ReplyMode::Simple {
             stream.extend_from_slice(&[0; 8]);
         }
-        // A hundred bytes came along with the header.
+        // A hundred bytes arrived together with the header.
         stream.extend_from_slice(&[7; 100]);
         client.feed(&stream);
         let seen = client.take_seen();

@@ -1,4 +1,4 @@
-//! What is sent, and what is not.
+//! Accepted requests and their encoding, and refused requests.
 
 use blockyard_protocol::nbd::client::{Failure, Refusal, Request, Settings};
 use blockyard_protocol::nbd::{Command, Errno, ReplyMode};
@@ -98,7 +98,7 @@ fn nothing_can_be_asked_before_it_is_open_or_after_the_goodbye() {
         assert_eq!(goodbye.len(), len, "it is said once");
         assert_eq!(goodbye[..8], [&magic.to_be_bytes()[..], &[0, 0, 0, 2]].concat());
         assert_eq!(client.session.submit(&Request::FLUSH, &mut client.out), Err(Refusal::Closing));
-        // What was asked before may still be answered.
+        // Earlier requests may still be answered.
         client.feed(&sent.none());
         assert_eq!(client.take_seen(), [Seen::Done { cookie, result: Ok(()) }]);
         assert_eq!(client.session.on_eof(), &Failure::Closed { in_flight: 0 });

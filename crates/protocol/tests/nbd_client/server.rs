@@ -1,4 +1,4 @@
-//! The server's end: encoders for what it sends, and [`Client`], which drives a session with it.
+//! The server's end: encoders for its messages, and [`Client`], which drives a session with them.
 
 use blockyard_protocol::nbd::client::{
     Cookie, Event, Failure, Piece, Request, Session, Settings, Step, Violation,
@@ -34,14 +34,14 @@ pub(crate) const MODES: [ReplyMode; 3] =
     [ReplyMode::Simple, ReplyMode::Structured, ReplyMode::Extended];
 pub(crate) const CHUNKS: [ReplyMode; 2] = [ReplyMode::Structured, ReplyMode::Extended];
 
-/// Flags of an export that can everything: 0x1fff without READ_ONLY and RESIZE.
+/// Flags of an export with all features: 0x1fff without READ_ONLY and RESIZE.
 pub(crate) const EVERYTHING: u16 = 0x1dfd;
 /// Size of the export that [`opened`] opens.
 pub(crate) const SIZE: u64 = 8 << 30;
-/// The id that it gives to `base:allocation`.
+/// The server's id of `base:allocation`.
 pub(crate) const CONTEXT: u32 = 0xc0de;
 
-/// What a modern server says first.
+/// A modern server's greeting.
 pub(crate) fn greeting() -> Vec<u8> {
     b"NBDMAGICIHAVEOPT\0\x03".to_vec()
 }
@@ -83,7 +83,7 @@ pub(crate) fn simple(cookie: u64, error: u32) -> Vec<u8> {
     bytes
 }
 
-/// A request that was sent, as its reply has to name it.
+/// A sent request, identified as in its reply.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Sent {
     pub(crate) mode: ReplyMode,
@@ -160,7 +160,7 @@ pub(crate) fn error_body(error: u32, text: &[u8]) -> Vec<u8> {
     [&error.to_be_bytes()[..], &(text.len() as u16).to_be_bytes(), text].concat()
 }
 
-/// What came out of a session.
+/// Output of a session.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Seen {
     Opened,
@@ -174,11 +174,11 @@ pub(crate) enum Seen {
 /// Drives one session and checks the contract of `on_bytes` at each step.
 pub(crate) struct Client {
     pub(crate) session: Session,
-    /// What the session has to send and the test has not looked at.
+    /// Bytes to send that the test has not examined.
     pub(crate) out: Vec<u8>,
     pub(crate) seen: Vec<Seen>,
     received: Vec<u8>,
-    /// The bytes arrive one at a time.
+    /// Whether the bytes arrive one at a time.
     pub(crate) dribble: bool,
 }
 
@@ -193,7 +193,7 @@ impl Client {
         }
     }
 
-    /// The bytes arrive behind what was not consumed so far.
+    /// Passes the bytes after the unconsumed rest.
     pub(crate) fn feed(&mut self, bytes: &[u8]) {
         let at_once = if self.dribble { 1 } else { bytes.len().max(1) };
         for piece in bytes.chunks(at_once) {
@@ -239,7 +239,7 @@ impl Client {
         }
     }
 
-    /// Pieces that go on where the one before ended are joined.
+    /// Joins adjacent pieces.
     fn see_payload(&mut self, piece: Piece, bytes: &[u8]) {
         assert_eq!(piece.len_bytes, bytes.len() as u64);
         if let Some(Seen::Payload { cookie, start, data }) = self.seen.last_mut()
@@ -261,7 +261,7 @@ impl Client {
         std::mem::take(&mut self.out)
     }
 
-    /// Submits a request and tells how its reply has to name it.
+    /// Submits a request and returns its identity for the reply.
     pub(crate) fn submit(&mut self, request: Request) -> (Cookie, Sent) {
         self.out.clear();
         let cookie = self.session.submit(&request, &mut self.out).expect("it can be sent");
@@ -271,7 +271,7 @@ impl Client {
         (cookie, Sent { mode, cookie: on_wire, offset: request.offset_bytes })
     }
 
-    /// The failure that ended it.
+    /// The final failure.
     pub(crate) fn failure(&mut self) -> Failure {
         match self.seen.last() {
             Some(Seen::Broken(failure)) => failure.clone(),
@@ -291,7 +291,7 @@ pub(crate) fn settings(mode_max: ReplyMode) -> Settings {
     Settings { mode_max, allocation: true, ..Settings::new("disk") }
 }
 
-/// Everything that a server says until an export of [`SIZE`] bytes is open in this mode.
+/// All messages of a server until an export of [`SIZE`] bytes is open in this mode.
 pub(crate) fn opening(mode: ReplyMode) -> Vec<Vec<u8>> {
     let mut bytes = vec![greeting()];
     match mode {

@@ -3,8 +3,8 @@ use crate::model::{Axis, Interval, Plot, Series, Style, Unit};
 
 const NASTY: &str = "<script>alert(\"1\" & '2')</script>\u{1}";
 
-/// Names of the elements, in order; panics where a tag is not closed, an attribute has no quotes,
-/// or an entity is none.
+/// Names of the elements, in order. Panics on an unclosed tag, an unquoted attribute or an invalid
+/// entity.
 fn elements(page: &str) -> Vec<String> {
     let mut rest = page.strip_prefix("<!DOCTYPE html>\n").expect("a document says what it is");
     let (mut open, mut names) = (Vec::new(), Vec::new());
@@ -30,7 +30,7 @@ fn elements(page: &str) -> Vec<String> {
     names
 }
 
-/// name="value", again and again.
+/// Checks a sequence of name="value".
 fn attributes(mut text: &str) {
     while !text.trim().is_empty() {
         let (name, rest) = text.split_once("=\"").expect("an attribute has a quoted value");
@@ -67,7 +67,7 @@ fn claim(id: &str, holds: Option<bool>) -> Claim {
     Claim { id: id.into(), text: "It is faster.".into(), holds, ..Claim::default() }
 }
 
-/// Everything that a page can hold, with `name` wherever somebody else's text goes.
+/// An experiment with all parts, and `name` in every text from outside.
 fn full(name: &str) -> Experiment {
     let some = || name.to_owned();
     let axis = |log| Axis { label: some(), log };
@@ -106,7 +106,7 @@ fn page_is_well_formed_and_nothing_in_it_becomes_markup() {
     let names = elements(&page);
     assert!(!names.contains(&"script".to_owned()));
     assert_eq!(names.iter().filter(|name| *name == "section").count(), 2);
-    // As many elements as with a harmless name: none came from the data.
+    // The number of elements is that of a harmless name: the data adds none.
     assert_eq!(names, elements(&html("plain", &[full("plain"), full("plain")])));
 }
 
@@ -158,7 +158,7 @@ fn fitted_and_predicted_rows_are_told_apart_in_words() {
          <td class=\"range\">[87.00 .. 89.00]</td><td class=\"n\">-12.0 %</td>\
          <td class=\"role\">predicted</td></tr>\n"
     ));
-    // In the summary: two fitted, one predicted, and the size of its error.
+    // The summary: two rows fitted, one predicted, and the size of its error.
     assert!(
         page.contains("<td class=\"n\">2</td><td class=\"n\">1</td><td class=\"n\">12.0 %</td>")
     );

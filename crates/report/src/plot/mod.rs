@@ -1,7 +1,7 @@
 //! A plot as inline SVG: axes with ticks, series, and a legend in HTML.
 //!
 //! Colours are classes that the page's style sheet defines for light and dark. Series also differ
-//! by dashes or by the shape of their marks, because not everybody sees colours.
+//! by dashes or by the shape of their marks, for readers who cannot distinguish colours.
 
 mod scale;
 mod thin;
@@ -22,26 +22,26 @@ const RIGHT: f64 = 784.0;
 const TOP: f64 = 14.0;
 const BOTTOM: f64 = 290.0;
 
-/// Of all series of a plot together: at most 250 KB.
+/// Greatest number of points of all series of a plot: 250 KB.
 const POINTS_MAX: usize = 16_000;
 
-/// Up to so many marks have a shape that tells their series; more are dots.
+/// Greatest number of marks with a shape for each series; more marks are dots.
 const SHAPES_MAX: usize = 400;
 
-/// The style sheet has so many colours, then they repeat with other dashes.
+/// Number of colours in the style sheet; further series repeat them with other dashes.
 const COLOURS: usize = 8;
 
-/// For the series of one plot, one after the other.
+/// Dashes of successive series.
 const DASHES: [&str; 4] = ["", "7 3", "2 2.5", "9 3 2 3"];
 
-/// Circle (a round line of no length), square, triangle, diamond: around the current point.
+/// Circle (a round line of length zero), square, triangle, diamond: around the current point.
 const SHAPES: [&str; 4] = ["h0", "m-2.5-2.5h5v5h-5z", "m0-3.5l3.5 6h-7z", "m0-4l4 4-4 4-4-4z"];
 
-/// Thickness of a bar, in pixels, at least and at most.
+/// Least and greatest thickness of a bar, in pixels.
 const BAR_MIN: f64 = 1.5;
 const BAR_MAX: f64 = 14.0;
 
-/// A bar that is shorter would not be seen.
+/// Least visible length of a bar.
 const BAR_LENGTH_MIN: f64 = 0.6;
 
 /// The plot as a `figure`.
@@ -105,7 +105,7 @@ impl Area {
         })
     }
 
-    /// The path of a series, and for how many of its points it stands.
+    /// The path of a series, and the number of its points that the path represents.
     fn draw(&self, index: usize, series: &Series, most: usize) -> (String, usize) {
         let (data, class, drawn) = match series.style {
             Style::Line | Style::Step => {
@@ -146,7 +146,7 @@ impl Area {
         Some(Bar { from: left, to: right.max(left + BAR_LENGTH_MIN), y: from.1 })
     }
 
-    /// Lines and labels of the ticks, the frame, and what the axes show.
+    /// Lines and labels of the ticks, the frame, and the axis labels.
     fn axes(&self, plot: &Plot) -> String {
         let mut grid = String::new();
         let mut labels = String::new();
@@ -175,7 +175,7 @@ impl Area {
     }
 }
 
-/// Straight from point to point, or over and then up.
+/// A path with straight lines, or with horizontal and then vertical steps.
 fn curve(points: &[Point], step: bool) -> String {
     let mut path = String::new();
     for (index, (x, y)) in points.iter().enumerate() {
@@ -186,7 +186,7 @@ fn curve(points: &[Point], step: bool) -> String {
             (_, false) => write!(path, "L{x} {y}"),
         };
     }
-    // A lone point would be no line: a dot shows it.
+    // A lone point becomes a visible dot.
     if points.len() == 1 { path + "h0" } else { path }
 }
 
@@ -199,13 +199,13 @@ fn spans(bars: &[Bar]) -> String {
     bars.iter().map(one).collect()
 }
 
-/// A tenth of a pixel is enough.
+/// A number with a precision of a tenth of a pixel.
 fn pixels(number: f64) -> String {
     let number = format!("{number:.1}");
     number.strip_suffix(".0").map(str::to_owned).unwrap_or(number)
 }
 
-/// What tells a series from the others.
+/// The SVG attributes that distinguish a series.
 fn attributes(index: usize, class: &str) -> String {
     let dash = match (class, DASHES[(index + index / COLOURS) % DASHES.len()]) {
         ("line", dash) if !dash.is_empty() => format!(" stroke-dasharray=\"{dash}\""),
@@ -214,7 +214,7 @@ fn attributes(index: usize, class: &str) -> String {
     format!("class=\"{class} c{}\"{dash}", index % COLOURS)
 }
 
-/// Names beside a piece of each series.
+/// A legend with the name and a sample of each series.
 fn legend(series: &[Series]) -> String {
     let mut out = String::new();
     for (index, series) in series.iter().enumerate() {
@@ -247,7 +247,7 @@ mod tests {
         Plot { title: "t".into(), x: axis("time, s"), y: axis("sector"), series: vec![series] }
     }
 
-    /// What a series draws.
+    /// Path data of the last path in a plot.
     fn data(plot: &Plot) -> String {
         let figure = figure(plot);
         let last = figure.rsplit(" d=\"").next().expect("rsplit yields at least one");

@@ -1,21 +1,22 @@
-//! From a number to its place on an axis, and the ticks beside it: steps of 1, 2 and 5.
+//! Conversion of numbers to places on an axis, and the ticks: steps of 1, 2 and 5.
 
-/// How many ticks a linear axis has, about.
+/// Approximate number of ticks of a linear axis.
 const TICKS: f64 = 6.0;
 
-/// Numbers beyond this are not drawn: their differences would overflow.
+/// Greatest drawn number: differences of larger ones would overflow.
 const DRAWN_MAX: f64 = 1e100;
 
-/// A logarithmic axis of up to so many decades has ticks at 1, 2 and 5, a longer one at 1.
+/// Greatest number of decades of a logarithmic axis with ticks at 1, 2 and 5; a longer one has
+/// ticks at 1.
 const FINE_DECADES: i32 = 3;
 
-/// More decades than this have a tick at each second, third, ... of them.
+/// Greatest number of decades with a tick each; a longer axis has a tick at each second, third, ...
 const DECADE_TICKS: i32 = 10;
 
-/// An end tick further out than this part of its step is left out.
+/// Distance of an end tick, in steps, beyond which it is left out.
 const FAR: f64 = 0.3;
 
-/// One axis: its range, which ticks begin and end, and its ticks.
+/// One axis: its range and its ticks.
 #[derive(Clone, Debug)]
 pub(crate) struct Scale {
     log: bool,
@@ -23,13 +24,13 @@ pub(crate) struct Scale {
     from: f64,
     to: f64,
     ticks: Vec<f64>,
-    /// Between ticks of a linear axis.
+    /// Distance between ticks of a linear axis.
     step: f64,
 }
 
 impl Scale {
-    /// Covers all numbers that can be drawn; ticks reach to both ends, or nearly. Zero and less,
-    /// which have no logarithm, do not widen a logarithmic axis: they stand at its lower edge.
+    /// A scale that covers all drawable numbers, with ticks at or near both ends. Zero and negative
+    /// numbers do not extend a logarithmic axis: they are drawn at its lower edge.
     pub(crate) fn covering(numbers: impl Iterator<Item = f64>, log: bool) -> Scale {
         let mut ends: Option<(f64, f64)> = None;
         for number in numbers.filter(|number| drawable(*number) && (!log || *number > 0.0)) {
@@ -41,7 +42,7 @@ impl Scale {
     }
 
     fn linear(low: f64, high: f64) -> Scale {
-        // All the same, or as good as: a little room around it.
+        // All numbers equal or nearly so: a little room around them.
         let alike = high - low <= high.abs().max(low.abs()) * 1e-9;
         let room = if high == 0.0 { 1.0 } else { high.abs() * 0.1 };
         let (low, high) = if alike { (low - room, high + room) } else { (low, high) };
@@ -75,8 +76,7 @@ impl Scale {
             .cut(low.log10(), high.log10())
     }
 
-    /// Room beyond the numbers is wasted: an end tick that is far out goes, and the axis ends at
-    /// the numbers.
+    /// Removes a distant end tick, so that the axis ends at the numbers without wasted room.
     fn cut(mut self, low: f64, high: f64) -> Scale {
         let at = |tick: f64| if self.log { tick.log10() } else { tick };
         let places: Vec<_> = self.ticks.iter().map(|tick| at(*tick)).collect();
@@ -98,7 +98,7 @@ impl Scale {
         self
     }
 
-    /// Where on the axis a number stands: 0 at its begin, 1 at its end.
+    /// Place of a number on the axis: 0 at its begin, 1 at its end.
     pub(crate) fn place(&self, number: f64) -> f64 {
         let number = if !self.log {
             number
@@ -115,7 +115,7 @@ impl Scale {
         &self.ticks
     }
 
-    /// A tick in as many digits as tell it from its neighbours.
+    /// Label of a tick, with enough digits to distinguish its neighbours.
     pub(crate) fn label(&self, tick: f64) -> String {
         if self.log {
             return match tick {
@@ -128,12 +128,12 @@ impl Scale {
     }
 }
 
-/// Whether there is a place for it.
+/// Whether the number has a place on an axis.
 pub(crate) fn drawable(number: f64) -> bool {
     number.abs() <= DRAWN_MAX
 }
 
-/// `digit` times ten to the power, without the error of a multiplication: it will be printed.
+/// `digit` times ten to the power, without a multiplication's error, because it is printed.
 fn decimal(digit: f64, power: i32) -> f64 {
     format!("{digit}e{power}").parse().unwrap_or(f64::MAX)
 }
@@ -153,7 +153,7 @@ fn suffixed(number: f64, step: f64) -> String {
         return format!("{number:.3e}");
     }
     let decimals = |unit: f64| (unit / step).log10().ceil().max(0.0) as usize;
-    // Few digits behind a suffix, or all of them without one.
+    // Few decimals with a suffix, or all of them without one.
     let fits = |unit: f64| size >= unit && size >= 1e4 && decimals(unit) <= 2;
     match SUFFIXES.into_iter().find(|(unit, _)| fits(*unit)) {
         Some((unit, suffix)) => format!("{:.*}{suffix}", decimals(unit), number / unit),
@@ -198,7 +198,7 @@ mod tests {
                     let widest = widest.fold(0.0, f64::max);
                     assert!(scale.place(first) < widest, "{low} {high} {log}: {first}");
                     assert!(1.0 - scale.place(last) < widest, "{low} {high} {log}: {last}");
-                    // A logarithmic axis is never shorter than a step.
+                    // A logarithmic axis is at least as long as a step.
                     let narrow = low == high || log && high < low * 3.0;
                     assert!(narrow || step(low, high) > 0.3, "{low} {high} {log}");
                     assert!((2..=14).contains(&scale.ticks().len()), "{low} {high} {log}");

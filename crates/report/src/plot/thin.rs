@@ -1,8 +1,8 @@
-//! Fewer points for the same picture.
+//! Reduces the points of a plot without a visible change.
 //!
-//! A plot may be given more points than it has pixels. What falls into one pixel column is replaced
-//! by what it shows: its first and last point and its extremes. If that is still too much for the
-//! file, columns get wider. Points are pixels here, x growing to the right.
+//! A plot may get more points than it has pixels. The points of one pixel column are reduced to its
+//! first and last point and its extremes. If the result is still too large for the file, columns
+//! get wider. Points are in pixels, with x to the right.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -16,13 +16,13 @@ pub(crate) struct Bar {
     pub(crate) y: f64,
 }
 
-/// Slowly, so that not much more is left out than must be.
+/// Growth factor of the column width: small, so that little more than necessary is removed.
 const COLUMN_GROWTH: f64 = 1.25;
 
-/// No plot is wider: with columns of this width nothing can be thinned any more.
+/// Greatest column width: wider than any plot.
 const COLUMN_MAX: f64 = 2048.0;
 
-/// Of a curve in the order of x: per column the first, the last, and both extremes.
+/// Thins a curve in the order of x: per column the first, the last, and both extremes.
 pub(crate) fn curve(points: &[Point], most: usize) -> Vec<Point> {
     fitting(points, most, |column| {
         let mut kept = Vec::new();
@@ -38,7 +38,7 @@ pub(crate) fn curve(points: &[Point], most: usize) -> Vec<Point> {
     })
 }
 
-/// Of a cloud: one point for each square, and the extremes of each column of squares.
+/// Thins a cloud: one point per square, and the extremes of each column of squares.
 pub(crate) fn cloud(points: &[Point], most: usize) -> Vec<Point> {
     fitting(points, most, |side| {
         let mut squares = BTreeSet::new();
@@ -61,7 +61,7 @@ pub(crate) fn cloud(points: &[Point], most: usize) -> Vec<Point> {
     })
 }
 
-/// Of bars: those in one row of pixels that are nearer to each other than a column become one.
+/// Thins bars: merges bars in one row of pixels with gaps below a column.
 pub(crate) fn bars(bars: &[Bar], most: usize) -> Vec<Bar> {
     let mut sorted = bars.to_vec();
     let row = |bar: &Bar| cell(bar.y, 1.0);
@@ -80,7 +80,8 @@ pub(crate) fn bars(bars: &[Bar], most: usize) -> Vec<Bar> {
     })
 }
 
-/// All, if they are few enough; else what `thinned` leaves with the narrowest columns that do.
+/// All, if there are at most `most`; otherwise the result of `thinned` with the narrowest
+/// sufficient columns.
 fn fitting<T: Clone>(all: &[T], most: usize, thinned: impl Fn(f64) -> Vec<T>) -> Vec<T> {
     if all.len() <= most {
         return all.to_vec();

@@ -1,4 +1,4 @@
-//! Which parts of a READ the server has answered: chunks in any order, none twice, none missing.
+//! The answered parts of a READ: chunks may come in any order, without overlaps or gaps.
 //!
 //! ```text
 //!   0       front_bytes                          len_bytes
@@ -6,7 +6,7 @@
 //!                    `----------------------- islands, sorted, apart from each other
 //! ```
 //!
-//! Servers send in order, so there is usually nothing but the front. The number of islands is
+//! Servers usually send in order, so there is usually only the front. The number of islands is
 //! bounded: a server that answers every other byte could otherwise cost its client far more memory
 //! than it sends.
 
@@ -14,19 +14,19 @@ use alloc::vec::Vec;
 
 use super::failure::Violation;
 
-/// Most islands of one READ. 8192 blocks of 4 KiB (32 MiB) in random order make about 2000 on the
-/// way. Ours to choose.
+/// Greatest number of islands of one READ. 8192 blocks of 4 KiB (32 MiB) in random order make about
+/// 2000 at most. Our choice.
 const ISLANDS_MAX: usize = 4096;
 
-/// A part of a READ, counted from the start of the request.
+/// A part of a READ, relative to the start of the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Part {
     pub(super) start_bytes: u64,
-    /// Behind `start_bytes`.
+    /// End of the part, exclusive.
     pub(super) end_bytes: u64,
 }
 
-/// The parts that were answered.
+/// The answered parts of a READ.
 #[derive(Debug, Default)]
 pub(super) struct Coverage {
     front_bytes: u64,
@@ -34,7 +34,7 @@ pub(super) struct Coverage {
 }
 
 impl Coverage {
-    /// For the next request; the memory stays.
+    /// Resets the coverage for the next request; keeps the memory.
     pub(super) fn clear(&mut self) {
         self.front_bytes = 0;
         self.islands.clear();
@@ -74,14 +74,14 @@ impl Coverage {
             }
             (false, false) => self.islands.insert(index, part),
         }
-        // Islands are apart from each other, so only the first one can have reached the front.
+        // Islands never touch, so only the first one can have reached the front.
         if self.islands[0].start_bytes == self.front_bytes {
             self.front_bytes = self.islands.remove(0).end_bytes;
         }
         Ok(())
     }
 
-    /// Whether the first `len_bytes` are answered without a gap.
+    /// Whether the first `len_bytes` are answered without gaps.
     #[inline]
     pub(super) fn is_whole(&self, len_bytes: u64) -> bool {
         self.front_bytes == len_bytes
@@ -98,7 +98,7 @@ mod tests {
         Part { start_bytes, end_bytes }
     }
 
-    /// All ways to add parts of a small request agree with a list of flags, one for each byte.
+    /// All ways to add parts of a small request agree with a list of flags, one per byte.
     #[test]
     fn coverage_of_any_three_parts_is_that_of_their_bytes() {
         const LEN: u64 = 6;
@@ -130,7 +130,7 @@ mod tests {
             assert_eq!(coverage.add(part(2 * island + 1, 2 * island + 2)), Ok(()));
         }
         assert_eq!(coverage.add(part(1 << 20, 1 << 21)), Err(Violation::TooScattered));
-        // Gaps can still be filled, and the islands merge into the front.
+        // The gaps can still be filled, and the islands merge into the front.
         for gap in 0..ISLANDS_MAX as u64 {
             assert_eq!(coverage.add(part(2 * gap, 2 * gap + 1)), Ok(()));
         }

@@ -1,4 +1,4 @@
-//! Why a connection cannot be used: [`Failure`], of which there is one, and it is final.
+//! The final error of a connection: [`Failure`].
 
 use alloc::string::String;
 use core::fmt;
@@ -6,161 +6,161 @@ use core::fmt;
 use super::remote::RemoteError;
 use crate::nbd::wire::*;
 
-/// What ended a session.
+/// The reason for the end of a session.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
-    /// Something else answers there.
-    #[error("it is no NBD server: its first bytes are {0:#018x}")]
+    /// The peer is not an NBD server.
+    #[error("the peer is no NBD server: its first bytes are {0:#018x}")]
     NotNbd(u64),
-    /// The protocol without options, and without export names.
-    #[error("the server speaks oldstyle NBD, given up in 2017: start it with newstyle")]
+    /// The server speaks oldstyle NBD, without options and export names.
+    #[error("the server speaks oldstyle NBD, abandoned in 2017: start it with newstyle")]
     Oldstyle,
-    /// An old server, which cannot refuse an option.
-    #[error("the server does not speak fixed newstyle NBD: it is older than any that can be used")]
+    /// The server is too old to refuse an option.
+    #[error("the server does not speak fixed newstyle NBD: it is too old")]
     NotFixedNewstyle,
-    /// The server wants TLS, for everything or for this export.
+    /// The server requires TLS, for everything or for this export.
     #[error("the server requires TLS, which this client does not speak{}", Said(.text))]
     TlsRequired {
-        /// The server's message, made printable; may be empty.
+        /// The server's message, printable; may be empty.
         text: String,
     },
-    /// The server refused an option without which the export cannot be opened.
+    /// The server refused a required option.
     #[error("the server does not open the export: {}{}", Reason(*.error), Said(.text))]
     Refused {
-        /// The type of its reply, an `NBD_REP_ERR` of the specification.
+        /// Type of its reply, an `NBD_REP_ERR` of the specification.
         error: u32,
-        /// The server's message, made printable; may be empty.
+        /// The server's message, printable; may be empty.
         text: String,
     },
-    /// What the server says about the export does not describe a disk.
+    /// The server's description of the export is invalid.
     #[error("the export cannot be used: {0}")]
     Remote(#[from] RemoteError),
-    /// The connection ended before the export was open.
+    /// The server closed the connection before the export was open.
     #[error("the server closed the connection in the handshake")]
     ClosedInHandshake,
-    /// The connection ended in reply to EXPORT_NAME, which cannot be refused in another way.
+    /// The server closed the connection after EXPORT_NAME, its only way to refuse.
     #[error("the server closed the connection instead of opening the export: is the name right?")]
     ClosedOnExportName,
-    /// The connection ended.
+    /// The server closed the connection.
     #[error("the server closed the connection, with {in_flight} requests in flight")]
     Closed {
-        /// How many requests will not be answered.
+        /// Number of requests without a reply.
         in_flight: usize,
     },
     /// The caller gave up before the export was open.
-    #[error("the handshake was given up")]
+    #[error("the handshake was aborted")]
     GivenUp,
-    /// The server does not keep to the protocol; nothing that it sends can be understood any more.
-    #[error("the server breaks the protocol: {0}")]
+    /// The server violates the protocol, so later bytes have no meaning.
+    #[error("the server violates the protocol: {0}")]
     Violation(#[from] Violation),
 }
 
-/// What a server did that leaves only the disconnect.
+/// A server's violation of the protocol, after which the client must disconnect.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// The stream is out of step.
-    #[error("wrong magic number {0:#018x} in front of the reply to an option")]
+    /// Wrong magic of an option reply: the stream is out of step.
+    #[error("wrong magic number {0:#018x} before the reply to an option")]
     OptionReplyMagic(u64),
-    /// An answer that nobody asked for.
-    #[error("a reply to option {answered} came where one to option {asked} was due")]
+    /// A reply to another option than the last one.
+    #[error("a reply to option {answered} instead of option {asked}")]
     OptionReplyTo {
-        /// The option that was sent.
+        /// The option sent.
         asked: u32,
-        /// The option that the reply names.
+        /// The option in the reply.
         answered: u32,
     },
-    /// A type that this option does not have.
-    #[error("a reply of type {kind:#x} to option {option}, which has no such replies")]
+    /// A reply type that is not valid for this option.
+    #[error("a reply of type {kind:#x}, which is not valid for option {option}")]
     OptionReplyType {
-        /// The option that was sent.
+        /// The option sent.
         option: u32,
-        /// The type of the reply.
+        /// Type of the reply.
         kind: u32,
     },
-    /// A length that this type does not have.
+    /// A length that is not valid for this reply type.
     #[error("a reply of type {kind:#x} to an option has {len_bytes} bytes")]
     OptionReplyLen {
-        /// The type of the reply.
+        /// Type of the reply.
         kind: u32,
-        /// The length that it announced.
+        /// Announced length.
         len_bytes: u32,
     },
-    /// Replies without end.
+    /// Too many replies to one option.
     #[error("too many replies to one option")]
     TooManyReplies,
-    /// GO was acknowledged without the size of the export.
-    #[error("the export was opened without a word about its size")]
+    /// GO was acknowledged without the export's size.
+    #[error("the export was opened without its size")]
     NoExportInfo,
-    /// A metadata context that was not asked for, or the same one twice.
-    #[error("metadata contexts were selected that were not asked for")]
+    /// A metadata context that was not requested, or a repeated one.
+    #[error("metadata contexts were selected without a request")]
     MetaContext,
-    /// The stream is out of step, or a form of reply that was not negotiated.
-    #[error("wrong magic number {0:#010x} in front of a reply")]
+    /// Wrong magic of a reply: the stream is out of step, or the form of reply was not negotiated.
+    #[error("wrong magic number {0:#010x} before a reply")]
     ReplyMagic(u32),
-    /// No request has this cookie, or it has been answered.
+    /// No request in flight has this cookie.
     #[error("a reply to a request that is not in flight: its cookie is {0:#018x}")]
     Cookie(u64),
-    /// An extended reply has to repeat the offset of its request.
-    #[error("a reply names offset {0}, which is not its request's")]
+    /// An extended reply with another offset than its request.
+    #[error("a reply with offset {0}, which differs from its request's")]
     ReplyOffset(u64),
-    /// With structured replies, a READ is not answered by a simple one.
+    /// A simple reply to a READ although structured replies are negotiated.
     #[error("a read was answered by a simple reply, though structured ones were negotiated")]
     SimpleReplyToRead,
-    /// A reply comes in one form.
-    #[error("a simple reply to a request of which chunks had come")]
+    /// A simple reply to a request that has received chunks.
+    #[error("a simple reply after chunks of the same request")]
     SimpleReplyToChunks,
-    /// A type that is unknown, or does not answer this command.
+    /// An unknown chunk type, or one that is not valid for this command.
     #[error("a chunk of type {0} does not belong to its request")]
     ChunkType(u16),
-    /// A length that this type or this request does not have.
+    /// A length that is not valid for this chunk type or this request.
     #[error("a chunk of type {kind} has {len_bytes} bytes")]
     ChunkLen {
-        /// The type of the chunk.
+        /// Type of the chunk.
         kind: u16,
-        /// The length that it announced.
+        /// Announced length.
         len_bytes: u64,
     },
-    /// Data, a hole or an error that lies outside its request.
+    /// Data, a hole or an error outside its request.
     #[error("a chunk lies outside its request: {len_bytes} bytes at {offset_bytes}")]
     ChunkRange {
-        /// Start of the chunk, counted from the start of the export.
+        /// Start of the chunk, relative to the start of the export.
         offset_bytes: u64,
-        /// Length of its effect.
+        /// Length of the range.
         len_bytes: u64,
     },
-    /// Content for a part of a READ that had some already.
+    /// Content for an already answered part of a READ.
     #[error("two chunks of one read overlap")]
     Overlap,
-    /// A READ that was answered in far too many separate places.
-    #[error("a read is answered in too many pieces that do not touch")]
+    /// A READ answered in too many separate parts.
+    #[error("a read is answered in too many separate pieces")]
     TooScattered,
-    /// A READ that ended without an error and without all of its data.
+    /// A READ that ended successfully without all of its data.
     #[error("a read succeeded without all of its data")]
     MissingData,
-    /// NONE is a final chunk.
+    /// A chunk NONE without the DONE flag.
     #[error("a chunk without content does not end its reply")]
     NoneWithoutDone,
-    /// An error chunk whose error is 0.
-    #[error("an error chunk says that there is no error")]
+    /// An error chunk with error number 0.
+    #[error("an error chunk with error number 0")]
     ErrorZero,
-    /// A message that does not fit into its chunk, or is longer than strings may be.
-    #[error("the message of an error chunk has {0} bytes, more than there is room for")]
+    /// A message that exceeds its chunk, or the limit of strings.
+    #[error("the message of an error chunk has {0} bytes, above the limit")]
     MessageLen(u16),
-    /// A block status in a metadata context that was not selected.
+    /// A block status for an unselected metadata context.
     #[error("a block status in metadata context {0}, which was not selected")]
     ContextId(u32),
     /// A second block status chunk, or none.
     #[error("a block status request must be answered by exactly one status chunk")]
     StatusCount,
-    /// Descriptors that do not fit the chunk or the request.
+    /// A number of descriptors that does not fit the chunk or the request.
     #[error("a block status chunk with {0} descriptors")]
     DescriptorCount(u32),
-    /// An extent of no bytes, or one behind the end of the request.
-    #[error("a block status extent is empty, or begins behind its request")]
+    /// An empty extent, or one past the end of the request.
+    #[error("a block status extent is empty, or begins past its request")]
     ExtentRange,
 }
 
-/// What an error reply to an option means.
+/// Meaning of an error reply to an option.
 struct Reason(u32);
 
 impl fmt::Display for Reason {
@@ -168,19 +168,19 @@ impl fmt::Display for Reason {
         f.write_str(match self.0 {
             REP_ERR_UNSUP => "it does not know the option",
             REP_ERR_POLICY => "its policy forbids it",
-            REP_ERR_INVALID => "it takes the request for invalid",
+            REP_ERR_INVALID => "it rejects the request as invalid",
             REP_ERR_PLATFORM => "its platform does not support it",
             REP_ERR_UNKNOWN => "it has no export of this name",
             REP_ERR_SHUTDOWN => "it is shutting down",
-            REP_ERR_BLOCK_SIZE_REQD => "it wants clients that keep to its block sizes",
-            REP_ERR_TOO_BIG => "it takes the request for too big",
-            REP_ERR_EXT_HEADER_REQD => "it wants clients with extended headers",
+            REP_ERR_BLOCK_SIZE_REQD => "it requires clients that respect its block sizes",
+            REP_ERR_TOO_BIG => "it rejects the request as too big",
+            REP_ERR_EXT_HEADER_REQD => "it requires clients with extended headers",
             error => return write!(f, "error {error:#x}"),
         })
     }
 }
 
-/// The server's own words, if it had any.
+/// The server's message, if any.
 struct Said<'a>(&'a str);
 
 impl fmt::Display for Said<'_> {

@@ -9,8 +9,8 @@
 //!   EXPORT_NAME        (its own reply: open)  (the server disconnects)
 //! ```
 //!
-//! The first option is the one for the most that the caller wants, and SET_META_CONTEXT is left out
-//! if he wants no block status. An error that says TLS or shutdown ends it after any option.
+//! The first option asks for the best mode that the caller wants. SET_META_CONTEXT is left out
+//! without block status. An error for TLS or shutdown ends the handshake after any option.
 //!
 //! ```text
 //!   state       input                                     next
@@ -25,7 +25,7 @@
 //!   ExportName  size and flags                            (transmission)
 //! ```
 //!
-//! Nothing is kept of what the server sends but numbers and the beginning of a message.
+//! Of the server's data only numbers and the beginning of a message are kept.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -41,20 +41,20 @@ const ALLOCATION: &[u8] = b"base:allocation";
 
 const GREETING_BYTES: usize = 18;
 const REPLY_HEADER_BYTES: usize = 20;
-/// Id and name of the one context that is asked for.
+/// Id and name of the one requested context.
 const CONTEXT_BYTES: usize = 4 + ALLOCATION.len();
 /// Type, then size and flags.
 const INFO_EXPORT_BYTES: usize = 2 + 8 + 2;
 /// Type, then three sizes.
 const INFO_BLOCK_SIZE_BYTES: usize = 2 + 3 * 4;
-/// Zeroes behind the reply to EXPORT_NAME, unless both sides agree to leave them out.
+/// Zeroes after the reply to EXPORT_NAME, unless both sides agree to omit them.
 const EXPORT_NAME_ZEROES_BYTES: usize = 124;
 
-/// Longest information of a kind that is not known which is skipped. Ours; the longest that the
-/// specification has are strings.
+/// Longest information of an unknown kind that is skipped. Our choice; the longest kinds in the
+/// specification are strings.
 const INFO_MAX_BYTES: u32 = 64 << 10;
 
-/// A GO has a handful of replies. Ours.
+/// Most replies to one option. Our choice: a GO has a handful.
 const REPLIES_MAX: u32 = 256;
 
 /// A step, or the end of the phase.
@@ -73,14 +73,14 @@ pub(super) enum Progress {
 pub(super) struct Handshake {
     state: State,
     export_name: String,
-    /// Block status is wanted.
+    /// Whether block status is wanted.
     allocation: bool,
     no_zeroes: bool,
-    /// The most that is wanted, then what was agreed on.
+    /// The wanted mode, then the negotiated one.
     mode: ReplyMode,
     context: Option<u32>,
     infos: Infos,
-    /// The option that was sent, and how many replies it has had.
+    /// The last option, and its number of replies.
     option: u32,
     replies_seen: u32,
     message: Message,
@@ -113,12 +113,12 @@ impl Handshake {
         }
     }
 
-    /// Whether the server's only way to refuse is to disconnect now.
+    /// Whether the server can refuse only by disconnecting.
     pub(super) fn is_export_name(&self) -> bool {
         self.state == State::ExportName
     }
 
-    /// Says goodbye, if options have begun.
+    /// Appends ABORT, if the option phase has begun.
     pub(super) fn put_abort(&self, out: &mut Vec<u8>) {
         if !matches!(self.state, State::Greeting | State::ExportName) {
             put_option(OPT_ABORT, &[], out);
@@ -151,7 +151,7 @@ impl Handshake {
         }
     }
 
-    /// Something else than NBD is found out with its first eight bytes.
+    /// The first eight bytes decide whether the peer speaks NBD.
     fn on_greeting(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Result<Progress, Failure> {
         if let Some(magic) = bytes.first_chunk::<8>()
             && be64(magic, 0) != INIT_MAGIC
@@ -183,7 +183,7 @@ impl Handshake {
         Ok(went_on(GREETING_BYTES))
     }
 
-    /// Sends an option with the data that it takes here, and waits for its replies.
+    /// Sends an option with its data, and waits for its replies.
     fn send(&mut self, option: u32, out: &mut Vec<u8>) {
         let name = self.export_name.as_bytes();
         let name_len = u32::try_from(name.len()).expect("at most 4096 bytes").to_be_bytes();
@@ -282,11 +282,11 @@ impl Handshake {
                 self.send(OPT_GO, out);
             }
             (OPT_SET_META_CONTEXT, error) if error != REP_ERR_SHUTDOWN => {
-                self.context = None; // what was said before the error does not count
+                self.context = None; // an earlier context is void after an error
                 self.send(OPT_GO, out);
             }
-            // Information that came before the error does not count either. EXPORT_NAME is not
-            // allowed after extended headers, whose servers know GO.
+            // Earlier information is void too. EXPORT_NAME is not allowed after extended headers,
+            // whose servers know GO.
             (OPT_GO, REP_ERR_UNSUP) if self.mode != ReplyMode::Extended => {
                 self.infos = Infos::default();
                 self.send(OPT_EXPORT_NAME, out);
@@ -360,13 +360,13 @@ impl Handshake {
     }
 }
 
-/// The bytes were taken; of none, more are needed.
+/// The step for consumed bytes; without any, more are necessary.
 fn went_on(consumed: usize) -> Progress {
     let event = if consumed == 0 { Event::NeedMore } else { Event::Continue };
     Progress::Step(Step { consumed, event })
 }
 
-/// One option; its data comes in parts.
+/// Appends an option; its data is given in parts.
 fn put_option(option: u32, parts: &[&[u8]], out: &mut Vec<u8>) {
     let len_bytes: usize = parts.iter().map(|part| part.len()).sum();
     out.put64(OPTION_MAGIC);

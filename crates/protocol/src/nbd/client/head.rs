@@ -1,5 +1,5 @@
-//! The header of a reply, in the three forms; what it may say is checked here as far as it goes
-//! without the chunk's own fields.
+//! The header of a reply, in the three forms. Its fields are checked here, except those that need
+//! the chunk's own fields.
 
 use super::failure::Violation;
 use super::request::Request;
@@ -11,14 +11,14 @@ const SIMPLE_BYTES: usize = 16;
 const STRUCTURED_BYTES: usize = 20;
 const EXTENDED_BYTES: usize = 32;
 
-/// The specification asks servers not to send more extents in one chunk.
+/// Most extents in one chunk, the specification's recommendation to servers.
 const EXTENTS_MAX: u64 = 1 << 20;
 
-/// Longest error chunk: 18 bytes and a message of up to 4096, and room for fields that later kinds
-/// may add. Ours.
+/// Longest error chunk: 18 bytes, a message of up to 4096, and room for fields of later kinds. Our
+/// choice.
 const ERROR_MAX_BYTES: u64 = 8192;
 
-/// A header.
+/// A reply header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Head {
     Simple { error: u32, cookie: u64 },
@@ -31,15 +31,15 @@ pub(super) struct Chunk {
     pub(super) kind: u16,
     pub(super) done: bool,
     pub(super) cookie: u64,
-    /// Extended replies repeat the offset of the request.
+    /// Offset of the request; in extended replies only.
     pub(super) offset_bytes: Option<u64>,
-    /// Length of what follows.
+    /// Length of the payload.
     pub(super) len_bytes: u64,
 }
 
 impl Head {
-    /// The header and its length; nothing if bytes are missing. A wrong magic is found as soon as
-    /// it is there.
+    /// Parses a header and returns its length; `None` if bytes are missing. A wrong magic is an
+    /// error even in an incomplete header.
     #[inline]
     pub(super) fn parse(mode: ReplyMode, bytes: &[u8]) -> Result<Option<(Self, usize)>, Violation> {
         let Some(magic) = bytes.first_chunk::<4>() else { return Ok(None) };
@@ -85,7 +85,7 @@ impl Head {
 }
 
 impl Chunk {
-    /// Checks that the chunk is a possible answer to the request, and of a possible length.
+    /// Checks that the chunk's type and length are valid for the request.
     #[inline]
     pub(super) fn check(&self, mode: ReplyMode, request: &Request) -> Result<(), Violation> {
         let Self { kind, len_bytes, .. } = *self;

@@ -1,4 +1,4 @@
-//! The requests that wait for their reply, in a slab: [`Cookie`]s name its slots.
+//! Requests in flight, in a slab. A [`Cookie`] names a slot.
 
 use alloc::vec::Vec;
 
@@ -7,10 +7,10 @@ use super::failure::Violation;
 use super::request::Request;
 use crate::nbd::request::{Command, Errno};
 
-/// The name of a request from its submission to [`super::Event::Done`].
+/// Handle of a request from its submission to [`super::Event::Done`].
 ///
-/// On the wire it is one number: the slot, and how often the slot was used before. So a second
-/// reply to a request is told from the first reply to the next one in its slot.
+/// On the wire it is one number: the slot, and the number of its earlier uses. So a duplicate reply
+/// to a request differs from the first reply to the slot's next request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Cookie {
     generation: u32,
@@ -18,8 +18,8 @@ pub struct Cookie {
 }
 
 impl Cookie {
-    /// Which slot the request has: below `in_flight_max`, and no other request in flight has it.
-    /// With it, a caller finds what belongs to the request in an array of its own.
+    /// Slot of the request: below `in_flight_max` and unique among the requests in flight. A caller
+    /// can use it as the index of its own array.
     #[inline]
     pub const fn slot(self) -> usize {
         self.slot as usize
@@ -31,15 +31,15 @@ impl Cookie {
     }
 }
 
-/// A request and what has been heard about it.
+/// A request in flight, with the state of its reply.
 #[derive(Debug)]
 pub(super) struct Waiting {
     pub(super) request: Request,
-    /// The first error that was reported.
+    /// The first reported error.
     pub(super) error: Option<Errno>,
-    /// Its reply comes in chunks, the first of which was seen.
+    /// Whether a chunk of the reply was received.
     pub(super) has_chunks: bool,
-    /// A block status chunk was seen.
+    /// Whether a block status chunk was received.
     pub(super) has_status: bool,
 }
 
@@ -54,7 +54,7 @@ struct Slot {
 #[derive(Debug)]
 pub(super) struct InFlight {
     slots: Vec<Slot>,
-    /// The slots without a request; the one used last is used next.
+    /// Slots without a request; the last one freed is the next one used.
     free: Vec<u32>,
 }
 
@@ -77,7 +77,7 @@ impl InFlight {
         })
     }
 
-    /// Takes a slot, if there is one.
+    /// Takes a free slot, if there is one.
     #[inline]
     pub(super) fn start(&mut self, request: Request) -> Option<Cookie> {
         let index = self.free.pop()?;
@@ -88,7 +88,7 @@ impl InFlight {
         Some(Cookie { generation: slot.generation, slot: index })
     }
 
-    /// The request of a reply.
+    /// Finds the request of a reply.
     #[inline]
     pub(super) fn find(&mut self, on_wire: u64) -> Result<(Cookie, &mut Waiting), Violation> {
         let cookie = Cookie { generation: (on_wire >> 32) as u32, slot: on_wire as u32 };
@@ -102,20 +102,20 @@ impl InFlight {
         }
     }
 
-    /// A request that is known to wait: its reply has begun and not ended.
+    /// A request whose reply has begun and not ended.
     #[inline]
     pub(super) fn waiting(&mut self, cookie: Cookie) -> &mut Waiting {
         self.slots[cookie.slot()].waiting.as_mut().expect("its reply has not ended")
     }
 
-    /// Notes that a part of a READ, which is not empty and lies within it, is being answered.
+    /// Marks a part of a READ as answered. The part is not empty and lies within the request.
     #[inline]
     pub(super) fn cover(&mut self, cookie: Cookie, part: Part) -> Result<(), Violation> {
         assert!(part.end_bytes <= self.waiting(cookie).request.len_bytes);
         self.slots[cookie.slot()].coverage.add(part)
     }
 
-    /// Checks, once the final chunk is known, that the reply has all that a success needs.
+    /// Checks at the final chunk that a successful reply is complete.
     #[inline]
     pub(super) fn check_complete(&self, cookie: Cookie) -> Result<(), Violation> {
         let Slot { waiting, coverage, .. } = &self.slots[cookie.slot()];

@@ -1,32 +1,32 @@
-//! Text from a server, for people: bounded, and unable to steer a terminal.
+//! Text messages from a server: bounded, and free of terminal control sequences.
 //!
-//! Errors come with a message of up to 4096 bytes. Its beginning is kept and the rest thrown away
-//! as it comes, so nobody has to hold it in one piece.
+//! Errors have a message of up to 4096 bytes. Only its beginning is kept; the rest is discarded on
+//! arrival, so no buffer needs to hold the whole.
 
 use alloc::string::String;
 use alloc::vec::Vec;
 
-/// How much is kept: the specification asks servers not to send longer strings. Ours to choose.
+/// Length that is kept: the specification asks servers not to send longer strings. Our choice.
 const KEPT_BYTES: usize = 256;
 
-/// One message that is being received, or the last one that was.
+/// The message being received, or the last one.
 #[derive(Debug, Default)]
 pub(super) struct Message {
     kept: Vec<u8>,
-    /// More was sent than is kept.
+    /// Whether the message was longer than the kept part.
     cut: bool,
     left_bytes: usize,
 }
 
 impl Message {
-    /// The next `len_bytes` bytes of the stream are a message.
+    /// Starts a message of `len_bytes`.
     pub(super) fn begin(&mut self, len_bytes: usize) {
         self.kept.clear();
         self.cut = len_bytes > KEPT_BYTES;
         self.left_bytes = len_bytes;
     }
 
-    /// Takes what is there of it and tells how much that was.
+    /// Takes the message's bytes from the front and returns their number.
     pub(super) fn on_bytes(&mut self, bytes: &[u8]) -> usize {
         let taken = self.left_bytes.min(bytes.len());
         let kept = taken.min(KEPT_BYTES - self.kept.len());
@@ -39,7 +39,7 @@ impl Message {
         self.left_bytes == 0
     }
 
-    /// The message as it can be shown; of one that was long, the beginning.
+    /// The kept part of the message in printable form.
     pub(super) fn printable(&self) -> String {
         let mut shown = String::new();
         for c in String::from_utf8_lossy(&self.kept).chars() {
@@ -56,7 +56,7 @@ impl Message {
     }
 }
 
-/// The marks that reorder the text around them, with which a message could show as another one.
+/// Characters that reorder the surrounding text and could disguise a message.
 fn is_directional(c: char) -> bool {
     let (overrides, isolates) = ('\u{202a}'..='\u{202e}', '\u{2066}'..='\u{2069}');
     matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}')

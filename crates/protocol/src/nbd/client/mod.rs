@@ -1,7 +1,7 @@
 //! The client side of the protocol: [`Session`], which opens an export and sends it requests.
 //!
-//! Like the server's session it owns no socket, no clock and no payload. A world passes what it
-//! received, sends what was written, and moves the data of reads and writes itself.
+//! Like the server's session it owns no socket, no clock and no payload. A world passes received
+//! bytes to it, sends the bytes that it wrote, and moves the data of reads and writes itself.
 //!
 //! ```text
 //!                on_bytes(received)                    submit(request), on_bytes(received)
@@ -42,18 +42,17 @@
 //! assert_eq!(send[..4], [0, 0, 0, 3]);
 //! ```
 //!
-//! Before it receives more, a world that has passed everything asks
-//! [`payload_expected`](Session::payload_expected): what follows can go straight into the buffer of
-//! the READ that it belongs to.
+//! A world that has passed all its bytes asks [`payload_expected`](Session::payload_expected)
+//! before it receives more: the next bytes can go straight into the buffer of their READ.
 //!
-//! The server is not trusted. A reply that is not exactly what the specification allows ends the
-//! session, before its data is handed out; a number from the wire never becomes an allocation. The
-//! one thing that is not noticed is a server that sends nothing: a world has the clock for it.
+//! The server is untrusted. An invalid reply ends the session before its data is returned, and a
+//! number from the wire never determines the size of an allocation. The session cannot detect a
+//! server that sends nothing: the world has the clock.
 //!
-//! One file, one story: `session` is the public face, `handshake` the first phase, `remote` what is
-//! known of the export and which requests that allows, `request` how these look, `transmission`
-//! and `head` the replies, `in_flight` and `coverage` what was heard of each request, `message` a
-//! server's own words, `failure` every way in which it can end.
+//! The files: `session` is the public interface, `handshake` the first phase, `remote` the export's
+//! properties and valid requests, `request` their encoding, `transmission` and `head` the replies,
+//! `in_flight` and `coverage` the state of each request, `message` a server's text, `failure` all
+//! final errors.
 
 mod coverage;
 mod failure;

@@ -1,4 +1,4 @@
-//! The export at the other end: what the server says about it, and which requests that allows.
+//! The remote export: its properties according to the server, and the requests that it accepts.
 
 use super::failure::{Failure, Violation};
 use super::request::{Refusal, Request};
@@ -6,78 +6,78 @@ use crate::nbd::reply::ReplyMode;
 use crate::nbd::request::Command;
 use crate::nbd::wire::*;
 
-/// What the specification allows a server to demand.
+/// Greatest minimum block of a valid export, from the specification.
 const BLOCK_MIN_MAX_BYTES: u32 = 1 << 16;
-/// The specification's default for servers that do not say their block sizes.
+/// The specification's default for servers without block size information.
 const DEFAULT_BLOCK_PREFERRED_BYTES: u32 = 4096;
-/// A READ may have to fit into one chunk, whose 32-bit length counts 8 bytes for the offset.
+/// A READ may have to fit one chunk, whose 32-bit length includes 8 bytes for the offset.
 const READ_MAX_BYTES: u64 = u32::MAX as u64 - 8;
 
-/// An export as its server describes it.
+/// An export according to its server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Remote {
     /// Size of the disk; a multiple of `block_min_bytes`.
     pub size_bytes: u64,
-    /// Writes, trims and zeroes are refused.
+    /// Whether writes, trims and zeroes are refused.
     pub read_only: bool,
-    /// FLUSH is offered. If not, the server is expected to write through.
+    /// Whether FLUSH is offered. Otherwise the server is expected to write through.
     pub can_flush: bool,
-    /// FUA is offered.
+    /// Whether FUA is offered.
     pub can_fua: bool,
-    /// TRIM is offered.
+    /// Whether TRIM is offered.
     pub can_trim: bool,
-    /// WRITE_ZEROES is offered, and NO_HOLE with it.
+    /// Whether WRITE_ZEROES is offered, and NO_HOLE with it.
     pub can_write_zeroes: bool,
-    /// FAST_ZERO is offered; the answer may always be ENOTSUP.
+    /// Whether FAST_ZERO is offered; the answer may always be ENOTSUP.
     pub can_fast_zero: bool,
-    /// CACHE is offered.
+    /// Whether CACHE is offered.
     pub can_cache: bool,
-    /// A flush on one connection covers the writes of all: several may be opened.
+    /// Whether a flush on one connection covers the writes of all: then several may be opened.
     pub multi_conn: bool,
     /// Hint for the I/O scheduler.
     pub rotational: bool,
-    /// `base:allocation` was selected: BLOCK_STATUS can be asked.
+    /// Whether `base:allocation` was selected, so that BLOCK_STATUS is available.
     pub allocation: bool,
-    /// The form of replies that was negotiated.
+    /// The negotiated form of replies.
     pub mode: ReplyMode,
-    /// The server told its block sizes. If not, they are the specification's defaults, and a
-    /// careful caller keeps to multiples of 512 bytes nevertheless.
+    /// Whether the server gave its block sizes. Otherwise they are the specification's defaults,
+    /// and a careful caller uses multiples of 512 bytes.
     pub block_sizes_known: bool,
-    /// Requests must be multiples of this: a power of two up to 64 KiB.
+    /// Granularity of requests: a power of two up to 64 KiB.
     pub block_min_bytes: u32,
-    /// Requests that are multiples of this are efficient.
+    /// Granularity of efficient requests.
     pub block_preferred_bytes: u32,
-    /// Longest payload of a READ or WRITE; `u32::MAX` if the server has no limit.
+    /// Longest payload of a READ or WRITE; `u32::MAX` without a limit.
     pub payload_max_bytes: u32,
 }
 
-/// Why what a server says does not describe a disk.
+/// The reason why a server's description of an export is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RemoteError {
-    /// Clients count in signed 64-bit offsets.
-    #[error("the server says that it has {0} bytes, more than 2^63")]
+    /// A size beyond signed 64-bit offsets.
+    #[error("its size, {0} bytes, is above 2^63")]
     Size(u64),
-    /// The end could not be reached.
+    /// A size that is not a multiple of the minimum block, so that the end is out of reach.
     #[error("its size, {size_bytes} bytes, is not a multiple of its minimum block, {block} bytes")]
     PartialBlock {
-        /// What the server says.
+        /// The server's size.
         size_bytes: u64,
-        /// What the server says.
+        /// The server's minimum block.
         block: u32,
     },
     /// Block sizes that the specification does not allow.
-    #[error("its block sizes make no sense: minimum {min}, preferred {preferred}, maximum {max}")]
+    #[error("its block sizes are invalid: minimum {min}, preferred {preferred}, maximum {max}")]
     BlockSizes {
-        /// What the server says.
+        /// The server's minimum.
         min: u32,
-        /// What the server says.
+        /// The server's preferred size.
         preferred: u32,
-        /// What the server says.
+        /// The server's maximum.
         max: u32,
     },
 }
 
-/// What is heard about an export during the handshake.
+/// Information about an export from the handshake.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Infos {
     /// Size and transmission flags.
@@ -87,7 +87,7 @@ pub(super) struct Infos {
 }
 
 impl Remote {
-    /// Checks what was heard, once the server has opened the export.
+    /// Checks the information, after the server has opened the export.
     pub(super) fn new(infos: &Infos, mode: ReplyMode, allocation: bool) -> Result<Self, Failure> {
         let (size_bytes, flags) = infos.export.ok_or(Violation::NoExportInfo)?;
         let defaults = [1, DEFAULT_BLOCK_PREFERRED_BYTES, DEFAULT_PAYLOAD_MAX_BYTES];
@@ -106,7 +106,7 @@ impl Remote {
         if !size_bytes.is_multiple_of(u64::from(min)) {
             return Err(RemoteError::PartialBlock { size_bytes, block: min }.into());
         }
-        // Without HAS_FLAGS the others mean nothing.
+        // Without HAS_FLAGS the other flags have no meaning.
         let has = |flag: u16| flags & (FLAG_HAS_FLAGS | flag) == FLAG_HAS_FLAGS | flag;
         Ok(Self {
             size_bytes,
@@ -128,8 +128,8 @@ impl Remote {
         })
     }
 
-    /// The longest request of this kind, a multiple of the minimum block; 0 for FLUSH, which has no
-    /// range. Longer ones must be split.
+    /// The longest request of a command, a multiple of the minimum block; 0 for FLUSH, which has no
+    /// range. Longer requests must be split.
     pub fn len_max_bytes(&self, command: Command) -> u64 {
         let payload_max_bytes = u64::from(self.payload_max_bytes);
         let max_bytes = match command {
@@ -142,7 +142,7 @@ impl Remote {
         max_bytes & !(u64::from(self.block_min_bytes) - 1)
     }
 
-    /// Checks what the server would refuse, or worse.
+    /// Refuses requests that are invalid for this export.
     pub(super) fn admit(&self, request: &Request) -> Result<(), Refusal> {
         self.admit_command(request.command)?;
         self.admit_flags(request)?;

@@ -1,5 +1,4 @@
-//! What a caller asks for: [`Request`], how it looks on the wire, and [`Refusal`], why it does not
-//! go there.
+//! A caller's request: [`Request`], its encoding, and [`Refusal`], the reason why it is not sent.
 
 use alloc::vec::Vec;
 use core::ops::Range;
@@ -11,62 +10,62 @@ use crate::nbd::wire::*;
 /// One request to a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Request {
-    /// What to do.
+    /// Command.
     pub command: Command,
-    /// Where.
+    /// First byte.
     pub offset_bytes: u64,
-    /// How much; 0 for FLUSH only.
+    /// Length; 0 for FLUSH only.
     pub len_bytes: u64,
-    /// WRITE, TRIM, WRITE_ZEROES: on stable storage before the reply.
+    /// WRITE, TRIM, WRITE_ZEROES: data on stable storage before the reply.
     pub fua: bool,
     /// WRITE_ZEROES: the range must stay allocated.
     pub no_hole: bool,
-    /// WRITE_ZEROES: an error at once rather than zeroes that are written slowly.
+    /// WRITE_ZEROES: fail at once rather than write zeroes slowly.
     pub fast_zero: bool,
-    /// BLOCK_STATUS: one extent only.
+    /// BLOCK_STATUS: return one extent only.
     pub req_one: bool,
 }
 
-/// Why a request was not sent. Nothing has happened; other requests may follow.
+/// The reason why a request was not sent. The session is unchanged; other requests may follow.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
-    /// No slot is free: submit it again after a request is done.
-    #[error("as many requests are in flight as the session was made for")]
+    /// No slot is free: submit the request again after another one is done.
+    #[error("the greatest number of requests is in flight")]
     Busy,
-    /// The handshake is not over, or the connection is.
+    /// The handshake has not ended, or the connection has.
     #[error("the connection is not open for requests")]
     NotOpen,
-    /// [`super::Session::disconnect`] was called, or the server said ESHUTDOWN.
-    #[error("the connection is about to end: it takes no new requests")]
+    /// [`super::Session::disconnect`] was called, or the server replied ESHUTDOWN.
+    #[error("the connection is closing and takes no new requests")]
     Closing,
-    /// A WRITE, TRIM or WRITE_ZEROES.
+    /// A WRITE, TRIM or WRITE_ZEROES to a read-only export.
     #[error("the export is read-only")]
     ReadOnly,
     /// The server does not offer this command or flag for the export.
     #[error("the server does not offer {0} for this export")]
     NotOffered(&'static str),
-    /// A flag that the protocol does not know for this command.
-    #[error("the flag {0} does not belong to this command")]
+    /// A flag that is not valid for this command.
+    #[error("the flag {0} is not valid for this command")]
     Flag(&'static str),
     /// The range does not lie within the export.
     #[error("the range reaches past the end of the export")]
     Range,
-    /// The server would refuse it.
+    /// The range is not a multiple of the minimum block.
     #[error("the range is not a multiple of the export's minimum block, {0} bytes")]
     Unaligned(u32),
-    /// Split it: [`super::Remote::len_max_bytes`].
-    #[error("the request is longer than the {0} bytes that one may have")]
+    /// The request is too long; split it: [`super::Remote::len_max_bytes`].
+    #[error("the request is longer than {0} bytes")]
     TooLong(u64),
-    /// What a server does with a range of no bytes is not specified.
+    /// The range is empty, which the specification leaves undefined.
     #[error("the range is empty")]
     Empty,
 }
 
 impl Request {
-    /// All that was answered before must be on stable storage.
+    /// A flush: all acknowledged writes must be on stable storage.
     pub const FLUSH: Self = Self::new(Command::Flush, 0..0);
 
-    /// A request without flags for these bytes of the export.
+    /// A request without flags for this range of the export.
     pub const fn new(command: Command, bytes: Range<u64>) -> Self {
         Self {
             command,
@@ -79,7 +78,7 @@ impl Request {
         }
     }
 
-    /// Appends the header; the payload of a WRITE has to follow it.
+    /// Appends the header; the payload of a WRITE must follow it.
     pub(super) fn put_header(&self, mode: ReplyMode, cookie: u64, out: &mut Vec<u8>) {
         let extended = mode == ReplyMode::Extended;
         let payload = extended && self.command == Command::Write;
@@ -103,7 +102,7 @@ impl Request {
     }
 }
 
-/// Appends the goodbye, which has no reply.
+/// Appends DISC, which has no reply.
 pub(super) fn put_disconnect(mode: ReplyMode, out: &mut Vec<u8>) {
     let extended = mode == ReplyMode::Extended;
     out.put32(if extended { EXTENDED_REQUEST_MAGIC } else { REQUEST_MAGIC });

@@ -1,6 +1,6 @@
 //! One connection: [`Session`].
 //!
-//! This file is what a world sees of it: bytes in, [`Event`]s out, requests in, bytes out.
+//! The public interface for a world: bytes in, [`Event`]s out, requests in, bytes out.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -17,24 +17,24 @@ use crate::nbd::request::Errno;
 use crate::nbd::status::Extent;
 use crate::nbd::wire::STRING_MAX_BYTES;
 
-/// As many as the kernel's nbd driver keeps in flight.
+/// Default number of requests in flight, as in the kernel's nbd driver.
 const IN_FLIGHT_DEFAULT: u16 = 128;
 
-/// What a caller wants of a server.
+/// A caller's settings for a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The export to open; the server's default if it is empty. At most 4096 bytes, without NUL.
+    /// Name of the export, at most 4096 bytes without NUL; empty: the server's default.
     pub export_name: String,
-    /// The best form of replies to ask for; a server that does not know it is asked for the next.
+    /// Preferred form of replies; the next simpler one is tried if the server does not know it.
     pub mode_max: ReplyMode,
-    /// Ask for `base:allocation`, for BLOCK_STATUS. Needs replies in chunks.
+    /// Request `base:allocation`, for BLOCK_STATUS. Requires replies in chunks.
     pub allocation: bool,
-    /// Most requests in flight, at least one. Memory for them is taken once.
+    /// Greatest number of requests in flight, at least one. Their memory is allocated once.
     pub in_flight_max: u16,
 }
 
 impl Settings {
-    /// The best that the server can, without block status.
+    /// The best mode that the server supports, without block status.
     pub fn new(export_name: impl Into<String>) -> Self {
         Self {
             export_name: export_name.into(),
@@ -45,13 +45,13 @@ impl Settings {
     }
 }
 
-/// What [`Session::on_bytes`] did.
+/// Result of [`Session::on_bytes`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "the consumed bytes must not be passed again"]
 pub struct Step {
-    /// How many of the bytes are done with. The rest must be passed again, with more behind.
+    /// Number of consumed bytes. The rest must be passed again, with later bytes appended.
     pub consumed: usize,
-    /// What happened.
+    /// The event.
     pub event: Event,
 }
 
@@ -59,50 +59,50 @@ impl Step {
     pub(super) const NEED_MORE: Self = Self { consumed: 0, event: Event::NeedMore };
 }
 
-/// Bytes of a READ.
+/// A range of a READ's data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Piece {
     /// The READ.
     pub cookie: Cookie,
-    /// Where they belong, counted from the start of the request: the place in the caller's buffer.
+    /// Offset from the start of the request, and so in the caller's buffer.
     pub start_bytes: u64,
-    /// How many there are. They lie within the request, and no other piece has them.
+    /// Length. The range lies within the request and is in no other piece.
     pub len_bytes: u64,
 }
 
-/// What happened on a connection. Every event but `NeedMore`, `Done` and `Broken` consumed at least
-/// one byte.
+/// An event on a connection. Every event but `NeedMore`, `Done` and `Broken` consumed at least one
+/// byte.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The bytes are not enough for anything: receive more. At most 134 bytes in the handshake, and
-    /// 32 later, have to lie in one piece.
+    /// More bytes are necessary: receive. At most 134 bytes in the handshake, and 32 later, must be
+    /// passed in one piece.
     NeedMore,
-    /// Something was understood: call again.
+    /// Progress without a result: call again.
     Continue,
-    /// The export is open: requests can be submitted, and [`Session::remote`] tells which.
+    /// The export is open: submit requests. [`Session::remote`] describes it.
     Opened,
-    /// Data of a READ: the first `len_bytes` of what was passed, which were consumed.
+    /// Data of a READ: the first `len_bytes` of the passed bytes, which were consumed.
     Payload(Piece),
-    /// A piece of a READ that is all zeroes, for which there is no data.
+    /// A range of a READ that is all zeroes, without data.
     Zeroes(Piece),
-    /// What is known of a BLOCK_STATUS request's next bytes. The first extent starts where the
-    /// request does, each where the one before ended; the last may end before the request does.
+    /// The state of a BLOCK_STATUS request's next bytes. The first extent starts at the request's
+    /// offset, each later one where the last ended; the last may end before the request does.
     Extent {
         /// The BLOCK_STATUS.
         cookie: Cookie,
-        /// Length and state.
+        /// Length and state of the range.
         extent: Extent,
     },
-    /// A request has its reply, and its cookie is forgotten. Of a READ that succeeded, every byte
-    /// was in exactly one piece; of one that failed, the pieces are worth nothing.
+    /// A request has its reply, and its cookie is free. After a successful READ, every byte was in
+    /// exactly one piece. After a failed READ the pieces are void.
     Done {
         /// The request.
         cookie: Cookie,
-        /// The server's error. What it says about it is [`Session::message`].
+        /// The server's error; [`Session::message`] has its text.
         result: Result<(), Errno>,
     },
-    /// Nothing can come any more, and [`Session::failure`] says why: send what was written, then
-    /// disconnect. What is in flight has no reply.
+    /// The connection has failed, and [`Session::failure`] gives the reason: send the written
+    /// bytes, then disconnect. Requests in flight have no reply.
     Broken,
 }
 
@@ -112,9 +112,9 @@ pub struct Session {
     phase: Phase,
     in_flight: InFlight,
     remote: Option<Remote>,
-    /// The server said ESHUTDOWN, after which it must be given no new requests.
+    /// Whether the server replied ESHUTDOWN, after which no request may be sent.
     shuts_down: bool,
-    /// `disconnect` was called.
+    /// Whether `disconnect` was called.
     said_goodbye: bool,
     failure: Option<Failure>,
 }
@@ -127,11 +127,11 @@ enum Phase {
 }
 
 impl Session {
-    /// A session for a new connection, on which the server speaks first.
+    /// Creates a session for a new connection. The server sends first.
     ///
     /// # Panics
     ///
-    /// If there may be no request in flight.
+    /// If `in_flight_max` is zero.
     pub fn new(settings: Settings) -> Result<Self, ExportError> {
         let name = &settings.export_name;
         if name.len() > STRING_MAX_BYTES || name.contains('\0') {
@@ -148,11 +148,10 @@ impl Session {
         })
     }
 
-    /// Takes a prefix of `bytes`, appends to `out` what must be sent, and tells what happened.
+    /// Takes a prefix of `bytes`, appends bytes for the server to `out`, and returns an event.
     ///
-    /// To be called again, with what was not consumed, until it says [`Event::NeedMore`]; it may
-    /// have something to tell also without bytes. After [`Event::Broken`] it says the same for
-    /// ever.
+    /// Call it again with the unconsumed rest until it returns [`Event::NeedMore`]; it may have an
+    /// event even without bytes. After [`Event::Broken`] it returns the same event forever.
     #[inline]
     pub fn on_bytes(&mut self, bytes: &[u8], out: &mut Vec<u8>) -> Step {
         match &mut self.phase {
@@ -194,10 +193,9 @@ impl Session {
         Step { consumed: 0, event: Event::Broken }
     }
 
-    /// The payload that the stream goes on with, if nothing else comes first: the next `len_bytes`
-    /// bytes belong to this READ. A caller that has passed all that it received may receive them
-    /// straight into the buffer of the request, and then says how many there were with
-    /// [`Self::payload_received`].
+    /// The expected payload: the next `len_bytes` bytes of the stream belong to this READ. A caller
+    /// that has passed all received bytes may receive the payload straight into the request's
+    /// buffer and then report the number of bytes with [`Self::payload_received`].
     #[inline]
     pub fn payload_expected(&self) -> Option<Piece> {
         match &self.phase {
@@ -206,12 +204,12 @@ impl Session {
         }
     }
 
-    /// So many bytes of the expected payload were received, and are not passed to
-    /// [`Self::on_bytes`], which is to be called next.
+    /// Reports payload bytes that the caller received itself. They must not be passed to
+    /// [`Self::on_bytes`], which must be called next.
     ///
     /// # Panics
     ///
-    /// If that is nothing, or more than was expected.
+    /// If the number is zero or exceeds the expected payload.
     #[inline]
     pub fn payload_received(&mut self, len_bytes: u64) {
         let Phase::Transmission(transmission) = &mut self.phase else {
@@ -220,8 +218,8 @@ impl Session {
         transmission.payload_received(len_bytes);
     }
 
-    /// Appends a request to `out`. The payload of a WRITE has to be sent right behind it, all of
-    /// it, also when the reply comes before that is over.
+    /// Appends a request to `out`. The payload of a WRITE must be sent right after it, all of it,
+    /// even if the reply comes before its end.
     pub fn submit(&mut self, request: &Request, out: &mut Vec<u8>) -> Result<Cookie, Refusal> {
         let (Phase::Transmission(_), Some(remote)) = (&self.phase, &self.remote) else {
             return Err(Refusal::NotOpen);
@@ -235,9 +233,9 @@ impl Session {
         Ok(cookie)
     }
 
-    /// Says goodbye: appends it to `out`, and takes no new requests. Replies to what is in flight
-    /// may still come, but a server need not send them: a careful caller waits for them first. An
-    /// export that is not open yet is given up.
+    /// Appends the disconnect request to `out`, and takes no new requests. Replies to requests in
+    /// flight may still come, but a server need not send them: a careful caller waits for them
+    /// first. Before the export is open, the handshake is aborted.
     pub fn disconnect(&mut self, out: &mut Vec<u8>) {
         match (&self.phase, &self.remote) {
             (Phase::Handshake(handshake), _) => {
@@ -252,7 +250,7 @@ impl Session {
         }
     }
 
-    /// The server closed the connection: nothing will come any more. Returns what that means.
+    /// Handles the end of the stream. Returns the resulting failure.
     pub fn on_eof(&mut self) -> &Failure {
         let failure = match &self.phase {
             Phase::Handshake(handshake) if handshake.is_export_name() => {
@@ -265,29 +263,29 @@ impl Session {
         self.failure.get_or_insert(failure)
     }
 
-    /// The export, once it is open. Stays when the connection ends.
+    /// The export, once it is open. It remains after the connection ends.
     pub fn remote(&self) -> Option<&Remote> {
         self.remote.as_ref()
     }
 
-    /// What ended the session.
+    /// The final error of the session.
     pub fn failure(&self) -> Option<&Failure> {
         self.failure.as_ref()
     }
 
-    /// The requests without a reply, by slot. When the connection has ended, nobody knows which of
-    /// them the server has done.
+    /// The requests without a reply, by slot. After the end of the connection the server may or may
+    /// not have executed them.
     pub fn in_flight(&self) -> impl Iterator<Item = (Cookie, &Request)> {
         self.in_flight.iter()
     }
 
-    /// How many requests have no reply yet.
+    /// Number of requests without a reply.
     pub fn in_flight_count(&self) -> usize {
         self.in_flight.count()
     }
 
-    /// What the server said with the last error of a request: its beginning, made printable, or
-    /// nothing. Right after [`Event::Done`] that is most likely about this request.
+    /// The server's message to the last failed request: its beginning in printable form, or empty.
+    /// Read it right after [`Event::Done`].
     pub fn message(&self) -> String {
         match &self.phase {
             Phase::Transmission(transmission) => transmission.message.printable(),

@@ -1,4 +1,4 @@
-//! The transmission phase: replies, in any order, as they come.
+//! The transmission phase: replies, in any order.
 //!
 //! ```text
 //!   state        input                                      answer      next
@@ -18,10 +18,10 @@
 //!   (end of chunk): Done if it was the final chunk, else Head
 //! ```
 //!
-//! Less than what is needed is NeedMore and stays with the caller: at most 32 bytes. Whether a
-//! reply is complete is known with the fields of its final chunk, so a READ with a gap is found
-//! before its last data is handed out. A length from the wire is only ever compared and counted
-//! down.
+//! With fewer bytes than necessary (at most 32) the event is NeedMore, and the bytes stay with the
+//! caller. The fields of the final chunk decide whether a reply is complete. So a READ with a gap
+//! is detected before its last data is returned. A length from the wire is only compared and
+//! counted down.
 
 use super::coverage::Part;
 use super::failure::Violation;
@@ -35,7 +35,7 @@ use crate::nbd::request::{Command, Errno};
 use crate::nbd::status::Extent;
 use crate::nbd::wire::*;
 
-/// Error and length of its message.
+/// Length of the error number and of the message's length.
 const ERROR_FIELDS_BYTES: usize = 6;
 
 #[derive(Debug)]
@@ -47,7 +47,7 @@ pub(super) struct Transmission {
     pub(super) message: Message,
 }
 
-/// Whose chunk it is, and whether it is the final one.
+/// Request of a chunk, and whether the chunk is the final one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct At {
     cookie: Cookie,
@@ -65,10 +65,10 @@ enum State {
     Done(Cookie),
 }
 
-/// What follows the message of an error.
+/// Fields after the message of an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Tail {
-    /// It begins with an offset.
+    /// Whether the fields begin with an offset.
     has_offset: bool,
     left_bytes: u64,
 }
@@ -121,7 +121,7 @@ impl Transmission {
         }
     }
 
-    /// The payload that the stream goes on with.
+    /// The payload that comes next in the stream.
     #[inline]
     pub(super) fn payload_expected(&self) -> Option<Piece> {
         match self.state {
@@ -233,7 +233,7 @@ impl Transmission {
         Ok(Step { consumed: 12, event: Event::Zeroes(piece) })
     }
 
-    /// Context id, and with extended headers the number of descriptors.
+    /// Parses the context id, and with extended headers the number of descriptors.
     fn on_status(
         &mut self,
         bytes: &[u8],
@@ -264,7 +264,7 @@ impl Transmission {
         Ok(went_on(fields_bytes))
     }
 
-    /// The last extent may reach beyond the request; it is cut, because nobody asked.
+    /// Parses an extent. The last one may reach past the request and is cut there.
     fn on_extent(
         &mut self,
         bytes: &[u8],
@@ -296,7 +296,7 @@ impl Transmission {
         Ok(Step { consumed, event: Event::Extent { cookie: at.cookie, extent } })
     }
 
-    /// Error, and length of the message.
+    /// Parses the error number and the length of the message.
     #[cold]
     fn on_error(
         &mut self,
@@ -328,7 +328,7 @@ impl Transmission {
         Ok(went_on(ERROR_FIELDS_BYTES))
     }
 
-    /// Where the error was, which nobody here makes use of; it must be in the request all the same.
+    /// Parses the offset of the error. The offset is unused, but must be within the request.
     #[cold]
     fn on_tail(
         &mut self,
@@ -350,7 +350,7 @@ impl Transmission {
     }
 }
 
-/// What a chunk of content answers, counted from the start of its request.
+/// The part that a content chunk answers, relative to the start of its request.
 #[inline]
 fn part(request: &Request, offset_bytes: u64, len_bytes: u64) -> Result<Part, Violation> {
     let violation = Violation::ChunkRange { offset_bytes, len_bytes };
@@ -362,7 +362,7 @@ fn part(request: &Request, offset_bytes: u64, len_bytes: u64) -> Result<Part, Vi
     Ok(Part { start_bytes, end_bytes: start_bytes + len_bytes })
 }
 
-/// Accepts a chunk of content and returns where it starts in its request.
+/// Accepts a content chunk and returns its start in its request.
 #[inline]
 fn cover(
     in_flight: &mut InFlight,
@@ -387,7 +387,7 @@ fn tail_of(at: At, tail: Tail) -> State {
     if tail.left_bytes == 0 { end_of_chunk(at) } else { State::Tail { at, tail } }
 }
 
-/// The bytes were taken; of none, more are needed.
+/// The step for consumed bytes; without any, more are necessary.
 #[inline]
 fn went_on(consumed: usize) -> Step {
     let event = if consumed == 0 { Event::NeedMore } else { Event::Continue };
