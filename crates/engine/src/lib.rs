@@ -26,6 +26,7 @@ pub mod mq;
 pub mod pages;
 pub mod priority;
 pub mod ranges;
+pub mod request;
 pub mod shard;
 pub mod slab;
 pub mod sq;

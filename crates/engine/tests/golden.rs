@@ -39,8 +39,9 @@ use std::path::{Path, PathBuf};
 use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::{ElevatorSpec, Generation};
-use blockyard_engine::mq::{Issue, PlugRule, QueueConfig, RequestQueue, Submitted, Tag};
+use blockyard_engine::mq::{Issue, PlugRule, QueueConfig, RequestQueue, Submitted};
 use blockyard_engine::priority::Priority;
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
 /// How a queue's own flush is written.

@@ -5,7 +5,8 @@
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::elevator::ElevatorSpec;
-use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted, Tag};
+use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted};
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
 use crate::device::{Command, CommandOp, Device};

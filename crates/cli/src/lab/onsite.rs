@@ -6,7 +6,7 @@
 //! on that has a multipath line over it, whose queue runs in the tasks' own threads as today's does
 //! ([`Stacking::TODAY`]). So ways that hand over to a worker or a softirq are left out, and named.
 
-use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
+use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::time::Nanos;
 use blockyard_host::usage::Usage;
 use blockyard_host::volume::{PipelineChoice, Scheduling};

@@ -11,7 +11,8 @@ use std::time::Instant;
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec, ElevatorType, Generation};
-use blockyard_engine::mq::{Issue, Limits, PlugRule, QueueConfig, RequestQueue, Tag};
+use blockyard_engine::mq::{Issue, Limits, PlugRule, QueueConfig, RequestQueue};
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
 const DEPTH: usize = 32;

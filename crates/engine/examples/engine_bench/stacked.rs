@@ -10,10 +10,12 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::line::{LineTarget, parse};
 use blockyard_engine::dm::multipath::Multipath;
 use blockyard_engine::dm::multipath::line::MultipathSpec;
+use blockyard_engine::dm::multipath::stacked::{
+    Answer, Dispatched, StackedConfig, StackedQueue, Stacking,
+};
 use blockyard_engine::dm::multipath::target::MultipathTargetSpec;
 use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::elevator::{ElevatorSpec, none};
-use blockyard_engine::mq::stacked::{Answer, Dispatched, StackedConfig, StackedQueue, Stacking};
 use blockyard_engine::mq::{PlugRule, QueueConfig, RequestQueue};
 use blockyard_engine::sq::DevId;
 use blockyard_engine::time::Nanos;

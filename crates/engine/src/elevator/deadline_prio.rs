@@ -52,8 +52,8 @@ use super::deadline_queue::{DataDirection, DeadlineQueue};
 use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged, Side};
 use super::{Tunable, Tunables, Work};
 use crate::bio::{IoContext, Op};
-use crate::mq::request::{RequestId, Requests};
 use crate::priority::PriorityClass;
+use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
 /// What it is.

@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use super::fifo::Fifo;
 use super::sort::SortTree;
 use crate::bio::{Op, Sector};
-use crate::mq::request::{RequestId, Requests};
+use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use alloc::vec::Vec;
 
-use crate::mq::request::RequestId;
+use crate::request::RequestId;
 
 /// Neighbours of a request that is in the list, as places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -25,7 +25,7 @@ mod spec;
 use alloc::boxed::Box;
 
 use crate::bio::{IoContext, Op, Origin};
-use crate::mq::request::{RequestId, Requests};
+use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
 pub use spec::{ElevatorError, ElevatorSpec, Tunables};

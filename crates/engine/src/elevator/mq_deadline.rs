@@ -36,8 +36,8 @@ use super::sort::SortTree;
 use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged, Side};
 use super::{Tunable, Tunables, Work};
 use crate::bio::{IoContext, Op, Sector};
-use crate::mq::request::{Request, RequestId, Requests};
 use crate::priority::PriorityClass;
+use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
 /// Largest value of a tunable in the kernel (`INT_MAX`).

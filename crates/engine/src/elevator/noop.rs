@@ -14,7 +14,7 @@ use super::fifo::Fifo;
 use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged};
 use super::{Tunables, Work};
 use crate::bio::IoContext;
-use crate::mq::request::{RequestId, Requests};
+use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
 /// What it is.

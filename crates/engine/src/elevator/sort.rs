@@ -20,7 +20,7 @@
 use alloc::vec::Vec;
 
 use crate::bio::Sector;
-use crate::mq::request::RequestId;
+use crate::request::RequestId;
 
 /// Sectors of a block. Half of it is moved for each request, so not too large; half of the index
 /// for each block that comes or goes, so not too small: a million requests have 16,000 blocks.

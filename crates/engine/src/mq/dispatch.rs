@@ -9,9 +9,9 @@
 use alloc::vec::Vec;
 
 use super::hctx::RESOURCE_DELAY;
-use super::request::{RequestId, Stage};
-use super::{Issue, RequestQueue, Tag};
+use super::{Issue, RequestQueue};
 use crate::bio::BlkStatus;
+use crate::request::{RequestId, Stage, Tag};
 use crate::time::Nanos;
 
 impl RequestQueue {

@@ -22,25 +22,13 @@
 
 use super::RequestQueue;
 use super::list::List;
-use super::request::{Request, RequestId, Stage};
 use crate::bio::{Bio, BlkStatus, Op, Sector};
 use crate::buf::BufRef;
+use crate::request::{Request, RequestId, Stage, Steps};
 use crate::time::Nanos;
 
 /// How long a flush waits for data of other sequences (`FLUSH_PENDING_TIMEOUT`).
 const PENDING_TIMEOUT: Nanos = Nanos::from_ms(5000);
-
-/// What is left of a flush sequence, in this order: flush, data, flush.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Steps {
-    preflush: bool,
-    data: bool,
-    postflush: bool,
-}
-
-impl Steps {
-    pub(super) const NONE: Self = Self { preflush: false, data: false, postflush: false };
-}
 
 /// The machine of a queue.
 #[derive(Debug, Default)]

@@ -1,7 +1,7 @@
 //! A list of requests whose links lie in the requests (`struct list_head`): nothing is allocated,
 //! and a request is in one list at a time.
 
-use super::request::{Links, RequestId, Requests};
+use crate::request::{Links, RequestId, Requests};
 
 /// First in, first out, unless taken from the middle.
 #[derive(Debug, Default)]

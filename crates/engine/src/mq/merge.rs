@@ -16,9 +16,9 @@
 use alloc::vec::Vec;
 
 use super::RequestQueue;
-use super::request::{Links, Request, RequestId, Requests, Stage};
 use crate::bio::{Bio, IoContext, Op, Sector};
 use crate::elevator::{Candidate, Generation, Merged, Side};
+use crate::request::{Links, Request, RequestId, Requests, Stage};
 use crate::time::Nanos;
 
 /// How many requests that touch at one sector are tried: the kernel tries one in its hash and eight

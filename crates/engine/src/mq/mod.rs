@@ -27,9 +27,7 @@ mod hctx;
 mod list;
 mod merge;
 mod plug;
-pub mod request;
-mod stack;
-pub mod stacked;
+pub(crate) mod stack;
 mod submit;
 mod tags;
 #[cfg(test)]
@@ -42,10 +40,10 @@ use alloc::vec::Vec;
 
 use crate::bio::{Bio, Done, IoContext, Op, Origin, Sector};
 use crate::elevator::{Attached, Elevator, ElevatorSpec, Facts, Generation, Work};
+use crate::request::{Request, RequestId, Requests, Tag};
 use crate::time::Nanos;
 
 pub use config::{Limits, PlugRule, QueueConfig};
-pub use tags::Tag;
 
 use bios::Bios;
 use flush::FlushMachine;
@@ -53,7 +51,6 @@ use hctx::Hctx;
 use list::List;
 use merge::MergeHash;
 use plug::Plugs;
-use request::{Request, RequestId, Requests};
 use wait::Allocation;
 
 /// What the device is asked for.

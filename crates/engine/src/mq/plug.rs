@@ -16,9 +16,9 @@ use super::RequestQueue;
 use super::config::PlugRule;
 use super::list::List;
 use super::merge::is_mergeable_request;
-use super::request::{RequestId, Requests, Stage};
 use crate::bio::IoContext;
 use crate::elevator::Generation;
+use crate::request::{RequestId, Requests, Stage};
 use crate::time::Nanos;
 
 /// Adding to so many flushes a plug (`BLK_MAX_REQUEST_COUNT`).

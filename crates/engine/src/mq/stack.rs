@@ -11,19 +11,19 @@
 
 use alloc::vec::Vec;
 
-use super::request::{Request, RequestId, Stage};
-use super::{Busy, Issue, RequestQueue, Tag};
+use super::{Busy, Issue, RequestQueue};
 use crate::bio::{Bio, Op, Sector};
 use crate::buf::BufRef;
+use crate::request::{Request, RequestId, Stage, Tag};
 use crate::time::Nanos;
 
 /// A clone that the device has given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct EndedClone {
+pub(crate) struct EndedClone {
     /// The request that it was made of.
-    pub(super) above: Tag,
+    pub(crate) above: Tag,
     /// Length of its range.
-    pub(super) len: Sector,
+    pub(crate) len: Sector,
 }
 
 impl RequestQueue {
@@ -34,7 +34,7 @@ impl RequestQueue {
     ///
     /// # Panics
     /// When the request exceeds this queue's limits: those of the queue above must not be wider.
-    pub(super) fn issue_directly(&mut self, now: Nanos, above: &Issue) -> Result<Issue, Busy> {
+    pub(crate) fn issue_directly(&mut self, now: Nanos, above: &Issue) -> Result<Issue, Busy> {
         let id = self.clone_of(now, above)?;
         Ok(self.issued_request(now, id))
     }
@@ -43,20 +43,20 @@ impl RequestQueue {
     ///
     /// # Errors
     /// When there is no tag: nothing has been taken.
-    pub(super) fn insert_clone(&mut self, now: Nanos, above: &Issue) -> Result<u16, Busy> {
+    pub(crate) fn insert_clone(&mut self, now: Nanos, above: &Issue) -> Result<u16, Busy> {
         let id = self.clone_of(now, above)?;
         self.hold(id);
         Ok(self.requests[id].hctx)
     }
 
     /// Issues the clones that wait at a hardware queue.
-    pub(super) fn run_hctx(&mut self, now: Nanos, hctx: u16, out: &mut Vec<Issue>) {
+    pub(crate) fn run_hctx(&mut self, now: Nanos, hctx: u16, out: &mut Vec<Issue>) {
         self.now = now;
         self.dispatch_held(now, usize::from(hctx), usize::MAX, out);
     }
 
     /// Whether a hardware queue has clones that could be issued now.
-    pub(super) fn is_runnable(&self, now: Nanos, hctx: u16) -> bool {
+    pub(crate) fn is_runnable(&self, now: Nanos, hctx: u16) -> bool {
         let hctx = &self.hctxs[usize::from(hctx)];
         !hctx.dispatch.is_empty() && !hctx.is_resting(now)
     }
@@ -86,7 +86,7 @@ impl RequestQueue {
     ///
     /// # Panics
     /// When the device does not have a clone of this tag.
-    pub(super) fn above(&self, tag: Tag) -> Tag {
+    pub(crate) fn above(&self, tag: Tag) -> Tag {
         let id = self.hctxs[usize::from(tag.hctx)].tags.owner(tag.index);
         self.requests[id].above.expect("clones are all that this queue has")
     }
@@ -95,7 +95,7 @@ impl RequestQueue {
     ///
     /// # Panics
     /// When the device does not have a request of this tag, or has one that is no clone.
-    pub(super) fn end_clone(&mut self, now: Nanos, tag: Tag) -> EndedClone {
+    pub(crate) fn end_clone(&mut self, now: Nanos, tag: Tag) -> EndedClone {
         self.now = now;
         let id = self.take_back(tag);
         let Request { above, len, .. } = self.requests[id];
@@ -111,7 +111,7 @@ impl RequestQueue {
     ///
     /// # Panics
     /// When the device does not have a request of this tag, or all of it is done.
-    pub(super) fn advance(&mut self, tag: Tag, done: Sector) {
+    pub(crate) fn advance(&mut self, tag: Tag, done: Sector) {
         let id = self.hctxs[usize::from(tag.hctx)].tags.owner(tag.index);
         let request = self.requests.at(id);
         assert!(done < request.len, "what is done in whole is completed");

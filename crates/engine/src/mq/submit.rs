@@ -2,11 +2,11 @@
 
 use super::bios;
 use super::merge::{is_mergeable, is_mergeable_request};
-use super::request::{Request, RequestId, Stage};
 use super::wait::Claim;
 use super::{RequestQueue, Submitted};
 use crate::bio::{Bio, BlkStatus, Op};
 use crate::elevator::Generation;
+use crate::request::{Request, RequestId, Stage};
 use crate::time::Nanos;
 
 impl RequestQueue {

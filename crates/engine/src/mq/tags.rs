@@ -2,16 +2,7 @@
 
 use alloc::vec::Vec;
 
-use super::request::RequestId;
-
-/// Names an issued request for the device: a hardware queue, and a number below its depth.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tag {
-    /// The hardware queue.
-    pub hctx: u16,
-    /// Its tag there.
-    pub index: u32,
-}
+use crate::request::RequestId;
 
 /// The driver tags of one hardware queue.
 #[derive(Debug)]

@@ -6,8 +6,7 @@
 use alloc::vec::Vec;
 
 use super::RequestQueue;
-use super::request::RequestId;
-use super::tags::Tag;
+use crate::request::{RequestId, Tag};
 use crate::time::Nanos;
 
 impl RequestQueue {

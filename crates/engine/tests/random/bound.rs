@@ -6,7 +6,7 @@ use std::collections::VecDeque;
 use blockyard_engine::bio::{Bio, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::{Elevator, ElevatorSpec, Facts};
-use blockyard_engine::mq::request::{Request, RequestId, Requests};
+use blockyard_engine::request::{Request, RequestId, Requests};
 use blockyard_engine::time::Nanos;
 
 use super::rng::Rng;

@@ -7,7 +7,7 @@ use blockyard_engine::elevator::{
     Attached, Candidate, Elevator, ElevatorSpec, ElevatorType, Facts, Generation, Merged, Tunables,
     Work,
 };
-use blockyard_engine::mq::request::{RequestId, Requests};
+use blockyard_engine::request::{RequestId, Requests};
 use blockyard_engine::time::Nanos;
 
 use super::world::World;

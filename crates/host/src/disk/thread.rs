@@ -17,7 +17,8 @@ use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::IoContext;
 use blockyard_engine::elevator::ElevatorSpec;
-use blockyard_engine::mq::{QueueConfig, Tag};
+use blockyard_engine::mq::QueueConfig;
+use blockyard_engine::request::Tag;
 use blockyard_engine::sq::Cqe;
 use blockyard_engine::time::Nanos;
 

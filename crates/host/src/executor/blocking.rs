@@ -13,7 +13,7 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
 
 use blockyard_engine::bio::Op;
-use blockyard_engine::mq::Tag;
+use blockyard_engine::request::Tag;
 use blockyard_engine::sq::{DevId, Token};
 
 use crate::plain;

@@ -11,12 +11,12 @@ use blockyard_engine::dm::flakey::FlakeySpec;
 use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice, TableError};
 use blockyard_engine::dm::log_writes::LogWritesSpec;
 use blockyard_engine::dm::multipath::line::{MultipathSpec, PathSpec, QueueMode};
+use blockyard_engine::dm::multipath::stacked::{StackedConfig, Stacking};
 use blockyard_engine::dm::multipath::target::MultipathTargetSpec;
 use blockyard_engine::dm::striped::StripedSpec;
 use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
-use blockyard_engine::mq::stacked::{StackedConfig, Stacking};
 use blockyard_engine::sq::{DevId, LogId};
 
 use super::{Builder, Device, Use, VolumeOptions, dev_id};

@@ -4,8 +4,9 @@
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::{ElevatorSpec, Generation};
-use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Tag};
+use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue};
 use blockyard_engine::priority::{Priority, PriorityClass};
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
 /// Sectors of a request: 4 KiB.

@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::line::{LineTarget, parse};
+use blockyard_engine::dm::multipath::stacked::{
+    Answer, Dispatched, StackedConfig, StackedQueue, Stacking,
+};
 use blockyard_engine::dm::multipath::{Multipath, PathId};
 use blockyard_engine::elevator::ElevatorSpec;
-use blockyard_engine::mq::stacked::{Answer, Dispatched, StackedConfig, StackedQueue, Stacking};
 use blockyard_engine::mq::{Issue, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::random::Random;

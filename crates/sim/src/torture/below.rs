@@ -11,9 +11,10 @@
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext};
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::multipath::line::QueueMode;
+use blockyard_engine::dm::multipath::stacked::{Answer, Dispatched, StackedConfig, StackedQueue};
 use blockyard_engine::dm::multipath::{Multipath, PathId};
-use blockyard_engine::mq::stacked::{Answer, Dispatched, StackedConfig, StackedQueue};
-use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted, Tag};
+use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted};
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
 use super::paths::{Fate, Order, Path};

@@ -6,9 +6,12 @@
 //! ```
 //! In some worlds a softirq comes later, and in no order. In some nobody dispatches but who
 //! submits, a timer, the check of a path, and a worker that is called: then all hangs on what
-//! [`StackedQueue::complete`](blockyard_engine::mq::stacked::StackedQueue::complete) says.
+//! [`StackedQueue::complete`][complete] says.
+//!
+//! [complete]: blockyard_engine::dm::multipath::stacked::StackedQueue::complete
 
-use blockyard_engine::mq::{Issue, Tag};
+use blockyard_engine::mq::Issue;
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::random::Random;
 

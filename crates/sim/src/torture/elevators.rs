@@ -10,7 +10,7 @@ use blockyard_engine::elevator::{
     Attached, Candidate, Elevator, ElevatorSpec, ElevatorType, Facts, Generation, Merged, Tunable,
     Tunables, Work,
 };
-use blockyard_engine::mq::request::{RequestId, Requests};
+use blockyard_engine::request::{RequestId, Requests};
 use blockyard_engine::time::Nanos;
 
 pub(super) static LOSER: ElevatorType =

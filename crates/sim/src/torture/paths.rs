@@ -10,8 +10,8 @@
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::dm::line::{LineTarget, parse};
 use blockyard_engine::dm::multipath::line::{MultipathSpec, QueueMode};
+use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::elevator::Generation;
-use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::random::Random;

@@ -14,7 +14,8 @@ use std::collections::BTreeMap;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sector};
 use blockyard_engine::dm::multipath::is_path_error;
-use blockyard_engine::mq::{Issue, QueueConfig, Submitted, Tag};
+use blockyard_engine::mq::{Issue, QueueConfig, Submitted};
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::random::Random;
 

@@ -12,7 +12,8 @@
 use std::collections::VecDeque;
 
 use blockyard_engine::bio::BlkStatus;
-use blockyard_engine::mq::{Issue, PlugRule, Tag};
+use blockyard_engine::mq::{Issue, PlugRule};
+use blockyard_engine::request::Tag;
 use blockyard_engine::sq::Token;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::Task;

@@ -28,8 +28,9 @@ mod trace;
 use std::collections::BTreeMap;
 
 use blockyard_engine::bio::{BlkStatus, Done};
-use blockyard_engine::mq::{self, Issue, QueueConfig, Tag};
+use blockyard_engine::mq::{self, Issue, QueueConfig};
 use blockyard_engine::priority::Priority;
+use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{FileId, Program, Task};
 

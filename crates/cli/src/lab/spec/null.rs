@@ -1,9 +1,9 @@
 //! `device.kind = "null"`, and `[stack]`: a null device with queues, and the queue of request-based
 //! device mapper on it.
 
+use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::mq::complete::RqAffinity;
-use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_sim::world::{
     CompletionRule, DeviceConfig, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts,
 };

@@ -2,9 +2,9 @@
 //!
 //! [`Multipath`] is policy, and does no I/O. Whoever has I/O asks it for a path, tells it when the
 //! I/O starts and how it ended, and does with it what it says: [`target`] with the parts of bios,
-//! [`requests`] with those of a stacked queue. [`line`] is its table line, [`selector`] how a group
-//! spreads its I/O, [`message`] what an operator may tell it, [`status`] what it tells him,
-//! [`check`] when a failed path is tried again.
+//! [`requests`] with those of a queue over the queues of the paths ([`stacked`]). [`line`] is its
+//! table line, [`selector`] how a group spreads its I/O, [`message`] what an operator may tell it,
+//! [`status`] what it tells him, [`check`] when a failed path is tried again.
 //!
 //! ```text
 //! choose ─> Path ─> started ... ended ─ good, or an error of the device ──> it goes up
@@ -26,6 +26,7 @@ pub mod requests;
 pub mod round_robin;
 pub mod selector;
 pub mod service_time;
+pub mod stacked;
 pub mod status;
 pub mod target;
 #[cfg(test)]

@@ -16,8 +16,8 @@ use super::Cfq;
 use super::idle::ThinkTime;
 use super::queue::{Cfqq, CfqqId};
 use crate::bio::{IoContext, Origin};
-use crate::mq::request::{Request, RequestId};
 use crate::priority::{Priority, PriorityClass};
+use crate::request::{Request, RequestId};
 use crate::time::Nanos;
 
 /// Queues for asynchronous requests: eight levels of two classes, and the idle class.

@@ -12,8 +12,8 @@
 use super::Cfq;
 use super::queue::{Cfqq, CfqqId};
 use crate::bio::{IoContext, Sector};
-use crate::mq::request::RequestId;
 use crate::priority::PriorityClass;
+use crate::request::RequestId;
 use crate::time::Nanos;
 
 /// As near as this is the same place: 4 MiB (`CFQQ_CLOSE_THR`).

@@ -20,7 +20,7 @@ use super::context::{Arrival, ContextId};
 use super::queue::{Cfqq, CfqqId};
 use super::tunables::Settings;
 use crate::bio::IoContext;
-use crate::mq::request::{RequestId, Requests};
+use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
 /// Weight of measurements before a mean counts; the third one reaches it (`sample_valid`).

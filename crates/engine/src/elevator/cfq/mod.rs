@@ -57,7 +57,7 @@ use super::sort::SortTree;
 use super::{Attached, Candidate, Elevator, ElevatorType, Facts, Generation, Merged};
 use super::{Tunables, Work};
 use crate::bio::{IoContext, Sector};
-use crate::mq::request::{RequestId, Requests};
+use crate::request::{RequestId, Requests};
 use crate::slab::Slab;
 use crate::time::Nanos;
 

@@ -21,8 +21,8 @@
 use super::Cfq;
 use super::queue::{Cfqq, CfqqId};
 use super::service::{Kind, signed};
-use crate::mq::request::Request;
 use crate::priority::PriorityClass;
+use crate::request::Request;
 use crate::time::Nanos;
 
 impl Cfq {

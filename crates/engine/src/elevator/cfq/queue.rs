@@ -18,8 +18,8 @@ use super::context::ContextId;
 use super::service::Place;
 use super::tunables::Settings;
 use crate::bio::Sector;
-use crate::mq::request::{Request, RequestId, Requests};
 use crate::priority::{Priority, PriorityClass};
+use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
 /// On a disk, a request this far from its predecessor counts as a seek (`CFQQ_SEEK_THR`).

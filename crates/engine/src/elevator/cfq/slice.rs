@@ -12,7 +12,7 @@ use super::Cfq;
 use super::queue::CfqqId;
 use super::service::signed;
 use crate::bio::IoContext;
-use crate::mq::request::{RequestId, Requests};
+use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
 /// A turn.

@@ -7,7 +7,7 @@ use super::*;
 use crate::bio::{Bio, Op, Origin};
 use crate::buf::BufRef;
 use crate::elevator::Facts;
-use crate::mq::request::Request;
+use crate::request::Request;
 
 /// A policy with these tunables, and the others at their defaults.
 fn cfq(tunables: &[(&str, u64)], rotational: bool) -> Cfq {

@@ -7,7 +7,7 @@ use super::super::deadline_queue::by_hand::ByHand;
 use super::super::deadline_queue::random::{Seen, Watched, play};
 use super::*;
 use crate::bio::{Op, Origin, Sector};
-use crate::mq::request::Request;
+use crate::request::Request;
 
 fn deadline(tunables: &str) -> ByHand {
     ByHand::new(&alloc::format!("deadline{tunables}"), true)

@@ -5,7 +5,7 @@ use super::super::deadline_queue::by_hand::{ByHand, origin};
 use super::super::deadline_queue::random::{Seen, Watched, play};
 use super::*;
 use crate::bio::Origin;
-use crate::mq::request::Request;
+use crate::request::Request;
 
 /// Without a quantum, on a disk.
 fn deadline_prio(tunables: &str) -> ByHand {

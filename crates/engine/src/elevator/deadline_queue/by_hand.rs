@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use crate::bio::{Bio, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::elevator::{Candidate, Elevator, ElevatorSpec, Facts, Merged, Side};
-use crate::mq::request::{Request, RequestId, Requests};
 use crate::priority::Priority;
+use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
 /// Every request is so long.

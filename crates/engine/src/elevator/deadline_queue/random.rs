@@ -7,8 +7,8 @@ use alloc::vec::Vec;
 use crate::bio::{Bio, IoContext, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::elevator::{Candidate, Elevator, Merged, Side, Work};
-use crate::mq::request::{Request, RequestId, Requests};
 use crate::priority::Priority;
+use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
 /// Operations of a game. A policy plays three or more with different tunables: a million in all.

@@ -2,8 +2,8 @@
 
 use blockyard_engine::bio::{IoContext, Origin, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::mq::Tag;
 use blockyard_engine::priority::Priority;
+use blockyard_engine::request::Tag;
 use blockyard_workload::random::Random;
 
 use super::super::Oracle;

@@ -1,9 +1,9 @@
 //! What a null device of the world is like, and the queue that may be stacked on it. Names are
 //! those of null_blk's parameters, and of dm-mq's.
 
+use blockyard_engine::dm::multipath::stacked::Stacking;
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::mq::complete::RqAffinity;
-use blockyard_engine::mq::stacked::Stacking;
 use blockyard_engine::time::Nanos;
 
 /// A null device (`drivers/block/null_blk`).

@@ -1,8 +1,8 @@
 //! What contexts do: bios come in, requests go to the device and have been done, originals end.
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
+use blockyard_engine::dm::multipath::stacked::{Answer, CompleteBy, Dispatched};
 use blockyard_engine::mq::complete::{CompleteOn, Completion, RqAffinity};
-use blockyard_engine::mq::stacked::{Answer, CompleteBy, Dispatched};
 use blockyard_engine::mq::{Issue, Submitted};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::Task;

@@ -32,9 +32,9 @@ use std::collections::VecDeque;
 use blockyard_engine::bio::{Bio, Done, IoContext};
 use blockyard_engine::dm::multipath::line::{self, GroupSpec, MultipathSpec, PathSpec};
 use blockyard_engine::dm::multipath::selector::SelectorSpec;
+use blockyard_engine::dm::multipath::stacked::{Dispatched, StackedConfig, StackedQueue};
 use blockyard_engine::dm::multipath::{Multipath, PathId};
 use blockyard_engine::elevator::ElevatorSpec;
-use blockyard_engine::mq::stacked::{Dispatched, StackedConfig, StackedQueue};
 use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted};
 use blockyard_engine::time::Nanos;
 

@@ -1,5 +1,5 @@
+use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::complete::RqAffinity;
-use blockyard_engine::mq::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_workload::fio::{Fio, Job, Rw};
 

@@ -6,10 +6,10 @@ use proptest::prelude::*;
 
 use super::super::testing::{Steps, World, steps};
 use super::*;
+use crate::dm::multipath::stacked::{StackedConfig, Stacking};
 use crate::dm::testing::bio;
 use crate::elevator::ElevatorSpec;
 use crate::mq::QueueConfig;
-use crate::mq::stacked::{StackedConfig, Stacking};
 
 const TWO: &str = "0 0 1 1 round-robin 0 2 0 /a /b";
 const TWO_QUEUE: &str = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 /a /b";

@@ -9,8 +9,8 @@ use super::super::*;
 use crate::bio::{Bio, Op, Origin};
 use crate::buf::BufRef;
 use crate::elevator::Side;
-use crate::mq::request::Request;
 use crate::priority::{Priority, PriorityClass};
+use crate::request::Request;
 
 const SEEDS: u64 = 25;
 const OPERATIONS: u32 = 40_000;

@@ -1,12 +1,11 @@
 //! A request: what a device is asked for in one go, a chain of merged bios (`struct request`).
 //!
 //! [`Requests`] is the pool of one queue. An elevator knows requests by [`RequestId`] and keeps
-//! what it needs about them (tree keys, deadlines) itself, in tables indexed by the id.
+//! what it needs about them (tree keys, deadlines) itself, in tables indexed by the id. The fields
+//! that only this crate sees are the queue's ([`crate::mq`]): elevators leave them alone.
 
 use core::ops::Index;
 
-use super::flush::Steps;
-use super::tags::Tag;
 use crate::bio::{Bio, Op, Origin, Sector};
 use crate::slab::Slab;
 use crate::time::Nanos;
@@ -21,6 +20,15 @@ impl RequestId {
     pub fn index(self) -> usize {
         self.0 as usize
     }
+}
+
+/// Names an issued request for the device: a hardware queue, and a number below its depth.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Tag {
+    /// The hardware queue.
+    pub hctx: u16,
+    /// Its tag there.
+    pub index: u32,
 }
 
 /// A request. It grows by merging, until it is dispatched; a device may do its first part only.
@@ -43,36 +51,36 @@ pub struct Request {
     /// When it was given to the elevator.
     pub inserted: Nanos,
     /// First and last bio of the chain, in the queue's numbering.
-    pub(super) first_bio: u32,
-    pub(super) last_bio: u32,
+    pub(crate) first_bio: u32,
+    pub(crate) last_bio: u32,
     /// Where it is.
-    pub(super) stage: Stage,
+    pub(crate) stage: Stage,
     /// Hardware queue of the CPU that submitted it.
-    pub(super) hctx: u16,
+    pub(crate) hctx: u16,
     /// Its driver tag on that hardware queue.
-    pub(super) tag: Option<u32>,
+    pub(crate) tag: Option<u32>,
     /// It is one of those that the queue's limits count.
-    pub(super) counted: bool,
+    pub(crate) counted: bool,
     /// It went through the elevator, which wants to hear of its end (`RQF_ELVPRIV`).
-    pub(super) in_elevator: bool,
+    pub(crate) in_elevator: bool,
     /// It is a clone, of the request that the queue above has issued under this tag.
-    pub(super) above: Option<Tag>,
+    pub(crate) above: Option<Tag>,
     /// What is left of its flush sequence.
-    pub(super) steps: Steps,
+    pub(crate) steps: Steps,
     /// When it counts as lost, once it is issued.
-    pub(super) deadline: Nanos,
+    pub(crate) deadline: Nanos,
     /// Neighbours in the one list that it is in: a plug, a software queue, the dispatch list, a
     /// list of the flush machine, the issued ones.
-    pub(super) list: Links,
+    pub(crate) list: Links,
     /// Neighbours in the merge hash, by end and by start; none when it is not hashed.
-    pub(super) hash: [Links; 2],
+    pub(crate) hash: [Links; 2],
     /// Whether it is in the merge hash.
-    pub(super) hashed: bool,
+    pub(crate) hashed: bool,
 }
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Stage {
+pub(crate) enum Stage {
     /// In the plug of its submitter.
     Plugged,
     /// In the elevator or in a software queue.
@@ -83,11 +91,23 @@ pub(super) enum Stage {
     Issued,
 }
 
+/// What is left of a flush sequence, in this order: flush, data, flush.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Steps {
+    pub(crate) preflush: bool,
+    pub(crate) data: bool,
+    pub(crate) postflush: bool,
+}
+
+impl Steps {
+    pub(crate) const NONE: Self = Self { preflush: false, data: false, postflush: false };
+}
+
 /// Neighbours in a list of requests.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Links {
-    pub(super) prev: Option<RequestId>,
-    pub(super) next: Option<RequestId>,
+pub(crate) struct Links {
+    pub(crate) prev: Option<RequestId>,
+    pub(crate) next: Option<RequestId>,
 }
 
 impl Request {
@@ -126,7 +146,7 @@ impl Request {
     }
 
     /// It is the data of a flush sequence.
-    pub(super) fn is_flush_data(&self) -> bool {
+    pub(crate) fn is_flush_data(&self) -> bool {
         self.steps != Steps::NONE
     }
 }

@@ -35,11 +35,12 @@ use alloc::vec::Vec;
 
 pub use config::{CloneInsert, CompleteBy, RunBy, StackedConfig, Stacking};
 
-use super::stack::EndedClone;
-use super::{Busy, Issue, RequestQueue, Submitted, Tag};
+use super::{Choice, Ended, Multipath, PathId, PathIo};
 use crate::bio::{Bio, BlkStatus, Done, IoContext, Sector};
-use crate::dm::multipath::{Choice, Ended, Multipath, PathId, PathIo};
 use crate::elevator::{ElevatorSpec, none};
+use crate::mq::stack::EndedClone;
+use crate::mq::{Busy, Issue, RequestQueue, Submitted};
+use crate::request::Tag;
 use crate::time::Nanos;
 
 /// What is to be done for a request that was dispatched.

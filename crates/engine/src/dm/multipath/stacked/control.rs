@@ -7,7 +7,8 @@ use super::{StackedConfig, StackedCounters, StackedQueue};
 use crate::bio::BlkStatus;
 use crate::dm::control::{MessageError, Suspend};
 use crate::dm::multipath::{Multipath, PathId};
-use crate::mq::{RequestQueue, Tag};
+use crate::mq::RequestQueue;
+use crate::request::Tag;
 use crate::time::Nanos;
 
 impl StackedQueue {
