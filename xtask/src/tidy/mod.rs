@@ -1,10 +1,12 @@
 //! `cargo x tidy`: rules that no compiler checks. Lengths, banned words, where `unsafe` may stand,
-//! the arrows between crates, a reason for every dependency, files that pages name.
+//! the arrows between crates, import knots inside them, a reason for every dependency, files that
+//! pages name.
 //!
 //! Functions longer than a screen are a ratchet: those of `xtask/tidy.ratchet` may shrink and never
 //! grow, and the list may not name what has been mended.
 
 mod arrows;
+mod knots;
 mod links;
 mod rules;
 mod source;
@@ -54,6 +56,7 @@ pub(crate) fn run() -> Result<()> {
         source.declared_test = tests.contains(&source.path);
         findings.extend(rules::check(source));
     }
+    findings.extend(knots::check(&sources));
     let (mut known, stale) = ratchet(&findings)?;
     findings.retain(|finding| match &finding.ratchet {
         Some((key, size)) => known.remove(key).is_none_or(|limit| *size > limit),
