@@ -301,7 +301,7 @@ fn disk(section: &mut Section<'_>) -> Result<DiskConfig, Failure> {
     }
     let heads = section.number("heads", 1..=64, 4)?;
     let sectors = sectors(section)?;
-    let age_max_ms = section.number("age_max_ms", 1..=HOUR_MS, 100)?;
+    let age_max_ms = section.number("age_max_ms", 1..=HOUR_MS, 2_400)?;
     let policies = [
         ("shortest", Policy::ShortestPositioning { age_max: Nanos::from_ms(age_max_ms) }),
         ("in order", Policy::InOrder),

@@ -183,6 +183,12 @@ impl Geometry {
         }
     }
 
+    /// No positioning takes longer.
+    #[must_use]
+    pub fn longest_positioning(&self) -> Nanos {
+        self.seek.full_stroke.max(self.seek.head_switch) + self.seek.write_settle + self.revolution
+    }
+
     /// Square root up to a third of the cylinders, then a line: through three known times.
     fn curve(&self, distance: u32) -> Nanos {
         let SeekTimes { track_to_track, average, full_stroke, .. } = self.seek;

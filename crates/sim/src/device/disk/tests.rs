@@ -37,7 +37,7 @@ fn disk(policy: Policy) -> Disk {
     Disk::new(config(policy, 0))
 }
 
-const SHORTEST: Policy = Policy::ShortestPositioning { age_max: Nanos(1_000 * MS) };
+const SHORTEST: Policy = Policy::ShortestPositioning { age_max: Nanos(2_400 * MS) };
 
 fn command(tag: u32, op: CommandOp, sector: u64, sectors: u32) -> Command {
     Command { tag, op, sector: Sector(sector), sectors }
@@ -115,39 +115,94 @@ fn prepared_commands_stream_and_others_lose_a_turn_each() {
     assert!(not >= 149 * 8, "{not} ms");
 }
 
-#[test]
-fn sorting_a_deep_queue_gains_what_published_measurements_say() {
-    let rate = |policy, depth| {
+/// Random reads of 4 KiB a second at each depth.
+fn rates(policy: Policy, depths: &[usize]) -> Vec<u64> {
+    let rate = |depth: &usize| {
         let mut disk = disk(policy);
         let sectors = disk.sectors();
-        per_second(4_000, run(&mut disk, depth, random_reads(4_000, sectors, 2)))
+        per_second(4_000, run(&mut disk, *depth, random_reads(4_000, sectors, 2)))
     };
-    let (alone, fifo, sorted) = (rate(SHORTEST, 1), rate(Policy::InOrder, 32), rate(SHORTEST, 32));
-    assert!(fifo.abs_diff(alone) <= 3, "order of arrival gains nothing: {alone} and {fifo}");
-    // Drives with NCQ are reported at 1.8 to 2.6 times their random reads at depth 1.
-    assert!((18..=28).contains(&(sorted * 10 / alone)), "{alone} and {sorted}");
+    depths.iter().map(rate).collect()
+}
+
+/// Data sheets of drives of 7200 turns promise some 80 random reads of 4 KiB a second one at a time
+/// and 170 at depth 16 (Seagate Exos X16); reviews of drives with NCQ report 1.8 to 2.6 times the
+/// rate of depth 1 at depth 32. Each band, in percent of depth 1, is around that.
+#[test]
+fn random_reads_over_depth_gain_what_data_sheets_and_reviews_say() {
+    let rates = rates(SHORTEST, &[1, 2, 4, 8, 16, 32]);
+    let bands = [100..101, 98..121, 115..161, 135..201, 160..241, 180..281];
+    for (rate, band) in rates.iter().zip(bands) {
+        assert!(band.contains(&(rate * 100 / rates[0])), "{rates:?}, {band:?} %");
+    }
+    assert!(rates[1..].is_sorted(), "a deeper queue is never slower: {rates:?}");
+    let in_order = self::rates(Policy::InOrder, &[32])[0];
+    assert!(in_order.abs_diff(rates[0]) <= 3, "in order of arrival it gains nothing: {in_order}");
+}
+
+/// Between shortest positioning alone and order of arrival: the shorter the limit, the more the age
+/// weighs. There is no limit at which a queue that takes longer than that loses all of its gain.
+#[test]
+fn gain_of_a_deep_queue_falls_bit_by_bit_with_the_age_limit() {
+    let rate =
+        |ms: u64| rates(Policy::ShortestPositioning { age_max: Nanos::from_ms(ms) }, &[32])[0];
+    let rates = [1, 30, 100, 300, 1_000, 10_000, 1_000_000].map(rate);
+    assert!(rates.is_sorted(), "{rates:?}");
+    let steps = rates.windows(2).map(|two| two[1] * 100 / two[0]);
+    assert!(steps.clone().all(|step| step < 145), "{rates:?}");
+}
+
+/// The bound: a command is not passed by one that came later by the limit or more.
+#[test]
+fn no_command_is_passed_by_one_that_came_so_much_later() {
+    let age_max = Nanos::from_ms(400);
+    let policy = Policy::ShortestPositioning { age_max };
+    let mut disk = Disk::new(DiskConfig { read_ahead_sectors: 0, ..config(policy, 0) });
+    let (far, mut rng) = (disk.sectors() - 8, Random::new(3, 0));
+    let (mut now, mut arrived, mut ended) = (Nanos(0), Vec::new(), Vec::new());
+    while ended.len() < 2_000 {
+        while arrived.len() < ended.len() + 8 {
+            // Nearly all are near the arm.
+            let tag = arrived.len() as u32;
+            let sector = if tag % 64 == 3 { far } else { rng.below(100_000) };
+            disk.start(now, command(tag, CommandOp::Read, sector, 8));
+            arrived.push(now);
+        }
+        now = disk.next_event().unwrap();
+        disk.advance(now, &mut ended);
+    }
+    let order: Vec<Nanos> = ended.iter().map(|(_, tag)| arrived[*tag as usize]).collect();
+    let (mut latest, mut most) = (Nanos(0), Nanos(0));
+    for arrived in order {
+        latest = latest.max(arrived);
+        most = most.max(latest.since(arrived));
+    }
+    assert!(most < age_max, "{most:?}");
+    assert!(most > age_max.since(Nanos::from_ms(250)), "far ones are passed for long: {most:?}");
 }
 
 #[test]
-fn no_command_is_passed_for_longer_than_the_age_limit_and_one_sweep_of_aged_ones() {
-    let mut disk = disk(SHORTEST);
-    let far = disk.sectors() - 8;
-    let mut ended = Vec::new();
-    disk.start(Nanos(0), command(0, CommandOp::Read, 0, 8));
-    disk.start(Nanos(0), command(1, CommandOp::Read, far, 8));
-    disk.start(Nanos(0), command(2, CommandOp::Read, 8_000, 8));
-    // Commands near the arm keep coming: one is always there when another has ended.
-    let (mut now, mut rng, mut tag) = (Nanos(0), Random::new(3, 0), 3);
-    while !ended.iter().any(|(_, tag)| *tag == 1) {
-        now = disk.next_event().unwrap();
-        let before = ended.len();
+fn flush_ends_although_reads_near_the_arm_keep_coming() {
+    let age_max = Nanos::from_ms(400);
+    let policy = Policy::ShortestPositioning { age_max };
+    let mut disk = Disk::new(DiskConfig { read_ahead_sectors: 0, ..config(policy, 16_384) });
+    let (far, mut rng) = (disk.sectors() - 8, Random::new(3, 0));
+    for tag in 2..10 {
+        disk.start(Nanos(0), command(tag, CommandOp::Read, rng.below(100_000), 8));
+    }
+    disk.start(Nanos(0), command(0, CommandOp::Write { fua: false }, far, 8));
+    disk.start(Nanos(0), command(1, CommandOp::Flush, 0, 0));
+    let (mut ended, mut tag) = (Vec::new(), 10);
+    while !ended.iter().any(|(_, ended)| *ended == 1) {
+        let (now, before) = (disk.next_event().unwrap(), ended.len());
         disk.advance(now, &mut ended);
-        for _ in before..ended.len() {
+        for _ in ended[before..].iter().filter(|(_, ended)| *ended > 1) {
             disk.start(now, command(tag, CommandOp::Read, rng.below(100_000), 8));
             tag += 1;
         }
     }
-    assert!((1_000 * MS..1_040 * MS).contains(&now.0), "{now:?}");
+    let took = ended.last().unwrap().0;
+    assert!(took < age_max + Nanos::from_ms(100), "{took:?}");
 }
 
 #[test]
