@@ -41,6 +41,32 @@ pub enum Error {
         /// The system's answer.
         source: std::io::Error,
     },
+    /// The place of a workload is too small, of another kind, or cannot be opened.
+    #[error("{place}: {problem}")]
+    Place {
+        /// A path, or memory.
+        place: String,
+        /// In plain words.
+        problem: String,
+    },
+    /// A workload would overwrite data, and [`Target::may_destroy`](crate::bench::Target) is
+    /// false.
+    #[error("{path}: has data that the workload would overwrite; `may_destroy` is false",
+            path = .path.display())]
+    WouldOverwrite {
+        /// The file or block device.
+        path: PathBuf,
+    },
+    /// A block device is in use.
+    #[error("{path}: is in use: mounted, swap, or part of another device; stop that first",
+            path = .path.display())]
+    Busy {
+        /// The block device.
+        path: PathBuf,
+    },
+    /// A workload cannot run, or a call of it has failed.
+    #[error("{0}")]
+    Workload(String),
 }
 
 impl Error {
@@ -56,6 +82,10 @@ impl Error {
 
     pub(crate) fn options(path: &Path, problem: impl Into<String>) -> Self {
         Self::Options { path: path.to_owned(), problem: problem.into() }
+    }
+
+    pub(crate) fn place(place: impl ToString, problem: impl Into<String>) -> Self {
+        Self::Place { place: place.to_string(), problem: problem.into() }
     }
 
     pub(crate) fn file(path: &Path, source: std::io::Error) -> Self {

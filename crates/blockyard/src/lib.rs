@@ -24,6 +24,7 @@
 //! 3. [`Volume::flush`] puts all writes that have ended on stable storage. Nothing else does:
 //!    neither dropping the volume nor the end of the program.
 //! 4. [`Server`] serves volumes over NBD until [`Running::stop`].
+//! 5. [`bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
 //!
 //! # What the library does to the process
 //!
@@ -40,12 +41,14 @@
 #[doc = include_str!("../../../README.md")]
 struct Readme;
 
+pub mod bench;
 mod cursor;
 mod error;
 mod io;
 mod key;
 mod options;
 mod server;
+pub mod size;
 mod volume;
 
 pub use blockyard_crypt::kdf::KdfLimits;
@@ -57,6 +60,7 @@ pub use blockyard_engine::dm::line::MappedDevice;
 pub use blockyard_host::pages::BounceChoice;
 pub use blockyard_host::process::harden;
 pub use blockyard_host::volume::{PipelineChoice, Scheduling, VolumeOptions as Settings};
+pub use blockyard_workload as workload;
 
 /// A queue with many requests in flight ([`Volume::client`]).
 pub mod client {

@@ -57,6 +57,12 @@ impl Volume {
         self.host.sector_size_bytes()
     }
 
+    /// One line for people: the format, the cipher and the file below.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        self.host.describe()
+    }
+
     /// Whether writes are refused.
     #[must_use]
     pub fn is_read_only(&self) -> bool {

@@ -126,6 +126,13 @@ impl From<blockyard::Error> for Failure {
             Library::Crypt { path, source } => Self::from(source).at(path.display()),
             Library::Table { path, source } => Self::from(source).at(path.display()),
             Library::Host(source) => source.into(),
+            Library::WouldOverwrite { path } => Self::busy(format!(
+                "{}: has data, and the jobs would overwrite it; say --destroy if nothing of it is \
+                 needed any more",
+                printable(&path.display().to_string())
+            )),
+            error @ Library::Busy { .. } => Self::busy(printable(&error.to_string())),
+            error @ Library::Place { .. } => Self::wrong_device(printable(&error.to_string())),
             error => Self::failed(printable(&error.to_string())),
         }
     }
@@ -174,6 +181,14 @@ mod tests {
         assert_eq!(exit(unusable(vec![problem(false), problem(true)])), Exit::OutOfMemory);
         assert_eq!(exit(CryptError::Keyslot(problem(true))), Exit::OutOfMemory);
         assert_eq!(exit(CryptError::Keyslot(problem(false))), Exit::Failed);
+    }
+
+    #[test]
+    fn refusal_to_overwrite_names_the_option_that_allows_it() {
+        let failure = Failure::from(blockyard::Error::WouldOverwrite { path: "disk".into() });
+        assert_eq!(failure.exit, Exit::Busy);
+        assert!(failure.message.starts_with("disk: has data"), "{failure}");
+        assert!(failure.message.contains("--destroy"), "{failure}");
     }
 
     #[test]

@@ -19,7 +19,6 @@ mod metrics;
 mod nbd;
 mod output;
 mod progress;
-mod real;
 mod recorder;
 mod replayed;
 mod scheduling;

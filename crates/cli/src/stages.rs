@@ -239,32 +239,28 @@ pub(crate) fn report_json(volume: &Volume) -> Value {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
-    use blockyard_crypt::secret::SecretBytes;
+    use blockyard::SecretBytes;
+    use blockyard::bench::{self, Tally};
     use blockyard_engine::time::Nanos;
     use blockyard_host::volume::VolumeOptions;
     use blockyard_workload::fio::{Fio, JobFile, Surroundings};
 
     use super::*;
-    use crate::real;
 
     /// Who limits these jobs.
-    fn party(volume: Volume, options: &str) -> String {
-        let volume = Arc::new(volume);
-        let words = options.split(' ').map(|word| word.split_once('=').unwrap_or((word, "")));
+    fn party(table: &str, load: &str) -> String {
+        let text = SecretBytes::copy_of(table.as_bytes());
+        let settings = VolumeOptions { sample_every: Some(1), ..VolumeOptions::default() };
+        let options = blockyard::Volume::options().table_text(text).settings(settings);
+        let volume = options.open("table").unwrap();
+        let words = load.split(' ').map(|word| word.split_once('=').unwrap_or((word, "")));
         let words: Vec<_> = words.collect();
-        let here = Surroundings::of_device(volume.size_bytes());
+        let here = Surroundings::of_device(volume.len());
         let jobs = JobFile::parse(None, &words, &here).unwrap().jobs;
-        let tally = real::Tally::default();
-        real::run_on_whole(&volume, &mut Fio::new(jobs).unwrap(), &tally).unwrap();
-        let text = report(&volume);
+        bench::run(&volume, &mut Fio::new(jobs).unwrap(), &Tally::default()).unwrap();
+        let text = report(volume.host());
         let limit = text.lines().find(|line| line.starts_with("limit: ")).unwrap();
         limit.split(": ").nth(1).unwrap().to_owned()
-    }
-
-    fn every() -> VolumeOptions {
-        VolumeOptions { sample_every: Some(1), ..VolumeOptions::default() }
     }
 
     fn image() -> tempfile::NamedTempFile {
@@ -277,13 +273,10 @@ mod tests {
     fn slow_device_and_slow_client_are_named() {
         let file = image();
         let delay = format!("0 32768 delay {} 0 4", file.path().display());
-        let volume = |line: &str| {
-            Volume::from_table(&SecretBytes::copy_of(line.as_bytes()), &every()).unwrap()
-        };
         let load = "ioengine=libaio rw=randread bs=4k iodepth=4 size=400k direct=1";
-        assert_eq!(party(volume(&delay), load), "the device");
+        assert_eq!(party(&delay, load), "the device");
         let slow = format!("{load} thinktime=2000 iodepth=1");
-        assert_eq!(party(volume("0 32768 zero"), &slow), "the client");
+        assert_eq!(party("0 32768 zero", &slow), "the client");
     }
 
     fn device(requests: u64, device_ns: u64, connected_ns: u64) -> Value {

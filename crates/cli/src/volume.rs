@@ -11,14 +11,13 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use blockyard::{Header, KdfLimits, Key, Locked, Options, Volume, VolumeKey};
 use blockyard_crypt::luks2;
 use blockyard_crypt::plain::PlainOptions;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_host::file::{DeviceFile, FileId, HeaderLock};
-use blockyard_host::volume::{self as host, VolumeOptions};
+use blockyard_host::volume::VolumeOptions;
 
 use crate::args::{PlainArgs, VolumeType};
 use crate::failure::{Failure, printable};
@@ -177,16 +176,11 @@ impl VolumeSpec {
     }
 
     /// All steps at once; `raw` takes the bytes of the file as they are, without a key.
-    pub(crate) fn open(
-        &self,
-        settings: VolumeOptions,
-        raw: bool,
-    ) -> Result<Arc<host::Volume>, Failure> {
-        let volume = match raw {
-            true => Volume::options().settings(settings).raw().open(&self.path)?,
-            false => self.prepare(settings, StdinUse::Free)?.unlock()?.start()?,
-        };
-        Ok(Arc::clone(volume.host()))
+    pub(crate) fn open(&self, settings: VolumeOptions, raw: bool) -> Result<Volume, Failure> {
+        match raw {
+            true => Ok(Volume::options().settings(settings).raw().open(&self.path)?),
+            false => self.prepare(settings, StdinUse::Free)?.unlock()?.start(),
+        }
     }
 
     /// The library's options for this volume.

@@ -15,7 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("host", &["crypt", "engine", "protocol"]),
     ("sim", &["engine", "workload"]),
     ("report", &[]),
-    ("blockyard", &["crypt", "engine", "host"]),
+    ("blockyard", &["crypt", "engine", "host", "workload"]),
     ("cli", &["blockyard", "crypt", "engine", "workload", "protocol", "host", "sim", "report"]),
 ];
 

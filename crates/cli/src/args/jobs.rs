@@ -41,7 +41,7 @@ impl JobArgs {
         let options: Vec<(String, String)> = self.options.iter().map(split).collect();
         let options: Vec<(&str, &str)> =
             options.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-        let here = crate::real::surroundings(device_bytes);
+        let here = blockyard::bench::surroundings(device_bytes);
         JobFile::parse(text, &options, &here).map_err(|error| {
             let place = match (&self.job, error.line) {
                 (Some(path), Some(_)) => format!("{}, ", path.display()),

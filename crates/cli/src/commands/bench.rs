@@ -12,9 +12,10 @@ mod stop;
 mod watch;
 
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard::Volume;
+use blockyard::bench::{self, Tally};
+use blockyard_host::volume::{self as host, VolumeOptions};
 use blockyard_report::{Experiment, Listing};
 use blockyard_sim::world;
 use blockyard_workload::fio::{Fio, Ignored, Job, JobFile, JobResult, print_all};
@@ -28,7 +29,6 @@ use crate::lab::builtin::load;
 use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::tree::Override;
 use crate::output::{InUse, Output, print, say};
-use crate::real::{self, Tally};
 use crate::recorder::{Recorder, Wish};
 use crate::size::parse_size;
 use crate::stages;
@@ -148,10 +148,10 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
         ));
     }
     let volume = args.open(!writes, direct)?;
-    let JobFile { jobs, ignored, .. } = parse(volume.size_bytes())?;
+    let JobFile { jobs, ignored, .. } = parse(volume.len())?;
     note(&ignored);
-    in_use.add_volume(&volume);
-    let conditions = conditions::conditions(args.file(), &volume);
+    in_use.add_volume(volume.host());
+    let conditions = conditions::conditions(args.file(), volume.host());
     if let Some(times) = args.result_lines {
         let is_plain = args.raw || args.target.null.is_some();
         conditions.iter().for_each(|(name, value)| say(&format!("{name}: {value}")));
@@ -164,14 +164,15 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let stopper = fio.stopper();
     let mut recorder = None;
     let (outcome, is_stopped) = stop::stoppable(&stopper, || {
-        recorder = args.recorder(&volume, &in_use)?;
-        watch::watched(&jobs, &tally, || real::run_on_whole(&volume, &mut fio, &tally))
+        recorder = args.recorder(volume.host(), &in_use)?;
+        let ran = watch::watched(&jobs, &tally, || bench::run(&volume, &mut fio, &tally));
+        ran.map_err(Failure::from)
     })?;
     outcome?;
     if let Some(recorder) = recorder {
         say(&format!("trace: {}", recorder.stop()?));
     }
-    args.give(&fio, &description, Some((&volume, &conditions)), &in_use)?;
+    args.give(&fio, &description, Some((volume.host(), &conditions)), &in_use)?;
     fio.results().iter().try_for_each(judge)?;
     match is_stopped {
         true => {
@@ -251,7 +252,7 @@ impl BenchArgs {
         &self,
         fio: &Fio,
         description: &str,
-        on: Option<(&Volume, &[(&str, String)])>,
+        on: Option<(&host::Volume, &[(&str, String)])>,
         in_use: &InUse,
     ) -> Result<(), Failure> {
         logs::write(fio.logs(), in_use)?;
@@ -282,7 +283,7 @@ impl BenchArgs {
     }
 
     /// Whoever records the jobs' requests, if that is wanted.
-    fn recorder(&self, volume: &Volume, in_use: &InUse) -> Result<Option<Recorder>, Failure> {
+    fn recorder(&self, volume: &host::Volume, in_use: &InUse) -> Result<Option<Recorder>, Failure> {
         let wish = |path| Wish { path, force: self.force.force, limit: None };
         let start = |path| Recorder::start(volume, "", &wish(path), in_use);
         self.trace.clone().map(start).transpose()
@@ -316,7 +317,7 @@ impl BenchArgs {
         named.filter(|_| self.target.null.is_none())
     }
 
-    fn open(&self, read_only: bool, direct: bool) -> Result<Arc<Volume>, Failure> {
+    fn open(&self, read_only: bool, direct: bool) -> Result<Volume, Failure> {
         let options = VolumeOptions {
             read_only,
             direct,
@@ -327,7 +328,7 @@ impl BenchArgs {
             ..VolumeOptions::default()
         };
         if let Some(len_bytes) = self.target.null {
-            return real::null((len_bytes / 512).max(1), &options).map(Arc::new);
+            return Ok(bench::null((len_bytes / 512).max(1), &options)?);
         }
         let spec = VolumeSpec { direct, ..self.volume.spec()? };
         spec.open(options, self.raw)

@@ -2,6 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
+use blockyard::bench::Place;
 use blockyard_engine::time::Nanos;
 use blockyard_report::{Experiment as Report, html, json, text};
 use clap::{Args, Subcommand, ValueHint};
@@ -19,7 +20,6 @@ use crate::lab::spec::fit::Fit;
 use crate::lab::spec::tree::Override;
 use crate::lab::trace::{Tracer, Window};
 use crate::output::{InUse, Output, print, say};
-use crate::real::Place;
 
 /// Run experiments with I/O schedulers in a simulated world
 ///

@@ -3,10 +3,11 @@
 mod lab;
 
 use std::path::PathBuf;
-use std::sync::Arc;
 
+use blockyard::Volume;
+use blockyard::bench::{self, Tally};
 use blockyard_engine::bio::Op;
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard_host::volume::VolumeOptions;
 use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target};
 use blockyard_workload::trace::Trace;
 use clap::{Args, ValueHint};
@@ -15,7 +16,6 @@ use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::lab::spec::tree::Override;
 use crate::output::{InUse, Output, print};
-use crate::real::{self, Tally};
 use crate::replayed;
 use crate::traces::InputArgs;
 
@@ -166,13 +166,13 @@ impl ReplayArgs {
                  allows them, or play on a file with --raw",
             ));
         }
-        let mut replay = self.replay(trace, volume.size_bytes(), volume.sector_size_bytes())?;
+        let mut replay = self.replay(trace, volume.len(), volume.sector_size())?;
         let place = volume.describe().to_owned();
-        real::run_on_whole(&volume, &mut replay, &Tally::default())?;
+        bench::run(&volume, &mut replay, &Tally::default())?;
         Ok((replay, place))
     }
 
-    fn open(&self, trace: &Trace, writes: bool) -> Result<Arc<Volume>, Failure> {
+    fn open(&self, trace: &Trace, writes: bool) -> Result<Volume, Failure> {
         let options = VolumeOptions {
             read_only: !writes,
             direct: self.volume.direct,
@@ -185,7 +185,7 @@ impl ReplayArgs {
             let end = trace.bios.iter().map(|bio| bio.end_sector()).max().unwrap_or(0);
             let sectors = end.max(trace.header.volume_bytes / 512).max(1);
             let options = VolumeOptions { read_only: false, ..options };
-            return real::null(sectors, &options).map(Arc::new);
+            return Ok(bench::null(sectors, &options)?);
         }
         self.volume.spec()?.open(options, self.raw)
     }

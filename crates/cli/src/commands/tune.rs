@@ -182,7 +182,7 @@ fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     };
     let default = Settings { direct: args.volume.direct, ..Settings::default() };
     let opened = source.open(&default, true)?;
-    let workload = workload_at(opened.size_bytes())?;
+    let workload = workload_at(opened.len())?;
     workload.check(&opened).map_err(Failure::failed)?;
     let mut conditions = vec![
         ("volume", opened.describe().to_owned()),

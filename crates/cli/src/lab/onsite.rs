@@ -6,6 +6,7 @@
 //! on that has a multipath line over it, whose queue runs in the tasks' own threads as today's does
 //! ([`Stacking::TODAY`]). So ways that hand over to a worker or a softirq are left out, and named.
 
+use blockyard::bench::{NO_PAGE_CACHE, Outcome, Place, Target};
 use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::time::Nanos;
 use blockyard_host::usage::Usage;
@@ -21,7 +22,6 @@ use super::results::rows;
 use super::spec::{Experiment, Setup};
 use crate::failure::Failure;
 use crate::progress::Progress;
-use crate::real::{self, NO_PAGE_CACHE, Place, RealOutcome, Target};
 
 /// Why a variant is left out.
 const NO_WORKER: &str = "there is no worker and no softirq between a task and its device here; \
@@ -33,10 +33,10 @@ struct Real<'a> {
 }
 
 impl Runner for Real<'_> {
-    type Out = RealOutcome;
+    type Out = Outcome;
 
-    fn run<P: Program>(self, program: &mut P, lens_bytes: &[u64]) -> Result<RealOutcome, Failure> {
-        real::run(self.target, lens_bytes, program)
+    fn run<P: Program>(self, program: &mut P, lens_bytes: &[u64]) -> Result<Outcome, Failure> {
+        Ok(self.target.run(lens_bytes, program)?)
     }
 }
 

@@ -7,9 +7,10 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use blockyard::Volume;
+use blockyard::bench::{self, Tally};
 use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
-use blockyard_host::volume::Volume;
 use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target};
 use blockyard_workload::trace::Trace;
 use blockyard_workload::trace::blktrace::Action;
@@ -17,7 +18,6 @@ use blockyard_workload::trace::blktrace::Action;
 use super::goal::{Goal, Run, cpu_seconds};
 use crate::failure::Failure;
 use crate::output::say;
-use crate::real::{self, Tally};
 use crate::traces;
 
 /// A part has so many at least; it becomes longer.
@@ -84,17 +84,12 @@ impl Traced {
     }
 
     fn target(&self, volume: &Volume) -> Target {
-        let (len_bytes, sector_bytes) = (volume.size_bytes(), volume.sector_size_bytes());
+        let (len_bytes, sector_bytes) = (volume.len(), volume.sector_size());
         Target { len_bytes, sector_bytes, wrap: self.wrap }
     }
 
     /// Plays the part of a round.
-    pub(crate) fn run(
-        &self,
-        volume: &Arc<Volume>,
-        slice: Nanos,
-        round: usize,
-    ) -> Result<Run, Failure> {
+    pub(crate) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Failure> {
         let pace = match self.is_timed {
             true => Pace::Timed { speed_permille: SPEED_ONE },
             false => Pace::Fastest { depth: None },
@@ -102,7 +97,7 @@ impl Traced {
         let mut replay = Replay::new(&self.part(slice, round), pace, self.target(volume))
             .map_err(|misfit| Failure::failed(misfit.to_string()))?;
         let before = cpu_seconds();
-        real::run_on_whole(volume, &mut replay, &Tally::default())?;
+        bench::run(volume, &mut replay, &Tally::default())?;
         match replay.errors() {
             0 => Ok(Run::of_replay(&replay, cpu_seconds() - before)),
             errors => Err(Failure::failed(format!("{errors} bios of the trace failed"))),
@@ -158,9 +153,6 @@ impl Traced {
 mod tests {
     use std::io::Write as _;
 
-    use blockyard_host::file::{Access, DeviceFile};
-    use blockyard_host::volume::VolumeOptions;
-
     use super::*;
 
     /// A read every millisecond, and a write behind every tenth.
@@ -177,12 +169,11 @@ mod tests {
         file
     }
 
-    fn volume(len_bytes: u64) -> (Arc<Volume>, tempfile::NamedTempFile) {
+    fn volume(len_bytes: u64) -> (Volume, tempfile::NamedTempFile) {
         let file = tempfile::NamedTempFile::new().unwrap();
         file.as_file().set_len(len_bytes).unwrap();
-        let device = DeviceFile::open(file.path(), Access::ReadWrite, false).unwrap();
-        let volume = Volume::from_file(device, &VolumeOptions::default()).unwrap();
-        (Arc::new(volume), file)
+        let volume = Volume::options().raw().open(file.path()).unwrap();
+        (volume, file)
     }
 
     #[test]

@@ -8,11 +8,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use blockyard::{Options, VolumeKey};
+use blockyard::{Options, Volume, VolumeKey};
 use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
 use blockyard_engine::time::Nanos;
 use blockyard_host::file::{Access, DeviceFile, Kind};
-use blockyard_host::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
+use blockyard_host::volume::{PipelineChoice, Scheduling, VolumeOptions};
 
 use super::goal::{Goal, Run};
 use super::search::{Space, Step, Told};
@@ -153,7 +153,7 @@ impl Source {
         let settings = settings.options_of_volume(read_only);
         let options = self.options.clone().settings(settings);
         let volume = options.read(&self.path)?.start(self.key.clone())?;
-        Ok(Arc::clone(volume.host()))
+        Ok(Arc::new(volume))
     }
 
     /// What lies below; none of a table, which may have several.

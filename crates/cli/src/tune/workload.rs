@@ -1,16 +1,14 @@
 //! What a volume is tuned for: a job file, options of jobs, a usual workload by its name, what a
 //! person answers, or a trace.
 
-use std::sync::Arc;
-
+use blockyard::Volume;
+use blockyard::bench::{self, Tally};
 use blockyard_engine::time::Nanos;
-use blockyard_host::volume::Volume;
 use blockyard_workload::fio::{Fio, Job, JobFile, Verify};
 
 use super::goal::{Goal, Run, cpu_seconds};
 use super::traced::Traced;
 use crate::failure::Failure;
-use crate::real::{self, Tally};
 use crate::terminal::Terminal;
 
 /// A slice with fewer requests says little: it becomes longer. With some in flight at either end
@@ -127,19 +125,14 @@ impl Workload {
     }
 
     /// Runs a slice of it, the one of this round.
-    pub(crate) fn run(
-        &self,
-        volume: &Arc<Volume>,
-        slice: Nanos,
-        round: usize,
-    ) -> Result<Run, Failure> {
+    pub(crate) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Failure> {
         let jobs = match &self.load {
             Load::Jobs(jobs) => slice_of(jobs, slice, round),
             Load::Trace(traced) => return traced.run(volume, slice, round),
         };
         let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
         let before = cpu_seconds();
-        real::run_on_whole(volume, &mut fio, &Tally::default())?;
+        bench::run(volume, &mut fio, &Tally::default())?;
         Ok(Run::of_jobs(&fio, cpu_seconds() - before))
     }
 
@@ -174,7 +167,7 @@ pub(crate) fn jobs_of_words(words: &str, device_bytes: u64) -> Result<Vec<Job>, 
     let pairs: Vec<(String, String)> = words.split_whitespace().map(pair).collect();
     let pairs: Vec<(&str, &str)> =
         pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
-    let JobFile { jobs, .. } = JobFile::parse(None, &pairs, &real::surroundings(device_bytes))
+    let JobFile { jobs, .. } = JobFile::parse(None, &pairs, &bench::surroundings(device_bytes))
         .map_err(|error| Failure::failed(error.to_string()))?;
     Ok(jobs)
 }

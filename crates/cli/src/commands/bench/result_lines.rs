@@ -4,16 +4,15 @@
 //! The module at its start is the pipeline: `A`, `D`, `E`, `F` and `G` are those of the mail, and
 //! `_` is a device without a cipher.
 
-use std::sync::Arc;
-
-use blockyard_host::volume::{PipelineChoice, Volume};
+use blockyard::Volume;
+use blockyard::bench::{self, Tally};
+use blockyard_host::volume::PipelineChoice;
 use blockyard_workload::fio::{Fio, Job};
 use blockyard_workload::result_line::ResultLine;
 
 use super::{judge, logs, watch};
 use crate::failure::Failure;
 use crate::output::{InUse, print};
-use crate::real::{self, Tally};
 
 /// The letter of a pipeline, or its name.
 pub(super) fn module(pipeline: PipelineChoice) -> &'static str {
@@ -23,7 +22,7 @@ pub(super) fn module(pipeline: PipelineChoice) -> &'static str {
 
 /// Runs the jobs so many times, and prints their lines.
 pub(super) fn run(
-    volume: &Arc<Volume>,
+    volume: &Volume,
     jobs: &[Job],
     module: &str,
     times: u32,
@@ -34,7 +33,7 @@ pub(super) fn run(
         let mut fio =
             Fio::new(jobs.to_vec()).map_err(|error| Failure::failed(error.to_string()))?;
         let tally = Tally::default();
-        watch::watched(jobs, &tally, || real::run_on_whole(volume, &mut fio, &tally))?;
+        watch::watched(jobs, &tally, || bench::run(volume, &mut fio, &tally))?;
         logs::write(fio.logs(), in_use)?;
         for (result, sums) in fio.results().iter().zip(&mut sums) {
             judge(result)?;

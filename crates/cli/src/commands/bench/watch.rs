@@ -3,11 +3,11 @@
 use std::sync::mpsc::{RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
+use blockyard::bench::{Moved, Tally};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::fio::Job;
 
 use crate::progress::Progress;
-use crate::real::{Moved, Tally};
 use crate::size::human_size;
 
 /// Rates are those of this time.

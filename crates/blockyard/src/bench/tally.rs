@@ -1,4 +1,4 @@
-//! What tasks have started so far, for whoever watches them.
+//! The I/O that tasks have started so far, for a thread that watches them.
 //!
 //! Each task counts for itself, in a cache line of its own; only the sum is shared.
 
@@ -7,9 +7,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use blockyard_engine::bio::Op;
 
-/// Of all tasks of a program.
+/// The I/O that the tasks of a program have started so far. Any thread may look at it.
 #[derive(Debug, Default)]
-pub(crate) struct Tally {
+pub struct Tally {
     tasks: Mutex<Vec<Arc<TaskTally>>>,
 }
 
@@ -23,13 +23,17 @@ pub(super) struct TaskTally {
     written_bytes: AtomicU64,
 }
 
-/// A look at it.
+/// A look at a [`Tally`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Moved {
-    pub(crate) reads: u64,
-    pub(crate) read_bytes: u64,
-    pub(crate) writes: u64,
-    pub(crate) written_bytes: u64,
+pub struct Moved {
+    /// Reads.
+    pub reads: u64,
+    /// Bytes of reads.
+    pub read_bytes: u64,
+    /// Writes.
+    pub writes: u64,
+    /// Bytes of writes.
+    pub written_bytes: u64,
 }
 
 impl Tally {
@@ -41,7 +45,8 @@ impl Tally {
     }
 
     /// All tasks together.
-    pub(crate) fn moved(&self) -> Moved {
+    #[must_use]
+    pub fn moved(&self) -> Moved {
         let tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         let sum = |part: fn(&TaskTally) -> &AtomicU64| {
             tasks.iter().map(|task| part(task).load(Ordering::Relaxed)).sum()

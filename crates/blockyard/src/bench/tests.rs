@@ -2,7 +2,6 @@ use std::path::Path;
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::priority::Priority;
-use blockyard_host::volume::{PipelineChoice, Scheduling};
 use blockyard_workload::fio::{Fio, Job, Rw};
 use blockyard_workload::fsync_tester::{self, FsyncTester};
 use blockyard_workload::program::{Call, Content, DirectOp, FileId, Returned};
@@ -12,7 +11,6 @@ use blockyard_workload::trace::iolog;
 
 use super::target::{available_bytes, check_available};
 use super::*;
-use crate::failure::Exit;
 
 fn target(place: Place, elevator: &str) -> Target {
     let elevator = Some(ElevatorSpec::parse(elevator).unwrap());
@@ -30,11 +28,11 @@ fn dir_on_disk() -> tempfile::TempDir {
 }
 
 /// Tiotest of two threads with files of 16 blocks, and how it went.
-fn tiny_tiotest(target: &Target) -> Result<Tiotest, Failure> {
+fn tiny_tiotest(target: &Target) -> Result<Tiotest, Error> {
     let (threads, file_bytes, block_bytes, random_ops) = (2, 64 << 10, 4096, 10);
     let config = tiotest::Config { threads, file_bytes, block_bytes, random_ops, seed: 1 };
     let mut program = Tiotest::new(config);
-    run(target, &[file_bytes; 2], &mut program).map(|_| program)
+    target.run(&[file_bytes; 2], &mut program).map(|_| program)
 }
 
 #[test]
@@ -61,12 +59,12 @@ fn replay_goes_on_where_bios_fail_and_counts_them() {
     let log = "fio version 3 iolog\n0 f add\n0 f write 0 4096\n1 f write 524288 4096\n\
                2 f read 520192 8192\n3 f write 4096 4096\n";
     let trace = iolog::read(log.as_bytes()).unwrap();
-    let table = SecretBytes::copy_of(b"0 1024 null 0\n1024 1024 error");
-    let volume = Arc::new(Volume::from_table(&table, &VolumeOptions::default()).unwrap());
+    let table = "0 1024 null 0\n1024 1024 error";
+    let volume = target::of_table(table, &VolumeOptions::default()).unwrap();
     let target = replay::Target { len_bytes: 1 << 20, sector_bytes: 512, wrap: false };
     let pace = Pace::Fastest { depth: Some(1) };
     let mut replay = Replay::new(&trace, pace, target).unwrap();
-    run_on_whole(&volume, &mut replay, &Tally::default()).unwrap();
+    run(&volume, &mut replay, &Tally::default()).unwrap();
     assert!(replay.is_complete());
     let errors: Vec<(&str, u64, u64)> = replay
         .counted()
@@ -102,7 +100,7 @@ fn fio_jobs_add_up_on_memory_and_on_a_file() {
         };
         let mut fio = Fio::new(vec![direct, buffered]).unwrap();
         let lens = fio.file_lens_bytes();
-        let outcome = run(&target, &lens, &mut fio).unwrap();
+        let outcome = target.run(&lens, &mut fio).unwrap();
         let elevator = target.scheduling.elevator.as_ref().unwrap();
         assert_eq!(outcome.elevator, elevator.to_string());
         let [direct, buffered] = fio.results() else { panic!("two jobs") };
@@ -133,7 +131,7 @@ fn encrypted_target_has_ciphertext_below_whatever_the_pipeline() {
             };
             let mut fio = Fio::new(vec![write]).unwrap();
             let lens = fio.file_lens_bytes();
-            run(&target, &lens, &mut fio).unwrap();
+            target.run(&lens, &mut fio).unwrap();
             assert_eq!(fio.results()[0].write.ios, 32, "{pipeline}");
             let below = std::fs::read(&path).unwrap();
             // A client writes the same from the same buffer; a cipher tells the places apart.
@@ -150,7 +148,7 @@ fn background_writer_stops_with_its_phase() {
     let config = fsync_tester::Config { samples, background_bytes, priority };
     let mut program = FsyncTester::new(config);
     let lens = [fsync_tester::BUFFER_BYTES, 4 << 20];
-    let outcome = run(&memory("deadline-prio"), &lens, &mut program).unwrap();
+    let outcome = memory("deadline-prio").run(&lens, &mut program).unwrap();
     assert_eq!(program.samples().len(), 1);
     assert!(outcome.ended >= Nanos::from_ms(1000), "it sleeps for a second");
 }
@@ -248,7 +246,7 @@ fn read_is_verified_whatever_call_it_ends_in() {
         let mut calls = vec![read(0), read(1), between, reap];
         calls.reverse();
         let mut program = Verifying { calls: Some(calls), checked: Vec::new() };
-        run(&memory("none"), &[1 << 20], &mut program).unwrap();
+        memory("none").run(&[1 << 20], &mut program).unwrap();
         program.checked.sort_unstable();
         assert_eq!(program.checked, [0, 1], "{between:?}");
     }
@@ -257,7 +255,7 @@ fn read_is_verified_whatever_call_it_ends_in() {
 #[test]
 fn call_behind_the_end_of_its_file_fails_the_run() {
     let read = |file, offset_bytes| Call::Read { file: FileId(file), offset_bytes, len_bytes: 10 };
-    let run = |calls| run(&memory("none"), &[4096; 2], &mut Calls { calls: Some(calls) });
+    let run = |calls| memory("none").run(&[4096; 2], &mut Calls { calls: Some(calls) });
     run(vec![read(0, 0), read(0, 4086), read(1, 4086)]).unwrap();
     for (call, reason) in [
         (read(0, 4087), "No space left"),
@@ -265,8 +263,8 @@ fn call_behind_the_end_of_its_file_fails_the_run() {
         (read(2, 0), "Invalid argument"),
     ] {
         let failure = run(vec![call]).unwrap_err();
-        assert!(failure.message.contains("a call failed (Read"), "{failure}");
-        assert!(failure.message.contains(reason), "{failure}");
+        let message = failure.to_string();
+        assert!(message.contains("a call failed (Read") && message.contains(reason), "{message}");
     }
 }
 
@@ -278,12 +276,13 @@ fn target_that_is_too_small_says_how_much_is_needed() {
     let file = Target { may_destroy: true, ..target(Place::Path(path), "none") };
     for target in [target(Place::Memory { len_bytes: Some(8192) }, "none"), file] {
         let failure = tiny_tiotest(&target).unwrap_err();
-        assert_eq!(failure.exit, Exit::WrongDevice);
-        assert!(failure.message.contains("8192 bytes"), "{failure}");
-        assert!(failure.message.contains("need 128 KiB (131072 bytes)"), "{failure}");
+        assert!(matches!(failure, Error::Place { .. }), "{failure:?}");
+        let message = failure.to_string();
+        assert!(message.contains("8192 bytes"), "{message}");
+        assert!(message.contains("need 128 KiB (131072 bytes)"), "{message}");
     }
-    let failure = run(&memory("none"), &[u64::MAX, 1], &mut Calls { calls: None }).unwrap_err();
-    assert!(failure.message.contains("longer than any disk"), "{failure}");
+    let failure = memory("none").run(&[u64::MAX, 1], &mut Calls { calls: None }).unwrap_err();
+    assert!(failure.to_string().contains("longer than any disk"), "{failure}");
 }
 
 #[test]
@@ -294,8 +293,7 @@ fn file_with_something_in_it_is_overwritten_only_if_it_may_be() {
     std::fs::write(&path, vec![7; 256 << 10]).unwrap();
     let mut target = target(Place::Path(path.clone()), "none");
     let failure = tiny_tiotest(&target).unwrap_err();
-    assert_eq!(failure.exit, Exit::Busy);
-    assert!(failure.message.contains("--destroy"), "{failure}");
+    assert!(matches!(failure, Error::WouldOverwrite { .. }), "{failure:?}");
     assert!(full(&path));
 
     target.may_destroy = true;
@@ -309,7 +307,7 @@ fn memory_that_is_not_there_is_refused() {
     check_available(1 << 30, Some(1 << 30)).unwrap();
     check_available(u64::MAX, None).unwrap();
     let failure = check_available((1 << 30) + 1, Some(1 << 30)).unwrap_err();
-    assert!(failure.message.contains("1 GiB are available"), "{failure}");
+    assert!(failure.to_string().contains("1 GiB are available"), "{failure}");
     assert!(available_bytes().is_none_or(|bytes| bytes > 1 << 20));
 }
 
@@ -319,7 +317,7 @@ fn file_that_is_made_has_no_name_while_it_is_used() {
     let path = dir.path().join("image");
     let opened = target(Place::Path(path.clone()), "none").open(&[1 << 20]).unwrap();
     assert!(!path.exists(), "Ctrl-C would leave it behind");
-    assert_eq!(opened.regions.len(), 1);
+    assert_eq!(opened.files.regions.len(), 1);
 }
 
 #[test]
@@ -330,5 +328,5 @@ fn empty_file_is_empty_again_afterwards() {
     tiny_tiotest(&target(Place::Path(path.clone()), "deadline")).unwrap();
     assert_eq!(std::fs::metadata(&path).unwrap().len(), 0);
     let failure = tiny_tiotest(&target(Place::Path(dir.path().into()), "none")).unwrap_err();
-    assert!(failure.message.contains("neither a file nor a block device"), "{failure}");
+    assert!(failure.to_string().contains("neither a file nor a block device"), "{failure}");
 }

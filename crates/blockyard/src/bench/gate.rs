@@ -1,4 +1,4 @@
-//! When the tasks of a phase start, and when those in the background stop.
+//! The clock of a run, and the start and stop of a phase's tasks.
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -38,7 +38,7 @@ enum State {
     Stopped,
 }
 
-/// What the tasks of a phase wait at.
+/// The tasks of a phase wait here for their start.
 #[derive(Debug, Default)]
 pub(super) struct Gate {
     state: Mutex<State>,

@@ -25,7 +25,7 @@ use blockyard_workload::program::{Call, Content, DirectOp, FileId, Reaped, Retur
 
 use super::gate::{Clock, Gate};
 use super::tally::TaskTally;
-use super::target::Region;
+use super::target::{Files, Region};
 
 /// Buffered I/O goes in whole pages.
 const PAGE_BYTES: u64 = 4096;
@@ -54,8 +54,7 @@ fn usage_of_this_thread() -> Usage {
 /// One task at work.
 pub(super) struct Worker<'a> {
     pub(super) client: Client,
-    pub(super) regions: &'a [Region],
-    pub(super) lays_out: bool,
+    pub(super) files: &'a Files,
     pub(super) clock: Clock,
     pub(super) gate: &'a Gate,
     /// It runs beside the others, and is stopped when they have ended.
@@ -129,7 +128,7 @@ impl Worker<'_> {
                 self.transfer(Op::Write, (file, offset_bytes), len_bytes, &mut known)
             }
             Call::Fsync(_) => self.wait_for(self.request(Op::Flush, 0, 0), &mut known),
-            Call::Layout { file, .. } if !self.lays_out => self.region(file).map(|_| ()),
+            Call::Layout { file, .. } if !self.files.lays_out => self.region(file).map(|_| ()),
             Call::Layout { file, len_bytes } => self.lay_out(file, len_bytes, &mut known),
             Call::Submit { id, file, op, offset_bytes, len_bytes } => {
                 let (request, marks) = self.direct(id, file, op, (offset_bytes, len_bytes))?;
@@ -207,7 +206,7 @@ impl Worker<'_> {
     }
 
     fn region(&self, file: FileId) -> Result<Region, i32> {
-        self.regions.get(file.0 as usize).copied().ok_or(EINVAL)
+        self.files.regions.get(file.0 as usize).copied().ok_or(EINVAL)
     }
 
     /// Where a range of a file lies on the target.

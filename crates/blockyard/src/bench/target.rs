@@ -1,47 +1,54 @@
-//! What a program runs on: memory, a file or a block device, cut into the program's files.
+//! The target of a program: memory, a file or a block device, cut into the program's files.
 //!
-//! A file that was not there is removed afterwards. What is there is overwritten only if the user
-//! says that it may be; a block device that somebody else has claimed (a mounted file system),
-//! never.
+//! A file that was not there is removed afterwards. Data is overwritten only if
+//! [`Target::may_destroy`] allows it; a block device that is in use (a mounted file system), never.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read};
 use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
 use blockyard_crypt::params::{CryptFlags, CryptParams};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_host::file::{Access, DeviceFile};
-use blockyard_host::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
+use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
 use rustix::fs::OFlags;
 
-use crate::failure::Failure;
 use crate::size::human_size;
+use crate::{Error, Volume};
 
 /// The program's files start at multiples of this.
 const REGION_BYTES: u64 = 4096;
 
-/// On what, and through which queue.
+/// A disk made for one run of a program.
 #[derive(Clone, Debug)]
-pub(crate) struct Target {
-    pub(crate) place: Place,
-    /// What is there may be overwritten.
-    pub(crate) may_destroy: bool,
-    pub(crate) scheduling: Scheduling,
-    /// It is encrypted, and the cipher runs there; else it is as it is.
-    pub(crate) pipeline: Option<PipelineChoice>,
+pub struct Target {
+    /// Where its bytes go.
+    pub place: Place,
+    /// Data of the file or block device may be overwritten.
+    pub may_destroy: bool,
+    /// The queue above it.
+    pub scheduling: Scheduling,
+    /// The pipeline of a crypt target with a random key; `None` is without encryption.
+    pub pipeline: Option<PipelineChoice>,
 }
 
 /// Where the bytes go.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Place {
+pub enum Place {
     /// Memory that is given back afterwards; as much as the program's files need, or this much.
-    Memory { len_bytes: Option<u64> },
-    /// Nowhere: the target `null` with these arguments, as long as the program's files; or requests
-    /// over it as the one path of a multipath line.
-    Null { args: String, is_stacked: bool },
+    Memory {
+        /// Its length.
+        len_bytes: Option<u64>,
+    },
+    /// Nowhere: the target `null`, as long as the program's files.
+    Null {
+        /// Arguments of the table line.
+        args: String,
+        /// Requests reach it as the one path of a multipath line.
+        is_stacked: bool,
+    },
     /// A file or block device. A file that is not there, or empty, gets the length that the
     /// program's files need.
     Path(PathBuf),
@@ -49,32 +56,42 @@ pub(crate) enum Place {
 
 /// A part of the target that is one of the program's files.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Region {
-    pub(crate) start_bytes: u64,
-    pub(crate) len_bytes: u64,
+pub(super) struct Region {
+    pub(super) start_bytes: u64,
+    pub(super) len_bytes: u64,
+}
+
+/// The program's files on a volume.
+pub(super) struct Files {
+    /// By the number of the file.
+    pub(super) regions: Vec<Region>,
+    /// [`Call::Layout`](blockyard_workload::program::Call::Layout) writes the file.
+    pub(super) lays_out: bool,
 }
 
 /// A target in use.
-pub(crate) struct Opened {
-    pub(crate) volume: Arc<Volume>,
-    /// By the number of the program's file.
-    pub(crate) regions: Vec<Region>,
-    /// What a program wants to be there before is written first.
-    pub(crate) lays_out: bool,
+pub(super) struct Opened {
+    pub(super) volume: Volume,
+    pub(super) files: Files,
     /// Dropped after the volume.
     _claim: Claim,
 }
 
 impl Target {
     /// Opens it for files of these lengths.
-    pub(crate) fn open(&self, file_lens_bytes: &[u64]) -> Result<Opened, Failure> {
+    pub(super) fn open(&self, file_lens_bytes: &[u64]) -> Result<Opened, Error> {
         let (regions, needed_bytes) = regions(file_lens_bytes)?;
         let (file, claim) = match &self.place {
             Place::Null { args, is_stacked } => {
                 let table = null_table(args, *is_stacked, needed_bytes.div_ceil(512));
-                let volume = Arc::new(self.of_table(&table)?);
+                let settings = self.settings();
                 // Nothing is kept.
-                return Ok(Opened { volume, regions, lays_out: false, _claim: Claim::Nothing });
+                let files = Files { regions, lays_out: false };
+                return Ok(Opened {
+                    volume: of_table(&table, &settings)?,
+                    files,
+                    _claim: Claim::Nothing,
+                });
             }
             Place::Memory { len_bytes } => {
                 let len_bytes = len_bytes.unwrap_or(needed_bytes);
@@ -91,26 +108,31 @@ impl Target {
                 (file, claim.without_name())
             }
         };
-        let scheduling = self.scheduling.clone();
-        let pipeline = self.pipeline.unwrap_or_default();
-        let options = VolumeOptions { scheduling, pipeline, ..VolumeOptions::default() };
+        let settings = self.settings();
         let volume = match self.pipeline {
-            None => Volume::from_file(file, &options)?,
-            Some(_) => Volume::from_crypt(file, &any_key()?, &options)?,
+            None => host::Volume::from_file(file, &settings)?,
+            Some(_) => host::Volume::from_crypt(file, &any_key()?, &settings)?,
         };
-        Ok(Opened { volume: Arc::new(volume), regions, lays_out: true, _claim: claim })
+        let files = Files { regions, lays_out: true };
+        Ok(Opened { volume: Volume::new(volume), files, _claim: claim })
     }
 
-    fn of_table(&self, table: &str) -> Result<Volume, Failure> {
-        let options =
-            VolumeOptions { scheduling: self.scheduling.clone(), ..VolumeOptions::default() };
-        Ok(Volume::from_table(&SecretBytes::copy_of(table.as_bytes()), &options)?)
+    fn settings(&self) -> VolumeOptions {
+        let (scheduling, pipeline) = (self.scheduling.clone(), self.pipeline.unwrap_or_default());
+        VolumeOptions { scheduling, pipeline, ..VolumeOptions::default() }
     }
 }
 
+/// The volume of a device-mapper table.
+pub(super) fn of_table(table: &str, settings: &VolumeOptions) -> Result<Volume, Error> {
+    let text = SecretBytes::copy_of(table.as_bytes());
+    Ok(Volume::new(host::Volume::from_table(&text, settings)?))
+}
+
 impl Place {
-    /// In a report.
-    pub(crate) fn describe(&self) -> String {
+    /// One line for a report.
+    #[must_use]
+    pub fn describe(&self) -> String {
         match self {
             Self::Memory { .. } => "memory".into(),
             Self::Null { args, is_stacked: false } => format!("null {args}"),
@@ -131,19 +153,19 @@ fn null_table(args: &str, is_stacked: bool, sectors: u64) -> String {
     format!("disk: {null}\nstack: 0 {sectors} {line}")
 }
 
-impl Opened {
+impl Files {
     /// A volume that is the program's only file.
-    pub(crate) fn whole(volume: &Arc<Volume>) -> Self {
-        let regions = vec![Region { start_bytes: 0, len_bytes: volume.size_bytes() }];
-        Self { volume: Arc::clone(volume), regions, lays_out: false, _claim: Claim::Nothing }
+    pub(super) fn whole(volume: &Volume) -> Self {
+        let regions = vec![Region { start_bytes: 0, len_bytes: volume.len() }];
+        Self { regions, lays_out: false }
     }
 }
 
 /// AES-XTS under a key that nobody knows and that is gone afterwards.
-fn any_key() -> Result<CryptParams, Failure> {
+fn any_key() -> Result<CryptParams, Error> {
     let mut key = SecretBytes::zeroed(64);
     let read = File::open("/dev/urandom").and_then(|mut file| file.read_exact(key.as_mut_slice()));
-    read.map_err(|error| Failure::failed(format!("/dev/urandom: cannot read a key: {error}")))?;
+    read.map_err(|error| Error::file(Path::new("/dev/urandom"), error))?;
     Ok(CryptParams {
         cipher: "aes-xts-plain64".into(),
         key,
@@ -157,7 +179,7 @@ fn any_key() -> Result<CryptParams, Failure> {
 }
 
 /// The files one behind the other, and the end of the last.
-fn regions(file_lens_bytes: &[u64]) -> Result<(Vec<Region>, u64), Failure> {
+fn regions(file_lens_bytes: &[u64]) -> Result<(Vec<Region>, u64), Error> {
     let mut end = Some(0u64);
     let mut regions = Vec::new();
     for &len_bytes in file_lens_bytes {
@@ -166,31 +188,35 @@ fn regions(file_lens_bytes: &[u64]) -> Result<(Vec<Region>, u64), Failure> {
         end = end.zip(whole).and_then(|(end, whole)| end.checked_add(whole));
     }
     let end = end.filter(|end| *end > 0 && *end <= i64::MAX as u64);
-    let problem = || Failure::failed("the jobs' files are empty, or longer than any disk");
-    Ok((regions, end.ok_or_else(problem)?))
+    let problem = "the jobs' files are empty, or longer than any disk";
+    Ok((regions, end.ok_or_else(|| Error::Workload(problem.into()))?))
 }
 
-fn check_fits(place: &str, len_bytes: u64, needed_bytes: u64) -> Result<(), Failure> {
+fn check_fits(place: &str, len_bytes: u64, needed_bytes: u64) -> Result<(), Error> {
     if len_bytes >= needed_bytes {
         return Ok(());
     }
-    Err(Failure::wrong_device(format!(
-        "{place}: has {} ({len_bytes} bytes), but the jobs' files need {} ({needed_bytes} bytes); \
-         take a larger target, or make the jobs' files smaller",
+    let problem = format!(
+        "has {} ({len_bytes} bytes), but the jobs' files need {} ({needed_bytes} bytes); take a \
+         larger target, or make the jobs' files smaller",
         human_size(len_bytes),
         human_size(needed_bytes)
-    )))
+    );
+    Err(Error::place(place, problem))
 }
 
 /// Memory that is full brings other programs to their end, not this one.
-pub(super) fn check_available(len_bytes: u64, available_bytes: Option<u64>) -> Result<(), Failure> {
+pub(super) fn check_available(len_bytes: u64, available_bytes: Option<u64>) -> Result<(), Error> {
     match available_bytes {
-        Some(available) if len_bytes > available => Err(Failure::wrong_device(format!(
-            "memory: the jobs' files need {} ({len_bytes} bytes), and {} are available; make them \
-             smaller, or run on a file or device",
-            human_size(len_bytes),
-            human_size(available)
-        ))),
+        Some(available) if len_bytes > available => {
+            let problem = format!(
+                "the jobs' files need {} ({len_bytes} bytes), and {} are available; make them \
+                 smaller, or run on a file or device",
+                human_size(len_bytes),
+                human_size(available)
+            );
+            Err(Error::place("memory", problem))
+        }
         _ => Ok(()),
     }
 }
@@ -211,7 +237,7 @@ fn meminfo_bytes(name: &str) -> Option<u64> {
     line.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// What is held, and undone at the end.
+/// A hold on the place, undone when it is dropped.
 enum Claim {
     Nothing,
     /// An exclusive descriptor of a block device: nobody can mount it meanwhile.
@@ -225,11 +251,11 @@ enum Claim {
 }
 
 impl Claim {
-    fn of(path: &Path, may_destroy: bool, needed_bytes: u64) -> Result<Self, Failure> {
+    fn of(path: &Path, may_destroy: bool, needed_bytes: u64) -> Result<Self, Error> {
         let failed = |verb: &str, error: &io::Error| {
-            Failure::wrong_device(format!("{}: cannot {verb}: {error}", path.display()))
+            Error::place(path.display(), format!("cannot {verb}: {error}"))
         };
-        let refuse = |problem: &str| Err(Failure::busy(format!("{}: {problem}", path.display())));
+        let would_overwrite = || Err(Error::WouldOverwrite { path: path.to_owned() });
         let metadata = match std::fs::metadata(path) {
             Ok(metadata) => metadata,
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
@@ -244,24 +270,21 @@ impl Claim {
         let file_type = metadata.file_type();
         if file_type.is_block_device() {
             if !may_destroy {
-                return refuse(
-                    "is a block device, and the jobs would overwrite it; say --destroy if nothing \
-                     on it is needed any more",
-                );
+                return would_overwrite();
             }
             let exclusive = OFlags::EXCL.bits().cast_signed();
             let opened = OpenOptions::new().read(true).custom_flags(exclusive).open(path);
             return match opened {
                 Ok(file) => Ok(Self::Device { _exclusive: file }),
                 Err(error) if error.kind() == io::ErrorKind::ResourceBusy => {
-                    refuse("is in use: mounted, swap, or part of another device; stop that first")
+                    Err(Error::Busy { path: path.to_owned() })
                 }
                 Err(error) => Err(failed("open", &error)),
             };
         }
         if !file_type.is_file() {
-            let problem = format!("{}: is neither a file nor a block device", path.display());
-            return Err(Failure::wrong_device(problem));
+            let problem = "is neither a file nor a block device";
+            return Err(Error::place(path.display(), problem));
         }
         if metadata.len() == 0 {
             let file = OpenOptions::new().write(true).open(path);
@@ -271,10 +294,7 @@ impl Claim {
         }
         match may_destroy {
             true => Ok(Self::Nothing),
-            false => refuse(
-                "has something in it, and the jobs would overwrite it; name a file that is not \
-                 there, or say --destroy if nothing in it is needed any more",
-            ),
+            false => would_overwrite(),
         }
     }
 }
