@@ -1,8 +1,8 @@
-//! What the engine costs per bio, without any world.
+//! Cost of the engine per bio, without any world.
 //!
 //! A shard: submit, map, SQEs taken, CQEs given, done; the median of the rounds. A request queue:
 //! submit, dispatch, complete, done, with each elevator and without one; the fastest of many short
-//! rounds, because the differences are small, and all else that happens on the machine only adds. A
+//! rounds, because the differences are small, and other load on the machine only adds time. A
 //! stacked queue (request-based multipath) beside the queue alone, in the same way. The range of a
 //! write, announced and withdrawn.
 //! Prints nanoseconds per 4 KiB bio; `--json` for programs.

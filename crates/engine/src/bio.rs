@@ -9,7 +9,7 @@ use crate::priority::Priority;
 /// Shift from sectors to bytes.
 pub const SECTOR_SHIFT: u32 = 9;
 
-/// A position or a length in 512-byte units, whatever the device's sector size is.
+/// A position or a length in 512-byte units, regardless of the device's sector size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Sector(pub u64);
 
@@ -41,18 +41,18 @@ impl Add for Sector {
     }
 }
 
-/// What a bio asks for (`enum req_op`).
+/// Operation of a bio (`enum req_op`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Op {
     /// Fill the buffer from the device.
     Read,
     /// Write the buffer to the device. The buffer is never changed.
     Write,
-    /// Everything written and completed before is on stable storage when this completes.
+    /// All acknowledged writes are on stable storage when this completes.
     Flush,
-    /// The range is no longer needed; what it reads as afterwards is undefined.
+    /// The range is no longer needed; its content afterwards is undefined.
     Discard,
-    /// The range reads as zeros afterwards.
+    /// The range reads as zeroes afterwards.
     WriteZeroes,
 }
 
@@ -67,7 +67,8 @@ pub enum BlkStatus {
     NoSpace,
     /// `BLK_STS_INVAL`: outside of the device or not aligned to its sectors.
     Invalid,
-    /// `BLK_STS_TRANSPORT`: the connection to the device is lost; nobody knows whether it was done.
+    /// `BLK_STS_TRANSPORT`: the connection to the device is lost; the operation may or may not have
+    /// been done.
     Transport,
     /// `BLK_STS_MEDIUM`: the device was reached, and its medium failed.
     Medium,
@@ -89,75 +90,74 @@ impl fmt::Display for BlkStatus {
     }
 }
 
-/// Who shares a place in the scheduler's eyes (`struct io_context`): a task in the kernel, a client
+/// Identity of a submitter for the scheduler (`struct io_context`): a task in the kernel, a client
 /// or a job here.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct IoContext(pub u32);
 
 impl IoContext {
-    /// Whoever submits it: a world puts the io-context of the submitting task there.
+    /// Placeholder: a world substitutes the io-context of the submitting task.
     pub const OF_TASK: Self = Self(u32::MAX);
 }
 
-/// Names a bio that the world keeps time of, among those that it does so at the moment; zero is one
-/// of the others. The engine has no clock, and carries it to each SQE of the bio.
+/// Number of a bio among those whose time the world measures; zero for all others. The engine has
+/// no clock; it copies the number to each SQE of the bio.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Sample(pub u8);
 
 impl Sample {
-    /// A bio that nobody keeps time of.
+    /// A bio without time measurement.
     pub const NONE: Self = Self(0);
 }
 
-/// Where a bio comes from, and whether somebody waits for it. It stays with the I/O all the way
+/// Origin of a bio: its submitter, and whether the submitter waits. The origin stays with the I/O
 /// down to the device's queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Origin {
     /// The submitter.
     pub io_context: IoContext,
-    /// The CPU it was submitted on.
+    /// CPU of the submission.
     pub cpu: u16,
     /// Its I/O priority (`bi_ioprio`).
     pub priority: Priority,
-    /// With a write: somebody waits for it (`REQ_SYNC`). Reads are synchronous in any case: see
+    /// `REQ_SYNC` of a write: the submitter waits for it. Reads are always synchronous: see
     /// [`Bio::is_sync`].
     pub sync: bool,
-    /// The world keeps time of it.
+    /// Number of the bio if the world measures its time.
     pub sample: Sample,
 }
 
 /// One I/O on one range.
 #[derive(Clone, Copy, Debug)]
 pub struct Bio {
-    /// What to do.
+    /// Operation.
     pub op: Op,
-    /// With a write: everything completed before is on stable storage before it starts
-    /// (`REQ_PREFLUSH`).
+    /// `REQ_PREFLUSH` of a write: all completed writes are on stable storage before it starts.
     pub preflush: bool,
-    /// With a write: on stable storage before it completes (`REQ_FUA`).
+    /// `REQ_FUA` of a write: the data is on stable storage before it completes.
     pub fua: bool,
-    /// First sector, relative to the device it is submitted to.
+    /// First sector, relative to the device of submission.
     pub sector: Sector,
     /// Length of the range; zero only for [`Op::Flush`].
     pub len: Sector,
-    /// The bytes of a read or a write; its length is that of the range.
+    /// Buffer of a read or a write, as long as the range.
     pub buf: BufRef,
-    /// Who submitted it.
+    /// Submitter.
     pub origin: Origin,
-    /// The front end's own word, given back in [`Done`].
+    /// Opaque number of the front end, returned in [`Done`].
     pub user: u64,
 }
 
 impl Bio {
-    /// A bio without flags, from nobody in particular.
+    /// A bio without flags and with the default origin.
     #[must_use]
     pub fn new(op: Op, sector: Sector, len: Sector, buf: BufRef, user: u64) -> Self {
         let origin = Origin::default();
         Self { op, preflush: false, fua: false, sector, len, buf, origin, user }
     }
 
-    /// Whether somebody waits for it (`op_is_sync`): reads, flushes, writes that say so or must be
-    /// stable at once.
+    /// Whether the bio is synchronous (`op_is_sync`): a read, a flush, or a write with `REQ_SYNC`,
+    /// `REQ_FUA` or `REQ_PREFLUSH`.
     #[must_use]
     pub fn is_sync(&self) -> bool {
         match self.op {
@@ -177,7 +177,7 @@ pub struct Done {
     pub status: BlkStatus,
 }
 
-/// How many bios have failed.
+/// Numbers of failed bios.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Failures {
     /// Reads.
@@ -186,12 +186,12 @@ pub struct Failures {
     pub writes: u64,
     /// Flushes.
     pub flushes: u64,
-    /// Discards and zeroes.
+    /// Discards and write zeroes.
     pub others: u64,
 }
 
 impl Failures {
-    /// Counts a bio that failed.
+    /// Counts a failed bio.
     pub fn count(&mut self, op: Op) {
         match op {
             Op::Read => self.reads += 1,
@@ -201,7 +201,7 @@ impl Failures {
         }
     }
 
-    /// Adds those of another.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: Self) {
         self.reads += other.reads;
         self.writes += other.writes;
@@ -209,7 +209,7 @@ impl Failures {
         self.others += other.others;
     }
 
-    /// All.
+    /// Number of all failed bios.
     #[must_use]
     pub fn total(&self) -> u64 {
         self.reads + self.writes + self.flushes + self.others

@@ -1,13 +1,13 @@
-//! Handles to bytes. The engine never sees bytes; a world owns them and resolves the handle.
+//! Handles to buffers. The engine never sees bytes; a world owns them and resolves the handle.
 
-/// A range of bytes in a buffer that a world owns (`struct bio_vec`).
+/// A range of bytes in a buffer of the world (`struct bio_vec`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BufRef {
-    /// Which of the world's buffers. Bounce slots of a shard count from zero, its lists of pages
-    /// from [`BufRef::FIRST_LIST_SLOT`] on; the world numbers the others from
-    /// [`BufRef::FIRST_WORLD_SLOT`] on.
+    /// Number of the buffer. Bounce slots of a shard count from zero, its page lists from
+    /// [`BufRef::FIRST_LIST_SLOT`] on, the world's other buffers from [`BufRef::FIRST_WORLD_SLOT`]
+    /// on.
     pub slot: u32,
-    /// First byte in it.
+    /// First byte in the buffer.
     pub offset_bytes: u32,
     /// Length.
     pub len_bytes: u32,
@@ -16,41 +16,41 @@ pub struct BufRef {
 impl BufRef {
     /// Slots below this are the shard's bounce slots.
     pub const FIRST_WORLD_SLOT: u32 = 1 << 16;
-    /// Slots from here on are lists of pages: see [`crate::shard::Shard::segments`].
+    /// Slots from here on are page lists: see [`crate::shard::Shard::segments`].
     pub const FIRST_LIST_SLOT: u32 = 1 << 31;
-    /// "The place that the other half of a linked pair names": see [`crate::sq::Sqe::linked`].
+    /// The place named by the other half of a linked pair: see [`crate::sq::Sqe::linked`].
     pub const LINKED_SLOT: u32 = u32::MAX;
-    /// Bytes that read as zero and are never written; every offset is valid.
+    /// A read-only buffer of zeroes; every offset is valid.
     pub const ZEROS_SLOT: u32 = u32::MAX - 1;
 
-    /// No bytes: flushes, discards.
+    /// No buffer: flushes, discards.
     pub const NONE: Self = Self { slot: Self::ZEROS_SLOT, offset_bytes: 0, len_bytes: 0 };
 
-    /// The middle of a linked pair, `len_bytes` long.
+    /// The intermediate buffer of a linked pair, `len_bytes` long.
     #[must_use]
     pub fn linked(len_bytes: u32) -> Self {
         Self { slot: Self::LINKED_SLOT, offset_bytes: 0, len_bytes }
     }
 
-    /// Whether it is a list of pages.
+    /// Whether the buffer is a page list.
     #[must_use]
     pub fn is_list(self) -> bool {
         (Self::FIRST_LIST_SLOT..Self::ZEROS_SLOT).contains(&self.slot)
     }
 
-    /// Whether it is one of the world's own buffers.
+    /// Whether the buffer is the world's own.
     #[must_use]
     pub fn is_world(self) -> bool {
         (Self::FIRST_WORLD_SLOT..Self::FIRST_LIST_SLOT).contains(&self.slot)
     }
 
-    /// `len_bytes` of zeros.
+    /// `len_bytes` of zeroes.
     #[must_use]
     pub fn zeros(len_bytes: u32) -> Self {
         Self { slot: Self::ZEROS_SLOT, offset_bytes: 0, len_bytes }
     }
 
-    /// The part that starts `skip_bytes` in and is `len_bytes` long.
+    /// The part from `skip_bytes` on, `len_bytes` long.
     ///
     /// # Panics
     /// When the part is not inside.

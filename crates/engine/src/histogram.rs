@@ -1,17 +1,16 @@
 //! Latencies in a log-linear histogram: 2^`SUB_BITS` buckets for each power of two.
 //!
-//! With 64, as fio has them, a percentile is at most 0.8 % from the sample that it stands for; with
-//! 16, which a connection of `host` keeps for each stage, 3 %. A percentile is the middle of a
-//! bucket.
+//! With 64, as in fio, a percentile is at most 0.8 % from its sample. With 16, the value for each
+//! stage of a connection in `host`, it is 3 %. A percentile is the middle of a bucket.
 
 use alloc::vec::Vec;
 
 use crate::time::Nanos;
 
-/// Samples, counted by length.
+/// A histogram of durations.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Histogram<const SUB_BITS: u32 = 6> {
-    /// Up to the last that counts something.
+    /// Counts up to the last non-zero one.
     counts: Vec<u64>,
     count: u64,
     sum_ns: u128,
@@ -21,8 +20,8 @@ pub struct Histogram<const SUB_BITS: u32 = 6> {
 }
 
 impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
-    /// Of samples that were counted by [`Histogram::bucket_of`], with their sum and the longest.
-    /// The shortest, and the deviation, are as if each lay in the middle of its bucket.
+    /// Builds a histogram from counts by [`Histogram::bucket_of`], with the sum and the longest
+    /// sample. Minimum and deviation assume each sample in the middle of its bucket.
     #[must_use]
     pub fn of_counts(counts: Vec<u64>, sum_ns: u64, max: Nanos) -> Self {
         let mut histogram = Self { sum_ns: sum_ns.into(), max, ..Self::default() };
@@ -37,13 +36,13 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         histogram
     }
 
-    /// The samples by bucket: the longest of each that has some, and how many lie in it.
+    /// Non-empty buckets: longest duration and number of samples of each.
     pub fn buckets(&self) -> impl Iterator<Item = (Nanos, u64)> {
         let counts = self.counts.iter().enumerate().filter(|(_, count)| **count > 0);
         counts.map(|(bucket, count)| (Nanos(Self::last(bucket)), *count))
     }
 
-    /// All samples together.
+    /// Sum of all samples.
     #[must_use]
     pub fn sum_ns(&self) -> u128 {
         self.sum_ns
@@ -62,19 +61,19 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         self.max = self.max.max(sample);
         self.count += 1;
         self.sum_ns += u128::from(sample.0);
-        // A sample is below 2^64 ns; only after 2^64 of 0.5 s each would this be too small.
+        // The sum of squares overflows only after 2^64 samples of 0.5 s each.
         let square = u128::from(sample.0) * u128::from(sample.0);
         self.squares = self.squares.saturating_add(square);
     }
 
-    /// A sample longer than those before: apart, because it is rare, and this is called for each.
+    /// Counts a sample beyond the last bucket: a separate function, because it is rare.
     #[cold]
     fn count_first(&mut self, bucket: usize) {
         self.counts.resize(bucket + 1, 0);
         self.counts[bucket] = 1;
     }
 
-    /// Adds the samples of another.
+    /// Adds the samples of `other`.
     pub fn add(&mut self, other: &Self) {
         if other.count == 0 {
             return;
@@ -90,38 +89,38 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         self.squares = self.squares.saturating_add(other.squares);
     }
 
-    /// Samples.
+    /// Number of samples.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.count
     }
 
-    /// The shortest; zero without a sample.
+    /// Shortest sample; zero if empty.
     #[must_use]
     pub fn min(&self) -> Nanos {
         self.min
     }
 
-    /// The longest.
+    /// Longest sample.
     #[must_use]
     pub fn max(&self) -> Nanos {
         self.max
     }
 
-    /// The mean in nanoseconds; zero without a sample.
+    /// Mean in nanoseconds; zero if empty.
     #[must_use]
     pub fn mean_ns(&self) -> f64 {
         if self.count == 0 { 0.0 } else { self.sum_ns as f64 / self.count as f64 }
     }
 
-    /// The standard deviation of a sample in nanoseconds, with n - 1 as fio has it.
+    /// Standard deviation in nanoseconds, with n - 1 as in fio.
     #[must_use]
     pub fn stdev_ns(&self) -> f64 {
         if self.count < 2 {
             return 0.0;
         }
         let n = u128::from(self.count);
-        // n * sum(x^2) - sum(x)^2 is exact; in floats the two would cancel.
+        // n * sum(x^2) - sum(x)^2 is exact in integers; in floats it would lose precision.
         let spread = match (self.squares.checked_mul(n), self.sum_ns.checked_mul(self.sum_ns)) {
             (Some(squares), Some(square)) => squares.saturating_sub(square) as f64,
             _ => self.squares as f64 * n as f64 - self.sum_ns as f64 * self.sum_ns as f64,
@@ -129,29 +128,29 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         square_root(spread.max(0.0) / (n as f64 * (n - 1) as f64))
     }
 
-    /// The middle of the bucket up to which so many thousandths of the samples lie; of the last, it
-    /// may be more than the longest sample, as with fio. Zero without a sample.
+    /// The middle of the bucket that holds the given permille. In the last bucket it may exceed the
+    /// longest sample, as in fio. Zero if empty.
     #[must_use]
     pub fn permille(&self, permille: u32) -> Nanos {
         self.per_ten_thousand(permille * 10)
     }
 
-    /// As [`Self::permille`], and at most the longest sample.
+    /// As [`Self::permille`], limited to the longest sample.
     #[must_use]
     pub fn permille_within(&self, permille: u32) -> Nanos {
         self.permille(permille).min(self.max)
     }
 
-    /// As [`Self::permille`], of ten thousand.
+    /// As [`Self::permille`], in ten thousandths.
     #[must_use]
     pub fn per_ten_thousand(&self, share: u32) -> Nanos {
         self.share(share.into(), 10_000)
     }
 
-    /// As [`Self::permille`], of any number.
+    /// As [`Self::permille`], for any fraction.
     ///
     /// # Panics
-    /// When it is zero.
+    /// When `whole` is zero.
     #[must_use]
     pub fn share(&self, part: u64, whole: u64) -> Nanos {
         let wanted = u128::from(self.count) * u128::from(part);
@@ -166,8 +165,8 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         self.max
     }
 
-    /// The first `2^(SUB_BITS + 1)` have buckets of their own; after that each power of two is cut
-    /// into `2^SUB_BITS`.
+    /// Bucket of a sample. The first `2^(SUB_BITS + 1)` values have their own buckets; each further
+    /// power of two is divided into `2^SUB_BITS`.
     #[must_use]
     pub fn bucket_of(sample: Nanos) -> usize {
         let shift = (sample.0 | (1 << SUB_BITS)).ilog2() - SUB_BITS;
@@ -181,13 +180,13 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
         first + (1 << shift >> 1)
     }
 
-    /// The longest of a bucket.
+    /// Longest duration of a bucket.
     fn last(bucket: usize) -> u64 {
         let (first, shift) = Self::first(bucket);
         first + ((1 << shift) - 1)
     }
 
-    /// The shortest of a bucket, and the power of two that is its width.
+    /// Shortest duration of a bucket, and its width, a power of two.
     fn first(bucket: usize) -> (u64, u64) {
         let bucket = bucket as u64;
         let shift = (bucket >> SUB_BITS).saturating_sub(1);
@@ -195,12 +194,12 @@ impl<const SUB_BITS: u32> Histogram<SUB_BITS> {
     }
 }
 
-/// Without `std` there is none; Newton's steps from above end where they no longer go down.
+/// Square root, which `core` lacks: Newton's iteration from above, until it no longer decreases.
 fn square_root(of: f64) -> f64 {
     if of <= 0.0 {
         return 0.0;
     }
-    // Half the exponent: off by a few percent, and then each step doubles the digits.
+    // Half the exponent: within a few percent; each step doubles the digits.
     let mut root = f64::from_bits((of.to_bits() >> 1) + (1023 << 51));
     for _ in 0..6 {
         root = (root + of / root) / 2.0;

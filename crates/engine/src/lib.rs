@@ -1,11 +1,10 @@
 //! The Linux block layer and device mapper as a sans-IO engine.
 //!
-//! A [`shard::Shard`] owns everything one core needs: a dm table, its targets, their mempools; a
-//! [`stack::Stack`] has one for each mapped device of several on top of each other. A
-//! front end submits [`bio::Bio`]s, a world takes [`sq::Sqe`]s, executes them and gives back
-//! [`sq::Cqe`]s; finished bios come out as [`bio::Done`]. Handlers run once to completion. There
-//! are no threads, no clock, no locks and no bytes here: buffers are [`buf::BufRef`]s that the
-//! world owns.
+//! A [`shard::Shard`] owns all state of one core: a dm table, its targets, their mempools. A
+//! [`stack::Stack`] has one shard for each of several stacked mapped devices. A front end submits
+//! [`bio::Bio`]s; a world takes [`sq::Sqe`]s, executes them and returns [`sq::Cqe`]s; finished bios
+//! come out as [`bio::Done`]. Handlers run once to completion. There are no threads, no clock, no
+//! locks and no bytes here: buffers are [`buf::BufRef`]s of the world.
 //!
 //! ```text
 //!   front end --submit_bio--> Shard --take_sq--> world (files, rings, ciphers, workers)

@@ -1,40 +1,40 @@
 //! A fixed reserve of slots and a FIFO of waiters (`mm/mempool.c`).
 //!
-//! Running out is no error: the caller parks what it wanted to do, and whoever gives a slot back
-//! gets the oldest waiter to run with it. One slot is enough for progress, since every holder gives
-//! its slot back without needing a second one.
+//! An empty pool is not an error: the caller parks its work, and a returned slot goes to the oldest
+//! waiter. One slot suffices for progress, because every holder returns its slot without needing a
+//! second one.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
 
-/// Slots numbered from zero, and what waits for them.
+/// Slots numbered from zero, and their waiters.
 #[derive(Debug)]
 pub struct Mempool<W> {
-    /// LIFO: the slot used last is the one still in the cache.
+    /// LIFO: the last used slot is most likely still in the cache.
     free: Vec<u32>,
     waiters: VecDeque<W>,
     slots: u32,
 }
 
 impl<W> Mempool<W> {
-    /// A pool of `slots` slots. Without a single one, whoever parks waits for ever: only a user
-    /// that never gets may have such a pool.
+    /// A pool of `slots` slots. A pool without slots is for users that never take one: a parked
+    /// waiter would wait forever.
     #[must_use]
     pub fn new(slots: u32) -> Self {
         Self { free: (0..slots).rev().collect(), waiters: VecDeque::new(), slots }
     }
 
-    /// A slot, unless there is none, or others have waited longer.
+    /// Takes a slot, unless none is free or others have waited longer.
     pub fn get(&mut self) -> Option<u32> {
         if self.waiters.is_empty() { self.free.pop() } else { None }
     }
 
-    /// Queues what [`Mempool::get`] had no slot for.
+    /// Queues a waiter after [`Mempool::get`] had no slot.
     pub fn park(&mut self, waiter: W) {
         self.waiters.push_back(waiter);
     }
 
-    /// Gives a slot back. With somebody waiting, the slot goes to the oldest waiter at once.
+    /// Returns a slot. If there are waiters, the slot goes to the oldest one at once.
     pub fn put(&mut self, slot: u32) -> Option<(W, u32)> {
         assert!(slot < self.slots, "the slot is of this pool");
         debug_assert!(!self.free.contains(&slot), "the slot was taken");
@@ -45,13 +45,13 @@ impl<W> Mempool<W> {
         None
     }
 
-    /// How many wait.
+    /// Number of waiters.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.waiters.len()
     }
 
-    /// Whether every slot is back and nobody waits.
+    /// Whether all slots are free and there are no waiters.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.free.len() == self.slots as usize && self.waiters.is_empty()

@@ -4,24 +4,25 @@ use core::fmt;
 
 use thiserror::Error;
 
-/// Scheduling class, most urgent first. The kernel's fourth, *none*, is best effort at level 4.
+/// Scheduling class, most urgent first. The kernel's fourth class, *none*, is best effort at level
+/// 4.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum PriorityClass {
-    /// `IOPRIO_CLASS_RT`: before everything else.
+    /// `IOPRIO_CLASS_RT`: before all other classes.
     RealTime,
-    /// `IOPRIO_CLASS_BE`: what everybody gets who asks for nothing.
+    /// `IOPRIO_CLASS_BE`: the default.
     #[default]
     BestEffort,
-    /// `IOPRIO_CLASS_IDLE`: when nobody else wants the disk.
+    /// `IOPRIO_CLASS_IDLE`: only when the disk is otherwise idle.
     Idle,
 }
 
-/// Class and level.
+/// An I/O priority: class and level.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Priority {
-    /// The class decides first.
+    /// The class has precedence over the level.
     pub class: PriorityClass,
-    /// 0 is the most urgent, 7 the least. The idle class has none: always 7.
+    /// 0 is the most urgent, 7 the least. The idle class has no levels: always 7.
     pub level: u8,
 }
 
@@ -45,11 +46,11 @@ impl Priority {
         Self { class: PriorityClass::BestEffort, level }
     }
 
-    /// Reads `CLASS` or `CLASS:LEVEL`: `rt`, `realtime`, `be`, `best-effort`, `idle`. Without a
-    /// level it is 4, as for a process of nice 0.
+    /// Parses `CLASS` or `CLASS:LEVEL`: `rt`, `realtime`, `be`, `best-effort`, `idle`. The default
+    /// level is 4, as for a process of nice 0.
     ///
     /// # Errors
-    /// When it is none of these.
+    /// When the text is invalid.
     pub fn parse(text: &str) -> Result<Self, PriorityError> {
         let refuse = || PriorityError { text: text.into() };
         let (class, level) = match text.split_once(':') {

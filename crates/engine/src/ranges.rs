@@ -1,9 +1,10 @@
-//! Ranges in flight: a read-modify-write has its blocks alone, and every other write may pass.
+//! Ranges in flight: a read-modify-write has exclusive access to its blocks; other writes pass each
+//! other.
 //!
-//! A write of whole sectors needs nothing from its neighbours. A write of a part of a sector reads
-//! the sector, changes it and writes it back; what somebody else writes to that sector in between
-//! would be undone. So each shard announces the ranges of its writes, and a read-modify-write waits
-//! until its blocks are its own:
+//! A write of whole sectors is independent of its neighbours. A write of a part of a sector reads
+//! the sector, changes it and writes it back, which would undo a write by another shard in between.
+//! So each shard announces the ranges of its writes, and a read-modify-write waits for exclusive
+//! access:
 //!
 //! ```text
 //!   write ── announce ── no exclusive entry? ──yes──────────────────> goes on ── withdraw
@@ -11,18 +12,19 @@
 //!                          └─yes─> withdraw, shared entry, wait ────> goes on ── end
 //!   read-modify-write ──> exclusive entry, wait until it is alone ──> goes on ── end
 //! ```
-//! The announcements of a shard are words that its thread alone writes and others read. Entries are
-//! in [`Ranges`], which has one owner at a time: a world with threads keeps it in a mutex, and a
-//! write without a neighbour never comes there. Entries are served in the order in which they came,
-//! as far as they overlap, so that none waits for ever.
+//! The announcements of a shard are words that only its thread writes and others read. Entries are
+//! in [`Ranges`], which has one owner at a time: a world with threads keeps it in a mutex. A write
+//! without a conflicting neighbour never takes it. Overlapping entries are served in the order of
+//! arrival, so that none starves.
 //!
-//! Why one of the two sees the other: a shard stores its announcement and then loads the number of
-//! exclusive entries; whoever makes such an entry adds to the number and then loads the
-//! announcements. All four are `SeqCst`, so they have one order. If the shard's load comes before
-//! the addition, its store does too, and the announcement is seen. Otherwise the shard sees the
-//! number and looks into [`Ranges`]. The end of a write is the same pair: zero is stored, then the
-//! number is loaded. Who saw the announcement before the zero was stored has added to the number
-//! before, so that the shard sees the number, and lets the waiting entry look again.
+//! At least one of two conflicting sides sees the other. A shard stores its announcement and then
+//! loads the number of exclusive entries. The owner of an exclusive entry adds to the number and
+//! then loads the announcements. All four operations are `SeqCst`, so they have one order. If the
+//! shard's load comes before the addition, its store does too, and the entry's owner sees the
+//! announcement. Otherwise the shard sees the number and looks into [`Ranges`]. The end of a write
+//! is the same pair: zero is stored, then the number is loaded. An owner that saw the announcement
+//! before the zero was stored has added to the number before. So the shard sees the number, and
+//! wakes the waiting entry.
 
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
@@ -30,24 +32,24 @@ use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering};
 
-/// Ranges are rounded out to this: the largest sector of any volume.
+/// Granularity of ranges: the largest sector of any volume.
 pub const BLOCK_BYTES: u64 = 4096;
 /// Announcements of a shard. A connection has at most 256 requests, most of which are one write;
-/// what finds no place takes the way through [`Ranges`].
+/// surplus writes go through [`Ranges`].
 pub const ANNOUNCEMENTS_MAX: usize = 512;
 
-/// Blocks behind each other in one word: 44 bits of start, 20 of length, in units of
-/// [`BLOCK_BYTES`]. Never zero. What is too far or too long for it is taken to be longer.
+/// Contiguous blocks in one word: 44 bits of start, 20 of length, in units of [`BLOCK_BYTES`].
+/// Never zero. A range beyond these limits is extended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Blocks(u64);
 
 impl Blocks {
     const LEN_BITS: u32 = 20;
-    /// Reaches to the end of every volume.
+    /// A length that reaches the end of every volume.
     const LEN_MAX: u64 = (1 << Self::LEN_BITS) - 1;
     const START_MAX: u64 = (1 << (64 - Self::LEN_BITS)) - 1;
 
-    /// The blocks that hold these bytes.
+    /// The blocks that contain these bytes.
     #[must_use]
     pub fn around(start_bytes: u64, len_bytes: u64) -> Self {
         let start = (start_bytes / BLOCK_BYTES).min(Self::START_MAX);
@@ -67,19 +69,19 @@ impl Blocks {
         }
     }
 
-    /// Whether they have a block in common.
+    /// Whether the two have a block in common.
     #[must_use]
     pub fn overlaps(self, other: Self) -> bool {
         self.start() < other.end() && other.start() < self.end()
     }
 }
 
-/// What one shard announces.
+/// Announcements of one shard.
 #[derive(Debug)]
 struct Announced {
     /// [`Blocks`], or zero.
     slots: Box<[AtomicU64]>,
-    /// Slots from here on have never been used.
+    /// First slot that has never been used.
     used: AtomicUsize,
 }
 
@@ -93,31 +95,31 @@ impl Announced {
     }
 }
 
-/// An announcement, by its place.
+/// Index of an announcement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Slot(pub u16);
 
-/// A shard's own side: it announces here, on its thread.
+/// A shard's own handle: it announces on its thread.
 #[derive(Debug)]
 pub struct Announcer {
     shard: u32,
     announced: Arc<Announced>,
     exclusives: Arc<AtomicU32>,
     free: Vec<u16>,
-    /// As in `announced`.
+    /// Copy of `used` in `announced`.
     used: usize,
 }
 
 impl Announcer {
-    /// Which shard this is, in [`Grant`].
+    /// Number of the shard, as in [`Grant`].
     #[must_use]
     pub fn shard(&self) -> u32 {
         self.shard
     }
 
-    /// Announces a write. With `true` the write may go on. With `false` there is an exclusive entry
-    /// somewhere: [`Ranges::admit`] says whether it may. `None`: there is no free place, and the
-    /// write needs an entry of its own ([`Ranges::enter`]).
+    /// Announces a write. `true`: the write may start. `false`: there is an exclusive entry, and
+    /// [`Ranges::admit`] decides. `None`: there is no free slot, and the write needs an entry
+    /// ([`Ranges::enter`]).
     pub fn announce(&mut self, blocks: Blocks) -> Option<(Slot, bool)> {
         let place = match self.free.pop() {
             Some(place) => place,
@@ -132,11 +134,11 @@ impl Announcer {
         Some((Slot(place), self.exclusives.load(Ordering::SeqCst) == 0))
     }
 
-    /// The write has ended. `Some`: an exclusive entry may wait for it, and [`Ranges::freed`] is to
-    /// be told these blocks.
+    /// Withdraws the announcement of an ended write. `Some`: an exclusive entry may wait for it;
+    /// pass these blocks to [`Ranges::freed`].
     pub fn withdraw(&mut self, slot: Slot) -> Option<Blocks> {
         let word = &self.announced.slots[usize::from(slot.0)];
-        // Written by this thread alone.
+        // Only this thread writes the word.
         let blocks = Blocks(word.load(Ordering::Relaxed));
         debug_assert_ne!(blocks.0, 0, "a write ends once");
         word.store(0, Ordering::SeqCst);
@@ -145,16 +147,16 @@ impl Announcer {
     }
 }
 
-/// How an entry shares its blocks.
+/// Sharing mode of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Share {
-    /// With other writes, but with no read-modify-write.
+    /// Shared with other writes, but with no read-modify-write.
     Writes,
-    /// With nobody.
+    /// Exclusive.
     Nobody,
 }
 
-/// Names an entry.
+/// Number of an entry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct EntryId(u64);
 
@@ -167,30 +169,30 @@ struct Entry {
     is_granted: bool,
 }
 
-/// An entry that waited may go on.
+/// A grant for an entry that waited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Whose it is.
+    /// Number of its shard.
     pub shard: u32,
-    /// The word that it was entered with.
+    /// The `user` word of [`Ranges::enter`].
     pub user: u64,
 }
 
-/// The ranges of one volume: everything that waits, or that others wait for.
+/// Ranges of one volume: waiting entries, and those that block them.
 #[derive(Debug, Default)]
 pub struct Ranges {
-    /// How many entries share with nobody, waiting ones too.
+    /// Number of exclusive entries, waiting ones included.
     exclusives: Arc<AtomicU32>,
     shards: BTreeMap<u32, Arc<Announced>>,
     next_shard: u32,
-    /// In the order in which they came.
+    /// Entries in the order of arrival.
     entries: BTreeMap<EntryId, Entry>,
     next_entry: u64,
     granted: Vec<Grant>,
 }
 
 impl Ranges {
-    /// A new shard.
+    /// Adds a shard.
     pub fn join(&mut self) -> Announcer {
         let slots = (0..ANNOUNCEMENTS_MAX).map(|_| AtomicU64::new(0)).collect();
         let announced = Arc::new(Announced { slots, used: AtomicUsize::new(0) });
@@ -200,8 +202,7 @@ impl Ranges {
         Announcer { shard, announced, exclusives, free: Vec::new(), used: 0 }
     }
 
-    /// The shard has gone, and nothing of it is in flight: what it had announced or entered is
-    /// forgotten.
+    /// Removes a shard without requests in flight, with its announcements and entries.
     pub fn leave(&mut self, announcer: &Announcer) {
         self.shards.remove(&announcer.shard);
         self.entries.retain(|_, entry| {
@@ -215,7 +216,7 @@ impl Ranges {
         self.freed(Blocks::around(0, u64::MAX));
     }
 
-    /// Whether an announced write may go on. If not, it is withdrawn, and has an entry that waits.
+    /// Whether an announced write may start. If not, it is withdrawn and returns its waiting entry.
     pub fn admit(&mut self, announcer: &mut Announcer, slot: Slot, user: u64) -> Option<EntryId> {
         let place = usize::from(slot.0);
         let blocks = Blocks(announcer.announced.slots[place].load(Ordering::Relaxed));
@@ -233,7 +234,8 @@ impl Ranges {
         Some(id)
     }
 
-    /// A new entry, and whether it may go on at once. Otherwise [`Ranges::take_granted`] tells.
+    /// Adds an entry, and returns whether it may start at once. Otherwise [`Ranges::take_granted`]
+    /// reports it later.
     pub fn enter(
         &mut self,
         announcer: &Announcer,
@@ -244,7 +246,7 @@ impl Ranges {
         let id = EntryId(self.next_entry);
         self.next_entry += 1;
         if share == Share::Nobody {
-            // Before the announcements are looked at.
+            // Before the announcements are read.
             self.exclusives.fetch_add(1, Ordering::SeqCst);
         }
         let is_granted = self.is_free(id, blocks, share);
@@ -253,10 +255,10 @@ impl Ranges {
         (id, is_granted)
     }
 
-    /// The entry has done what it was for, or is given up.
+    /// Ends an entry, or cancels it.
     ///
     /// # Panics
-    /// When there is none of this name.
+    /// When the entry does not exist.
     pub fn end(&mut self, id: EntryId) {
         let entry = self.entries.remove(&id).expect("an entry ends once");
         if entry.share == Share::Nobody {
@@ -265,7 +267,7 @@ impl Ranges {
         self.freed(entry.blocks);
     }
 
-    /// Something that had these blocks has gone: what waits for them looks again.
+    /// Wakes entries that waited for these blocks, which are free now.
     pub fn freed(&mut self, blocks: Blocks) {
         let waits = |entry: &Entry| !entry.is_granted && entry.blocks.overlaps(blocks);
         let waiting = self.entries.iter().filter(|(_, entry)| waits(entry));
@@ -280,13 +282,13 @@ impl Ranges {
         }
     }
 
-    /// The entries that have stopped waiting since the last call, in their order.
+    /// The entries granted since the last call, in their order.
     pub fn take_granted(&mut self) -> impl Iterator<Item = Grant> {
         self.granted.drain(..)
     }
 
-    /// Whether nothing is in the way of an entry of this number: no earlier one, and, if it shares
-    /// with nobody, no write.
+    /// Whether an entry is unblocked: no earlier overlapping entry, and, for an exclusive one, no
+    /// write.
     fn is_free(&self, id: EntryId, blocks: Blocks, share: Share) -> bool {
         let conflicts = |other: &Entry| {
             (share == Share::Nobody || other.share == Share::Nobody)
@@ -335,10 +337,10 @@ mod tests {
         assert!(may_go);
         let (patch, is_granted) = ranges.enter(&two, at(A), Share::Nobody, 7);
         assert!(!is_granted, "a write is in flight");
-        // Elsewhere nothing is in the way.
+        // Other blocks are free.
         let (elsewhere, may_go) = two.announce(at(B)).unwrap();
         assert!(!may_go && ranges.admit(&mut two, elsewhere, 1).is_none());
-        // A later write of the same block waits behind, or the patch might wait for ever.
+        // A later write of the same block waits, otherwise the patch could starve.
         let (later, _) = two.announce(at(A)).unwrap();
         let later = ranges.admit(&mut two, later, 8).expect("it waits");
         assert!(granted(&mut ranges).is_empty());
@@ -347,7 +349,7 @@ mod tests {
         assert_eq!(granted(&mut ranges), [7]);
         ranges.end(patch);
         assert_eq!(granted(&mut ranges), [8]);
-        // It has its blocks by its entry now, and a patch sees that.
+        // Its entry holds the blocks now, and a patch sees that.
         let (patch, is_granted) = ranges.enter(&one, at(A), Share::Nobody, 9);
         assert!(!is_granted);
         ranges.end(later);
@@ -379,7 +381,7 @@ mod tests {
         let (mut one, two) = (ranges.join(), ranges.join());
         let (holder, is_granted) = ranges.enter(&two, at(A), Share::Nobody, 1);
         assert!(is_granted);
-        // A write of both blocks is announced, and has not looked yet when a patch of the second
+        // A write of both blocks is announced, and has not checked yet when a patch of the second
         // block sees it.
         let (slot, _) = one.announce(Blocks::around(A, 8192)).unwrap();
         let (_, is_granted) = ranges.enter(&two, at(B), Share::Nobody, 2);

@@ -1,8 +1,8 @@
-//! A request: what a device is asked for in one go, a chain of merged bios (`struct request`).
+//! A request: one operation of a device, a chain of merged bios (`struct request`).
 //!
-//! [`Requests`] is the pool of one queue. An elevator knows requests by [`RequestId`] and keeps
-//! what it needs about them (tree keys, deadlines) itself, in tables indexed by the id. The fields
-//! that only this crate sees are the queue's ([`crate::mq`]): elevators leave them alone.
+//! [`Requests`] is the pool of one queue. An elevator refers to requests by [`RequestId`] and keeps
+//! its own data about them (tree keys, deadlines) in tables indexed by the id. The crate-private
+//! fields belong to the queue ([`crate::mq`]): elevators must not change them.
 
 use core::ops::Index;
 
@@ -10,75 +10,76 @@ use crate::bio::{Bio, Op, Origin, Sector};
 use crate::slab::Slab;
 use crate::time::Nanos;
 
-/// Names a request in the [`Requests`] of its queue, from its allocation to its end.
+/// Number of a request in the [`Requests`] of its queue, from its allocation to its end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct RequestId(pub u32);
 
 impl RequestId {
-    /// As an index of a table.
+    /// The number as an index of a table.
     #[must_use]
     pub fn index(self) -> usize {
         self.0 as usize
     }
 }
 
-/// Names an issued request for the device: a hardware queue, and a number below its depth.
+/// Identity of an issued request for the device: a hardware queue, and a number below its depth.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Tag {
     /// The hardware queue.
     pub hctx: u16,
-    /// Its tag there.
+    /// Number of the tag there.
     pub index: u32,
 }
 
-/// A request. It grows by merging, until it is dispatched; a device may do its first part only.
+/// A request. It grows by merging, until it is dispatched; a device may complete its first part
+/// only.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// First sector on the device.
     pub sector: Sector,
     /// Length of the range.
     pub len: Sector,
-    /// Somebody waits for it (`rq_is_sync`).
+    /// Whether the request is synchronous (`rq_is_sync`).
     pub sync: bool,
-    /// On stable storage before it completes.
+    /// `REQ_FUA`: data on stable storage before it completes.
     pub fua: bool,
-    /// Of the bio that it was made from; where merged priorities differ, the most urgent one.
+    /// Origin of its first bio; where merged priorities differ, with the most urgent one.
     pub origin: Origin,
-    /// Pieces of memory.
+    /// Number of segments.
     pub segments: u16,
-    /// When it was given to the elevator.
+    /// Time of its insertion into the elevator.
     pub inserted: Nanos,
-    /// First and last bio of the chain, in the queue's numbering.
+    /// First and last bio of the chain, by the queue's numbers.
     pub(crate) first_bio: u32,
     pub(crate) last_bio: u32,
-    /// Where it is.
+    /// Stage.
     pub(crate) stage: Stage,
     /// Hardware queue of the CPU that submitted it.
     pub(crate) hctx: u16,
     /// Its driver tag on that hardware queue.
     pub(crate) tag: Option<u32>,
-    /// It is one of those that the queue's limits count.
+    /// Whether the request counts in the queue's limits.
     pub(crate) counted: bool,
-    /// It went through the elevator, which wants to hear of its end (`RQF_ELVPRIV`).
+    /// Whether the elevator must be notified of its end (`RQF_ELVPRIV`).
     pub(crate) in_elevator: bool,
-    /// It is a clone, of the request that the queue above has issued under this tag.
+    /// For a clone: tag of the original in the queue above.
     pub(crate) above: Option<Tag>,
-    /// What is left of its flush sequence.
+    /// Remaining steps of its flush sequence.
     pub(crate) steps: Steps,
-    /// When it counts as lost, once it is issued.
+    /// Time of its timeout, once issued.
     pub(crate) deadline: Nanos,
-    /// Neighbours in the one list that it is in: a plug, a software queue, the dispatch list, a
-    /// list of the flush machine, the issued ones.
+    /// Neighbours in its current list: a plug, a software queue, the dispatch list, a list of the
+    /// flush machine, the issued ones.
     pub(crate) list: Links,
-    /// Neighbours in the merge hash, by end and by start; none when it is not hashed.
+    /// Neighbours in the merge hash, by end and by start; unused when it is not hashed.
     pub(crate) hash: [Links; 2],
-    /// Whether it is in the merge hash.
+    /// Whether the request is in the merge hash.
     pub(crate) hashed: bool,
 }
 
-/// Where a request is.
+/// Stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     /// In the plug of its submitter.
@@ -87,11 +88,11 @@ pub(crate) enum Stage {
     Waiting,
     /// On a dispatch list or with the flush machine: never merged any more.
     Held,
-    /// The device has it.
+    /// At the device.
     Issued,
 }
 
-/// What is left of a flush sequence, in this order: flush, data, flush.
+/// Remaining steps of a flush sequence, in this order: flush, data, flush.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Steps {
     pub(crate) preflush: bool,
@@ -111,7 +112,7 @@ pub(crate) struct Links {
 }
 
 impl Request {
-    /// A request of one bio, which has the number `bio_number` in the queue.
+    /// A request of one bio, whose number in the queue is `bio_number`.
     #[must_use]
     pub fn new(bio: &Bio, bio_number: u32) -> Self {
         Self {
@@ -139,13 +140,13 @@ impl Request {
         }
     }
 
-    /// The sector behind its last.
+    /// The sector after its last.
     #[must_use]
     pub fn end(&self) -> Sector {
         self.sector + self.len
     }
 
-    /// It is the data of a flush sequence.
+    /// Whether the request is the data of a flush sequence.
     pub(crate) fn is_flush_data(&self) -> bool {
         self.steps != Steps::NONE
     }
@@ -158,12 +159,12 @@ pub struct Requests {
 }
 
 impl Requests {
-    /// Takes a request into the pool.
+    /// Adds a request to the pool.
     pub fn insert(&mut self, request: Request) -> RequestId {
         RequestId(self.slab.insert(request))
     }
 
-    /// A request, to change it.
+    /// A mutable request.
     ///
     /// # Panics
     /// When it has ended.
@@ -171,7 +172,7 @@ impl Requests {
         self.slab.at(id.0)
     }
 
-    /// Takes it out.
+    /// Removes a request.
     ///
     /// # Panics
     /// When it has ended.
@@ -179,13 +180,13 @@ impl Requests {
         self.slab.remove(id.0)
     }
 
-    /// How many there are.
+    /// Number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.slab.len()
     }
 
-    /// Whether there is none.
+    /// Whether the pool is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.slab.is_empty()

@@ -1,9 +1,9 @@
-//! The one loop that every bio passes: split at target borders, map, collect the parts, end.
+//! The loop that every bio passes: split at target borders, map, collect the parts, end.
 //!
-//! A [`Shard`] is one core's owner of everything (`dm_submit_bio`, `__split_and_process_bio` and
-//! `dm_io_complete` of `drivers/md/dm.c`). A bio that crosses targets or exceeds what its target
-//! takes is cut into parts; each part is mapped once; the bio ends when its last part has ended. A
-//! target never calls another target: it returns [`Mapped`] and the shard goes on.
+//! A [`Shard`] owns all state of one core (`dm_submit_bio`, `__split_and_process_bio` and
+//! `dm_io_complete` of `drivers/md/dm.c`). A bio that crosses targets or exceeds its target's limit
+//! is split into parts. Each part is mapped once, and the bio ends with its last part. A target
+//! never calls another target: it returns [`Mapped`] and the shard continues.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -26,21 +26,21 @@ use crate::time::Nanos;
 struct InFlight {
     user: u64,
     op: Op,
-    /// Parts not ended, plus one while the bio is still being split.
+    /// Number of parts in flight, plus one while the bio is being split.
     pending: u32,
     status: BlkStatus,
-    /// With `REQ_PREFLUSH`, until the devices have been flushed: the write comes then.
+    /// Whether the bio waits for its preflush; the write follows.
     preflush: bool,
 }
 
-/// A target and the sectors of the mapped device that it serves.
+/// A target and its sectors of the mapped device.
 struct Extent {
     start: Sector,
     end: Sector,
     target: Box<dyn Target>,
 }
 
-/// One core's engine: a dm device with its targets and everything in flight on it.
+/// The engine of one core: a dm device with its targets and all I/O in flight.
 pub struct Shard {
     /// Sorted by start, without gaps.
     extents: Vec<Extent>,
@@ -48,29 +48,31 @@ pub struct Shard {
     devices: Vec<DevId>,
     /// Targets that map flushes themselves.
     flushed: Vec<u16>,
-    /// Of the event that is handled.
+    /// Time of the current event.
     now: Nanos,
     load: Load,
     in_flight: Slab<InFlight>,
     failures: Failures,
-    /// Writes whose flush is on its way, by their places: few, and long beside all others.
+    /// Writes that wait for their preflush, by index: kept separately, because they are rare and
+    /// large.
     preflushed: Vec<(u32, Bio)>,
-    /// Where the crypt lines have pages instead of slots.
+    /// Pages, if the crypt lines have pages instead of slots.
     pages: Option<PageBounce>,
     sq: Vec<Sqe>,
     done: Vec<Done>,
-    /// Parts that targets ended, for the loop to collect.
+    /// Parts that targets have ended, for the loop.
     ended: Vec<(u32, BlkStatus)>,
 }
 
 impl Shard {
-    /// A shard with targets of its own, built from `table`. Those that need it share `bounce`.
+    /// Creates a shard with its own targets, built from `table`. Targets that bounce share
+    /// `bounce`.
     ///
     /// # Errors
     /// When the source of pages has too few for the reserves.
     ///
     /// # Panics
-    /// When there is not one bounce slot for each target that needs one, or the slots are no
+    /// When there are fewer bounce slots than targets that need one, or the slots are not a
     /// multiple of 4 KiB, or the reserve has no page.
     pub fn new(table: &Table, bounce: Bounce) -> Result<Self, OutOfPages> {
         let (slots, slot_bytes, mut pages) = match bounce {
@@ -111,7 +113,7 @@ impl Shard {
         })
     }
 
-    /// Accepts a bio. It ends in [`Shard::take_done`], perhaps at once.
+    /// Submits a bio. It ends in [`Shard::take_done`], perhaps at once.
     pub fn submit_bio(&mut self, now: Nanos, bio: Bio) {
         self.now = now;
         let preflush = bio.preflush && bio.op == Op::Write;
@@ -134,8 +136,8 @@ impl Shard {
         self.end_part(index, BlkStatus::Ok);
     }
 
-    /// One flush to each device below (`num_flush_bios`), by the targets that map it themselves, or
-    /// past them.
+    /// Sends one flush to each device below (`num_flush_bios`), through the targets that map
+    /// flushes or directly.
     fn submit_flush(&mut self, index: u32, origin: Origin) {
         let pending = self.devices.len() + self.flushed.len();
         self.in_flight.at(index).pending += u32::try_from(pending).expect("a table has few lines");
@@ -182,7 +184,7 @@ impl Shard {
         }
     }
 
-    /// A part that counts as pending, to its target.
+    /// Maps a part, already counted as pending, in its target.
     fn map(&mut self, number: usize, part: Part) {
         let Self { extents, now, load, pages, sq, ended, .. } = self;
         let mut cx = TargetCx { now: *now, load, pages: pages.as_mut(), sq, ended };
@@ -193,7 +195,7 @@ impl Shard {
         }
     }
 
-    /// About how many bytes go to ciphers when these answers are accepted.
+    /// Estimate of the bytes that go to ciphers after these CQEs.
     #[must_use]
     pub fn arriving_bytes(&self, cqes: &[Cqe]) -> u64 {
         let of = |cqe: &Cqe| match cqe.token.owner {
@@ -206,7 +208,7 @@ impl Shard {
         cqes.iter().map(|cqe| u64::from(of(cqe))).sum()
     }
 
-    /// Accepts the answer to an SQE.
+    /// Handles a CQE.
     pub fn on_cqe(&mut self, now: Nanos, cqe: Cqe) {
         self.now = now;
         match cqe.token.owner {
@@ -227,7 +229,7 @@ impl Shard {
         }
     }
 
-    /// Pages may have come back in another way than by a part that ended.
+    /// Resumes parts whose pages came back in another way than by a part's end.
     fn resume(&mut self) {
         let Self { extents, now, load, pages: Some(pages), sq, ended, .. } = self else { return };
         for (number, extent) in extents.iter_mut().enumerate() {
@@ -239,8 +241,8 @@ impl Shard {
         }
     }
 
-    /// Each crypt line may hold so many pages from now on, because clients of the memory came or
-    /// went ([`crate::pages::pages_per_client`]). Nothing is taken away.
+    /// Sets the page limit of each crypt line, because clients of the memory came or went
+    /// ([`crate::pages::pages_per_client`]). No pages are taken away.
     pub fn set_page_limit(&mut self, now: Nanos, limit_pages: u32) {
         self.now = now;
         if let Some(pages) = &mut self.pages {
@@ -249,7 +251,7 @@ impl Shard {
         }
     }
 
-    /// Tells the target with this number in the table something.
+    /// Sends a message to the target with this number in the table.
     ///
     /// # Errors
     /// When the target refuses it, or takes no messages.
@@ -261,8 +263,7 @@ impl Shard {
         self.control(now, number, |target, cx| target.message(text, cx)).unwrap_or(none)
     }
 
-    /// How the target with this number is, if it says so, and the arguments of its line as they are
-    /// now.
+    /// Status of the target with this number, if it has one, and the current arguments of its line.
     ///
     /// # Panics
     /// When the table has no such line.
@@ -271,15 +272,15 @@ impl Shard {
         Some(TargetStatus { info: target.info(), table: target.table() })
     }
 
-    /// The device is about to be suspended: it is, once nothing is in flight, or, without a flush,
-    /// once all that is is parked.
+    /// Starts a suspension. It is complete once nothing is in flight, or, without a flush, once all
+    /// parts in flight are parked.
     pub fn suspend(&mut self, now: Nanos, how: Suspend) {
         for number in self.numbers() {
             self.control(now, number, |target, cx| target.suspend(how, cx));
         }
     }
 
-    /// It goes on.
+    /// Ends a suspension.
     pub fn resume_targets(&mut self, now: Nanos) {
         for number in self.numbers() {
             self.control(now, number, |target, cx| target.resume(cx));
@@ -290,7 +291,7 @@ impl Shard {
         0..u16::try_from(self.extents.len()).expect("a table has few lines")
     }
 
-    /// Something for the control path of a target, if it has one.
+    /// Runs a function on the control path of a target, if the target has one.
     fn control<T>(
         &mut self,
         now: Nanos,
@@ -330,7 +331,7 @@ impl Shard {
         }
     }
 
-    /// The devices have been flushed, or one could not be.
+    /// Handles the end of a preflush, successful or not.
     fn end_preflush(&mut self, index: u32) {
         let is_it = |(of, _): &(u32, Bio)| *of == index;
         let place = self.preflushed.iter().position(is_it).expect("put there by its submit");
@@ -344,45 +345,44 @@ impl Shard {
         self.end_part(index, BlkStatus::Ok);
     }
 
-    /// What else goes on, until the next call. Without one, as [`Load::default`] says.
+    /// Sets the current load, until the next call. The initial value is [`Load::default`].
     pub fn set_load(&mut self, load: Load) {
         self.load = load;
     }
 
-    /// Moves what is to be executed to the end of `out`.
+    /// Moves new SQEs to the end of `out`.
     pub fn take_sq(&mut self, out: &mut Vec<Sqe>) {
         take(&mut self.sq, out);
     }
 
-    /// Moves the finished bios to the end of `out`.
+    /// Moves finished bios to the end of `out`.
     pub fn take_done(&mut self, out: &mut Vec<Done>) {
         take(&mut self.done, out);
     }
 
-    /// How many bios have not ended.
+    /// Number of bios in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight.len()
     }
 
-    /// The bios that have failed so far.
+    /// Counts of failed bios.
     #[must_use]
     pub fn failures(&self) -> Failures {
         self.failures
     }
 
-    /// How many parts wait in their target, for a bounce slot, their time or a path, or are writes
-    /// that may go to another path. While there is none, and every cipher SQE has been answered, no
-    /// write needs the front end's buffer any more.
+    /// Number of parts that wait in their target, for a bounce slot, their time or a path, and of
+    /// writes that may be retried on another path. While it is zero, and every cipher SQE has its
+    /// CQE, no write needs the front end's buffer any more.
     #[must_use]
     pub fn parked(&self) -> usize {
         let in_targets: usize = self.extents.iter().map(|extent| extent.target.parked()).sum();
         in_targets + self.pages.as_ref().map_or(0, PageBounce::parked)
     }
 
-    /// The pages behind a buffer of [`BufRef::is_list`], in the order of its bytes; the last one
-    /// may be longer than what is left of these. They are the same until the part that has them
-    /// ends.
+    /// The pages of a buffer with [`BufRef::is_list`], in the order of its bytes; the last segment
+    /// may be longer than the rest of the bytes. The pages stay the same until the part ends.
     ///
     /// # Panics
     /// When no write has this list.
@@ -391,13 +391,12 @@ impl Shard {
         self.pages.as_ref().expect("lists are made of pages").segments(slot)
     }
 
-    /// The page allocator of each crypt line that has one, in the order of the table: what it
-    /// counted, holds, may hold, and who waits for what.
+    /// The page allocators of the crypt lines, in the order of the table.
     pub fn page_allocators(&self) -> impl Iterator<Item = &Allocator<Part>> {
         self.pages.iter().flat_map(PageBounce::allocators)
     }
 
-    /// Where ciphers have run so far, all targets together.
+    /// Counts of the pipeline decisions of all targets.
     #[must_use]
     pub fn decisions(&self) -> Decisions {
         let mut all = Decisions::default();
@@ -406,7 +405,7 @@ impl Shard {
         all
     }
 
-    /// Whether nothing is in flight and every target has its reserve back.
+    /// Whether nothing is in flight and every target has its whole reserve.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.in_flight.is_empty()
@@ -415,7 +414,7 @@ impl Shard {
     }
 }
 
-/// The bytes of a part: reads and writes carry some, other operations none.
+/// Buffer of a part; empty for operations without data.
 fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> BufRef {
     match bio.op {
         Op::Read | Op::Write => {
@@ -427,7 +426,7 @@ fn part_buf(bio: &Bio, done: Sector, len_sectors: u64) -> BufRef {
     }
 }
 
-/// Moves all of `from` to the end of `out`; usually `out` is empty, and then nothing is copied.
+/// Moves all of `from` to the end of `out`. Usually `out` is empty, and the vectors are swapped.
 fn take<T>(from: &mut Vec<T>, out: &mut Vec<T>) {
     if out.is_empty() {
         core::mem::swap(from, out);

@@ -1,6 +1,6 @@
-//! Numbered places for I/Os in flight: an index is a token, a freed place is used again first.
+//! Numbered entries for I/Os in flight: the index serves as a token; a freed entry is reused first.
 //!
-//! After the first rounds nothing allocates: the vector has grown to the depth of the queue.
+//! After the first rounds nothing is allocated: the vector has grown to the depth of the queue.
 
 use alloc::vec::Vec;
 
@@ -18,7 +18,7 @@ impl<T> Default for Slab<T> {
 }
 
 impl<T> Slab<T> {
-    /// Puts a value in a free place and says which.
+    /// Inserts a value and returns its index.
     pub fn insert(&mut self, value: T) -> u32 {
         if let Some(index) = self.free.pop() {
             self.places[index as usize] = Some(value);
@@ -29,51 +29,51 @@ impl<T> Slab<T> {
         index
     }
 
-    /// The value at `index`.
+    /// The mutable value at `index`.
     ///
     /// # Panics
-    /// When the place is free: a completion came twice.
+    /// When the entry is free: a completion came twice.
     pub fn at(&mut self, index: u32) -> &mut T {
         self.places[index as usize].as_mut().expect("the place is taken until its completion")
     }
 
-    /// The value at `index`, to look at.
+    /// The value at `index`.
     ///
     /// # Panics
-    /// When the place is free.
+    /// When the entry is free.
     #[must_use]
     pub fn get(&self, index: u32) -> &T {
         self.places[index as usize].as_ref().expect("the place is taken until its completion")
     }
 
-    /// All values with their indices, in the order of their places.
+    /// All values with their indices, in the order of their indices.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = (u32, &mut T)> {
         (0..).zip(&mut self.places).filter_map(|(index, place)| Some((index, place.as_mut()?)))
     }
 
-    /// Takes the value out and frees its place.
+    /// Removes the value and frees its entry.
     ///
     /// # Panics
-    /// When the place is free: a completion came twice.
+    /// When the entry is free: a completion came twice.
     pub fn remove(&mut self, index: u32) -> T {
         let value = self.places[index as usize].take();
         self.free.push(index);
         value.expect("the place is taken until its completion")
     }
 
-    /// Takes all values out, in the order of their places.
+    /// Removes all values, in the order of their indices.
     pub fn drain(&mut self) -> impl Iterator<Item = T> {
         self.free.clear();
         self.places.drain(..).flatten()
     }
 
-    /// How many values there are.
+    /// Number of values.
     #[must_use]
     pub fn len(&self) -> usize {
         self.places.len() - self.free.len()
     }
 
-    /// Whether there is none.
+    /// Whether there are no values.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0

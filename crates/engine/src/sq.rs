@@ -1,8 +1,8 @@
-//! The one vocabulary between the engine and a world: SQEs leave a shard, CQEs come back.
+//! The interface between the engine and a world: SQEs leave a shard, CQEs come back.
 //!
-//! It is io_uring's vocabulary, not its mechanism: a world executes each SQE in the way that is
-//! cheapest for its file, and every SQE is answered by exactly one CQE with the same token, except
-//! that a linked pair is answered by one.
+//! The vocabulary is io_uring's, not the mechanism: a world executes each SQE in the cheapest way
+//! for its file. Every SQE has exactly one CQE with the same token, except that a linked pair has
+//! one CQE.
 
 #[cfg(doc)]
 use crate::bio::IoContext;
@@ -10,37 +10,38 @@ use crate::bio::{BlkStatus, Origin, Sector};
 use crate::buf::BufRef;
 use crate::time::Nanos;
 
-/// Names the I/O that an SQE belongs to, for its shard.
+/// Identity of an SQE's I/O for its shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Token {
-    /// Who is answered: the shard itself, or the target with this number.
+    /// Owner of the CQE: the shard itself, or the target with this number.
     pub owner: Owner,
-    /// The owner's place for the I/O.
+    /// The owner's index of the I/O.
     pub index: u32,
 }
 
-/// Who pushed an SQE.
+/// Owner of an SQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Owner {
-    /// A remapped bio: the shard ends it.
+    /// The shard, for a remapped bio.
     Shard,
-    /// A target that keeps state of its own.
+    /// The target with this number.
     Target(u16),
     /// The shard's pages: a timer, after which waiters try again.
     Pages,
-    /// The stack, in the name of one of its shards ([`crate::stack`]).
+    /// The stack, on behalf of one of its shards ([`crate::stack`]).
     Stack,
 }
 
-/// One of the devices (files) that a world has opened for a table, or one that is mapped itself.
+/// A device (file) that a world has opened for a table, or another mapped device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct DevId(pub u16);
 
 impl DevId {
-    /// Numbers from here on are not the world's: the device has a table of its own.
+    /// First number of a mapped device, which has its own table.
     const FIRST_MAPPED: u16 = 1 << 15;
 
-    /// The device with this number among those below a table ([`crate::dm::table::Table::over`]).
+    /// The mapped device with this number among those below a table
+    /// ([`crate::dm::table::Table::over`]).
     ///
     /// # Panics
     /// When there are more than 2^15.
@@ -51,25 +52,25 @@ impl DevId {
         Self(Self::FIRST_MAPPED | number)
     }
 
-    /// Its number if it is mapped, `None` if it is one of the world's.
+    /// Number of a mapped device; `None` for a device of the world.
     #[must_use]
     pub fn below(self) -> Option<usize> {
         (self.0 >= Self::FIRST_MAPPED).then(|| usize::from(self.0 & !Self::FIRST_MAPPED))
     }
 }
 
-/// One of the write logs that a world keeps for a table.
+/// A write log that a world keeps for a table.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogId(pub u16);
 
-/// What a write log is told ([`crate::dm::log_writes`]).
+/// An event for a write log ([`crate::dm::log_writes`]).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LogStep {
     /// The SQE's bytes were written.
     Written {
-        /// From here on.
+        /// First sector.
         sector: Sector,
-        /// They are stable.
+        /// Whether they are stable.
         fua: bool,
     },
     /// A range was discarded.
@@ -79,20 +80,20 @@ pub enum LogStep {
         /// Length.
         len: Sector,
     },
-    /// A flush starts: it is for all that the log was told before.
+    /// A flush starts: it covers all earlier events.
     FlushStarts,
-    /// The flush that was started with the same token has ended.
+    /// The flush that started with the same token has ended.
     FlushEnded {
-        /// It did not fail.
+        /// Whether it succeeded.
         is_stable: bool,
     },
 }
 
-/// One of the keyed ciphers that a world holds for a table. Keys never enter the engine.
+/// A keyed cipher that a world holds for a table. Keys never enter the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CipherId(pub u16);
 
-/// Which way a cipher runs.
+/// Direction of a cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// Plaintext to ciphertext.
@@ -101,63 +102,62 @@ pub enum Direction {
     Decrypt,
 }
 
-/// Where a cipher runs.
+/// Place of execution of a cipher.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Place {
-    /// In the context that has the data: the submitter of a write, whoever ends a read
+    /// The context that has the data: the submitter of a write, the completion context of a read
     /// (`no_write_workqueue`, `no_read_workqueue`).
     Inline,
-    /// On a worker of the CPU where the work was queued (`same_cpu_crypt`; all of them until 4.0).
+    /// A worker on the CPU where the work was queued (`same_cpu_crypt`; always until 4.0).
     SameCpu,
-    /// On whichever worker is free (`WQ_UNBOUND`).
+    /// Any free worker (`WQ_UNBOUND`).
     Unbound,
 }
 
 /// One operation for a world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sqe {
-    /// Given back in the [`Cqe`].
+    /// Token, returned in the [`Cqe`].
     pub token: Token,
-    /// What to do.
+    /// Operation.
     pub op: SqeOp,
-    /// This SQE and the next one are one unit, executed in order by one task and answered by one
-    /// CQE. If the buffer between them is [`BufRef::LINKED_SLOT`], the world chooses it, or needs
-    /// none, because the cipher runs straight out of or into the file's pages.
+    /// Links this SQE with the next one: both run in order on one thread and have one CQE. If the
+    /// buffer between them is [`BufRef::LINKED_SLOT`], the world chooses it, or needs none because
+    /// the cipher runs straight out of or into the file's pages.
     pub linked: bool,
-    /// Of the bio that it is for. An io-context of [`IoContext::OF_TASK`] stands for that of the
-    /// task which executes it.
+    /// Origin of the bio. [`IoContext::OF_TASK`] stands for the io-context of the executing task.
     pub origin: Origin,
 }
 
-/// The operations.
+/// Operation of an SQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SqeOp {
     /// Fill `buf` from `dev`.
     Read {
-        /// From where.
+        /// Source device.
         dev: DevId,
         /// First sector on the device.
         sector: Sector,
-        /// Into where.
+        /// Destination buffer.
         buf: BufRef,
     },
     /// Write `buf` to `dev`.
     Write {
-        /// To where.
+        /// Destination device.
         dev: DevId,
         /// First sector on the device.
         sector: Sector,
-        /// From where.
+        /// Source buffer.
         buf: BufRef,
-        /// On stable storage before the CQE.
+        /// `REQ_FUA`: data on stable storage before the CQE.
         fua: bool,
     },
-    /// Everything that was written to `dev` and answered is on stable storage before the CQE.
+    /// All acknowledged writes to `dev` are on stable storage before the CQE.
     Flush {
         /// The device.
         dev: DevId,
     },
-    /// The range is not needed any more.
+    /// The range is no longer needed.
     Discard {
         /// The device.
         dev: DevId,
@@ -166,7 +166,7 @@ pub enum SqeOp {
         /// Length.
         len: Sector,
     },
-    /// The range reads as zeros afterwards.
+    /// The range reads as zeroes afterwards.
     WriteZeroes {
         /// The device.
         dev: DevId,
@@ -175,58 +175,58 @@ pub enum SqeOp {
         /// Length.
         len: Sector,
     },
-    /// Find out whether `dev` can be reached: connect if there is a connection to be made, and read
-    /// its first sector, whereto is the world's business. Only multipath asks for it.
+    /// Check that `dev` is reachable: connect if necessary, and read its first sector into a buffer
+    /// of the world. Used by multipath only.
     Check {
         /// The device.
         dev: DevId,
     },
     /// Set every byte of `buf`.
     Fill {
-        /// The bytes.
+        /// The buffer.
         buf: BufRef,
-        /// To what.
+        /// The value of every byte.
         byte: u8,
     },
-    /// Nothing, answered once this much time has passed (`IORING_OP_TIMEOUT`).
+    /// Complete after this time (`IORING_OP_TIMEOUT`).
     Timeout {
-        /// From when the SQE is executed.
+        /// Time from the execution of the SQE.
         after: Nanos,
     },
-    /// Tell a write log what has happened; what is stable is in the log before the CQE.
+    /// Notify a write log of an event; stable events are in the log before the CQE.
     Log {
-        /// Which log.
+        /// The log.
         log: LogId,
-        /// What has happened.
+        /// The event.
         step: LogStep,
-        /// The bytes of a write.
+        /// Buffer of a write.
         buf: BufRef,
     },
-    /// Wake the shard's writing thread (`dmcrypt_write`): answered when it runs. What is pushed on
-    /// the answer is submitted by it, under one plug.
+    /// Wake the shard's writing thread (`dmcrypt_write`): the CQE comes when it runs. The thread
+    /// submits SQEs pushed in response, under one plug.
     Wake,
-    /// Run a cipher from `src` to `dst`, which are equally long and the same or disjoint.
+    /// Run a cipher from `src` to `dst`, which are of equal length and the same or disjoint.
     Crypt {
-        /// Which key and mode.
+        /// Key and mode.
         cipher: CipherId,
-        /// Which way.
+        /// Direction.
         direction: Direction,
-        /// The 512-byte unit that the IV of the first byte counts from, `iv_offset` included.
+        /// IV sector of the first byte in 512-byte units, `iv_offset` included.
         iv_sector: u64,
-        /// From where.
+        /// Source buffer.
         src: BufRef,
-        /// To where.
+        /// Destination buffer.
         dst: BufRef,
-        /// On which thread.
+        /// Place of execution.
         place: Place,
     },
 }
 
-/// The answer to an SQE.
+/// Completion of an SQE.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cqe {
-    /// Of the SQE.
+    /// Token of the SQE.
     pub token: Token,
-    /// How it went.
+    /// Status.
     pub status: BlkStatus,
 }

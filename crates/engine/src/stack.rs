@@ -1,15 +1,15 @@
-//! Devices on devices: shards on top of each other, driven as one.
+//! Devices on devices: stacked shards, driven as one.
 //!
-//! A device of a table may be mapped itself ([`DevId::mapped`], [`Table::over`]). It has a shard of
-//! its own; what the shard above asks of it becomes a bio of that shard, and the end of the bio is
-//! the answer. No shard knows of another.
+//! A device of a table may be mapped itself ([`DevId::mapped`], [`Table::over`]). It has its own
+//! shard: an SQE of the shard above becomes a bio of that shard, and the bio's end becomes the CQE.
+//! No shard knows of another.
 //!
 //! ```text
 //! bio ──> top ── SQE ──> bio ──> shard below ── SQE ──> world
 //! done <── top <── CQE ── done <── shard below <── CQE ──┘
 //! ```
-//! A linked pair whose write goes to a mapped device is taken apart: the world runs the cipher, and
-//! then the write becomes a bio. A stack of one shard is that shard, and costs one branch an event.
+//! A linked pair with a write to a mapped device is split: the world runs the cipher, and then the
+//! write becomes a bio. A stack of one shard costs one branch per event.
 
 use alloc::vec::Vec;
 
@@ -27,39 +27,40 @@ use crate::slab::Slab;
 use crate::sq::{Cqe, DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
-/// Something that a shard waits for.
+/// A pending request of a shard.
 #[derive(Debug)]
 struct Asked {
-    /// Which shard.
+    /// Index of the shard.
     by: usize,
-    /// Its name for it.
+    /// The shard's token.
     token: Token,
-    /// What comes first was the cipher of a pair, and this is its write.
+    /// The write of a split pair, whose cipher runs first.
     write: Option<Sqe>,
 }
 
 /// A shard, and those of the mapped devices below it.
 pub struct Stack {
-    /// Each above those that it asks; the last is the one that is served.
+    /// Shards, each above those that it uses; the last is the served one.
     shards: Vec<Shard>,
-    /// The one that has slots or pages, if any has.
+    /// Index of the shard with slots or pages, if there is one.
     bouncing: usize,
     asked: Slab<Asked>,
-    /// For the world.
+    /// SQEs for the world.
     sq: Vec<Sqe>,
-    /// Emptied after each use; kept for their memory.
+    /// Scratch buffers, kept for their memory.
     sqes: Vec<Sqe>,
     done: Vec<Done>,
 }
 
 impl Stack {
-    /// Shards for a table and all that is below it. `bounce` is for the one that needs it.
+    /// Creates the shards of a table and of the tables below. `bounce` is for the one that needs
+    /// it.
     ///
     /// # Errors
     /// As [`Shard::new`].
     ///
     /// # Panics
-    /// As [`Shard::new`]; and when two of the shards need to bounce: it is one reserve.
+    /// As [`Shard::new`]; and when two of the shards need to bounce, because there is one reserve.
     pub fn new(table: &Table, bounce: Bounce) -> Result<Self, OutOfPages> {
         let bounces = |layer: &Table| layer.bounce_users() > 0;
         assert!(table.layers().filter(|layer| bounces(layer)).count() <= 1, "bounce is for one");
@@ -88,14 +89,14 @@ impl Stack {
         self.shards.len() == 1
     }
 
-    /// Accepts a bio. It ends in [`Stack::take_done`], perhaps at once.
+    /// Submits a bio. It ends in [`Stack::take_done`], perhaps at once.
     pub fn submit_bio(&mut self, now: Nanos, bio: Bio) {
         let top = self.top();
         self.shards[top].submit_bio(now, bio);
         self.settle(now);
     }
 
-    /// Accepts the answer to an SQE.
+    /// Handles a CQE.
     pub fn on_cqe(&mut self, now: Nanos, cqe: Cqe) {
         let top = self.top();
         match cqe.token.owner {
@@ -105,7 +106,7 @@ impl Stack {
         self.settle(now);
     }
 
-    /// Moves what is to be executed to the end of `out`.
+    /// Moves new SQEs to the end of `out`.
     pub fn take_sq(&mut self, out: &mut Vec<Sqe>) {
         match self.is_one() {
             true => self.shards[0].take_sq(out),
@@ -113,31 +114,31 @@ impl Stack {
         }
     }
 
-    /// Moves the finished bios to the end of `out`.
+    /// Moves finished bios to the end of `out`.
     pub fn take_done(&mut self, out: &mut Vec<Done>) {
         let top = self.top();
         self.shards[top].take_done(out);
     }
 
-    /// How many bios have not ended.
+    /// Number of bios in flight.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.shards[self.top()].in_flight()
     }
 
-    /// The bios that have failed so far: [`Shard::failures`].
+    /// Counts of failed bios: [`Shard::failures`].
     #[must_use]
     pub fn failures(&self) -> Failures {
         self.shards[self.top()].failures()
     }
 
-    /// How many parts wait in their targets, as [`Shard::parked`] says it.
+    /// Number of parts that wait in their targets: [`Shard::parked`].
     #[must_use]
     pub fn parked(&self) -> usize {
         self.shards.iter().map(Shard::parked).sum()
     }
 
-    /// The pages behind a list of the one shard that has pages: [`Shard::segments`].
+    /// The pages of a list: [`Shard::segments`].
     ///
     /// # Panics
     /// As [`Shard::segments`]; and when no shard has pages.
@@ -146,30 +147,30 @@ impl Stack {
         self.shards[self.bouncing].segments(slot)
     }
 
-    /// The pages of its crypt lines: [`Shard::page_allocators`].
+    /// The page allocators of the crypt lines: [`Shard::page_allocators`].
     pub fn page_allocators(&self) -> impl Iterator<Item = &Allocator<Part>> {
         self.shards[self.bouncing].page_allocators()
     }
 
-    /// Each crypt line may hold so many pages from now on: [`Shard::set_page_limit`].
+    /// Sets the page limit of each crypt line: [`Shard::set_page_limit`].
     pub fn set_page_limit(&mut self, now: Nanos, limit_pages: u32) {
         self.shards[self.bouncing].set_page_limit(now, limit_pages);
         self.settle(now);
     }
 
-    /// About how many bytes these answers bring to ciphers of the device that is served:
+    /// Estimate of the bytes that go to ciphers of the served device after these CQEs:
     /// [`Shard::arriving_bytes`].
     #[must_use]
     pub fn arriving_bytes(&self, cqes: &[Cqe]) -> u64 {
         self.shards[self.top()].arriving_bytes(cqes)
     }
 
-    /// What else goes on, until the next call: [`Shard::set_load`].
+    /// Sets the current load: [`Shard::set_load`].
     pub fn set_load(&mut self, load: Load) {
         self.shards.iter_mut().for_each(|shard| shard.set_load(load));
     }
 
-    /// Tells a target of the device that is served something: [`Shard::message`].
+    /// Sends a message to a target of the served device: [`Shard::message`].
     ///
     /// # Errors
     /// As [`Shard::message`].
@@ -183,7 +184,7 @@ impl Stack {
         answer
     }
 
-    /// How a target of the device that is served is: [`Shard::status`].
+    /// Status of a target of the served device: [`Shard::status`].
     ///
     /// # Panics
     /// As [`Shard::status`].
@@ -192,19 +193,19 @@ impl Stack {
         self.shards[top].status(number)
     }
 
-    /// The device is about to be suspended: [`Shard::suspend`].
+    /// Starts a suspension: [`Shard::suspend`].
     pub fn suspend(&mut self, now: Nanos, how: Suspend) {
         self.shards.iter_mut().for_each(|shard| shard.suspend(now, how));
         self.settle(now);
     }
 
-    /// It goes on: [`Shard::resume_targets`].
+    /// Ends a suspension: [`Shard::resume_targets`].
     pub fn resume_targets(&mut self, now: Nanos) {
         self.shards.iter_mut().for_each(|shard| shard.resume_targets(now));
         self.settle(now);
     }
 
-    /// Where ciphers have run so far, all targets together.
+    /// Counts of the pipeline decisions of all targets.
     #[must_use]
     pub fn decisions(&self) -> Decisions {
         let mut all = Decisions::default();
@@ -212,13 +213,13 @@ impl Stack {
         all
     }
 
-    /// Whether nothing is in flight and every target has its reserve back.
+    /// Whether nothing is in flight and every target has its whole reserve.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.asked.is_empty() && self.shards.iter().all(Shard::is_idle)
     }
 
-    /// Moves everything on until only the world can.
+    /// Passes SQEs and CQEs between the shards until only the world can continue.
     fn settle(&mut self, now: Nanos) {
         if self.is_one() {
             return;
@@ -235,7 +236,7 @@ impl Stack {
         }
     }
 
-    /// What a shard asks for, to a shard below or to the world; whether there was anything.
+    /// Passes a shard's SQEs to a shard below or to the world; returns whether there were any.
     fn pass_down(&mut self, now: Nanos, by: usize) -> bool {
         let mut sqes = core::mem::take(&mut self.sqes);
         self.shards[by].take_sq(&mut sqes);
@@ -282,7 +283,7 @@ impl Stack {
         self.sq.extend([first, second].map(|sqe| Sqe { token, ..*sqe }));
     }
 
-    /// The world's name for an SQE: that of the shard, if it is the top one.
+    /// The world's token for an SQE: the shard's own token for the top shard.
     fn token(&mut self, by: usize, token: Token) -> Token {
         if by == self.top() {
             return token;
@@ -291,7 +292,7 @@ impl Stack {
         Token { owner: Owner::Stack, index }
     }
 
-    /// What a shard below has ended, to who asked; whether there was anything.
+    /// Passes the ended bios of a lower shard up as CQEs; returns whether there were any.
     fn pass_up(&mut self, now: Nanos, from: usize) -> bool {
         if from == self.top() {
             return false;
@@ -316,7 +317,7 @@ impl Stack {
     }
 }
 
-/// The bio that an SQE for a mapped device is, and the number of the device.
+/// Bio and device number of an SQE for a mapped device.
 fn asked_of(sqe: &Sqe) -> Option<(usize, Bio)> {
     let of = |dev: DevId, op, sector, len, buf| {
         let bio = Bio { origin: sqe.origin, ..Bio::new(op, sector, len, buf, 0) };
@@ -329,8 +330,8 @@ fn asked_of(sqe: &Sqe) -> Option<(usize, Bio)> {
             let (below, bio) = of(dev, Op::Write, sector, len_of(buf), buf)?;
             Some((below, Bio { fua, ..bio }))
         }
-        // A check has no bytes, and a flush is the one bio without bytes that reaches what is
-        // below. A device that fails nothing but reads and writes is not found out.
+        // A check has no buffer, and a flush is the only bio without a buffer that reaches the
+        // devices below. So a device that fails only reads and writes passes the check.
         SqeOp::Flush { dev } | SqeOp::Check { dev } => {
             of(dev, Op::Flush, Sector(0), Sector(0), BufRef::NONE)
         }
@@ -395,7 +396,7 @@ mod tests {
         Stack::new(table, Bounce::Slots { slots, slot_bytes: 4096 }).unwrap()
     }
 
-    /// All that the world is asked for, each answered with success, and how the bio ends.
+    /// All SQEs for the world, each completed successfully, and the status of the bio.
     fn run(stack: &mut Stack, bio: Bio) -> (Vec<SqeOp>, BlkStatus) {
         run_failing(stack, bio, |_| false)
     }
@@ -526,7 +527,7 @@ mod tests {
         let mut stack = stack_of(&table(linear(DevId::mapped(1), 0)).over(below), 0);
         let (ops, status) = run(&mut stack, bio(Op::Read, 16));
         assert_eq!((ops[0], status), (SqeOp::Timeout { after: Nanos(5) }, BlkStatus::Ok));
-        // dm-loop cuts at 4 KiB.
+        // dm-loop splits at 4 KiB.
         assert_eq!(ops.len(), 3, "{ops:?}");
     }
 }

@@ -1,6 +1,6 @@
-//! Points in time and durations: nanoseconds on whatever clock the world has.
+//! Points in time and durations in nanoseconds, on any clock of the world.
 //!
-//! The engine never asks for the time; a world passes it in. Only differences have a meaning.
+//! The engine never reads a clock; a world passes the time in. Only differences have a meaning.
 
 use core::ops::{Add, Sub};
 
@@ -9,20 +9,20 @@ use core::ops::{Add, Sub};
 pub struct Nanos(pub u64);
 
 impl Nanos {
-    /// Milliseconds as nanoseconds, at most the largest value.
+    /// Milliseconds as nanoseconds; saturates.
     #[must_use]
     pub const fn from_ms(ms: u64) -> Self {
         Self(ms.saturating_mul(1_000_000))
     }
 
-    /// Time from `earlier` to this one; zero if that lies behind it.
+    /// Time since `earlier`; zero if that is later.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self(self.0.saturating_sub(earlier.0))
     }
 
-    /// The last tick of a clock that advances every `tick`: rounds down. What the kernel's
-    /// schedulers see of the time is `jiffies`.
+    /// The last tick of a clock with this period: rounds down, like `jiffies` for the kernel's
+    /// schedulers.
     #[must_use]
     pub fn tick_before(self, tick: Self) -> Self {
         assert!(tick.0 > 0);

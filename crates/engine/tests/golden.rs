@@ -1,8 +1,8 @@
-//! Golden traces: what queue and elevators do with a few bios, worked out by hand.
+//! Golden traces: behaviour of queue and elevators for a few bios, worked out by hand.
 //!
-//! Each file `golden/<topic>/<case>.trace` is a text that says what goes into a queue and what is
-//! expected to come out. `#` starts a comment. The first statement describes the queue, the others
-//! follow, one a line:
+//! Each file `golden/<topic>/<case>.trace` is a text with the input of a queue and the expected
+//! output. `#` starts a comment. The first statement describes the queue, the others follow, one
+//! per line:
 //!
 //! ```text
 //!   queue elevator=deadline,fifo_batch=2 depth=1 nr_requests=128 max_sectors=1024 max_segments=128
@@ -29,8 +29,8 @@
 //!   exit 1                     io-context 1 is gone
 //! ```
 //!
-//! What a `queue` does not say: elevator none, depth 32, 128 requests, 1280 KiB, 128 segments, a
-//! disk that seeks, an exact clock, one CPU and hardware queue, no plug, a cache and FUA.
+//! Defaults of a `queue`: elevator none, depth 32, 128 requests, 1280 KiB, 128 segments, a disk
+//! that seeks, an exact clock, one CPU and hardware queue, no plug, a cache and FUA.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -44,7 +44,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::request::Tag;
 use blockyard_engine::time::Nanos;
 
-/// How a queue's own flush is written.
+/// Name of a flush by the queue itself.
 const FLUSH: &str = "FLUSH";
 
 #[test]
@@ -74,7 +74,7 @@ fn entries(folder: &Path) -> Vec<PathBuf> {
     paths
 }
 
-/// Runs a trace; the line of the first mismatch and what it is.
+/// Runs a trace; on a mismatch returns its line and description.
 fn run(text: &str) -> Result<(), (usize, String)> {
     let mut bench: Option<Bench> = None;
     let mut expectations = 0;
@@ -96,15 +96,15 @@ fn run(text: &str) -> Result<(), (usize, String)> {
     Ok(())
 }
 
-/// A queue and what is known about it outside.
+/// A queue and the test's knowledge of it.
 struct Bench {
     queue: RequestQueue,
     now: Nanos,
-    /// By `user`.
+    /// Names by `user`.
     names: Vec<String>,
-    /// In the order of their issue, with the names of their bios.
+    /// Issued requests in the order of their issue, with the names of their bios.
     issued: Vec<(Tag, Vec<String>)>,
-    /// By `user`.
+    /// Parked bios, by `user`.
     parked: Vec<u64>,
 }
 
@@ -174,7 +174,7 @@ fn plug(text: &str) -> Result<PlugRule, String> {
     }
 }
 
-/// `5ms`, `250us`.
+/// Parses `5ms`, `250us`.
 fn time(text: &str) -> Result<Nanos, String> {
     let unit = |suffix, ns: u64| text.strip_suffix(suffix).map(|count| (count, ns));
     let (count, ns) = unit("ms", 1_000_000)
@@ -302,7 +302,7 @@ impl Bench {
         self.names[usize::try_from(user).expect("few bios")].clone()
     }
 
-    /// Takes the oldest issued request with this bio off the list.
+    /// Removes the oldest issued request with this bio from the list.
     fn issued_with(&mut self, name: &str) -> Result<Tag, String> {
         let has = |(_, names): &(Tag, Vec<String>)| names.iter().any(|held| held == name);
         let place = self.issued.iter().position(has);

@@ -1,9 +1,9 @@
-//! The request queue in a steady state: so many requests at the device, so many waiting; one ends,
-//! a bio comes, one is dispatched. Four submitters, two bios of three are reads, 10 us between two
-//! completions on a disk without seeks.
+//! The request queue in a steady state, with fixed numbers of dispatched and waiting requests: one
+//! ends, a bio comes, one is dispatched. Four submitters, two bios of three are reads, 10 us
+//! between two completions on a disk without seeks.
 //!
-//! Each elevator has the generation that it is written for. `none` has the single-queue one: with
-//! tags, what waits without an elevator has no request.
+//! Each elevator runs in the generation that it was written for. `none` runs in the single-queue
+//! one: with tags, waiting bios without an elevator have no requests.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -19,18 +19,18 @@ const DEPTH: usize = 32;
 const WAITING: usize = 128;
 const SUBMITTERS: usize = 4;
 const SECTORS_OF_A_BIO: u64 = 8;
-/// Bios of a request, where they are merged.
+/// Bios per request, where they are merged.
 const MERGED: usize = 8;
 
 const ROUNDS: usize = 300;
 const REQUESTS_OF_A_ROUND: usize = 1000;
 
-/// Where the next bio is.
+/// Position of the next bio.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Pattern {
-    /// Anywhere: nothing is merged.
+    /// Random: nothing is merged.
     Random,
-    /// Behind the submitter's last one: requests of [`MERGED`] bios.
+    /// Sequential per submitter: requests of [`MERGED`] bios.
     Sequential,
 }
 
@@ -64,16 +64,16 @@ struct Line {
     queue: RequestQueue,
     now: Nanos,
     seed: u64,
-    /// By submitter: where its next bio is, if that is not random.
+    /// Position of each submitter's next bio in a sequential pattern.
     positions: [u64; SUBMITTERS],
     bios: u64,
-    /// Tags at the device, the oldest first, from `first` on.
+    /// Dispatched tags, the oldest first, from `first` on.
     flying: std::collections::VecDeque<Tag>,
     issues: Vec<Issue>,
     done: Vec<Done>,
-    /// Bios that have not ended.
+    /// Number of bios in flight.
     open: usize,
-    /// The best round.
+    /// Time of the best round.
     ns: f64,
 }
 
@@ -114,7 +114,7 @@ impl Line {
         self.ns = self.ns.min(start.elapsed().as_nanos() as f64 / bios as f64);
     }
 
-    /// So many completions; the bios that have ended.
+    /// Runs a number of completions; returns the number of ended bios.
     fn run(&mut self) -> usize {
         let bios_of_a_request = if self.pattern == Pattern::Random { 1 } else { MERGED };
         let target = (DEPTH + WAITING) * bios_of_a_request;

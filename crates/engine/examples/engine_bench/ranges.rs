@@ -1,4 +1,4 @@
-//! What a write pays for its range in flight: announced and withdrawn, with nothing in its way.
+//! Cost of a write's range in flight: announced and withdrawn, without conflicts.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -7,7 +7,7 @@ use blockyard_engine::ranges::{BLOCK_BYTES, Blocks, Ranges};
 
 use crate::{BIOS, DEPTH, ROUNDS};
 
-/// The median round, as nanoseconds per write.
+/// Prints the median round, in nanoseconds per write.
 pub(crate) fn print(json: bool) {
     let mut announcer = Ranges::default().join();
     let mut slots = Vec::new();

@@ -1,6 +1,6 @@
-//! What a layer of request-based multipath costs: a queue with `none`, and the same queue over
-//! that of one path, clones inserted directly. Bios at random, so that nothing is merged; as many
-//! at a time as there are tags. The two take turns; each has its fastest round.
+//! Cost of a layer of request-based multipath: a queue with `none`, and the same queue over that of
+//! one path, clones inserted directly. Random bios, so that nothing is merged; as many at a time as
+//! there are tags. The two alternate; each has its fastest round.
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -23,7 +23,7 @@ use blockyard_engine::time::Nanos;
 const DEPTH: u32 = 32;
 const ROUNDS: usize = 300;
 const BATCHES: usize = 30;
-/// Prime, so that neighbours in time are none on the disk.
+/// Prime, so that successive bios are not adjacent on the disk.
 const STRIDE: u64 = 1_000_003;
 
 fn spec() -> MultipathSpec {
@@ -92,7 +92,7 @@ pub(crate) fn print(json: bool) {
 
 enum Step<'a> {
     Submit(Bio),
-    /// Everything is dispatched and ends.
+    /// Dispatch and end all requests.
     End(&'a mut Vec<Done>),
 }
 

@@ -1,9 +1,9 @@
-//! Where the ciphertext of writes goes: contiguous slots, or lists of pages.
+//! Bounce buffers for the ciphertext of writes: contiguous slots, or lists of pages.
 //!
-//! Slots are [`crate::mempool`]'s, one array of equal buffers: the fastest where all memory is
-//! ours. Lists come from one of the page allocators ([`crate::pages`]), as in the kernel, where
-//! memory is everybody's. Each crypt line is then a client with a reserve and a limit of its own
-//! (`struct crypt_config`); all of them take pages from the one source of the shard.
+//! Slots come from a [`crate::mempool`], one array of equal buffers: the fastest choice where the
+//! process owns all memory. Page lists come from one of the page allocators ([`crate::pages`]), as
+//! in the kernel, where memory is shared. Each crypt line is then a client with its own reserve and
+//! limit (`struct crypt_config`); all clients take pages from the single source of the shard.
 //!
 //! ```text
 //!   get ─ pages? ─yes─> list ─> slot number ─ the world asks for its segments ─> put
@@ -23,36 +23,35 @@ use crate::pages::{
 use crate::slab::Slab;
 use crate::sq::{Owner, Sqe, SqeOp, Token};
 
-/// What a shard's crypt lines encrypt writes into.
+/// Memory into which a shard's crypt lines encrypt writes.
 pub enum Bounce {
-    /// Contiguous slots, numbered from zero, in memory that the world provides. The lines share
-    /// them.
+    /// Contiguous slots, numbered from zero, in memory of the world. The lines share them.
     Slots {
-        /// How many. At least one for each line that needs one.
+        /// Number of slots, at least one for each line that needs one.
         slots: u32,
-        /// Length of each, a multiple of 4 KiB: no write is longer.
+        /// Length of each slot, a multiple of 4 KiB; also the longest write.
         slot_bytes: u32,
     },
     /// Pages, which the world resolves with [`crate::shard::Shard::segments`].
     Pages {
-        /// How they are allocated.
+        /// Allocator.
         spec: AllocatorSpec,
-        /// Reserve and limit of each line. No write is longer than the reserve, or than
-        /// [`BIO_PAGES_MAX`].
+        /// Reserve and limit of each line. The longest write is the reserve, or [`BIO_PAGES_MAX`]
+        /// if that is less.
         sizes: Sizes,
-        /// Who has them.
+        /// Source of the pages.
         source: Box<dyn PageSource + Send>,
     },
 }
 
-/// The pages of a shard: those of every line, and the lists that writes have.
+/// The pages of a shard: the clients of all lines, and the lists of writes in flight.
 pub struct PageBounce {
     source: Box<dyn PageSource + Send>,
-    /// By number of the target.
+    /// Clients by number of the target.
     clients: Vec<Option<Allocator<Part>>>,
-    /// Slot numbers from [`BufRef::FIRST_LIST_SLOT`] on.
+    /// Lists, with slot numbers from [`BufRef::FIRST_LIST_SLOT`] on.
     lists: Slab<BioPages>,
-    /// A timer has not been answered.
+    /// Whether a timer is pending.
     timer_runs: bool,
 }
 
@@ -66,7 +65,7 @@ impl PageBounce {
         sizes.reserve_pages.min(BIO_PAGES_MAX) * PAGE_BYTES
     }
 
-    /// The next target of the table, which is a client if it has sizes.
+    /// Adds the next target of the table; with sizes it is a client.
     pub(crate) fn add_target(
         &mut self,
         client: Option<(AllocatorSpec, Sizes)>,
@@ -87,8 +86,8 @@ impl PageBounce {
         slot
     }
 
-    /// A list for a part of the target with this number. Without one the part waits, and comes out
-    /// of [`PageBounce::take_resumed`].
+    /// Takes a list for a part of the target `number`. Without free pages the part waits for
+    /// [`PageBounce::take_resumed`].
     pub(crate) fn get(&mut self, number: u16, part: Part, sq: &mut Vec<Sqe>) -> Option<u32> {
         let wanted = part.len.bytes().div_ceil(u64::from(PAGE_BYTES));
         let wanted = u32::try_from(wanted).expect("parts are cut to the reserve");
@@ -102,25 +101,25 @@ impl PageBounce {
         }
     }
 
-    /// Takes a list back. Who can go on with its pages is in [`PageBounce::take_resumed`].
+    /// Returns a list. The pages may resume parts in [`PageBounce::take_resumed`].
     pub(crate) fn put(&mut self, number: u16, slot: u32) {
         let pages = self.lists.remove(slot - BufRef::FIRST_LIST_SLOT);
         let (client, source) = self.client(number);
         client.put(pages, source);
     }
 
-    /// The oldest part of this target that waited and has its pages now.
+    /// The oldest waiting part of this target that has its pages now.
     pub(crate) fn take_resumed(&mut self, number: u16) -> Option<(Part, u32)> {
         let (part, pages) = self.client(number).0.take_resumed()?;
         Some((part, self.lend(pages)))
     }
 
-    /// Whether the target with this number takes pages.
+    /// Whether the target `number` takes pages.
     pub(crate) fn has_client(&self, number: usize) -> bool {
         self.clients[number].is_some()
     }
 
-    /// The timer has been answered: whoever waits tries again.
+    /// Handles the timer: waiting parts try again.
     pub(crate) fn on_timer(&mut self, sq: &mut Vec<Sqe>) {
         self.timer_runs = false;
         for client in self.clients.iter_mut().flatten() {
@@ -131,7 +130,8 @@ impl PageBounce {
         }
     }
 
-    /// While somebody waits and others use the same memory, it is looked at again.
+    /// Starts the timer for another attempt, while a part waits and the memory is shared with
+    /// others.
     fn start_timer(&mut self, sq: &mut Vec<Sqe>) {
         if !self.timer_runs && self.source.is_shared() {
             self.timer_runs = true;
@@ -165,7 +165,7 @@ impl PageBounce {
 }
 
 impl Drop for PageBounce {
-    /// All pages go back, those of writes that have not ended too: nobody will end them.
+    /// Returns all pages, those of writes in flight included, because these writes never end.
     fn drop(&mut self) {
         for pages in self.lists.drain() {
             for segment in pages.segments() {

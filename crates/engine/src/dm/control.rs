@@ -1,31 +1,31 @@
-//! What is told to a target while it runs, and asked of it: messages, status, suspending
-//! (`dm_message_fn`, `dm_status_fn`, `dm_presuspend_fn`). None of it is on the data path.
+//! Control path of a target: messages, status, suspension (`dm_message_fn`, `dm_status_fn`,
+//! `dm_presuspend_fn`).
 
 use alloc::string::String;
 
 use super::TargetCx;
 
-/// How a device is suspended.
+/// Kind of suspension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Suspend {
-    /// Everything in flight ends first, in an error if it must.
+    /// All I/O in flight ends first, with an error if necessary.
     Flush,
-    /// What cannot go on is kept until the device is resumed (`dmsetup suspend --noflush`).
+    /// Blocked I/O is kept until the device is resumed (`dmsetup suspend --noflush`).
     NoFlush,
 }
 
-/// Why a message was refused.
+/// The reason why a message was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MessageError {
     /// `EBUSY`.
     #[error("the device is suspended; resume it first")]
     Suspended,
-    /// `EINVAL`: what is wrong.
+    /// `EINVAL`, with the problem.
     #[error("{0}")]
     Invalid(String),
 }
 
-/// What a target says of itself.
+/// Status of a target.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TargetStatus {
     /// `STATUSTYPE_INFO`.
@@ -36,21 +36,21 @@ pub struct TargetStatus {
 
 /// The control path of a target.
 pub trait TargetControl {
-    /// Does what a message says.
+    /// Executes a message.
     ///
     /// # Errors
-    /// When it is refused; nothing has changed then.
+    /// When the message is refused; the target is unchanged then.
     fn message(&mut self, text: &str, cx: &mut TargetCx<'_>) -> Result<(), MessageError>;
 
-    /// How it is (`STATUSTYPE_INFO`).
+    /// State (`STATUSTYPE_INFO`).
     fn info(&self) -> String;
 
-    /// The arguments of its line as they are now (`STATUSTYPE_TABLE`).
+    /// Current arguments of the line (`STATUSTYPE_TABLE`).
     fn table(&self) -> String;
 
-    /// The device is about to be suspended.
+    /// Prepares for suspension.
     fn suspend(&mut self, how: Suspend, cx: &mut TargetCx<'_>);
 
-    /// It goes on.
+    /// Resumes after a suspension.
     fn resume(&mut self, cx: &mut TargetCx<'_>);
 }

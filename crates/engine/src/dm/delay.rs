@@ -1,13 +1,13 @@
-//! `delay`: reads, writes and flushes wait before they go on, each kind to its own device if it has
-//! one (`drivers/md/dm-delay.c`). Table: `<dev> <start> <ms>`, then the same three words for writes
-//! and flushes, then the same for flushes.
+//! `delay`: delays reads, writes and flushes, each kind to its own device if the line has one
+//! (`drivers/md/dm-delay.c`). Table: `<dev> <start> <ms>`, then the same three words for writes and
+//! flushes, then the same for flushes.
 //!
 //! ```text
 //! map ─ no delay? ──yes──> remapped
 //!          └─no─> timeout ─> remapped
 //! ```
-//! Discards and zeroes count as writes. Each bio has a timeout of its own, where the kernel has one
-//! timer and a list: the times are the same.
+//! Discards and zeroes count as writes. Each bio has its own timeout, while the kernel has one
+//! timer and a list: the delays are the same.
 
 use alloc::string::String;
 
@@ -18,16 +18,16 @@ use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
-/// Where one kind of bio goes, and when.
+/// Device and delay of one kind of bio.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelayedLeg<D> {
-    /// Where.
+    /// Device and start.
     pub leg: Leg<D>,
-    /// How long it waits before.
+    /// Delay.
     pub delay: Nanos,
 }
 
-/// What one line says; devices by path, or by number once they are open.
+/// Arguments of a line; devices by path, or by number once they are open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DelaySpec<D> {
     /// Reads.
@@ -48,20 +48,20 @@ impl<D> DelaySpec<D> {
     }
 }
 
-/// The target.
+/// The delay target.
 #[derive(Debug)]
 pub struct Delay {
     spec: DelaySpec<DevId>,
     /// Its number in the table.
     number: u16,
-    /// What waits for its time.
+    /// Parts that wait.
     waiting: Slab<Part>,
-    /// How many of them are writes: their bytes are still the submitter's.
+    /// Number of waiting writes, whose buffers still belong to the submitter.
     writes: usize,
 }
 
 impl Delay {
-    /// A target of this line.
+    /// Creates the target of a line.
     #[must_use]
     pub fn new(spec: DelaySpec<DevId>, number: u16) -> Self {
         Self { spec, number, waiting: Slab::default(), writes: 0 }

@@ -1,17 +1,18 @@
-//! `flakey`: a device that is reliable for some seconds and unreliable for some, over and over
-//! (`drivers/md/dm-flakey.c`). Table: `<dev> <start> <up seconds> <down seconds>
-//! [<#words> <feature>...]`.
+//! `flakey`: a device that alternates between reliable and unreliable seconds
+//! (`drivers/md/dm-flakey.c`). Table: `<dev> <start> <up seconds> <down seconds> [<#words>
+//! <feature>...]`.
 //!
 //! | feature | while it is down |
 //! |---|---|
 //! | none | everything fails |
 //! | `error_reads` | reads fail |
 //! | `error_writes` | writes, discards, zeroes and flushes fail |
-//! | `drop_writes` | they are answered, and nothing is done |
+//! | `drop_writes` | writes are acknowledged and dropped |
 //! | `corrupt_bio_byte <nth> r <value> 0` | that byte of each read is replaced |
 //!
-//! Time counts from when the table was loaded. The engine sees no bytes, and a write's are never
-//! changed: corrupting writes, bytes at random and bios by their flags are refused.
+//! Time counts from the loading of the table. The engine sees no bytes, and a write's bytes are
+//! never changed. So corruption of writes, of random bytes, and of bios selected by flags is
+//! refused.
 
 use alloc::format;
 use alloc::string::String;
@@ -25,45 +26,45 @@ use crate::time::Nanos;
 
 const SECOND_NS: u64 = 1_000_000_000;
 
-/// What becomes of writes while it is down.
+/// Fault of writes in a down period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteFault {
-    /// They are done.
+    /// No fault.
     None,
-    /// They fail.
+    /// Writes fail.
     Fail,
-    /// They are answered without being done.
+    /// Writes are acknowledged and dropped.
     Drop,
 }
 
-/// What becomes of reads while it is down.
+/// Fault of reads in a down period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ReadFault {
-    /// They are done.
+    /// No fault.
     None,
-    /// They fail.
+    /// Reads fail.
     Fail,
-    /// They are done, and then a byte is replaced.
+    /// Reads are done, and then a byte is replaced.
     Corrupt {
-        /// Which byte of the part, counted from zero. Shorter parts stay as they are.
+        /// Offset of the byte in the part. Shorter parts are unchanged.
         offset_bytes: u32,
-        /// By what.
+        /// Replacement.
         value: u8,
     },
 }
 
-/// What one line says; the device by path, or by number once it is open.
+/// Arguments of a line; the device by path, or by number once it is open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct FlakeySpec<D> {
     /// The device below.
     pub leg: Leg<D>,
-    /// Reliable for so many seconds,
+    /// Seconds of an up period.
     pub up_s: u32,
-    /// then unreliable for so many. Both together are at least one.
+    /// Seconds of a down period. Both together are at least one.
     pub down_s: u32,
-    /// While it is down.
+    /// Fault of reads in a down period.
     pub reads: ReadFault,
-    /// While it is down.
+    /// Fault of writes in a down period.
     pub writes: WriteFault,
 }
 
@@ -74,15 +75,15 @@ impl<D> FlakeySpec<D> {
     }
 }
 
-/// A read whose byte will be replaced.
+/// A read with a byte to replace.
 #[derive(Debug)]
 struct Corrupted {
     part: Part,
-    /// The device has answered.
+    /// Whether the device has completed the read.
     is_read: bool,
 }
 
-/// The target.
+/// The flakey target.
 #[derive(Debug)]
 pub struct Flakey {
     spec: FlakeySpec<DevId>,
@@ -92,7 +93,7 @@ pub struct Flakey {
 }
 
 impl Flakey {
-    /// A target of this line.
+    /// Creates the target of a line.
     #[must_use]
     pub fn new(spec: FlakeySpec<DevId>, number: u16) -> Self {
         assert!(spec.up_s > 0 || spec.down_s > 0);

@@ -14,9 +14,9 @@
 //! <start> <len> multipath <#features> [<feature>...] 0 <#groups> <initial group> <group>...
 //! <start> <len> crypt <cipher> <key> <iv_offset> <dev> <start> [<#opt> <opt>...]
 //! ```
-//! Lines of several devices have the device's name in front, as `dmsetup table` without a name
-//! prints them. A device may be `/dev/mapper/<name>` of one before it, and the last one is what the
-//! table maps:
+//! Lines of several devices begin with the device's name, as `dmsetup table` without a name prints
+//! them. A device may be `/dev/mapper/<name>` of an earlier one. The last device is the one that
+//! the table maps:
 //!
 //! ```text
 //! memory: 0 2048 ram
@@ -24,7 +24,7 @@
 //! ```
 //! Sectors are 512 bytes. Source: `Documentation/admin-guide/device-mapper/`, `crypt_ctr` of
 //! `drivers/md/dm-crypt.c`. `#` comments are allowed. Keys in the kernel's keyring (`:64:logon:…`)
-//! cannot be read by anybody, so they are refused. [`MappedDevice::write`] is the way back.
+//! cannot be read, so they are refused. [`MappedDevice::write`] is the inverse.
 
 use alloc::format;
 use alloc::string::String;
@@ -45,19 +45,20 @@ mod text;
 
 pub use text::Keys;
 
-/// More lines than this are not a table.
+/// Greatest number of lines of a table.
 pub const LINES_MAX: usize = 256;
 
-/// The longest keys are those of lmk: 65 of 32 bytes, 4160 digits.
+/// Greatest number of a key's digits. The longest keys are those of lmk: 65 of 32 bytes, 4160
+/// digits.
 const KEY_DIGITS_MAX: usize = 8192;
 
-/// Where the kernel has the nodes of mapped devices.
+/// Folder of the kernel's nodes of mapped devices.
 pub const MAPPER_FOLDER: &str = "/dev/mapper/";
 
-/// A mapped device: one table.
+/// A mapped device and its table.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MappedDevice {
-    /// Its name; a table of one device may have none.
+    /// Name; empty in a table of one unnamed device.
     pub name: String,
     /// Its lines, which follow each other from sector zero without gaps.
     pub lines: Vec<Line>,
@@ -70,14 +71,14 @@ impl MappedDevice {
         self.lines.last().map_or(0, |last| last.start + last.len)
     }
 
-    /// Never: it has a line.
+    /// Always false: a device has a line.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.lines.is_empty()
     }
 }
 
-/// A line with names and keys.
+/// A line with device names and keys.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Line {
     /// First sector on the mapped device.
@@ -95,7 +96,7 @@ pub enum LineTarget {
     Linear {
         /// Path of the device or file.
         device: String,
-        /// Where the range starts on it.
+        /// Start of the range on the device.
         start: u64,
     },
     /// `zero`.
@@ -127,13 +128,13 @@ pub enum LineTarget {
     Crypt {
         /// Path of the device or file.
         device: String,
-        /// Everything else; `len_sectors` is the line's.
+        /// All other arguments; `len_sectors` is the line's.
         params: CryptParams,
     },
 }
 
 impl LineTarget {
-    /// The paths of the devices that it names, perhaps several times.
+    /// The paths of the line's devices, with repetitions.
     pub fn devices(&self) -> impl Iterator<Item = &str> {
         let (few, legs): ([Option<&String>; 3], &[Leg<String>]) = match self {
             Self::Zero | Self::Error | Self::Ram | Self::Null(_) => ([None; 3], &[]),
@@ -156,20 +157,20 @@ impl LineTarget {
     }
 }
 
-/// What is wrong with a table, and where.
+/// An error in a table, and its place.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{}{problem}", place(*.line))]
 pub struct TableError {
-    /// Counted from one; zero is the table as a whole.
+    /// Line number, counted from one; zero: the table as a whole.
     pub line: usize,
-    /// In plain words. Never holds a key.
+    /// The problem as text. Never contains a key.
     pub problem: String,
 }
 
-/// The text of a table that was read as bytes.
+/// The text of a table from bytes.
 ///
 /// # Errors
-/// When it is none.
+/// When the bytes are not text.
 pub fn text_of(bytes: &SecretBytes) -> Result<&str, TableError> {
     core::str::from_utf8(bytes.as_slice())
         .map_err(|_| TableError { line: 0, problem: "the table is not UTF-8 text".into() })
@@ -179,11 +180,11 @@ fn place(line: usize) -> String {
     if line == 0 { "table: ".into() } else { format!("table line {line}: ") }
 }
 
-/// Parses the tables of one or several devices. The last one is on top; each other is named by one
-/// after it.
+/// Parses the tables of one or several devices. The last one is on top; a later device must name
+/// each of the others.
 ///
 /// # Errors
-/// The first line that is wrong.
+/// The first wrong line.
 pub fn parse(text: &str) -> Result<Vec<MappedDevice>, TableError> {
     let mut mappings: Vec<MappedDevice> = Vec::new();
     let mut count = 0;
@@ -236,7 +237,7 @@ fn add_line(text: &str, mappings: &mut Vec<MappedDevice>) -> Result<(), String> 
     Ok(())
 }
 
-/// The name in front of a line, and the line.
+/// Splits a line into its device name and the rest.
 fn named(text: &str) -> (Option<&str>, &str) {
     let (word, rest) = text.split_once(|c: char| c.is_ascii_whitespace()).unwrap_or((text, ""));
     match word.strip_suffix(':') {
@@ -373,10 +374,10 @@ fn check_alignment(params: &CryptParams, start: u64, len: u64) -> Result<(), Str
     Ok(())
 }
 
-/// Hex, or `-` for no key.
+/// Parses hexadecimal digits, or `-` for an empty key.
 ///
 /// # Errors
-/// What is wrong with it, without quoting it.
+/// The problem, without a quotation of the key.
 pub fn parse_key(text: &str) -> Result<SecretBytes, String> {
     if text.starts_with(':') {
         return Err(
@@ -415,7 +416,7 @@ pub(super) fn number(text: &str, what: &str) -> Result<u64, String> {
     text.parse().map_err(|_| format!("{what} `{}` is not a number", shown(text)))
 }
 
-/// Foreign text in an error: short, and without control characters.
+/// Untrusted text for an error: short, and without control characters.
 pub(super) fn shown(text: &str) -> String {
     text.chars().take(32).flat_map(char::escape_default).collect()
 }

@@ -4,12 +4,12 @@ use super::{Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
-/// Adds an offset, changes nothing else.
+/// Adds an offset to the sector.
 #[derive(Debug)]
 pub struct Linear {
     /// The device below.
     pub dev: DevId,
-    /// Where the range starts on it.
+    /// Start of the range on the device.
     pub start: Sector,
 }
 

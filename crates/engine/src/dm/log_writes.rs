@@ -1,17 +1,17 @@
-//! `log-writes`: passes everything on, and keeps a log of all writes, in an order that a power cut
+//! `log-writes`: passes all I/O on, and keeps a log of all writes in an order that a power cut
 //! could have left behind (`drivers/md/dm-log-writes.c`). Table: `<dev> <log dev>`.
 //!
-//! A write is told to the log when the device has answered it. The log keeps it back until a flush
-//! says that it is stable: one that *started* after the write had ended, and that has itself ended.
-//! What was written with FUA is stable at once and overtakes all that is kept back.
+//! A write goes to the log when the device has completed it. The log holds it until a flush makes
+//! it stable: one that *started* after the write had ended, and that has itself ended. A write with
+//! FUA is stable at once and overtakes all held ones.
 //!
 //! ```text
 //! write  map ─> Writing ─────────> Logging ─> end
 //! flush  map ─> Collecting ─> Flushing ─> Logging ─> end
 //! ```
-//! The engine says what happened, and a world keeps the log and writes it ([`LogStep`]): the order
-//! is that of all shards together, and the bytes are the world's. Zeroes are written and logged as
-//! bytes; a write that failed is not logged.
+//! The engine reports the events, and a world keeps and writes the log ([`LogStep`]): the order
+//! spans all shards, and the bytes are the world's. Zeroes are written and logged as bytes; a
+//! failed write is not logged.
 
 use alloc::string::String;
 
@@ -22,27 +22,27 @@ use crate::buf::BufRef;
 use crate::slab::Slab;
 use crate::sq::{DevId, LogId, LogStep, Owner, Sqe, SqeOp, Token};
 
-/// Longest write of zeros in one go; the world's zeros are this long at least.
+/// Longest single write of zeroes; the world's zeroes are at least this long.
 pub const ZEROS_MAX_BYTES: u32 = super::crypt::ZEROS_MAX_BYTES;
 
-/// What one line says, with its device and its log open.
+/// A line with its device and its log open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogWritesSpec {
     /// The device below.
     pub dev: DevId,
-    /// The log of its writes.
+    /// Log of its writes.
     pub log: LogId,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// The device has it.
+    /// The device writes.
     Writing,
-    /// The log is told that a flush starts.
+    /// The log notes the start of a flush.
     Collecting,
     /// The device flushes.
     Flushing,
-    /// The log has it.
+    /// The log stores the write or the flush.
     Logging,
 }
 
@@ -51,23 +51,23 @@ enum Phase {
 struct LoggedIo {
     part: Part,
     phase: Phase,
-    /// Of the device.
+    /// Status from the device.
     status: BlkStatus,
 }
 
-/// The target.
+/// The log-writes target.
 #[derive(Debug)]
 pub struct LogWrites {
     spec: LogWritesSpec,
     /// Its number in the table.
     number: u16,
     ios: Slab<LoggedIo>,
-    /// How many of them are writes: their bytes are the submitter's until the log has them.
+    /// Number of writes in flight, whose buffers belong to the submitter until the log has them.
     writes: usize,
 }
 
 impl LogWrites {
-    /// A target of this line.
+    /// Creates the target of a line.
     #[must_use]
     pub fn new(spec: LogWritesSpec, number: u16) -> Self {
         Self { spec, number, ios: Slab::default(), writes: 0 }
@@ -91,7 +91,7 @@ impl LogWrites {
         cx.end(part.index, status);
     }
 
-    /// The device has written or flushed, or failed to.
+    /// Handles the device's completion of a write or a flush.
     fn on_device(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>) {
         let io = self.ios.at(index);
         io.status = status;

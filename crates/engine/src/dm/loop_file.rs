@@ -1,9 +1,9 @@
-//! `loop`: a file, block by block, as the dm-loop of the 2013 mail. Table: `<file> <start>`; the
-//! syntax is ours, because that target never was in the kernel.
+//! `loop`: a file, block by block, like the dm-loop of the 2013 mail. Table: `<file> <start>`. The
+//! syntax is our own, because that target was never in the kernel.
 //!
-//! It mapped the blocks of a file to the disk that its file system lay on, so it cut every bio at
-//! the file system's blocks of 4 KiB: what lay above saw one small bio for each. This one is
-//! `linear` with those cuts.
+//! The original mapped the blocks of a file to the disk of its file system. So it split every bio
+//! at the file system's blocks of 4 KiB, and the layer above saw one small bio for each. This
+//! target is `linear` with these splits.
 
 use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
@@ -12,10 +12,10 @@ use crate::sq::DevId;
 /// A block of the file system: 4 KiB.
 const BLOCK: Sector = Sector(8);
 
-/// The target.
+/// The loop target.
 #[derive(Debug)]
 pub struct Loop {
-    /// Where it starts in the file.
+    /// The file, and the start in it.
     pub leg: Leg<DevId>,
 }
 
@@ -28,7 +28,7 @@ impl Target for Loop {
         unreachable!("loop pushes no SQE");
     }
 
-    /// Without bytes there is nothing to cut: one call frees or zeroes any range of a file.
+    /// Discards and zeroes are not split: one call frees or zeroes any range of a file.
     fn max_io(&self, op: Op, sector: Sector) -> Sector {
         match op {
             Op::Read | Op::Write => (self.leg.start + sector).to_border(BLOCK),

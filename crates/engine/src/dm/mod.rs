@@ -1,6 +1,6 @@
 //! Device mapper: a table of targets, each of which maps parts of bios (`drivers/md/dm.c`).
 //!
-//! To add a target: one file here with its arguments' parser, one arm in [`line`], one in
+//! To add a target: a file here with its arguments' parser, an arm in [`line`], an arm in
 //! [`table::TargetSpec::build`].
 
 pub mod bounce;
@@ -33,7 +33,8 @@ use crate::buf::BufRef;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
-/// Where a range starts on a device below. `D` is the device's path, or its number once it is open.
+/// A device below and the start of a range on it. `D` is the device's path, or its number once it
+/// is open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Leg<D> {
     /// The device.
@@ -42,27 +43,27 @@ pub struct Leg<D> {
     pub start: Sector,
 }
 
-/// A piece of a bio that lies in one target.
+/// A part of a bio within one target.
 #[derive(Clone, Copy, Debug)]
 pub struct Part {
-    /// The bio it is of; a target gives it back when the part has ended.
+    /// Number of the bio; a target returns it at the part's end.
     pub index: u32,
-    /// What to do.
+    /// Operation.
     pub op: Op,
-    /// On stable storage before it ends.
+    /// `REQ_FUA`: data on stable storage before the end.
     pub fua: bool,
     /// First sector, relative to the target.
     pub sector: Sector,
     /// Length.
     pub len: Sector,
-    /// The bytes of a read or a write.
+    /// Buffer of a read or a write.
     pub buf: BufRef,
-    /// Who submitted the bio.
+    /// Submitter of the bio.
     pub origin: Origin,
 }
 
 impl Part {
-    /// The operation on a device below, with its bytes where they are.
+    /// The operation on a device below, with the same buffer.
     pub(crate) fn at(&self, dev: DevId, sector: Sector) -> SqeOp {
         let Self { op, buf, len, fua, .. } = *self;
         match op {
@@ -75,43 +76,43 @@ impl Part {
     }
 }
 
-/// What [`Target::map`] did with a part (`DM_MAPIO_*`).
+/// Result of [`Target::map`] (`DM_MAPIO_*`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mapped {
-    /// The target pushed SQEs or parked; it will end the part (`DM_MAPIO_SUBMITTED`).
+    /// The target pushed SQEs or parked the part, and will end it (`DM_MAPIO_SUBMITTED`).
     Submitted,
-    /// The part goes to `dev` as it is (`DM_MAPIO_REMAPPED`).
+    /// The part goes to `dev` unchanged (`DM_MAPIO_REMAPPED`).
     Remapped {
         /// The device below.
         dev: DevId,
         /// First sector there.
         sector: Sector,
     },
-    /// Nothing more to do: answered, or refused (`DM_MAPIO_KILL`).
+    /// The part has ended with this status (`DM_MAPIO_KILL` if refused).
     Ended(BlkStatus),
 }
 
-/// What a target may do while it handles an event.
+/// Actions of a target in an event.
 pub struct TargetCx<'a> {
-    /// Time since the table was loaded; zero where no target of the table asks for it
+    /// Time since the table was loaded; zero if no target of the table needs it
     /// ([`table::TargetSpec::reads_clock`]).
     pub now: Nanos,
-    /// What else goes on, with what has been decided meanwhile.
+    /// Current load, including decisions of this event.
     pub load: &'a mut Load,
-    /// Where the shard's crypt lines have pages instead of slots.
+    /// Pages, if the shard's crypt lines have pages instead of slots.
     pub(crate) pages: Option<&'a mut PageBounce>,
     pub(crate) sq: &'a mut Vec<Sqe>,
     pub(crate) ended: &'a mut Vec<(u32, BlkStatus)>,
 }
 
 impl TargetCx<'_> {
-    /// Sends an SQE.
+    /// Pushes an SQE.
     pub fn push(&mut self, sqe: Sqe) {
         self.sq.push(sqe);
     }
 
-    /// Sends a part to `dev` as it is; the shard ends it. Late what [`Mapped::Remapped`] does at
-    /// once.
+    /// Sends a part to `dev` unchanged; the shard ends it. The later counterpart of
+    /// [`Mapped::Remapped`].
     pub fn remap(&mut self, part: &Part, dev: DevId, sector: Sector) {
         let token = Token { owner: Owner::Shard, index: part.index };
         self.push(Sqe { token, op: part.at(dev, sector), linked: false, origin: part.origin });
@@ -123,37 +124,36 @@ impl TargetCx<'_> {
     }
 }
 
-/// The data path of a target (`struct target_type`). Each shard has targets of its own.
+/// The data path of a target (`struct target_type`). Each shard has its own targets.
 pub trait Target: Send {
     /// Maps a part, in the submitter's context.
     fn map(&mut self, part: Part, cx: &mut TargetCx<'_>) -> Mapped;
 
-    /// The answer to an SQE that this target pushed with `index` in its token.
+    /// Handles the CQE of an SQE that this target pushed with `index` in its token.
     fn on_cqe(&mut self, index: u32, status: BlkStatus, cx: &mut TargetCx<'_>);
 
-    /// Parts that waited may have their pages now. Of all targets only crypt takes pages.
+    /// Continues waiting parts that may have their pages now. Only crypt takes pages.
     fn resume(&mut self, _: &mut TargetCx<'_>) {}
 
-    /// The longest part that it takes in one go from `sector` on, which is relative to the target
-    /// (`max_io_len`).
+    /// Greatest length of a part from `sector` on, which is relative to the target (`max_io_len`).
     fn max_io(&self, op: Op, sector: Sector) -> Sector;
 
-    /// How many parts wait, and need the bytes of their submitter.
+    /// Number of waiting parts, whose buffers belong to the submitter.
     fn parked(&self) -> usize {
         0
     }
 
-    /// What is told to it and asked of it while it runs, if there is something.
+    /// The control path, if the target has one.
     fn control(&mut self) -> Option<&mut dyn TargetControl> {
         None
     }
 
-    /// The target itself, if it has a cipher.
+    /// The target itself, if it is a crypt target.
     fn crypt(&self) -> Option<&Crypt> {
         None
     }
 
-    /// Whether nothing is in flight in it.
+    /// Whether no part is in flight in the target.
     fn is_idle(&self) -> bool {
         true
     }

@@ -1,6 +1,6 @@
-//! `null`: a device that does nothing, quickly or after a while (`drivers/block/null_blk/`). Table:
-//! `[<#options> <option>...]`, with the names of null_blk's parameters; the syntax is ours, because
-//! null_blk is no target.
+//! `null`: a device without data, fast or with a fixed latency (`drivers/block/null_blk/`). Table:
+//! `[<#options> <option>...]`, with the names of null_blk's parameters; the syntax is our own,
+//! because null_blk is no target.
 //!
 //! | option | what it does | without it |
 //! |---|---|---|
@@ -8,8 +8,8 @@
 //! | `irqmode:timer` (`2`) | ends after `completion_nsec` | |
 //! | `completion_nsec:<n>` | with the timer | 10000 |
 //! | `blocksize:<n>` | 512 to 4096 bytes | 512 |
-//! | `memory_backed:<0\|1>` | keeps what is written, as `ram` | writes are forgotten |
-//! | `discard:<0\|1>` | takes discards | refuses them |
+//! | `memory_backed:<0\|1>` | keeps written data, as `ram` | writes are forgotten |
+//! | `discard:<0\|1>` | accepts discards | refuses them |
 //! | `badblocks:<first>-<last>` | these sectors fail | none do |
 //! | `stale_reads:<0\|1>` | ours: reads leave the buffer as it was, as null_blk's do | zeros |
 //!
@@ -17,9 +17,9 @@
 //! map ─ memory or zeros? ──yes──> Transfer ─ timer? ──yes──> Timer ─> end
 //!          └─no─> timer? ...                  └─no─> end
 //! ```
-//! A timer stands for a device with endless queues: each bio waits its time, however many there
-//! are. Parameters of null_blk's queues (`submit_queues`, `hw_queue_depth`, ...) are refused: a
-//! target has none.
+//! A timer stands for a device with endless queues: each bio takes the same time, however many
+//! there are. Parameters of null_blk's queues (`submit_queues`, `hw_queue_depth`, ...) are refused,
+//! because a target has no queues.
 
 use alloc::format;
 use alloc::string::String;
@@ -32,32 +32,32 @@ use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
-/// From null_blk.
+/// null_blk's default.
 const COMPLETION: Nanos = Nanos(10_000);
 
-/// What one line says.
+/// Options of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NullOptions {
-    /// With a timer: how long each bio takes.
+    /// Latency of each bio, with a timer.
     pub timer: Option<Nanos>,
-    /// What bios are aligned to.
+    /// Alignment of bios.
     pub block_size_bytes: u32,
-    /// What is written can be read.
+    /// Whether written data can be read back.
     pub memory_backed: bool,
-    /// Discards are taken.
+    /// Whether discards are accepted.
     pub discard: bool,
-    /// These sectors fail.
+    /// Sectors that fail.
     pub bad: Option<RangeInclusive<u64>>,
-    /// Reads without memory leave the buffer as it was.
+    /// Whether reads without memory leave the buffer unchanged.
     pub stale_reads: bool,
 }
 
-/// The part has been given what it asked for; what is left to do.
+/// Phase of an accepted part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Memory is read or written, or zeros are.
+    /// Reading or writing memory, or filling the buffer with zeroes.
     Transfer,
-    /// Time passes.
+    /// Waiting for the timer.
     Timer,
 }
 
@@ -68,11 +68,11 @@ struct NullIo {
     phase: Phase,
 }
 
-/// The target.
+/// The null target.
 #[derive(Debug)]
 pub struct Null {
     options: NullOptions,
-    /// The memory behind it.
+    /// Memory, with `memory_backed`.
     memory: Option<DevId>,
     /// Its number in the table.
     number: u16,
@@ -80,14 +80,14 @@ pub struct Null {
 }
 
 impl Null {
-    /// A target of this line. With `memory_backed` there is a memory.
+    /// Creates the target of a line; `memory` is required with `memory_backed`.
     #[must_use]
     pub fn new(options: NullOptions, memory: Option<DevId>, number: u16) -> Self {
         assert_eq!(options.memory_backed, memory.is_some());
         Self { options, memory, number, ios: Slab::default() }
     }
 
-    /// What bytes the part moves, or frees.
+    /// The transfer of the part's bytes, if there is one.
     fn transfer(&self, part: &Part) -> Option<SqeOp> {
         match (self.memory, part.op) {
             (Some(dev), _) => Some(part.at(dev, part.sector)),
@@ -98,7 +98,7 @@ impl Null {
         }
     }
 
-    /// Why the part fails.
+    /// Status of a refused part.
     fn refusal(&self, part: &Part) -> Option<BlkStatus> {
         let block = u64::from(self.options.block_size_bytes >> SECTOR_SHIFT);
         if !(part.sector.0 | part.len.0).is_multiple_of(block) {

@@ -1,14 +1,14 @@
-//! `ram`: memory as a disk (`drivers/block/brd.c`). Table: no arguments; the memory is as long as
-//! the line, and the syntax is ours, because brd is no target.
+//! `ram`: memory as a disk (`drivers/block/brd.c`). Table: no arguments. The memory is as long as
+//! the line. The syntax is our own, because brd is no target.
 //!
-//! The world provides the memory as a device. What was never written reads as zeros and costs
-//! nothing; a discard gives memory back. There is no cache to flush.
+//! The world provides the memory as a device. Unwritten ranges read as zeroes and take no memory; a
+//! discard frees memory. There is no cache to flush.
 
 use super::{Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
-/// The target.
+/// The ram target.
 #[derive(Debug)]
 pub struct Ram {
     /// The memory.

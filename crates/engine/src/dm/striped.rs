@@ -1,4 +1,4 @@
-//! `striped`: chunks go round the devices, as in RAID-0 (`drivers/md/dm-stripe.c`). Table:
+//! `striped`: chunks alternate between the devices, as in RAID-0 (`drivers/md/dm-stripe.c`). Table:
 //! `<#devs> <chunk sectors> [<dev> <start>]...`.
 //!
 //! ```text
@@ -6,7 +6,7 @@
 //! device                0  1  2  0  1  2       its chunk = chunk / 3
 //! chunk of the device   0  0  0  1  1  1
 //! ```
-//! A bio is cut at chunk borders; a flush goes to every device.
+//! A bio is split at chunk borders; a flush goes to every device.
 
 use alloc::format;
 use alloc::string::String;
@@ -17,26 +17,26 @@ use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
-/// A page: the kernel's documents ask for this much at least.
+/// Least chunk: a page, as the kernel's documentation requires.
 const CHUNK_MIN_SECTORS: u64 = 8;
 
-/// What one line says; devices by path, or by number once they are open.
+/// Arguments of a line; devices by path, or by number once they are open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StripedSpec<D> {
-    /// What goes to one device before it is the next one's turn.
+    /// Length of a chunk.
     pub chunk: Sector,
-    /// The devices, at least one. Each has an equal share of the target.
+    /// Devices, at least one, with equal shares of the target.
     pub legs: Vec<Leg<D>>,
 }
 
-/// The target.
+/// The striped target.
 #[derive(Debug)]
 pub struct Striped {
     spec: StripedSpec<DevId>,
 }
 
 impl Striped {
-    /// A target of this line.
+    /// Creates the target of a line.
     #[must_use]
     pub fn new(spec: StripedSpec<DevId>) -> Self {
         assert!(spec.chunk.0 > 0 && !spec.legs.is_empty());

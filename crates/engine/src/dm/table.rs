@@ -1,7 +1,6 @@
-//! A dm table with its devices opened and its keys turned into ciphers: ready to be built, per
-//! shard.
+//! A dm table with open devices and keyed ciphers, from which each shard builds its targets.
 //!
-//! The text form, with names and keys, is in [`super::line`]; a world turns one into the other.
+//! The text form, with names and keys, is in [`super::line`]; a world converts it.
 
 use alloc::boxed::Box;
 use alloc::vec;
@@ -25,12 +24,12 @@ use super::{Leg, Target};
 use crate::bio::Sector;
 use crate::sq::DevId;
 
-/// What a line says, without what it takes to run it.
+/// Arguments of a line, without runtime state.
 #[derive(Clone, Debug)]
 pub enum TargetSpec {
     /// `linear`.
     Linear {
-        /// The device below.
+        /// Start of the range on the device.
         dev: DevId,
         /// Where the range starts on it.
         start: Sector,
@@ -46,7 +45,7 @@ pub enum TargetSpec {
     },
     /// `null`.
     Null {
-        /// What the line says.
+        /// Options of the line.
         options: NullOptions,
         /// With `memory_backed`, memory of the line's length.
         memory: Option<DevId>,
@@ -68,7 +67,8 @@ pub enum TargetSpec {
 }
 
 impl TargetSpec {
-    /// A target for one shard. `number` is its place in the table, `slots` its bounce slots.
+    /// Creates the target for one shard. `number` is its place in the table, `slots` its bounce
+    /// slots.
     #[must_use]
     pub fn build(&self, number: u16, slots: Range<u32>, slot_bytes: u32) -> Box<dyn Target> {
         match self {
@@ -90,13 +90,13 @@ impl TargetSpec {
         }
     }
 
-    /// Whether it needs bounce slots: a crypt target whose device does not fuse.
+    /// Whether the target needs bounce slots: a crypt target whose device does not fuse.
     #[must_use]
     pub fn bounces(&self) -> bool {
         matches!(self, Self::Crypt(spec) if !spec.fuses_cipher)
     }
 
-    /// The devices below that a flush goes to without asking the target.
+    /// Devices that a flush goes to without the target's `map`.
     fn flushed_devices(&self) -> Vec<DevId> {
         match self {
             Self::Linear { dev, .. } => vec![*dev],
@@ -108,19 +108,19 @@ impl TargetSpec {
         }
     }
 
-    /// Whether it maps flushes itself, and they do not go past it to its device.
+    /// Whether the target maps flushes itself.
     #[must_use]
     pub fn maps_flushes(&self) -> bool {
         matches!(self, Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_) | Self::Multipath(_))
     }
 
-    /// Whether it asks what time it is.
+    /// Whether the target needs the time.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
         matches!(self, Self::Flakey(_) | Self::Multipath(_))
     }
 
-    /// Whether it lets time pass: a bio may be in flight while no device has it.
+    /// Whether the target has delays: a bio may be in flight while no device has it.
     #[must_use]
     pub fn waits(&self) -> bool {
         match self {
@@ -130,8 +130,8 @@ impl TargetSpec {
         }
     }
 
-    /// Where its sectors lie, if they lie one after the other on one device, unencrypted, and
-    /// reading them there is the same as reading them here.
+    /// The target's window on one device, if its sectors are contiguous and unencrypted there, so
+    /// that a read of the device gives the same data.
     #[must_use]
     pub fn window(&self) -> Option<Leg<DevId>> {
         match self {
@@ -144,7 +144,7 @@ impl TargetSpec {
         }
     }
 
-    /// What its bios must be aligned to.
+    /// Alignment of the target's bios.
     fn sector_size_bytes(&self) -> u32 {
         match self {
             Self::Crypt(spec) => spec.sector_size_bytes,
@@ -154,14 +154,14 @@ impl TargetSpec {
     }
 }
 
-/// One target and where it lies on the mapped device.
+/// A target and its range of the mapped device.
 #[derive(Clone, Debug)]
 pub struct TableExtent {
     /// First sector.
     pub start: Sector,
     /// Length, at least one sector.
     pub len: Sector,
-    /// What serves it.
+    /// The target.
     pub target: TargetSpec,
 }
 
@@ -169,16 +169,16 @@ pub struct TableExtent {
 #[derive(Clone, Debug)]
 pub struct Table {
     extents: Vec<TableExtent>,
-    /// The mapped devices below, each above those that it names.
+    /// Tables of the mapped devices below, each above those that it names.
     below: Vec<Table>,
 }
 
 impl Table {
-    /// A table of these extents.
+    /// Creates a table of these extents.
     ///
     /// # Panics
-    /// When they have gaps or overlaps or there is none: [`super::line::parse`] reports that to the
-    /// user before.
+    /// When they have gaps or overlaps or there are none: [`super::line::parse`] reports that to
+    /// the user first.
     #[must_use]
     pub fn new(extents: Vec<TableExtent>) -> Self {
         assert!(!extents.is_empty() && extents.len() <= super::line::LINES_MAX);
@@ -190,8 +190,8 @@ impl Table {
         Self { extents, below: Vec::new() }
     }
 
-    /// The table on top of these, which are its devices [`DevId::mapped`], counted from zero. Each
-    /// of them may name those before it.
+    /// Puts the table on top of others, which are its devices [`DevId::mapped`], counted from zero.
+    /// Each of them may name earlier ones.
     #[must_use]
     pub fn over(self, below: Vec<Self>) -> Self {
         assert!(below.iter().all(|table| table.below.is_empty()), "the list is flat");
@@ -215,19 +215,19 @@ impl Table {
         self.extents.last().map_or(Sector(0), |last| last.start + last.len)
     }
 
-    /// Never: a table has an extent.
+    /// Always false: a table has an extent.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.extents.is_empty()
     }
 
-    /// How many targets need bounce slots, without those below.
+    /// Number of targets that need bounce slots, without the tables below.
     #[must_use]
     pub fn bounce_users(&self) -> u32 {
         self.extents.iter().map(|extent| u32::from(extent.target.bounces())).sum()
     }
 
-    /// The devices right below that flushes go to past their targets, each once.
+    /// Devices directly below that flushes go to without a target's `map`, each once.
     #[must_use]
     pub fn devices(&self) -> Vec<DevId> {
         let of = |extent: &TableExtent| extent.target.flushed_devices();
@@ -237,26 +237,26 @@ impl Table {
         devices
     }
 
-    /// The numbers of the targets that map flushes themselves.
+    /// Numbers of the targets that map flushes themselves.
     #[must_use]
     pub fn flushed(&self) -> Vec<u16> {
         let numbers = (0_u16..).zip(&self.extents);
         numbers.filter(|(_, extent)| extent.target.maps_flushes()).map(|(at, _)| at).collect()
     }
 
-    /// Whether a target lets time pass.
+    /// Whether a target has delays.
     #[must_use]
     pub fn waits(&self) -> bool {
         self.layers().any(|layer| layer.extents.iter().any(|extent| extent.target.waits()))
     }
 
-    /// Whether a target asks what time it is; otherwise a world may save itself the question.
+    /// Whether a target needs the time; otherwise a world need not read its clock.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
         self.layers().any(|layer| layer.extents.iter().any(|extent| extent.target.reads_clock()))
     }
 
-    /// The largest encryption sector size: what requests must be aligned to.
+    /// Alignment of requests: the largest encryption sector size.
     #[must_use]
     pub fn sector_size_bytes(&self) -> u32 {
         let extents = self.layers().flat_map(|layer| &layer.extents);

@@ -1,4 +1,4 @@
-//! One target under test: a table of one line, and a world that answers everything with success.
+//! One target under test: a table of one line, and a world in which every SQE succeeds.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -18,7 +18,7 @@ pub(super) fn shard(target: TargetSpec, len: u64) -> Shard {
     Shard::new(&Table::new(vec![extent]), bounce).unwrap()
 }
 
-/// A bio with a buffer of its length if it is to have one.
+/// A bio, with a buffer of its length if the operation has one.
 pub(super) fn bio(op: Op, sector: u64, len: u64) -> Bio {
     let buf = match op {
         Op::Read | Op::Write => {
@@ -30,7 +30,7 @@ pub(super) fn bio(op: Op, sector: u64, len: u64) -> Bio {
     Bio::new(op, Sector(sector), Sector(len), buf, 7)
 }
 
-/// All that is asked for one bio, and how it ends.
+/// All SQEs of one bio, and its status.
 pub(super) fn run(shard: &mut Shard, bio: Bio) -> (Vec<SqeOp>, BlkStatus) {
     run_at(shard, Nanos(0), bio)
 }

@@ -4,7 +4,7 @@ use super::{Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::{Owner, Sqe, SqeOp, Token};
 
-/// Like `/dev/zero`, with a size.
+/// A zero device with a length.
 #[derive(Debug)]
 pub struct Zero {
     /// Its number in the table.

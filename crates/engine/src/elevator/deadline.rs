@@ -1,9 +1,9 @@
-//! `deadline`: batches in the order of the sectors, and no request forgotten
+//! `deadline`: batches in sector order, with a deadline for each request
 //! (`block/deadline-iosched.c` of Linux 2.6.30).
 //!
-//! Reads and writes wait apart, each sorted by sector and by deadline. The disk works upward
-//! through the sectors of one direction for a batch of requests; between two batches the policy
-//! looks up: which direction is next, and is somebody there late?
+//! Reads and writes wait separately, each sorted by sector and by deadline. The disk works upward
+//! through the sectors of one direction for a batch of requests. Between two batches the policy
+//! chooses the next direction, and checks for expired deadlines.
 //!
 //! ```text
 //!            ┌─ next in sort order, batch not used up ──> it
@@ -13,19 +13,19 @@
 //!                             else ───────────────────────> on from the next one
 //! ```
 //!
-//! Deadlines are soft: they say where a batch starts, not when a request is done.
+//! Deadlines are soft: they determine where a batch starts, not when a request is done.
 //!
-//! Bound: once its deadline has passed, a request is among the next `N` that are chosen, where `A`
-//! is how many of its direction have a deadline no later than its own (itself included):
+//! Bound: after its deadline, a request is among the next `N` dispatched ones, where `A` is the
+//! number of requests of its direction with a deadline no later than its own (itself included):
 //!
 //! ```text
 //!   write   N = A * (writes_starved + 1) * fifo_batch
 //!   read    N = (A + 1 + (A - 1) / writes_starved) * fifo_batch
 //! ```
 //!
-//! Every batch of the direction starts with the oldest then, so `A` of them are enough; between
-//! them lie the batches of the other one, and before them the rest of the running one. What an
-//! alias pushes out ([`Deadline::make_room`]) is not chosen and does not count.
+//! After the deadline every batch of the direction starts with the oldest request, so `A` batches
+//! suffice. Between them lie the batches of the other direction, and before them the rest of the
+//! running batch. Requests pushed out by an alias ([`Deadline::make_room`]) do not count.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -38,7 +38,7 @@ use crate::bio::IoContext;
 use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
-/// What it is.
+/// The elevator's type.
 pub static DEADLINE: ElevatorType = ElevatorType {
     name: "deadline",
     about: "sorted batches, reads before writes, nobody forgotten; for disks and databases",
@@ -48,7 +48,7 @@ pub static DEADLINE: ElevatorType = ElevatorType {
             name: "read_expire",
             default: 500,
             min: 1,
-            // Ten minutes: later than any client waits.
+            // Ten minutes: longer than any client waits.
             max: 600_000,
             unit: "ms",
             about: "a read that waited so long starts the next batch of reads",
@@ -64,7 +64,7 @@ pub static DEADLINE: ElevatorType = ElevatorType {
         Tunable {
             name: "writes_starved",
             default: 2,
-            // With 0 reads would wait as long as there are writes: without a bound.
+            // With 0, reads would wait as long as there are writes, without a bound.
             min: 1,
             max: 100,
             unit: "",
@@ -73,9 +73,9 @@ pub static DEADLINE: ElevatorType = ElevatorType {
         Tunable {
             name: "fifo_batch",
             default: 16,
-            // The kernel's 0 means 1: a batch has its first request.
+            // The kernel's 0 means 1: a batch has at least its first request.
             min: 1,
-            // More than a queue holds: no batch would end before its direction does.
+            // More than a queue holds: a batch would end only with its direction.
             max: 4096,
             unit: "",
             about: "requests of a batch",
@@ -103,7 +103,7 @@ fn attach(tunables: &Tunables<'_>, _: Facts) -> Attached {
     Attached { policy: Some(Box::new(Deadline::new(tuning))), async_depth: None }
 }
 
-/// The values of the tunables.
+/// Values of the tunables.
 #[derive(Clone, Copy, Debug)]
 struct Tuning {
     read_expire: Nanos,
@@ -113,20 +113,20 @@ struct Tuning {
     front_merges: bool,
 }
 
-/// The policy.
+/// The deadline policy.
 #[derive(Debug)]
 pub struct Deadline {
     tuning: Tuning,
     reads: DeadlineQueue,
     writes: DeadlineQueue,
-    /// Where the batch goes on (`next_rq`): fixed when the last request was taken. One that comes
-    /// later and lies in between is not seen by this batch.
+    /// Next request of the batch (`next_rq`), determined when the last one was taken. A later
+    /// insertion in between is not part of this batch.
     next: Option<RequestId>,
-    /// Requests of the running batch (`batching`).
+    /// Number of requests in the running batch (`batching`).
     batch_len: u64,
-    /// Batches of reads that passed waiting writes (`starved`).
+    /// Number of read batches that passed waiting writes (`starved`).
     starved: u64,
-    /// Aliases pushed these out of the sort order; they go before anything that is chosen.
+    /// Requests that aliases pushed out of the sort order; they are dispatched first.
     pushed_out: VecDeque<RequestId>,
 }
 
@@ -150,7 +150,7 @@ impl Deadline {
         }
     }
 
-    /// The queue that a request belongs to.
+    /// Queue of a request.
     fn queue_of(&mut self, requests: &Requests, id: RequestId) -> &mut DeadlineQueue {
         match DataDirection::of(requests[id].op) {
             Read => &mut self.reads,
@@ -162,14 +162,14 @@ impl Deadline {
         self.queue(DataDirection::of(requests[id].op)).contains(id)
     }
 
-    /// Takes a request out; the batch goes on behind it (`deadline_move_request`).
+    /// Takes a request; the batch continues after it (`deadline_move_request`).
     fn take(&mut self, requests: &Requests, id: RequestId) {
         self.next = self.queue_of(requests, id).remove(id);
     }
 
-    /// The sort trees of 2.6.30 held no two requests that start at the same sector: the one that
-    /// was there, the alias, left for the device at once, out of turn, and the batch went on behind
-    /// it, whichever direction it had been in.
+    /// Pushes out an alias. The sort trees of 2.6.30 held only one request per start sector. The
+    /// older one, the alias, went to the device at once, out of turn, and the batch continued after
+    /// it in either direction.
     fn make_room(&mut self, requests: &Requests, id: RequestId) {
         let sector = requests[id].sector;
         while let Some(alias) = self.queue_of(requests, id).at(requests, sector) {
@@ -181,7 +181,7 @@ impl Deadline {
 
 impl Elevator for Deadline {
     fn allow_merge(&self, requests: &Requests, request: RequestId, candidate: &Candidate) -> bool {
-        // What was pushed out is on its way already.
+        // Pushed-out requests count as dispatched.
         let waits = |id| self.waits(requests, id);
         waits(request)
             && candidate.request.is_none_or(waits)
@@ -230,7 +230,7 @@ impl Elevator for Deadline {
                 let direction = match (reads, writes) {
                     (false, false) => return None,
                     (true, _) if !starved => {
-                        // Reads pass nobody when no write waits.
+                        // Reads pass no writes if none wait.
                         self.starved += u64::from(writes);
                         Read
                     }
@@ -242,7 +242,7 @@ impl Elevator for Deadline {
                 self.batch_len = 0;
                 let queue = self.queue(direction);
                 let goes_on = next.filter(|id| DataDirection::of(requests[*id].op) == direction);
-                // Not from the lowest sector: who lies there may have come just now.
+                // Not from the lowest sector, which may belong to a new request.
                 queue.expired(now).or(goes_on).or(queue.oldest())?
             }
         };

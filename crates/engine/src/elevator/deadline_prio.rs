@@ -9,7 +9,7 @@
 //!   2 async         idle         idle                 rt, be, idle
 //! ```
 //!
-//! Each batch belongs to a level and, there, to reads or to writes. Level 0 goes first and may
+//! Each batch belongs to a level and, there, to reads or to writes. Level 0 has precedence and may
 //! starve the others; level 1 passes level 2 `async_starved` times.
 //!
 //! ```text
@@ -21,19 +21,20 @@
 //!                             else        ──> the oldest
 //! ```
 //!
-//! A batch is used up when it had `fifo_batch` requests *and* `quantum` is over: so many are no
-//! trouble when they lie together. On devices that do not seek, the next read is the oldest one.
+//! A batch is used up when it had `fifo_batch` requests *and* `quantum` is over: many adjacent
+//! requests cost little. On devices that do not seek, the next read is the oldest one.
 //!
-//! The mail's patch is lost; what the mail does not say is ours: all numbers but fifo_batch, the
-//! choice between reads and writes in a level, that a batch which starts early reaches the late
-//! request after `fifo_batch / 3` others whatever came in between, that requests may start at the
-//! same sector (`deadline` pushes the older one out: past real time reads, that would be here), and
-//! `rt_preempt`. It is off: the mail gives levels to batches, and has a minimum time for these.
+//! The mail's patch is lost. The following is our own choice: all numbers but fifo_batch; the
+//! choice between reads and writes in a level; that a batch which starts early reaches the overdue
+//! request after `fifo_batch / 3` others whatever is inserted meanwhile; that requests may start at
+//! the same sector (`deadline` pushes the older one out, which would pass real-time reads here);
+//! and `rt_preempt`. The latter is off by default: the mail assigns levels to batches, and gives
+//! these a minimum time.
 //!
-//! Bound: let `A` be how many of a request's level have a deadline no later than its own (itself
-//! included) when that passes, and `C` how many batches real time reads cut short since (none
-//! without `rt_preempt`). Then it is in one of the next `N` batches, where those of level 0 do not
-//! count for the other levels:
+//! Bound: when a request's deadline passes, let `A` be the number of requests of its level with a
+//! deadline no later than its own (itself included), and `C` the number of batches that real-time
+//! reads cut short since (none without `rt_preempt`). Then the request is in one of the next `N`
+//! batches, where those of level 0 do not count for the other levels:
 //!
 //! ```text
 //!   level 0   N = A
@@ -41,8 +42,8 @@
 //!   level 2   N = (A + C) * (async_starved + 1)
 //! ```
 //!
-//! and a batch has at most `fifo_batch` requests, or those that the device takes within `quantum`
-//! of its first, whichever is more.
+//! and a batch has at most `fifo_batch` requests, or the number that the device takes within
+//! `quantum` of its first, whichever is more.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -56,7 +57,7 @@ use crate::priority::PriorityClass;
 use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
-/// What it is.
+/// The elevator's type.
 pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
     name: "deadline-prio",
     about: "deadline with levels: real time reads, then who is waited for, then the rest",
@@ -68,7 +69,7 @@ pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
         Tunable {
             name: "async_starved",
             default: 2,
-            // With 0 level 1 would wait as long as there is something in level 2.
+            // With 0, level 1 would wait as long as level 2 has requests.
             min: 1,
             max: 100,
             unit: "",
@@ -78,7 +79,7 @@ pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
             name: "fifo_batch",
             default: 16,
             min: 1,
-            // More than a queue holds: no batch would end before its requests do.
+            // More than a queue holds: a batch would end only with its requests.
             max: 4096,
             unit: "",
             about: "requests of a batch, at least",
@@ -87,7 +88,7 @@ pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
             name: "quantum",
             default: 40,
             min: 0,
-            // A second is as long as a client should wait for a batch that is not its own.
+            // A second: the longest time that a client should wait for another batch.
             max: 1000,
             unit: "ms",
             about: "time of a batch, at least; 0: only fifo_batch counts",
@@ -99,7 +100,7 @@ pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
 };
 
 const fn expire(name: &'static str, default: u64, about: &'static str) -> Tunable {
-    // Ten minutes: later than any client waits.
+    // Ten minutes: longer than any client waits.
     Tunable { name, default, min: 1, max: 600_000, unit: "ms", about }
 }
 
@@ -121,17 +122,17 @@ fn attach(tunables: &Tunables<'_>, facts: Facts) -> Attached {
     Attached { policy: Some(Box::new(DeadlinePrio::new(tuning))), async_depth: None }
 }
 
-/// The values of the tunables, and what the device is.
+/// Values of the tunables, and facts about the device.
 #[derive(Clone, Copy, Debug)]
 struct Tuning {
-    /// By level.
+    /// Expiry by level.
     expire: [Nanos; LEVELS],
     async_starved: u64,
     fifo_batch: u64,
     quantum: Nanos,
     rt_preempt: bool,
     front_merges: bool,
-    /// It does not seek: reads are given in the order of their deadlines.
+    /// Whether the device does not seek: then reads are dispatched in deadline order.
     reads_by_age: bool,
 }
 
@@ -140,7 +141,7 @@ const REAL_TIME: usize = 0;
 const SYNC: usize = 1;
 const ASYNC: usize = 2;
 
-/// The requests that could be in one batch.
+/// Requests that can share a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Lane {
     level: usize,
@@ -148,7 +149,8 @@ struct Lane {
 }
 
 impl Lane {
-    /// The table above. Asynchronous is asynchronous, also in the real time class (ours).
+    /// The table above. Asynchronous requests stay asynchronous even in the real-time class (our
+    /// choice).
     fn of(op: Op, sync: bool, class: PriorityClass) -> Self {
         let direction = DataDirection::of(op);
         let level = match (class, direction) {
@@ -167,7 +169,7 @@ impl Lane {
     }
 }
 
-/// The requests of a level.
+/// Requests of a level.
 #[derive(Debug, Default)]
 struct Level {
     reads: DeadlineQueue,
@@ -179,7 +181,7 @@ impl Level {
         self.reads.is_empty() && self.writes.is_empty()
     }
 
-    /// Whose oldest is due first; reads, if both are at the same time.
+    /// The direction with the earlier deadline; reads if equal.
     fn due_first(&self) -> DataDirection {
         match (self.reads.earliest_deadline(), self.writes.earliest_deadline()) {
             (Some(read), Some(write)) if write < read => Write,
@@ -194,31 +196,31 @@ impl Level {
 struct Batch {
     lane: Lane,
     started: Nanos,
-    /// Requests that it had.
+    /// Number of its requests.
     len: u64,
-    /// Where it goes on: fixed when the last request was taken. Without one it is over.
+    /// Next request, determined when the last one was taken; `None`: the batch is over.
     next: Option<RequestId>,
-    /// The late request for whose sake it started, until that is taken.
+    /// The overdue request for which the batch started, until it is taken.
     late: Option<Late>,
 }
 
 #[derive(Clone, Copy, Debug)]
 struct Late {
     request: RequestId,
-    /// How many may still go before it.
+    /// Number of requests that may still go before it.
     lead: u64,
 }
 
-/// The policy.
+/// The deadline-prio policy.
 #[derive(Debug)]
 pub struct DeadlinePrio {
     tuning: Tuning,
     levels: [Level; LEVELS],
-    /// By request. Merging may make a request more urgent than it was when it came, but it does not
-    /// move: the idle class and asynchronous writes share a level and would change it together.
+    /// Lanes by request. A merge may make a request more urgent, but does not move it: the idle
+    /// class and asynchronous writes share a level and would move together.
     lanes: Vec<Lane>,
     batch: Batch,
-    /// Batches of level 1 that passed a waiting level 2.
+    /// Number of level 1 batches that passed a waiting level 2.
     starved: u64,
 }
 
@@ -250,12 +252,12 @@ impl DeadlinePrio {
         }
     }
 
-    /// Whether a lane knows no seeks, and so nothing but age.
+    /// Whether a lane is ordered by age only, without sectors.
     fn is_by_age(&self, lane: Lane) -> bool {
         self.tuning.reads_by_age && lane.direction == Read
     }
 
-    /// What the running batch would take.
+    /// Next request of the running batch.
     fn next_in_batch(&self) -> Option<RequestId> {
         match self.batch.late {
             Some(late) if late.lead == 0 || self.batch.next.is_none() => Some(late.request),
@@ -263,8 +265,8 @@ impl DeadlinePrio {
         }
     }
 
-    /// The request up to `fifo_batch / 3` places in front of a late one, by sector, and the late
-    /// one. Low sectors get their share so: a disk that works upward passes them by most often.
+    /// Start of a batch for an overdue request: up to `fifo_batch / 3` places before it in sector
+    /// order. So low sectors get their share: an upward sweep passes them most often.
     fn early_start(&self, lane: Lane, late: RequestId) -> (RequestId, Option<Late>) {
         let (mut start, mut lead) = (late, 0);
         while lead < self.tuning.fifo_batch / 3
@@ -275,7 +277,7 @@ impl DeadlinePrio {
         (start, Some(Late { request: late, lead }))
     }
 
-    /// Takes a request out; the batch goes on behind it.
+    /// Takes a request; the batch continues after it.
     fn take(&mut self, id: RequestId) {
         let by_age = self.is_by_age(self.batch.lane);
         let queue = self.queue_mut(self.batch.lane);

@@ -1,9 +1,8 @@
-//! Waiting requests in two orders at once: by sector, for few seeks, and by deadline, for none to
-//! be forgotten (`sort_list` and `fifo_list` of `block/deadline-iosched.c`).
+//! Waiting requests in two orders: by sector, to save seeks, and by deadline, so that none is
+//! forgotten (`sort_list` and `fifo_list` of `block/deadline-iosched.c`).
 //!
 //! All requests of a queue get their deadline by the same rule, so the order of arrival is the
-//! order of the deadlines. Merging keeps it so: the survivor has the earlier of two deadlines, and
-//! its place.
+//! order of deadlines. A merge preserves it: the survivor gets the earlier deadline and its place.
 //!
 //! ```text
 //!   by sector     10 ── 40 ── 70 ── 90        the way of the disk's head
@@ -23,17 +22,17 @@ pub(super) mod by_hand;
 #[cfg(test)]
 pub(super) mod random;
 
-/// Which way the data goes (`rq_data_dir`).
+/// Direction of the data (`rq_data_dir`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DataDirection {
     /// From the device.
     Read,
-    /// To the device. What carries no data changes the device: it is here too.
+    /// Write, including operations without data that change the device.
     Write,
 }
 
 impl DataDirection {
-    /// Of an operation.
+    /// Direction of an operation.
     #[must_use]
     pub fn of(op: Op) -> Self {
         if op == Op::Read { Self::Read } else { Self::Write }
@@ -45,12 +44,12 @@ impl DataDirection {
 pub struct DeadlineQueue {
     by_sector: SortTree,
     by_deadline: Fifo,
-    /// By request; what is said of requests that are not here means nothing.
+    /// Deadlines by request; entries of requests outside the queue are void.
     deadlines: Vec<Nanos>,
 }
 
 impl DeadlineQueue {
-    /// Takes a request in. Its deadline is not before that of any other.
+    /// Inserts a request. Its deadline must not be before any other's.
     pub fn insert(&mut self, id: RequestId, sector: Sector, deadline: Nanos) {
         self.by_sector.insert(id, sector);
         self.by_deadline.push_back(id);
@@ -60,44 +59,43 @@ impl DeadlineQueue {
         self.deadlines[id.index()] = deadline;
     }
 
-    /// Takes a request out; says which one lay behind it, by sector.
+    /// Removes a request; returns the next one in sector order.
     ///
     /// # Panics
-    /// When it is not there.
+    /// When it is not in the queue.
     pub fn remove(&mut self, id: RequestId) -> Option<RequestId> {
         self.by_deadline.remove(id);
         self.by_sector.remove(id)
     }
 
-    /// A request starts elsewhere now; its deadline stays.
+    /// Moves a request to its new start sector; its deadline stays.
     ///
     /// # Panics
-    /// When it is not there.
+    /// When it is not in the queue.
     pub fn reposition(&mut self, id: RequestId, sector: Sector) {
         self.unsort(id);
         self.sort(id, sector);
     }
 
-    /// Takes a request out of the order by sector, until it is put to its new place there.
+    /// Removes a request from the sector order, until it is sorted in again.
     ///
     /// # Panics
-    /// When it is not there.
+    /// When it is not in the queue.
     pub fn unsort(&mut self, id: RequestId) {
         self.by_sector.remove(id);
     }
 
-    /// Puts a request back into the order by sector.
+    /// Sorts a request into the sector order again.
     pub fn sort(&mut self, id: RequestId, sector: Sector) {
         assert!(self.contains(id), "it was unsorted, not removed");
         self.by_sector.insert(id, sector);
     }
 
-    /// `absorbed` becomes a part of `survivor` and leaves; says which one lay behind it, by sector.
-    /// Nobody who merges gets later: the survivor takes an earlier deadline over, and the place
-    /// that goes with it.
+    /// Removes `absorbed`, which becomes part of `survivor`; returns the next one in sector order.
+    /// The survivor gets the earlier deadline and its place.
     ///
     /// # Panics
-    /// When one of them is not there, or they are the same.
+    /// When one of them is not in the queue, or they are the same.
     pub fn absorb(&mut self, survivor: RequestId, absorbed: RequestId) -> Option<RequestId> {
         let earlier = self.deadlines[absorbed.index()];
         if earlier < self.deadlines[survivor.index()] {
@@ -121,13 +119,13 @@ impl DeadlineQueue {
         self.oldest().map(|id| self.deadlines[id.index()])
     }
 
-    /// The request with the earliest deadline, if that has come.
+    /// The request with the earliest deadline, if expired.
     #[must_use]
     pub fn expired(&self, now: Nanos) -> Option<RequestId> {
         self.oldest().filter(|id| now >= self.deadlines[id.index()])
     }
 
-    /// The request in front of one that is there, by sector.
+    /// The request before another one, in sector order.
     #[must_use]
     pub fn prev(&self, id: RequestId) -> Option<RequestId> {
         self.by_sector.prev(id)
@@ -139,19 +137,19 @@ impl DeadlineQueue {
         self.by_sector.first_from(sector).filter(|id| requests[*id].sector == sector)
     }
 
-    /// Whether a request is there.
+    /// Whether a request is in the queue.
     #[must_use]
     pub fn contains(&self, id: RequestId) -> bool {
         self.by_deadline.contains(id)
     }
 
-    /// Whether there is none.
+    /// Whether the queue is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.by_deadline.is_empty()
     }
 
-    /// Both orders hold the same requests, and each is an order.
+    /// Asserts that both orders hold the same requests and are sorted.
     #[cfg(test)]
     pub(super) fn assert_consistent(&self, requests: &Requests) {
         let mut deadline = Nanos(0);

@@ -1,29 +1,29 @@
-//! Requests in the order of their arrival, from whose middle one can be taken (`list_head`).
+//! Requests in the order of arrival, with removal from the middle (`list_head`).
 
 use alloc::vec::Vec;
 
 use crate::request::RequestId;
 
-/// Neighbours of a request that is in the list, as places.
+/// Neighbours of a request in the list, as places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Links {
     prev: u32,
     next: u32,
 }
 
-/// The place of both ends of the list. A request is one place behind its number.
+/// Place of both ends of the list. A request's place is its number plus one.
 const ENDS: u32 = 0;
 
-/// Of a request that is not in the list.
+/// Links of a request outside the list.
 const OUT: Links = Links { prev: u32::MAX, next: u32::MAX };
 
 /// A doubly linked list of requests. Every request is in it at most once.
 ///
-/// It is a ring that the ends are in, too: whether a request has neighbours is as good as random,
-/// and here nothing depends on it.
+/// The list is a ring that includes the ends: whether a request has neighbours is unpredictable,
+/// and so no branch depends on it.
 #[derive(Debug)]
 pub struct Fifo {
-    /// By place.
+    /// Links by place.
     links: Vec<Links>,
     len: usize,
 }
@@ -47,12 +47,12 @@ impl Fifo {
         self.links[ENDS as usize]
     }
 
-    /// Puts a request behind all others.
+    /// Adds a request at the end.
     pub fn push_back(&mut self, id: RequestId) {
         self.link(id, Links { prev: self.ends().prev, next: ENDS });
     }
 
-    /// Puts a request in front of all others.
+    /// Adds a request at the front.
     pub fn push_front(&mut self, id: RequestId) {
         self.link(id, Links { prev: ENDS, next: self.ends().next });
     }
@@ -75,21 +75,20 @@ impl Fifo {
         links
     }
 
-    /// Takes a request out.
+    /// Removes a request.
     ///
     /// # Panics
-    /// When it is not there.
+    /// When it is not in the list.
     pub fn remove(&mut self, id: RequestId) {
         let Links { prev, next } = self.unlink(id);
         self.links[prev as usize].next = next;
         self.links[next as usize].prev = prev;
     }
 
-    /// Moves `survivor` to the place of `absorbed`, which leaves the list (`list_move`,
-    /// `list_replace`).
+    /// Moves `survivor` to the place of `absorbed`, which is removed (`list_move`, `list_replace`).
     ///
     /// # Panics
-    /// When one of them is not there, or they are the same.
+    /// When one of them is not in the list, or they are the same.
     pub fn take_place(&mut self, survivor: RequestId, absorbed: RequestId) {
         assert!(survivor != absorbed);
         self.remove(survivor);
@@ -97,13 +96,13 @@ impl Fifo {
         self.link(survivor, links);
     }
 
-    /// The oldest.
+    /// The first request.
     #[must_use]
     pub fn front(&self) -> Option<RequestId> {
         request(self.ends().next)
     }
 
-    /// The one that came after a request of the list.
+    /// The request after another one.
     #[must_use]
     pub fn next(&self, id: RequestId) -> Option<RequestId> {
         let links = self.links[place(id)];
@@ -111,26 +110,26 @@ impl Fifo {
         request(links.next)
     }
 
-    /// Takes the oldest out.
+    /// Removes the first request.
     pub fn pop_front(&mut self) -> Option<RequestId> {
         let head = self.front()?;
         self.remove(head);
         Some(head)
     }
 
-    /// Whether it is there.
+    /// Whether a request is in the list.
     #[must_use]
     pub fn contains(&self, id: RequestId) -> bool {
         self.links.get(place(id)).is_some_and(|links| *links != OUT)
     }
 
-    /// How many there are.
+    /// Number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the list is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0

@@ -1,8 +1,8 @@
-//! Elevators: which request a device gets next (`block/elevator.c`). One policy, one file.
+//! Elevators: selection of a device's next request (`block/elevator.c`). One policy, one file.
 //!
-//! The queue ([`crate::mq`]) owns requests, finds what could be merged, and knows how many the
-//! device takes; an elevator orders what waits. Time is an argument, in ticks of the queue's clock
-//! (`jiffies`). To add one: a file here that says what it is in a [`ElevatorType`], and a line in
+//! The queue ([`crate::mq`]) owns requests, finds merge candidates, and limits the requests at the
+//! device; an elevator orders the waiting ones. Time is an argument, in ticks of the queue's clock
+//! (`jiffies`). To add an elevator: a file here with an [`ElevatorType`], and a line in
 //! [`ELEVATORS`].
 //!
 //! ```text
@@ -30,7 +30,7 @@ use crate::time::Nanos;
 
 pub use spec::{ElevatorError, ElevatorSpec, Tunables};
 
-/// All there are, as `blockyard elevators` lists them.
+/// All elevators, in the order of `blockyard elevators`.
 pub const ELEVATORS: &[&ElevatorType] = &[
     &none::NONE,
     &noop::NOOP,
@@ -40,145 +40,146 @@ pub const ELEVATORS: &[&ElevatorType] = &[
     &mq_deadline::MQ_DEADLINE,
 ];
 
-/// Which end of a request a bio or another request would be put to.
+/// Side of a request at which a bio or another request would be merged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
-    /// Behind it (`ELEVATOR_BACK_MERGE`).
+    /// After the request (`ELEVATOR_BACK_MERGE`).
     Back,
-    /// In front of it (`ELEVATOR_FRONT_MERGE`).
+    /// Before the request (`ELEVATOR_FRONT_MERGE`).
     Front,
 }
 
-/// What wants to be merged into a request: a bio, or another request. The queue has already seen
+/// A candidate for a merge into a request: a bio, or another request. The queue has checked already
 /// that both are reads or both are writes, that they touch, and that the limits hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Candidate {
     /// Read or write.
     pub op: Op,
-    /// Somebody waits for it.
+    /// `REQ_SYNC`, or a read.
     pub sync: bool,
-    /// Who submitted it.
+    /// Submitter.
     pub origin: Origin,
-    /// Where it would go.
+    /// Side of the merge.
     pub side: Side,
-    /// The request, if it is one; else it is a bio that is in no elevator yet.
+    /// The candidate request; `None` for a bio, which is in no elevator yet.
     pub request: Option<RequestId>,
 }
 
-/// How a waiting request has changed.
+/// Change of a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Merged {
-    /// It became longer at its end.
+    /// The request has grown at its end.
     Back,
-    /// It starts earlier now.
+    /// The request has grown at its start.
     Front,
-    /// It took over another waiting request, which is gone after this call: from the elevator too.
+    /// The request has absorbed another waiting one, which leaves the elevator with this call.
     Absorbed(RequestId),
 }
 
-/// Whether [`Elevator::dispatch`] has something.
+/// Availability of requests for [`Elevator::dispatch`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
     /// No request waits.
     None,
-    /// One could be dispatched now.
+    /// A request can be dispatched now.
     Now,
-    /// Requests wait, but none is given out before this time, unless one is inserted or completed:
+    /// Requests wait, but none is dispatched before this time unless one is inserted or completed:
     /// the elevator idles.
     At(Nanos),
-    /// Requests wait, but none is given out before one is inserted or completed.
+    /// Requests wait, but none is dispatched before one is inserted or completed.
     AfterCompletion,
 }
 
-/// A policy (`struct elevator_mq_ops`). The times it sees never decrease.
+/// A policy (`struct elevator_mq_ops`). The times in its calls never decrease.
 pub trait Elevator: Send {
-    /// Whether the candidate may become part of this waiting request (`allow_merge`).
+    /// Whether the candidate may be merged into this waiting request (`allow_merge`).
     fn allow_merge(&self, requests: &Requests, request: RequestId, candidate: &Candidate) -> bool;
 
-    /// A request waits from now on (`insert_requests`).
+    /// Adds a waiting request (`insert_requests`).
     fn insert(&mut self, now: Nanos, requests: &Requests, request: RequestId);
 
-    /// A waiting request has changed (`request_merged`, `requests_merged`).
+    /// Notes a change of a waiting request (`request_merged`, `requests_merged`).
     fn merged(&mut self, now: Nanos, requests: &Requests, request: RequestId, how: Merged);
 
-    /// The next request for the device; it waits no longer (`dispatch_request`).
+    /// Returns the next request for the device and removes it from the waiting ones
+    /// (`dispatch_request`).
     fn dispatch(&mut self, now: Nanos, requests: &Requests) -> Option<RequestId>;
 
-    /// The device could not take a dispatched request. The queue keeps it and offers it again
-    /// before anything else; [`Elevator::completed`] follows in the end (`requeue_request`).
+    /// Notes that the device refused a dispatched request. The queue keeps it and offers it again
+    /// before anything else; [`Elevator::completed`] follows at its end (`requeue_request`).
     fn requeued(&mut self, now: Nanos, requests: &Requests, request: RequestId);
 
-    /// A dispatched request has ended (`completed_request`, `finish_request`).
+    /// Notes the end of a dispatched request (`completed_request`, `finish_request`).
     fn completed(&mut self, now: Nanos, requests: &Requests, request: RequestId);
 
-    /// No more bios will come from this submitter (`exit_io_context`).
+    /// Notes the exit of a submitter: no more bios come from it (`exit_io_context`).
     fn exit_context(&mut self, now: Nanos, requests: &Requests, io_context: IoContext);
 
-    /// Whether there is something to dispatch (`has_work`).
+    /// Whether a request can be dispatched (`has_work`).
     fn work(&self, now: Nanos) -> Work;
 }
 
-/// What an elevator is told about its queue when it is made.
+/// Facts about the queue for a new elevator.
 #[derive(Clone, Copy, Debug)]
 pub struct Facts {
-    /// The device seeks.
+    /// Whether the device seeks.
     pub rotational: bool,
-    /// Requests that the queue holds (`nr_requests`).
+    /// Greatest number of requests in the queue (`nr_requests`).
     pub nr_requests: u32,
-    /// Requests that the device takes at a time.
+    /// Greatest number of requests at the device.
     pub queue_depth: u32,
 }
 
 /// An elevator for one queue.
 pub struct Attached {
-    /// The policy; `none` has none.
+    /// The policy; `None` for `none`.
     pub policy: Option<Box<dyn Elevator>>,
-    /// At most so many of the queue's requests may be asynchronous (`limit_depth`).
+    /// Greatest number of asynchronous requests in the queue (`limit_depth`).
     pub async_depth: Option<u32>,
 }
 
-/// Which generation of the block layer an elevator is written for.
+/// Generation of the block layer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Generation {
-    /// One queue; requests counted apart for synchronous and asynchronous I/O.
+    /// One queue, with separate limits for synchronous and asynchronous requests.
     Single,
     /// Software queues over hardware queues, with tags.
     Multi,
 }
 
-/// A number that can be set, named as in `/sys/block/*/queue/iosched`.
+/// A tunable, named as in `/sys/block/*/queue/iosched`.
 #[derive(Clone, Copy, Debug)]
 pub struct Tunable {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// What it is if nothing is said.
+    /// Default value.
     pub default: u64,
     /// Least value.
     pub min: u64,
     /// Largest value.
     pub max: u64,
-    /// Unit of the value, or nothing for a count.
+    /// Unit of the value; empty for a number.
     pub unit: &'static str,
-    /// One line.
+    /// Description in one line.
     pub about: &'static str,
 }
 
-/// What there is to know about an elevator before there is one.
+/// Description and constructor of an elevator.
 pub struct ElevatorType {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// One line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Whose requests it orders.
+    /// Generation for which the elevator was written.
     pub generation: Generation,
-    /// What can be set.
+    /// Tunables.
     pub tunables: &'static [Tunable],
-    /// Makes one.
+    /// Creates an elevator.
     pub attach: fn(&Tunables<'_>, Facts) -> Attached,
 }
 
 impl ElevatorType {
-    /// The elevator of this name.
+    /// Finds an elevator by name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         ELEVATORS.iter().find(|elevator| elevator.name == name).copied()

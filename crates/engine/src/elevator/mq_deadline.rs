@@ -11,21 +11,22 @@
 //! ```
 //!
 //! A level with a request waiting *or at the device* keeps all lower levels waiting. A request of a
-//! lower level goes first all the same once it has waited for `prio_aging_expire`.
+//! lower level goes first nevertheless after it has waited for `prio_aging_expire`.
 //!
-//! The next request of a batch is the first at or behind the position of the last one, looked up
-//! anew each time: what is inserted ahead of the position is seen. (`deadline` fixes its next
-//! request when it dispatches.) Behind the end of the disk the oldest request is next, not the one
-//! with the lowest sector.
+//! The next request of a batch is the first one at or after the position of the last one, looked up
+//! anew each time: an insertion after the position is seen. (`deadline` determines its next request
+//! when it dispatches.) At the end of the disk the oldest request is next, not the one with the
+//! lowest sector.
 //!
-//! Bound: of the class most urgent in use, with `w = writes_starved` and `b = fifo_batch`. When a
-//! request's deadline has passed and `k` of its class and direction came before it, at most
-//! `b + b (k + 1) w + b k` requests pass a write, and `b + b k + b (1 + k / w)` pass a read (`w`
-//! at least 1), unless a lower class has requests that aged. A request of a lower class has no
-//! bound while new ones come to its own class: the kernel looks at the age of the request that is
-//! next, not of the oldest. Without new ones, all of its class go first after `prio_aging_expire`.
+//! Bound for the most urgent class in use, with `w = writes_starved` and `b = fifo_batch`: when a
+//! request's deadline has passed and `k` of its class and direction came before it, at most `b + b
+//! (k + 1) w + b k` requests pass a write, and `b + b k + b (1 + k / w)` pass a read (`w` at least
+//! 1), unless a lower class has aged requests. A request of a lower class has no bound while new
+//! ones of its own class come, because the kernel checks the age of the next request, not of the
+//! oldest. Without new ones, all requests of its class go first after `prio_aging_expire`.
 //!
-//! Ours: a look at an aged level that finds nothing changes nothing. In the kernel it may reset
+//! Our choice: a check of an aged level that finds nothing changes nothing. In the kernel it may
+//! reset the batch and count a batch of reads.
 //! the batch and count a batch of reads.
 
 use alloc::boxed::Box;
@@ -40,10 +41,10 @@ use crate::priority::PriorityClass;
 use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
-/// Largest value of a tunable in the kernel (`INT_MAX`).
+/// Greatest value of a tunable in the kernel (`INT_MAX`).
 const INT_MAX: u64 = i32::MAX as u64;
 
-/// What it is.
+/// The elevator's type.
 pub static MQ_DEADLINE: ElevatorType = ElevatorType {
     name: "mq-deadline",
     about: "sorted batches, a deadline for each request; the class of the priority goes first",
@@ -132,7 +133,7 @@ fn attach(tunables: &Tunables<'_>, facts: Facts) -> Attached {
     Attached { policy: Some(Box::new(policy)), async_depth: Some(async_depth) }
 }
 
-/// Reads, or all that changes the device (`rq_data_dir`).
+/// Read, or write, which includes all operations that change the device (`rq_data_dir`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Direction {
     Read,
@@ -145,14 +146,14 @@ impl Direction {
     }
 }
 
-/// The requests of one priority class (`struct dd_per_prio`). Arrays are by direction.
+/// Requests of one priority class (`struct dd_per_prio`). Arrays are by direction.
 #[derive(Debug, Default)]
 struct Level {
     sorted: [SortTree; 2],
     fifo: [Fifo; 2],
-    /// Where the last dispatched request started (`latest_pos`).
+    /// Start of the last dispatched request (`latest_pos`).
     position: [Sector; 2],
-    /// Inserted and not completed: those at the device count.
+    /// Number of inserted and not completed requests, including those at the device.
     queued: u32,
 }
 
@@ -161,7 +162,7 @@ impl Level {
         !self.fifo[direction as usize].is_empty()
     }
 
-    /// The first at the position or behind it (`deadline_next_request`).
+    /// The first request at or after the position (`deadline_next_request`).
     fn next(&self, direction: Direction) -> Option<RequestId> {
         self.sorted[direction as usize].first_from(self.position[direction as usize])
     }
@@ -172,41 +173,41 @@ impl Level {
     }
 }
 
-/// Where a request is, from its insertion to its completion.
+/// Place of a request, from its insertion to its completion.
 #[derive(Clone, Copy, Debug)]
 struct Place {
     class: usize,
     direction: Direction,
-    /// When it was inserted, or a request that it absorbed. Its deadline is that and the expiry of
-    /// the direction (`fifo_time`, `started_after`).
+    /// Insertion time of the request, or of an older one that it absorbed. The deadline is this
+    /// time plus the expiry of the direction (`fifo_time`, `started_after`).
     started: Nanos,
 }
 
-/// A request that could be dispatched, and whether a batch begins with it.
+/// The next request, and whether it starts a batch.
 #[derive(Clone, Copy, Debug)]
 struct Choice {
     request: RequestId,
     new_batch: bool,
 }
 
-/// The policy.
+/// The mq-deadline policy.
 #[derive(Debug)]
 pub struct MqDeadline {
-    /// By direction.
+    /// Expiry by direction.
     expire: [Nanos; 2],
     writes_starved: u64,
     front_merges: bool,
     fifo_batch: u64,
     prio_aging_expire: Nanos,
-    /// By class, most urgent first.
+    /// Levels by class, most urgent first.
     levels: [Level; 3],
-    /// By request.
+    /// Places by request.
     places: Vec<Option<Place>>,
-    /// Requests of all levels that are not at the device.
+    /// Number of requests of all levels that are not at the device.
     waiting: u32,
-    /// Requests of the batch so far, whatever their level.
+    /// Number of requests in the batch, of all levels.
     batching: u64,
-    /// Batches of reads that have passed waiting writes.
+    /// Number of read batches that have passed waiting writes.
     starved: u64,
     last_direction: Direction,
 }
@@ -221,13 +222,13 @@ impl MqDeadline {
         place.started + self.expire[place.direction as usize]
     }
 
-    /// When it has waited long enough to go before more urgent classes.
+    /// Time at which an aged request may go before more urgent classes.
     fn aged_at(&self, request: RequestId) -> Nanos {
         self.place(request).started + self.prio_aging_expire
     }
 
-    /// The decision: an aged request of a lower class, else one of the most urgent class that has
-    /// any. If all of these are at the device, nothing (`dd_dispatch_request`).
+    /// Chooses an aged request of a lower class, otherwise one of the most urgent non-empty class.
+    /// If all requests of that class are at the device, there is no choice (`dd_dispatch_request`).
     fn decide(&self, now: Nanos) -> Option<Choice> {
         let aged = |class| self.choose(class, now).filter(|next| self.aged_at(next.request) <= now);
         let mut queued = (0..self.levels.len()).filter(|class| self.levels[*class].queued > 0);
@@ -240,9 +241,9 @@ impl MqDeadline {
         self.choose(most_urgent, now)
     }
 
-    /// The next of one class: on with the batch; else a new one, of reads unless they have passed
-    /// enough writes, that starts at the oldest if it is late or nothing lies ahead
-    /// (`__dd_dispatch_request`).
+    /// Chooses within a class: the next of the batch, otherwise a new batch, of reads unless they
+    /// have passed writes often enough. A new batch starts at the oldest request if that is expired
+    /// or no request lies ahead (`__dd_dispatch_request`).
     fn choose(&self, class: usize, now: Nanos) -> Option<Choice> {
         let level = &self.levels[class];
         if self.batching < self.fifo_batch
@@ -273,22 +274,22 @@ impl MqDeadline {
         }
     }
 
-    /// When the first request of a class, which has to wait for more urgent ones now, may go
-    /// because of its age.
+    /// Time at which the next request of a class that waits for more urgent ones may go because of
+    /// its age.
     fn ages_at(&self, class: usize, now: Nanos) -> Option<Nanos> {
         let next = self.choose(class, now)?;
         let ages = self.aged_at(next.request);
         if !next.new_batch {
             return Some(ages);
         }
-        // As soon as the oldest is late, the next one is the oldest.
+        // When the oldest request expires, it becomes the next one.
         let direction = self.place(next.request).direction;
         let oldest = self.levels[class].fifo[direction as usize].front().expect("a request waits");
         let late = self.deadline(oldest);
         Some(if ages < late { ages } else { self.aged_at(oldest).max(late) })
     }
 
-    /// Out of its level; it is neither waiting nor queued any more.
+    /// Removes a request from its level's counts.
     fn forget(&mut self, request: RequestId) {
         let place = self.place(request);
         self.places[request.index()] = None;
@@ -365,7 +366,7 @@ impl Elevator for MqDeadline {
         Some(request)
     }
 
-    /// It stays counted in its level, and so keeps lower ones waiting.
+    /// The request stays counted in its level, and so keeps lower ones waiting.
     fn requeued(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
 
     fn completed(&mut self, _: Nanos, _: &Requests, request: RequestId) {
@@ -439,7 +440,7 @@ mod tests {
         assert_eq!(policy.dispatch(Nanos(0), &requests), Some(other));
     }
 
-    /// A world sleeps until the time that `work` says: earlier there is nothing, then there is.
+    /// The time in `work` is exact: before it no request can be dispatched, at it one can.
     #[test]
     fn time_of_the_next_work_is_exact() {
         let mut seed = 1_u64;
@@ -467,7 +468,7 @@ mod tests {
                 let priority = priorities[usize::try_from(draw(3)).unwrap()];
                 let id = request(&mut requests, op, draw(64), priority);
                 policy.insert(now, &requests, id);
-                // What is dispatched stays at the device.
+                // The dispatched request stays at the device.
                 if draw(2) == 0 {
                     policy.dispatch(now, &requests);
                 }

@@ -1,9 +1,9 @@
-//! `none`: no elevator. Requests go to the device in the order in which they come; what lies next
-//! to each other in a plug or in a software queue is merged (`block/blk-mq-sched.c`).
+//! `none`: no elevator. Requests go to the device in the order of arrival; adjacent ones in a plug
+//! or in a software queue are merged (`block/blk-mq-sched.c`).
 
 use super::{Attached, ElevatorType, Facts, Generation, Tunables};
 
-/// What it is.
+/// The elevator's type.
 pub static NONE: ElevatorType = ElevatorType {
     name: "none",
     about: "no scheduling: each client has a hardware queue of its own; for fast devices",

@@ -1,12 +1,12 @@
 //! `noop`: first come, first served, with merging (`block/noop-iosched.c`).
 //!
-//! Nothing is sorted: a device that has no seeks, or sorts by itself, wants its requests large and
-//! otherwise as they are.
+//! Nothing is sorted: a device without seeks, or with its own sorting, benefits from large requests
+//! only.
 //!
-//! Bound: no request is passed by one that came later. What is merged into a waiting request takes
-//! that one's place, and when one request absorbs another the kernel's noop keeps the survivor's
-//! place even if the absorbed one came first [M]: so a bio may be passed by the requests between
-//! the two, but never by one that came after both.
+//! Bound: no request is passed by a later one. A merged bio gets the place of its request. If one
+//! request absorbs another, the kernel's noop keeps the survivor's place even if the absorbed one
+//! is older [M]: so a bio may be passed by the requests between the two, but never by one that came
+//! after both.
 
 use alloc::boxed::Box;
 
@@ -17,7 +17,7 @@ use crate::bio::IoContext;
 use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
-/// What it is.
+/// The elevator's type.
 pub static NOOP: ElevatorType = ElevatorType {
     name: "noop",
     about: "first come, first served, neighbours merged; for devices that sort by themselves",
@@ -30,7 +30,7 @@ fn attach(_: &Tunables<'_>, _: Facts) -> Attached {
     Attached { policy: Some(Box::new(Noop::default())), async_depth: None }
 }
 
-/// The policy.
+/// The noop policy.
 #[derive(Debug, Default)]
 pub struct Noop {
     queue: Fifo,
@@ -45,7 +45,7 @@ impl Elevator for Noop {
         self.queue.push_back(request);
     }
 
-    /// The survivor keeps its own place: the kernel's noop only takes the other one out.
+    /// The survivor keeps its own place: the kernel's noop only removes the other one.
     fn merged(&mut self, _: Nanos, _: &Requests, _: RequestId, how: Merged) {
         if let Merged::Absorbed(absorbed) = how {
             self.queue.remove(absorbed);

@@ -1,11 +1,10 @@
 //! Requests in the order of their sectors (`elv_rb_add`, the `sort_list` of the schedulers).
 //!
-//! Requests may start at the same sector: the one that came later lies behind. The order is a
-//! position, not a list: a request that was taken out can still be asked for its neighbours by
-//! sector.
+//! Requests may start at the same sector: the later one follows. The order consists of positions,
+//! not of links: neighbours by sector can be found even for a removed request.
 //!
-//! The kernel has a red-black tree here. These are blocks of sorted sectors below one sorted
-//! index, which need fewer loads that wait for each other:
+//! The kernel has a red-black tree here. This structure has blocks of sorted sectors below one
+//! sorted index, with fewer dependent loads:
 //!
 //! ```text
 //!   index    0            | 4096         | 9000         least sector of a block when it was made
@@ -13,47 +12,48 @@
 //!   blocks   8 16 800  <->  4096 5000  <-> 9000 9008    up to BLOCK sectors, none is empty
 //! ```
 //!
-//! A full block is split in two, an empty one is taken out unless it is the only one; small ones
-//! are not joined. Blocks are used again: nothing is allocated for each request, and a tree that
-//! holds one request or none, which under cfq most do, costs little.
+//! A full block is split, an empty one is removed unless it is the only one; small ones are not
+//! joined. Blocks are reused: no request needs an allocation. A tree with one request or none, the
+//! usual case under cfq, costs little.
 
 use alloc::vec::Vec;
 
 use crate::bio::Sector;
 use crate::request::RequestId;
 
-/// Sectors of a block. Half of it is moved for each request, so not too large; half of the index
-/// for each block that comes or goes, so not too small: a million requests have 16,000 blocks.
+/// Sectors of a block. An insertion moves half of a block, so it must not be too large. A new or
+/// removed block moves half of the index, so it must not be too small: a million requests have
+/// 16,000 blocks.
 const BLOCK: usize = 128;
 
 /// Sectors that are counted one by one.
 const RUN: usize = 16;
 const _: () = assert!(BLOCK.is_multiple_of(RUN));
 
-/// Behind all sectors. The difference of two numbers up to here has the sign as its top bit.
+/// Sentinel after all sectors. The difference of two numbers up to it has the sign as its top bit.
 const BEHIND: u64 = i64::MAX as u64;
 
 /// No block.
 const NOWHERE: u32 = u32::MAX;
 
-/// No disk is this large: what lies behind the last comparable sector counts as there.
+/// Limits a sector to the comparable ones; no disk is that large.
 fn comparable(sector: Sector) -> u64 {
     sector.0.min(BEHIND - 1)
 }
 
-/// 1 if it is.
+/// 1 if `one` is less than `other`, else 0.
 fn is_less(one: u64, other: u64) -> u64 {
     one.wrapping_sub(other) >> 63
 }
 
-/// A run of requests that are neighbours in the order.
+/// A block of successive requests in the order.
 #[derive(Debug)]
 struct Block {
     len: usize,
-    /// Neighbours by number.
+    /// Neighbours by block number.
     prev: u32,
     next: u32,
-    /// From `len` on: [`BEHIND`].
+    /// Sectors, [`BEHIND`] from `len` on.
     sectors: [u64; BLOCK],
     ids: [RequestId; BLOCK],
 }
@@ -67,8 +67,8 @@ impl Block {
         ids: [RequestId(0); BLOCK],
     };
 
-    /// How many of its sectors are less. Where a request belongs is as good as random: a search
-    /// that branches is mispredicted, one that halves waits for each load. Counting does neither.
+    /// Number of sectors below `sector`. A request's place is unpredictable: a branching search is
+    /// mispredicted, a halving one waits for each load. Counting has neither cost.
     fn rank(&self, sector: u64) -> usize {
         let (runs, _) = self.sectors.as_chunks::<RUN>();
         let run = if self.len < RUN {
@@ -101,7 +101,7 @@ impl Block {
     }
 }
 
-/// Where a request is.
+/// Place of a request.
 #[derive(Clone, Copy, Debug)]
 struct Home {
     sector: u64,
@@ -112,22 +112,22 @@ struct Home {
 /// A sort tree. Every request is in it at most once.
 #[derive(Debug, Default)]
 pub struct SortTree {
-    /// By slot, in order: no sector of the block is less, nor is any of the block before greater.
-    /// The first entry is zero.
+    /// Lower bound of each slot's block, which is an upper bound of the block before, in order. The
+    /// first entry is zero.
     index: Vec<u64>,
-    /// By slot: the number of the block.
+    /// Block number by slot.
     numbers: Vec<u32>,
-    /// By number.
+    /// Blocks by number.
     blocks: Vec<Block>,
-    /// Numbers of blocks that are not in the index.
+    /// Numbers of blocks outside the index.
     free: Vec<u32>,
-    /// By request.
+    /// Places by request.
     homes: Vec<Home>,
     len: usize,
 }
 
 impl SortTree {
-    /// Puts a request at its sector, behind others that start there.
+    /// Inserts a request at its sector, after others with the same start.
     pub fn insert(&mut self, id: RequestId, sector: Sector) {
         if self.homes.len() <= id.index() {
             self.homes.resize(id.index() + 1, Home { sector: 0, block: NOWHERE });
@@ -150,7 +150,7 @@ impl SortTree {
         self.len += 1;
     }
 
-    /// Puts a request in the empty tree: no search.
+    /// Inserts a request into the empty tree, without a search.
     fn insert_only(&mut self, id: RequestId, sector: u64) {
         if self.index.is_empty() {
             self.add_block(0, 0);
@@ -164,19 +164,19 @@ impl SortTree {
         self.len = 1;
     }
 
-    /// Takes a request out; says which one lay behind it ([`SortTree::next`]).
+    /// Removes a request; returns the next one ([`SortTree::next`]).
     ///
     /// # Panics
-    /// When it is not there.
+    /// When it is not in the tree.
     pub fn remove(&mut self, id: RequestId) -> Option<RequestId> {
         let [_, behind] = self.remove_between(id);
         behind
     }
 
-    /// Takes a request out; says which ones lay in front of it and behind it.
+    /// Removes a request; returns the ones before and after it.
     ///
     /// # Panics
-    /// When it is not there.
+    /// When it is not in the tree.
     pub fn remove_between(&mut self, id: RequestId) -> [Option<RequestId>; 2] {
         if self.len == 1 {
             self.remove_only(id);
@@ -195,7 +195,7 @@ impl SortTree {
         neighbours
     }
 
-    /// Takes out the only request. Its block stays.
+    /// Removes the only request. Its block stays.
     fn remove_only(&mut self, id: RequestId) {
         let home = &mut self.homes[id.index()];
         assert!(home.block != NOWHERE, "the request is in this tree");
@@ -206,27 +206,27 @@ impl SortTree {
         self.len = 0;
     }
 
-    /// Whether it is there.
+    /// Whether a request is in the tree.
     #[must_use]
     pub fn contains(&self, id: RequestId) -> bool {
         self.homes.get(id.index()).is_some_and(|home| home.block != NOWHERE)
     }
 
-    /// The request behind one that is there (`elv_rb_latter_request`).
+    /// The request after another one (`elv_rb_latter_request`).
     #[must_use]
     pub fn next(&self, id: RequestId) -> Option<RequestId> {
         let (number, place) = self.place(id);
         self.at_or_behind(&self.blocks[number as usize], place + 1)
     }
 
-    /// The request in front of one that is there (`elv_rb_former_request`).
+    /// The request before another one (`elv_rb_former_request`).
     #[must_use]
     pub fn prev(&self, id: RequestId) -> Option<RequestId> {
         let (number, place) = self.place(id);
         self.in_front_of(&self.blocks[number as usize], place)
     }
 
-    /// The first request that starts at `sector` or behind it.
+    /// The first request that starts at `sector` or later.
     #[must_use]
     pub fn first_from(&self, sector: Sector) -> Option<RequestId> {
         if self.is_empty() {
@@ -237,7 +237,7 @@ impl SortTree {
         self.at_or_behind(block, block.rank(sector))
     }
 
-    /// The last request that starts in front of `sector`.
+    /// The last request that starts before `sector`.
     #[must_use]
     pub fn last_before(&self, sector: Sector) -> Option<RequestId> {
         if self.is_empty() {
@@ -254,13 +254,13 @@ impl SortTree {
         if self.is_empty() { None } else { Some(self.block(0).ids[0]) }
     }
 
-    /// How many there are.
+    /// Number of requests.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether there is none.
+    /// Whether the tree is empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
@@ -270,12 +270,12 @@ impl SortTree {
         &self.blocks[self.numbers[slot] as usize]
     }
 
-    /// The slot of the last block that may have something in front of `sector`.
+    /// The slot of the last block that may have a sector below `sector`.
     fn slot(&self, sector: u64) -> usize {
         self.index.partition_point(|least| *least < sector).saturating_sub(1)
     }
 
-    /// Block and place of a request. Of a block's equal sectors, all may have to be looked at.
+    /// Block and place of a request. Requests with equal sectors are searched linearly.
     fn place(&self, id: RequestId) -> (u32, usize) {
         let home = self.homes[id.index()];
         assert!(home.block != NOWHERE, "the request is in this tree");
@@ -299,7 +299,7 @@ impl SortTree {
         self.blocks.get(block.prev as usize).map(|prev| prev.ids[prev.len - 1])
     }
 
-    /// Makes room for a sector in a full block. What only grows at its end leaves full blocks.
+    /// Splits a full block for a new sector. Ascending insertions leave full blocks behind.
     fn split(&mut self, slot: usize, sector: u64) {
         let full = self.block(slot);
         let keeps = if full.sectors[BLOCK - 1] <= sector { BLOCK } else { BLOCK / 2 };
@@ -320,7 +320,7 @@ impl SortTree {
         }
     }
 
-    /// An empty block in a slot.
+    /// Adds an empty block in a slot.
     fn add_block(&mut self, slot: usize, least: u64) {
         let number = self.free.pop().unwrap_or_else(|| {
             self.blocks.push(Block::EMPTY);
@@ -335,9 +335,9 @@ impl SortTree {
         self.numbers.insert(slot, number);
     }
 
-    /// Takes out a block, one of several, whose last request started at `sector`.
+    /// Removes a block, one of several, whose last request started at `sector`.
     fn remove_block(&mut self, number: u32, sector: u64) {
-        // Several blocks in a row may have begun with this sector.
+        // Several successive blocks may begin with this sector.
         let mut slot = self.slot(sector);
         while self.numbers[slot] != number {
             slot += 1;
@@ -350,7 +350,7 @@ impl SortTree {
         self.join(prev, next);
     }
 
-    /// Makes two blocks neighbours, or one the first or the last.
+    /// Links two blocks as neighbours, or one as the first or the last.
     fn join(&mut self, prev: u32, next: u32) {
         if let Some(block) = self.blocks.get_mut(prev as usize) {
             block.next = next;
@@ -403,8 +403,8 @@ mod tests {
         compare_with_ordered_map(3);
     }
 
-    /// Against the order that a `BTreeMap` keeps, with few sectors so that many are equal, and in
-    /// ascending order so that blocks are left full.
+    /// Compares with a `BTreeMap`: few sectors, so that many are equal, and ascending ones, so that
+    /// blocks are left full.
     fn compare_with_ordered_map(ids: u64) {
         use alloc::collections::BTreeMap;
         let mut seed = 7_u64;

@@ -1,4 +1,4 @@
-//! `NAME[,tunable=value…]`: an elevator as a user asks for it.
+//! `NAME[,tunable=value…]`: an elevator specification.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -12,9 +12,9 @@ use super::{Attached, ELEVATORS, ElevatorType, Facts, Tunable};
 /// An elevator and the values of its tunables.
 #[derive(Clone)]
 pub struct ElevatorSpec {
-    /// Which one.
+    /// The elevator.
     pub elevator: &'static ElevatorType,
-    /// In the order of its tunables.
+    /// Values in the order of the tunables.
     values: Vec<u64>,
 }
 
@@ -25,7 +25,7 @@ pub struct Tunables<'a> {
 }
 
 impl Tunables<'_> {
-    /// The value of a tunable, in its unit.
+    /// Value of a tunable, in its unit.
     ///
     /// # Panics
     /// When the elevator has no tunable of this name.
@@ -36,7 +36,7 @@ impl Tunables<'_> {
     }
 }
 
-/// What is wrong with a specification.
+/// An error in a specification.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct ElevatorError(String);
@@ -49,11 +49,11 @@ impl ElevatorSpec {
         Self { elevator, values }
     }
 
-    /// Reads `NAME[,tunable=value…]`.
+    /// Parses `NAME[,tunable=value…]`.
     ///
     /// # Errors
-    /// When there is no such elevator or tunable, or a value is out of its range: what is allowed
-    /// is said.
+    /// When the elevator or tunable is unknown, or a value is out of its range; the error names the
+    /// valid ones.
     pub fn parse(text: &str) -> Result<Self, ElevatorError> {
         let mut words = text.split(',');
         let name = words.next().unwrap_or("");
@@ -98,7 +98,7 @@ impl ElevatorSpec {
         Ok(())
     }
 
-    /// An elevator for one queue.
+    /// Creates an elevator for one queue.
     #[must_use]
     pub fn attach(&self, facts: Facts) -> Attached {
         (self.elevator.attach)(&Tunables { spec: self }, facts)
@@ -117,7 +117,7 @@ impl fmt::Display for Tunable {
     }
 }
 
-/// As it is parsed: only what differs from the defaults.
+/// Prints the parsable form, with the values that differ from the defaults.
 impl fmt::Display for ElevatorSpec {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(self.elevator.name)?;

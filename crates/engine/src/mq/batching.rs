@@ -9,8 +9,8 @@
 //! ```
 //!
 //! A submitter that had to wait, or that filled the queue, may take 32 requests within 20 ms even
-//! if the queue is full: otherwise each request given back would wake one submitter for one
-//! request. The hard limit of 150 % is from memory.
+//! if the queue is full: otherwise each freed request would wake one submitter for one request. The
+//! hard limit of 150 % is from memory.
 
 use alloc::collections::{BTreeMap, VecDeque};
 
@@ -20,10 +20,10 @@ use crate::time::Nanos;
 
 /// Requests of a batch (`BLK_BATCH_REQ`).
 const BATCH_REQUESTS: u32 = 32;
-/// How long a batch goes on (`BLK_BATCH_TIME`).
+/// Duration of a batch (`BLK_BATCH_TIME`).
 const BATCH_TIME: Nanos = Nanos::from_ms(20);
 
-/// The requests of one queue, as far as they are counted.
+/// The counts of a queue's requests.
 #[derive(Debug)]
 pub(super) struct RequestList {
     nr_requests: u32,
@@ -41,17 +41,18 @@ struct Kind {
     waiters: VecDeque<Waiter>,
 }
 
-/// What is remembered of a submitter (`nr_batch_requests`, `last_waited`).
+/// State of a submitter (`nr_batch_requests`, `last_waited`).
 #[derive(Debug, Default)]
 struct Submitter {
     batch_left: u32,
     batch_start: Nanos,
-    /// Its parked bios, asynchronous and synchronous: it does not pass itself.
+    /// Numbers of its parked bios, asynchronous and synchronous: it must not pass itself.
     parked: [u32; 2],
 }
 
 impl Submitter {
-    /// The first request of a batch is always granted, however late: or a wake-up would be lost.
+    /// Whether the submitter batches. The first request of a batch is always granted: otherwise a
+    /// wake-up would be lost.
     fn is_batching(&self, now: Nanos) -> bool {
         self.batch_left == BATCH_REQUESTS
             || (self.batch_left > 0 && now.since(self.batch_start) < BATCH_TIME)
@@ -63,12 +64,12 @@ impl RequestList {
         Self { nr_requests, kinds: Default::default(), submitters: BTreeMap::new() }
     }
 
-    /// Allocating this many makes a kind congested.
+    /// Number of requests from which a kind is congested.
     fn congestion_on(&self) -> u32 {
         (self.nr_requests - self.nr_requests / 8 + 1).min(self.nr_requests)
     }
 
-    /// Below this many a kind is not congested any more.
+    /// Number of requests below which a kind is no longer congested.
     fn congestion_off(&self) -> u32 {
         let least = self.nr_requests / 8 + self.nr_requests / 16 + 1;
         self.nr_requests.saturating_sub(least).max(1)
@@ -139,8 +140,8 @@ impl RequestList {
         }
     }
 
-    /// The oldest waiter, when a request is free; or the next one of the submitter that was woken,
-    /// as long as it batches.
+    /// The oldest waiter, if a request is free; or the next one of the woken submitter while it
+    /// batches.
     pub(super) fn next_waiter(&mut self, now: Nanos) -> Option<Waiter> {
         [true, false].into_iter().find_map(|sync| {
             let kind = &self.kinds[usize::from(sync)];
@@ -165,7 +166,7 @@ impl RequestList {
         self.kinds[usize::from(sync)].congested
     }
 
-    /// A submitter that still waits is kept until it is forgotten with its next exit.
+    /// Handles an exit. A submitter with parked bios is kept until its next exit.
     pub(super) fn exit_context(&mut self, io_context: IoContext) {
         let parks = self.submitters.get(&io_context).is_some_and(|s| s.parked != [0, 0]);
         if !parks {

@@ -1,9 +1,8 @@
-//! The bios that a queue holds, and what became of the ones that were split (`bio_split`,
-//! `bio_chain`).
+//! The bios of a queue, and the state of split ones (`bio_split`, `bio_chain`).
 //!
-//! A request is a chain of parts in sector order. A part is a whole bio or, where a bio was longer
-//! than the device takes, one of its pieces; the bio ends once, when its last piece has ended, and
-//! the piece that failed last decides its status.
+//! A request is a chain of parts in sector order. A part is a whole bio, or a piece of a bio above
+//! the device's limits. A split bio ends with its last piece, and the last failed piece determines
+//! its status.
 
 use alloc::vec::Vec;
 
@@ -15,17 +14,17 @@ use crate::slab::Slab;
 #[derive(Clone, Copy, Debug)]
 struct Part {
     bio: Bio,
-    /// The part behind it in its request.
+    /// The next part of its request.
     next: Option<u32>,
-    /// Its bio's place among the split ones.
+    /// Index of its bio among the split ones.
     split: Option<u32>,
 }
 
-/// A bio in pieces.
+/// A split bio.
 #[derive(Debug)]
 struct Split {
     pieces_left: u32,
-    /// Pieces that wait for a request.
+    /// Number of pieces that wait for a request.
     parked: u32,
     status: BlkStatus,
 }
@@ -40,12 +39,12 @@ pub(super) struct Bios {
 }
 
 impl Bios {
-    /// Says that a bio comes in so many pieces.
+    /// Registers a bio of `pieces` pieces.
     pub(super) fn split(&mut self, pieces: u32) -> u32 {
         self.splits.insert(Split { pieces_left: pieces, parked: 0, status: BlkStatus::Ok })
     }
 
-    /// Takes a bio, or a piece of one.
+    /// Adds a bio, or a piece of one.
     pub(super) fn insert(&mut self, bio: Bio, split: Option<u32>) -> u32 {
         self.parts.insert(Part { bio, next: None, split })
     }
@@ -54,14 +53,14 @@ impl Bios {
         &self.parts.get(part).bio
     }
 
-    /// Puts `behind`, the head of a chain, behind `last`, the end of another.
+    /// Appends the chain `behind` to the end of another, `last`.
     pub(super) fn link(&mut self, last: u32, behind: u32) {
         let next = &mut self.parts.at(last).next;
         assert!(next.is_none(), "a chain grows at its end");
         *next = Some(behind);
     }
 
-    /// The bios of a chain; none for a chain that does not exist.
+    /// The bios of a chain; empty without a chain.
     pub(super) fn chain(&self, first: Option<u32>) -> impl Iterator<Item = &Bio> {
         core::iter::successors(first, |part| self.parts.get(*part).next)
             .map(|part| &self.parts.get(part).bio)
@@ -75,7 +74,7 @@ impl Bios {
         }
     }
 
-    /// Ends a part; the one behind it.
+    /// Ends a part; returns the next one.
     fn end_part(&mut self, part: u32, status: BlkStatus) -> Option<u32> {
         let Part { bio, next, split } = self.parts.remove(part);
         match split {
@@ -85,8 +84,8 @@ impl Bios {
         next
     }
 
-    /// The first `len` of a chain is done: ends the parts that lie in it, and takes what is done
-    /// off the next one. What is left of the chain, and how many parts have ended.
+    /// Completes the first `len` of a chain: ends the parts in it, and shortens the next one.
+    /// Returns the rest of the chain, and the number of ended parts.
     pub(super) fn advance(&mut self, first: u32, len: Sector) -> (u32, u16) {
         let (mut first, mut len, mut ended) = (first, len, 0);
         while len.0 >= self.bio(first).len.0 {
@@ -113,19 +112,19 @@ impl Bios {
         }
     }
 
-    /// Ends a bio that needs no request.
+    /// Ends a bio without a request.
     pub(super) fn end_at_once(&mut self, bio: &Bio) {
         self.done.push(Done { user: bio.user, status: BlkStatus::Ok });
     }
 
-    /// The part waits for a request.
+    /// Notes that the part waits for a request.
     pub(super) fn park(&mut self, part: u32) {
         if let Some(split) = self.parts.get(part).split {
             self.splits.at(split).parked += 1;
         }
     }
 
-    /// The part has its request; its bio is unparked with its last piece.
+    /// Notes that the part has its request; a bio is unparked with its last piece.
     pub(super) fn unpark(&mut self, part: u32) {
         let Part { bio, split, .. } = *self.parts.get(part);
         let waiting = split.map_or(0, |split| {
@@ -146,7 +145,7 @@ impl Bios {
         out.append(&mut self.unparked);
     }
 
-    /// No bio is left that has not ended.
+    /// Whether all bios have ended.
     pub(super) fn is_empty(&self) -> bool {
         self.parts.is_empty()
     }
@@ -158,7 +157,7 @@ fn rest(bio: &Bio, skip: Sector) -> Bio {
     Bio { sector: bio.sector + skip, len, buf: part(bio, skip, len), ..*bio }
 }
 
-/// The bytes of a part of a bio.
+/// Buffer of a part of a bio.
 fn part(bio: &Bio, skip: Sector, len: Sector) -> BufRef {
     if len == bio.len || !matches!(bio.op, Op::Read | Op::Write) {
         return bio.buf;
@@ -169,8 +168,8 @@ fn part(bio: &Bio, skip: Sector, len: Sector) -> BufRef {
     bio.buf.part(bytes(skip), bytes(len))
 }
 
-/// Pieces of at most `max_sectors` of a read or a write. Discards and zeroing move no bytes, and
-/// their limits in the kernel are others: they stay whole.
+/// Pieces of at most `max_sectors` of a read or a write. Discards and write zeroes move no bytes
+/// and have other limits in the kernel: they are not split.
 pub(super) fn pieces(bio: &Bio, max_sectors: u32) -> impl Iterator<Item = Bio> {
     let bio = *bio;
     let whole = !matches!(bio.op, Op::Read | Op::Write);

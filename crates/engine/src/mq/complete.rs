@@ -1,50 +1,50 @@
-//! On which CPU a request is ended (`blk_mq_complete_request_remote`): one decision, a pure
-//! function, which a world that has CPUs asks.
+//! CPU of a request's completion (`blk_mq_complete_request_remote`): a pure function for worlds
+//! with CPUs.
 //!
-//! What surprises: with a single hardware queue even a completion on the right CPU takes the way
-//! through the softirq; only with several queues it is ended on the spot.
+//! A surprising rule: with a single hardware queue even a completion on the right CPU goes through
+//! the softirq; only with several queues it is done directly.
 
-/// `rq_affinity`: how much it matters that a request ends where it was submitted.
+/// `rq_affinity`: where a request is completed relative to its submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RqAffinity {
-    /// 0: not at all.
+    /// 0: anywhere.
     Off,
-    /// 1: on a CPU that shares a cache with that one.
+    /// 1: on a CPU that shares a cache with the submitting one.
     Group,
-    /// 2: on that very CPU.
+    /// 2: on the submitting CPU.
     Force,
 }
 
-/// What the decision depends on.
+/// Inputs of the decision.
 #[derive(Clone, Copy, Debug)]
 pub struct Completion {
     /// The queue's setting.
     pub rq_affinity: RqAffinity,
-    /// The CPU that submitted.
+    /// The submitting CPU.
     pub submitted_on: u16,
-    /// The CPU that the device interrupted.
+    /// The interrupted CPU.
     pub completed_on: u16,
     /// Whether the two share a cache.
     pub shares_cache: bool,
-    /// Hardware queues of the device.
+    /// Number of hardware queues.
     pub hw_queues: u16,
-    /// The submitter looked for the completion itself.
+    /// Whether the submitter polled for the completion.
     pub polled: bool,
 }
 
-/// Where a request is ended.
+/// Context of the completion.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompleteOn {
-    /// On the spot.
+    /// Directly, on this CPU.
     Here,
     /// In the softirq of this CPU.
     Softirq,
-    /// In the softirq of the CPU that submitted, which is interrupted for it.
+    /// The softirq of the submitting CPU, by an interrupt.
     Ipi,
 }
 
 impl Completion {
-    /// Where.
+    /// The context of the completion.
     #[must_use]
     pub fn place(&self) -> CompleteOn {
         if self.polled {
@@ -74,11 +74,11 @@ mod tests {
         use CompleteOn::{Here, Ipi, Softirq};
         use RqAffinity::{Force, Group, Off};
         let table = [
-            // The right CPU: a single queue takes the softirq all the same.
+            // The right CPU, but a single queue uses the softirq.
             (Group, 0, true, 1, false, Softirq),
             (Group, 0, true, 4, false, Here),
             (Force, 0, true, 1, false, Softirq),
-            // A neighbour: good enough, unless the very CPU is wanted.
+            // A neighbour: sufficient, unless the exact CPU is demanded.
             (Group, 1, true, 1, false, Softirq),
             (Group, 1, true, 4, false, Here),
             (Force, 1, true, 4, false, Ipi),
@@ -88,7 +88,7 @@ mod tests {
             (Group, 8, false, 4, false, Ipi),
             (Off, 8, false, 1, false, Softirq),
             (Off, 8, false, 4, false, Here),
-            // Polling ends where it looks, always.
+            // Polled completions always end on the polling CPU.
             (Force, 8, false, 1, true, Here),
         ];
         for (rq_affinity, completed_on, shares_cache, hw_queues, polled, expected) in table {

@@ -1,62 +1,62 @@
-//! What a queue is told about its device and its clock (`struct queue_limits`,
+//! Configuration of a queue: its device and its clock (`struct queue_limits`,
 //! `/sys/block/*/queue`).
 
 use crate::elevator::Generation;
 use crate::time::Nanos;
 
-/// When requests of a submitter are held back so that they can be merged.
+/// Plugging: holding a submitter's requests for merging.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlugRule {
-    /// Never: every bio is unplugged at once.
+    /// No plugging: every bio is unplugged at once.
     Off,
-    /// Each submitter has a plug of its own (`struct blk_plug`, since 2.6.39).
+    /// Each submitter has its own plug (`struct blk_plug`, since 2.6.39).
     PerContext,
-    /// The whole queue is plugged when it was empty, and unplugged at 4 requests or after 3 ms
+    /// The queue is plugged when it becomes non-empty, and unplugged at 4 requests or after 3 ms
     /// (2.6.30; both numbers from memory).
     PerQueue,
 }
 
-/// How large a request may become.
+/// Limits of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
-    /// Longest read or write (`max_sectors_kb`, doubled).
+    /// Longest read or write in sectors (`max_sectors_kb`, doubled).
     pub max_sectors: u32,
-    /// Most pieces of memory (`max_segments`). A bio is one piece.
+    /// Greatest number of segments (`max_segments`). A bio is one segment.
     pub max_segments: u16,
 }
 
-/// A queue.
+/// Configuration of a queue.
 #[derive(Clone, Copy, Debug)]
 pub struct QueueConfig {
-    /// Which block layer it behaves like. It need not be the elevator's own.
+    /// Generation of the block layer. It may differ from the elevator's.
     pub generation: Generation,
-    /// CPUs that submit; larger numbers count from zero again.
+    /// Number of submitting CPUs; higher CPU numbers wrap around.
     pub cpus: u16,
-    /// Hardware queues; one in the single-queue generation.
+    /// Number of hardware queues; one in the single-queue generation.
     pub hw_queues: u16,
-    /// Driver tags per hardware queue: how many requests the device has at a time.
+    /// Driver tags per hardware queue: greatest number of requests at the device.
     pub queue_depth: u32,
-    /// Requests that may exist: per hardware queue with an elevator of the multi-queue generation;
-    /// for synchronous and for asynchronous I/O each in the single-queue generation.
+    /// Greatest number of requests: per hardware queue with an elevator of the multi-queue
+    /// generation, separately for synchronous and asynchronous I/O in the single-queue generation.
     pub nr_requests: u32,
-    /// Size of a request.
+    /// Limits of a request.
     pub limits: Limits,
-    /// The device seeks.
+    /// Whether the device seeks.
     pub rotational: bool,
-    /// The device has a volatile cache: flushes mean something.
+    /// Whether the device has a volatile write cache, so that flushes have an effect.
     pub write_cache: bool,
-    /// The device can make one write stable by itself.
+    /// Whether the device supports FUA.
     pub fua: bool,
-    /// When requests are held back.
+    /// Plugging.
     pub plug: PlugRule,
-    /// What the elevator's clock advances by; 1 ns is exact (`HZ`).
+    /// Tick of the elevator's clock; 1 ns is exact (`HZ`).
     pub tick: Nanos,
-    /// How long the device may take for a request.
+    /// Longest time of a request at the device.
     pub timeout: Option<Nanos>,
 }
 
 impl QueueConfig {
-    /// The usual queue of a generation.
+    /// The default queue of a generation.
     #[must_use]
     pub fn of(generation: Generation) -> Self {
         let queue_depth = 32;
@@ -76,8 +76,8 @@ impl QueueConfig {
         }
     }
 
-    /// `nr_requests` if nothing is said (`BLKDEV_DEFAULT_RQ`): 128, or, with tags, twice what the
-    /// device takes but no more than 256 (from memory).
+    /// Default of `nr_requests` (`BLKDEV_DEFAULT_RQ`): 128, or, with tags, twice the device's
+    /// depth, at most 256 (from memory).
     #[must_use]
     pub fn usual_nr_requests(generation: Generation, queue_depth: u32) -> u32 {
         match generation {
@@ -86,8 +86,8 @@ impl QueueConfig {
         }
     }
 
-    /// The hardware queue of a CPU: neighbours share one, as evenly as whole numbers allow
-    /// (`blk_mq_map_queues` of 2014, without its look at hyper-threads).
+    /// The hardware queue of a CPU: neighbours share one, as evenly as integers allow
+    /// (`blk_mq_map_queues` of 2014, without hyper-threads).
     #[must_use]
     pub fn hctx_of(&self, cpu: u16) -> u16 {
         self.cpu_of(cpu) / self.cpus.div_ceil(self.hw_queues)
@@ -113,7 +113,7 @@ impl QueueConfig {
     }
 }
 
-/// The usual queue of the multi-queue generation.
+/// The default queue of the multi-queue generation.
 impl Default for QueueConfig {
     fn default() -> Self {
         Self::of(Generation::Multi)
@@ -135,7 +135,7 @@ mod tests {
         assert_eq!(map(4, 2), [0, 0, 1, 1]);
         assert_eq!(map(4, 4), [0, 1, 2, 3]);
         assert_eq!(map(2, 4), [0, 1]);
-        // Two CPUs each, and the fourth queue gets none: what rounding up means.
+        // Two CPUs each, and the fourth queue gets none: an effect of rounding up.
         assert_eq!(map(6, 4), [0, 0, 1, 1, 2, 2]);
     }
 

@@ -1,10 +1,10 @@
-//! From a request that waits to the device, and back (`blk_mq_sched_dispatch_requests`,
+//! Dispatch: from a waiting request to the device, and back (`blk_mq_sched_dispatch_requests`,
 //! `blk_mq_dispatch_rq_list`, `blk_mq_end_request`).
 //!
-//! A hardware queue serves its dispatch list first. The elevator is asked only while nothing is
-//! left there: what the device does not take now had better stay in the elevator, where it can
-//! still be merged and passed. A request whose hardware queue has no tag while another one's has
-//! goes to its dispatch list and stops the asking for all; that is ours.
+//! A hardware queue serves its dispatch list first. The elevator is asked only while that list is
+//! empty: requests for a busy device stay in the elevator, where they can still be merged and
+//! passed. If a request's hardware queue has no tag while another one's has, the request goes to
+//! its dispatch list and stops the requests to the elevator; that rule is our choice.
 
 use alloc::vec::Vec;
 
@@ -15,12 +15,12 @@ use crate::request::{RequestId, Stage, Tag};
 use crate::time::Nanos;
 
 impl RequestQueue {
-    /// Gives the device as much as it takes now, in order.
+    /// Dispatches as many requests as the device takes now, in order.
     pub fn dispatch(&mut self, now: Nanos, out: &mut Vec<Issue>) {
         self.dispatch_at_most(now, usize::MAX, out);
     }
 
-    /// The same for a device that takes no more than this for now. What is left may go on merging.
+    /// Dispatches at most `count` requests. The rest may go on merging.
     pub fn dispatch_at_most(&mut self, now: Nanos, count: usize, out: &mut Vec<Issue>) {
         self.now = now;
         let full = out.len().saturating_add(count);
@@ -33,7 +33,7 @@ impl RequestQueue {
             for hctx in (first..first + count).map(|number| number % count) {
                 self.dispatch_held(now, hctx, full, out);
                 if out.len() >= full {
-                    // They may share what is below: each in its turn.
+                    // The hardware queues may share a device below, so the first one rotates.
                     self.first_held = (hctx + 1) % count;
                     break;
                 }
@@ -49,7 +49,7 @@ impl RequestQueue {
         }
     }
 
-    /// What a hardware queue keeps, until there are `full` in all.
+    /// Dispatches from a hardware queue's dispatch list, until there are `full` requests in all.
     pub(super) fn dispatch_held(
         &mut self,
         now: Nanos,
@@ -86,13 +86,13 @@ impl RequestQueue {
         }
     }
 
-    /// Whether the device takes something that is not on a dispatch list.
+    /// Whether the device takes requests from outside the dispatch lists.
     pub(super) fn asks_elevator(&self) -> bool {
         self.held == 0 && self.hctxs.iter().any(|hctx| hctx.tags.is_free())
     }
 
-    /// Software queues in the order of their CPUs (`blk_mq_flush_busy_ctxs`); for a device that
-    /// takes only so many, in turns (`blk_mq_do_dispatch_ctx`).
+    /// Dispatches from software queues in CPU order (`blk_mq_flush_busy_ctxs`), or in rotation for
+    /// a device with a dispatch limit (`blk_mq_do_dispatch_ctx`).
     fn dispatch_software(&mut self, now: Nanos, number: usize, full: usize, out: &mut Vec<Issue>) {
         let hctx = &self.hctxs[number];
         if hctx.waiting == 0 || !hctx.dispatch.is_empty() || out.len() >= full {
@@ -116,7 +116,7 @@ impl RequestQueue {
         }
     }
 
-    /// A request that waited does so no longer: it will not be merged any more.
+    /// Removes a request from the waiting ones: it cannot be merged any more.
     fn leave(&mut self, id: RequestId) {
         self.hash.remove(&mut self.requests, id);
         if self.last_merge == Some(id) {
@@ -134,12 +134,12 @@ impl RequestQueue {
         request.tag.is_some()
     }
 
-    /// Gives a request that has a driver tag to the device.
+    /// Issues a request with a driver tag.
     fn issue(&mut self, now: Nanos, id: RequestId, out: &mut Vec<Issue>) {
         out.push(self.issued_request(now, id));
     }
 
-    /// As [`RequestQueue::dispatch`] gives it out.
+    /// The issued form of a request, for [`RequestQueue::dispatch`].
     pub(super) fn issued_request(&mut self, now: Nanos, id: RequestId) -> Issue {
         let request = self.requests.at(id);
         assert!(request.stage == Stage::Held, "a request is issued once");
@@ -161,8 +161,8 @@ impl RequestQueue {
         issue
     }
 
-    /// The device could not take a request (`BLK_STS_RESOURCE`): it is offered again before
-    /// anything else, once something has ended or after 3 ms.
+    /// Handles a refusal by the device (`BLK_STS_RESOURCE`): the request is offered again before
+    /// anything else, after the next completion or after 3 ms.
     ///
     /// # Panics
     /// When the device does not have a request of this tag.
@@ -171,7 +171,7 @@ impl RequestQueue {
         self.hctxs[usize::from(tag.hctx)].retry_at = Some(now + RESOURCE_DELAY);
     }
 
-    /// A request comes back, and the next dispatch offers it again before anything else
+    /// Returns a request, which the next dispatch offers again before anything else
     /// (`blk_mq_requeue_request`).
     ///
     /// # Panics
@@ -197,8 +197,8 @@ impl RequestQueue {
         self.held += 1;
     }
 
-    /// The device has ended a request, in whole: of one that it has done in part the queue is told
-    /// [`RequestQueue::advance`] and gets the rest back by [`RequestQueue::requeue`].
+    /// Completes a request as a whole. For a partial completion, call [`RequestQueue::advance`],
+    /// and [`RequestQueue::requeue`] for the rest.
     ///
     /// # Panics
     /// When the device does not have a request of this tag: a completion came twice.
@@ -214,14 +214,14 @@ impl RequestQueue {
         self.has_ended(now);
     }
 
-    /// The device has ended something: it asks for more.
+    /// Handles a completion: the device can take more.
     pub(super) fn has_ended(&mut self, now: Nanos) {
         self.retry();
         self.unplug_queue();
         self.grant_waiters(now);
     }
 
-    /// What was refused may go now.
+    /// Allows an immediate retry of refused requests.
     pub fn retry(&mut self) {
         if self.held > 0 {
             self.hctxs.iter_mut().for_each(|hctx| hctx.retry_at = None);
@@ -242,7 +242,7 @@ impl RequestQueue {
         }
     }
 
-    /// The tag is the device's no longer. Where it is the request itself it stays with it.
+    /// Takes a tag back from the device. Without an elevator the tag stays with its request.
     pub(super) fn take_back(&mut self, tag: Tag) -> RequestId {
         let tags = &mut self.hctxs[usize::from(tag.hctx)].tags;
         let id = tags.end(tag.index);

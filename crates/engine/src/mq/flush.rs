@@ -1,7 +1,7 @@
-//! The flush machine (`block/blk-flush.c`): what a flush, a preflush or FUA means for a device with
-//! a volatile cache.
+//! The flush machine (`block/blk-flush.c`): execution of flushes, preflushes and FUA writes on a
+//! device with a volatile cache.
 //!
-//! A bio that asks for stability becomes a sequence of up to three steps:
+//! A bio with one of these flags becomes a sequence of up to three steps:
 //!
 //! ```text
 //!                            device with FUA        without
@@ -11,14 +11,14 @@
 //!   write + preflush + fua   PREFLUSH DATA          PREFLUSH DATA POSTFLUSH
 //! ```
 //!
-//! One flush of the device serves all sequences that waited when it was issued, and no second one
-//! is issued while it runs: sequences that come then wait on the other of two lists. A flush also
-//! waits while data of a sequence is under way, since a POSTFLUSH is likely to follow, but no
-//! longer than 5 s. So a flush always starts after what it is for was submitted, and covers every
-//! write that had ended by then.
+//! One flush of the device serves all sequences that waited when it was issued. No second flush is
+//! issued while it runs: later sequences wait on the other of two lists. A flush also waits while
+//! the data of a sequence is in flight, because a POSTFLUSH is likely to follow, but at most 5 s.
+//! So a flush always starts after the submission of its sequences, and covers every write that had
+//! ended by then.
 //!
-//! DATA after a PREFLUSH goes past the elevator. Data that comes first goes through it, as since
-//! 6.5 (from memory). There is one machine a queue; the kernel has one a hardware queue.
+//! DATA after a PREFLUSH bypasses the elevator. DATA as the first step passes through it, as since
+//! 6.5 (from memory). There is one machine per queue; the kernel has one per hardware queue.
 
 use super::RequestQueue;
 use super::list::List;
@@ -27,26 +27,26 @@ use crate::buf::BufRef;
 use crate::request::{Request, RequestId, Stage, Steps};
 use crate::time::Nanos;
 
-/// How long a flush waits for data of other sequences (`FLUSH_PENDING_TIMEOUT`).
+/// Longest wait of a flush for the data of other sequences (`FLUSH_PENDING_TIMEOUT`).
 const PENDING_TIMEOUT: Nanos = Nanos::from_ms(5000);
 
-/// The machine of a queue.
+/// The flush machine of a queue.
 #[derive(Debug, Default)]
 pub(super) struct FlushMachine {
-    /// Sequences that wait for a flush: those of the running one, and those that came since.
+    /// Sequences that wait for a flush: those of the running one, and later ones.
     pending: [List; 2],
-    /// Which list sequences are added to; the other one is the running flush's.
+    /// Index of the list for new sequences; the other list belongs to the running flush.
     adds_to: usize,
-    /// Since when the oldest on that list waits.
+    /// Time since which the oldest sequence of that list waits.
     pending_since: Nanos,
-    /// Sequences at their DATA.
+    /// Number of sequences with DATA in flight.
     data_under_way: u32,
-    /// The flush that was made and has not ended.
+    /// The running flush.
     running: Option<RequestId>,
 }
 
 impl FlushMachine {
-    /// When the next flush is due, if only data of other sequences holds it back.
+    /// Due time of the next flush, if only the data of other sequences delays it.
     fn due_at(&self) -> Option<Nanos> {
         let held = self.running.is_none() && !self.pending[self.adds_to].is_empty();
         held.then(|| self.pending_since + PENDING_TIMEOUT)
@@ -58,12 +58,12 @@ impl FlushMachine {
 }
 
 impl RequestQueue {
-    /// When a flush that waits for data waits no longer.
+    /// End of a flush's wait for data.
     pub(super) fn flush_due_at(&self) -> Option<Nanos> {
         self.flush.due_at()
     }
 
-    /// What the bio of a new request means here; true if it is to go the ordinary way.
+    /// Starts the flush sequence of a new request; true if the request needs none.
     pub(super) fn begin_flush(&mut self, now: Nanos, id: RequestId) -> bool {
         let config = &self.config;
         assert!(config.write_cache, "without a cache there is nothing to flush");
@@ -88,7 +88,7 @@ impl RequestQueue {
         false
     }
 
-    /// Puts a sequence where its next step happens.
+    /// Moves a sequence to its next step.
     fn next_step(&mut self, now: Nanos, id: RequestId) {
         let request = self.requests.at(id);
         let Steps { preflush, data, postflush } = request.steps;
@@ -106,7 +106,8 @@ impl RequestQueue {
         }
     }
 
-    /// Makes a flush if one is wanted, none runs, and no data that will want one is under way.
+    /// Issues a flush if sequences wait, none is running, and no data with a possible POSTFLUSH is
+    /// in flight.
     pub(super) fn kick_flush(&mut self, now: Nanos) {
         let flush = &self.flush;
         let Some(first) = flush.pending[flush.adds_to].front() else { return };
@@ -116,7 +117,7 @@ impl RequestQueue {
         }
         let first = &self.requests[first];
         let (origin, hctx) = (first.origin, first.hctx);
-        // Without an elevator the first sequence's tag is the flush's, too: there may be no other.
+        // Without an elevator the flush borrows the first sequence's tag: there may be no other.
         let tag = if self.allocates_tags { first.tag } else { None };
         let mut bio = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 0);
         bio.origin = origin;
@@ -127,7 +128,7 @@ impl RequestQueue {
         self.hold(id);
     }
 
-    /// The device has ended the flush that runs.
+    /// Handles the end of the running flush.
     pub(super) fn flush_ended(&mut self, now: Nanos, status: BlkStatus) {
         let id = self.flush.running.take().expect("a flush that ends was running");
         self.requests.remove(id);
@@ -144,7 +145,7 @@ impl RequestQueue {
         self.kick_flush(now);
     }
 
-    /// The device has ended the data of a sequence.
+    /// Handles the end of a sequence's data.
     pub(super) fn flush_data_ended(&mut self, now: Nanos, id: RequestId, status: BlkStatus) {
         self.flush.data_under_way -= 1;
         let request = self.requests.at(id);

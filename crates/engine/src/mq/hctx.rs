@@ -6,26 +6,26 @@ use super::list::List;
 use super::tags::Tags;
 use crate::time::Nanos;
 
-/// How long a busy device is left alone, if nothing ends before (`BLK_MQ_RESOURCE_DELAY`; from
-/// memory).
+/// Delay before a retry at a busy device, unless a request ends before (`BLK_MQ_RESOURCE_DELAY`;
+/// from memory).
 pub(super) const RESOURCE_DELAY: Nanos = Nanos::from_ms(3);
 
 /// A hardware queue.
 #[derive(Debug)]
 pub(super) struct Hctx {
     pub(super) tags: Tags,
-    /// Requests past the elevator: what the device was too busy for, and steps of flush sequences.
-    /// Served before everything else (`hctx->dispatch`).
+    /// Requests past the elevator: those that the busy device refused, and steps of flush
+    /// sequences. Served before all others (`hctx->dispatch`).
     pub(super) dispatch: List,
-    /// The device was too busy; not before this time.
+    /// Time of the next attempt after the device was busy.
     pub(super) retry_at: Option<Nanos>,
-    /// Without an elevator: what waits, by CPU, in the order of arrival.
+    /// Without an elevator: waiting requests by CPU, in the order of arrival.
     pub(super) software: Vec<List>,
-    /// The one that is looked at first.
+    /// Index of the software queue that is served first.
     pub(super) first_software: usize,
     /// First CPU of this queue.
     pub(super) first_cpu: u16,
-    /// Requests in the software queues.
+    /// Number of requests in the software queues.
     pub(super) waiting: u32,
 }
 

@@ -1,9 +1,9 @@
-//! A list of requests whose links lie in the requests (`struct list_head`): nothing is allocated,
+//! A list of requests with links inside the requests (`struct list_head`): it needs no allocation,
 //! and a request is in one list at a time.
 
 use crate::request::{Links, RequestId, Requests};
 
-/// First in, first out, unless taken from the middle.
+/// A FIFO with removal from the middle.
 #[derive(Debug, Default)]
 pub(super) struct List {
     head: Option<RequestId>,
@@ -22,7 +22,7 @@ impl List {
         self.len += 1;
     }
 
-    /// Takes out a request that is in this list.
+    /// Removes a request of this list.
     pub(super) fn remove(&mut self, requests: &mut Requests, id: RequestId) {
         let Links { prev, next } = core::mem::take(&mut requests.at(id).list);
         match prev {

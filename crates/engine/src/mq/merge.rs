@@ -1,16 +1,16 @@
 //! Merging: a bio into a request, a request into a request (`block/blk-merge.c`, `elv_merge`).
 //!
-//! One hash finds what touches, by the sector behind a request and by its first. It holds what may
-//! still grow: requests in plugs, in software queues, in the elevator. Who tries first:
-//!
+//! One hash finds touching requests, by the sector after a request and by its first. It holds the
+//! requests that may still grow: those in plugs, in software queues, in the elevator. Order of the
+//! search:
 //! ```text
 //!   plug of the submitter ─> last request merged ─> one that ends here ─> one that starts behind
 //!          (back, front)          (back, front)        (back merge)          (front merge)
 //! ```
 //!
-//! In the elevator its `allow_merge` decides, and after a merge the request and its new neighbour
-//! may become one. Never merged: flushes, FUA and preflush writes, discards, reads with writes,
-//! anything that has left the elevator, and, with tags, different priorities. In the single-queue
+//! For requests in the elevator its `allow_merge` decides, and after a merge the request and its
+//! new neighbour may be merged. Never merged: flushes, FUA and preflush writes, discards, reads
+//! with writes, dispatched requests, and, with tags, different priorities. In the single-queue
 //! generation a merged request gets the more urgent of both priorities (`ioprio_best`).
 
 use alloc::vec::Vec;
@@ -21,20 +21,20 @@ use crate::elevator::{Candidate, Generation, Merged, Side};
 use crate::request::{Links, Request, RequestId, Requests, Stage};
 use crate::time::Nanos;
 
-/// How many requests that touch at one sector are tried: the kernel tries one in its hash and eight
-/// in a software queue. Ours.
+/// Greatest number of tried requests that touch at one sector. The kernel tries one in its hash and
+/// eight in a software queue. Our choice.
 const TRIES: usize = 8;
 
-/// Requests by their ends and by their starts.
+/// Hash of requests by their ends and by their starts.
 #[derive(Debug)]
 pub(super) struct MergeHash {
-    /// By the sector behind them (`ELEVATOR_BACK_MERGE` looks here), by their first sector.
+    /// Buckets by end (for `ELEVATOR_BACK_MERGE`), and by first sector.
     buckets: [Vec<Option<RequestId>>; 2],
-    /// Bits of a bucket's number.
+    /// Bits of a bucket's index.
     bits: u32,
 }
 
-/// Which sector of a request touches.
+/// Edge of a request that touches.
 #[derive(Clone, Copy, Debug)]
 enum Edge {
     End = 0,
@@ -51,7 +51,7 @@ impl Edge {
 }
 
 impl MergeHash {
-    /// For about this many requests: four buckets each, so that most of them are empty.
+    /// A hash for about `requests` requests: four buckets each, so that most are empty.
     pub(super) fn new(requests: u32) -> Self {
         let buckets = requests.clamp(16, 1 << 16) * 4;
         let bits = buckets.next_power_of_two().ilog2();
@@ -64,7 +64,7 @@ impl MergeHash {
         &mut self.buckets[edge as usize][place]
     }
 
-    /// Multiplying by 2^64 / phi spreads regular distances.
+    /// Bucket of a sector. Multiplication by 2^64 / phi spreads regular distances.
     fn place(&self, sector: Sector) -> usize {
         let hash = sector.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> (u64::BITS - self.bits);
         usize::try_from(hash).expect("a bucket's number has few bits")
@@ -78,7 +78,7 @@ impl MergeHash {
         self.link(requests, id, Edge::Start);
     }
 
-    /// Takes a request out, if it is there.
+    /// Removes a request, if present.
     pub(super) fn remove(&mut self, requests: &mut Requests, id: RequestId) {
         let request = requests.at(id);
         if request.hashed {
@@ -109,12 +109,12 @@ impl MergeHash {
         }
     }
 
-    /// Whether it is worth looking: mostly not.
+    /// Whether a search may succeed: usually not.
     fn may_touch(&self, edge: Edge, sector: Sector) -> bool {
         self.buckets[edge as usize][self.place(sector)].is_some()
     }
 
-    /// Requests with this edge at a sector, the youngest first.
+    /// Requests with this edge at a sector, the latest first.
     fn touching(
         &self,
         requests: &Requests,
@@ -128,7 +128,7 @@ impl MergeHash {
     }
 }
 
-/// A bio, or a request that is not hashed yet, in search of a request to join.
+/// A bio, or an unhashed request, to be merged into a request.
 #[derive(Clone, Copy, Debug)]
 struct Joiner {
     candidate: Candidate,
@@ -162,18 +162,18 @@ impl Joiner {
     }
 }
 
-/// Whether bios like this are ever merged.
+/// Whether this kind of bio is ever merged.
 pub(super) fn is_mergeable(bio: &Bio) -> bool {
     matches!(bio.op, Op::Read | Op::Write) && !bio.fua && !bio.preflush
 }
 
-/// Whether a request that waits may be merged.
+/// Whether a waiting request may be merged.
 pub(super) fn is_mergeable_request(request: &Request) -> bool {
     matches!(request.op, Op::Read | Op::Write) && !request.fua && !request.is_flush_data()
 }
 
 impl RequestQueue {
-    /// Makes a bio part of a request, if there is one that it fits to.
+    /// Merges a bio into a request, if there is a suitable one.
     pub(super) fn merge_bio(&mut self, now: Nanos, part: u32) -> bool {
         let bio = self.bios.bio(part);
         let io_context = bio.origin.io_context;
@@ -191,7 +191,8 @@ impl RequestQueue {
         true
     }
 
-    /// A request of the submitter's own plug. The elevator knows nothing of these and is not asked.
+    /// A request of the submitter's own plug. The elevator does not know plugged requests and is
+    /// not asked.
     fn plugged_target(&self, joiner: &Joiner, io_context: IoContext) -> Option<(RequestId, Side)> {
         let own = |request: &Request| {
             request.stage == Stage::Plugged && request.origin.io_context == io_context
@@ -239,7 +240,8 @@ impl RequestQueue {
         touching.find(fits).map(|id| (id, side))
     }
 
-    /// Everything but the place: limits, kind, priority, and the elevator's own opinion.
+    /// Checks all conditions but the sector: limits, kind, priority, and the elevator's
+    /// `allow_merge`.
     fn may_join(&self, id: RequestId, joiner: &Joiner) -> bool {
         let request = &self.requests[id];
         let candidate = &joiner.candidate;
@@ -262,7 +264,7 @@ impl RequestQueue {
         }
     }
 
-    /// Merges into a request, and tells the elevator if it has it.
+    /// Merges into a request, and notifies the elevator if it has the request.
     fn join(&mut self, now: Nanos, id: RequestId, joiner: &Joiner) {
         self.grow(id, joiner);
         if self.requests[id].stage == Stage::Waiting {
@@ -270,7 +272,7 @@ impl RequestQueue {
         }
     }
 
-    /// Puts a chain of bios to an end of a request.
+    /// Attaches a chain of bios to an end of a request.
     fn grow(&mut self, id: RequestId, joiner: &Joiner) {
         let edge = match joiner.candidate.side {
             Side::Back => Edge::End,
@@ -307,7 +309,7 @@ impl RequestQueue {
         self.coalesce(now, id, side);
     }
 
-    /// After a merge: the request and the neighbour that it has come to touch become one
+    /// Merges the request with the neighbour that it touches since its growth
     /// (`attempt_back_merge`, `attempt_front_merge`). The one in front survives.
     fn coalesce(&mut self, now: Nanos, id: RequestId, side: Side) {
         let waits = |request: &Request| request.stage == Stage::Waiting;
@@ -339,8 +341,8 @@ impl RequestQueue {
         self.free_request(absorbed);
     }
 
-    /// A request that is about to be inserted becomes the end of one that the elevator has
-    /// (`elv_attempt_insert_merge`); it is gone then.
+    /// Merges a new request into the end of one in the elevator (`elv_attempt_insert_merge`); the
+    /// new one is freed then.
     pub(super) fn merge_on_insert(&mut self, now: Nanos, id: RequestId) -> bool {
         let joiner = Joiner::of(&self.requests[id], Side::Back, None);
         let last = self.last_merge.filter(|last| self.requests[*last].end() == joiner.sector);

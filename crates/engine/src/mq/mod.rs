@@ -1,8 +1,8 @@
-//! The queue between what submits bios and a device (`block/blk-mq.c`, `block/blk-core.c`).
+//! The request queue between submitters and a device (`block/blk-mq.c`, `block/blk-core.c`).
 //!
 //! A [`RequestQueue`] is a plain struct: bios and times go in, requests for the device come out,
-//! their completions go in, finished bios come out. Nothing is dispatched unless the world asks:
-//! after each event that could have changed something, and at [`RequestQueue::wake_at`].
+//! their completions go in, finished bios come out. Dispatch happens only when the world calls for
+//! it: after each event that could enable it, and at [`RequestQueue::wake_at`].
 //!
 //! ```text
 //!            plug          limit                               driver tag
@@ -12,10 +12,10 @@
 //!                                      flush machine ──> dispatch list <───────┘
 //! ```
 //!
-//! Both generations are here ([`Generation`]). *Multi*: software queues feed hardware queues, each
-//! with driver tags; with an elevator a request is made first and gets its driver tag when it is
-//! dispatched, without one the driver tag is the request. *Single*: one queue, requests counted
-//! apart for synchronous and asynchronous I/O, congestion, batching of waiters.
+//! Both generations are implemented ([`Generation`]). *Multi*: software queues feed hardware queues
+//! with driver tags. With an elevator a request is allocated first and gets its driver tag at
+//! dispatch; without one the driver tag is the request. *Single*: one queue, separate limits for
+//! synchronous and asynchronous requests, congestion, batching of waiters.
 
 mod batching;
 mod bios;
@@ -53,99 +53,99 @@ use merge::MergeHash;
 use plug::Plugs;
 use wait::Allocation;
 
-/// What the device is asked for.
+/// A request for the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Issue {
-    /// Names it until it is completed, or was refused as [`RequestQueue::busy`].
+    /// Tag of the request, until it is completed or refused ([`RequestQueue::busy`]).
     pub tag: Tag,
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// First sector.
     pub sector: Sector,
     /// Length; zero for a flush.
     pub len: Sector,
-    /// On stable storage before it completes.
+    /// `REQ_FUA`: data on stable storage before it completes.
     pub fua: bool,
-    /// Who asked.
+    /// Submitter.
     pub origin: Origin,
-    /// Pieces of memory.
+    /// Number of segments.
     pub segments: u16,
 }
 
-/// What became of a bio.
+/// Result of a submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submitted {
-    /// It is on its way.
+    /// The bio is accepted.
     Accepted,
-    /// It is too, but some of it waits for a free request: its submitter would sleep now.
+    /// The bio is accepted, but parts of it wait for a free request: a submitter would sleep now.
     Parked,
 }
 
-/// The queue has no tag for the clone of a request: the queue above keeps it.
+/// The queue has no tag for a clone: the queue above keeps the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Busy;
 
-/// What has happened so far.
+/// Counters of a queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bios submitted.
+    /// Submitted bios.
     pub bios: u64,
-    /// Bios that were put behind a request.
+    /// Bios merged at the end of a request.
     pub back_merges: u64,
-    /// Bios that were put in front of a request.
+    /// Bios merged at the start of a request.
     pub front_merges: u64,
-    /// Requests that became part of another one.
+    /// Requests merged into another one.
     pub request_merges: u64,
-    /// Requests given to the device, again after it was busy, too.
+    /// Requests issued to the device, including repeated attempts.
     pub issued: u64,
-    /// Requests that came back: the device was too busy, or did a part only.
+    /// Requests returned by the device: it was busy, or did a part only.
     pub requeued: u64,
-    /// Bios, or pieces of one, that had to wait for a request.
+    /// Bios, or pieces of bios, that waited for a request.
     pub parked: u64,
-    /// Flushes that the queue itself made.
+    /// Flushes issued by the queue itself.
     pub flushes: u64,
 }
 
-/// A queue.
+/// A request queue.
 pub struct RequestQueue {
     config: QueueConfig,
     elevator: Option<Box<dyn Elevator>>,
-    /// Without an elevator and with tags: who gets a request gets a driver tag.
+    /// Whether driver tags are allocated as requests: with tags and without an elevator.
     allocates_tags: bool,
     requests: Requests,
     bios: Bios,
     allocation: Allocation,
     hctxs: Vec<Hctx>,
-    /// The hardware queue of each CPU.
+    /// Hardware queue of each CPU.
     hctx_by_cpu: Vec<u16>,
     hash: MergeHash,
-    /// The request that the elevator heard of last, while it waits (`q->last_merge`).
+    /// The waiting request that the elevator was last called for (`q->last_merge`).
     last_merge: Option<RequestId>,
     plugs: Plugs,
-    /// A plug that is being flushed; emptied after each use, kept for its memory.
+    /// Scratch buffer for a plug that is being flushed, kept for its memory.
     unplugging: Vec<(Sector, usize, RequestId)>,
-    /// Nothing that waits is dispatched before this time.
+    /// End of the queue's plug: no waiting request is dispatched before.
     queue_plug: Option<Nanos>,
     flush: FlushMachine,
-    /// What the device has, if there is a timeout.
+    /// Issued requests, if there is a timeout.
     issued: List,
-    /// Requests in the elevator or in software queues.
+    /// Number of requests in the elevator or in software queues.
     waiting: u32,
-    /// Requests on dispatch lists.
+    /// Number of requests on dispatch lists.
     held: u32,
-    /// The hardware queue whose list is looked at first.
+    /// Hardware queue whose dispatch list is served first.
     first_held: usize,
-    /// The last time that was heard of.
+    /// Latest time of a call.
     now: Nanos,
     counters: Counters,
 }
 
 impl RequestQueue {
-    /// A queue.
+    /// Creates a queue.
     ///
     /// # Panics
-    /// When no request could pass: a depth, a limit, the CPUs or the tick are zero; or when the
-    /// single-queue generation is to have several hardware queues.
+    /// When no request could pass: a depth, a limit, the number of CPUs or the tick is zero; or
+    /// when the single-queue generation has several hardware queues.
     #[must_use]
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec) -> Self {
         config.check();
@@ -187,8 +187,8 @@ impl RequestQueue {
         }
     }
 
-    /// The bios of an issued request, in the order of their sectors; where a bio was split, its
-    /// piece. A flush that the queue made has none, and a clone's are those of the queue above.
+    /// Bios of an issued request in sector order; for a split bio its piece. A flush by the queue
+    /// itself has none, and a clone's bios are in the queue above.
     ///
     /// # Panics
     /// When the device does not have a request of this tag.
@@ -199,26 +199,25 @@ impl RequestQueue {
         self.bios.chain(has_bios.then_some(first_bio))
     }
 
-    /// The bios that have ended, in order.
+    /// Moves the ended bios to `out`, in order.
     pub fn take_done(&mut self, out: &mut Vec<Done>) {
         self.bios.take_done(out);
     }
 
-    /// [`Bio::user`] of the bios that were parked and have got their request, in order.
+    /// Moves [`Bio::user`] of the parked bios that have got their request to `out`, in order.
     pub fn take_unparked(&mut self, out: &mut Vec<u64>) {
         self.bios.take_unparked(out);
     }
 
-    /// Whether there are so many requests of this kind that submitters had better wait. With tags:
-    /// never.
+    /// Whether requests of this kind are congested, so that submitters should wait. Never with
+    /// tags.
     #[must_use]
     pub fn is_congested(&self, sync: bool) -> bool {
         self.allocation.is_congested(sync)
     }
 
-    /// When [`RequestQueue::dispatch`] and [`RequestQueue::timed_out`] want to be called, if
-    /// nothing happens before: a plug or a retry is due, the elevator has idled for long enough, a
-    /// flush has waited for long enough, a request is late.
+    /// Time at which [`RequestQueue::dispatch`] and [`RequestQueue::timed_out`] must be called at
+    /// the latest: for a plug, a retry, the end of idling, a delayed flush or a timeout.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
         let retry = |hctx: &Hctx| hctx.retry_at.filter(|_| !hctx.dispatch.is_empty());
@@ -227,8 +226,8 @@ impl RequestQueue {
         others.into_iter().flatten().chain(retry).min()
     }
 
-    /// When the elevator, which idles, will have something. Its clock must have reached that time:
-    /// rounded up to a tick.
+    /// Time at which the idling elevator has a request. Its clock must have reached that time, so
+    /// the time is rounded up to a tick.
     fn elevator_at(&self) -> Option<Nanos> {
         if !self.asks_elevator() {
             return None;
@@ -240,7 +239,7 @@ impl RequestQueue {
         }
     }
 
-    /// No more bios will come from this submitter.
+    /// Handles the exit of a submitter.
     pub fn exit_context(&mut self, now: Nanos, io_context: IoContext) {
         self.now = now;
         self.forget_plug(now, io_context);
@@ -252,7 +251,7 @@ impl RequestQueue {
         self.grant_waiters(now);
     }
 
-    /// What has happened so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
@@ -264,7 +263,7 @@ impl RequestQueue {
         self.waiting > 0 || self.held > 0
     }
 
-    /// Every bio has ended.
+    /// Whether all bios have ended.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let idle = self.bios.is_empty();
@@ -272,7 +271,7 @@ impl RequestQueue {
         idle && self.requests.is_empty()
     }
 
-    /// The time as the elevator sees it.
+    /// The time in ticks of the elevator's clock.
     fn tick(&self, now: Nanos) -> Nanos {
         let tick = self.config.tick;
         if tick == Nanos(1) { now } else { now.tick_before(tick) }

@@ -1,14 +1,14 @@
-//! Plugs: requests that are held back for a moment, because their neighbours are on the way.
+//! Plugs: requests are held for a moment so that later bios can be merged.
 //!
-//! *Per submitter* (`struct blk_plug`): requests collect in a list of the submitter. It is flushed
-//! when the submitter says so, has to wait for a request, or adds to 32 of them or to one that has
-//! reached 128 KiB. (The kernel's 64 is for plugs that hold requests for several devices; a plug
-//! here is one queue's.) On single queues it is flushed when there are 16, whatever their size, and
-//! in the order of sectors (`blk_flush_plug_list` of 3.8 to 4.20).
+//! *Per submitter* (`struct blk_plug`): requests collect in a list of the submitter. The list is
+//! flushed when the submitter unplugs, when it must wait for a request, or when it adds to 32
+//! requests or to one that has reached 128 KiB. (The kernel's 64 is for plugs with requests for
+//! several devices; a plug here belongs to one queue.) On single queues the list is flushed at 16
+//! requests regardless of their size, and in sector order (`blk_flush_plug_list` of 3.8 to 4.20).
 //!
-//! *Per queue* (`blk_plug_device` of 2.6.30): requests are in the elevator at once, but a queue
-//! that was empty dispatches nothing until 4 wait, 3 ms have passed, something has ended, or a
-//! submitter says so or has to wait. 4, 3 ms and the completion are from memory.
+//! *Per queue* (`blk_plug_device` of 2.6.30): requests are in the elevator at once. But a queue
+//! that was empty dispatches nothing until 4 requests wait, 3 ms have passed, a request has ended,
+//! or a submitter unplugs or must wait. 4, 3 ms and the completion are from memory.
 
 use alloc::collections::BTreeMap;
 
@@ -21,21 +21,21 @@ use crate::elevator::Generation;
 use crate::request::{RequestId, Requests, Stage};
 use crate::time::Nanos;
 
-/// Adding to so many flushes a plug (`BLK_MAX_REQUEST_COUNT`).
+/// Number of requests at which an addition flushes the plug (`BLK_MAX_REQUEST_COUNT`).
 const PLUG_REQUESTS: u32 = 32;
-/// The same on single queues.
+/// The same number on single queues.
 const PLUG_REQUESTS_SINGLE: u32 = 16;
-/// Adding behind one of this size flushes a plug (`BLK_PLUG_FLUSH_SIZE`).
+/// Size of the last request at which an addition flushes the plug (`BLK_PLUG_FLUSH_SIZE`).
 const PLUG_BYTES: u64 = 128 * 1024;
-/// A plugged queue goes on at so many requests (`unplug_thresh`).
+/// Number of requests that unplugs a queue (`unplug_thresh`).
 const UNPLUG_THRESHOLD: u32 = 4;
-/// A plugged queue goes on after this time (`unplug_delay`).
+/// Time that unplugs a queue (`unplug_delay`).
 const UNPLUG_DELAY: Nanos = Nanos::from_ms(3);
 
-/// The plugs of the submitters of a queue.
+/// Plugs of a queue's submitters.
 #[derive(Debug, Default)]
 pub(super) struct Plugs {
-    /// A plug stays here, closed and empty, until its submitter exits.
+    /// Plugs by submitter. A plug stays here, closed and empty, until its submitter exits.
     by_context: BTreeMap<IoContext, Plug>,
     open: u32,
 }
@@ -74,15 +74,15 @@ impl Plugs {
 }
 
 impl RequestQueue {
-    /// The submitter has more to come: its requests are held back until
-    /// [`RequestQueue::unplug`]. Plugging twice is plugging once.
+    /// Plugs a submitter: its requests are held until [`RequestQueue::unplug`]. A second call has
+    /// no effect.
     pub fn plug(&mut self, io_context: IoContext) {
         if self.config.plug == PlugRule::PerContext {
             self.plugs.open(io_context);
         }
     }
 
-    /// The submitter has no more to come for now. With a plug of the whole queue: it goes on.
+    /// Unplugs a submitter, and the whole queue if that is plugged.
     pub fn unplug(&mut self, now: Nanos, io_context: IoContext) {
         self.plugs.close(io_context);
         self.flush_plug(now, io_context);
@@ -115,8 +115,8 @@ impl RequestQueue {
         true
     }
 
-    /// Gives what a submitter has plugged to the elevator: on single queues in the order of
-    /// sectors, else in that of arrival.
+    /// Moves a submitter's plugged requests to the elevator: on single queues in sector order,
+    /// otherwise in the order of arrival.
     pub(super) fn flush_plug(&mut self, now: Nanos, io_context: IoContext) {
         if self.config.generation == Generation::Single {
             return self.flush_plug_sorted(now, io_context);
@@ -146,14 +146,14 @@ impl RequestQueue {
         self.plugs.by_context.remove(&io_context);
     }
 
-    /// A request is about to be the first one that waits.
+    /// Plugs the queue before its first request.
     pub(super) fn plug_queue(&mut self, now: Nanos) {
         if self.config.plug == PlugRule::PerQueue && self.waiting == 0 {
             self.queue_plug = Some(now + UNPLUG_DELAY);
         }
     }
 
-    /// A request was added.
+    /// Unplugs the queue after an added request, at the threshold.
     pub(super) fn unplug_queue_at_threshold(&mut self) {
         if self.waiting >= UNPLUG_THRESHOLD {
             self.unplug_queue();

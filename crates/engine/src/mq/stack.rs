@@ -1,13 +1,13 @@
-//! A queue on a queue: what the lower one does with clones (`blk_insert_cloned_request`), and the
-//! upper one with requests that were done in part (`blk_update_request`).
+//! A queue on a queue: clones in the lower one (`blk_insert_cloned_request`), and partly completed
+//! requests in the upper one (`blk_update_request`).
 //!
-//! The upper queue schedules, so what it dispatches goes past the scheduler of the lower one. When
-//! the lower one has no tag it says so, and the upper one keeps the request (its own
-//! [`RequestQueue::busy`]): there the requests behind it still wait in the elevator and go on
-//! merging. Had the lower queue kept it, the upper one would have run empty without merging
-//! (commit 396eaf21ee17: up to three times slower for sequential I/O).
+//! The upper queue schedules, so its clones bypass the scheduler of the lower one. If the lower
+//! queue has no tag, the upper one keeps the request ([`RequestQueue::busy`]): there the later
+//! requests still wait in the elevator and go on merging. If the lower queue kept it, the upper one
+//! would run empty without merging (commit 396eaf21ee17: up to three times slower for sequential
+//! I/O).
 //!
-//! A clone is a request without bios: those of the request above are its own, and end above.
+//! A clone is a request without bios: the bios belong to the original, and end there.
 
 use alloc::vec::Vec;
 
@@ -17,20 +17,20 @@ use crate::buf::BufRef;
 use crate::request::{Request, RequestId, Stage, Tag};
 use crate::time::Nanos;
 
-/// A clone that the device has given back.
+/// An ended clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct EndedClone {
-    /// The request that it was made of.
+    /// Tag of the original.
     pub(crate) above: Tag,
     /// Length of its range.
     pub(crate) len: Sector,
 }
 
 impl RequestQueue {
-    /// Makes a clone of a request that the queue above has issued, and issues it.
+    /// Clones a request that the queue above has issued, and issues the clone.
     ///
     /// # Errors
-    /// When there is no tag: nothing has been taken.
+    /// When there is no tag: nothing has changed.
     ///
     /// # Panics
     /// When the request exceeds this queue's limits: those of the queue above must not be wider.
@@ -39,10 +39,11 @@ impl RequestQueue {
         Ok(self.issued_request(now, id))
     }
 
-    /// Makes a clone, which waits until its hardware queue, which is said, is run.
+    /// Clones a request into the dispatch list of a hardware queue, and returns that queue's
+    /// number.
     ///
     /// # Errors
-    /// When there is no tag: nothing has been taken.
+    /// When there is no tag: nothing has changed.
     pub(crate) fn insert_clone(&mut self, now: Nanos, above: &Issue) -> Result<u16, Busy> {
         let id = self.clone_of(now, above)?;
         self.hold(id);
@@ -70,7 +71,7 @@ impl RequestQueue {
         assert!(segments <= limits.max_segments);
         let bio = Bio { fua, origin, ..Bio::new(op, sector, len, BufRef::NONE, 0) };
         let claim = self.claim(&bio);
-        // Where driver tags are what is allocated, they are counted there.
+        // Driver tags that are allocated as requests are counted there.
         let counted = self.allocates_tags;
         if counted && !self.allocation.take(now, claim) {
             return Err(Busy);
@@ -82,7 +83,7 @@ impl RequestQueue {
         Ok(self.requests.insert(request))
     }
 
-    /// The request that a clone was made of.
+    /// Tag of a clone's original.
     ///
     /// # Panics
     /// When the device does not have a clone of this tag.
@@ -91,10 +92,10 @@ impl RequestQueue {
         self.requests[id].above.expect("clones are all that this queue has")
     }
 
-    /// The device has given a clone back, done or not: its tag is free.
+    /// Ends a clone, successful or not, and frees its tag.
     ///
     /// # Panics
-    /// When the device does not have a request of this tag, or has one that is no clone.
+    /// When the device does not have a request of this tag, or the request is no clone.
     pub(crate) fn end_clone(&mut self, now: Nanos, tag: Tag) -> EndedClone {
         self.now = now;
         let id = self.take_back(tag);
@@ -106,11 +107,11 @@ impl RequestQueue {
         EndedClone { above, len }
     }
 
-    /// The device has done the first `done` of a request, but not all of it: the bios that lie in
-    /// there end. The request is still issued, for the rest.
+    /// Completes the first `done` sectors of a request: the bios in them end. The rest of the
+    /// request stays issued.
     ///
     /// # Panics
-    /// When the device does not have a request of this tag, or all of it is done.
+    /// When the device does not have a request of this tag, or `done` is all of it.
     pub(crate) fn advance(&mut self, tag: Tag, done: Sector) {
         let id = self.hctxs[usize::from(tag.hctx)].tags.owner(tag.index);
         let request = self.requests.at(id);

@@ -1,4 +1,4 @@
-//! From a bio to a request that waits (`blk_mq_submit_bio`, `__make_request`).
+//! Submission: from a bio to a waiting request (`blk_mq_submit_bio`, `__make_request`).
 
 use super::bios;
 use super::merge::{is_mergeable, is_mergeable_request};
@@ -10,10 +10,10 @@ use crate::request::{Request, RequestId, Stage};
 use crate::time::Nanos;
 
 impl RequestQueue {
-    /// Takes a bio. What is longer than the device takes is split.
+    /// Submits a bio. A bio above the device's limits is split.
     ///
     /// # Panics
-    /// When the bio is empty and no flush, or reaches beyond the last sector of a `u64`.
+    /// When the bio is empty and no flush, or reaches past the last sector of a `u64`.
     pub fn submit_bio(&mut self, now: Nanos, mut bio: Bio) -> Submitted {
         assert!(bio.op == Op::Flush || bio.len.0 > 0, "only a flush has no length");
         assert!(bio.sector.0.checked_add(bio.len.0).is_some(), "the range ends somewhere");
@@ -38,8 +38,8 @@ impl RequestQueue {
         if parked { Submitted::Parked } else { Submitted::Accepted }
     }
 
-    /// Without a cache to flush, a flush has ended (false is returned) and the flags mean nothing;
-    /// that somebody waits for the write is still true.
+    /// Drops flags without effect on a device without a cache. A flush ends at once (false is
+    /// returned); a FUA or preflush write stays synchronous.
     fn drop_useless_flags(&mut self, bio: &mut Bio) -> bool {
         bio.origin.sync |= bio.fua || bio.preflush;
         (bio.fua, bio.preflush) = (false, false);
@@ -49,7 +49,7 @@ impl RequestQueue {
         bio.op != Op::Flush
     }
 
-    /// Merges a bio, makes it a request, or parks it; true if it is parked.
+    /// Merges a bio, makes it a request, or parks it; returns true if it is parked.
     fn submit_part(&mut self, now: Nanos, bio: &Bio, split: Option<u32>) -> bool {
         let part = self.bios.insert(*bio, split);
         if is_mergeable(bio) && self.merge_bio(now, part) {
@@ -63,7 +63,7 @@ impl RequestQueue {
         self.counters.parked += 1;
         self.bios.park(part);
         self.allocation.park(part, claim);
-        // Who sleeps must not keep others from what they wait for.
+        // A sleeping submitter must not hold requests that others wait for.
         self.flush_plug(now, bio.origin.io_context);
         self.unplug_queue();
         true
@@ -77,8 +77,8 @@ impl RequestQueue {
         }
     }
 
-    /// Which of the two counts a request is in. With tags, only synchronous reads are beyond the
-    /// limit for the asynchronous ones (`dd_limit_depth`).
+    /// Whether a request counts as synchronous. With tags, only synchronous reads are exempt from
+    /// the asynchronous limit (`dd_limit_depth`).
     fn counts_as_sync(&self, op: Op, sync: bool) -> bool {
         match self.config.generation {
             Generation::Single => sync,
@@ -86,8 +86,8 @@ impl RequestQueue {
         }
     }
 
-    /// Gives requests that have become free to who waits for one. Merging is not tried again, as in
-    /// the kernel. Each event ends here.
+    /// Gives free requests to waiters, without another attempt to merge, as in the kernel. The last
+    /// step of each event.
     #[inline]
     pub(super) fn grant_waiters(&mut self, now: Nanos) {
         while !self.allocation.is_nobody_parked()
@@ -99,7 +99,7 @@ impl RequestQueue {
         }
     }
 
-    /// A request has been taken for this bio.
+    /// Starts a request for this bio; the allocation is done.
     fn start_request(&mut self, now: Nanos, part: u32, hctx: u16) {
         let bio = self.bios.bio(part);
         let mut request = Request::new(bio, part);
@@ -119,10 +119,10 @@ impl RequestQueue {
         }
     }
 
-    /// A request waits for the device from now on.
+    /// Inserts a request, which waits for the device from now on.
     pub(super) fn insert_request(&mut self, now: Nanos, id: RequestId, from_plug: bool) {
         let mergeable = is_mergeable_request(&self.requests[id]);
-        // Before there were plugs of submitters nothing was merged here.
+        // Before per-submitter plugs no merge was tried here.
         let merges = from_plug || self.config.generation == Generation::Multi;
         if self.elevator.is_some() && mergeable && merges && self.merge_on_insert(now, id) {
             return;
@@ -162,7 +162,7 @@ impl RequestQueue {
         self.free_request(id);
     }
 
-    /// Gives back what a request has taken. Its bios have ended, or belong to another one.
+    /// Frees a request. Its bios have ended, or belong to another request.
     pub(super) fn free_request(&mut self, id: RequestId) {
         let request = &self.requests[id];
         assert!(!request.hashed && request.stage != Stage::Issued, "nobody knows it any more");

@@ -1,4 +1,4 @@
-//! Driver tags: who the device is working for, by number (`struct blk_mq_tags`).
+//! Driver tags: numbers of the requests at the device (`struct blk_mq_tags`).
 
 use alloc::vec::Vec;
 
@@ -7,9 +7,9 @@ use crate::request::RequestId;
 /// The driver tags of one hardware queue.
 #[derive(Debug)]
 pub(super) struct Tags {
-    /// The tag that was used last is the next one.
+    /// Free tags; the last used one is the next one.
     free: Vec<u32>,
-    /// The issued request of each tag.
+    /// Issued request of each tag.
     issued: Vec<Option<RequestId>>,
 }
 
@@ -32,13 +32,13 @@ impl Tags {
         !self.free.is_empty()
     }
 
-    /// The device has the request from now on.
+    /// Marks the request as issued.
     pub(super) fn issue(&mut self, index: u32, id: RequestId) {
         let before = self.issued[index as usize].replace(id);
         assert!(before.is_none(), "a tag names one request at a time");
     }
 
-    /// The request that the device has under this tag.
+    /// The issued request of this tag.
     ///
     /// # Panics
     /// When there is none.
@@ -46,10 +46,10 @@ impl Tags {
         self.issued[index as usize].expect("the tag is of an issued request")
     }
 
-    /// The device has given it back.
+    /// Marks the tag as returned by the device.
     ///
     /// # Panics
-    /// When there is none: a completion came twice.
+    /// When no request is issued under it: a completion came twice.
     pub(super) fn end(&mut self, index: u32) -> RequestId {
         self.issued[index as usize].take().expect("the tag is of an issued request")
     }

@@ -1,4 +1,4 @@
-//! What a golden trace cannot show: two queues, other elevators, content, the flush guarantee.
+//! Cases that golden traces cannot show: two queues, other elevators, content, the flush guarantee.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -40,8 +40,8 @@ fn done(queue: &mut RequestQueue) -> Vec<u64> {
     out.iter().map(|done| done.user).collect()
 }
 
-/// First come, first served; idles for 10 ms after each request; at most one asynchronous request.
-/// Everything it is told must add up.
+/// A probe elevator: first come, first served; idles for 10 ms after each request; at most one
+/// asynchronous request. It checks the consistency of all its calls.
 #[derive(Default)]
 struct Probe {
     queue: Fifo,
@@ -60,7 +60,7 @@ static PROBE: ElevatorType = ElevatorType {
     },
 };
 
-/// What the probe's clock advances by.
+/// Tick of the probe's clock.
 const TICK: Nanos = Nanos::from_ms(4);
 
 impl Elevator for Probe {
@@ -120,7 +120,7 @@ fn elevator_sees_ticks_and_is_woken_when_its_clock_has_come_so_far() {
     let first = dispatch(&mut queue, MS(5))[0];
     assert_eq!(queue.wake_at(), None, "the device is full");
     queue.complete(MS(6), first.tag, BlkStatus::Ok);
-    // It hears 4 ms and idles until 14 ms, but its clock shows that at 16 ms only.
+    // The probe's clock shows 4 ms, so it idles until 14 ms, which the clock reaches at 16 ms only.
     assert_eq!(queue.wake_at(), Some(MS(16)));
     assert!(dispatch(&mut queue, MS(15)).is_empty());
     assert_eq!(dispatch(&mut queue, MS(16)).len(), 1);
@@ -141,7 +141,7 @@ fn elevator_is_not_told_of_flushes_and_of_what_went_past_it() {
     assert!(queue.is_idle());
 }
 
-/// The device may keep the data for as long as it likes.
+/// The device may keep the data for any time.
 #[test]
 fn flush_waits_five_seconds_for_data_of_others_and_then_goes() {
     let mut queue = RequestQueue::new(QueueConfig::default(), &named("none"));
@@ -193,7 +193,7 @@ fn merged_request_keeps_its_sync_and_gets_the_most_urgent_priority() {
     assert_eq!((issues[0].len, issues[0].segments), (Sector(24), 3));
 }
 
-/// A clone takes one of the tags that are requests, too.
+/// A clone takes one of the tags that are also requests.
 #[test]
 fn clone_without_an_elevator_counts_as_a_request() {
     let config = QueueConfig { queue_depth: 1, plug: PlugRule::Off, ..QueueConfig::default() };
@@ -218,16 +218,16 @@ fn completion_that_comes_twice_is_a_programmer_error() {
     queue.complete(MS(0), tag, BlkStatus::Ok);
 }
 
-/// A device with a volatile cache, and what must hold at any moment.
+/// A device with a volatile cache, and the invariants of each step.
 #[derive(Default)]
 struct World {
-    /// A linear congruential generator: the test is the same each time.
+    /// A linear congruential generator with a fixed seed.
     seed: u64,
     time: Nanos,
     issued: Vec<Issue>,
-    /// By `user`: sectors that have not ended, and whether it is in the cache only.
+    /// By `user`: sectors in flight, and whether the data is in the cache only.
     bios: Vec<Sent>,
-    /// Flushes the device works on: the writes that had ended when it got them.
+    /// Flushes at the device, with the writes that had ended when the flush was issued.
     covered: Vec<(Tag, Vec<u64>)>,
 }
 
@@ -236,7 +236,7 @@ struct Sent {
     sectors_left: u64,
     ended: bool,
     stable: bool,
-    /// Writes that had ended when it was submitted.
+    /// Writes that had ended at the submission.
     before: Vec<u64>,
 }
 
@@ -251,7 +251,7 @@ impl World {
         self.bios.iter().filter(is).map(|sent| sent.bio.user).collect()
     }
 
-    /// Writes that ended: a flush from now on has to cover them.
+    /// Ended writes that the next flush must cover.
     fn volatile(&self) -> Vec<u64> {
         self.writes_that(|sent| sent.ended)
     }
@@ -284,7 +284,7 @@ impl World {
     fn dispatch(&mut self, queue: &mut RequestQueue) {
         for issue in dispatch(queue, self.time) {
             if issue.op == Op::Flush {
-                // What has reached the device's cache by now: a bio that has not ended may have.
+                // Writes in the device's cache so far; a write in flight may be there too.
                 let covered = self.writes_that(|sent| sent.sectors_left == 0);
                 self.covered.push((issue.tag, covered));
             }

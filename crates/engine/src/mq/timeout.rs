@@ -1,7 +1,7 @@
-//! Requests that the device has had for too long (`block/blk-timeout.c`).
+//! Timeouts of requests at the device (`block/blk-timeout.c`).
 //!
-//! Everybody has the same time, so the issued requests are in the order of their deadlines. A world
-//! that is told of one decides what to do; the request stays the device's until it is completed.
+//! All requests have the same timeout, so the issued ones are in the order of their deadlines. The
+//! world decides what to do with an expired request; it stays at the device until it is completed.
 
 use alloc::vec::Vec;
 
@@ -10,7 +10,7 @@ use crate::request::{RequestId, Tag};
 use crate::time::Nanos;
 
 impl RequestQueue {
-    /// The clock of a request that the device gets runs from now on.
+    /// Starts the timeout of an issued request.
     pub(super) fn start_timeout(&mut self, now: Nanos, id: RequestId) {
         if let Some(timeout) = self.config.timeout {
             self.requests.at(id).deadline = now + timeout;
@@ -18,19 +18,19 @@ impl RequestQueue {
         }
     }
 
-    /// The device has given it back.
+    /// Stops the timeout of a returned request.
     pub(super) fn stop_timeout(&mut self, id: RequestId) {
         if self.config.timeout.is_some() {
             self.issued.remove(&mut self.requests, id);
         }
     }
 
-    /// When the oldest issued request is late.
+    /// Deadline of the oldest issued request.
     pub(super) fn timeout_at(&self) -> Option<Nanos> {
         self.issued.front().map(|id| self.requests[id].deadline)
     }
 
-    /// The requests that the device has had for longer than the timeout, each once per timeout.
+    /// Moves the tags of expired requests to `out`, each once per timeout.
     pub fn timed_out(&mut self, now: Nanos, out: &mut Vec<Tag>) {
         let Some(timeout) = self.config.timeout else { return };
         while let Some(id) = self.issued.front() {

@@ -1,8 +1,8 @@
-//! Who gets a request, and who waits for one (`get_request` of `block/blk-core.c` in 2.6.30, tags
-//! of `block/blk-mq-tag.c` since).
+//! Allocation of requests, and its waiters (`get_request` of `block/blk-core.c` in 2.6.30, tags of
+//! `block/blk-mq-tag.c` since).
 //!
-//! Merging needs no request, so this is the limit on what is left after merging. Running out is no
-//! error: the bio is parked, in the order of arrival, and gets its request when one is given back.
+//! A merge needs no request, so the limit applies to the rest. An exhausted limit is not an error:
+//! the bio is parked, in the order of arrival, and gets its request when one is freed.
 
 use alloc::collections::VecDeque;
 use alloc::vec::Vec;
@@ -11,7 +11,7 @@ use super::batching::RequestList;
 use crate::bio::IoContext;
 use crate::time::Nanos;
 
-/// Who wants a request.
+/// A claim for a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Claim {
     pub(super) io_context: IoContext,
@@ -28,7 +28,7 @@ pub(super) struct Waiter {
     arrival: u64,
 }
 
-/// The limit of a queue and its waiters.
+/// Limit of a queue, and its waiters.
 #[derive(Debug)]
 pub(super) struct Allocation {
     limit: Limit,
@@ -38,7 +38,7 @@ pub(super) struct Allocation {
 
 #[derive(Debug)]
 enum Limit {
-    /// Single queue: synchronous and asynchronous requests counted apart.
+    /// Single queue: separate counts of synchronous and asynchronous requests.
     Batching(RequestList),
     /// Multi-queue: tags, per hardware queue.
     Tags(Vec<RequestTags>),
@@ -54,7 +54,7 @@ impl Allocation {
         Self { limit: Limit::Tags(tags), arrivals: 0, parked: 0 }
     }
 
-    /// Takes a request, unless there is none for this claim.
+    /// Takes a request; false if there is none for this claim.
     pub(super) fn take(&mut self, now: Nanos, claim: Claim) -> bool {
         match &mut self.limit {
             Limit::Batching(list) => list.take(now, claim.io_context, claim.sync),
@@ -62,7 +62,7 @@ impl Allocation {
         }
     }
 
-    /// Queues a bio that [`Allocation::take`] had no request for.
+    /// Parks a bio after [`Allocation::take`] had no request.
     pub(super) fn park(&mut self, part: u32, claim: Claim) {
         let waiter = Waiter { part, claim, arrival: self.arrivals };
         self.arrivals += 1;
@@ -73,7 +73,7 @@ impl Allocation {
         }
     }
 
-    /// A request has ended, or was absorbed by another.
+    /// Returns a request that has ended, or was merged into another.
     pub(super) fn put(&mut self, sync: bool, hctx: u16) {
         match &mut self.limit {
             Limit::Batching(list) => list.put(sync),
@@ -81,7 +81,7 @@ impl Allocation {
         }
     }
 
-    /// The next bio whose turn it is, with its request taken for it.
+    /// The next waiting bio that can have a request, which is taken for it.
     pub(super) fn next_waiter(&mut self, now: Nanos) -> Option<u32> {
         let waiter = match &mut self.limit {
             Limit::Batching(list) => list.next_waiter(now),
@@ -91,7 +91,8 @@ impl Allocation {
         Some(waiter.part)
     }
 
-    /// Whether writers of this kind had better wait. Only the single-queue generation says so.
+    /// Whether submitters of this kind should wait. Only the single-queue generation has
+    /// congestion.
     pub(super) fn is_congested(&self, sync: bool) -> bool {
         match &self.limit {
             Limit::Batching(list) => list.is_congested(sync),
@@ -111,18 +112,18 @@ impl Allocation {
     }
 }
 
-/// The requests of one hardware queue: scheduler tags, or, without an elevator, the driver's.
+/// Requests of one hardware queue: scheduler tags, or, without an elevator, driver tags.
 ///
-/// The kernel wakes sleepers in groups, because waking costs; here a request that is given back
-/// goes to whoever has waited longest and can have it, so nobody is passed.
+/// The kernel wakes sleepers in groups, because wake-ups are expensive. Here a freed request goes
+/// to the oldest waiter that can have it, so no waiter is passed.
 #[derive(Debug)]
 struct RequestTags {
     tags: u32,
-    /// How many may be asynchronous (`limit_depth`).
+    /// Greatest number of asynchronous requests (`limit_depth`).
     async_depth: u32,
     used: u32,
     used_async: u32,
-    /// Asynchronous, synchronous.
+    /// Waiters: asynchronous, synchronous.
     waiters: [VecDeque<Waiter>; 2],
 }
 
@@ -132,7 +133,7 @@ impl RequestTags {
         Self { tags, async_depth, used: 0, used_async: 0, waiters: Default::default() }
     }
 
-    /// Whoever waits waits for want of a tag of its kind: nobody can be passed here.
+    /// Takes a tag. Waiters exist only while no tag of their kind is free, so none can be passed.
     fn take(&mut self, sync: bool) -> bool {
         let free = self.is_free(sync);
         if free {

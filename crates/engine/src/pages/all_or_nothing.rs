@@ -1,16 +1,16 @@
-//! `all-or-nothing`: in bulk, and from the reserve either all that is missing or nothing, as the
-//! kernel's generic `mempool_alloc_bulk` (late 2025) does.
+//! `all-or-nothing`: bulk allocation, with all missing pages or none from the reserve, like the
+//! kernel's generic `mempool_alloc_bulk` (late 2025).
 //!
-//! A waiter keeps what the page allocator gave, but it never holds part of the reserve. So two of
-//! them cannot wait for each other, and there is no first round and no mutex: the oldest waiter
-//! takes all it needs as soon as there is as much.
+//! A waiter keeps pages from the page allocator, but never holds part of the reserve. So two
+//! waiters cannot deadlock, and there is no first round and no mutex: the oldest waiter takes all
+//! its pages as soon as the reserve has enough.
 
 use alloc::boxed::Box;
 
 use super::source::{Consumer, Effort, Segment};
 use super::{AllocatorType, BioPages, FromReserve, Gather, Pool, Round};
 
-/// All pages or none.
+/// The allocator's type.
 pub static ALL_OR_NOTHING: AllocatorType = AllocatorType {
     name: "all-or-nothing",
     about: "all pages in one call; from the reserve all that are missing or none (as of 2025)",
@@ -35,7 +35,8 @@ impl Gather for AllOrNothing {
     }
 }
 
-/// Page by page from the page allocator until it has none; then the reserve for all the others.
+/// Takes page by page from the page allocator until it has none, then all missing pages from the
+/// reserve.
 fn from_both(effort: Effort, pages: &mut BioPages, pool: &mut Pool<'_>) {
     while pages.missing() > 0
         && let Some(page) = pool.alloc(0, effort)

@@ -1,9 +1,9 @@
-//! One client's page allocation: rounds, waiters, and who is next (`crypt_alloc_buffer`).
+//! One client's page allocation: rounds, waiters, and their order (`crypt_alloc_buffer`).
 //!
-//! Who waits is in one queue, oldest first. With the mutex only the first one takes pages, and it
-//! stays the first until it has all. Without it every one takes what it can when it parks, and
-//! whoever got a page goes to the end of the queue: the race of woken tasks, made deterministic.
-//! A bio that comes while others wait does not overtake them, which the kernel allows.
+//! Waiters are in one queue, oldest first. With the mutex only the first one takes pages, until it
+//! has all. Without the mutex each waiter takes what it can when it parks, and a waiter that got a
+//! page goes to the end of the queue: a deterministic form of the race between woken tasks. A new
+//! bio does not overtake waiters, which the kernel allows.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;
@@ -15,42 +15,42 @@ use super::pool::{Holdings, Pool};
 use super::source::{BioPages, Effort, PageSource, Segment};
 use super::{AllocatorSpec, FromReserve, Gather, Round};
 
-/// How much a client has, and may have.
+/// Reserve and limit of a client.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Sizes {
-    /// Pages in the reserve: those of the largest bio that there will be.
+    /// Pages in the reserve: those of the largest bio.
     pub reserve_pages: u32,
-    /// Pages that it may hold in all, the reserve included: see [`super::pages_per_client`].
+    /// Greatest number of pages, the reserve included: see [`super::pages_per_client`].
     pub limit_pages: u32,
 }
 
-/// The source had too few pages for a reserve.
+/// The source has too few pages for a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the page reserve needs {wanted} pages, and memory had {had}; take a smaller reserve")]
 pub struct OutOfPages {
     /// Pages of the reserve.
     pub wanted: u32,
-    /// Pages that there were.
+    /// Pages available.
     pub had: u32,
 }
 
-/// Why a bio waits.
+/// The reason why a bio waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Why {
-    /// Others wait, and one at a time may take pages.
+    /// Other bios wait, and only one at a time may take pages.
     Mutex,
-    /// The client has as many pages as it may have, and its reserve is in use.
+    /// The client is at its limit, and its reserve is used up.
     Limit,
-    /// Memory has no page, and the reserve is in use.
+    /// The page allocator has no page, and the reserve is used up.
     Memory,
 }
 
-/// What came of asking.
+/// Result of [`Allocator::get`].
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<W> {
-    /// All pages are there; and who wanted them.
+    /// The owner, with all its pages.
     Got(W, BioPages),
-    /// It waits, and comes out of [`Allocator::take_resumed`].
+    /// The owner waits for [`Allocator::take_resumed`].
     Parked,
 }
 
@@ -62,18 +62,18 @@ struct Waiting<W> {
     why: Why,
 }
 
-/// The pages of one client. `W` is what is resumed: the part of a bio.
+/// Pages of one client. `W` is the owner of a wait: the part of a bio.
 pub struct Allocator<W> {
     spec: AllocatorSpec,
     gather: Box<dyn Gather + Send>,
     holdings: Holdings,
     counters: Counters,
     waiters: VecDeque<Waiting<W>>,
-    /// Waited, and have all their pages.
+    /// Owners that waited and have all their pages now.
     resumed: VecDeque<(W, BioPages)>,
-    /// Lists of bios that have ended: after the first ones nothing is allocated.
+    /// Reused lists of ended bios: after the first ones no list is allocated.
     lists: Vec<Vec<Segment>>,
-    /// Bios that have their pages, those in `resumed` included.
+    /// Number of bios with pages, including those in `resumed`.
     out: u32,
 }
 
@@ -117,10 +117,10 @@ impl<W> Allocator<W> {
         })
     }
 
-    /// Pages for a bio.
+    /// Takes pages for a bio.
     ///
     /// # Panics
-    /// When it wants none, or more than the reserve has: it might wait for ever.
+    /// When `wanted` is zero or exceeds the reserve: the bio could wait forever.
     pub fn get(&mut self, wanted: u32, who: W, source: &mut dyn PageSource) -> Outcome<W> {
         assert!(wanted > 0, "a bio has pages");
         assert!(wanted <= self.holdings.reserve_pages, "the reserve holds the largest bio");
@@ -147,8 +147,7 @@ impl<W> Allocator<W> {
         Outcome::Parked
     }
 
-    /// The pages of a bio that has ended. Who can go on with them is in
-    /// [`Allocator::take_resumed`].
+    /// Returns the pages of an ended bio. They may resume owners in [`Allocator::take_resumed`].
     pub fn put(&mut self, mut pages: BioPages, source: &mut dyn PageSource) {
         assert!(pages.missing() == 0, "a bio gives back what it got");
         self.out = self.out.checked_sub(1).expect("the bio had its pages from here");
@@ -164,8 +163,8 @@ impl<W> Allocator<W> {
         self.lists.push(pages.into_list());
     }
 
-    /// Waiters try again, oldest first: memory may have pages now. To be called every
-    /// [`super::RETRY`] while somebody is parked.
+    /// Lets waiters try again, oldest first, because the page allocator may have pages now. Call
+    /// this every [`super::RETRY`] while there are waiters.
     pub fn retry(&mut self, source: &mut dyn PageSource) {
         while let Some(mut waiting) = self.waiters.pop_front() {
             let missing = waiting.pages.missing();
@@ -192,28 +191,28 @@ impl<W> Allocator<W> {
         }
     }
 
-    /// The oldest one that waited and has its pages now. To be called until there is none, after
+    /// The oldest resumed owner with its pages. Call this until it returns `None`, after
     /// [`Allocator::put`] and [`Allocator::retry`].
     pub fn take_resumed(&mut self) -> Option<(W, BioPages)> {
         self.resumed.pop_front()
     }
 
-    /// Another share of memory, because clients came or went. Nothing is taken away.
+    /// Sets another limit, because clients came or went. No pages are taken away.
     pub fn set_limit(&mut self, limit_pages: u32, source: &mut dyn PageSource) {
         self.holdings.limit = limit_pages;
         self.retry(source);
     }
 
-    /// Gives the reserve back.
+    /// Returns the reserve.
     ///
     /// # Panics
-    /// When a bio still has pages, or waits for them.
+    /// When a bio has pages or waits for them.
     pub fn release(mut self, source: &mut dyn PageSource) {
         assert!(self.is_idle(), "all bios have ended");
         self.holdings.reserve.drain(..).for_each(|page| source.free(page, 0));
     }
 
-    /// Gives all back but what bios have got: the client is gone, and who waits is forgotten.
+    /// Returns all pages except those of bios. The client is gone, and its waiters are dropped.
     pub fn abandon(mut self, source: &mut dyn PageSource) {
         let waiting = self.waiters.drain(..).map(|waiting| waiting.pages);
         for pages in waiting.chain(self.resumed.drain(..).map(|(_, pages)| pages)) {
@@ -222,61 +221,61 @@ impl<W> Allocator<W> {
         self.holdings.reserve.drain(..).for_each(|page| source.free(page, 0));
     }
 
-    /// How many wait.
+    /// Number of waiters.
     #[must_use]
     pub fn parked(&self) -> usize {
         self.waiters.len()
     }
 
-    /// How many wait for this reason.
+    /// Number of waiters for this reason.
     #[must_use]
     pub fn parked_for(&self, why: Why) -> usize {
         self.waiters.iter().filter(|waiting| waiting.why == why).count()
     }
 
-    /// Whether the reserve is full and nobody has pages or waits.
+    /// Whether the reserve is full and no bio has pages or waits.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         self.out == 0 && self.waiters.is_empty() && self.holdings.reserve_used() == 0
     }
 
-    /// Pages that it has from the source, in truth.
+    /// Actual number of pages from the source.
     #[must_use]
     pub fn held_pages(&self) -> u32 {
         self.holdings.held
     }
 
-    /// Pages that it has according to its counter, which the limit is compared with.
+    /// Counted number of pages, which the limit applies to.
     #[must_use]
     pub fn counted_pages(&self) -> u32 {
         self.holdings.counted
     }
 
-    /// Pages that it may have.
+    /// Greatest number of pages.
     #[must_use]
     pub fn limit_pages(&self) -> u32 {
         self.holdings.limit
     }
 
-    /// Pages that the reserve has now.
+    /// Number of pages in the reserve.
     #[must_use]
     pub fn reserve_left(&self) -> u32 {
         self.holdings.reserve_pages - self.holdings.reserve_used()
     }
 
-    /// Figures.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &Counters {
         &self.counters
     }
 
-    /// Which one it is.
+    /// The allocator's specification.
     #[must_use]
     pub fn spec(&self) -> &AllocatorSpec {
         &self.spec
     }
 
-    /// One waiter at a time takes pages.
+    /// Whether only one waiter at a time takes pages.
     fn is_serialised(&self) -> bool {
         self.spec.options.mutex || self.spec.allocator.from_reserve == FromReserve::AllAtOnce
     }
@@ -286,7 +285,7 @@ impl<W> Allocator<W> {
         Pool { source, holdings, counters, step: Step::Allocator }
     }
 
-    /// Takes pages, and says what kept it from taking more.
+    /// Takes pages; returns the reason for missing ones.
     fn gather(&mut self, round: Round, pages: &mut BioPages, source: &mut dyn PageSource) -> Why {
         let refusals = self.counters.limit_refusals;
         let (holdings, counters) = (&mut self.holdings, &mut self.counters);
@@ -315,7 +314,7 @@ impl<W> Allocator<W> {
         Outcome::Got(who, pages)
     }
 
-    /// The bio has all its pages.
+    /// Counts a bio that has all its pages.
     fn finish(&mut self, pages: &BioPages) {
         self.out += 1;
         self.counters.bios += 1;

@@ -1,8 +1,7 @@
 //! A buddy system: free blocks of 2^order pages, split on demand, merged with their neighbours.
 //!
-//! Both worlds keep their pages in one. Nothing but page numbers is in here. A block is aligned to
-//! its size; its *buddy* is the other half of the block twice as large, and when both are free they
-//! are that block.
+//! Both worlds keep their pages in one. It holds page numbers only. A block is aligned to its size.
+//! Its *buddy* is the other half of the next larger block; two free buddies are merged.
 //!
 //! ```text
 //!   order 2   [0 . . .]        alloc(0) = 0:   [1] [2 .]        free(0, 0):  [0 . . .]
@@ -14,17 +13,17 @@ use alloc::vec::Vec;
 use super::ORDER_MAX;
 
 const ORDERS: usize = ORDER_MAX as usize + 1;
-/// In `order_of`: no free block starts here.
+/// Value of `order_of`: no free block starts here.
 const NO_BLOCK: u8 = u8::MAX;
 /// No page.
 const NONE: u32 = u32::MAX;
 
-/// Which pages are free.
+/// The free pages of a memory.
 #[derive(Clone, Debug)]
 pub struct Buddy {
-    /// The order of the free block that starts here.
+    /// Order of the free block that starts at each page.
     order_of: Vec<u8>,
-    /// Free blocks of one order are linked in both directions, the one freed last in front.
+    /// Doubly linked free lists by order, the last freed block first.
     next: Vec<u32>,
     previous: Vec<u32>,
     heads: [u32; ORDERS],
@@ -32,7 +31,7 @@ pub struct Buddy {
 }
 
 impl Buddy {
-    /// Pages `0..pages`, all free.
+    /// All of the pages `0..pages` are free.
     ///
     /// # Panics
     /// When there are 2^32 - 1 of them.
@@ -47,8 +46,8 @@ impl Buddy {
             heads: [NONE; ORDERS],
             free_pages: pages,
         };
-        // From the end, so that the first pages are in front. A block is as large as its number
-        // and the space up to the end of the block behind it allow.
+        // From the end, so that the first pages are at the front of the lists. The order of a block
+        // is limited by its alignment and by the space up to the next block.
         let mut end = pages;
         while end > 0 {
             let order = end.trailing_zeros().min(u32::from(ORDER_MAX));
@@ -58,25 +57,25 @@ impl Buddy {
         buddy
     }
 
-    /// How many there are.
+    /// Number of pages.
     #[must_use]
     pub fn pages(&self) -> u32 {
         u32::try_from(self.order_of.len()).expect("as many as at the start")
     }
 
-    /// How many are free.
+    /// Number of free pages.
     #[must_use]
     pub fn free_pages(&self) -> u32 {
         self.free_pages
     }
 
-    /// The largest order of which a block is free.
+    /// Order of the largest free block.
     #[must_use]
     pub fn order_free_max(&self) -> Option<u8> {
         (0..=ORDER_MAX).rev().find(|order| self.heads[usize::from(*order)] != NONE)
     }
 
-    /// A block, and the order of the one that it was cut from.
+    /// Allocates a block; also returns the order of the block that was split.
     pub fn alloc(&mut self, order: u8) -> Option<(u32, u8)> {
         let from = (order..=ORDER_MAX).find(|from| self.heads[usize::from(*from)] != NONE)?;
         let first = self.heads[usize::from(from)];
@@ -88,10 +87,10 @@ impl Buddy {
         Some((first, from))
     }
 
-    /// A block is free again; the order of what it became part of.
+    /// Frees a block; returns the order of the merged block.
     ///
     /// # Panics
-    /// When it is not a block of this memory, or any of it is free already.
+    /// When it is not a block of this memory, or part of it is free already.
     pub fn free(&mut self, first: u32, order: u8) -> u8 {
         assert!(first.is_multiple_of(1 << order), "a block is aligned to its size");
         assert!(u64::from(first) + (1 << order) <= u64::from(self.pages()), "a block of ours");
@@ -111,7 +110,7 @@ impl Buddy {
         order
     }
 
-    /// Exactly this page; whether it was free.
+    /// Allocates exactly this page; false if it was not free.
     pub fn take(&mut self, page: u32) -> bool {
         let Some((first, order)) = self.free_block(page) else { return false };
         self.unlink(first, order);
@@ -129,7 +128,7 @@ impl Buddy {
         true
     }
 
-    /// The free block that a page lies in: its first page and its order.
+    /// The free block that contains a page: its first page and its order.
     #[must_use]
     pub fn free_block(&self, page: u32) -> Option<(u32, u8)> {
         (0..=ORDER_MAX)

@@ -1,13 +1,13 @@
 //! `bulk-list`, `bulk-array`, `bulk-callback`: the mempool bulk allocation proposed in 2023.
 //!
-//! Four steps: one bulk call for all; what is missing from the reserve, page by page; both again
-//! with permission to reclaim; wait, and again. What an earlier step brought is kept. In the first
-//! round dm-crypt forbids waiting, so that only two steps remain.
+//! Four steps: one bulk call for all pages; missing ones from the reserve, page by page; both again
+//! with permission to reclaim; wait, and repeat. Pages of earlier steps are kept. In the first
+//! round dm-crypt forbids waiting, so only two steps remain.
 //!
-//! The three differ in where a bulk call leaves its pages. A list is linked and walked, an array
-//! is filled and read (what is in it counts when the call is repeated), a callback puts each page
-//! into the bio and keeps none. The posted series has no mempool call for lists, for want of a
-//! user; here all three go the same four steps.
+//! The three variants differ in the destination of a bulk call's pages. A list is linked and then
+//! walked. An array is filled and then read (its content counts when the call is repeated). A
+//! callback puts each page into the bio. The posted series has no mempool call for lists, for lack
+//! of a user; here all three do the same four steps.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 use super::source::{Consumer, Effort, Page, PageList, Segment};
 use super::{AllocatorType, BioPages, FromReserve, Gather, Options, Pool, Round};
 
-/// Bulk calls to a list.
+/// Type of the allocator with bulk calls to a list.
 pub static BULK_LIST: AllocatorType = AllocatorType {
     name: "bulk-list",
     about: "all pages in one call, linked to a list (proposed in 2022)",
@@ -23,7 +23,7 @@ pub static BULK_LIST: AllocatorType = AllocatorType {
     attach: |_: &Options| Box::new(BulkList::default()),
 };
 
-/// Bulk calls to an array.
+/// Type of the allocator with bulk calls to an array.
 pub static BULK_ARRAY: AllocatorType = AllocatorType {
     name: "bulk-array",
     about: "all pages in one call, into an array (proposed in 2023)",
@@ -31,7 +31,7 @@ pub static BULK_ARRAY: AllocatorType = AllocatorType {
     attach: |_: &Options| Box::new(BulkArray::default()),
 };
 
-/// Bulk calls to a function.
+/// Type of the allocator with bulk calls to a callback.
 pub static BULK_CALLBACK: AllocatorType = AllocatorType {
     name: "bulk-callback",
     about: "all pages in one call, each handed to the bio (proposed in 2023)",
@@ -39,7 +39,7 @@ pub static BULK_CALLBACK: AllocatorType = AllocatorType {
     attach: |_: &Options| Box::new(BulkCallback),
 };
 
-/// Steps one and two, and three with permission to reclaim; the fourth, the wait, is the caller's.
+/// Steps one to three; three with permission to reclaim. The caller does the fourth, the wait.
 fn steps(round: Round, pool: &mut Pool<'_>, mut once: impl FnMut(&mut Pool<'_>, Effort) -> bool) {
     if round != Round::Woken && once(pool, Effort::NoWait) {
         return;
@@ -50,7 +50,7 @@ fn steps(round: Round, pool: &mut Pool<'_>, mut once: impl FnMut(&mut Pool<'_>, 
     }
 }
 
-/// One bulk call, and the reserve. Says whether `missing` pages were consumed.
+/// One bulk call, and the reserve. Returns whether `missing` pages were consumed.
 fn bulk_then_reserve(
     missing: &mut u32,
     effort: Effort,

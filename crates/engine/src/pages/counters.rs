@@ -1,20 +1,20 @@
-//! What getting pages took: the figures that the argument of 2023 is about.
+//! Counters of page allocation: the figures of the discussion of 2023.
 
-/// How far a bio had to go for its pages, in the words of the proposal of 2023.
+/// Last step of a bio's allocation, in the words of the proposal of 2023.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Step {
-    /// 1: the page allocator had all of them at once.
+    /// 1: the page allocator had all pages at once.
     #[default]
     Allocator,
-    /// 2: some came from the reserve.
+    /// 2: some pages came from the reserve.
     Reserve,
     /// 3: the page allocator was asked again, with permission to reclaim.
     Reclaim,
-    /// 4: it waited for pages to come back.
+    /// 4: the bio waited for returned pages.
     Wait,
 }
 
-/// Bios by the last step that they came to.
+/// Number of bios by last step.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StepCounts {
     /// Step 1.
@@ -38,45 +38,45 @@ impl StepCounts {
     }
 }
 
-/// Counted since the allocator was made; filling the reserve is not.
+/// Counters since the allocator was created, without the filling of the reserve.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Bios that got their pages.
+    /// Bios with all their pages.
     pub bios: u64,
-    /// Segments that these have.
+    /// Their segments.
     pub segments: u64,
-    /// Calls for one page.
+    /// Calls for a single page.
     pub single_calls: u64,
-    /// Calls for a block of more.
+    /// Calls for a larger block.
     pub block_calls: u64,
     /// Bulk calls.
     pub bulk_calls: u64,
-    /// Calls that gave nothing, or less than they were asked for.
+    /// Calls that returned fewer pages than requested, or none.
     pub short_calls: u64,
-    /// Pages that calls gave.
+    /// Pages from the page allocator.
     pub source_pages: u64,
-    /// Pages out of the reserve.
+    /// Pages from the reserve.
     pub reserve_pages: u64,
-    /// Most pages that were missing from the reserve at a time.
+    /// Greatest number of pages missing from the reserve at a time.
     pub reserve_used_max: u32,
-    /// Times that a compound page of some order was not to be had, and a smaller one was tried.
+    /// Unsuccessful calls for a compound page, after which a smaller order was tried.
     pub order_drops: u64,
-    /// Times that the limit kept it from calling, or made a call smaller.
+    /// Calls that the limit prevented or reduced.
     pub limit_refusals: u64,
-    /// Bios whose first round was not enough.
+    /// Bios that needed a second round.
     pub second_rounds: u64,
-    /// Bios that parked because others wait.
+    /// Bios that parked because others waited.
     pub mutex_waits: u64,
-    /// Bios that parked because their second round was not enough.
+    /// Bios that parked after their second round.
     pub page_waits: u64,
-    /// Blocks given back to the page allocator.
+    /// Blocks returned to the page allocator.
     pub frees: u64,
-    /// Bios by the step that they came to.
+    /// Bios by last step.
     pub by_step: StepCounts,
 }
 
 impl Counters {
-    /// Calls of the page allocator.
+    /// Number of calls of the page allocator.
     #[must_use]
     pub fn calls(&self) -> u64 {
         self.single_calls + self.block_calls + self.bulk_calls

@@ -1,10 +1,11 @@
-//! Pages for the ciphertext of a write (`crypt_alloc_buffer`), with a reserve that never runs dry.
+//! Pages for the ciphertext of a write (`crypt_alloc_buffer`), with a reserve that guarantees
+//! progress.
 //!
-//! A write may not be encrypted where it lies, so it needs as many pages as it has. Getting them is
-//! most of what such a write costs beside the cipher, and in 2023 two proposals were argued about:
-//! pages in bulk, or few compound pages. Both are here, with what was there before and what came
-//! after. To add one: a file here that says what it is in an [`AllocatorType`], and a line in
-//! [`ALLOCATORS`].
+//! A write must not be encrypted in its own buffer, so it needs pages of equal size. Their
+//! allocation is the greatest cost of such a write besides the cipher. In 2023 two proposals were
+//! discussed: bulk allocation, or few compound pages. Both are implemented here, with their
+//! predecessors and successors. To add an allocator: a file here with an [`AllocatorType`], and a
+//! line in [`ALLOCATORS`].
 //!
 //! ```text
 //!   get(n) ─ first round, nothing waits ─ all there? ──yes──> Got
@@ -12,12 +13,13 @@
 //!                                          └no─> Parked <──put, retry── tries again, oldest first
 //! ```
 //!
-//! The invariant: single pages in the reserve, with bios and with waiters are never fewer than the
-//! largest bio has. Who waits with part of them needs the rest, and gets it, if no other waiter
-//! holds it: that is what the mutex is for (`bio_alloc_lock`). It is not a lock here but the rule
-//! that only the oldest waiter takes pages, and it can be switched off to see the deadlock.
+//! The invariant: the single pages in the reserve, with bios and with waiters are never fewer than
+//! those of the largest bio. A waiter with part of its pages needs the rest, and gets it if no
+//! other waiter holds it. The mutex (`bio_alloc_lock`) ensures that. Here the mutex is not a lock
+//! but the rule that only the oldest waiter takes pages; it can be disabled to demonstrate the
+//! deadlock.
 //!
-//! This module does not know what a page costs: a world is a [`PageSource`] and does.
+//! This module has no costs: a world's [`PageSource`] has them.
 
 mod all_or_nothing;
 mod allocator;
@@ -48,59 +50,59 @@ use crate::time::Nanos;
 
 /// Pages of the largest bio (`BIO_MAX_VECS`): 1 MiB.
 pub const BIO_PAGES_MAX: u32 = 256;
-/// Bytes of a page.
+/// Size of a page.
 pub const PAGE_BYTES: u32 = 4096;
-/// The largest order of a block (`MAX_PAGE_ORDER`).
+/// Largest order of a block (`MAX_PAGE_ORDER`).
 pub const ORDER_MAX: u8 = 10;
-/// A waiter tries again after this time even if no page came back (`mempool_alloc`): pages of
-/// others may be free by then. Progress does not depend on it.
+/// Time after which a waiter tries again even if no page came back (`mempool_alloc`), because pages
+/// of others may be free. Progress does not depend on it.
 pub const RETRY: Nanos = Nanos::from_ms(5_000);
 
-/// All there are.
+/// All allocators.
 pub const ALLOCATORS: &[&AllocatorType] =
     &[&SINGLE, &BULK_LIST, &BULK_ARRAY, &BULK_CALLBACK, &COMPOUND, &ALL_OR_NOTHING];
 
-/// How often a bio has been tried.
+/// Round of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Round {
-    /// For the first time, beside others: nothing waits, and all goes back if it is not enough.
+    /// First round, beside others: it never waits, and returns all pages on failure.
     AtOnce,
-    /// As the only one, with permission to wait.
+    /// Round as the only waiter, with permission to wait.
     MayWait,
-    /// Again, since pages came back.
+    /// Another round after pages came back.
     Woken,
 }
 
-/// How a bio gets its pages.
+/// Allocation strategy of a bio's pages.
 pub trait Gather {
-    /// Takes what can be had of the pages that are missing.
+    /// Takes as many missing pages as possible.
     fn gather(&mut self, round: Round, pages: &mut BioPages, pool: &mut Pool<'_>);
 }
 
-/// How an allocator takes pages from the reserve.
+/// Use of the reserve by an allocator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FromReserve {
-    /// One at a time. Two waiters can each hold what the other one needs, unless a mutex keeps
-    /// them apart.
+    /// One page at a time. Two waiters can each hold what the other one needs, unless a mutex
+    /// prevents that.
     PageByPage,
-    /// All that are missing or none: no waiter holds any of them.
+    /// All missing pages or none: no waiter holds any of them.
     AllAtOnce,
 }
 
-/// What there is to know about an allocator before there is one.
+/// Description and constructor of an allocator.
 pub struct AllocatorType {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// One line.
+    /// Description in one line.
     pub about: &'static str,
-    /// What it does to the reserve.
+    /// Use of the reserve.
     pub from_reserve: FromReserve,
-    /// Makes one.
+    /// Creates an allocator.
     pub attach: fn(&Options) -> Box<dyn Gather + Send>,
 }
 
 impl AllocatorType {
-    /// The allocator of this name.
+    /// Finds an allocator by name.
     #[must_use]
     pub fn named(name: &str) -> Option<&'static Self> {
         ALLOCATORS.iter().find(|allocator| allocator.name == name).copied()

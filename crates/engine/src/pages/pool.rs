@@ -1,10 +1,10 @@
-//! The reserve, the limit, and the way through them to a page (`mempool_alloc`).
+//! Reserve and limit of a client, and the allocation of a page through both (`mempool_alloc`).
 //!
-//! The page allocator is asked *first*; the reserve is what remains when it says no. A page that
-//! comes back fills the reserve before it goes to the page allocator. All pages that a client
-//! holds, its reserve included, count towards its limit. At the limit the page allocator is not
-//! asked, so that a client lives from its reserve: that is back-pressure, and no error. (The bulk
-//! proposal of 2023 filled its reserve without counting it; here one rule is for all.)
+//! The page allocator is asked *first*; the reserve is the fallback. A returned page refills the
+//! reserve before it goes to the page allocator. All pages of a client, its reserve included, count
+//! towards its limit. At the limit the page allocator is not asked, so that the client lives from
+//! its reserve: back-pressure without an error. (The bulk proposal of 2023 filled its reserve
+//! without counting it; here all allocators count alike.)
 
 use alloc::vec::Vec;
 
@@ -12,32 +12,32 @@ use super::counters::{Counters, Step};
 use super::source::{Consumer, Effort, Page, PageSource, Segment};
 use super::{BIO_PAGES_MAX, BioPages, Round};
 
-/// A client has at least so many bios' worth of pages (`DM_CRYPT_MIN_PAGES_PER_CLIENT`).
+/// Least limit of a client in bios (`DM_CRYPT_MIN_PAGES_PER_CLIENT`).
 const CLIENT_BIOS_MIN: u32 = 16;
-/// All clients together may have this much of memory (`DM_CRYPT_MEMORY_PERCENT`).
+/// Limit of all clients together in percent of memory (`DM_CRYPT_MEMORY_PERCENT`).
 const MEMORY_PERCENT: u64 = 2;
 
-/// The limit of each of `clients` in a memory of so many pages. To be asked again, and set with
-/// [`super::Allocator::set_limit`], whenever a client comes or goes.
+/// Limit of each of `clients` in a memory of `memory_pages`. Whenever a client comes or goes,
+/// compute it again and set it with [`super::Allocator::set_limit`].
 #[must_use]
 pub fn pages_per_client(memory_pages: u64, clients: u32) -> u32 {
     let share = memory_pages.saturating_mul(MEMORY_PERCENT) / 100 / u64::from(clients.max(1));
     u32::try_from(share).unwrap_or(u32::MAX).max(CLIENT_BIOS_MIN * BIO_PAGES_MAX)
 }
 
-/// What a client has.
+/// Pages of a client.
 #[derive(Debug)]
 pub(super) struct Holdings {
-    /// LIFO.
+    /// Reserve, LIFO.
     pub(super) reserve: Vec<Page>,
-    /// How many pages the reserve has when it is full (`min_nr`).
+    /// Pages in a full reserve (`min_nr`).
     pub(super) reserve_pages: u32,
-    /// What counts towards the limit.
+    /// Number of pages that count towards the limit.
     pub(super) counted: u32,
-    /// What it has from the page allocator in truth.
+    /// Actual number of pages from the page allocator.
     pub(super) held: u32,
     pub(super) limit: u32,
-    /// Compound pages count as what they are. Without it they do not count at all.
+    /// Whether compound pages count towards the limit.
     pub(super) counts_blocks: bool,
 }
 
@@ -46,25 +46,25 @@ impl Holdings {
         order == 0 || self.counts_blocks
     }
 
-    /// Fewer than the reserve is to have are there.
+    /// Number of pages missing from the reserve.
     pub(super) fn reserve_used(&self) -> u32 {
         let there = u32::try_from(self.reserve.len()).expect("a reserve is counted in 32 bits");
         self.reserve_pages - there
     }
 }
 
-/// Memory, as an allocator sees it while it gathers pages for one bio.
+/// Memory for the allocation of one bio's pages.
 pub struct Pool<'a> {
     pub(super) source: &'a mut dyn PageSource,
     pub(super) holdings: &'a mut Holdings,
     pub(super) counters: &'a mut Counters,
-    /// How far this bio had to go.
+    /// Last step of this bio's allocation.
     pub(super) step: Step,
 }
 
 impl Pool<'_> {
-    /// A page: from the page allocator, or from the reserve, or from the page allocator when it
-    /// reclaims; `None` is when the caller has to wait, or, in the first round, to give up.
+    /// Takes a page: from the page allocator, or from the reserve, or from the page allocator with
+    /// reclaim. `None`: the caller must wait, or, in the first round, fail.
     pub fn page(&mut self, round: Round) -> Option<Page> {
         if round != Round::Woken
             && let Some(page) = self.weak_page()
@@ -88,7 +88,7 @@ impl Pool<'_> {
         }
     }
 
-    /// Asks the page allocator for one block, unless the limit is in the way.
+    /// Asks the page allocator for one block, if the limit permits.
     pub fn alloc(&mut self, order: u8, effort: Effort) -> Option<Page> {
         let pages = 1 << order;
         if self.holdings.counts(order) && self.left() < pages {
@@ -107,7 +107,7 @@ impl Pool<'_> {
         Some(first)
     }
 
-    /// One bulk call for all of `count` that the limit allows.
+    /// One bulk call for up to `count` pages, as many as the limit permits.
     pub fn bulk(&mut self, count: u32, effort: Effort, consumer: &mut Consumer<'_>) -> u32 {
         let allowed = count.min(self.left());
         self.counters.limit_refusals += u64::from(allowed < count);
@@ -122,14 +122,14 @@ impl Pool<'_> {
         given
     }
 
-    /// One page of the reserve.
+    /// Takes one page from the reserve.
     pub fn reserve_page(&mut self) -> Option<Page> {
         let page = self.holdings.reserve.pop()?;
         self.drew(1);
         Some(page)
     }
 
-    /// All that the bio misses, or nothing.
+    /// Takes all missing pages of the bio from the reserve, or none.
     pub fn reserve_pages(&mut self, pages: &mut BioPages) {
         let missing = pages.missing();
         let there = self.holdings.reserve.len();
@@ -140,12 +140,12 @@ impl Pool<'_> {
         self.drew(missing);
     }
 
-    /// A second request to the page allocator is made, with permission to reclaim.
+    /// Notes a second request to the page allocator, with permission to reclaim.
     pub(super) fn reclaims(&mut self) {
         self.step = self.step.max(Step::Reclaim);
     }
 
-    /// A segment comes back: to the reserve while that is not full.
+    /// Returns a segment: to the reserve while that is not full.
     pub(super) fn give_back(&mut self, segment: Segment) {
         if segment.order == 0 && self.holdings.reserve_used() > 0 {
             self.holdings.reserve.push(segment.first);
@@ -159,7 +159,7 @@ impl Pool<'_> {
         self.source.free(segment.first, segment.order);
     }
 
-    /// Pages up to the limit.
+    /// Number of pages up to the limit.
     fn left(&self) -> u32 {
         self.holdings.limit.saturating_sub(self.holdings.counted)
     }

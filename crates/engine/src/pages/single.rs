@@ -1,15 +1,15 @@
-//! `single`: one call a page, as dm-crypt did from 4.0 to 6.4.
+//! `single`: one call per page, as in dm-crypt from 4.0 to 6.4.
 //!
-//! A bio of 1 MiB calls the page allocator 256 times. The first round waits for nothing; when it
-//! fails, all goes back, and the second one, alone, takes page after page from the mempool and
-//! waits where there is none (commit 7145c241a1bf).
+//! A bio of 1 MiB calls the page allocator 256 times. The first round never waits and returns all
+//! pages on failure. The second round, as the only waiter, takes page after page from the mempool
+//! and waits when it is empty (commit 7145c241a1bf).
 
 use alloc::boxed::Box;
 
 use super::source::Segment;
 use super::{AllocatorType, BioPages, FromReserve, Gather, Pool, Round};
 
-/// One call a page.
+/// The allocator's type.
 pub static SINGLE: AllocatorType = AllocatorType {
     name: "single",
     about: "one page a call, as dm-crypt did before 6.5",
@@ -25,13 +25,13 @@ impl Gather for Single {
     }
 }
 
-/// Pages from the mempool until there is none, or none is missing.
+/// Takes pages from the mempool until it is empty or none is missing.
 pub(super) fn page_by_page(mut round: Round, pages: &mut BioPages, pool: &mut Pool<'_>) {
     while pages.missing() > 0
         && let Some(page) = pool.page(round)
     {
         pages.push(Segment::single(page));
-        // Only the page that it was woken for has been tried before.
+        // Only the first page has been tried before the wake-up.
         if round == Round::Woken {
             round = Round::MayWait;
         }

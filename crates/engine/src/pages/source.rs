@@ -1,55 +1,55 @@
-//! What the engine knows of memory: pages by number, and a world that has them.
+//! The engine's view of memory: page numbers, and a world's page allocator.
 //!
 //! A [`PageSource`] is the page allocator of a world: pages of one region in the real one
-//! (`host::pages`), a model with costs and failures in the simulated one (`sim::memory`). It says
-//! *no* with `None` or with fewer pages; it has no errors.
+//! (`host::pages`), a model with costs and failures in the simulated one (`sim::memory`). A failed
+//! allocation returns `None` or fewer pages; there are no errors.
 
 use alloc::vec::Vec;
 
 use super::counters::Step;
 
-/// The number of a page in its world.
+/// Number of a page in its world.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Page(pub u32);
 
-/// What a source may do to find a page.
+/// Permission of an allocation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Effort {
-    /// Look at what is free (`GFP_NOWAIT`).
+    /// Take free pages only (`GFP_NOWAIT`).
     NoWait,
-    /// Also reclaim and compact, which takes time, and may still find nothing
-    /// (`__GFP_DIRECT_RECLAIM` with `__GFP_NORETRY`).
+    /// Reclaim and compact, too, which takes time and may fail (`__GFP_DIRECT_RECLAIM` with
+    /// `__GFP_NORETRY`).
     Reclaim,
 }
 
-/// Where pages come from.
+/// A page allocator.
 pub trait PageSource {
-    /// A block of 2^`order` pages, contiguous and aligned to its size (`alloc_pages`).
+    /// Allocates a block of 2^`order` pages, contiguous and aligned to its size (`alloc_pages`).
     fn alloc(&mut self, order: u8, effort: Effort) -> Option<Page>;
 
-    /// Up to `count` single pages in one call (`alloc_pages_bulk`); says how many it handed over.
+    /// Allocates up to `count` single pages in one call (`alloc_pages_bulk`); returns their number.
     fn alloc_bulk(&mut self, count: u32, effort: Effort, consumer: &mut Consumer<'_>) -> u32;
 
-    /// Whether others use the same memory: then pages may come back that no client of the source
-    /// has given back.
+    /// Whether the memory is shared with others: then pages may become free without a return by a
+    /// client of this source.
     fn is_shared(&self) -> bool;
 
-    /// A block is free again. Single pages of a bulk call are blocks of order 0.
+    /// Frees a block. Single pages of a bulk call are blocks of order 0.
     fn free(&mut self, first: Page, order: u8);
 }
 
-/// Where a bulk call leaves its pages.
+/// Destination of a bulk call's pages.
 pub enum Consumer<'a> {
-    /// Linked to a list, which the caller walks afterwards.
+    /// A linked list, which the caller walks afterwards.
     List(&'a mut PageList),
-    /// Behind what is in the array already; the caller reads it afterwards.
+    /// An array, after its present content; the caller reads it afterwards.
     Array(&'a mut Vec<Page>),
-    /// Each handed to the caller's function, and kept nowhere.
+    /// A function of the caller; no container.
     Callback(&'a mut dyn FnMut(Page)),
 }
 
 impl Consumer<'_> {
-    /// Hands one page over.
+    /// Takes one page.
     pub fn take(&mut self, page: Page) {
         match self {
             Self::List(list) => list.push(page),
@@ -61,10 +61,10 @@ impl Consumer<'_> {
 
 const END: u32 = u32::MAX;
 
-/// Pages linked to each other, the last one first, as the kernel links them through `struct page`.
+/// Linked pages, the last one first, as the kernel links them through `struct page`.
 #[derive(Debug)]
 pub struct PageList {
-    /// A page, and the place of the next one.
+    /// A page, and the index of the next one.
     links: Vec<(Page, u32)>,
     head: u32,
 }
@@ -76,14 +76,14 @@ impl Default for PageList {
 }
 
 impl PageList {
-    /// Links a page in front.
+    /// Adds a page at the front.
     pub fn push(&mut self, page: Page) {
         let place = u32::try_from(self.links.len()).expect("a list has the pages of one bio");
         self.links.push((page, self.head));
         self.head = place;
     }
 
-    /// Unlinks the page in front.
+    /// Removes the front page.
     pub fn pop(&mut self) -> Option<Page> {
         if self.head == END {
             self.links.clear();
@@ -95,74 +95,74 @@ impl PageList {
     }
 }
 
-/// Pages that lie behind each other: one `bio_vec`.
+/// Contiguous pages: one `bio_vec`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Segment {
-    /// The first of them.
+    /// First page.
     pub first: Page,
-    /// There are 2^`order`.
+    /// Order: there are 2^`order` pages.
     pub order: u8,
 }
 
 impl Segment {
-    /// One page.
+    /// A segment of one page.
     #[must_use]
     pub fn single(page: Page) -> Self {
         Self { first: page, order: 0 }
     }
 
-    /// How many pages it has.
+    /// Number of pages.
     #[must_use]
     pub fn pages(self) -> u32 {
         1 << self.order
     }
 }
 
-/// The pages of one bio, some of which may still be missing.
+/// Pages of one bio, some of which may be missing.
 #[derive(Debug, PartialEq, Eq)]
 pub struct BioPages {
     segments: Vec<Segment>,
     wanted: u32,
     missing: u32,
-    /// How far it had to go.
+    /// Last step of the allocation.
     step: Step,
 }
 
 impl BioPages {
-    /// `wanted` pages, none of which is there. The list is emptied and used.
+    /// `wanted` pages, all missing. The list is cleared and reused.
     pub(super) fn new(wanted: u32, mut list: Vec<Segment>) -> Self {
         list.clear();
         Self { segments: list, wanted, missing: wanted, step: Step::Allocator }
     }
 
-    /// In the order of the bio's data.
+    /// Segments in the order of the bio's data.
     #[must_use]
     pub fn segments(&self) -> &[Segment] {
         &self.segments
     }
 
-    /// How many pages the bio needs.
+    /// Number of pages of the bio.
     #[must_use]
     pub fn wanted(&self) -> u32 {
         self.wanted
     }
 
-    /// How many of them are not there.
+    /// Number of missing pages.
     #[must_use]
     pub fn missing(&self) -> u32 {
         self.missing
     }
 
-    /// How far it had to go for them.
+    /// Last step of the allocation.
     #[must_use]
     pub fn step(&self) -> Step {
         self.step
     }
 
-    /// More of its pages.
+    /// Adds a segment.
     ///
     /// # Panics
-    /// When it needs fewer.
+    /// When fewer pages are missing.
     pub fn push(&mut self, segment: Segment) {
         let pages = segment.pages();
         assert!(pages <= self.missing, "a bio takes no more pages than it needs");
@@ -174,14 +174,14 @@ impl BioPages {
         self.step = self.step.max(step);
     }
 
-    /// Takes a segment out again.
+    /// Removes the last segment.
     pub(super) fn pop(&mut self) -> Option<Segment> {
         let segment = self.segments.pop()?;
         self.missing += segment.pages();
         Some(segment)
     }
 
-    /// Its list, for the next bio.
+    /// The list, for reuse by the next bio.
     pub(super) fn into_list(self) -> Vec<Segment> {
         assert!(self.missing == self.wanted, "the pages went back before their list");
         self.segments

@@ -1,4 +1,4 @@
-//! `NAME[,option=on|off…]`: an allocator as a user asks for it.
+//! `NAME[,option=on|off…]`: an allocator specification.
 
 use alloc::format;
 use alloc::string::String;
@@ -8,15 +8,14 @@ use thiserror::Error;
 
 use super::{ALLOCATORS, AllocatorType};
 
-/// What an experiment can switch. Nobody else has a reason to.
+/// Switches for experiments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Options {
-    /// Only the oldest waiter takes pages (`bio_alloc_lock`). Off: two of them can wait for each
-    /// other for ever.
+    /// Only the oldest waiter takes pages (`bio_alloc_lock`). Off: two waiters can deadlock.
     pub mutex: bool,
     /// Compound pages count towards the limit. Off: the bug before 6.7.
     pub accounting: bool,
-    /// Blocks are worth reclaim and compaction.
+    /// Block allocations may reclaim and compact.
     pub compaction: bool,
 }
 
@@ -42,28 +41,28 @@ impl Options {
 /// An allocator and its options.
 #[derive(Clone, Copy, Debug)]
 pub struct AllocatorSpec {
-    /// Which one.
+    /// The allocator.
     pub allocator: &'static AllocatorType,
-    /// What is switched.
+    /// Its options.
     pub options: Options,
 }
 
-/// What is wrong with a specification.
+/// An error in a specification.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error("{0}")]
 pub struct SpecError(String);
 
 impl AllocatorSpec {
-    /// An allocator as it should be.
+    /// An allocator with default options.
     #[must_use]
     pub fn of(allocator: &'static AllocatorType) -> Self {
         Self { allocator, options: Options::default() }
     }
 
-    /// Reads `NAME[,option=on|off…]`.
+    /// Parses `NAME[,option=on|off…]`.
     ///
     /// # Errors
-    /// When there is no such allocator or option, or an option is neither `on` nor `off`, or given
+    /// When the allocator or option is unknown, or an option is neither `on` nor `off`, or given
     /// twice.
     pub fn parse(text: &str) -> Result<Self, SpecError> {
         let mut words = text.split(',');

@@ -1,4 +1,4 @@
-//! Each allocator by hand, against a source that writes down what it is asked.
+//! Each allocator by hand, against a source that records its calls.
 
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -7,15 +7,15 @@ use alloc::vec::Vec;
 use super::buddy::Buddy;
 use super::*;
 
-/// Memory that writes down each call: order or count, `?` without reclaim and `!` with it.
+/// Memory that records each call: order or count, `?` without reclaim and `!` with it.
 struct Script {
     buddy: Buddy,
     log: Vec<String>,
-    /// Calls without reclaim find nothing.
+    /// Whether calls without reclaim fail.
     tight: bool,
-    /// Pages that no call gets any more, whatever is free.
+    /// Number of free pages that no call gets.
     kept_back: u32,
-    /// No block above this order.
+    /// Greatest order of a block.
     order_max: u8,
 }
 
@@ -137,7 +137,7 @@ fn single_fails_at_once_then_waits_with_the_mutex() {
     assert_eq!(source.log(), "0?+ 0?+ 0?-");
     assert_eq!((client.reserve_left(), first.step()), (2, Step::Reserve));
     assert_eq!(client.get(3, 'b', &mut source), Outcome::Parked);
-    // Two of the reserve, then nothing, and all goes back; then the same, and a call that may wait.
+    // Two pages of the reserve, then none, and all go back; then again, and a call that may wait.
     assert_eq!(source.log(), "0?- 0?- 0?- 0?- 0?- 0?- 0!-");
     assert_eq!(client.get(1, 'c', &mut source), Outcome::Parked);
     assert_eq!(source.log(), "", "the mutex is taken");
@@ -156,12 +156,13 @@ fn bulk_goes_its_four_steps_in_order() {
         let mut client = client(name, 4, 100, &mut source);
         source.kept_back = 6;
         let _first = got(client.get(4, 'a', &mut source));
-        // 1: two from memory; 2: two from the reserve.
+        // 1: two pages from memory; 2: two from the reserve.
         assert_eq!((source.log().as_str(), client.reserve_left()), ("bulk?2/4", 2));
         source.tight = true;
         source.kept_back = 4;
         let second = got(client.get(4, 'b', &mut source));
-        // First round: two of the reserve are too few. Second: 1 nothing; 2 two; 3 the other two.
+        // First round: two pages of the reserve are too few. Second: 1 none; 2 two; 3 the other
+        // two.
         assert_eq!(source.log(), "bulk?0/4 bulk?0/4 bulk!2/2", "{name}");
         assert_eq!((second.step(), client.reserve_left()), (Step::Reclaim, 0));
     }
@@ -266,7 +267,7 @@ fn all_or_nothing_never_holds_part_of_the_reserve() {
     assert_eq!((who, pages.wanted(), client.reserve_left()), ('b', 4, 2));
 }
 
-/// What two writers of four pages each do when a third one frees four pages, one by one.
+/// Result of two writers of four pages each when a third one frees four pages, one by one.
 fn two_writers(spec: &str) -> (usize, Allocator<char>) {
     let mut source = Script::with(4);
     let mut client = client(spec, 4, 100, &mut source);
@@ -323,9 +324,9 @@ fn compound_pages_that_do_not_count_pass_the_limit() {
         }
         (bios, client.held_pages(), client.counted_pages())
     };
-    // The reserve has 4 and counts; another 4 may be taken.
+    // The reserve has 4 pages and counts; another 4 may be taken.
     assert_eq!(held("compound"), (2, 8, 8));
-    // All of memory; then four of the reserve.
+    // All of memory; then four pages of the reserve.
     assert_eq!(held("compound,accounting=off"), (16, 64, 4));
 }
 

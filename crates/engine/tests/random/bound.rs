@@ -1,4 +1,4 @@
-//! How long a request may be passed: the bounds that `noop` and `mq-deadline` state, checked with
+//! Bounds on requests that pass another one, stated by `noop` and `mq-deadline`, checked with
 //! random requests on the elevator alone.
 
 use std::collections::VecDeque;
@@ -40,12 +40,12 @@ fn noop_passes_nobody() {
     }
 }
 
-/// A request of `mq-deadline` that waits.
+/// A waiting request of `mq-deadline`.
 struct Waiting {
     id: RequestId,
     op: Op,
     deadline: Nanos,
-    /// Once it is late: how many requests had been dispatched, and its bound.
+    /// Once it is overdue: number of dispatched requests so far, and its bound.
     late: Option<(u64, u64)>,
 }
 
@@ -96,6 +96,6 @@ fn late_request_of_mq_deadline_is_passed_by_no_more_than_its_bound() {
             requests.remove(id);
         }
     }
-    // The bound is not far from what happens.
+    // The bound is close to the observed values.
     assert!(late > 10_000 && half > 100, "{late} were late, {half} waited for half of the bound");
 }

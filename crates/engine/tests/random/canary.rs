@@ -1,4 +1,4 @@
-//! The alarm works: elevators that do what none may do are caught.
+//! Checks the alarm: elevators that violate the rules are caught.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -12,16 +12,16 @@ use blockyard_engine::time::Nanos;
 
 use super::world::World;
 
-/// What is wrong with it.
+/// The fault of an elevator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
-    /// None: the wrapper itself is harmless.
+    /// No fault: the wrapper itself is harmless.
     Nothing,
-    /// One request in two hundred is never given out.
+    /// One request in two hundred is never dispatched.
     Loses,
-    /// It has something to do and does not say so.
+    /// Available requests are not reported.
     Sleeps,
-    /// It allows every merge.
+    /// Every merge is allowed.
     MergesAll,
 }
 
@@ -87,15 +87,15 @@ static HARMLESS: ElevatorType =
     canary("harmless", |_, facts| broken("noop", facts, Fault::Nothing));
 static LOSER: ElevatorType = canary("loser", |_, facts| broken("noop", facts, Fault::Loses));
 static SLEEPER: ElevatorType = canary("sleeper", |_, facts| broken("noop", facts, Fault::Sleeps));
-/// By the name of the elevator whose rule it breaks.
+/// Named like the elevator whose rule it violates.
 static MERGER: ElevatorType =
     canary("mq-deadline", |_, facts| broken("mq-deadline", facts, Fault::MergesAll));
 
-/// Of ten worlds, those where something was found.
+/// Number of worlds out of ten in which an error was found.
 fn alarms(elevator: &'static ElevatorType) -> usize {
     let alarm = |seed: &u64| {
         let world = || World::new(elevator, Generation::Single, *seed).live(2000);
-        // The engine's own assertions are an alarm, too.
+        // The engine's own assertions count as alarms.
         catch_unwind(AssertUnwindSafe(world)).map_or(true, |found| found.is_err())
     };
     (0..10).filter(alarm).count()
@@ -105,7 +105,7 @@ fn alarms(elevator: &'static ElevatorType) -> usize {
 fn broken_elevators_are_caught_and_the_wrapper_alone_is_not() {
     assert_eq!(alarms(&HARMLESS), 0);
     assert_eq!(alarms(&LOSER), 10);
-    // It wakes up with the next bio, and does not in a standstill.
+    // The sleeper wakes up with the next bio, but never in a standstill.
     assert!(alarms(&SLEEPER) > 0);
     assert!(alarms(&MERGER) > 0);
 }

@@ -1,9 +1,9 @@
 //! Random bios through the whole queue, for every elevator of the registry and both generations.
 //!
-//! Each world is made by a seed: limits, depths, tunables, plugs, what the submitters do, when the
-//! disk answers, refuses, fails. What must hold is in `world.rs`. A failure prints the command that
-//! replays it: `BLOCKYARD_SEED=<seed> cargo test -p blockyard-engine --test random`; with the
-//! variable set every elevator runs that world only.
+//! A seed determines each world: limits, depths, tunables, plugs, the submitters' actions, the
+//! disk's answers, refusals and failures. The invariants are in `world.rs`. A failure prints the
+//! command that replays it: `BLOCKYARD_SEED=<seed> cargo test -p blockyard-engine --test random`;
+//! with the variable set every elevator runs that world only.
 
 mod bound;
 mod canary;
@@ -17,15 +17,15 @@ use blockyard_engine::mq::Counters;
 
 use world::World;
 
-/// Random operations for each elevator, both generations together.
+/// Random operations per elevator, both generations together.
 const OPERATIONS: u64 = 1_000_000;
 
-/// Operations of a world.
+/// Operations per world.
 const OPERATIONS_OF_A_WORLD: u64 = 2500;
 
 const GENERATIONS: [Generation; 2] = [Generation::Single, Generation::Multi];
 
-/// Says which world it was when a check fails, here or in the engine.
+/// Names the world of a failed check, here or in the engine.
 struct Replay {
     elevator: &'static str,
     generation: Generation,
@@ -44,7 +44,7 @@ impl Drop for Replay {
     }
 }
 
-/// Runs a world to its end; its trace's hash and what its queue counted.
+/// Runs a world to its end; returns the hash of its trace and the queue's counters.
 fn live(elevator: &'static ElevatorType, generation: Generation, seed: u64) -> (u64, Counters) {
     let _replay = Replay { elevator: elevator.name, generation, seed };
     match World::new(elevator, generation, seed).live(OPERATIONS_OF_A_WORLD) {
@@ -53,7 +53,7 @@ fn live(elevator: &'static ElevatorType, generation: Generation, seed: u64) -> (
     }
 }
 
-/// The seeds to run; one if the environment says so.
+/// The seeds to run; a single one if the environment gives it.
 fn seeds(count: u64) -> Vec<u64> {
     match std::env::var("BLOCKYARD_SEED") {
         Ok(seed) => vec![seed.parse().expect("BLOCKYARD_SEED is a number")],
@@ -75,7 +75,7 @@ fn no_elevator_loses_doubles_mixes_up_or_forgets_a_bio() {
     }
 }
 
-/// What a world is for does happen.
+/// Asserts that the worlds exercise the queue.
 fn assert_busy(elevator: &ElevatorType, generation: Generation, lives: &[Counters]) {
     let sum = |count: fn(&Counters) -> u64| lives.iter().map(count).sum::<u64>();
     let coalesces = elevator.name != "none";

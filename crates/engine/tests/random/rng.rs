@@ -1,6 +1,6 @@
-//! Random numbers that are the same everywhere: splitmix64.
+//! Platform-independent random numbers: splitmix64.
 
-/// A sequence that its seed determines.
+/// A sequence determined by its seed.
 pub(crate) struct Rng {
     state: u64,
 }
@@ -15,7 +15,7 @@ impl Rng {
         mix(self.state)
     }
 
-    /// Less than `bound`, which is not zero. Not quite even, which does not matter here.
+    /// A number below `bound`, which is not zero. Its slight bias is harmless here.
     pub(crate) fn below(&mut self, bound: u64) -> u64 {
         self.next() % bound
     }
@@ -28,13 +28,13 @@ impl Rng {
         choices[self.index(choices.len())]
     }
 
-    /// True so many times in a hundred.
+    /// True with this probability in percent.
     pub(crate) fn percent(&mut self, times: u64) -> bool {
         self.below(100) < times
     }
 }
 
-/// All bits depend on all bits.
+/// Mixes all bits with all bits.
 pub(crate) fn mix(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);

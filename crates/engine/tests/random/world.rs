@@ -1,11 +1,12 @@
-//! One world: a queue, submitters, a disk, and what must hold at each step.
+//! One world: a queue, submitters, a disk, and the invariants of each step.
 //!
-//! - Every bio ends once, and with success only if all of it was done.
-//! - A request is made of bios that touch, of one kind, within the limits, and of one priority or
-//!   level where the policy says so.
-//! - Reads find what they may find; flushes and FUA keep their promises (`disk.rs`).
-//! - The device never has more requests than tags. While bios wait and the device has none, the
-//!   queue says when it goes on. When the device answers all, everything ends, and nothing is left.
+//! - Every bio ends once, and successfully only if all of it was done.
+//! - A request consists of touching bios of one kind, within the limits, and of one priority or
+//!   level where the policy demands it.
+//! - Reads return valid data; flushes and FUA keep their guarantees (`disk.rs`).
+//! - The device never has more requests than tags. While bios wait and the device is idle, the
+//!   queue gives a time for the next dispatch. When the device answers all requests, all bios end,
+//!   and nothing is left.
 
 use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -19,10 +20,10 @@ use blockyard_engine::time::Nanos;
 use super::disk::{Disk, NEVER, SECTORS, Step};
 use super::rng::{Rng, mix};
 
-/// Bios under way at most.
+/// Greatest number of bios in flight.
 const BIOS_MAX: usize = 160;
 
-/// Wake-ups in a row that lead to nothing before a queue counts as stuck.
+/// Successive wake-ups without effect after which a queue counts as stuck.
 const IDLE_WAKES_MAX: u32 = 40;
 
 macro_rules! ensure {
@@ -33,22 +34,22 @@ macro_rules! ensure {
     };
 }
 
-/// A bio, as the world remembers it.
+/// The world's record of a bio.
 struct Sent {
     bio: Bio,
     submitted: Step,
     ended: Step,
-    /// Sectors that the disk has done.
+    /// Number of sectors that the disk has done.
     done_sectors: u64,
     failed: bool,
     /// Number of its last write on the disk, and whether that was FUA.
     write: u64,
     write_fua: bool,
-    /// With a flush or preflush: the writes that had ended when it was submitted.
+    /// For a flush or preflush: number of writes that had ended at its submission.
     covers: u64,
-    /// Flushes that had failed when it was submitted.
+    /// Number of failed flushes at its submission.
     failed_flushes: u64,
-    /// With a read: see [`Disk::expectation`].
+    /// For a read: see [`Disk::expectation`].
     expected: Vec<Step>,
 }
 
@@ -56,17 +57,17 @@ struct Sent {
 struct Flight {
     issue: Issue,
     pieces: Vec<Bio>,
-    /// With a flush: the writes that it covers.
+    /// For a flush: number of writes that it covers.
     covers: u64,
 }
 
-/// Somebody who submits.
+/// A submitter.
 struct Submitter {
     io_context: IoContext,
     cpu: u16,
     priority: Priority,
     plugged: bool,
-    /// Where the last bio was.
+    /// Range of the last bio.
     last: (u64, u64),
 }
 
@@ -81,11 +82,11 @@ pub(crate) struct World {
     submitters: Vec<Submitter>,
     io_contexts: u32,
     sent: Vec<Sent>,
-    /// Bios that have not ended.
+    /// Number of bios in flight.
     open: usize,
     parked: Vec<u64>,
     flights: Vec<Flight>,
-    /// Number of the last write of a bio that has ended.
+    /// Number of the last write of an ended bio.
     ended_writes: u64,
     failed_flushes: u64,
     requeued: u64,
@@ -135,7 +136,7 @@ impl World {
     pub(crate) fn new(elevator: &'static ElevatorType, generation: Generation, seed: u64) -> Self {
         let mut rng = Rng::new(seed);
         let config = config(&mut rng, generation);
-        // A test's own elevator may have the name of one of the registry.
+        // A test's own elevator may have the name of a registered one.
         let known = ElevatorType::named(elevator.name);
         let spec = match known.is_some_and(|known| std::ptr::eq(known, elevator)) {
             true => ElevatorSpec::parse(&tunables(&mut rng, elevator)).expect("values in range"),
@@ -181,8 +182,8 @@ impl World {
         Submitter { io_context, cpu, priority, plugged: false, last: (0, 0) }
     }
 
-    /// Some rounds of traffic with a standstill after each; the hash of all that happened, and
-    /// what the queue counted.
+    /// Runs some rounds of traffic with a standstill after each; returns the hash of all events,
+    /// and the queue's counters.
     pub(crate) fn live(mut self, operations: u64) -> Result<(u64, Counters), String> {
         for operation in 1..=operations {
             self.operate()?;
@@ -223,7 +224,7 @@ impl World {
         self.settle()
     }
 
-    /// Nobody submits any more and the disk answers: everything ends.
+    /// Without further submissions, with a disk that answers, all bios end.
     fn drain(&mut self) -> Result<(), String> {
         for submitter in &mut self.submitters {
             submitter.plugged = false;
@@ -329,7 +330,7 @@ impl World {
         submitter.plugged = !submitter.plugged;
     }
 
-    /// Somebody goes, somebody else comes.
+    /// Replaces a submitter by a new one.
     fn exit(&mut self, number: usize) {
         self.queue.exit_context(self.now, self.submitters[number].io_context);
         self.submitters[number] = self.submitter();
@@ -373,7 +374,7 @@ impl World {
         ensure!(!pieces.is_empty(), "a request of nothing: {issue:?}");
         ensure!(!issue.fua || (self.config.fua && self.config.write_cache), "FUA: {issue:?}");
         let Limits { max_sectors, max_segments } = self.config.limits;
-        // A discard moves no bytes: no limit.
+        // A discard moves no bytes and has no limit.
         let moves_bytes = matches!(issue.op, Op::Read | Op::Write);
         let fits = issue.len.0 <= u64::from(max_sectors);
         ensure!(fits || !moves_bytes, "too long: {issue:?}");
@@ -399,7 +400,7 @@ impl World {
         self.check_merged(issue, pieces)
     }
 
-    /// What is merged belongs together.
+    /// Checks that the merged bios may be merged.
     fn check_merged(&self, issue: &Issue, pieces: &[Bio]) -> Result<(), String> {
         let same = |holds: &dyn Fn(&Bio, &Bio) -> bool| {
             pieces.windows(2).all(|pair| holds(&pair[0], &pair[1]))
@@ -424,7 +425,7 @@ impl World {
         let fine = match self.elevator {
             "mq-deadline" => same(&class),
             "deadline-prio" => same(&level),
-            // Submitters may share a queue, those of another priority may not.
+            // Submitters may share a queue, but not with another priority.
             "cfq" => same(&sync) && same(&priority),
             _ => true,
         };
@@ -446,7 +447,7 @@ impl World {
             }
         }
         for piece in &flight.pieces {
-            // Of what fails, some may have been done.
+            // A failed request may be done partly.
             if !failed || self.rng.percent(50) {
                 self.perform(&flight, piece, failed)?;
             }
@@ -491,7 +492,7 @@ impl World {
         }
     }
 
-    /// Takes what has ended and what has got its request.
+    /// Takes the ended bios, and those that have got their request.
     fn settle(&mut self) -> Result<(), String> {
         let mut done = Vec::new();
         self.queue.take_done(&mut done);
@@ -520,7 +521,7 @@ impl World {
         if status != BlkStatus::Ok {
             let flush_failed = flushes && self.failed_flushes > sent.failed_flushes;
             ensure!(sent.failed || flush_failed, "failed for no reason: {:?}", sent.bio);
-            // Whether it is there nobody knows: it may be found, or not, for ever.
+            // The data may be there or not: either is valid forever.
             sent.ended = NEVER - 1;
             return Ok(());
         }
@@ -545,7 +546,7 @@ impl World {
     }
 }
 
-/// Levels of `deadline-prio`: see its page.
+/// Levels of `deadline-prio`: see its documentation.
 fn level(bio: &Bio) -> u8 {
     match (bio.origin.priority.class, bio.op) {
         (PriorityClass::Idle, _) => 2,

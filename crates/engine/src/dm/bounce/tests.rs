@@ -1,4 +1,4 @@
-//! A crypt line with pages: who waits, who is woken by what, and where the pages are afterwards.
+//! A crypt line with pages: waiting, wake-ups, and the place of all pages afterwards.
 
 use alloc::sync::Arc;
 use core::sync::atomic::{AtomicBool, AtomicU32, Ordering};
@@ -17,7 +17,7 @@ use crate::time::Nanos;
 const NOW: Nanos = Nanos(0);
 const MEMORY_PAGES: u32 = 64;
 
-/// Memory that refuses, and says how much of it is free, from outside.
+/// Memory with refusals and free pages under the test's control.
 #[derive(Clone, Default)]
 struct Knobs {
     refuses: Arc<AtomicBool>,
@@ -118,7 +118,7 @@ impl World {
         out
     }
 
-    /// Pairs of cipher and write, timers aside: token and buffer of each.
+    /// Token and buffer of each pair of cipher and write, without timers.
     fn pairs(&mut self) -> Vec<(Token, BufRef)> {
         let mut sqes = self.sqes();
         sqes.retain(|sqe| sqe.token.owner != Owner::Pages);
@@ -141,7 +141,7 @@ impl World {
         self.knobs.refuses.store(refuses, Ordering::Relaxed);
     }
 
-    /// Pages of a list.
+    /// Number of pages of a list.
     fn pages(&self, buf: BufRef) -> u32 {
         assert!(buf.is_list());
         self.shard.segments(buf.slot).iter().map(|segment| segment.pages()).sum()

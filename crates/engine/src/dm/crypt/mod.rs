@@ -1,9 +1,9 @@
 //! `crypt`: the encryption target (`drivers/md/dm-crypt.c`). Table line: see [`super::line`].
 //!
-//! State is per I/O and none is per CPU. A write never touches the submitter's buffer: it is
-//! encrypted into a slot or into pages ([`super::bounce`]), or, on a device that fuses, straight
-//! into its final place. A read is decrypted in place, or straight out of the device's pages. Where
-//! the cipher runs and who submits is said by a [`pipeline`].
+//! State is per I/O, not per CPU. A write never touches the submitter's buffer: it is encrypted
+//! into a slot or into pages ([`super::bounce`]), or, on a device that fuses, straight into its
+//! final place. A read is decrypted in place, or straight out of the device's pages. A [`pipeline`]
+//! determines where the cipher runs and which thread submits.
 //!
 //! ```text
 //! write  map ─ bounce? ─no─> parked
@@ -13,7 +13,7 @@
 //! fused  map ─> Crypt+Write, Read+Crypt ─> end
 //! ```
 //!
-//! Zeroes are written as encrypted zeros: what a hole of the device decrypts to is noise.
+//! Write zeroes become writes of encrypted zeroes, because a hole of the device decrypts to noise.
 
 mod order;
 pub mod pipeline;
@@ -30,44 +30,44 @@ use crate::mempool::Mempool;
 use crate::slab::Slab;
 use crate::sq::{CipherId, DevId, Direction, Owner, Place, Sqe, SqeOp, Token};
 
-/// Longest write of zeros in one go; the world's zeros are this long at least.
+/// Longest single write of zeroes; the world's zeroes are at least this long.
 pub const ZEROS_MAX_BYTES: u32 = 64 << 10;
 
-/// What one crypt line says, with its device opened and its key turned into a cipher by the world.
+/// A crypt line with an open device and a keyed cipher.
 #[derive(Clone, Copy, Debug)]
 pub struct CryptSpec {
     /// The device below.
     pub dev: DevId,
-    /// Where the ciphertext starts on it.
+    /// Start of the ciphertext on the device.
     pub start: Sector,
-    /// Added to the sector before the IV is made.
+    /// Addend of the sector number for the IV.
     pub iv_offset: u64,
     /// Encryption sector size.
     pub sector_size_bytes: u32,
     /// The keyed cipher.
     pub cipher: CipherId,
-    /// Pass discards down.
+    /// Whether discards are passed down.
     pub allow_discards: bool,
-    /// The device runs the cipher straight into and out of its pages.
+    /// Whether the device runs the cipher straight into and out of its pages.
     pub fuses_cipher: bool,
-    /// Where the cipher runs, and who submits.
+    /// Where the cipher runs, and which thread submits.
     pub pipeline: Choice,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// A linked pair, read or write: one answer ends it.
+    /// A linked pair, read or write: one CQE ends it.
     Pair,
     Reading,
     Decrypting,
-    /// What comes next was decided before.
+    /// Encryption; order and context of the later write are fixed.
     Encrypting(Order, Context),
     /// Encrypted, and in the batch.
     Queued(Context),
     Writing,
 }
 
-/// The answer to [`SqeOp::Wake`] is no part's.
+/// Index of [`SqeOp::Wake`], which belongs to no part.
 const WAKE: u32 = u32::MAX;
 
 /// One part in flight (`struct dm_crypt_io`).
@@ -75,33 +75,33 @@ const WAKE: u32 = u32::MAX;
 struct CryptIo {
     part: Part,
     phase: Phase,
-    /// The slot or list that a write holds, as the world knows it.
+    /// The slot or list of a write, by the world's number.
     slot: Option<u32>,
 }
 
-/// The target.
+/// The crypt target.
 #[derive(Debug)]
 pub struct Crypt {
     spec: CryptSpec,
     /// Its number in the table.
     number: u16,
-    /// First of the slots that the pool hands out, counted from zero.
+    /// First slot of the pool.
     first_slot: u32,
-    /// The longest write.
+    /// Length of the longest write.
     slot_bytes: u32,
     ios: Slab<CryptIo>,
     /// Bounce slots for ciphertext, and the writes that wait for one. Unused if the shard has
     /// pages.
     pool: Mempool<Part>,
-    /// Encrypted writes that wait for the thread.
+    /// Encrypted writes that wait for the writing thread.
     batch: Batch,
-    /// Emptied after each use; kept for its memory.
+    /// Scratch buffer, kept for its memory.
     taken: Vec<u32>,
     decisions: Decisions,
 }
 
 impl Crypt {
-    /// A target with `slots` as its reserve; none if the shard has pages.
+    /// Creates a target with `slots` as its reserve, empty if the shard has pages.
     #[must_use]
     pub fn new(spec: CryptSpec, number: u16, slots: Range<u32>, slot_bytes: u32) -> Self {
         assert!(spec.sector_size_bytes.is_power_of_two() && spec.sector_size_bytes >= 512);
@@ -119,18 +119,18 @@ impl Crypt {
         }
     }
 
-    /// Where the cipher has run so far.
+    /// Numbers of the pipeline decisions so far.
     pub(crate) fn decisions(&self) -> Decisions {
         self.decisions
     }
 
-    /// About how many bytes go to the cipher when the SQE with `index` is answered.
+    /// Estimate of the bytes that go to the cipher after the CQE of the SQE `index`.
     pub(crate) fn arriving_bytes(&self, index: u32) -> u32 {
         if index == WAKE {
             return 0;
         }
         let io = self.ios.get(index);
-        // Who gives a slot back lets another write go on.
+        // A returned slot lets another write continue.
         let is_followed = matches!(io.phase, Phase::Pair | Phase::Writing)
             && io.slot.is_some()
             && self.pool.parked() > 0;
@@ -139,12 +139,12 @@ impl Crypt {
     }
 
     fn is_aligned(&self, part: &Part) -> bool {
-        // A power of two, and every part comes by here: no division.
+        // Mask instead of division: the sector size is a power of two, and every part passes here.
         let sectors = u64::from(self.spec.sector_size_bytes >> crate::bio::SECTOR_SHIFT);
         (part.sector.0 | part.len.0) & (sectors - 1) == 0
     }
 
-    /// The write without the encryption offset: to the device's sector.
+    /// The sector on the device.
     fn lower(&self, sector: Sector) -> Sector {
         self.spec.start + sector
     }
@@ -190,7 +190,7 @@ impl Crypt {
         cx.push(Sqe { token, op, linked, origin });
     }
 
-    /// The write of a part's ciphertext, in the name that the pipeline says.
+    /// Pushes the write of a part's ciphertext, with the io-context of the pipeline.
     fn push_write(
         &self,
         index: u32,
@@ -260,7 +260,8 @@ impl Crypt {
         }
     }
 
-    /// An encrypted write waits for the thread, which is woken if it has nothing yet.
+    /// Adds an encrypted write to the batch of the writing thread, which is woken if the batch was
+    /// empty.
     fn queue_write(&mut self, index: u32, order: Order, cx: &mut TargetCx<'_>) {
         let part = self.ios.get(index).part;
         if self.batch.add(order, part.sector, index) {
@@ -269,7 +270,7 @@ impl Crypt {
         }
     }
 
-    /// The thread runs: it submits all that is there.
+    /// Handles the wake-up of the writing thread: submits the whole batch.
     fn submit_batch(&mut self, cx: &mut TargetCx<'_>) {
         let mut taken = core::mem::take(&mut self.taken);
         self.batch.take(&mut taken);
@@ -291,7 +292,7 @@ impl Crypt {
         BufRef { slot, offset_bytes: 0, len_bytes }
     }
 
-    /// The part has been through the cipher, or through the device: what comes next.
+    /// Continues a part after its cipher or its device I/O.
     fn advance(&mut self, index: u32, cx: &mut TargetCx<'_>) -> Option<BlkStatus> {
         let io = self.ios.at(index);
         let (part, phase) = (io.part, io.phase);
@@ -374,7 +375,7 @@ impl Target for Crypt {
         let bytes = match op {
             Op::Write if !self.spec.fuses_cipher => self.slot_bytes,
             Op::WriteZeroes => ZEROS_MAX_BYTES.min(self.slot_bytes),
-            // A buffer has a 32-bit length.
+            // The limit of a buffer's 32-bit length.
             Op::Read | Op::Write => 1 << 30,
             Op::Discard | Op::Flush => return Sector(u64::MAX),
         };

@@ -1,8 +1,8 @@
 //! The batch of encrypted writes that waits for the writing thread (`write_tree` of dm-crypt).
 //!
-//! The thread takes all of it at once, and what comes meanwhile is the next batch: no position is
-//! kept between batches. By sector, equal ones keep their order of arrival, so that of two writes
-//! to one place the later one stays the later one.
+//! The thread takes the whole batch at once, and later arrivals are the next batch: no position is
+//! kept between batches. Sorting is by sector, equal sectors in the order of arrival, so that of
+//! two writes to one place the later one stays later.
 //!
 //! ```text
 //!   arrive: 40 8 24      taken, Fifo:   40 8 24
@@ -14,17 +14,17 @@ use alloc::vec::Vec;
 use super::pipeline::Order;
 use crate::bio::Sector;
 
-/// Encrypted writes, by their place in the target.
+/// Encrypted writes that wait for the writing thread.
 #[derive(Debug, Default)]
 pub(super) struct Batch {
     /// Sector, number of arrival, index.
     writes: Vec<(Sector, u32, u32)>,
-    /// One of them asked for order by sector.
+    /// Whether a write asked for order by sector.
     sorted: bool,
 }
 
 impl Batch {
-    /// Adds a write. True when the batch was empty: the thread must be woken.
+    /// Adds a write. Returns true if the batch was empty: the thread must be woken.
     pub(super) fn add(&mut self, order: Order, sector: Sector, index: u32) -> bool {
         let was_empty = self.writes.is_empty();
         let arrival = self.writes.len() as u32;
@@ -33,7 +33,7 @@ impl Batch {
         was_empty
     }
 
-    /// Moves all of it to `out`, in the order of submission.
+    /// Moves the batch to `out`, in the order of submission.
     pub(super) fn take(&mut self, out: &mut Vec<u32>) {
         if core::mem::take(&mut self.sorted) {
             self.writes.sort_unstable(); // in place: a stable sort allocates

@@ -1,4 +1,5 @@
-//! Where the cipher runs, who submits what is encrypted, in which order, in whose name: as data.
+//! Pipelines as data: where the cipher runs, which thread submits, in which order, with which
+//! io-context.
 //!
 //! ```text
 //!   write ─ encrypt: Inline | SameCpu | Unbound ─┬─ WhereEncrypted ────────────────────┐
@@ -6,41 +7,41 @@
 //!   read ── device ── decrypt: Inline | SameCpu | Unbound ──> end
 //! ```
 //!
-//! The fields are what the patches of 2013 (Mikulas Patocka, dm-devel) changed one by one, and what
-//! the options of a table line change today. Presets are values that somebody measured.
+//! The fields are those that the patches of 2013 (Mikulas Patocka, dm-devel) changed one by one,
+//! and that the options of a table line change today. Presets are measured variants.
 
 use crate::bio::IoContext;
 use crate::sq::{Direction, Place};
 
-/// In which order a thread submits the writes of a batch.
+/// Order in which a thread submits the writes of a batch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// As their encryption ended.
+    /// The order in which their encryption ended.
     Fifo,
-    /// By sector, equal ones as their encryption ended.
+    /// By sector, equal sectors in the order in which their encryption ended.
     Sorted,
 }
 
-/// Who submits encrypted writes.
+/// Submitter of encrypted writes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Submit {
-    /// Who encrypted them, each at once (`submit_from_crypt_cpus`).
+    /// The encrypting CPU, each write at once (`submit_from_crypt_cpus`).
     WhereEncrypted,
-    /// One thread, all that have come together since it last ran (`dmcrypt_write`).
+    /// One thread, with all writes since its last run (`dmcrypt_write`).
     Thread(Order),
 }
 
-/// In whose io-context encrypted writes are submitted. Priority and sync are the original's always.
+/// Io-context of encrypted writes. Priority and sync are always the original bio's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Context {
-    /// That of the task which submits them: a worker, or the thread.
+    /// The submitting task: a worker, or the writing thread.
     Task,
-    /// That of who submitted the original bio.
+    /// The submitter of the original bio.
     Submitter,
 }
 
 impl Context {
-    /// The io-context of a write that `submitter` made.
+    /// The io-context of a write by `submitter`.
     #[must_use]
     pub fn of(self, submitter: IoContext) -> IoContext {
         match self {
@@ -50,29 +51,29 @@ impl Context {
     }
 }
 
-/// How the parts of a crypt target go.
+/// Path of the parts of a crypt target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pipeline {
-    /// Where reads are decrypted.
+    /// Place of decryption.
     pub read: Place,
-    /// Where writes are encrypted.
+    /// Place of encryption.
     pub write: Place,
-    /// Who submits encrypted writes.
+    /// Submitter of encrypted writes.
     pub submit: Submit,
-    /// In whose name.
+    /// Io-context of encrypted writes.
     pub context: Context,
-    /// Longest part of a read or a write, in bytes; none is as long as the device below takes.
+    /// Longest part of a read or a write in bytes; `None`: limited by the device only.
     pub split_bytes: Option<u32>,
 }
 
-/// A pipeline with a name.
+/// A named pipeline.
 #[derive(Clone, Copy, Debug)]
 pub struct Preset {
-    /// As users name it.
+    /// Name for users.
     pub name: &'static str,
-    /// What it is, in one line.
+    /// Description in one line.
     pub about: &'static str,
-    /// Its value.
+    /// The pipeline.
     pub pipeline: Pipeline,
 }
 
@@ -90,11 +91,11 @@ const BOUND: Pipeline = Pipeline {
 const UNBOUND: Pipeline = Pipeline { read: Place::Unbound, write: Place::Unbound, ..BOUND };
 const OFFLOADED: Pipeline = Pipeline { submit: Submit::Thread(Order::Fifo), ..UNBOUND };
 const SORTED: Pipeline = Pipeline { submit: Submit::Thread(Order::Sorted), ..UNBOUND };
-/// Requests are cut since 6.11, so that several CPUs have a part of a large one.
+/// The kernel splits requests since 6.11, so that several CPUs share a large one.
 const TODAY: Pipeline = Pipeline { split_bytes: Some(128 << 10), ..SORTED };
 const INLINE: Pipeline = Pipeline { read: Place::Inline, write: Place::Inline, ..BOUND };
 
-/// The pipelines that somebody measured.
+/// The measured pipelines.
 pub static PRESETS: &[Preset] = &[
     preset("A", "2015, upstream then: each CPU encrypts and submits what it queued", BOUND),
     preset("D", "2015: A with three clean-ups, of which none changes the pipeline", BOUND),
@@ -121,7 +122,7 @@ pub fn find(name: &str) -> Option<&'static Preset> {
 }
 
 impl Pipeline {
-    /// What the kernel of today makes of a table line's options.
+    /// The pipeline of today's kernel for the options of a table line.
     #[must_use]
     pub fn from_options(flags: &blockyard_crypt::params::CryptFlags) -> Self {
         let mut pipeline = TODAY;
@@ -141,59 +142,60 @@ impl Pipeline {
     }
 }
 
-/// What our own default knows of a volume: measured once, when it is opened.
+/// Parameters of the adaptive pipeline for a volume, measured when it is opened.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Adaptive {
-    /// So many bytes at once pay for a hand-over and back; `None` without workers.
+    /// Least bytes at once that pay for a hand-over to a worker and back; `None` without workers.
     pub fan_out_min_bytes: Option<u32>,
-    /// Requests reach a device with a head that moves as they are submitted.
+    /// Whether the device has a moving head and gets requests in the order of submission.
     pub seeks: bool,
-    /// It takes requests and answers them later; what does not takes writes by a copy, here and
-    /// now.
+    /// Whether the device queues requests and completes them later. Otherwise it executes a write
+    /// as an immediate copy.
     pub queues: bool,
 }
 
-/// What else goes on, as far as the world knows.
+/// Current load, as far as the world knows it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Load {
-    /// CPUs on which no submitter runs.
+    /// Number of CPUs without a submitter.
     pub idle_cpus: u16,
-    /// Bytes with workers, of all shards, that have not come back.
+    /// Bytes at workers, of all shards.
     pub fanned_out_bytes: u64,
-    /// Bytes that go to the cipher together: those of a bio, or of all reads whose data has come.
+    /// Bytes that go to the cipher together: those of a bio, or of all reads with arrived data.
     pub at_once_bytes: u64,
-    /// These are all that there are, and who submitted them has nothing to do but to wait for them.
+    /// Whether these are the only requests, and their submitter does nothing but wait for them.
     pub is_awaited: bool,
 }
 
 impl Default for Load {
-    /// Nobody has said: every worker has a CPU to itself and nothing to do.
+    /// The default without information: every worker has an idle CPU.
     fn default() -> Self {
         Self { idle_cpus: u16::MAX, fanned_out_bytes: 0, at_once_bytes: 0, is_awaited: false }
     }
 }
 
-/// What decides about a part.
+/// Facts that decide about a part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Facts {
-    /// Its length.
+    /// Length of the part.
     pub len_bytes: u32,
-    /// When it goes to the cipher.
+    /// Load at the time when the part goes to the cipher.
     pub load: Load,
 }
 
 impl Facts {
-    /// Whether a worker gets the part, if so many bytes pay for the way to one that sleeps, and
-    /// back.
+    /// Whether a worker gets the part, if `least_bytes` pay for a hand-over to a sleeping worker
+    /// and back.
     fn fans_out(&self, least_bytes: u32) -> bool {
         let Load { idle_cpus, fanned_out_bytes, is_awaited, .. } = self.load;
         let (least_bytes, len_bytes) = (u64::from(least_bytes), u64::from(self.len_bytes));
         let (cpus, at_once_bytes) = (u64::from(idle_cpus), self.at_once_bytes());
-        // What a worker has keeps it awake for more.
+        // A worker with queued bytes stays awake for more.
         let pays = at_once_bytes >= least_bytes.min(AWAKE_MIN_BYTES)
             && at_once_bytes + fanned_out_bytes >= least_bytes;
         let room_bytes = if is_awaited {
-            // Who waits begins at once, and all are to end together; not for less than a way.
+            // A waiting submitter starts at once, and all are to end together; the share must pay
+            // for a hand-over.
             let share_bytes = at_once_bytes.saturating_sub(least_bytes) * cpus / (cpus + 1);
             if share_bytes >= least_bytes { share_bytes } else { 0 }
         } else {
@@ -206,52 +208,52 @@ impl Facts {
         self.load.at_once_bytes.max(u64::from(self.len_bytes))
     }
 
-    /// The part is not all that comes at once.
+    /// Whether the part is only a piece of the bytes at once.
     fn is_cut(&self) -> bool {
         self.at_once_bytes() > u64::from(self.len_bytes)
     }
 }
 
-/// What pays for the way to a worker that is awake, on any machine.
+/// Bytes that pay for a hand-over to an awake worker, on any machine.
 const AWAKE_MIN_BYTES: u64 = 16 << 10;
 
-/// Longest part, in the shortest that pay, where parts can be fanned out. Ours: the way to a worker
-/// and back is a fifth of what such a part takes, and who works on a long request ends soon after
-/// the others.
+/// Longest part that can be fanned out, in multiples of the least one that pays. Our choice: a
+/// hand-over takes a fifth of such a part's time, and a long request ends soon after its other
+/// parts.
 const FANNED_OUT_MAX: u32 = 4;
 
 impl Adaptive {
-    /// What is shorter and comes alone stays inline whatever goes on.
+    /// Length from which the decision depends on the load. A shorter lone part always stays inline.
     #[must_use]
     pub fn asks_load_from_bytes(&self) -> Option<u64> {
         self.fan_out_min_bytes.map(|least_bytes| u64::from(least_bytes).min(AWAKE_MIN_BYTES))
     }
 }
 
-/// A fixed pipeline, or the one that decides for each part.
+/// A fixed pipeline, or a decision for each part.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// The same for all parts.
+    /// One pipeline for all parts.
     Fixed(Pipeline),
-    /// Decided for each part.
+    /// A decision for each part.
     Adaptive(Adaptive),
 }
 
 impl Choice {
-    /// The decision.
+    /// Decides about a part.
     ///
-    /// *Where*: inline, unless what comes at once is long enough to pay for the way to a worker and
-    /// back, and a CPU is idle. Each idle CPU gets as much as comes at once and as much to go on
-    /// with; what comes then is done inline, and when that has ended there is room again. So a deep
-    /// queue of long requests keeps all CPUs busy, however short the parts are that they are cut
-    /// into, and submitters who keep them busy themselves hand nothing over. Who waits for the one
-    /// request that there is does a share of it, and hands over the others if that saves as much
-    /// time as it costs.
+    /// *Where*: inline, unless the bytes at once are enough to pay for a hand-over to a worker and
+    /// back, and a CPU is idle. Each idle CPU gets twice the bytes at once; later parts are done
+    /// inline until there is room again. So a deep queue of long requests keeps all CPUs busy,
+    /// however short its parts are, and submitters that keep all CPUs busy themselves hand nothing
+    /// over. A submitter that waits for its only request encrypts a share itself, and hands over
+    /// the others if that saves as much time as it costs.
     ///
-    /// *Who submits*: who encrypts, at once; or, where a head moves, all that came together, by
-    /// sector. What comes back from workers is submitted together by the submitter, and if a write
-    /// is a copy, so is what he has encrypted himself of a request that was cut: copies into one
-    /// file wait for each other. His name stays on it: schedulers below need it.
+    /// *Who submits*: the encrypting CPU, at once. With a moving head, the writing thread instead,
+    /// the whole batch by sector. The submitter's own thread submits the results of workers
+    /// together. If a write is a copy, the same holds for the inline parts of a split request,
+    /// because copies into one file wait for each other. The io-context stays the submitter's,
+    /// because schedulers below need it.
     #[must_use]
     pub fn decide(&self, facts: &Facts) -> Pipeline {
         let Adaptive { fan_out_min_bytes, seeks, queues } = match *self {
@@ -269,7 +271,7 @@ impl Choice {
         Pipeline { read: place, write: place, submit, context, split_bytes }
     }
 
-    /// Longest part, if it is limited.
+    /// Longest part, if limited.
     #[must_use]
     pub fn split_bytes(&self) -> Option<u32> {
         match self {
@@ -281,12 +283,12 @@ impl Choice {
     }
 }
 
-/// So many parts, of so many bytes together.
+/// Numbers of parts and bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Tally {
-    /// Parts.
+    /// Number of parts.
     pub parts: u64,
-    /// Bytes of all of them.
+    /// Bytes of these parts.
     pub bytes: u64,
 }
 
@@ -302,13 +304,13 @@ impl Tally {
     }
 }
 
-/// What was decided, counted since the table was loaded. A part is in one of the first two, and in
-/// `sorted` besides if it is.
+/// Numbers of decisions since the table was loaded. A part counts in one of the first two fields,
+/// and also in `sorted` if it was sorted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Decisions {
-    /// The cipher ran where the data was.
+    /// Parts whose cipher ran inline.
     pub inline: Tally,
-    /// It ran on a worker.
+    /// Parts whose cipher ran on a worker.
     pub fanned_out: Tally,
     /// Encrypted writes that a thread submitted by sector.
     pub sorted: Tally,
@@ -329,7 +331,7 @@ impl Decisions {
         }
     }
 
-    /// Both together.
+    /// Adds the counts of `other`.
     pub fn add(&mut self, other: Self) {
         self.inline.add(other.inline);
         self.fanned_out.add(other.fanned_out);
@@ -345,7 +347,7 @@ mod tests {
 
     use super::*;
 
-    /// The series of 2013 changes one thing at a time.
+    /// Each patch of the 2013 series changes one field.
     #[test]
     fn each_patch_of_2013_changes_one_field() {
         let [one, two, three, four, reply] = ["2013-1", "2013-2", "2013-3", "2013-4", "2013-reply"]
@@ -384,7 +386,7 @@ mod tests {
         );
     }
 
-    /// Of a device with a queue.
+    /// Adaptive parameters of a device with a queue.
     fn adaptive(fan_out_min_bytes: Option<u32>, seeks: bool) -> Choice {
         Choice::Adaptive(Adaptive { fan_out_min_bytes, seeks, queues: true })
     }
@@ -402,7 +404,7 @@ mod tests {
 
     const LEAST: u32 = 65_536;
 
-    /// Where a part goes, with the bytes of workers as they are behind it.
+    /// Place of a part; adds its bytes to those at workers.
     fn place(load: &mut Load, len_bytes: u32) -> Place {
         let facts = Facts { len_bytes, load: *load };
         let place = adaptive(Some(LEAST), false).decide(&facts).read;
@@ -410,7 +412,7 @@ mod tests {
         place
     }
 
-    /// How many of the parts of a request go to workers, the first ones.
+    /// Number of a request's parts that go to workers, counted from the first.
     fn fanned_out(mut load: Load, parts: u32, len_bytes: u32) -> usize {
         load.at_once_bytes = u64::from(parts * len_bytes);
         let places: Vec<Place> = (0..parts).map(|_| place(&mut load, len_bytes)).collect();
@@ -448,7 +450,7 @@ mod tests {
         assert_eq!(place(&mut load, 16_384), Place::Unbound);
     }
 
-    /// The way to a worker takes as long as the cipher for four of these parts.
+    /// A hand-over takes as long as the cipher for four of these parts.
     #[test]
     fn who_waits_for_a_request_hands_over_what_ends_with_his_own_share() {
         let load = Load { idle_cpus: 1, is_awaited: true, ..Load::default() };

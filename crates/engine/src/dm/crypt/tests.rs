@@ -1,4 +1,4 @@
-//! The phases of a part, step by step, and the reserve of one.
+//! The phases of a part, step by step, and the reserve of a single slot.
 
 use alloc::vec;
 use alloc::vec::Vec;
@@ -62,7 +62,7 @@ fn answer(shard: &mut Shard, sqe: &Sqe, status: BlkStatus) {
     shard.on_cqe(NOW, Cqe { token: sqe.token, status });
 }
 
-/// The thread is woken, and submits one write.
+/// The thread's wake-up, which submits one write.
 fn woken(shard: &mut Shard) -> Sqe {
     let [wake] = sqes(shard)[..] else { panic!("one SQE") };
     assert_eq!(wake.op, SqeOp::Wake);
@@ -181,7 +181,7 @@ fn part_not_aligned_to_the_sector_size_is_refused() {
     assert!(sqes(&mut shard).is_empty());
 }
 
-/// Whoever encrypts submits: both are one unit, of which the device's answer is the only one.
+/// The encrypting CPU submits: cipher and write are one pair with a single CQE.
 #[test]
 fn write_submitted_where_encrypted_is_a_pair_around_its_slot() {
     let mut shard = shard(CryptSpec { pipeline: fixed("E"), ..spec() }, 1);
@@ -197,8 +197,8 @@ fn write_submitted_where_encrypted_is_a_pair_around_its_slot() {
     assert!(shard.is_idle());
 }
 
-/// The sectors in which the thread submits writes whose encryption ends in this order, and how
-/// often it was woken; `late` ends after the first wake-up.
+/// The sectors in the order in which the thread submits them, if encryption ends in this order, and
+/// the number of wake-ups; `late` ends after the first wake-up.
 fn submitted(preset: &str, ended: [u64; 4], late: u64) -> (Vec<u64>, usize) {
     let mut shard = shard(CryptSpec { pipeline: fixed(preset), ..spec() }, 8);
     for sector in 0..5 {
@@ -235,7 +235,7 @@ fn thread_takes_the_whole_batch_and_sorts_it_if_told() {
     assert_eq!(submitted("G", [4, 2, 3, 1], 0), (vec![1, 2, 3, 4, 0], 2));
 }
 
-/// Priority and sync stay the submitter's; his io-context only if the pipeline says so.
+/// Priority and sync stay the submitter's; the io-context only if the pipeline says so.
 #[test]
 fn encrypted_write_carries_the_name_that_the_pipeline_says() {
     let origin = Origin {
@@ -297,7 +297,7 @@ fn parts_above_the_threshold_go_to_a_worker() {
     assert_eq!(places, [Place::Inline, Place::Unbound]);
 }
 
-/// Slots are shorter than what pays; what has been handed over counts for the parts behind it.
+/// Slots are shorter than the least bytes that pay; handed-over bytes count for later parts.
 #[test]
 fn write_that_is_cut_goes_to_workers_until_they_have_their_share() {
     let adaptive = Adaptive { fan_out_min_bytes: Some(2 * SLOT_BYTES), seeks: false, queues: true };
@@ -312,7 +312,7 @@ fn write_that_is_cut_goes_to_workers_until_they_have_their_share() {
     assert_eq!(places, [true, true, true, false, false, false, false, false]);
 }
 
-/// Each read alone is shorter than what pays.
+/// Each read alone is too short to pay.
 #[test]
 fn reads_whose_data_comes_at_once_go_to_workers() {
     let adaptive = Adaptive { fan_out_min_bytes: Some(8192), seeks: false, queues: true };

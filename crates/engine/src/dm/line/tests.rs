@@ -2,7 +2,7 @@ use super::*;
 use alloc::string::ToString;
 use alloc::vec;
 
-/// Of a table of one device.
+/// Lines of a table of one device.
 fn lines(text: &str) -> Vec<Line> {
     let mut mappings = parse(text).unwrap();
     assert_eq!(mappings.len(), 1);
@@ -120,7 +120,7 @@ fn bad_key_is_refused_without_being_shown() {
     }
 }
 
-/// What is printed is what would be read: order and omissions are the kernel's.
+/// The output can be parsed again; order and omissions are the kernel's.
 #[test]
 fn line_is_written_as_dmsetup_prints_it() {
     let crypt = "0 64 crypt capi:xts(aes)-plain64 00ff 8 /img 32";

@@ -1,8 +1,8 @@
-//! A line back to text, as `dmsetup table` prints it: what [`super::parse`] reads again.
+//! A line as text, in the form of `dmsetup table`; [`super::parse`] reads it again.
 //!
-//! A key is hidden as dmsetup hides it, behind as many zeros as it has digits, unless it is asked
-//! for. Options come in the order of the kernel (`crypt_status` of `drivers/md/dm-crypt.c`), and
-//! only those that are not the default.
+//! A key is hidden as dmsetup hides it, as one zero per digit, unless requested. Options come in
+//! the kernel's order (`crypt_status` of `drivers/md/dm-crypt.c`), and only those that differ from
+//! the default.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -21,17 +21,17 @@ use crate::time::Nanos;
 /// Whether keys are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Keys {
-    /// In hex (`dmsetup table --showkeys`). Where it goes must be wiped.
+    /// In hex (`dmsetup table --showkeys`). The caller must wipe the output.
     Shown,
-    /// As zeros.
+    /// As zeroes.
     Hidden,
 }
 
 impl MappedDevice {
-    /// Writes its lines, with its name in front of each if it has one.
+    /// Writes the lines, each with the device's name in front if it has one.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn write(&self, keys: Keys, out: &mut dyn Write) -> Result {
         for line in &self.lines {
             if !self.name.is_empty() {
@@ -43,8 +43,7 @@ impl MappedDevice {
         Ok(())
     }
 
-    /// Its lines as `dmsetup status` prints them, without what targets say of themselves. Crypt
-    /// says nothing.
+    /// The lines as `dmsetup status` prints them, without the targets' own status. Crypt has none.
     #[must_use]
     pub fn targets(&self) -> String {
         let of = |line: &Line| {
@@ -54,7 +53,7 @@ impl MappedDevice {
         self.lines.iter().map(of).collect()
     }
 
-    /// As [`MappedDevice::write`], with the keys hidden.
+    /// The lines as in [`MappedDevice::write`], with hidden keys.
     #[must_use]
     pub fn without_keys(&self) -> String {
         let mut text = String::new();
@@ -67,7 +66,7 @@ impl Line {
     /// Writes the line, without a newline.
     ///
     /// # Errors
-    /// Those of `out`.
+    /// Errors of `out`.
     pub fn write(&self, keys: Keys, out: &mut dyn Write) -> Result {
         write!(out, "{} {} {}", self.start, self.len, self.target.name())?;
         match &self.target {
@@ -89,7 +88,7 @@ impl Line {
                 write_options(&flakey_words(spec), out)
             }
             LineTarget::LogWrites { device, log } => write!(out, " {device} {log}"),
-            // With a space behind it, as in the kernel.
+            // With a trailing space, as in the kernel.
             LineTarget::Multipath(spec) => write!(out, " {spec}"),
             LineTarget::Crypt { device, params } => write_crypt(device, params, keys, out),
         }
@@ -97,7 +96,7 @@ impl Line {
 }
 
 impl LineTarget {
-    /// As the line calls it.
+    /// The target's name in a line.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -123,7 +122,7 @@ fn write_leg(leg: &Leg<String>, out: &mut dyn Write) -> Result {
     write!(out, " {} {}", leg.dev, leg.start.0)
 }
 
-/// Nothing if there are none, else how many, and each.
+/// Writes the number of options and the options; nothing if there are none.
 fn write_options(options: &[String], out: &mut dyn Write) -> Result {
     if options.is_empty() {
         return Ok(());
@@ -185,7 +184,8 @@ fn null_options(options: &NullOptions) -> Vec<String> {
     words
 }
 
-/// Writes and flushes only if they go another way than what is in front of them.
+/// The legs in the shortest form: those of writes and flushes only if they differ from the leg
+/// before.
 fn delayed(spec: &DelaySpec<String>) -> Vec<&DelayedLeg<String>> {
     let DelaySpec { read, write, flush } = spec;
     if flush != write {
@@ -218,7 +218,7 @@ fn flakey_words(spec: &FlakeySpec<String>) -> Vec<String> {
         WriteFault::Fail => words.push("error_writes".into()),
         WriteFault::Drop => words.push("drop_writes".into()),
     }
-    // Both failing is what it does when nothing is said.
+    // Both failing is the default without features.
     let is_usual = spec.reads == ReadFault::Fail && spec.writes == WriteFault::Fail;
     if is_usual { vec![] } else { words }
 }

@@ -1,35 +1,35 @@
-//! When a failed path is tried again, and when I/O comes back to its group (RFD 5, 6).
+//! Checks of failed paths, and failback of I/O to its group (RFD 5, 6).
 //!
-//! The kernel leaves both to multipathd. Here whoever drives a [`Multipath`] asks when the next
-//! check is due, tries what [`Multipath::take_check`] says, and tells how it went. One that does
-//! not ask has the kernel's behaviour.
+//! The kernel leaves both to multipathd. Here the owner of a [`Multipath`] asks for the time of the
+//! next check, does the check that [`Multipath::take_check`] returns, and reports the result. An
+//! owner that never asks has the kernel's behaviour.
 //!
 //! ```text
 //! fails ── 1 s ── check ─ bad ── 2 s ── check ─ bad ── 4 s ... at most 60 s
 //!                   └─ good: reinstated; if its group should take over: ── 1 s ── check
 //!                                                    good: the group takes over ──┘
 //! ```
-//! The numbers are ours. A path that the operator failed is not tried: it stays failed until the
-//! operator reinstates it. The group that should take over is the preferred one (the line's initial
-//! group, or where the operator switched to), then the first of the line, unless it is disabled.
+//! The numbers are our choice. A path that the operator failed is not checked: it stays failed
+//! until the operator reinstates it. Failback goes to the preferred group (the line's initial
+//! group, or the operator's), then to the first of the line, unless it is disabled.
 
 use super::{FailedBy, Multipath, PathId, is_path_error};
 use crate::bio::BlkStatus;
 use crate::time::Nanos;
 
-/// Ours.
+/// Delay of the first check. Our choice.
 pub const CHECK_AFTER: Nanos = Nanos::from_ms(1_000);
-/// Ours.
+/// Greatest delay between checks. Our choice.
 pub const CHECK_AFTER_MAX: Nanos = Nanos::from_ms(60_000);
 
-/// What is planned for one path.
+/// Plan of a path's checks.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Check {
-    /// When the next one starts.
+    /// Start of the next check.
     at: Option<Nanos>,
-    /// How long it was waited for.
+    /// Delay before the next check.
     delay: Nanos,
-    /// One has started and not ended; then none is planned.
+    /// Whether a check is running; then none is planned.
     is_running: bool,
 }
 
@@ -56,14 +56,14 @@ impl Check {
 }
 
 impl Multipath {
-    /// When [`Multipath::take_check`] has something.
+    /// Time at which [`Multipath::take_check`] returns a path.
     #[must_use]
     pub fn next_check(&self) -> Option<Nanos> {
         self.paths.iter().filter_map(|path| path.check.at).min()
     }
 
-    /// A path to be tried now: connect to it, and read a sector. [`Multipath::checked`] is told how
-    /// it went.
+    /// A path to check now: connect to it, and read a sector. Report the result with
+    /// [`Multipath::checked`].
     pub fn take_check(&mut self, now: Nanos) -> Option<PathId> {
         let is_due = |id: &PathId| self.paths[id.index()].check.at.is_some_and(|at| at <= now);
         let path = self.paths().find(is_due)?;
@@ -73,7 +73,7 @@ impl Multipath {
         Some(path)
     }
 
-    /// How a check went.
+    /// Handles the result of a check.
     pub fn checked(&mut self, now: Nanos, path: PathId, status: BlkStatus) {
         let checked = &mut self.paths[path.index()];
         assert!(checked.check.is_running, "what ends was started");

@@ -1,22 +1,22 @@
-//! `historical-service-time`: where this I/O will be done first, if each path goes on as it did
-//! (`dm-ps-historical-service-time.c`).
+//! `historical-service-time`: chooses the path with the earliest estimated end, from past service
+//! times (`dm-ps-historical-service-time.c`).
 //!
-//! Of each path the selector keeps the time that it takes for one I/O, as an exponential moving
-//! average with ten binary places, and estimates (I/Os in flight + 1) times that.
+//! The selector keeps each path's time for one I/O, as an exponential moving average with ten
+//! binary places. The estimate is (I/Os in flight + 1) times that average.
 //!
-//! * *Service time*: paths are taken to serve one after the other, so an I/O's time counts from
-//!   when it went to the path or the one before it ended, whichever is later.
-//! * *Average*: the longer the time measured, the less the past counts. Times are put in 64 buckets
-//!   of 2^24 ns (16.8 ms); in bucket b the past weighs w^(b+1), in the last one nothing. w is the
-//!   base weight, 972/1024 unless the line says otherwise.
-//! * *Stale*: a path that has ended nothing for as long as all live paths together would take. One
-//!   that is stale and idle is probed with one I/O, so that it can show that it got better. One
-//!   that would win but is stale and busy gets no more than the other one has: it may have got
-//!   worse.
-//! * *Threshold*: with a multiplier m, times within a factor of m are equal, and the count in
-//!   flight decides.
+//! * *Service time*: a path is assumed to serve I/Os one after the other. So an I/O's time counts
+//! from its start or the end of the one before, whichever is later.
+//! * *Average*: the longer the measured time, the lower the weight of the past. Times are put in 64
+//! buckets of 2^24 ns (16.8 ms). In bucket b the past has the weight w^(b+1), in the last bucket
+//! none. w is the base weight, 972/1024 unless the line says otherwise.
+//! * *Stale*: a path is stale if it has ended no I/O for as long as all live paths together would
+//! take. A stale idle path is probed with one I/O, so that an improvement can show. A stale busy
+//! winner gets no more I/Os than the other path has, because it may have become slower.
+//! * *Threshold*: with a multiplier m, times within a factor of m are equal, and the number in
+//! flight decides.
 //!
-//! So no path starves: what is not chosen gets stale once what it has in flight has ended.
+//! So no path starves: a path that is never chosen becomes stale after its I/Os in flight have
+//! ended.
 
 use alloc::format;
 use alloc::string::String;
@@ -29,10 +29,10 @@ use super::selector::{Ask, LivePaths, PathSelector, Served};
 use crate::dm::line::number;
 use crate::time::Nanos;
 
-/// Words in a status line: average (fixed point), I/Os in flight, when it gets stale.
+/// Words in a status line: average (fixed point), I/Os in flight, time of staleness.
 pub(super) const INFO_ARGS: usize = 3;
 
-/// Binary places of the average and the weights; all from the kernel.
+/// Binary places of the average and the weights; all values are the kernel's.
 const FIXED_SHIFT: u32 = 10;
 const FIXED_1: u64 = 1 << FIXED_SHIFT;
 const FIXED_MAX: u64 = u64::MAX >> FIXED_SHIFT;
@@ -43,9 +43,9 @@ const BUCKETS: usize = 64;
 /// The selector's arguments.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Args {
-    /// What the past weighs in the shortest bucket, in 1024ths, below 1024.
+    /// Weight of the past in the shortest bucket, in 1024ths, below 1024.
     pub base_weight: u32,
-    /// Times within this factor are equal; 0 and 1 do nothing.
+    /// Factor within which times are equal; 0 and 1 have no effect.
     pub threshold_multiplier: u32,
 }
 
@@ -57,7 +57,7 @@ impl Default for Args {
 
 #[derive(Clone, Copy, Debug)]
 struct History {
-    /// Of one I/O, in nanoseconds, fixed point.
+    /// Time of one I/O in nanoseconds, fixed point.
     service_time: u64,
     in_flight: u64,
     last_end: Nanos,
@@ -78,19 +78,19 @@ impl History {
     }
 }
 
-/// The selector.
+/// The historical-service-time selector.
 #[derive(Debug)]
 pub struct HistoricalServiceTime {
     args: Args,
-    /// What the past weighs, by bucket.
+    /// Weight of the past, by bucket.
     weights: [u64; BUCKETS],
-    /// The last one was chosen last.
+    /// Live paths, the last chosen one at the end.
     live: LivePaths,
     paths: Vec<History>,
 }
 
 impl HistoricalServiceTime {
-    /// A selector of so many paths.
+    /// Creates a selector of `count` paths.
     #[must_use]
     pub fn new(args: Args, count: usize) -> Self {
         assert!(u64::from(args.base_weight) < FIXED_1);
@@ -98,13 +98,13 @@ impl HistoricalServiceTime {
         for (weight, exponent) in weights[..BUCKETS - 1].iter_mut().zip(1..) {
             *weight = power(u64::from(args.base_weight), exponent);
         }
-        // A time that no path has: the first measurements replace it quickly, because it is short.
+        // An unrealistically short start value, which the first measurements replace quickly.
         let (service_time, start) = (FIXED_1, Nanos(0));
         let path = History { service_time, in_flight: 0, last_end: start, stale_after: start };
         Self { args, weights, live: LivePaths::new(count), paths: vec![path; count] }
     }
 
-    /// Less is better.
+    /// Compares two paths; less is better.
     fn compare(&self, a: &History, b: &History, now: Nanos) -> Ordering {
         let by_count = a.in_flight.cmp(&b.in_flight);
         let (low, high) = (a.service_time.min(b.service_time), a.service_time.max(b.service_time));
@@ -170,7 +170,8 @@ impl PathSelector for HistoricalServiceTime {
     }
 }
 
-/// `weight` 1024ths of what was and the rest of what is, rounded to the nearest.
+/// Weighted average of the past and the measured value with `weight` 1024ths for the past, rounded
+/// to the nearest.
 fn average(past: u64, measured: u64, weight: u64) -> u64 {
     assert!(past <= FIXED_MAX && measured <= FIXED_MAX && weight <= FIXED_1);
     (past * weight + measured * (FIXED_1 - weight) + FIXED_1 / 2) >> FIXED_SHIFT
@@ -190,7 +191,7 @@ fn power(base: u64, exponent: u32) -> u64 {
     result
 }
 
-/// `[<base weight> [<threshold multiplier>]]`.
+/// Parses `[<base weight> [<threshold multiplier>]]`.
 pub(super) fn parse_args(args: &[&str]) -> Result<Args, String> {
     let mut parsed = Args::default();
     if args.len() > 2 {
@@ -225,7 +226,7 @@ mod tests {
         HistoricalServiceTime::new(Args::default(), count)
     }
 
-    /// One I/O from choice to end on a machine where path p takes `took_ns[p]`.
+    /// Runs one I/O from choice to end on a machine where path p takes `took_ns[p]`.
     fn serve(selector: &mut HistoricalServiceTime, now: u64, took_ns: &[u64]) -> (usize, u64) {
         let path = selector.choose(&ask_at(now)).unwrap();
         selector.start(path, 4096);
@@ -335,7 +336,7 @@ mod tests {
             counts[path] += 1;
         }
         assert!((58..=62).contains(&counts[0]), "3 to 1: {counts:?}");
-        // A stale winner gets no more than the other has.
+        // A stale winner gets no more I/Os than the other path has.
         selector.paths[0].stale_after = Nanos(0);
         for _ in 0..100 {
             let path = selector.choose(&ask_at(now)).unwrap();

@@ -1,14 +1,13 @@
 //! `io-affinity`: the path of the submitting CPU (`dm-ps-io-affinity.c`).
 //!
-//! Each path's argument is a mask of CPUs, as `/proc` prints masks: hexadecimal, 32 CPUs to a
-//! group, groups divided by commas, the highest first. A CPU that two paths claim belongs to the
-//! first of them.
+//! Each path's argument is a mask of CPUs in the form of `/proc`: hexadecimal, groups of 32 CPUs
+//! separated by commas, the highest first. A CPU in two masks belongs to the first path.
 //!
 //! ```text
 //! path of this CPU, live? ──> else a live path of a CPU on the same node ──> else any live path
 //! ```
-//! An I/O from a CPU that no path claims is a miss, and counted. What a CPU's node is, the engine
-//! does not know: a world may say it ([`CpuNodes`]), else there is one.
+//! An I/O from a CPU without a path is a miss, and counted. A world may give the nodes of the CPUs
+//! ([`CpuNodes`]); otherwise there is one node.
 
 use alloc::format;
 use alloc::string::String;
@@ -20,17 +19,17 @@ use super::line::PathSpec;
 use super::selector::{Ask, PathSelector, Served};
 use crate::dm::line::shown;
 
-/// Words in a status line: misses of the whole group, the same for each path.
+/// Words in a status line: misses of the whole group, equal for each path.
 pub(super) const INFO_ARGS: usize = 1;
 
-/// Ours: what a mask may have.
+/// Greatest number of CPUs in a mask. Our choice.
 const CPUS_MAX: usize = 1024;
 const GROUP_BITS: usize = 32;
 
 /// A set of CPUs.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuMask {
-    /// The lowest CPUs first; the last one is not zero.
+    /// Groups of CPUs, the lowest first; the last one is not zero.
     groups: Vec<u32>,
 }
 
@@ -58,7 +57,7 @@ impl CpuMask {
         if groups.is_empty() { Err(wrong()) } else { Ok(Self { groups }) }
     }
 
-    /// Its CPUs, the lowest first.
+    /// The CPUs, in ascending order.
     pub fn cpus(&self) -> impl Iterator<Item = usize> {
         let bits = |(at, group): (usize, &u32)| {
             let group = *group;
@@ -69,7 +68,7 @@ impl CpuMask {
 }
 
 impl fmt::Display for CpuMask {
-    /// Without leading zeros: how many CPUs the machine has, the engine does not know.
+    /// Without leading zeroes, because the engine does not know the number of CPUs.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Some((highest, rest)) = self.groups.split_last() else { return f.write_str("0") };
         write!(f, "{highest:x}")?;
@@ -77,10 +76,10 @@ impl fmt::Display for CpuMask {
     }
 }
 
-/// Which node each CPU is on.
+/// Node of each CPU.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct CpuNodes {
-    /// By CPU; those that are not listed are on node zero.
+    /// Nodes by CPU; missing CPUs are on node zero.
     nodes: Vec<u16>,
 }
 
@@ -96,10 +95,10 @@ impl CpuNodes {
     }
 }
 
-/// The selector.
+/// The io-affinity selector.
 #[derive(Debug)]
 pub struct IoAffinity {
-    /// By CPU: its path.
+    /// Path of each CPU.
     owners: Vec<Option<usize>>,
     failed: Vec<bool>,
     nodes: CpuNodes,
@@ -107,7 +106,7 @@ pub struct IoAffinity {
 }
 
 impl IoAffinity {
-    /// A selector of these paths.
+    /// Creates a selector of these paths.
     #[must_use]
     pub fn new(paths: &[PathSpec], nodes: CpuNodes) -> Self {
         let mut owners = Vec::new();
@@ -166,7 +165,7 @@ impl PathSelector for IoAffinity {
     }
 }
 
-/// A path's argument: `<CPU mask>`.
+/// Parses a path's argument: `<CPU mask>`.
 pub(super) fn parse_path(args: &[&str], path: &mut PathSpec) -> Result<(), String> {
     let [mask] = args else {
         return Err(format!(
@@ -178,7 +177,7 @@ pub(super) fn parse_path(args: &[&str], path: &mut PathSpec) -> Result<(), Strin
     Ok(())
 }
 
-/// A path whose CPUs all belong to others would never be used.
+/// Refuses a path without CPUs of its own, which would never be used.
 pub(super) fn check(paths: &[PathSpec]) -> Result<(), String> {
     let selector = IoAffinity::new(paths, CpuNodes::default());
     for (place, path) in paths.iter().enumerate() {

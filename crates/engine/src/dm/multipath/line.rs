@@ -7,11 +7,11 @@
 //! ```
 //! Features: `queue_if_no_path`, `retain_attached_hw_handler`, `pg_init_retries <1-50>`,
 //! `pg_init_delay_msecs <0-60000>`, `queue_mode <bio|rq|mq>`. Groups count from one; the initial
-//! one is 0 only where there is no group. What the kernel would take and not do is refused:
-//! hardware handlers, arguments that a selector does not have.
+//! group is 0 only if there are no groups. Arguments that the kernel accepts without effect are
+//! refused: hardware handlers, surplus arguments of a selector.
 //!
-//! The text of a value is that of the kernel's `STATUSTYPE_TABLE`, which has a space behind each
-//! word, the last one too.
+//! The text of a value is the kernel's `STATUSTYPE_TABLE`, which has a space after each word,
+//! including the last.
 
 use alloc::format;
 use alloc::string::String;
@@ -22,65 +22,65 @@ use super::io_affinity::{self, CpuMask};
 use super::selector::SelectorSpec;
 use crate::dm::line::{LineTarget, number, shown};
 
-/// From the kernel: words after the number of features.
+/// Kernel limit: words after the number of features.
 const FEATURE_WORDS_MAX: u64 = 8;
-/// From the kernel: groups, and arguments of a selector or a path.
+/// Kernel limit: groups, and arguments of a selector or a path.
 const COUNT_MAX: u64 = 1024;
-/// Ours: paths of all groups together, where the kernel has that many in each.
+/// Greatest number of paths of all groups. Our choice; the kernel allows this number in each group.
 pub const PATHS_MAX: usize = 1024;
 
-/// Where requests are cut from bios.
+/// Level at which paths are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueMode {
-    /// `bio`: below; bios choose their paths.
+    /// `bio`: for each bio.
     Bio,
-    /// `rq`, `mq`, or nothing said: above; requests do.
+    /// `rq`, `mq`, or the default: for each request of a queue above.
     Request,
 }
 
-/// What one line says.
+/// Arguments of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MultipathSpec {
-    /// I/O waits while no path is left.
+    /// Whether I/O waits while no path is live.
     pub queue_if_no_path: bool,
-    /// About hardware handlers, and without effect; zero if it is not said.
+    /// Hardware handler setting without effect; zero if absent.
     pub pg_init_retries: u32,
-    /// The same.
+    /// Hardware handler setting without effect.
     pub pg_init_delay_msecs: Option<u32>,
-    /// The same.
+    /// Hardware handler setting without effect.
     pub retain_attached_hw_handler: bool,
-    /// Bios or requests.
+    /// Level at which paths are chosen.
     pub queue_mode: QueueMode,
-    /// The group to begin with, counted from one; zero if there is none.
+    /// Initial group, counted from one; zero if there is none.
     pub init_group: u16,
-    /// In the order of their priority.
+    /// Groups in the order of their priority.
     pub groups: Vec<GroupSpec>,
 }
 
 /// Paths of one priority.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// How I/O is spread over them.
+    /// Path selector.
     pub selector: SelectorSpec,
-    /// At least one.
+    /// Paths, at least one.
     pub paths: Vec<PathSpec>,
 }
 
-/// A path; what its group's selector has no argument for is as [`PathSpec::new`] made it.
+/// A path. Arguments that the group's selector lacks have the defaults of [`PathSpec::new`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSpec {
-    /// Path of the device or file, or another name that a world can open.
+    /// Path of the device or file, or another name that the world can open.
     pub device: String,
-    /// Kept for the text.
+    /// Kept for the text only.
     pub repeat_count: u32,
-    /// For `service-time`: 0 to 100.
+    /// Argument of `service-time`: 0 to 100.
     pub relative_throughput: u32,
-    /// For `io-affinity`.
+    /// Argument of `io-affinity`.
     pub cpus: CpuMask,
 }
 
 impl PathSpec {
-    /// A path with the default of each argument.
+    /// A path with default arguments.
     #[must_use]
     pub fn new(device: &str) -> Self {
         let cpus = CpuMask::default();
@@ -94,7 +94,7 @@ impl MultipathSpec {
         self.groups.iter().flat_map(|group| &group.paths)
     }
 
-    /// The text with these two words as they are now.
+    /// Writes the text with the current values of these two words.
     pub(super) fn write(
         &self,
         queue_if_no_path: bool,
@@ -150,7 +150,7 @@ impl fmt::Display for MultipathSpec {
     }
 }
 
-/// What is left of a line.
+/// The remaining words of a line.
 struct Words<'a>(&'a [&'a str]);
 
 impl<'a> Words<'a> {
@@ -169,7 +169,7 @@ impl<'a> Words<'a> {
         }
     }
 
-    /// So many words.
+    /// Takes `count` words.
     fn take(&mut self, count: u64, what: &str) -> Result<&'a [&'a str], String> {
         let count = usize::try_from(count).unwrap_or(usize::MAX);
         let Some((taken, rest)) = self.0.split_at_checked(count) else {

@@ -1,13 +1,13 @@
-//! What an operator may tell a multipath target while it runs (`multipath_message`).
+//! Messages of an operator to a running multipath target (`multipath_message`).
 //!
 //! | message | what it does |
 //! |---|---|
-//! | `queue_if_no_path`, `fail_if_no_path` | what finds no path waits, or fails |
+//! | `queue_if_no_path`, `fail_if_no_path` | I/O without a live path waits, or fails |
 //! | `switch_group <n>` | the next I/O goes to this group; no group is disabled any more |
-//! | `disable_group <n>`, `enable_group <n>` | used only if no other group has a path, or again |
+//! | `disable_group <n>`, `enable_group <n>` | the group is a last resort, or normal again |
 //! | `fail_path <device>`, `reinstate_path <device>` | all paths with that name |
 //!
-//! Groups count from one. A suspended target takes none.
+//! Groups count from one. A suspended target refuses all messages.
 
 use alloc::format;
 use alloc::string::String;
@@ -22,11 +22,11 @@ const KNOWN: &str = "there are queue_if_no_path, fail_if_no_path, switch_group <
                      <n>, enable_group <n>, fail_path <device> and reinstate_path <device>";
 
 impl Multipath {
-    /// Does what a message says.
+    /// Executes a message.
     ///
     /// # Errors
-    /// When it is suspended (`EBUSY`), or the message is not one of these or names something that
-    /// is not there (`EINVAL`); nothing has changed then.
+    /// When the target is suspended (`EBUSY`), or the message is unknown or names an unknown object
+    /// (`EINVAL`); the target is unchanged then.
     pub fn message(&mut self, now: Nanos, text: &str) -> Result<(), MessageError> {
         if self.suspended.is_some() {
             return Err(MessageError::Suspended);

@@ -1,10 +1,10 @@
 //! `multipath`: several paths to one disk; I/O goes on when one dies (`drivers/md/dm-mpath.c`).
 //!
-//! [`Multipath`] is policy, and does no I/O. Whoever has I/O asks it for a path, tells it when the
-//! I/O starts and how it ended, and does with it what it says: [`target`] with the parts of bios,
-//! [`requests`] with those of a queue over the queues of the paths ([`stacked`]). [`line`] is its
-//! table line, [`selector`] how a group spreads its I/O, [`message`] what an operator may tell it,
-//! [`status`] what it tells him, [`check`] when a failed path is tried again.
+//! [`Multipath`] is policy, and does no I/O. Its owner asks for a path, reports the start and the
+//! end of each I/O, and follows the answers: [`target`] for the parts of bios, [`requests`] for the
+//! requests of a queue over the queues of the paths ([`stacked`]). [`line`] is the table line,
+//! [`selector`] the distribution of I/O within a group, [`message`] the operator's messages,
+//! [`status`] the status, [`check`] the checks of failed paths.
 //!
 //! ```text
 //! choose ─> Path ─> started ... ended ─ good, or an error of the device ──> it goes up
@@ -12,9 +12,9 @@
 //!   ├─> Queue: no path is left, and the line says queue_if_no_path
 //!   └─> Fail:  no path is left
 //! ```
-//! Paths are in groups of one priority. The group of the last I/O is kept while it has a live path;
-//! else the first one that has takes over, those that the operator disabled last. A path that
-//! fails is not chosen until it is reinstated.
+//! Paths are in groups of one priority. The group of the last I/O is kept while it has a live path.
+//! Otherwise the first group with a live path takes over, disabled groups last. A failed path is
+//! not chosen until it is reinstated.
 
 pub mod check;
 pub mod historical_service_time;
@@ -44,7 +44,7 @@ use crate::bio::BlkStatus;
 use crate::dm::control::Suspend;
 use crate::time::Nanos;
 
-/// A path: its number among those of all groups, in the order of the line, from zero.
+/// Number of a path among those of all groups, in the order of the line, from zero.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct PathId(pub u16);
 
@@ -54,50 +54,50 @@ impl PathId {
     }
 }
 
-/// Where an I/O goes.
+/// Result of [`Multipath::choose`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Choice {
-    /// To this path.
+    /// The I/O goes to this path.
     Path(PathId),
-    /// Nowhere yet: it waits until [`Multipath::has_path`], or until waiting is over
+    /// The I/O waits until [`Multipath::has_path`], or until I/O no longer waits
     /// ([`Multipath::queues`]).
     Queue,
-    /// Nowhere: it ends with an error.
+    /// The I/O fails.
     Fail,
 }
 
-/// An I/O that a path has.
+/// An I/O at a path.
 #[derive(Clone, Copy, Debug)]
 pub struct PathIo {
     /// The path.
     pub path: PathId,
-    /// How much it moves.
+    /// Length.
     pub len_bytes: u64,
-    /// When it went there.
+    /// Time of the start.
     pub started_at: Nanos,
 }
 
-/// What becomes of an I/O that a path has answered.
+/// Result of [`Multipath::ended`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ended {
-    /// It ends with the status that the path gave it.
+    /// The I/O ends with the path's status.
     Up,
-    /// It asks for a path again.
+    /// The I/O needs another path.
     Again,
 }
 
-/// Who failed a path.
+/// Cause of a path's failure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailedBy {
-    /// An I/O or a check: it is tried again.
+    /// An I/O or a check: the path is checked again.
     Error,
-    /// The operator: it stays failed until reinstated.
+    /// The operator: the path stays failed until reinstated.
     Operator,
 }
 
-/// Whether a status is about the path, so that another one may do better (`blk_path_error`); if
-/// not, it is about the disk, the same on every path. `Invalid` is no error of a path here: a bio
-/// that asks for the wrong thing would fail them all.
+/// Whether a status is an error of the path, so that another path may succeed (`blk_path_error`).
+/// Other errors are the disk's, the same on every path. `Invalid` is no path error here, because an
+/// invalid bio would fail all paths.
 #[must_use]
 pub fn is_path_error(status: BlkStatus) -> bool {
     match status {
@@ -113,46 +113,46 @@ pub fn is_path_error(status: BlkStatus) -> bool {
 #[derive(Debug)]
 struct Path {
     group: usize,
-    /// Its place in the group.
+    /// Place in the group.
     place: usize,
     failed: Option<FailedBy>,
-    /// How often it has failed.
+    /// Number of failures.
     fail_count: u32,
-    /// I/Os that it has.
+    /// Number of I/Os in flight.
     in_flight: u32,
     check: Check,
 }
 
 #[derive(Debug)]
 struct Group {
-    /// Its paths.
+    /// Paths of the group.
     paths: Range<usize>,
     selector: Box<dyn PathSelector>,
-    /// Used only if no other group has a path.
+    /// Whether the group is disabled: used only if no other group has a live path.
     bypassed: bool,
 }
 
-/// Groups, paths and what is known of them (`struct multipath`).
+/// State of groups and paths (`struct multipath`).
 #[derive(Debug)]
 pub struct Multipath {
     spec: MultipathSpec,
     groups: Vec<Group>,
     paths: Vec<Path>,
-    /// How many paths have not failed.
+    /// Number of live paths.
     live: usize,
-    /// The group of the last I/O.
+    /// Group of the last I/O.
     current: Option<usize>,
-    /// The group that the next I/O tries first.
+    /// Group that the next I/O tries first.
     next: Option<usize>,
-    /// The group to come back to: the line's initial one, or the operator's.
+    /// Failback target: the line's initial group, or the operator's.
     preferred: usize,
     queue_if_no_path: bool,
     suspended: Option<Suspended>,
-    /// Paths and groups that came and went (`dm_table_event`).
+    /// Number of failures, reinstatements and switches (`dm_table_event`).
     events: u32,
 }
 
-/// What a suspended target comes back to.
+/// State that a suspended target restores on resume.
 #[derive(Clone, Copy, Debug)]
 struct Suspended {
     queue_if_no_path: bool,
@@ -160,13 +160,13 @@ struct Suspended {
 }
 
 impl Multipath {
-    /// All paths live, nothing chosen.
+    /// Initial state: all paths live, no group chosen.
     #[must_use]
     pub fn new(spec: MultipathSpec) -> Self {
         Self::with_nodes(spec, &CpuNodes::default())
     }
 
-    /// The same on a machine whose nodes are known.
+    /// Initial state with known CPU nodes.
     #[must_use]
     pub fn with_nodes(spec: MultipathSpec, nodes: &CpuNodes) -> Self {
         assert!(usize::from(spec.init_group) <= spec.groups.len());
@@ -206,7 +206,7 @@ impl Multipath {
         (0..count).map(PathId)
     }
 
-    /// Whether a path has not failed.
+    /// Whether a path is live.
     #[must_use]
     pub fn has_path(&self) -> bool {
         self.live > 0
@@ -218,7 +218,7 @@ impl Multipath {
         self.paths[path.index()].failed.is_some()
     }
 
-    /// Whether I/O waits while no path is left.
+    /// Whether I/O waits while no path is live.
     #[must_use]
     pub fn queues(&self) -> bool {
         let is_pushed_back =
@@ -226,13 +226,13 @@ impl Multipath {
         self.queue_if_no_path || self.suspended.as_ref().is_some_and(is_pushed_back)
     }
 
-    /// How often a path or a group came or went.
+    /// Number of failures, reinstatements and switches.
     #[must_use]
     pub fn events(&self) -> u32 {
         self.events
     }
 
-    /// Where an I/O goes (`choose_pgpath`).
+    /// Chooses a path for an I/O (`choose_pgpath`).
     pub fn choose(&mut self, now: Nanos, cpu: u16, len_bytes: u64) -> Choice {
         if self.live == 0 {
             self.current = None;
@@ -245,7 +245,7 @@ impl Multipath {
         Choice::Path(path.expect("a live path is in some group"))
     }
 
-    /// A path of the first group that has one, of those that are not disabled if possible.
+    /// A path of the first group with a live one; disabled groups last.
     fn choose_anywhere(&mut self, ask: &Ask) -> Option<PathId> {
         for bypassed in [false, true] {
             for group in 0..self.groups.len() {
@@ -268,8 +268,7 @@ impl Multipath {
         Some(PathId(u16::try_from(index).expect("checked when it was made")))
     }
 
-    /// An I/O goes to the path that was chosen for it. One that the path does not take, because it
-    /// is busy, never started.
+    /// Notes the start of an I/O at its chosen path. An I/O that a busy path refused never started.
     pub fn started(&mut self, now: Nanos, path: PathId, len_bytes: u64) -> PathIo {
         let Path { group, place, in_flight, .. } = &mut self.paths[path.index()];
         *in_flight += 1;
@@ -277,7 +276,7 @@ impl Multipath {
         PathIo { path, len_bytes, started_at: now }
     }
 
-    /// A path has answered (`multipath_end_io`).
+    /// Notes the end of an I/O at its path (`multipath_end_io`).
     pub fn ended(&mut self, now: Nanos, io: PathIo, status: BlkStatus) -> Ended {
         let is_path_error = is_path_error(status);
         if is_path_error {
@@ -291,7 +290,7 @@ impl Multipath {
         if is_path_error && is_served { Ended::Again } else { Ended::Up }
     }
 
-    /// Takes a path out of use (`fail_path`).
+    /// Marks a path as failed (`fail_path`).
     pub fn fail_path(&mut self, now: Nanos, path: PathId, by: FailedBy) {
         let Path { group, place, failed, fail_count, check, .. } = &mut self.paths[path.index()];
         if failed.is_none() {
@@ -313,7 +312,7 @@ impl Multipath {
         }
     }
 
-    /// A failed path takes part again (`reinstate_path`).
+    /// Marks a failed path as live (`reinstate_path`).
     pub fn reinstate_path(&mut self, now: Nanos, path: PathId) {
         let Path { group, place, failed, check, .. } = &mut self.paths[path.index()];
         let group = *group;
@@ -329,22 +328,22 @@ impl Multipath {
         }
     }
 
-    /// Whether a group should take over from that of the last I/O.
+    /// Whether a group should take over from the group in use.
     fn is_better(&self, group: usize) -> bool {
         let rank = |group: usize| (group != self.preferred, group);
         let used = self.next.or(self.current);
         !self.groups[group].bypassed && used.is_some_and(|used| rank(group) < rank(used))
     }
 
-    /// The next I/O tries this group first.
+    /// Makes the next I/O try this group first.
     fn switch_to(&mut self, group: usize) {
         self.current = None;
         self.next = Some(group);
         self.events += 1;
     }
 
-    /// I/O is to end: what finds no path does not wait any more, or, without a flush, is kept for
-    /// afterwards (`multipath_presuspend`).
+    /// Prepares for suspension: I/O without a path no longer waits, or is kept for later without a
+    /// flush (`multipath_presuspend`).
     pub fn suspend(&mut self, how: Suspend) {
         if self.suspended.is_none() {
             let queue_if_no_path = self.queue_if_no_path;
@@ -353,7 +352,7 @@ impl Multipath {
         }
     }
 
-    /// As it was before it was suspended.
+    /// Restores the state before the suspension.
     pub fn resume(&mut self) {
         if let Some(suspended) = self.suspended.take() {
             self.queue_if_no_path = suspended.queue_if_no_path;

@@ -1,8 +1,8 @@
-//! `queue-length`: where the fewest I/Os are in flight (`dm-ps-queue-length.c`).
+//! `queue-length`: chooses the path with the fewest I/Os in flight (`dm-ps-queue-length.c`).
 //!
-//! The first path of the list with the least wins, and goes to the end of the list: of equal ones,
-//! the one that was chosen longest ago. While I/Os end, no path starves: one that is not chosen
-//! keeps its count while those of the others grow.
+//! The first path of the list with the least number wins, and goes to the end of the list. So among
+//! equal paths the one chosen longest ago wins. While I/Os end, no path starves: a path that is
+//! never chosen keeps its number while the others' grow.
 
 use alloc::string::String;
 use alloc::vec;
@@ -11,20 +11,20 @@ use core::fmt::Write as _;
 
 use super::selector::{Ask, LivePaths, PathSelector, Served};
 
-/// Words in a status line: how many I/Os are in flight.
+/// Words in a status line: I/Os in flight.
 pub(super) const INFO_ARGS: usize = 1;
 
-/// The selector.
+/// The queue-length selector.
 #[derive(Debug)]
 pub struct QueueLength {
-    /// The first one is preferred.
+    /// Live paths, the preferred one first.
     live: LivePaths,
-    /// I/Os that each path has, failed ones too.
+    /// I/Os in flight of each path, failed paths included.
     in_flight: Vec<u32>,
 }
 
 impl QueueLength {
-    /// A selector of so many paths.
+    /// Creates a selector of `count` paths.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self { live: LivePaths::new(count), in_flight: vec![0; count] }

@@ -1,9 +1,9 @@
 //! `multipath` for requests: a queue over the queues of the paths, as a target
 //! (`drivers/md/dm-rq.c`).
 //!
-//! Parts of bios go into a [`StackedQueue`], which merges and schedules them. Each request that it
-//! dispatches goes to a path as a clone: an SQE for each piece of memory, since merged bios have
-//! memory of their own. All pieces of a clone are answered before it ends.
+//! Parts of bios go into a [`StackedQueue`], which merges and schedules them. Each dispatched
+//! request goes to a path as a clone, with an SQE for each separate piece of memory, because merged
+//! bios have their own buffers. A clone ends after all its pieces.
 //!
 //! ```text
 //! map ─> upper queue ─ unplugged ─ dispatch ─> clone ─> SQE, SQE, ... ─> all answered
@@ -11,15 +11,14 @@
 //!          │   └── the rest, from the first piece on that failed <─────────┤ error of the path
 //!          └────── no tag below: busy                                      └─> its parts end
 //! ```
-//! *Done in part*: the pieces in front of the first one that failed are done, in the order of their
-//! sectors. The bios in there end, and the rest is requeued for another path. Pieces behind it may
-//! be done as well, and are done again.
+//! *Partial completion*: the pieces before the first failed one, in the order of their sectors, are
+//! done. Their bios end, and the rest is requeued for another path. Later pieces may be done as
+//! well, and are repeated.
 //!
-//! *Plug*: what a submitter brings is held until the shard's writing thread runs
-//! ([`SqeOp::Wake`]), which is when the submitter has nothing more for now; or until there are
-//! [`PLUG_MAX`] parts.
+//! *Plug*: a submitter's parts are held until the shard's writing thread runs ([`SqeOp::Wake`]),
+//! when the submitter has no more for now, or until there are [`PLUG_MAX`] parts.
 //!
-//! A part goes again from the buffer it came with, as in [`target`](super::target): writes count as
+//! A part is retried from its original buffer, as in [`target`](super::target): writes count as
 //! parked until they end. Checks are the same, too.
 
 use alloc::string::String;
@@ -37,10 +36,10 @@ use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
-/// So many parts are not held back (`BLK_MAX_REQUEST_COUNT`; from memory).
+/// Greatest number of plugged parts (`BLK_MAX_REQUEST_COUNT`; from memory).
 const PLUG_MAX: usize = 32;
 
-/// What an SQE is for.
+/// Purpose of an SQE.
 #[derive(Debug)]
 enum Pending {
     /// A piece of a clone, from this sector of the disk on.
@@ -48,25 +47,25 @@ enum Pending {
         clone: u32,
         start: Sector,
     },
-    /// The plugs are to be pulled.
+    /// Unplug.
     Unplug,
     Check(PathId),
-    /// Something is due then.
+    /// A timeout that ends at this time.
     Timer(Nanos),
 }
 
-/// A request that a path has.
+/// A request at a path.
 #[derive(Debug)]
 struct Cloned {
     path: PathId,
     issue: Issue,
-    /// Pieces without an answer.
+    /// Number of pieces in flight.
     pieces: u32,
-    /// Of the pieces that failed the first one, by its sector.
+    /// Sector and status of the first failed piece, by sector.
     failed: Option<(Sector, BlkStatus)>,
 }
 
-/// The target.
+/// The request-based multipath target.
 pub struct RequestTarget {
     queue: StackedQueue,
     devs: Vec<DevId>,
@@ -74,31 +73,31 @@ pub struct RequestTarget {
     number: u16,
     /// Parts that have not ended. [`Bio::user`] is an index of it.
     parts: Slab<Part>,
-    /// How many of them are writes.
+    /// Number of writes among the parts.
     writes: usize,
     clones: Slab<Cloned>,
-    /// SQEs that have not been answered.
+    /// SQEs without a CQE.
     pending: Slab<Pending>,
-    /// Submitters that have a plug, and how many parts these have.
+    /// Submitters with a plug, and the number of plugged parts.
     plugged: Vec<IoContext>,
     held: usize,
-    /// The earliest timeout under way. Later ones are left alone: they find nothing to do.
+    /// The earliest pending timeout. Later ones stay pending and have no effect.
     timer: Option<Nanos>,
-    /// The CPU of the last submitter, which dispatches.
+    /// CPU of the last submitter, which dispatches.
     cpu: u16,
-    /// It never goes back, though timeouts may be ahead of what a world shows.
+    /// Current time. It never goes back, although a timeout may be ahead of the world's clock.
     now: Nanos,
-    /// Emptied after each use; kept for their memory.
+    /// Scratch buffers, kept for their memory.
     dispatched: Vec<Dispatched>,
     done: Vec<Done>,
     unparked: Vec<u64>,
 }
 
 impl RequestTarget {
-    /// A target of this line.
+    /// Creates the target of a line.
     ///
     /// # Panics
-    /// When the line is for bios; when clones would wait below; as [`StackedQueue::new`].
+    /// When the line is for bios, when clones would wait below, or as [`StackedQueue::new`].
     #[must_use]
     pub fn new(spec: MultipathTargetSpec, number: u16) -> Self {
         let MultipathTargetSpec { multipath, devs, requests } = spec;
@@ -129,7 +128,7 @@ impl RequestTarget {
         cx.push(sqe(self.number, index, op, origin));
     }
 
-    /// A submitter's parts are held back from now on.
+    /// Plugs a submitter's parts.
     fn plug(&mut self, origin: Origin, cx: &mut TargetCx<'_>) {
         if self.plugged.contains(&origin.io_context) {
             return;
@@ -148,8 +147,8 @@ impl RequestTarget {
         }
     }
 
-    /// After each event: what the paths take goes to them, what has ended ends, and the time when
-    /// that is to be tried again is waited for.
+    /// Runs after each event: dispatches requests to the paths, ends parts, and starts the timeout
+    /// for the next attempt.
     fn go_on(&mut self, cx: &mut TargetCx<'_>) {
         while let Some(path) = self.queue.take_check(self.now) {
             let op = SqeOp::Check { dev: self.devs[usize::from(path.0)] };
@@ -174,7 +173,7 @@ impl RequestTarget {
         }
     }
 
-    /// A clone goes to the device of its path.
+    /// Sends a clone to the device of its path.
     fn issue(&mut self, path: PathId, issue: &Issue, cx: &mut TargetCx<'_>) {
         let Self { queue, devs, number, clones, pending, .. } = self;
         let dev = devs[usize::from(path.0)];
@@ -199,7 +198,7 @@ impl RequestTarget {
                 }
             }
         }
-        // A flush that the queue made has no bio.
+        // A flush by the queue itself has no bio.
         let flush = Part {
             index: 0,
             op: issue.op,
@@ -214,7 +213,7 @@ impl RequestTarget {
         clones.at(clone).pieces = pieces;
     }
 
-    /// The path of a clone has answered one of its pieces.
+    /// Handles the completion of one piece of a clone.
     fn answered(&mut self, clone: u32, start: Sector, status: BlkStatus) {
         let at = self.clones.at(clone);
         at.pieces -= 1;
@@ -235,7 +234,7 @@ impl RequestTarget {
     }
 
     fn end_parts(&mut self, cx: &mut TargetCx<'_>) {
-        // Nobody sleeps for a request.
+        // No submitter sleeps for a request.
         self.queue.take_unparked(&mut self.unparked);
         self.unparked.clear();
         self.queue.take_done(&mut self.done);
@@ -252,13 +251,13 @@ fn sqe(number: u16, index: u32, op: SqeOp, origin: Origin) -> Sqe {
     Sqe { token, op, linked: false, origin }
 }
 
-/// A bio of a request as one piece of it.
+/// A bio of a request as a part.
 fn part_of(bio: &Bio, fua: bool) -> Part {
     let &Bio { op, sector, len, buf, origin, .. } = bio;
     Part { index: 0, op, fua, sector, len, buf, origin }
 }
 
-/// Whether the memory of one piece goes on where that of another one ends. Their sectors do.
+/// Whether a part's memory follows directly after another one's. Their sectors do.
 fn is_behind(part: &Part, next: &Part) -> bool {
     let (one, two) = (part.buf, next.buf);
     let end_bytes = one.offset_bytes + one.len_bytes;
@@ -290,7 +289,7 @@ impl Target for RequestTarget {
             Pending::Unplug => self.unplug(),
             Pending::Check(path) => self.queue.checked(self.now, path, status),
             Pending::Timer(at) => {
-                // A world's clock for timeouts may be ahead of the one that it shows.
+                // A timeout may be ahead of the world's clock.
                 self.now = self.now.max(at);
                 if self.timer == Some(at) {
                     self.timer = None;
@@ -304,7 +303,7 @@ impl Target for RequestTarget {
         Sector(u64::MAX)
     }
 
-    /// Writes may go again. What else there is waits only while no path is left.
+    /// Writes may be retried. Other parts wait only while no path is live.
     fn parked(&self) -> usize {
         if self.queue.is_stalled() { self.parts.len() } else { self.writes }
     }

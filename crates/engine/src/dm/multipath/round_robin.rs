@@ -4,8 +4,8 @@
 //! live  a b c      b c a      c a b      b c fails: c leaves the list, d reinstated: d is next
 //! next  a          b          c
 //! ```
-//! Of n live paths, each gets one of any n I/Os in a row: none starves. What I/Os cost is not
-//! looked at.
+//! Of n live paths, each gets one of any n successive I/Os: none starves. The cost of an I/O is
+//! ignored.
 
 use alloc::string::String;
 
@@ -14,15 +14,15 @@ use super::selector::{Ask, LivePaths, PathSelector, Served};
 /// Words in a status line.
 pub(super) const INFO_ARGS: usize = 0;
 
-/// The selector.
+/// The round-robin selector.
 #[derive(Debug)]
 pub struct RoundRobin {
-    /// The first one is next.
+    /// Live paths, the next one first.
     live: LivePaths,
 }
 
 impl RoundRobin {
-    /// A selector of so many paths.
+    /// Creates a selector of `count` paths.
     #[must_use]
     pub fn new(count: usize) -> Self {
         Self { live: LivePaths::new(count) }

@@ -1,15 +1,16 @@
-//! A path selector: which path of a group the next I/O takes (`drivers/md/dm-path-selector.h`).
+//! A path selector: chooses the path of the next I/O within a group
+//! (`drivers/md/dm-path-selector.h`).
 //!
-//! A selector knows its paths by their places in the group, and of each only what it needs for its
-//! rule. It never proposes a failed path; it has none to propose only when all have failed. Its
-//! rule is one file:
+//! A selector knows its paths by their places in the group, and only the data that its rule needs.
+//! It never proposes a failed path, and proposes none only when all have failed. Each rule is one
+//! file:
 //!
 //! | selector | the next I/O goes |
 //! |---|---|
 //! | [`round_robin`] | to each path in turn |
 //! | [`queue_length`] | where the fewest I/Os are in flight |
-//! | [`service_time`] | where it will be done first, by what the line says of speed |
-//! | [`historical_service_time`] | where it will be done first, by what I/Os took so far |
+//! | [`service_time`] | where its estimated end is earliest, by the line's throughputs |
+//! | [`historical_service_time`] | where its estimated end is earliest, by past service times |
 //! | [`io_affinity`] | to the path of the submitting CPU |
 
 use alloc::boxed::Box;
@@ -27,52 +28,52 @@ use super::service_time::{self, ServiceTime};
 use crate::dm::line::{number, shown};
 use crate::time::Nanos;
 
-/// An I/O that looks for a path.
+/// An I/O that needs a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Ask {
-    /// The time.
+    /// Current time.
     pub now: Nanos,
-    /// The CPU that submits it.
+    /// CPU of the submission.
     pub cpu: u16,
-    /// How much it moves; zero for a flush.
+    /// Length; zero for a flush.
     pub len_bytes: u64,
 }
 
-/// An I/O that a path had.
+/// An ended I/O of a path.
 #[derive(Clone, Copy, Debug)]
 pub struct Served {
-    /// How much it moved.
+    /// Length.
     pub len_bytes: u64,
-    /// When it went to the path.
+    /// Time of the start.
     pub started_at: Nanos,
-    /// When the path answered.
+    /// Time of the end.
     pub ended_at: Nanos,
 }
 
 /// The rule of a group (`struct path_selector_type`). Paths are places in the group, from zero.
 pub trait PathSelector: fmt::Debug + Send {
-    /// The path for an I/O; none only when all have failed (`select_path`).
+    /// The path for an I/O; `None` only if all have failed (`select_path`).
     fn choose(&mut self, ask: &Ask) -> Option<usize>;
 
-    /// An I/O goes to a path (`start_io`).
+    /// Notes the start of an I/O (`start_io`).
     fn start(&mut self, path: usize, len_bytes: u64);
 
-    /// A path has answered an I/O, which it may have failed, and may have failed itself since
+    /// Notes the end of an I/O, successful or not; the path may have failed in the meantime
     /// (`end_io`).
     fn end(&mut self, path: usize, served: &Served);
 
-    /// A path that has not failed has now (`fail_path`).
+    /// Notes the failure of a live path (`fail_path`).
     fn fail(&mut self, path: usize);
 
-    /// A failed path takes part again (`reinstate_path`).
+    /// Notes the reinstatement of a failed path (`reinstate_path`).
     fn reinstate(&mut self, path: usize);
 
-    /// What the status line says of a path: as many words as [`SelectorSpec::info_args`], each with
-    /// a space behind it.
+    /// Writes the path's words of the status line: [`SelectorSpec::info_args`] words, each followed
+    /// by a space.
     fn info(&self, path: usize, out: &mut String);
 }
 
-/// The selector of a group, as its line names it.
+/// The selector of a group, as in its line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum SelectorSpec {
     /// `round-robin`.
@@ -88,7 +89,7 @@ pub enum SelectorSpec {
 }
 
 impl SelectorSpec {
-    /// From its name and its arguments.
+    /// Parses name and arguments.
     pub(super) fn parse(name: &str, args: &[&str]) -> Result<Self, String> {
         let spec = match name {
             "round-robin" => Self::RoundRobin,
@@ -113,7 +114,7 @@ impl SelectorSpec {
         }
     }
 
-    /// Its word in a table.
+    /// Name in a table.
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -125,7 +126,8 @@ impl SelectorSpec {
         }
     }
 
-    /// Its arguments: how many, and each with a space behind it, in tables and status lines.
+    /// Writes the number of arguments and the arguments, each followed by a space, for tables and
+    /// status lines.
     pub(super) fn args(&self, out: &mut dyn fmt::Write) -> fmt::Result {
         match self {
             Self::HistoricalServiceTime(args) => {
@@ -136,13 +138,13 @@ impl SelectorSpec {
         }
     }
 
-    /// A path from its arguments.
+    /// Parses the arguments of a path.
     pub(super) fn parse_path(&self, device: &str, args: &[&str]) -> Result<PathSpec, String> {
         let mut path = PathSpec::new(device);
         match (self, args) {
             (Self::ServiceTime, args) => service_time::parse_path(args, &mut path)?,
             (Self::IoAffinity, args) => io_affinity::parse_path(args, &mut path)?,
-            // What it says is never used, nor shown.
+            // The value is neither used nor shown.
             (Self::HistoricalServiceTime(_), [count]) => {
                 repeat_count(count)?;
             }
@@ -161,7 +163,7 @@ impl SelectorSpec {
         Ok(path)
     }
 
-    /// How many words a table has for each path.
+    /// Number of a path's words in a table.
     pub(super) fn table_args(&self) -> usize {
         match self {
             Self::ServiceTime => 2,
@@ -169,7 +171,7 @@ impl SelectorSpec {
         }
     }
 
-    /// These words, each with a space behind it.
+    /// Writes these words, each followed by a space.
     pub(super) fn path_args(&self, path: &PathSpec, out: &mut dyn fmt::Write) -> fmt::Result {
         let PathSpec { repeat_count, relative_throughput, cpus, .. } = path;
         match self {
@@ -180,7 +182,7 @@ impl SelectorSpec {
         }
     }
 
-    /// How many words a status line has for each path.
+    /// Number of a path's words in a status line.
     pub(super) fn info_args(&self) -> usize {
         match self {
             Self::RoundRobin => round_robin::INFO_ARGS,
@@ -192,7 +194,7 @@ impl SelectorSpec {
     }
 }
 
-/// The selector of a group, none of whose paths has failed.
+/// Creates the selector of a group with all paths live.
 pub(super) fn build(group: &GroupSpec, nodes: &CpuNodes) -> Box<dyn PathSelector> {
     let count = group.paths.len();
     match group.selector {
@@ -206,8 +208,8 @@ pub(super) fn build(group: &GroupSpec, nodes: &CpuNodes) -> Box<dyn PathSelector
     }
 }
 
-/// How many I/Os in a row a path gets: a word that has lost its meaning. More than one is one, as
-/// in the kernel.
+/// Parses the number of successive I/Os per path, an obsolete argument. As in the kernel, more than
+/// one means one.
 pub(super) fn repeat_count(text: &str) -> Result<u32, String> {
     let count = number(text, "repeat count")?;
     match u32::try_from(count) {
@@ -216,7 +218,7 @@ pub(super) fn repeat_count(text: &str) -> Result<u32, String> {
     }
 }
 
-/// The paths of a group that have not failed, in an order that the selector keeps.
+/// The live paths of a group, in the selector's order.
 #[derive(Debug)]
 pub(super) struct LivePaths {
     order: VecDeque<usize>,
@@ -235,7 +237,7 @@ impl LivePaths {
         self.order.iter().copied()
     }
 
-    /// The first one becomes the last one.
+    /// Moves the first path to the end.
     pub(super) fn rotate(&mut self) -> Option<usize> {
         let first = self.order.pop_front()?;
         self.order.push_back(first);

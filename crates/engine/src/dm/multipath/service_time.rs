@@ -1,5 +1,5 @@
-//! `service-time`: where the bytes in flight and these will be done first, if each path is as fast
-//! as the line says (`dm-ps-service-time.c`).
+//! `service-time`: chooses the path with the earliest estimated end, from the line's relative
+//! throughputs (`dm-ps-service-time.c`).
 //!
 //! A path of relative throughput t with b bytes in flight serves an I/O of n bytes in (b + n) / t.
 //! Two paths are compared without division:
@@ -12,7 +12,8 @@
 //! | else | (b1 + n) * t2 < (b2 + n) * t1, then the faster |
 //!
 //! The list is rotated before each choice, and the first of equal paths wins. Under constant load
-//! each path has bytes in flight in proportion to its throughput; none starves but the reserves.
+//! the bytes in flight of each path are in proportion to its throughput. No path starves except
+//! those with throughput 0.
 
 use alloc::format;
 use alloc::string::String;
@@ -27,7 +28,7 @@ use crate::dm::line::number;
 /// Words in a status line: bytes in flight and throughput.
 pub(super) const INFO_ARGS: usize = 2;
 
-/// From the kernel.
+/// Kernel limit.
 const THROUGHPUT_MAX: u64 = 100;
 
 #[derive(Clone, Copy, Debug)]
@@ -37,7 +38,7 @@ struct Load {
 }
 
 impl Load {
-    /// Less is better.
+    /// Compares two paths; less is better.
     fn compare(&self, other: &Self, len_bytes: u64) -> Ordering {
         let faster = other.throughput.cmp(&self.throughput);
         if faster == Ordering::Equal {
@@ -54,16 +55,16 @@ impl Load {
     }
 }
 
-/// The selector.
+/// The service-time selector.
 #[derive(Debug)]
 pub struct ServiceTime {
-    /// The first of equal ones is preferred.
+    /// Live paths; of equal ones the first is preferred.
     live: LivePaths,
     loads: Vec<Load>,
 }
 
 impl ServiceTime {
-    /// A selector of these paths.
+    /// Creates a selector of these paths.
     #[must_use]
     pub fn new(paths: &[PathSpec]) -> Self {
         let load =
@@ -103,7 +104,7 @@ impl PathSelector for ServiceTime {
     }
 }
 
-/// A path's arguments: `[<repeat count> [<relative throughput>]]`.
+/// Parses a path's arguments: `[<repeat count> [<relative throughput>]]`.
 pub(super) fn parse_path(args: &[&str], path: &mut PathSpec) -> Result<(), String> {
     let (count, throughput) = match args {
         [] => return Ok(()),
@@ -144,8 +145,8 @@ mod tests {
         ServiceTime::new(&throughputs.iter().map(path).collect::<Vec<_>>())
     }
 
-    /// Keeps `depth` I/Os of 4 KiB in flight; each path serves as many as its throughput says in a
-    /// step. How many each has served.
+    /// Keeps `depth` I/Os of 4 KiB in flight; in a step each path serves as many I/Os as its
+    /// throughput says. Returns the number of I/Os that each path has served.
     fn closed_loop(selector: &mut ServiceTime, depth: usize, steps: usize) -> Vec<u64> {
         let mut queues = vec![0_u64; selector.loads.len()];
         let mut done = vec![0; selector.loads.len()];

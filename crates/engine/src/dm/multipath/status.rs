@@ -1,14 +1,14 @@
-//! What a multipath target says of itself (`multipath_status`).
+//! Status of a multipath target (`multipath_status`).
 //!
 //! ```text
 //! info   2 <queueing> <pg_init_count> 0 <#groups> <group>
 //!            { <D|A|E> <#selector args> [<arg>...] <#paths> <#path words>
 //!              { <device> <A|F> <fail count> [<word>...] }... }...
-//! table  the line's arguments, as they are now
+//! table  the line's current arguments
 //! ```
 //! A group is disabled (D), that of the last I/O (A), or another one (E). `queueing` and
-//! `pg_init_count` are about hardware handlers, and always 0. There is a space behind each word,
-//! the last one too, as in the kernel.
+//! `pg_init_count` concern hardware handlers and are always 0. Each word is followed by a space,
+//! including the last, as in the kernel.
 
 use alloc::string::String;
 use core::fmt::{self, Write as _};
@@ -33,7 +33,7 @@ impl Multipath {
         out
     }
 
-    /// The group that the next I/O tries first, counted from one; zero if there is none.
+    /// The group that the next I/O tries first, counted from one; zero if there are no groups.
     fn shown_group(&self) -> usize {
         match self.next.or(self.current) {
             Some(group) => group + 1,

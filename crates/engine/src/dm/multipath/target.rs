@@ -1,4 +1,4 @@
-//! `multipath` for bios: a part goes to a path, and to another one if that fails.
+//! `multipath` for bios: a part goes to a path, and to another one after a path failure.
 //!
 //! ```text
 //! map ─ choose ─> path ─────> answered ─ good, or an error of the disk ─────────> it ends so
@@ -7,13 +7,13 @@
 //!          ├─> no path: it parks ─ fail_if_no_path, or suspended ─> it fails
 //!          └─> no path: it fails
 //! ```
-//! A write goes again from the buffer it came with, so the buffer is its submitter's until the part
-//! ends: writes count as parked ([`Target::parked`]) as long as they may go again. A flush goes to
-//! one path, because all lead to one disk with one cache.
+//! A write is retried from its original buffer, so the buffer stays the submitter's until the part
+//! ends: writes count as parked ([`Target::parked`]) as long as a retry is possible. A flush goes
+//! to one path, because all paths lead to one disk with one cache.
 //!
-//! *Checks* ([`super::check`]): a timeout is under way while a path is to be tried, then a
-//! [`SqeOp::Check`]. What a check needs is a world's business: it connects if there is a connection
-//! to be made, and reads a sector into memory of its own; a target has none.
+//! *Checks* ([`super::check`]): a timeout is pending while a check is planned, then a
+//! [`SqeOp::Check`]. The world does the check: it connects if necessary, and reads a sector into
+//! its own memory, because a target has none.
 
 use alloc::collections::VecDeque;
 use alloc::string::String;
@@ -29,48 +29,48 @@ use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
-/// What a line says, and its devices once they are open.
+/// A line with its devices open.
 #[derive(Clone, Debug)]
 pub struct MultipathTargetSpec {
     /// The line.
     pub multipath: MultipathSpec,
-    /// Of each path, in the order of the line.
+    /// Devices of the paths, in the order of the line.
     pub devs: Vec<DevId>,
-    /// The queue over the queues of the paths, if requests choose them and not bios
+    /// Configuration of the queue over the paths' queues, if requests choose the paths
     /// ([`super::requests`]).
     pub requests: Option<StackedConfig>,
 }
 
-/// What an SQE is for.
+/// Purpose of an SQE.
 #[derive(Debug)]
 enum Pending {
     Part(Part, PathIo),
     Check(PathId),
-    /// A check is due then.
+    /// A timeout that ends at this time, for a check.
     Timer(Nanos),
 }
 
-/// The target.
+/// The bio-based multipath target.
 #[derive(Debug)]
 pub struct MultipathTarget {
     multipath: Multipath,
     devs: Vec<DevId>,
     /// Its number in the table.
     number: u16,
-    /// SQEs that have not been answered.
+    /// SQEs without a CQE.
     pending: Slab<Pending>,
-    /// Parts that a path has.
+    /// Number of parts in flight at a path.
     started: usize,
-    /// How many of them are writes.
+    /// Number of writes among them.
     started_writes: usize,
-    /// Parts without a path, in the order in which they came.
+    /// Parts without a path, in the order of arrival.
     parked: VecDeque<Part>,
-    /// The earliest timeout under way. Later ones are left alone: they find nothing to do.
+    /// The earliest pending timeout. Later ones stay pending and have no effect.
     timer: Option<Nanos>,
 }
 
 impl MultipathTarget {
-    /// A target of this line.
+    /// Creates the target of a line.
     #[must_use]
     pub fn new(spec: MultipathTargetSpec, number: u16) -> Self {
         let MultipathTargetSpec { multipath, devs, requests } = spec;
@@ -88,7 +88,7 @@ impl MultipathTarget {
         }
     }
 
-    /// To a path, if there is one.
+    /// Sends a part to a path, if there is one.
     fn send(&mut self, part: Part, cx: &mut TargetCx<'_>) -> Choice {
         let len_bytes = part.len.bytes();
         let choice = self.multipath.choose(cx.now, part.origin.cpu, len_bytes);
@@ -108,7 +108,7 @@ impl MultipathTarget {
         cx.push(Sqe { token, op, linked: false, origin });
     }
 
-    /// A path has answered a part.
+    /// Handles the completion of a part at its path.
     fn answered(&mut self, part: Part, io: PathIo, status: BlkStatus, cx: &mut TargetCx<'_>) {
         self.started -= 1;
         self.started_writes -= usize::from(part.op == Op::Write);
@@ -122,7 +122,7 @@ impl MultipathTarget {
         }
     }
 
-    /// Parts without a path may have one now, or wait no more.
+    /// Retries parts without a path, which may have one now or may no longer wait.
     fn unpark(&mut self, cx: &mut TargetCx<'_>) {
         while let Some(part) = self.parked.pop_front() {
             match self.send(part, cx) {
@@ -133,7 +133,7 @@ impl MultipathTarget {
         }
     }
 
-    /// Starts the checks that are due, and waits for the next one.
+    /// Starts the checks that are due, and the timeout for the next one.
     fn check(&mut self, now: Nanos, cx: &mut TargetCx<'_>) {
         while let Some(path) = self.multipath.take_check(now) {
             let op = SqeOp::Check { dev: self.devs[usize::from(path.0)] };
@@ -176,7 +176,7 @@ impl Target for MultipathTarget {
                 if self.timer == Some(at) {
                     self.timer = None;
                 }
-                // A world's clock for timeouts may be ahead of the one that it shows.
+                // A timeout may be ahead of the world's clock.
                 cx.now.max(at)
             }
         };

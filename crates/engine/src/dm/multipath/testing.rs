@@ -1,4 +1,4 @@
-//! What tests of selectors ask and answer, and a world for both targets.
+//! Requests and answers for tests of selectors, and a world for both targets.
 
 use alloc::format;
 use alloc::string::String;
@@ -35,34 +35,34 @@ pub(super) fn served(len_bytes: u64, started_at_ns: u64, ended_at_ns: u64) -> Se
     Served { len_bytes, started_at, ended_at }
 }
 
-/// What is chosen for so many I/Os of 512 bytes, none of which starts.
+/// Choices for `count` I/Os of 512 bytes, none of which starts.
 pub(super) fn choices(selector: &mut dyn PathSelector, count: usize) -> Vec<usize> {
     (0..count).map(|_| selector.choose(&ask(512)).unwrap()).collect()
 }
 
-/// A shard and devices that are reached or not. SQEs are answered when it is said so.
+/// A shard and devices that are reachable or not. The test decides when SQEs complete.
 pub(super) struct World {
     pub(super) shard: Shard,
     pub(super) now: Nanos,
-    /// By device: what it answers.
+    /// Answer of each device.
     pub(super) answers: Vec<BlkStatus>,
-    /// With the devices.
+    /// SQEs at the devices.
     pub(super) sqes: Vec<Sqe>,
     pub(super) timers: Vec<(Nanos, Token)>,
     wakes: Vec<Token>,
-    /// The submitter has more to come.
+    /// Whether the submitter has more to come.
     pub(super) is_plugged: bool,
     pub(super) done: Vec<Done>,
     pub(super) submitted: u64,
 }
 
 impl World {
-    /// Bios choose the paths of this line.
+    /// A world with this line for bios.
     pub(super) fn new(line: &str) -> Self {
         Self::of(line, None)
     }
 
-    /// Requests do.
+    /// A world with this line for requests.
     pub(super) fn of_requests(line: &str, config: StackedConfig) -> Self {
         Self::of(line, Some(config))
     }
@@ -122,7 +122,7 @@ impl World {
         }
     }
 
-    /// The submitter has nothing more for now.
+    /// Ends the submitter's burst.
     pub(super) fn unplug(&mut self) {
         self.is_plugged = false;
         for token in core::mem::take(&mut self.wakes) {
@@ -144,7 +144,7 @@ impl World {
         usize::from(dev.0)
     }
 
-    /// One of the SQEs is answered.
+    /// Completes one SQE.
     pub(super) fn answer(&mut self, index: usize) {
         let sqe = self.sqes.remove(index);
         let status = self.answers[Self::dev(&sqe)];
@@ -152,14 +152,14 @@ impl World {
         self.collect();
     }
 
-    /// All are, and those that follow.
+    /// Completes all SQEs, and those that follow.
     pub(super) fn answer_all(&mut self) {
         while !self.sqes.is_empty() {
             self.answer(0);
         }
     }
 
-    /// Time passes until the next timeout, which ends. Whether there was one.
+    /// Advances to the next timeout and ends it. Returns whether there was one.
     pub(super) fn tick(&mut self) -> bool {
         let first = self.timers.iter().enumerate().min_by_key(|(_, (at, _))| *at);
         let Some((index, _)) = first else { return false };
@@ -178,7 +178,7 @@ impl World {
         self.shard.status(0).unwrap().info
     }
 
-    /// Whatever happens, and when all is well again, no bio has seen an error, and each has ended.
+    /// Asserts that after any steps and a recovery no bio has failed, and each has ended.
     pub(super) fn survives(mut self, steps: &[Step]) -> Result<(), TestCaseError> {
         for step in steps {
             happens(&mut self, step);
@@ -196,7 +196,7 @@ impl World {
     }
 }
 
-/// What may happen next.
+/// A possible next event.
 #[derive(Clone, Debug)]
 pub(super) enum Step {
     Submit(Op),
@@ -260,7 +260,7 @@ fn happens(world: &mut World, step: &Step) {
     }
 }
 
-/// Every device is reached and the operator takes back what was failed: then all ends.
+/// Makes every device reachable, reinstates the operator's failed paths, and ends all I/O.
 fn recover(world: &mut World) {
     world.unplug();
     world.answers.fill(BlkStatus::Ok);
@@ -277,7 +277,7 @@ fn recover(world: &mut World) {
     }
 }
 
-/// A line of three paths that lets I/O wait, and what happens there.
+/// A line of three paths with `queue_if_no_path`, and random steps.
 #[derive(Clone, Debug)]
 pub(super) struct Steps {
     pub(super) line: String,

@@ -26,7 +26,7 @@ fn three_groups() -> Multipath {
     multipath("0 0 3 1 round-robin 0 2 0 /a /b round-robin 0 1 0 /c service-time 0 1 2 /d 1 5")
 }
 
-/// Where the next I/O goes, which ends at once.
+/// Path of the next I/O, which ends at once.
 fn next(multipath: &mut Multipath) -> u16 {
     match multipath.choose(NOW, 0, 4096) {
         Choice::Path(path) => path.0,
@@ -38,7 +38,7 @@ fn fail(multipath: &mut Multipath, path: u16) {
     multipath.fail_path(NOW, PathId(path), FailedBy::Error);
 }
 
-/// An I/O on its path ends so.
+/// Ends an I/O on its path with this status.
 fn end_with(multipath: &mut Multipath, status: BlkStatus) -> Ended {
     let Choice::Path(path) = multipath.choose(NOW, 0, 512) else { panic!("no path") };
     let io = multipath.started(NOW, path, 512);
@@ -228,7 +228,7 @@ fn status_has_the_words_of_each_selector() {
     assert_eq!(multipath("0 0 0 0").choose(NOW, 0, 0), Choice::Fail);
 }
 
-/// When the next check starts; it ends at once.
+/// Start of the next check, which ends at once with this status.
 fn check(multipath: &mut Multipath, status: BlkStatus) -> u64 {
     let at = multipath.next_check().expect("a check is planned");
     assert_eq!(multipath.take_check(Nanos(at.0 - 1)), None, "not before its time");
@@ -321,14 +321,14 @@ fn disabled_group_does_not_take_over() {
     assert_eq!(next(&mut multipath), 2);
 }
 
-/// What may happen next.
+/// A possible next event.
 #[derive(Clone, Debug)]
 enum Step {
     Submit {
         cpu: u16,
         len_bytes: u64,
     },
-    /// Which of those in flight, and how.
+    /// Index of an I/O in flight, and its status.
     End(prop::sample::Index, BlkStatus),
     Fail(prop::sample::Index),
     Reinstate(prop::sample::Index),

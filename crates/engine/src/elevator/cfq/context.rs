@@ -1,13 +1,13 @@
-//! Which queue a request goes to. A submitter (`io_context`) has one queue for what it waits for;
-//! what nobody waits for goes to queues that all share, one per class and level.
+//! Selection of a request's queue. A submitter (`io_context`) has its own queue for synchronous
+//! requests. Asynchronous requests go to queues shared by all submitters, one per class and level.
 //!
 //! ```text
 //!   io-context 1 ── sync ──> [cfqq]          io-context 2 ── sync ──> [cfqq]
 //!        └── async, be:4 ──────> [be:4] <────── async, be:4 ─┘
 //! ```
 //!
-//! Threads that submit for others have io-contexts of their own: what one process wrote in one
-//! piece arrives in as many queues as threads handled it.
+//! Threads that submit for others have io-contexts of their own: sequential data of one process
+//! arrives in as many queues as threads submitted it.
 
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
@@ -20,33 +20,33 @@ use crate::priority::{Priority, PriorityClass};
 use crate::request::{Request, RequestId};
 use crate::time::Nanos;
 
-/// Queues for asynchronous requests: eight levels of two classes, and the idle class.
+/// Number of queues for asynchronous requests: eight levels of two classes, and the idle class.
 pub(super) const ASYNC_QUEUES: usize = 17;
 
 /// A submitter (`cfq_io_cq`).
 #[derive(Debug)]
 pub(super) struct Context {
-    /// None when it is gone, and its place free.
+    /// `None`: the submitter has exited and the entry is free.
     io_context: Option<IoContext>,
-    /// Its queue for what it waits for, once there was such a request.
+    /// The submitter's synchronous queue, after its first synchronous request.
     pub(super) sync_queue: Option<CfqqId>,
-    /// As its last synchronous request had it.
+    /// Priority of the last synchronous request.
     priority: Priority,
-    /// How long it takes from the end of one request to the next.
+    /// Time from the end of one request to the next one.
     pub(super) think: ThinkTime,
 }
 
-/// The place of a submitter among all that are known.
+/// Index of a submitter among the known ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct ContextId(u32);
 
-/// All submitters that are known.
+/// All known submitters.
 #[derive(Debug, Default)]
 pub(super) struct Contexts {
     places: Vec<Context>,
     free: Vec<ContextId>,
     by_name: BTreeMap<IoContext, ContextId>,
-    /// Who came last: often the same one comes again.
+    /// The last submitter: often the next one too.
     last: Option<(IoContext, ContextId)>,
 }
 
@@ -66,8 +66,8 @@ impl Contexts {
         self.find(io_context).map(|id| &mut self.places[id.0 as usize])
     }
 
-    /// The submitter of a request, which was here when the request came. It may have left since,
-    /// and come again elsewhere.
+    /// Entry of a request's submitter, which existed when the request came. The submitter may have
+    /// exited since and come back at another entry.
     pub(super) fn submitter(
         &mut self,
         id: ContextId,
@@ -84,7 +84,7 @@ impl Contexts {
         self.places.iter().filter(|context| context.io_context.is_some())
     }
 
-    /// Somebody comes, perhaps for the first time.
+    /// Finds a submitter, or adds a new one.
     fn enter(&mut self, io_context: IoContext, priority: Priority) -> (ContextId, &mut Context) {
         let id = self.find(io_context).unwrap_or_else(|| {
             let context = Context {
@@ -110,7 +110,7 @@ impl Contexts {
         ContextId(u32::try_from(self.places.len() - 1).expect("submitters are numbered by u32"))
     }
 
-    /// Somebody leaves; says which queue was his.
+    /// Removes a submitter; returns its queue.
     fn remove(&mut self, io_context: IoContext) -> Option<CfqqId> {
         let id = self.by_name.remove(&io_context)?;
         self.last = None;
@@ -121,14 +121,14 @@ impl Contexts {
     }
 }
 
-/// A new request, and where it goes.
+/// A new request and its queue.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Arrival {
     pub(super) queue: CfqqId,
-    /// Of a synchronous request: its submitter.
+    /// Submitter of a synchronous request.
     pub(super) context: Option<ContextId>,
     pub(super) request: RequestId,
-    /// Whether its submitter's pauses are too long to wait for, if that is known.
+    /// Whether the submitter's think time is too long for idling, if known.
     pub(super) thinks_long: Option<bool>,
 }
 
@@ -147,7 +147,7 @@ impl Cfq {
         self.queues.get(id.0)
     }
 
-    /// The queue that I/O of this origin belongs to as things are, if there is one yet.
+    /// The current queue for I/O of this origin, if there is one.
     pub(super) fn present_queue(&self, origin: &Origin, sync: bool) -> Option<CfqqId> {
         if sync {
             self.contexts.get(origin.io_context).and_then(|context| context.sync_queue)
@@ -156,8 +156,8 @@ impl Cfq {
         }
     }
 
-    /// A request has come; says to which queue it goes. Here a submitter sees that its queue is to
-    /// be split or merged, and that its priority has changed (`cfq_set_request`).
+    /// Assigns a queue to a new request. At this point a submitter's queue is split or merged, and
+    /// its priority updated (`cfq_set_request`).
     pub(super) fn arrive(&mut self, now: Nanos, id: RequestId, request: &Request) -> Arrival {
         let Origin { io_context, priority, .. } = request.origin;
         if !request.sync {
@@ -192,15 +192,15 @@ impl Cfq {
         })
     }
 
-    /// A submitter's synchronous requests go to this queue from now on.
+    /// Makes this queue the one for a submitter's synchronous requests.
     pub(super) fn join(&mut self, io_context: IoContext, id: CfqqId) {
         let context = self.contexts.get_mut(io_context).expect("the submitter is known");
         context.sync_queue = Some(id);
         self.queues.at(id.0).users += 1;
     }
 
-    /// A submitter's priority is its queue's. Another class counts at once, another level from the
-    /// next turn on.
+    /// Applies a submitter's priority to its queue. Another class counts at once, another level
+    /// from the next slice on.
     fn change_priority(&mut self, now: Nanos, id: CfqqId, priority: Priority) {
         let queue = self.queues.at(id.0);
         let class_before = queue.priority.class;
@@ -213,7 +213,7 @@ impl Cfq {
         }
     }
 
-    /// A submitter is gone: nobody waits for it any more (`cfq_exit_icq`).
+    /// Removes an exited submitter: no queue idles for it any more (`cfq_exit_icq`).
     pub(super) fn remove_context(&mut self, now: Nanos, io_context: IoContext) {
         let Some(id) = self.contexts.remove(io_context) else { return };
         if self.active.as_ref().is_some_and(|slice| slice.queue == id) {
@@ -223,7 +223,7 @@ impl Cfq {
         self.free_if_unused(id);
     }
 
-    /// Frees a queue that nobody needs any more.
+    /// Frees a queue without users and requests.
     #[inline]
     pub(super) fn free_if_unused(&mut self, id: CfqqId) {
         if self.queue(id).is_unused() {

@@ -1,8 +1,8 @@
-//! Cooperators: submitters that read the same place in turns, and are better off as one.
+//! Cooperators: submitters that read adjacent sectors alternately, and are faster as one.
 //!
-//! When the active queue is empty and another one wants to read where the head is, that one gets
-//! the disk at once, and the two become one queue. Their submitters follow with their next
-//! requests; if the shared queue turns seeky, they part again.
+//! If the active queue is empty and another queue's next request is close to the head, that queue
+//! gets the disk at once, and the two are merged. Their submitters follow with their next requests;
+//! if the shared queue becomes seeky, it is split again.
 //!
 //! ```text
 //!   A: 0+8     16+8     32+8          A ─┐
@@ -16,28 +16,28 @@ use crate::priority::PriorityClass;
 use crate::request::RequestId;
 use crate::time::Nanos;
 
-/// As near as this is the same place: 4 MiB (`CFQQ_CLOSE_THR`).
+/// Greatest distance of close requests: 4 MiB (`CFQQ_CLOSE_THR`).
 const CLOSE_SECTORS: u64 = 8192;
 
-/// Cooperation never crosses the border of real time.
+/// Cooperation never crosses the border of the real-time class.
 fn same_class(one: &Cfqq, other: &Cfqq) -> bool {
     let is_real_time = |queue: &Cfqq| queue.priority.class == PriorityClass::RealTime;
     is_real_time(one) == is_real_time(other)
 }
 
-/// How the trees of positions, which know requests, name a queue.
+/// Id of a queue in the position trees, whose entries are request ids.
 fn in_tree(id: CfqqId) -> RequestId {
     RequestId(id.0)
 }
 
 impl Cfq {
-    /// Whether this is near where the head is (`cfq_rq_close`).
+    /// Whether the sector is close to the head (`cfq_rq_close`).
     pub(super) fn is_close(&self, sector: Sector) -> bool {
         self.last_position.0.abs_diff(sector.0) <= CLOSE_SECTORS
     }
 
-    /// Keeps a queue where cooperators look for it: by level, at the sector of its next request.
-    /// Not there: what never cooperates, what has nothing waiting, and the active queue.
+    /// Updates a queue's entry for the search of cooperators: by level, at the sector of its next
+    /// request. Queues that never cooperate, empty queues and the active queue have no entry.
     pub(super) fn update_position(&mut self, id: CfqqId) {
         let is_active = self.active.as_ref().is_some_and(|slice| slice.queue == id);
         let queue = self.queues.at(id.0);
@@ -55,7 +55,7 @@ impl Cfq {
         }
     }
 
-    /// Another queue that wants to go where the head is, of the same level
+    /// Another queue of the same level with a next request close to the head
     /// (`cfq_close_cooperator`).
     #[inline]
     pub(super) fn close_cooperator(&self, now: Nanos, id: CfqqId) -> Option<CfqqId> {
@@ -64,7 +64,7 @@ impl Cfq {
             return None;
         }
         if !self.settings.service_trees {
-            return None; // in 2.6.30-rc2 the function was there, and always said no
+            return None; // in 2.6.30-rc2 the function existed, but always returned none
         }
         self.search_cooperator(now, queue)
     }
@@ -79,11 +79,11 @@ impl Cfq {
         let other = CfqqId(other.0);
         let found = self.queue(other);
         let fits = !found.is_seeky() && same_class(queue, found);
-        // To go on like this from one to the next would pass whoever waits far away.
+        // An endless chain of cooperators would starve queues with distant requests.
         (fits && !self.is_anyone_starved(now, queue.priority.class)).then_some(other)
     }
 
-    /// Two queues are to become one: the one with fewer submitters goes into the other
+    /// Prepares the merge of two queues: the one with fewer submitters will follow into the other
     /// (`cfq_setup_merge`).
     pub(super) fn setup_merge(&mut self, id: CfqqId, other: CfqqId) {
         let submitters = |queue: &Cfqq| queue.users + queue.pending_users;
@@ -93,7 +93,7 @@ impl Cfq {
         let mut other = other;
         while let Some(further) = self.queue(other).merge_into {
             if further == id {
-                return; // that one comes here already
+                return; // the other queue is already set to merge into this one
             }
             other = further;
         }
@@ -107,8 +107,8 @@ impl Cfq {
         self.queues.at(into.0).pending_users += moving;
     }
 
-    /// Where a submitter's next request goes, given that it went to `id`: elsewhere after a merge,
-    /// to a queue of its own (`None`) after a split.
+    /// Queue of a submitter's next request after `id`: another one after a merge, a new one
+    /// (`None`) after a split.
     pub(super) fn follow(&mut self, io_context: IoContext, id: CfqqId) -> Option<CfqqId> {
         let queue = self.queues.at(id.0);
         if queue.shared && queue.split {
@@ -131,7 +131,7 @@ impl Cfq {
         Some(into)
     }
 
-    /// A submitter leaves a queue, and whatever that was to be merged into.
+    /// Removes a submitter from a queue, and from the queues that it was to be merged into.
     pub(super) fn leave(&mut self, id: CfqqId) {
         let mut further = self.queue(id).merge_into;
         self.queues.at(id.0).users -= 1;
@@ -145,7 +145,7 @@ impl Cfq {
         }
     }
 
-    /// A queue without submitters leads nowhere.
+    /// Cancels the merge of a queue without submitters.
     fn forget_merge_if_empty(&mut self, id: CfqqId) {
         let queue = self.queues.at(id.0);
         if queue.is_abandoned() {

@@ -1,26 +1,26 @@
-//! How many requests of a queue may be in flight, and whether the device takes several at a time.
+//! Limit of a queue's requests in flight, and detection of device queueing.
 //!
-//! A device that queues would let one queue fill it up, and synchronous requests would wait behind
-//! that: so a queue gets `quantum` at most while others want a turn, asynchronous requests wait
-//! until no synchronous one is in flight, and are let in gradually after a synchronous one was
-//! served late.
+//! A device with a queue could be filled by one cfq queue, and synchronous requests would wait
+//! behind it. So a queue gets at most `quantum` while other queues wait. Asynchronous requests wait
+//! until no synchronous one is in flight, and ramp up gradually after a synchronous one was served
+//! late.
 
 use super::Cfq;
 use super::queue::CfqqId;
 use crate::time::Nanos;
 
-/// In flight at a time, so many show that the device queues (`CFQ_HW_QUEUE_MIN`).
+/// Requests in flight at a time that prove a device queue (`CFQ_HW_QUEUE_MIN`).
 const QUEUES_FROM: u32 = 5;
-/// Completions under load that are watched for it.
+/// Number of completions under load that are observed for it.
 const SAMPLES: u32 = 50;
 
-/// As if so much time had passed, until a synchronous request is late for the first time \[M\].
+/// Assumed time since the last late synchronous request, until there is one \[M\].
 const CALM_AT_FIRST: Nanos = Nanos::from_ms(1000);
 
-/// Whether the device takes several requests at a time (`hw_tag`).
+/// Whether the device queues requests (`hw_tag`).
 #[derive(Debug, Default)]
 pub(super) struct Hardware {
-    /// Not known yet: taken for one that does, which finds out sooner \[M\].
+    /// `None`: unknown. Queueing is assumed, because that assumption is tested sooner \[M\].
     takes_several: Option<bool>,
     depth_seen: u32,
     samples: u32,
@@ -38,14 +38,15 @@ impl Hardware {
 }
 
 impl Cfq {
-    /// Learns from the requests in flight when one ends (`cfq_update_hw_tag`).
+    /// Updates the detection at the end of a request (`cfq_update_hw_tag`).
     pub(super) fn watch_hardware(&mut self) {
         if self.hardware.takes_several == Some(true) {
-            return; // it does not forget how
+            return; // a device that has queued once keeps the flag
         }
         let in_device = self.in_flight[0] + self.in_flight[1];
         let in_device = in_device.saturating_sub(self.requeued);
-        // The active queue is waited for and has little to do: that is no fault of the device.
+        // Idling for a nearly empty active queue keeps the depth low: that says nothing about the
+        // device.
         let starved_by_us = self.active.as_ref().is_some_and(|slice| {
             let queue = self.queue(slice.queue);
             let has = queue.dispatched as usize + queue.len();
@@ -64,13 +65,13 @@ impl Cfq {
         hardware.takes_several = Some(hardware.depth_seen >= QUEUES_FROM);
     }
 
-    /// Whether the active queue may have one more in flight (`cfq_may_dispatch`). If not, something
-    /// is in flight.
+    /// Whether the active queue may have one more request in flight (`cfq_may_dispatch`). If not, a
+    /// request is in flight.
     pub(super) fn may_dispatch(&self, now: Nanos, id: CfqqId) -> bool {
         let queue = self.queue(id);
         let [in_flight_async, in_flight_sync] = self.in_flight;
         if in_flight_async > 0 && self.should_idle(queue) {
-            return false; // writeback drains before a queue has the disk for itself
+            return false; // writeback drains before an idling queue gets the disk
         }
         if in_flight_sync > 0 && !queue.sync {
             return false;
@@ -81,7 +82,7 @@ impl Cfq {
         self.contended_limit(now, id).is_none_or(|limit| queue.dispatched < limit)
     }
 
-    /// The limit that other queues impose.
+    /// The limit due to other queues.
     fn contended_limit(&self, now: Nanos, id: CfqqId) -> Option<u32> {
         let queue = self.queue(id);
         if queue.is_idle_class() {
@@ -101,16 +102,17 @@ impl Cfq {
         }
     }
 
-    /// Whether the slice will be over when what is in flight has ended, at `slice_idle` each.
-    /// Before the first completion that is not known, and supposed.
+    /// Whether the slice will be over after the requests in flight, at `slice_idle` each. Before
+    /// the first completion the answer is yes.
     fn is_used_soon(&self, now: Nanos, dispatched: u32) -> bool {
         let end = self.active.as_ref().and_then(|slice| slice.end);
         let ahead = Nanos(self.settings.slice_idle.0 * u64::from(dispatched));
         end.is_none_or(|end| now + ahead > end)
     }
 
-    /// One asynchronous request per `slice_sync` that has passed since a synchronous one was served
-    /// late; the first in any case. Multiplied, not divided: this is asked for each request.
+    /// Allows one asynchronous request per `slice_sync` since the last late synchronous request,
+    /// and at least one. Multiplication instead of division, because the check runs for each
+    /// request.
     fn ramp_allows(&self, now: Nanos, dispatched: u32) -> bool {
         let calm = self.last_delayed_sync.map_or(CALM_AT_FIRST, |last| now.since(last));
         let needed = (u64::from(dispatched) + 1).saturating_mul(self.settings.slice_sync.0);

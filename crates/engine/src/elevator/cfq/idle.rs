@@ -1,19 +1,19 @@
-//! Waiting for the next request of the queue that has the disk, and when that pays.
+//! Idling: waiting for the next request of the active queue, and the conditions for it.
 //!
 //! A process that reads a file sends its next request shortly after the last one ended, and close
-//! to it. Going elsewhere meanwhile costs two seeks; so nothing is dispatched for up to
-//! `slice_idle`. That is worth it only if the request tends to come in time (*think time*) and
-//! close by (*seekiness*), as measured:
+//! to it. Serving another queue meanwhile costs two seeks. So nothing is dispatched for up to
+//! `slice_idle`. Idling pays only if the next request usually comes in time (*think time*) and
+//! close by (*seekiness*), by measurement:
 //!
 //! ```text
 //!        complete      idle ......      insert: think time 3 ms <= slice_idle
 //!   ────────┴──────────────────────────────┴──> dispatched, no seek
 //! ```
 //!
-//! Random readers are not worth a wait each, but the last of them is, on behalf of all: otherwise
-//! every pause among them would let somebody else's seeks in. Before service trees it was another
-//! way: unless the device took several requests at a time, a random reader was waited for too, but
-//! 2 ms at most. He stays in his file for a slice, where seeks are short.
+//! A random reader alone is not worth idling. The last one of its service tree is, on behalf of
+//! all: otherwise every pause between them would admit another tree's seeks. Before service trees
+//! the rule was different: on a device without queueing a random reader was idled for too, but at
+//! most 2 ms. It stays in its file for a slice, where seeks are short.
 
 use super::Cfq;
 use super::context::{Arrival, ContextId};
@@ -23,14 +23,14 @@ use crate::bio::IoContext;
 use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
-/// Weight of measurements before a mean counts; the third one reaches it (`sample_valid`).
+/// Weight of the samples from which a mean is valid; the third sample reaches it (`sample_valid`).
 const WEIGHT_VALID: u64 = 80;
-/// Wait for a random reader before there were service trees (`CFQ_MIN_TT`).
+/// Idling for a random reader before service trees (`CFQ_MIN_TT`).
 const SEEKER_IDLE: Nanos = Nanos::from_ms(2);
-/// One measurement, in fixed point.
+/// Fixed-point one.
 const ONE: u64 = 256;
 
-/// Mean pause between the end of one request and the next request, over about eight of them
+/// Mean think time: from the end of one request to the next one, over about eight samples
 /// (`cfq_ttime`; the weights are \[M\]).
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct ThinkTime {
@@ -40,12 +40,12 @@ pub(super) struct ThinkTime {
 }
 
 impl ThinkTime {
-    /// A request ended.
+    /// Notes the end of a request.
     pub(super) fn ended(&mut self, now: Nanos) {
         self.last_end = Some(now);
     }
 
-    /// The next one came. A pause counts as at most twice `slice_idle`: longer is all the same.
+    /// Notes the next request. A sample is limited to twice `slice_idle`.
     pub(super) fn came(&mut self, now: Nanos, slice_idle: Nanos) {
         let pause = self.last_end.map_or(Nanos(0), |end| now.since(end));
         let pause = pause.min(Nanos(2 * slice_idle.0));
@@ -53,8 +53,8 @@ impl ThinkTime {
         self.total = (7 * self.total + ONE * pause.0) / 8;
     }
 
-    /// Whether the mean is longer than this, once there were enough measurements. Multiplied, not
-    /// divided: this is asked for each request.
+    /// Whether the mean exceeds `limit`; `None` without enough samples. Multiplication instead of
+    /// division, because the check runs for each request.
     pub(super) fn is_longer_than(&self, limit: Nanos) -> Option<bool> {
         let is_longer = self.total > limit.0.saturating_mul(self.weight);
         (self.weight > WEIGHT_VALID).then_some(is_longer)
@@ -62,13 +62,13 @@ impl ThinkTime {
 }
 
 impl Cfq {
-    /// The device takes several requests at a time and has no head: nothing is gained by waiting.
+    /// Whether the device queues and has no head: then idling gains nothing.
     fn seeks_are_free(&self) -> bool {
         !self.settings.rotational && self.hardware.queues()
     }
 
-    /// Learns from a request that came: whether its submitter is quick and stays in one place, and
-    /// so whether it pays to wait for the next one of its queue (`cfq_update_idle_window`).
+    /// Updates think time and seekiness with a new request, and from these the queue's idle window
+    /// (`cfq_update_idle_window`).
     pub(super) fn note_request(&mut self, now: Nanos, arrival: Arrival, requests: &Requests) {
         let Arrival { queue: id, request, thinks_long, .. } = arrival;
         let Settings { slice_idle, rotational, .. } = self.settings;
@@ -93,7 +93,7 @@ impl Cfq {
         }
     }
 
-    /// Remembers when a synchronous request ended: pauses are counted from there.
+    /// Notes the end of a synchronous request, the start of its submitter's think time.
     pub(super) fn note_end(
         &mut self,
         now: Nanos,
@@ -109,7 +109,7 @@ impl Cfq {
         self.service.think_time(tree).ended(now);
     }
 
-    /// Whether to wait for the queue's next request rather than go on (`cfq_should_idle`).
+    /// Whether to idle for the queue's next request (`cfq_should_idle`).
     pub(super) fn should_idle(&self, queue: &Cfqq) -> bool {
         let slice_idle = self.settings.slice_idle;
         if slice_idle == Nanos(0) || queue.is_idle_class() {
@@ -118,19 +118,19 @@ impl Cfq {
         if queue.idle_window && !self.seeks_are_free() {
             return true;
         }
-        // The last one of its tree waits for all of them.
+        // The last queue of its tree idles on behalf of the tree.
         let Some(place) = queue.place.filter(|_| self.settings.service_trees) else { return false };
         let think = self.service.tree_think(place);
         queue.sync && self.service.is_alone(place) && think.is_longer_than(slice_idle) != Some(true)
     }
 
-    /// The active queue has nothing waiting any more and its last request ended: starts to idle,
-    /// if that pays (`cfq_arm_slice_timer`).
+    /// Starts idling, if it pays, when the active queue is empty and its last request has ended
+    /// (`cfq_arm_slice_timer`).
     pub(super) fn start_idling(&mut self, now: Nanos) {
         let slice = self.active.as_ref().expect("a queue is active");
         let queue = self.queue(slice.queue);
         let Some(context) = slice.io_context.and_then(|context| self.contexts.get(context)) else {
-            return; // its submitter has left
+            return; // its submitter has exited
         };
         if self.seeks_are_free() || !self.should_idle(queue) || queue.dispatched > 0 {
             return;
@@ -145,8 +145,8 @@ impl Cfq {
         self.active.as_mut().expect("a queue is active").idle_until = Some(until);
     }
 
-    /// Ends the idling whose time is over (`cfq_idle_slice_timer`). A request that comes in the
-    /// same tick is too late.
+    /// Ends idling whose time is over (`cfq_idle_slice_timer`). A request in the same tick is too
+    /// late.
     pub(super) fn end_idling(&mut self, now: Nanos) {
         let Some(slice) = &self.active else { return };
         if slice.idle_until.is_none_or(|until| now < until) {
@@ -158,8 +158,8 @@ impl Cfq {
         self.expire_slice(now, false);
     }
 
-    /// A queue that seeks, but was spared as deep, has lost its depth by being served faster than
-    /// its submitter thinks: it is not waited for.
+    /// Cancels idling for a seeky queue that counted as deep: the device serves it faster than its
+    /// submitter sends, so it is no longer deep.
     #[inline]
     pub(super) fn give_up_deep(&mut self, now: Nanos) {
         if !self.settings.service_trees {
@@ -175,8 +175,8 @@ impl Cfq {
     }
 }
 
-/// Whether the submitter says that nothing will follow (`REQ_NOIDLE`). The kernel sets it on writes
-/// that somebody syncs; of those, the ones that must be stable at once can be told here \[M\].
+/// Whether the submitter announces no further request (`REQ_NOIDLE`). The kernel sets the flag on
+/// writes by fsync and the like; only FUA writes are recognised here \[M\].
 fn says_noidle(requests: &Requests, request: RequestId) -> bool {
     requests[request].fua
 }

@@ -1,9 +1,9 @@
-//! `cfq`: each submitter has a queue of its own, and the disk for a time (`block/cfq-iosched.c`,
-//! 2.6.30 to 4.x).
+//! `cfq`: each submitter has its own queue and gets the disk for a time slice
+//! (`block/cfq-iosched.c`, 2.6.30 to 4.x).
 //!
-//! Fairness is a matter of *time*, not of requests: who reads in one place gets much in his slice,
-//! who seeks gets little, and neither spoils it for the other. Most of the policy is about keeping
-//! the head where it is as long as that pays, even by doing nothing at all.
+//! Fairness is by *time*, not by requests: a sequential reader gets much data in its slice, a
+//! random reader little, and neither slows the other down. Most of the policy keeps the head in
+//! place as long as that pays, even by idling.
 //!
 //! ```text
 //!   io-context 1 ─> [cfqq] ─┐
@@ -12,20 +12,19 @@
 //!   writeback   ─> [be:4] ──┘                      (idle.rs)
 //! ```
 //!
-//! `select_queue` is the decision: keep the active queue, wait for it, hand over to a
-//! cooperator, or take the next one. Which request of a queue goes first is said in
-//! queue.rs; how long a slice is and how soon it comes in prio.rs; who may cut it short in
-//! preempt.rs; who shares a queue in coop.rs.
+//! `select_queue` is the decision: keep the active queue, idle for it, switch to a cooperator, or
+//! take the next queue. The order of requests within a queue is in queue.rs, the length and the
+//! time of a slice in prio.rs, preemption in preempt.rs, shared queues in coop.rs.
 //!
-//! The slice's clock starts at the first completion: the seek to get there is on the house. An
-//! overdue request goes first, but only once per slice: that is looked at when it begins.
+//! The slice's clock starts at the first completion: the initial seek is free. An overdue request
+//! goes first, but only at the start of a slice.
 //!
-//! Requests are never merged across queues, however close they lie: threads with io-contexts of
-//! their own that write one file in pieces stay apart.
+//! Requests are never merged across queues, however close they are: data of one file written by
+//! threads with different io-contexts stays apart.
 //!
-//! **Bound:** as long as no higher class has requests, `starved_after` is not 0, the device ends
-//! each request within D and is offered requests whenever it could take one, a request of real time
-//! or best effort that has `f` older ones in its queue waits at most
+//! **Bound:** assume that no higher class has requests, `starved_after` is not 0, the device ends
+//! each request within D and is offered requests whenever it could take one. Then a request of the
+//! real-time or best-effort class that has `f` older ones in its queue waits at most
 //!
 //! ```text
 //!   fifo_expire + (f + 1) · round
@@ -34,10 +33,10 @@
 //!                                         workload = max(target_latency, 2 · slice_idle)
 //! ```
 //!
-//! with `n` busy queues. It is loose; what it excludes is starvation. With `starved_after=0`, as in
-//! the kernel, preemption can pass a queue as often as it likes. The idle class has no bound.
+//! with `n` busy queues. The bound is loose, but excludes starvation. With `starved_after=0`, as in
+//! the kernel, preemption can pass a queue without limit. The idle class has no bound.
 //!
-//! The kernel's cgroups, and with them `group_idle`, are not here: there is one group.
+//! The kernel's cgroups, and with them `group_idle`, are not implemented: there is one group.
 
 mod context;
 mod coop;
@@ -68,7 +67,7 @@ use service::ServiceTrees;
 use slice::Slice;
 use tunables::{Settings, TUNABLES};
 
-/// What it is.
+/// The elevator's type.
 pub static CFQ: ElevatorType = ElevatorType {
     name: "cfq",
     about: "a queue and a time slice for each client, waiting for its next request; for disks",
@@ -82,38 +81,38 @@ fn attach(tunables: &Tunables<'_>, facts: Facts) -> Attached {
     Attached { policy: Some(Box::new(policy)), async_depth: None }
 }
 
-/// Why nothing was dispatched though requests wait.
+/// The reason why nothing was dispatched although requests wait.
 #[derive(Clone, Copy, Debug)]
 enum Blocked {
     Idling { until: Nanos },
     InFlight,
 }
 
-/// The policy.
+/// The cfq policy.
 #[derive(Debug)]
 pub struct Cfq {
     settings: Settings,
     queues: Slab<Cfqq>,
-    /// By request, from insertion to end.
+    /// Entries by request, from insertion to end.
     entries: Vec<Entry>,
     contexts: Contexts,
     async_queues: [Option<CfqqId>; ASYNC_QUEUES],
     service: ServiceTrees,
     active: Option<Slice>,
-    /// By level: queues, as the requests of their number, by the sector of their next request.
+    /// Position trees by level: queues, under request ids, by the sector of their next request.
     positions: [SortTree; 8],
 
     waiting: usize,
-    /// Dispatched and not ended: asynchronous, synchronous.
+    /// Dispatched requests in flight: asynchronous, synchronous.
     in_flight: [u32; 2],
-    /// Of those, the ones that the device did not take just now.
+    /// Number of them that the device has just refused.
     requeued: u32,
     hardware: Hardware,
-    /// Where the last dispatched request ended.
+    /// End of the last dispatched request.
     last_position: Sector,
-    /// When a synchronous request ended that had been overdue.
+    /// Time at which the last overdue synchronous request ended.
     last_delayed_sync: Option<Nanos>,
-    /// What the last call of dispatch found; an event since then makes it void.
+    /// Result of the last dispatch call; the next event clears it.
     blocked: Option<Blocked>,
 }
 
@@ -149,8 +148,8 @@ impl Cfq {
         self.entries[request.index()]
     }
 
-    /// The decision: which queue may dispatch now, or none if the disk is kept idle for the active
-    /// one (`cfq_select_queue`).
+    /// Selects the queue that may dispatch now; `None` while the disk idles for the active one
+    /// (`cfq_select_queue`).
     fn select_queue(&mut self, now: Nanos) -> Option<CfqqId> {
         let mut next = None;
         if let Some(slice) = &self.active {
@@ -169,7 +168,7 @@ impl Cfq {
                     self.give_up_deep(now);
                     let queue = self.queue(id);
                     if queue.dispatched > 0 && self.should_idle(queue) {
-                        return None; // when that has ended, idling begins
+                        return None; // idling begins after their end
                     }
                 }
             }
@@ -182,10 +181,10 @@ impl Cfq {
 }
 
 impl Elevator for Cfq {
-    /// Only what would go to the same queue as the request.
+    /// A merge is allowed only with I/O that would go to the request's queue.
     fn allow_merge(&self, requests: &Requests, request: RequestId, candidate: &Candidate) -> bool {
         if candidate.sync && !requests[request].sync {
-            return false; // who waits would wait for the writeback around it
+            return false; // synchronous I/O would wait for the writeback around it
         }
         let queue = match candidate.request {
             Some(other) => Some(self.entry(other).queue),
@@ -244,7 +243,7 @@ impl Elevator for Cfq {
         self.requeued = 0;
         self.end_idling(now);
         if self.work(now) != Work::Now {
-            return None; // nothing has happened since that would change the answer
+            return None; // no event since then could change the result
         }
         let id = self.select_queue(now).filter(|id| self.may_dispatch(now, *id));
         let Some(id) = id else {
@@ -264,7 +263,7 @@ impl Elevator for Cfq {
         Some(request)
     }
 
-    /// It stays in flight: only what is known about the device's depth changes.
+    /// The request stays in flight: only the knowledge of the device's depth changes.
     fn requeued(&mut self, _: Nanos, _: &Requests, _: RequestId) {
         self.requeued += 1;
         self.blocked = None;

@@ -1,4 +1,4 @@
-//! Whether a new request takes the disk from the queue that has it (`cfq_should_preempt`).
+//! Preemption of the active queue by a new request (`cfq_should_preempt`).
 //!
 //! ```text
 //!   active queue             new request                              preempts
@@ -14,9 +14,9 @@
 //!   else                                                              no
 //! ```
 //!
-//! The kernel knows one rule more, for metadata: our requests do not say what they are. And one is
-//! ours: if the turn of some other queue of the class is overdue by `starved_after`, nothing of
-//! this class preempts any more. Without it, queues that come and go could pass a third for ever.
+//! The kernel has one more rule, for metadata, which our requests do not mark. One rule is our own:
+//! if another queue of the class is overdue by `starved_after`, no request of this class preempts.
+//! Otherwise alternating queues could pass a third one forever.
 
 use super::Cfq;
 use super::queue::{Cfqq, CfqqId};
@@ -26,7 +26,7 @@ use crate::request::Request;
 use crate::time::Nanos;
 
 impl Cfq {
-    /// Whether `request`, which now waits in the queue `id`, takes the disk.
+    /// Whether the new `request` of the queue `id` preempts.
     pub(super) fn should_preempt(&self, now: Nanos, id: CfqqId, request: &Request) -> bool {
         let Some(slice) = &self.active else { return false };
         let (active, new) = (self.queue(slice.queue), self.queue(id));
@@ -52,14 +52,14 @@ impl Cfq {
         preempts && !self.is_anyone_starved(now, new.priority.class)
     }
 
-    /// Whether who comes takes the disk from this queue, which has nothing waiting. It was a rule
-    /// of 3.x first: among random readers, those whose request comes next pass all others.
+    /// Whether a new request preempts this empty active queue. The rule dates from 3.x: among
+    /// random readers, the one with the next request passes all others.
     fn gives_way_when_empty(&self, active: &Cfqq) -> bool {
         self.settings.service_trees && !self.should_idle(active)
     }
 
-    /// Takes the disk from the active queue, which keeps what is left of its slice, and gives it to
-    /// this one (`cfq_preempt_queue`).
+    /// Ends the active queue's slice, keeps its rest for later, and starts a slice of this queue
+    /// (`cfq_preempt_queue`).
     pub(super) fn preempt(&mut self, now: Nanos, id: CfqqId) {
         let active = self.active.as_ref().expect("a queue is active").queue;
         let other_type = self.kind(self.queue(active)) != self.kind(self.queue(id));
@@ -70,8 +70,8 @@ impl Cfq {
         self.resort_to_front(now, id);
     }
 
-    /// Whether the turn of a queue of this class is overdue by `starved_after`. The active one
-    /// counts until it has dispatched something.
+    /// Whether a queue of this class is overdue by `starved_after`. The active queue counts until
+    /// its first dispatch.
     pub(super) fn is_anyone_starved(&self, now: Nanos, class: PriorityClass) -> bool {
         let Some(limit) = self.settings.starved_after else { return false };
         let served = self.active.as_ref().filter(|slice| slice.dispatched > 0);

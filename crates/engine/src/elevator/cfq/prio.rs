@@ -1,4 +1,4 @@
-//! How long a turn is, and how soon it comes: both by the level of the priority.
+//! Length and offset of a slice, both by priority level.
 //!
 //! ```text
 //!   level        0    1    2    3    4    5    6    7
@@ -14,14 +14,14 @@ use crate::priority::Priority;
 use crate::time::Nanos;
 
 impl Settings {
-    /// The slice of a level, before `low_latency`.
+    /// Slice of a level, before `low_latency`.
     pub(super) fn slice(&self, sync: bool, level: u8) -> Nanos {
         debug_assert!(level <= Priority::LEVEL_MAX);
         let base = if sync { self.slice_sync } else { self.slice_async };
         Nanos(base.0 / 5 * (9 - u64::from(level)))
     }
 
-    /// Requests that an asynchronous queue may dispatch in a turn while others wait
+    /// Requests per slice that an asynchronous queue may dispatch while others wait
     /// (`cfq_prio_to_maxrq`).
     pub(super) fn async_quota(&self, level: u8) -> u32 {
         2 * self.slice_async_rq * (8 - u32::from(level))
@@ -29,8 +29,8 @@ impl Settings {
 }
 
 impl Cfq {
-    /// How much later than at once a queue gets its turn: the least urgent ones by what their
-    /// slice is shorter, once per other queue (`cfq_slice_offset`).
+    /// Delay of a queue's slice: the difference to the longest slice, once per other queue
+    /// (`cfq_slice_offset`).
     pub(super) fn slice_offset(&self, queue: &Cfqq) -> Nanos {
         let others = u64::from(self.service.busy.saturating_sub(1));
         let (longest, own) = (
@@ -40,9 +40,9 @@ impl Cfq {
         Nanos(others * (longest - own).0)
     }
 
-    /// The slice of a queue now. With `low_latency`, when the synchronous queues together would
-    /// need longer than `target_latency` for a round, slices shrink by as much, but not below
-    /// twice `slice_idle` scaled by level (`cfq_scaled_cfqq_slice`; details \[M\]).
+    /// Current slice of a queue. With `low_latency`, if a round of the synchronous queues would
+    /// exceed `target_latency`, slices shrink in proportion, but not below twice `slice_idle`
+    /// scaled by level (`cfq_scaled_cfqq_slice`; details \[M\]).
     pub(super) fn scaled_slice(&mut self, id: CfqqId) -> Nanos {
         let Cfqq { sync, priority, .. } = *self.queue(id);
         let settings = &self.settings;
@@ -64,7 +64,7 @@ impl Cfq {
 /// `time · numerator / denominator`, rounded down.
 pub(super) fn scale(time: Nanos, numerator: u64, denominator: u64) -> Nanos {
     if let Some(product) = time.0.checked_mul(numerator) {
-        return Nanos(product / denominator); // the rule; wide divisions are slow
+        return Nanos(product / denominator); // the usual case; wide divisions are slow
     }
     let scaled = u128::from(time.0) * u128::from(numerator) / u128::from(denominator);
     Nanos(u64::try_from(scaled).unwrap_or(u64::MAX))

@@ -1,10 +1,10 @@
-//! One queue, `cfqq` in the kernel: what one submitter waits for, or what all of them write back
-//! at one priority. It has the order of sectors, the order of arrival, and the request it would
-//! like to be served next.
+//! One queue, `cfqq` in the kernel: synchronous requests of one submitter, or asynchronous requests
+//! of all at one priority. The queue keeps the sector order, the order of arrival, and its
+//! preferred next request.
 //!
-//! The head prefers to go on. A request behind it counts as a candidate too if it is at most
-//! `back_seek_max` away, at `back_seek_penalty` times its distance. (The kernel asks first which
-//! one is synchronous: in one queue, all are or none is.)
+//! The head prefers to go forward. A request behind it is a candidate too if it is at most
+//! `back_seek_max` away, at `back_seek_penalty` times its distance. (The kernel compares
+//! synchronousness first, which is equal within one queue.)
 //!
 //! ```text
 //!            <-- back_seek_max --> head
@@ -22,59 +22,59 @@ use crate::priority::{Priority, PriorityClass};
 use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
-/// On a disk, a request this far from its predecessor counts as a seek (`CFQQ_SEEK_THR`).
+/// Distance from the last request that counts as a seek on a rotating disk (`CFQQ_SEEK_THR`).
 const SEEK_DISTANCE_SECTORS: u64 = 800;
-/// Without a head to move, a request as small as this counts as one.
+/// Size up to which a request counts as a seek on a device without a head.
 const SEEK_SIZE_SECTORS: u64 = 64;
-/// So many of the last 32 requests may be seeks before the queue counts as seeky.
+/// Greatest number of seeks among the last 32 requests of a non-seeky queue.
 const SEEKS_MAX: u32 = 4;
-/// From so many waiting requests on a queue is deep: it keeps the disk busy by itself.
+/// Number of waiting requests from which a queue is deep: it keeps the disk busy by itself.
 const DEEP_REQUESTS: usize = 4;
 
-/// Names a queue.
+/// Number of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct CfqqId(pub(super) u32);
 
-/// A queue.
+/// A cfq queue.
 #[derive(Debug)]
 pub(super) struct Cfqq {
-    /// Of one submitter, or shared by all.
+    /// Whether the queue is one submitter's synchronous queue; otherwise it is shared by all.
     pub(super) sync: bool,
     pub(super) priority: Priority,
-    /// What waits, by sector and by arrival.
+    /// Waiting requests, by sector and by arrival.
     sort: SortTree,
     fifo: Fifo,
-    /// What it would like to be served next, and where that starts.
+    /// Preferred next request and its sector.
     pub(super) next: Option<RequestId>,
     pub(super) next_sector: Sector,
     /// Requests in flight.
     pub(super) dispatched: u32,
 
-    /// Where it waits for its turn; the active queue keeps its place.
+    /// Place in the service tree; the active queue keeps its place.
     pub(super) place: Option<Place>,
-    /// What was left of its last slice when that was cut short; below zero it was too long.
+    /// Rest of the last slice if it was cut short; negative after an overrun.
     pub(super) residual_ns: i64,
-    /// Where a cooperator would find it.
+    /// Entry in the position trees.
     pub(super) position: Option<(u8, Sector)>,
 
-    /// It pays to wait for its next request.
+    /// Whether idling for the next request pays.
     pub(super) idle_window: bool,
-    /// It had several requests waiting at a time.
+    /// Whether several requests waited at a time.
     pub(super) deep: bool,
-    /// The last 32 requests, the newest in bit 0: was it a seek.
+    /// Seek flags of the last 32 requests, the newest in bit 0.
     seeks: u32,
-    /// Where its last request ended.
+    /// End of the last request.
     last_end: Option<Sector>,
 
-    /// Submitters whose requests go here.
+    /// Number of submitters that use the queue.
     pub(super) users: u32,
-    /// Submitters that will follow from queues to be merged into this one.
+    /// Number of submitters that will follow from queues to be merged into this one.
     pub(super) pending_users: u32,
-    /// Its submitters move there with their next request.
+    /// Target of a merge: submitters follow with their next request.
     pub(super) merge_into: Option<CfqqId>,
-    /// Other submitters have come here.
+    /// Whether other submitters have been merged into the queue.
     pub(super) shared: bool,
-    /// It became seeky since: its submitters part again.
+    /// Whether the shared queue has become seeky, so that its submitters are split again.
     pub(super) split: bool,
 }
 
@@ -123,18 +123,18 @@ impl Cfqq {
         self.seeks.count_ones() > SEEKS_MAX
     }
 
-    /// Its submitters are gone.
+    /// Whether its submitters have exited.
     pub(super) fn is_abandoned(&self) -> bool {
         self.users == 0 && self.pending_users == 0
     }
 
-    /// Nobody will need it again.
+    /// Whether the queue is not needed any more.
     pub(super) fn is_unused(&self) -> bool {
         let is_idle = self.dispatched == 0 && self.is_empty() && self.place.is_none();
         self.is_abandoned() && is_idle
     }
 
-    /// A request waits from now on.
+    /// Adds a waiting request.
     pub(super) fn add(&mut self, id: RequestId, requests: &Requests, head: &Head<'_>) {
         let sector = requests[id].sector;
         self.sort.insert(id, sector);
@@ -142,7 +142,7 @@ impl Cfqq {
         self.consider(id, sector, head);
     }
 
-    /// This one may be better than what is next.
+    /// Makes this request the next one if it is better.
     fn consider(&mut self, id: RequestId, sector: Sector, head: &Head<'_>) {
         if self.next.is_none() || head.is_better(sector, self.next_sector) {
             self.next = Some(id);
@@ -150,7 +150,7 @@ impl Cfqq {
         }
     }
 
-    /// Takes a request out, to be dispatched: the head goes there.
+    /// Removes a request for dispatch: the head goes there.
     pub(super) fn remove(&mut self, id: RequestId, requests: &Requests, settings: &Settings) {
         self.fifo.remove(id);
         if self.next != Some(id) {
@@ -158,7 +158,7 @@ impl Cfqq {
             return;
         }
         let [before, after] = self.sort.remove_between(id);
-        let after = after.or_else(|| self.sort.first()); // behind the last one comes the lowest
+        let after = after.or_else(|| self.sort.first()); // the lowest follows the last one
         self.next = None;
         let head = Head { last: requests[id].sector, settings };
         for candidate in [after, before].into_iter().flatten() {
@@ -166,7 +166,7 @@ impl Cfqq {
         }
     }
 
-    /// A waiting request starts elsewhere now.
+    /// Handles a waiting request's new start sector.
     pub(super) fn moved(&mut self, id: RequestId, requests: &Requests, head: &Head<'_>) {
         self.sort.remove(id);
         let sector = requests[id].sector;
@@ -178,8 +178,8 @@ impl Cfqq {
         }
     }
 
-    /// `survivor` has taken over `absorbed`, which leaves, and its place in the order of arrival
-    /// if that was the earlier one.
+    /// Handles the merge of `absorbed` into `survivor`, which takes the earlier place in the order
+    /// of arrival.
     pub(super) fn absorb(&mut self, survivor: RequestId, absorbed: RequestId, is_older: bool) {
         self.sort.remove(absorbed);
         if is_older {
@@ -192,7 +192,7 @@ impl Cfqq {
         }
     }
 
-    /// Remembers whether this newest request is a seek, and whether requests pile up.
+    /// Updates the seek flags with the newest request, and the deep flag.
     pub(super) fn note_request(&mut self, request: &Request, rotational: bool) {
         let distance = self.last_end.map_or(0, |last| last.0.abs_diff(request.sector.0));
         let seek = if rotational {
@@ -208,14 +208,14 @@ impl Cfqq {
     }
 }
 
-/// Where the head is thought to be, and what it costs to move it.
+/// Position of the head, and the cost of moving it.
 pub(super) struct Head<'a> {
     pub(super) last: Sector,
     pub(super) settings: &'a Settings,
 }
 
-/// Cost of going somewhere: anything within reach before anything that is not, which is best taken
-/// from its lowest sector on.
+/// Cost of a move: all requests within reach are cheaper than the others, of which the lowest
+/// sector is best.
 #[derive(PartialEq, Eq, PartialOrd, Ord)]
 enum Way {
     Reach(u64),
@@ -226,7 +226,7 @@ impl Head<'_> {
     /// Whether `other` is the better one of two candidates (`cfq_choose_req`).
     fn is_better(&self, other: Sector, one: Sector) -> bool {
         let (way, other_way) = (self.way(one), self.way(other));
-        // Equally far, the one further up: the head need not turn round.
+        // At equal distance the higher one: the head keeps its direction.
         other_way < way || (other_way == way && other > one)
     }
 
@@ -242,12 +242,12 @@ impl Head<'_> {
     }
 }
 
-/// What is kept of each request from its insertion to its end.
+/// Data of each request from its insertion to its end.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Entry {
     pub(super) queue: CfqqId,
-    /// Of a synchronous request: its submitter.
+    /// Submitter of a synchronous request.
     pub(super) context: Option<ContextId>,
-    /// Overdue from then on (`fifo_time`).
+    /// Time from which the request is overdue (`fifo_time`).
     pub(super) deadline: Nanos,
 }

@@ -1,8 +1,8 @@
-//! Whose turn it is: the service trees, and the workload that has the disk.
+//! Service trees and the active workload: selection of the next queue.
 //!
-//! Real time comes before best effort, and that before idle, always. Real time and best effort
-//! have three trees each, so that the wait for one sequential reader and the one wait for all
-//! random readers together are not mixed up, and writeback has its own:
+//! Real time always precedes best effort, and best effort always precedes idle. Real time and best
+//! effort have three trees each. So idling for a sequential reader and the one idling for all
+//! random readers are separate, and writeback has its own tree:
 //!
 //! ```text
 //!              SYNC_IDLE      SYNC_NOIDLE      ASYNC
@@ -22,14 +22,14 @@ use super::queue::{Cfqq, CfqqId};
 use crate::priority::PriorityClass;
 use crate::time::Nanos;
 
-/// Queues of the idle class come this long after the last of them (`CFQ_IDLE_DELAY`).
+/// Distance of the idle class's queues behind the last of them (`CFQ_IDLE_DELAY`).
 const IDLE_DELAY_NS: i64 = 200_000_000;
-/// Weight of the past in the mean number of busy queues, of four (`cfq_hist_divisor`).
+/// Weight of the past in the mean number of busy queues, in quarters (`cfq_hist_divisor`).
 const PAST_WEIGHT: u64 = 3;
 /// The tree of the idle class.
 const IDLE_TREE: usize = 6;
 
-/// Type of a queue, and of the workload that has the disk (`wl_type_t`).
+/// Type of a queue, and of the active workload (`wl_type_t`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     SyncIdle,
@@ -42,7 +42,7 @@ const KINDS: [Kind; 3] = [Kind::SyncIdle, Kind::SyncNoidle, Kind::Async];
 /// Nanoseconds, then the order of insertion.
 type Key = (i64, u64);
 
-/// Where a queue waits for its turn.
+/// Place of a queue in a service tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) tree: usize,
@@ -56,7 +56,7 @@ struct Tree {
     think: ThinkTime,
 }
 
-/// Which workload has the disk.
+/// The active workload.
 #[derive(Clone, Copy, Debug)]
 struct Workload {
     class: PriorityClass,
@@ -64,16 +64,16 @@ struct Workload {
     end: Nanos,
 }
 
-/// The trees and what is counted about them.
+/// The trees and their counters.
 #[derive(Debug, Default)]
 pub(super) struct ServiceTrees {
     trees: [Tree; 7],
     insertions: u64,
-    /// Queues in the trees, and synchronous ones among them.
+    /// Number of queues in the trees, and of synchronous ones among them.
     pub(super) busy: u32,
     pub(super) busy_sync: u32,
     workload: Option<Workload>,
-    /// Mean number of busy queues, of best effort and of real time.
+    /// Mean number of busy queues of best effort and of real time.
     averages: [u64; 2],
 }
 
@@ -85,7 +85,7 @@ fn tree_of(class: PriorityClass, kind: Kind) -> usize {
     }
 }
 
-/// As a number that may become negative.
+/// A signed number of nanoseconds.
 pub(super) fn signed(time: Nanos) -> i64 {
     i64::try_from(time.0).expect("the clock shows less than 292 years")
 }
@@ -95,12 +95,12 @@ impl ServiceTrees {
         self.trees[tree_of(class, kind)].queues.len()
     }
 
-    /// Queues of real time or of best effort that want a turn.
+    /// Number of busy queues of real time or of best effort.
     fn busy_of(&self, class: PriorityClass) -> u64 {
         KINDS.iter().map(|kind| self.count(class, *kind) as u64).sum()
     }
 
-    /// How many queues of its class want a turn, smoothed (`cfq_group_get_avg_queues`).
+    /// Smoothed number of busy queues of a class (`cfq_group_get_avg_queues`).
     pub(super) fn average_busy(&mut self, class: PriorityClass) -> u64 {
         let real_time = class == PriorityClass::RealTime;
         let class = if real_time { PriorityClass::RealTime } else { PriorityClass::BestEffort };
@@ -111,17 +111,17 @@ impl ServiceTrees {
         *average
     }
 
-    /// Whether a queue is the only one of its tree.
+    /// Whether a queue is the only one in its tree.
     pub(super) fn is_alone(&self, place: Place) -> bool {
         self.trees[place.tree].queues.len() == 1
     }
 
-    /// How many queues its tree holds.
+    /// Number of queues in its tree.
     pub(super) fn tree_len(&self, place: Place) -> usize {
         self.trees[place.tree].queues.len()
     }
 
-    /// The pauses between the end of one request of a tree and the next request of the tree.
+    /// Think time of a tree: from the end of one of its requests to the next one.
     pub(super) fn think_time(&mut self, tree: usize) -> &mut ThinkTime {
         &mut self.trees[tree].think
     }
@@ -130,17 +130,17 @@ impl ServiceTrees {
         &self.trees[place.tree].think
     }
 
-    /// The workload of this type has the disk.
+    /// Whether the active workload has this type.
     pub(super) fn serves(&self, kind: Kind) -> bool {
         self.workload.is_some_and(|workload| workload.kind == kind)
     }
 
-    /// The next turn chooses the type anew.
+    /// Ends the workload, so that the next slice chooses the type anew.
     pub(super) fn end_workload(&mut self) {
         self.workload = None;
     }
 
-    /// First keys of a class's trees, without those that `skip` names.
+    /// First keys of a class's trees, without those in `skip`.
     pub(super) fn first_waiting(
         &self,
         class: PriorityClass,
@@ -170,12 +170,12 @@ impl Cfq {
         }
     }
 
-    /// The tree a queue belongs to: it is put there when its place is next decided.
+    /// Tree of a queue, which applies when its place is next determined.
     pub(super) fn tree(&self, queue: &Cfqq) -> usize {
         tree_of(queue.priority.class, self.kind(queue))
     }
 
-    /// A queue has something to do, and waits for its turn.
+    /// Adds a queue that has requests.
     pub(super) fn add_busy(&mut self, now: Nanos, id: CfqqId) {
         debug_assert!(self.queue(id).place.is_none());
         self.service.busy += 1;
@@ -183,7 +183,7 @@ impl Cfq {
         self.resort(now, id);
     }
 
-    /// A queue has nothing to do.
+    /// Removes an empty queue.
     pub(super) fn remove_busy(&mut self, id: CfqqId) {
         let queue = self.queues.at(id.0);
         let place = queue.place.take().expect("a busy queue has a place");
@@ -192,7 +192,7 @@ impl Cfq {
         self.service.trees[place.tree].queues.remove(&place.key);
     }
 
-    /// Puts a queue where its turn comes (`cfq_service_tree_add`).
+    /// Updates the place of a queue (`cfq_service_tree_add`).
     pub(super) fn resort(&mut self, now: Nanos, id: CfqqId) {
         let queue = self.queue(id);
         let tree = self.tree(queue);
@@ -208,9 +208,9 @@ impl Cfq {
         self.place(id, tree, key);
     }
 
-    /// Puts a queue in front of all others of its class: it preempts. The kernel goes one second
-    /// ahead of the first of the type; just ahead of all is as good, and leaves keys telling how
-    /// long a turn is overdue (ours).
+    /// Moves a preempting queue in front of all others of its class. The kernel puts it one second
+    /// before the first of the type. Here it is just before all, so that keys keep showing how long
+    /// a slice is overdue (our choice).
     pub(super) fn resort_to_front(&mut self, now: Nanos, id: CfqqId) {
         let queue = self.queue(id);
         let tree = self.tree(queue);
@@ -232,14 +232,14 @@ impl Cfq {
         self.service.trees[tree].queues.insert(key, id);
     }
 
-    /// The queue whose turn comes next. There is one: requests wait, and no queue is active.
+    /// The next queue. There is one: requests wait, and no queue is active.
     pub(super) fn first_queue(&mut self, now: Nanos) -> CfqqId {
         let tree = self.choose_workload(now);
         let first = self.service.trees[tree].queues.first_key_value();
         *first.expect("the workload has a queue").1
     }
 
-    /// The tree that is served (`choose_wl_class_and_type`).
+    /// Selects the tree to serve (`choose_wl_class_and_type`).
     fn choose_workload(&mut self, now: Nanos) -> usize {
         let service = &self.service;
         let classes = [PriorityClass::RealTime, PriorityClass::BestEffort];
@@ -262,8 +262,8 @@ impl Cfq {
         tree_of(class, kind)
     }
 
-    /// How long queues of this type run before the type is chosen anew: its share of
-    /// `target_latency`. Writeback gets less, as its slices are shorter.
+    /// Duration of a workload: its share of `target_latency`. Writeback gets less, in proportion to
+    /// its slices.
     fn workload_slice(&self, class: PriorityClass, kind: Kind) -> Nanos {
         let (settings, service) = (&self.settings, &self.service);
         let target = settings.target_latency;

@@ -1,4 +1,4 @@
-//! The turn of the active queue: begun, run through, ended.
+//! The slice of the active queue: begin, run, end.
 //!
 //! ```text
 //!   begin      first completion                  now >= end, or empty and not waited for,
@@ -15,18 +15,18 @@ use crate::bio::IoContext;
 use crate::request::{RequestId, Requests};
 use crate::time::Nanos;
 
-/// A turn.
+/// A slice.
 #[derive(Debug)]
 pub(super) struct Slice {
     pub(super) queue: CfqqId,
-    /// Who is waited for: the submitter of the first request that was dispatched.
+    /// Submitter to idle for: that of the first dispatched request.
     pub(super) io_context: Option<IoContext>,
-    /// When its first request ended, and when it is over. Until then the clock stands.
+    /// Start (the end of the first request) and end of the slice. Until then the clock stands.
     pub(super) start: Nanos,
     pub(super) end: Option<Nanos>,
-    /// Requests dispatched.
+    /// Number of dispatched requests.
     pub(super) dispatched: u32,
-    /// Nothing is dispatched before, in the hope of the next request.
+    /// End of idling; nothing is dispatched before, unless a request comes.
     pub(super) idle_until: Option<Nanos>,
 }
 
@@ -37,7 +37,7 @@ impl Slice {
 }
 
 impl Cfq {
-    /// A queue gets the disk.
+    /// Starts the slice of a queue.
     pub(super) fn begin_slice(&mut self, now: Nanos, id: CfqqId) {
         debug_assert!(self.active.is_none() && !self.queue(id).is_empty());
         self.active = Some(Slice {
@@ -51,16 +51,15 @@ impl Cfq {
         self.update_position(id);
     }
 
-    /// The request that must not wait any longer, looked for at the beginning of a slice only:
-    /// otherwise a disk that is too slow would do nothing but seek from one to the next
-    /// (`cfq_check_fifo`).
+    /// The overdue request, looked up at the start of a slice only: otherwise a slow disk would
+    /// seek from one overdue request to the next (`cfq_check_fifo`).
     pub(super) fn overdue_request(&self, now: Nanos, id: CfqqId) -> Option<RequestId> {
         let slice = self.active.as_ref().expect("a queue is active");
         let oldest = self.queue(id).oldest().filter(|_| slice.dispatched == 0)?;
         (now >= self.entry(oldest).deadline).then_some(oldest)
     }
 
-    /// A request goes to the device.
+    /// Takes a request for dispatch.
     pub(super) fn take(&mut self, request: RequestId, requests: &Requests) {
         let rq = &requests[request];
         let slice = self.active.as_mut().expect("a queue is active");
@@ -74,7 +73,8 @@ impl Cfq {
         self.last_position = rq.end();
     }
 
-    /// While others wait, writeback has so many requests a turn, and the idle class one.
+    /// Ends the slice if the quota is used up: while others wait, writeback has a number of
+    /// requests per slice, and the idle class one.
     pub(super) fn end_slice_by_quota(&mut self, now: Nanos, id: CfqqId) {
         let queue = self.queue(id);
         let dispatched = self.active.as_ref().map_or(0, |slice| slice.dispatched);
@@ -85,7 +85,8 @@ impl Cfq {
         }
     }
 
-    /// A request of the active queue ended (the second half of `cfq_completed_request`).
+    /// Handles the end of a request of the active queue (the second half of
+    /// `cfq_completed_request`).
     pub(super) fn active_completed(&mut self, now: Nanos, id: CfqqId) {
         if self.active.as_ref().is_some_and(|slice| slice.end.is_none()) {
             let length = self.scaled_slice(id);
@@ -104,10 +105,10 @@ impl Cfq {
         }
     }
 
-    /// The turn is over. If it was taken away, the rest is for the next one; an overrun counts
-    /// against it, at most one slice: a queue that nobody wanted to replace may have been active
-    /// for hours. One that dispatched nothing was no turn: the queue keeps its place. (The limit
-    /// and the place are ours; the kernel sorts that queue in anew, with a whole slice left.)
+    /// Ends the slice. After a preemption the rest is credited to the next slice. An overrun is
+    /// debited, at most one slice, because a queue without competitors may have been active for
+    /// hours. A slice without a dispatch does not count: the queue keeps its place. (The limit and
+    /// the place are our choice; the kernel sorts that queue in anew, with a whole slice left.)
     pub(super) fn expire_slice(&mut self, now: Nanos, taken_away: bool) {
         let Some(slice) = self.active.take() else { return };
         let id = slice.queue;

@@ -1,5 +1,5 @@
-//! The numbers behind the decisions, and what only shows over many requests. The decisions
-//! themselves are in the golden traces.
+//! Numbers behind the decisions, and effects over many requests. The decisions themselves are in
+//! the golden traces.
 
 mod random;
 
@@ -9,7 +9,7 @@ use crate::buf::BufRef;
 use crate::elevator::Facts;
 use crate::request::Request;
 
-/// A policy with these tunables, and the others at their defaults.
+/// A policy with these tunables and defaults for the others.
 fn cfq(tunables: &[(&str, u64)], rotational: bool) -> Cfq {
     let value = |name: &str| {
         let given = tunables.iter().find(|(given, _)| *given == name);
@@ -61,7 +61,7 @@ fn slices_and_quotas_go_by_level() {
     assert_eq!([0, 4, 7].map(|level| settings.async_quota(level)), [32, 16, 4]);
 }
 
-/// What each queue of a class may take shrinks with their number, down to 2 · `slice_idle`.
+/// The slice of a queue shrinks with the number of queues of its class, down to 2 · `slice_idle`.
 #[test]
 fn slice_under_low_latency_has_a_floor() {
     let mut bench = Bench::new(&[], true);
@@ -74,8 +74,8 @@ fn slice_under_low_latency_has_a_floor() {
     assert_eq!(slice.end, Some(Nanos::from_ms(16)));
 }
 
-/// One request at a time gives no evidence; under load, a device that never has more than one in
-/// flight is known after 50 completions, and idling pays again.
+/// One request at a time gives no evidence. Under load, a device that never has more than one in
+/// flight is recognised after 50 completions, and idling pays again.
 #[test]
 fn device_without_a_queue_is_found_out_and_idled_for() {
     for (depth, expected) in [(1, Some(false)), (8, Some(true))] {
@@ -94,9 +94,9 @@ fn device_without_a_queue_is_found_out_and_idled_for() {
     }
 }
 
-/// Eight clients who read at random, each in his own place, and think for 1 ms; 10 ms a request.
-/// How many requests of one client go in a row at most, and the longest wait, once it is known what
-/// the device is.
+/// Eight clients with random reads, each in its own area, with 1 ms think time; 10 ms a request.
+/// Returns the longest run of one client's requests and the longest wait, after the device is
+/// recognised.
 fn random_readers(tunables: &[(&str, u64)], depth: usize) -> (usize, u64) {
     let mut bench = Bench::new(tunables, true);
     let mut random = 1_u64;
@@ -130,8 +130,8 @@ fn random_readers(tunables: &[(&str, u64)], depth: usize) -> (usize, u64) {
     (longest_run.unwrap(), wait_ms)
 }
 
-/// In 2.6.30 a random reader has the disk for his slice, if it takes one request at a time; if it
-/// takes several, they go in turns, as they do since there are service trees.
+/// In 2.6.30 a random reader has the disk for its slice on a device without queueing. On a device
+/// with queueing the readers alternate, as always since service trees.
 #[test]
 fn random_reader_keeps_a_simple_disk_for_a_slice_in_2_6_30() {
     let old = [("service_trees", 0), ("low_latency", 0), ("starved_after", 0)];
@@ -140,8 +140,8 @@ fn random_reader_keeps_a_simple_disk_for_a_slice_in_2_6_30() {
     assert_eq!(random_readers(&[], 1).0, 1);
 }
 
-/// Synchronous requests that come one while the other is in flight keep writeback out for as long
-/// as they like, unless `starved_after` says otherwise.
+/// Overlapping synchronous requests delay writeback without limit, unless `starved_after` limits
+/// that.
 #[test]
 fn writeback_passed_by_preemption_gets_its_turn_only_with_a_limit() {
     let wait_of_writeback_ms = |starved_after| {
@@ -174,7 +174,7 @@ fn writeback_passed_by_preemption_gets_its_turn_only_with_a_limit() {
     assert!((400..700).contains(&limited), "{limited} ms");
 }
 
-/// Submitters that are gone leave nothing behind, even from queues that were being merged.
+/// Exited submitters leave no queues behind, even while queues are being merged.
 #[test]
 fn queues_go_with_their_submitters() {
     let mut bench = Bench::new(&[], true);
@@ -184,7 +184,7 @@ fn queues_go_with_their_submitters() {
         while let Some(id) = bench.dispatch() {
             bench.complete(id);
         }
-        // The first is to follow into the second's queue; only then one of them does.
+        // The first submitter is to follow into the second's queue; then only one of them does.
         if first == 2 {
             bench.submit(Op::Read, first, 16);
         }
@@ -199,9 +199,9 @@ fn queues_go_with_their_submitters() {
     }
 }
 
-/// Requests of a stream of writeback, always with eight waiting, that end in 20 s beside two
-/// clients who ask for one block at a time, 100 and 500 us after the last one, at a device that
-/// takes one request at a time, for 0.5 ms.
+/// Number of writeback requests, always with eight waiting, that end in 20 s. Two clients request
+/// one block at a time, 100 and 500 us after the last one. The device takes one request at a time,
+/// for 0.5 ms.
 fn writeback_beside_two_readers(tunables: &[(&str, u64)]) -> u32 {
     const PAUSES_US: [u64; 2] = [100, 500];
     const STREAM: u32 = 2;
@@ -238,8 +238,9 @@ fn writeback_beside_two_readers(tunables: &[(&str, u64)]) -> u32 {
     stream_ended
 }
 
-/// Whoever asks takes the disk from writeback, which loses its turn after a request or two. So it
-/// gets a few of 2000 requests a second, and neither its quota nor `low_latency` is the reason.
+/// Each synchronous request preempts writeback, which loses its slice after a request or two. So
+/// writeback gets a few of 2000 requests a second; neither its quota nor `low_latency` is the
+/// reason.
 #[test]
 fn writeback_beside_clients_who_keep_asking_gets_a_request_a_turn() {
     let ended = writeback_beside_two_readers(&[]);

@@ -1,9 +1,9 @@
-//! What can be set: the names and units of `/sys/block/*/queue/iosched`, and two of our own.
+//! Tunables: the names and units of `/sys/block/*/queue/iosched`, and two of our own.
 
 use super::super::{Facts, Tunable};
 use crate::time::Nanos;
 
-/// As `blockyard elevators` lists them: default, least, largest.
+/// Default, minimum and maximum, as in `blockyard elevators`.
 pub(super) static TUNABLES: &[Tunable] = &[
     tunable("quantum", [8, 1, 1024], "", "requests of a queue in flight while others want a turn"),
     tunable("fifo_expire_sync", [125, 1, 600_000], "ms", "when a synchronous request is overdue"),
@@ -39,7 +39,7 @@ const fn tunable(
     Tunable { name, default, min, max, unit, about }
 }
 
-/// Their values, in the units that decisions are made in, and what the device is.
+/// Values in the units of the decisions, and facts about the device.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Settings {
     pub(super) quantum: u32,
@@ -59,7 +59,7 @@ pub(super) struct Settings {
 }
 
 impl Settings {
-    /// `value` knows each tunable by its name.
+    /// Reads all values; `value` gives each tunable by its name.
     pub(super) fn new(value: impl Fn(&str) -> u64, facts: Facts) -> Self {
         let ms = |name| Nanos::from_ms(value(name));
         let count = |name| u32::try_from(value(name)).expect("its range is below 2^32");
@@ -82,7 +82,7 @@ impl Settings {
         }
     }
 
-    /// How long a request may wait before it is overdue.
+    /// Time after which a request is overdue.
     pub(super) fn fifo_expire(&self, sync: bool) -> Nanos {
         if sync { self.fifo_expire_sync } else { self.fifo_expire_async }
     }

@@ -1,5 +1,5 @@
-//! The rules one by one; that they hold together is for random operations to say. The longer
-//! stories are golden traces.
+//! The rules one by one; random operations test their combination. Longer scenarios are golden
+//! traces.
 
 use alloc::vec;
 
@@ -20,7 +20,7 @@ fn request_behind_the_head_waits_for_another_batch_even_if_there_is_room_in_this
         queue.read(sector);
     }
     assert_eq!(queue.dispatch(), Some(100));
-    queue.read(200); // 300 has been fixed as the next one
+    queue.read(200); // 300 is already determined as the next one
     queue.read(400);
     assert_eq!(queue.drain(), [300, 400, 200]);
 }
@@ -43,7 +43,7 @@ fn writes_are_passed_by_batches_of_reads_and_not_by_requests() {
     for sector in [15, 25, 35] {
         queue.write(sector);
     }
-    // Two batches of reads, one of writes; then the reads start over from the oldest.
+    // Two batches of reads, one of writes; then the reads continue from the oldest.
     assert_eq!(queue.drain(), [10, 20, 30, 40, 15, 25, 50, 60, 70, 80, 35]);
 }
 
@@ -63,14 +63,14 @@ fn expired_request_does_not_interrupt_a_batch() {
     let mut queue = deadline(",fifo_batch=3,read_expire=10");
     queue.read(900);
     queue.now_ms = 9;
-    assert_eq!(queue.dispatch(), Some(900)); // from the oldest; the end of the sectors
+    assert_eq!(queue.dispatch(), Some(900)); // from the oldest; no higher sectors
     for sector in [500, 100, 200, 600, 700, 800] {
         queue.read(sector);
     }
     assert_eq!(queue.dispatch(), Some(500));
     queue.now_ms = 19;
     assert_eq!(queue.take(2), [600, 700]);
-    assert_eq!(queue.take(3), [100, 200, 800]); // 19 ms is not before 100's deadline: late
+    assert_eq!(queue.take(3), [100, 200, 800]); // 19 ms is not before 100's deadline: overdue
 }
 
 #[test]
@@ -92,7 +92,7 @@ fn absorbed_next_request_hands_the_batch_to_the_one_behind() {
     assert_eq!(queue.dispatch(), Some(100));
     let survivor = queue.read(200);
     queue.read(300);
-    queue.absorb(survivor, next); // the oldest, and yet not next
+    queue.absorb(survivor, next); // the oldest, but not next
     assert_eq!(queue.drain(), [300, 200]);
 }
 
@@ -107,7 +107,7 @@ fn alias_leaves_at_once_and_takes_the_batch_with_it() {
     assert_eq!(queue.dispatch(), Some(10));
     queue.write(50);
     assert!(!queue.allows(first, Origin::default(), Side::Back));
-    // The older 50 leaves; behind it lies 60, and the batch is not used up.
+    // The older 50 leaves; 60 follows, and the batch is not used up.
     assert_eq!(queue.drain(), [50, 60, 20, 50]);
 }
 

@@ -1,5 +1,5 @@
-//! The rules one by one; that they hold together is for random operations to say. The longer
-//! stories are golden traces.
+//! The rules one by one; random operations test their combination. Longer scenarios are golden
+//! traces.
 
 use super::super::deadline_queue::by_hand::{ByHand, origin};
 use super::super::deadline_queue::random::{Seen, Watched, play};
@@ -7,7 +7,7 @@ use super::*;
 use crate::bio::Origin;
 use crate::request::Request;
 
-/// Without a quantum, on a disk.
+/// A policy without a quantum, on a disk.
 fn deadline_prio(tunables: &str) -> ByHand {
     ByHand::new(&alloc::format!("deadline-prio,quantum=0{tunables}"), true)
 }
@@ -67,7 +67,7 @@ fn batch_ends_when_both_its_length_and_its_time_are_used_up() {
     assert_eq!(queue.dispatch(), Some(10));
     queue.insert(Op::Read, 5, origin("rt:0", false));
     queue.now_ms = 39;
-    assert_eq!(queue.take(3), [20, 30, 40]); // longer than fifo_batch, but not yet 40 ms
+    assert_eq!(queue.take(3), [20, 30, 40]); // longer than fifo_batch, but before 40 ms
     queue.now_ms = 40;
     assert_eq!(queue.drain(), [5, 50]);
 
@@ -76,7 +76,7 @@ fn batch_ends_when_both_its_length_and_its_time_are_used_up() {
     }
     assert_eq!(queue.dispatch(), Some(10));
     queue.insert(Op::Read, 5, origin("rt:0", false));
-    queue.now_ms = 100; // long over, but the batch had only one request
+    queue.now_ms = 100; // the quantum is over, but the batch had only one request
     assert_eq!(queue.drain(), [20, 5, 30]);
 }
 
@@ -90,7 +90,7 @@ fn batch_for_a_late_request_starts_a_third_of_a_batch_before_it() {
     }
     queue.now_ms = 10;
     assert_eq!(queue.take(6), [300, 400, 500, 600, 700, 800]);
-    // 100 is not late before 11 ms: the next batch goes on upward.
+    // 100 is not overdue before 11 ms: the next batch continues upward.
     assert_eq!(queue.drain(), [900, 100, 200]);
 }
 
@@ -111,7 +111,7 @@ fn newcomers_do_not_keep_a_late_request_from_its_batch() {
     queue.now_ms = 10;
     assert_eq!(queue.dispatch(), Some(100));
     queue.read(300);
-    assert_eq!(queue.dispatch(), Some(200)); // 300 lies next, but two went before 500
+    assert_eq!(queue.dispatch(), Some(200)); // 300 is next in order, but two went before 500
     assert_eq!(queue.drain(), [500, 300]);
 }
 
@@ -192,12 +192,12 @@ impl Watched for DeadlinePrio {
 
     fn about_to_dispatch(&self, _: &mut Seen) {}
 
-    /// A decision is a batch. Its length is counted here too.
+    /// A decision is a batch, whose length is counted here too.
     fn dispatched(&self, seen: &mut Seen, _: &Request, now: Nanos) {
         let Tuning { fifo_batch, quantum, rt_preempt, .. } = self.tuning;
         let level = self.batch.lane.level;
         if self.batch.len == 1 {
-            // Perhaps it had come to its end.
+            // The batch may have been at its end.
             let cut = rt_preempt && level == REAL_TIME && seen.batch_group != REAL_TIME;
             seen.cuts += u64::from(cut);
             seen.decisions[REAL_TIME] += 1;

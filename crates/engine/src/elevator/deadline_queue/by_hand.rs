@@ -1,5 +1,5 @@
-//! An elevator without a queue around it, for small tests: requests go in and come out by hand.
-//! Their first sector is their name.
+//! An elevator without a queue, for small tests: requests are inserted and dispatched by hand, and
+//! named by their first sector.
 
 use alloc::boxed::Box;
 use alloc::vec::Vec;
@@ -11,10 +11,10 @@ use crate::priority::Priority;
 use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
-/// Every request is so long.
+/// Length of every request.
 pub(in crate::elevator) const LEN: u64 = 8;
 
-/// Who submits: priority, and whether it waits.
+/// Origin with this priority and synchronousness.
 pub(in crate::elevator) fn origin(priority: &str, sync: bool) -> Origin {
     Origin { priority: Priority::parse(priority).unwrap(), sync, ..Origin::default() }
 }
@@ -51,7 +51,7 @@ impl ByHand {
         self.insert(Op::Write, sector, Origin::default())
     }
 
-    /// Whether a bio of this origin could be put behind a request (or in front of it).
+    /// Whether a bio of this origin could be merged into a request at this side.
     pub(in crate::elevator) fn allows(&self, id: RequestId, origin: Origin, side: Side) -> bool {
         let op = self.requests[id].op;
         let sync = op == Op::Read || origin.sync;
@@ -65,12 +65,12 @@ impl ByHand {
         self.elevator.allow_merge(&self.requests, id, &candidate)
     }
 
-    /// A merge has made a request more urgent.
+    /// Makes a request more urgent, as a merge does.
     pub(in crate::elevator) fn make_urgent(&mut self, id: RequestId, priority: &str) {
         self.requests.at(id).origin.priority = Priority::parse(priority).unwrap();
     }
 
-    /// A bio is put in front of a request.
+    /// Merges a bio before a request.
     pub(in crate::elevator) fn merge_front(&mut self, id: RequestId) {
         let request = self.requests.at(id);
         request.sector = Sector(request.sector.0 - LEN);
@@ -78,7 +78,7 @@ impl ByHand {
         self.elevator.merged(self.now(), &self.requests, id, Merged::Front);
     }
 
-    /// A request is put behind another one.
+    /// Merges a request into the one before it.
     pub(in crate::elevator) fn absorb(&mut self, survivor: RequestId, absorbed: RequestId) {
         let len = self.requests[absorbed].len;
         let request = self.requests.at(survivor);
@@ -87,7 +87,7 @@ impl ByHand {
         self.requests.remove(absorbed);
     }
 
-    /// What the device gets next.
+    /// The next request for the device.
     pub(in crate::elevator) fn dispatch(&mut self) -> Option<u64> {
         let id = self.elevator.dispatch(self.now(), &self.requests)?;
         Some(self.requests.remove(id).sector.0)
@@ -98,7 +98,7 @@ impl ByHand {
         (0..count).map_while(|_| self.dispatch()).collect()
     }
 
-    /// All there are.
+    /// All requests.
     pub(in crate::elevator) fn drain(&mut self) -> Vec<u64> {
         self.take(usize::MAX)
     }

@@ -1,5 +1,5 @@
-//! Random operations on a policy with deadlines, checked against a shadow that knows the rules of
-//! the game but not the policy: what waits, until when, and how much may go before it.
+//! Random operations on a policy with deadlines, checked against a model that knows only the
+//! general rules: the waiting requests, their deadlines, and the bound on requests that pass them.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -11,46 +11,47 @@ use crate::priority::Priority;
 use crate::request::{Request, RequestId, Requests};
 use crate::time::Nanos;
 
-/// Operations of a game. A policy plays three or more with different tunables: a million in all.
+/// Operations of a run. A policy is run with three or more sets of tunables: a million operations
+/// in all.
 const OPERATIONS: u64 = 350_000;
-/// Requests that wait or are with the device.
+/// Greatest number of requests that wait or are at the device.
 const NR_REQUESTS: usize = 128;
-/// Sectors: few, so that requests touch, overlap and start at the same place.
+/// Number of sectors: few, so that requests touch, overlap and start at the same place.
 const SECTORS: u64 = 4096;
 
-/// What the test has to know about a policy.
+/// The test's knowledge of a policy.
 pub(in crate::elevator) trait Watched: Elevator {
-    /// Which requests are given in one order of deadlines.
+    /// Group of a request; a group is dispatched in one order of deadlines.
     fn group(request: &Request) -> usize;
 
-    /// What may be merged: the same in here, and the same direction.
+    /// Merge group: requests merge only within one, and only in the same direction.
     fn merges_within(candidate: &Candidate) -> usize;
 
-    /// The time that a request of the group has.
+    /// Expiry of the group.
     fn expire(&self, group: usize) -> Nanos;
 
-    /// Before a dispatch: what is worth to be remembered.
+    /// Called before a dispatch, to note the state.
     fn about_to_dispatch(&self, seen: &mut Seen);
 
-    /// After a dispatch: how many decisions it was, for the bound of each group. Also checks what
-    /// there is to check about batches.
+    /// Called after a dispatch: counts decisions for the bound of each group, and checks the rules
+    /// of batches.
     fn dispatched(&self, seen: &mut Seen, request: &Request, now: Nanos);
 
-    /// How many decisions may pass until one of `ahead` late requests is dispatched, where `cuts`
-    /// of them were cut short.
+    /// Greatest number of decisions until one of `ahead` overdue requests is dispatched, with
+    /// `cuts` of the batches cut short.
     fn bound(&self, group: usize, ahead: u64, cuts: u64) -> u64;
 
-    /// Its queues are in order.
+    /// Asserts that the policy's queues are consistent.
     fn assert_consistent(&self, requests: &Requests);
 }
 
-/// What happened so far.
+/// Observations so far.
 #[derive(Clone, Copy, Debug, Default)]
 pub(in crate::elevator) struct Seen {
-    /// By group.
+    /// Decisions by group.
     pub(in crate::elevator) decisions: [u64; 3],
     pub(in crate::elevator) cuts: u64,
-    /// The next one has been decided on before.
+    /// Whether the next dispatch was decided before.
     pub(in crate::elevator) is_decided: bool,
     pub(in crate::elevator) batch_len: u64,
     pub(in crate::elevator) batch_started: Nanos,
@@ -63,7 +64,7 @@ struct Shadow {
     group: usize,
     merges_within: usize,
     deadline: Nanos,
-    /// Since its deadline has passed.
+    /// State since the deadline has passed.
     late: Option<Late>,
 }
 
@@ -74,7 +75,7 @@ struct Late {
     cuts: u64,
 }
 
-/// xorshift64*: the same on every machine.
+/// xorshift64*: equal numbers on every machine.
 struct Random(u64);
 
 impl Random {
@@ -97,15 +98,15 @@ struct Game<P> {
     now: Nanos,
     requests: Requests,
     waiting: BTreeMap<RequestId, Shadow>,
-    /// By group: deadline and request.
+    /// Deadlines and requests by group.
     deadlines: [BTreeSet<(Nanos, RequestId)>; 3],
     dispatched: Vec<RequestId>,
     seen: Seen,
-    /// Dispatched after their deadline.
+    /// Number of requests dispatched after their deadline.
     late: u64,
 }
 
-/// Plays with a policy; a failure names the seed.
+/// Runs random operations on a policy; a failure names the seed.
 pub(in crate::elevator) fn play<P: Watched>(policy: P, seed: u64) {
     let mut game = Game {
         policy,
@@ -138,7 +139,7 @@ pub(in crate::elevator) fn play<P: Watched>(policy: P, seed: u64) {
 
 impl<P: Watched> Game<P> {
     fn step(&mut self, merges: &mut [u64; 3]) {
-        // In a lull everything gets late; in a rush many things happen in the same tick.
+        // In a lull all requests become overdue; in a rush many events share a tick.
         let lull = self.random.chance(1);
         let pause_us = self.random.below(if lull { 300_000 } else { 600 });
         self.now = self.now + Nanos(pause_us * 1000);
@@ -157,7 +158,7 @@ impl<P: Watched> Game<P> {
 
     fn random_origin(&mut self) -> Origin {
         let priority = match self.random.below(100) {
-            // Few enough that level 0 does not starve the others for ever.
+            // Few enough that level 0 does not starve the others forever.
             0..5 => Priority::real_time(0),
             5..25 => Priority::IDLE,
             _ => Priority::default(),
@@ -184,7 +185,7 @@ impl<P: Watched> Game<P> {
         behind.map(|(id, _)| *id)
     }
 
-    /// Somewhere, or right behind or in front of another one.
+    /// Inserts a request at a random place, or directly after or before another one.
     fn insert(&mut self) {
         let anywhere = self.random.below(SECTORS);
         let sector = match self.random_waiting() {
@@ -268,7 +269,7 @@ impl<P: Watched> Game<P> {
         1
     }
 
-    /// From now on those whose deadline has come are late.
+    /// Marks requests with expired deadlines as late.
     fn note_late(&mut self) {
         for (group, deadlines) in self.deadlines.iter().enumerate() {
             for (place, (_, id)) in deadlines.range(..=(self.now, RequestId(u32::MAX))).enumerate()

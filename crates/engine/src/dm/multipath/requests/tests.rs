@@ -26,14 +26,14 @@ fn world(line: &str) -> World {
     World::of_requests(line, config("mq-deadline"))
 }
 
-/// A write of 4 KiB from this block on, out of a buffer of its own.
+/// A write of 4 KiB at this block, with its own buffer.
 fn write(block: u64) -> Bio {
     let bio = bio(Op::Write, 8 * block, 8);
     let slot = BufRef::FIRST_WORLD_SLOT + u32::try_from(2 * block).unwrap();
     Bio { buf: BufRef { slot, ..bio.buf }, ..bio }
 }
 
-/// Device, first sector and length of the writes at the devices.
+/// Device, first sector and length of the writes in flight at the devices.
 fn writes(world: &World) -> Vec<(u16, u64, u32)> {
     let of = |sqe: &Sqe| match sqe.op {
         SqeOp::Write { dev, sector, buf, .. } => (dev.0, sector.0, buf.len_bytes / 512),

@@ -1,8 +1,8 @@
-//! What a stacked queue is told: its two kinds of queues, and which kernel's way it goes.
+//! Configuration of a stacked queue: its two kinds of queues, and its kernel variant.
 //!
 //! The mail of 2016 (Snitzer, "dm: fix excessive dm-mq context switching") is about three places
-//! where request-based device mapper went through a worker or a softirq for each I/O. Each of them
-//! is a field, so that each can be put back by itself:
+//! where request-based device mapper used a worker or a softirq for each I/O. Each of them is a
+//! field here, and can be restored separately:
 //!
 //! | field of [`Stacking`] | before | the patch | after | today |
 //! |---|---|---|---|---|
@@ -13,48 +13,46 @@
 use crate::elevator::ElevatorSpec;
 use crate::mq::QueueConfig;
 
-/// Who does something: where it costs a context switch, a world charges it.
+/// Executing context; a world charges the cost of a context switch.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RunBy {
-    /// Whoever called.
+    /// The caller.
     Caller,
-    /// A worker (kblockd), which has to be woken up.
+    /// A worker (kblockd), which must be woken up.
     Worker,
 }
 
-/// How a clone gets into the queue of its path.
+/// Insertion of a clone into the queue of its path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CloneInsert {
-    /// Past its lists, straight to the device. If that is busy the queue above has the request back
-    /// (commit 396eaf21ee17 of 2018).
+    /// Directly to the device, past the lists. If the device is busy, the queue above gets the
+    /// request back (commit 396eaf21ee17 of 2018).
     Direct,
-    /// Into a list of its hardware queue, which is run then (`blk_mq_insert_request` with `async`
-    /// for the worker). If the device is busy the clone waits there.
+    /// Into a list of its hardware queue, which is run then (`blk_mq_insert_request`, with `async`
+    /// by the worker). If the device is busy, the clone waits there.
     Queued(RunBy),
 }
 
-/// In which context the original of an ended clone ends.
+/// Context in which the original of an ended clone ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompleteBy {
-    /// Where the clone ended (`blk_mq_complete_request`).
+    /// The context of the clone's end (`blk_mq_complete_request`).
     Here,
-    /// In a softirq, which is raised for it (`blk_complete_request`). The clone keeps its tag as
-    /// long.
+    /// A softirq, raised for it (`blk_complete_request`). The clone keeps its tag until then.
     Softirq,
 }
 
-/// The kernel's way.
+/// The kernel variant.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stacking {
-    /// How a clone gets into the queue of its path. The mail: `blk_insert_cloned_request` inserted
-    /// with `async`, "which forced the use of kblockd"; its patch does not.
+    /// Insertion of clones. The mail: `blk_insert_cloned_request` inserted with `async`, "which
+    /// forced the use of kblockd"; its patch does not.
     pub insert: CloneInsert,
-    /// A worker runs the hardware queues of the upper queue whenever an original ends, whether
-    /// something waits there or not. The mail's fix (1) stops that.
+    /// Whether a worker runs the hardware queues of the upper queue at the end of every original,
+    /// even if no request waits there. The mail's fix (1) stops that.
     pub run_on_completion: bool,
-    /// The context in which an original ends. The mail's fix (2), "much more important than (1)".
-    /// A world that is to honour it calls [`StackedQueue::complete`](super::StackedQueue::complete)
-    /// in that context.
+    /// Context in which an original ends. The mail's fix (2), "much more important than (1)". A
+    /// world must call [`StackedQueue::complete`](super::StackedQueue::complete) in that context.
     pub complete_by: CompleteBy,
 }
 
@@ -73,27 +71,27 @@ impl Stacking {
         complete_by: CompleteBy::Here,
     };
 
-    /// As it is today.
+    /// Linux today.
     pub const TODAY: Self = Self { insert: CloneInsert::Direct, ..Self::AFTER };
 }
 
-/// A stacked queue.
+/// Configuration of a stacked queue.
 #[derive(Clone, Debug)]
 pub struct StackedConfig {
-    /// The queue that bios come to. It has no timeout: the paths have.
+    /// The queue for bios. It has no timeout: the paths have.
     pub upper: QueueConfig,
     /// Its elevator.
     pub elevator: ElevatorSpec,
-    /// The queue of each path. It takes whatever the upper one dispatches, and has no elevator:
-    /// clones would go past it.
+    /// The queue of each path. It accepts all requests of the upper one, and has no elevator,
+    /// because clones would bypass it.
     pub lower: QueueConfig,
-    /// The kernel's way.
+    /// The kernel variant.
     pub stacking: Stacking,
 }
 
 impl StackedConfig {
     /// # Panics
-    /// When the lower queues would not take what the upper one gives them.
+    /// When the lower queues would not accept the requests of the upper one.
     pub(super) fn check(&self) {
         let Self { upper, lower, .. } = self;
         assert!(upper.limits.max_sectors <= lower.limits.max_sectors, "a clone is as long");

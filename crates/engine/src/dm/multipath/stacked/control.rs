@@ -1,4 +1,4 @@
-//! What a stacked queue is asked and told beside the data path: its policy, time, what it has done.
+//! Control of a stacked queue besides the data path: policy, timeouts, counters.
 
 use alloc::string::String;
 use alloc::vec::Vec;
@@ -12,8 +12,8 @@ use crate::request::Tag;
 use crate::time::Nanos;
 
 impl StackedQueue {
-    /// When [`StackedQueue::dispatch`], [`StackedQueue::timed_out`] and
-    /// [`StackedQueue::take_check`] want to be called, if nothing happens before.
+    /// Time at which [`StackedQueue::dispatch`], [`StackedQueue::timed_out`] and
+    /// [`StackedQueue::take_check`] must be called at the latest.
     #[must_use]
     pub fn wake_at(&self) -> Option<Nanos> {
         let upper = if self.is_stalled() { None } else { self.upper.wake_at() };
@@ -21,8 +21,8 @@ impl StackedQueue {
         [upper, lower, self.multipath.next_check()].into_iter().flatten().min()
     }
 
-    /// The clones that their devices have had for longer than the timeout of the lower queues, each
-    /// once per timeout. They stay the devices' until they are completed.
+    /// The clones that have been at their devices for longer than the timeout of the lower queues,
+    /// each once per timeout. They stay there until they are completed.
     pub fn timed_out(&mut self, now: Nanos, out: &mut Vec<(PathId, Tag)>) {
         for (path, lower) in self.multipath.paths().zip(&mut self.paths) {
             lower.queue.timed_out(now, &mut self.late);
@@ -35,16 +35,16 @@ impl StackedQueue {
         self.multipath.take_check(now)
     }
 
-    /// As [`Multipath::checked`]; what waited for a path may go now.
+    /// As [`Multipath::checked`]; requests that waited for a path may go now.
     pub fn checked(&mut self, now: Nanos, path: PathId, status: BlkStatus) {
         self.multipath.checked(now, path, status);
         self.upper.retry();
     }
 
-    /// As [`Multipath::message`]; what waited for a path may go now, or fail.
+    /// As [`Multipath::message`]; requests that waited for a path may go now, or fail.
     ///
     /// # Errors
-    /// As there; nothing has changed then.
+    /// As there; the queue is unchanged then.
     pub fn message(&mut self, now: Nanos, text: &str) -> Result<(), MessageError> {
         self.multipath.message(now, text)?;
         self.upper.retry();
@@ -69,25 +69,25 @@ impl StackedQueue {
         self.multipath.info()
     }
 
-    /// The arguments of the line as they are now (`STATUSTYPE_TABLE`).
+    /// The current arguments of the line (`STATUSTYPE_TABLE`).
     #[must_use]
     pub fn table(&self) -> String {
         self.multipath.table()
     }
 
-    /// The policy.
+    /// The multipath policy.
     #[must_use]
     pub fn multipath(&self) -> &Multipath {
         &self.multipath
     }
 
-    /// What it was told.
+    /// The configuration.
     #[must_use]
     pub fn config(&self) -> &StackedConfig {
         &self.config
     }
 
-    /// The queue that bios come to.
+    /// The queue for bios.
     #[must_use]
     pub fn upper(&self) -> &RequestQueue {
         &self.upper
@@ -99,13 +99,13 @@ impl StackedQueue {
         &self.paths[usize::from(path.0)].queue
     }
 
-    /// What has happened so far.
+    /// The counters.
     #[must_use]
     pub fn counters(&self) -> &StackedCounters {
         &self.counters
     }
 
-    /// Every bio has ended, and no clone is left.
+    /// Whether all bios have ended, and no clone is left.
     #[must_use]
     pub fn is_idle(&self) -> bool {
         let idle = self.upper.is_idle();

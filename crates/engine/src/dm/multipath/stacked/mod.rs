@@ -1,7 +1,7 @@
 //! A queue over queues: request-based multipath (`drivers/md/dm-rq.c`, `dm-mpath.c`).
 //!
-//! Bios come to the upper [`RequestQueue`], which merges and schedules. Each request that it
-//! dispatches chooses a path and goes as a *clone* to the queue of that path, which does not.
+//! Bios go to the upper [`RequestQueue`], which merges and schedules. Each dispatched request gets
+//! a path and goes as a *clone* to the queue of that path, which does not schedule.
 //!
 //! ```text
 //!            upper queue                    path's queue
@@ -11,20 +11,20 @@
 //!     │      │         └ requeued <─ the path failed, or a rest <──┤
 //!     └──────┴──────── ends <─ done, or an error of the disk <─────┘
 //! ```
-//! *Busy* is the upper queue's matter: a request that its path does not take goes back there, and
-//! what waits behind it goes on merging. *No path*: nothing is dispatched while the line says
-//! `queue_if_no_path`; else requests end with an error.
+//! *Busy*: a request that its path refuses goes back to the upper queue, and later requests go on
+//! merging there. *No path*: nothing is dispatched while the line says `queue_if_no_path`;
+//! otherwise requests end with an error.
 //!
-//! *Done in part*: a path did the first sectors of a clone, and failed or stopped. The bios in them
-//! end well at once, and the rest is requeued, for whatever path takes it. A rest of the data of a
-//! flush sequence ends with the sequence. All paths lead to one disk with one cache, so a flush
-//! goes to any of them, and what one path wrote another one makes stable.
+//! *Partial completion*: a path did the first sectors of a clone, and failed or stopped. The bios
+//! in them end successfully at once, and the rest is requeued, for any path. A rest of the data of
+//! a flush sequence ends with the sequence. All paths lead to one disk with one cache, so a flush
+//! goes to any of them and makes stable what was written through another.
 //!
-//! Which context does what is data ([`Stacking`]): the struct has no threads. A world gives each
+//! Executing contexts are data ([`Stacking`]): the struct has no threads. A world gives each
 //! [`Dispatched::Issue`] to the device of its path, lets a worker call [`StackedQueue::run_path`]
-//! for each [`Dispatched::Run`], and calls [`StackedQueue::complete`] in the context that
-//! [`Stacking::complete_by`] names. After each event that could have changed something, and at
-//! [`StackedQueue::wake_at`], it dispatches.
+//! for each [`Dispatched::Run`], and calls [`StackedQueue::complete`] in the context of
+//! [`Stacking::complete_by`]. It dispatches after each event that could enable it, and at
+//! [`StackedQueue::wake_at`].
 
 mod config;
 mod control;
@@ -43,11 +43,11 @@ use crate::mq::{Busy, Issue, RequestQueue, Submitted};
 use crate::request::Tag;
 use crate::time::Nanos;
 
-/// What is to be done for a request that was dispatched.
+/// Action for a dispatched request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dispatched {
-    /// The device of this path gets a clone: [`StackedQueue::complete`] follows, or
-    /// [`StackedQueue::busy`].
+    /// The device of this path gets a clone: [`StackedQueue::complete`] or [`StackedQueue::busy`]
+    /// follows.
     Issue {
         /// The path.
         path: PathId,
@@ -55,104 +55,104 @@ pub enum Dispatched {
         issue: Issue,
     },
     /// A clone waits at this hardware queue for a worker, which calls [`StackedQueue::run_path`].
-    /// It is not said again before that was called.
+    /// The action is not repeated before that call.
     Run {
         /// The path.
         path: PathId,
-        /// Which of its hardware queues.
+        /// The hardware queue.
         hctx: u16,
     },
 }
 
-/// What the device of a path says of a clone.
+/// A device's answer to a clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Answer {
-    /// How it went.
+    /// Status.
     pub status: BlkStatus,
-    /// The bytes from its first on that are done. Fewer than all with a good status: the path
-    /// stopped there, and the rest is asked for again.
+    /// Number of completed bytes, from the first on. Fewer than all with a good status: the path
+    /// stopped there, and the rest is requested again.
     pub done_bytes: u64,
 }
 
 impl Answer {
-    /// All of it is done.
+    /// The answer for a fully completed clone.
     #[must_use]
     pub fn done(issue: &Issue) -> Self {
         Self { status: BlkStatus::Ok, done_bytes: issue.len.bytes() }
     }
 
-    /// Nothing of it is.
+    /// The answer for a failed clone without completed bytes.
     #[must_use]
     pub fn failed(status: BlkStatus) -> Self {
         Self { status, done_bytes: 0 }
     }
 }
 
-/// What became of an original.
+/// State of an original after its clone.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Original {
     /// All of its bios have ended.
     Ended,
-    /// It, or its rest, is in the upper queue again.
+    /// The original, or its rest, is in the upper queue again.
     Requeued,
 }
 
-/// What follows from the end of a clone.
+/// Consequence of a clone's end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Completed {
-    /// What became of its original.
+    /// State of the original.
     pub original: Original,
-    /// A worker (kblockd) is to run the queue: [`StackedQueue::dispatch`]. Because something waits,
-    /// or because [`Stacking::run_on_completion`] says so.
+    /// Whether a worker (kblockd) must run the queue ([`StackedQueue::dispatch`]): because requests
+    /// wait, or because of [`Stacking::run_on_completion`].
     pub run: bool,
 }
 
-/// What has happened so far. The queues count for themselves: [`StackedQueue::upper`],
+/// Counters of the stacking. The queues have their own: [`StackedQueue::upper`],
 /// [`StackedQueue::lower`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StackedCounters {
-    /// Clones that were made.
+    /// Created clones.
     pub clones: u64,
-    /// Requests that went back because their path had no tag for them.
+    /// Requests returned because their path had no tag.
     pub no_tag: u64,
-    /// Requests that went back because the device of their path was busy.
+    /// Requests returned because the device of their path was busy.
     pub busy: u64,
-    /// Requests of which a path did a part only.
+    /// Requests that a path completed partly.
     pub partial: u64,
-    /// Requests, or rests, that were requeued.
+    /// Requeued requests and rests.
     pub requeued: u64,
-    /// Requests that ended because there was no path.
+    /// Requests that failed because there was no path.
     pub no_path: u64,
-    /// [`Dispatched::Run`]: workers asked for.
+    /// Requested workers ([`Dispatched::Run`]).
     pub runs: u64,
 }
 
 /// The queue of a path.
 struct PathQueue {
     queue: RequestQueue,
-    /// By hardware queue: a worker was asked for and has not come.
+    /// By hardware queue: whether a requested worker has not run yet.
     called: Vec<bool>,
 }
 
-/// A queue over queues.
+/// A queue over the queues of the paths.
 pub struct StackedQueue {
     config: StackedConfig,
     upper: RequestQueue,
     paths: Vec<PathQueue>,
     multipath: Multipath,
-    /// What the path of an issued request was told, by the request's tag.
+    /// I/O of the multipath policy for each issued request, by tag.
     ios: Vec<Option<PathIo>>,
-    /// Emptied after each use; kept for their memory.
+    /// Scratch buffer, kept for its memory.
     issues: Vec<Issue>,
     late: Vec<Tag>,
     counters: StackedCounters,
 }
 
 impl StackedQueue {
-    /// A queue over the paths of a line.
+    /// Creates a queue over the paths of a line.
     ///
     /// # Panics
-    /// When the lower queues would not take what the upper one gives them: limits, cache or FUA
+    /// When the lower queues would not accept the requests of the upper one: limits, cache or FUA
     /// differ.
     #[must_use]
     pub fn new(mut config: StackedConfig, multipath: Multipath) -> Self {
@@ -175,7 +175,7 @@ impl StackedQueue {
         }
     }
 
-    /// Takes a bio, as [`RequestQueue::submit_bio`].
+    /// Submits a bio, as [`RequestQueue::submit_bio`].
     pub fn submit_bio(&mut self, now: Nanos, bio: Bio) -> Submitted {
         self.upper.submit_bio(now, bio)
     }
@@ -195,8 +195,8 @@ impl StackedQueue {
         self.upper.exit_context(now, io_context);
     }
 
-    /// Dispatches as much as the paths take now, in order. `cpu` is the one that does it: a clone
-    /// belongs to it, whoever submitted the original (`blk_mq_alloc_request`).
+    /// Dispatches as many requests as the paths take now, in order. `cpu` is the dispatching CPU: a
+    /// clone belongs to it, regardless of the original's submitter (`blk_mq_alloc_request`).
     pub fn dispatch(&mut self, now: Nanos, cpu: u16, out: &mut Vec<Dispatched>) {
         if self.config.stacking.insert != CloneInsert::Direct {
             self.run_paths(now, out);
@@ -208,13 +208,14 @@ impl StackedQueue {
         }
     }
 
-    /// No path is left and requests wait for one: in the elevator, where they go on merging.
+    /// Whether no path is live and requests wait for one: in the elevator, where they go on
+    /// merging.
     #[must_use]
     pub fn is_stalled(&self) -> bool {
         !self.multipath.has_path() && self.multipath.queues()
     }
 
-    /// A request finds its path (`multipath_clone_and_map`).
+    /// Chooses a request's path (`multipath_clone_and_map`).
     fn map(&mut self, now: Nanos, cpu: u16, original: &Issue, out: &mut Vec<Dispatched>) {
         let len_bytes = original.len.bytes();
         let path = match self.multipath.choose(now, cpu, len_bytes) {
@@ -237,7 +238,7 @@ impl StackedQueue {
         assert!(before.is_none(), "a request has one clone");
     }
 
-    /// A clone goes into the queue of its path (`blk_insert_cloned_request`).
+    /// Inserts a clone into the queue of its path (`blk_insert_cloned_request`).
     fn insert(
         &mut self,
         now: Nanos,
@@ -259,7 +260,7 @@ impl StackedQueue {
         Ok(())
     }
 
-    /// A hardware queue of a path is run, or a worker is called to do it.
+    /// Runs a hardware queue of a path, or requests a worker for it.
     fn run_hctx(
         &mut self,
         now: Nanos,
@@ -277,7 +278,7 @@ impl StackedQueue {
         }
     }
 
-    /// Clones that a device was too busy for may go now.
+    /// Retries clones that a busy device refused.
     fn run_paths(&mut self, now: Nanos, out: &mut Vec<Dispatched>) {
         let CloneInsert::Queued(by) = self.config.stacking.insert else { return };
         for path in self.multipath.paths() {
@@ -290,7 +291,7 @@ impl StackedQueue {
         }
     }
 
-    /// What a worker does that was asked for by [`Dispatched::Run`].
+    /// Runs a hardware queue in the worker of a [`Dispatched::Run`].
     pub fn run_path(&mut self, now: Nanos, path: PathId, hctx: u16, out: &mut Vec<Dispatched>) {
         let PathQueue { queue, called } = &mut self.paths[usize::from(path.0)];
         called[usize::from(hctx)] = false;
@@ -298,8 +299,7 @@ impl StackedQueue {
         out.extend(self.issues.drain(..).map(|issue| Dispatched::Issue { path, issue }));
     }
 
-    /// The bios of a clone that is at its device, in the order of their sectors; as
-    /// [`RequestQueue::bios`].
+    /// Bios of a clone at its device, in sector order; as [`RequestQueue::bios`].
     ///
     /// # Panics
     /// When the device does not have a clone of this tag.
@@ -307,8 +307,8 @@ impl StackedQueue {
         self.upper.bios(self.lower(path).above(tag))
     }
 
-    /// The device of a path was too busy for a clone (`BLK_STS_RESOURCE`). The upper queue has the
-    /// request back; a clone that was queued stays queued.
+    /// Handles a clone that the device of its path refused (`BLK_STS_RESOURCE`). The upper queue
+    /// gets the request back; a queued clone stays queued.
     ///
     /// # Panics
     /// When the device does not have a clone of this tag.
@@ -319,13 +319,13 @@ impl StackedQueue {
             return lower.busy(now, tag);
         }
         let EndedClone { above, .. } = lower.end_clone(now, tag);
-        // As the kernel: the selector hears of an end (`multipath_release_clone`).
+        // As in the kernel, the selector is notified of an end (`multipath_release_clone`).
         let io = self.take_io(above);
         self.multipath.ended(now, io, BlkStatus::Ok);
         self.upper.busy(now, above);
     }
 
-    /// The device of a path has ended a clone (`dm_softirq_done`, `multipath_end_io`).
+    /// Handles the end of a clone (`dm_softirq_done`, `multipath_end_io`).
     ///
     /// # Panics
     /// When the device does not have a clone of this tag: a completion came twice.
@@ -342,7 +342,7 @@ impl StackedQueue {
         Completed { original, run }
     }
 
-    /// The good first part of an original ends; its rest ends, too, or is requeued.
+    /// Completes the good first part of an original; its rest ends, too, or is requeued.
     fn end_original(&mut self, now: Nanos, tag: Tag, did: Did, ended: Ended) -> Original {
         let Did { status, done, all } = did;
         if all {
@@ -372,7 +372,7 @@ impl StackedQueue {
         self.io(tag).take().expect("a request that has a clone has a path")
     }
 
-    /// The bios that have ended, in order.
+    /// Moves the ended bios to `out`, in order.
     pub fn take_done(&mut self, out: &mut Vec<Done>) {
         self.upper.take_done(out);
     }
@@ -383,19 +383,19 @@ impl StackedQueue {
     }
 }
 
-/// An answer, as it is believed.
+/// A checked answer.
 #[derive(Clone, Copy)]
 struct Did {
     status: BlkStatus,
-    /// The first sectors, which are done.
+    /// Number of completed first sectors.
     done: Sector,
-    /// They are all there are.
+    /// Whether all sectors are completed.
     all: bool,
 }
 
 impl Did {
-    /// A path that did nothing and says that it went well has failed; one that did everything and
-    /// says that it failed did nothing.
+    /// Corrects contradictory answers: success without any completed sector is a failure, and
+    /// failure with all sectors completed counts as none completed.
     fn of(answer: Answer, len: Sector) -> Self {
         let Answer { status, done_bytes } = answer;
         let done = Sector::holding(done_bytes);

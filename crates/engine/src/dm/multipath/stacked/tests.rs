@@ -1,4 +1,4 @@
-//! Small cases, followed by hand: what goes to which path, what comes back, what ends.
+//! Small cases, followed by hand: the path of each clone, its answer, and the ended bios.
 
 use alloc::format;
 use alloc::string::String;
@@ -14,9 +14,9 @@ use crate::mq::{Limits, PlugRule, QueueConfig};
 
 const MS: fn(u64) -> Nanos = Nanos::from_ms;
 
-/// Two paths in turn.
+/// Two paths, round-robin.
 const TWO: &str = "0 0 1 1 round-robin 0 2 0 /a /b";
-/// The same; I/O waits when both are gone.
+/// Two paths, round-robin; I/O waits when both have failed.
 const TWO_QUEUEING: &str = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 /a /b";
 
 fn multipath(text: &str) -> Multipath {
@@ -31,11 +31,11 @@ fn config() -> StackedConfig {
     StackedConfig { upper, elevator, lower: upper, stacking: Stacking::TODAY }
 }
 
-/// A queue over one path, or several, and what is at their devices.
+/// A queue over one or more paths, and the clones at their devices.
 struct Bench {
     queue: StackedQueue,
     now: Nanos,
-    /// By path, the oldest first.
+    /// Clones at the devices, the oldest first.
     flying: Vec<(PathId, Issue)>,
 }
 
@@ -45,7 +45,7 @@ impl Bench {
         Self { queue, now: Nanos(0), flying: Vec::new() }
     }
 
-    /// A write from `sector` on.
+    /// Submits a write at `sector`.
     fn write(&mut self, sector: u64, len: u64, user: u64) {
         let len_bytes = u32::try_from(len * 512).unwrap();
         let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes };
@@ -56,14 +56,14 @@ impl Bench {
         self.queue.submit_bio(self.now, bio);
     }
 
-    /// What is dispatched now, one word each: `a:Write 0+8`.
+    /// Dispatches; one word per clone: `a:Write 0+8`.
     fn dispatch(&mut self) -> String {
         let mut out = Vec::new();
         self.queue.dispatch(self.now, 0, &mut out);
         self.took(&out)
     }
 
-    /// What a worker does.
+    /// Runs a hardware queue in a worker.
     fn work(&mut self, path: u16, hctx: u16) -> String {
         let mut out = Vec::new();
         self.queue.run_path(self.now, PathId(path), hctx, &mut out);
@@ -88,7 +88,7 @@ impl Bench {
         words.join(", ")
     }
 
-    /// The oldest clone at the devices is answered; what has ended: `1 ok, 2 I/O error`.
+    /// Answers the oldest clone at the devices; returns the ended bios: `1 ok, 2 I/O error`.
     fn answer(&mut self, status: BlkStatus, done: u64) -> String {
         let (path, issue) = self.flying.remove(0);
         let answer = Answer { status, done_bytes: done * 512 };
@@ -96,13 +96,13 @@ impl Bench {
         self.ended()
     }
 
-    /// It is done.
+    /// Completes the oldest clone.
     fn done(&mut self) -> String {
         let len = self.flying[0].1.len.0;
         self.answer(BlkStatus::Ok, len)
     }
 
-    /// The device was too busy for it.
+    /// Refuses the oldest clone as busy.
     fn busy(&mut self) {
         let (path, issue) = self.flying.remove(0);
         self.queue.busy(self.now, path, issue.tag);
@@ -216,7 +216,7 @@ fn path_that_stops_early_is_asked_for_the_rest_and_one_that_did_nothing_has_fail
     assert_eq!(bench.answer(BlkStatus::Ok, 0), "");
     assert!(bench.is_failed(1) && !bench.is_failed(0));
     assert_eq!(bench.dispatch(), "a:Write 3+5");
-    // Done in whole and failed at once: it is not believed.
+    // Fully completed but failed: the answer is corrected.
     assert_eq!(bench.answer(BlkStatus::Medium, 5), "1 the device's medium failed");
 }
 
@@ -251,7 +251,7 @@ fn without_a_path_requests_fail_if_the_line_or_the_operator_says_so() {
     assert_eq!(bench.dispatch(), "");
     assert_eq!(bench.ended(), "1 I/O error");
     assert_eq!(bench.queue.counters().no_path, 1);
-    // The last path answers with an error while I/O does not wait: it goes up as it is.
+    // The last path fails while I/O does not wait: the error goes up unchanged.
     bench.queue.message(bench.now, "reinstate_path /a").unwrap();
     bench.write(0, 8, 2);
     assert_eq!(bench.dispatch(), "a:Write 0+8");
@@ -334,7 +334,7 @@ fn before_the_mail_a_worker_issues_clones_and_is_woken_for_each_completion() {
     bench.write(100, 8, 2);
     assert_eq!(bench.dispatch(), "a:run 0", "one worker for both");
     assert_eq!(bench.dispatch(), "");
-    // A clone belongs to the CPU that dispatches it, not to the one that submitted.
+    // A clone belongs to the dispatching CPU, not to the submitting one.
     bench.write(200, 8, 3);
     let mut out = Vec::new();
     bench.queue.dispatch(bench.now, 3, &mut out);
@@ -371,7 +371,7 @@ fn after_the_mail_the_caller_issues_and_nobody_is_woken_unless_something_waits()
     }
 }
 
-/// Which is what commit 396eaf21ee17 is about.
+/// The subject of commit 396eaf21ee17.
 #[test]
 fn clone_that_was_queued_stays_below_when_the_device_is_busy() {
     let config = StackedConfig { stacking: Stacking::BEFORE, ..config() };

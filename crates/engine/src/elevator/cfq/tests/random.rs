@@ -1,6 +1,6 @@
-//! Random submitters on a random device: nothing is lost or given twice, classes are served in
-//! their order, merges stay in one queue, nothing gets stuck, and nobody waits longer than the
-//! bound that the policy's own page states.
+//! Random submitters on a random device: no request is lost or dispatched twice, classes are served
+//! in their order, merges stay within one queue, nothing stalls, and no wait exceeds the bound in
+//! the policy's documentation.
 
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::vec::Vec;
@@ -16,7 +16,7 @@ const SEEDS: u64 = 25;
 const OPERATIONS: u32 = 40_000;
 const CONTEXTS: u64 = 6;
 const MS: u64 = 1_000_000;
-/// Longest time that the device takes for a request.
+/// Longest service time of a request.
 const DEVICE_MS: u64 = 20;
 const WAITING_MAX: usize = 96;
 
@@ -36,11 +36,11 @@ impl Random {
     }
 }
 
-/// What the model knows of a waiting request.
+/// The model's state of a waiting request.
 #[derive(Clone, Copy)]
 struct Waiting {
     since: Nanos,
-    /// Requests of its queue that were there before.
+    /// Number of older requests in its queue.
     older: u64,
 }
 
@@ -53,13 +53,13 @@ struct World {
     tick: Nanos,
     depth: usize,
     waiting: BTreeMap<RequestId, Waiting>,
-    /// When they end, by the device.
+    /// End of each request in flight, by the device.
     in_flight: Vec<(Nanos, RequestId)>,
     given: u64,
     ended: u64,
     absorbed: u64,
     inserted: u64,
-    /// Next sector of each submitter, and its priority.
+    /// Next sector and priority of each submitter.
     cursors: [u64; CONTEXTS as usize],
     levels: [u8; CONTEXTS as usize],
     with_real_time: bool,
@@ -124,7 +124,7 @@ impl World {
         let len = [8, 8, 64, 256][self.random.below(4) as usize];
         let sector = match self.random.below(8) {
             0 => self.random.below(1 << 24),
-            // A gap before, or a place behind, the next request of somebody.
+            // Before or after some submitter's next request, with a gap.
             1 => self.cursors[context as usize].saturating_sub(2 * len),
             2 => self.cursors[self.random.below(CONTEXTS) as usize] + 8 * self.random.below(4),
             _ => self.cursors[context as usize],
@@ -141,7 +141,7 @@ impl World {
         bio
     }
 
-    /// As the queue does: into a waiting request if that is allowed, else as a request.
+    /// Submits a bio as the queue does: merges it if allowed, otherwise adds a request.
     fn submit(&mut self) {
         let bio = self.random_bio();
         let fits = |request: &Request| {
@@ -183,7 +183,7 @@ impl World {
         self.coalesce(id);
     }
 
-    /// The request may touch its neighbour now.
+    /// Merges the request with its new neighbour.
     fn coalesce(&mut self, id: RequestId) {
         let own = self.requests[id];
         let fits = |other: &Request| own.op == other.op && own.end() == other.sector;
@@ -220,7 +220,7 @@ impl World {
         assert!(same, "seed {}: merged across queues", self.seed);
     }
 
-    /// The device takes what it can.
+    /// Dispatches as many requests as the device takes.
     fn pump(&mut self) {
         let now = self.jiffies();
         while self.in_flight.len() < self.depth {
@@ -274,14 +274,14 @@ impl World {
         self.nearest_to_bound = self.nearest_to_bound.max(waited * 1000 / bound);
     }
 
-    /// Time goes on; whatever is due happens in its order.
+    /// Advances the time; all due events happen in order.
     fn advance(&mut self, by: Nanos) {
         let until = self.now + by;
         loop {
             self.in_flight.sort();
             let ends = self.in_flight.first().map(|(end, _)| *end);
             let wakes = match self.cfq.work(self.jiffies()) {
-                // The clock that the elevator sees must have reached it.
+                // The elevator's clock must have reached the time.
                 Work::At(at) => Some(Nanos(at.0.next_multiple_of(self.tick.0))),
                 _ => None,
             };
@@ -333,7 +333,7 @@ impl World {
         self.pump();
     }
 
-    /// Without new requests, everything ends.
+    /// Without new requests, all requests end.
     fn drain(&mut self) {
         for _ in 0..10_000 {
             if self.waiting.is_empty() && self.in_flight.is_empty() {
@@ -409,7 +409,7 @@ fn random_submitters_lose_nothing_and_wait_within_the_bound() {
         merged += world.absorbed;
         nearest = nearest.max(world.nearest_to_bound);
     }
-    // The test would say nothing if hardly anything had happened.
+    // The test requires a minimum of activity.
     assert!(given > 100_000 && merged > 100, "given {given}, merged {merged}");
     assert!(nearest > 20, "the longest wait was {nearest} thousandths of the bound");
 }
