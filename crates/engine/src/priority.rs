@@ -92,7 +92,7 @@ impl fmt::Display for Priority {
 /// Not a priority.
 #[derive(Clone, Debug, PartialEq, Eq, Error)]
 #[error(
-    "{text:?} is no I/O priority; say rt:0 to rt:7 (real time), be:0 to be:7 (best effort), or idle"
+    "{text:?} is no I/O priority; use rt:0 to rt:7 (real time), be:0 to be:7 (best effort), or idle"
 )]
 pub struct PriorityError {
     text: alloc::string::String,

@@ -231,7 +231,7 @@ fn unknown(name: &str) -> String {
     match name {
         "queue_mode" | "submit_queues" | "poll_queues" | "hw_queue_depth" | "use_per_node_hctx"
         | "no_sched" | "shared_tags" | "home_node" | "blocking" | "mbps" => {
-            format!("option `{name}` belongs to null_blk's request queue, and a target has none")
+            format!("option `{name}` belongs to null_blk's request queue, which a target lacks")
         }
         other => format!(
             "option `{}` is unknown; there are irqmode, completion_nsec, blocksize, \

@@ -41,7 +41,7 @@ use crate::time::Nanos;
 /// The elevator's type.
 pub static DEADLINE: ElevatorType = ElevatorType {
     name: "deadline",
-    about: "sorted batches, reads before writes, nobody forgotten; for disks and databases",
+    about: "sorted batches, reads before writes, a deadline for each; for disks and databases",
     generation: Generation::Single,
     tunables: &[
         Tunable {
@@ -51,7 +51,7 @@ pub static DEADLINE: ElevatorType = ElevatorType {
             // Ten minutes: longer than any client waits.
             max: 600_000,
             unit: "ms",
-            about: "a read that waited so long starts the next batch of reads",
+            about: "a read that has waited this long starts the next batch of reads",
         },
         Tunable {
             name: "write_expire",
@@ -59,7 +59,7 @@ pub static DEADLINE: ElevatorType = ElevatorType {
             min: 1,
             max: 600_000,
             unit: "ms",
-            about: "a write that waited so long starts the next batch of writes",
+            about: "a write that has waited this long starts the next batch of writes",
         },
         Tunable {
             name: "writes_starved",
@@ -68,7 +68,7 @@ pub static DEADLINE: ElevatorType = ElevatorType {
             min: 1,
             max: 100,
             unit: "",
-            about: "batches of reads that pass waiting writes",
+            about: "batches of reads that may pass waiting writes",
         },
         Tunable {
             name: "fifo_batch",

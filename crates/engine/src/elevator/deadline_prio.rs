@@ -60,12 +60,12 @@ use crate::time::Nanos;
 /// The elevator's type.
 pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
     name: "deadline-prio",
-    about: "deadline with levels: real time reads, then who is waited for, then the rest",
+    about: "deadline with levels: real time reads, then synchronous requests, then the rest",
     generation: Generation::Single,
     tunables: &[
-        expire("rt_expire", 125, "a real time read that waited so long starts the next batch"),
-        expire("sync_expire", 500, "the same for level 1: reads and synchronous writes"),
-        expire("async_expire", 5000, "the same for level 2: asynchronous writes, the idle class"),
+        expire("rt_expire", 125, "a real time read that waited this long starts the next batch"),
+        expire("sync_expire", 500, "likewise for level 1: reads and synchronous writes"),
+        expire("async_expire", 5000, "likewise for level 2: asynchronous writes, the idle class"),
         Tunable {
             name: "async_starved",
             default: 2,
@@ -82,7 +82,7 @@ pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
             // More than a queue holds: a batch would end only with its requests.
             max: 4096,
             unit: "",
-            about: "requests of a batch, at least",
+            about: "least number of requests in a batch",
         },
         Tunable {
             name: "quantum",
@@ -91,7 +91,7 @@ pub static DEADLINE_PRIO: ElevatorType = ElevatorType {
             // A second: the longest time that a client should wait for another batch.
             max: 1000,
             unit: "ms",
-            about: "time of a batch, at least; 0: only fifo_batch counts",
+            about: "least time of a batch; 0: only fifo_batch counts",
         },
         flag("rt_preempt", 0, "1: a real time read cuts the batch of another level short"),
         flag("front_merges", 1, "1: bios are also merged to the front of a request"),

@@ -47,7 +47,7 @@ const INT_MAX: u64 = i32::MAX as u64;
 /// The elevator's type.
 pub static MQ_DEADLINE: ElevatorType = ElevatorType {
     name: "mq-deadline",
-    about: "sorted batches, a deadline for each request; the class of the priority goes first",
+    about: "sorted batches, a deadline for each request; more urgent priority classes go first",
     generation: Generation::Multi,
     tunables: &[
         Tunable {
@@ -80,7 +80,7 @@ pub static MQ_DEADLINE: ElevatorType = ElevatorType {
             min: 0,
             max: 1,
             unit: "",
-            about: "put a bio in front of a request that starts where it ends",
+            about: "merge bios to the front of a request",
         },
         Tunable {
             name: "fifo_batch",
@@ -104,7 +104,7 @@ pub static MQ_DEADLINE: ElevatorType = ElevatorType {
             min: 0,
             max: INT_MAX,
             unit: "",
-            about: "requests of the queue that may be no reads; 0: as many as nr_requests",
+            about: "limit of requests other than reads; 0: nr_requests",
         },
     ],
     attach,

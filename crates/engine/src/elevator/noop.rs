@@ -20,7 +20,7 @@ use crate::time::Nanos;
 /// The elevator's type.
 pub static NOOP: ElevatorType = ElevatorType {
     name: "noop",
-    about: "first come, first served, neighbours merged; for devices that sort by themselves",
+    about: "first come, first served, with merging; for devices that sort themselves",
     generation: Generation::Single,
     tunables: &[],
     attach,

@@ -59,7 +59,7 @@ impl ElevatorSpec {
         let name = words.next().unwrap_or("");
         let elevator = ElevatorType::named(name).ok_or_else(|| {
             let names = list(ELEVATORS.iter().map(|elevator| elevator.name.to_string()));
-            ElevatorError(format!("{name:?} is no elevator; there are {names}"))
+            ElevatorError(format!("{name:?} is no elevator; the elevators are {names}"))
         })?;
         let mut spec = Self::of(elevator);
         let mut given: Vec<&str> = Vec::new();

@@ -13,7 +13,7 @@ use super::{AllocatorType, BioPages, FromReserve, Gather, Pool, Round};
 /// The allocator's type.
 pub static ALL_OR_NOTHING: AllocatorType = AllocatorType {
     name: "all-or-nothing",
-    about: "all pages in one call; from the reserve all that are missing or none (as of 2025)",
+    about: "all pages in one call; all missing pages or none from the reserve (as of 2025)",
     from_reserve: FromReserve::AllAtOnce,
     attach: |_| Box::new(AllOrNothing),
 };

@@ -26,7 +26,7 @@ pub struct Sizes {
 
 /// The source has too few pages for a reserve.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the page reserve needs {wanted} pages, and memory had {had}; take a smaller reserve")]
+#[error("the page reserve needs {wanted} pages, but memory has {had}; choose a smaller reserve")]
 pub struct OutOfPages {
     /// Pages of the reserve.
     pub wanted: u32,

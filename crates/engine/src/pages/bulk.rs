@@ -34,7 +34,7 @@ pub static BULK_ARRAY: AllocatorType = AllocatorType {
 /// Type of the allocator with bulk calls to a callback.
 pub static BULK_CALLBACK: AllocatorType = AllocatorType {
     name: "bulk-callback",
-    about: "all pages in one call, each handed to the bio (proposed in 2023)",
+    about: "all pages in one call, each passed to the bio (proposed in 2023)",
     from_reserve: FromReserve::PageByPage,
     attach: |_: &Options| Box::new(BulkCallback),
 };

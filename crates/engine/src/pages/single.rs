@@ -12,7 +12,7 @@ use super::{AllocatorType, BioPages, FromReserve, Gather, Pool, Round};
 /// The allocator's type.
 pub static SINGLE: AllocatorType = AllocatorType {
     name: "single",
-    about: "one page a call, as dm-crypt did before 6.5",
+    about: "one page per call, as in dm-crypt before 6.5",
     from_reserve: FromReserve::PageByPage,
     attach: |_| Box::new(Single),
 };

@@ -97,18 +97,18 @@ const INLINE: Pipeline = Pipeline { read: Place::Inline, write: Place::Inline, .
 
 /// The measured pipelines.
 pub static PRESETS: &[Preset] = &[
-    preset("A", "2015, upstream then: each CPU encrypts and submits what it queued", BOUND),
-    preset("D", "2015: A with three clean-ups, of which none changes the pipeline", BOUND),
-    preset("E", "2015: any CPU encrypts, and submits what it encrypted", UNBOUND),
+    preset("A", "2015, upstream then: each CPU encrypts and submits its own writes", BOUND),
+    preset("D", "2015: A with three clean-ups that leave the pipeline unchanged", BOUND),
+    preset("E", "2015: any CPU encrypts and submits", UNBOUND),
     preset("F", "2015: E, and one thread submits", OFFLOADED),
     preset("G", "2015: F, and it sorts", SORTED),
-    preset("2013-1", "2013: state for each request; each CPU for itself still", BOUND),
+    preset("2013-1", "2013: per-request state; each CPU keeps its own writes", BOUND),
     preset("2013-2", "2013: any CPU encrypts and submits", UNBOUND),
     preset("2013-3", "2013: one thread submits", OFFLOADED),
     preset("2013-4", "2013: one thread submits, sorted", SORTED),
     preset(
         "2013-reply",
-        "2013-2 in the submitter's name, as the answer to the mail asks",
+        "2013-2 with the submitter's io-context, as the reply to the mail asks",
         Pipeline { context: Context::Submitter, ..UNBOUND },
     ),
     preset("linux-today", "any CPU, one thread, sorted, parts of 128 KiB", TODAY),

@@ -57,7 +57,7 @@ impl MappedDevice {
     #[must_use]
     pub fn without_keys(&self) -> String {
         let mut text = String::new();
-        self.write(Keys::Hidden, &mut text).expect("a string takes everything");
+        self.write(Keys::Hidden, &mut text).expect("a string never fails");
         text
     }
 }

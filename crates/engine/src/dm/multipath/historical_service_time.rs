@@ -166,7 +166,7 @@ impl PathSelector for HistoricalServiceTime {
     fn info(&self, path: usize, out: &mut String) {
         let History { service_time, in_flight, stale_after, .. } = self.paths[path];
         let written = write!(out, "{service_time} {in_flight} {} ", stale_after.0);
-        written.expect("a string takes all");
+        written.expect("a string never fails");
     }
 }
 

@@ -161,7 +161,7 @@ impl PathSelector for IoAffinity {
     }
 
     fn info(&self, _: usize, out: &mut String) {
-        write!(out, "{} ", self.misses).expect("a string takes all");
+        write!(out, "{} ", self.misses).expect("a string never fails");
     }
 }
 

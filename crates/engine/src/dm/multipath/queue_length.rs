@@ -56,7 +56,7 @@ impl PathSelector for QueueLength {
     }
 
     fn info(&self, path: usize, out: &mut String) {
-        write!(out, "{} ", self.in_flight[path]).expect("a string takes all");
+        write!(out, "{} ", self.in_flight[path]).expect("a string never fails");
     }
 }
 

@@ -100,7 +100,7 @@ impl PathSelector for ServiceTime {
 
     fn info(&self, path: usize, out: &mut String) {
         let Load { in_flight_bytes, throughput } = self.loads[path];
-        write!(out, "{in_flight_bytes} {throughput} ").expect("a string takes all");
+        write!(out, "{in_flight_bytes} {throughput} ").expect("a string never fails");
     }
 }
 

@@ -20,7 +20,7 @@ impl Multipath {
     #[must_use]
     pub fn info(&self) -> String {
         let mut out = String::new();
-        self.write_info(&mut out).expect("a string takes all");
+        self.write_info(&mut out).expect("a string never fails");
         out
     }
 
@@ -29,7 +29,7 @@ impl Multipath {
     pub fn table(&self) -> String {
         let mut out = String::new();
         let written = self.spec.write(self.queue_if_no_path, self.shown_group(), &mut out);
-        written.expect("a string takes all");
+        written.expect("a string never fails");
         out
     }
 

@@ -70,7 +70,7 @@ use tunables::{Settings, TUNABLES};
 /// The elevator's type.
 pub static CFQ: ElevatorType = ElevatorType {
     name: "cfq",
-    about: "a queue and a time slice for each client, waiting for its next request; for disks",
+    about: "a queue and a time slice for each client, idling for its next request; for disks",
     generation: Generation::Single,
     tunables: TUNABLES,
     attach,

@@ -5,28 +5,28 @@ use crate::time::Nanos;
 
 /// Default, minimum and maximum, as in `blockyard elevators`.
 pub(super) static TUNABLES: &[Tunable] = &[
-    tunable("quantum", [8, 1, 1024], "", "requests of a queue in flight while others want a turn"),
-    tunable("fifo_expire_sync", [125, 1, 600_000], "ms", "when a synchronous request is overdue"),
-    tunable("fifo_expire_async", [250, 1, 600_000], "ms", "when an asynchronous one is overdue"),
-    tunable("back_seek_max", [16_384, 0, 0xffff_ffff], "KiB", "how far the head may go back"),
-    tunable("back_seek_penalty", [2, 1, 1000], "", "what a way back costs, against one forward"),
-    tunable("slice_sync", [100, 1, 10_000], "ms", "turn of a synchronous queue at level 4"),
-    tunable("slice_async", [40, 1, 10_000], "ms", "turn of an asynchronous queue at level 4"),
-    tunable("slice_async_rq", [2, 1, 1000], "", "times 2(8 - level): requests of such a turn"),
+    tunable("quantum", [8, 1, 1024], "", "requests in flight per queue while others wait"),
+    tunable("fifo_expire_sync", [125, 1, 600_000], "ms", "expiry of a synchronous request"),
+    tunable("fifo_expire_async", [250, 1, 600_000], "ms", "expiry of an asynchronous request"),
+    tunable("back_seek_max", [16_384, 0, 0xffff_ffff], "KiB", "greatest backward seek of the head"),
+    tunable("back_seek_penalty", [2, 1, 1000], "", "cost factor of a backward seek"),
+    tunable("slice_sync", [100, 1, 10_000], "ms", "slice of a synchronous queue at level 4"),
+    tunable("slice_async", [40, 1, 10_000], "ms", "slice of an asynchronous queue at level 4"),
+    tunable("slice_async_rq", [2, 1, 1000], "", "times 2(8 - level): requests of such a slice"),
     tunable("slice_idle", [8, 0, 1000], "ms", "wait for a queue's next request; 0: never"),
-    tunable("low_latency", [1, 0, 1], "", "1: short turns when many want one, writeback held back"),
+    tunable("low_latency", [1, 0, 1], "", "1: shorter slices under contention, less writeback"),
     tunable(
         "target_latency",
         [300, 1, 10_000],
         "ms",
-        "in which every synchronous queue has a turn",
+        "time for one slice of every synchronous queue",
     ),
-    tunable("service_trees", [1, 0, 1], "", "0: one round a class, rules of 2.6.30 (ours)"),
+    tunable("service_trees", [1, 0, 1], "", "0: one tree per class, as in 2.6.30 (own tunable)"),
     tunable(
         "starved_after",
         [2000, 0, 600_000],
         "ms",
-        "overdue turn: none preempts; 0: never (ours)",
+        "overdue slice that blocks preemption; 0: none (own tunable)",
     ),
 ];
 
