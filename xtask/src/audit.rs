@@ -1,17 +1,17 @@
-//! `cargo x audit`: every crate beside the advisories of RustSec, with cargo-audit.
+//! `cargo x audit`: checks every crate against the RustSec advisories, with cargo-audit.
 //!
-//! The advisories are data that changes without us, so this is no part of `cargo x check`: a commit
-//! that was clean stays clean. Without network, `--db` names a checkout of
+//! The advisories change independently of the project, so this is not part of `cargo x check`: a
+//! clean commit stays clean. Without network, `--db` names a checkout of
 //! <https://github.com/rustsec/advisory-db>.
 
 use crate::tools;
 use anyhow::{Context, Result, ensure};
 use std::path::PathBuf;
 
-/// Where the advisories are.
+/// Source of the advisories.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Takes the advisories from this checkout, and fetches nothing.
+    /// Take the advisories from this checkout, without fetching.
     #[arg(long)]
     pub(crate) db: Option<PathBuf>,
 }
@@ -26,7 +26,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         let mut audit = tools::cargo();
         audit.args(["audit", "--deny", "warnings", "--file", lock]);
         if let Some(db) = &db {
-            // How old a copy may be is for its owner to say.
+            // The checkout's owner decides how old it may be.
             audit.args(["--no-fetch", "--stale", "--db"]).arg(db);
         }
         tools::show(&mut audit)?;

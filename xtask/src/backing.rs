@@ -1,5 +1,5 @@
-//! What lies under a volume: a file in memory, a file on a disk, the same without the page cache, a
-//! block device. The server takes another way to each of them.
+//! Storage below a volume: a file in memory, a file on a disk, the same with direct I/O, a block
+//! device. The server has a different I/O path for each.
 
 use crate::lab::{Lab, Server};
 use crate::tools::{self, tool};
@@ -11,7 +11,7 @@ use std::os::unix::fs::{MetadataExt, chown};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What a volume lies on.
+/// Storage below a volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Backing {
     /// tmpfs.
@@ -20,7 +20,7 @@ pub(crate) enum Backing {
     Disk,
     /// A regular file with O_DIRECT.
     Direct,
-    /// A loop device, handed to the server's user.
+    /// A loop device owned by the server's user.
     Loop,
 }
 
@@ -34,7 +34,7 @@ impl Backing {
         }
     }
 
-    /// Makes a volume there; nothing where the machine has no such thing to give.
+    /// Makes a volume there; `None` if the machine lacks this kind of storage.
     pub(crate) fn make(self, lab: &Lab, recipe: &Recipe) -> Result<Option<Backed>> {
         let mut volume = recipe.make(lab)?;
         let mut device = None;
@@ -62,12 +62,12 @@ impl Backing {
 pub(crate) struct Backed {
     volume: Volume,
     backing: Backing,
-    /// Lives as long as the volume does.
+    /// Kept as long as the volume.
     _device: Option<LoopDevice>,
 }
 
 impl Backed {
-    /// `blockyard VERB` on it, with what opens it.
+    /// `blockyard VERB` on the volume, with its key options.
     pub(crate) fn command(&self, lab: &Lab, verb: &str) -> Result<Command> {
         self.volume.command(lab, verb)
     }
@@ -76,26 +76,26 @@ impl Backed {
         self.serve_with(lab, &[])
     }
 
-    /// Serves it with further words behind.
+    /// Serves the volume with further arguments.
     pub(crate) fn serve_with(&self, lab: &Lab, more: &[&str]) -> Result<Server> {
         let direct: &[&str] = if self.backing == Backing::Direct { &["--direct"] } else { &[] };
         self.volume.serve(lab, &[direct, more].concat())
     }
 }
 
-/// A loop device, given back with the owner that it had.
+/// A loop device, returned with its original owner.
 pub(crate) struct LoopDevice {
     pub(crate) path: PathBuf,
     owner: (u32, u32),
 }
 
 impl LoopDevice {
-    /// Whether this user, on this machine, can have one.
+    /// Whether this user can attach one on this machine.
     pub(crate) fn available() -> bool {
         Uid::effective().is_root() && Path::new("/dev/loop-control").exists()
     }
 
-    /// A device over the file, with further options of losetup.
+    /// Attaches a device to the file, with further options of losetup.
     pub(crate) fn attach(image: &Path, options: &[&str]) -> Result<LoopDevice> {
         let mut losetup = tool("losetup");
         let said = tools::read(losetup.args(["--find", "--show"]).args(options).arg(image))?;

@@ -1,17 +1,16 @@
-//! Named cases: each prints one line that passes or fails, and the sum of them decides the exit
-//! status.
+//! Named cases: each prints one line that passes or fails, and their sum decides the exit status.
 //!
-//! A case that panics has failed like any other: the rest still run, so that one evening's CI shows
-//! every fault at once.
+//! A case that panics counts as failed, and the rest still run, so that one CI run shows all
+//! faults.
 
 use anyhow::{Result, bail};
 use std::io::{IsTerminal, Write};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Instant;
 
-/// The cases of one command: how many passed, and which failed and why.
+/// The cases of one command: the number of passed ones, and the failed ones with their reasons.
 pub(crate) struct Cases {
-    /// Only names that contain this are run.
+    /// Filter: a part of the names.
     only: Option<String>,
     passed: u32,
     failed: Vec<(String, String)>,
@@ -22,17 +21,17 @@ impl Cases {
         Cases { only: only.map(str::to_owned), passed: 0, failed: Vec::new() }
     }
 
-    /// Whether a case of this name would run: for preparations that cost time.
+    /// Whether the filter admits a case of this name: to skip expensive preparations.
     pub(crate) fn wants(&self, name: &str) -> bool {
         self.only.as_ref().is_none_or(|only| name.contains(only.as_str()))
     }
 
-    /// Whether a case might run whose name holds this somewhere.
+    /// Whether the filter may admit a case whose name contains `part`.
     pub(crate) fn wants_some(&self, part: &str) -> bool {
         self.only.as_ref().is_none_or(|only| only.contains(part) || part.contains(only.as_str()))
     }
 
-    /// Runs one case. What it returns is a remark that is printed behind its name; it may be empty.
+    /// Runs one case. Its result is a remark that is printed after its name; it may be empty.
     pub(crate) fn run(&mut self, name: &str, case: impl FnOnce() -> Result<String>) {
         if !self.wants(name) {
             return;
@@ -47,7 +46,7 @@ impl Cases {
         self.count(name, outcome);
     }
 
-    /// Takes the verdict of a case that ran elsewhere (in a guest, in a script).
+    /// Records the result of a case that ran elsewhere (in a guest, in a script).
     pub(crate) fn verdict(&mut self, name: &str, outcome: Result<String>) {
         if !self.wants(name) {
             return;
@@ -77,7 +76,7 @@ impl Cases {
         let _ = std::io::stdout().flush();
     }
 
-    /// Prints the sum; an error when a case failed or when none ran.
+    /// Prints the sum; fails if a case failed or none ran.
     pub(crate) fn finish(self, what: &str) -> Result<()> {
         println!("{what}: {} passed, {} failed", self.passed, self.failed.len());
         if !self.failed.is_empty() {

@@ -1,4 +1,4 @@
-//! `cargo x check`: what must be clean before every commit.
+//! `cargo x check`: checks before every commit.
 
 use crate::deny;
 use crate::tidy;

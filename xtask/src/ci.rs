@@ -1,21 +1,21 @@
-//! `cargo x ci`: everything, in the order in which a mistake is cheapest to find, and all of it
-//! even when one part fails. Its last line is the count that a test runner prints.
+//! `cargo x ci`: all checks, cheapest first; a failed part does not stop the rest. The last line is
+//! the count of a test runner.
 
 use crate::{audit, check, corpus, deny, fuzz, hygiene, interop, powercut, sim, test, tools};
 use anyhow::{Result, bail};
 use std::path::PathBuf;
 use std::time::Instant;
 
-/// Which parts, and how long.
+/// Selection and length.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Only these parts; without a name, all of them.
+    /// Only these parts; without a name, all.
     #[arg(value_name = "PART")]
     parts: Vec<String>,
-    /// The full lengths of the interop load instead of CI's short ones.
+    /// Full lengths of the interop load instead of CI's short ones.
     #[arg(long)]
     full: bool,
-    /// Looks for known vulnerabilities too, with the advisories of this checkout.
+    /// Also look for known vulnerabilities, with the advisories of this checkout.
     #[arg(long, value_name = "PATH")]
     advisory_db: Option<PathBuf>,
 }
@@ -26,7 +26,7 @@ struct Part<'a> {
     run: Box<dyn Fn() -> Result<()> + 'a>,
 }
 
-/// How a part ended.
+/// Result of a part.
 struct Outcome {
     name: &'static str,
     seconds: f64,
@@ -51,11 +51,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         part("interop", || interop::run(&interop)),
         part("hygiene", || hygiene::run(&hygiene::Args::default())),
         part("fuzz", || fuzz::run(&fuzz::Args::short())),
-        // Benchmarks are not judged here, where the machine is shared; but they must run.
+        // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
+        // must run.
         part("bench", crate::bench::smoke),
     ];
-    // The rules of the dependencies are a part of `check` on every machine; the tool that follows
-    // the whole graph takes minutes to build.
+    // The dependency rules are part of `check` on every machine. The tool that follows the whole
+    // graph takes minutes to build.
     let deny = tools::need("cargo-deny").is_ok().then(|| part("deny", deny::run));
     let audit = args
         .advisory_db
@@ -70,7 +71,7 @@ fn part<'a>(name: &'static str, run: impl Fn() -> Result<()> + 'a) -> Part<'a> {
     Part { name, run: Box::new(run) }
 }
 
-/// The parts with these names, in the order of all.
+/// The parts with these names, in the original order.
 fn wanted<'a>(parts: Vec<Part<'a>>, names: &[String]) -> Result<Vec<Part<'a>>> {
     let is_known = |name: &String| parts.iter().any(|part| part.name == *name);
     if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
@@ -101,7 +102,7 @@ fn summary(parts: &[Outcome]) {
     }
     let failed = parts.iter().filter(|part| part.error.is_some()).count();
     println!("{} passed, {failed} failed", parts.len() - failed);
-    // The count is the last line, so nothing may be said about the failure here.
+    // The count must be the last line, so the failure is not printed here.
     if failed > 0 {
         std::process::exit(1);
     }

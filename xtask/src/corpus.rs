@@ -1,8 +1,8 @@
-//! `cargo x corpus`: volumes made by other programs, each with known plaintext. They are served and
-//! dumped, and must match.
+//! `cargo x corpus`: volumes made by other programs, each with known plaintext. Each is served and
+//! dumped, and both must match.
 //!
-//! The large corpus lies beside the checkout (or where `BLOCKYARD_CORPUS` says); without it the
-//! small one of `testdata/volumes` is used. Both have a `manifest.json` of the same form.
+//! The large corpus lies beside the checkout (or in `BLOCKYARD_CORPUS`); without it the small one
+//! of `testdata/volumes` is used. Both have a `manifest.json` of the same form.
 
 use crate::cases::Cases;
 use crate::interop::content;
@@ -16,19 +16,19 @@ use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// Volumes that further passphrases open: `keys/p1` and on, up to this one.
+/// Volumes with further passphrases: `keys/p1` up to this number.
 const MULTISLOT: &[(&str, u32)] = &[("l1-8slots", 7), ("l2-multislot", 3)];
 
-/// A volume, the passphrase and the number of its slot that is ignored unless it is named.
+/// A volume, and passphrase and number of a slot that is tried only by number.
 const IGNORED_SLOT: (&str, u32, u32) = ("l2-multislot", 4, 9);
 
-/// Volumes whose table is the only way in: no header, or no option of plain mode that would say it.
+/// Volumes that open only by their table: no header, and no equivalent options of plain mode.
 const BY_TABLE: &[&str] = &["rawdm"];
 
-/// Which corpus.
+/// Selection of the corpus.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Runs only the volumes whose name contains this.
+    /// Only volumes whose name contains this.
     only: Option<String>,
 }
 
@@ -79,14 +79,14 @@ impl Entry<'_> {
     }
 }
 
-/// The corpus, unpacked into the lab as it is needed.
+/// The corpus, unpacked into the lab on demand.
 struct Corpus<'a> {
     lab: &'a Lab,
     dir: PathBuf,
 }
 
 impl Corpus<'_> {
-    /// Copies the key files: the server's user cannot read the checkout.
+    /// Copies the key files, because the server's user cannot read the checkout.
     fn keys(&self) -> Result<()> {
         let keys = self.dir.join("keys");
         for entry in fs::read_dir(&keys).with_context(|| keys.display().to_string())? {
@@ -111,7 +111,7 @@ impl Corpus<'_> {
         self.lab.write(as_name, bytes)
     }
 
-    /// The words behind the verb that open this volume, and what goes to standard input.
+    /// The arguments that open this volume, and the file for standard input.
     fn words(&self, volume: &Entry) -> Result<(Vec<String>, Option<PathBuf>)> {
         let image = self.unpack(volume.word("image"), volume.word("image_sha256"), "corpus.img")?;
         let image = image.display().to_string();
@@ -169,7 +169,7 @@ impl Corpus<'_> {
         Ok(if slots > 0 { format!("and {slots} further passphrases") } else { String::new() })
     }
 
-    /// The same volume by the passphrases of its other slots.
+    /// Opens the same volume by the passphrases of its other slots.
     fn further_slots(&self, volume: &Entry, words: &[String]) -> Result<u32> {
         let name = volume.word("name");
         let with_key = |slot: u32| {

@@ -1,4 +1,4 @@
-//! `cargo x demo`: the same as `./x demo`, which needs no Rust to start.
+//! `cargo x demo`: runs `./x demo`, which needs no Rust to start.
 
 use crate::tools;
 use anyhow::Result;

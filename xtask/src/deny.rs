@@ -1,7 +1,7 @@
 //! `cargo x deny`: licences, sources and duplicates of every crate, by the rules of `deny.toml`.
 //!
 //! `cargo x check` judges them from `Cargo.lock` and `cargo metadata`, which every machine has.
-//! cargo-deny judges by the same file and knows more (yanked crates, texts of licences).
+//! cargo-deny uses the same rules and checks more (yanked crates, texts of licences).
 
 use crate::tools::{self, root};
 use anyhow::{Context, Result, bail};
@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use toml::Table;
 
-/// The rules, for cargo-deny and for us.
+/// The rules, for cargo-deny and for this module.
 const RULES: &str = "deny.toml";
 
 /// Both workspaces: the fuzz targets have their own lock file.
@@ -20,7 +20,7 @@ const WORKSPACES: &[&str] = &["Cargo.toml", "fuzz/Cargo.toml"];
 struct Rules {
     licences: Vec<String>,
     registries: Vec<String>,
-    /// Crates of which two versions are known.
+    /// Crates with two accepted versions.
     duplicates: Vec<String>,
 }
 
@@ -30,13 +30,13 @@ pub(crate) fn run() -> Result<()> {
     for manifest in WORKSPACES {
         let mut deny = tools::cargo();
         deny.args(["deny", "--locked", "--manifest-path", manifest, "--config"]);
-        // Advisories are the part of `cargo x audit`: their data comes from elsewhere.
+        // Advisories belong to `cargo x audit`, because their data comes from elsewhere.
         tools::show(deny.arg(root().join(RULES)).args(["check", "bans", "licenses", "sources"]))?;
     }
     Ok(())
 }
 
-/// What needs neither a tool nor the network.
+/// The checks that need neither a tool nor the network.
 pub(crate) fn check() -> Result<()> {
     let rules = Rules::read()?;
     let mut faults = Vec::new();
@@ -61,7 +61,7 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Packages that are built for this machine. Those of other systems may not be here.
+/// Packages for this platform. Those of other platforms may be missing here.
 fn metadata() -> Result<Value> {
     let version = tools::read(std::process::Command::new("rustc").arg("-vV"))?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
@@ -97,7 +97,7 @@ impl Rules {
         })
     }
 
-    /// Sources, checksums and duplicates.
+    /// Checks sources, checksums and duplicates.
     fn judge_lock(&self, lock: &Table) -> Vec<String> {
         let mut faults = Vec::new();
         let mut versions: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -106,7 +106,7 @@ impl Rules {
             let (name, version) =
                 (text("name").unwrap_or_default(), text("version").unwrap_or_default());
             versions.entry(name).or_default().push(version);
-            // A crate of ours has no source.
+            // A crate of this project has no source.
             let Some(source) = text("source") else { continue };
             let known = source
                 .strip_prefix("registry+")
@@ -139,7 +139,7 @@ impl Rules {
         faults.collect()
     }
 
-    /// Whether an SPDX expression can be met. `/` is how old crates write OR.
+    /// Whether an SPDX expression is permitted. Old crates write `/` for OR.
     fn permits(&self, expression: &str) -> bool {
         let spaced = expression.replace('/', " OR ").replace('(', " ( ").replace(')', " ) ");
         let words: Vec<&str> = spaced.split_whitespace().collect();
@@ -175,7 +175,7 @@ impl Rules {
             *at += 1;
             return met && closed;
         }
-        // With an exception it is another licence, which the list would have to name.
+        // With an exception it is a different licence, which the list must name.
         if words.get(*at) == Some(&"WITH") {
             *at += 2;
             return false;

@@ -1,9 +1,8 @@
-//! `cargo x fuzz`: libFuzzer on every parser of foreign bytes, with the one stable toolchain.
+//! `cargo x fuzz`: libFuzzer on every parser of untrusted bytes, with the single stable toolchain.
 //!
-//! cargo-fuzz is not needed: the coverage instrumentation that it asks for is a pass of the
-//! compiler's own LLVM. Seeds lie in `testdata/fuzz-seeds/TARGET`; what a run finds grows in
-//! `fuzz/corpus/TARGET`, and a crash is written to `fuzz/artifacts/TARGET`, where the same command
-//! with the file's name replays it.
+//! cargo-fuzz is not necessary: its coverage instrumentation is a pass of the compiler's own LLVM.
+//! Seeds lie in `testdata/fuzz-seeds/TARGET`. New inputs are added to `fuzz/corpus/TARGET`. A crash
+//! is written to `fuzz/artifacts/TARGET`; the same command with the file's name replays it.
 
 use crate::cases::Cases;
 use crate::tools;
@@ -12,13 +11,13 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// A header may not make a parser take more than this.
+/// Memory limit of a parser.
 const RSS_MIB: u32 = 512;
 
-/// One input may not take longer.
+/// Time limit of one input.
 const INPUT_LIMIT_S: u32 = 5;
 
-/// What cargo-fuzz passes: edge counters, a table of program counters, and traced comparisons.
+/// cargo-fuzz's flags: edge counters, a table of program counters, and traced comparisons.
 const COVERAGE: &[&str] = &[
     "-Cpasses=sancov-module",
     "-Cllvm-args=-sanitizer-coverage-level=4",
@@ -29,23 +28,23 @@ const COVERAGE: &[&str] = &[
     "--cfg=fuzzing",
 ];
 
-/// How long and which.
+/// Duration and selection.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Seconds for each target.
     #[arg(long, default_value_t = 10)]
     seconds: u32,
-    /// Seed of the mutations; 0 draws one. The same seed and seconds try nearly the same inputs.
+    /// Seed of the mutations; 0 draws one. Equal seeds and seconds try nearly equal inputs.
     #[arg(long, default_value_t = 0)]
     seed: u32,
-    /// Runs only this target.
+    /// Only this target.
     target: Option<String>,
-    /// Replays this file instead of fuzzing.
+    /// Replay this file instead of fuzzing.
     input: Option<PathBuf>,
 }
 
 impl Args {
-    /// As in CI: a fixed seed, so that a commit does not pass and fail by turns.
+    /// CI's arguments: a fixed seed, so that results of a commit do not vary.
     pub(crate) fn short() -> Args {
         Args { seconds: 10, seed: 1, target: None, input: None }
     }
@@ -71,8 +70,8 @@ fn targets(dir: &Path) -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Builds every target and gives the folder they are in. The target triple is named so that build
-/// scripts and macros, which run here and now, are not instrumented.
+/// Builds every target and returns their folder. The target triple is explicit so that build
+/// scripts and macros, which run on the host, are not instrumented.
 fn build(dir: &Path) -> Result<PathBuf> {
     let rustc = tools::read(Command::new("rustc").arg("-vV").current_dir(dir))?;
     let triple = rustc.lines().find_map(|line| line.strip_prefix("host: "));
@@ -96,8 +95,8 @@ fn one(dir: &Path, built: &Path, target: &str, args: &Args) -> Result<String> {
         fs::create_dir_all(folder)?;
     }
     ensure!(seeds.is_dir(), "no seeds: {} is missing", seeds.display());
-    // A process begins with the peak of its parent's memory (`ru_maxrss` outlives `exec`), and
-    // libFuzzer takes that for its own: between us and it there is a shell, which is small.
+    // A process inherits the peak memory of its parent (`ru_maxrss` outlives `exec`), and libFuzzer
+    // takes that for its own. So a small shell stands between.
     let mut fuzz = Command::new("sh");
     fuzz.args(["-c", r#""$@"; exit $?"#, "sh"]).arg(built.join(target));
     fuzz.arg(format!("-rss_limit_mb={RSS_MIB}")).arg(format!("-timeout={INPUT_LIMIT_S}"));

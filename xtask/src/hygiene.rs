@@ -1,9 +1,8 @@
-//! `cargo x hygiene`: where the passphrase and the volume key are, and where they must not be.
+//! `cargo x hygiene`: searches passphrase and volume key where they must not be.
 //!
-//! The volume's key is chosen here, so it can be looked for: in the server's memory, while it
-//! serves, after its key was wiped, and at the moment before it ends; in what it says, in its
-//! arguments and environment, and in a core file. A key that is in use must be somewhere; it may be
-//! in pages that are locked and kept out of core dumps, and nowhere else.
+//! The test chooses the volume's key, so it can search it: in the server's memory, while it serves,
+//! after its key was wiped, and just before it ends; in its output, arguments and environment, and
+//! in a core file. A key in use may be only in pages that are locked and kept out of core dumps.
 
 mod memory;
 mod wiped;
@@ -25,13 +24,13 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-/// For strace to attach, and for the server to reach its last system call.
+/// Time limit for strace to attach, and for the server to reach its last system call.
 const PATIENCE: Duration = Duration::from_secs(15);
 
-/// Which checks.
+/// Selection of the checks.
 #[derive(clap::Args, Default)]
 pub(crate) struct Args {
-    /// Runs only the cases whose name contains this.
+    /// Only cases whose name contains this.
     only: Option<String>,
 }
 
@@ -57,7 +56,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     cases.finish("hygiene")
 }
 
-/// The memory of a process that is not dumpable is open to root only.
+/// Requires root, which alone can read the memory of a non-dumpable process.
 fn as_root(args: &Args) -> Result<()> {
     let binary = crate::lab::build()?;
     let mut sudo = Command::new("sudo");
@@ -66,7 +65,7 @@ fn as_root(args: &Args) -> Result<()> {
     tools::show(&mut sudo).context("memory can only be looked at as root")
 }
 
-/// A volume whose key and passphrase are known.
+/// A volume with known key and passphrase.
 struct Subject<'a> {
     lab: &'a Lab,
     image: PathBuf,
@@ -103,7 +102,7 @@ impl Subject<'_> {
         needles
     }
 
-    /// The beginning of the key as a person would print it.
+    /// The beginning of the key in printed forms.
     fn written_keys(&self) -> Vec<Vec<u8>> {
         let hex = self.key[..12].iter().fold(String::new(), |mut text, byte| {
             let _ = write!(text, "{byte:02x}");
@@ -117,7 +116,7 @@ impl Subject<'_> {
         vec![verb.into(), image, "--key-file".into(), pass.display().to_string()]
     }
 
-    /// A server that has been used: both directions, several connections.
+    /// A server after some use: both directions, several connections.
     fn served(&self, name: &str) -> Result<Server> {
         let words = self.words_for("serve");
         let server = self.lab.serve(name, &words[1..])?;
@@ -199,7 +198,7 @@ impl Subject<'_> {
         let core = limits.lines().find(|line| line.starts_with("Max core file size"));
         let core: Vec<_> = core.unwrap_or_default().split_whitespace().skip(4).take(2).collect();
         ensure!(core == ["0", "0"], "core file size is limited to {core:?}");
-        // The kernel gives the files of a process that is not dumpable to root.
+        // The kernel makes root the owner of a non-dumpable process's files.
         let owner = fs::metadata(proc.join("mem"))?.uid();
         ensure!(owner == 0, "the process is dumpable: its memory belongs to uid {owner}");
         server.stop()?;
@@ -218,7 +217,7 @@ impl Subject<'_> {
         server.wait()?;
         let left = self.cores()?;
         ensure!(left.is_empty(), "it left {}", left[0].display());
-        // Would this machine have written one?
+        // Check that this machine would have written one.
         let mut other = self.lab.unprivileged(Path::new("prlimit"));
         other.args(["--core=unlimited:unlimited", "sh", "-c", "kill -ABRT $$"]);
         tools::output(&mut other)?;
@@ -257,7 +256,7 @@ impl Subject<'_> {
         Ok(format!("{} MiB searched", core.len() >> 20))
     }
 
-    /// Holds the process in its last system call and looks at what it leaves.
+    /// Stops the process in its last system call and searches its memory.
     fn at_exit(&self, verb: &str) -> Result<String> {
         let mut words = self.words_for(verb);
         let socket = self.lab.path("exit.sock");
@@ -283,7 +282,7 @@ impl Subject<'_> {
         }
         let mut victim = None;
         let there = until(PATIENCE, || {
-            // Not one of the children by which strace first tries out what it can do.
+            // Not one of strace's children for its initial feature tests.
             let runs = |pid: &u32| {
                 let exe = fs::read_link(format!("/proc/{pid}/exe"));
                 exe.is_ok_and(|exe| exe.ends_with("blockyard"))
@@ -313,8 +312,8 @@ impl Subject<'_> {
     }
 }
 
-/// A process of our own that holds the passphrase: a search that does not find it would prove
-/// nothing.
+/// Checks the search with a process that holds the passphrase: without a hit the other results
+/// would prove nothing.
 fn canary(subject: &Subject) -> Result<String> {
     let mut sleeper = tools::daemon("python3");
     let code = "import sys; held = sys.stdin.readline(); print(flush=True); sys.stdin.read()";
@@ -336,7 +335,7 @@ fn child_of(pid: u32) -> Option<u32> {
     text.split_whitespace().next()?.parse().ok()
 }
 
-/// Whether a thread of the process stands in `exit_group` (231 on x86-64).
+/// Whether a thread of the process is in `exit_group` (231 on x86-64).
 fn leaving(pid: u32) -> bool {
     let Ok(tasks) = fs::read_dir(format!("/proc/{pid}/task")) else { return false };
     tasks.flatten().any(|task| {
@@ -345,7 +344,7 @@ fn leaving(pid: u32) -> bool {
     })
 }
 
-/// A child that does not outlive the check.
+/// A child that is killed at the end of the check.
 struct Kill(Child);
 
 impl Drop for Kill {

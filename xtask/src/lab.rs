@@ -1,5 +1,5 @@
-//! A place to test the binary in: a scratch directory in memory, a copy of the binary, and servers
-//! that run as an ordinary user without any capability, whoever runs the tests.
+//! A test environment for the binary: a scratch directory in memory, a copy of the binary, and
+//! servers that run as an ordinary user without capabilities, whichever user runs the tests.
 
 use crate::process::{Watched, until};
 use crate::tools;
@@ -17,36 +17,36 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// nobody: owns nothing outside the scratch directory, and no device node is open to it.
+/// The user nobody: owns nothing outside the scratch directory, and can open no device node.
 const NOBODY: u32 = 65534;
 
-/// To unlock (argon2id is meant to take seconds) and to listen.
+/// Time limit to unlock (argon2id takes seconds by design) and to listen.
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// To drain, flush and leave.
+/// Time limit to drain, flush and exit.
 const STOP_LIMIT: Duration = Duration::from_secs(15);
 
-/// The passphrase of every volume made here; the file holds exactly these bytes, no newline.
+/// Passphrase of all test volumes; the file contains exactly these bytes, without a newline.
 pub(crate) const PASSPHRASE: &str = "correct-horse-battery-staple";
 
 /// Scratch directory, binary, user.
 pub(crate) struct Lab {
     dir: TempDir,
-    /// The same on a disk.
+    /// Scratch directory on a disk.
     disk: TempDir,
     binary: PathBuf,
     drop_privileges: bool,
-    /// What `BLOCKYARD_CANARY` says to every command.
+    /// Value of `BLOCKYARD_CANARY` for every command.
     canary: Option<&'static str>,
 }
 
 impl Lab {
-    /// Builds the release binary and lays out a fresh directory.
+    /// Builds the release binary and creates a fresh environment.
     pub(crate) fn new() -> Result<Lab> {
         Lab::with(&build()?)
     }
 
-    /// The same with a binary that is there already.
+    /// Creates an environment for an existing binary.
     pub(crate) fn with(built: &Path) -> Result<Lab> {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_owned() } else { std::env::temp_dir() };
@@ -59,7 +59,7 @@ impl Lab {
             canary: None,
             dir,
         };
-        // The checkout may lie where only its owner can look.
+        // The checkout may be unreadable for other users.
         fs::copy(built, &lab.binary)?;
         for dir in [lab.dir.path(), lab.disk.path()] {
             fs::set_permissions(dir, Permissions::from_mode(0o755))?;
@@ -77,7 +77,7 @@ impl Lab {
         self.dir.path()
     }
 
-    /// A directory on a disk, where the other one lies in memory.
+    /// The scratch directory on a disk, besides the one in memory.
     pub(crate) fn disk(&self) -> &Path {
         self.disk.path()
     }
@@ -86,7 +86,7 @@ impl Lab {
         self.path("pass")
     }
 
-    /// Hands a file to the user that the server runs as.
+    /// Gives a file to the server's user.
     pub(crate) fn give(&self, path: &Path) -> Result<()> {
         if self.drop_privileges {
             chown(path, Some(NOBODY), Some(NOBODY))
@@ -95,7 +95,7 @@ impl Lab {
         Ok(())
     }
 
-    /// A small file that the server's user owns.
+    /// Writes a small file owned by the server's user.
     pub(crate) fn write(&self, name: &str, bytes: impl AsRef<[u8]>) -> Result<PathBuf> {
         let path = self.path(name);
         fs::write(&path, bytes)?;
@@ -103,7 +103,7 @@ impl Lab {
         Ok(path)
     }
 
-    /// `blockyard` with the given words, as an ordinary user without capabilities, in the scratch
+    /// `blockyard` with these arguments, as an ordinary user without capabilities, in the scratch
     /// directory.
     pub(crate) fn blockyard<S: AsRef<OsStr>>(&self, words: &[S]) -> Command {
         let mut command = self.unprivileged(&self.binary);
@@ -114,7 +114,7 @@ impl Lab {
         command
     }
 
-    /// From now on the binary, built with canaries, has this fault.
+    /// Activates this planted fault of a binary built with canaries.
     pub(crate) fn plant(&mut self, canary: &'static str) {
         self.canary = Some(canary);
     }
@@ -135,7 +135,7 @@ impl Lab {
         command
     }
 
-    /// All elevators, as the binary itself lists them.
+    /// All elevators, as listed by the binary.
     pub(crate) fn elevators(&self) -> Result<Vec<String>> {
         let list = tools::read(&mut self.blockyard(&["elevators", "--json"]))?;
         let list: Vec<Value> = serde_json::from_str(&list).context("blockyard elevators --json")?;
@@ -147,8 +147,7 @@ impl Lab {
         &self.binary
     }
 
-    /// Serves with these words behind `serve`, on a socket of the given name, and waits until it
-    /// accepts.
+    /// Runs `serve` with these arguments on a socket of this name, and waits until it accepts.
     pub(crate) fn serve<S: AsRef<OsStr>>(&self, name: &str, words: &[S]) -> Result<Server> {
         let socket = self.path(&format!("{name}.sock"));
         let _ = fs::remove_file(&socket);
@@ -157,7 +156,7 @@ impl Lab {
         self.start(name, command, Door::Unix(socket))
     }
 
-    /// Starts a prepared command and waits for its door to open.
+    /// Starts a prepared command and waits until it accepts.
     pub(crate) fn start(&self, name: &str, mut command: Command, door: Door) -> Result<Server> {
         let log = self.path(&format!("{name}.log"));
         let err = File::create(&log)?;
@@ -177,7 +176,7 @@ impl Lab {
     }
 }
 
-/// Where a server listens.
+/// Socket of a server.
 pub(crate) enum Door {
     Unix(PathBuf),
     Tcp(u16),
@@ -192,7 +191,7 @@ impl Door {
     }
 }
 
-/// A running `blockyard serve`; killed when dropped.
+/// A running `blockyard serve`; killed on drop.
 pub(crate) struct Server {
     child: Child,
     door: Door,
@@ -223,13 +222,13 @@ impl Server {
         fs::read(&self.log).map(|bytes| tools::text(&bytes)).unwrap_or_default()
     }
 
-    /// SIGTERM, and it must drain and exit 0.
+    /// Sends SIGTERM; the server must drain and exit 0.
     pub(crate) fn stop(self) -> Result<()> {
         self.process().signal(Signal::SIGTERM)?;
         self.stop_after_signal()
     }
 
-    /// The second half of `stop`, for those who have sent the signal themselves.
+    /// The second half of `stop`, after a signal by the caller.
     pub(crate) fn stop_after_signal(mut self) -> Result<()> {
         let status = self.wait()?;
         if !status.success() {
@@ -260,8 +259,8 @@ impl Drop for Server {
     }
 }
 
-/// Builds the release binary, quietly, and says where it is; `BLOCKYARD_BINARY` names one that is
-/// built already.
+/// Builds the release binary, quietly, and returns its path; `BLOCKYARD_BINARY` names an existing
+/// one.
 pub(crate) fn build() -> Result<PathBuf> {
     if let Some(built) = std::env::var_os("BLOCKYARD_BINARY") {
         return Ok(built.into());
@@ -270,12 +269,12 @@ pub(crate) fn build() -> Result<PathBuf> {
     Ok(target().join("release/blockyard"))
 }
 
-/// Builds a debug binary in which faults can be planted, under a name of its own: a binary with
-/// canaries that is called `blockyard` would be taken for the real one.
+/// Builds a debug binary with planted faults under another name, so that it is never mistaken for
+/// the real one.
 pub(crate) fn build_with_canaries() -> Result<PathBuf> {
     cargo_build(&["--features", "canaries"])?;
     let built = target().join("debug/blockyard-canaries");
-    // Both may be links to one file, and then rename does nothing.
+    // Both may be links to one file; rename then has no effect.
     if built.exists() {
         fs::remove_file(&built)?;
     }

@@ -1,9 +1,8 @@
-//! `cargo x`: one word for every check of the project. What CI runs, anyone can run here with the
-//! same word.
+//! `cargo x`: one command for every check of the project, in CI and on any machine.
 //!
-//! One command, one file. Everything that drives the finished binary does it from outside, as a
-//! user would: through its command line, its socket and `/proc`; nothing here links against the
-//! crates under test.
+//! One command, one file. Commands that drive the finished binary do it from outside, as a user
+//! would: through its command line, its socket and `/proc`; nothing here links against the crates
+//! under test.
 
 mod audit;
 mod backing;
@@ -41,9 +40,9 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Format, clippy, licences and tidy: what must be clean before every commit.
+    /// Format, clippy, licences and tidy: the checks before every commit.
     Check,
-    /// Style rules that no compiler checks: lengths, banned words, the arrows between crates.
+    /// Style rules beyond the compiler: lengths, banned words, the arrows between crates.
     Tidy,
     /// Licences, sources and duplicates of all crates, with cargo-deny.
     Deny,
@@ -51,25 +50,26 @@ enum Command {
     Audit(audit::Args),
     /// Unit, vector and property tests of the whole workspace.
     Test,
-    /// Serves and dumps every corpus volume and compares checksums.
+    /// Serve and dump every corpus volume and compare checksums.
     Corpus(corpus::Args),
     /// Foreign clients, foreign servers and the real kernel against the binary.
     Interop(interop::Args),
-    /// Looks for passphrase and key in memory, logs, argv, environment and core files.
+    /// Search passphrase and key in memory, logs, argv, environment and core files.
     Hygiene(hygiene::Args),
-    /// Feeds every parser of foreign bytes with mutated input.
+    /// Feed every parser of untrusted bytes with mutated input.
     Fuzz(fuzz::Args),
-    /// Random worlds with faults and power cuts under the oracles, and bugs that these must find.
+    /// Random worlds with faults and power cuts under the oracles, and the bugs that these must
+    /// find.
     Sim(sim::Args),
-    /// Cuts the power of a disk under the server: what a flush has promised must be there.
+    /// Cut the power of a disk under the server: flushed data must survive.
     Powercut(powercut::Args),
-    /// Changes the code in small ways, each of which a test must find; with cargo-mutants.
+    /// Mutate the code in small ways, each of which a test must find; with cargo-mutants.
     Mutants(mutants::Args),
     /// Benchmarks beside other programs, in the same run.
     Bench(bench::Args),
-    /// The main job from nothing: what `./x demo` runs.
+    /// The main use case from scratch, as `./x demo`.
     Demo,
-    /// All of it, with a summary.
+    /// All checks, with a summary.
     Ci(ci::Args),
 }
 

@@ -1,11 +1,11 @@
-//! `cargo x mutants`: changes one thing of the code at a time and looks whether a test fails, with
-//! cargo-mutants. Never a part of the checks: each mutant is a build and a test run.
+//! `cargo x mutants`: mutates one place of the code at a time and checks that a test fails, with
+//! cargo-mutants. Never part of the checks: each mutant needs a build and a test run.
 //!
-//! Most mutants die of a unit test beside them. So `--unit` builds and runs only those first, and
-//! tries all tests of the crate on what survives.
+//! Most mutants are found by a unit test in the same file. So `--unit` builds and runs only those
+//! first, and tries all tests of the crate on the survivors.
 //!
-//! A mutant that no test finds (a survivor) is answered with a test, or with a line in
-//! `docs/guide/mutants.md` why it changes nothing.
+//! A mutant that no test finds (a survivor) needs a new test, or a line in `docs/guide/mutants.md`
+//! with the reason why it is equivalent.
 
 use crate::tools::{self, root};
 use anyhow::{Context, Result, bail, ensure};
@@ -14,27 +14,27 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::Command;
 
-/// Which mutants.
+/// Selection of the mutants.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Crates (`crypt`, `host`, …) or files; none with `--changed` means all that changed.
+    /// Crates (`crypt`, `host`, …) or files; with `--changed` none means all changed ones.
     #[arg(value_name = "CRATE|FILE")]
     targets: Vec<String>,
-    /// Only this many, spread evenly over all.
+    /// Only this number of mutants, spread evenly over all.
     #[arg(long, value_name = "N")]
     sample: Option<NonZeroUsize>,
     /// Only the k-th of n equal shares, k from 0 on: for several machines.
     #[arg(long, value_name = "K/N", conflicts_with = "sample")]
     shard: Option<String>,
-    /// Only in lines that changed since this commit; without a name, since the last one.
+    /// Only in lines that changed since this commit; without a value, since the last one.
     #[arg(long, value_name = "COMMIT", num_args = 0..=1, default_missing_value = "HEAD",
           require_equals = true)]
     changed: Option<String>,
-    /// First only the unit tests that have this in their name (`ranges::`), then all tests of the
-    /// crate on what survives.
+    /// First only the unit tests with this in their name (`ranges::`), then all tests of the crate
+    /// on the survivors.
     #[arg(long, value_name = "FILTER", conflicts_with = "list")]
     unit: Option<String>,
-    /// Prints the mutants, and tries none.
+    /// Print the mutants without trying them.
     #[arg(long)]
     list: bool,
 }
@@ -71,12 +71,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     fs::create_dir_all(&target)?;
     if let Some(filter) = &args.unit {
         let mut command = trial(&target, &chosen, "--lib");
-        // Built once and run once, and not for long.
+        // A binary that is built and run once needs no optimisation.
         command.env("CARGO_PROFILE_DEV_OPT_LEVEL", "0");
         let status = command.args(["--", filter]).status().context("cargo does not start")?;
         match status.code() {
             Some(0) => return Ok(()),
-            // Some survived, or were stopped because they took too long.
+            // Some mutants survived, or timed out.
             Some(2 | 3) => {}
             _ => bail!("cargo mutants ended with {status}"),
         }
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
 fn trial(target: &Path, chosen: &[String], tests: &str) -> Command {
     let mut command = mutants();
     command.args(chosen);
-    // Crates of others are built once, whichever copy of the tree is under test.
+    // Dependencies are built once for all copies of the tree.
     command.env("CARGO_TARGET_DIR", target.join("build")).arg("--output").arg(target);
     command.env("CARGO_PROFILE_DEV_DEBUG", "0");
     command.args(["--cargo-arg=--locked", "--colors=never"]);
@@ -117,7 +117,7 @@ fn mutants() -> Command {
     command
 }
 
-/// What is named, in the words of cargo-mutants.
+/// The targets as arguments of cargo-mutants.
 fn chosen(targets: &[String]) -> Result<Vec<String>> {
     let mut words = Vec::new();
     for target in targets {
@@ -134,7 +134,7 @@ fn chosen(targets: &[String]) -> Result<Vec<String>> {
     Ok(words)
 }
 
-/// In how many shares to deal out all mutants, so that one has `count` of them at most.
+/// Number of shares, so that each has at most `count` of all mutants.
 fn shares(all: usize, count: usize) -> usize {
     all.div_ceil(count).max(1)
 }

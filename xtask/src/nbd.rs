@@ -1,6 +1,6 @@
-//! A bare NBD client on a unix socket, for what polite clients never do: it sends what it is told,
-//! when it is told, and may leave in the middle. Fixed newstyle, EXPORT_NAME, simple replies (the
-//! protocol's proto.md).
+//! A bare NBD client on a unix socket, for behaviour that polite clients never show: it sends
+//! arbitrary bytes at arbitrary times, and may leave in the middle. Fixed newstyle, EXPORT_NAME,
+//! simple replies (the protocol's proto.md).
 
 use anyhow::{Context, Result, bail, ensure};
 use std::io::{Read, Write};
@@ -25,10 +25,10 @@ pub(crate) const OPT_GO: u32 = 7;
 const REQUEST: u32 = 0x2560_9513;
 const SIMPLE_REPLY: u32 = 0x6744_6698;
 
-/// Fixed newstyle, no zeroes behind EXPORT_NAME.
+/// Fixed newstyle, no zeroes after EXPORT_NAME.
 const CLIENT_FLAGS: u32 = 3;
 
-/// No reply takes longer on a live server, however slow the machine.
+/// Time limit of a reply of a live server, however slow the machine.
 const PATIENCE: Duration = Duration::from_secs(20);
 
 /// A connection, before or after its handshake.
@@ -52,7 +52,7 @@ impl Raw {
         Ok(raw)
     }
 
-    /// Connects to the default export and is ready to send requests.
+    /// Connects to the default export, ready to send requests.
     pub(crate) fn connect(socket: &Path) -> Result<Raw> {
         let mut raw = Raw::greet(socket)?;
         raw.stream.write_all(&CLIENT_FLAGS.to_be_bytes())?;
@@ -79,14 +79,14 @@ impl Raw {
         Ok(self.stream.write_all(&message)?)
     }
 
-    /// Sends a request with whatever payload; no reply is awaited.
+    /// Sends a request with any payload, without waiting for the reply.
     pub(crate) fn send(&mut self, command: u16, cookie: u64, at: Range, data: &[u8]) -> Result<()> {
         let mut message = header(command, cookie, at).to_vec();
         message.extend(data);
         Ok(self.stream.write_all(&message)?)
     }
 
-    /// The same, with flags.
+    /// Sends a request with flags.
     pub(crate) fn send_flagged(
         &mut self,
         command: u16,
@@ -101,7 +101,7 @@ impl Raw {
         Ok(self.stream.write_all(&message)?)
     }
 
-    /// Reads one simple reply header: its cookie, its error.
+    /// Reads one simple reply header: cookie and error.
     pub(crate) fn reply(&mut self) -> Result<(u64, u32)> {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).context("no reply")?;
@@ -112,7 +112,7 @@ impl Raw {
         Ok((be64(&reply[8..]), u32::from_be_bytes(reply[4..8].try_into()?)))
     }
 
-    /// One request and its answer.
+    /// Sends one request and returns its reply.
     pub(crate) fn call(&mut self, command: u16, at: Range, data: &[u8]) -> Result<Vec<u8>> {
         self.send(command, 77, at, data)?;
         let (cookie, error) = self.reply()?;
@@ -135,7 +135,7 @@ impl Raw {
         self.call(FLUSH, Range { offset: 0, len: 0 }, &[]).map(drop)
     }
 
-    /// Whether the server has hung up: end of file or reset, within the patience of the socket.
+    /// Whether the server has hung up: end of file or reset, within the socket's time limit.
     pub(crate) fn hung_up(&mut self) -> bool {
         let mut sink = [0; 4096];
         loop {
@@ -148,14 +148,14 @@ impl Raw {
     }
 }
 
-/// Where a request points.
+/// Range of a request.
 #[derive(Clone, Copy)]
 pub(crate) struct Range {
     pub(crate) offset: u64,
     pub(crate) len: u32,
 }
 
-/// A request header as bytes, for those who send half of it.
+/// An encoded request header, for partial sends.
 pub(crate) fn header(command: u16, cookie: u64, at: Range) -> [u8; 28] {
     let mut header = [0; 28];
     header[..4].copy_from_slice(&REQUEST.to_be_bytes());

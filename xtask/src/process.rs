@@ -1,4 +1,4 @@
-//! What the kernel says about a running server: memory, descriptors, threads, CPU time.
+//! The kernel's figures about a running server: memory, descriptors, threads, CPU time.
 
 use anyhow::{Context, Result, bail};
 use nix::sys::signal::{Signal, kill};
@@ -7,7 +7,7 @@ use nix::unistd::Pid;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// A process that is watched from outside.
+/// A process observed from outside.
 #[derive(Clone, Copy)]
 pub(crate) struct Watched(pub(crate) u32);
 
@@ -20,9 +20,8 @@ impl Watched {
         kill(self.pid(), signal).with_context(|| format!("{signal} to {}", self.0))
     }
 
-    /// CPU time of the whole process in nanoseconds, threads that have ended included. The
-    /// scheduler's own sum, not ticks: `/proc/PID/stat` counts in 10 ms, and `task/*/schedstat`
-    /// forgets threads that have ended.
+    /// CPU time of the whole process in nanoseconds, ended threads included. The scheduler's own
+    /// sum: `/proc/PID/stat` counts in 10 ms, and `task/*/schedstat` forgets ended threads.
     pub(crate) fn cpu_ns(self) -> Result<u64> {
         let clock = clock_getcpuclockid(self.pid()).context("the process's CPU clock")?;
         let now = clock.now().context("the process's CPU clock")?;
@@ -39,8 +38,7 @@ impl Watched {
         Ok(value.parse()?)
     }
 
-    /// Resident memory without the pages of a volume that lies in tmpfs and is mapped: those are
-    /// the file's.
+    /// Resident memory without the mapped pages of a volume in tmpfs, which belong to the file.
     pub(crate) fn rss_mib(self) -> Result<f64> {
         let own_kib = self.status_kib("VmRSS")? - self.status_kib("RssShmem")?;
         Ok(f64::from(u32::try_from(own_kib)?) / 1024.0)
@@ -62,8 +60,8 @@ impl Watched {
     }
 }
 
-/// Asks until the answer is yes or the time is over; says which. For what the kernel gives no event
-/// for.
+/// Polls until the condition holds or the time is over; returns whether it holds. For conditions
+/// without a kernel event.
 pub(crate) fn until(limit: Duration, mut yes: impl FnMut() -> bool) -> bool {
     let start = Instant::now();
     loop {

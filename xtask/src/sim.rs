@@ -4,47 +4,46 @@
 use crate::tools;
 use anyhow::Result;
 
-/// How many worlds, one world, or the canaries.
+/// Number of worlds, one world, or the canaries.
 #[derive(clap::Args)]
 pub(crate) struct Args {
-    /// Lives through as many worlds; each of them twice.
+    /// Run this number of worlds, each twice.
     #[arg(long, default_value_t = 2000, conflicts_with_all = ["seed", "canaries"])]
     seeds: u64,
-    /// The first of their seeds.
+    /// First seed.
     #[arg(long, default_value_t = 0, conflicts_with_all = ["seed", "canaries"])]
     first: u64,
-    /// Ends after so many seconds; with --canaries: for each of them [default: 20, with canaries
-    /// 60].
+    /// Stop after this number of seconds; with --canaries: for each of them [default: 20, with
+    /// canaries 60].
     #[arg(long, conflicts_with = "seed")]
     seconds: Option<u64>,
-    /// Replays the world of this seed, and says everything that happens in it.
+    /// Replay the world of this seed, and print all its events.
     #[arg(long)]
     seed: Option<u64>,
-    /// Plants this bug in it.
+    /// Plant this bug in it.
     #[arg(long, requires = "seed", value_name = "NAME")]
     canary: Option<String>,
-    /// Plants one bug after the other, until an oracle has found it; fails when one is not found.
+    /// Plant one bug after another until an oracle has found it; fails if one is not found.
     #[arg(long, conflicts_with = "seed")]
     canaries: bool,
-    /// Hunts deadlocks of the page allocators instead: crypt lines with tiny reserves, as many
-    /// worlds as --seeds says for each allocator.
+    /// Search deadlocks of the page allocators instead: crypt lines with tiny reserves, --seeds
+    /// worlds for each allocator.
     #[arg(long, conflicts_with_all = ["seed", "canaries", "first", "seconds"])]
     pages: bool,
-    /// Lives through worlds whose disks have several paths, which come and go: requests and bios
-    /// that choose their paths.
+    /// Run worlds with disks on several paths that fail and return: requests and bios choose their
+    /// paths.
     #[arg(long, conflicts_with_all = ["canaries", "pages"])]
     multipath: bool,
-    /// Lives through worlds whose volume lies on several disks: linear and striped lines.
+    /// Run worlds with a volume on several disks: linear and striped lines.
     #[arg(long, conflicts_with_all = ["canaries", "pages", "multipath"])]
     devices: bool,
-    /// Lives through worlds whose shards write parts of sectors, several at a time, on top of each
-    /// other.
+    /// Run worlds whose shards write parts of sectors, several at a time, overlapping.
     #[arg(long, conflicts_with_all = ["pages", "multipath", "devices"])]
     ranges: bool,
 }
 
 impl Args {
-    /// As in CI.
+    /// CI's arguments.
     pub(crate) fn short() -> Self {
         let (seeds, seconds) = (u64::MAX, Some(10));
         Self {
@@ -61,27 +60,27 @@ impl Args {
         }
     }
 
-    /// As in CI.
+    /// CI's arguments for multipath.
     pub(crate) fn multipath() -> Self {
         Self { multipath: true, ..Self::short() }
     }
 
-    /// As in CI.
+    /// CI's arguments for several disks.
     pub(crate) fn devices() -> Self {
         Self { devices: true, ..Self::short() }
     }
 
-    /// As in CI.
+    /// CI's arguments for parts of sectors.
     pub(crate) fn ranges() -> Self {
         Self { ranges: true, ..Self::short() }
     }
 
-    /// As in CI.
+    /// CI's arguments for the canaries.
     pub(crate) fn canaries() -> Self {
         Self { canaries: true, seconds: None, ..Self::short() }
     }
 
-    /// As in CI.
+    /// CI's arguments for the canaries of parts of sectors.
     pub(crate) fn ranges_canaries() -> Self {
         Self { ranges: true, ..Self::canaries() }
     }

@@ -9,7 +9,7 @@ pub(crate) fn run() -> Result<()> {
     if nextest.is_ok_and(|output| output.status.success()) {
         let mut test = tools::cargo();
         tools::show(test.args(["nextest", "run", "--workspace", "--locked", "--no-fail-fast"]))?;
-        // nextest leaves the examples in documentation to cargo.
+        // nextest does not run documentation examples; cargo does.
         let mut doc = tools::cargo();
         return tools::show(doc.args(["test", "--quiet", "--workspace", "--locked", "--doc"]));
     }

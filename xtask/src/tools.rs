@@ -1,14 +1,14 @@
-//! Foreign programs: how they are called, and which Debian package has one that is missing.
+//! Foreign programs: their invocation, and the Debian packages of missing ones.
 
 use anyhow::{Context, Result, bail};
 use std::ffi::OsStr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// The same list that `./x test` installs from.
+/// The list from which `./x test` installs.
 const PACKAGES: &str = include_str!("../../tests/packages.txt");
 
-/// No foreign program may hang a test run for longer.
+/// Time limit of a foreign program in a test run.
 const LIMIT_S: u32 = 180;
 
 /// The workspace's root: two levels above this file's crate.
@@ -17,8 +17,8 @@ pub(crate) fn root() -> PathBuf {
     here.parent().expect("xtask lies in the workspace").to_owned()
 }
 
-/// A foreign program under a time limit. Programs of `/usr/sbin` are found without it being in the
-/// user's PATH.
+/// A foreign program under a time limit. Programs of `/usr/sbin` are found even if it is not in
+/// PATH.
 pub(crate) fn tool(program: &str) -> Command {
     let mut command = Command::new("timeout");
     command.args(["-k", "5", &LIMIT_S.to_string(), program]).stdin(Stdio::null());
@@ -26,7 +26,8 @@ pub(crate) fn tool(program: &str) -> Command {
     command
 }
 
-/// A foreign server: no time limit and no parent between, so that its pid is the child's.
+/// A foreign server: without a time limit and an intermediate parent, so that its pid is the
+/// child's.
 pub(crate) fn daemon(program: &str) -> Command {
     let mut command = Command::new(program);
     command.stdin(Stdio::null()).env("PATH", search_path()).env("LC_ALL", "C");
@@ -38,8 +39,7 @@ fn search_path() -> String {
     format!("{path}:/usr/local/sbin:/usr/sbin:/sbin:/usr/bin:/bin")
 }
 
-/// Fails with the package's name when a program is not there: a missing tool is never a skipped
-/// test.
+/// Fails with the package's name if a program is missing: a missing tool never skips a test.
 pub(crate) fn need(program: &str) -> Result<()> {
     let found = search_path().split(':').any(|dir| Path::new(dir).join(program).is_file());
     if found || (program.starts_with('/') && Path::new(program).exists()) {
@@ -61,7 +61,7 @@ fn package(program: &str) -> Option<&'static str> {
     })
 }
 
-/// Runs a command to its end and wants it to succeed; the error shows what it said.
+/// Runs a command to its end and requires success; the error shows its output.
 pub(crate) fn run(command: &mut Command) -> Result<Output> {
     let output = output(command)?;
     if !output.status.success() {
@@ -71,7 +71,7 @@ pub(crate) fn run(command: &mut Command) -> Result<Output> {
     Ok(output)
 }
 
-/// Runs a command to its end, however it ends.
+/// Runs a command to its end, with any result.
 pub(crate) fn output(command: &mut Command) -> Result<Output> {
     if command.get_program() == OsStr::new("timeout")
         && let Some(program) = command.get_args().nth(3)
@@ -81,12 +81,12 @@ pub(crate) fn output(command: &mut Command) -> Result<Output> {
     command.output().with_context(|| format!("{} does not start", shown(command)))
 }
 
-/// Standard output of a command that succeeds, as text.
+/// Standard output of a successful command, as text.
 pub(crate) fn read(command: &mut Command) -> Result<String> {
     Ok(text(&run(command)?.stdout))
 }
 
-/// Runs a command with the terminal's streams and wants it to succeed.
+/// Runs a command with the terminal's streams and requires success.
 pub(crate) fn show(command: &mut Command) -> Result<()> {
     let status = command.status().with_context(|| format!("{} does not start", shown(command)))?;
     if !status.success() {
@@ -99,7 +99,7 @@ pub(crate) fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// The end of a long text, where programs say what went wrong.
+/// The end of a long text, where programs report errors.
 pub(crate) fn tail(text: &str) -> String {
     let lines: Vec<_> = text.trim().lines().collect();
     lines[lines.len().saturating_sub(12)..].join("\n")
@@ -114,7 +114,7 @@ fn shown(command: &Command) -> String {
     words[skip..].join(" ")
 }
 
-/// `cargo`, as the one that runs us.
+/// The `cargo` that runs this program.
 pub(crate) fn cargo() -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(root());

@@ -1,5 +1,4 @@
-//! Volumes to test with, made by other programs or by us, all small and all with a fast key
-//! derivation.
+//! Small test volumes, made by other programs or by ours, all with a fast key derivation.
 
 use crate::lab::{Door, Lab, Server};
 use crate::tools;
@@ -8,28 +7,28 @@ use std::fs::File;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// What makes an image, and how each side opens it.
+/// An image, and the arguments that open it on both sides.
 pub(crate) struct Volume {
     pub(crate) name: &'static str,
     pub(crate) image: PathBuf,
-    /// Words behind `blockyard serve IMAGE`.
+    /// Arguments of `blockyard serve IMAGE`.
     pub(crate) ours: Vec<String>,
-    /// Words behind `cryptsetup open` in the guest, before the device.
+    /// Arguments of `cryptsetup open` in the guest, before the device.
     pub(crate) theirs: Vec<String>,
-    /// What both sides get on standard input: a passphrase that plain mode hashes.
+    /// Standard input for both sides: a passphrase that plain mode hashes.
     pub(crate) stdin: Option<PathBuf>,
 }
 
-/// Which program writes the header.
+/// Program that writes the header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Maker {
     Blockyard,
     Cryptsetup,
-    /// Plain mode has no header: nobody.
+    /// Plain mode, without a header.
     None,
 }
 
-/// How a test volume is made.
+/// Recipe of a test volume.
 pub(crate) struct Recipe {
     pub(crate) name: &'static str,
     pub(crate) maker: Maker,
@@ -37,7 +36,7 @@ pub(crate) struct Recipe {
     pub(crate) options: &'static str,
 }
 
-/// Key derivation that costs nothing: these tests are about everything else.
+/// A very cheap key derivation, which is not the subject of these tests.
 const FAST: &str = "--pbkdf pbkdf2 --pbkdf-force-iterations 1000";
 
 /// Every format that both sides know, each once.
@@ -97,7 +96,7 @@ pub(crate) const RECIPES: &[Recipe] = &[
     },
 ];
 
-/// Image size: 16 MiB of header at most, and enough data behind it.
+/// Image size: at most 16 MiB of header, and enough data after it.
 pub(crate) const IMAGE_BYTES: u64 = 48 << 20;
 
 impl Recipe {
@@ -140,7 +139,7 @@ impl Recipe {
 }
 
 impl Volume {
-    /// `blockyard VERB IMAGE` with what opens it.
+    /// `blockyard VERB IMAGE` with its key options.
     pub(crate) fn command(&self, lab: &Lab, verb: &str) -> Result<Command> {
         let mut command = lab.blockyard(&[verb]);
         command.arg(&self.image).args(&self.ours);
@@ -150,7 +149,7 @@ impl Volume {
         Ok(command)
     }
 
-    /// Serves the volume, with further words behind.
+    /// Serves the volume, with further arguments.
     pub(crate) fn serve(&self, lab: &Lab, more: &[&str]) -> Result<Server> {
         let socket = lab.path(&format!("{}.sock", self.name));
         let mut command = self.command(lab, "serve")?;
@@ -159,7 +158,7 @@ impl Volume {
     }
 }
 
-/// `cryptsetup luksFormat` needs no privilege and no device mapper on a file.
+/// Runs `cryptsetup luksFormat`, which needs no privilege and no device mapper on a file.
 pub(crate) fn luks_format(image: &Path, key_file: &Path, options: &str) -> Result<()> {
     let mut format = tools::tool("cryptsetup");
     format.args(["luksFormat", "-q"]).args(options.split_whitespace());
@@ -178,7 +177,7 @@ pub(crate) fn sparse(path: &Path, len_bytes: u64) -> Result<()> {
     Ok(())
 }
 
-/// Bytes that never repeat within a file and differ with the seed: a splitmix64 stream.
+/// Noise from a splitmix64 stream, which never repeats within a file and differs by seed.
 pub(crate) fn noise(seed: u64, len_bytes: usize) -> Vec<u8> {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15);
     let mut out = Vec::with_capacity(len_bytes + 8);

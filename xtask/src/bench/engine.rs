@@ -1,8 +1,8 @@
-//! `cargo x bench engine`: what stands above the cipher, in three parts.
+//! `cargo x bench engine`: cost of the engine above the cipher, in three parts.
 //!
 //! *Pipelines*: the real path of a volume in memory, every pipeline beside the bare cipher, on one
-//! core and on two. *Stages*: what it costs to keep time of requests. *Shard*: the engine alone,
-//! without cipher and system calls, and the request queue with each elevator.
+//! core and on two. *Stages*: the cost of timing requests. *Shard*: the engine alone, without
+//! cipher and system calls, and the request queue with each elevator.
 
 use super::{example, machine};
 use anyhow::Result;
@@ -15,20 +15,20 @@ enum Part {
     Shard,
 }
 
-/// How much.
+/// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this part.
     #[arg(long, value_enum)]
     only: Option<Part>,
-    /// One short round of the pipelines: too short for a figure.
+    /// One short round of the pipelines: too short for valid figures.
     #[arg(long)]
     smoke: bool,
-    /// A line of JSON for each figure, and nothing else.
+    /// Only JSON: a line for each figure.
     #[arg(long)]
     json: bool,
-    /// For the pipelines: `--rounds N`; `--job`, `--pipeline` and `--placement` with a part of a
-    /// name.
+    /// Arguments for the pipelines: `--rounds N`; `--job`, `--pipeline` and `--placement` with a
+    /// part of a name.
     #[arg(last = true)]
     words: Vec<String>,
 }

@@ -1,4 +1,4 @@
-//! fio as NBD client: its command line and its JSON.
+//! fio as an NBD client: its command line and its JSON.
 
 use crate::tools;
 use anyhow::{Context, Result, ensure};
@@ -13,7 +13,7 @@ pub(crate) struct Job {
     pub(crate) connections: u32,
 }
 
-/// What fio saw.
+/// Measurements of fio.
 pub(crate) struct Seen {
     pub(crate) requests: f64,
     pub(crate) bytes: f64,
@@ -21,11 +21,11 @@ pub(crate) struct Seen {
     pub(crate) iops: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// CPU that the client itself took, in cores.
+    /// CPU use of the client itself, in cores.
     pub(crate) cores: f64,
 }
 
-/// Where the client runs and for how long.
+/// CPU of the client and duration.
 pub(crate) struct Run<'a> {
     pub(crate) uri: &'a str,
     pub(crate) cpu: Option<usize>,
@@ -71,7 +71,7 @@ impl Job {
         })
     }
 
-    /// Whether a unit of work is a MiB or a request.
+    /// Whether the unit of work is a MiB instead of a request.
     pub(crate) fn counts_mib(&self) -> bool {
         self.block == "1m"
     }
@@ -82,7 +82,7 @@ pub(crate) fn job(text: &str) -> Result<Value> {
     jobs(text)?.into_iter().next().context("fio ran no job")
 }
 
-/// All jobs of fio's JSON; its nbd engine prints lines before it.
+/// All jobs of fio's JSON; fio's nbd engine prints lines before it.
 pub(crate) fn jobs(text: &str) -> Result<Vec<Value>> {
     let start = text.find("\n{").map_or(0, |at| at + 1);
     let json: Value = serde_json::from_str(&text[start..])
@@ -90,7 +90,7 @@ pub(crate) fn jobs(text: &str) -> Result<Vec<Value>> {
     Ok(json["jobs"].as_array().cloned().unwrap_or_default())
 }
 
-/// Writes the whole disk once, so that no run pays for pages that are touched for the first time.
+/// Writes the whole disk once, so that no run has the cost of newly touched pages.
 pub(crate) fn warm(uri: &str, size_mib: u32) -> Result<()> {
     for rw in ["write", "read"] {
         let mut fio = tools::tool("fio");

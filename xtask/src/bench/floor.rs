@@ -1,8 +1,8 @@
-//! `cargo x bench floor`: what a request is made of, and a server beside the sum of the pieces that
-//! it cannot leave out.
+//! `cargo x bench floor`: the parts of a request's cost, and a server beside the sum of its
+//! unavoidable parts.
 //!
 //! The sums are simple on purpose: the cipher over data from memory, the copy between socket and
-//! buffer, and for a request that comes alone its two system calls and the wake-up.
+//! buffer, and for a lone request its two system calls and the wake-up.
 
 use super::fio::{Job, Run, warm};
 use super::scale::{Server, volume};
@@ -14,10 +14,10 @@ use serde_json::Value;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 
-/// What is read and written; it lies in memory, and in no cache.
+/// Size of the data, in memory but larger than any cache.
 const SIZE_MIB: u32 = 256;
 
-/// How much.
+/// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Rounds over all rows; the table shows medians.
@@ -34,7 +34,7 @@ impl Args {
     }
 }
 
-/// A job, and the pieces of its floor with how often each comes.
+/// A job, and the parts of its floor with their numbers.
 struct Row {
     job: Job,
     pieces: &'static [(&'static str, f64)],
@@ -144,7 +144,7 @@ impl Row {
     }
 }
 
-/// Each alone, in nanoseconds.
+/// Cost of each part alone, in nanoseconds.
 fn pieces() -> Result<BTreeMap<String, f64>> {
     let text = example_text("blockyard-host", "floor_bench", &["--json"])?;
     let piece = |line: &str| {

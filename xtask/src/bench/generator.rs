@@ -1,16 +1,16 @@
-//! `cargo x bench fio`: fio and `blockyard bench`, the same jobs in turns.
+//! `cargo x bench fio`: fio and `blockyard bench`, alternating on the same jobs.
 //!
-//! *Generator*: requests that go nowhere, all programs pinned to one CPU, each with all its clocks
-//! and with `gtod_reduce`, the cheapest way. Beside the null engines stands ours through the shard,
-//! onto a device that ends each request at once. CPU time of a request depends less than its rate
-//! on who else is on the machine.
+//! *Generator*: requests that go to no device, all programs pinned to one CPU, each with all its
+//! measurements and with `gtod_reduce`, the cheapest mode. Besides the null engines there is ours
+//! through the shard, onto a device that ends each request at once. CPU time per request depends
+//! less than the rate on other load of the machine.
 //!
-//! *Bandwidth*: job files of `testdata/fio` by the clock, on one plain file in memory, on a disk
-//! through the page cache, and on that disk with O_DIRECT. In each round fio runs, then ours, then
-//! fio again: how far fio is from itself is the noise, and a ratio inside of it says nothing. fio's
-//! jobs are sessions of their own, to which a scheduler that shares CPUs out by session
-//! (`autogroup`) gives as much as to all of a session that also builds something; so ours is one
-//! too, and CPU time is shown beside.
+//! *Bandwidth*: timed job files of `testdata/fio`, on one plain file in memory, on a disk through
+//! the page cache, and on that disk with O_DIRECT. In each round fio runs, then ours, then fio
+//! again: the difference between fio's two runs is the noise, and a ratio within it is meaningless.
+//! fio's jobs are separate sessions. A scheduler that shares CPUs by session (`autogroup`) gives
+//! each as much as a whole session that also runs a build. So ours is a session too, and CPU time
+//! is shown beside.
 
 use super::fio;
 use super::table::middle;
@@ -24,11 +24,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-/// All runs of the generator share it.
+/// The CPU of all generator runs.
 const CPU: &str = "0";
-/// Room for every job file.
+/// Size of the file, enough for every job file.
 const FILE_BYTES: usize = 64 << 20;
-/// Those that can run by the clock.
+/// Job files that can run for a fixed time.
 const JOB_FILES: [&str; 6] = ["backup", "restore", "guest", "checkpoint", "journal", "strides"];
 const DEPTHS: [u32; 2] = [1, 32];
 
@@ -38,7 +38,7 @@ enum Part {
     Bandwidth,
 }
 
-/// How much.
+/// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only this part.
@@ -83,7 +83,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Whoever makes requests.
+/// A generator of requests.
 #[derive(Clone, Copy)]
 enum Maker {
     FioReduced,
@@ -119,7 +119,7 @@ impl Maker {
         matches!(self, Self::FioReduced | Self::Fio)
     }
 
-    /// Its program, pinned, with all but the job's options.
+    /// Its pinned program, without the job's options.
     fn command(self, lab: &Lab) -> Command {
         let mut command = lab.unprivileged(Path::new("taskset"));
         command.args(["-c", CPU]);
@@ -130,7 +130,7 @@ impl Maker {
         command
     }
 
-    /// The options of its job.
+    /// Options of its job.
     fn options(self, depth: u32, args: &Args) -> Vec<String> {
         let is_reduced = matches!(self, Self::FioReduced | Self::NullReduced | Self::ShardReduced);
         let engine = match self {
@@ -146,7 +146,7 @@ impl Maker {
         options
     }
 
-    /// Requests a second, and nanoseconds of CPU time of each.
+    /// Requests per second, and nanoseconds of CPU time per request.
     fn run(self, lab: &Lab, depth: u32, args: &Args) -> Result<(f64, f64)> {
         let mut command = self.command(lab);
         let dashes = if self.is_fio() { "--" } else { "" };
@@ -192,7 +192,7 @@ fn generator(lab: &Lab, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// Where the plain file lies, and how both programs open it.
+/// Place of the plain file, and the flags of both programs for it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     Memory,
@@ -219,15 +219,15 @@ impl Place {
     }
 }
 
-/// What one run gave.
+/// Result of one run.
 #[derive(Clone, Copy)]
 struct Moved {
     mib_s: f64,
-    /// CPU time of a MiB, of the job's own thread.
+    /// CPU time per MiB, of the job's own thread.
     cpu_us: f64,
 }
 
-/// What one job file gave at one place: fio, ours, and fio again, by round.
+/// Results of one job file at one place: fio, ours, and fio again, by round.
 struct Row {
     job: &'static str,
     rounds: Vec<[Moved; 3]>,
@@ -240,7 +240,7 @@ impl Row {
             values.sort_by(f64::total_cmp);
             values
         };
-        // Ours stands between the two of fio: a slow minute is in both.
+        // Ours runs between the two runs of fio: a slow minute affects both.
         let fio = |round: &[Moved; 3]| f64::midpoint(round[0].mib_s, round[2].mib_s);
         let fio_cpu = |round: &[Moved; 3]| f64::midpoint(round[0].cpu_us, round[2].cpu_us);
         let ratio = column(&|round| round[1].mib_s / fio(round));
@@ -303,8 +303,8 @@ fn bandwidth(lab: &Lab, args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The job file, by the clock, on what is in the page cache already. fio's buffers begin at a page,
-/// as ours do: from where `malloc` puts them the kernel copies three times slower.
+/// A timed version of the job file, on data in the page cache. fio's buffers start at a page, as
+/// ours do: at `malloc`'s alignment the kernel copies three times slower.
 fn timed(lab: &Lab, job: &str, place: Place, args: &Args) -> Result<PathBuf> {
     let mut text = fs::read_to_string(root().join("testdata/fio").join(format!("{job}.fio")))?;
     text += &format!("time_based=1\nruntime={}\ninvalidate=0\niomem=mmap\n", args.runtime());
@@ -330,7 +330,7 @@ fn by_bench(lab: &Lab, job: &Path, place: Place) -> Result<Moved> {
     moved(&tools::read(&mut bench)?)
 }
 
-/// Of the only job, both directions together.
+/// Result of the only job, both directions together.
 fn moved(json: &str) -> Result<Moved> {
     let job = fio::job(json)?;
     let of = |name: &str| {

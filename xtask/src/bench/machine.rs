@@ -1,4 +1,4 @@
-//! What a figure was measured on: without it nobody can compare.
+//! Description of the measured machine, without which figures cannot be compared.
 
 use crate::tools::{self, root, tool};
 use serde_json::{Value, json};
@@ -8,13 +8,13 @@ fn line(path: &str) -> String {
     fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }
 
-/// The first line that a program says about its version.
+/// The first line of a program's version output.
 fn version(program: &str) -> String {
     let said = tools::read(tool(program).arg("--version")).unwrap_or_default();
     said.lines().next().unwrap_or("not installed").trim().to_owned()
 }
 
-/// Machine, kernel, date, and every program that takes part.
+/// Machine, kernel, date, and the versions of all programs.
 pub(crate) fn describe() -> Value {
     let cpuinfo = line("/proc/cpuinfo");
     let field = |name: &str| {
@@ -57,7 +57,7 @@ pub(crate) fn describe() -> Value {
     })
 }
 
-/// As lines above a table.
+/// The description as lines above a table.
 pub(crate) fn print(machine: &Value) {
     let Value::Object(fields) = machine else { return };
     for (name, value) in fields {

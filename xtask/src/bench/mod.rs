@@ -1,5 +1,5 @@
 //! `cargo x bench`: figures beside other programs, taken in the same run on the same machine. A
-//! figure without its neighbour says nothing.
+//! figure without a comparison says nothing.
 
 mod elevators;
 mod engine;
@@ -18,7 +18,7 @@ use anyhow::Result;
 use std::io::{IsTerminal, Write};
 use std::process::Command;
 
-/// What to measure.
+/// The benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     #[command(subcommand)]
@@ -30,33 +30,32 @@ enum What {
     /// One LUKS1 image served by blockyard, nbdkit and QEMU, and an unencrypted file served by
     /// nbdkit.
     Nbd(nbd::Args),
-    /// Three clients on one encrypted disk under every elevator, and under the kernel's schedulers.
+    /// Three clients on one encrypted disk under every elevator and under the kernel's schedulers.
     Elevators(elevators::Args),
     /// The sector ciphers beside OpenSSL, in GB/s of one core.
     Cipher(Further),
-    /// Every encryption pipeline beside the bare cipher, on one core and on two; and the engine's
-    /// own cost for each request, without cipher and without system calls.
+    /// Every encryption pipeline beside the bare cipher, on one core and on two, and the engine's
+    /// own cost per request, without cipher and without system calls.
     Engine(engine::Args),
-    /// fio and `blockyard bench` in turns: how many requests each can make, and their bandwidth on
+    /// fio and `blockyard bench`, alternating: request rates of both generators, and bandwidth on
     /// the same plain file.
     Fio(generator::Args),
-    /// CPU time for a request and memory for a connection, as connections, exports and volumes
-    /// grow.
+    /// CPU time per request and memory per connection, with growing numbers of connections, exports
+    /// and volumes.
     Scale(scale::Args),
-    /// What `blockyard tune` finds on three volumes, measured again beside the default and every
-    /// pipeline.
+    /// The result of `blockyard tune` on three volumes, beside the default and every pipeline.
     Tune(tune::Args),
-    /// What a request is made of, piece by piece, and the server beside their sum.
+    /// The parts of a request's cost, and the server beside their sum.
     Floor(floor::Args),
     /// The simulator: simulated requests per second of one core.
     Sim(Further),
-    /// Page allocators for the ciphertext of writes: alone, and as part of whole writes.
+    /// Page allocators for the ciphertext of writes: alone, and within whole writes.
     Pages(Further),
     /// Whole volumes copied out and in, by the number of cipher workers.
     Copy(Further),
 }
 
-/// What is handed on to the example that measures.
+/// Arguments for the example that measures.
 #[derive(clap::Args)]
 struct Further {
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
@@ -79,8 +78,8 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     }
 }
 
-/// Every server and two jobs, an elevator and two schedulers, every pipeline, too short for a
-/// figure: shows that the benchmarks themselves work.
+/// Runs every server with two jobs, an elevator and two schedulers, and every pipeline, too short
+/// for valid figures: a test of the benchmarks themselves.
 pub(crate) fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
@@ -91,7 +90,7 @@ pub(crate) fn smoke() -> Result<()> {
     engine::run(&engine::Args::smoke())
 }
 
-/// One line that is written over, on a terminal only.
+/// A line that is overwritten, on a terminal only.
 fn progress(text: &str) {
     if std::io::stderr().is_terminal() {
         let _ = write!(std::io::stderr(), "\r\x1b[K{text}");
@@ -103,7 +102,7 @@ fn example(package: &str, name: &str, words: &[String]) -> Result<()> {
     tools::show(cargo.args(words))
 }
 
-/// What it prints.
+/// The output of an example.
 fn example_text(package: &str, name: &str, words: &[&str]) -> Result<String> {
     let mut cargo = example_command(package, name);
     Ok(tools::text(&tools::run(cargo.args(words))?.stdout))

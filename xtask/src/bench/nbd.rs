@@ -1,9 +1,9 @@
 //! `cargo x bench nbd`: the same LUKS1 image behind every server, the same client, rounds
 //! interleaved.
 //!
-//! Where client and server run decides half of each number, so it is pinned and said: `apart` on
-//! two CPUs, `stacked` on one, `free` as the scheduler likes. Server CPU time is the scheduler's
-//! own sum over all threads.
+//! The placement of client and server determines half of each number, so it is fixed and reported:
+//! `apart` on two CPUs, `stacked` on one, `free` by the scheduler. Server CPU time is the
+//! scheduler's own sum over all threads.
 
 use super::fio::{Job, Run, warm};
 use super::peers::{self, Images, PLAIN, Peer};
@@ -38,14 +38,14 @@ const JOBS: &[Job] = &[
     job("write 4 KiB q32, 4 connections", "randwrite", "4k", 32, 4),
 ];
 
-/// Where client and server run.
+/// Placement of client and server.
 #[derive(Clone, Copy, PartialEq, Eq, ValueEnum)]
 enum Placement {
     /// The server on CPU 0, the client on CPU 1.
     Apart,
     /// Both on CPU 0.
     Stacked,
-    /// Wherever the scheduler puts them.
+    /// By the scheduler.
     Free,
 }
 
@@ -79,7 +79,7 @@ impl Placement {
     }
 }
 
-/// How much.
+/// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Rounds over all servers; the table shows medians.
@@ -88,19 +88,19 @@ pub(crate) struct Args {
     /// Seconds of each run.
     #[arg(long, default_value_t = 2.0)]
     seconds: f64,
-    /// Where client and server run; may be given several times.
+    /// Placement of client and server; may be repeated.
     #[arg(long, value_enum, default_value = "apart", value_delimiter = ',')]
     placement: Vec<Placement>,
-    /// Size of the served disk, all of which lies in memory three times.
+    /// Size of the served disk in MiB; it lies in memory three times.
     #[arg(long, default_value_t = 512, value_name = "MIB")]
     size: u32,
     /// Only jobs whose name contains this.
     #[arg(long, value_name = "TEXT")]
     job: Option<String>,
-    /// Compares this build with another build of blockyard, and leaves the other servers out.
+    /// Compare this build with another build of blockyard, without the other servers.
     #[arg(long, value_name = "BINARY")]
     against: Option<PathBuf>,
-    /// Also writes every run and the medians to this file.
+    /// Also write every run and the medians to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
 }
@@ -164,7 +164,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// The medians of one job, servers in the order in which they ran.
+/// Medians of one job, servers in the order of their runs.
 fn rows(samples: &[Sample], job: &Job) -> Vec<Sample> {
     let mut servers: Vec<&str> = Vec::new();
     for sample in samples {
@@ -181,7 +181,7 @@ fn rows(samples: &[Sample], job: &Job) -> Vec<Sample> {
         .collect()
 }
 
-/// Prints this build over the other build: a ratio for each round, their median and their ends.
+/// Prints the ratio of this build to the other one for each round, with median and range.
 fn print_ratios(samples: &[Sample], job: &Job) {
     print_ratio("speed", samples, job, |sample| sample.mib_s);
     print_ratio("CPU", samples, job, |sample| sample.cpu_us);
@@ -220,7 +220,8 @@ fn measure(
     for round in 0..args.rounds {
         for job in jobs {
             for index in 0..peers.len() {
-                // Odd rounds run backwards: a machine that slows down favours no server.
+                // Odd rounds run in reverse order, so that a slowdown of the machine favours no
+                // server.
                 let backwards = peers.len() - 1 - index;
                 let peer = &peers[if round % 2 == 0 { index } else { backwards }];
                 progress(&format!("{} {round} {}: {}", placement.name(), job.name, peer.name));

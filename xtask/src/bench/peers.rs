@@ -1,4 +1,4 @@
-//! The servers that take part: how each is started on the same image, and how its CPU time is read.
+//! The compared servers: their start on the same image, and their CPU time.
 
 use crate::lab::{Lab, PASSPHRASE};
 use crate::process::{Watched, until};
@@ -11,18 +11,18 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command};
 use std::time::Duration;
 
-/// A LUKS1 header of cryptsetup takes 2 MiB, a LUKS2 header 16 MiB.
+/// Size of the largest header: 2 MiB for cryptsetup's LUKS1, 16 MiB for LUKS2.
 const HEADER_MIB: u64 = 16;
 
 const START_LIMIT: Duration = Duration::from_secs(30);
 
-/// The name of the server that all others are divided by.
+/// Name of the server that all others are compared with.
 pub(crate) const PLAIN: &str = "nbdkit file, unencrypted";
 
-/// The name of this build on a LUKS1 image.
+/// Name of this build on a LUKS1 image.
 pub(crate) const OURS: &str = "blockyard";
 
-/// The name of an older build of ours, on an image of its own.
+/// Name of an older build of ours, on a separate image.
 pub(crate) const BEFORE: &str = "blockyard, before";
 
 /// The images of one benchmark, all in memory.
@@ -71,7 +71,7 @@ impl Drop for Peer {
     }
 }
 
-/// Starts all of them, pinned to a CPU if one is given, and waits until each listens.
+/// Starts all servers, pinned to a CPU if one is given, and waits until each listens.
 pub(crate) fn start_all(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Vec<Peer>> {
     let pass = lab.pass().display().to_string();
     let luks1 = images.luks1.display().to_string();
@@ -90,7 +90,7 @@ pub(crate) fn start_all(lab: &Lab, images: &Images, cpu: Option<usize>) -> Resul
     Ok(peers)
 }
 
-/// Starts this build, an older one, and the unencrypted neighbour.
+/// Starts this build, an older one, and the unencrypted server.
 pub(crate) fn start_both(
     lab: &Lab,
     images: &Images,
@@ -127,7 +127,7 @@ fn plain(lab: &Lab, images: &Images, cpu: Option<usize>) -> Result<Peer> {
 fn qemu(image: &str, pass: &str, socket: &Path) -> Command {
     let mut qemu = tools::daemon("qemu-storage-daemon");
     qemu.args(["--object", &format!("secret,id=pass,file={pass}")]);
-    // Several servers hold this image at once; only one of them works at a time.
+    // Several servers have this image open at once; only one of them works at a time.
     let file = format!("driver=file,filename={image},node-name=file,locking=off");
     qemu.args(["--blockdev", &file]);
     qemu.args(["--blockdev", "driver=luks,file=file,key-secret=pass,node-name=disk"]);
@@ -145,7 +145,7 @@ fn start(
 ) -> Result<Peer> {
     tools::need(&command.get_program().to_string_lossy())?;
     let mut command = pinned(command, cpu);
-    // Of the same server in another placement.
+    // Left by the same server in another placement.
     let _ = fs::remove_file(socket);
     let log = socket.with_extension("log");
     let err = File::create(&log)?;
@@ -163,7 +163,7 @@ fn start(
     Ok(peer)
 }
 
-/// The same command on one CPU. taskset becomes the server: the pid stays.
+/// The command pinned to one CPU. taskset becomes the server: the pid stays.
 fn pinned(command: Command, cpu: Option<usize>) -> Command {
     let Some(cpu) = cpu else { return command };
     let mut pinned = Command::new("taskset");

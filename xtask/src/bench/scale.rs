@@ -1,12 +1,12 @@
-//! `cargo x bench scale`: what a request costs the server, and what a connection costs in memory,
-//! as connections, exports and volumes become more and longer. Each of them should stay flat.
+//! `cargo x bench scale`: the server's cost per request and memory per connection, with growing
+//! numbers of connections, exports and volumes. Both should stay flat.
 //!
-//! The clients of one row share the same CPUs, so throughput says little; CPU time for a request
-//! and memory are the server's own. Opening is from the start of the server to its socket, with a
-//! key derivation that takes next to nothing.
+//! The clients of one row share the same CPUs, so throughput says little; CPU time per request and
+//! memory are the server's own. Opening lasts from the start of the server to its socket, with a
+//! very cheap key derivation.
 //!
-//! Sockets of many connections, and the pages that they pass on, are no longer in the cache: that
-//! makes requests dearer for every server. How much is seen of one that does nothing else.
+//! Sockets of many connections, and their pages, no longer fit the cache, which makes requests more
+//! expensive for every server. A server that only moves bytes shows by how much.
 
 use super::fio::{Job, Run, warm};
 use super::table::middle;
@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 const CONNECTIONS: [u32; 5] = [1, 4, 16, 64, 256];
 const EXPORTS: [u32; 4] = [1, 4, 16, 64];
 const SIZES_GIB: [u64; 4] = [1, 64, 1024, 16 << 10];
-/// What is read and written; it lies in memory.
+/// Size of the data, in memory.
 const SIZE_MIB: u32 = 8;
-/// A look at the server's memory is a file of `/proc`.
+/// Interval between two readings of the server's memory from `/proc`.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
 const START_LIMIT: Duration = Duration::from_secs(120);
 
-/// How much.
+/// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Rounds over all rows; the tables show medians.
@@ -62,12 +62,12 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     sizes(&lab, args)
 }
 
-/// One row: medians of what the rounds gave.
+/// One row: medians of the rounds.
 #[derive(Clone, Default)]
 struct Row {
     name: String,
     cpu_us: Vec<f64>,
-    /// Of a server that only moves bytes.
+    /// CPU time of a server that only moves bytes.
     echo_us: Vec<f64>,
     kiops: Vec<f64>,
     rss_kib: Vec<f64>,
@@ -140,7 +140,7 @@ fn exports(lab: &Lab, args: &Args) -> Result<()> {
                 chosen.iter().map(|(name, image)| (name.as_str(), image)).collect();
             let server = Server::start(lab, &named, "--max-connections=256")?;
             row.name = count.to_string();
-            // Those of the first export: what the others cost it.
+            // Requests of the first export only: they show the cost of the other exports.
             measure(row, &server, &server.uri("e0"), 4, args)?;
         }
     }
@@ -177,8 +177,8 @@ fn measure(row: &mut Row, server: &Server, uri: &str, connections: u32, args: &A
     Ok(())
 }
 
-/// Random reads of 4 KiB by so many connections, 4 in flight on each: the server's CPU time for
-/// one in microseconds, and thousands a second.
+/// Random reads of 4 KiB on `connections` connections, 4 in flight on each. Returns the server's
+/// CPU time per request in microseconds, and thousands of requests per second.
 fn requests(server: &Server, uri: &str, connections: u32, args: &Args) -> Result<(f64, f64)> {
     let job = Job { name: "scale", rw: "randread", block: "4k", depth: 4, connections };
     let before = server.cpu_ns()?;
@@ -187,7 +187,7 @@ fn requests(server: &Server, uri: &str, connections: u32, args: &Args) -> Result
     Ok((cpu_us / seen.requests.max(1.0), seen.iops / 1000.0))
 }
 
-/// A LUKS2 volume whose keyslot opens in no time.
+/// A LUKS2 volume with a very cheap keyslot.
 pub(crate) fn volume(lab: &Lab, image: &Path, data_bytes: u64) -> Result<()> {
     sparse(image, data_bytes + (16 << 20))?;
     lab.give(image)?;
@@ -220,7 +220,7 @@ impl Server {
         Server::spawn(lab, serve, socket)
     }
 
-    /// One that only moves bytes, scheduled as ours is behind short requests.
+    /// A server that only moves bytes, scheduled like ours with short requests.
     fn echo(lab: &Lab) -> Result<Server> {
         let socket = lab.path("echo.sock");
         let _ = fs::remove_file(&socket);
@@ -247,7 +247,7 @@ impl Server {
         Ok(server)
     }
 
-    /// Does something, and says how much memory the server had at most meanwhile.
+    /// Runs `work`, and returns the server's peak memory meanwhile.
     fn watched<R>(&self, work: impl FnOnce() -> R) -> (R, f64) {
         let (done, process) = (AtomicBool::new(false), self.process);
         std::thread::scope(|scope| {
@@ -265,7 +265,7 @@ impl Server {
         })
     }
 
-    /// CPU time that it has used.
+    /// CPU time used so far.
     pub(crate) fn cpu_ns(&self) -> Result<u64> {
         self.process.cpu_ns()
     }

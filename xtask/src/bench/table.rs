@@ -1,4 +1,4 @@
-//! Medians and their table.
+//! Medians, and the table of them.
 
 use super::fio::Job;
 use serde_json::{Value, json};
@@ -13,7 +13,7 @@ pub(crate) struct Sample {
     pub(crate) iops: f64,
     pub(crate) p50_us: f64,
     pub(crate) p99_us: f64,
-    /// Server CPU in microseconds for each MiB or request.
+    /// Server CPU time in microseconds per MiB or request.
     pub(crate) cpu_us: f64,
     pub(crate) server_cores: f64,
     pub(crate) client_cores: f64,
@@ -42,7 +42,7 @@ impl Sample {
     }
 }
 
-/// The median of each field by itself, over the rounds of one job on one server.
+/// The median of each field, over the rounds of one job on one server.
 pub(crate) fn median(samples: &[&Sample]) -> Option<Sample> {
     let first = samples.first()?;
     let column =
@@ -61,13 +61,13 @@ pub(crate) fn median(samples: &[&Sample]) -> Option<Sample> {
     })
 }
 
-/// The median of some numbers, of which there is at least one.
+/// The median of a non-empty list.
 pub(crate) fn middle(mut values: Vec<f64>) -> f64 {
     values.sort_by(f64::total_cmp);
     f64::midpoint(values[(values.len() - 1) / 2], values[values.len() / 2])
 }
 
-/// Prints one job: a line for each server, and what it is of the plain one.
+/// Prints one job: a line for each server, with its ratio to the plain one.
 pub(crate) fn print(job: &Job, rows: &[Sample], plain: &str) {
     let unit = if job.counts_mib() { "MiB" } else { "request" };
     let share = rows.iter().find(|row| row.server == plain);
@@ -103,7 +103,7 @@ pub(crate) fn print(job: &Job, rows: &[Sample], plain: &str) {
     }
 }
 
-/// Unpinned, the scheduler decides, and it decides half the number.
+/// Placement of an unpinned run, which determines half of the number.
 fn shared(row: &Sample) -> &'static str {
     match row.placement {
         "free" if row.server_cores + row.client_cores < 1.05 => " shared a CPU",

@@ -1,9 +1,9 @@
-//! `cargo x bench tune`: is what `blockyard tune` finds as good as it says?
+//! `cargo x bench tune`: checks the results of `blockyard tune`.
 //!
-//! On three volumes, for a workload that reads and one that writes, it searches; then what it found
-//! runs against the default and every static preset in fresh processes, interleaved, in an order
-//! drawn anew each round. What is compared is how two did in the same round; the interval is
-//! Student's for 99 %, of the logarithms.
+//! On three volumes, for a read and a write workload, it runs the search. Then the result runs
+//! against the default and every static preset in fresh processes, interleaved, in a new random
+//! order each round. The comparison is by round; the interval is Student's for 99 %, of the
+//! logarithms.
 
 use super::table::middle;
 use super::{machine, progress};
@@ -21,37 +21,37 @@ const WORKLOADS: [Workload; 2] = [
     Workload { name: "writes 1 MiB", words: "rw=write bs=1m iodepth=4", writes: true },
 ];
 const BACKINGS: [Backing; 3] = [Backing::Memory, Backing::Disk, Backing::Loop];
-/// A difference that nobody cares for, as in `tune`.
+/// A negligible difference, as in `tune`.
 const SAME: f64 = 0.01;
-/// An interval that reaches further down than this leaves open what was to be shown.
+/// Distance of an interval's lower bound below 1 from which the comparison is inconclusive.
 const OPEN: f64 = 0.05;
-/// Of the image, which has a header.
+/// Filled bytes: the image without its header.
 const FILLED_BYTES: usize = IMAGE_BYTES as usize - (16 << 20);
 
-/// What is made good.
+/// Optimised quantity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Goal {
-    /// Bytes a second.
+    /// Bytes per second.
     Throughput,
-    /// Bytes for the CPU time of the process: others on the machine disturb it less.
+    /// Bytes per CPU time of the process, which depends less on other load.
     Cpu,
 }
 
-/// How much.
+/// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Seconds of each search.
     #[arg(long, default_value_t = 18)]
     time: u32,
-    /// Rounds of what was found against the others.
+    /// Rounds of the result against the others.
     #[arg(long, default_value_t = 8)]
     rounds: usize,
-    /// Seconds of each run in them.
+    /// Seconds of each run in the rounds.
     #[arg(long, default_value_t = 0.25)]
     seconds: f64,
     #[arg(long, value_enum, default_value_t = Goal::Throughput)]
     goal: Goal,
-    /// Only the volume in memory, too short for a figure.
+    /// Only the volume in memory, too short for valid figures.
     #[arg(long)]
     smoke: bool,
 }
@@ -104,7 +104,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     Ok(())
 }
 
-/// A hole reads faster than data.
+/// Fills the volume, because a hole reads faster than data.
 fn fill(lab: &Lab, backed: &Backed) -> Result<()> {
     let plaintext = lab.write("plaintext", noise(3, FILLED_BYTES))?;
     let mut load = backed.command(lab, "load")?;
@@ -121,11 +121,11 @@ struct Case<'a> {
     args: &'a Args,
 }
 
-/// Settings, as options of `blockyard bench`.
+/// Settings as options of `blockyard bench`.
 struct Row {
     settings: String,
     scores: Vec<f64>,
-    /// How what was found did against it; none of itself.
+    /// Ratio of the result to these settings; `None` for the result itself.
     against: Option<Ratio>,
 }
 
@@ -137,7 +137,7 @@ struct Ratio {
 }
 
 impl Case<'_> {
-    /// What was found comes first.
+    /// Measures all settings; the result comes first.
     fn measure(&self) -> Result<Vec<Row>> {
         let (found, others) = self.search()?;
         let all = std::iter::once(found.clone()).chain(others.into_iter().filter(|o| *o != found));
@@ -156,8 +156,8 @@ impl Case<'_> {
         Ok(rows)
     }
 
-    /// What `tune` recommends, and what that is to be compared with: the default and every pipeline
-    /// that differs.
+    /// The recommendation of `tune`, and the settings to compare: the default and every other
+    /// pipeline.
     fn search(&self) -> Result<(String, Vec<String>)> {
         let (time, goal) = (self.args.time.to_string(), self.goal());
         let mut tune = self.backed.command(self.lab, "tune")?;
@@ -187,7 +187,7 @@ impl Case<'_> {
         }
     }
 
-    /// Bytes a second, or for each second of CPU time.
+    /// Bytes per second, or per second of CPU time.
     fn run(&self, settings: &str, round: usize) -> Result<f64> {
         let words = settings.split(' ').filter(|_| settings != "the default");
         let millis = (self.args.seconds * 1000.0) as u32;
@@ -197,7 +197,7 @@ impl Case<'_> {
         bench.args(self.workload.words.split(' ')).arg(format!("randseed={}", round + 1));
         bench.arg(format!("runtime={millis}ms"));
         if self.args.goal == Goal::Throughput {
-            // CPU time is of the whole run.
+            // CPU time covers the whole run, including the ramp.
             bench.arg(format!("ramp_time={}ms", millis / 3));
         }
         let report: Value = serde_json::from_slice(&tools::run(&mut bench)?.stdout)?;
@@ -218,7 +218,7 @@ impl Case<'_> {
     }
 }
 
-/// An order of so many for a round: the same in each run of this.
+/// A random order for a round, equal in each invocation.
 fn order(count: usize, round: usize) -> Vec<usize> {
     let draws = noise(round as u64 + 1, count);
     let mut order: Vec<usize> = (0..count).collect();
@@ -226,7 +226,7 @@ fn order(count: usize, round: usize) -> Vec<usize> {
     order
 }
 
-/// One against another, round by round.
+/// Ratio of two settings, paired by round.
 fn paired(one: &[f64], other: &[f64]) -> Ratio {
     let logs: Vec<f64> = one.iter().zip(other).map(|(one, other)| (one / other).ln()).collect();
     let count = logs.len() as f64;
@@ -236,22 +236,22 @@ fn paired(one: &[f64], other: &[f64]) -> Ratio {
     Ratio { mean: mean.exp(), low: (mean - half).exp(), high: (mean + half).exp() }
 }
 
-/// Student's t for 99 % on both sides, by degrees of freedom, from one on.
+/// Student's t for 99 %, two-sided, by degrees of freedom, from one on.
 fn student_99(freedom: usize) -> f64 {
     const TABLE: [f64; 10] = [63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169];
     TABLE[freedom.clamp(1, TABLE.len()) - 1]
 }
 
-/// What an interval says.
+/// Conclusion from an interval.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Verdict {
     /// Clearly better.
     Beats,
-    /// Not clearly better, and not worse by more than a few percent.
+    /// Not clearly better, and at most a few percent worse.
     Equals,
-    /// Clearly worse, by more than nobody cares for.
+    /// Clearly worse, by more than a negligible difference.
     Worse,
-    /// The machine was too busy to tell.
+    /// Inconclusive: the machine was too busy.
     Open,
 }
 

@@ -1,17 +1,17 @@
-//! Another process's memory, searched for bytes: `/proc/PID/smaps` for the mappings,
-//! `/proc/PID/mem` for what is in them.
+//! Search of another process's memory: `/proc/PID/smaps` for the mappings, `/proc/PID/mem` for
+//! their content.
 
 use anyhow::{Context, Result};
 use std::fs::{self, File};
 use std::os::unix::fs::FileExt;
 
-/// Read at a time, and again with an overlap, so that nothing is cut in two.
+/// Bytes per read; reads overlap, so that a needle is never split.
 const STEP_BYTES: usize = 4 << 20;
 
-/// A page that was never written.
+/// An unwritten page.
 const ZEROS: [u8; 4096] = [0; 4096];
 
-/// Bytes that are looked for.
+/// Bytes to search.
 pub(crate) struct Needle {
     pub(crate) what: &'static str,
     pub(crate) bytes: Vec<u8>,
@@ -23,7 +23,7 @@ impl Needle {
     }
 }
 
-/// A place where they were found.
+/// A place of a needle.
 pub(crate) struct Hit {
     pub(crate) what: &'static str,
     address: u64,
@@ -32,14 +32,15 @@ pub(crate) struct Hit {
 }
 
 impl Hit {
-    /// Locked in memory (`lo`), so that it never reaches a swap, and left out of core dumps (`dd`).
+    /// Whether the mapping is locked (`lo`), so that it never reaches swap, and left out of core
+    /// dumps (`dd`).
     pub(crate) fn is_guarded(&self) -> bool {
         let has = |flag| self.flags.split_whitespace().any(|word| word == flag);
         has("lo") && has("dd")
     }
 }
 
-/// The first few, for an error.
+/// The first few hits, for an error.
 pub(crate) fn list(hits: &[Hit]) -> String {
     let shown = hits.iter().take(4).map(|hit| {
         format!("{} at {:#x} in {} ({})", hit.what, hit.address, hit.mapping, hit.flags)
@@ -76,7 +77,7 @@ fn mappings(pid: u32) -> Result<Vec<Mapping>> {
     Ok(all)
 }
 
-/// Searches everything that can be read. Mapped volumes are left out: they are files, not memory.
+/// Searches all readable memory except mapped volumes, which are files.
 pub(crate) fn scan(pid: u32, needles: &[Needle]) -> Result<Vec<Hit>> {
     let memory = File::open(format!("/proc/{pid}/mem")).context("the process's memory")?;
     let overlap = needles.iter().map(|needle| needle.bytes.len()).max().unwrap_or(1);
@@ -105,7 +106,7 @@ pub(crate) fn scan(pid: u32, needles: &[Needle]) -> Result<Vec<Hit>> {
     Ok(hits)
 }
 
-/// Every place of every needle in some bytes, in one pass: there may be thousands of needles.
+/// Finds all places of all needles in one pass, because there may be thousands of needles.
 pub(crate) fn search(bytes: &[u8], needles: &[Needle]) -> Vec<(&'static str, usize)> {
     let mut beginning: [Vec<&Needle>; 256] = std::array::from_fn(|_| Vec::new());
     for needle in needles {
@@ -115,7 +116,7 @@ pub(crate) fn search(bytes: &[u8], needles: &[Needle]) -> Vec<(&'static str, usi
     let mut found = Vec::new();
     for start in (0..bytes.len()).step_by(ZEROS.len()) {
         let page = &bytes[start..bytes.len().min(start + ZEROS.len())];
-        // Most of it is zeros: a needle begins at their end at most.
+        // Most pages are zeroes: a needle can begin only at their end.
         let is_zeros = page == &ZEROS[..page.len()];
         let skipped = if is_zeros { page.len().saturating_sub(longest) } else { 0 };
         for at in start + skipped..start + page.len() {

@@ -1,8 +1,8 @@
-//! A live server whose key was wiped: `suspend`, then `message key wipe`. Nothing of the key is
-//! left in it, whatever the cipher: neither the key, in bytes or as text, nor a round key of it.
+//! A live server after `suspend` and `message key wipe`: nothing of the key is left in it, for any
+//! cipher: neither the key, in bytes or as text, nor a round key.
 //!
-//! The round keys that are looked for are made here, by the same cipher, from the same key: they
-//! are what it puts into protected memory.
+//! The searched round keys are the contents of protected memory of the same cipher with the same
+//! key in this process.
 
 use super::memory::{self, Needle};
 use crate::interop::content;
@@ -19,8 +19,8 @@ use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::sync::{Mutex, PoisonError};
 
-/// A cipher of each kind, the bytes of its key and of its sectors: each block cipher, each mode and
-/// each IV that has keys of its own.
+/// A cipher of each kind, with the lengths of its key and of its sectors: each block cipher, each
+/// mode, and each IV with separate keys.
 const CIPHERS: &[(&str, usize, u32)] = &[
     ("aes-xts-plain64", 64, 512),
     ("aes-xts-plain64", 32, 4096),
@@ -51,7 +51,7 @@ const CIPHERS: &[(&str, usize, u32)] = &[
 ];
 
 const VOLUME_BYTES: u64 = 2 << 20;
-/// Bytes of a round key that are looked for together.
+/// Length of a searched piece of a round key.
 const NEEDLE_BYTES: usize = 16;
 
 /// Wipes the key of a server with this control socket, and leaves it suspended.
@@ -70,7 +70,7 @@ pub(super) fn ciphers(lab: &Lab) -> Result<String> {
     Ok(format!("{} ciphers, {round_keys} pieces of round keys", CIPHERS.len()))
 }
 
-/// A volume without a header, and what is looked for.
+/// A headerless volume, and the searched bytes.
 struct Subject<'a> {
     lab: &'a Lab,
     table: PathBuf,
@@ -102,7 +102,7 @@ impl<'a> Subject<'a> {
         Ok(Self { lab, table, needles })
     }
 
-    /// How many pieces of round keys were looked for.
+    /// Returns the number of searched pieces of round keys.
     fn check(&self) -> Result<usize> {
         let control = self.lab.path("wiped.ctl").display().to_string();
         let _ = fs::remove_file(&control);
@@ -132,7 +132,7 @@ impl<'a> Subject<'a> {
 
 const ROUND_KEY: &str = "round key";
 
-/// What a cipher with this key puts into protected memory, in pieces.
+/// The content of protected memory for a cipher with this key, in pieces.
 pub(super) fn round_keys(cipher: &str, key: &[u8], sector_bytes: u32) -> Result<Vec<Needle>> {
     static PROTECTED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
     let protected = || PROTECTED.lock().unwrap_or_else(PoisonError::into_inner);
@@ -149,7 +149,7 @@ pub(super) fn round_keys(cipher: &str, key: &[u8], sector_bytes: u32) -> Result<
         let mut bytes = vec![0; *len_bytes];
         memory.read_exact_at(&mut bytes, *address as u64)?;
         let chunks = bytes.as_chunks::<NEEDLE_BYTES>().0;
-        // Zeros, lengths and pointers are no keys.
+        // Zeroes, lengths and pointers are no keys.
         let looks_random = |chunk: &&[u8; NEEDLE_BYTES]| {
             chunk.iter().collect::<BTreeSet<_>>().len() > NEEDLE_BYTES / 2
         };

@@ -1,5 +1,5 @@
-//! Broken and hostile NBD clients: after each of them the server lives, serves, and has given
-//! everything back.
+//! Broken and hostile NBD clients: after each of them the server still serves, and has released all
+//! its resources.
 
 use crate::cases::Cases;
 use crate::lab::{Lab, Server};
@@ -11,18 +11,18 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-/// The most a server may hold after unlock, whatever its clients do.
+/// Greatest memory of a server after unlocking, for any clients.
 const RSS_MIB_MAX: f64 = 96.0;
 
-/// Connections at a time; more wait to be accepted (the budget of buffers, RFD 1).
+/// Greatest number of connections at a time; more wait for accept (the budget of buffers, RFD 1).
 const CLIENTS_MAX: usize = 64;
 
-/// For threads and descriptors of clients that have gone to be given back.
+/// Time limit for the release of threads and descriptors of gone clients.
 const SETTLE: Duration = Duration::from_secs(10);
-/// In which a client that has left is forgotten on an idle machine, many times over.
+/// Time after which a gone client is forgotten on an idle machine, with a large margin.
 const MOMENT: Duration = Duration::from_millis(100);
 
-/// What a client does before it leaves.
+/// Actions of a client before it leaves.
 type Deed = fn(&Path) -> Result<()>;
 
 const DEEDS: &[(&str, Deed)] = &[
@@ -99,10 +99,9 @@ fn option(option: u32, len: u32) -> [u8; 16] {
     message
 }
 
-/// Sends, then reads what comes until the server hangs up, or leaves after a moment if it waits for
-/// more.
+/// Sends, then reads until the server hangs up; leaves after a moment if the server waits for more.
 fn send_and_leave(mut client: Raw, bytes: &[u8]) -> Result<()> {
-    // The server may hang up before all is sent: that is its right.
+    // The server may hang up before everything is sent.
     let _ = client.stream.write_all(bytes);
     client.stream.set_read_timeout(Some(Duration::from_millis(50)))?;
     let _ = client.hung_up();
@@ -121,7 +120,7 @@ fn connect_and_send(socket: &Path, bytes: &[u8]) -> Result<()> {
     send_and_leave(Raw::connect(socket)?, bytes)
 }
 
-/// Writes, flushes, reads back, on a new connection.
+/// Writes, flushes and reads back on a new connection.
 fn good_client(server: &Server) -> Result<()> {
     let mut client = Raw::connect(server.socket()).context("a good client is not served")?;
     let data = noise(u64::from(std::process::id()), 100_000);
@@ -144,7 +143,8 @@ fn byte_by_byte(server: &Server) -> Result<String> {
     Ok(String::new())
 }
 
-/// Clients that ask for 32 MiB each and never read a byte of it: one less than may connect at once.
+/// Clients that ask for 32 MiB each and never read a byte of it: one less than the limit of
+/// connections.
 fn never_reading(server: &Server) -> Result<String> {
     let before = Footprint::of(server)?;
     let mut stuck = Vec::new();
@@ -177,7 +177,7 @@ fn silent(server: &Server) -> Result<String> {
     Ok(String::new())
 }
 
-/// Connects, asks for 8 x 64 KiB, and is gone before the first reply, over and over.
+/// Connects, asks for 8 x 64 KiB, and leaves before the first reply, repeatedly.
 fn leave(server: &Server, count: u32) -> Result<String> {
     let before = Footprint::of(server)?;
     let start = Instant::now();
@@ -208,7 +208,7 @@ fn leave(server: &Server, count: u32) -> Result<String> {
     Ok(format!("{:.0} a second, {rss:.0} MiB resident afterwards", f64::from(count) / seconds))
 }
 
-/// What a server holds: threads, and descriptors where we may look.
+/// Resources of a server: threads, and descriptors if readable.
 struct Footprint {
     threads: usize,
     descriptors: Option<usize>,
@@ -219,7 +219,7 @@ impl Footprint {
         let process = server.process();
         good_client(server)?;
         let mut seen = (0, 0);
-        // Until two looks agree: the last client's thread may still be on its way out.
+        // Until two readings agree: the last client's thread may still be ending.
         until(SETTLE, || {
             let now = (process.threads().unwrap_or(0), process.descriptors().unwrap_or(0));
             std::mem::replace(&mut seen, now) == now && now.0 > 0
@@ -231,8 +231,8 @@ impl Footprint {
     fn regained(&self, server: &Server) -> Result<()> {
         let process = server.process();
         let back = until(SETTLE, || {
-            // What has ended is given back when the next client comes, if not before; and that
-            // one's thread needs a moment to end.
+            // Ended threads are released at the latest when the next client comes, whose own thread
+            // needs a moment to end.
             drop(Raw::greet(server.socket()));
             until(MOMENT, || {
                 let descriptors = process.descriptors().ok();

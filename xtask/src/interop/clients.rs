@@ -1,5 +1,5 @@
-//! NBD clients that other people wrote: qemu-img and qemu-io, nbdcopy and nbdinfo, and libnbd with
-//! every command.
+//! NBD clients of other projects: qemu-img and qemu-io, nbdcopy and nbdinfo, and libnbd with every
+//! command.
 
 use super::content;
 use crate::cases::Cases;
@@ -25,7 +25,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     }
 }
 
-/// A check that gets a volume to serve.
+/// A check on a volume that it serves.
 type Case = fn(&Lab, &Volume) -> Result<String>;
 
 const CASES: &[(&str, Case)] = &[
@@ -89,7 +89,7 @@ fn list_and_map(lab: &Lab, volume: &Volume) -> Result<String> {
     Ok(String::new())
 }
 
-/// Noise of the disk's size through nbdcopy in, and out again.
+/// Copies noise of the disk's size in with nbdcopy, and out again.
 fn copy_both_ways(lab: &Lab, server: &Server, len_bytes: usize) -> Result<()> {
     let want = noise(11, len_bytes);
     let (into, out) = (lab.write("copy.in", &want)?, lab.path("copy.out"));
@@ -125,7 +125,7 @@ fn tcp(lab: &Lab, volume: &Volume) -> Result<String> {
     Ok(String::new())
 }
 
-/// nbd-client speaks for the kernel's client; only its list needs no kernel.
+/// nbd-client, the tool of the kernel's client; only its list works without a kernel.
 fn nbd_client(lab: &Lab, volume: &Volume) -> Result<String> {
     let port = free_port()?;
     let mut serve = volume.command(lab, "serve")?;
@@ -189,9 +189,9 @@ fn qemu_io(lab: &Lab, volume: &Volume) -> Result<String> {
     Ok(String::new())
 }
 
-/// Unaligned WRITE_ZEROES over a multiple of 1 MiB, and an unaligned WRITE in the same sector
-/// behind it, both in flight at once: two such requests once hung the volume. The parts do not
-/// overlap, so that both are there in any order.
+/// Unaligned WRITE_ZEROES over a multiple of 1 MiB, and an unaligned WRITE right after it in the
+/// same sector, both in flight at once: two such requests once hung the volume. The ranges do not
+/// overlap, so both must be there in any order.
 fn qemu_io_parts(lab: &Lab, volume: &Volume) -> Result<String> {
     let mut commands = vec!["write -P 0xa5 0 4M".to_owned()];
     for round in 0..20u64 {
@@ -252,7 +252,7 @@ fn load_and_dump(lab: &Lab, volume: &Volume) -> Result<String> {
     Ok(String::new())
 }
 
-/// Runs the script of `tests/interop` and takes each of its lines as a case.
+/// Runs the script of `tests/interop` with a case for each of its lines.
 fn libnbd(cases: &mut Cases, lab: &Lab, volume: &Volume) {
     let said = (|| {
         let other =

@@ -1,14 +1,14 @@
-//! What a disk holds, as its clients see it: filled, read whole, compared.
+//! Content of a served disk: fill, read, compare.
 
 use crate::nbd::Raw;
 use crate::volume::noise;
 use anyhow::{Result, bail};
 use std::path::Path;
 
-/// One request; not a multiple of any piece the server might work in.
+/// Length of a request: not a multiple of the server's pieces.
 const STEP_BYTES: usize = 192 * 1024;
 
-/// Fills a served disk with noise of this seed and flushes; gives what it now holds.
+/// Fills a served disk with noise of this seed and flushes; returns the content.
 pub(crate) fn fill(socket: &Path, seed: u64) -> Result<Vec<u8>> {
     let mut raw = Raw::connect(socket)?;
     let bytes = noise(seed, usize::try_from(raw.len_bytes)?);
@@ -21,7 +21,7 @@ pub(crate) fn fill(socket: &Path, seed: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a served disk whole.
+/// Reads a whole served disk.
 pub(crate) fn read(socket: &Path) -> Result<Vec<u8>> {
     let mut raw = Raw::connect(socket)?;
     let mut bytes = Vec::with_capacity(usize::try_from(raw.len_bytes)?);
@@ -33,7 +33,7 @@ pub(crate) fn read(socket: &Path) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Wants two disks to be equal; says where they first differ.
+/// Asserts that two disks are equal; the error names the first difference.
 pub(crate) fn same(got: &[u8], want: &[u8]) -> Result<()> {
     if got.len() != want.len() {
         bail!("{} bytes instead of {}", got.len(), want.len());

@@ -1,8 +1,8 @@
-//! `kill -9` under write load, round after round: what a flush has acknowledged must be there.
+//! `kill -9` under write load, round after round: data acknowledged by a flush must be there.
 //!
-//! Each connection owns blocks that carry their number and a generation, and writes them again and
-//! again, many in flight, with a flush between the batches. After the kill and a restart, every
-//! block holds the generation of its last flushed write, or a later one that was in flight.
+//! Each connection owns blocks with their number and a generation, and rewrites them repeatedly,
+//! many in flight, with a flush between the batches. After the kill and a restart, every block must
+//! have the generation of its last flushed write, or of a later write in flight.
 
 use crate::backing::{Backed, Backing};
 use crate::cases::Cases;
@@ -21,14 +21,14 @@ const BLOCK_BYTES: usize = 64 << 10;
 const SECTOR_BYTES: usize = 512;
 const BATCH: usize = 16;
 
-/// One block's history: the generation that a flush covered, and the last that was sent.
+/// One block's history: the last flushed generation, and the last sent one.
 #[derive(Clone, Copy, Default)]
 struct History {
     flushed: u64,
     sent: u64,
 }
 
-/// Where, with which sectors, and under which elevator.
+/// Backing, sector options, and elevator.
 const PLACES: &[(Backing, &str, &str)] = &[
     (Backing::Memory, "", ""),
     (Backing::Memory, "--sector-size 512", ""),
@@ -70,7 +70,7 @@ fn kill_rounds(lab: &Lab, volume: &Backed, serve: &str, rounds: u32) -> Result<S
     Ok(format!("{flushes} flushes held; {torn} sectors in flight were cut in mid-write"))
 }
 
-/// Load, kill, restart, check. Gives the number of flushes and of torn sectors.
+/// Load, kill, restart, check. Returns the numbers of flushes and of torn sectors.
 fn one_round(
     start: &dyn Fn() -> Result<Server>,
     round: u32,
@@ -83,11 +83,12 @@ fn one_round(
         for (owner, history) in histories.iter_mut().enumerate() {
             let (socket, flushes) = (&socket, &flushes);
             scope.spawn(move || {
-                // It ends when the server is gone.
+                // The load ends when the server is gone.
                 let _ = write_until_killed(socket, owner, history, flushes);
             });
         }
-        // The load itself is the clock: killed after a number of flushes that differs by round.
+        // The load itself is the clock: the kill comes after a number of flushes that differs by
+        // round.
         let wanted = 20 + u64::from(round % 7) * 9;
         crate::process::until(Duration::from_secs(20), || flushes.load(Ordering::Acquire) > wanted);
         server.kill()
@@ -105,7 +106,8 @@ fn offset(owner: usize, block: usize) -> u64 {
     ((owner * BLOCKS + block) * BLOCK_BYTES) as u64
 }
 
-/// The content of a sector in a generation; its head says both, so that a stranger is recognised.
+/// Content of a sector in a generation; its head has both numbers, so that foreign data is
+/// recognised.
 fn sector(owner: usize, block: usize, generation: u64, index: usize) -> Vec<u8> {
     let mut bytes = generation.to_le_bytes().to_vec();
     let place = offset(owner, block) + (index * SECTOR_BYTES) as u64;
@@ -150,9 +152,8 @@ fn write_until_killed(
     }
 }
 
-/// Every sector must be of the flushed generation or of one sent after it. A sector that is neither
-/// was cut in the middle, which only a write in flight may be. Then the block is written anew for
-/// the next round.
+/// Checks that every sector has the flushed generation or a later sent one. Other content was torn,
+/// which only a write in flight may be. Then the block is rewritten for the next round.
 fn check(socket: &Path, owner: usize, history: &mut [History; BLOCKS]) -> Result<u64> {
     let mut client = Raw::connect(socket)?;
     let mut torn = 0;

@@ -1,6 +1,6 @@
-//! A real server below that fails: qemu-nbd on a disk that refuses one kind of request for ever
-//! (its driver blkdebug), and qemu-nbd that is stopped. What a client asks for ends with an error,
-//! soon, and everything else goes on.
+//! A failing NBD server below: qemu-nbd on a disk that refuses one kind of request forever (its
+//! driver blkdebug), and a stopped qemu-nbd. Affected requests must fail soon, and all others must
+//! succeed.
 
 use super::paths::Far;
 use crate::cases::Cases;
@@ -16,17 +16,17 @@ use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
 const DISK_BYTES: u64 = 16 << 20;
-/// What the disk refuses, and what it takes.
+/// A refused range, and an accepted one.
 const BAD: Range = Range { offset: 4 << 20, len: 65536 };
 const GOOD: Range = Range { offset: 1 << 20, len: 65536 };
 
 const EIO: u32 = 5;
-/// Three connections that are lost at once, with pauses that grow to 2 s.
+/// Time limit: three connections that are lost at once, with growing pauses up to 2 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(10);
-/// `timeout=` of the server that is stopped. The last flush tries to connect for 10 s more.
+/// `timeout=` of the stopped server. The last flush tries to connect for 10 s more.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
-/// A request, and blkdebug's word for it.
+/// A request, and its name in blkdebug.
 struct Kind {
     name: &'static str,
     command: u16,
@@ -54,7 +54,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
 }
 
 impl Kind {
-    /// Sends it, and waits for no reply.
+    /// Sends the request without waiting for the reply.
     fn send(&self, client: &mut Raw, cookie: u64, at: Range) -> Result<()> {
         let payload = if self.command == WRITE { vec![0x5a; at.len as usize] } else { Vec::new() };
         let at = if self.command == FLUSH { Range { offset: 0, len: 0 } } else { at };
@@ -69,10 +69,10 @@ struct Below {
 }
 
 impl Below {
-    /// Whose disk fails the kinds of request that this rule of blkdebug says.
+    /// Starts a server whose disk fails the kinds of request in this blkdebug rule.
     fn start(lab: &Lab, rule: &str) -> Result<Self> {
         let (image, socket) = (lab.path("failing.img"), lab.path("failing.sock"));
-        // Of holes qemu-nbd reads nothing.
+        // qemu-nbd does not read holes from the disk.
         fs::write(&image, noise(7, usize::try_from(DISK_BYTES)?))?;
         tools::need("qemu-nbd")?;
         let mut command = tools::daemon("qemu-nbd");
@@ -81,12 +81,12 @@ impl Below {
         command.args(["-t", "-e", "8", "--discard=unmap", "-k"]).arg(&socket);
         command.arg("--image-opts").arg(format!("driver=raw,discard=unmap,{disk},{file}"));
         let far = Far::spawn(lab, command, &socket)?;
-        // The server over it runs as another user.
+        // The server above runs as another user.
         lab.give(&socket)?;
         Ok(Self { far, socket })
     }
 
-    /// A server of ours over it.
+    /// Serves it through our server.
     fn serve(&self, lab: &Lab, parameters: &str) -> Result<Server> {
         let sectors = DISK_BYTES / 512;
         let uri = format!("nbd+unix:///?socket={}{parameters}", self.socket.display());
@@ -122,7 +122,7 @@ fn refused(lab: &Lab, kind: &Kind) -> Result<String> {
         ensure!(error == EIO, "round {round}: error {error} instead of {EIO}");
     }
     ensure!(longest < ANSWER_LIMIT, "the error came after {longest:?}");
-    // Everything else goes on; after a failed flush that is reads.
+    // Other requests succeed; after a failed flush that is reads.
     client.read(GOOD.offset, GOOD.len).context("a good read")?;
     if kind.command == FLUSH {
         near.process().signal(Signal::SIGTERM)?;
@@ -145,8 +145,8 @@ fn stopped(lab: &Lab) -> Result<String> {
     for (cookie, kind) in (0..).zip(KINDS) {
         kind.send(&mut client, cookie, Range { offset: cookie << 20, ..GOOD })?;
         if cookie == 0 {
-            // It has arrived once this one, behind it, is refused. The others are received at the
-            // end, if not before.
+            // The request has arrived once the next one is refused. The others are received by the
+            // end at the latest.
             client.send(u16::MAX, u64::MAX, GOOD, &[])?;
             let (cookie, error) = client.reply()?;
             ensure!(cookie == u64::MAX && error != 0, "reply to {cookie} with error {error}");

@@ -1,6 +1,5 @@
-//! Headers under the knife: LUKS2's binary header and JSON, and LUKS1's fixed one, taken apart,
-//! changed, and put back with a checksum that is right again, so that a reader must judge the
-//! content.
+//! Modified headers: LUKS2's binary header and JSON, and LUKS1's fixed header, parsed, changed, and
+//! written with a correct checksum, so that a reader must judge the content.
 //!
 //! Layout: the LUKS2 on-disk format specification, section 2; the LUKS1 one, section 2.
 
@@ -14,10 +13,10 @@ use sha2::{Digest, Sha256};
 use std::fs;
 use std::path::Path;
 
-/// Of the binary header before the JSON area.
+/// Length of the binary header before the JSON area.
 const BINARY_BYTES: usize = 4096;
 
-/// Where the checksum of the whole header lies; it is computed over zeros in its own place.
+/// Offset of the whole header's checksum, which is computed with zeroes in its place.
 const CHECKSUM_AT: usize = 448;
 const CHECKSUM_BYTES: usize = 64;
 
@@ -58,7 +57,7 @@ impl Luks2 {
         self.set_text(json.to_string().as_bytes());
     }
 
-    /// Puts this text into one copy; a text that is too long is cut and then not even JSON.
+    /// Puts this text into one copy; a text that is too long is truncated and no longer JSON.
     fn set_copy(&mut self, copy: usize, text: &[u8], sequence: Option<u64>) {
         let at = copy * self.header_bytes;
         let room = self.header_bytes - BINARY_BYTES;
@@ -130,8 +129,7 @@ fn repaired(lab: &Lab) -> Result<String> {
     Ok(String::new())
 }
 
-/// The second copy gets a higher sequence id and another label in its JSON: its content must be
-/// what counts.
+/// Gives the second copy a higher sequence id and another label in its JSON, which must then count.
 fn newest(lab: &Lab) -> Result<String> {
     let volume = volume(lab)?;
     let mut luks = Luks2::read(&volume.image)?;

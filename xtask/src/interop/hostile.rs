@@ -1,5 +1,5 @@
-//! Volumes made to hurt: each must end in one clear error, soon, within little memory, and without
-//! a panic.
+//! Malicious volumes: each must give one clear error, soon, with little memory, and without a
+//! panic.
 
 use super::headers::Luks2;
 use crate::cases::Cases;
@@ -14,10 +14,10 @@ use std::path::Path;
 use std::process::Output;
 use std::time::{Duration, Instant};
 
-/// Address space of the victim: a header may not make it reserve more.
+/// Limit of the address space: a header must not make the program reserve more.
 const MEMORY_BYTES: u64 = 3 << 30;
 
-/// To say no. Nothing here needs a key derivation of more than a thousand rounds.
+/// Time limit of a refusal. No case needs a key derivation of more than a thousand rounds.
 const TIME: Duration = Duration::from_secs(10);
 
 /// Changes the parsed metadata of a good volume.
@@ -26,7 +26,7 @@ type Change = fn(&mut Value);
 /// 32 zero bytes in base64.
 const SALT: &str = "AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA=";
 
-/// Changes to LUKS2 metadata, and the words one of which the error must hold.
+/// Changes to LUKS2 metadata, with alternative words for the error.
 const CHANGES: &[(&str, Change, &[&str])] = &[
     ("KDF asks for 1 TiB", |j| argon2id(j, 4, 1 << 30, 1), &["memory", "TiB"]),
     (
@@ -173,7 +173,7 @@ fn segment(json: &mut Value, field: &str, value: &Value) {
     json["segments"]["0"][field] = value.clone();
 }
 
-/// JSON texts that no change of a good one gives.
+/// JSON texts that are not changes of a valid one.
 fn texts() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     let deep = |open: &str, count| open.repeat(count).into_bytes();
     let many: String = (0..700).map(|n| format!("\"{n}\":{{}},")).collect();
@@ -197,8 +197,8 @@ fn texts() -> Vec<(&'static str, Vec<u8>, &'static [&'static str])> {
     ]
 }
 
-/// Offsets of the LUKS1 header: cipher name 8, mode 40, hash 72, payload 104, key bytes 108,
-/// the digest's iterations 164, slot 0 at 208: active, iterations, salt, area, stripes.
+/// Offsets of the LUKS1 header: cipher name 8, mode 40, hash 72, payload 104, key bytes 108, the
+/// digest's iterations 164, slot 0 at 208: active, iterations, salt, area, stripes.
 const LUKS1: &[(&str, usize, &[u8], &[&str])] = &[
     ("KDF of 2^31 iterations", 212, &[0x80, 0, 0, 0], &["iteration"]),
     ("digest of 2^31 iterations", 164, &[0x80, 0, 0, 0], &["iteration"]),
@@ -244,7 +244,7 @@ fn patched(lab: &Lab, at: usize, bytes: &[u8], words: &[&str]) -> Result<String>
     refused(lab, &volume, words)
 }
 
-/// Every command that opens the volume must refuse it, and each in the same manner.
+/// Asserts that every command that opens the volume refuses it, with equal errors.
 fn refused(lab: &Lab, volume: &Volume, words: &[&str]) -> Result<String> {
     let pass = lab.pass();
     let mut remark = String::new();
@@ -259,7 +259,7 @@ fn refused(lab: &Lab, volume: &Volume, words: &[&str]) -> Result<String> {
     Ok(remark)
 }
 
-/// Runs the victim under a limit of memory and wants one error text with one of the words.
+/// Runs the command under a memory limit and expects one error text with one of the words.
 fn refuses(lab: &Lab, args: &[String], words: &[&str]) -> Result<String> {
     let mut victim = lab.unprivileged(Path::new("timeout"));
     victim.arg("-k").arg("1").arg("20").args(["prlimit", &format!("--as={MEMORY_BYTES}")]);

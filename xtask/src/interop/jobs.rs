@@ -1,6 +1,7 @@
-//! Job files of daily life, run by fio and by `blockyard bench` on the same file: as many requests,
-//! bytes and flushes, and the same kind of order. fio writes down what it does (`write_iolog`), we
-//! record a trace. What is drawn by lot is drawn from the same law, by other lots.
+//! Everyday job files, run by fio and by `blockyard bench` on the same file: equal numbers of
+//! requests, bytes and flushes, and the same kind of order. fio logs its requests (`write_iolog`),
+//! our server records a trace. Random choices follow the same distributions with different random
+//! numbers.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -11,9 +12,9 @@ use crate::tools::{self, root};
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// Room for all of them.
+/// File size, enough for all jobs.
 const FILE_BYTES: u64 = 64 << 20;
-/// Half of a share of a few thousand lots lies within a few percent of its mean.
+/// Tolerance: a half share of a few thousand random draws lies within a few percent of its mean.
 const LOTS: f64 = 0.06;
 
 pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
@@ -26,14 +27,14 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     }
 }
 
-/// What was asked for, by direction.
+/// Requests of one direction.
 #[derive(Debug, Default, PartialEq)]
 struct Asked {
     requests: u64,
     bytes: u64,
-    /// Begin where the request before ended.
+    /// Number of requests that begin where the one before ended.
     sequential: u64,
-    /// How often each place was asked for.
+    /// Number of requests per offset.
     places: BTreeMap<u64, u64>,
     end: u64,
 }
@@ -47,7 +48,7 @@ impl Asked {
         self.end = offset + bytes;
     }
 
-    /// Of the requests, those to the tenth of the places that is asked for most.
+    /// Share of the requests at the most used tenth of the offsets.
     fn hot_share(&self) -> f64 {
         let mut counts: Vec<u64> = self.places.values().copied().collect();
         counts.sort_unstable_by(|one, other| other.cmp(one));
@@ -94,7 +95,7 @@ fn one(lab: &Lab, job_file: &Path) -> Result<String> {
     Ok(format!("{done}; fio {their_mib_s:.0}, bench {our_mib_s:.0} MiB/s"))
 }
 
-/// The bytes a second of the only job, both directions together.
+/// Rate of the only job in MiB per second, both directions together.
 fn mib_s(job: &Value) -> f64 {
     let of = |side: &str| job[side]["bw_bytes"].as_f64().unwrap_or(0.0);
     (of("read") + of("write")) / f64::from(1 << 20)
@@ -106,7 +107,7 @@ fn by_fio(lab: &Lab, job_file: &Path, image: &Path) -> Result<(Seen, f64)> {
     let mut fio = tools::tool("fio");
     fio.env("BENCH_FILE", image).arg("--output-format=json").arg(job_file);
     let speed = mib_s(&crate::bench::fio::job(&tools::text(&tools::run(&mut fio)?.stdout))?);
-    // A log costs time, so it is of a run of its own.
+    // A log takes time, so it is of a separate run.
     let copy = lab.path("logged.fio");
     let mut text = std::fs::read_to_string(job_file)?;
     text += &format!("write_iolog={}\n", log.display());

@@ -1,5 +1,5 @@
-//! The real kernel's dm-crypt, booted as an ordinary process: it reads what we wrote, we read what
-//! it wrote, and its own table text opens the volume here.
+//! The real kernel's dm-crypt, booted as an ordinary process: it reads our data, we read its data,
+//! and its own table text opens the volume here.
 
 use super::content;
 use crate::cases::Cases;
@@ -12,10 +12,10 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// Where the guest writes, as in `tests/kernel/exchange.sh`.
+/// Offset of the guest's writes, as in `tests/kernel/exchange.sh`.
 const KERNEL_WRITES_AT: usize = 4 << 20;
 
-/// One volume in the exchange: what it holds before the guest and after it.
+/// One volume of the exchange, with its content before and after the guest.
 struct Exchange {
     volume: Volume,
     content: Vec<u8>,
@@ -98,7 +98,7 @@ fn boot(lab: &Lab, plan: &str, images: &[&Path]) -> Result<String> {
     Ok(said)
 }
 
-/// What the guest said about one volume.
+/// The guest's result for one volume.
 fn verdict(said: &str, name: &str) -> Result<String> {
     let line = said.lines().filter_map(|line| line.strip_prefix(&format!("@ {name} ")));
     let mut sha = None;
@@ -133,7 +133,7 @@ fn we_read(lab: &Lab, exchange: &Exchange) -> Result<String> {
     Ok(String::new())
 }
 
-/// The text of `dmsetup table --showkeys`, with the guest's device replaced by the image.
+/// The text of `dmsetup table --showkeys`, with the image instead of the guest's device.
 fn table(lab: &Lab, exchange: &Exchange) -> Result<String> {
     let name = exchange.volume.name;
     let text = fs::read_to_string(lab.path(&format!("{name}.table")))
@@ -155,7 +155,7 @@ fn table(lab: &Lab, exchange: &Exchange) -> Result<String> {
     Ok(String::new())
 }
 
-/// A volume of ours in which the guest makes a file system, and the files it is to copy.
+/// A volume for a file system by the guest, and the files to copy.
 fn ext4_volume(lab: &Lab) -> Result<Volume> {
     let recipe = crate::volume::Recipe {
         name: "ours-ext4",

@@ -1,5 +1,5 @@
-//! Verified load: fio writes blocks that carry their own checksum over four connections at once,
-//! and reads them back.
+//! Verified load: fio writes blocks with checksums over four connections at once, and reads them
+//! back.
 
 use crate::backing::{Backed, Backing};
 use crate::cases::Cases;
@@ -11,13 +11,13 @@ use anyhow::{Context, Result, bail, ensure};
 use std::process::Stdio;
 use std::time::Duration;
 
-/// Of each of the four jobs; small enough that it is written and verified many times.
+/// Size per job of four; small enough that it is written and verified many times.
 const JOB_MIB: u32 = 6;
 
-/// The most a server may hold after unlock, whatever its load.
+/// Greatest memory of a server after unlocking, for any load.
 const RSS_MIB_MAX: f64 = 96.0;
 
-/// Where and with which sectors.
+/// Backing and sector options.
 const PLACES: &[(Backing, &str)] = &[
     (Backing::Memory, ""),
     (Backing::Memory, "--sector-size 512"),
@@ -39,8 +39,8 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, seconds: u32) {
     cases.run("memory under the load of 60 connections", || memory(lab));
 }
 
-/// Reads and writes of 1 MiB, deep, on nearly as many connections as there may be, after an unlock
-/// that took 256 MiB.
+/// Deep reads and writes of 1 MiB on nearly the greatest number of connections, after unlocking
+/// took 256 MiB.
 fn memory(lab: &Lab) -> Result<String> {
     let image = lab.path("crowd.img");
     let mut format = lab.blockyard(&["format", "--size", "80M", "--pbkdf-memory", "262144"]);
@@ -69,7 +69,7 @@ fn memory(lab: &Lab) -> Result<String> {
     Ok(format!("{peak_mib:.0} MiB resident at most, {unlocked_mib:.0} after the unlock"))
 }
 
-/// The same under each elevator, with a queue so short that requests wait and are merged.
+/// The same load under each elevator, with a short queue, so that requests wait and are merged.
 fn elevators(cases: &mut Cases, lab: &Lab, seconds: u32) {
     const NAME: &str = "fio verify=crc32c under the elevator";
     if !cases.wants_some(NAME) {
@@ -94,8 +94,8 @@ fn place(lab: &Lab, backing: Backing, options: &'static str) -> Result<Option<Ba
 }
 
 fn verify(lab: &Lab, server: Server, seconds: u32) -> Result<String> {
-    // Written and verified in turn until the time is over: each pass ends with every block read
-    // again.
+    // Alternately written and verified until the time is over: each pass ends with a read of every
+    // block.
     let mut passes = 0_u32;
     let start = std::time::Instant::now();
     let (mut written, mut read) = (0.0, 0.0);

@@ -1,6 +1,6 @@
-//! A real file system on a volume that logs its writes. The log, replayed to each flush and each
-//! FUA write, gives a device as a power cut leaves it: the kernel must mount it, e2fsck must find
-//! nothing after that, and each file that was synced until then must be whole.
+//! A real file system on a volume that logs its writes. A replay of the log to each flush and each
+//! FUA write gives a device after a power cut. The kernel must mount it, e2fsck must find no errors
+//! after that, and each file that was synced until then must be intact.
 //!
 //! The kernel of this machine has ext4 on a loop device over the file of `nbdfuse`, which passes
 //! `fsync` on as a flush. User-Mode Linux cannot do that: its ubd disk drops flushes (seen in 6.1).
@@ -20,19 +20,19 @@ use std::process::Child;
 use std::thread;
 use std::time::Duration;
 
-/// What the file system takes. The smallest that has a journal and room for all files.
+/// Size of the file system: the smallest with a journal and room for all files.
 const FS_BYTES: usize = 8 << 20;
-/// Threads that write and sync at the same time, each in a directory of its own.
+/// Number of threads that write and sync at the same time, each in a directory of its own.
 const CLIENTS: usize = 3;
-/// Each of them syncs a few files so often, and promises them.
+/// Rounds of each thread; a round syncs a few files and writes a promise.
 const ROUNDS: usize = 6;
-/// The block behind the file system that is written when a round's syncs have ended.
+/// Size of a promise: a block after the file system, written when a round's syncs have ended.
 const PROMISE_BYTES: usize = 4096;
-/// One for each round of each client, and the first: the file system is made.
+/// Number of promises: one for each round of each thread, and the first for the new file system.
 const PROMISES: usize = 1 + CLIENTS * ROUNDS;
 const DEVICE_BYTES: usize = FS_BYTES + PROMISES * PROMISE_BYTES;
 
-/// Flags of an entry, as in `drivers/md/dm-log-writes.c`.
+/// Flags of a log entry, as in `drivers/md/dm-log-writes.c`.
 const FLUSH: u64 = 1;
 const FUA: u64 = 2;
 const DISCARD: u64 = 4;
@@ -49,7 +49,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     });
 }
 
-/// Runs the clients; gives the log.
+/// Runs the clients; returns the log.
 fn write(lab: &Lab) -> Result<Vec<u8>> {
     lab.write("logged.img", vec![0; DEVICE_BYTES])?;
     let log = lab.write("logged.log", [])?;
@@ -97,8 +97,7 @@ fn content(client: usize, round: usize) -> Vec<u8> {
     noise((client * ROUNDS + round) as u64, 7001 * round)
 }
 
-/// A file that is new, one that takes the place of another, one that grows; and files that no sync
-/// is for.
+/// Syncs a new file, a replaced one and a growing one, among files without a sync.
 fn sync_often(dir: &Path, socket: &Path, client: usize) -> Result<()> {
     let mut raw = Raw::connect(socket)?;
     for round in 1..=ROUNDS {
@@ -122,7 +121,7 @@ fn synced(mut file: File, bytes: &[u8]) -> Result<()> {
     Ok(file.sync_all()?)
 }
 
-/// Writes the promise's block with FUA, so that the log has it behind all that it is for.
+/// Writes the promise's block with FUA, so that it follows the synced data in the log.
 fn promise(raw: &mut Raw, number: usize) -> Result<()> {
     let offset = (FS_BYTES + number * PROMISE_BYTES) as u64;
     let at = Range { offset, len: u32::try_from(PROMISE_BYTES)? };
@@ -132,10 +131,10 @@ fn promise(raw: &mut Raw, number: usize) -> Result<()> {
     Ok(())
 }
 
-/// Checks every state of the device in which a power cut could have left it.
+/// Checks the state of the device after every possible power cut.
 fn replay(lab: &Lab, log: &[u8]) -> Result<String> {
     let mut device = vec![0; DEVICE_BYTES];
-    // Rounds that each client has promised; none before the file system is made.
+    // Rounds that each thread has promised; `None` before the file system is made.
     let mut promised: Option<[usize; CLIENTS]> = None;
     let (mut states, mut flushes, mut is_changed) = (0, 0, false);
     let entries = entries(log)?;
@@ -169,7 +168,7 @@ fn replay(lab: &Lab, log: &[u8]) -> Result<String> {
     Ok(format!("{states} states of {} entries with {flushes} flushes", entries.len()))
 }
 
-/// Mounts the state, looks for what was promised, and lets e2fsck look.
+/// Mounts the state, checks the promised files, and runs e2fsck.
 fn check(lab: &Lab, state: &[u8], promised: &[usize]) -> Result<()> {
     let image = lab.path("state.img");
     fs::write(&image, state)?;
@@ -204,23 +203,23 @@ fn check_files(dir: &Path, client: usize, rounds: usize) -> Result<()> {
 
 /// An entry of the log.
 struct Entry<'a> {
-    /// In bytes, as the length.
+    /// Offset in bytes, as the length.
     at: usize,
     len: usize,
     flags: u64,
-    /// Nothing for a discard.
+    /// `None` for a discard.
     bytes: Option<&'a [u8]>,
 }
 
 impl Entry<'_> {
-    /// The number of the promise that it writes.
+    /// Number of the promise that the entry writes.
     fn promise(&self) -> Option<usize> {
         let behind = self.at.checked_sub(FS_BYTES)?;
         (self.len > 0).then_some(behind / PROMISE_BYTES)
     }
 }
 
-/// Reads the log by the kernel's description, not by our own reader.
+/// Parses the log by the kernel's description, independently of our own reader.
 fn entries(log: &[u8]) -> Result<Vec<Entry<'_>>> {
     let word = |at: usize| -> Result<usize> {
         let bytes = log.get(at..at + 8).context("the log ends early")?;
@@ -241,7 +240,7 @@ fn entries(log: &[u8]) -> Result<Vec<Entry<'_>>> {
     Ok(entries)
 }
 
-/// A server's export as a file; gone when dropped.
+/// A server's export as a file; removed on drop.
 struct Shown {
     process: Child,
     dir: PathBuf,
@@ -270,7 +269,7 @@ impl Drop for Shown {
     }
 }
 
-/// A mounted file system; unmounted when dropped.
+/// A mounted file system; unmounted on drop.
 struct Mounted {
     at: PathBuf,
 }
@@ -293,7 +292,7 @@ impl Mounted {
 
 impl Drop for Mounted {
     fn drop(&mut self) {
-        // After `unmount` there is nothing left to do.
+        // After `unmount` this has no effect.
         let _ = tools::output(tools::tool("umount").args(["-q", "-l"]).arg(&self.at));
     }
 }

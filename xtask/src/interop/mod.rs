@@ -1,8 +1,7 @@
-//! `cargo x interop`: the binary against programs that other people wrote, and against people who
-//! wish it ill.
+//! `cargo x interop`: the binary against other programs and against attackers.
 //!
-//! Every check is a named case. The server runs as an ordinary user without capabilities; a foreign
-//! program that is not installed fails its case with the package's name, and is never skipped.
+//! Every check is a named case. The server runs as an ordinary user without capabilities. If a
+//! foreign program is not installed, its case fails with the package's name; it is never skipped.
 
 mod broken;
 mod clients;
@@ -25,7 +24,7 @@ use crate::cases::Cases;
 use crate::lab::Lab;
 use anyhow::Result;
 
-/// How long and how much.
+/// Lengths and selection.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Seconds of verified load over four connections.
@@ -37,7 +36,7 @@ pub(crate) struct Args {
     /// Clients that vanish with reads in flight.
     #[arg(long, default_value_t = 10_000)]
     pub(crate) disconnects: u32,
-    /// Runs only the cases whose name contains this.
+    /// Only cases whose name contains this.
     pub(crate) only: Option<String>,
 }
 

@@ -1,5 +1,5 @@
-//! Options of fio whose effect is no sequence of requests: the same job in fio and in `blockyard
-//! bench`, and what they say of it and leave behind, side by side.
+//! fio options with effects beyond the sequence of requests: the same job in fio and in `blockyard
+//! bench`, with a comparison of reports and data.
 
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -11,9 +11,9 @@ use crate::tools;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
-/// What is written and read.
+/// Size of the file.
 const FILE_BYTES: u64 = 16 << 20;
-/// Two samples of the same law lie as close.
+/// Tolerance between two random samples of the same distribution.
 const LOTS: f64 = 0.05;
 
 pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
@@ -42,7 +42,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     cases.run("histogram logs are fio's", || histograms(lab));
 }
 
-/// The same job in both, with these options; what each says.
+/// Runs the same job in both programs with these options; returns both reports.
 fn both(lab: &Lab, image: &Path, job: &str) -> Result<[Value; 2]> {
     std::fs::write(image, vec![7; FILE_BYTES as usize])?;
     lab.give(image)?;
@@ -55,7 +55,7 @@ fn both(lab: &Lab, image: &Path, job: &str) -> Result<[Value; 2]> {
     Ok([report(&mut fio)?, report(&mut bench)?])
 }
 
-/// fio has notes before its JSON.
+/// fio prints notes before its JSON.
 fn report(command: &mut Command) -> Result<Value> {
     let text = tools::read(command)?;
     let start = text.find('{').context("it prints no JSON")?;
@@ -83,7 +83,7 @@ fn flow(lab: &Lab, sleep_us: u32) -> Result<String> {
     Ok(format!("{bench:.2} to 1, {fio:.2} to 1 in fio"))
 }
 
-/// How much of it is left when it is compressed, and how many blocks differ from all before.
+/// Compressed share of the file, and share of distinct blocks.
 fn entropy(image: &Path) -> Result<[f64; 2]> {
     let packed = tools::run(tools::tool("gzip").arg("-c").arg(image))?.stdout.len();
     let written = std::fs::read(image)?;
@@ -95,7 +95,7 @@ fn entropy(image: &Path) -> Result<[f64; 2]> {
 fn bytes(lab: &Lab, options: &[&str]) -> Result<String> {
     let image = lab.path("bytes.img");
     let job = format!("size={FILE_BYTES}\nrw=write\nbs=4k\n{}\n[a]\n", options.join("\n"));
-    // The second overwrites what the first has left.
+    // The second program overwrites the data of the first.
     let file = lab.write("bytes.fio", format!("[global]\nfilename={}\n{job}", image.display()))?;
     tools::run(tools::tool("fio").current_dir(lab.dir()).arg(&file))?;
     let fio = entropy(&image)?;
@@ -142,7 +142,7 @@ fn errors(lab: &Lab, rw: &str) -> Result<String> {
     Ok(format!("{} of {}", fio[0], fio[3]))
 }
 
-/// Taken, noted as one that changes nothing, or refused with a reason.
+/// Each option is supported, ignored with a note, or refused with a reason.
 fn known(lab: &Lab) -> Result<String> {
     let help = tools::read(tools::tool("fio").arg("--cmdhelp=all"))?;
     let names: Vec<&str> = help.lines().filter_map(|line| Some(line.split_once(':')?.0)).collect();
@@ -193,7 +193,7 @@ fn names(lab: &Lab) -> Result<String> {
     Ok("errors, latency target, steady state".into())
 }
 
-/// As many as before, with one more behind the last write that is not counted.
+/// The counts of syncs are equal; `end_fsync` after the last write is not counted.
 fn syncs(lab: &Lab) -> Result<String> {
     let job = "size=1m\nbs=16k\nrw=write\nend_fsync=1\n[a]\n[b]\nstonewall\nfsync=10\n";
     let counts =
@@ -258,7 +258,7 @@ fn histograms(lab: &Lab) -> Result<String> {
             };
             text.lines().map(line).collect()
         };
-        // Of the user who runs our side; both write over what is there.
+        // Owned by the user of our side; both programs overwrite it.
         std::fs::write(&log, "")?;
         lab.give(&log)?;
         let image = lab.path("hist.img");

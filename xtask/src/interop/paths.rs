@@ -1,7 +1,7 @@
-//! Several paths to one disk: two servers of one image, ours or other people's, under a multipath
-//! line. They are killed with `kill -9` and started again, one by one and both at once, while fio
-//! writes and verifies; fio sees no error and no wrong byte. The page cache outlives the servers,
-//! and `unflushed=trust` says so.
+//! Several paths to one disk: two servers of one image, ours or others, under a multipath line.
+//! They are killed with `kill -9` and restarted, one by one and both at once, while fio writes and
+//! verifies; fio must see no error and no wrong byte. The page cache outlives the servers, as
+//! `unflushed=trust` declares.
 
 use crate::cases::Cases;
 use crate::lab::Lab;
@@ -17,10 +17,10 @@ use std::time::{Duration, Instant};
 
 const IMAGE_MIB: u32 = 24;
 const OPEN_LIMIT: Duration = Duration::from_secs(10);
-/// Between one change of a path and the next.
+/// Pause between two changes of a path.
 const PAUSE: Duration = Duration::from_millis(150);
 
-/// Which program a path leads to.
+/// Program behind a path.
 #[derive(Clone, Copy)]
 enum Kind {
     Blockyard,
@@ -29,7 +29,7 @@ enum Kind {
     QemuStorageDaemon,
 }
 
-/// Who serves the paths, and what chooses between them.
+/// Server and path selector of each case.
 const KINDS: &[(&str, Kind, &str)] = &[
     ("blockyard, bios", Kind::Blockyard, "queue_mode bio"),
     ("blockyard, requests", Kind::Blockyard, "queue_mode mq"),
@@ -47,7 +47,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, seconds: u32) {
     }
 }
 
-/// A server of the image, which is killed when it is dropped.
+/// A server of the image, killed on drop.
 pub(super) struct Far {
     child: Child,
 }
@@ -57,7 +57,7 @@ impl Far {
         Self::spawn(lab, command(lab, kind, image, socket)?, socket)
     }
 
-    /// Starts a server, and waits until it listens there.
+    /// Starts a server, and waits until it listens on the socket.
     pub(super) fn spawn(lab: &Lab, mut command: Command, socket: &Path) -> Result<Self> {
         let _ = fs::remove_file(socket);
         let log = File::create(lab.path("far.log"))?;
@@ -80,7 +80,7 @@ impl Far {
 }
 
 impl Drop for Far {
-    /// SIGKILL.
+    /// Sends SIGKILL.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -131,7 +131,7 @@ fn flapping(lab: &Lab, kind: Kind, mode: &str, seconds: u32) -> Result<String> {
     let sockets: [PathBuf; 2] = ["a", "b"].map(|name| lab.path(&format!("path-{name}.sock")));
     let start = |path: usize| {
         let far = Far::start(lab, kind, &image, &sockets[path])?;
-        // The server over it runs as another user.
+        // The server above runs as another user.
         lab.give(&sockets[path])?;
         anyhow::Ok(far)
     };
@@ -146,8 +146,8 @@ fn flapping(lab: &Lab, kind: Kind, mode: &str, seconds: u32) -> Result<String> {
     let table = lab.write("paths.table", format!("{line}\n"))?;
     let near = lab.serve("near", &["--table".into(), table.display().to_string()])?;
 
-    // The servers are started by this thread, which outlives them: nbdkit ends with the thread that
-    // started it (`PR_SET_PDEATHSIG`).
+    // This thread starts the servers and outlives them: nbdkit ends with the thread that started it
+    // (`PR_SET_PDEATHSIG`).
     let uri = near.uri();
     let (kills, passes) = thread::scope(|scope| {
         let verifier = scope.spawn(|| verify(lab, &uri, seconds));

@@ -93,7 +93,7 @@ fn luks1(lab: &Lab, name: &'static str) -> Result<Volume> {
     Recipe { name, maker: Maker::Cryptsetup, options: "--type luks1 -c aes-xts-plain64" }.make(lab)
 }
 
-/// How a foreign program copies the plaintext out of an image into a file, or the other way round.
+/// Copies the plaintext between an image and a file with a foreign program.
 type Copy = fn(&Lab, image: &Path, plain: &Path) -> Result<()>;
 
 fn theirs_reads(lab: &Lab, name: &'static str, copy: Copy) -> Result<String> {
@@ -142,7 +142,7 @@ fn qemu_in(lab: &Lab, image: &Path, plain: &Path) -> Result<()> {
     tools::run(convert.args(["--target-image-opts", &luks_driver(image)])).map(drop)
 }
 
-/// nbdkit with its luks filter, for the length of one nbdcopy.
+/// Runs nbdkit with its luks filter for one nbdcopy.
 fn nbdkit(lab: &Lab, image: &Path, copy: &str) -> Result<()> {
     tools::need("nbdcopy")?;
     let mut nbdkit: Command = tool("nbdkit");

@@ -42,7 +42,7 @@ fn sigterm(lab: &Lab) -> Result<String> {
     let mut server = volume.serve(lab, &[])?;
     let mut client = Raw::connect(server.socket())?;
     let block = vec![0xc3; 1 << 20];
-    // These are in the server's hands when the signal comes; what it answers must be there
+    // These requests are in flight when the signal comes; the acknowledged ones must be there
     // afterwards.
     for index in 0..8 {
         let at = Range { offset: index << 20, len: 1 << 20 };
@@ -76,7 +76,7 @@ fn sigint(lab: &Lab) -> Result<String> {
     Ok(String::new())
 }
 
-/// Puts an open socket on descriptor 3 and tells the server so, as systemd does.
+/// Passes an open socket on descriptor 3, as systemd does.
 fn activation(lab: &Lab) -> Result<String> {
     let volume = volume(lab)?;
     let socket = lab.path("activated.sock");
@@ -190,7 +190,7 @@ fn aliases(lab: &Lab) -> Result<String> {
     Ok(String::new())
 }
 
-/// What is written by one name is read by the next, and the list has them all.
+/// A write by one name is read by the next, and the list has all names.
 fn same_disk(server: &Server, names: &[&str]) -> Result<()> {
     let list = tools::read(tools::tool("nbdinfo").args(["--list", &server.uri()]))?;
     let uri = |name: &str| format!("nbd+unix:///{name}?socket={}", server.socket().display());
@@ -208,7 +208,7 @@ fn same_disk(server: &Server, names: &[&str]) -> Result<()> {
     Ok(())
 }
 
-/// Each is one error that says what there is instead.
+/// Each case gives one error that names the valid choices.
 fn no_elevator(lab: &Lab) -> Result<String> {
     let volume = volume(lab)?;
     for (words, named) in [
@@ -217,7 +217,7 @@ fn no_elevator(lab: &Lab) -> Result<String> {
         (["--elevator", "deadline,writes_starved=many"], "writes_starved="),
         (["--alias", "home=urgent"], "rt:0 to rt:7"),
         (["--queue-depth", "100000"], "1 to 1024"),
-        // In memory there is nothing to order: the page is the disk.
+        // A volume in memory has no queue to order.
         (["--elevator", "deadline"], "memory"),
     ] {
         let mut serve = volume.command(lab, "serve")?;
@@ -252,7 +252,7 @@ fn privileges(lab: &Lab) -> Result<String> {
     Ok(format!("uid {}, bounding set {kept}", uid.split_whitespace().next().unwrap_or("?")))
 }
 
-/// What the server's descriptors are; a server that is not dumpable shows them to root only.
+/// Targets of the server's descriptors; those of a non-dumpable server are visible to root only.
 fn open_files(pid: u32) -> Result<Vec<String>> {
     let dir = format!("/proc/{pid}/fd");
     let mut list = if nix::unistd::Uid::effective().is_root() {
@@ -275,7 +275,7 @@ fn bare_environment(lab: &Lab) -> Result<String> {
     let server = lab.start("bare", serve, Door::Unix(socket))?;
     let mut client = Raw::connect(server.socket())?;
     client.call(READ, Range { offset: 0, len: 4096 }, &[])?;
-    // A client that is still connected and idle does not hold the server up.
+    // An idle connected client does not delay the server's end.
     server.process().signal(Signal::SIGTERM)?;
     let process = server.process();
     let ended = until(Duration::from_secs(10), || !process.alive());

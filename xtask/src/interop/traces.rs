@@ -1,4 +1,4 @@
-//! Real NBD clients, recorded and replayed: fio counts what it asks for, and so do we.
+//! Real NBD clients, recorded and replayed: fio's request counts must match ours.
 
 use std::collections::BTreeSet;
 use std::process::Command;
@@ -52,7 +52,7 @@ fn fio(lab: &Lab) -> Result<String> {
     Ok(format!("{} bios, replayed on nothing and in the lab", summary["bios"]))
 }
 
-/// A bio, as `trace show` says it.
+/// A bio in the form of `trace show`.
 #[derive(Clone, Debug, PartialEq)]
 struct Shown {
     submitter: u64,
@@ -61,8 +61,8 @@ struct Shown {
     sectors: u64,
 }
 
-/// fio writes down what it does, and plays that: a server records it. Our replay is recorded by the
-/// queue of a simulated device.
+/// fio logs its requests and replays the log, which a server records. The queue of a simulated
+/// device records our replay.
 fn iolog(lab: &Lab) -> Result<String> {
     let log = lab.path("fio.iolog").display().to_string();
     let recipe = Recipe { name: "logged", maker: Maker::Blockyard, options: "" };
@@ -70,7 +70,7 @@ fn iolog(lab: &Lab) -> Result<String> {
     let server = volume.serve(lab, &[])?;
     let mut fio = tools::tool("fio");
     fio.args(["--name=logged", "--ioengine=nbd", "--rw=randrw", "--size=4m", "--number_ios=500"]);
-    // A server may read in parts what is not aligned so.
+    // A server may split reads that are not aligned like this.
     fio.args(["--bssplit=4k/60:16k/40", "--blockalign=16k", "--fsync=20"]);
     fio.arg(format!("--uri={}", server.uri()));
     tools::run(fio.arg(format!("--write_iolog={log}")).current_dir(lab.dir()))?;

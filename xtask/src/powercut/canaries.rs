@@ -1,13 +1,13 @@
-//! Faults that are planted on purpose: the power cuts must find each of them.
+//! Planted faults, each of which the power cuts must find.
 
 use super::{Outcome, cuts_of, mount};
 use crate::cases::Cases;
 use crate::lab::{self, Lab};
 use anyhow::{Result, bail};
 
-/// A fault, and where it shows.
+/// A fault, and the variants that show it.
 struct Canary {
-    /// As in `crates/host/src/canary.rs`.
+    /// Name, as in `crates/host/src/canary.rs`.
     name: &'static str,
     variants: &'static [&'static str],
 }
@@ -16,7 +16,7 @@ const fn canary(name: &'static str, variants: &'static [&'static str]) -> Canary
     Canary { name, variants }
 }
 
-/// Each sync that the server makes, left out in turn.
+/// Each sync of the server, left out in turn.
 const CANARIES: &[Canary] = &[
     canary("fdatasync", &["cached", "direct", "deadline", "loop"]),
     canary("fua", &["cached", "direct", "deadline", "halves"]),
@@ -31,10 +31,11 @@ const CANARIES: &[Canary] = &[
     canary("directory-sync", &["format-new", "format-detached"]),
 ];
 
-/// The rarest was found after some 50 cuts; how threads take turns is luck, so 40 times that. Ours.
+/// Greatest number of cuts. The rarest fault was found after some 50 cuts; thread scheduling is
+/// random, so 40 times that. Our choice.
 const CUTS_MAX: u64 = 2000;
 
-/// Plants one after the other in each of its variants, until a cut finds it.
+/// Plants one fault after another in each of its variants, until a cut finds it.
 pub(super) fn run(seed: u64, only: Option<&str>) -> Result<()> {
     let built = lab::build_with_canaries()?;
     let mut cases = Cases::new(None);

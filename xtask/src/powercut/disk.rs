@@ -1,26 +1,26 @@
-//! Files that survive a power cut only as far as they were synced.
+//! Files whose unsynced changes a power cut may drop.
 //!
-//! Each file has a stable image, the image that programs see, and the list of changes between
-//! the two. A sync makes the changes stable that came before it. A power cut drops any of the
-//! others, in units of 512 bytes: each sector keeps its stable bytes or those of any later change.
-//! Directory entries are the same on a small scale: stable after `fsyncdir`.
+//! Each file has a stable image, the image that programs see, and the list of changes between the
+//! two. A sync makes all earlier changes stable. A power cut drops any of the others, in units of
+//! 512 bytes: each sector keeps its stable bytes or those of any later change. Directory entries
+//! follow the same rule: they are stable after `fsyncdir`.
 
 use super::random::Random;
 use std::collections::BTreeMap;
 
-/// What a disk writes whole or not at all.
+/// Unit that a disk writes atomically.
 pub(super) const SECTOR_BYTES: usize = 512;
 
-/// A file's number, which is also its FUSE node.
+/// Number of a file, which is also its FUSE node.
 pub(super) type Ino = u64;
 
 /// The root directory's node, as FUSE fixes it.
 pub(super) const ROOT: Ino = 1;
 
-/// One change of a file that no sync has covered.
+/// A change of a file that no sync has covered.
 #[derive(Debug)]
 struct Change {
-    /// Counts all changes of the disk.
+    /// Number among all changes of the disk.
     number: u64,
     kind: ChangeKind,
 }
@@ -52,7 +52,7 @@ impl ChangeKind {
         }
     }
 
-    /// Puts these bytes in the place of its own, where the two overlap.
+    /// Overwrites the overlapping part of this change with these bytes.
     fn overlay(&mut self, offset: usize, bytes: &[u8]) {
         let own = self.range();
         let (start, end) = (own.start.max(offset), own.end.min(offset + bytes.len()));
@@ -68,7 +68,7 @@ impl ChangeKind {
         }
     }
 
-    /// The bytes that it touches.
+    /// The changed range of bytes.
     fn range(&self) -> std::ops::Range<usize> {
         match self {
             Self::Write { offset, bytes } => *offset..offset + bytes.len(),
@@ -86,7 +86,7 @@ pub(super) struct DiskFile {
     unsynced: Vec<Change>,
 }
 
-/// All files, and the one directory.
+/// All files, and the single directory.
 #[derive(Debug, Default)]
 pub(super) struct Disk {
     files: BTreeMap<Ino, DiskFile>,
@@ -96,17 +96,17 @@ pub(super) struct Disk {
     last_ino: Ino,
 }
 
-/// What a cut has dropped.
+/// Changes dropped by a cut.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Dropped {
-    /// Sectors that had changes which were not stable.
+    /// Number of sectors with unstable changes.
     pub(super) unsynced_sectors: u64,
-    /// Those of them that lost at least the newest.
+    /// Number of them that lost at least the newest change.
     pub(super) lost_sectors: u64,
 }
 
 impl Disk {
-    /// Puts a stable file there, instead of one of the same name.
+    /// Creates or replaces a stable file.
     pub(super) fn put(&mut self, name: &str, image: Vec<u8>) {
         if let Some(old) = self.entries.get(name) {
             self.files.remove(old);
@@ -117,7 +117,7 @@ impl Disk {
         self.sync_directory();
     }
 
-    /// What programs see of a file.
+    /// The content of a file, as programs see it.
     #[cfg(test)]
     pub(super) fn image(&self, name: &str) -> Option<&[u8]> {
         self.entries.get(name).map(|ino| self.files[ino].now.as_slice())
@@ -131,7 +131,7 @@ impl Disk {
         self.files.get(&ino).map(|file| file.now.len() as u64)
     }
 
-    /// An empty file; its entry is not stable yet.
+    /// Creates an empty file; its directory entry is not stable yet.
     pub(super) fn create(&mut self, name: &str) -> Ino {
         self.last_ino = self.last_ino.max(ROOT) + 1;
         self.files.insert(self.last_ino, DiskFile::default());
@@ -149,7 +149,7 @@ impl Disk {
         true
     }
 
-    /// Makes the directory's entries stable.
+    /// Makes the directory entries stable.
     pub(super) fn sync_directory(&mut self) {
         self.stable_entries = self.entries.clone();
     }
@@ -164,11 +164,11 @@ impl Disk {
         self.change(ino, ChangeKind::Write { offset, bytes: bytes.to_vec() });
     }
 
-    /// A write that is stable when it ends. What came before it and is not stable stays so.
+    /// Writes with immediate stability. Earlier unstable changes stay unstable.
     pub(super) fn write_stable(&mut self, ino: Ino, offset: usize, bytes: &[u8]) {
         let file = self.files.get_mut(&ino).expect("an open file is kept");
         let write = ChangeKind::Write { offset, bytes: bytes.to_vec() };
-        // An older change that is kept must not undo it.
+        // A surviving older change must not undo the write.
         file.unsynced.iter_mut().for_each(|change| change.kind.overlay(offset, bytes));
         write.apply(&mut file.now);
         write.apply(&mut file.stable);
@@ -189,12 +189,13 @@ impl Disk {
         file.unsynced.push(Change { number: self.changes, kind });
     }
 
-    /// What a sync that starts now has to cover: pass it to [`Disk::sync`] when it ends.
+    /// The changes that a sync started now must cover: pass the result to [`Disk::sync`] at its
+    /// end.
     pub(super) fn newest_change(&self) -> u64 {
         self.changes
     }
 
-    /// The changes of the file up to this one are stable.
+    /// Makes the changes of the file up to `up_to` stable.
     pub(super) fn sync(&mut self, ino: Ino, up_to: u64) {
         let Some(file) = self.files.get_mut(&ino) else { return };
         let covered = file.unsynced.partition_point(|change| change.number <= up_to);
@@ -203,7 +204,7 @@ impl Disk {
         }
     }
 
-    /// The power is cut: programs see from now on what the disk has kept.
+    /// Cuts the power: from now on programs see what the disk has kept.
     pub(super) fn cut(&mut self, random: &mut Random) -> Dropped {
         let mut dropped = Dropped::default();
         let taste = Taste::draw(random);
@@ -224,19 +225,19 @@ impl Disk {
     }
 }
 
-/// How much a cut drops of what was not synced.
+/// Share of unstable changes that a cut drops.
 #[derive(Clone, Copy, Debug)]
 enum Taste {
-    /// All of it: the write cache was never emptied.
+    /// All: the write cache was never emptied.
     Everything,
-    /// Each sector for itself, keeping so many of 16.
+    /// Each sector separately; this number of 16 is kept.
     Some(u64),
-    /// Nothing: the cut came at a lucky time.
+    /// None: the cut came at a lucky time.
     Nothing,
 }
 
 impl Taste {
-    /// Mostly everything or something: a cut that drops nothing finds only what was never written.
+    /// Usually all or some: a cut that drops none finds only missing writes.
     fn draw(random: &mut Random) -> Self {
         match random.below(16) {
             0..7 => Self::Everything,
@@ -257,7 +258,7 @@ impl Taste {
 impl DiskFile {
     fn cut(&mut self, taste: Taste, random: &mut Random, dropped: &mut Dropped) {
         let mut running = self.stable.clone();
-        // The bytes of each sector after each change that touches it.
+        // The bytes of each sector after each change of it.
         let mut versions: BTreeMap<usize, Vec<Vec<u8>>> = BTreeMap::new();
         let mut kept_len = running.len();
         for change in self.unsynced.drain(..) {
@@ -280,7 +281,7 @@ impl DiskFile {
             let version = match taste {
                 Taste::Everything => None,
                 Taste::Nothing => Some(newest),
-                // Most often the newest or the stable one; any of the others now and then.
+                // Usually the newest or the stable version, sometimes any of the others.
                 Taste::Some(_) if !taste.keeps(random) => None,
                 Taste::Some(_) if random.below(2) == 0 => Some(newest),
                 Taste::Some(_) => Some(random.below(versions.len() as u64) as usize),

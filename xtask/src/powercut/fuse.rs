@@ -1,10 +1,10 @@
 //! A mounted directory over a [`Disk`] whose power can be cut.
 //!
-//! The kernel's FUSE protocol 7.31 (`include/uapi/linux/fuse.h`), read and answered by one thread;
-//! `fusermount3` mounts it, so it needs no privilege. Writes go through the page cache to us at
-//! once: FUSE's write-back cache stays off. FSYNC, and the `O_DSYNC` and `O_SYNC` that a WRITE
-//! carries in its flags, make things stable; some syncs are answered late, so that other requests
-//! come in between. While the power is off everything fails with EIO.
+//! The kernel's FUSE protocol 7.31 (`include/uapi/linux/fuse.h`), served by one thread.
+//! `fusermount3` mounts it, so it needs no privilege. Writes pass through the page cache at once:
+//! FUSE's write-back cache stays off. FSYNC makes data stable, and so do the `O_DSYNC` and `O_SYNC`
+//! flags of a WRITE. Some syncs are completed late, so that other requests come in between. While
+//! the power is off all requests fail with EIO.
 
 use super::disk::{Disk, Dropped, Ino, ROOT};
 use super::random::Random;
@@ -27,11 +27,11 @@ use std::time::{Duration, Instant};
 
 /// Longest WRITE and READ; the kernel allows at most 1 MiB in 256 pages.
 const TRANSFER_MAX_BYTES: u32 = 1 << 20;
-/// A request and its header.
+/// Length of the longest request with its header.
 const REQUEST_MAX_BYTES: usize = TRANSFER_MAX_BYTES as usize + 4096;
-/// The last descriptor of a killed server is closed within this time.
+/// Time limit for the kernel to close the last descriptor of a killed server.
 const RELEASE_LIMIT: Duration = Duration::from_secs(20);
-/// A late sync waits so long for other requests. Long enough for a round trip of a client.
+/// Wait of a late sync for other requests: long enough for a round trip of a client.
 const LATE_SYNC: Timespec = Timespec { tv_sec: 0, tv_nsec: 700_000 };
 
 const EIO: i32 = 5;
@@ -42,7 +42,7 @@ const EOPNOTSUPP: i32 = 95;
 /// `O_DSYNC`; `O_SYNC` contains it.
 const O_DSYNC: u32 = 0o10000;
 
-/// The requests that are understood, by their numbers in `fuse.h`.
+/// Supported requests, by their numbers in `fuse.h`.
 mod opcode {
     pub(super) const LOOKUP: u32 = 1;
     pub(super) const FORGET: u32 = 2;
@@ -70,13 +70,13 @@ mod opcode {
     pub(super) const RENAME2: u32 = 45;
 }
 
-/// A sync that has been asked for and not answered.
+/// A sync without an answer yet.
 struct LateSync {
     unique: u64,
     ino: Ino,
-    /// The newest change that it covers.
+    /// The newest change that the sync covers.
     up_to: u64,
-    /// So many requests come before its answer.
+    /// Number of requests before its answer.
     after: u64,
 }
 
@@ -84,9 +84,9 @@ struct LateSync {
 struct State {
     disk: Disk,
     is_off: bool,
-    /// The power is cut when this many more operations have arrived.
+    /// Number of further operations until the power is cut.
     cut_after: Option<u64>,
-    /// Operations that change the disk or sync it, since it was armed.
+    /// Number of changing operations and syncs since the disk was armed.
     operations: u64,
     syncs: u64,
     random: Random,
@@ -94,21 +94,21 @@ struct State {
     open_handles: u64,
 }
 
-/// The state, and word of its changes.
+/// The state, and a condition variable for its changes.
 struct Shared {
     state: Mutex<State>,
     changed: Condvar,
 }
 
-/// What a request is answered with.
+/// Answer to a request.
 enum Answer {
     Bytes(Vec<u8>),
     Error(i32),
-    /// Nothing, now or ever.
+    /// No answer, now or later.
     Silence,
 }
 
-/// The mounted directory; unmounted when dropped.
+/// The mounted directory; unmounted on drop.
 pub(super) struct PowerDisk {
     shared: Arc<Shared>,
     dir: PathBuf,
@@ -135,25 +135,25 @@ impl PowerDisk {
         Ok(PowerDisk { shared, dir: dir.to_owned(), thread: Some(thread) })
     }
 
-    /// The path of a file on it.
+    /// Path of a file on it.
     pub(super) fn path(&self, name: &str) -> PathBuf {
         self.dir.join(name)
     }
 
-    /// Looks at the disk, or changes it, behind the kernel's back: only while no file is open.
+    /// Accesses the disk behind the kernel's back: only while no file is open.
     pub(super) fn with<T>(&self, work: impl FnOnce(&mut Disk) -> T) -> T {
         work(&mut self.shared.lock().disk)
     }
 
-    /// From now on everything is chosen by this seed; with `cut_after`, the power goes off when
-    /// that many operations have arrived.
+    /// Sets the seed of all random choices, and with `cut_after` the number of operations until the
+    /// power is cut.
     pub(super) fn arm(&self, seed: u64, cut_after: Option<u64>) {
         let mut state = self.shared.lock();
         state.random = Random::new(seed);
         (state.cut_after, state.operations, state.syncs) = (cut_after, 0, 0);
     }
 
-    /// Cuts the power, if it is not off already.
+    /// Cuts the power if it is on.
     pub(super) fn cut(&self) {
         self.shared.lock().is_off = true;
         self.shared.changed.notify_all();
@@ -163,18 +163,18 @@ impl PowerDisk {
         self.shared.lock().is_off
     }
 
-    /// Operations and syncs since it was armed.
+    /// Numbers of operations and syncs since the disk was armed.
     pub(super) fn counts(&self) -> (u64, u64) {
         let state = self.shared.lock();
         (state.operations, state.syncs)
     }
 
-    /// Waits until the power is off; whether it is.
+    /// Waits until the power is off; returns whether it is.
     pub(super) fn wait_off(&self, limit: Duration) -> bool {
         self.shared.wait(limit, |state| state.is_off)
     }
 
-    /// Once all that had files open is gone: drops what was not stable, and turns the power on.
+    /// After all open files are closed: drops unstable changes, and turns the power on.
     pub(super) fn restore(&self) -> Result<Dropped> {
         ensure!(
             self.shared.wait(RELEASE_LIMIT, |state| state.open_handles == 0),
@@ -198,10 +198,10 @@ impl Drop for PowerDisk {
     }
 }
 
-/// Whether this machine has what it takes.
+/// Checks the requirements of this machine.
 ///
 /// # Errors
-/// What is missing, and where it comes from.
+/// The missing program, and its package.
 pub(super) fn check_machine() -> Result<()> {
     tools::need("fusermount3")?;
     ensure!(
@@ -212,11 +212,11 @@ pub(super) fn check_machine() -> Result<()> {
     Ok(())
 }
 
-/// Lets `fusermount3` mount the directory and takes the channel that it opens.
+/// Lets `fusermount3` mount the directory and receives its channel.
 fn open_channel(dir: &Path) -> Result<File> {
     let (ours, theirs) =
         socketpair(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::empty(), None)?;
-    // Another user than the one who mounts may look in only if root says so.
+    // Other users than the mounting one have access only with root's permission.
     let others = if Uid::effective().is_root() { ",allow_other" } else { "" };
     let mut mount = tools::tool("fusermount3");
     mount.env("_FUSE_COMMFD", theirs.as_raw_fd().to_string());
@@ -254,7 +254,7 @@ impl Shared {
         }
     }
 
-    /// Answers the kernel until the directory is unmounted.
+    /// Serves the kernel until the directory is unmounted.
     fn serve(&self, mut channel: File) {
         let mut buffer = vec![0; REQUEST_MAX_BYTES];
         loop {
@@ -264,7 +264,7 @@ impl Shared {
             }
             let len = match channel.read(&mut buffer) {
                 Ok(len) => len,
-                // The request was taken back, or a signal came.
+                // The request was cancelled, or a signal came.
                 Err(error) if matches!(error.raw_os_error(), Some(ENOENT)) => continue,
                 Err(error) if error.kind() == ErrorKind::Interrupted => continue,
                 // ENODEV: unmounted.
@@ -278,7 +278,7 @@ impl Shared {
         }
     }
 
-    /// Answers syncs whose time has come.
+    /// Answers the late syncs that are due.
     fn end_syncs(&self, channel: &mut File, all: bool) {
         let mut state = self.lock();
         let State { late_syncs, disk, is_off, .. } = &mut *state;
@@ -314,11 +314,11 @@ fn reply(channel: &mut File, unique: u64, answer: Answer) {
     let mut message = Out::default();
     message.u32(len).u32(error as u32).u64(unique);
     message.0.extend(bytes);
-    // ENOENT: the kernel no longer wants it.
+    // ENOENT: the kernel has cancelled the request.
     let _ = channel.write_all(&message.0);
 }
 
-/// A request as it lies in the buffer: 40 bytes of header, then what its opcode says.
+/// A request in the buffer: 40 bytes of header, then a body by opcode.
 struct Request<'a> {
     bytes: &'a [u8],
 }
@@ -346,7 +346,7 @@ impl<'a> Request<'a> {
         u64::from_ne_bytes(self.bytes[at..at + 8].try_into().expect("eight bytes"))
     }
 
-    /// Words of the body.
+    /// A number of the body.
     fn u32(&self, at: usize) -> u32 {
         self.at_u32(Self::HEADER_BYTES + at)
     }
@@ -363,7 +363,7 @@ impl<'a> Request<'a> {
         &self.bytes[Self::HEADER_BYTES + at..]
     }
 
-    /// The names behind the body's first bytes, each with its NUL.
+    /// The NUL-terminated names after the body's first bytes.
     fn names(&self, at: usize) -> Vec<String> {
         let names = self.data(at).split(|byte| *byte == 0);
         names.map(|name| String::from_utf8_lossy(name).into_owned()).collect()
@@ -409,7 +409,7 @@ impl State {
             if self.cut_after.is_some_and(|cut_after| self.operations >= cut_after) && !self.is_off
             {
                 self.is_off = true;
-                // It is in flight: the disk may keep some of it.
+                // The write is in flight: the disk may keep some of it.
                 if request.opcode() == opcode::WRITE {
                     self.write(request);
                 }
@@ -479,7 +479,7 @@ impl State {
             opcode::OPENDIR => Out::default().u64(0).u64(0).answer(),
             opcode::READDIR => Answer::Bytes(Vec::new()),
             opcode::STATFS => {
-                // Room of no blocks, of 4096 bytes, for names of 255.
+                // No blocks, block size 4096, names of 255 bytes.
                 let mut out = Out(vec![0; 40]);
                 out.u32(4096).u32(255).u32(4096);
                 out.0.resize(80, 0);
@@ -514,7 +514,7 @@ impl State {
         Answer::Bytes(Vec::new())
     }
 
-    /// Every third sync is answered only after some other requests, or when none comes.
+    /// Answers every third sync late: after some other requests, or when none comes.
     fn sync(&mut self, request: &Request<'_>) -> Answer {
         self.syncs += 1;
         let (unique, ino) = (request.unique(), request.node());
@@ -532,14 +532,14 @@ impl State {
         if ino != ROOT && self.disk.len_bytes(ino).is_none() {
             return Answer::Error(ENOENT);
         }
-        // Valid for no time: a power cut changes lengths.
+        // No cache validity, because a power cut changes lengths.
         let mut out = Out::default();
         out.u64(0).u64(0);
         self.attr(&mut out, ino);
         out.answer()
     }
 
-    /// `struct fuse_entry_out`, valid for no time.
+    /// `struct fuse_entry_out` without cache validity.
     fn entry(&self, ino: Ino) -> Out {
         let mut out = Out::default();
         out.u64(ino).u64(0).u64(0).u64(0).u64(0);
@@ -547,7 +547,7 @@ impl State {
         out
     }
 
-    /// `struct fuse_attr`: a file or the directory, which everybody may use.
+    /// `struct fuse_attr`: a file or the directory, with access for everybody.
     fn attr(&self, out: &mut Out, ino: Ino) {
         const DIRECTORY: u32 = 0o040_777;
         const FILE: u32 = 0o100_666;
@@ -558,7 +558,7 @@ impl State {
     }
 }
 
-/// Agrees on the protocol.
+/// Negotiates the protocol.
 fn init(request: &Request<'_>) -> Answer {
     const ASYNC_READ: u32 = 1;
     const BIG_WRITES: u32 = 1 << 5;

@@ -1,4 +1,4 @@
-//! `format` and `repair` on a disk whose power is cut: a volume with a valid header opens.
+//! `format` and `repair` on a disk whose power is cut: a volume with a valid header must open.
 
 use super::fuse::PowerDisk;
 use super::random::Random;
@@ -13,17 +13,17 @@ use std::process::Command;
 
 const IMAGE: &str = "volume.img";
 const HEADER: &str = "header.img";
-/// Header area and a little data.
+/// Length of the image: header area and a little data.
 const IMAGE_BYTES: u64 = 2 << 20;
-/// Longest header copy here; the second copy is behind the first.
+/// Longest header copy here; the second copy follows the first.
 const OLD_COPY_BYTES: usize = 64 << 10;
 
-/// What writes the header.
+/// The command that writes the header.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Job {
-    /// `format` of a file that it creates.
+    /// `format` of a new file.
     New,
-    /// The same with a header file, which it creates too.
+    /// `format` with a new data file and a new header file.
     Detached,
     /// `format` over a volume with another passphrase and larger header copies.
     Over,
@@ -31,7 +31,7 @@ pub(super) enum Job {
     Repair,
 }
 
-/// Every job, by its name.
+/// All jobs by name.
 pub(super) const JOBS: &[(&str, Job)] = &[
     ("format-new", Job::New),
     ("format-detached", Job::Detached),
@@ -39,12 +39,12 @@ pub(super) const JOBS: &[(&str, Job)] = &[
     ("repair", Job::Repair),
 ];
 
-/// What a disk holds after a cut.
+/// Content of a disk after a cut.
 #[derive(Debug, PartialEq, Eq)]
 enum Found {
     /// No valid header, or no file.
     Nothing,
-    /// It opens with the old passphrase, or with the new one.
+    /// A volume that opens with the old passphrase, or with the new one.
     Old,
     New,
     /// A valid header that no passphrase opens.
@@ -76,13 +76,13 @@ impl<'a> Headers<'a> {
         Ok(Self { job, lab, power, old })
     }
 
-    /// One cut.
+    /// Does one cut.
     ///
     /// # Errors
-    /// When the volume is not what it may be afterwards.
+    /// When the volume is in a forbidden state afterwards.
     pub(super) fn cut(&self, seed: u64, tally: &mut Tally) -> Result<()> {
         let mut random = Random::new(seed);
-        // The operations of the command, and some more for cuts behind its end.
+        // The operations of the command, and some more for cuts after its end.
         let operations = if self.job == Job::Repair { 8 } else { 170 };
         let cut_after = 1 + random.below(operations);
         self.power.with(|disk| {
@@ -182,7 +182,7 @@ impl<'a> Headers<'a> {
     }
 }
 
-/// Key derivation that costs nothing.
+/// Sets a very cheap key derivation.
 fn cheap(format: &mut Command) -> &mut Command {
     format.args(["--pbkdf", "pbkdf2", "--pbkdf-force-iterations", "1000"])
 }

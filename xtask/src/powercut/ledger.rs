@@ -1,26 +1,26 @@
-//! What a server has promised, unit by unit: which versions may be there after a power cut.
+//! Promises of a server, unit by unit: the versions that may be there after a power cut.
 //!
-//! A unit is 64 bytes. Each version that was sent stands in its list; when a flush or FUA has
-//! promised one, all older ones are gone from it. After a cut the unit must hold one of the list.
+//! A unit is 64 bytes. Its list has each version that was sent; when a flush or FUA has promised a
+//! version, all older ones are removed. After a cut the unit must hold a version of the list.
 
 use super::Broken;
 use crate::volume::noise;
 
-/// What is tracked: smaller than what a disk writes whole, so that unaligned writes have units too.
+/// Tracked unit: smaller than a disk's atomic unit, so that unaligned writes have units too.
 pub(super) const UNIT_BYTES: usize = 64;
 
 /// One write of a unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Version {
-    /// Counts all writes; its content is made from it. `None`: zeros.
+    /// Number among all writes, from which its content is made. `None`: zeroes.
     generation: Option<u64>,
-    /// When it was acknowledged, in ticks of the ledger.
+    /// Time of its acknowledgement, in ticks of the ledger.
     acknowledged: Option<u64>,
 }
 
 #[derive(Clone, Debug)]
 struct Unit {
-    /// Oldest first. The first is promised, the others may have been lost.
+    /// Oldest first. The first is promised, the others may be lost.
     versions: Vec<Version>,
     is_busy: bool,
 }
@@ -28,7 +28,7 @@ struct Unit {
 /// The promises for the whole volume.
 pub(super) struct Ledger {
     units: Vec<Unit>,
-    /// Counts acknowledgements.
+    /// Number of acknowledgements.
     ticks: u64,
     generations: u64,
 }
@@ -39,7 +39,7 @@ pub(super) struct Write {
     first: usize,
     count: usize,
     generation: Option<u64>,
-    /// Its units and those that share an encryption sector with it.
+    /// Its units, and those that share an encryption sector with it.
     busy: (usize, usize),
 }
 
@@ -52,14 +52,14 @@ impl Write {
         u32::try_from(self.count * UNIT_BYTES).expect("a request is short")
     }
 
-    /// The bytes that it writes.
+    /// The bytes of the write.
     pub(super) fn bytes(&self) -> Vec<u8> {
         let units = self.first..self.first + self.count;
         units.flat_map(|unit| content(unit, self.generation)).collect()
     }
 }
 
-/// What a unit holds in a version: place and generation, then noise made from both.
+/// Content of a unit in a version: place and generation, then noise made from both.
 fn content(unit: usize, generation: Option<u64>) -> Vec<u8> {
     let Some(generation) = generation else { return vec![0; UNIT_BYTES] };
     let place = unit as u64;
@@ -69,7 +69,7 @@ fn content(unit: usize, generation: Option<u64>) -> Vec<u8> {
 }
 
 impl Ledger {
-    /// Of a volume that holds [`Ledger::first_image`], promised.
+    /// The ledger of a volume whose content is [`Ledger::first_image`], promised.
     pub(super) fn new(len_bytes: u64) -> Self {
         let units = usize::try_from(len_bytes).expect("a small volume") / UNIT_BYTES;
         let first = Version { generation: Some(0), acknowledged: Some(0) };
@@ -77,7 +77,7 @@ impl Ledger {
         Self { units: vec![unit; units], ticks: 0, generations: 0 }
     }
 
-    /// What the volume holds before the first write.
+    /// The volume's content before the first write.
     pub(super) fn first_image(&self) -> Vec<u8> {
         (0..self.units.len()).flat_map(|unit| content(unit, Some(0))).collect()
     }
@@ -86,8 +86,8 @@ impl Ledger {
         self.units.len()
     }
 
-    /// A write is about to be sent. `None` if another one has some of its sectors in flight: which
-    /// of two comes last is nobody's promise.
+    /// Notes a write that is about to be sent. `None` if another write has some of its sectors in
+    /// flight, because the order of the two is not guaranteed.
     pub(super) fn begin(
         &mut self,
         first: usize,
@@ -111,7 +111,7 @@ impl Ledger {
         Some(Write { first, count, generation, busy: (busy_start, busy_end) })
     }
 
-    /// A write was answered; with `is_stable` (FUA) it is promised.
+    /// Notes an acknowledged write; with `is_stable` (FUA) it is promised.
     pub(super) fn acknowledge(&mut self, write: &Write, is_stable: bool) {
         self.ticks += 1;
         self.units[write.busy.0..write.busy.1].iter_mut().for_each(|unit| unit.is_busy = false);
@@ -124,12 +124,12 @@ impl Ledger {
         }
     }
 
-    /// A flush is about to be sent: pass the result to [`Ledger::flushed`].
+    /// Notes a flush that is about to be sent: pass the result to [`Ledger::flushed`].
     pub(super) fn flush_begins(&self) -> u64 {
         self.ticks
     }
 
-    /// The flush was answered: what was acknowledged before it began is promised.
+    /// Notes an acknowledged flush: writes acknowledged before its start are promised.
     pub(super) fn flushed(&mut self, began: u64) {
         for unit in &mut self.units {
             let is_covered =
@@ -139,8 +139,8 @@ impl Ledger {
         }
     }
 
-    /// Compares the volume with the promises; what it holds is promised from now on. Returns how
-    /// many units had a choice.
+    /// Compares the volume with the promises; its content is promised from now on. Returns the
+    /// number of units with several possible versions.
     pub(super) fn check(&mut self, image: &[u8]) -> Result<usize, Broken> {
         let mut open = 0;
         for (index, (unit, bytes)) in

@@ -10,9 +10,10 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// Requests that a client sends before it waits for the answers; more would fill its socket.
+/// Greatest number of requests before a client waits for replies; more would fill its socket.
 const BURST_MAX: u64 = 6;
-/// A FUA write of more than 64 KiB is cut by the server, and flushed behind its parts.
+/// Length of a large write. The server splits a FUA write of more than 64 KiB, and flushes after
+/// its parts.
 const LARGE_BYTES: u64 = 160 << 10;
 
 /// One load on one server.
@@ -21,15 +22,14 @@ pub(super) struct Load<'a> {
     pub(super) power: &'a PowerDisk,
     pub(super) ledger: &'a Mutex<Ledger>,
     pub(super) sector_bytes: usize,
-    /// The power is cut by the client that has got this many answers to flushes and FUA writes, of
-    /// all clients.
+    /// Number of replies to flushes and FUA writes, of all clients, after which the power is cut.
     pub(super) cut_after_answers: Option<u64>,
     pub(super) answers: AtomicU64,
-    /// A client leaves after so many bursts.
+    /// Number of bursts after which a client leaves.
     pub(super) bursts: Option<u64>,
 }
 
-/// A request without an answer.
+/// A request without a reply.
 enum Sent {
     Flush { began: u64 },
     Write { write: Write, is_stable: bool },
@@ -40,7 +40,7 @@ impl Load<'_> {
         self.ledger.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// One client, until the power is off or its bursts are over.
+    /// Runs one client, until the power is off or its bursts are over.
     ///
     /// # Errors
     /// When a request fails while the power is on.
@@ -146,7 +146,7 @@ pub(super) fn fill(socket: &Path, ledger: &Ledger) -> Result<()> {
     client.flush()
 }
 
-/// All that the volume holds.
+/// Reads the whole volume.
 pub(super) fn read(socket: &Path, len_bytes: u64) -> Result<Vec<u8>> {
     Raw::connect(socket)?.read(0, u32::try_from(len_bytes)?)
 }

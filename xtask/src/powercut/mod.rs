@@ -1,10 +1,9 @@
-//! `cargo x powercut`: what a flush or FUA has promised is on the disk after a power cut.
+//! `cargo x powercut`: data promised by a flush or FUA must be on the disk after a power cut.
 //!
-//! The server runs on a disk of ours ([`fuse`]) that loses what was not synced. Clients write
-//! ([`load`]) and note what was promised ([`ledger`]). Then the power goes off: right after the
-//! answer to a flush or FUA, when an operation arrives at the disk, or when the server has ended.
-//! The server is killed, the disk drops what was not stable, and the server started again must show
-//! every promise kept.
+//! The server runs on a simulated disk ([`fuse`]) that loses unsynced changes. Clients write
+//! ([`load`]) and note the promises ([`ledger`]). Then the power goes off: right after the reply to
+//! a flush or FUA, when an operation arrives at the disk, or when the server has ended. The server
+//! is killed, the disk drops unstable changes, and the restarted server must keep every promise.
 
 mod canaries;
 mod disk;
@@ -32,13 +31,13 @@ use std::thread;
 use std::time::Duration;
 use variants::{Layout, Running, Setup, VARIANTS, VOLUME_BYTES, Variant};
 
-/// The load brings the cut within this time, or something hangs.
+/// Time limit of the load until the cut; a longer run hangs.
 const CUT_LIMIT: Duration = Duration::from_secs(20);
 
-/// How many cuts, and of what.
+/// Number and selection of the cuts.
 #[derive(clap::Args, Clone)]
 pub(crate) struct Args {
-    /// Cuts the power so often, in all variants together.
+    /// Number of cuts, in all variants together.
     #[arg(long, default_value_t = 500)]
     cuts: u64,
     /// 10,000 cuts.
@@ -47,24 +46,24 @@ pub(crate) struct Args {
     /// Only in this variant.
     #[arg(long, value_name = "NAME")]
     variant: Option<String>,
-    /// Plants one fault after the other, until a cut has found it; fails when one is not found.
+    /// Plant one fault after another until a cut has found it; fails if one is not found.
     #[arg(long, conflicts_with_all = ["cuts", "full", "variant"])]
     canaries: bool,
-    /// Only this one.
+    /// Only this planted fault.
     #[arg(long, value_name = "NAME", requires = "canaries")]
     canary: Option<String>,
-    /// The seed of the first cut; the next cut has the next seed.
+    /// Seed of the first cut; the next cut has the next seed.
     #[arg(long, default_value_t = 1)]
     seed: u64,
 }
 
 impl Args {
-    /// As in CI.
+    /// CI's arguments.
     pub(crate) fn ci(full: bool) -> Self {
         Self { cuts: 500, full, variant: None, seed: 1, canaries: false, canary: None }
     }
 
-    /// The planted faults, as in CI.
+    /// CI's arguments for the planted faults.
     pub(crate) fn ci_canaries() -> Self {
         Self { canaries: true, ..Self::ci(false) }
     }
@@ -103,7 +102,7 @@ fn variant_names() -> impl Iterator<Item = &'static str> {
     served.chain(JOBS.iter().map(|(name, _)| *name))
 }
 
-/// How some cuts of a variant went.
+/// Result of some cuts of a variant.
 enum Outcome {
     Kept(Tally),
     /// A promise was not kept: found by the cut with this number.
@@ -111,11 +110,11 @@ enum Outcome {
         cuts: u64,
         why: String,
     },
-    /// This machine cannot do it.
+    /// This machine lacks a requirement.
     Impossible(&'static str),
 }
 
-/// A promise that was not kept; every other error is the test's own.
+/// A promise that was not kept; all other errors are the test's own.
 #[derive(Debug)]
 struct Broken(String);
 
@@ -127,7 +126,7 @@ impl std::fmt::Display for Broken {
 
 impl std::error::Error for Broken {}
 
-/// Cuts so often in the variant of this name, until a promise is broken.
+/// Does `cuts` cuts in the variant of this name, until a promise is broken.
 fn cuts_of(name: &str, lab: &Lab, power: &PowerDisk, seed: u64, cuts: u64) -> Result<Outcome> {
     let mut tally = Tally::default();
     let variant = VARIANTS.iter().find(|variant| variant.name == name);
@@ -170,16 +169,16 @@ fn mount(lab: &Lab) -> Result<PowerDisk> {
     PowerDisk::mount(&dir)
 }
 
-/// The command that does a cut again.
+/// The command that repeats a cut.
 fn replay(name: &str, seed: u64) -> String {
     format!("cargo x powercut --variant {name} --seed {seed} --cuts 1")
 }
 
-/// What some cuts have seen.
+/// Observations of some cuts.
 #[derive(Clone, Copy, Debug, Default)]
 struct Tally {
     cuts: u64,
-    /// Answers to flushes and FUA writes.
+    /// Number of replies to flushes and FUA writes.
     promises: u64,
     syncs: u64,
     lost_sectors: u64,
@@ -196,14 +195,14 @@ impl std::fmt::Display for Tally {
     }
 }
 
-/// When the power goes off.
+/// Trigger of a power cut.
 #[derive(Clone, Copy, Debug)]
 enum Trigger {
-    /// When so many operations have arrived at the disk.
+    /// This number of operations has arrived at the disk.
     Operation(u64),
-    /// Right after so many answers to flushes and FUA writes.
+    /// Right after this number of replies to flushes and FUA writes.
     Answer(u64),
-    /// When the server has ended after SIGTERM.
+    /// The server has ended after SIGTERM.
     Stop,
 }
 
@@ -235,7 +234,7 @@ fn cut_often(
     running.kill()
 }
 
-/// Load, cut, start, check. Gives the server that runs now.
+/// Load, cut, start, check. Returns the server that runs now.
 fn cut(
     setup: &Setup<'_>,
     power: &PowerDisk,

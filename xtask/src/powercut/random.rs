@@ -1,6 +1,6 @@
-//! Choices from a seed: splitmix64.
+//! Random choices from a seed: splitmix64.
 
-/// A stream of choices; one seed is one stream.
+/// A stream of random numbers, determined by its seed.
 #[derive(Clone, Debug)]
 pub(super) struct Random(u64);
 

@@ -1,4 +1,4 @@
-//! The ways from a client to a disk that power is cut on.
+//! Variants of the path from a client to the disk whose power is cut.
 
 use super::fuse::PowerDisk;
 use crate::backing::LoopDevice;
@@ -8,36 +8,36 @@ use anyhow::Result;
 use std::fs;
 use std::path::PathBuf;
 
-/// Bytes that clients see: enough for one large request beside many small ones.
+/// Size for clients: enough for one large request beside many small ones.
 pub(super) const VOLUME_BYTES: u64 = 1 << 20;
-/// Header, copies and one keyslot.
+/// Size of header copies and one keyslot.
 const HEADER_BYTES: u64 = 1 << 20;
-/// The files on the disk.
+/// Names of the files on the disk.
 const FIRST: &str = "first.img";
 const SECOND: &str = "second.img";
 
-/// What lies between the server and the disk.
+/// Layers between the server and the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Layout {
     /// A LUKS2 volume in a file.
     Volume,
-    /// The same on a loop device over the file.
+    /// A LUKS2 volume on a loop device over the file.
     Loop,
     /// Half of the volume in each of two files, not encrypted.
     Halves,
-    /// The same in chunks of 4 KiB, encrypted.
+    /// The volume in chunks of 4 KiB over two files, encrypted.
     Stripes,
     /// A LUKS2 volume on an export of another server of ours, which has the file.
     Remote,
 }
 
-/// A way.
+/// A variant.
 pub(super) struct Variant {
     pub(super) name: &'static str,
     pub(super) layout: Layout,
     pub(super) sector_bytes: usize,
     pub(super) connections: u64,
-    /// Words behind `serve`.
+    /// Arguments of `serve`.
     pub(super) serve: &'static [&'static str],
 }
 
@@ -51,7 +51,7 @@ const fn variant(
     Variant { name, layout, sector_bytes, connections, serve }
 }
 
-/// Every way that a write and a flush can take.
+/// All paths of a write and a flush.
 pub(super) const VARIANTS: &[Variant] = &[
     variant("cached", Layout::Volume, 4096, 1, &[]),
     variant("cached-clients", Layout::Volume, 512, 3, &[]),
@@ -80,9 +80,9 @@ pub(super) struct Setup<'a> {
     power: &'a PowerDisk,
 }
 
-/// What runs while the power is on. Dropped in this order: the server before its devices.
+/// Running processes while the power is on. Dropped in this order: the server before its devices.
 pub(super) struct Running {
-    /// The one that clients talk to is the first.
+    /// Servers; clients connect to the first.
     servers: Vec<Server>,
     device: Option<LoopDevice>,
 }
@@ -92,7 +92,7 @@ impl Running {
         &self.servers[0]
     }
 
-    /// SIGTERM to each, front first; all must drain, flush and exit with 0.
+    /// Sends SIGTERM to each, front first; all must drain, flush and exit with 0.
     pub(super) fn stop(self) -> Result<()> {
         self.servers.into_iter().try_for_each(Server::stop)?;
         drop(self.device);
@@ -123,7 +123,7 @@ impl<'a> Setup<'a> {
         Ok(Self { variant, lab, power })
     }
 
-    /// Starts what the variant needs.
+    /// Starts the processes of the variant.
     pub(super) fn start(&self) -> Result<Running> {
         let (first, second) = (self.power.path(FIRST), self.power.path(SECOND));
         let (first, second) = (first.display(), second.display());
@@ -166,7 +166,7 @@ impl<'a> Setup<'a> {
         self.serve_volume(image, self.variant.serve)
     }
 
-    /// The back has the disk, and with it the options.
+    /// The back-end server has the disk, and so the options.
     fn serve_remote(&self, uri: String) -> Result<Server> {
         self.serve_volume(uri, &[])
     }

@@ -6,7 +6,7 @@ use anyhow::{Context, Result};
 use std::collections::BTreeSet;
 use std::fs;
 
-/// Who may import whom. A crate that is not named here is new, and its arrows have to be decided.
+/// Permitted imports of each crate. A new crate needs an entry here.
 const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("crypt", &[]),
     ("engine", &["crypt"]),
@@ -19,7 +19,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("cli", &["blockyard", "crypt", "engine", "workload", "protocol", "host", "sim", "report"]),
 ];
 
-/// Lines that the engine's root must have: it cannot reach a thread, a clock or a byte.
+/// Attributes of the engine's root, which keep threads, clocks and bytes out of reach.
 const ENGINE_SAYS: &[&str] = &["#![no_std]", "#![forbid(unsafe_code)]"];
 
 pub(crate) fn check() -> Result<Vec<Finding>> {
@@ -75,8 +75,8 @@ fn dependencies(manifest: &str, table: &str) -> Vec<(usize, String)> {
     names
 }
 
-/// Every dependency of the workspace has its line in docs/dependencies.md, and no line outlives its
-/// dependency.
+/// Checks that every dependency of the workspace has its line in docs/dependencies.md, and that
+/// every line has its dependency.
 fn reasons(findings: &mut Vec<Finding>) -> Result<()> {
     let document = "docs/dependencies.md";
     let text = fs::read_to_string(root().join(document)).context(document)?;

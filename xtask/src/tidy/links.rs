@@ -6,7 +6,7 @@ use anyhow::Result;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// Folders whose files pages name by a path from the root.
+/// Folders whose files are named by a path from the root.
 const ROOTS: &[&str] = &["crates/", "docs/", "xtask/", "experiments/", "testdata/", "fuzz/"];
 
 /// Characters of patterns and placeholders: `crates/*/tests`, `testdata/fuzz-seeds/TARGET`.
@@ -28,7 +28,7 @@ pub(crate) fn check() -> Result<Vec<Finding>> {
     Ok(findings)
 }
 
-/// Targets of links, and paths in backticks, with their lines. Code blocks have none.
+/// Targets of links, and paths in backticks, with their lines, outside of code blocks.
 fn named(text: &str) -> Vec<(usize, String)> {
     let mut found = Vec::new();
     let mut in_block = false;

@@ -1,9 +1,9 @@
-//! `cargo x tidy`: rules that no compiler checks. Lengths, banned words, where `unsafe` may stand,
-//! the arrows between crates, import knots inside them, a reason for every dependency, files that
-//! pages name.
+//! `cargo x tidy`: rules beyond the compiler. Lengths, banned words, the places of `unsafe`, the
+//! arrows between crates, knots within a crate, a reason for every dependency, files named in
+//! pages.
 //!
-//! Functions longer than a screen are a ratchet: those of `xtask/tidy.ratchet` may shrink and never
-//! grow, and the list may not name what has been mended.
+//! Long functions are a ratchet: those in `xtask/tidy.ratchet` may shrink and never grow, and the
+//! list must not name functions that are short now.
 
 mod arrows;
 mod knots;
@@ -24,7 +24,7 @@ pub(crate) struct Finding {
     path: String,
     line: usize,
     pub(crate) what: String,
-    /// Name and size, for a rule that is a ratchet.
+    /// Name and size, for a ratchet rule.
     ratchet: Option<(String, usize)>,
 }
 
@@ -75,7 +75,7 @@ pub(crate) fn run() -> Result<()> {
     Ok(())
 }
 
-/// Rust files that git knows or would add.
+/// Rust files that git tracks or would add.
 fn files() -> Result<Vec<String>> {
     let mut git = tools::tool("git");
     git.args(["ls-files", "--cached", "--others", "--exclude-standard", "*.rs"])
@@ -83,7 +83,7 @@ fn files() -> Result<Vec<String>> {
     Ok(tools::read(&mut git)?.lines().map(str::to_owned).collect())
 }
 
-/// What the ratchet allows, and which of its lines no longer have a fault.
+/// The limits of the ratchet, and its lines without a remaining fault.
 fn ratchet(findings: &[Finding]) -> Result<(BTreeMap<String, usize>, Vec<String>)> {
     let text = fs::read_to_string(root().join(RATCHET)).unwrap_or_default();
     let mut known = BTreeMap::new();

@@ -9,10 +9,10 @@ const FILE_LINES_MAX: usize = 800;
 const TEST_LINES_MAX: usize = 400;
 const TRAIT_METHODS_MAX: usize = 8;
 
-/// Names that say nothing about what a module does.
+/// Module names without a meaning.
 const EMPTY_NAMES: &[&str] = &["manager", "helper", "helpers", "util", "utils", "common", "misc"];
 
-/// Where `unsafe` may stand.
+/// Permitted places of `unsafe`.
 const UNSAFE_HOMES: &[&str] = &[
     "crates/host/",
     "crates/crypt/src/adiantum/",
@@ -20,7 +20,7 @@ const UNSAFE_HOMES: &[&str] = &[
     "crates/crypt/src/cipher/",
 ];
 
-/// Everything that one file does wrong.
+/// All findings in one file.
 pub(crate) fn check(source: &Source) -> Vec<Finding> {
     let mut findings = Vec::new();
     lines(source, &mut findings);
@@ -72,7 +72,7 @@ fn lengths(source: &Source, findings: &mut Vec<Finding>) {
 }
 
 fn banned(source: &Source, findings: &mut Vec<Finding>) {
-    // In two parts: this file is checked as well.
+    // Split strings, because this file is checked as well.
     for word in [concat!("TO", "DO"), concat!("FIX", "ME")] {
         for at in words(&source.text, word) {
             findings.push(Finding::new(source, source.line_of(at), format!("{word} never merges")));

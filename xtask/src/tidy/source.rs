@@ -1,24 +1,24 @@
-//! Rust text without its comments and literals, so that rules see code only. A lexer of a page, not
-//! a parser.
+//! Rust source without its comments and literals, so that rules see code only. A lexer, not a
+//! parser.
 
-/// A source file, read for the rules.
+/// A source file in the form for the rules.
 pub(crate) struct Source {
     /// Path from the workspace's root.
     pub(crate) path: String,
     pub(crate) text: String,
-    /// The same length and lines; comments and the insides of literals are blanks.
+    /// The code with the same length and lines; comments and the insides of literals are blanks.
     pub(crate) code: String,
-    /// Its parent declares it for tests only.
+    /// Whether its parent declares it for tests only.
     pub(crate) declared_test: bool,
 }
 
 /// A function or trait body.
 pub(crate) struct Span {
     pub(crate) name: String,
-    /// Its first line, counted from 1.
+    /// First line, counted from 1.
     pub(crate) line: usize,
     pub(crate) lines: usize,
-    /// Functions directly inside.
+    /// Number of functions directly inside.
     pub(crate) methods: usize,
 }
 
@@ -28,7 +28,7 @@ impl Source {
         Source { path, text, code, declared_test: false }
     }
 
-    /// Lines before the unit tests that end the file.
+    /// Number of lines before the unit tests at the end of the file.
     pub(crate) fn lines_before_tests(&self) -> usize {
         let lines: Vec<_> = self.code.lines().collect();
         let starts = |pair: &[&str]| {
@@ -38,7 +38,7 @@ impl Source {
         lines.windows(2).position(starts).unwrap_or(lines.len())
     }
 
-    /// Files that this one declares as modules of tests only.
+    /// Files that this one declares as test modules.
     pub(crate) fn test_modules(&self) -> Vec<String> {
         let lines: Vec<_> = self.code.lines().collect();
         let declared = lines.windows(2).filter(|pair| pair[0] == "#[cfg(test)]");
@@ -62,7 +62,7 @@ impl Source {
         self.declared_test || parts.iter().any(|part| self.path.contains(part))
     }
 
-    /// Every item of a keyword that has a body.
+    /// Every item of a keyword with a body.
     pub(crate) fn spans(&self, keyword: &str) -> Vec<Span> {
         let code = self.code.as_bytes();
         words(&self.code, keyword)
@@ -95,7 +95,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// Where a word stands by itself.
+/// Offsets of a word as a whole word.
 pub(crate) fn words(code: &str, word: &str) -> Vec<usize> {
     let free = |c: Option<char>| c.is_none_or(|c| !is_word(c));
     let starts = code.match_indices(word).map(|(at, _)| at);
@@ -107,7 +107,7 @@ pub(crate) fn words(code: &str, word: &str) -> Vec<usize> {
         .collect()
 }
 
-/// The brace that opens an item's body; none for a declaration.
+/// The opening brace of an item's body; `None` for a declaration.
 fn body_start(code: &[u8], at: usize) -> Option<usize> {
     let mut brackets = 0_i32;
     for (index, byte) in code.iter().enumerate().skip(at) {
@@ -176,7 +176,7 @@ fn blank(bytes: &mut [u8]) {
     }
 }
 
-/// `r` begins a raw string unless it ends a name; `br` and `cr` do begin one.
+/// Whether `r` can begin a raw string: it must not end a name; `br` and `cr` do begin one.
 fn starts_word(bytes: &[u8], at: usize) -> bool {
     let before = |back: usize| at.checked_sub(back).map_or(' ', |at| char::from(bytes[at]));
     !is_word(before(1)) || (matches!(before(1), 'b' | 'c') && !is_word(before(2)))
@@ -213,7 +213,7 @@ fn string_end(bytes: &[u8], start: usize) -> usize {
     bytes.len()
 }
 
-/// `r#name` is no string: then only the first byte is passed.
+/// End of a raw string; `r#name` is none, so only its first byte is skipped.
 fn raw_end(bytes: &[u8], start: usize) -> usize {
     let hashes = bytes[start + 1..].iter().take_while(|byte| **byte == b'#').count();
     let quote = start + 1 + hashes;
@@ -227,7 +227,7 @@ fn raw_end(bytes: &[u8], start: usize) -> usize {
     found.map_or(bytes.len(), |len| quote + 1 + len + close.len())
 }
 
-/// A character, or a lifetime, of which only the tick is passed.
+/// End of a character literal, or of the tick of a lifetime.
 fn char_end(bytes: &[u8], at: usize) -> usize {
     if bytes.get(at + 1) == Some(&b'\\') {
         let rest = &bytes[(at + 3).min(bytes.len())..];

@@ -1,5 +1,5 @@
-//! The volume that is measured: one image on a disk, written whole, served as a file and through a
-//! loop device.
+//! The measured volume: one fully written image on a disk, served as a file and through a loop
+//! device.
 
 use crate::backing::LoopDevice;
 use crate::lab::{Lab, Server};
@@ -11,10 +11,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// What a LUKS2 header takes.
+/// Size of a LUKS2 header.
 const HEADER_MIB: u32 = 16;
 
-/// What lies under the server.
+/// Storage below the server.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Place {
     /// A file.
@@ -27,14 +27,14 @@ pub(crate) enum Place {
 pub(crate) struct Disk {
     folder: TempDir,
     image: PathBuf,
-    /// Where there is one to be had, and its scheduler may be chosen.
+    /// The loop device, if one is available and its scheduler can be chosen.
     device: Option<LoopDevice>,
-    /// Why there is none.
+    /// The reason why there is none.
     pub(crate) no_device: Option<String>,
 }
 
 impl Disk {
-    /// Makes the volume and writes all of it: what is not allocated yet would be measured too.
+    /// Makes the volume and writes all of it, so that no run measures allocation.
     pub(crate) fn make(lab: &Lab, folder: &Path, size_mib: u32) -> Result<Disk> {
         let kind = tools::read(tool("stat").args(["-f", "-c", "%T"]).arg(folder))?;
         ensure!(
@@ -71,7 +71,7 @@ impl Disk {
 
     fn attach(&self, lab: &Lab) -> Result<LoopDevice> {
         ensure!(LoopDevice::available(), "a loop device needs root");
-        // Its own page cache on top of the file's would take the writes.
+        // A separate page cache above the file's would absorb the writes.
         let device = LoopDevice::attach(&self.image, &["--direct-io=on"])?;
         lab.give(&device.path)?;
         let scheduler = scheduler_of(&device.path);
@@ -84,12 +84,12 @@ impl Disk {
         self.device.is_some()
     }
 
-    /// What of these the kernel has for the loop device.
+    /// The wanted schedulers that the kernel has for the loop device.
     pub(crate) fn kernel_schedulers(&self, wanted: &[&'static str]) -> Result<Vec<&'static str>> {
         let Some(device) = &self.device else { return Ok(Vec::new()) };
         let mut there = Vec::new();
         for name in wanted {
-            // Asking for one loads its module.
+            // Selecting a scheduler loads its module.
             if fs::write(scheduler_of(&device.path), name).is_ok() {
                 there.push(*name);
             }
@@ -104,7 +104,7 @@ impl Disk {
         fs::write(&scheduler, name).with_context(|| format!("{}: {name}", scheduler.display()))
     }
 
-    /// Serves it with further words behind.
+    /// Serves the volume with further arguments.
     pub(crate) fn serve(&self, lab: &Lab, place: Place, more: &[&str]) -> Result<Server> {
         let path = match (place, &self.device) {
             (Place::Loop, Some(device)) => &device.path,
@@ -117,7 +117,7 @@ impl Disk {
         lab.serve("elevators", &words)
     }
 
-    /// What the file lies on, as far as the kernel says.
+    /// Description of the disk below the file, from the kernel.
     pub(crate) fn below(&self) -> Value {
         let mut findmnt = tool("findmnt");
         findmnt.args(["-n", "-o", "SOURCE,FSTYPE", "-T"]).arg(self.folder.path());
@@ -138,7 +138,7 @@ impl Disk {
     }
 }
 
-/// The queue of a device, or of the disk that a partition belongs to.
+/// Queue of a device, or of the disk of a partition.
 fn queue_of(device: &Path) -> PathBuf {
     let name = device.file_name().unwrap_or_default();
     let entry = Path::new("/sys/class/block").join(name);
@@ -153,7 +153,7 @@ fn scheduler_of(device: &Path) -> PathBuf {
     queue_of(device).join("scheduler")
 }
 
-/// `none [mq-deadline] bfq`: the one in brackets.
+/// The entry in brackets of `none [mq-deadline] bfq`.
 fn active(text: &str) -> &str {
     let inside = text.split_once('[').and_then(|(_, rest)| rest.split_once(']'));
     inside.map_or("none", |(name, _)| name)

@@ -1,21 +1,21 @@
-//! Clients that disturb each other: each is a job of one fio and has a connection of its own.
+//! Clients that disturb each other: each is a job of one fio with its own connection.
 
 use crate::bench::table::middle;
 use crate::tools;
 use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 
-/// Least size of the served disk: each client has its own part of it.
+/// Least size of the served disk: each client has a separate part of it.
 pub(crate) const SIZE_MIB_MIN: u32 = 64;
 
-/// What a client does.
+/// Workload of a client.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Client {
-    /// Writes 128 KiB after 128 KiB, eight in flight: a copy.
+    /// Sequential writes of 128 KiB, eight in flight: a copy.
     Stream,
-    /// Reads 4 KiB anywhere, one at a time: somebody waits.
+    /// Random reads of 4 KiB, one at a time: an interactive user.
     Read,
-    /// Writes 4 KiB and flushes, over and over: a database's log.
+    /// Writes of 4 KiB with a flush after each: a database's log.
     Log,
 }
 
@@ -36,7 +36,7 @@ impl Client {
         }
     }
 
-    /// Start and length of its part of the disk: a half, nearly a half, a sixteenth.
+    /// Start and length of the client's part of the disk: a half, nearly a half, a sixteenth.
     fn area(self, size_mib: u32) -> (u32, u32) {
         let (half, sixteenth) = (size_mib / 2, size_mib / 16);
         match self {
@@ -56,7 +56,7 @@ pub(crate) struct Latency {
 }
 
 impl Latency {
-    /// Of a `clat_ns` or `lat_ns` of fio; nothing when nothing was completed.
+    /// Parses a `clat_ns` or `lat_ns` of fio; `None` without completions.
     fn of(value: &Value) -> Option<Latency> {
         let ms = |value: &Value| value.as_f64().map(|ns| ns / 1e6);
         let percentile = |name: &str| ms(&value["percentile"][name]);
@@ -67,7 +67,7 @@ impl Latency {
         })
     }
 
-    /// Medians of the percentiles, and the longest of all.
+    /// Medians of the percentiles, and the greatest maximum.
     fn over(rounds: &[Latency]) -> Option<Latency> {
         let all = |field: fn(&Latency) -> f64| rounds.iter().map(field).collect::<Vec<f64>>();
         (!rounds.is_empty()).then(|| Latency {
@@ -82,17 +82,17 @@ impl Latency {
     }
 }
 
-/// What one client saw.
+/// Measurements of one client.
 #[derive(Clone)]
 pub(crate) struct Seen {
     pub(crate) client: Client,
-    /// MiB in a second.
+    /// MiB per second.
     pub(crate) mib_s: f64,
-    /// Requests in a second.
+    /// Requests per second.
     pub(crate) iops: f64,
-    /// From a request's start to its end.
+    /// Latency from a request's start to its end.
     pub(crate) request: Option<Latency>,
-    /// Of the flushes, if it flushes.
+    /// Latency of the flushes, if the client flushes.
     pub(crate) flush: Option<Latency>,
 }
 
@@ -110,7 +110,7 @@ impl Seen {
         })
     }
 
-    /// The same client over all rounds.
+    /// Summary of one client over all rounds.
     pub(crate) fn over(rounds: &[&Seen]) -> Option<Seen> {
         let first = rounds.first()?;
         let latencies = |field: fn(&Seen) -> Option<Latency>| {
@@ -136,14 +136,14 @@ impl Seen {
     }
 }
 
-/// How long, and on how large a disk.
+/// Duration and size of the disk.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) millis: u32,
     pub(crate) size_mib: u32,
 }
 
-/// Runs the clients at once, each on its URI; what they saw, in their order.
+/// Runs the clients at once, each on its URI; returns their measurements in order.
 pub(crate) fn run(clients: &[(Client, String)], run: Run) -> Result<Vec<Seen>> {
     let mut fio = tools::tool("fio");
     fio.args(["--output-format=json", "--name=global", "--ioengine=nbd", "--time_based"]);

@@ -1,5 +1,5 @@
 //! `cargo x bench elevators`: three clients on one encrypted disk, under every elevator, and under
-//! the kernel's own schedulers beside them.
+//! the kernel's own schedulers for comparison.
 //!
 //! One client streams writes, one reads 4 KiB at random, one writes 4 KiB and flushes each. All
 //! I/O is direct; the volume is written whole beforehand. Rounds are interleaved: every row gets
@@ -20,16 +20,16 @@ use serde_json::{Value, json};
 use std::fs;
 use std::path::PathBuf;
 
-/// The kernel's schedulers that take part.
+/// Kernel schedulers in the comparison.
 const KERNEL: [&str; 3] = ["none", "mq-deadline", "bfq"];
 
-/// Elevators that look at priorities.
+/// Elevators that respect priorities.
 const WITH_PRIORITIES: [&str; 3] = ["deadline-prio", "cfq", "mq-deadline"];
 
-/// Names of the volume for its reader, and what they stand for.
+/// Aliases of the volume for its reader, and their priorities.
 const ALIASES: [(&str, &str); 3] = [("urgent", "rt:0"), ("normal", "be:4"), ("idle", "idle")];
 
-/// How much.
+/// Extent of the benchmark.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Rounds over all rows; the tables show medians.
@@ -38,23 +38,23 @@ pub(crate) struct Args {
     /// Seconds of each run.
     #[arg(long, default_value_t = 4.0)]
     seconds: f64,
-    /// Size of the disk.
+    /// Size of the disk in MiB.
     #[arg(long, default_value_t = 2048, value_name = "MIB")]
     size: u32,
-    /// Requests that an elevator hands to the device at a time; none has its default. The more the
-    /// device is given, the more it decides itself.
+    /// Requests at the device at a time under an elevator; `none` has its default. A deeper device
+    /// queue leaves more decisions to the device.
     #[arg(long, default_value_t = 1, value_name = "N")]
     queue_depth: u32,
-    /// Where the volume lies: a folder on a disk.
+    /// Folder on a disk for the volume.
     #[arg(long, default_value = "/var/tmp")]
     dir: PathBuf,
-    /// Only elevators whose name contains this, the kernel's too.
+    /// Only elevators whose name contains this, including the kernel's.
     #[arg(long, value_name = "NAME")]
     only: Option<String>,
-    /// Also writes every run and the medians to this file.
+    /// Also write every run and the medians to this file.
     #[arg(long, value_name = "FILE")]
     json: Option<PathBuf>,
-    /// Puts the tables onto this page, between its marks.
+    /// Put the tables into this page, between its marks.
     #[arg(long, value_name = "FILE")]
     write: Option<PathBuf>,
 }
@@ -84,7 +84,7 @@ impl Args {
     }
 }
 
-/// Which table a row belongs to.
+/// Table of a row.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Table {
     File,
@@ -92,14 +92,14 @@ enum Table {
     Priorities,
 }
 
-/// A row of a table: how the server is started, and who connects to which name.
+/// A row of a table: the server's options, and the aliases for the clients.
 struct Variant {
     table: Table,
     name: String,
     elevator: String,
     /// Scheduler of the loop device.
     kernel: &'static str,
-    /// The name that the reader opens.
+    /// Alias for the reader.
     alias: Option<&'static str>,
 }
 
@@ -205,7 +205,7 @@ fn variants(disk: &Disk, elevators: &[String], args: &Args) -> Result<Vec<Varian
     if disk.has_device() {
         rows.extend(ours.clone().map(|name| row(Table::Loop, name, name)));
         for kernel in disk.kernel_schedulers(&KERNEL)? {
-            // None of ours over none of the kernel's is there already.
+            // The row with `none` at both levels exists already.
             if kernel != "none" && args.wants(kernel) {
                 let name = format!("the kernel's {kernel}");
                 rows.push(Variant { kernel, ..row(Table::Loop, &name, "none") });
@@ -221,7 +221,7 @@ fn variants(disk: &Disk, elevators: &[String], args: &Args) -> Result<Vec<Varian
     Ok(rows)
 }
 
-/// On what and how, as a list.
+/// Conditions of the run, as a list.
 fn conditions(machine: &Value, below: &Value, args: &Args) -> String {
     let word = |value: &Value| value.as_str().unwrap_or("?").to_owned();
     let (name, cpu, load) =
@@ -268,7 +268,7 @@ fn tables(variants: &[Variant], samples: &[(usize, Vec<Seen>)], args: &Args) -> 
     there.map(|(heading, rows)| section(heading, &about, &rows)).collect()
 }
 
-/// Each client over all rounds.
+/// Summary of each client over all rounds.
 fn medians<'a>(rounds: impl Iterator<Item = &'a Vec<Seen>>) -> Vec<Seen> {
     let rounds: Vec<_> = rounds.collect();
     let clients = rounds.first().map_or(0, |seen| seen.len());

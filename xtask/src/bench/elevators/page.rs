@@ -1,4 +1,4 @@
-//! The tables as Markdown that can be read as it is, and the place on a page where they go.
+//! The tables as readable Markdown, and their place on a page.
 
 use super::mix::{Client, Latency, Seen};
 use anyhow::{Context, Result};
@@ -6,11 +6,11 @@ use std::fmt::Write as _;
 use std::fs;
 use std::path::Path;
 
-/// What a page has before and behind the tables.
+/// Marks before and after the tables on a page.
 const BEGIN: &str = "<!-- cargo x bench elevators: from here -->";
 const END: &str = "<!-- cargo x bench elevators: to here -->";
 
-/// A row: a name, and what its clients saw.
+/// A row: its name, and its clients' measurements.
 pub(crate) struct Row {
     pub(crate) name: String,
     pub(crate) seen: Vec<Seen>,
@@ -71,7 +71,7 @@ fn latency(latency: Option<Latency>) -> String {
     [p50_ms, p99_ms, max_ms].map(short).join(" / ")
 }
 
-/// Three digits, as far as there are so many.
+/// Three significant digits, if there are so many.
 fn short(ms: f64) -> String {
     match ms {
         ms if ms < 10.0 => format!("{ms:.2}"),
@@ -80,7 +80,7 @@ fn short(ms: f64) -> String {
     }
 }
 
-/// Puts the text between the two marks of a page; what stands around them stays.
+/// Puts the text between the two marks of a page and keeps the rest.
 pub(crate) fn write(path: &Path, text: &str) -> Result<()> {
     let place = path.display().to_string();
     let page = fs::read_to_string(path).with_context(|| place.clone())?;
