@@ -76,7 +76,7 @@ fn wanted<'a>(parts: Vec<Part<'a>>, names: &[String]) -> Result<Vec<Part<'a>>> {
     let is_known = |name: &String| parts.iter().any(|part| part.name == *name);
     if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
         let known: Vec<&str> = parts.iter().map(|part| part.name).collect();
-        bail!("{unknown}: no such part; there are {}", known.join(", "));
+        bail!("{unknown}: no such part; the parts are {}", known.join(", "));
     }
     let is_wanted =
         |part: &Part<'_>| names.is_empty() || names.iter().any(|name| name == part.name);

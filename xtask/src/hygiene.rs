@@ -62,7 +62,7 @@ fn as_root(args: &Args) -> Result<()> {
     let mut sudo = Command::new("sudo");
     sudo.arg(format!("BLOCKYARD_BINARY={}", binary.display()));
     sudo.arg(std::env::current_exe()?).arg("hygiene").args(&args.only);
-    tools::show(&mut sudo).context("memory can only be looked at as root")
+    tools::show(&mut sudo).context("only root can read the server's memory")
 }
 
 /// A volume with known key and passphrase.
@@ -307,7 +307,7 @@ impl Subject<'_> {
         ensure!(!ended.status.success(), "a wrong passphrase was accepted");
         let said = [ended.stdout, ended.stderr].concat();
         ensure!(!tools::text(&said).contains(wrong), "the error repeats it");
-        ensure!(self.tells(&said).is_none(), "the error tells a secret");
+        ensure!(self.tells(&said).is_none(), "the error contains a secret");
         Ok(tools::text(&said).trim().to_owned())
     }
 }

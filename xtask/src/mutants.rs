@@ -41,7 +41,7 @@ pub(crate) struct Args {
 
 pub(crate) fn run(args: &Args) -> Result<()> {
     if args.targets.is_empty() && args.changed.is_none() {
-        bail!("name crates or files, or say --changed");
+        bail!("name crates or files, or use --changed");
     }
     tools::need("cargo-mutants")
         .context("install it with: cargo install --locked cargo-mutants")?;

@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     for backing in BACKINGS.iter().filter(|backing| !args.smoke || **backing == Backing::Memory) {
         let recipe = &RECIPES[0];
         let Some(backed) = backing.make(&lab, recipe)? else {
-            println!("\n{}: this machine has none to give", backing.name());
+            println!("\n{}: not available on this machine", backing.name());
             continue;
         };
         fill(&lab, &backed)?;
@@ -98,7 +98,7 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     let [beats, equals, worse, open] =
         [Verdict::Beats, Verdict::Equals, Verdict::Worse, Verdict::Open].map(count);
     println!(
-        "\nwhat tune found beats {beats}, equals {equals} of {}; worse: {worse}, not clear: {open}",
+        "\nits result beats {beats}, equals {equals} of {}; worse: {worse}, not clear: {open}",
         verdicts.len()
     );
     Ok(())

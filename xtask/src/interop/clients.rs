@@ -29,7 +29,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
 type Case = fn(&Lab, &Volume) -> Result<String>;
 
 const CASES: &[(&str, Case)] = &[
-    ("nbdinfo tells size, flags and block sizes", info),
+    ("nbdinfo reports size, flags and block sizes", info),
     ("nbdinfo lists exports and maps", list_and_map),
     ("nbdcopy in and out", nbdcopy),
     ("nbdcopy over TCP", tcp),
@@ -68,7 +68,7 @@ fn info(lab: &Lab, volume: &Volume) -> Result<String> {
     let server = volume.serve(lab, &["--read-only", "--allow-discards"])?;
     let text = tools::read(tool("nbdinfo").args(["--json", &server.uri()]))?;
     let json: serde_json::Value = serde_json::from_str(&text).context("nbdinfo --json")?;
-    ensure!(json["exports"][0]["is_read_only"] == true, "--read-only is not told");
+    ensure!(json["exports"][0]["is_read_only"] == true, "--read-only is not reported");
     server.stop()?;
     Ok(String::new())
 }

@@ -50,7 +50,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, rounds: u32) {
             let recipe = Recipe { name: "crash", maker: Maker::Blockyard, options };
             match backing.make(lab, &recipe)? {
                 Some(volume) => kill_rounds(lab, &volume, serve, each),
-                None => Ok("no loop device to be had here".into()),
+                None => Ok("this machine has no loop device".into()),
             }
         });
     }

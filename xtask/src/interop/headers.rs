@@ -101,7 +101,7 @@ fn damaged(lab: &Lab) -> Result<String> {
     let server = volume.serve(lab, &[])?;
     let log = server.log();
     server.stop()?;
-    ensure!(log.to_lowercase().contains("header"), "it says nothing of the header: {log:?}");
+    ensure!(log.to_lowercase().contains("header"), "the log does not mention the header: {log:?}");
     ensure!(fs::read(&volume.image)?[..64 << 10] == luks.image[..64 << 10], "repaired unasked");
     luks.damage(1);
     luks.write(&volume.image)?;

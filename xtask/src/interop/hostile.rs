@@ -87,7 +87,7 @@ const CHANGES: &[(&str, Change, &[&str])] = &[
     ("sector size 513", |j| segment(j, "sector_size", &json!(513)), &["sector"]),
     ("sector size 2^30", |j| segment(j, "sector_size", &json!(1 << 30)), &["sector"]),
     (
-        "segment behind the image",
+        "segment past the end of the image",
         |j| segment(j, "offset", &json!("1099511627776")),
         &["short", "truncated", "end", "offset", "data"],
     ),
@@ -150,7 +150,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     cases.run("refused: wrong passphrase", || wrong_passphrase(lab));
     cases.run("refused: truncated files", || truncated(lab));
     cases.run("refused: not a volume", || not_a_volume(lab));
-    cases.run("refused: tables that make no sense", || tables(lab));
+    cases.run("refused: invalid tables", || tables(lab));
 }
 
 fn argon2id(json: &mut Value, time: u64, memory_kib: u64, cpus: u64) {
@@ -206,15 +206,15 @@ const LUKS1: &[(&str, usize, &[u8], &[&str])] = &[
     ("key of 2^32 bytes", 108, &[0xff, 0xff, 0xff, 0xff], &["key"]),
     ("key of no bytes", 108, &[0, 0, 0, 0], &["key"]),
     ("stripes of 2^32", 252, &[0xff, 0xff, 0xff, 0xff], &["stripes", "keyslot"]),
-    ("key area behind the image", 248, &[0x7f, 0, 0, 0], &["area", "keyslot", "key material"]),
+    ("key area past the image", 248, &[0x7f, 0, 0, 0], &["area", "keyslot", "key material"]),
     ("key area in the header", 248, &[0, 0, 0, 0], &["area", "keyslot", "key material"]),
     ("slot neither on nor off", 208, &[1, 2, 3, 4], &["keyslot", "slot"]),
     ("null cipher", 8, b"cipher_null\0", &["null"]),
     ("unknown hash", 72, b"rot13\0", &["rot13"]),
     ("unknown version", 6, &[0, 9], &["version"]),
-    ("cipher name without an end", 8, &[b'a'; 32], &["cipher"]),
+    ("cipher name without a NUL", 8, &[b'a'; 32], &["cipher"]),
     (
-        "payload behind the image",
+        "payload past the end of the image",
         104,
         &[0x7f, 0, 0, 0],
         &["short", "truncated", "end", "payload", "data"],
@@ -284,14 +284,14 @@ fn one_error(ended: &Output, words: &[&str]) -> Result<()> {
         _ => {}
     }
     ensure!(!said.contains("panicked"), "it panicked: {said}");
-    ensure!(!said.is_empty(), "it failed without a word");
+    ensure!(!said.is_empty(), "the command failed without an error text");
     let errors = said.lines().filter(|line| line.starts_with("blockyard:")).count();
     let errors = errors.max(said.lines().filter(|line| line.starts_with("error")).count());
     ensure!(errors == 1, "{errors} error texts instead of one: {said}");
-    ensure!(!said.contains(PASSPHRASE), "it tells the passphrase");
+    ensure!(!said.contains(PASSPHRASE), "the error contains the passphrase");
     let low = said.to_lowercase();
     let named = words.iter().any(|word| low.contains(&word.to_lowercase()));
-    ensure!(named, "it names none of {words:?}: {said}");
+    ensure!(named, "the error names none of {words:?}: {said}");
     Ok(())
 }
 
@@ -357,7 +357,7 @@ fn tables(lab: &Lab) -> Result<String> {
         let args = ["dump".to_owned(), "--table".into(), file];
         let said = refuses(lab, &args, &[word, "table", "sector"])
             .with_context(|| format!("table {:?}", table.replace(&key, "KEY")))?;
-        ensure!(!said.contains(&key), "the error tells the key");
+        ensure!(!said.contains(&key), "the error contains the key");
         count += 1;
     }
     Ok(format!("{count} tables"))

@@ -23,7 +23,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     files.sort();
     for file in &files {
         let name = file.file_stem().unwrap_or_default().to_string_lossy();
-        cases.run(&format!("job file {name} does what it does in fio"), || one(lab, file));
+        cases.run(&format!("job file {name} gives the same requests as in fio"), || one(lab, file));
     }
 }
 

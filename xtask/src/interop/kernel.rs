@@ -109,7 +109,7 @@ fn verdict(said: &str, name: &str) -> Result<String> {
             _ => bail!("the guest said: {words}"),
         }
     }
-    sha.context("the guest said nothing about it")
+    sha.context("the guest reported no result")
 }
 
 fn kernel_reads(said: &str, exchange: &Exchange) -> Result<String> {

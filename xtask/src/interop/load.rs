@@ -32,7 +32,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab, seconds: u32) {
         let name = format!("fio verify=crc32c, four connections: {} {options}", backing.name());
         cases.run(name.trim_end(), || match place(lab, *backing, options)? {
             Some(volume) => verify(lab, volume.serve(lab)?, each),
-            None => Ok("no loop device to be had here".into()),
+            None => Ok("this machine has no loop device".into()),
         });
     }
     elevators(cases, lab, seconds);

@@ -42,7 +42,7 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     let name = "ext4 recovers from its log at every flush, and every synced file is there";
     cases.run(name, || {
         if !LoopDevice::available() {
-            return Ok("no loop device to be had here".into());
+            return Ok("this machine has no loop device".into());
         }
         let log = write(lab)?;
         replay(lab, &log)

@@ -29,16 +29,16 @@ pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
         &["dedupe_percentage=50", "dedupe_mode=working_set", "dedupe_working_set_percentage=2"],
         &["zero_buffers"],
     ] {
-        let name = format!("bytes that are written with {} are as fio's", options.join(" "));
+        let name = format!("data written with {} is like fio's", options.join(" "));
         cases.run(&name, || bytes(lab, options));
     }
     for rw in ["read", "write"] {
-        cases.run(&format!("errors that end no {rw} are counted as in fio"), || errors(lab, rw));
+        cases.run(&format!("errors of {rw} are counted as in fio"), || errors(lab, rw));
     }
     cases.run("each option of fio is known", || known(lab));
-    cases.run("JSON says of searches and errors what fio's says", || names(lab));
-    cases.run("JSON says of fsync what fio's says", || syncs(lab));
-    cases.run("JSON says of priorities what fio's says", || priorities(lab));
+    cases.run("JSON on searches and errors equals fio's", || names(lab));
+    cases.run("JSON on fsync equals fio's", || syncs(lab));
+    cases.run("JSON on priorities equals fio's", || priorities(lab));
     cases.run("histogram logs are fio's", || histograms(lab));
 }
 

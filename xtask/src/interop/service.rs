@@ -21,14 +21,14 @@ use std::time::Duration;
 pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
     cases.run("SIGTERM drains and exits 0", || sigterm(lab));
     cases.run("SIGINT stops the server as well", || sigint(lab));
-    cases.run("socket activation serves on the socket it was given", || activation(lab));
-    cases.run("readiness is told to NOTIFY_SOCKET", || readiness(lab));
+    cases.run("socket activation serves on the passed socket", || activation(lab));
+    cases.run("readiness is reported to NOTIFY_SOCKET", || readiness(lab));
     cases.run("the unix socket has mode 0600", || socket_mode(lab));
     cases.run("passphrase by --key-fd", || key_fd(lab));
     cases.run("key file with offset and size", || key_file_part(lab));
     cases.run("several volumes from one --config", || config(lab));
     cases.run("further names with a priority, from --config and --alias", || aliases(lab));
-    cases.run("elevators that cannot be had are refused", || no_elevator(lab));
+    cases.run("unavailable elevators are refused", || no_elevator(lab));
     cases.run("the server holds no capability and no device", || privileges(lab));
     cases.run("an ordinary user needs no home and no environment", || bare_environment(lab));
 }
@@ -107,9 +107,9 @@ fn readiness(lab: &Lab) -> Result<String> {
     let said = tools::text(&message[..len]);
     ensure!(said.lines().any(|line| line == "READY=1"), "it said {said:?}");
     server.process().signal(Signal::SIGTERM)?;
-    let len = notify.recv(&mut message).context("no word at the end")?;
+    let len = notify.recv(&mut message).context("no message at the end")?;
     let last = tools::text(&message[..len]);
-    ensure!(last.lines().any(|line| line == "STOPPING=1"), "at the end it said {last:?}");
+    ensure!(last.lines().any(|line| line == "STOPPING=1"), "the last message is {last:?}");
     server.stop_after_signal()?;
     Ok(String::new())
 }

@@ -11,8 +11,8 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 pub(crate) fn run(cases: &mut Cases, lab: &Lab) {
-    cases.run("trace of fio over NBD has fio's requests, and replays whole", || fio(lab));
-    cases.run("log of fio asks for the same when fio replays it as when we do", || iolog(lab));
+    cases.run("trace of fio over NBD has fio's requests, and replays completely", || fio(lab));
+    cases.run("log of fio gives the same requests in fio's replay and in ours", || iolog(lab));
 }
 
 fn fio(lab: &Lab) -> Result<String> {

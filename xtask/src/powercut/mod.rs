@@ -132,7 +132,7 @@ fn cuts_of(name: &str, lab: &Lab, power: &PowerDisk, seed: u64, cuts: u64) -> Re
     let variant = VARIANTS.iter().find(|variant| variant.name == name);
     let result = match variant {
         Some(variant) if variant.layout == Layout::Loop && !LoopDevice::available() => {
-            return Ok(Outcome::Impossible("no loop device to be had here"));
+            return Ok(Outcome::Impossible("this machine has no loop device"));
         }
         Some(variant) => cut_often(lab, power, variant, seed..seed + cuts, &mut tally),
         None => cut_headers(lab, power, name, seed..seed + cuts, &mut tally),

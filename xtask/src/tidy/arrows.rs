@@ -43,7 +43,7 @@ pub(crate) fn check() -> Result<Vec<Finding>> {
 
 fn imports(name: &str, path: &str, manifest: &str, findings: &mut Vec<Finding>) {
     let Some((_, allowed)) = MAY_IMPORT.iter().find(|(known, _)| *known == name) else {
-        findings.push(Finding::at(path, 1, format!("{name}: its arrows are not decided")));
+        findings.push(Finding::at(path, 1, format!("{name}: no rule for its imports")));
         return;
     };
     for (line, dependency) in dependencies(manifest, "dependencies") {

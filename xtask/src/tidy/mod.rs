@@ -63,7 +63,7 @@ pub(crate) fn run() -> Result<()> {
         None => true,
     });
     for key in stale {
-        findings.push(Finding::at(RATCHET, 1, format!("{key}: mended; take it off the list")));
+        findings.push(Finding::at(RATCHET, 1, format!("{key}: fixed; remove it from the list")));
     }
     for finding in &findings {
         println!("{}:{}: {}", finding.path, finding.line, finding.what);

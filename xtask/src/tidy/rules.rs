@@ -32,7 +32,7 @@ pub(crate) fn check(source: &Source) -> Vec<Finding> {
     }
     let tests = source.code.lines().count() - source.lines_before_tests();
     if tests > TEST_LINES_MAX && !source.is_test() {
-        let what = format!("{tests} lines of tests: they belong into a file of their own");
+        let what = format!("{tests} lines of tests: move them to a separate file");
         findings.push(Finding::new(source, source.lines_before_tests() + 1, what));
     }
     let stem = source.path.rsplit('/').next().unwrap_or("").trim_end_matches(".rs");

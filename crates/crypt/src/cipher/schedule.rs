@@ -33,7 +33,7 @@ pub(super) struct Schedule {
     pub(super) iv: RoundKeys,
     /// Rounds of `iv`; zero where the IV is not encrypted.
     pub(super) iv_rounds: usize,
-    /// The same keys in the portable tier's form, on that tier only.
+    /// Keys in the portable tier's form, on that tier only.
     pub(super) portable: Option<PortableKeys>,
 }
 

@@ -29,7 +29,7 @@ impl TreeError {
         Self { path: path.into(), problem: problem.into(), breaks_form: false }
     }
 
-    /// The same error for a field whose wrong value makes the whole header invalid.
+    /// Marks the error as one that makes the whole header invalid.
     pub(crate) fn of_form(self) -> Self {
         Self { breaks_form: true, ..self }
     }

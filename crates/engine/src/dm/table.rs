@@ -29,9 +29,9 @@ use crate::sq::DevId;
 pub enum TargetSpec {
     /// `linear`.
     Linear {
-        /// Start of the range on the device.
+        /// The device below.
         dev: DevId,
-        /// Where the range starts on it.
+        /// Start of the range on the device.
         start: Sector,
     },
     /// `zero`.

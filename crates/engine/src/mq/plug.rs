@@ -23,7 +23,7 @@ use crate::time::Nanos;
 
 /// Number of requests at which an addition flushes the plug (`BLK_MAX_REQUEST_COUNT`).
 const PLUG_REQUESTS: u32 = 32;
-/// The same number on single queues.
+/// Number of requests at which an addition flushes the plug of a single queue.
 const PLUG_REQUESTS_SINGLE: u32 = 16;
 /// Size of the last request at which an addition flushes the plug (`BLK_PLUG_FLUSH_SIZE`).
 const PLUG_BYTES: u64 = 128 * 1024;

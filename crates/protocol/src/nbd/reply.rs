@@ -65,7 +65,7 @@ pub enum ReplyMode {
     Simple,
     /// Replies are made of chunks; errors have a place and a message, holes need no data.
     Structured,
-    /// The same chunks, with lengths of 64 bits in requests and replies.
+    /// Replies in chunks, with lengths of 64 bits in requests and replies.
     Extended,
 }
 

@@ -106,7 +106,7 @@ pub struct JobResult {
     pub steady: Option<Steady>,
     /// Listed percentiles.
     pub percentiles: Percentiles,
-    /// Of each clone, in order: runtime, bytes read and bytes written.
+    /// Runtime, bytes read and bytes written of each clone, in order.
     pub clones: Vec<(Nanos, u64, u64)>,
     /// Longest runtime of a clone, from its start to the end of its last block.
     pub runtime: Nanos,
@@ -270,10 +270,10 @@ pub struct Fio {
     phase_of: Vec<u32>,
     /// The first phase that has not started.
     next_phase: u32,
-    /// Of each job: the rule by which its clones end others.
+    /// Rule of each job by which its clones end others.
     ends: Vec<Ends>,
     stopper: Stopper,
-    /// Of each job: state that its clones share with others.
+    /// State of each job that its clones share with others.
     common: Vec<Common>,
     /// Results of the clones, job by job.
     clones: Vec<JobResult>,

@@ -64,7 +64,7 @@ fn row(out: &mut String, name: &str, latency: &Latency) {
     );
 }
 
-/// What the latency table says of the phases of one run, to be compared with ours.
+/// Compares the latency table of the mail with ours.
 #[cfg(test)]
 mod tests {
     use blockyard_engine::time::Nanos;

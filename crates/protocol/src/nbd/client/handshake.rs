@@ -25,7 +25,7 @@
 //!   ExportName  size and flags                            (transmission)
 //! ```
 //!
-//! Of the server's data only numbers and the beginning of a message are kept.
+//! The session keeps only numbers and the beginning of a message of the server's data.
 
 use alloc::string::String;
 use alloc::vec::Vec;
