@@ -13,7 +13,7 @@
 //!
 //! 1. zeros over the start of each old header copy;
 //! 2. zeros over the remains of earlier volumes, zeros and random bytes over the whole header area,
-//!   the key material;
+//!    the key material;
 //! 3. the two header copies, one after the other.
 
 pub(crate) mod previous;

@@ -6,7 +6,7 @@
 //!
 //! ```text
 //!   by sector     10 ── 40 ── 70 ── 90        the way of the disk's head
-//!   by deadline   70 ── 10 ── 90 ── 40        oldest: who is late first
+//!   by deadline   70 ── 10 ── 90 ── 40        oldest: the first to expire
 //! ```
 
 use alloc::vec::Vec;

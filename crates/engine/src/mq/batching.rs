@@ -4,8 +4,8 @@
 //! ```text
 //!   requests of one kind, nr_requests = 128:
 //!   0 ......... 103 ...... 113 ........ 128 ............ 192
-//!               │          └ congested  └ full: only     └ nobody
-//!               └ below: not congested    who batches
+//!               │          └ congested  └ full: only     └ no more
+//!               └ below: not congested    batching ones    requests
 //! ```
 //!
 //! A submitter that had to wait, or that filled the queue, may take 32 requests within 20 ms even

@@ -3,8 +3,9 @@
 //! One hash finds touching requests, by the sector after a request and by its first. It holds the
 //! requests that may still grow: those in plugs, in software queues, in the elevator. Order of the
 //! search:
+//!
 //! ```text
-//!   plug of the submitter ─> last request merged ─> one that ends here ─> one that starts behind
+//!   plug of the submitter ─> last request merged ─> one that ends here ─> one that starts after
 //!          (back, front)          (back, front)        (back merge)          (front merge)
 //! ```
 //!

@@ -175,7 +175,7 @@ pub struct Job {
     pub rw: Rw,
     /// `rwmixread`: percentage of reads in a mix.
     pub read_percent: u8,
-    /// `bs`: length of each request; [`Self::lens`] overrides it.
+    /// `bs`: length of each request, unless `lens` has another one.
     pub block_bytes: u64,
     /// `bs` of several directions, `bsrange`, `bssplit`: lengths by direction.
     pub lens: [Option<Lens>; 3],

@@ -11,8 +11,8 @@
 //! ```
 //! Offsets and lengths are bytes; times are microseconds since the start. In version 2 each `wait`
 //! counts from the one before. The log has no submitters, priorities or completions. Ranges are
-//! widened to whole sectors of 512 bytes. Several files lie one behind the other, in the order in
-//! which they were added.
+//! widened to whole sectors of 512 bytes. Several files follow each other, in the order in which
+//! they were added.
 
 use std::collections::BTreeMap;
 use std::io::{BufRead, Read};

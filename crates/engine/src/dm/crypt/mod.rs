@@ -8,7 +8,7 @@
 //! ```text
 //! write  map ─ bounce? ─no─> parked
 //!          └─yes─┬─> Encrypting ─> batch ─ Wake ─> Writing ─> end       a thread submits
-//!                └─> Crypt+Write ─> end                                 who encrypts submits
+//!                └─> Crypt+Write ─> end                                 the encrypting CPU submits
 //! read   map ─> Reading ─> Decrypting ─> end
 //! fused  map ─> Crypt+Write, Read+Crypt ─> end
 //! ```

@@ -5,15 +5,15 @@
 //! binary places. The estimate is (I/Os in flight + 1) times that average.
 //!
 //! * *Service time*: a path is assumed to serve I/Os one after the other. So an I/O's time counts
-//! from its start or the end of the one before, whichever is later.
+//!   from its start or the end of the one before, whichever is later.
 //! * *Average*: the longer the measured time, the lower the weight of the past. Times are put in 64
-//! buckets of 2^24 ns (16.8 ms). In bucket b the past has the weight w^(b+1), in the last bucket
-//! none. w is the base weight, 972/1024 unless the line says otherwise.
+//!   buckets of 2^24 ns (16.8 ms). In bucket b the past has the weight w^(b+1), in the last bucket
+//!   none. w is the base weight, 972/1024 unless the line says otherwise.
 //! * *Stale*: a path is stale if it has ended no I/O for as long as all live paths together would
-//! take. A stale idle path is probed with one I/O, so that an improvement can show. A stale busy
-//! winner gets no more I/Os than the other path has, because it may have become slower.
+//!   take. A stale idle path is probed with one I/O, so that an improvement can show. A stale busy
+//!   winner gets no more I/Os than the other path has, because it may have become slower.
 //! * *Threshold*: with a multiplier m, times within a factor of m are equal, and the number in
-//! flight decides.
+//!   flight decides.
 //!
 //! So no path starves: a path that is never chosen becomes stale after its I/Os in flight have
 //! ended.

@@ -187,7 +187,7 @@ impl Cfq {
         let index = async_index(priority);
         *self.async_queues[index].get_or_insert_with(|| {
             let mut queue = Cfqq::new(false, priority);
-            queue.users = 1; // this table
+            queue.users = 1; // the table itself
             CfqqId(self.queues.insert(queue))
         })
     }

@@ -4,8 +4,8 @@
 //!   begin      first completion                  now >= end, or empty and not waited for,
 //!     │  seek        │        slice              or preempted, or quota used
 //!     ├──────────────┼─────────────────────────┤
-//!     └ overdue first└ the clock starts         └ what is left brings the next turn nearer, if it
-//!                                                 was taken away; what was too much defers it
+//!     └ overdue first└ the clock starts         └ the rest of a preempted slice advances the
+//!                                                 next one; an overrun delays it
 //! ```
 
 use super::Cfq;

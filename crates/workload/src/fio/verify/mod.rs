@@ -4,7 +4,7 @@
 //! ```text
 //!   0  magic 0xacca (2)   2  kind (2)   4  length of the chunk (4)   8  seed (8)   16  offset (8)
 //!   24 seconds (4)  28 nanoseconds (4)  32 clone (2)  34 number (2)  36 CRC-32C of the 36 before
-//!   40 checksum of all that is behind it     then noise, or the pattern
+//!   40 checksum of the rest                  then noise, or the pattern
 //! ```
 //! Numbers are little-endian. Each chunk of `verify_interval` has such a header; `verify_offset` is
 //! its place in the chunk. The layout is taken from blocks of fio 3.33. Two of fio's checksums
