@@ -22,9 +22,10 @@ use std::time::{Duration, SystemTime};
 
 use blockyard_engine::dm::crypt::pipeline::Tally;
 use blockyard_engine::dm::line::parse_key;
+use blockyard_host::durability::Loss;
 use blockyard_host::server::{Answer, REQUEST_BYTES_MAX};
+use blockyard_host::volume::Volume;
 use blockyard_host::volume::control::{AdaptiveStatus, ControlError, Message, Status};
-use blockyard_host::volume::{Loss, Volume};
 use blockyard_host::{RingKind, ring_kind};
 use serde_json::{Value, json};
 

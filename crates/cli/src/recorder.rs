@@ -79,7 +79,7 @@ impl Recorder {
         let failed = |what: &str, error: io::Error| {
             Failure::failed(format!("{}: cannot {what}: {error}", wish.path.display()))
         };
-        let Some(recording) = Recording::begin(volume) else {
+        let Some(recording) = volume.record() else {
             let what = "the volume is being recorded already; end that with `blockyard trace stop`";
             return Err(Failure::busy(what));
         };

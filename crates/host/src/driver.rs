@@ -19,15 +19,16 @@ use blockyard_engine::stack::Stack;
 use blockyard_engine::time::Nanos;
 
 use crate::canary::{Canary, is_planted};
+use crate::durability::Durability;
 use crate::executor::{Buffers, Executor};
 use crate::memory::{BUDGET_BYTES, Region};
 use crate::pages::{BounceChoice, PagePool};
 use crate::poll;
-use crate::recording::Tap;
+use crate::recording::Tracepoint;
 use crate::submitter::Submitter;
+use crate::volume::Volume;
 use crate::volume::gate::{Counts, Order, Pass};
 use crate::volume::ranges::{Claims, Granted};
-use crate::volume::{Durability, Volume};
 use crate::workers::{Busy, Workers};
 
 mod patch;
@@ -59,7 +60,7 @@ pub(crate) struct Driver {
     long: Option<bool>,
     submitter: Submitter,
     /// What comes and ends is told to whoever records it.
-    tap: Tap,
+    tracepoint: Tracepoint,
     durability: Arc<Durability>,
     /// The `user` words of flushes and FUA writes in flight.
     stable: Vec<u64>,
@@ -111,7 +112,7 @@ impl Driver {
             workers: volume.workers.clone().zip(volume.asks_load_from),
             long: None,
             submitter,
-            tap: Tap::new(volume),
+            tracepoint: Tracepoint::new(&volume.switch),
             durability: Arc::clone(&volume.durability),
             stable: Vec::new(),
             sqes: Vec::new(),
@@ -175,7 +176,7 @@ impl Driver {
         let origin = self.submitter.origin(&bio);
         let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
         let bio = Bio { origin, ..bio };
-        self.tap.came(&bio);
+        self.tracepoint.came(&bio);
         bio
     }
 
@@ -390,14 +391,14 @@ impl Driver {
     /// a read-modify-write goes there.
     fn end(&mut self, from: usize) {
         let Some(claims) = &mut self.claims else {
-            return self.tap.ended(&self.done[from..]);
+            return self.tracepoint.ended(&self.done[from..]);
         };
         let mut next = from;
         while next < self.done.len() {
             let done = &mut self.done[next];
             if Patches::owns(done.user) {
                 let done = self.done.remove(next);
-                self.tap.ended(&[done]);
+                self.tracepoint.ended(&[done]);
                 self.executor.samples.end(&[done]);
                 self.patches.ended(done);
                 continue;
@@ -405,7 +406,7 @@ impl Driver {
             done.user = claims.release(done.user);
             next += 1;
         }
-        self.tap.ended(&self.done[from..]);
+        self.tracepoint.ended(&self.done[from..]);
     }
 
     /// Bios of this driver are never handed over, whatever their length.

@@ -7,7 +7,7 @@ use std::path::Path;
 use blockyard_crypt::cipher::CipherError;
 use blockyard_engine::dm::line::TableError;
 
-use crate::volume::Loss;
+use crate::durability::Loss;
 
 /// Why a volume cannot be opened, served or copied.
 #[derive(Debug, thiserror::Error)]

@@ -10,6 +10,8 @@
 mod blocking;
 mod buffers;
 mod end;
+#[cfg(feature = "canaries")]
+mod false_flushes;
 mod neighbours;
 
 use std::io;
@@ -29,16 +31,17 @@ use blockyard_engine::time::Nanos;
 use blocking::{Blocking, User};
 pub(crate) use buffers::Buffers;
 
-use crate::answers::Answers;
 use crate::canary::{Canary, is_planted};
-use crate::disk::{DeviceQueue, DiskOp, DiskQueue, PLUG_MAX};
+use crate::completions::CompletionQueue;
+use crate::device_thread::DiskOp;
+use crate::disk::{DeviceQueue, DiskQueue, PLUG_MAX};
 use crate::file::Kind;
+use crate::file_op::{self, FileOp, FileOpKind, iovec};
 use crate::fused::{Calls, Fused, Run};
 use crate::memory::{Address, Memory};
 use crate::pages::BounceChoice;
-use crate::plain::{self, read_all, read_cached, write_memory};
-use crate::ring::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Samples, Stage, Timed};
+use crate::sync_io::{read_all, read_cached, write_memory};
 use crate::timers::Timers;
 use crate::volume::{Device, Volume};
 use crate::workers::{Job, Task};
@@ -71,7 +74,7 @@ pub(crate) struct Executor {
     is_alone: bool,
     /// One for each device of the volume.
     ways: Vec<Way>,
-    answers: Option<Arc<Answers>>,
+    answers: Option<Arc<CompletionQueue>>,
     with_workers: usize,
     /// The writing thread is to run.
     woken: Vec<Token>,
@@ -83,7 +86,7 @@ pub(crate) struct Executor {
     borrowed: usize,
     timers: Timers,
     #[cfg(feature = "canaries")]
-    flushes: crate::canary::Flushes,
+    flushes: false_flushes::Flushes,
     /// Bios that time is kept of.
     pub(crate) samples: Samples,
     epoch: Instant,
@@ -100,7 +103,7 @@ impl Executor {
         io_context: IoContext,
     ) -> io::Result<Self> {
         let is_answered = volume.workers.is_some() || volume.disks().next().is_some();
-        let answers = if is_answered { Some(Answers::new()?) } else { None };
+        let answers = if is_answered { Some(CompletionQueue::new()?) } else { None };
         let way = |device: &Device| match &device.queue {
             DeviceQueue::Bypassed => Way::Plain,
             DeviceQueue::PerConnection(config) => {
@@ -117,7 +120,7 @@ impl Executor {
             volume.disks().for_each(|disk| disk.join(io_context, Arc::clone(answers)));
         }
         Ok(Self {
-            samples: Samples::new(&volume),
+            samples: Samples::new(&volume.stage_stats),
             has_pages: matches!(volume.bounce, BounceChoice::Pages(_)),
             volume,
             io_context,
@@ -134,7 +137,7 @@ impl Executor {
             borrowed: 0,
             timers: Timers::default(),
             #[cfg(feature = "canaries")]
-            flushes: crate::canary::Flushes::default(),
+            flushes: false_flushes::Flushes::default(),
             epoch: Instant::now(),
             completed: Vec::new(),
             done: Vec::new(),
@@ -633,7 +636,7 @@ impl Executor {
         }
         let device = self.device(dev);
         match device.file.kind() {
-            Kind::Tmpfs => Some(plain::status(device.file.flush())),
+            Kind::Tmpfs => Some(file_op::status(device.file.flush())),
             Kind::Cached => {
                 let fd = device.file.data_fd();
                 let kind = FileOpKind::Flush;

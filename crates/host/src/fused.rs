@@ -6,8 +6,8 @@ use blockyard_engine::sq::{CipherId, DevId, Direction};
 use blockyard_engine::time::Nanos;
 
 use crate::memory::{Address, Memory, Region};
-use crate::plain::{read_all, write_all};
 use crate::stages::{self, Span, Stage};
+use crate::sync_io::{read_all, write_all};
 use crate::volume::{Device, Volume};
 
 /// A fused write that cannot go through the mapping is encrypted in pieces of this size: it stays

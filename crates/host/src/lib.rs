@@ -5,21 +5,23 @@
 //! thread parses (`protocol`), submits bios to its shard (`engine`), and executes the SQEs that
 //! come out (`executor`).
 
-mod answers;
 pub mod canary;
+mod completions;
 pub mod copy;
+mod device_thread;
 mod disk;
 mod driver;
+pub mod durability;
 mod error;
 mod executor;
 pub mod file;
+mod file_op;
 mod fused;
 pub mod local;
 mod log;
 pub mod memory;
 pub mod nbd;
 pub mod pages;
-mod plain;
 mod poll;
 pub mod process;
 pub mod recording;
@@ -27,6 +29,7 @@ mod ring;
 pub mod server;
 pub mod stages;
 mod submitter;
+mod sync_io;
 pub mod threads;
 mod timers;
 pub mod usage;

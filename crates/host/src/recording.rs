@@ -1,8 +1,8 @@
 //! Recording: which bios come into a volume, and how they end, told to whoever wants a trace.
 //!
 //! ```text
-//!   driver ── Tap ──> ring (its own) ─┐
-//!   driver ── Tap ──> ring (its own) ─┴─ Recording::drain ──> a thread that writes
+//!   driver ── Tracepoint ──> ring (its own) ─┐
+//!   driver ── Tracepoint ──> ring (its own) ─┴─ Recording::drain ──> a thread that writes
 //! ```
 //! A driver has a ring from its first bio after the recording has begun; it writes into it without
 //! a lock and without allocating, and nobody waits: what finds no room is counted. While nothing is
@@ -15,8 +15,6 @@ use std::time::Instant;
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::priority::{Priority, PriorityClass};
 use blockyard_engine::time::Nanos;
-
-use crate::volume::Volume;
 
 /// Of a ring: 1 MiB. A connection that does a million bios a second fills it in 16 ms, and whoever
 /// drains comes more often.
@@ -129,17 +127,17 @@ impl Ring {
     }
 }
 
-/// A driver's side of a recording.
-pub(crate) struct Tap {
+/// The tracepoint of a driver: the place where its bios come and end.
+pub(crate) struct Tracepoint {
     switch: Arc<Switch>,
     /// Of the recording that the ring is of; zero without one.
     epoch: u64,
     ring: Option<(Arc<Ring>, Instant)>,
 }
 
-impl Tap {
-    pub(crate) fn new(volume: &Volume) -> Self {
-        Self { switch: Arc::clone(&volume.switch), epoch: 0, ring: None }
+impl Tracepoint {
+    pub(crate) fn new(switch: &Arc<Switch>) -> Self {
+        Self { switch: Arc::clone(switch), epoch: 0, ring: None }
     }
 
     /// Nothing is recorded, and nothing was that has to be given back.
@@ -202,10 +200,9 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record a volume; nothing if somebody else does.
-    #[must_use]
-    pub fn begin(volume: &Volume) -> Option<Self> {
-        let switch = Arc::clone(&volume.switch);
+    /// Begins to record what passes the tracepoints of this switch; nothing if somebody else does.
+    pub(crate) fn begin(switch: &Arc<Switch>) -> Option<Self> {
+        let switch = Arc::clone(switch);
         let mut state = switch.state();
         if state.1.is_some() {
             return None;

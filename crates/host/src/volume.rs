@@ -26,13 +26,15 @@ use blockyard_engine::time::Nanos;
 use rustix::fs::Advice;
 
 use crate::Error;
-use crate::disk::{self, DeviceQueue, Disk, Facts, default_elevator};
+use crate::device_thread::DeviceThread;
+use crate::disk::{self, DeviceQueue, default_elevator};
+use crate::durability::Durability;
 use crate::file::mapping::Mapping;
-use crate::file::{Access, DeviceFile, FileId, Kind, extents};
+use crate::file::{Access, DeviceFile, Facts, FileId, Kind, extents};
 use crate::nbd::Unflushed;
 use crate::pages::BounceChoice;
 use crate::recording::Switch;
-use crate::stages::Book;
+use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageStats};
 use crate::submitter::new_io_context;
 use crate::workers::{Crew, Workers};
 use crate::write_log::WriteLog;
@@ -178,7 +180,7 @@ pub(crate) struct Device {
 
 impl Device {
     /// The thread of an elevator, or of the connection to a server.
-    pub(crate) fn disk(&self) -> Option<&Disk> {
+    pub(crate) fn disk(&self) -> Option<&DeviceThread> {
         match &self.queue {
             DeviceQueue::Shared(disk) => Some(disk),
             DeviceQueue::Bypassed | DeviceQueue::PerConnection(_) => None,
@@ -227,10 +229,10 @@ pub struct Volume {
     described: Described,
     read_only: bool,
     can_discard: bool,
+    is_synchronous: bool,
     description: String,
     opened: Instant,
-    pub(crate) book: Book,
-    sample_every: Option<u32>,
+    pub(crate) stage_stats: Arc<StageStats>,
 }
 
 impl Volume {
@@ -350,7 +352,7 @@ impl Volume {
     }
 
     /// The threads of devices that have one.
-    pub(crate) fn disks(&self) -> impl Iterator<Item = &Disk> {
+    pub(crate) fn disks(&self) -> impl Iterator<Item = &DeviceThread> {
         self.devices.iter().filter_map(Device::disk)
     }
 
@@ -398,10 +400,7 @@ impl Volume {
     /// Whether every piece that a connection reads or writes ends on its own thread, without
     /// waiting, if it stays inline ([`crate::driver::Driver::stay_inline`]).
     pub(crate) fn is_synchronous(&self) -> bool {
-        let inline = !self.fans_out_pieces
-            && !self.table.waits()
-            && matches!(self.bounce, BounceChoice::Fastest);
-        inline && self.devices.iter().all(|device| device.file.kind() == Kind::Tmpfs)
+        self.is_synchronous
     }
 
     /// Length of the run at `offset_bytes`, at most `len_bytes`, and whether it is a hole that
@@ -502,7 +501,7 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
 
 pub mod control;
 mod crypt_mapping;
-mod durability;
+mod flush;
 pub(crate) mod gate;
 mod keyed;
 mod mapped;
@@ -513,8 +512,6 @@ mod targets;
 use control::{AdaptiveStatus, Described, Keys};
 pub use crypt_mapping::crypt_mapping;
 use crypt_mapping::{crypt_device, crypt_len};
-pub(crate) use durability::Durability;
-pub use durability::Loss;
 use gate::Gate;
 use keyed::KeyedCipher;
 use mapped::Mapped;
@@ -741,6 +738,13 @@ impl<'a> Builder<'a> {
         let keys = Keys::all_valid(self.ciphers.len());
         let is_multipath = |extent: &TableExtent| matches!(extent.target, TargetSpec::Multipath(_));
         let has_multipath = table.layers().flat_map(Table::extents).any(is_multipath);
+        let inline = !self.fans_out_pieces
+            && !table.waits()
+            && matches!(self.options.bounce, BounceChoice::Fastest);
+        let is_synchronous =
+            inline && self.devices.iter().all(|device| device.file.kind() == Kind::Tmpfs);
+        let usual = if is_synchronous { EVERY_SYNCHRONOUS } else { EVERY_QUEUED };
+        let every = self.options.sample_every.unwrap_or(usual);
         Volume {
             devices: self.devices,
             ciphers: self.ciphers,
@@ -765,10 +769,10 @@ impl<'a> Builder<'a> {
             described: self.described,
             read_only,
             can_discard: self.can_discard && !read_only,
+            is_synchronous,
             description,
             opened: Instant::now(),
-            book: Book::default(),
-            sample_every: self.options.sample_every,
+            stage_stats: Arc::new(StageStats::new(every)),
         }
     }
 }

@@ -5,7 +5,7 @@
 //!   SameCpu   a queue and a worker for each CPU, pinned there
 //! ```
 //! A hand-over and back costs as much as many small ciphers: the pipeline decides what comes here.
-//! The answers of one executor come back in its own [`Answers`].
+//! The answers of one executor come back in its own [`CompletionQueue`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -18,7 +18,7 @@ use blockyard_engine::sq::Cqe;
 use blockyard_engine::time::Nanos;
 use rustix::thread::{CpuSet, sched_getaffinity, sched_getcpu, sched_setaffinity};
 
-use crate::answers::Answers;
+use crate::completions::CompletionQueue;
 use crate::fused::Scratch;
 use crate::process;
 use crate::stages::{self, Span, Stage, Timed};
@@ -64,7 +64,7 @@ type Run = Box<dyn FnOnce(&mut Task) -> Option<Cqe> + Send>;
 /// Something to run on a worker.
 pub(crate) struct Job {
     pub(crate) run: Run,
-    pub(crate) answer_to: Arc<Answers>,
+    pub(crate) answer_to: Arc<CompletionQueue>,
     /// Bytes that it runs a cipher on.
     pub(crate) len_bytes: u64,
     /// Sum of those that have not been answered.
@@ -294,7 +294,7 @@ mod tests {
     #[test]
     fn job_that_no_worker_has_time_for_is_run_by_who_waits() {
         let workers = Workers::start(Crew { unbound: 1, bound: false });
-        let (answers, mut task) = (Answers::new().unwrap(), Task::new());
+        let (answers, mut task) = (CompletionQueue::new().unwrap(), Task::new());
         let (started, runs) = channel();
         let (go_on, release) = channel();
         let job =
@@ -341,7 +341,7 @@ mod tests {
         let workers = Workers::start(Crew { unbound: 1, bound: false });
         let job = Job {
             run: Box::new(|_| panic!("a bug")),
-            answer_to: Answers::new().unwrap(),
+            answer_to: CompletionQueue::new().unwrap(),
             len_bytes: 0,
             counted: None,
         };

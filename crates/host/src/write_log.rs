@@ -31,7 +31,7 @@ use blockyard_engine::sq::LogStep;
 
 use crate::Error;
 use crate::file::{DeviceFile, FileId};
-use crate::plain::status;
+use crate::file_op::status;
 
 pub use reader::{LogEntry, LogReader};
 

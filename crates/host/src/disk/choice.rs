@@ -1,44 +1,8 @@
-//! Which elevator a device gets if nobody says: what the system knows about it, and one decision.
-
-use std::path::PathBuf;
+//! The default elevator of a device.
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::elevator::none::NONE;
-
-/// What decides.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Facts {
-    /// The device seeks; of a file, the one that its file system is on. Unknown is no.
-    pub(crate) rotational: bool,
-    /// What schedules in the kernel below: of a block device that has a queue of requests.
-    pub(crate) kernel_scheduler: Option<String>,
-}
-
-impl Facts {
-    /// What `/sys` says about the block device with this number. `is_volume`: it is the volume
-    /// itself, with nothing between us and its queue, and not the device under a file.
-    pub(crate) fn of(device: u64, is_volume: bool) -> Self {
-        let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
-        let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-        // A partition has no queue; that of its disk lies one folder up.
-        let fact = |name: &str| {
-            let read = |folder: &str| std::fs::read_to_string(node.join(folder).join(name));
-            read("queue").or_else(|_| read("../queue")).ok()
-        };
-        let scheduler = fact("scheduler").filter(|_| is_volume);
-        Self {
-            rotational: fact("rotational").is_some_and(|text| text.trim() == "1"),
-            kernel_scheduler: scheduler.and_then(|text| active(&text).map(str::to_owned)),
-        }
-    }
-}
-
-/// The word in brackets: `none [mq-deadline] kyber`. A device without requests of its own (a dm
-/// device over bios) has none.
-fn active(text: &str) -> Option<&str> {
-    Some(text.split_once('[')?.1.split_once(']')?.0)
-}
 
 /// `none`, unless the device seeks and the kernel below schedules nothing either.
 pub(crate) fn default_elevator(rotational: bool, kernel_scheduler: Option<&str>) -> ElevatorSpec {
@@ -66,17 +30,5 @@ mod tests {
             let spec = default_elevator(rotational, kernel_scheduler);
             assert_eq!(spec.elevator.name, chosen, "{rotational} {kernel_scheduler:?}");
         }
-    }
-
-    #[test]
-    fn active_scheduler_is_the_one_in_brackets() {
-        assert_eq!(active("[none] mq-deadline kyber\n"), Some("none"));
-        assert_eq!(active("none [mq-deadline]\n"), Some("mq-deadline"));
-        assert_eq!(active("none\n"), None);
-    }
-
-    #[test]
-    fn unknown_device_does_not_seek_and_schedules_nothing() {
-        assert_eq!(Facts::of(rustix::fs::makedev(0xffe, 0xffffe), true), Facts::default());
     }
 }

@@ -16,10 +16,10 @@ use blockyard_engine::slab::Slab;
 use blockyard_engine::sq::Cqe;
 use blockyard_engine::time::Nanos;
 
-use super::DiskOp;
 use crate::canary::{Canary, is_planted};
+use crate::device_thread::DiskOp;
 use crate::file::DeviceFile;
-use crate::ring::{FileOp, FileOpKind, iovec};
+use crate::file_op::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Span, Stage, Timed};
 
 /// Starts an operation. `Some` if it has already ended; then the memory may have been taken.

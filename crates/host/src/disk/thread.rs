@@ -23,10 +23,11 @@ use blockyard_engine::sq::Cqe;
 use blockyard_engine::time::Nanos;
 
 use super::DiskQueue;
-use super::inbox::{Clients, Disk, Inbox, Shared};
+use crate::device_thread::{Clients, DeviceThread, Inbox, Shared};
 use crate::file::DeviceFile;
+use crate::file_op::FileOp;
 use crate::ring::Ring;
-use crate::{log, plain, poll};
+use crate::{log, poll, sync_io};
 
 /// What a device may take for a request before it is said on standard error (`BLK_TIMEOUT` of most
 /// drivers).
@@ -41,10 +42,10 @@ pub(crate) fn start(
     file: Arc<DeviceFile>,
     config: QueueConfig,
     spec: &ElevatorSpec,
-) -> io::Result<Disk> {
+) -> io::Result<DeviceThread> {
     let fd = file.data_fd();
     let queue = DiskQueue::new(file, config, spec);
-    Disk::start(format!("disk/{number}"), move |inbox| {
+    DeviceThread::start(format!("disk/{number}"), move |inbox| {
         // A ring belongs to the thread that made it.
         Running::new(inbox, queue, Ring::new(config.queue_depth, vec![fd]).ok()).run();
     })
@@ -143,8 +144,8 @@ impl Running {
     fn dispatch(&mut self, now: Nanos) {
         let Some(ring) = &mut self.ring else {
             // SAFETY: operations own their memory until they are answered.
-            let mut start = |op: crate::ring::FileOp<Tag>, memory: &mut Vec<libc::iovec>| unsafe {
-                Some(plain::execute(op.fd, op.kind, memory))
+            let mut start = |op: FileOp<Tag>, memory: &mut Vec<libc::iovec>| unsafe {
+                Some(sync_io::execute(op.fd, op.kind, memory))
             };
             return self.queue.dispatch(now, &mut start);
         };

@@ -16,8 +16,9 @@ use blockyard_engine::bio::Op;
 use blockyard_engine::request::Tag;
 use blockyard_engine::sq::{DevId, Token};
 
-use crate::plain;
-use crate::ring::{FileOp, Ring};
+use crate::file_op::FileOp;
+use crate::ring::Ring;
+use crate::sync_io;
 
 /// Whose answer a completion is.
 #[derive(Clone, Copy)]
@@ -92,7 +93,7 @@ impl Blocking {
         self.memory.extend_from_slice(memory);
         if self.without_ring {
             // SAFETY: as the caller promises.
-            return Some(unsafe { plain::execute(op.fd, op.kind, &mut self.memory) });
+            return Some(unsafe { sync_io::execute(op.fd, op.kind, &mut self.memory) });
         }
         self.held = Some(op);
         if !is_alone {
@@ -121,7 +122,7 @@ impl Blocking {
     pub(super) fn wait(&mut self) -> bool {
         if let Some(op) = self.held.take() {
             // SAFETY: as the caller of `start` has promised.
-            let result = unsafe { plain::execute(op.fd, op.kind, &mut self.memory) };
+            let result = unsafe { sync_io::execute(op.fd, op.kind, &mut self.memory) };
             self.ended = Some((op.user, result));
             return true;
         }

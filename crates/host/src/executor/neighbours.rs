@@ -6,9 +6,9 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp};
 
 use super::{Executor, Way};
-use crate::plain;
-use crate::ring::{FileOpKind, iovec};
+use crate::file_op::{FileOpKind, iovec};
 use crate::stages::{self, Stage};
+use crate::sync_io;
 
 /// A write that is executed at once, by a plain call.
 #[derive(Clone, Copy)]
@@ -51,7 +51,7 @@ impl Executor {
         let kind = FileOpKind::Write { offset_bytes: first.sector.bytes(), fua: first.fua };
         let from = stages::now();
         // SAFETY: `Buffers` checked the memory, which belongs to these writes.
-        let result = unsafe { plain::execute(fd, kind, &mut memory) };
+        let result = unsafe { sync_io::execute(fd, kind, &mut memory) };
         let status = self.device(first.dev).file.ended(Op::Write, first.fua, result);
         let mut before = Sample::NONE;
         for sample in sqes[..count].iter().map(|sqe| sqe.origin.sample) {

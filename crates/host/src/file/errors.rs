@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::Op;
 
-use crate::{log, plain};
+use crate::{file_op, log};
 
 /// A kind that goes on is said again after this time. Ours: often enough to be seen, and no flood.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
@@ -21,7 +21,7 @@ impl SaidErrors {
     /// Says it on standard error, unless its kind was said just before. An operation that the
     /// device does not know is no failure of the device.
     pub(super) fn say(&self, path: &Path, op: Op, error: &io::Error) {
-        let errno = plain::errno(error);
+        let errno = file_op::errno(error);
         if !matches!(errno, libc::EINVAL | libc::EOPNOTSUPP) && self.is_due(errno, Instant::now()) {
             log::say(format_args!("{}: {}", path.display(), failed(op, false, error)));
         }

@@ -4,18 +4,20 @@
 //! |---|---|
 //! | [`Kind::Tmpfs`] | through a mapping ([`mapping`]), else `pread`, `pwrite` |
 //! | [`Kind::Cached`] | page cache: `preadv2(RWF_NOWAIT)`, then the ring; `pwrite` |
-//! | [`Kind::Direct`] | `O_DIRECT` through a queue ([`crate::disk`]) and a ring |
-//! | [`Kind::Remote`] | an export of an NBD server, named by its URI ([`crate::nbd`]) |
+//! | [`Kind::Direct`] | `O_DIRECT` through a queue (module `disk`) and a ring |
+//! | [`Kind::Remote`] | an export of an NBD server, named by its URI (module `nbd`) |
 //!
 //! What somebody waits for who has nothing else in flight is one plain call instead of the ring.
 
 mod errors;
 pub mod extents;
+mod facts;
 mod header_lock;
 mod id;
 pub mod mapping;
 mod sigbus;
 
+pub(crate) use facts::Facts;
 pub use header_lock::HeaderLock;
 pub use id::FileId;
 
@@ -33,11 +35,11 @@ use rustix::fs::{AtFlags, FallocateFlags, MemfdFlags, SeekFrom, StatxFlags, memf
 
 use crate::Error;
 use crate::canary::{Canary, is_planted};
-use crate::disk::Facts;
+use crate::durability::Durability;
+use crate::file_op;
 use crate::nbd::RemoteDisk;
 use crate::nbd::uri::Uri;
-use crate::plain;
-use crate::volume::Durability;
+use crate::sync_io;
 
 use errors::{SaidErrors, failed};
 
@@ -121,7 +123,7 @@ impl DeviceFile {
     /// When it cannot be opened, is neither a file nor a block device, or is in use.
     pub fn open(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
         if let Some(uri) = uri_of(path) {
-            return Ok(Self::of_remote(path, RemoteDisk::open(uri, access)?, access));
+            return Ok(Self::of_remote(path, RemoteDisk::open(uri, access.writes())?, access));
         }
         let open = |flags: i32| {
             OpenOptions::new().read(true).write(access.writes()).custom_flags(flags).open(path)
@@ -176,7 +178,9 @@ impl DeviceFile {
     /// As [`DeviceFile::open`].
     pub(crate) fn open_path(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
         match uri_of(path) {
-            Some(uri) => Ok(Self::of_remote(path, RemoteDisk::open_path(uri, access)?, access)),
+            Some(uri) => {
+                Ok(Self::of_remote(path, RemoteDisk::open_path(uri, access.writes())?, access))
+            }
             None => Self::open(path, access, direct),
         }
     }
@@ -408,7 +412,7 @@ impl DeviceFile {
         match &self.storage {
             Storage::Local(_) if is_planted(Canary::Fdatasync) => Ok(()),
             // The descriptor of the data path: an error that it has told is not told again.
-            Storage::Local(_) => self.heard(Op::Flush, false, plain::sync_data(self.data_fd())),
+            Storage::Local(_) => self.heard(Op::Flush, false, sync_io::sync_data(self.data_fd())),
             Storage::Remote(remote) => remote.flush(),
         }
     }
@@ -419,7 +423,7 @@ impl DeviceFile {
     pub(crate) fn ended(&self, op: Op, fua: bool, result: io::Result<()>) -> BlkStatus {
         match (op, result) {
             (Op::Read | Op::Write | Op::Discard | Op::WriteZeroes, Ok(())) if !fua => BlkStatus::Ok,
-            (op, result) => plain::status(self.heard(op, fua, result)),
+            (op, result) => file_op::status(self.heard(op, fua, result)),
         }
     }
 
@@ -454,7 +458,7 @@ impl DeviceFile {
     /// After a failed flush or FUA write it is unknown which acknowledged writes are stable. Says
     /// whether it is one.
     fn latch(&self, op: Op, fua: bool, error: &io::Error) -> bool {
-        let status = plain::status(Err(io::Error::from_raw_os_error(plain::errno(error))));
+        let status = file_op::status(Err(io::Error::from_raw_os_error(file_op::errno(error))));
         let is_refused = matches!(status, BlkStatus::Invalid | BlkStatus::NotSupported);
         let loses = match op {
             Op::Flush => true,
@@ -482,7 +486,7 @@ impl DeviceFile {
     /// knows. Nothing is in flight.
     pub(crate) fn forget_errors(&self) {
         if self.local().is_some() {
-            let _ = plain::sync_data(self.data_fd());
+            let _ = sync_io::sync_data(self.data_fd());
         }
         if let Some(witness) = &self.witness {
             let _ = reported(&witness.lock().unwrap_or_else(PoisonError::into_inner));

@@ -28,9 +28,9 @@ use super::link::{Dying, Link, Loss};
 use super::ops::{Next, Ops};
 use super::remote::lost_with;
 use super::unflushed::{Success, Unflushed, difference};
-use crate::disk::{Clients, Disk, DiskOp, Inbox, Shared};
+use crate::device_thread::{Clients, DeviceThread, DiskOp, Inbox, Shared};
+use crate::durability::Durability;
 use crate::stages::{self, Span, Stage, Timed};
-use crate::volume::Durability;
 use crate::{poll, process};
 
 /// How long it is waited before it is tried again to connect: at first, and at most. Ours.
@@ -46,8 +46,8 @@ pub(super) fn start(
     disk: Arc<RemoteDisk>,
     durability: Arc<Durability>,
     unflushed: Arc<Unflushed>,
-) -> io::Result<Disk> {
-    Disk::start(format!("nbd/{number}"), move |inbox| {
+) -> io::Result<DeviceThread> {
+    DeviceThread::start(format!("nbd/{number}"), move |inbox| {
         Running::new(disk, durability, unflushed, inbox).run();
     })
 }

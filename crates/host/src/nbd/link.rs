@@ -15,7 +15,7 @@ use rustix::net::{RecvFlags, Shutdown, sockopt};
 use super::dial::Opened;
 use super::ops::{Issue, Ops, Payload, ZEROS};
 use super::unflushed::Success;
-use crate::ring::iovec;
+use crate::file_op::iovec;
 
 /// What is received at a time where it is not known what comes.
 const RECEIVE_BYTES: usize = 64 << 10;

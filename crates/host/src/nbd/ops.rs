@@ -18,7 +18,7 @@ use blockyard_protocol::nbd::{Command, Errno};
 
 use super::unflushed::Unflushed;
 use crate::canary::{Canary, is_planted};
-use crate::disk::DiskOp;
+use crate::device_thread::DiskOp;
 use crate::memory::Memory;
 
 /// Longest range that is trimmed or zeroed by one request, which must not take longer than a server

@@ -13,10 +13,9 @@ use super::dial::{self, Opened, receive, send_all};
 use super::unflushed::{Success, Unflushed};
 use super::uri::{Settings, Uri};
 use crate::Error;
-use crate::disk::Disk;
-use crate::file::Access;
+use crate::device_thread::DeviceThread;
+use crate::durability::Durability;
 use crate::log;
-use crate::volume::Durability;
 
 /// For so long a device that is no path waits for its server. Ours.
 const RECONNECT_DELAY: Duration = Duration::from_secs(60);
@@ -30,7 +29,8 @@ pub(crate) struct RemoteDisk {
     /// As it was named.
     name: String,
     settings: Settings,
-    access: Access,
+    /// It is opened for writing too.
+    writes: bool,
     /// As the server described it at first; `None` if it could not be reached.
     first: Option<Remote>,
     is_path: AtomicBool,
@@ -57,8 +57,8 @@ impl RemoteDisk {
     ///
     /// # Errors
     /// When the name is no URI, the server cannot be reached, or the export cannot be used.
-    pub(crate) fn open(name: &str, access: Access) -> Result<Self, Error> {
-        let disk = Self::named(name, access)?;
+    pub(crate) fn open(name: &str, writes: bool) -> Result<Self, Error> {
+        let disk = Self::named(name, writes)?;
         let opened = disk.dial().map_err(|problem| disk.problem(problem))?;
         let first = opened.remote().clone();
         disk.required_bytes.store(first.size_bytes, Ordering::Relaxed);
@@ -69,8 +69,8 @@ impl RemoteDisk {
     ///
     /// # Errors
     /// When the name is no URI.
-    pub(crate) fn open_path(name: &str, access: Access) -> Result<Self, Error> {
-        let disk = Self::named(name, access)?;
+    pub(crate) fn open_path(name: &str, writes: bool) -> Result<Self, Error> {
+        let disk = Self::named(name, writes)?;
         disk.is_path.store(true, Ordering::Relaxed);
         match disk.dial() {
             Ok(opened) => {
@@ -84,13 +84,13 @@ impl RemoteDisk {
         }
     }
 
-    fn named(name: &str, access: Access) -> Result<Self, Error> {
+    fn named(name: &str, writes: bool) -> Result<Self, Error> {
         let (uri, settings) = Uri::with_settings(name).map_err(Error::Uri)?;
         Ok(Self {
             uri,
             name: name.to_owned(),
             settings,
-            access,
+            writes,
             first: None,
             is_path: AtomicBool::new(false),
             required_bytes: AtomicU64::new(0),
@@ -146,7 +146,7 @@ impl RemoteDisk {
     }
 
     pub(super) fn writes(&self) -> bool {
-        self.access.writes()
+        self.writes
     }
 
     pub(super) fn connections(&self) -> usize {
@@ -178,7 +178,7 @@ impl RemoteDisk {
         if size_bytes < required {
             return Err(format!("the export has {size_bytes} bytes, but {required} are used"));
         }
-        if read_only && self.access.writes() {
+        if read_only && self.writes {
             return Err("the export is read-only; open it with --read-only".into());
         }
         if block_min_bytes > SECTOR_BYTES {
@@ -200,7 +200,7 @@ impl RemoteDisk {
         number: usize,
         durability: Arc<Durability>,
         unflushed: Arc<Unflushed>,
-    ) -> io::Result<Disk> {
+    ) -> io::Result<DeviceThread> {
         device::start(number, Arc::clone(self), durability, unflushed)
     }
 

@@ -14,13 +14,12 @@ use blockyard_protocol::nbd::client::Request;
 
 use super::device::pause_after;
 use super::{RemoteDisk, Unflushed};
-use crate::answers::Answers;
-use crate::disk::{Disk, DiskOp};
-use crate::file::Access;
+use crate::completions::CompletionQueue;
+use crate::device_thread::{DeviceThread, DiskOp};
+use crate::durability::Durability;
 use crate::memory::{Address, Memory};
 use crate::poll;
 use crate::submitter::new_io_context;
-use crate::volume::Durability;
 
 const LEN_BYTES: usize = 1 << 20;
 
@@ -190,9 +189,9 @@ impl Script {
 /// A device on the server, and a client of it.
 struct Client {
     script: Arc<Script>,
-    disk: Disk,
+    disk: DeviceThread,
     durability: Arc<Durability>,
-    answers: Arc<Answers>,
+    answers: Arc<CompletionQueue>,
     id: IoContext,
     uri: String,
     /// What is read and written, from its first byte on.
@@ -223,10 +222,10 @@ impl Client {
             }
         });
         let uri = format!("nbd+unix:///?socket={}{parameters}", path.display());
-        let remote = Arc::new(RemoteDisk::open(&uri, Access::ReadWrite).unwrap());
+        let remote = Arc::new(RemoteDisk::open(&uri, true).unwrap());
         let durability = Arc::<Durability>::default();
         let disk = remote.start(0, Arc::clone(&durability), Arc::clone(unflushed)).unwrap();
-        let (answers, id) = (Answers::new().unwrap(), new_io_context());
+        let (answers, id) = (CompletionQueue::new().unwrap(), new_io_context());
         disk.join(id, Arc::clone(&answers));
         let memory = vec![0; LEN_BYTES];
         Self { script, disk, durability, answers, id, uri, memory, _dir: dir }
@@ -582,7 +581,7 @@ fn export_that_comes_back_as_another_one_has_lost_what_it_had() {
 fn header_that_was_written_to_a_lost_server_is_not_taken_for_stable() {
     for (parameters, is_ok) in [("", false), ("&unflushed=trust", true)] {
         let client = Client::with_parameters(Script::new(SEND_FLUSH), parameters);
-        let remote = RemoteDisk::open(&client.uri, Access::ReadWrite).unwrap();
+        let remote = RemoteDisk::open(&client.uri, true).unwrap();
         remote.write_at(0, &[7; 512]).unwrap();
         client.script.starts.fetch_add(1, Ordering::SeqCst);
         for _ in 0..2 {

@@ -4,7 +4,7 @@ use blockyard_engine::buf::BufRef;
 use super::*;
 use crate::file::DeviceFile;
 use crate::local::{Client, Request};
-use crate::volume::VolumeOptions;
+use crate::volume::{Volume, VolumeOptions};
 
 fn volume() -> Arc<Volume> {
     let file = DeviceFile::in_memory(1 << 20).unwrap();
@@ -32,8 +32,8 @@ fn what_every_client_does_is_told_from_begin_to_stop() {
     let mut clients = [Priority::real_time(3), Priority::IDLE]
         .map(|priority| Client::new(&volume, priority).unwrap());
     run(&mut clients[0], request(Op::Write, 1));
-    let mut recording = Recording::begin(&volume).unwrap();
-    assert!(Recording::begin(&volume).is_none(), "one at a time");
+    let mut recording = volume.record().unwrap();
+    assert!(volume.record().is_none(), "one at a time");
     run(&mut clients[1], request(Op::Read, 2));
     run(&mut clients[0], request(Op::Write, 3));
     run(&mut clients[1], Request { offset_bytes: 1 << 20, ..request(Op::Read, 4) });
@@ -65,7 +65,7 @@ fn what_every_client_does_is_told_from_begin_to_stop() {
     assert_eq!(recording.lost(), 0);
     drop(recording);
 
-    let mut again = Recording::begin(&volume).unwrap();
+    let mut again = volume.record().unwrap();
     run(&mut clients[0], request(Op::Write, 6));
     assert_eq!(drained(&mut again).len(), 2, "and nothing of before");
 }
@@ -73,15 +73,15 @@ fn what_every_client_does_is_told_from_begin_to_stop() {
 #[test]
 fn events_without_room_are_counted() {
     let volume = volume();
-    let mut recording = Recording::begin(&volume).unwrap();
-    let mut tap = Tap::new(&volume);
+    let mut recording = volume.record().unwrap();
+    let mut tracepoint = Tracepoint::new(&volume.switch);
     let bio = Bio::new(Op::Read, Sector(8), Sector(8), BufRef::NONE, 7);
     for _ in 0..RING_EVENTS + 5 {
-        tap.came(&bio);
+        tracepoint.came(&bio);
     }
     assert_eq!(drained(&mut recording).len() as u64, RING_EVENTS);
     assert_eq!(recording.lost(), 5);
-    tap.ended(&[Done { user: 7, status: BlkStatus::Medium }]);
+    tracepoint.ended(&[Done { user: 7, status: BlkStatus::Medium }]);
     let [(0, Event::Ended { user: 7, status: BlkStatus::Medium, .. })] =
         drained(&mut recording)[..]
     else {

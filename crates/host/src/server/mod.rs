@@ -219,7 +219,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers control requests on a unix socket, as [`Server::listen_unix`]: each connection sends
+    /// CompletionQueue control requests on a unix socket, as [`Server::listen_unix`]: each connection sends
     /// a line, of which `answer` makes the reply.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl Server {
         Ok(())
     }
 
-    /// Answers requests of HTTP on a unix socket, as [`Server::listen_unix`]: `answer` makes the
+    /// CompletionQueue requests of HTTP on a unix socket, as [`Server::listen_unix`]: `answer` makes the
     /// whole reply of a head.
     ///
     /// # Errors

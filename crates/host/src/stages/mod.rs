@@ -21,9 +21,9 @@
 //!   cipher to *cipher-wait*, in front of a device to *submit-wait*, before all of them to *queue*,
 //!   behind all of them to *completion*.
 
-mod book;
 mod record;
 mod samples;
+mod stats;
 
 use std::sync::LazyLock;
 use std::time::Instant;
@@ -33,9 +33,9 @@ use blockyard_engine::time::Nanos;
 
 use crate::threads::Usage;
 
-pub(crate) use book::Book;
-pub use book::{KindTimes, Resolution, StageTimes, Times};
 pub(crate) use samples::{EVERY_QUEUED, EVERY_SYNCHRONOUS, Samples};
+pub(crate) use stats::StageStats;
+pub use stats::{KindTimes, Resolution, StageTimes, Times};
 
 /// Where a request is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

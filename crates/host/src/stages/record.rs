@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use blockyard_engine::time::Nanos;
 
-use super::book::{Resolution, StageTimes, Times};
+use super::stats::{Resolution, StageTimes, Times};
 use super::{Kind, Stage, now};
 use crate::threads::{self, Usage};
 

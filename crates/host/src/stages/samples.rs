@@ -12,8 +12,8 @@ use blockyard_engine::sq::{Cqe, Token};
 use blockyard_engine::time::Nanos;
 
 use super::record::Record;
+use super::stats::StageStats;
 use super::{Kind, Span, Stage, Timed, attribute, now};
-use crate::volume::Volume;
 
 /// Where no request waits for anything.
 pub(crate) const EVERY_SYNCHRONOUS: u32 = 256;
@@ -40,7 +40,7 @@ struct Waiting {
 
 /// Of one connection.
 pub(crate) struct Samples {
-    volume: Arc<Volume>,
+    stats: Arc<StageStats>,
     record: Arc<Record>,
     /// Zero samples nothing.
     every: u32,
@@ -56,11 +56,11 @@ pub(crate) struct Samples {
 
 impl Samples {
     /// For the thread that this runs on.
-    pub(crate) fn new(volume: &Arc<Volume>) -> Self {
+    pub(crate) fn new(stats: &Arc<StageStats>) -> Self {
         Self {
-            volume: Arc::clone(volume),
-            record: volume.book.open(),
-            every: volume.sample_every(),
+            stats: Arc::clone(stats),
+            record: stats.open(),
+            every: stats.every(),
             skip: 0,
             noise: 0x9e37_79b9,
             live: Vec::new(),
@@ -178,6 +178,6 @@ impl Samples {
 
 impl Drop for Samples {
     fn drop(&mut self) {
-        self.volume.book.close(&self.record);
+        self.stats.close(&self.record);
     }
 }

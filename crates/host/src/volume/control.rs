@@ -22,10 +22,11 @@ use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::sq::CipherId;
 use blockyard_engine::time::Nanos;
 
+use super::Volume;
 pub use super::gate::Counts;
 use super::gate::{Gate, Order};
-use super::{Loss, Volume};
-use crate::disk::{Asked, Disk};
+use crate::device_thread::{Asked, DeviceThread};
+use crate::durability::Loss;
 
 /// Bios end within this time, unless a device does not answer: nothing that a client does or leaves
 /// undone keeps one in flight.
@@ -353,7 +354,7 @@ impl Volume {
         if let Some(gate) = &self.gate {
             gate.stop();
         }
-        self.disks().for_each(Disk::end_waiting);
+        self.disks().for_each(DeviceThread::end_waiting);
         let asked = self.devices.iter().filter_map(|device| device.ask(Op::Read)?.ok());
         asked.collect()
     }

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 
 use super::{Device, Volume};
 use crate::file::Kind;
-use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageTimes, Threads};
+use crate::recording::Recording;
+use crate::stages::{StageTimes, Threads};
 use crate::threads::Usage;
 
 /// A file, device or export that a volume lies on.
@@ -30,16 +31,16 @@ impl Volume {
         self.devices.iter().map(backing).collect()
     }
 
-    /// Time is kept of one request of so many.
-    pub(crate) fn sample_every(&self) -> u32 {
-        let usual = if self.is_synchronous() { EVERY_SYNCHRONOUS } else { EVERY_QUEUED };
-        self.sample_every.unwrap_or(usual)
-    }
-
     /// Where the time of its requests went, since it was opened.
     #[must_use]
     pub fn stage_times(&self) -> StageTimes {
-        StageTimes { every: self.sample_every(), ..self.book.read() }
+        self.stage_stats.read()
+    }
+
+    /// Begins to record the bios that come into it; nothing if somebody else does.
+    #[must_use]
+    pub fn record(&self) -> Option<Recording> {
+        Recording::begin(&self.switch)
     }
 
     /// Whether requests pass the queue of a device, with its elevator and its tags.
@@ -51,7 +52,7 @@ impl Volume {
     /// What its threads have used since it was opened.
     #[must_use]
     pub fn threads(&self) -> Vec<Threads> {
-        let (usage, threads) = self.book.usage();
+        let (usage, threads) = self.stage_stats.usage();
         let mut all = vec![Threads { what: "connections", threads, usage }];
         if let Some(workers) = &self.workers {
             let (usage, threads) = workers.usage();

@@ -6,9 +6,9 @@ use blockyard_engine::bio::{BlkStatus, Op, Origin, Sector};
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::sq::{Owner, Token};
 
-use super::super::DiskOp;
 use super::*;
-use crate::answers::Answers;
+use crate::completions::CompletionQueue;
+use crate::device_thread::DiskOp;
 use crate::file::Access;
 use crate::memory::{Address, Memory, Region};
 
@@ -40,7 +40,7 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         for (byte, index) in memory.bytes().iter_mut().zip(0..) {
             *byte = 1 + (index / 4096) as u8;
         }
-        let (disk, shared) = Disk::by_hand();
+        let (disk, shared) = DeviceThread::by_hand();
         let spec = ElevatorSpec::of(&MQ_DEADLINE);
         let fd = file.data_fd();
         let queue =
@@ -48,7 +48,7 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         let ring = if with_ring { Ring::new(32, vec![fd]).ok() } else { None };
         let mut running = Running::new(shared, queue, ring);
 
-        let answers = [Answers::new().unwrap(), Answers::new().unwrap()];
+        let answers = [CompletionQueue::new().unwrap(), CompletionQueue::new().unwrap()];
         disk.join(IoContext(1), Arc::clone(&answers[0]));
         disk.join(IoContext(2), Arc::clone(&answers[1]));
         let mut batch = vec![write(1, 0, &memory), write(1, 2, &memory), write(1, 4, &memory)];

@@ -1,4 +1,5 @@
-//! What connections send to the thread of a device, and that thread's life.
+//! The thread of a device: its inbox, where connections send bios, and its life. An elevator
+//! (`disk`) and a connection to a server (`nbd`) run on one.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -12,16 +13,37 @@ use blockyard_engine::sq::{Cqe, Owner, Token};
 use blockyard_engine::time::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
 
-use super::DiskOp;
-use crate::answers::Answers;
+use crate::completions::CompletionQueue;
 use crate::memory::Memory;
 use crate::stages::Timed;
 use crate::submitter::new_io_context;
 use crate::threads::{self, Usage};
 use crate::{poll, process};
 
+/// An operation of a connection. Its memory belongs to it until it is answered.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct DiskOp {
+    /// What is answered, and to whom: the io-context of `origin` may be another task's.
+    pub(crate) token: Token,
+    pub(crate) client: IoContext,
+    pub(crate) op: Op,
+    pub(crate) sector: Sector,
+    pub(crate) len: Sector,
+    /// What is read or written.
+    pub(crate) memory: Memory,
+    pub(crate) fua: bool,
+    /// A write whose memory is the front end's, which must not receive into it meanwhile.
+    pub(crate) borrows: bool,
+    /// A server that is away is connected to for it, once, and it fails if that fails. The bytes
+    /// of such a read are wanted by nobody.
+    pub(crate) is_check: bool,
+    pub(crate) origin: Origin,
+    /// When it was plugged, if time is kept of its bio.
+    pub(crate) submitted: Nanos,
+}
+
 /// A device's thread, until it is dropped.
-pub(crate) struct Disk {
+pub(crate) struct DeviceThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
     /// Its number, once it runs.
@@ -39,7 +61,7 @@ pub(crate) struct Shared {
 #[derive(Default)]
 pub(crate) struct Inbox {
     /// Connections, and where they are answered. Each comes before its operations.
-    pub(crate) joined: Vec<(IoContext, Arc<Answers>)>,
+    pub(crate) joined: Vec<(IoContext, Arc<CompletionQueue>)>,
     pub(crate) ops: Vec<DiskOp>,
     /// How many operations each batch in `ops` has.
     pub(crate) batches: Vec<usize>,
@@ -62,7 +84,7 @@ impl Inbox {
     }
 }
 
-impl Disk {
+impl DeviceThread {
     /// Starts a device's thread: `run` takes from the inbox until that stops and all is answered.
     ///
     /// # Errors
@@ -92,7 +114,7 @@ impl Disk {
     }
 
     /// A connection begins.
-    pub(crate) fn join(&self, io_context: IoContext, answers: Arc<Answers>) {
+    pub(crate) fn join(&self, io_context: IoContext, answers: Arc<CompletionQueue>) {
         self.shared.put(|inbox| inbox.joined.push((io_context, answers)));
     }
 
@@ -125,7 +147,7 @@ impl Disk {
     /// # Errors
     /// When the system has no more descriptors.
     pub(crate) fn ask(&self, op: Op) -> io::Result<Asked<'_>> {
-        let (answers, client) = (Answers::new()?, new_io_context());
+        let (answers, client) = (CompletionQueue::new()?, new_io_context());
         self.join(client, Arc::clone(&answers));
         self.send(&mut vec![DiskOp {
             token: Token { owner: Owner::Shard, index: 0 },
@@ -156,9 +178,9 @@ impl Disk {
 
 /// What a device was asked for and has not answered.
 pub(crate) struct Asked<'a> {
-    disk: &'a Disk,
+    disk: &'a DeviceThread,
     client: IoContext,
-    answers: Arc<Answers>,
+    answers: Arc<CompletionQueue>,
 }
 
 impl Asked<'_> {
@@ -183,7 +205,7 @@ impl Asked<'_> {
     }
 }
 
-impl Drop for Disk {
+impl Drop for DeviceThread {
     fn drop(&mut self) {
         self.shared.put(|inbox| inbox.stopping = true);
         if let Some(thread) = self.thread.take() {
@@ -227,7 +249,7 @@ impl AsFd for Shared {
 
 /// Where a connection is answered.
 struct Client {
-    answers: Arc<Answers>,
+    answers: Arc<CompletionQueue>,
     /// What it has not been told yet.
     cqes: Vec<Cqe>,
     /// How many of these are of [`DiskOp::borrows`].
@@ -241,7 +263,7 @@ struct Client {
 pub(crate) struct Clients(BTreeMap<IoContext, Client>);
 
 impl Clients {
-    pub(crate) fn join(&mut self, io_context: IoContext, answers: Arc<Answers>) {
+    pub(crate) fn join(&mut self, io_context: IoContext, answers: Arc<CompletionQueue>) {
         self.0.insert(
             io_context,
             Client { answers, cqes: Vec::new(), borrowed: 0, timed: Vec::new() },
@@ -281,7 +303,7 @@ mod tests {
     use super::*;
 
     /// A device that answers each operation so, and tells how many are joined at its end.
-    fn answering(status: BlkStatus, joined: mpsc::Sender<usize>) -> Disk {
+    fn answering(status: BlkStatus, joined: mpsc::Sender<usize>) -> DeviceThread {
         let run = move |shared: Arc<Shared>| {
             let (mut clients, mut received) = (Clients::default(), Inbox::default());
             loop {
@@ -304,7 +326,7 @@ mod tests {
                 received.batches.clear();
             }
         };
-        Disk::start("answers".into(), run).unwrap()
+        DeviceThread::start("answers".into(), run).unwrap()
     }
 
     #[test]

@@ -1,27 +1,10 @@
-//! The same operations by plain calls: for files that a ring would only slow down, and for systems
-//! that have none.
+//! File operations as blocking system calls: for files that a ring would only slow down, and for
+//! systems without rings.
 
 use std::io;
 
-use blockyard_engine::bio::BlkStatus;
-
+use crate::file_op::{FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, behind_end, iovec};
 use crate::memory::Memory;
-use crate::ring::{FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, iovec, status_of};
-
-/// The block layer's word for a result.
-pub(crate) fn status(result: io::Result<()>) -> BlkStatus {
-    result.map_or_else(|error| status_of(errno(&error)), |()| BlkStatus::Ok)
-}
-
-/// The error number of a failed operation.
-pub(crate) fn errno(error: &io::Error) -> i32 {
-    error.raw_os_error().unwrap_or(libc::EIO)
-}
-
-/// A read that meets the end of a file which had been longer.
-pub(crate) fn behind_end() -> io::Error {
-    io::ErrorKind::UnexpectedEof.into()
-}
 
 /// A write of which nothing was taken.
 fn no_space() -> io::Error {

@@ -44,12 +44,15 @@ pub struct StageTimes {
     pub connected: Nanos,
 }
 
-/// What the connections of a volume write, and what those that have ended left.
-#[derive(Default)]
-pub(crate) struct Book(Mutex<Pages>);
+/// The records of the connections of a volume, and the sums of those that have ended.
+pub(crate) struct StageStats {
+    /// One request of so many is sampled, in the mean; zero samples nothing.
+    every: u32,
+    records: Mutex<Records>,
+}
 
 #[derive(Default)]
-struct Pages {
+struct Records {
     open: Vec<Arc<Record>>,
     /// When the first of those that are open came.
     occupied_from: Nanos,
@@ -57,49 +60,57 @@ struct Pages {
     usage: Usage,
 }
 
-impl Book {
-    fn pages(&self) -> MutexGuard<'_, Pages> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+impl StageStats {
+    pub(crate) fn new(every: u32) -> Self {
+        Self { every, records: Mutex::default() }
+    }
+
+    pub(super) fn every(&self) -> u32 {
+        self.every
+    }
+
+    fn records(&self) -> MutexGuard<'_, Records> {
+        self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A connection begins.
     pub(super) fn open(&self) -> Arc<Record> {
         let record = Arc::new(Record::new());
-        let mut pages = self.pages();
-        if pages.open.is_empty() {
-            pages.occupied_from = now();
+        let mut records = self.records();
+        if records.open.is_empty() {
+            records.occupied_from = now();
         }
-        pages.open.push(Arc::clone(&record));
+        records.open.push(Arc::clone(&record));
         record
     }
 
     /// It ends, on its own thread.
     pub(super) fn close(&self, record: &Arc<Record>) {
-        let mut pages = self.pages();
-        pages.open.retain(|open| !Arc::ptr_eq(open, record));
-        record.read(&mut pages.ended);
-        pages.usage.add(&record.usage());
-        if pages.open.is_empty() {
-            pages.ended.occupied = pages.ended.occupied + now().since(pages.occupied_from);
+        let mut records = self.records();
+        records.open.retain(|open| !Arc::ptr_eq(open, record));
+        record.read(&mut records.ended);
+        records.usage.add(&record.usage());
+        if records.open.is_empty() {
+            records.ended.occupied = records.ended.occupied + now().since(records.occupied_from);
         }
     }
 
     /// All that was recorded so far.
     pub(crate) fn read(&self) -> StageTimes {
-        let pages = self.pages();
-        let mut all = pages.ended.clone();
-        pages.open.iter().for_each(|record| record.read(&mut all));
-        if !pages.open.is_empty() {
-            all.occupied = all.occupied + now().since(pages.occupied_from);
+        let records = self.records();
+        let mut all = StageTimes { every: self.every, ..records.ended.clone() };
+        records.open.iter().for_each(|record| record.read(&mut all));
+        if !records.open.is_empty() {
+            all.occupied = all.occupied + now().since(records.occupied_from);
         }
         all
     }
 
     /// What the threads of connections have used so far, and how many there are.
     pub(crate) fn usage(&self) -> (Usage, usize) {
-        let pages = self.pages();
-        let mut all = pages.usage;
-        pages.open.iter().for_each(|record| all.add(&record.usage()));
-        (all, pages.open.len())
+        let records = self.records();
+        let mut all = records.usage;
+        records.open.iter().for_each(|record| all.add(&record.usage()));
+        (all, records.open.len())
     }
 }

@@ -23,7 +23,7 @@ struct Unread {
 }
 
 /// The inbox of one executor.
-pub(crate) struct Answers {
+pub(crate) struct CompletionQueue {
     unread: Mutex<Unread>,
     ready: OwnedFd,
 }
@@ -37,7 +37,7 @@ pub(crate) struct Taken {
     pub(crate) borrowed: usize,
 }
 
-impl Answers {
+impl CompletionQueue {
     pub(crate) fn new() -> std::io::Result<Arc<Self>> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Arc::new(Self { unread: Mutex::default(), ready }))
@@ -89,7 +89,7 @@ impl Answers {
         std::mem::take(&mut unread.taken)
     }
 
-    /// Readable while there are answers, until the next [`Answers::take`]: ask before each sleep.
+    /// Readable while there are answers, until the next [`CompletionQueue::take`]: ask before each sleep.
     pub(crate) fn ready(&self) -> BorrowedFd<'_> {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         if unread.taken == Taken::default() {
@@ -108,13 +108,13 @@ mod tests {
     use super::*;
     use crate::poll::readable;
 
-    fn is_readable(answers: &Answers) -> bool {
+    fn is_readable(answers: &CompletionQueue) -> bool {
         readable(&[Some(answers.ready.as_fd())], Some(Duration::ZERO)).unwrap()[0]
     }
 
     #[test]
     fn only_who_asked_before_sleeping_is_woken() {
-        let answers = Answers::new().unwrap();
+        let answers = CompletionQueue::new().unwrap();
         answers.push_worked(None, &mut Vec::new());
         assert!(!is_readable(&answers), "nobody sleeps");
         assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 1);
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn who_asks_after_the_answer_does_not_sleep() {
-        let answers = Answers::new().unwrap();
+        let answers = CompletionQueue::new().unwrap();
         answers.push_worked(None, &mut Vec::new());
         answers.ready();
         assert!(is_readable(&answers));

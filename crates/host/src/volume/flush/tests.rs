@@ -5,7 +5,7 @@
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-use blockyard_engine::bio::Done;
+use blockyard_engine::bio::{BlkStatus, Done};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::priority::Priority;
@@ -107,23 +107,6 @@ fn run_marked(client: &mut Client, op: Op, marks: Marks) -> BlkStatus {
     client.submit_marked(request(op), marks);
     client.wait(1, &mut done);
     done[0].status
-}
-
-#[test]
-fn first_failure_is_kept_until_it_is_accepted() {
-    let durability = Durability::default();
-    assert_eq!(durability.refusal(Op::Flush), None);
-    durability.lose("a".into(), "a flush failed".into(), BlkStatus::NoSpace);
-    durability.lose("b".into(), "a flush failed".into(), BlkStatus::IoError);
-    for op in [Op::Flush, Op::Write, Op::WriteZeroes, Op::Discard] {
-        assert_eq!(durability.refusal(op), Some(BlkStatus::NoSpace), "{op:?}");
-    }
-    assert_eq!(durability.refusal(Op::Read), None);
-    assert_eq!(durability.loss().unwrap().to_string(), "a: a flush failed");
-    durability.accept();
-    assert_eq!((durability.refusal(Op::Flush), durability.loss()), (None, None));
-    durability.lose("b".into(), "a flush failed".into(), BlkStatus::IoError);
-    assert_eq!(durability.refusal(Op::Flush), Some(BlkStatus::IoError));
 }
 
 #[test]
