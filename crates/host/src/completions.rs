@@ -32,7 +32,7 @@ pub(crate) struct CompletionQueue {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) from_workers: usize,
-    pub(crate) from_disks: usize,
+    pub(crate) from_devices: usize,
     /// How many of those from disks had borrowed their memory.
     pub(crate) borrowed: usize,
 }
@@ -54,10 +54,10 @@ impl CompletionQueue {
     }
 
     /// The answers of a disk, all that it has; so many are to operations that borrowed memory.
-    pub(crate) fn push_disk(&self, cqes: &mut Vec<Cqe>, timed: &mut Vec<Timed>, borrowed: usize) {
+    pub(crate) fn push_device(&self, cqes: &mut Vec<Cqe>, timed: &mut Vec<Timed>, borrowed: usize) {
         self.push(|unread| {
             unread.timed.append(timed);
-            unread.taken.from_disks += cqes.len();
+            unread.taken.from_devices += cqes.len();
             unread.taken.borrowed += borrowed;
             unread.cqes.append(cqes);
         });
@@ -89,7 +89,8 @@ impl CompletionQueue {
         std::mem::take(&mut unread.taken)
     }
 
-    /// Readable while there are answers, until the next [`CompletionQueue::take`]: ask before each sleep.
+    /// Readable while there are answers, until the next [`CompletionQueue::take`]: ask before each
+    /// sleep.
     pub(crate) fn ready(&self) -> BorrowedFd<'_> {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         if unread.taken == Taken::default() {

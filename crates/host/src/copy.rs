@@ -12,8 +12,9 @@ use blockyard_engine::buf::BufRef;
 use blockyard_engine::priority::Priority;
 
 use crate::Error;
-use crate::driver::{Driver, SLOT_BYTES, WAITED_FOR};
+use crate::driver::{Driver, SLOT_BYTES};
 use crate::memory::Region;
+use crate::user_data::UserData;
 use crate::volume::Volume;
 
 /// One portion: fits into L2 together with its ciphertext.
@@ -117,8 +118,9 @@ impl Copy {
             |error: io::Error| Error::Copy(format!("cannot get memory for buffers: {error}"));
         let region = Arc::new(Region::new(PORTIONS * PORTION_BYTES).map_err(out_of_memory)?);
         let slots = PORTIONS * PORTION_BYTES / SLOT_BYTES;
-        let driver = Driver::new(volume, slots, vec![Arc::clone(&region)], Priority::default())
-            .map_err(out_of_memory)?;
+        let driver =
+            Driver::new(&volume.parts, slots, vec![Arc::clone(&region)], Priority::default())
+                .map_err(out_of_memory)?;
         let free = (0..PORTIONS).rev().collect();
         Ok(Self { driver, region, in_flight: VecDeque::new(), free })
     }
@@ -158,7 +160,7 @@ impl Copy {
             return Ok(());
         }
         let saved = self.portion_mut(number)[..got].to_vec();
-        let bio = Bio { user: WAITED_FOR, ..self.bio(number, Op::Read, at, whole) };
+        let bio = Bio { user: UserData::WAITED_FOR, ..self.bio(number, Op::Read, at, whole) };
         let status = self.driver.submit_and_wait(bio);
         self.portion_mut(number)[..got].copy_from_slice(&saved);
         check(status, at, "read")
@@ -166,7 +168,7 @@ impl Copy {
 
     /// A bio, so that the volume's targets see it.
     fn flush(&mut self) -> Result<(), Error> {
-        let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, WAITED_FOR);
+        let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, UserData::WAITED_FOR);
         match self.driver.submit_and_wait(flush) {
             BlkStatus::Ok => Ok(()),
             failed => Err(Error::Copy(format!("cannot flush the volume: {failed}"))),

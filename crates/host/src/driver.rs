@@ -3,16 +3,13 @@
 use std::io;
 use std::os::fd::BorrowedFd;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::crypt::pipeline::Load;
-use blockyard_engine::dm::table::Table;
-use blockyard_engine::pages::{BIO_PAGES_MAX, PAGE_BYTES, Sizes};
+use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::sq::{Cqe, Sqe};
 use blockyard_engine::stack::Stack;
@@ -21,35 +18,36 @@ use blockyard_engine::time::Nanos;
 use crate::canary::{Canary, is_planted};
 use crate::durability::Durability;
 use crate::executor::{Buffers, Executor};
-use crate::memory::{BUDGET_BYTES, Region};
-use crate::pages::{BounceChoice, PagePool};
+use crate::gate::{Counts, Order, ShardGate};
+use crate::memory::Region;
 use crate::poll;
+use crate::ranges::{Claims, Granted};
 use crate::recording::Tracepoint;
 use crate::submitter::Submitter;
-use crate::volume::Volume;
-use crate::volume::gate::{Counts, Order, Pass};
-use crate::volume::ranges::{Claims, Granted};
+use crate::user_data::UserData;
 use crate::workers::{Busy, Workers};
 
+mod bounce;
+mod parts;
 mod patch;
 
+pub(crate) use bounce::BounceBudget;
+use bounce::PageShare;
+pub(crate) use parts::Parts;
 pub(crate) use patch::Patch;
 use patch::Patches;
 
 /// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
 /// cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
-/// [`Bio::user`] of a bio that is waited for, one at a time; words of others are below. What lies
-/// above says which range a bio has.
-pub(crate) const WAITED_FOR: u64 = u32::MAX as u64;
 
 /// One shard with its executor.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.
     page_share: Option<PageShare>,
-    /// `None` where no target asks what time it is.
-    clock: Option<Arc<Volume>>,
+    /// The clock of its targets starts there; `None` where no target reads it.
+    epoch: Option<Instant>,
     executor: Executor,
     /// The lines whose state is shown to whoever controls the volume.
     shown: Vec<u16>,
@@ -75,7 +73,7 @@ pub(crate) struct Driver {
     claims: Option<Claims>,
     /// `None` where nobody can suspend the volume. The last field: until the executor is dropped
     /// the shard is busy.
-    pass: Option<Pass>,
+    gate: Option<ShardGate>,
 }
 
 impl Driver {
@@ -83,45 +81,49 @@ impl Driver {
     /// and the front end's buffers. What it submits has this priority, and an io-context of its
     /// own.
     pub(crate) fn new(
-        volume: &Arc<Volume>,
+        parts: &Parts,
         bounce_slots: usize,
         world: Vec<Arc<Region>>,
         priority: Priority,
     ) -> io::Result<Self> {
-        let (bounce, bounce_bytes) = bounce(volume, bounce_slots);
+        let (bounce, bounce_bytes) = parts.bounce.bounce(bounce_slots);
         let patch_slot = BufRef::FIRST_WORLD_SLOT + world.len() as u32;
-        let patches = Patches::new(volume, patch_slot)?;
-        let claims = (!volume.read_only())
-            .then(|| Claims::new(&volume.ranges, volume.tears_sectors))
-            .transpose()?;
+        let patches = Patches::new(&parts.table, patch_slot)?;
         let buffers = Buffers {
             bounce: Region::new(bounce_bytes)?,
             bounce_slot_bytes: SLOT_BYTES,
+            has_pages: parts.bounce.has_pages(),
             lists: Vec::new(),
             world: world.into_iter().chain([patches.region()]).collect(),
         };
         let submitter = Submitter::new(priority);
-        let clock = volume.table.reads_clock().then(|| Arc::clone(volume));
-        let shown = volume.multipaths();
+        let executor = Executor::new(
+            &parts.backend,
+            parts.workers.as_ref(),
+            parts.writer,
+            &parts.stage_stats,
+            buffers,
+            submitter.io_context(),
+        )?;
         Ok(Self {
-            clock,
-            shown,
-            shard: Stack::new(&volume.table, bounce).expect("the pool is larger than the reserves"),
-            page_share: PageShare::join(volume),
-            executor: Executor::new(Arc::clone(volume), buffers, submitter.io_context())?,
-            workers: volume.workers.clone().zip(volume.asks_load_from),
+            epoch: parts.table.reads_clock().then_some(parts.opened),
+            shown: shown_lines(parts),
+            shard: Stack::new(&parts.table, bounce).expect("the pool is larger than the reserves"),
+            page_share: PageShare::join(&parts.bounce),
+            executor,
+            workers: parts.workers.clone().zip(parts.asks_load_from),
             long: None,
             submitter,
-            tracepoint: Tracepoint::new(&volume.switch),
-            durability: Arc::clone(&volume.durability),
+            tracepoint: Tracepoint::new(&parts.switch),
+            durability: Arc::clone(&parts.durability),
             stable: Vec::new(),
             sqes: Vec::new(),
             cqes: Vec::new(),
             done: Vec::new(),
             patches,
             granted: Vec::new(),
-            claims,
-            pass: volume.gate.as_ref().map(Pass::new).transpose()?,
+            claims: parts.ranges.as_ref().map(Claims::new).transpose()?,
+            gate: parts.gate.as_ref().map(ShardGate::new).transpose()?,
         })
     }
 
@@ -146,7 +148,7 @@ impl Driver {
     /// may wait for [`Driver::wait`], or whatever else is called next.
     pub(crate) fn submit_awaited(&mut self, bio: Bio) {
         // A controlled volume follows orders while its device is slow.
-        self.executor.set_awaited(self.pass.is_none());
+        self.executor.set_awaited(self.gate.is_none());
         self.submit_with(bio, true);
     }
 
@@ -156,7 +158,7 @@ impl Driver {
     }
 
     fn submit_with(&mut self, bio: Bio, is_awaited: bool) {
-        assert!(bio.user <= WAITED_FOR, "the upper half of the word is the driver's");
+        assert!(UserData(bio.user).is_plain(), "the upper half of the word is the driver's");
         let fua = bio.fua && !is_planted(Canary::Fua);
         let bio = self.named(Bio { fua, ..bio });
         let is_long = self.workers.as_ref().is_some_and(|(_, least)| bio.len >= *least);
@@ -231,11 +233,11 @@ impl Driver {
 
     /// Through the gate, if there is one and it is open.
     fn pass(&mut self, bio: Bio) {
-        if self.pass.is_none() {
+        if self.gate.is_none() {
             return self.submit_now(bio);
         }
         self.follow_orders();
-        if self.pass.as_mut().is_none_or(|pass| pass.admit(&bio)) {
+        if self.gate.as_mut().is_none_or(|gate| gate.admit(&bio)) {
             self.submit_now(bio);
         } else {
             self.pass_held();
@@ -244,8 +246,8 @@ impl Driver {
 
     /// What the shard is told by whoever controls the volume.
     fn follow_orders(&mut self) {
-        let Some(pass) = self.pass.as_ref().filter(|pass| pass.is_woken()) else { return };
-        let (orders, now) = (pass.take_orders(), self.now());
+        let Some(gate) = self.gate.as_ref().filter(|gate| gate.is_woken()) else { return };
+        let (orders, now) = (gate.take_orders(), self.now());
         for order in orders {
             match order {
                 Order::Message(number, text) => {
@@ -282,10 +284,10 @@ impl Driver {
         let before = self.done.len();
         self.done.push(Done { user: bio.user, status });
         self.end(before);
-        if let Some(pass) = &mut self.pass {
-            pass.refused(bio.op);
+        if let Some(gate) = &mut self.gate {
+            gate.refused(bio.op);
             if self.shard.in_flight() == 0 {
-                pass.left();
+                gate.left();
             }
         }
     }
@@ -305,9 +307,9 @@ impl Driver {
 
     /// What was held while the volume was suspended, as far as it may go on.
     fn pass_held(&mut self) {
-        while let Some(pass) = &mut self.pass {
+        while let Some(gate) = &mut self.gate {
             let before = self.done.len();
-            let bio = pass.next(&mut self.done);
+            let bio = gate.next(&mut self.done);
             self.end(before);
             let Some(bio) = bio else { break };
             self.submit_now(bio);
@@ -328,9 +330,9 @@ impl Driver {
             self.answer(now);
             self.run(now);
         }
-        if let Some(pass) = &mut self.pass {
+        if let Some(gate) = &mut self.gate {
             let shard = &self.shard;
-            pass.publish(Counts {
+            gate.publish(Counts {
                 decisions: shard.decisions(),
                 errors: shard.failures(),
                 parked: shard.parked() as u64,
@@ -340,14 +342,15 @@ impl Driver {
             if !self.shown.is_empty() {
                 let shard = &mut self.shard;
                 let info = |&number| Some((number, shard.status(number)?.info));
-                pass.show(self.shown.iter().filter_map(info).collect());
+                gate.show(self.shown.iter().filter_map(info).collect());
             }
         }
     }
 
     /// Since the volume was opened: all its connections have one clock.
     fn now(&self) -> Nanos {
-        self.clock.as_ref().map_or(Nanos(0), |volume| volume.now())
+        let elapsed = self.epoch.map_or(Duration::ZERO, |epoch| epoch.elapsed());
+        Nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
     /// This thread is also the one that submits encrypted writes: all that came together in this
@@ -380,10 +383,10 @@ impl Driver {
             self.judge(before);
         }
         self.end(before);
-        if let Some(pass) = &mut self.pass
+        if let Some(gate) = &mut self.gate
             && self.shard.in_flight() == 0
         {
-            pass.left();
+            gate.left();
         }
     }
 
@@ -396,11 +399,11 @@ impl Driver {
         let mut next = from;
         while next < self.done.len() {
             let done = &mut self.done[next];
-            if Patches::owns(done.user) {
+            if let Some(number) = UserData(done.user).patch() {
                 let done = self.done.remove(next);
                 self.tracepoint.ended(&[done]);
                 self.executor.samples.end(&[done]);
-                self.patches.ended(done);
+                self.patches.ended(number, done.status);
                 continue;
             }
             done.user = claims.release(done.user);
@@ -426,7 +429,7 @@ impl Driver {
 
     /// Collects what has been answered meanwhile and goes on with it.
     pub(crate) fn poll(&mut self) {
-        if self.pass.is_some() {
+        if self.gate.is_some() {
             self.follow_orders();
             self.pass_held();
         }
@@ -503,7 +506,7 @@ impl Driver {
         if self.executor.help() {
             return self.poll();
         }
-        let waits_outside = limit.is_some() || self.pass.is_some() || self.waits_for_range();
+        let waits_outside = limit.is_some() || self.gate.is_some() || self.waits_for_range();
         if waits_outside || !self.executor.wait_inside() {
             self.go_on();
             let limit = self.wake_after().into_iter().chain(limit).min();
@@ -526,7 +529,7 @@ impl Driver {
     }
 
     fn holds(&self) -> bool {
-        self.pass.as_ref().is_some_and(Pass::holds)
+        self.gate.as_ref().is_some_and(ShardGate::holds)
     }
 
     /// Whether a submitted write may still read the front end's buffer.
@@ -538,8 +541,8 @@ impl Driver {
     /// What becomes readable when [`Driver::poll`] has something.
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 4] {
         let [ring, workers] = self.executor.wake_sources();
-        let (gate, range) = (self.pass.as_ref(), self.claims.as_ref());
-        [ring, workers, gate.and_then(Pass::wake), range.and_then(Claims::wake)]
+        let (gate, range) = (self.gate.as_ref(), self.claims.as_ref());
+        [ring, workers, gate.and_then(ShardGate::wake), range.and_then(Claims::wake)]
     }
 
     /// After this time [`Driver::poll`] has something in any case.
@@ -553,62 +556,14 @@ impl Driver {
     }
 }
 
-/// How many crypt lines need to bounce, in all layers.
-fn bounce_users(volume: &Volume) -> u32 {
-    volume.table.layers().map(Table::bounce_users).sum()
-}
-
-/// What the shard of a volume encrypts writes into, and how much memory that is.
-fn bounce(volume: &Volume, bounce_slots: usize) -> (Bounce, usize) {
-    let least = bounce_users(volume);
-    let slots = u32::try_from(bounce_slots).expect("a grant is small").max(least);
-    let BounceChoice::Pages(spec) = volume.bounce else {
-        let bounce = Bounce::Slots { slots, slot_bytes: SLOT_BYTES as u32 };
-        return (bounce, (slots as usize).max(1) * SLOT_BYTES);
-    };
-    let lines = least.max(1);
-    let slot_pages = SLOT_BYTES as u32 / PAGE_BYTES;
-    let reserve_pages = (slots / lines).max(1).saturating_mul(slot_pages).min(BIO_PAGES_MAX);
-    let limit_pages = page_limit(volume, 1).max(reserve_pages);
-    let pool_bytes = (limit_pages * lines) as usize * PAGE_BYTES as usize;
-    let source = Box::new(PagePool::of_bytes(pool_bytes));
-    let sizes = Sizes { reserve_pages, limit_pages };
-    (Bounce::Pages { spec, sizes, source }, pool_bytes)
-}
-
-/// Pages that each crypt line of each of so many clients may hold (RFD 4, 4).
-fn page_limit(volume: &Volume, clients: u32) -> u32 {
-    let all = (BUDGET_BYTES / 2 / PAGE_BYTES as usize) as u32;
-    all / clients.max(1) / bounce_users(volume).max(1)
-}
-
-/// One of the clients that share the pages of a volume, until it is dropped.
-struct PageShare {
-    volume: Arc<Volume>,
-    /// How many there were when the limit was set.
-    clients: u32,
-}
-
-impl PageShare {
-    fn join(volume: &Arc<Volume>) -> Option<Self> {
-        matches!(volume.bounce, BounceChoice::Pages(_)).then(|| {
-            volume.page_clients.fetch_add(1, Ordering::Relaxed);
-            Self { volume: Arc::clone(volume), clients: 1 }
-        })
+/// The numbers of the lines whose state is shown, if there is anybody to look.
+fn shown_lines(parts: &Parts) -> Vec<u16> {
+    if !parts.gate.as_ref().is_some_and(|gate| gate.is_controlled()) {
+        return Vec::new();
     }
-
-    /// The limit, if clients have come or gone.
-    fn changed(&mut self) -> Option<u32> {
-        let clients = self.volume.page_clients.load(Ordering::Relaxed);
-        let before = std::mem::replace(&mut self.clients, clients);
-        (before != clients).then(|| page_limit(&self.volume, clients))
-    }
-}
-
-impl Drop for PageShare {
-    fn drop(&mut self) {
-        self.volume.page_clients.fetch_sub(1, Ordering::Relaxed);
-    }
+    let lines = (0..).zip(parts.table.extents());
+    let lines = lines.filter(|(_, line)| matches!(line.target, TargetSpec::Multipath(_)));
+    lines.map(|(number, _)| number).collect()
 }
 
 #[cfg(test)]

@@ -1,5 +1,5 @@
-//! Operations on files, which a ring or a blocking system call executes, and the block layer's words
-//! for how they end.
+//! Operations on files, which a ring or a blocking system call executes, and the block layer's
+//! words for how they end.
 
 use std::io;
 

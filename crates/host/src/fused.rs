@@ -5,10 +5,10 @@ use blockyard_engine::bio::{BlkStatus, Op, Sample, Sector};
 use blockyard_engine::sq::{CipherId, DevId, Direction};
 use blockyard_engine::time::Nanos;
 
+use crate::backend::{Backend, Device};
 use crate::memory::{Address, Memory, Region};
 use crate::stages::{self, Span, Stage};
 use crate::sync_io::{read_all, write_all};
-use crate::volume::{Device, Volume};
 
 /// A fused write that cannot go through the mapping is encrypted in pieces of this size: it stays
 /// in L2 until `pwrite` has copied it.
@@ -48,12 +48,12 @@ impl Run {
     /// `src` is readable and `dst` writable for `len_bytes`; they are the same or disjoint.
     pub(crate) unsafe fn between(
         self,
-        volume: &Volume,
+        backend: &Backend,
         src: *const u8,
         dst: *mut u8,
         hints: Hints,
     ) {
-        let cipher: &SectorCipher = &volume.ciphers[usize::from(self.cipher.0)];
+        let cipher: &SectorCipher = backend.cipher(self.cipher);
         // SAFETY: as the caller promises.
         unsafe {
             match self.direction {
@@ -72,12 +72,12 @@ impl Run {
     ///
     /// # Safety
     /// As there, and the operation that `dst` belongs to has not been answered.
-    pub(crate) unsafe fn into_memory(self, volume: &Volume, src: *const u8, dst: Memory) {
+    pub(crate) unsafe fn into_memory(self, backend: &Backend, src: *const u8, dst: Memory) {
         let mut done = 0;
         let piece = |base, len_bytes| {
             let run = self.part(done, len_bytes);
             // SAFETY: as the caller promises; `done` is inside of the source.
-            unsafe { run.between(volume, src.add(done), base, Hints::default()) };
+            unsafe { run.between(backend, src.add(done), base, Hints::default()) };
             done += len_bytes;
         };
         // SAFETY: as the caller promises.
@@ -140,23 +140,23 @@ impl Fused {
     /// The buffer at `base` is valid for the length of the run and used by nobody else.
     pub(crate) unsafe fn execute(
         &self,
-        volume: &Volume,
+        backend: &Backend,
         scratch: &mut Scratch,
         calls: &mut Calls,
     ) -> BlkStatus {
-        let device = &volume.devices[usize::from(self.dev.0)];
+        let device = backend.device(self.dev);
         // SAFETY: as the caller promises.
         unsafe {
             match self.run.direction {
-                Direction::Decrypt => self.read(volume, device, calls),
-                Direction::Encrypt => self.write(volume, device, (scratch, calls)),
+                Direction::Decrypt => self.read(backend, device, calls),
+                Direction::Encrypt => self.write(backend, device, (scratch, calls)),
             }
         }
     }
 
     /// # Safety
     /// As for `execute`.
-    unsafe fn read(&self, volume: &Volume, device: &Device, calls: &mut Calls) -> BlkStatus {
+    unsafe fn read(&self, backend: &Backend, device: &Device, calls: &mut Calls) -> BlkStatus {
         let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
         let base = self.base.get();
         if let Some(mapping) = &device.mapping
@@ -164,7 +164,7 @@ impl Fused {
         {
             let hints = Hints { prefetch_source: len > 4096, stream_dest: false };
             // SAFETY: the pages are mapped, the buffer is the caller's; they are disjoint.
-            unsafe { self.run.between(volume, pages, base, hints) };
+            unsafe { self.run.between(backend, pages, base, hints) };
             if !mapping.is_broken() {
                 return BlkStatus::Ok;
             }
@@ -173,7 +173,7 @@ impl Fused {
         let read = device.file.ended(Op::Read, false, read);
         if read == BlkStatus::Ok {
             // SAFETY: the buffer is the caller's.
-            unsafe { self.run.between(volume, base, base, Hints::default()) };
+            unsafe { self.run.between(backend, base, base, Hints::default()) };
         }
         read
     }
@@ -182,7 +182,7 @@ impl Fused {
     /// As for `execute`.
     unsafe fn write(
         &self,
-        volume: &Volume,
+        backend: &Backend,
         device: &Device,
         (scratch, calls): (&mut Scratch, &mut Calls),
     ) -> BlkStatus {
@@ -193,7 +193,7 @@ impl Fused {
         {
             let hints = Hints { prefetch_source: false, stream_dest: len >= STREAM_MIN_BYTES };
             // SAFETY: the pages are mapped, the buffer is the caller's; they are disjoint.
-            unsafe { self.run.between(volume, base, pages, hints) };
+            unsafe { self.run.between(backend, base, pages, hints) };
             if !mapping.is_broken() {
                 return BlkStatus::Ok;
             }
@@ -208,7 +208,7 @@ impl Fused {
             // SAFETY: `done + piece` is inside of the caller's buffer; the scratch memory is ours.
             let written = unsafe {
                 let run = self.run.part(done, piece);
-                run.between(volume, base.add(done), ciphertext, Hints::default());
+                run.between(backend, base.add(done), ciphertext, Hints::default());
                 let at = offset + done as u64;
                 let fd = device.file.data_fd();
                 calls.time(|| write_all(fd, at, ciphertext, piece, self.fua))

@@ -5,6 +5,7 @@
 //! thread parses (`protocol`), submits bios to its shard (`engine`), and executes the SQEs that
 //! come out (`executor`).
 
+mod backend;
 pub mod canary;
 mod completions;
 pub mod copy;
@@ -17,6 +18,7 @@ mod executor;
 pub mod file;
 mod file_op;
 mod fused;
+mod gate;
 pub mod local;
 mod log;
 pub mod memory;
@@ -24,6 +26,7 @@ pub mod nbd;
 pub mod pages;
 mod poll;
 pub mod process;
+mod ranges;
 pub mod recording;
 mod ring;
 pub mod server;
@@ -33,6 +36,7 @@ mod sync_io;
 pub mod threads;
 mod timers;
 pub mod usage;
+mod user_data;
 pub mod volume;
 mod workers;
 pub mod write_log;

@@ -117,7 +117,7 @@ impl Client {
     pub fn new(volume: &Arc<Volume>, priority: Priority) -> Result<Self, Error> {
         let failed = |error| Error::Copy(format!("cannot get memory for buffers: {error}"));
         let region = Arc::new(Region::new(BUFFER_BYTES).map_err(failed)?);
-        let driver = Driver::new(volume, BOUNCE_SLOTS, vec![Arc::clone(&region)], priority)
+        let driver = Driver::new(&volume.parts, BOUNCE_SLOTS, vec![Arc::clone(&region)], priority)
             .map_err(failed)?;
         let (slots, users) = (Slots::default(), Vec::new());
         let (done, ended) = (Vec::new(), Vec::new());

@@ -64,7 +64,7 @@ type Run = Box<dyn FnOnce(&mut Task) -> Option<Cqe> + Send>;
 /// Something to run on a worker.
 pub(crate) struct Job {
     pub(crate) run: Run,
-    pub(crate) answer_to: Arc<CompletionQueue>,
+    pub(crate) completions: Arc<CompletionQueue>,
     /// Bytes that it runs a cipher on.
     pub(crate) len_bytes: u64,
     /// Sum of those that have not been answered.
@@ -77,7 +77,7 @@ impl Job {
         if let Some(counted) = self.counted {
             counted.fetch_sub(self.len_bytes, Ordering::Relaxed);
         }
-        self.answer_to.push_worked(answer, &mut task.timed);
+        self.completions.push_worked(answer, &mut task.timed);
     }
 }
 
@@ -107,7 +107,7 @@ impl Drop for Busy {
 
 /// How many workers there are to be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Crew {
+pub(crate) struct WorkerConfig {
     /// Free to run on any CPU.
     pub(crate) unbound: usize,
     /// One for each CPU, besides.
@@ -130,14 +130,14 @@ pub(crate) struct Workers {
 }
 
 impl Workers {
-    pub(crate) fn start(crew: Crew) -> Arc<Self> {
+    pub(crate) fn start(config: WorkerConfig) -> Arc<Self> {
         let unbound = Arc::<Queue>::default();
         let (mut threads, numbers) = (Vec::new(), Arc::default());
-        for number in 0..crew.unbound {
+        for number in 0..config.unbound {
             threads.extend(spawn(format!("crypt/u:{number}"), None, &unbound, &numbers));
         }
         let mut bound = Vec::new();
-        for cpu in if crew.bound { allowed_cpus() } else { Vec::new() } {
+        for cpu in if config.bound { allowed_cpus() } else { Vec::new() } {
             let queue = Arc::<Queue>::default();
             if let Some(thread) = spawn(format!("crypt/{cpu}"), Some(cpu), &queue, &numbers) {
                 threads.push(thread);
@@ -293,12 +293,16 @@ mod tests {
     /// The only worker is busy, and another job waits behind: whoever has nothing to do takes it.
     #[test]
     fn job_that_no_worker_has_time_for_is_run_by_who_waits() {
-        let workers = Workers::start(Crew { unbound: 1, bound: false });
+        let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
         let (answers, mut task) = (CompletionQueue::new().unwrap(), Task::new());
         let (started, runs) = channel();
         let (go_on, release) = channel();
-        let job =
-            |run: Run| Job { run, answer_to: Arc::clone(&answers), len_bytes: 4096, counted: None };
+        let job = |run: Run| Job {
+            run,
+            completions: Arc::clone(&answers),
+            len_bytes: 4096,
+            counted: None,
+        };
         workers.submit(
             job(Box::new(move |_| {
                 started.send(()).unwrap();
@@ -338,10 +342,10 @@ mod tests {
             assert_eq!(signal, Some(libc::SIGABRT), "{ended}");
             return;
         }
-        let workers = Workers::start(Crew { unbound: 1, bound: false });
+        let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
         let job = Job {
             run: Box::new(|_| panic!("a bug")),
-            answer_to: CompletionQueue::new().unwrap(),
+            completions: CompletionQueue::new().unwrap(),
             len_bytes: 0,
             counted: None,
         };
@@ -352,7 +356,7 @@ mod tests {
 
     #[test]
     fn submitter_that_is_busy_leaves_one_cpu_less() {
-        let workers = Workers::start(Crew::default());
+        let workers = Workers::start(WorkerConfig::default());
         let cpus = workers.load().idle_cpus;
         let busy = workers.busy();
         assert_eq!(workers.load().idle_cpus, cpus - 1);

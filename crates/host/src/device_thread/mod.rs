@@ -291,7 +291,7 @@ impl Clients {
     pub(crate) fn answer(&mut self) {
         for client in self.0.values_mut().filter(|client| !client.cqes.is_empty()) {
             let borrowed = std::mem::take(&mut client.borrowed);
-            client.answers.push_disk(&mut client.cqes, &mut client.timed, borrowed);
+            client.answers.push_device(&mut client.cqes, &mut client.timed, borrowed);
         }
     }
 }

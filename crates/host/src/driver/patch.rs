@@ -3,7 +3,7 @@
 //! ```text
 //! waiting for its range ─> reading ─> bytes put in ─> writing ─> done
 //! ```
-//! It has its sector alone from its read to the end of its write ([`crate::volume::ranges`]). The
+//! It has its sector alone from its read to the end of its write ([`crate::ranges`]). The
 //! client's bytes are copied when it comes, so that the front end's buffer is free at once.
 
 use std::io;
@@ -11,11 +11,12 @@ use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::table::Table;
 use blockyard_engine::ranges::EntryId;
 
 use super::Driver;
 use crate::memory::Region;
-use crate::volume::Volume;
+use crate::user_data::UserData;
 
 /// Largest sector.
 const SECTOR_MAX_BYTES: usize = 4096;
@@ -61,20 +62,17 @@ pub(super) struct Patches {
     slots: Vec<Option<InFlight>>,
     free: Vec<u32>,
     /// Their bios that have ended.
-    ended: Vec<Done>,
+    ended: Vec<(u32, BlkStatus)>,
 }
 
 impl Patches {
-    /// In [`Bio::user`]: a bio of the patch with the number in the lower half.
-    const OWN: u64 = 1 << 63;
-
-    pub(super) fn new(volume: &Volume, buf_slot: u32) -> io::Result<Self> {
+    pub(super) fn new(table: &Table, buf_slot: u32) -> io::Result<Self> {
         let region = Arc::new(Region::new(PATCHES_MAX * SLOT_BYTES)?);
         Ok(Self {
             region,
             buf_slot,
-            sector_bytes: u64::from(volume.sector_size_bytes()),
-            size_bytes: volume.size_bytes(),
+            sector_bytes: u64::from(table.sector_size_bytes()),
+            size_bytes: table.len().bytes(),
             slots: (0..PATCHES_MAX).map(|_| None).collect(),
             free: (0..PATCHES_MAX as u32).rev().collect(),
             ended: Vec::new(),
@@ -85,13 +83,9 @@ impl Patches {
         Arc::clone(&self.region)
     }
 
-    /// Whether a bio with this word is of one of them.
-    pub(super) fn owns(user: u64) -> bool {
-        user & Self::OWN != 0
-    }
-
-    pub(super) fn ended(&mut self, done: Done) {
-        self.ended.push(done);
+    /// The bio of the patch with this number has ended.
+    pub(super) fn ended(&mut self, number: u32, status: BlkStatus) {
+        self.ended.push((number, status));
     }
 
     pub(super) fn has_ended(&self) -> bool {
@@ -112,7 +106,7 @@ impl Patches {
         let (offset_bytes, len_bytes) = (place as u32, whole_bytes as u32);
         let buf = BufRef { slot: self.buf_slot, offset_bytes, len_bytes };
         let (sector, len) = (Sector::holding(start), Sector::holding(whole_bytes));
-        let bio = Bio::new(Op::Read, sector, len, buf, Self::OWN | u64::from(number));
+        let bio = Bio::new(Op::Read, sector, len, buf, UserData::of_patch(number).0);
         let bio = Bio { origin: Origin { sync: patch.sync, ..Origin::default() }, ..bio };
         let to = self.region.at(place + SECTOR_MAX_BYTES, patch.len_bytes);
         // SAFETY: the region has checked the range; its slot belongs to this patch, and no bio uses
@@ -197,8 +191,7 @@ impl Driver {
     /// Goes on with those whose bio has ended.
     pub(super) fn advance_patches(&mut self) {
         let mut ended = std::mem::take(&mut self.patches.ended);
-        for Done { user, status } in ended.drain(..) {
-            let number = user as u32;
+        for (number, status) in ended.drain(..) {
             let was_read = self.patches.at(number).bio.op == Op::Read;
             if was_read && status == BlkStatus::Ok {
                 let bio = self.patches.put_in(number);

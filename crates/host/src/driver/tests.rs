@@ -2,6 +2,7 @@
 
 use std::fs::File;
 use std::path::Path;
+use std::sync::atomic::Ordering;
 
 use blockyard_crypt::params::{CryptFlags, CryptParams};
 use blockyard_crypt::secret::SecretBytes;
@@ -13,7 +14,8 @@ use blockyard_engine::pages::ALLOCATORS;
 
 use super::*;
 use crate::file::{Access, DeviceFile};
-use crate::volume::{PipelineChoice, Scheduling, VolumeOptions};
+use crate::pages::BounceChoice;
+use crate::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
 use crate::workers::allowed_cpus;
 
 const PAGES: u32 = 64;
@@ -59,7 +61,7 @@ fn driver(volume: &Arc<Volume>) -> (Driver, Arc<Region>) {
 
 fn driver_with(volume: &Arc<Volume>, slots: usize) -> (Driver, Arc<Region>) {
     let region = Arc::new(Region::new(PAGES as usize * 4096).unwrap());
-    let driver = Driver::new(volume, slots, vec![Arc::clone(&region)], Priority::default());
+    let driver = Driver::new(&volume.parts, slots, vec![Arc::clone(&region)], Priority::default());
     (driver.unwrap(), region)
 }
 
@@ -310,13 +312,13 @@ fn every_allocator_writes_the_same_ciphertext_by_every_pipeline_on_every_kind_of
                 let volume = encrypted(&path, &options);
                 let (mut writer, region) = driver_with(&volume, 1);
                 fill(&region, number as u8);
-                volume.page_clients.store(1 << 20, Ordering::Relaxed);
+                volume.parts.bounce.clients.store(1 << 20, Ordering::Relaxed);
                 let writes = write_all_pages(&mut writer);
                 let parked = writer.shard.parked();
                 assert!(parked > 0 || preset == "inline", "{what}: the reserve is small");
                 finish_some(&mut writer, writes);
                 assert!(writer.shard.is_idle(), "{what}");
-                volume.page_clients.store(1, Ordering::Relaxed);
+                volume.parts.bounce.clients.store(1, Ordering::Relaxed);
                 drop((writer, volume));
                 std::fs::copy(&path, &usual).unwrap();
                 let volume = encrypted(&usual, &VolumeOptions::default());

@@ -19,6 +19,8 @@ pub(crate) struct Buffers {
     /// Bounce slots, one after the other, or pages.
     pub(crate) bounce: Region,
     pub(crate) bounce_slot_bytes: usize,
+    /// Bounce memory is in pages.
+    pub(crate) has_pages: bool,
     /// Where bounce memory is in pages: by list, the pages that a write has.
     pub(crate) lists: Vec<Vec<Piece>>,
     /// The front end's buffers: slot [`BufRef::FIRST_WORLD_SLOT`] and those after it.

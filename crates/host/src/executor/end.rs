@@ -1,7 +1,8 @@
 //! The end of an executor: its client has gone, and devices may still have operations of it.
 
 use super::blocking::User;
-use super::{Executor, Way, since};
+use super::hctx::Hctx;
+use super::{Executor, since};
 
 impl Executor {
     /// What the system has been given is waited for. How it ends matters though nobody is answered:
@@ -14,7 +15,7 @@ impl Executor {
                     self.device(dev).file.ended(op, false, result);
                 }
                 User::Request(dev, tag) => {
-                    if let Way::Own { queue, .. } = &mut self.ways[usize::from(dev.0)] {
+                    if let Hctx::Own { queue, .. } = &mut self.hctxs[usize::from(dev.0)] {
                         queue.complete(now, tag, result);
                     }
                 }
@@ -28,12 +29,12 @@ impl Drop for Executor {
     /// plugged or waited for its time is forgotten.
     fn drop(&mut self) {
         self.end_blocking();
-        self.volume.disks().for_each(|disk| disk.abandon(self.io_context));
+        self.backend.device_threads().for_each(|disk| disk.abandon(self.io_context));
         let mut cqes = Vec::new();
-        while self.with_workers + self.with_disks > 0 {
-            let _ = crate::poll::readable(&[self.wake_sources()[1]], None);
+        while self.handed_over.count() > 0 {
+            let _ = crate::poll::readable(&[self.handed_over.wake()], None);
             self.poll(&mut cqes);
         }
-        self.volume.disks().for_each(|disk| disk.leave(self.io_context));
+        self.backend.device_threads().for_each(|disk| disk.leave(self.io_context));
     }
 }

@@ -6,9 +6,9 @@ use std::sync::{Condvar, Mutex, PoisonError};
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::sq::{DevId, Sqe, SqeOp};
 
+use crate::backend::Backend;
 use crate::canary::{Canary, is_planted};
 use crate::file_op::status;
-use crate::volume::Volume;
 
 /// Whether a flush of the process runs, and how many have ended.
 static RUNNING: Mutex<(bool, u64)> = Mutex::new((false, 0));
@@ -30,7 +30,7 @@ impl Flushes {
     }
 
     /// The answer to a flush of this device, if it lies.
-    pub(crate) fn flush(&mut self, volume: &Volume, dev: DevId) -> Option<BlkStatus> {
+    pub(crate) fn flush(&mut self, backend: &Backend, dev: DevId) -> Option<BlkStatus> {
         if is_planted(Canary::FirstDevice) && dev.0 > 0 {
             return Some(BlkStatus::Ok);
         }
@@ -38,12 +38,12 @@ impl Flushes {
             let has_written = std::mem::take(&mut self.has_written);
             return (!has_written).then_some(BlkStatus::Ok);
         }
-        is_planted(Canary::JoinedFlush).then(|| self.join_or_flush(volume, dev))
+        is_planted(Canary::JoinedFlush).then(|| self.join_or_flush(backend, dev))
     }
 
     /// The first device decides: a flush that runs is waited for, or this one runs, until its
     /// last device.
-    fn join_or_flush(&mut self, volume: &Volume, dev: DevId) -> BlkStatus {
+    fn join_or_flush(&mut self, backend: &Backend, dev: DevId) -> BlkStatus {
         let lock = || RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if dev.0 == 0 {
             let mut running = lock();
@@ -57,8 +57,8 @@ impl Flushes {
         if self.is_joined {
             return BlkStatus::Ok;
         }
-        let outcome = status(volume.devices[usize::from(dev.0)].file.flush());
-        if usize::from(dev.0) + 1 == volume.devices.len() {
+        let outcome = status(backend.device(dev).file.flush());
+        if usize::from(dev.0) + 1 == backend.devices.len() {
             let mut running = lock();
             *running = (false, running.1 + 1);
             ENDED.notify_all();

@@ -5,7 +5,8 @@ use blockyard_engine::bio::{Op, Sample, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp};
 
-use super::{Executor, Way};
+use super::Executor;
+use super::hctx::Hctx;
 use crate::file_op::{FileOpKind, iovec};
 use crate::stages::{self, Stage};
 use crate::sync_io;
@@ -66,7 +67,7 @@ impl Executor {
 
     fn plain_write(&self, sqe: &Sqe) -> Option<PlainWrite> {
         let SqeOp::Write { dev, sector, buf, fua } = sqe.op else { return None };
-        let is_plain = matches!(self.ways[usize::from(dev.0)], Way::Plain);
+        let is_plain = matches!(self.hctxs[usize::from(dev.0)], Hctx::Bypassed);
         (!sqe.linked && is_plain).then_some(PlainWrite { dev, sector, buf, fua })
     }
 }

@@ -74,7 +74,7 @@ fn what_every_client_does_is_told_from_begin_to_stop() {
 fn events_without_room_are_counted() {
     let volume = volume();
     let mut recording = volume.record().unwrap();
-    let mut tracepoint = Tracepoint::new(&volume.switch);
+    let mut tracepoint = Tracepoint::new(&volume.parts.switch);
     let bio = Bio::new(Op::Read, Sector(8), Sector(8), BufRef::NONE, 7);
     for _ in 0..RING_EVENTS + 5 {
         tracepoint.came(&bio);

@@ -76,7 +76,7 @@ impl Control {
         self.waiting.admit(now, socket, peer, Request::new(self.framing));
     }
 
-    /// CompletionQueue whole requests, as far as there are places.
+    /// Answers whole requests, as far as there are places.
     pub(super) fn answer(&mut self) {
         self.answering.join_ended();
         while self.answering.len() < ANSWERS_MAX

@@ -219,7 +219,7 @@ impl Server {
         Ok(())
     }
 
-    /// CompletionQueue control requests on a unix socket, as [`Server::listen_unix`]: each connection sends
+    /// Answers control requests on a unix socket, as [`Server::listen_unix`]: each connection sends
     /// a line, of which `answer` makes the reply.
     ///
     /// # Errors
@@ -229,7 +229,7 @@ impl Server {
         Ok(())
     }
 
-    /// CompletionQueue requests of HTTP on a unix socket, as [`Server::listen_unix`]: `answer` makes the
+    /// Answers requests of HTTP on a unix socket, as [`Server::listen_unix`]: `answer` makes the
     /// whole reply of a head.
     ///
     /// # Errors

@@ -19,8 +19,8 @@ use blockyard_engine::slab::Slab;
 use blockyard_protocol::nbd::{Pieces, READ_HEADER_MAX, ReadChunk, ReadFailure, Request};
 
 use super::transmission::{Ended, OUTBOX_SLOT, Piece, READS_SLOT, Transmission, errno};
-use crate::driver::WAITED_FOR;
 use crate::memory::Region;
+use crate::user_data::UserData;
 use crate::volume::Volume;
 
 /// Data of one slot, behind a page whose end holds the header.
@@ -227,7 +227,7 @@ impl Transmission {
     }
 
     fn read_now(&mut self, offset: u64, span_bytes: usize, slot: u32, place: usize) -> BlkStatus {
-        let bio = self.read_bio(offset, span_bytes, slot, place, WAITED_FOR);
+        let bio = self.read_bio(offset, span_bytes, slot, place, UserData::WAITED_FOR);
         self.driver.submit_and_wait(bio)
     }
 

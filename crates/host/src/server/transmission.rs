@@ -115,8 +115,8 @@ impl Transmission {
         let read_region = Arc::new(Region::new(layout.reads_bytes)?);
         let zeros = Arc::new(Region::new(ZEROS_BYTES as usize)?);
         let world = vec![&inbox, &outbox, &read_region, &zeros].into_iter().cloned().collect();
-        let mut driver = Driver::new(&volume, layout.bounce_slots, world, served.priority)?;
-        if !volume.fans_out_pieces {
+        let mut driver = Driver::new(&volume.parts, layout.bounce_slots, world, served.priority)?;
+        if !volume.fans_out_pieces() {
             driver.stay_inline();
         }
         let reads = Reads::new(&volume, read_region);

@@ -23,10 +23,10 @@ use blockyard_engine::sq::CipherId;
 use blockyard_engine::time::Nanos;
 
 use super::Volume;
-pub use super::gate::Counts;
-use super::gate::{Gate, Order};
 use crate::device_thread::{Asked, DeviceThread};
 use crate::durability::Loss;
+pub use crate::gate::Counts;
+use crate::gate::{Gate, Order};
 
 /// Bios end within this time, unless a device does not answer: nothing that a client does or leaves
 /// undone keeps one in flight.
@@ -128,7 +128,7 @@ impl Keys {
 
 impl Volume {
     fn gate(&self) -> Result<&Gate, ControlError> {
-        let gate = self.gate.as_deref().filter(|_| self.is_controlled);
+        let gate = self.parts.gate.as_deref().filter(|gate| gate.is_controlled());
         gate.ok_or_else(|| invalid("the volume was opened without control"))
     }
 
@@ -172,17 +172,17 @@ impl Volume {
             return Err(ControlError { name: "EAGAIN", problem: problem.into() });
         }
         let gate = self.gate()?;
-        if accept_loss && self.durability.loss().is_some() {
+        if accept_loss && self.parts.durability.loss().is_some() {
             if !gate.is_closed() {
                 let problem = "a loss is accepted while nothing is in flight; suspend the volume \
                                first";
                 return Err(invalid(problem));
             }
-            self.devices.iter().for_each(|device| device.file.forget_errors());
-            self.durability.accept();
+            self.parts.backend.devices.iter().for_each(|device| device.file.forget_errors());
+            self.parts.durability.accept();
         }
         gate.open();
-        Ok(self.durability.loss())
+        Ok(self.parts.durability.loss())
     }
 
     /// A message for the line at `sector`.
@@ -200,7 +200,7 @@ impl Volume {
             return Err(invalid("the volume is not suspended, and a key changes only while it is"));
         }
         let number = usize::from(self.cipher_at(sector)?.0);
-        let cipher = &self.ciphers[number];
+        let cipher = &self.parts.backend.ciphers[number];
         let len_bytes = cipher.key_len_bytes();
         let (key, is_valid) = match message {
             Message::Multipath(_) => unreachable!("sent above"),
@@ -245,8 +245,8 @@ impl Volume {
     /// The cipher of the crypt line at a sector, or below the line there, if that has all of its
     /// bytes from one place.
     fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
-        let layers: Vec<&Table> = self.table.layers().collect();
-        let (mut table, mut at) = (&self.table, sector);
+        let layers: Vec<&Table> = self.parts.table.layers().collect();
+        let (mut table, mut at) = (&self.parts.table, sector);
         loop {
             let (_, extent) = line_of(table, at)?;
             let below = extent.target.window().and_then(|leg| Some((leg.dev.below()?, leg.start)));
@@ -263,24 +263,14 @@ impl Volume {
 
     /// The line at a sector, and its number.
     fn line_at(&self, sector: u64) -> Result<(u16, &TargetSpec), ControlError> {
-        line_of(&self.table, sector).map(|(number, extent)| (number, &extent.target))
-    }
-
-    /// The numbers of the lines that are shown as they are now, if there is anybody to look.
-    pub(crate) fn multipaths(&self) -> Vec<u16> {
-        if !self.is_controlled {
-            return Vec::new();
-        }
-        let lines = (0..).zip(self.table.extents());
-        let lines = lines.filter(|(_, line)| matches!(line.target, TargetSpec::Multipath(_)));
-        lines.map(|(number, _)| number).collect()
+        line_of(&self.parts.table, sector).map(|(number, extent)| (number, &extent.target))
     }
 
     /// The lines, with what they say of themselves. The paths of each connection are its own, and
     /// so are their states: a multipath line is there once for each that is different.
     fn targets(&self) -> String {
         let lines: Vec<&str> = self.described.targets.lines().collect();
-        let (below, top) = lines.split_at(lines.len() - self.table.extents().len());
+        let (below, top) = lines.split_at(lines.len() - self.parts.table.extents().len());
         let mut text: String = below.iter().map(|line| format!("{line}\n")).collect();
         for (line, number) in top.iter().zip(0..) {
             let mut infos = self.multipath_info(number);
@@ -298,10 +288,11 @@ impl Volume {
 
     /// What a multipath line says in each connection; without one, what the next will find.
     fn multipath_info(&self, number: u16) -> Vec<String> {
-        let TargetSpec::Multipath(spec) = &self.table.extents()[usize::from(number)].target else {
+        let TargetSpec::Multipath(spec) = &self.parts.table.extents()[usize::from(number)].target
+        else {
             return Vec::new();
         };
-        let Some(gate) = &self.gate else { return Vec::new() };
+        let Some(gate) = &self.parts.gate else { return Vec::new() };
         let mut infos = gate.info(number);
         if infos.is_empty() {
             let mut policy = Multipath::new(spec.multipath.clone());
@@ -320,12 +311,12 @@ impl Volume {
     /// How it is.
     #[must_use]
     pub fn status(&self) -> Status {
-        let (counts, connections) = match &self.gate {
+        let (counts, connections) = match &self.parts.gate {
             Some(gate) => gate.counts(),
             None => (Counts::default(), 0),
         };
         let mut pipelines: Vec<String> = Vec::new();
-        let layers = self.table.layers();
+        let layers = self.parts.table.layers();
         for extent in layers.flat_map(|layer| layer.extents()) {
             if let TargetSpec::Crypt(spec) = &extent.target {
                 let text = pipeline_text(&spec.pipeline);
@@ -335,13 +326,13 @@ impl Volume {
             }
         }
         Status {
-            is_suspended: self.gate.as_ref().is_some_and(|gate| gate.is_closed()),
+            is_suspended: self.parts.gate.as_ref().is_some_and(|gate| gate.is_closed()),
             has_keys: !self.valid_keys().contains(&false),
             table: self.described.table.clone(),
             targets: self.targets(),
             pipelines,
             adaptive: self.described.adaptive.clone(),
-            loss: self.durability.loss(),
+            loss: self.parts.durability.loss(),
             counts,
             connections,
         }
@@ -351,11 +342,12 @@ impl Volume {
     /// is asked for a sign of life now, all at once: one that gives none within its timeout is away
     /// by then, whatever it is asked for later.
     pub(crate) fn stop(&self) -> Vec<Asked<'_>> {
-        if let Some(gate) = &self.gate {
+        if let Some(gate) = &self.parts.gate {
             gate.stop();
         }
-        self.disks().for_each(DeviceThread::end_waiting);
-        let asked = self.devices.iter().filter_map(|device| device.ask(Op::Read)?.ok());
+        self.parts.backend.device_threads().for_each(DeviceThread::end_waiting);
+        let asked =
+            self.parts.backend.devices.iter().filter_map(|device| device.ask(Op::Read)?.ok());
         asked.collect()
     }
 }
@@ -402,24 +394,24 @@ mod tests {
     use blockyard_engine::buf::BufRef;
 
     use super::super::VolumeOptions;
-    use super::super::gate::Pass;
     use super::*;
     use crate::file::DeviceFile;
+    use crate::gate::ShardGate;
 
     #[test]
     fn status_answers_while_a_suspend_waits_for_a_bio() {
         let options = VolumeOptions { controlled: true, ..VolumeOptions::default() };
         let file = DeviceFile::in_memory(1 << 20).unwrap();
         let volume = Volume::from_file(file, &options).unwrap();
-        let mut pass = Pass::new(volume.gate.as_ref().unwrap()).unwrap();
-        assert!(pass.admit(&Bio::new(Op::Write, Sector(0), Sector(8), BufRef::NONE, 1)));
+        let mut shard = ShardGate::new(volume.parts.gate.as_ref().unwrap()).unwrap();
+        assert!(shard.admit(&Bio::new(Op::Write, Sector(0), Sector(8), BufRef::NONE, 1)));
         std::thread::scope(|scope| {
             let suspending = scope.spawn(|| volume.suspend());
             while !volume.status().is_suspended {
                 assert!(!suspending.is_finished(), "the status came when the suspend had ended");
             }
             assert!(!suspending.is_finished());
-            pass.left();
+            shard.left();
             suspending.join().unwrap().unwrap();
         });
     }

@@ -10,7 +10,7 @@ use blockyard_engine::dm::line::{Line, LineTarget, MAPPER_FOLDER, MappedDevice};
 use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::sq::DevId;
 
-use super::Builder;
+use super::builder::Builder;
 use crate::Error;
 
 /// What the lines above know of a mapped device.

@@ -2,7 +2,8 @@
 
 use std::path::PathBuf;
 
-use super::{Device, Volume};
+use super::Volume;
+use crate::backend::Device;
 use crate::file::Kind;
 use crate::recording::Recording;
 use crate::stages::{StageTimes, Threads};
@@ -28,38 +29,38 @@ impl Volume {
             kind: device.file.kind(),
             is_block_device: device.file.is_block_device(),
         };
-        self.devices.iter().map(backing).collect()
+        self.parts.backend.devices.iter().map(backing).collect()
     }
 
     /// Where the time of its requests went, since it was opened.
     #[must_use]
     pub fn stage_times(&self) -> StageTimes {
-        self.stage_stats.read()
+        self.parts.stage_stats.read()
     }
 
     /// Begins to record the bios that come into it; nothing if somebody else does.
     #[must_use]
     pub fn record(&self) -> Option<Recording> {
-        Recording::begin(&self.switch)
+        Recording::begin(&self.parts.switch)
     }
 
     /// Whether requests pass the queue of a device, with its elevator and its tags.
     #[must_use]
     pub fn has_device_queue(&self) -> bool {
-        self.devices.iter().any(Device::has_queue)
+        self.parts.backend.devices.iter().any(Device::has_queue)
     }
 
     /// What its threads have used since it was opened.
     #[must_use]
     pub fn threads(&self) -> Vec<Threads> {
-        let (usage, threads) = self.stage_stats.usage();
+        let (usage, threads) = self.parts.stage_stats.usage();
         let mut all = vec![Threads { what: "connections", threads, usage }];
-        if let Some(workers) = &self.workers {
+        if let Some(workers) = &self.parts.workers {
             let (usage, threads) = workers.usage();
             all.push(Threads { what: "workers", threads, usage });
         }
         let mut disks = Threads { what: "disks", threads: 0, usage: Usage::default() };
-        for disk in self.disks() {
+        for disk in self.parts.backend.device_threads() {
             disks.threads += 1;
             disks.usage.add(&disk.usage());
         }

@@ -19,10 +19,8 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::sq::{DevId, LogId};
 
-use super::{Builder, Device, Use, VolumeOptions, dev_id};
+use super::builder::{Builder, dev_id};
 use crate::Error;
-use crate::disk::DeviceQueue;
-use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile};
 use crate::nbd::uri::Uri;
 use crate::write_log::WriteLog;
@@ -123,7 +121,7 @@ impl Builder<'_> {
         let count = u32::try_from(paths.len()).expect("a line has few paths");
         let depth_above = depth.saturating_mul(count).min(depth.max(DEPTH_ABOVE_MAX));
         let files = paths.iter().filter(|dev| dev.below().is_none());
-        let mut files = files.map(|dev| &self.devices[usize::from(dev.0)].file);
+        let mut files = files.map(|dev| &self.backend.devices[usize::from(dev.0)].file);
         let rotational = files.any(|file| file.facts().rotational);
         let upper = self.queue_config(&elevator, depth_above, rotational);
         let lower = self.queue_config(&ElevatorSpec::of(&NONE), depth, rotational);
@@ -142,7 +140,7 @@ impl Builder<'_> {
             Some(mapped) => mapped,
             None => {
                 let dev = self.open(&leg.dev, mappings)?;
-                (dev, self.devices[usize::from(dev.0)].file.len_bytes() >> 9)
+                (dev, self.backend.devices[usize::from(dev.0)].file.len_bytes() >> 9)
             }
         };
         if start.0.checked_add(len).is_none_or(|end| end > device) {
@@ -151,41 +149,11 @@ impl Builder<'_> {
             return Err(Error::volume(Path::new(&leg.dev), problem));
         }
         if dev.below().is_none()
-            && let Some(remote) = self.devices[usize::from(dev.0)].file.remote()
+            && let Some(remote) = self.backend.devices[usize::from(dev.0)].file.remote()
         {
             remote.require((start + Sector(len)).bytes());
         }
         Ok(Leg { dev, start })
-    }
-
-    fn open(&mut self, path: &str, mappings: &[MappedDevice]) -> Result<DevId, Error> {
-        // Not as paths: those of two URIs that differ in empty parts are equal.
-        let is_it = |device: &Device| device.file.path().as_os_str() == path;
-        let opened = self.devices.iter().position(is_it);
-        if let Some(index) = opened {
-            return Ok(dev_id(index));
-        }
-        let access = match self.options {
-            VolumeOptions { read_only: true, .. } => Access::ReadOnly,
-            VolumeOptions { shared: true, .. } => Access::Shared,
-            _ => Access::ReadWrite,
-        };
-        let lines = mappings.iter().flat_map(|mapping| &mapping.lines);
-        let uses: Vec<Use> = lines.filter_map(|line| use_of(&line.target, path)).collect();
-        let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
-        let open = if is_path { DeviceFile::open_path } else { DeviceFile::open };
-        let file = open(Path::new(path), access, self.options.direct)?;
-        self.add_device(file, &uses)
-    }
-
-    /// Memory for one line. No elevator is asked for it: it has no requests to order.
-    pub(super) fn add_memory(&mut self, len_sectors: u64) -> Result<DevId, Error> {
-        let len_bytes = Sector(len_sectors).bytes();
-        let file = Arc::new(DeviceFile::ram(len_bytes)?);
-        let mapping = Mapping::new(file.file(), len_bytes, true);
-        let (queue, elevator) = (DeviceQueue::Bypassed, ElevatorSpec::of(&NONE));
-        self.devices.push(Device { file, mapping, queue, elevator, is_path: false });
-        Ok(dev_id(self.devices.len() - 1))
     }
 
     fn log(&mut self, dev: DevId, path: &str) -> Result<LogId, Error> {
@@ -204,25 +172,8 @@ impl Builder<'_> {
             return Err(Error::volume(Path::new(path), problem));
         }
         let file = DeviceFile::open(Path::new(path), Access::ReadWrite, false)?;
-        let data = Arc::clone(&self.devices[usize::from(dev.0)].file);
-        self.logs.push(WriteLog::begin(file, data)?);
-        Ok(LogId(dev_id(self.logs.len() - 1).0))
-    }
-}
-
-/// What a line does with the device at `path`, if it is one of its.
-fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
-    match target {
-        LineTarget::Crypt { device, params } => {
-            let using = Use::Crypt(params.data_offset_sectors, params.sector_size_bytes);
-            (device == path).then_some(using)
-        }
-        // Its log is opened apart.
-        LineTarget::LogWrites { device, .. } => (device == path).then_some(Use::Linear),
-        multipath @ LineTarget::Multipath(spec) => {
-            let using = Use::Path(spec.queue_mode);
-            multipath.devices().any(|device| device == path).then_some(using)
-        }
-        other => other.devices().any(|device| device == path).then_some(Use::Linear),
+        let data = Arc::clone(&self.backend.devices[usize::from(dev.0)].file);
+        self.backend.logs.push(WriteLog::begin(file, data)?);
+        Ok(LogId(dev_id(self.backend.logs.len() - 1).0))
     }
 }

@@ -63,7 +63,7 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         for (answers, answered) in answers.iter().zip(&mut answered) {
             let mut cqes = Vec::new();
             let taken = answers.take(&mut cqes, &mut Vec::new());
-            assert_eq!((taken.from_workers, taken.from_disks), (0, cqes.len()));
+            assert_eq!((taken.from_workers, taken.from_devices), (0, cqes.len()));
             assert!(cqes.iter().all(|cqe| cqe.status == BlkStatus::Ok));
             answered.extend(cqes.iter().map(|cqe| cqe.token.index));
             answered.sort_unstable();

@@ -2,6 +2,7 @@
 //! can be done with (`O_PATH`), and put back. A ring keeps the file itself, so none is made here,
 //! but where the device fails from the start.
 
+use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
@@ -58,7 +59,7 @@ impl World {
     }
 
     fn fail(&self) -> Failing {
-        Failing::new(self.volume.devices[0].file.data_fd(), &nothing())
+        Failing::new(self.volume.parts.backend.devices[0].file.data_fd(), &nothing())
     }
 }
 
@@ -169,7 +170,8 @@ fn error_that_another_operation_was_told_fails_a_flush_and_a_fua_write() {
             let world = World::new(way);
             let (mut one, mut other) = (world.client(), world.client());
             // The descriptor of all has nothing more to tell, and the witness has.
-            let witness = world.volume.devices[0].file.witness_fd().expect("the file has one");
+            let witness =
+                world.volume.parts.backend.devices[0].file.witness_fd().expect("the file has one");
             let failing = Failing::new(witness, &nothing());
             assert_eq!(run(&mut one, Op::Write), BlkStatus::Ok, "none asks it for a plain write");
             assert_eq!(run_marked(&mut one, op, marks), BlkStatus::IoError, "{way} {op:?}");
@@ -188,7 +190,11 @@ fn flush_whose_client_has_gone_is_heard_all_the_same() {
         let mut gone = Client::new(&world.volume, Priority::default()).unwrap();
         gone.submit(request(Op::Flush));
         drop(gone);
-        assert_eq!(world.volume.durability.refusal(Op::Flush), Some(BlkStatus::Invalid), "{way}");
+        assert_eq!(
+            world.volume.parts.durability.refusal(Op::Flush),
+            Some(BlkStatus::Invalid),
+            "{way}"
+        );
     }
 }
 

@@ -412,7 +412,7 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(())
     }
 
-    // The shard's program: as in `driver.rs` and `volume/ranges.rs` of the host.
+    // The shard's program: as in `driver.rs` and `ranges.rs` of the host.
 
     fn claim(&mut self, shard: usize, request: u64, cells: Range<usize>, work: Work) {
         let user = self.new_id();

@@ -15,6 +15,8 @@
 //! so that what waits in a target ends. A shard follows them before it takes its next bio, and at
 //! once while it is busy; one that comes later follows the messages that there were.
 
+mod counts;
+
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -23,8 +25,9 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Failures, Op};
-use blockyard_engine::dm::crypt::pipeline::{Decisions, Tally};
 use rustix::event::{EventfdFlags, eventfd};
+
+pub use counts::Counts;
 
 const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
@@ -32,90 +35,6 @@ const CLOSED: u8 = 1;
 const STOPPED: u8 = 2;
 /// Open when the server ended.
 const OPEN_FOR_EVER: u8 = 3;
-
-/// What is counted, of one shard or of all.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
-    /// Bios that read.
-    pub reads: Tally,
-    /// Bios that write.
-    pub writes: Tally,
-    /// Flushes.
-    pub flushes: u64,
-    /// Discards and zeroes.
-    pub others: Tally,
-    /// Bios that failed.
-    pub errors: Failures,
-    /// Bios that have come and not ended, now; without those that are held.
-    pub in_flight: u64,
-    /// Where ciphers ran.
-    pub decisions: Decisions,
-    /// Bios that wait at the gate, now.
-    pub held: u64,
-    /// Parts that wait in their targets, now.
-    pub parked: u64,
-}
-
-impl Counts {
-    fn add(&mut self, other: Self) {
-        for (tally, more) in [
-            (&mut self.reads, other.reads),
-            (&mut self.writes, other.writes),
-            (&mut self.others, other.others),
-        ] {
-            tally.parts += more.parts;
-            tally.bytes += more.bytes;
-        }
-        self.flushes += other.flushes;
-        self.errors.add(other.errors);
-        self.in_flight += other.in_flight;
-        self.decisions.add(other.decisions);
-        self.held += other.held;
-        self.parked += other.parked;
-    }
-
-    fn count(&mut self, bio: &Bio) {
-        let tally = match bio.op {
-            Op::Read => &mut self.reads,
-            Op::Write => &mut self.writes,
-            Op::Discard | Op::WriteZeroes => &mut self.others,
-            Op::Flush => {
-                self.flushes += 1;
-                return;
-            }
-        };
-        tally.parts += 1;
-        tally.bytes += bio.len.bytes();
-    }
-
-    const WORDS: usize = 20;
-
-    fn words(&self) -> [u64; Self::WORDS] {
-        let Decisions { inline, fanned_out, sorted } = self.decisions;
-        let tallies = [self.reads, self.writes, self.others, inline, fanned_out, sorted];
-        let Failures { reads, writes, flushes, others } = self.errors;
-        let Self { held, parked, in_flight, .. } = *self;
-        let rest = [self.flushes, reads, writes, flushes, others, held, parked, in_flight];
-        let mut words = tallies.into_iter().flat_map(|t| [t.parts, t.bytes]).chain(rest);
-        std::array::from_fn(|_| words.next().expect("there are as many"))
-    }
-
-    fn of_words(words: [u64; Self::WORDS]) -> Self {
-        let tally = |at: usize| Tally { parts: words[at], bytes: words[at + 1] };
-        let (reads, writes, flushes, others) = (words[13], words[14], words[15], words[16]);
-        Self {
-            reads: tally(0),
-            writes: tally(2),
-            others: tally(4),
-            decisions: Decisions { inline: tally(6), fanned_out: tally(8), sorted: tally(10) },
-            flushes: words[12],
-            errors: Failures { reads, writes, flushes, others },
-            held: words[17],
-            parked: words[18],
-            in_flight: words[19],
-        }
-    }
-}
 
 /// What shards are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -129,7 +48,7 @@ pub(crate) enum Order {
 }
 
 /// What a shard and whoever controls the volume share.
-struct Ticket {
+struct ShardState {
     /// Not followed yet.
     orders: Mutex<Vec<Order>>,
     /// `wake` was written to, and there may be orders.
@@ -143,7 +62,7 @@ struct Ticket {
     counts: [AtomicU64; Counts::WORDS],
 }
 
-impl Ticket {
+impl ShardState {
     fn counts(&self) -> Counts {
         Counts::of_words(std::array::from_fn(|at| self.counts[at].load(Ordering::Relaxed)))
     }
@@ -161,7 +80,7 @@ impl Ticket {
 
 #[derive(Default)]
 struct Shards {
-    open: Vec<Arc<Ticket>>,
+    open: Vec<Arc<ShardState>>,
     /// Messages in the order of their last occurrence: each says what is to be, so that of two
     /// equal ones the first may be left out.
     messages: Vec<Order>,
@@ -175,9 +94,21 @@ pub(crate) struct Gate {
     state: AtomicU8,
     shards: Mutex<Shards>,
     went_idle: Condvar,
+    /// The volume can be suspended, and its lines are shown. Otherwise the gate is there for the
+    /// end of the server only.
+    is_controlled: bool,
 }
 
 impl Gate {
+    pub(crate) fn new(is_controlled: bool) -> Self {
+        Self { is_controlled, ..Self::default() }
+    }
+
+    /// Whether somebody can move it.
+    pub(crate) fn is_controlled(&self) -> bool {
+        self.is_controlled
+    }
+
     fn shards(&self) -> MutexGuard<'_, Shards> {
         self.shards.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -187,21 +118,21 @@ impl Gate {
     }
 
     /// Whether bios wait.
-    pub(super) fn is_closed(&self) -> bool {
+    pub(crate) fn is_closed(&self) -> bool {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
     /// Closes it and waits until nothing is in flight behind it. If that takes longer than `limit`,
     /// it is opened again and the answer is no.
-    pub(super) fn close(&self, limit: Duration) -> bool {
+    pub(crate) fn close(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         if self.state.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
             return self.is_closed();
         }
         let mut shards = self.shards();
-        shards.open.iter().for_each(|ticket| ticket.tell(&Order::Suspend));
-        shards.open.iter().for_each(|ticket| ticket.wake());
-        while shards.open.iter().any(|ticket| ticket.is_busy.load(Ordering::SeqCst)) {
+        shards.open.iter().for_each(|shard| shard.tell(&Order::Suspend));
+        shards.open.iter().for_each(|shard| shard.wake());
+        while shards.open.iter().any(|shard| shard.is_busy.load(Ordering::SeqCst)) {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 drop(shards);
@@ -215,34 +146,34 @@ impl Gate {
     }
 
     /// Opens it: what is held goes on.
-    pub(super) fn open(&self) {
+    pub(crate) fn open(&self) {
         let shards = self.shards();
         // First: what comes through the open gate may wait in a target.
-        shards.open.iter().for_each(|ticket| ticket.tell(&Order::Resume));
+        shards.open.iter().for_each(|shard| shard.tell(&Order::Resume));
         let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::SeqCst, Ordering::SeqCst);
-        shards.open.iter().for_each(|ticket| ticket.wake());
+        shards.open.iter().for_each(|shard| shard.wake());
     }
 
     /// Tells all shards a message, also those that are still to come.
-    pub(super) fn tell(&self, message: &Order) {
+    pub(crate) fn tell(&self, message: &Order) {
         assert!(matches!(message, Order::Message(..)));
         let mut shards = self.shards();
         shards.messages.retain(|earlier| earlier != message);
         shards.messages.push(message.clone());
-        shards.open.iter().for_each(|ticket| ticket.tell(message));
-        shards.open.iter().for_each(|ticket| ticket.wake());
+        shards.open.iter().for_each(|shard| shard.tell(message));
+        shards.open.iter().for_each(|shard| shard.wake());
     }
 
     /// The messages that a new shard is told.
-    pub(super) fn messages(&self) -> Vec<Order> {
+    pub(crate) fn messages(&self) -> Vec<Order> {
         self.shards().messages.clone()
     }
 
     /// What the line with this number says of itself, in each shard that has said it.
-    pub(super) fn info(&self, number: u16) -> Vec<String> {
+    pub(crate) fn info(&self, number: u16) -> Vec<String> {
         let mut all = Vec::new();
-        for ticket in &self.shards().open {
-            let info = ticket.info.lock().unwrap_or_else(PoisonError::into_inner);
+        for shard in &self.shards().open {
+            let info = shard.info.lock().unwrap_or_else(PoisonError::into_inner);
             all.extend(info.iter().find(|(of, _)| *of == number).map(|(_, info)| info.clone()));
         }
         all
@@ -260,24 +191,24 @@ impl Gate {
             }
         }
         let shards = self.shards();
-        shards.open.iter().for_each(|ticket| ticket.tell(&Order::Suspend));
-        shards.open.iter().for_each(|ticket| ticket.wake());
+        shards.open.iter().for_each(|shard| shard.tell(&Order::Suspend));
+        shards.open.iter().for_each(|shard| shard.wake());
     }
 
     /// All that was counted, and how many shards there are.
-    pub(super) fn counts(&self) -> (Counts, usize) {
+    pub(crate) fn counts(&self) -> (Counts, usize) {
         let shards = self.shards();
         let mut all = shards.ended;
-        shards.open.iter().for_each(|ticket| all.add(ticket.counts()));
+        shards.open.iter().for_each(|shard| all.add(shard.counts()));
         (all, shards.open.len())
     }
 }
 
 /// One shard's way through the gate.
-pub(crate) struct Pass {
+pub(crate) struct ShardGate {
     gate: Arc<Gate>,
-    ticket: Arc<Ticket>,
-    /// As in the ticket.
+    shard: Arc<ShardState>,
+    /// As in the shard.
     is_busy: bool,
     held: VecDeque<Bio>,
     /// Bios that were held until the server ended, or are not accepted any more.
@@ -285,7 +216,7 @@ pub(crate) struct Pass {
     counts: Counts,
 }
 
-impl Pass {
+impl ShardGate {
     pub(crate) fn new(gate: &Arc<Gate>) -> io::Result<Self> {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let counts = std::array::from_fn(|_| AtomicU64::new(0));
@@ -294,7 +225,7 @@ impl Pass {
         if gate.state.load(Ordering::SeqCst) != OPEN {
             orders.push(Order::Suspend);
         }
-        let ticket = Arc::new(Ticket {
+        let shard = Arc::new(ShardState {
             is_woken: AtomicBool::new(!orders.is_empty()),
             orders: Mutex::new(orders),
             info: Mutex::default(),
@@ -302,11 +233,11 @@ impl Pass {
             wake,
             counts,
         });
-        shards.open.push(Arc::clone(&ticket));
+        shards.open.push(Arc::clone(&shard));
         drop(shards);
         let (gate, held) = (Arc::clone(gate), VecDeque::new());
         let (refused, counts) = (Failures::default(), Counts::default());
-        Ok(Self { gate, ticket, is_busy: false, held, refused, counts })
+        Ok(Self { gate, shard, is_busy: false, held, refused, counts })
     }
 
     /// A bio comes: whether it may go on. Otherwise it is held here.
@@ -325,7 +256,7 @@ impl Pass {
             return self.gate.lets_pass();
         }
         self.is_busy = true;
-        self.ticket.is_busy.store(true, Ordering::SeqCst);
+        self.shard.is_busy.store(true, Ordering::SeqCst);
         let may_pass = self.gate.lets_pass();
         if !may_pass {
             self.left();
@@ -338,7 +269,7 @@ impl Pass {
         if !std::mem::replace(&mut self.is_busy, false) {
             return;
         }
-        self.ticket.is_busy.store(false, Ordering::SeqCst);
+        self.shard.is_busy.store(false, Ordering::SeqCst);
         if !self.gate.lets_pass() {
             // Who waits has looked before this lock was taken, or looks after it.
             drop(self.gate.shards());
@@ -346,24 +277,24 @@ impl Pass {
         }
     }
 
-    /// Whether [`Pass::take_orders`] may have some.
+    /// Whether [`ShardGate::take_orders`] may have some.
     #[inline]
     pub(crate) fn is_woken(&self) -> bool {
-        self.ticket.is_woken.load(Ordering::Relaxed)
+        self.shard.is_woken.load(Ordering::Relaxed)
     }
 
     /// What the shard has not followed yet.
     pub(crate) fn take_orders(&self) -> Vec<Order> {
-        if self.ticket.is_woken.swap(false, Ordering::SeqCst) {
+        if self.shard.is_woken.swap(false, Ordering::SeqCst) {
             let mut count = [0u8; 8];
-            let _ = rustix::io::read(&self.ticket.wake, &mut count);
+            let _ = rustix::io::read(&self.shard.wake, &mut count);
         }
-        std::mem::take(&mut *self.ticket.orders.lock().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(&mut *self.shard.orders.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
     /// Shows what targets say of themselves.
     pub(crate) fn show(&self, info: Vec<(u16, String)>) {
-        *self.ticket.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
+        *self.shard.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
     }
 
     /// The oldest held bio that may go on, or is to fail.
@@ -387,7 +318,7 @@ impl Pass {
 
     /// What becomes readable when the gate has moved, or there are orders.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
-        (self.is_busy || self.holds()).then(|| self.ticket.wake.as_fd())
+        (self.is_busy || self.holds()).then(|| self.shard.wake.as_fd())
     }
 
     /// A bio has failed in front of the shard.
@@ -402,16 +333,16 @@ impl Pass {
         errors.add(self.refused);
         let held = self.held.len() as u64;
         self.counts = Counts { decisions, errors, held, parked, in_flight, ..self.counts };
-        for (shown, word) in self.ticket.counts.iter().zip(self.counts.words()) {
+        for (shown, word) in self.shard.counts.iter().zip(self.counts.words()) {
             shown.store(word, Ordering::Relaxed);
         }
     }
 }
 
-impl Drop for Pass {
+impl Drop for ShardGate {
     fn drop(&mut self) {
         let mut shards = self.gate.shards();
-        shards.open.retain(|ticket| !Arc::ptr_eq(ticket, &self.ticket));
+        shards.open.retain(|shard| !Arc::ptr_eq(shard, &self.shard));
         let ended = Counts { held: 0, parked: 0, in_flight: 0, ..self.counts };
         shards.ended.add(ended);
         self.gate.went_idle.notify_all();
@@ -422,6 +353,7 @@ impl Drop for Pass {
 mod tests {
     use blockyard_engine::bio::Sector;
     use blockyard_engine::buf::BufRef;
+    use blockyard_engine::dm::crypt::pipeline::{Decisions, Tally};
 
     use super::*;
 
@@ -435,7 +367,7 @@ mod tests {
     #[test]
     fn closed_gate_holds_bios_in_order_until_it_is_opened() {
         let gate = Arc::new(Gate::default());
-        let mut pass = Pass::new(&gate).unwrap();
+        let mut pass = ShardGate::new(&gate).unwrap();
         assert!(gate.close(SOON) && gate.close(SOON));
         assert!(!pass.admit(&bio(1)) && !pass.admit(&bio(2)));
         let mut done = Vec::new();
@@ -451,7 +383,7 @@ mod tests {
     #[test]
     fn gate_closes_when_the_last_bio_has_left_and_not_before() {
         let gate = Arc::new(Gate::default());
-        let mut pass = Pass::new(&gate).unwrap();
+        let mut pass = ShardGate::new(&gate).unwrap();
         assert!(pass.admit(&bio(1)));
         assert!(!gate.close(SOON), "something is in flight");
         assert!(!gate.is_closed(), "it was given up");
@@ -472,7 +404,7 @@ mod tests {
     #[test]
     fn shard_that_goes_away_is_not_waited_for_and_stays_counted() {
         let gate = Arc::new(Gate::default());
-        let mut pass = Pass::new(&gate).unwrap();
+        let mut pass = ShardGate::new(&gate).unwrap();
         assert!(pass.admit(&bio(1)));
         pass.publish(Counts { parked: 3, in_flight: 1, ..Counts::default() });
         assert_eq!(gate.counts().0.in_flight, 1);
@@ -487,7 +419,7 @@ mod tests {
     #[test]
     fn stopped_gate_fails_what_it_holds() {
         let gate = Arc::new(Gate::default());
-        let mut pass = Pass::new(&gate).unwrap();
+        let mut pass = ShardGate::new(&gate).unwrap();
         assert!(gate.close(SOON));
         assert!(!pass.admit(&bio(1)));
         gate.stop();
@@ -514,7 +446,7 @@ mod tests {
     #[test]
     fn bios_are_counted_by_what_they_ask_for() {
         let gate = Arc::new(Gate::default());
-        let mut pass = Pass::new(&gate).unwrap();
+        let mut pass = ShardGate::new(&gate).unwrap();
         for op in [Op::Read, Op::Read, Op::Write, Op::Discard, Op::WriteZeroes, Op::Flush] {
             assert!(pass.admit(&Bio { op, ..bio(1) }));
         }
@@ -528,7 +460,7 @@ mod tests {
     #[test]
     fn shard_is_counted_with_what_it_holds_until_it_goes_away() {
         let gate = Arc::new(Gate::default());
-        let mut pass = Pass::new(&gate).unwrap();
+        let mut pass = ShardGate::new(&gate).unwrap();
         assert!(gate.close(SOON));
         assert!(!pass.admit(&bio(1)));
         pass.refused(Op::Read);
@@ -549,7 +481,7 @@ mod tests {
     #[test]
     fn messages_are_kept_once_in_the_order_of_their_last_occurrence() {
         let gate = Arc::new(Gate::default());
-        let pass = Pass::new(&gate).unwrap();
+        let pass = ShardGate::new(&gate).unwrap();
         let [a, b] = ["a", "b"].map(|text| Order::Message(0, text.to_owned()));
         for message in [&a, &b, &a] {
             gate.tell(message);
@@ -557,16 +489,16 @@ mod tests {
         assert_eq!(pass.take_orders(), [a.clone(), b.clone(), a.clone()]);
         assert!(pass.take_orders().is_empty());
         assert_eq!(gate.messages(), [b.clone(), a.clone()]);
-        assert_eq!(Pass::new(&gate).unwrap().take_orders(), [b, a]);
+        assert_eq!(ShardGate::new(&gate).unwrap().take_orders(), [b, a]);
     }
 
     #[test]
     fn shard_is_told_of_a_suspend_and_a_resume_before_and_after_it_came() {
         let gate = Arc::new(Gate::default());
-        let early = Pass::new(&gate).unwrap();
+        let early = ShardGate::new(&gate).unwrap();
         assert!(!early.is_woken());
         assert!(gate.close(SOON));
-        let late = Pass::new(&gate).unwrap();
+        let late = ShardGate::new(&gate).unwrap();
         for pass in [&early, &late] {
             assert!(pass.is_woken());
             assert_eq!(pass.take_orders(), [Order::Suspend]);
@@ -576,13 +508,13 @@ mod tests {
         for pass in [&early, &late] {
             assert_eq!(pass.take_orders(), [Order::Resume]);
         }
-        assert!(!Pass::new(&gate).unwrap().is_woken());
+        assert!(!ShardGate::new(&gate).unwrap().is_woken());
     }
 
     #[test]
     fn shard_is_woken_while_it_is_busy_or_holds_bios() {
         let gate = Arc::new(Gate::default());
-        let mut pass = Pass::new(&gate).unwrap();
+        let mut pass = ShardGate::new(&gate).unwrap();
         assert!(pass.wake().is_none());
         assert!(pass.admit(&bio(1)));
         assert!(pass.wake().is_some(), "it is busy");
@@ -596,7 +528,7 @@ mod tests {
     #[test]
     fn info_of_a_line_is_that_of_each_shard_that_has_said_it() {
         let gate = Arc::new(Gate::default());
-        let [one, two, _silent] = [(); 3].map(|()| Pass::new(&gate).unwrap());
+        let [one, two, _silent] = [(); 3].map(|()| ShardGate::new(&gate).unwrap());
         one.show(vec![(0, "a".to_owned()), (1, "b".to_owned())]);
         two.show(vec![(1, "c".to_owned())]);
         assert_eq!((gate.info(0), gate.info(1)), (vec!["a".into()], vec!["b".into(), "c".into()]));

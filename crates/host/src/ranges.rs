@@ -18,10 +18,13 @@ use blockyard_engine::ranges::{Announcer, Blocks, EntryId, Ranges, Share, Slot};
 use blockyard_engine::slab::Slab;
 use rustix::event::{EventfdFlags, eventfd};
 
+use crate::user_data::{Hold, UserData};
+
 /// The ranges of a volume.
-#[derive(Default)]
 pub(crate) struct VolumeRanges {
     state: Mutex<State>,
+    /// Reads need ranges too: while a part of a sector is written, none of it can be read.
+    with_reads: bool,
 }
 
 #[derive(Default)]
@@ -32,8 +35,8 @@ struct State {
 
 /// What a shard is told.
 struct Mailbox {
-    /// Words of its entries that may go on.
-    granted: Vec<u64>,
+    /// Whose entries may go on.
+    granted: Vec<Claimant>,
     bell: Arc<Bell>,
 }
 
@@ -43,7 +46,37 @@ struct Bell {
     fd: OwnedFd,
 }
 
+/// Who has an entry.
+#[derive(Clone, Copy, Debug)]
+enum Claimant {
+    /// The parked bio in this place.
+    Bio(u32),
+    /// The read-modify-write with this number.
+    Patch(u32),
+}
+
+impl Claimant {
+    const BIO: u64 = 1 << 32;
+
+    /// As the word of an entry.
+    fn word(self) -> u64 {
+        match self {
+            Self::Bio(place) => Self::BIO | u64::from(place),
+            Self::Patch(number) => u64::from(number),
+        }
+    }
+
+    fn of(word: u64) -> Self {
+        let number = word as u32;
+        if word & Self::BIO == 0 { Self::Patch(number) } else { Self::Bio(number) }
+    }
+}
+
 impl VolumeRanges {
+    pub(crate) fn new(with_reads: bool) -> Self {
+        Self { state: Mutex::default(), with_reads }
+    }
+
     fn state(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -54,7 +87,7 @@ impl State {
     fn tell(&mut self) {
         for grant in self.ranges.take_granted() {
             let mailbox = self.mailboxes.get_mut(&grant.shard).expect("it has not left");
-            mailbox.granted.push(grant.user);
+            mailbox.granted.push(Claimant::of(grant.user));
             if !mailbox.bell.is_rung.swap(true, Ordering::SeqCst) {
                 let _ = rustix::io::write(&mailbox.bell.fd, &1u64.to_ne_bytes());
             }
@@ -69,39 +102,18 @@ struct Parked {
     entry: Option<EntryId>,
 }
 
+/// The bio, with the range that it holds noted in its word.
+#[inline]
+fn holding(bio: Bio, hold: Hold) -> Bio {
+    Bio { user: UserData(bio.user).holding(hold).0, ..bio }
+}
+
 /// What has been granted.
 pub(crate) enum Granted {
     /// A bio that was parked goes on.
     Bio(Bio),
     /// The read-modify-write with this number may begin.
     Alone(u32),
-}
-
-/// How a bio holds its range: in the upper half of [`Bio::user`], which the front end does not use.
-#[derive(Clone, Copy)]
-enum Hold {
-    Announced(Slot),
-    Parked(u32),
-}
-
-impl Hold {
-    const PARKED: u32 = 1 << 30;
-
-    fn mark(self, user: u64) -> u64 {
-        let hold = match self {
-            Self::Announced(slot) => u32::from(slot.0) + 1,
-            Self::Parked(place) => place | Self::PARKED,
-        };
-        user | u64::from(hold) << 32
-    }
-
-    fn of(user: u64) -> Option<Self> {
-        match (user >> 32) as u32 {
-            0 => None,
-            hold if hold & Self::PARKED != 0 => Some(Self::Parked(hold & !Self::PARKED)),
-            hold => Some(Self::Announced(Slot((hold - 1) as u16))),
-        }
-    }
 }
 
 /// One shard's claims to ranges of the volume.
@@ -114,18 +126,13 @@ pub(crate) struct Claims {
     waiting: usize,
     /// Bios among them.
     waiting_bios: usize,
-    /// Reads too: while a part of a sector is written, none of it can be read.
-    with_reads: bool,
     /// Emptied after each use; kept for its memory.
-    granted: Vec<u64>,
+    granted: Vec<Claimant>,
 }
 
-/// In the word of an entry: a bio, not a read-modify-write.
-const OF_BIO: u64 = 1 << 32;
-
 impl Claims {
-    /// A shard joins. `with_reads`: its reads need ranges too.
-    pub(crate) fn new(volume: &Arc<VolumeRanges>, with_reads: bool) -> io::Result<Self> {
+    /// A shard joins.
+    pub(crate) fn new(volume: &Arc<VolumeRanges>) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let bell = Arc::new(Bell { is_rung: AtomicBool::new(false), fd });
         let mut state = volume.state();
@@ -140,7 +147,6 @@ impl Claims {
             parked: Slab::default(),
             waiting: 0,
             waiting_bios: 0,
-            with_reads,
             granted: Vec::new(),
         })
     }
@@ -151,7 +157,7 @@ impl Claims {
     pub(crate) fn claim(&mut self, bio: Bio) -> Option<Bio> {
         let needs_range = match bio.op {
             Op::Write | Op::Discard | Op::WriteZeroes => true,
-            Op::Read => self.with_reads,
+            Op::Read => self.volume.with_reads,
             Op::Flush => false,
         };
         if !needs_range {
@@ -159,7 +165,7 @@ impl Claims {
         }
         let blocks = Blocks::around(bio.sector.bytes(), bio.len.bytes());
         match self.announcer.announce(blocks) {
-            Some((slot, true)) => Some(Bio { user: Hold::Announced(slot).mark(bio.user), ..bio }),
+            Some((slot, true)) => Some(holding(bio, Hold::Announced(slot))),
             announced => self.claim_slowly(bio, blocks, announced.map(|(slot, _)| slot)),
         }
     }
@@ -169,20 +175,20 @@ impl Claims {
     fn claim_slowly(&mut self, bio: Bio, blocks: Blocks, slot: Option<Slot>) -> Option<Bio> {
         let mut state = self.volume.state();
         let place = self.parked.insert(Parked { bio, entry: None });
-        let user = OF_BIO | u64::from(place);
+        let user = Claimant::Bio(place).word();
         let (entry, may_go) = match slot {
             Some(slot) => match state.ranges.admit(&mut self.announcer, slot, user) {
                 Some(entry) => (entry, false),
                 None => {
                     self.parked.remove(place);
-                    return Some(Bio { user: Hold::Announced(slot).mark(bio.user), ..bio });
+                    return Some(holding(bio, Hold::Announced(slot)));
                 }
             },
             None => state.ranges.enter(&self.announcer, blocks, Share::Writes, user),
         };
         state.tell();
         drop(state);
-        let bio = Bio { user: Hold::Parked(place).mark(bio.user), ..bio };
+        let bio = holding(bio, Hold::Parked(place));
         *self.parked.at(place) = Parked { bio, entry: Some(entry) };
         if may_go {
             return Some(bio);
@@ -195,7 +201,8 @@ impl Claims {
     /// A bio with this word has ended: gives its range back, and says what the front end's word is.
     #[inline]
     pub(crate) fn release(&mut self, user: u64) -> u64 {
-        match Hold::of(user) {
+        let user = UserData(user);
+        match user.hold() {
             None => {}
             Some(Hold::Announced(slot)) => {
                 if let Some(blocks) = self.announcer.withdraw(slot) {
@@ -209,7 +216,7 @@ impl Claims {
                 self.release_alone(parked.entry.expect("it was entered before it went on"));
             }
         }
-        user & u64::from(u32::MAX)
+        user.of_front_end()
     }
 
     /// A read-modify-write of these bytes, which has this number: whether it may begin at once.
@@ -222,7 +229,7 @@ impl Claims {
     ) -> (EntryId, bool) {
         let blocks = Blocks::around(start_bytes, len_bytes);
         let mut state = self.volume.state();
-        let user = u64::from(number);
+        let user = Claimant::Patch(number).word();
         let (entry, may_go) = state.ranges.enter(&self.announcer, blocks, Share::Nobody, user);
         self.waiting += usize::from(!may_go);
         (entry, may_go)
@@ -254,14 +261,14 @@ impl Claims {
         self.granted.append(&mut mailbox.granted);
         drop(state);
         self.waiting -= self.granted.len();
-        for user in self.granted.drain(..) {
-            let number = user as u32;
-            if user & OF_BIO == 0 {
-                out.push(Granted::Alone(number));
-                continue;
+        for claimant in self.granted.drain(..) {
+            match claimant {
+                Claimant::Patch(number) => out.push(Granted::Alone(number)),
+                Claimant::Bio(place) => {
+                    self.waiting_bios -= 1;
+                    out.push(Granted::Bio(self.parked.at(place).bio));
+                }
             }
-            self.waiting_bios -= 1;
-            out.push(Granted::Bio(self.parked.at(number).bio));
         }
     }
 
@@ -289,15 +296,6 @@ impl Drop for Claims {
         state.ranges.leave(&self.announcer);
         state.tell();
     }
-}
-
-/// Whether a change of some bytes of a sector changes only the cipher's blocks (16 bytes at most)
-/// that hold them: of its modes, those that chain nothing.
-pub(super) fn is_local(cipher: &str) -> bool {
-    let words = cipher.split(|c: char| !c.is_ascii_alphanumeric());
-    let mut modes = words.filter(|word| ["xts", "ctr", "ecb", "lrw"].contains(word));
-    // The elephant diffuser goes over the whole sector.
-    modes.next().is_some() && !cipher.contains("elephant")
 }
 
 #[cfg(test)]
@@ -372,10 +370,11 @@ mod tests {
 
     #[test]
     fn threads_have_blocks_alone_for_their_read_modify_writes_and_all_go_on() {
-        let (volume, blocks) = (Arc::default(), <[Block; 2]>::default());
+        let volume = Arc::new(VolumeRanges::new(false));
+        let blocks = <[Block; 2]>::default();
         let start = Barrier::new(THREADS as usize);
         let work = |thread: u32| {
-            let mut claims = Claims::new(&volume, false).unwrap();
+            let mut claims = Claims::new(&volume).unwrap();
             let mut patches = [0; 2];
             let mut state = thread + 1;
             start.wait();
@@ -411,23 +410,6 @@ mod tests {
         for (at, block) in blocks.iter().enumerate() {
             let sum: u32 = sums.iter().map(|patches| patches[at]).sum();
             assert_eq!(block.patches.load(Ordering::Relaxed), sum, "none is lost");
-        }
-    }
-
-    #[test]
-    fn modes_that_chain_or_diffuse_are_not_local() {
-        for local in
-            ["aes-xts-plain64", "capi:xts(aes)-plain64", "serpent-ctr-plain", "aes-lrw-benbi"]
-        {
-            assert!(is_local(local), "{local}");
-        }
-        for torn in [
-            "aes-cbc-essiv:sha256",
-            "xchacha12,aes-adiantum-plain64",
-            "aes-plain",
-            "aes-cbc-elephant",
-        ] {
-            assert!(!is_local(torn), "{torn}");
         }
     }
 }

@@ -21,7 +21,7 @@ pub(crate) struct KeyedCipher {
 unsafe impl Sync for KeyedCipher where SectorCipher: Sync {}
 
 impl KeyedCipher {
-    pub(super) fn new(params: &CryptParams) -> Result<Self, CipherError> {
+    pub(crate) fn new(params: &CryptParams) -> Result<Self, CipherError> {
         let spec = CipherSpec::parse(&params.cipher)?;
         let (sector_size_bytes, iv_large_sectors) =
             (params.sector_size_bytes, params.iv_large_sectors);
@@ -32,17 +32,17 @@ impl KeyedCipher {
     }
 
     /// Whether cache timing may tell of its key; see [`CipherSpec::is_table_based`].
-    pub(super) fn is_table_based(&self) -> bool {
+    pub(crate) fn is_table_based(&self) -> bool {
         self.spec.is_table_based()
     }
 
     /// Length of its key, which never changes.
-    pub(super) fn key_len_bytes(&self) -> usize {
+    pub(crate) fn key_len_bytes(&self) -> usize {
         self.key_len_bytes
     }
 
     /// The same cipher with this key.
-    pub(super) fn with_key(&self, key: &SecretBytes) -> Result<SectorCipher, CipherError> {
+    pub(crate) fn with_key(&self, key: &SecretBytes) -> Result<SectorCipher, CipherError> {
         let key = key.as_slice();
         SectorCipher::new(&self.spec, key, self.sector_size_bytes, self.iv_large_sectors)
     }
@@ -52,7 +52,7 @@ impl KeyedCipher {
     /// # Safety
     /// Nobody uses the cipher meanwhile: the gate of its volume is closed, and whoever closed it
     /// has seen that no shard is busy.
-    pub(super) unsafe fn replace(&self, cipher: SectorCipher) {
+    pub(crate) unsafe fn replace(&self, cipher: SectorCipher) {
         // SAFETY: the caller has the cipher for itself.
         unsafe { *self.cipher.get() = cipher };
     }

@@ -1,0 +1,205 @@
+//! Ciphers, alone or linked with a read or a write: on this thread, or handed over to a worker.
+
+use std::sync::Arc;
+
+use blockyard_engine::bio::{BlkStatus, Op, Sample};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::sq::{Cqe, Place, Sqe, SqeOp};
+
+use super::hctx::{Hctx, named};
+use super::{Executor, time_of};
+use crate::backend::Backend;
+use crate::device_thread::DiskOp;
+use crate::fused::{Calls, Fused, Run};
+use crate::memory::{Address, Memory};
+use crate::stages::{Stage, Timed};
+use crate::sync_io::write_memory;
+use crate::workers::{Job, Task};
+
+impl Executor {
+    /// Runs a cipher between two buffers, here or on a worker.
+    pub(super) fn crypt(&mut self, sqe: &Sqe, src: *const u8, dst: Memory) -> Option<BlkStatus> {
+        let SqeOp::Crypt { cipher, direction, iv_sector, src: buf, place, .. } = sqe.op else {
+            unreachable!("the caller matched a cipher");
+        };
+        let run = Run { cipher, direction, iv_sector, len_bytes: buf.len_bytes as usize };
+        match place {
+            Place::Inline => {
+                // SAFETY: both ranges were checked by `Buffers`, belong to this SQE, and are the
+                // same or disjoint, as the engine promises.
+                unsafe { run.into_memory(&self.backend, src, dst) };
+                Some(BlkStatus::Ok)
+            }
+            Place::SameCpu | Place::Unbound => {
+                let (src, sample) = (Address(src.cast_mut()), sqe.origin.sample);
+                self.hand_over(place, sqe, run.len_bytes, move |backend, task| {
+                    // SAFETY: as above; the buffers outlive the job, because an executor waits for
+                    // its workers before it is dropped.
+                    unsafe { run.into_memory(backend, src.get(), dst) };
+                    task.lap(sample, Stage::Cipher);
+                    BlkStatus::Ok
+                });
+                None
+            }
+        }
+    }
+
+    /// A cipher and the file's side of it as one.
+    pub(super) fn execute_pair(
+        &mut self,
+        first: &Sqe,
+        second: &Sqe,
+        cqes: &mut Vec<Cqe>,
+    ) -> Option<BlkStatus> {
+        if let SqeOp::Write { buf, .. } = second.op
+            && buf.slot != BufRef::LINKED_SLOT
+        {
+            return self.encrypt_and_write(first, second, cqes);
+        }
+        let (crypt, dev, sector, buf, fua) = match (first.op, second.op) {
+            (SqeOp::Read { dev, sector, .. }, crypt @ SqeOp::Crypt { dst, .. }) => {
+                (crypt, dev, sector, dst, false)
+            }
+            (crypt @ SqeOp::Crypt { src, .. }, SqeOp::Write { dev, sector, fua, .. }) => {
+                (crypt, dev, sector, src, fua)
+            }
+            _ => unreachable!("the crypt target links a cipher with a read or a write"),
+        };
+        let SqeOp::Crypt { cipher, direction, iv_sector, place, .. } = crypt else {
+            unreachable!("matched above");
+        };
+        let run = Run { cipher, direction, iv_sector, len_bytes: buf.len_bytes as usize };
+        let fused = Fused { run, dev, sector, base: Address(self.buffers.at(buf)), fua };
+        let sample = first.origin.sample;
+        match place {
+            Place::Inline => {
+                let (from, mut calls) = (time_of(sample), Calls::of(sample));
+                let scratch = &mut self.helper.scratch;
+                // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; so does the
+                // scratch memory, to this thread.
+                let status = unsafe { fused.execute(&self.backend, scratch, &mut calls) };
+                for span in calls.spans(direction, from).into_iter().flatten() {
+                    self.samples.add(Timed { sample, span });
+                }
+                Some(status)
+            }
+            Place::SameCpu | Place::Unbound => {
+                self.hand_over(place, first, run.len_bytes, move |backend, task| {
+                    let mut calls = Calls::of(sample);
+                    // SAFETY: as above; the buffers outlive the job, because an executor waits for
+                    // its workers before it is dropped.
+                    let status = unsafe { fused.execute(backend, &mut task.scratch, &mut calls) };
+                    for span in calls.spans(direction, task.seen).into_iter().flatten() {
+                        task.lap_until(sample, span.stage, span.to);
+                    }
+                    status
+                });
+                None
+            }
+        }
+    }
+
+    /// Encrypts into a bounce slot and submits the write, both in one task.
+    fn encrypt_and_write(
+        &mut self,
+        encrypt: &Sqe,
+        write: &Sqe,
+        cqes: &mut Vec<Cqe>,
+    ) -> Option<BlkStatus> {
+        let (
+            SqeOp::Crypt { cipher, direction, iv_sector, src, dst, place },
+            SqeOp::Write { dev, sector, fua, .. },
+        ) = (encrypt.op, write.op)
+        else {
+            unreachable!("the crypt target links a cipher with a write");
+        };
+        let run = Run { cipher, direction, iv_sector, len_bytes: src.len_bytes as usize };
+        let (src, dst) = (Address(self.buffers.at(src)), self.buffers.memory(dst));
+        // SAFETY: `Buffers` checked both ranges, which belong to this pair and are disjoint. They
+        // outlive a job, because an executor waits for its workers before it is dropped.
+        let encrypt = move |backend: &Backend| unsafe {
+            run.into_memory(backend, src.get().cast_const(), dst);
+        };
+        let sample = write.origin.sample;
+        if place == Place::Inline {
+            let from = time_of(sample);
+            encrypt(&self.backend);
+            if sample != Sample::NONE {
+                self.samples.add_since(sample, Stage::Cipher, from);
+            }
+            return match self.disk_op(write) {
+                Some((dev, op)) => self.plug(dev, op, cqes),
+                None if sample == Sample::NONE => self.execute_one(write),
+                None => self.execute_timed(write),
+            };
+        }
+        let queued = self.disk_op(write);
+        let shared = matches!(self.hctxs[usize::from(dev.0)], Hctx::Shared(_));
+        let Some((_, op)) = queued.filter(|_| shared) else {
+            // No queue, or one that belongs to this thread's ring: the worker writes itself.
+            self.hand_over(place, write, run.len_bytes, move |backend, task| {
+                encrypt(backend);
+                task.lap(sample, Stage::Cipher);
+                let (file, at) = (&backend.device(dev).file, sector.bytes());
+                // SAFETY: as above.
+                let written = unsafe { write_memory(file.data_fd(), at, dst, run.len_bytes, fua) };
+                task.lap(sample, Stage::Device);
+                file.ended(Op::Write, fua, written)
+            });
+            return None;
+        };
+        let origin = write.origin;
+        self.handed_over.to_devices += 1;
+        self.hand_over_job(place, sample, run.len_bytes, move |backend, task| {
+            encrypt(backend);
+            task.lap(sample, Stage::Cipher);
+            let disk = backend.device(dev).thread().expect("its way is shared");
+            let (origin, submitted) = (named(origin, task.io_context), task.seen);
+            disk.send(&mut vec![DiskOp { origin, submitted, ..op }]);
+            None
+        });
+        None
+    }
+
+    fn hand_over(
+        &mut self,
+        place: Place,
+        sqe: &Sqe,
+        len_bytes: usize,
+        run: impl FnOnce(&Backend, &mut Task) -> BlkStatus + Send + 'static,
+    ) {
+        let (token, sample) = (sqe.token, sqe.origin.sample);
+        let run =
+            move |backend: &Backend, task: &mut Task| Cqe { token, status: run(backend, task) };
+        self.hand_over_job(place, sample, len_bytes, move |backend, task| Some(run(backend, task)));
+    }
+
+    fn hand_over_job(
+        &mut self,
+        place: Place,
+        sample: Sample,
+        len_bytes: usize,
+        run: impl FnOnce(&Backend, &mut Task) -> Option<Cqe> + Send + 'static,
+    ) {
+        let workers = self.workers.as_ref().expect("only a volume with workers fans out");
+        let completions =
+            self.handed_over.completions.as_ref().expect("made together with the workers");
+        let backend = Arc::clone(&self.backend);
+        self.handed_over.to_workers += 1;
+        let handed_over = time_of(sample);
+        let job = Job {
+            run: Box::new(move |task| {
+                task.seen = handed_over;
+                task.lap(sample, Stage::CipherWait);
+                run(&backend, task)
+            }),
+            completions: Arc::clone(completions),
+            len_bytes: len_bytes as u64,
+            counted: None,
+        };
+        match place {
+            Place::SameCpu => workers.submit_here(job, &mut self.helper),
+            Place::Inline | Place::Unbound => workers.submit(job, &mut self.helper),
+        }
+    }
+}

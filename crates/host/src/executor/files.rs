@@ -1,0 +1,120 @@
+//! Reads, writes and flushes of files without a queue: through a mapping, out of the page cache, or
+//! by what may block.
+
+use blockyard_engine::bio::{BlkStatus, Op, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::sq::{DevId, Token};
+
+use super::Executor;
+use super::blocking::User;
+use crate::canary::{Canary, is_planted};
+use crate::file::Kind;
+use crate::file_op::{self, FileOp, FileOpKind, iovec};
+use crate::sync_io::{read_all, read_cached, write_memory};
+
+impl Executor {
+    pub(super) fn read(
+        &mut self,
+        token: Token,
+        dev: DevId,
+        sector: Sector,
+        buf: BufRef,
+    ) -> Option<BlkStatus> {
+        let base = self.buffers.at(buf);
+        let (offset_bytes, len_bytes) = (sector.bytes(), buf.len_bytes as usize);
+        let device = self.device(dev);
+        let fd = device.file.data_fd();
+        match device.file.kind() {
+            Kind::Tmpfs => {
+                if let Some(mapping) = &device.mapping
+                    && let Some(pages) = mapping.readable(offset_bytes, len_bytes as u64)
+                {
+                    // SAFETY: the pages are mapped, the buffer is this SQE's; they are disjoint.
+                    unsafe { pages.copy_to_nonoverlapping(base, len_bytes) };
+                    if !mapping.is_broken() {
+                        return Some(BlkStatus::Ok);
+                    }
+                }
+                let read = read_all(fd, offset_bytes, base, len_bytes);
+                Some(device.file.ended(Op::Read, false, read))
+            }
+            Kind::Cached if self.is_alone => {
+                let read = read_all(fd, offset_bytes, base, len_bytes);
+                Some(device.file.ended(Op::Read, false, read))
+            }
+            // What the page cache holds is copied at once; the rest would block.
+            Kind::Cached => {
+                let done = read_cached(fd, offset_bytes, base, len_bytes);
+                if done == len_bytes {
+                    return Some(BlkStatus::Ok);
+                }
+                let kind = FileOpKind::Read { offset_bytes: offset_bytes + done as u64 };
+                let rest = iovec(base.wrapping_add(done), len_bytes - done);
+                let user = User::Sqe(token, dev, Op::Read);
+                self.start(FileOp { user, fd, kind }, &[rest])
+            }
+            Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
+        }
+    }
+
+    pub(super) fn write(
+        &mut self,
+        dev: DevId,
+        sector: Sector,
+        buf: BufRef,
+        fua: bool,
+    ) -> Option<BlkStatus> {
+        let (memory, len_bytes) = (self.buffers.memory(buf), buf.len_bytes as usize);
+        let device = self.device(dev);
+        if let Some(mapping) = &device.mapping
+            && let Some(mut pages) = mapping.rewritable(sector.bytes(), len_bytes as u64)
+        {
+            // SAFETY: the memory is this SQE's, which is answered below; the pages are mapped for
+            // as many bytes; they are disjoint.
+            unsafe {
+                memory.each(0, len_bytes, |base, len_bytes| {
+                    pages.copy_from_nonoverlapping(base, len_bytes);
+                    pages = pages.add(len_bytes);
+                });
+            }
+            if !mapping.is_broken() {
+                return Some(BlkStatus::Ok);
+            }
+        }
+        let fd = device.file.data_fd();
+        // SAFETY: as above.
+        let written = unsafe { write_memory(fd, sector.bytes(), memory, len_bytes, fua) };
+        Some(device.file.ended(Op::Write, fua, written))
+    }
+
+    pub(super) fn flush(&mut self, token: Token, dev: DevId) -> Option<BlkStatus> {
+        #[cfg(feature = "canaries")]
+        if let Some(lie) = self.flushes.flush(&self.backend, dev) {
+            return Some(lie);
+        }
+        if is_planted(Canary::Fdatasync) {
+            return Some(BlkStatus::Ok);
+        }
+        let device = self.device(dev);
+        match device.file.kind() {
+            Kind::Tmpfs => Some(file_op::status(device.file.flush())),
+            Kind::Cached => {
+                let fd = device.file.data_fd();
+                let kind = FileOpKind::Flush;
+                let user = User::Sqe(token, dev, Op::Flush);
+                self.start(FileOp { user, fd, kind }, &[])
+            }
+            Kind::Direct | Kind::Remote => unreachable!("it passes a queue"),
+        }
+    }
+
+    /// An operation of this executor's buffers, which may have ended when this returns.
+    fn start(&mut self, op: FileOp<User>, memory: &[libc::iovec]) -> Option<BlkStatus> {
+        let User::Sqe(_, dev, what) = op.user else {
+            unreachable!("requests of a queue are started by `dispatch`");
+        };
+        // SAFETY: as in `dispatch`.
+        let ended = unsafe { self.blocking.start(op, memory) };
+        ended.map(|result| self.device(dev).file.ended(what, false, result))
+    }
+}

@@ -1,0 +1,52 @@
+//! Operations that other threads have: workers, and the threads of devices.
+
+use std::io;
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+
+use blockyard_engine::sq::Cqe;
+
+use crate::completions::CompletionQueue;
+use crate::stages::{Samples, Timed};
+
+/// The operations of one executor that are elsewhere, and where they are answered.
+pub(super) struct HandedOver {
+    /// `None` if there are no other threads.
+    pub(super) completions: Option<Arc<CompletionQueue>>,
+    pub(super) to_workers: usize,
+    pub(super) to_devices: usize,
+    /// Writes to devices, plugged or sent, that read the front end's memory.
+    pub(super) borrowed: usize,
+    /// Emptied after each use; kept for its memory.
+    timed: Vec<Timed>,
+}
+
+impl HandedOver {
+    pub(super) fn new(has_threads: bool) -> io::Result<Self> {
+        let completions = if has_threads { Some(CompletionQueue::new()?) } else { None };
+        Ok(Self { completions, to_workers: 0, to_devices: 0, borrowed: 0, timed: Vec::new() })
+    }
+
+    /// How many have not been answered.
+    pub(super) fn count(&self) -> usize {
+        self.to_workers + self.to_devices
+    }
+
+    /// Moves what has been answered to the end of `cqes`.
+    pub(super) fn take(&mut self, cqes: &mut Vec<Cqe>, samples: &mut Samples) {
+        let Some(completions) = self.completions.as_ref().filter(|_| self.count() > 0) else {
+            return;
+        };
+        let taken = completions.take(cqes, &mut self.timed);
+        samples.add_all(&mut self.timed);
+        self.to_workers -= taken.from_workers;
+        self.to_devices -= taken.from_devices;
+        self.borrowed -= taken.borrowed;
+    }
+
+    /// What becomes readable when something has been answered.
+    pub(super) fn wake(&self) -> Option<BorrowedFd<'_>> {
+        let completions = self.completions.as_ref().filter(|_| self.count() > 0);
+        completions.map(|completions| completions.ready())
+    }
+}

@@ -1,0 +1,184 @@
+//! The hardware contexts of an executor: its end of the queue of each device.
+//!
+//! Operations are plugged until [`Executor::unplug`]. Then they go to the queue of this executor,
+//! or to the thread of the device.
+
+use std::sync::Arc;
+
+use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::buf::BufRef;
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::elevator::none::NONE;
+use blockyard_engine::sq::{Cqe, DevId, Sqe, SqeOp};
+use blockyard_engine::time::Nanos;
+
+use super::blocking::User;
+use super::{Executor, dev_id, since, time_of};
+use crate::backend::Device;
+use crate::device_thread::DiskOp;
+use crate::disk::{DeviceQueue, DiskQueue, PLUG_MAX};
+use crate::file::Kind;
+use crate::file_op::FileOp;
+use crate::memory::Memory;
+
+/// The end of one device's queue.
+pub(super) enum Hctx {
+    /// No queue.
+    Bypassed,
+    /// A queue of its own.
+    Own {
+        queue: Box<DiskQueue>,
+        /// How many operations wait for [`Executor::unplug`].
+        plugged: usize,
+    },
+    /// The queue of the device's thread; what waits for [`Executor::unplug`].
+    Shared(Vec<DiskOp>),
+}
+
+impl Hctx {
+    pub(super) fn of(device: &Device) -> Self {
+        match &device.queue {
+            DeviceQueue::Bypassed => Self::Bypassed,
+            DeviceQueue::PerConnection(config) => {
+                let (file, none) = (Arc::clone(&device.file), ElevatorSpec::of(&NONE));
+                Self::Own { queue: Box::new(DiskQueue::new(file, *config, &none)), plugged: 0 }
+            }
+            DeviceQueue::Shared(_) => Self::Shared(Vec::with_capacity(PLUG_MAX)),
+        }
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        match self {
+            Self::Bypassed => true,
+            Self::Own { queue, .. } => queue.len() == 0,
+            Self::Shared(batch) => batch.is_empty(),
+        }
+    }
+}
+
+impl Executor {
+    /// The operation of an SQE whose device has a queue.
+    pub(super) fn disk_op(&self, sqe: &Sqe) -> Option<(DevId, DiskOp)> {
+        let transfer =
+            |buf: BufRef| (Sector::holding(u64::from(buf.len_bytes)), self.buffers.memory(buf));
+        let no_memory = Memory::NONE;
+        let is_queued = |dev: DevId| !matches!(self.hctxs[usize::from(dev.0)], Hctx::Bypassed);
+        let (dev, op, sector, (len, memory), fua) = match sqe.op {
+            SqeOp::Read { dev, sector, buf } if is_queued(dev) => {
+                (dev, Op::Read, sector, transfer(buf), false)
+            }
+            SqeOp::Write { dev, sector, buf, fua } if is_queued(dev) => {
+                (dev, Op::Write, sector, transfer(buf), fua)
+            }
+            SqeOp::Flush { dev } if is_queued(dev) => {
+                (dev, Op::Flush, Sector(0), (Sector(0), no_memory), false)
+            }
+            SqeOp::Discard { dev, sector, len } if is_queued(dev) => {
+                (dev, Op::Discard, sector, (len, no_memory), false)
+            }
+            SqeOp::WriteZeroes { dev, sector, len } if is_queued(dev) => {
+                (dev, Op::WriteZeroes, sector, (len, no_memory), false)
+            }
+            SqeOp::Check { dev } if self.device(dev).file.kind() == Kind::Remote => {
+                (dev, Op::Read, Sector(0), (Sector(1), no_memory), false)
+            }
+            _ => return None,
+        };
+        let borrows = matches!(sqe.op, SqeOp::Write { buf, .. } if buf.is_world());
+        let is_check = matches!(sqe.op, SqeOp::Check { .. });
+        let (token, client, origin) = (sqe.token, self.io_context, named(sqe.origin, self.task));
+        let submitted = time_of(origin.sample);
+        let op = DiskOp {
+            token,
+            client,
+            op,
+            sector,
+            len,
+            memory,
+            fua,
+            borrows,
+            is_check,
+            origin,
+            submitted,
+        };
+        Some((dev, op))
+    }
+
+    /// Holds an operation back until the next unplug; a full plug is pulled.
+    pub(super) fn plug(
+        &mut self,
+        dev: DevId,
+        op: DiskOp,
+        cqes: &mut Vec<Cqe>,
+    ) -> Option<BlkStatus> {
+        let now = since(self.epoch);
+        let waiting = match &mut self.hctxs[usize::from(dev.0)] {
+            Hctx::Bypassed => unreachable!("only a device with a queue is plugged"),
+            Hctx::Own { queue, plugged } => {
+                if *plugged == 0 {
+                    queue.plug(self.io_context);
+                }
+                queue.submit(now, op);
+                *plugged += 1;
+                *plugged
+            }
+            Hctx::Shared(batch) => {
+                self.handed_over.borrowed += usize::from(op.borrows);
+                batch.push(op);
+                batch.len()
+            }
+        };
+        if waiting >= PLUG_MAX {
+            self.unplug(cqes);
+        }
+        None
+    }
+
+    /// Nothing more will be submitted for now: what was plugged goes to the devices.
+    pub(crate) fn unplug(&mut self, cqes: &mut Vec<Cqe>) {
+        let epoch = self.epoch;
+        for index in 0..self.hctxs.len() {
+            match &mut self.hctxs[index] {
+                Hctx::Bypassed | Hctx::Own { plugged: 0, .. } => {}
+                Hctx::Own { queue, plugged } => {
+                    let now = since(epoch);
+                    *plugged = 0;
+                    queue.unplug(now, self.io_context);
+                    self.dispatch(now, dev_id(index), cqes);
+                }
+                Hctx::Shared(batch) if batch.is_empty() => {}
+                Hctx::Shared(batch) => {
+                    self.handed_over.to_devices += batch.len();
+                    self.backend.devices[index].thread().expect("made for its disk").send(batch);
+                }
+            }
+        }
+    }
+
+    /// Starts what a device with an own queue takes now, and collects what has ended.
+    pub(super) fn dispatch(&mut self, now: Nanos, dev: DevId, cqes: &mut Vec<Cqe>) {
+        let Self { hctxs, blocking, done, samples, .. } = self;
+        let Hctx::Own { queue, .. } = &mut hctxs[usize::from(dev.0)] else {
+            unreachable!("only own queues are dispatched here");
+        };
+        queue.dispatch(now, &mut |op, memory| {
+            let user = User::Request(dev, op.user);
+            // SAFETY: buffers live as long as the executor, which drops its ring, and with it waits
+            // for every completion, before them; the engine gives a buffer to one SQE at a time.
+            unsafe { blocking.start(FileOp { user, fd: op.fd, kind: op.kind }, memory) }
+        });
+        queue.take_done(done);
+        queue.take_timed().for_each(|(_, timed)| samples.add(timed));
+        cqes.extend(done.drain(..).map(|(_, cqe)| cqe));
+        blocking.submit();
+    }
+}
+
+/// With the io-context of the task that submits it, if it is left open whose.
+pub(super) fn named(origin: Origin, task: IoContext) -> Origin {
+    let io_context = match origin.io_context {
+        IoContext::OF_TASK => task,
+        own => own,
+    };
+    Origin { io_context, ..origin }
+}

@@ -1,0 +1,88 @@
+//! Counts of bios: of one shard, or of all shards of a volume together.
+
+use blockyard_engine::bio::{Bio, Failures, Op};
+use blockyard_engine::dm::crypt::pipeline::{Decisions, Tally};
+
+/// What is counted, of one shard or of all.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Bios that read.
+    pub reads: Tally,
+    /// Bios that write.
+    pub writes: Tally,
+    /// Flushes.
+    pub flushes: u64,
+    /// Discards and zeroes.
+    pub others: Tally,
+    /// Bios that failed.
+    pub errors: Failures,
+    /// Bios that have come and not ended, now; without those that are held.
+    pub in_flight: u64,
+    /// Where ciphers ran.
+    pub decisions: Decisions,
+    /// Bios that wait at the gate, now.
+    pub held: u64,
+    /// Parts that wait in their targets, now.
+    pub parked: u64,
+}
+
+impl Counts {
+    pub(super) fn add(&mut self, other: Self) {
+        for (tally, more) in [
+            (&mut self.reads, other.reads),
+            (&mut self.writes, other.writes),
+            (&mut self.others, other.others),
+        ] {
+            tally.parts += more.parts;
+            tally.bytes += more.bytes;
+        }
+        self.flushes += other.flushes;
+        self.errors.add(other.errors);
+        self.in_flight += other.in_flight;
+        self.decisions.add(other.decisions);
+        self.held += other.held;
+        self.parked += other.parked;
+    }
+
+    pub(super) fn count(&mut self, bio: &Bio) {
+        let tally = match bio.op {
+            Op::Read => &mut self.reads,
+            Op::Write => &mut self.writes,
+            Op::Discard | Op::WriteZeroes => &mut self.others,
+            Op::Flush => {
+                self.flushes += 1;
+                return;
+            }
+        };
+        tally.parts += 1;
+        tally.bytes += bio.len.bytes();
+    }
+
+    pub(super) const WORDS: usize = 20;
+
+    pub(super) fn words(&self) -> [u64; Self::WORDS] {
+        let Decisions { inline, fanned_out, sorted } = self.decisions;
+        let tallies = [self.reads, self.writes, self.others, inline, fanned_out, sorted];
+        let Failures { reads, writes, flushes, others } = self.errors;
+        let Self { held, parked, in_flight, .. } = *self;
+        let rest = [self.flushes, reads, writes, flushes, others, held, parked, in_flight];
+        let mut words = tallies.into_iter().flat_map(|t| [t.parts, t.bytes]).chain(rest);
+        std::array::from_fn(|_| words.next().expect("there are as many"))
+    }
+
+    pub(super) fn of_words(words: [u64; Self::WORDS]) -> Self {
+        let tally = |at: usize| Tally { parts: words[at], bytes: words[at + 1] };
+        let (reads, writes, flushes, others) = (words[13], words[14], words[15], words[16]);
+        Self {
+            reads: tally(0),
+            writes: tally(2),
+            others: tally(4),
+            decisions: Decisions { inline: tally(6), fanned_out: tally(8), sorted: tally(10) },
+            flushes: words[12],
+            errors: Failures { reads, writes, flushes, others },
+            held: words[17],
+            parked: words[18],
+            in_flight: words[19],
+        }
+    }
+}

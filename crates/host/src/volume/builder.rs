@@ -1,0 +1,211 @@
+//! Opens a volume: collects devices, ciphers and extents, and makes the parts of them.
+
+use std::fmt::Write as _;
+use std::sync::Arc;
+use std::time::Instant;
+
+use blockyard_crypt::params::CryptParams;
+use blockyard_crypt::secret::SecretBytes;
+use blockyard_crypt::source::HeaderSource;
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::line::{self, Line, LineTarget, MappedDevice};
+use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::sq::DevId;
+
+use super::control::{Described, Keys};
+use super::crypt_mapping::{crypt_device, crypt_len};
+use super::devices::Use;
+use super::mapped::Mapped;
+use super::placement::Placement;
+use super::{Volume, VolumeOptions};
+use crate::Error;
+use crate::backend::{Backend, Device};
+use crate::driver::{BounceBudget, Parts};
+use crate::durability::Durability;
+use crate::file::{Access, DeviceFile, Kind};
+use crate::gate::Gate;
+use crate::nbd::Unflushed;
+use crate::pages::BounceChoice;
+use crate::ranges::VolumeRanges;
+use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageStats};
+use crate::submitter::new_io_context;
+
+/// What a disk writes whole or not at all.
+const DISK_UNIT_BYTES: u32 = 512;
+
+impl Volume {
+    /// The volume that `params` describes on `file`.
+    ///
+    /// # Errors
+    /// When the cipher is not supported, the key does not fit, or the file is too short.
+    pub fn from_crypt(
+        file: DeviceFile,
+        params: &CryptParams,
+        options: &VolumeOptions,
+    ) -> Result<Self, Error> {
+        let len = crypt_len(&file, params)?;
+        let mut params = params.clone();
+        params.flags.allow_discards |= options.allow_discards;
+        let mut builder = Builder::new(options);
+        builder.describe(&[crypt_device(&file, &params, len)]);
+        let uses = [Use::Crypt(params.data_offset_sectors, params.sector_size_bytes)];
+        let dev = builder.add_device(file, &uses)?;
+        let target = builder.crypt(dev, &params)?;
+        builder.extents.push(TableExtent { start: Sector(0), len: Sector(len), target });
+        Ok(builder.build())
+    }
+
+    /// The file as it is, without a cipher. The buffers of its clients must be aligned as direct
+    /// I/O wants it: this is for clients in this process (`local::Client`).
+    ///
+    /// # Errors
+    /// When the file has no sector, or cannot have the elevator.
+    pub fn from_file(file: DeviceFile, options: &VolumeOptions) -> Result<Self, Error> {
+        let len = Sector::holding(file.len_bytes());
+        if len == Sector(0) {
+            return Err(Error::volume(file.path(), "is empty"));
+        }
+        let mut builder = Builder::new(options);
+        let device = file.path().display().to_string();
+        let line = Line { start: 0, len: len.0, target: LineTarget::Linear { device, start: 0 } };
+        builder.describe(&[MappedDevice { name: String::new(), lines: vec![line] }]);
+        let dev = builder.add_device(file, &[])?;
+        let target = TargetSpec::Linear { dev, start: Sector(0) };
+        builder.extents.push(TableExtent { start: Sector(0), len, target });
+        Ok(builder.build())
+    }
+
+    /// The volume of a dm table (see [`line`]). Its devices are opened here.
+    ///
+    /// # Errors
+    /// When a line is wrong or a device cannot be opened or is too short.
+    pub fn from_table(text: &SecretBytes, options: &VolumeOptions) -> Result<Self, Error> {
+        let mappings = line::parse(line::text_of(text)?)?;
+        let mut builder = Builder::new(options);
+        builder.describe(&mappings);
+        builder.mappings(&mappings)?;
+        Ok(builder.build())
+    }
+}
+
+/// Collects devices, ciphers and extents.
+pub(super) struct Builder<'a> {
+    pub(super) options: &'a VolumeOptions,
+    pub(super) backend: Backend,
+    pub(super) described: Described,
+    pub(super) durability: Arc<Durability>,
+    /// Of the paths of the multipath line that is being made.
+    pub(super) unflushed_of_paths: Option<Arc<Unflushed>>,
+    /// Mapped devices below: what lines above know of them, and the tables of those that have one.
+    pub(super) mapped: Vec<Mapped>,
+    pub(super) below: Vec<Table>,
+    pub(super) extents: Vec<TableExtent>,
+    /// Of the ciphers, for people.
+    pub(super) names: Vec<String>,
+    pub(super) can_discard: bool,
+    pub(super) placement: Placement,
+    /// While a part of a sector is written, no part of it can be read.
+    pub(super) tears_sectors: bool,
+}
+
+impl<'a> Builder<'a> {
+    fn new(options: &'a VolumeOptions) -> Self {
+        Self {
+            options,
+            backend: Backend::default(),
+            described: Described::default(),
+            durability: Arc::default(),
+            unflushed_of_paths: None,
+            mapped: Vec::new(),
+            below: Vec::new(),
+            extents: Vec::new(),
+            names: Vec::new(),
+            can_discard: true,
+            placement: Placement::default(),
+            tears_sectors: false,
+        }
+    }
+
+    /// What is shown of the table.
+    fn describe(&mut self, devices: &[MappedDevice]) {
+        self.described.table = devices.iter().map(MappedDevice::without_keys).collect();
+        self.described.targets = devices.iter().map(MappedDevice::targets).collect();
+    }
+
+    fn read_only(&self) -> bool {
+        let not_writable = |device: &Device| device.file.access() == Access::ReadOnly;
+        self.options.read_only || self.backend.devices.iter().any(not_writable)
+    }
+
+    /// Whether every piece that a connection reads or writes ends on its own thread.
+    fn is_synchronous(&self, table: &Table) -> bool {
+        let is_tmpfs = |device: &Device| device.file.kind() == Kind::Tmpfs;
+        !self.placement.fans_out_pieces
+            && !table.waits()
+            && matches!(self.options.bounce, BounceChoice::Fastest)
+            && self.backend.devices.iter().all(is_tmpfs)
+    }
+
+    /// The unit that clients should read and write in ([`Volume::minimum_block_bytes`]).
+    fn minimum_block_bytes(&self, sector_size_bytes: u32) -> u32 {
+        let tears = self.tears_sectors && sector_size_bytes > DISK_UNIT_BYTES;
+        let usual = if tears { sector_size_bytes } else { 1 };
+        self.options.minimum_block_bytes.unwrap_or(usual)
+    }
+
+    /// `None` if nobody has anything to tell it. Without control a multipath line needs it too: at
+    /// the end of the server nothing waits for a path any more.
+    fn gate(&self, table: &Table) -> Option<Arc<Gate>> {
+        let is_multipath = |extent: &TableExtent| matches!(extent.target, TargetSpec::Multipath(_));
+        let has_multipath = table.layers().flat_map(Table::extents).any(is_multipath);
+        let is_controlled = self.options.controlled;
+        (is_controlled || has_multipath).then(|| Arc::new(Gate::new(is_controlled)))
+    }
+
+    fn build(mut self) -> Volume {
+        let read_only = self.read_only();
+        let extents = std::mem::take(&mut self.extents);
+        let table = Table::new(extents).over(std::mem::take(&mut self.below));
+        let mut description = format!("{} bytes", table.len().bytes());
+        for name in &self.names {
+            let _ = write!(description, ", {name}");
+        }
+        let sector_size_bytes = table.sector_size_bytes();
+        let minimum_block_bytes = self.minimum_block_bytes(sector_size_bytes);
+        let is_synchronous = self.is_synchronous(&table);
+        let usual = if is_synchronous { EVERY_SYNCHRONOUS } else { EVERY_QUEUED };
+        let sample_every = self.options.sample_every.unwrap_or(usual);
+        let keys = Keys::all_valid(self.backend.ciphers.len());
+        let gate = self.gate(&table);
+        let parts = Parts {
+            bounce: Arc::new(BounceBudget::new(self.options.bounce, &table)),
+            table,
+            backend: Arc::new(self.backend),
+            workers: self.placement.start_workers(),
+            asks_load_from: self.placement.asks_load_from,
+            writer: new_io_context(),
+            ranges: (!read_only).then(|| Arc::new(VolumeRanges::new(self.tears_sectors))),
+            gate,
+            durability: self.durability,
+            switch: Arc::default(),
+            stage_stats: Arc::new(StageStats::new(sample_every)),
+            opened: Instant::now(),
+        };
+        Volume {
+            parts,
+            keys,
+            described: self.described,
+            sector_size_bytes,
+            minimum_block_bytes,
+            read_only,
+            can_discard: self.can_discard && !read_only,
+            is_synchronous,
+            fans_out_pieces: self.placement.fans_out_pieces,
+            description,
+        }
+    }
+}
+
+pub(super) fn dev_id(index: usize) -> DevId {
+    DevId(u16::try_from(index).expect("a table has few lines"))
+}

@@ -1,0 +1,217 @@
+//! The devices of a volume: opened once each, with direct I/O, a queue and an elevator as their
+//! lines need it.
+
+use std::path::Path;
+use std::sync::Arc;
+
+use blockyard_crypt::source::HeaderSource;
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::line::{LineTarget, MappedDevice};
+use blockyard_engine::dm::multipath::line::QueueMode;
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::elevator::none::NONE;
+use blockyard_engine::mq::{Limits, QueueConfig};
+use blockyard_engine::sq::DevId;
+
+use super::builder::{Builder, dev_id};
+use super::{Scheduling, VolumeOptions};
+use crate::Error;
+use crate::backend::Device;
+use crate::disk::{self, DeviceQueue, default_elevator};
+use crate::file::mapping::Mapping;
+use crate::file::{Access, DeviceFile, Facts, Kind};
+
+/// What a line of the table does with a device.
+#[derive(Clone, Copy)]
+pub(super) enum Use {
+    /// Passes the client's buffers down, whose addresses direct I/O would refuse: every target but
+    /// crypt.
+    Linear,
+    /// The same, as one of several ways to one disk. Where requests choose the way, the line has
+    /// the elevator.
+    Path(QueueMode),
+    /// Ciphertext that starts at this sector, in sectors of this many bytes.
+    Crypt(u64, u32),
+}
+
+fn is_none(elevator: &ElevatorSpec) -> bool {
+    std::ptr::eq(elevator.elevator, &NONE)
+}
+
+/// The file with direct I/O on or off, and its elevator: the one that was asked for, or, if none
+/// was, the usual one for such a device as far as it can have one.
+fn scheduled(
+    file: DeviceFile,
+    uses: &[Use],
+    scheduling: &Scheduling,
+) -> Result<(DeviceFile, ElevatorSpec), Error> {
+    let is_below = uses.iter().any(|using| matches!(using, Use::Path(QueueMode::Request)));
+    let asked = scheduling.elevator.as_ref().filter(|elevator| !is_none(elevator) && !is_below);
+    let file = match (asked, file.kind()) {
+        (Some(_), Kind::Cached) => file.with_direct()?,
+        _ => file,
+    };
+    match (asked, misfit(&file, uses)) {
+        (Some(elevator), Some(problem)) => Err(Error::volume(
+            file.path(),
+            format!("elevator {} cannot be used: {problem}", elevator.elevator.name),
+        )),
+        (Some(elevator), None) => Ok((file, elevator.clone())),
+        (None, Some(_)) => Ok((file.without_direct()?, ElevatorSpec::of(&NONE))),
+        (None, None) if scheduling.elevator.is_some() || file.kind() != Kind::Direct => {
+            Ok((file, ElevatorSpec::of(&NONE)))
+        }
+        (None, None) => {
+            let Facts { rotational, kernel_scheduler } = file.facts();
+            let elevator = default_elevator(rotational, kernel_scheduler.as_deref());
+            Ok((file, elevator))
+        }
+    }
+}
+
+/// Why the device has no direct I/O, which every elevator needs, and what to do.
+fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
+    if file.kind() == Kind::Tmpfs {
+        return Some(
+            "a file in memory (tmpfs) has no requests to order; leave --elevator out".into(),
+        );
+    }
+    if file.kind() == Kind::Remote {
+        return Some("its server puts requests in order; leave --elevator out".into());
+    }
+    uses.iter().find_map(|using| match *using {
+        Use::Linear | Use::Path(_) => Some(
+            "only a crypt line has buffers of its own: any other passes those of clients down as \
+             they are, and the direct I/O that an elevator needs refuses them; leave --elevator \
+             out, or put the crypt lines into a volume of their own"
+                .into(),
+        ),
+        Use::Crypt(start, size_bytes) if !file.direct_fits(start, size_bytes) => Some(format!(
+            "its data starts at sector {start}, in sectors of {size_bytes} bytes, but the direct \
+             I/O that an elevator needs goes in units of {} bytes there; leave --elevator out, or \
+             move the data to a multiple of that",
+            file.direct_unit_bytes()
+        )),
+        Use::Crypt(..) => None,
+    })
+}
+
+impl Builder<'_> {
+    pub(super) fn add_device(&mut self, file: DeviceFile, uses: &[Use]) -> Result<DevId, Error> {
+        let writable = file.access().writes() && !self.options.read_only;
+        if let Some(problem) = self.options.scheduling.problem() {
+            return Err(Error::volume(file.path(), problem));
+        }
+        let (file, elevator) = scheduled(file, uses, &self.options.scheduling)?;
+        let mapping = match file.kind() {
+            Kind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),
+            Kind::Cached | Kind::Direct | Kind::Remote => None,
+        };
+        if let Some(remote) = file.remote() {
+            self.can_discard &= remote.can_trim();
+        }
+        let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
+        let file = Arc::new(file.watched_by(&self.durability, is_path));
+        let number = self.backend.devices.len();
+        let queue = self.queue(number, &file, &elevator)?;
+        self.backend.devices.push(Device { file, mapping, queue, elevator, is_path });
+        Ok(dev_id(number))
+    }
+
+    fn queue(
+        &self,
+        number: usize,
+        file: &Arc<DeviceFile>,
+        elevator: &ElevatorSpec,
+    ) -> Result<DeviceQueue, Error> {
+        if let Some(remote) = file.remote() {
+            let unflushed = self.unflushed_of_paths.clone().unwrap_or_default();
+            let disk = remote.start(number, Arc::clone(&self.durability), unflushed);
+            let failed = |error| Error::io(file.path(), "start a thread for", error);
+            return disk.map(DeviceQueue::Shared).map_err(failed);
+        }
+        if file.kind() != Kind::Direct {
+            return Ok(DeviceQueue::Bypassed);
+        }
+        let queue_depth = self.queue_depth(elevator);
+        let config = self.queue_config(elevator, queue_depth, file.facts().rotational);
+        if is_none(elevator) {
+            return Ok(DeviceQueue::PerConnection(config));
+        }
+        let config = QueueConfig { timeout: Some(disk::TIMEOUT), ..config };
+        let disk = disk::thread::start(number, Arc::clone(file), config, elevator)
+            .map_err(|error| Error::io(file.path(), "start a thread for", error))?;
+        Ok(DeviceQueue::Shared(disk))
+    }
+
+    /// How many requests a device has at a time.
+    pub(super) fn queue_depth(&self, elevator: &ElevatorSpec) -> u32 {
+        let usual = if is_none(elevator) { 128 } else { 32 };
+        self.options.scheduling.queue_depth.unwrap_or(usual)
+    }
+
+    pub(super) fn queue_config(
+        &self,
+        elevator: &ElevatorSpec,
+        queue_depth: u32,
+        rotational: bool,
+    ) -> QueueConfig {
+        let usual = QueueConfig::of(elevator.elevator.generation);
+        QueueConfig {
+            queue_depth,
+            nr_requests: QueueConfig::usual_nr_requests(usual.generation, queue_depth),
+            limits: Limits { max_sectors: self.options.scheduling.max_sectors, ..usual.limits },
+            rotational,
+            write_cache: true,
+            fua: true,
+            ..usual
+        }
+    }
+
+    pub(super) fn open(&mut self, path: &str, mappings: &[MappedDevice]) -> Result<DevId, Error> {
+        // Not as paths: those of two URIs that differ in empty parts are equal.
+        let is_it = |device: &Device| device.file.path().as_os_str() == path;
+        let opened = self.backend.devices.iter().position(is_it);
+        if let Some(index) = opened {
+            return Ok(dev_id(index));
+        }
+        let access = match self.options {
+            VolumeOptions { read_only: true, .. } => Access::ReadOnly,
+            VolumeOptions { shared: true, .. } => Access::Shared,
+            _ => Access::ReadWrite,
+        };
+        let lines = mappings.iter().flat_map(|mapping| &mapping.lines);
+        let uses: Vec<Use> = lines.filter_map(|line| use_of(&line.target, path)).collect();
+        let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
+        let open = if is_path { DeviceFile::open_path } else { DeviceFile::open };
+        let file = open(Path::new(path), access, self.options.direct)?;
+        self.add_device(file, &uses)
+    }
+
+    /// Memory for one line. No elevator is asked for it: it has no requests to order.
+    pub(super) fn add_memory(&mut self, len_sectors: u64) -> Result<DevId, Error> {
+        let len_bytes = Sector(len_sectors).bytes();
+        let file = Arc::new(DeviceFile::ram(len_bytes)?);
+        let mapping = Mapping::new(file.file(), len_bytes, true);
+        let (queue, elevator) = (DeviceQueue::Bypassed, ElevatorSpec::of(&NONE));
+        self.backend.devices.push(Device { file, mapping, queue, elevator, is_path: false });
+        Ok(dev_id(self.backend.devices.len() - 1))
+    }
+}
+
+/// What a line does with the device at `path`, if it is one of its.
+fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
+    match target {
+        LineTarget::Crypt { device, params } => {
+            let using = Use::Crypt(params.data_offset_sectors, params.sector_size_bytes);
+            (device == path).then_some(using)
+        }
+        // Its log is opened apart.
+        LineTarget::LogWrites { device, .. } => (device == path).then_some(Use::Linear),
+        multipath @ LineTarget::Multipath(spec) => {
+            let using = Use::Path(spec.queue_mode);
+            multipath.devices().any(|device| device == path).then_some(using)
+        }
+        other => other.devices().any(|device| device == path).then_some(Use::Linear),
+    }
+}

@@ -1,0 +1,178 @@
+//! An open volume: a dm table over devices and ciphers, shared by all connections.
+
+mod builder;
+pub mod control;
+mod crypt_mapping;
+mod devices;
+mod flush;
+mod mapped;
+mod observed;
+mod options;
+mod placement;
+mod targets;
+
+use std::num::NonZeroU64;
+
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::elevator::none::NONE;
+use rustix::fs::Advice;
+
+use crate::driver::Parts;
+use crate::file::{FileId, extents};
+use crate::write_log::WriteLog;
+
+use control::{Described, Keys};
+pub use crypt_mapping::crypt_mapping;
+pub use observed::Backing;
+pub use options::{PipelineChoice, Scheduling, VolumeOptions};
+
+/// A volume that is open, until it is dropped.
+pub struct Volume {
+    /// What its drivers share.
+    pub(crate) parts: Parts,
+    keys: Keys,
+    described: Described,
+    /// Of the table, which may be long: each request asks.
+    sector_size_bytes: u32,
+    minimum_block_bytes: u32,
+    read_only: bool,
+    can_discard: bool,
+    is_synchronous: bool,
+    fans_out_pieces: bool,
+    description: String,
+}
+
+impl Volume {
+    /// Length of the plaintext.
+    #[must_use]
+    pub fn size_bytes(&self) -> u64 {
+        self.parts.table.len().bytes()
+    }
+
+    /// What a request should be aligned to.
+    #[must_use]
+    pub fn sector_size_bytes(&self) -> u32 {
+        self.sector_size_bytes
+    }
+
+    /// Whether nothing may be written.
+    #[must_use]
+    pub fn read_only(&self) -> bool {
+        self.read_only
+    }
+
+    /// Whether TRIM is passed down.
+    #[must_use]
+    pub fn can_discard(&self) -> bool {
+        self.can_discard
+    }
+
+    /// Whether zeroing is faster than writing zeros everywhere: there is no cipher, and no log that
+    /// has them in full.
+    #[must_use]
+    pub fn can_fast_zero(&self) -> bool {
+        self.parts.backend.ciphers.is_empty() && self.parts.backend.logs.is_empty()
+    }
+
+    /// One line for people, without secrets.
+    #[must_use]
+    pub fn describe(&self) -> &str {
+        &self.description
+    }
+
+    /// The elevators of the devices below and of the multipath lines that have one, each once, as
+    /// on the command line.
+    #[must_use]
+    pub fn elevator(&self) -> String {
+        let devices = self.parts.backend.devices.iter().filter(|device| !device.is_path);
+        let devices = devices.map(|device| &device.elevator);
+        let lines = self.parts.table.layers().flat_map(Table::extents);
+        let lines = lines.filter_map(|line| match &line.target {
+            TargetSpec::Multipath(spec) => Some(&spec.requests.as_ref()?.elevator),
+            _ => None,
+        });
+        let mut names: Vec<String> = Vec::new();
+        for name in devices.chain(lines).map(ElevatorSpec::to_string) {
+            if !names.contains(&name) {
+                names.push(name);
+            }
+        }
+        if names.is_empty() { NONE.name.into() } else { names.join(" and ") }
+    }
+
+    /// The unit that clients should read and write in.
+    ///
+    /// A change of part of a sector is read, changed and written back. A power cut may tear that
+    /// write at 512 bytes, the unit of a disk: with XTS, CTR, ECB and LRW other bytes of the sector
+    /// keep what they had, since each cipher block stands alone. CBC carries a change on to the end
+    /// of the sector, Adiantum and the elephant diffuser to all of it: there neighbours that were
+    /// stable would be garbage. dm-crypt's logical block is the sector for the same reason.
+    #[must_use]
+    pub fn minimum_block_bytes(&self) -> u32 {
+        self.minimum_block_bytes
+    }
+
+    /// The files and block devices of this machine that it lies on, and the logs that it writes.
+    #[must_use]
+    pub fn file_ids(&self) -> Vec<FileId> {
+        let devices = self.parts.backend.devices.iter().filter_map(|device| device.file.id());
+        devices.chain(self.parts.backend.logs.iter().filter_map(WriteLog::file_id)).collect()
+    }
+
+    /// A range will be read soon: what the page cache lacks of it is fetched.
+    pub(crate) fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
+        let end_bytes = offset_bytes + len_bytes;
+        for extent in self.parts.table.extents() {
+            let (first, past) = (extent.start.bytes(), (extent.start + extent.len).bytes());
+            let (from, to) = (first.max(offset_bytes), past.min(end_bytes));
+            let leg = match &extent.target {
+                TargetSpec::Crypt(spec) => Some(Leg { dev: spec.dev, start: spec.start }),
+                other => other.window(),
+            };
+            let on_file = leg.filter(|leg| leg.dev.below().is_none());
+            let Some(Leg { dev, start }) = on_file else { continue };
+            if from < to {
+                let Some(file) = self.parts.backend.devices[usize::from(dev.0)].file.local() else {
+                    continue;
+                };
+                let (at, len) = (start.bytes() + from - first, NonZeroU64::new(to - from));
+                let _ = rustix::fs::fadvise(file, at, len, Advice::WillNeed);
+            }
+        }
+    }
+
+    /// Whether every piece that a connection reads or writes ends on its own thread, without
+    /// waiting, if it stays inline (`Driver::stay_inline`).
+    pub(crate) fn is_synchronous(&self) -> bool {
+        self.is_synchronous
+    }
+
+    /// Workers get the pieces of a connection too, and not only what is longer.
+    pub(crate) fn fans_out_pieces(&self) -> bool {
+        self.fans_out_pieces
+    }
+
+    /// Length of the run at `offset_bytes`, at most `len_bytes`, and whether it is a hole that
+    /// reads as zeros. What lies behind a cipher is never a hole: it decrypts to noise.
+    pub(crate) fn run_at(&self, offset_bytes: u64, len_bytes: u64) -> (u64, bool) {
+        let sector = Sector::holding(offset_bytes);
+        let at = |extent: &&TableExtent| extent.start + extent.len > sector;
+        let extent =
+            self.parts.table.extents().iter().find(at).expect("the range is in the volume");
+        let len_bytes = len_bytes.min((extent.start + extent.len).bytes() - offset_bytes);
+        match (&extent.target, extent.target.window()) {
+            (TargetSpec::Zero, _) => (len_bytes, true),
+            (_, Some(Leg { dev, start })) if dev.below().is_none() => {
+                let lower = start.bytes() + offset_bytes - extent.start.bytes();
+                match self.parts.backend.devices[usize::from(dev.0)].file.local() {
+                    Some(file) => extents::run_at(file, lower, len_bytes),
+                    None => (len_bytes, false),
+                }
+            }
+            _ => (len_bytes, false),
+        }
+    }
+}

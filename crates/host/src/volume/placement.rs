@@ -1,0 +1,188 @@
+//! The ciphers of a volume, and where they run: on the thread that submits, or on workers.
+
+use std::num::NonZeroUsize;
+use std::sync::Arc;
+use std::time::Instant;
+
+use blockyard_crypt::cipher::SectorCipher;
+use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_engine::bio::Sector;
+use blockyard_engine::dm::crypt::CryptSpec;
+use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, Pipeline};
+use blockyard_engine::dm::table::TargetSpec;
+use blockyard_engine::sq::{CipherId, DevId, Place};
+
+use super::PipelineChoice;
+use super::builder::{Builder, dev_id};
+use super::control::AdaptiveStatus;
+use crate::Error;
+use crate::backend::{Device, KeyedCipher};
+use crate::file::Kind;
+use crate::pages::BounceChoice;
+use crate::workers::{WorkerConfig, Workers};
+
+/// What a hand-over to a worker and back costs when it comes alone: 4 to 20 µs each way were
+/// measured (`cargo x bench engine` prints what workers are worth on a machine). What takes the
+/// cipher less, and comes alone, stays where it is.
+const WORKER_ROUND_TRIP_NS: u64 = 40_000;
+/// A cipher that is faster than a hand-over even for so much needs no worker.
+const FAN_OUT_MAX_BYTES: u64 = 512 << 10;
+/// Parts are at least this long where it matters: what is read or written in one piece.
+const PART_BYTES: u64 = 64 << 10;
+
+/// Where the ciphers of all lines run.
+#[derive(Default)]
+pub(super) struct Placement {
+    workers: WorkerConfig,
+    /// Workers get the pieces of a connection too, and not only what is longer.
+    pub(super) fans_out_pieces: bool,
+    /// From this length on, where the cipher of a bio runs depends on the load; `None` if of none.
+    pub(super) asks_load_from: Option<Sector>,
+}
+
+impl Placement {
+    pub(super) fn start_workers(&self) -> Option<Arc<Workers>> {
+        (self.workers != WorkerConfig::default()).then(|| Workers::start(self.workers))
+    }
+}
+
+impl Builder<'_> {
+    pub(super) fn crypt(&mut self, dev: DevId, params: &CryptParams) -> Result<TargetSpec, Error> {
+        let cipher = KeyedCipher::new(params)?;
+        self.names.push(format!(
+            "{}{}, {}-bit key, {}-byte sectors",
+            params.cipher,
+            if cipher.is_table_based() { " (table-based)" } else { "" },
+            params.key.len() * 8,
+            params.sector_size_bytes
+        ));
+        let allow_discards = params.flags.allow_discards || self.options.allow_discards;
+        self.can_discard &= allow_discards;
+        self.tears_sectors |= !is_local(&params.cipher);
+        let pipeline = self.pipeline(dev, &cipher, &params.flags)?;
+        let cipher_id = CipherId(dev_id(self.backend.ciphers.len()).0);
+        self.backend.ciphers.push(cipher);
+        Ok(TargetSpec::Crypt(CryptSpec {
+            dev,
+            start: Sector(params.data_offset_sectors),
+            iv_offset: params.iv_offset_sectors,
+            sector_size_bytes: params.sector_size_bytes,
+            cipher: cipher_id,
+            allow_discards,
+            fuses_cipher: matches!(self.options.bounce, BounceChoice::Fastest)
+                && dev.below().is_none()
+                && fuses(&self.backend.devices[usize::from(dev.0)]),
+            pipeline,
+        }))
+    }
+
+    /// Where the cipher runs and who submits; sees to it that there are workers for it.
+    fn pipeline(
+        &mut self,
+        dev: DevId,
+        cipher: &SectorCipher,
+        flags: &CryptFlags,
+    ) -> Result<Choice, Error> {
+        let threads = self.options.worker_threads;
+        let fixed = match self.options.pipeline {
+            PipelineChoice::Adaptive => None,
+            PipelineChoice::Linux => Some(Pipeline::from_options(flags)),
+            PipelineChoice::Fixed(pipeline) => Some(pipeline),
+        };
+        if let Some(pipeline) = fixed {
+            let runs = |place| pipeline.read == place || pipeline.write == place;
+            if runs(Place::Unbound) {
+                if threads == Some(0) {
+                    let problem = "this pipeline hands ciphers to them, and there are to be none; \
+                                   allow one (--threads 1), or take --pipeline inline";
+                    return Err(Error::parameter("cipher workers", problem));
+                }
+                self.placement.workers.unbound =
+                    self.placement.workers.unbound.max(threads.unwrap_or_else(cores));
+            }
+            self.placement.workers.bound |= runs(Place::SameCpu);
+            self.placement.fans_out_pieces |= runs(Place::Unbound) || runs(Place::SameCpu);
+            return Ok(Choice::Fixed(pipeline));
+        }
+        let cipher_ns = measured_ns(cipher);
+        let pays_from_bytes =
+            (WORKER_ROUND_TRIP_NS * PART_BYTES / cipher_ns).next_multiple_of(4096);
+        let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
+        let workers = threads.unwrap_or(if pays { cores().saturating_sub(1) } else { 0 });
+        self.placement.workers.unbound = self.placement.workers.unbound.max(workers);
+        // Somebody who asks for workers gets them.
+        let least =
+            if threads.is_some() { pays_from_bytes.min(PART_BYTES) } else { pays_from_bytes };
+        self.placement.fans_out_pieces |= workers > 0 && least <= PART_BYTES;
+        let fan_out_min_bytes = (workers > 0).then_some(least as u32);
+        let device = dev.below().is_none().then(|| &self.backend.devices[usize::from(dev.0)]);
+        let queues = device.is_none_or(Device::has_queue);
+        // What goes into the page cache the kernel sorts when it writes it back.
+        let seeks = device.is_some_and(|device| queues && device.file.facts().rotational);
+        let (part_bytes, hand_over_ns) = (PART_BYTES, WORKER_ROUND_TRIP_NS);
+        self.described.adaptive.push(AdaptiveStatus {
+            cipher_ns,
+            part_bytes,
+            hand_over_ns,
+            fan_out_min_bytes,
+            seeks,
+        });
+        let adaptive = Adaptive { fan_out_min_bytes, seeks, queues };
+        let asks_from = adaptive.asks_load_from_bytes().map(Sector::holding);
+        self.placement.asks_load_from =
+            self.placement.asks_load_from.into_iter().chain(asks_from).min();
+        Ok(Choice::Adaptive(adaptive))
+    }
+}
+
+/// What the cipher takes for [`PART_BYTES`]: the shortest of a few runs, since the others were
+/// interrupted.
+fn measured_ns(cipher: &SectorCipher) -> u64 {
+    let mut part = vec![0; PART_BYTES as usize];
+    let mut measure = || {
+        let start = Instant::now();
+        cipher.encrypt_in_place(&mut part, 0);
+        start.elapsed().as_nanos().max(1) as u64
+    };
+    (0..5).map(|_| measure()).min().unwrap_or(1)
+}
+
+/// Whether a cipher can run straight into and out of its pages.
+fn fuses(device: &Device) -> bool {
+    device.file.kind() == Kind::Tmpfs
+}
+
+fn cores() -> usize {
+    std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
+}
+
+/// Whether a change of some bytes of a sector changes only the cipher's blocks (16 bytes at most)
+/// that hold them: of its modes, those that chain nothing.
+fn is_local(cipher: &str) -> bool {
+    let words = cipher.split(|c: char| !c.is_ascii_alphanumeric());
+    let mut modes = words.filter(|word| ["xts", "ctr", "ecb", "lrw"].contains(word));
+    // The elephant diffuser goes over the whole sector.
+    modes.next().is_some() && !cipher.contains("elephant")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn modes_that_chain_or_diffuse_are_not_local() {
+        for local in
+            ["aes-xts-plain64", "capi:xts(aes)-plain64", "serpent-ctr-plain", "aes-lrw-benbi"]
+        {
+            assert!(is_local(local), "{local}");
+        }
+        for torn in [
+            "aes-cbc-essiv:sha256",
+            "xchacha12,aes-adiantum-plain64",
+            "aes-plain",
+            "aes-cbc-elephant",
+        ] {
+            assert!(!is_local(torn), "{torn}");
+        }
+    }
+}
