@@ -109,29 +109,29 @@ mod tests {
     use super::*;
     use crate::poll::readable;
 
-    fn is_readable(answers: &CompletionQueue) -> bool {
-        readable(&[Some(answers.ready.as_fd())], Some(Duration::ZERO)).unwrap()[0]
+    fn is_readable(completions: &CompletionQueue) -> bool {
+        readable(&[Some(completions.ready.as_fd())], Some(Duration::ZERO)).unwrap()[0]
     }
 
     #[test]
     fn only_who_asked_before_sleeping_is_woken() {
-        let answers = CompletionQueue::new().unwrap();
-        answers.push_worked(None, &mut Vec::new());
-        assert!(!is_readable(&answers), "nobody sleeps");
-        assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 1);
-        answers.ready();
-        answers.push_worked(None, &mut Vec::new());
-        answers.push_worked(None, &mut Vec::new());
-        assert!(is_readable(&answers));
-        assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
-        assert!(!is_readable(&answers));
+        let completions = CompletionQueue::new().unwrap();
+        completions.push_worked(None, &mut Vec::new());
+        assert!(!is_readable(&completions), "nobody sleeps");
+        assert_eq!(completions.take(&mut Vec::new(), &mut Vec::new()).from_workers, 1);
+        completions.ready();
+        completions.push_worked(None, &mut Vec::new());
+        completions.push_worked(None, &mut Vec::new());
+        assert!(is_readable(&completions));
+        assert_eq!(completions.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
+        assert!(!is_readable(&completions));
     }
 
     #[test]
     fn who_asks_after_the_answer_does_not_sleep() {
-        let answers = CompletionQueue::new().unwrap();
-        answers.push_worked(None, &mut Vec::new());
-        answers.ready();
-        assert!(is_readable(&answers));
+        let completions = CompletionQueue::new().unwrap();
+        completions.push_worked(None, &mut Vec::new());
+        completions.ready();
+        assert!(is_readable(&completions));
     }
 }

@@ -41,7 +41,7 @@ use patch::Patches;
 /// cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
 
-/// One shard with its executor.
+/// One shard with its executor. More than twelve fields: each bio passes all of these parts.
 pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.

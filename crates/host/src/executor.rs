@@ -119,8 +119,8 @@ impl Executor {
         if self.woken.is_empty() {
             return false;
         }
-        let answers = self.woken.drain(..).map(|token| Cqe { token, status: BlkStatus::Ok });
-        cqes.extend(answers);
+        let woken = self.woken.drain(..).map(|token| Cqe { token, status: BlkStatus::Ok });
+        cqes.extend(woken);
         true
     }
 
@@ -152,8 +152,8 @@ impl Executor {
                 self.execute_pair(sqe, second, cqes)
             } else {
                 rest = tail;
-                match self.disk_op(sqe) {
-                    Some((dev, op)) => self.plug(dev, op, cqes),
+                match self.device_bio(sqe) {
+                    Some((dev, bio)) => self.plug(dev, bio, cqes),
                     None if sqe.origin.sample == Sample::NONE => self.execute_one(sqe),
                     None => self.execute_timed(sqe),
                 }

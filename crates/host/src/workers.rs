@@ -32,13 +32,13 @@ pub(crate) struct Task {
     /// What it saw of the times of the job that it runs.
     timed: Vec<Timed>,
     /// Up to when, if the job is of a bio that time is kept of.
-    pub(crate) seen: Nanos,
+    pub(crate) timed_until: Nanos,
 }
 
 impl Task {
     pub(crate) fn new() -> Self {
         let (io_context, scratch) = (new_io_context(), Scratch::default());
-        Self { io_context, scratch, timed: Vec::new(), seen: Nanos(0) }
+        Self { io_context, scratch, timed: Vec::new(), timed_until: Nanos(0) }
     }
 
     /// Since it last said so, the bio was in this stage.
@@ -50,9 +50,9 @@ impl Task {
 
     /// The same up to a point in time.
     pub(crate) fn lap_until(&mut self, sample: Sample, stage: Stage, to: Nanos) {
-        let span = Span { stage, from: self.seen, to };
+        let span = Span { stage, from: self.timed_until, to };
         self.timed.push(Timed { sample, span });
-        self.seen = to;
+        self.timed_until = to;
     }
 }
 
@@ -294,12 +294,12 @@ mod tests {
     #[test]
     fn job_that_no_worker_has_time_for_is_run_by_who_waits() {
         let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
-        let (answers, mut task) = (CompletionQueue::new().unwrap(), Task::new());
+        let (completions, mut task) = (CompletionQueue::new().unwrap(), Task::new());
         let (started, runs) = channel();
         let (go_on, release) = channel();
         let job = |run: Run| Job {
             run,
-            completions: Arc::clone(&answers),
+            completions: Arc::clone(&completions),
             len_bytes: 4096,
             counted: None,
         };
@@ -327,7 +327,7 @@ mod tests {
         assert_eq!(workers.load().fanned_out_bytes, 4096);
         go_on.send(()).unwrap();
         drop(workers);
-        assert_eq!(answers.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
+        assert_eq!(completions.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
     }
 
     /// The second run of this test, as a process of its own, is the one whose worker panics.

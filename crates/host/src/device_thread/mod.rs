@@ -8,7 +8,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
-use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Cqe, Owner, Token};
 use blockyard_engine::time::Nanos;
 use rustix::event::{EventfdFlags, eventfd};
@@ -20,24 +21,22 @@ use crate::submitter::new_io_context;
 use crate::threads::{self, Usage};
 use crate::{poll, process};
 
-/// An operation of a connection. Its memory belongs to it until it is answered.
+/// A bio of a connection on its way to a device, and what no queue looks at. Its memory belongs to
+/// it until it is answered.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct DiskOp {
-    /// What is answered, and to whom: the io-context of `origin` may be another task's.
+pub(crate) struct DeviceBio {
+    /// Its word is the queue's that takes it.
+    pub(crate) bio: Bio,
+    /// The bytes of its buffer.
+    pub(crate) memory: Memory,
+    /// What is answered, and to whom: the io-context of its origin may be another task's.
     pub(crate) token: Token,
     pub(crate) client: IoContext,
-    pub(crate) op: Op,
-    pub(crate) sector: Sector,
-    pub(crate) len: Sector,
-    /// What is read or written.
-    pub(crate) memory: Memory,
-    pub(crate) fua: bool,
     /// A write whose memory is the front end's, which must not receive into it meanwhile.
     pub(crate) borrows: bool,
     /// A server that is away is connected to for it, once, and it fails if that fails. The bytes
     /// of such a read are wanted by nobody.
     pub(crate) is_check: bool,
-    pub(crate) origin: Origin,
     /// When it was plugged, if time is kept of its bio.
     pub(crate) submitted: Nanos,
 }
@@ -62,8 +61,8 @@ pub(crate) struct Shared {
 pub(crate) struct Inbox {
     /// Connections, and where they are answered. Each comes before its operations.
     pub(crate) joined: Vec<(IoContext, Arc<CompletionQueue>)>,
-    pub(crate) ops: Vec<DiskOp>,
-    /// How many operations each batch in `ops` has.
+    pub(crate) bios: Vec<DeviceBio>,
+    /// How many bios each batch in `bios` has.
     pub(crate) batches: Vec<usize>,
     /// Connections that are about to end: their operations are answered as soon as may be, and
     /// nobody cares how they went.
@@ -80,7 +79,7 @@ pub(crate) struct Inbox {
 impl Inbox {
     fn is_empty(&self) -> bool {
         let nobody = self.joined.is_empty() && self.abandoned.is_empty() && self.left.is_empty();
-        nobody && self.ops.is_empty() && !self.nudged && !self.ending && !self.stopping
+        nobody && self.bios.is_empty() && !self.nudged && !self.ending && !self.stopping
     }
 }
 
@@ -114,16 +113,16 @@ impl DeviceThread {
     }
 
     /// A connection begins.
-    pub(crate) fn join(&self, io_context: IoContext, answers: Arc<CompletionQueue>) {
-        self.shared.put(|inbox| inbox.joined.push((io_context, answers)));
+    pub(crate) fn join(&self, io_context: IoContext, completions: Arc<CompletionQueue>) {
+        self.shared.put(|inbox| inbox.joined.push((io_context, completions)));
     }
 
     /// Takes a batch of one connection; `batch` is empty afterwards. The memory of each operation
     /// stays valid until its answer.
-    pub(crate) fn send(&self, batch: &mut Vec<DiskOp>) {
+    pub(crate) fn send(&self, batch: &mut Vec<DeviceBio>) {
         self.shared.put(|inbox| {
             inbox.batches.push(batch.len());
-            inbox.ops.append(batch);
+            inbox.bios.append(batch);
         });
     }
 
@@ -147,22 +146,21 @@ impl DeviceThread {
     /// # Errors
     /// When the system has no more descriptors.
     pub(crate) fn ask(&self, op: Op) -> io::Result<Asked<'_>> {
-        let (answers, client) = (CompletionQueue::new()?, new_io_context());
-        self.join(client, Arc::clone(&answers));
-        self.send(&mut vec![DiskOp {
+        let (completions, client) = (CompletionQueue::new()?, new_io_context());
+        self.join(client, Arc::clone(&completions));
+        let len = if op == Op::Flush { Sector(0) } else { Sector(1) };
+        let origin = Origin { io_context: client, ..Origin::default() };
+        let bio = Bio { origin, ..Bio::new(op, Sector(0), len, BufRef::NONE, 0) };
+        self.send(&mut vec![DeviceBio {
+            bio,
+            memory: Memory::NONE,
             token: Token { owner: Owner::Shard, index: 0 },
             client,
-            op,
-            sector: Sector(0),
-            len: if op == Op::Flush { Sector(0) } else { Sector(1) },
-            memory: Memory::NONE,
-            fua: false,
             borrows: false,
             is_check: true,
-            origin: Origin { io_context: client, ..Origin::default() },
             submitted: Nanos(0),
         }]);
-        Ok(Asked { disk: self, client, answers })
+        Ok(Asked { disk: self, client, completions })
     }
 
     /// A handle whose thread is the caller's.
@@ -180,7 +178,7 @@ impl DeviceThread {
 pub(crate) struct Asked<'a> {
     disk: &'a DeviceThread,
     client: IoContext,
-    answers: Arc<CompletionQueue>,
+    completions: Arc<CompletionQueue>,
 }
 
 impl Asked<'_> {
@@ -192,10 +190,10 @@ impl Asked<'_> {
         let mut cqes = Vec::new();
         while cqes.is_empty() {
             // It is answered in any case, and nobody leaves before.
-            if poll::readable(&[Some(self.answers.ready())], None).is_err() {
+            if poll::readable(&[Some(self.completions.ready())], None).is_err() {
                 std::thread::yield_now();
             }
-            self.answers.take(&mut cqes, &mut Vec::new());
+            self.completions.take(&mut cqes, &mut Vec::new());
         }
         self.disk.leave(self.client);
         match cqes[0].status {
@@ -249,10 +247,10 @@ impl AsFd for Shared {
 
 /// Where a connection is answered.
 struct Client {
-    answers: Arc<CompletionQueue>,
+    completions: Arc<CompletionQueue>,
     /// What it has not been told yet.
     cqes: Vec<Cqe>,
-    /// How many of these are of [`DiskOp::borrows`].
+    /// How many of these are of [`DeviceBio::borrows`].
     borrowed: usize,
     /// What was seen of the times of these.
     timed: Vec<Timed>,
@@ -263,10 +261,10 @@ struct Client {
 pub(crate) struct Clients(BTreeMap<IoContext, Client>);
 
 impl Clients {
-    pub(crate) fn join(&mut self, io_context: IoContext, answers: Arc<CompletionQueue>) {
+    pub(crate) fn join(&mut self, io_context: IoContext, completions: Arc<CompletionQueue>) {
         self.0.insert(
             io_context,
-            Client { answers, cqes: Vec::new(), borrowed: 0, timed: Vec::new() },
+            Client { completions, cqes: Vec::new(), borrowed: 0, timed: Vec::new() },
         );
     }
 
@@ -291,7 +289,7 @@ impl Clients {
     pub(crate) fn answer(&mut self) {
         for client in self.0.values_mut().filter(|client| !client.cqes.is_empty()) {
             let borrowed = std::mem::take(&mut client.borrowed);
-            client.answers.push_device(&mut client.cqes, &mut client.timed, borrowed);
+            client.completions.push_device(&mut client.cqes, &mut client.timed, borrowed);
         }
     }
 }
@@ -309,10 +307,10 @@ mod tests {
             loop {
                 let _ = poll::readable(&[Some(shared.as_fd())], None);
                 shared.take(&mut received);
-                for (io_context, answers) in received.joined.drain(..) {
-                    clients.join(io_context, answers);
+                for (io_context, completions) in received.joined.drain(..) {
+                    clients.join(io_context, completions);
                 }
-                for DiskOp { client, token, borrows, .. } in received.ops.drain(..) {
+                for DeviceBio { client, token, borrows, .. } in received.bios.drain(..) {
                     clients.put(client, Cqe { token, status }, borrows);
                 }
                 clients.answer();

@@ -1,14 +1,12 @@
-//! A request queue with the operations that wait in it: operations in, one system call for each
-//! request out.
+//! A request queue with the bios that wait in it: bios in, one system call for each request out.
 //!
-//! Merged operations become one vectored transfer. Who executes it is told to
+//! Merged bios become one vectored transfer. Who executes it is told to
 //! [`DiskQueue::dispatch`]: a ring, plain calls, a test.
 
 use std::io;
 use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, Done, IoContext, Op, Sample, Sector};
-use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue};
 use blockyard_engine::request::Tag;
@@ -17,7 +15,7 @@ use blockyard_engine::sq::Cqe;
 use blockyard_engine::time::Nanos;
 
 use crate::canary::{Canary, is_planted};
-use crate::device_thread::DiskOp;
+use crate::device_thread::DeviceBio;
 use crate::file::DeviceFile;
 use crate::file_op::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Span, Stage, Timed};
@@ -26,9 +24,9 @@ use crate::stages::{self, Span, Stage, Timed};
 pub(crate) type Start<'a> =
     dyn FnMut(FileOp<Tag>, &mut Vec<libc::iovec>) -> Option<io::Result<()>> + 'a;
 
-/// An operation of a bio that time is kept of.
+/// A bio that time is kept of.
 struct Sampled {
-    /// Its index in `ops`.
+    /// Its index in `bios`.
     user: u64,
     /// When it went to the device; a flush before it counts.
     issued: Option<Nanos>,
@@ -38,8 +36,8 @@ struct Sampled {
 pub(crate) struct DiskQueue {
     queue: RequestQueue,
     file: Arc<DeviceFile>,
-    /// [`Bio::user`] is an index of it.
-    ops: Slab<DiskOp>,
+    /// By [`Bio::user`] in the queue.
+    bios: Slab<DeviceBio>,
     /// Few.
     sampled: Vec<Sampled>,
     /// What has been seen of them, and by whom they were asked for.
@@ -60,8 +58,8 @@ unsafe impl Send for DiskQueue {}
 #[derive(Clone, Copy)]
 struct Issued {
     issue: Issue,
-    /// It has been said that it takes long.
-    told: bool,
+    /// That it takes long has been reported.
+    is_reported: bool,
 }
 
 impl DiskQueue {
@@ -70,7 +68,7 @@ impl DiskQueue {
         Self {
             queue: RequestQueue::new(config, spec),
             file,
-            ops: Slab::default(),
+            bios: Slab::default(),
             sampled: Vec::new(),
             timed: Vec::new(),
             issued: vec![None; config.queue_depth as usize],
@@ -86,22 +84,15 @@ impl DiskQueue {
         self.queue.plug(io_context);
     }
 
-    /// Takes an operation.
-    pub(crate) fn submit(&mut self, now: Nanos, op: DiskOp) {
-        let DiskOp { op: what, sector, len, fua, origin, .. } = op;
-        // The queue never looks at bytes: their place is in `ops`.
-        let len_bytes = u32::try_from(len.bytes()).unwrap_or(0);
-        let buf = match what {
-            Op::Read | Op::Write => BufRef { slot: 0, offset_bytes: 0, len_bytes },
-            Op::Flush | Op::Discard | Op::WriteZeroes => BufRef::NONE,
-        };
-        let user = u64::from(self.ops.insert(op));
-        if origin.sample != Sample::NONE {
+    /// Takes a bio.
+    pub(crate) fn submit(&mut self, now: Nanos, bio: DeviceBio) {
+        let user = u64::from(self.bios.insert(bio));
+        if bio.bio.origin.sample != Sample::NONE {
             self.sampled.push(Sampled { user, issued: None });
         }
         // Parked or not, it is the queue's until it is done: nobody here sleeps for a request, and
         // a connection's buffers bound what it submits.
-        self.queue.submit_bio(now, Bio { fua, origin, ..Bio::new(what, sector, len, buf, user) });
+        self.queue.submit_bio(now, Bio { user, ..bio.bio });
     }
 
     /// The submitter has nothing more for now.
@@ -116,7 +107,7 @@ impl DiskQueue {
             self.queue.dispatch(now, &mut issues);
             let mut ended = false;
             for issue in issues.drain(..) {
-                self.issued[issue.tag.index as usize] = Some(Issued { issue, told: false });
+                self.issued[issue.tag.index as usize] = Some(Issued { issue, is_reported: false });
                 if !self.sampled.is_empty() {
                     self.note_issue(issue.tag);
                 }
@@ -171,8 +162,8 @@ impl DiskQueue {
         for bio in self.queue.bios(tag) {
             assert_eq!(bio.sector, next, "the bios of a request follow each other");
             next = bio.sector + bio.len;
-            let op = self.ops.get(u32::try_from(bio.user).expect("an index of `ops`"));
-            let skip_bytes = Sector(bio.sector.0 - op.sector.0).bytes() as usize;
+            let whole = self.bios.get(u32::try_from(bio.user).expect("an index of `bios`"));
+            let skip_bytes = Sector(bio.sector.0 - whole.bio.sector.0).bytes() as usize;
             let memory = &mut self.memory;
             let add = |base: *mut u8, len_bytes| match memory.last_mut() {
                 Some(last) if last.iov_base.wrapping_byte_add(last.iov_len) == base.cast() => {
@@ -180,8 +171,8 @@ impl DiskQueue {
                 }
                 _ => memory.push(iovec(base, len_bytes)),
             };
-            // SAFETY: the operation is in `ops` until it is answered.
-            unsafe { op.memory.each(skip_bytes, bio.len.bytes() as usize, add) };
+            // SAFETY: the bio is in `bios` until it is answered.
+            unsafe { whole.memory.each(skip_bytes, bio.len.bytes() as usize, add) };
         }
     }
 
@@ -199,25 +190,25 @@ impl DiskQueue {
         self.queue.take_done(&mut self.done);
         let mut done = std::mem::take(&mut self.done);
         for Done { user, status } in done.drain(..) {
-            let op = self.ops.remove(u32::try_from(user).expect("an index of `ops`"));
-            if op.origin.sample != Sample::NONE {
-                self.note_end(user, &op);
+            let bio = self.bios.remove(u32::try_from(user).expect("an index of `bios`"));
+            if bio.bio.origin.sample != Sample::NONE {
+                self.note_end(user, &bio);
             }
-            out.push((op.client, Cqe { token: op.token, status }));
+            out.push((bio.client, Cqe { token: bio.token, status }));
         }
         self.done = done;
     }
 
-    fn note_end(&mut self, user: u64, op: &DiskOp) {
+    fn note_end(&mut self, user: u64, bio: &DeviceBio) {
         let ended = stages::now();
         let place = self.sampled.iter().position(|one| one.user == user);
         let place = place.expect("noted when it was submitted");
         let issued = self.sampled.swap_remove(place).issued.unwrap_or(ended);
         for (stage, from, to) in
-            [(Stage::Queue, op.submitted, issued), (Stage::Device, issued, ended)]
+            [(Stage::Queue, bio.submitted, issued), (Stage::Device, issued, ended)]
         {
             let span = Span { stage, from, to };
-            self.timed.push((op.client, Timed { sample: op.origin.sample, span }));
+            self.timed.push((bio.client, Timed { sample: bio.bio.origin.sample, span }));
         }
     }
 
@@ -238,7 +229,7 @@ impl DiskQueue {
 
     /// How many operations are not answered.
     pub(crate) fn len(&self) -> usize {
-        self.ops.len()
+        self.bios.len()
     }
 
     /// What the device has had for too long, in words, each request once. It is waited for all the
@@ -248,8 +239,8 @@ impl DiskQueue {
         self.queue.timed_out(now, &mut tags);
         for tag in tags {
             let Some(issued) = &mut self.issued[tag.index as usize] else { continue };
-            if !issued.told {
-                issued.told = true;
+            if !issued.is_reported {
+                issued.is_reported = true;
                 tell(&format!("{}: {}", self.file.path().display(), late(&issued.issue)));
             }
         }

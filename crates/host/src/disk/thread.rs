@@ -102,29 +102,29 @@ impl Running {
 
     fn receive(&mut self, now: Nanos) {
         self.shared.take(&mut self.received);
-        let Inbox { joined, ops, batches, abandoned, left, nudged, ending, stopping } =
+        let Inbox { joined, bios, batches, abandoned, left, nudged, ending, stopping } =
             &mut self.received;
         // A disk that is here answers soon in any case.
         abandoned.clear();
         (*nudged, *ending) = (false, false);
-        for (io_context, answers) in joined.drain(..) {
-            self.clients.join(io_context, answers);
+        for (io_context, completions) in joined.drain(..) {
+            self.clients.join(io_context, completions);
         }
-        let mut rest = ops.as_slice();
+        let mut rest = bios.as_slice();
         for len in batches.drain(..) {
             let (batch, after) = rest.split_at(len);
             rest = after;
             // A task has a plug of its own.
             for of_one in
-                batch.chunk_by(|one, next| one.origin.io_context == next.origin.io_context)
+                batch.chunk_by(|one, next| one.bio.origin.io_context == next.bio.origin.io_context)
             {
-                let io_context = of_one[0].origin.io_context;
+                let io_context = of_one[0].bio.origin.io_context;
                 self.queue.plug(io_context);
-                of_one.iter().for_each(|op| self.queue.submit(now, *op));
+                of_one.iter().for_each(|bio| self.queue.submit(now, *bio));
                 self.queue.unplug(now, io_context);
             }
         }
-        ops.clear();
+        bios.clear();
         for io_context in left.drain(..) {
             self.clients.leave(io_context);
             self.queue.exit_context(now, io_context);

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use blockyard_engine::bio::{BlkStatus, Op, Sample};
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Sample};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Cqe, Place, Sqe, SqeOp};
 
 use super::hctx::{Hctx, named};
 use super::{Executor, time_of};
 use crate::backend::Backend;
-use crate::device_thread::DiskOp;
+use crate::device_thread::DeviceBio;
 use crate::fused::{Calls, Fused, Run};
 use crate::memory::{Address, Memory};
 use crate::stages::{Stage, Timed};
@@ -89,7 +89,7 @@ impl Executor {
                     // SAFETY: as above; the buffers outlive the job, because an executor waits for
                     // its workers before it is dropped.
                     let status = unsafe { fused.execute(backend, &mut task.scratch, &mut calls) };
-                    for span in calls.spans(direction, task.seen).into_iter().flatten() {
+                    for span in calls.spans(direction, task.timed_until).into_iter().flatten() {
                         task.lap_until(sample, span.stage, span.to);
                     }
                     status
@@ -127,15 +127,15 @@ impl Executor {
             if sample != Sample::NONE {
                 self.samples.add_since(sample, Stage::Cipher, from);
             }
-            return match self.disk_op(write) {
-                Some((dev, op)) => self.plug(dev, op, cqes),
+            return match self.device_bio(write) {
+                Some((dev, bio)) => self.plug(dev, bio, cqes),
                 None if sample == Sample::NONE => self.execute_one(write),
                 None => self.execute_timed(write),
             };
         }
-        let queued = self.disk_op(write);
+        let queued = self.device_bio(write);
         let shared = matches!(self.hctxs[usize::from(dev.0)], Hctx::Shared(_));
-        let Some((_, op)) = queued.filter(|_| shared) else {
+        let Some((_, bio)) = queued.filter(|_| shared) else {
             // No queue, or one that belongs to this thread's ring: the worker writes itself.
             self.hand_over(place, write, run.len_bytes, move |backend, task| {
                 encrypt(backend);
@@ -153,9 +153,10 @@ impl Executor {
         self.hand_over_job(place, sample, run.len_bytes, move |backend, task| {
             encrypt(backend);
             task.lap(sample, Stage::Cipher);
-            let disk = backend.device(dev).thread().expect("its way is shared");
-            let (origin, submitted) = (named(origin, task.io_context), task.seen);
-            disk.send(&mut vec![DiskOp { origin, submitted, ..op }]);
+            let thread = backend.device(dev).thread().expect("its way is shared");
+            let origin = named(origin, task.io_context);
+            let (submitted, write) = (task.timed_until, Bio { origin, ..bio.bio });
+            thread.send(&mut vec![DeviceBio { bio: write, submitted, ..bio }]);
             None
         });
         None
@@ -189,7 +190,7 @@ impl Executor {
         let handed_over = time_of(sample);
         let job = Job {
             run: Box::new(move |task| {
-                task.seen = handed_over;
+                task.timed_until = handed_over;
                 task.lap(sample, Stage::CipherWait);
                 run(&backend, task)
             }),

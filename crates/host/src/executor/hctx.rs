@@ -1,11 +1,11 @@
 //! The hardware contexts of an executor: its end of the queue of each device.
 //!
-//! Operations are plugged until [`Executor::unplug`]. Then they go to the queue of this executor,
+//! Bios are plugged until [`Executor::unplug`]. Then they go to the queue of this executor,
 //! or to the thread of the device.
 
 use std::sync::Arc;
 
-use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
@@ -15,7 +15,7 @@ use blockyard_engine::time::Nanos;
 use super::blocking::User;
 use super::{Executor, dev_id, since, time_of};
 use crate::backend::Device;
-use crate::device_thread::DiskOp;
+use crate::device_thread::DeviceBio;
 use crate::disk::{DeviceQueue, DiskQueue, PLUG_MAX};
 use crate::file::Kind;
 use crate::file_op::FileOp;
@@ -28,11 +28,11 @@ pub(super) enum Hctx {
     /// A queue of its own.
     Own {
         queue: Box<DiskQueue>,
-        /// How many operations wait for [`Executor::unplug`].
+        /// How many bios wait for [`Executor::unplug`].
         plugged: usize,
     },
     /// The queue of the device's thread; what waits for [`Executor::unplug`].
-    Shared(Vec<DiskOp>),
+    Shared(Vec<DeviceBio>),
 }
 
 impl Hctx {
@@ -57,58 +57,40 @@ impl Hctx {
 }
 
 impl Executor {
-    /// The operation of an SQE whose device has a queue.
-    pub(super) fn disk_op(&self, sqe: &Sqe) -> Option<(DevId, DiskOp)> {
-        let transfer =
-            |buf: BufRef| (Sector::holding(u64::from(buf.len_bytes)), self.buffers.memory(buf));
-        let no_memory = Memory::NONE;
-        let is_queued = |dev: DevId| !matches!(self.hctxs[usize::from(dev.0)], Hctx::Bypassed);
-        let (dev, op, sector, (len, memory), fua) = match sqe.op {
-            SqeOp::Read { dev, sector, buf } if is_queued(dev) => {
-                (dev, Op::Read, sector, transfer(buf), false)
-            }
-            SqeOp::Write { dev, sector, buf, fua } if is_queued(dev) => {
-                (dev, Op::Write, sector, transfer(buf), fua)
-            }
-            SqeOp::Flush { dev } if is_queued(dev) => {
-                (dev, Op::Flush, Sector(0), (Sector(0), no_memory), false)
-            }
-            SqeOp::Discard { dev, sector, len } if is_queued(dev) => {
-                (dev, Op::Discard, sector, (len, no_memory), false)
-            }
-            SqeOp::WriteZeroes { dev, sector, len } if is_queued(dev) => {
-                (dev, Op::WriteZeroes, sector, (len, no_memory), false)
-            }
-            SqeOp::Check { dev } if self.device(dev).file.kind() == Kind::Remote => {
-                (dev, Op::Read, Sector(0), (Sector(1), no_memory), false)
-            }
+    /// The bio of an SQE whose device has a queue.
+    pub(super) fn device_bio(&self, sqe: &Sqe) -> Option<(DevId, DeviceBio)> {
+        let dev = match sqe.op {
+            SqeOp::Check { dev } if self.device(dev).file.kind() != Kind::Remote => return None,
+            SqeOp::Read { dev, .. }
+            | SqeOp::Write { dev, .. }
+            | SqeOp::Flush { dev }
+            | SqeOp::Discard { dev, .. }
+            | SqeOp::WriteZeroes { dev, .. }
+            | SqeOp::Check { dev } => dev,
             _ => return None,
         };
-        let borrows = matches!(sqe.op, SqeOp::Write { buf, .. } if buf.is_world());
-        let is_check = matches!(sqe.op, SqeOp::Check { .. });
-        let (token, client, origin) = (sqe.token, self.io_context, named(sqe.origin, self.task));
-        let submitted = time_of(origin.sample);
-        let op = DiskOp {
-            token,
-            client,
-            op,
-            sector,
-            len,
-            memory,
-            fua,
-            borrows,
-            is_check,
-            origin,
-            submitted,
+        if matches!(self.hctxs[usize::from(dev.0)], Hctx::Bypassed) {
+            return None;
+        }
+        let bio = Bio { origin: named(sqe.origin, self.task), ..bio_of(&sqe.op)? };
+        let has_data = matches!(sqe.op, SqeOp::Read { .. } | SqeOp::Write { .. });
+        let bio = DeviceBio {
+            bio,
+            memory: if has_data { self.buffers.memory(bio.buf) } else { Memory::NONE },
+            token: sqe.token,
+            client: self.io_context,
+            borrows: bio.op == Op::Write && bio.buf.is_world(),
+            is_check: matches!(sqe.op, SqeOp::Check { .. }),
+            submitted: time_of(bio.origin.sample),
         };
-        Some((dev, op))
+        Some((dev, bio))
     }
 
-    /// Holds an operation back until the next unplug; a full plug is pulled.
+    /// Holds a bio back until the next unplug; a full plug is pulled.
     pub(super) fn plug(
         &mut self,
         dev: DevId,
-        op: DiskOp,
+        bio: DeviceBio,
         cqes: &mut Vec<Cqe>,
     ) -> Option<BlkStatus> {
         let now = since(self.epoch);
@@ -118,13 +100,13 @@ impl Executor {
                 if *plugged == 0 {
                     queue.plug(self.io_context);
                 }
-                queue.submit(now, op);
+                queue.submit(now, bio);
                 *plugged += 1;
                 *plugged
             }
             Hctx::Shared(batch) => {
-                self.handed_over.borrowed += usize::from(op.borrows);
-                batch.push(op);
+                self.handed_over.borrowed += usize::from(bio.borrows);
+                batch.push(bio);
                 batch.len()
             }
         };
@@ -171,6 +153,25 @@ impl Executor {
         queue.take_timed().for_each(|(_, timed)| samples.add(timed));
         cqes.extend(done.drain(..).map(|(_, cqe)| cqe));
         blocking.submit();
+    }
+}
+
+/// An SQE for a device as a bio again; a check reads the first sector.
+fn bio_of(op: &SqeOp) -> Option<Bio> {
+    let range = |op, sector, len| Bio::new(op, sector, len, BufRef::NONE, 0);
+    let transfer = |op, sector, buf: BufRef| {
+        Bio::new(op, sector, Sector::holding(u64::from(buf.len_bytes)), buf, 0)
+    };
+    match *op {
+        SqeOp::Read { sector, buf, .. } => Some(transfer(Op::Read, sector, buf)),
+        SqeOp::Write { sector, buf, fua, .. } => {
+            Some(Bio { fua, ..transfer(Op::Write, sector, buf) })
+        }
+        SqeOp::Flush { .. } => Some(range(Op::Flush, Sector(0), Sector(0))),
+        SqeOp::Discard { sector, len, .. } => Some(range(Op::Discard, sector, len)),
+        SqeOp::WriteZeroes { sector, len, .. } => Some(range(Op::WriteZeroes, sector, len)),
+        SqeOp::Check { .. } => Some(range(Op::Read, Sector(0), Sector(1))),
+        _ => None,
     }
 }
 

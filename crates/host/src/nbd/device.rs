@@ -18,7 +18,7 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{BlkStatus, Op, Sample};
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Sample};
 use blockyard_engine::sq::Cqe;
 use blockyard_protocol::nbd::client::{Refusal, Remote};
 
@@ -28,7 +28,7 @@ use super::link::{Dying, Link, Loss};
 use super::ops::{Next, Ops};
 use super::remote::lost_with;
 use super::unflushed::{Success, Unflushed, difference};
-use crate::device_thread::{Clients, DeviceThread, DiskOp, Inbox, Shared};
+use crate::device_thread::{Clients, DeviceBio, DeviceThread, Inbox, Shared};
 use crate::durability::Durability;
 use crate::stages::{self, Span, Stage, Timed};
 use crate::{poll, process};
@@ -84,7 +84,32 @@ impl Slot {
 /// What a connecting thread has found, for which slot.
 type Dialed = Arc<Mutex<Vec<(usize, Result<Opened, String>)>>>;
 
-/// The thread's own.
+/// Operations that wait for a connection.
+#[derive(Default)]
+struct Waiting {
+    /// They have requests to be made.
+    ready: VecDeque<u32>,
+    /// Checks while no slot is up.
+    checks: Vec<u32>,
+    /// An operation that may have cost a connection, and has one to itself now.
+    alone: Option<u32>,
+}
+
+/// What is known of a server that cannot be reached.
+struct Outage {
+    /// Since when no slot is up.
+    since: Option<Instant>,
+    /// That operations fail has been reported.
+    is_reported: bool,
+    /// At the end of the clients' server it did not answer, or could not be connected to: it is not
+    /// tried again.
+    is_away: bool,
+    /// The pause after a loss: longer each time, until a request is answered.
+    retry_after: Duration,
+}
+
+/// The thread's own. More than twelve fields: the operations, the connections, what ends when, and
+/// vectors that are kept for their memory.
 struct Running {
     disk: Arc<RemoteDisk>,
     /// The volume's.
@@ -95,27 +120,15 @@ struct Running {
     dialed: Dialed,
     clients: Clients,
     ops: Ops,
-    /// Operations that have requests to be made.
-    ready: VecDeque<u32>,
-    /// Checks that wait for a connection.
-    checks: Vec<u32>,
-    /// An operation that may have cost a connection, and has one to itself now.
-    alone: Option<u32>,
+    waiting: Waiting,
     slots: Vec<Slot>,
     dying: Vec<Dying>,
-    /// Since when no slot is up.
-    down_since: Option<Instant>,
-    /// It has been said that operations fail.
-    has_given_up: bool,
+    outage: Outage,
     /// The export, as it was last heard of.
     remote: Option<Remote>,
     is_stopping: bool,
     /// The clients' server ends: nothing waits for a connection any more.
     is_ending: bool,
-    /// Since then it did not answer, or could not be connected to: it is not tried again.
-    is_away: bool,
-    /// What is waited after a loss: longer each time, until a request is answered.
-    retry_after: Duration,
     /// Emptied after each use; kept for their memory.
     received: Inbox,
     unused: Vec<u32>,
@@ -135,16 +148,16 @@ impl Running {
             dialed: Dialed::default(),
             clients: Clients::default(),
             ops: Ops::new(unflushed),
-            ready: VecDeque::new(),
-            checks: Vec::new(),
-            alone: None,
-            retry_after: RETRY_FIRST,
+            waiting: Waiting::default(),
+            outage: Outage {
+                since: Some(now),
+                is_reported: false,
+                is_away: false,
+                retry_after: RETRY_FIRST,
+            },
             is_ending: false,
-            is_away: false,
             slots: vec![Slot::Down { retry_at: now, retry_after: RETRY_FIRST }],
             dying: Vec::new(),
-            down_since: Some(now),
-            has_given_up: false,
             remote: None,
             is_path: disk.is_path(),
             is_stopping: false,
@@ -180,18 +193,18 @@ impl Running {
     fn receive(&mut self, now: Instant) {
         let mut received = std::mem::take(&mut self.received);
         self.inbox.take(&mut received);
-        let Inbox { joined, ops, batches, abandoned, left, nudged, ending, stopping } =
+        let Inbox { joined, bios, batches, abandoned, left, nudged, ending, stopping } =
             &mut received;
         batches.clear();
         *nudged = false;
-        for (io_context, answers) in joined.drain(..) {
-            self.clients.join(io_context, answers);
+        for (io_context, completions) in joined.drain(..) {
+            self.clients.join(io_context, completions);
         }
-        for op in ops.drain(..) {
+        for op in bios.drain(..) {
             let is_check = op.is_check;
             let index = self.ops.insert(op);
-            if is_check && self.down_since.is_some() {
-                self.checks.push(index);
+            if is_check && self.outage.since.is_some() {
+                self.waiting.checks.push(index);
             } else {
                 self.queue(index);
             }
@@ -216,37 +229,38 @@ impl Running {
 
     fn queue(&mut self, index: u32) {
         if !std::mem::replace(&mut self.ops.at(index).is_queued, true) {
-            self.ready.push_back(index);
+            self.waiting.ready.push_back(index);
         }
     }
 
     fn answer(&mut self, index: u32, status: BlkStatus) {
         if self.ops.get(index).is_queued {
-            self.ready.retain(|queued| *queued != index);
+            self.waiting.ready.retain(|queued| *queued != index);
         }
         self.was_alone(index);
         let op = self.ops.remove(index);
         self.latch(&op, status);
-        if op.origin.sample != Sample::NONE {
+        if op.bio.origin.sample != Sample::NONE {
             // The server's queue and the way to it are the device's.
             let span = Span { stage: Stage::Device, from: op.submitted, to: stages::now() };
-            self.clients.time(op.client, Timed { sample: op.origin.sample, span });
+            self.clients.time(op.client, Timed { sample: op.bio.origin.sample, span });
         }
         self.clients.put(op.client, Cqe { token: op.token, status }, op.borrows);
     }
 
     /// After a flush or FUA write that the server has failed it is unknown what is stable there.
-    fn latch(&self, op: &DiskOp, status: BlkStatus) {
+    fn latch(&self, op: &DeviceBio, status: BlkStatus) {
+        let Bio { op, fua, .. } = op.bio;
         let loses = match status {
             // It never came to the disk.
             BlkStatus::Ok | BlkStatus::Transport => false,
-            BlkStatus::Invalid | BlkStatus::NotSupported => op.op == Op::Flush,
+            BlkStatus::Invalid | BlkStatus::NotSupported => op == Op::Flush,
             // Another way may reach it.
-            BlkStatus::IoError => !self.is_path && (op.fua || op.op == Op::Flush),
-            BlkStatus::NoSpace | BlkStatus::Medium => op.fua || op.op == Op::Flush,
+            BlkStatus::IoError => !self.is_path && (fua || op == Op::Flush),
+            BlkStatus::NoSpace | BlkStatus::Medium => fua || op == Op::Flush,
         };
         if loses {
-            let what = if op.op == Op::Flush { "a flush" } else { "a FUA write" };
+            let what = if op == Op::Flush { "a flush" } else { "a FUA write" };
             let problem = format!("{what} failed: {status}");
             self.durability.lose(self.disk.name().to_owned(), problem, status);
         }
@@ -254,8 +268,8 @@ impl Running {
 
     /// It has no connection to itself any more, if it had one.
     fn was_alone(&mut self, index: u32) {
-        if self.alone == Some(index) {
-            self.alone = None;
+        if self.waiting.alone == Some(index) {
+            self.waiting.alone = None;
         }
     }
 
@@ -295,7 +309,7 @@ impl Running {
 
     /// From when on operations fail.
     fn fails_at(&self) -> Option<Instant> {
-        self.down_since.map(|since| since + self.disk.reconnect_delay())
+        self.outage.since.map(|since| since + self.disk.reconnect_delay())
     }
 
     fn collect_replies(&mut self, now: Instant) {
@@ -320,27 +334,27 @@ impl Running {
     fn lose(&mut self, now: Instant, index: usize, loss: &Loss) {
         let has_answered = self.slots[index].link().expect("it is up").has_answered;
         // Not at once: a server may close each connection that it gets.
-        self.retry_after = pause_after(self.retry_after, has_answered);
-        let (retry_at, retry_after) = (now + self.retry_after, self.retry_after);
+        self.outage.retry_after = pause_after(self.outage.retry_after, has_answered);
+        let (retry_at, retry_after) = (now + self.outage.retry_after, self.outage.retry_after);
         let down = Slot::Down { retry_at, retry_after };
         let Slot::Up(link) = std::mem::replace(&mut self.slots[index], down) else {
             unreachable!("only what is up is lost");
         };
         // What had the connections to itself was lost with this one, and may wait for its end.
-        self.alone = None;
+        self.waiting.alone = None;
         let until = now + self.disk.timeout();
         self.dying.extend(link.fail(loss, until, &mut self.ops, &mut self.unused));
         self.latch_unflushed();
         let is_up = self.slots.iter().any(|slot| matches!(slot, Slot::Up(_)));
-        if !is_up && self.down_since.is_none() {
-            self.down_since = Some(now);
+        if !is_up && self.outage.since.is_none() {
+            self.outage.since = Some(now);
             self.disk.say(&loss.why);
         }
     }
 
     /// The server is silent on one connection, and would be on the others.
     fn give_up(&mut self, now: Instant, silence: &Loss) {
-        self.is_away = true;
+        self.outage.is_away = true;
         for index in 0..self.slots.len() {
             if self.slots[index].link().is_some() {
                 self.lose(now, index, silence);
@@ -379,7 +393,9 @@ impl Running {
         let mut dialed = dialed.lock().unwrap_or_else(PoisonError::into_inner);
         for (index, outcome) in dialed.drain(..) {
             match outcome {
-                Ok(_) if self.is_away => self.not_connected(now, index, "it was silent before"),
+                Ok(_) if self.outage.is_away => {
+                    self.not_connected(now, index, "it was silent before")
+                }
                 Ok(opened) => self.connected(now, index, opened),
                 Err(why) => self.not_connected(now, index, &why),
             }
@@ -409,11 +425,11 @@ impl Running {
         while self.slots.len() < wanted {
             self.slots.push(Slot::Down { retry_at: now, retry_after: RETRY_FIRST });
         }
-        if self.down_since.take().is_some_and(|since| since < now) {
+        if self.outage.since.take().is_some_and(|since| since < now) {
             self.disk.say("connected");
         }
-        self.has_given_up = false;
-        for check in std::mem::take(&mut self.checks) {
+        self.outage.is_reported = false;
+        for check in std::mem::take(&mut self.waiting.checks) {
             self.queue(check);
         }
     }
@@ -433,7 +449,7 @@ impl Running {
         let is_taken = |slot: &Slot| matches!(slot, Slot::Up(_) | Slot::Dialing { .. });
         let has_room = self.remote.as_ref().is_none_or(|remote| remote.multi_conn)
             || !self.slots.iter().any(is_taken);
-        has_room && !self.is_away
+        has_room && !self.outage.is_away
     }
 
     fn not_connected(&mut self, now: Instant, index: usize, why: &str) {
@@ -442,10 +458,10 @@ impl Running {
         };
         let retry_at = now + retry_after;
         self.slots[index] = Slot::Down { retry_at, retry_after: (2 * retry_after).min(RETRY_MAX) };
-        if self.down_since.is_some() {
-            self.is_away |= self.is_ending;
+        if self.outage.since.is_some() {
+            self.outage.is_away |= self.is_ending;
             self.disk.say_once(why);
-            for check in std::mem::take(&mut self.checks) {
+            for check in std::mem::take(&mut self.waiting.checks) {
                 self.answer(check, BlkStatus::Transport);
             }
         }
@@ -455,12 +471,12 @@ impl Running {
         if self.is_stopping {
             return;
         }
-        let is_down = self.down_since.is_some();
+        let is_down = self.outage.since.is_some();
         for index in 0..self.slots.len() {
             let Slot::Down { retry_at, retry_after } = self.slots[index] else { continue };
             let is_due = match (self.is_path, is_down) {
                 // Its checks say when, and one connection is enough for them.
-                (true, true) => index == 0 && !self.checks.is_empty(),
+                (true, true) => index == 0 && !self.waiting.checks.is_empty(),
                 _ => retry_at <= now,
             };
             if is_due && self.may_dial() {
@@ -489,24 +505,24 @@ impl Running {
     }
 
     fn fail_what_waits_too_long(&mut self, now: Instant) {
-        if self.down_since.is_none() {
+        if self.outage.since.is_none() {
             return;
         }
         if self.has_failed(now) {
-            if !self.is_path && !std::mem::replace(&mut self.has_given_up, true) {
+            if !self.is_path && !std::mem::replace(&mut self.outage.is_reported, true) {
                 self.disk.say("requests fail until it is back");
             }
-            for index in std::mem::take(&mut self.ready) {
+            for index in std::mem::take(&mut self.waiting.ready) {
                 self.ops.at(index).is_queued = false;
                 self.fail(index);
             }
         } else {
             let of_the_gone = |index: &u32| self.ops.get(*index).is_abandoned();
-            let gone: Vec<u32> = self.ready.iter().copied().filter(of_the_gone).collect();
+            let gone: Vec<u32> = self.waiting.ready.iter().copied().filter(of_the_gone).collect();
             gone.into_iter().for_each(|index| self.fail(index));
         }
-        let fails = |index: &u32| self.is_away || self.ops.get(*index).is_abandoned();
-        for check in self.checks.extract_if(.., |index| fails(index)).collect::<Vec<_>>() {
+        let fails = |index: &u32| self.outage.is_away || self.ops.get(*index).is_abandoned();
+        for check in self.waiting.checks.extract_if(.., |index| fails(index)).collect::<Vec<_>>() {
             self.answer(check, BlkStatus::Transport);
         }
     }
@@ -523,7 +539,7 @@ impl Running {
 
     /// Gives connections what they take, and sends it.
     fn dispatch(&mut self, now: Instant) {
-        while let Some(&index) = self.ready.front() {
+        while let Some(&index) = self.waiting.ready.front() {
             let Some(slot) = self.least_loaded() else { break };
             let is_suspect = self.ops.get(index).is_suspect();
             if !self.may_issue(index, is_suspect) {
@@ -531,7 +547,7 @@ impl Running {
             }
             let link = self.slots[slot].link().expect("it is up");
             let Some(issue) = self.ops.at(index).issue(link.remote()) else {
-                self.ready.pop_front();
+                self.waiting.ready.pop_front();
                 self.ops.at(index).is_queued = false;
                 if !self.ops.get(index).is_used() {
                     self.unused.push(index);
@@ -540,7 +556,7 @@ impl Running {
                 continue;
             };
             match link.submit(now, index, &issue, &mut self.ops) {
-                Ok(()) if is_suspect => self.alone = Some(index),
+                Ok(()) if is_suspect => self.waiting.alone = Some(index),
                 Ok(()) => {}
                 Err(Refusal::Busy) => unreachable!("the least loaded has room"),
                 Err(refusal) => self.ops.at(index).refuse(&refusal),
@@ -558,7 +574,7 @@ impl Running {
     /// One that may have cost a connection is sent while no other is in flight, so that it costs no
     /// other its tries.
     fn may_issue(&mut self, index: u32, is_suspect: bool) -> bool {
-        match self.alone {
+        match self.waiting.alone {
             Some(alone) => alone == index,
             None if is_suspect => {
                 self.slots.iter_mut().filter_map(Slot::link).all(|link| link.load() == Some(0))
@@ -576,8 +592,8 @@ impl Running {
 
     fn sleep(&mut self, now: Instant) {
         // A connection was lost in this turn, or an operation is to begin again.
-        let is_up = self.down_since.is_none();
-        let front = self.ready.front().copied();
+        let is_up = self.outage.since.is_none();
+        let front = self.waiting.ready.front().copied();
         let may_issue = front.is_some_and(|index| {
             let is_suspect = self.ops.get(index).is_suspect();
             self.may_issue(index, is_suspect)
@@ -586,10 +602,10 @@ impl Running {
             true => may_issue && self.least_loaded().is_some(),
             false => self.has_failed(now),
         };
-        if goes_on && !self.ready.is_empty() {
+        if goes_on && !self.waiting.ready.is_empty() {
             return;
         }
-        let waits = !self.ready.is_empty();
+        let waits = !self.waiting.ready.is_empty();
         let mut times: Vec<Instant> = self.dying.iter().filter_map(Dying::until).collect();
         times.extend(self.fails_at().filter(|_| waits && !self.is_path));
         for slot in &self.slots {

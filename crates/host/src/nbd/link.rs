@@ -54,7 +54,8 @@ struct Outgoing {
     sent_bytes: usize,
 }
 
-/// A connection in use.
+/// A connection in use. More than twelve fields: its socket and session, what goes out, what has
+/// come in, and when it is late.
 #[derive(Debug)]
 pub(super) struct Link {
     socket: OwnedFd,

@@ -11,14 +11,14 @@
 use std::sync::Arc;
 use std::time::Instant;
 
-use blockyard_engine::bio::{BlkStatus, IoContext, Op};
+use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op};
 use blockyard_engine::slab::Slab;
 use blockyard_protocol::nbd::client::{Refusal, Remote, Request};
 use blockyard_protocol::nbd::{Command, Errno};
 
 use super::unflushed::Unflushed;
 use crate::canary::{Canary, is_planted};
-use crate::device_thread::DiskOp;
+use crate::device_thread::DeviceBio;
 use crate::memory::Memory;
 
 /// Longest range that is trimmed or zeroed by one request, which must not take longer than a server
@@ -39,7 +39,7 @@ enum Stage {
 /// An operation that is not answered.
 #[derive(Debug)]
 pub(super) struct Pending {
-    pub(super) op: DiskOp,
+    pub(super) op: DeviceBio,
     stage: Stage,
     /// What has been made into requests, in this stage.
     issued_bytes: u64,
@@ -108,7 +108,7 @@ pub(super) enum Next {
 }
 
 impl Pending {
-    fn new(op: DiskOp) -> Self {
+    fn new(op: DeviceBio) -> Self {
         Self {
             op,
             stage: Stage::Data,
@@ -126,7 +126,7 @@ impl Pending {
 
     /// Whether what is in doubt about it after a loss matters: it changes what others read.
     pub(super) fn changes_data(&self) -> bool {
-        match self.op.op {
+        match self.op.bio.op {
             Op::Write | Op::Discard | Op::WriteZeroes => self.stage == Stage::Data,
             Op::Read | Op::Flush => false,
         }
@@ -137,7 +137,7 @@ impl Pending {
         if self.is_issued || self.is_lost || self.status != BlkStatus::Ok {
             return None;
         }
-        let DiskOp { op, sector, len, fua, memory, .. } = self.op;
+        let DeviceBio { bio: Bio { op, sector, len, fua, .. }, memory, .. } = self.op;
         let flush = Issue { request: Request::FLUSH, start_bytes: 0, payload: Payload::None };
         let command = match (self.stage, op) {
             (Stage::Flush, _) | (_, Op::Flush) => {
@@ -195,7 +195,11 @@ impl Pending {
         if !self.is_issued {
             return Next::Wait;
         }
-        if self.stage == Stage::Data && needs_flush && self.op.fua && self.op.op != Op::Flush {
+        if self.stage == Stage::Data
+            && needs_flush
+            && self.op.bio.fua
+            && self.op.bio.op != Op::Flush
+        {
             (self.stage, self.is_issued) = (Stage::Flush, false);
             return Next::Issue;
         }
@@ -259,11 +263,11 @@ impl Ops {
         self.pending.len()
     }
 
-    pub(super) fn insert(&mut self, op: DiskOp) -> u32 {
+    pub(super) fn insert(&mut self, op: DeviceBio) -> u32 {
         self.pending.insert(Pending::new(op))
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> DiskOp {
+    pub(super) fn remove(&mut self, index: u32) -> DeviceBio {
         let pending = self.pending.remove(index);
         assert_eq!(pending.uses, 0, "no connection uses what is answered");
         pending.op

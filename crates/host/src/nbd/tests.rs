@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-use blockyard_engine::bio::{BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Origin, Sector};
+use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Owner, Token};
 use blockyard_engine::time::Nanos;
 use blockyard_protocol::nbd::Command;
@@ -15,7 +16,7 @@ use blockyard_protocol::nbd::client::Request;
 use super::device::pause_after;
 use super::{RemoteDisk, Unflushed};
 use crate::completions::CompletionQueue;
-use crate::device_thread::{DeviceThread, DiskOp};
+use crate::device_thread::{DeviceBio, DeviceThread};
 use crate::durability::Durability;
 use crate::memory::{Address, Memory};
 use crate::poll;
@@ -191,7 +192,7 @@ struct Client {
     script: Arc<Script>,
     disk: DeviceThread,
     durability: Arc<Durability>,
-    answers: Arc<CompletionQueue>,
+    completions: Arc<CompletionQueue>,
     id: IoContext,
     uri: String,
     /// What is read and written, from its first byte on.
@@ -225,36 +226,40 @@ impl Client {
         let remote = Arc::new(RemoteDisk::open(&uri, true).unwrap());
         let durability = Arc::<Durability>::default();
         let disk = remote.start(0, Arc::clone(&durability), Arc::clone(unflushed)).unwrap();
-        let (answers, id) = (CompletionQueue::new().unwrap(), new_io_context());
-        disk.join(id, Arc::clone(&answers));
+        let (completions, id) = (CompletionQueue::new().unwrap(), new_io_context());
+        disk.join(id, Arc::clone(&completions));
         let memory = vec![0; LEN_BYTES];
-        Self { script, disk, durability, answers, id, uri, memory, _dir: dir }
+        Self { script, disk, durability, completions, id, uri, memory, _dir: dir }
     }
 
-    fn op(&mut self, op: Op, sector: u64, len: u64) -> DiskOp {
+    fn op(&mut self, op: Op, sector: u64, len: u64) -> DeviceBio {
         let borrowed = Memory::Whole(Address(self.memory.as_mut_ptr()));
-        DiskOp {
+        let has_data = matches!(op, Op::Read | Op::Write);
+        let bio = Bio::new(op, Sector(sector), Sector(len), BufRef::NONE, 0);
+        DeviceBio {
+            bio: Bio { origin: Origin { io_context: self.id, ..Origin::default() }, ..bio },
+            memory: if has_data { borrowed } else { Memory::NONE },
             token: Token { owner: Owner::Shard, index: 0 },
             client: self.id,
-            op,
-            sector: Sector(sector),
-            len: Sector(len),
-            memory: if matches!(op, Op::Read | Op::Write) { borrowed } else { Memory::NONE },
-            fua: false,
             borrows: op == Op::Write,
             is_check: false,
-            origin: Origin { io_context: self.id, ..Origin::default() },
             submitted: Nanos(0),
         }
     }
 
+    /// The same, stable before it ends.
+    fn fua(&mut self, op: Op, sector: u64, len: u64) -> DeviceBio {
+        let op = self.op(op, sector, len);
+        DeviceBio { bio: Bio { fua: true, ..op.bio }, ..op }
+    }
+
     /// All of them at once; how they end.
-    fn run(&self, mut ops: Vec<DiskOp>) -> Vec<BlkStatus> {
+    fn run(&self, mut ops: Vec<DeviceBio>) -> Vec<BlkStatus> {
         let (count, mut cqes) = (ops.len(), Vec::new());
         self.disk.send(&mut ops);
         while cqes.len() < count {
-            poll::readable(&[Some(self.answers.ready())], None).unwrap();
-            self.answers.take(&mut cqes, &mut Vec::new());
+            poll::readable(&[Some(self.completions.ready())], None).unwrap();
+            self.completions.take(&mut cqes, &mut Vec::new());
         }
         cqes.iter().map(|cqe| cqe.status).collect()
     }
@@ -280,7 +285,7 @@ fn write_that_is_to_be_stable_is_flushed_where_the_server_has_no_fua() {
         (0, vec![(WRITE, false, 4096, 512)]),
     ] {
         let mut client = Client::new(Script::new(flags));
-        let op = DiskOp { fua: true, ..client.op(Op::Write, 8, 1) };
+        let op = client.fua(Op::Write, 8, 1);
         assert_eq!(client.run(vec![op]), [BlkStatus::Ok]);
         assert_eq!(client.script.asked(), asked);
     }
@@ -290,7 +295,7 @@ fn write_that_is_to_be_stable_is_flushed_where_the_server_has_no_fua() {
 fn write_whose_flush_fails_has_failed() {
     let error = Error { number: 5, command: Some(FLUSH) };
     let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
-    let op = DiskOp { fua: true, ..client.op(Op::Write, 0, 1) };
+    let op = client.fua(Op::Write, 0, 1);
     assert_eq!(client.run(vec![op]), [BlkStatus::Medium]);
     let loss = client.durability.loss().expect("what else is stable is unknown");
     assert!(loss.problem.starts_with("a FUA write failed: "), "{loss}");
@@ -398,12 +403,12 @@ fn request_that_the_server_closes_on_fails_after_three_connections_and_others_go
         // Others are in flight on the connections that it costs.
         let mut ops: Vec<_> = (1..9).map(|nth| client.op(Op::Read, 8 * nth, 8)).collect();
         let bad = client.op(op, 0, len);
-        ops.insert(4, DiskOp { token: Token { index: 1, ..bad.token }, ..bad });
+        ops.insert(4, DeviceBio { token: Token { index: 1, ..bad.token }, ..bad });
         let mut cqes = Vec::new();
         client.disk.send(&mut ops);
         while cqes.len() < 9 {
-            poll::readable(&[Some(client.answers.ready())], None).unwrap();
-            client.answers.take(&mut cqes, &mut Vec::new());
+            poll::readable(&[Some(client.completions.ready())], None).unwrap();
+            client.completions.take(&mut cqes, &mut Vec::new());
         }
         for cqe in cqes {
             let is_bad = cqe.token.index == 1;
@@ -459,8 +464,8 @@ fn end_of_the_server_does_not_wait_for_one_that_is_away() {
     client.disk.end_waiting();
     let mut cqes = Vec::new();
     while cqes.is_empty() {
-        poll::readable(&[Some(client.answers.ready())], None).unwrap();
-        client.answers.take(&mut cqes, &mut Vec::new());
+        poll::readable(&[Some(client.completions.ready())], None).unwrap();
+        client.completions.take(&mut cqes, &mut Vec::new());
     }
     assert_eq!(cqes[0].status, BlkStatus::Transport);
 }
@@ -500,7 +505,7 @@ fn server_that_is_lost_with_unflushed_writes_has_lost_them() {
         let mut client = Client::with_parameters(losable(flags), parameters);
         for (op, fua) in ops {
             let len = if *op == Op::Flush { 0 } else { 8 };
-            let op = DiskOp { fua: *fua, ..client.op(*op, 8, len) };
+            let op = if *fua { client.fua(*op, 8, len) } else { client.op(*op, 8, len) };
             assert_eq!(client.run(vec![op]), [BlkStatus::Ok]);
         }
         assert_eq!(client.one(Op::Read, 0, 8), BlkStatus::IoError);
@@ -628,7 +633,7 @@ fn write_and_its_flush_that_are_sent_again_hold_up_no_other() {
     let script = Script { drops: AtomicU32::new(1), ..Script::new(SEND_FLUSH) };
     let mut client = Client::new(script);
     // All of them are lost with the first connection, and wait for each other on the next.
-    let mut write = |nth: u64| DiskOp { fua: true, ..client.op(Op::Write, 8 * nth, 8) };
+    let mut write = |nth: u64| client.fua(Op::Write, 8 * nth, 8);
     let writes = (0..4).map(&mut write).collect();
     assert_eq!(client.run(writes), [BlkStatus::Ok; 4]);
     let asked = client.script.asked();

@@ -75,7 +75,8 @@ pub(super) enum Piece {
     Read(super::reads::ReadPiece),
 }
 
-/// The transmission phase of one connection.
+/// The transmission phase of one connection. More than twelve fields: the protocol, the volume, and
+/// what is in flight between the two.
 pub(super) struct Transmission {
     pub(super) socket: Arc<Socket>,
     pub(super) session: Session,

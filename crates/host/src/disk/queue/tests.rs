@@ -3,6 +3,7 @@
 use std::fs::File;
 
 use blockyard_engine::bio::Origin;
+use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::elevator::{ELEVATORS, ElevatorType};
 use blockyard_engine::priority::Priority;
@@ -48,20 +49,10 @@ impl World {
         let origin = Origin { io_context, priority, ..Origin::default() };
         let token = Token { owner: Owner::Shard, index };
         let client = origin.io_context;
-        let sector = Sector(sector);
-        let op = DiskOp {
-            token,
-            client,
-            op,
-            sector,
-            len,
-            memory,
-            fua: false,
-            borrows: false,
-            is_check: false,
-            origin,
-            submitted: Nanos(0),
-        };
+        let buf = if op == Op::Flush { BufRef::NONE } else { BufRef::zeros(4096) };
+        let bio = Bio { origin, ..Bio::new(op, Sector(sector), len, buf, 0) };
+        let (borrows, is_check, submitted) = (false, false, Nanos(0));
+        let op = DeviceBio { bio, memory, token, client, borrows, is_check, submitted };
         self.queue.submit(self.now, op);
     }
 

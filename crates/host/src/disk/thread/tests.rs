@@ -2,28 +2,28 @@
 
 use std::os::unix::fs::FileExt;
 
-use blockyard_engine::bio::{BlkStatus, Op, Origin, Sector};
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Origin, Sector};
+use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::sq::{Owner, Token};
 
 use super::*;
 use crate::completions::CompletionQueue;
-use crate::device_thread::DiskOp;
+use crate::device_thread::DeviceBio;
 use crate::file::Access;
 use crate::memory::{Address, Memory, Region};
 
-fn write(context: u32, index: u32, memory: &Region) -> DiskOp {
-    DiskOp {
+fn write(context: u32, index: u32, memory: &Region) -> DeviceBio {
+    let (sector, buf) = (Sector(u64::from(8 * index)), BufRef::zeros(4096));
+    let origin = Origin { io_context: IoContext(context), ..Origin::default() };
+    let write = Bio::new(Op::Write, sector, Sector(8), buf, 0);
+    DeviceBio {
+        bio: Bio { fua: index == 0, origin, ..write },
+        memory: Memory::Whole(Address(memory.at(4096 * index as usize, 4096))),
         token: Token { owner: Owner::Shard, index },
         client: IoContext(context),
-        op: Op::Write,
-        sector: Sector(u64::from(8 * index)),
-        len: Sector(8),
-        memory: Memory::Whole(Address(memory.at(4096 * index as usize, 4096))),
-        fua: index == 0,
         borrows: false,
         is_check: false,
-        origin: Origin { io_context: IoContext(context), ..Origin::default() },
         submitted: Nanos(0),
     }
 }
@@ -48,9 +48,9 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         let ring = if with_ring { Ring::new(32, vec![fd]).ok() } else { None };
         let mut running = Running::new(shared, queue, ring);
 
-        let answers = [CompletionQueue::new().unwrap(), CompletionQueue::new().unwrap()];
-        disk.join(IoContext(1), Arc::clone(&answers[0]));
-        disk.join(IoContext(2), Arc::clone(&answers[1]));
+        let completions = [CompletionQueue::new().unwrap(), CompletionQueue::new().unwrap()];
+        disk.join(IoContext(1), Arc::clone(&completions[0]));
+        disk.join(IoContext(2), Arc::clone(&completions[1]));
         let mut batch = vec![write(1, 0, &memory), write(1, 2, &memory), write(1, 4, &memory)];
         disk.send(&mut batch);
         assert!(batch.is_empty());
@@ -60,9 +60,9 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         running.run();
 
         let mut answered = [Vec::new(), Vec::new()];
-        for (answers, answered) in answers.iter().zip(&mut answered) {
+        for (completions, answered) in completions.iter().zip(&mut answered) {
             let mut cqes = Vec::new();
-            let taken = answers.take(&mut cqes, &mut Vec::new());
+            let taken = completions.take(&mut cqes, &mut Vec::new());
             assert_eq!((taken.from_workers, taken.from_devices), (0, cqes.len()));
             assert!(cqes.iter().all(|cqe| cqe.status == BlkStatus::Ok));
             answered.extend(cqes.iter().map(|cqe| cqe.token.index));
