@@ -290,7 +290,7 @@ fn ours_are_listed_and_shown_and_the_template_runs() {
     lab.write("mine.toml", lab.ok(&["lab", "template"]).stdout);
     let words = ["lab", "run", "mine.toml", "--json", "--seed", "1", "--set", "jobs.log.samples=2"];
     let report = json(&lab, &words);
-    assert_eq!(report["rows"].as_array().unwrap().len(), 3 * 4);
+    assert_eq!(report["rows"].as_array().unwrap().len(), 3 * (4 + 1));
 }
 
 /// The lines of the blocks of a kind in the guide, without what opens them.

@@ -1,13 +1,16 @@
-//! Why I/O took as long as it did, as rows that claims can name. Of encrypted I/O: what the
-//! pipeline did, what the queue got, and what pages cost. Of a null device: who issued, who ended,
-//! and how often threads were switched to for that.
+//! Why I/O took as long as it did, as rows that claims can name. Of every world: how busy the
+//! machine was. Of encrypted I/O: what the pipeline did, what the queue got, and what pages cost.
+//! Of a null device: who issued, who ended, and how often threads were switched to for that.
 
 use blockyard_sim::cpu::Switches;
-use blockyard_sim::world::{Config, CryptCauses, DeviceConfig, NullCauses, Outcome};
+use blockyard_sim::world::{Causes, Config, CryptCauses, DeviceConfig, NullCauses, Outcome};
 
 use super::execute::Measured;
 use super::spec::job::Yield;
 
+/// The row of all CPUs.
+pub(crate) const MACHINE: &str = "machine";
+const MACHINE_METRICS: &[&str] = &["cpu_busy"];
 const PIPELINE: &str = "pipeline";
 const QUEUE: &str = "queue";
 const PAGES: &str = "pages";
@@ -48,36 +51,43 @@ const NULL_METRICS: &[&str] = &[
     "lock_wait",
 ];
 
-/// The rows of a world; one with neither a crypt target nor a null device has none.
+/// The rows of a world.
 pub(crate) fn yields(config: &Config) -> Vec<Yield> {
-    if matches!(config.device, DeviceConfig::Null(_)) {
-        return vec![Yield { row: NULL.into(), metrics: NULL_METRICS }];
-    }
-    let Some(mapped) = &config.mapped else { return Vec::new() };
     let row = |row: &str, metrics| Yield { row: row.into(), metrics };
-    let pages = mapped.pages.as_ref().map(|_| row(PAGES, PAGES_METRICS));
-    let rows = [row(PIPELINE, PIPELINE_METRICS), row(QUEUE, QUEUE_METRICS)];
-    rows.into_iter().chain(pages).collect()
+    let mut rows = vec![row(MACHINE, MACHINE_METRICS)];
+    if matches!(config.device, DeviceConfig::Null(_)) {
+        rows.push(row(NULL, NULL_METRICS));
+    } else if let Some(mapped) = &config.mapped {
+        rows.extend([row(PIPELINE, PIPELINE_METRICS), row(QUEUE, QUEUE_METRICS)]);
+        rows.extend(mapped.pages.as_ref().map(|_| row(PAGES, PAGES_METRICS)));
+    }
+    rows
 }
 
 /// What was counted.
 pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
-    if let Some(causes) = &outcome.causes.null {
-        return null(causes);
-    }
-    let Some(crypt) = &outcome.causes.crypt else { return Vec::new() };
-    let mut rows = pipeline(crypt);
     let causes = &outcome.causes;
+    let value = mean(outcome.cpu_busy.0, outcome.ended.0 * u64::from(outcome.cpus));
+    let mut rows = vec![Measured { row: MACHINE.into(), metric: "cpu_busy", value }];
+    if let Some(causes) = &causes.null {
+        rows.extend(null(causes));
+    } else if let Some(crypt) = &causes.crypt {
+        rows.extend(pipeline(crypt));
+        rows.extend(queue(crypt, causes));
+        rows.extend(pages(crypt, outcome));
+    }
+    rows
+}
+
+fn queue(crypt: &CryptCauses, causes: &Causes) -> Vec<Measured> {
     let requests = causes.write_requests;
-    for (metric, value) in [
+    [
         ("write_request_bytes", mean(causes.write_sectors * 512, requests)),
         ("write_bios_merged", 1.0 - mean(requests, crypt.write_bios.max(1))),
         ("mixed_requests", causes.mixed_write_requests as f64),
-    ] {
-        rows.push(Measured { row: QUEUE.into(), metric, value });
-    }
-    rows.extend(pages(crypt, outcome));
-    rows
+    ]
+    .map(|(metric, value)| Measured { row: QUEUE.into(), metric, value })
+    .into()
 }
 
 fn mean(sum: u64, count: u64) -> f64 {

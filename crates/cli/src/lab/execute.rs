@@ -271,13 +271,13 @@ fn fsync_rows(program: &FsyncTester) -> Vec<Measured> {
 fn fio_rows(program: &Fio) -> Vec<Measured> {
     let mut rows = Vec::new();
     for job in program.results() {
-        for (kind, transfers, sum) in [
-            ("read", &job.read, job.read_bandwidth_sum()),
-            ("write", &job.write, job.write_bandwidth_sum()),
+        for (kind, transfers, sums) in [
+            ("read", &job.read, job.sums(|clone| clone.read)),
+            ("write", &job.write, job.sums(|clone| clone.write)),
         ] {
             if transfers.bytes > 0 {
                 let row = format!("{} {kind}", job.name);
-                transfer_rows(&mut rows, &row, job, transfers, sum);
+                transfer_rows(&mut rows, &row, job, transfers, sums);
             }
         }
         let ios = job.read.ios + job.write.ios;
@@ -351,13 +351,15 @@ fn transfer_rows(
     row: &str,
     job: &JobResult,
     transfers: &Transfers,
-    sum: f64,
+    (iops_sum, rate_sum): (f64, f64),
 ) {
     let mut add = |metric, value| rows.push(Measured { row: row.into(), metric, value });
     add("phase_time", job.runtime.0 as f64 / 1e9);
+    add("shortest_time", job.shortest_runtime().0 as f64 / 1e9);
     add("rate", job.bandwidth(transfers));
-    add("rate_sum", sum);
+    add("rate_sum", rate_sum);
     add("iops", job.iops(transfers));
+    add("iops_sum", iops_sum);
     if transfers.slat.count() > 0 {
         add("slat_avg", transfers.slat.mean_ns() / 1e9);
         add("clat_avg", transfers.clat.mean_ns() / 1e9);
@@ -416,7 +418,8 @@ sections.y = { rw = "read", size = "64k" }
         let setup = experiment.setup(&experiment.variants[0], None, &[], &[]).unwrap();
         for (name, job) in &setup.jobs {
             let (done, ()) = run_job(&setup.config, name, job, ()).unwrap();
-            let said = job.yields(false);
+            let mut said = job.yields(false);
+            said.extend(causes::yields(&setup.config));
             let said =
                 said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
             // Errors are a row only if there are any.
@@ -493,7 +496,8 @@ settings = ["long"]
             assert_eq!(first.0.trace_hash, second.0.trace_hash);
             assert_eq!(first.0.measured, second.0.measured);
             hashes.push(first.0.trace_hash);
-            let said = job.yields(false);
+            let mut said = job.yields(false);
+            said.extend(causes::yields(&setup.config));
             let said =
                 said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
             let mut said: Vec<_> = said.filter(|(_, metric)| *metric != "errors").collect();

@@ -5,6 +5,7 @@ use blockyard_report::{
 };
 use blockyard_sim::world::Causes;
 
+use super::causes::MACHINE;
 use super::execute::{Done, JobDone, Key, Manner, Run, execute, spread};
 use super::judge::{check_rules, control_key, judge};
 use super::lines::result_lines;
@@ -394,7 +395,8 @@ pub(crate) fn beside(columns: &[(String, Report)]) -> Result<CauseTable, Failure
         cells.push(number(before));
         for (_, report) in others {
             let after = of(report);
-            compared |= after.is_some();
+            // Every world has a machine.
+            compared |= after.is_some() && row.row != MACHINE;
             cells.push(number(after));
             let change = before.zip(after).filter(|(before, _)| *before != 0.0);
             cells.push(change.map_or_else(

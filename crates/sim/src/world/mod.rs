@@ -65,6 +65,10 @@ const LONGEST_RUN: Nanos = Nanos::from_ms(10 * 24 * 3_600_000);
 pub struct Outcome {
     /// When the last phase ended.
     pub ended: Nanos,
+    /// The CPUs, and how long all of them together were busy until then.
+    pub cpus: u16,
+    /// In threads, switches and interrupts, whoever they were for.
+    pub cpu_busy: Nanos,
     /// Of everything that happened, in order: two runs of one configuration have the same.
     pub trace_hash: u64,
     /// Causes, beside times.
@@ -186,18 +190,18 @@ pub fn run<P: Program, O: Observer>(
     observer: O,
 ) -> Result<(Outcome, O), String> {
     let mut world = World::new(config, observer);
-    let mut ended = Nanos(0);
+    let (mut ended, mut cpu_busy) = (Nanos(0), Nanos(0));
     while let Some(phase) = program.next_phase() {
         let started = world.now;
         let first = world.start(phase.tasks, phase.background);
         while world.left > 0 {
             world.step()?;
         }
-        ended = world.now;
+        (ended, cpu_busy) = (world.now, world.cpus.busy(world.now));
         program.end_phase(started, ended, world.stop(first));
     }
     world.drain()?;
-    Ok(world.outcome(ended))
+    Ok(world.outcome(ended, cpu_busy))
 }
 
 impl<'a, T: Task, O: Observer> World<'a, T, O> {
@@ -468,7 +472,7 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         Ok(())
     }
 
-    fn outcome(mut self, ended: Nanos) -> (Outcome, O) {
+    fn outcome(mut self, ended: Nanos, cpu_busy: Nanos) -> (Outcome, O) {
         let null = self.null_causes();
         let mut block = self.block;
         let cpus = self.cpus.counters();
@@ -481,6 +485,7 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
             wake_ups: cpus.wake_ups,
             ..self.causes
         };
-        (Outcome { ended, trace_hash: self.trace.hash(), causes }, self.trace.observer)
+        let (cpus, trace_hash) = (self.config.topology.cpus(), self.trace.hash());
+        (Outcome { ended, cpus, cpu_busy, trace_hash, causes }, self.trace.observer)
     }
 }

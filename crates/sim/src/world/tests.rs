@@ -1,5 +1,6 @@
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
+use blockyard_workload::fio;
 use blockyard_workload::fsync_tester::{self, FsyncTester};
 use blockyard_workload::program::{Call, DirectOp, Phase, Returned};
 use blockyard_workload::tiotest::{self, Kind as TioPhase, Tiotest};
@@ -252,6 +253,37 @@ fn read_of_one_takes_call_bio_issue_device_interrupt_and_wake_up() {
 fn reads_of_one_cpu_take_at_least_what_each_of_them_costs_it() {
     let (each, _) = read_takes(32, 0, |_| ());
     assert!(each >= 500 + 1_000 + 1_000 + 3_000, "{each} ns");
+}
+
+/// The machine is busy with what its threads used, and no CPU is busier than all the time.
+#[test]
+fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
+    let mut config = config("none");
+    (config.fs, config.costs.interrupt) = (None, Nanos(100));
+    config.queue = QueueConfig { queue_depth: 64, ..QueueConfig::of(mq_generation()) };
+    let (command, sector, lanes) = (Nanos(0), Nanos(0), 64);
+    config.device = DeviceConfig::Memory(MemoryConfig { sectors: 1 << 20, command, sector, lanes });
+    let job = fio::Job {
+        rw: fio::Rw::RandRead,
+        filename: Some("disk".into()),
+        size_bytes: 64 << 20,
+        direct: true,
+        iodepth: 8,
+        runtime: Some(Nanos::from_ms(20)),
+        time_based: true,
+        numjobs: 4,
+        ..fio::Job::new("read")
+    };
+    let mut fio = fio::Fio::new(vec![job]).unwrap();
+    let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
+    let usage = fio.results()[0].usage;
+    let used = (usage.user + usage.system).0;
+    let all = outcome.ended.0 * u64::from(outcome.cpus);
+    assert!(outcome.cpu_busy.0 <= all, "{} of {all} ns", outcome.cpu_busy.0);
+    // Four readers on two CPUs: all of the time, and nobody else is there.
+    assert!(outcome.cpu_busy.0 * 100 > all * 98, "{} of {all} ns", outcome.cpu_busy.0);
+    let others = outcome.causes.switches * config.costs.switch.0;
+    assert!((used + others).abs_diff(outcome.cpu_busy.0) * 100 < all, "{used} and {others} ns");
 }
 
 fn mq_generation() -> blockyard_engine::elevator::Generation {

@@ -106,9 +106,10 @@ pub struct JobResult {
     pub steady: Option<Steady>,
     /// Listed percentiles.
     pub percentiles: Percentiles,
-    /// Runtime, bytes read and bytes written of each clone, in order.
-    pub clones: Vec<(Nanos, u64, u64)>,
-    /// Longest runtime of a clone, from its start to the end of its last block.
+    /// Of each clone, in order.
+    pub clones: Vec<OfClone>,
+    /// Longest runtime of a clone, from its start to the end of its last block: the larger number
+    /// of fio's `run=`.
     pub runtime: Nanos,
     /// With `zonemode=zbd`: number of zone resets.
     pub zone_resets: u64,
@@ -126,29 +127,60 @@ pub struct JobResult {
     pub first_error: Option<i32>,
 }
 
+/// What a clone moved, and in which time.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct OfClone {
+    /// From its start until its last block was there.
+    pub runtime: Nanos,
+    /// What it read.
+    pub read: Moved,
+    /// What it wrote.
+    pub write: Moved,
+}
+
+/// How much was moved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moved {
+    /// In so many operations.
+    pub ios: u64,
+    /// So many bytes.
+    pub bytes: u64,
+}
+
+impl From<&Transfers> for Moved {
+    fn from(transfers: &Transfers) -> Self {
+        Self { ios: transfers.ios, bytes: transfers.bytes }
+    }
+}
+
 impl JobResult {
-    /// Reads or writes per second; as in fio zero if no bytes were transferred.
+    /// Reads or writes per second over the longest runtime of a clone, as fio reports all clones of
+    /// a job together (`sum_thread_stats`); zero if no bytes were transferred.
     #[must_use]
     pub fn iops(&self, transfers: &Transfers) -> f64 {
         if transfers.bytes > 0 { self.per_second(transfers.ios) } else { 0.0 }
     }
 
-    /// Bytes per second.
+    /// Bytes per second over the same time.
     #[must_use]
     pub fn bandwidth(&self, transfers: &Transfers) -> f64 {
         self.per_second(transfers.bytes)
     }
 
-    /// Sum of the clones' read rates in bytes per second, each over its own runtime.
+    /// Operations and bytes per second, summed over the clones, each over its own runtime.
     #[must_use]
-    pub fn read_bandwidth_sum(&self) -> f64 {
-        self.clones.iter().map(|(runtime, read, _)| per_second(*read, *runtime)).sum()
+    pub fn sums(&self, moved: impl Fn(&OfClone) -> Moved) -> (f64, f64) {
+        let rates = self.clones.iter().map(|clone| {
+            let Moved { ios, bytes } = moved(clone);
+            (per_second(ios, clone.runtime), per_second(bytes, clone.runtime))
+        });
+        rates.fold((0.0, 0.0), |sum, rate| (sum.0 + rate.0, sum.1 + rate.1))
     }
 
-    /// Sum of the clones' write rates, as [`Self::read_bandwidth_sum`].
+    /// Shortest runtime of a clone: the smaller number of fio's `run=`.
     #[must_use]
-    pub fn write_bandwidth_sum(&self) -> f64 {
-        self.clones.iter().map(|(runtime, _, written)| per_second(*written, *runtime)).sum()
+    pub fn shortest_runtime(&self) -> Nanos {
+        self.clones.iter().map(|clone| clone.runtime).min().unwrap_or_default()
     }
 
     /// The error in fio's report: the error that ended a clone, or else the first one that did not.
@@ -160,7 +192,7 @@ impl JobResult {
     /// CPU time of the program and of the kernel, each as a share of the clones' runtime.
     #[must_use]
     pub fn cpu(&self) -> (f64, f64) {
-        let all: u64 = self.clones.iter().map(|(runtime, ..)| runtime.0).sum();
+        let all: u64 = self.clones.iter().map(|clone| clone.runtime.0).sum();
         let share = |used: Nanos| used.0 as f64 / all.max(1) as f64;
         (share(self.usage.user), share(self.usage.system))
     }
@@ -187,7 +219,7 @@ impl JobResult {
             iodepth: measured.depth.unwrap_or(new.iodepth),
             steady: measured.steady,
             zone_resets: measured.zone_resets,
-            clones: vec![(runtime, read.bytes, write.bytes)],
+            clones: vec![OfClone { runtime, read: (&read).into(), write: (&write).into() }],
             read,
             write,
             trim,

@@ -771,3 +771,22 @@ fn report_of_2023_follows_from_one_number() {
     assert!((rates.stdev / 46.02 - 1.0).abs() < 0.05, "{text}");
     assert!((rates.min / 800.0 - 1.0).abs() < 0.03 && (rates.max / 1308.0 - 1.0).abs() < 0.03);
 }
+
+/// As fio's `sum_thread_stats`: operations and bytes are added up, and the time is the longest.
+#[test]
+fn rates_of_clones_are_over_the_longest_time_and_their_sums_over_each_own() {
+    let of_clone = |ms, ios| {
+        let runtime = Nanos::from_ms(ms);
+        let read = Transfers { ios, bytes: ios * 4096, ..Transfers::default() };
+        let moved = OfClone { runtime, read: (&read).into(), write: Moved::default() };
+        JobResult { runtime, read, clones: vec![moved], ..JobResult::default() }
+    };
+    let mut all = of_clone(1_000, 100);
+    all.add(&of_clone(4_000, 40));
+    assert_eq!((all.iops(&all.read), all.bandwidth(&all.read)), (35.0, 35.0 * 4096.0));
+    assert_eq!(all.sums(|clone| clone.read), (110.0, 110.0 * 4096.0));
+    assert_eq!(
+        (all.shortest_runtime(), all.runtime),
+        (Nanos::from_ms(1_000), Nanos::from_ms(4_000))
+    );
+}

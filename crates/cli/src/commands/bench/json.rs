@@ -40,7 +40,7 @@ pub(super) fn report(
 fn job(result: &JobResult) -> Value {
     let (user, system) = result.cpu();
     let of = Some(&result.percentiles);
-    let runtimes_ns: u64 = result.clones.iter().map(|(runtime, ..)| runtime.0).sum();
+    let runtimes_ns: u64 = result.clones.iter().map(|clone| clone.runtime.0).sum();
     let mut value = json!({
         "jobname": result.name,
         "groupid": result.group,

@@ -37,7 +37,7 @@ pub(super) fn run(
         logs::write(fio.logs(), in_use)?;
         for (result, sums) in fio.results().iter().zip(&mut sums) {
             judge(result)?;
-            sums.push(result.read_bandwidth_sum() + result.write_bandwidth_sum());
+            sums.push(result.sums(|clone| clone.read).1 + result.sums(|clone| clone.write).1);
         }
     }
     let line = |(job, sums): (&Job, &Vec<f64>)| {

@@ -37,9 +37,11 @@ const FSYNC_METRICS: &[&str] = &["fsync_min", "fsync_median", "fsync_max", "fsyn
 /// Of what a job of fio reads or writes; of its `fsync` only the times.
 const FIO_METRICS: &[&str] = &[
     "phase_time",
+    "shortest_time",
     "rate",
     "rate_sum",
     "iops",
+    "iops_sum",
     "latency_avg",
     "latency_p50",
     "latency_p99",

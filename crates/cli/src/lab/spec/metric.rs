@@ -40,9 +40,11 @@ const fn artefact(name: &'static str) -> Metric {
 /// All of them, in the order in which a table has them.
 pub(crate) const METRICS: &[Metric] = &[
     metric("phase_time", Base::Seconds),
+    metric("shortest_time", Base::Seconds),
     metric("rate", Base::BytesPerSecond),
     metric("rate_sum", Base::BytesPerSecond),
     metric("iops", Base::PerSecond),
+    metric("iops_sum", Base::PerSecond),
     metric("slat_avg", Base::Seconds),
     metric("clat_avg", Base::Seconds),
     metric("clat_max", Base::Seconds),

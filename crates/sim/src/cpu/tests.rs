@@ -1,0 +1,388 @@
+//! What schedulers promise, and where time goes.
+
+use super::*;
+
+const COSTS: Costs = Costs {
+    switch: Nanos(100),
+    wake_up: Nanos(10),
+    ipi: Nanos(30),
+    ipi_remote: Nanos(70),
+    idle_exit: Nanos(5),
+    slice: Nanos(10_000),
+    granularity: Nanos(1_000),
+    user: Nanos(0),
+    syscall: Nanos(0),
+    page: Nanos(0),
+    submit: Nanos(0),
+    issue: Nanos(0),
+    interrupt: Nanos(0),
+    governor: None,
+};
+const CPU0: CpuId = CpuId(0);
+
+fn cpus(sockets: u16, cpus_per_socket: u16) -> Cpus {
+    Cpus::new(Topology { sockets, cpus_per_socket }, COSTS)
+}
+
+/// Lets every thread run bursts of `burst` until `end`; how often each was asked.
+fn turns(cpus: &mut Cpus, burst: u64, end: u64) -> Vec<u64> {
+    let mut turns = vec![0; cpus.threads.len()];
+    while let Some(now) = cpus.next_event().filter(|now| now.0 < end) {
+        while let Some((cpu, thread)) = cpus.take(now) {
+            turns[thread.0 as usize] += 1;
+            cpus.run(now, cpu, Nanos(burst));
+        }
+    }
+    turns
+}
+
+#[test]
+fn wake_up_of_an_idle_cpu_costs_the_wake_up_call_exit_and_switch() {
+    let start = |sockets, cpus_per_socket, on, by| {
+        let mut cpus = cpus(sockets, cpus_per_socket);
+        let thread = cpus.spawn(Affinity::Cpu(CpuId(on)));
+        assert!(cpus.wake(Nanos(1_000), thread, CpuId(by), Nanos(0)));
+        assert!(!cpus.wake(Nanos(1_000), thread, CpuId(by), Nanos(0)), "it is awake");
+        (cpus.next_event().unwrap().0 - 1_000, cpus.counters().ipis)
+    };
+    assert_eq!(start(1, 2, 0, 0), (115, 0));
+    assert_eq!(start(1, 2, 1, 0), (145, 1));
+    assert_eq!(start(2, 1, 1, 0), (185, 1));
+}
+
+#[test]
+fn threads_share_a_cpu_by_slices() {
+    let mut cpus = cpus(1, 1);
+    for _ in 0..3 {
+        let thread = cpus.spawn(Affinity::Any);
+        cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
+    }
+    let turns = turns(&mut cpus, 1_000, 3_000_000);
+    assert!(turns.iter().all(|turns| (900..1_050).contains(turns)), "{turns:?}");
+    // A third of the period is four bursts: about 3 ms / 4.1 us.
+    assert!((700..740).contains(&cpus.counters().switches), "{:?}", cpus.counters());
+}
+
+#[test]
+fn idle_cpus_take_what_others_queue_but_not_what_is_bound() {
+    let mut cpus = cpus(1, 2);
+    let bound: Vec<_> = (0..2).map(|_| cpus.spawn(Affinity::Cpu(CPU0))).collect();
+    bound.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0, Nanos(0))));
+    let turns_bound = turns(&mut cpus, 1_000, 1_000_000);
+    assert!(turns_bound.iter().all(|turns| *turns < 600), "one CPU for both: {turns_bound:?}");
+    let mut free = self::cpus(1, 2);
+    let threads: Vec<_> = (0..2).map(|_| free.spawn(Affinity::Any)).collect();
+    threads.iter().for_each(|thread| assert!(free.wake(Nanos(0), *thread, CPU0, Nanos(0))));
+    let turns_free = turns(&mut free, 1_000, 1_000_000);
+    assert!(turns_free.iter().all(|turns| *turns > 900), "one each: {turns_free:?}");
+}
+
+#[test]
+fn sleeper_goes_first_where_the_other_has_run_more_by_the_granularity() {
+    // How many bursts of 400 the other one has had, and whether the sleeper goes next.
+    for (bursts, goes_first) in [(2, false), (4, true)] {
+        let mut cpus = cpus(1, 1);
+        let (hog, sleeper) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
+        cpus.wake(Nanos(0), hog, CPU0, Nanos(0));
+        for _ in 0..bursts {
+            let now = cpus.next_event().unwrap();
+            assert_eq!(cpus.take(now).unwrap().1, hog);
+            cpus.run(now, CPU0, Nanos(400));
+        }
+        let now = cpus.next_event().unwrap();
+        cpus.wake(now, sleeper, CPU0, Nanos(0));
+        let next = cpus.take(now).or_else(|| cpus.take(cpus.next_event().unwrap()));
+        assert_eq!(next.unwrap().1 == sleeper, goes_first, "{bursts}");
+    }
+}
+
+/// What a thread of a random world does next.
+struct Habit {
+    burst: u64,
+    bursts_left: u64,
+    sleep: u64,
+    ready_since: Option<u64>,
+}
+
+/// Threads that run and sleep as chance will have it; the longest that one waited, and how long
+/// each ran.
+fn random_world(threads: u32, topology: (u16, u16), seed: u64, until: u64) -> (u64, Vec<u64>) {
+    let mut cpus = cpus(topology.0, topology.1);
+    let mut random = blockyard_workload::random::Random::new(seed, 0);
+    let mut habits: Vec<Habit> = Vec::new();
+    let mut sleepers = std::collections::BTreeSet::new();
+    for number in 0..threads {
+        let affinity = match random.below(4) {
+            0 => Affinity::Cpu(CpuId(random.below(u64::from(cpus.topology.cpus())) as u16)),
+            _ => Affinity::Any,
+        };
+        cpus.spawn(affinity);
+        let (burst, sleep) = (1 + random.below(900), 1 + random.below(20_000));
+        habits.push(Habit { burst, bursts_left: 0, sleep, ready_since: None });
+        sleepers.insert((u64::from(number), number));
+    }
+    let mut longest = 0;
+    loop {
+        let wakes = sleepers.first().map(|(at, _)| *at);
+        let now = wakes.into_iter().chain(cpus.next_event().map(|at| at.0)).min().unwrap();
+        if now > until {
+            let used = (0..threads).map(|number| cpus.used(ThreadId(number)).0).collect();
+            return (longest, used);
+        }
+        while let Some((_, number)) = sleepers.first().copied().filter(|(at, _)| *at <= now) {
+            sleepers.pop_first();
+            cpus.wake(Nanos(now), ThreadId(number), CPU0, Nanos(0));
+            habits[number as usize].ready_since = Some(now);
+            habits[number as usize].bursts_left = 1 + random.below(30);
+        }
+        while let Some((cpu, thread)) = cpus.take(Nanos(now)) {
+            let habit = &mut habits[thread.0 as usize];
+            if let Some(since) = habit.ready_since.take() {
+                longest = longest.max(now - since);
+            }
+            if habit.bursts_left == 0 {
+                cpus.block(Nanos(now), cpu);
+                sleepers.insert((now + habit.sleep, thread.0));
+            } else {
+                habit.bursts_left -= 1;
+                cpus.run(Nanos(now), cpu, Nanos(habit.burst));
+            }
+        }
+        assert_work_is_conserved(&cpus);
+    }
+}
+
+/// No CPU is idle while a thread waits that may run there.
+fn assert_work_is_conserved(cpus: &Cpus) {
+    for at in 0..cpus.cpus.len() {
+        let may =
+            |thread: &ThreadId| cpus.threads[thread.0 as usize].affinity.allows(cpus.topology, at);
+        let waits = cpus.cpus.iter().any(|cpu| cpu.queue.has(may));
+        assert!(!waits || cpus.cpus[at].current.is_some(), "CPU {at} is idle");
+    }
+}
+
+#[test]
+fn no_cpu_idles_while_a_thread_waits_that_may_run_there() {
+    for seed in 0..20 {
+        random_world(12, (2, 2), seed, 400_000);
+    }
+}
+
+/// 2 n (bonus + turn + longest burst + switch), of n threads.
+#[test]
+fn no_thread_waits_for_longer_than_the_stated_bound_however_many_wake_up() {
+    for (threads, seed) in [(2, 1), (8, 2), (32, 3), (128, 4)] {
+        let (longest, used) = random_world(threads, (1, 1), seed, 20_000_000);
+        let bonus = COSTS.slice.0 / 2;
+        let turn = COSTS.granularity.0.max(COSTS.slice.0 / u64::from(threads));
+        let bound = 2 * u64::from(threads) * (bonus + turn + 900 + COSTS.switch.0);
+        assert!(longest <= bound, "{longest} of {threads} threads, bound {bound}");
+        assert!(used.iter().all(|used| *used > 0), "{used:?}");
+    }
+}
+
+/// Who never sleeps has its share beside many who do.
+#[test]
+fn thread_that_never_sleeps_has_an_equal_share_beside_sleepers() {
+    let mut cpus = cpus(1, 1);
+    let hog = cpus.spawn(Affinity::Any);
+    let sleepers: Vec<ThreadId> = (0..31).map(|_| cpus.spawn(Affinity::Any)).collect();
+    let all = || sleepers.iter().chain([&hog]);
+    all().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0, Nanos(0))));
+    let mut has_run = [false; 32];
+    while let Some(now) = cpus.next_event().filter(|now| now.0 < 10_000_000) {
+        while let Some((cpu, thread)) = cpus.take(now) {
+            let has_run = &mut has_run[thread.0 as usize];
+            if thread == hog || !std::mem::replace(has_run, true) {
+                cpus.run(now, cpu, Nanos(500));
+            } else {
+                // It sleeps, and wakes up at once.
+                *has_run = false;
+                cpus.block(now, cpu);
+                cpus.wake(now, thread, CPU0, Nanos(0));
+            }
+        }
+    }
+    let others: u64 = sleepers.iter().map(|thread| cpus.used(*thread).0).sum();
+    let (hog, mean) = (cpus.used(hog).0, others / 31);
+    assert!(hog.abs_diff(mean) < mean / 10, "{hog} ns, and {mean} of the others");
+}
+
+#[test]
+fn urgent_thread_takes_the_cpu_at_once_and_gives_it_to_nobody_else() {
+    let mut cpus = cpus(1, 1);
+    let (job, other) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
+    let urgent = cpus.spawn_urgent(CPU0);
+    cpus.wake(Nanos(0), job, CPU0, Nanos(0));
+    let mut now = cpus.next_event().unwrap();
+    let mut asked = Vec::new();
+    while asked.len() < 8 {
+        let Some((cpu, thread)) = cpus.take(now) else {
+            now = cpus.next_event().unwrap();
+            continue;
+        };
+        asked.push(thread);
+        if thread == urgent && asked.len() == 7 {
+            cpus.block(now, cpu);
+        } else {
+            cpus.run(now, cpu, Nanos(400));
+        }
+        match asked.len() {
+            1 => assert!(cpus.wake(now, urgent, CPU0, Nanos(0))),
+            // It runs longer than the granularity, and the other one waits all the same.
+            2 => assert!(cpus.wake(now, other, CPU0, Nanos(0))),
+            _ => {}
+        }
+        now = cpus.next_event().unwrap();
+    }
+    assert_eq!(asked, [job, urgent, urgent, urgent, urgent, urgent, urgent, other]);
+    let count = |voluntary, involuntary| Switches { voluntary, involuntary };
+    assert_eq!(cpus.switches_of(job), count(0, 1));
+    assert_eq!(cpus.switches_of(urgent), count(1, 0));
+}
+
+#[test]
+fn interrupt_makes_the_running_burst_longer_and_an_idle_cpu_only_busy() {
+    let mut cpus = cpus(1, 1);
+    cpus.charge(Nanos(0), CPU0, Nanos(50));
+    let thread = cpus.spawn(Affinity::Any);
+    cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
+    let now = cpus.next_event().unwrap();
+    let (cpu, _) = cpus.take(now).unwrap();
+    cpus.run(now, cpu, Nanos(1_000));
+    cpus.charge(now + Nanos(500), CPU0, Nanos(70));
+    assert_eq!(cpus.next_event().unwrap(), now + Nanos(1_070));
+    assert_eq!(cpus.used(thread), Nanos(1_070), "the interrupt is counted as the thread's");
+}
+
+/// Time is conserved: what a CPU does for interrupts it does one after the other, also where it
+/// was idle, and a thread starts behind all of it.
+#[test]
+fn cpu_does_one_thing_after_the_other() {
+    let mut cpus = cpus(1, 1);
+    assert_eq!(cpus.charge(Nanos(0), CPU0, Nanos(50)), Nanos(50));
+    assert_eq!(cpus.charge(Nanos(20), CPU0, Nanos(50)), Nanos(100));
+    let thread = cpus.spawn(Affinity::Any);
+    cpus.wake(Nanos(30), thread, CPU0, Nanos(0));
+    // Two interrupts, the wake-up, the exit from idle, the switch.
+    assert_eq!(cpus.next_event(), Some(Nanos(100 + 10 + 5 + 100)));
+    assert_eq!(cpus.charge(Nanos(60), CPU0, Nanos(50)), Nanos(160));
+    let now = cpus.next_event().unwrap();
+    assert_eq!(now, Nanos(265), "it is not late for what waits for nobody");
+    let (cpu, _) = cpus.take(now).unwrap();
+    cpus.run(now, cpu, Nanos(1_000));
+    assert!(cpus.counters().busy <= cpus.next_event().unwrap());
+}
+
+/// Who wakes somebody on another CPU has paid for that, and for what it did before, by the time
+/// that the other one starts.
+#[test]
+fn thread_runs_when_its_waker_has_paid_for_it() {
+    for busy in [false, true] {
+        let mut cpus = cpus(1, 2);
+        let other = cpus.spawn(Affinity::Cpu(CpuId(1)));
+        let thread = cpus.spawn(Affinity::Cpu(CpuId(1)));
+        if busy {
+            cpus.wake(Nanos(0), other, CpuId(1), Nanos(0));
+            let now = cpus.next_event().unwrap();
+            assert_eq!(cpus.take(now).unwrap().1, other);
+            cpus.run(now, CpuId(1), Nanos(10));
+        }
+        cpus.wake(Nanos(120), thread, CPU0, Nanos(700));
+        if busy {
+            let now = cpus.next_event().unwrap();
+            let (cpu, _) = cpus.take(now).unwrap();
+            cpus.block(now, cpu);
+        }
+        let starts = 120 + 700 + 10 + if busy { 0 } else { 30 + 5 };
+        assert_eq!(cpus.next_event(), Some(Nanos(starts + 100)));
+    }
+}
+
+#[test]
+fn thread_that_ends_is_never_asked_again() {
+    let mut cpus = cpus(1, 1);
+    let threads: Vec<_> = (0..3).map(|_| cpus.spawn(Affinity::Any)).collect();
+    threads.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0, Nanos(0))));
+    let now = cpus.next_event().unwrap();
+    // The first woken runs, the others are queued.
+    cpus.exit(now, threads[0]);
+    cpus.exit(now, threads[1]);
+    let turns = turns(&mut cpus, 1_000, 100_000);
+    assert_eq!((turns[0], turns[1]), (0, 0));
+    assert!(turns[2] > 90);
+}
+
+/// What is not a thread's: interrupts of CPUs that have none.
+#[derive(Default)]
+struct OfNobody(Nanos);
+
+impl OfNobody {
+    fn before(&mut self, cpus: &Cpus, cpu: CpuId, cost: Nanos) {
+        if cpus.cpus[usize::from(cpu.0)].current.is_none() {
+            self.0 = self.0 + cost;
+        }
+    }
+}
+
+/// Conservation of CPU time: what the CPUs were busy with is what threads have used, switches, and
+/// interrupts that hit no thread. No CPU is busy for longer than time has passed.
+#[test]
+fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_there_is() {
+    for seed in 0..20 {
+        let mut random = blockyard_workload::random::Random::new(seed, 0);
+        let mut cpus = cpus(2, 2);
+        let threads: Vec<ThreadId> = (0..9).map(|_| cpus.spawn(Affinity::Any)).collect();
+        let (mut nobody, mut now) = (OfNobody::default(), Nanos(0));
+        while now.0 < 500_000 {
+            let thread = threads[random.below(9) as usize];
+            let (by, cost) = (CpuId(random.below(4) as u16), Nanos(random.below(300)));
+            if random.below(3) == 0 {
+                nobody.before(&cpus, by, cost);
+                cpus.charge(now, by, cost);
+            } else if cpus.threads[thread.0 as usize].state == State::Waiting {
+                nobody.before(&cpus, by, COSTS.wake_up);
+                cpus.wake(now, thread, by, Nanos(0));
+            }
+            now = cpus.next_event().unwrap_or(now).max(now) + Nanos(random.below(400));
+            while let Some(at) = cpus.next_event().filter(|at| *at <= now) {
+                while let Some((cpu, _)) = cpus.take(at) {
+                    // Half of the turns begin with work for others.
+                    if random.below(2) == 0 {
+                        cpus.charge(at, cpu, Nanos(random.below(200)));
+                    }
+                    match random.below(4) {
+                        0 => cpus.block(at, cpu),
+                        _ => cpus.run(at, cpu, Nanos(1 + random.below(3_000))),
+                    }
+                }
+            }
+            assert!(cpus.busy(now).0 <= 4 * now.0, "{:?} in {now:?}", cpus.busy(now));
+        }
+        let used: u64 = threads.iter().map(|thread| cpus.used(*thread).0).sum();
+        let CpuCounters { switches, busy, .. } = cpus.counters();
+        assert_eq!(busy.0, used + switches * COSTS.switch.0 + nobody.0.0, "seed {seed}");
+    }
+}
+
+/// A CPU that always has something to do is busy all the time, whatever interrupts it.
+#[test]
+fn busy_cpu_is_busy_for_exactly_as_long_as_time_passes() {
+    let mut cpus = cpus(1, 1);
+    for _ in 0..3 {
+        let thread = cpus.spawn(Affinity::Any);
+        cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
+    }
+    // Behind the first wake-up comes the exit from idle.
+    let idle = COSTS.idle_exit;
+    let mut random = blockyard_workload::random::Random::new(1, 0);
+    while let Some(now) = cpus.next_event().filter(|now| now.0 < 1_000_000) {
+        while let Some((cpu, _)) = cpus.take(now) {
+            assert_eq!(cpus.busy(now) + idle, now);
+            cpus.charge(now, cpu, Nanos(random.below(100)));
+            cpus.run(now, cpu, Nanos(1 + random.below(2_000)));
+            cpus.charge(now, cpu, Nanos(random.below(100)));
+        }
+    }
+}
