@@ -12,16 +12,18 @@ use blockyard_engine::bio::{Bio, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
+use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::time::Nanos;
 use blockyard_sim::block::BlockDevice;
 use blockyard_sim::cache::CacheConfig;
 use blockyard_sim::cpu::{Costs, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
+use blockyard_sim::device::flash::FlashConfig;
 use blockyard_sim::device::memory::{Memory, MemoryConfig};
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::Ext3Config;
-use blockyard_sim::world::{self, Config, DeviceConfig, WriteBack};
+use blockyard_sim::world::{self, Config, DeviceConfig, InterruptConfig, WriteBack};
 use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
 use blockyard_workload::random::Random;
 use blockyard_workload::tiotest::{self, Tiotest};
@@ -142,7 +144,17 @@ impl Program for Reads {
 fn in_world(elevator: &str) -> u64 {
     let mut config = world(elevator);
     config.fs = None;
-    config.device = DeviceConfig::Memory(null());
+    config.device = DeviceConfig::Flash(FlashConfig {
+        sectors: SECTORS,
+        page_sectors: 8,
+        channels: DEPTH,
+        read_page: Nanos(10 * US),
+        program_page: Nanos(10 * US),
+        overhead: Nanos(0),
+        bus_sector: Nanos(0),
+        queue_depth: DEPTH,
+        blocks: None,
+    });
     let free = (0..DEPTH).collect();
     let reader = Reader { left: REQUESTS, free, random: Random::new(1, 0) };
     let mut reads = Reads(Some(Phase { tasks: vec![reader], background: Vec::new() }));
@@ -187,7 +199,8 @@ fn world(elevator: &str) -> Config {
             page: Nanos(1_000),
             submit: Nanos(800),
             issue: Nanos(500),
-            interrupt: Nanos(1_500),
+            interrupt: Nanos(1_000),
+            complete: Nanos(500),
             governor: None,
         },
         cache: CacheConfig {
@@ -222,6 +235,7 @@ fn world(elevator: &str) -> Config {
             write_cache_sectors: 16_384,
             read_ahead_sectors: 256,
         }),
+        interrupts: InterruptConfig { vectors: 1, rq_affinity: RqAffinity::Group },
         seed: 1,
     }
 }

@@ -119,8 +119,10 @@ pub struct Costs {
     pub submit: Nanos,
     /// To give a request to the device.
     pub issue: Nanos,
-    /// Interrupt and completion of a request.
+    /// An interrupt of a device.
     pub interrupt: Nanos,
+    /// To end a request, behind that, there or on another CPU.
+    pub complete: Nanos,
     /// Who decides how fast CPUs run; nobody: at full speed, always.
     pub governor: Option<Governor>,
 }
@@ -531,6 +533,13 @@ impl Cpus {
     #[must_use]
     pub fn used(&self, thread: ThreadId) -> Nanos {
         self.threads[thread.0 as usize].used
+    }
+
+    /// Where a thread runs, or ran last.
+    #[must_use]
+    pub fn last_of(&self, thread: ThreadId) -> CpuId {
+        let last = self.threads[thread.0 as usize].last;
+        CpuId(u16::try_from(last).expect("CPUs are few"))
     }
 
     /// How often a CPU went over to a thread.

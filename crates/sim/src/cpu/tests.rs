@@ -16,6 +16,7 @@ const COSTS: Costs = Costs {
     submit: Nanos(0),
     issue: Nanos(0),
     interrupt: Nanos(0),
+    complete: Nanos(0),
     governor: None,
 };
 const CPU0: CpuId = CpuId(0);

@@ -1,10 +1,12 @@
 //! What a simulated world is made of.
 
+use blockyard_engine::bio::Sector;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::time::Nanos;
 
 use super::dm::MappedConfig;
+use super::interrupts::InterruptConfig;
 use super::null::{NullConfig, StackConfig};
 use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Topology};
@@ -44,6 +46,8 @@ pub struct Config {
     pub elevator: ElevatorSpec,
     /// What is below it.
     pub device: DeviceConfig,
+    /// Whom that interrupts.
+    pub interrupts: InterruptConfig,
     /// Of everything random in the world; programs have their own.
     pub seed: u64,
 }
@@ -79,13 +83,34 @@ pub enum DeviceConfig {
     Disk(DiskConfig),
     /// SD card or SSD.
     Flash(FlashConfig),
-    /// Null or ram.
-    Memory(MemoryConfig),
+    /// Ram (`brd`).
+    Memory(RamConfig),
     /// Null, with queues and completions as null_blk has them.
     Null(NullConfig),
 }
 
+/// Memory as a device: who gives it a request copies, and no interrupt says so.
+#[derive(Clone, Copy, Debug)]
+pub struct RamConfig {
+    /// Sectors that it has.
+    pub sectors: u64,
+    /// For each request.
+    pub command: Nanos,
+    /// For each sector.
+    pub sector: Nanos,
+}
+
+impl RamConfig {
+    pub(super) fn copy(&self, len: Sector) -> Nanos {
+        self.command + Nanos(self.sector.0 * len.0)
+    }
+}
+
 impl DeviceConfig {
+    pub(super) fn is_memory(&self) -> bool {
+        matches!(self, Self::Memory(_))
+    }
+
     /// How many sectors it has.
     #[must_use]
     pub fn sectors(&self) -> u64 {
@@ -103,9 +128,8 @@ impl DeviceConfig {
         match self {
             Self::Disk(config) => Box::new(Disk::new(config.clone())),
             Self::Flash(config) => Box::new(Flash::new(*config)),
-            Self::Memory(config) => Box::new(Memory::new(*config)),
-            // The world has it do its work in threads: what is behind the queue is never asked.
-            Self::Null(NullConfig { sectors, .. }) => {
+            // CPUs do what these do: what is behind the queue is never asked.
+            Self::Memory(RamConfig { sectors, .. }) | Self::Null(NullConfig { sectors, .. }) => {
                 let (command, sector, lanes) = (Nanos(0), Nanos(0), 1);
                 Box::new(Memory::new(MemoryConfig { sectors: *sectors, command, sector, lanes }))
             }

@@ -19,10 +19,10 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::program::Task;
 
 use super::dm::Step;
-use super::io::INTERRUPTED;
+use super::io::KEEPER;
 use super::thread::Out;
 use super::trace::{Observer, Wait};
-use super::{Turn, World};
+use super::{DeviceConfig, Turn, World};
 use crate::cpu::{CpuId, ThreadId};
 
 /// Who does something.
@@ -48,7 +48,11 @@ pub(super) enum Deed {
     /// The device gets a request.
     Issue(Issue),
     /// The device has said that it has done a request.
-    Ended(Tag),
+    Interrupted(Tag),
+    /// Another CPU calls this one to end a request.
+    Called(Tag),
+    /// It ends.
+    Completed(Tag),
     /// A mapped device's step is executed.
     Step(Step),
     /// A mapped device is told that a time has passed.
@@ -153,7 +157,10 @@ impl<T: Task, O: Observer> World<'_, T, O> {
 
     fn cost_of_next(&mut self, cpu: CpuId, thread: ThreadId, next: Next) -> Nanos {
         match next {
-            Next::Issue => self.config.costs.issue,
+            Next::Issue => {
+                let issue = self.threads[thread.0 as usize].pending.issues[0];
+                self.cost_of_issue(&issue)
+            }
             Next::Bio => self.config.costs.submit,
             Next::Step => {
                 let step = self.threads[thread.0 as usize].pending.todo[0];
@@ -220,26 +227,33 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     }
 
     fn cost_of(&mut self, cpu: CpuId, deed: &Deed) -> Nanos {
-        let costs = &self.config.costs;
         match deed {
-            Deed::Bio(..) => costs.submit,
-            Deed::Issue(_) => costs.issue,
-            Deed::Ended(_) => costs.interrupt,
+            Deed::Bio(..) => self.config.costs.submit,
+            Deed::Issue(issue) => self.cost_of_issue(issue),
+            Deed::Interrupted(tag) => self.cost_of_interrupt(cpu, *tag),
+            Deed::Completed(_) => self.config.costs.complete,
             Deed::Step(step) => self.cost_of_step(cpu, step),
-            Deed::Timeout(_) => Nanos(0),
+            Deed::Called(_) | Deed::Timeout(_) => Nanos(0),
         }
+    }
+
+    /// Who gives memory a request copies.
+    fn cost_of_issue(&self, issue: &Issue) -> Nanos {
+        let copy = match &self.config.device {
+            DeviceConfig::Memory(memory) => memory.copy(issue.len),
+            _ => Nanos(0),
+        };
+        self.config.costs.issue + copy
     }
 
     /// True if the context, a thread, has to wait for a request.
     fn happens(&mut self, by: Context, deed: Deed) -> bool {
         match deed {
             Deed::Bio(thread, out) => return self.submit(by, thread, &out),
-            Deed::Issue(issue) => self.issue_to_device(issue),
-            Deed::Ended(tag) => {
-                self.device_owes -= 1;
-                self.block.queue().complete(self.now, tag, BlkStatus::Ok);
-                self.run_queue(by);
-            }
+            Deed::Issue(issue) => self.issue_to_device(by, issue),
+            Deed::Interrupted(tag) => self.interrupted(by, tag),
+            Deed::Called(tag) => self.interrupt(by.cpu(), Deed::Completed(tag)),
+            Deed::Completed(tag) => self.end_request(by, tag),
             Deed::Step(step) => return self.execute(by, step),
             Deed::Timeout(token) => self.answer(by, token, BlkStatus::Ok),
         }
@@ -261,12 +275,12 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         }
         self.issues = issues;
         self.note_idle();
-        self.deliver_block();
+        self.deliver_block(by);
     }
 
     /// A thread is stopped in the middle: what it had begun goes on without it.
     pub(super) fn abandon(&mut self, thread: ThreadId) {
-        let by = Context::Interrupt(INTERRUPTED);
+        let by = Context::Interrupt(self.cpus.last_of(thread));
         self.threads[thread.0 as usize].pending.paid = None;
         while let Some(next) = self.next(thread) {
             let deed = self.deed(thread, next);
@@ -278,7 +292,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     pub(super) fn release_issues(&mut self) {
         for at in 0..self.threads.len() {
             for issue in std::mem::take(&mut self.threads[at].pending.issues) {
-                self.issue_to_device(issue);
+                self.issue_to_device(Context::Interrupt(KEEPER), issue);
             }
         }
     }

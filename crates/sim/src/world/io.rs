@@ -7,15 +7,15 @@ use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{FileId, Task};
 
 use super::World;
-use super::deeds::{Context, Deed};
+use super::deeds::Context;
 use super::null::Null;
 use super::thread::{Doing, InFlight, Out, Purpose};
 use super::trace::{Event, Observer, Wait};
 use crate::cache::DirtyLevel;
 use crate::cpu::{CpuId, ThreadId};
 
-/// The CPU that the device interrupts.
-pub(super) const INTERRUPTED: CpuId = CpuId(0);
+/// The CPU that keeps the queue's own timers.
+pub(super) const KEEPER: CpuId = CpuId(0);
 
 impl<T: Task, O: Observer> World<'_, T, O> {
     /// Submits a bio that a thread has made; true if the submitter has to wait for a request.
@@ -85,20 +85,8 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         self.note_idle();
     }
 
-    /// The device gets a request.
-    pub(super) fn issue_to_device(&mut self, issue: Issue) {
-        let sectors = u32::try_from(issue.len.0).expect("requests are short");
-        self.device_has += 1;
-        self.causes.issued_sectors += issue.len.0;
-        self.note_issue(&issue);
-        let (tag, op, sector) = (issue.tag.index, issue.op, issue.sector.0);
-        let in_flight = self.device_has;
-        self.trace.event(self.now, Event::Issue { tag, op, sector, sectors, in_flight });
-        self.block.start(self.now, issue);
-    }
-
     /// Keeps account of writes by size, and of requests that hold bios of several submitters.
-    fn note_issue(&mut self, issue: &Issue) {
+    pub(super) fn note_issue(&mut self, issue: &Issue) {
         if issue.op != Op::Write {
             return;
         }
@@ -130,19 +118,19 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         for (at, tag) in ended.drain(..) {
             self.device_has -= 1;
             self.trace.event(at, Event::Complete { tag: tag.index });
-            self.interrupt(INTERRUPTED, Deed::Ended(tag));
+            self.device_interrupts(tag);
         }
         self.device_ended = ended;
-        self.run_queue(Context::Interrupt(INTERRUPTED));
+        self.run_queue(Context::Interrupt(KEEPER));
     }
 
     /// Bios that have ended in the queue go to whom they belong.
-    pub(super) fn deliver_block(&mut self) {
+    pub(super) fn deliver_block(&mut self, by: Context) {
         let mut done = std::mem::take(&mut self.done);
         self.block.queue().take_done(&mut done);
         for Done { user, status } in done.drain(..) {
             if self.mapped.is_some() {
-                self.end_lower(user, status);
+                self.end_lower(by.cpu(), user, status);
             } else {
                 self.leaves_queue(user, self.in_flight.bytes(user), status);
                 self.end_bio(user, status);
@@ -235,7 +223,8 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         if sleeper.waits == Some(from) && !sleeper.is_over() {
             sleeper.waits = None;
             self.trace.event(self.now, Event::Wake { thread });
-            let by = self.running_on.unwrap_or(INTERRUPTED);
+            // A timer is kept by the CPU that its sleeper ran on.
+            let by = self.running_on.unwrap_or_else(|| self.cpus.last_of(thread));
             // A null device's context has done what it has spent before it wakes.
             let before = self.null.as_ref().map_or(Nanos(0), Null::spent);
             self.cpus.wake(self.now, thread, by, before);

@@ -18,6 +18,7 @@ mod config;
 mod deeds;
 mod dm;
 mod in_flight;
+mod interrupts;
 mod io;
 mod null;
 #[cfg(test)]
@@ -38,7 +39,7 @@ use self::background::Journal;
 use self::deeds::{Context, Deed};
 use self::dm::{Mapped, Step};
 use self::in_flight::{InFlights, WriteBacks};
-use self::io::INTERRUPTED;
+use self::interrupts::Submitters;
 use self::null::Null;
 use self::thread::{Kind, Thread, WritesUpTo};
 use self::trace::Trace;
@@ -50,8 +51,9 @@ use crate::device::disk::DiskCounters;
 use crate::fs::{Extent, FileSystem};
 use crate::heap::EventHeap;
 
-pub use config::{Config, DeviceConfig, Housekeeping, WriteBack};
+pub use config::{Config, DeviceConfig, Housekeeping, RamConfig, WriteBack};
 pub use dm::{Below, CryptCauses, MappedConfig, MappedCosts, PagesConfig, Spread};
+pub use interrupts::InterruptConfig;
 pub use null::{
     CompletionRule, IrqMode, NullCauses, NullConfig, QueueMode, StackConfig, StackCosts,
 };
@@ -100,6 +102,8 @@ pub struct Causes {
     pub bytes_ahead_of_sync: u64,
     /// Synchronous bios.
     pub sync_bios: u64,
+    /// Requests that ended on another CPU than the device interrupted.
+    pub ended_by_call: u64,
     /// CPUs that went over to another thread.
     pub switches: u64,
     /// Threads that were woken up.
@@ -142,6 +146,7 @@ struct World<'a, T, O> {
     null: Option<Null>,
     /// What interrupts do when they have paid for it.
     interrupts: EventHeap<(CpuId, Deed)>,
+    submitters: Submitters,
     threads: Vec<Thread<T>>,
     journal: Journal,
     in_flight: InFlights,
@@ -237,6 +242,7 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
                 _ => None,
             },
             interrupts: EventHeap::default(),
+            submitters: Submitters::default(),
             threads: Vec::new(),
             journal: Journal::new(journal_thread, commit_interval),
             in_flight: InFlights::default(),
@@ -331,7 +337,7 @@ impl<'a, T: Task, O: Observer> World<'a, T, O> {
         let io_context = self.threads[thread.0 as usize].io_context;
         self.block.queue().unplug(self.now, io_context);
         self.block.queue().exit_context(self.now, io_context);
-        self.run_queue(Context::Interrupt(INTERRUPTED));
+        self.run_queue(Context::Interrupt(self.cpus.last_of(thread)));
     }
 
     /// The next thing happens.

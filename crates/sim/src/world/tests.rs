@@ -1,4 +1,5 @@
 use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_workload::fio;
 use blockyard_workload::fsync_tester::{self, FsyncTester};
@@ -10,7 +11,7 @@ use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Topology};
 use crate::device::disk::geometry::{Geometry, SeekTimes};
 use crate::device::disk::{DiskConfig, Policy};
-use crate::device::memory::MemoryConfig;
+use crate::device::flash::FlashConfig;
 use crate::fs::FsConfig;
 use crate::fs::ext3::{DataMode, Ext3Config};
 
@@ -30,7 +31,8 @@ fn costs() -> Costs {
         page: Nanos(2_000),
         submit: Nanos(1_000),
         issue: Nanos(1_000),
-        interrupt: Nanos(3_000),
+        interrupt: Nanos(2_000),
+        complete: Nanos(1_000),
         governor: None,
     }
 }
@@ -89,6 +91,7 @@ pub(super) fn config(elevator: &str) -> Config {
         },
         elevator,
         device: disk(),
+        interrupts: InterruptConfig { vectors: 1, rq_affinity: RqAffinity::Group },
         seed: 1,
     }
 }
@@ -203,12 +206,7 @@ fn direct_reads_of_the_device_keep_its_depth_busy() {
     let mut config = config("none");
     config.fs = None;
     config.queue = QueueConfig { queue_depth: 32, ..QueueConfig::of(mq_generation()) };
-    config.device = DeviceConfig::Memory(MemoryConfig {
-        sectors: 1 << 20,
-        command: Nanos(100 * US),
-        sector: Nanos(0),
-        lanes: 8,
-    });
+    config.device = flash(100 * US, 8);
     let time = |depth| {
         let task = Direct { left: 1_000, in_flight: 0, depth, seen: 0 };
         let phase = Phase { tasks: vec![task], background: vec![] };
@@ -228,8 +226,7 @@ fn read_takes(depth: u32, device: u64, costs: impl Fn(&mut Costs)) -> (u64, u64)
     config.fs = None;
     config.topology.cpus_per_socket = 1;
     config.queue = QueueConfig { queue_depth: 32, ..QueueConfig::of(mq_generation()) };
-    let (command, sector, lanes) = (Nanos(device), Nanos(0), 32);
-    config.device = DeviceConfig::Memory(MemoryConfig { sectors: 1 << 20, command, sector, lanes });
+    config.device = flash(device, 4_096);
     costs(&mut config.costs);
     let task = Direct { left: 1_000, in_flight: 0, depth, seen: 0 };
     let phase = Phase { tasks: vec![task], background: vec![] };
@@ -261,20 +258,8 @@ fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
     let mut config = config("none");
     (config.fs, config.costs.interrupt) = (None, Nanos(100));
     config.queue = QueueConfig { queue_depth: 64, ..QueueConfig::of(mq_generation()) };
-    let (command, sector, lanes) = (Nanos(0), Nanos(0), 64);
-    config.device = DeviceConfig::Memory(MemoryConfig { sectors: 1 << 20, command, sector, lanes });
-    let job = fio::Job {
-        rw: fio::Rw::RandRead,
-        filename: Some("disk".into()),
-        size_bytes: 64 << 20,
-        direct: true,
-        iodepth: 8,
-        runtime: Some(Nanos::from_ms(20)),
-        time_based: true,
-        numjobs: 4,
-        ..fio::Job::new("read")
-    };
-    let mut fio = fio::Fio::new(vec![job]).unwrap();
+    config.device = flash(0, 4_096);
+    let mut fio = readers(4, 8);
     let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
     let usage = fio.results()[0].usage;
     let used = (usage.user + usage.system).0;
@@ -284,6 +269,96 @@ fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
     assert!(outcome.cpu_busy.0 * 100 > all * 98, "{} of {all} ns", outcome.cpu_busy.0);
     let others = outcome.causes.switches * config.costs.switch.0;
     assert!((used + others).abs_diff(outcome.cpu_busy.0) * 100 < all, "{used} and {others} ns");
+}
+
+/// Readers of 4 KiB at random for 20 ms, each with so many in flight.
+fn readers(numjobs: u32, iodepth: u32) -> fio::Fio {
+    let job = fio::Job {
+        rw: fio::Rw::RandRead,
+        filename: Some("disk".into()),
+        size_bytes: 64 << 20,
+        direct: true,
+        runtime: Some(Nanos::from_ms(20)),
+        time_based: true,
+        numjobs,
+        iodepth,
+        ..fio::Job::new("read")
+    };
+    fio::Fio::new(vec![job]).unwrap()
+}
+
+/// A device that takes so long for a command, on so many channels.
+fn flash(takes_ns: u64, channels: u32) -> DeviceConfig {
+    DeviceConfig::Flash(FlashConfig {
+        sectors: 1 << 20,
+        page_sectors: 8,
+        channels,
+        read_page: Nanos(takes_ns),
+        program_page: Nanos(takes_ns),
+        overhead: Nanos(0),
+        bus_sector: Nanos(0),
+        queue_depth: 64,
+        blocks: None,
+    })
+}
+
+/// The same reads end where they were submitted if the device has a vector for each CPU or if
+/// `rq_affinity` says so, and else on the CPU that the device interrupts.
+#[test]
+fn interrupts_are_the_submitters_where_the_device_has_a_vector_for_it() {
+    let reads = |vectors, rq_affinity| {
+        let mut config = config("none");
+        config.fs = None;
+        config.topology = Topology { sockets: 2, cpus_per_socket: 2 };
+        let queue = QueueConfig::of(mq_generation());
+        config.queue = QueueConfig { queue_depth: 64, cpus: 4, ..queue };
+        config.device = flash(20 * US, 4_096);
+        config.interrupts = InterruptConfig { vectors, rq_affinity };
+        let mut fio = readers(4, 1);
+        let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
+        let ios: Vec<u64> = fio.results()[0].clones.iter().map(|clone| clone.read.ios).collect();
+        (ios, outcome.causes.ended_by_call)
+    };
+    let sum = |ios: &[u64]| ios.iter().sum::<u64>();
+    // A vector for each: nobody does anything for another one, and all are equal.
+    let (own, calls) = reads(4, RqAffinity::Group);
+    assert_eq!(calls, 0);
+    assert!(own.iter().max().unwrap() - own.iter().min().unwrap() <= 2, "{own:?}");
+    // One for all, on CPU 0; then the other socket's are called there, then those of three CPUs.
+    let (one, calls) = reads(1, RqAffinity::Off);
+    assert!(calls == 0 && sum(&one) < sum(&own), "{one:?} {own:?}");
+    let (near, calls) = reads(1, RqAffinity::Group);
+    assert!((calls * 2).abs_diff(sum(&near)) * 20 < sum(&near), "{calls} {near:?}");
+    let (very, calls) = reads(1, RqAffinity::Force);
+    assert!((calls * 4).abs_diff(sum(&very) * 3) * 20 < sum(&very), "{calls} {very:?}");
+}
+
+/// Of memory there are no interrupts: who submits copies, and his read is its parts, one after the
+/// other. Readers on CPUs of their own do not wait for each other.
+#[test]
+fn memory_is_copied_by_who_submits_and_ends_without_an_interrupt() {
+    let reads = |interrupt| {
+        let mut config = config("none");
+        config.fs = None;
+        config.topology.cpus_per_socket = 4;
+        let queue = QueueConfig::of(mq_generation());
+        config.queue = QueueConfig { queue_depth: 64, cpus: 4, ..queue };
+        (config.costs.interrupt, config.costs.complete) = (Nanos(interrupt), Nanos(interrupt));
+        let (command, sector) = (Nanos(300), Nanos(50));
+        config.device = DeviceConfig::Memory(RamConfig { sectors: 1 << 20, command, sector });
+        let mut fio = readers(4, 1);
+        let (outcome, ()) = run(&config, &mut fio, ()).unwrap();
+        assert_eq!(fio.results()[0].usage.voluntary, 0, "nobody waits");
+        let all = outcome.ended.0 * 4;
+        assert!(outcome.cpu_busy.0 * 100 > all * 99, "{} of {all}", outcome.cpu_busy.0);
+        fio.results()[0].clones.iter().map(|clone| clone.read.ios).collect::<Vec<_>>()
+    };
+    let ios = reads(1_000_000);
+    assert_eq!(ios, reads(0));
+    // Two calls, a bio, its request and the copy.
+    let each = 2 * 500 + 1_000 + 1_000 + 300 + 8 * 50;
+    let expected = 20_000_000 / each;
+    assert!(ios.iter().all(|ios| ios.abs_diff(expected) <= 5), "{ios:?}, {expected} expected");
 }
 
 fn mq_generation() -> blockyard_engine::elevator::Generation {

@@ -3,13 +3,12 @@
 
 use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::QueueConfig;
-use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_sim::world::{
     CompletionRule, DeviceConfig, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts,
 };
 
 use super::section::Section;
-use super::world::ns;
+use super::world::{ns, rq_affinity};
 use crate::failure::Failure;
 
 /// From null_blk.
@@ -32,11 +31,7 @@ pub(super) fn device(section: &mut Section<'_>, sectors: u64) -> Result<NullConf
         completion: ns(section, "completion_nsec", COMPLETION_NS)?,
         hw_queues: section.number("nr_hw_queues", 1..=1024, 1)?,
         hw_queue_depth: section.number("hw_queue_depth", 1..=65_536, HW_QUEUE_DEPTH)?,
-        rq_affinity: match section.number("rq_affinity", 0..=2, 1u8)? {
-            0 => RqAffinity::Off,
-            1 => RqAffinity::Group,
-            _ => RqAffinity::Force,
-        },
+        rq_affinity: rq_affinity(section)?,
         completion_rule: section.choice("completion", &rules)?,
         end: ns(section, "end_ns", 0)?,
     };

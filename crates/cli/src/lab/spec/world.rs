@@ -6,6 +6,7 @@
 use std::ops::RangeInclusive;
 
 use blockyard_engine::elevator::{ElevatorSpec, Generation};
+use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
 use blockyard_engine::time::Nanos;
 use blockyard_sim::cache::CacheConfig;
@@ -13,11 +14,12 @@ use blockyard_sim::cpu::{Costs, Governor, Topology};
 use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
 use blockyard_sim::device::disk::{DiskConfig, Policy};
 use blockyard_sim::device::flash::{EraseBlocks, FlashConfig};
-use blockyard_sim::device::memory::MemoryConfig;
 use blockyard_sim::fs::FsConfig;
 use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
 use blockyard_sim::fs::log::LogConfig;
-use blockyard_sim::world::{Config, DeviceConfig, Housekeeping, QueueMode, WriteBack};
+use blockyard_sim::world::{
+    Config, DeviceConfig, Housekeeping, InterruptConfig, QueueMode, RamConfig, WriteBack,
+};
 
 use super::section::Section;
 use super::{crypt, null};
@@ -38,7 +40,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Failure> {
     let (cache, bio_sectors) = page_cache(root)?;
     let (write_back, sync_flags) = write_back(root)?;
     let fs = file_system(root)?;
-    let device = device(root)?;
+    let (device, interrupts) = device(root)?;
     let mapped = crypt::read(root, topology.cpus())?;
     let (queue, elevator) = queue(root, &topology, &device)?;
     let stack = null::stack(root, &queue, &device)?;
@@ -56,6 +58,7 @@ pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Failure> {
         queue,
         elevator,
         device,
+        interrupts,
         seed: 0,
     })
 }
@@ -80,7 +83,8 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
         page: ns(&mut costs, "page_ns", 1_500)?,
         submit: ns(&mut costs, "submit_ns", 2_000)?,
         issue: ns(&mut costs, "issue_ns", 2_000)?,
-        interrupt: ns(&mut costs, "interrupt_ns", 5_000)?,
+        interrupt: ns(&mut costs, "interrupt_ns", 3_000)?,
+        complete: ns(&mut costs, "complete_ns", 2_000)?,
         governor: governor(&mut machine)?,
     };
     costs.finish()?;
@@ -254,7 +258,7 @@ enum DeviceKind {
     Null,
 }
 
-fn device(root: &mut Section<'_>) -> Result<DeviceConfig, Failure> {
+fn device(root: &mut Section<'_>) -> Result<(DeviceConfig, InterruptConfig), Failure> {
     let mut section = root.part("device")?;
     let kinds = [
         ("disk", DeviceKind::Disk),
@@ -265,19 +269,45 @@ fn device(root: &mut Section<'_>) -> Result<DeviceConfig, Failure> {
     let device = match section.choice("kind", &kinds)? {
         DeviceKind::Disk => DeviceConfig::Disk(disk(&mut section)?),
         DeviceKind::Flash => DeviceConfig::Flash(flash(&mut section)?),
-        DeviceKind::Memory => DeviceConfig::Memory(MemoryConfig {
+        DeviceKind::Memory => DeviceConfig::Memory(RamConfig {
             sectors: sectors(&mut section)?,
             command: ns(&mut section, "command_ns", 0)?,
             sector: ns(&mut section, "sector_ns", 0)?,
-            lanes: section.number("lanes", 1..=1024, 1)?,
         }),
         DeviceKind::Null => {
             let sectors = sectors(&mut section)?;
             DeviceConfig::Null(null::device(&mut section, sectors)?)
         }
     };
+    let interrupts = interrupts(&mut section, &device)?;
     section.finish()?;
-    Ok(device)
+    Ok((device, interrupts))
+}
+
+/// Whom a device interrupts; memory nobody, and a null device says itself.
+fn interrupts(
+    section: &mut Section<'_>,
+    device: &DeviceConfig,
+) -> Result<InterruptConfig, Failure> {
+    let usual = match device {
+        DeviceConfig::Flash(flash) if flash.blocks.is_none() => 1024,
+        _ => 1,
+    };
+    if matches!(device, DeviceConfig::Memory(_) | DeviceConfig::Null(_)) {
+        return Ok(InterruptConfig { vectors: usual, rq_affinity: RqAffinity::Group });
+    }
+    Ok(InterruptConfig {
+        vectors: section.number("interrupt_vectors", 1..=1024, usual)?,
+        rq_affinity: rq_affinity(section)?,
+    })
+}
+
+pub(super) fn rq_affinity(section: &mut Section<'_>) -> Result<RqAffinity, Failure> {
+    Ok(match section.number("rq_affinity", 0..=2, 1u8)? {
+        0 => RqAffinity::Off,
+        1 => RqAffinity::Group,
+        _ => RqAffinity::Force,
+    })
 }
 
 /// A disk of 2009: 500 GB, 7200 turns a minute; all numbers are ours, of the size that drive
@@ -366,7 +396,8 @@ fn device_depth(device: &DeviceConfig) -> u32 {
     match device {
         DeviceConfig::Disk(disk) => disk.queue_depth,
         DeviceConfig::Flash(flash) => flash.queue_depth,
-        DeviceConfig::Memory(memory) => memory.lanes,
+        // It has no tags.
+        DeviceConfig::Memory(_) => 1024,
         DeviceConfig::Null(null) => null.hw_queue_depth,
     }
 }

@@ -8,7 +8,6 @@ use blockyard_workload::program::Task;
 
 use super::super::World;
 use super::super::deeds::{Context, Deed};
-use super::super::io::INTERRUPTED;
 use super::super::trace::{Observer, Wait};
 use super::{Below, Lower, Mapped, Step, WORLD_SLOTS};
 use crate::cpu::{CpuId, ThreadId};
@@ -107,19 +106,11 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     }
 
     /// A bio of the queue below has ended.
-    pub(in crate::world) fn end_lower(&mut self, user: u64, status: BlkStatus) {
+    pub(in crate::world) fn end_lower(&mut self, cpu: CpuId, user: u64, status: BlkStatus) {
         let index = u32::try_from(user).expect("the queue was given such a number");
-        let Lower { token, bytes, cpu } = self.mapped().lowers.remove(index);
+        let Lower { token, bytes } = self.mapped().lowers.remove(index);
         self.leaves_queue(user, bytes, status);
-        self.answer(Context::Interrupt(self.interrupted_for(cpu)), token, status);
-    }
-
-    /// The CPU that completes a request: the interrupted one if it shares its socket with the
-    /// submitter, else the submitter's (`rq_affinity=1`).
-    fn interrupted_for(&self, cpu: CpuId) -> CpuId {
-        let topology = self.config.topology;
-        let near = topology.socket_of(cpu) == topology.socket_of(INTERRUPTED);
-        if near { INTERRUPTED } else { cpu }
+        self.answer(Context::Interrupt(cpu), token, status);
     }
 
     /// What a step costs whoever executes it.
@@ -149,7 +140,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
                 self.wake_from(writer, Wait::Work);
             }
             SqeOp::Timeout { after } => {
-                let timeout = (INTERRUPTED, Deed::Timeout(sqe.token));
+                let timeout = (by.cpu(), Deed::Timeout(sqe.token));
                 self.interrupts.schedule(self.now + after, timeout);
             }
             SqeOp::Fill { .. } | SqeOp::Log { .. } | SqeOp::Check { .. } => {
@@ -268,7 +259,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         origin.io_context = self.context_of(by, sqe);
         origin.cpu = by.cpu().0;
         let bytes = len.bytes();
-        let lower = Lower { token: sqe.token, bytes, cpu: by.cpu() };
+        let lower = Lower { token: sqe.token, bytes };
         let user = u64::from(self.mapped().lowers.insert(lower));
         let buf = match op {
             Op::Read | Op::Write => BufRef::zeros(u32::try_from(bytes).expect("parts are short")),

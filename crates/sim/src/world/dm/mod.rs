@@ -79,7 +79,6 @@ struct Whole {
 struct Lower {
     token: Token,
     bytes: u64,
-    cpu: CpuId,
 }
 
 /// The device.

@@ -7,7 +7,7 @@ use blockyard_engine::mq::{Issue, Submitted};
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::Task;
 
-use super::super::io::INTERRUPTED;
+use super::super::io::KEEPER;
 use super::super::trace::{Event, Observer, Wait};
 use super::super::{Turn, World};
 use super::{
@@ -75,7 +75,8 @@ impl<T: Task, O: Observer> World<'_, T, O> {
 
     /// A thread is stopped: what it has made goes on without it.
     pub(in crate::world) fn abandon_null(&mut self, thread: ThreadId) {
-        let by = Context { cpu: INTERRUPTED, is_worker: false, is_interrupt: true };
+        let cpu = self.cpus.last_of(thread);
+        let by = Context { cpu, is_worker: false, is_interrupt: true };
         while let Some(out) = self.threads[thread.0 as usize].outbox.pop_front() {
             let bio = self.bio_of(by.cpu, thread, &out);
             self.enters_null(by, bio, thread);
@@ -302,7 +303,7 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         let interrupt = if due { null.interrupts.take() } else { None };
         let cpu = match &interrupt {
             Some((_, Interrupt::Timer(cpu, _) | Interrupt::Call(cpu, _))) => *cpu,
-            None => INTERRUPTED,
+            None => KEEPER,
         };
         let by = Context { cpu, is_worker: false, is_interrupt: true };
         self.running_on = Some(cpu);
