@@ -187,8 +187,8 @@ impl std::ops::Add for Switches {
 
 #[derive(Clone, Debug, Default)]
 struct Cpu {
-    /// Who runs, and when its burst ends.
-    current: Option<(ThreadId, Nanos)>,
+    /// Who runs.
+    current: Option<ThreadId>,
     /// Who ran last, to see whether a switch is one.
     last: Option<ThreadId>,
     /// When it went over to the current thread, and when that ran.
@@ -204,12 +204,20 @@ struct Cpu {
     clock: Clock,
 }
 
+/// On a CPU without a thread no burst ends.
+const NEVER: Nanos = Nanos(u64::MAX);
+
 /// The CPUs and who runs on them.
 #[derive(Debug)]
 pub struct Cpus {
     topology: Topology,
     costs: Costs,
     cpus: Vec<Cpu>,
+    /// When the burst of each CPU's thread ends, or [`NEVER`]. Apart, as it is looked through for
+    /// every event.
+    ends: Vec<Nanos>,
+    /// Threads in all run queues.
+    queued: usize,
     threads: Vec<Thread>,
     counters: CpuCounters,
     switched: Vec<(Nanos, CpuId, ThreadId)>,
@@ -224,8 +232,10 @@ impl Cpus {
     pub fn new(topology: Topology, costs: Costs) -> Self {
         assert!(topology.cpus() > 0, "there is a CPU");
         let cpus = vec![Cpu::default(); usize::from(topology.cpus())];
+        let ends = vec![NEVER; cpus.len()];
+        let (threads, switched) = (Vec::new(), Vec::new());
         let counters = CpuCounters::default();
-        Self { topology, costs, cpus, threads: Vec::new(), counters, switched: Vec::new() }
+        Self { topology, costs, cpus, ends, queued: 0, threads, counters, switched }
     }
 
     /// A new thread, which waits.
@@ -268,13 +278,14 @@ impl Cpus {
         let state = std::mem::replace(&mut self.thread(thread).state, State::Gone);
         match state {
             State::Queued => {
-                self.cpus.iter_mut().for_each(|cpu| {
-                    cpu.queue.take_last(|queued| *queued == thread);
-                });
+                for cpu in &mut self.cpus {
+                    let taken = cpu.queue.take_last(|queued| *queued == thread);
+                    self.queued -= usize::from(taken.is_some());
+                }
             }
             State::Running => {
                 let at = self.threads[thread.0 as usize].last;
-                let (_, until) = self.cpus[at].current.take().expect("it runs there");
+                let (_, until) = self.leave(at);
                 // The burst that is cut off was counted whole.
                 let left = until.since(now.max(self.cpus[at].since));
                 self.counters.busy = self.counters.busy - left;
@@ -301,8 +312,9 @@ impl Cpus {
         woken.virtual_run = self.cpus[at].queue.waking(woken.virtual_run, period);
         (woken.state, woken.ready, woken.last) = (State::Queued, ready, at);
         self.queue_up(at, thread);
-        if let Some((current, until)) = self.cpus[at].current {
-            self.cpus[at].reschedule |= self.preempts(thread, current, until.since(now));
+        if let Some(current) = self.cpus[at].current {
+            let left = self.ends[at].since(now);
+            self.cpus[at].reschedule |= self.preempts(thread, current, left);
             return true;
         }
         let by = usize::from(by.0);
@@ -328,6 +340,7 @@ impl Cpus {
     fn queue_up(&mut self, at: usize, thread: ThreadId) {
         let Thread { urgent, virtual_run, .. } = self.threads[thread.0 as usize];
         self.cpus[at].queue.push(thread, !urgent, virtual_run);
+        self.queued += 1;
     }
 
     /// Whether the one that wakes up goes before the one that runs, and has still so long to.
@@ -367,9 +380,10 @@ impl Cpus {
     /// counted as that thread's, as a kernel does that counts in ticks. When it is done: a CPU does
     /// one thing after the other.
     pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) -> Nanos {
-        let cpu = &mut self.cpus[usize::from(cpu.0)];
+        let at = usize::from(cpu.0);
+        let (cpu, until) = (&mut self.cpus[at], &mut self.ends[at]);
         self.counters.busy = self.counters.busy + cost;
-        if let Some((thread, until)) = &mut cpu.current {
+        if let Some(thread) = cpu.current {
             let Thread { used, virtual_run, .. } = &mut self.threads[thread.0 as usize];
             (*used, *virtual_run) = (*used + cost, *virtual_run + cost);
             match *until > now {
@@ -384,20 +398,20 @@ impl Cpus {
     /// When a burst ends next.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
-        self.cpus.iter().filter_map(|cpu| cpu.current.map(|(_, until)| until)).min()
+        self.ends.iter().copied().min().filter(|ends| *ends != NEVER)
     }
 
     /// A thread whose burst is over at `now`, and that still has its CPU: the world says next what
     /// it does. Threads that have to give way do so here.
     pub fn take(&mut self, now: Nanos) -> Option<(CpuId, ThreadId)> {
         for at in 0..self.cpus.len() {
-            let Some((thread, until)) = self.cpus[at].current else { continue };
-            if until > now {
+            if self.ends[at] > now {
                 continue;
             }
+            let thread = self.cpus[at].current.expect("its burst ends");
             if self.gives_way(now, at) {
                 self.threads[thread.0 as usize].state = State::Queued;
-                self.cpus[at].current = None;
+                self.leave(at);
                 self.queue_up(at, thread);
                 self.threads[thread.0 as usize].counted.involuntary += 1;
                 self.pick(now, at);
@@ -422,7 +436,7 @@ impl Cpus {
     fn gives_way(&self, now: Nanos, at: usize) -> bool {
         let cpu = &self.cpus[at];
         let Some(Place { is_fair, virtual_run, .. }) = cpu.queue.first() else { return false };
-        let current = cpu.current.expect("a thread runs there").0;
+        let current = cpu.current.expect("a thread runs there");
         let ran = now.since(cpu.since);
         let threads = cpu.queue.len() as u64 + 1;
         let turn = Nanos(self.costs.slice.0 / threads).max(self.costs.granularity);
@@ -446,12 +460,11 @@ impl Cpus {
         if let Some(governor) = &self.costs.governor {
             burst = cpu.clock.stretch(now, burst, governor);
         }
-        let (thread, until) = cpu.current.as_mut().expect("a thread was taken");
-        *until = now + burst;
+        let thread = cpu.current.expect("a thread was taken");
+        self.ends[at] = now + burst;
         // What it owed was counted when it came.
         let burst = burst - debt;
         self.counters.busy = self.counters.busy + burst;
-        let thread = *thread;
         let Thread { used, virtual_run, urgent, .. } = self.thread(thread);
         (*used, *virtual_run) = (*used + burst, *virtual_run + burst);
         let running = (!*urgent).then_some(*virtual_run);
@@ -461,18 +474,28 @@ impl Cpus {
     /// The thread that was taken waits; another one runs.
     pub fn block(&mut self, now: Nanos, cpu: CpuId) {
         let at = usize::from(cpu.0);
-        let (thread, _) = self.cpus[at].current.take().expect("a thread was taken");
+        let (thread, _) = self.leave(at);
         self.thread(thread).state = State::Waiting;
         self.thread(thread).counted.voluntary += 1;
         self.pick(now, at);
+    }
+
+    /// Who runs does so no more; when its burst would have ended.
+    fn leave(&mut self, at: usize) -> (ThreadId, Nanos) {
+        let thread = self.cpus[at].current.take().expect("a thread runs there");
+        (thread, std::mem::replace(&mut self.ends[at], NEVER))
     }
 
     /// Gives an empty CPU a thread of its queue, or of the longest one.
     fn pick(&mut self, now: Nanos, at: usize) {
         // What it owes is in the time until which it is interrupted.
         self.cpus[at].debt = Nanos(0);
+        if self.queued == 0 {
+            return;
+        }
         let own = self.cpus[at].queue.pop();
         let Some(thread) = own.or_else(|| self.steal(at)) else { return };
+        self.queued -= 1;
         let ready = self.threads[thread.0 as usize].ready;
         let cpu = &mut self.cpus[at];
         let now = now.max(ready).max(cpu.interrupted_until);
@@ -480,7 +503,7 @@ impl Cpus {
         let cost = if switches { self.costs.switch } else { Nanos(0) };
         (cpu.began, cpu.since) = (now, now + cost);
         (cpu.reschedule, cpu.last) = (false, Some(thread));
-        cpu.current = Some((thread, now + cost));
+        (cpu.current, self.ends[at]) = (Some(thread), now + cost);
         self.counters.busy = self.counters.busy + cost;
         if switches {
             self.counters.switches += 1;
@@ -518,14 +541,14 @@ impl Cpus {
     /// Time of all CPUs until now, as [`CpuCounters::busy`]: of what they are at, what is done.
     #[must_use]
     pub fn busy(&self, now: Nanos) -> Nanos {
-        let ahead = |cpu: &Cpu| match cpu.current {
-            Some((_, until)) => {
+        let ahead = |(cpu, until): (&Cpu, &Nanos)| match cpu.current {
+            Some(_) => {
                 let before = cpu.began.min(cpu.interrupted_until).since(now);
                 before + until.since(now.max(cpu.began)) + cpu.debt
             }
             None => cpu.interrupted_until.since(now),
         };
-        let ahead: u64 = self.cpus.iter().map(|cpu| ahead(cpu).0).sum();
+        let ahead: u64 = self.cpus.iter().zip(&self.ends).map(|cpu| ahead(cpu).0).sum();
         self.counters.busy.since(Nanos(ahead))
     }
 
