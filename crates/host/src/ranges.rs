@@ -126,6 +126,8 @@ pub(crate) struct Claims {
     waiting: usize,
     /// Bios among them.
     waiting_bios: usize,
+    /// As in the volume's: each read looks, and this is on no other thread's cache line.
+    with_reads: bool,
     /// Emptied after each use; kept for its memory.
     granted: Vec<Claimant>,
 }
@@ -147,6 +149,7 @@ impl Claims {
             parked: Slab::default(),
             waiting: 0,
             waiting_bios: 0,
+            with_reads: volume.with_reads,
             granted: Vec::new(),
         })
     }
@@ -157,7 +160,7 @@ impl Claims {
     pub(crate) fn claim(&mut self, bio: Bio) -> Option<Bio> {
         let needs_range = match bio.op {
             Op::Write | Op::Discard | Op::WriteZeroes => true,
-            Op::Read => self.volume.with_reads,
+            Op::Read => self.with_reads,
             Op::Flush => false,
         };
         if !needs_range {

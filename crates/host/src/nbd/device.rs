@@ -394,7 +394,7 @@ impl Running {
         for (index, outcome) in dialed.drain(..) {
             match outcome {
                 Ok(_) if self.outage.is_away => {
-                    self.not_connected(now, index, "it was silent before")
+                    self.not_connected(now, index, "it was silent before");
                 }
                 Ok(opened) => self.connected(now, index, opened),
                 Err(why) => self.not_connected(now, index, &why),
