@@ -49,7 +49,7 @@ pub(crate) struct Driver {
     /// The clock of its targets starts there; `None` where no target reads it.
     epoch: Option<Instant>,
     executor: Executor,
-    /// The lines whose state is shown to whoever controls the volume.
+    /// The lines whose state `status` shows.
     shown: Vec<u16>,
     /// To look at before it is decided where a bio of this length or more goes, if that depends on
     /// them: shorter ones are not to pay for the look.
@@ -57,7 +57,7 @@ pub(crate) struct Driver {
     /// Whether the last bio is awaited, if it was that long.
     long: Option<bool>,
     submitter: Submitter,
-    /// What comes and ends is told to whoever records it.
+    /// Bios that come and end are recorded there.
     tracepoint: Tracepoint,
     durability: Arc<Durability>,
     /// The `user` words of flushes and FUA writes in flight.
@@ -71,7 +71,7 @@ pub(crate) struct Driver {
     /// `None` where nothing is written. Behind the executor, which waits for what is in flight when
     /// it is dropped: until then the ranges are taken.
     claims: Option<Claims>,
-    /// `None` where nobody can suspend the volume. The last field: until the executor is dropped
+    /// `None` where the volume cannot be suspended. The last field: until the executor is dropped
     /// the shard is busy.
     gate: Option<ShardGate>,
 }
@@ -173,7 +173,7 @@ impl Driver {
         self.settle();
     }
 
-    /// A bio with its origin; it is told to whoever records or keeps time.
+    /// A bio with its origin; it passes the tracepoint, and time may be kept of it.
     fn named(&mut self, bio: Bio) -> Bio {
         let origin = self.submitter.origin(&bio);
         let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
@@ -244,7 +244,7 @@ impl Driver {
         }
     }
 
-    /// What the shard is told by whoever controls the volume.
+    /// Follows the orders of the control thread.
     fn follow_orders(&mut self) {
         let Some(gate) = self.gate.as_ref().filter(|gate| gate.is_woken()) else { return };
         let (orders, now) = (gate.take_orders(), self.now());

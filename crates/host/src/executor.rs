@@ -293,12 +293,12 @@ impl Executor {
         })
     }
 
-    /// Whether somebody still reads the front end's buffers.
+    /// Whether another thread still reads the front end's buffers.
     pub(crate) fn reads_client_buffer(&self) -> bool {
         self.handed_over.to_workers + self.handed_over.borrowed > 0
     }
 
-    /// Whether nobody does anything else until what is executed from now on has ended.
+    /// Whether the submitter has nothing else to do until what is executed from now on has ended.
     pub(crate) fn set_awaited(&mut self, is_awaited: bool) {
         self.blocking.set_awaited(is_awaited);
     }

@@ -4,7 +4,7 @@
 //! ```text
 //! bio ─> open? ──yes──> shard ─> done            suspend: close, wait until no shard is busy
 //!          └─no─> held ── resume ──> shard       resume:  open, wake all shards
-//!                   └──── stop ────> I/O error   stop:    the server ends, nobody will resume
+//!                   └──── stop ────> I/O error   stop:    the server ends, no resume comes
 //! ```
 //! A shard says that it is busy *before* it looks whether the gate is open, and whoever closes it
 //! looks for busy shards *after* closing: one of them sees the other. Both are for this thread's
@@ -47,13 +47,13 @@ pub(crate) enum Order {
     Resume,
 }
 
-/// What a shard and whoever controls the volume share.
+/// The state that a shard and the control thread share.
 struct ShardState {
     /// Not followed yet.
     orders: Mutex<Vec<Order>>,
     /// `wake` was written to, and there may be orders.
     is_woken: AtomicBool,
-    /// What its targets say of themselves, by the number of the line.
+    /// The status texts of its targets, by the number of the line.
     info: Mutex<Vec<(u16, String)>>,
     /// Something of the shard is behind the gate.
     is_busy: AtomicBool,
@@ -104,7 +104,7 @@ impl Gate {
         Self { is_controlled, ..Self::default() }
     }
 
-    /// Whether somebody can move it.
+    /// Whether the volume can be suspended and resumed.
     pub(crate) fn is_controlled(&self) -> bool {
         self.is_controlled
     }
@@ -179,7 +179,7 @@ impl Gate {
         all
     }
 
-    /// Nobody will move it any more. If it is closed, what it holds and what still comes fails.
+    /// The end of the server: the gate moves no more. If it is closed, held and new bios fail.
     pub(crate) fn stop(&self) {
         let exchange = |from, to| {
             self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()

@@ -200,7 +200,7 @@ pub struct Recording {
 }
 
 impl Recording {
-    /// Begins to record what passes the tracepoints of this switch; nothing if somebody else does.
+    /// Begins to record what passes the tracepoints of this switch; nothing if one goes on.
     pub(crate) fn begin(switch: &Arc<Switch>) -> Option<Self> {
         let switch = Arc::clone(switch);
         let mut state = switch.state();

@@ -1,4 +1,4 @@
-//! A cipher whose key can be changed while nobody uses it (`crypt_set_key`, `crypt_wipe_key`).
+//! A cipher whose key can be changed while it is not in use (`crypt_set_key`, `crypt_wipe_key`).
 
 use std::cell::UnsafeCell;
 use std::ops::Deref;

@@ -34,8 +34,8 @@ pub(crate) struct DeviceBio {
     pub(crate) client: IoContext,
     /// A write whose memory is the front end's, which must not receive into it meanwhile.
     pub(crate) borrows: bool,
-    /// A server that is away is connected to for it, once, and it fails if that fails. The bytes
-    /// of such a read are wanted by nobody.
+    /// A check: it connects once to a server that is away, and fails if that fails. The bytes of
+    /// such a read are not used.
     pub(crate) is_check: bool,
     /// When it was plugged, if time is kept of its bio.
     pub(crate) submitted: Nanos,
@@ -78,8 +78,9 @@ pub(crate) struct Inbox {
 
 impl Inbox {
     fn is_empty(&self) -> bool {
-        let nobody = self.joined.is_empty() && self.abandoned.is_empty() && self.left.is_empty();
-        nobody && self.bios.is_empty() && !self.nudged && !self.ending && !self.stopping
+        let no_clients =
+            self.joined.is_empty() && self.abandoned.is_empty() && self.left.is_empty();
+        no_clients && self.bios.is_empty() && !self.nudged && !self.ending && !self.stopping
     }
 }
 
@@ -107,7 +108,7 @@ impl DeviceThread {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// What its thread has used so far.
+    /// CPU time that its thread has used so far.
     pub(crate) fn usage(&self) -> Usage {
         threads::of_thread(self.number.load(Ordering::Relaxed))
     }
@@ -141,7 +142,7 @@ impl DeviceThread {
         self.shared.put(|inbox| inbox.left.push(io_context));
     }
 
-    /// Asks for a flush, or for a read of the first sector, whose bytes nobody wants.
+    /// Asks for a flush, or for a read of the first sector, whose bytes are not used.
     ///
     /// # Errors
     /// When the system has no more descriptors.
@@ -189,7 +190,7 @@ impl Asked<'_> {
     pub(crate) fn answer(self) -> io::Result<()> {
         let mut cqes = Vec::new();
         while cqes.is_empty() {
-            // It is answered in any case, and nobody leaves before.
+            // The answer comes in any case, and before this client leaves.
             if poll::readable(&[Some(self.completions.ready())], None).is_err() {
                 std::thread::yield_now();
             }

@@ -27,11 +27,11 @@ pub(crate) struct Parts {
     pub(crate) writer: IoContext,
     /// Of its writes in flight; `None` where nothing is written.
     pub(crate) ranges: Option<Arc<VolumeRanges>>,
-    /// `None` if nobody has anything to tell it.
+    /// `None` where no order is sent to shards.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Whether acknowledged writes can still be made stable.
     pub(crate) durability: Arc<Durability>,
-    /// Whether somebody records what comes.
+    /// Whether a recording goes on.
     pub(crate) switch: Arc<Switch>,
     pub(crate) stage_stats: Arc<StageStats>,
     /// The clock of all its shards starts there.

@@ -1,4 +1,4 @@
-//! What would block: operations that go to a ring, or are done by whoever waits for them.
+//! Operations that would block: they go to a ring, or the thread that waits for them does them.
 //!
 //! ```text
 //! start ─ awaited, and nothing else is in flight ─> held ── wait ──> one system call

@@ -5,7 +5,7 @@ use super::hctx::Hctx;
 use super::{Executor, since};
 
 impl Executor {
-    /// What the system has been given is waited for. How it ends matters though nobody is answered:
+    /// Waits for the operations that the system has. Their results matter though no client is left:
     /// a failed flush is reported once.
     fn end_blocking(&mut self) {
         let now = since(self.epoch);

@@ -153,8 +153,8 @@ impl<'a> Builder<'a> {
         self.options.minimum_block_bytes.unwrap_or(usual)
     }
 
-    /// `None` if nobody has anything to tell it. Without control a multipath line needs it too: at
-    /// the end of the server nothing waits for a path any more.
+    /// `None` where no order is sent to shards. A multipath line needs it without control too: at
+    /// the end of the server no bio waits for a path any more.
     fn gate(&self, table: &Table) -> Option<Arc<Gate>> {
         let is_multipath = |extent: &TableExtent| matches!(extent.target, TargetSpec::Multipath(_));
         let has_multipath = table.layers().flat_map(Table::extents).any(is_multipath);

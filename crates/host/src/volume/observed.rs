@@ -38,7 +38,7 @@ impl Volume {
         self.parts.stage_stats.read()
     }
 
-    /// Begins to record the bios that come into it; nothing if somebody else does.
+    /// Begins to record the bios that come into it; nothing if a recording goes on.
     #[must_use]
     pub fn record(&self) -> Option<Recording> {
         Recording::begin(&self.parts.switch)
