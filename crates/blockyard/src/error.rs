@@ -33,6 +33,23 @@ pub enum Error {
         /// In plain words.
         problem: String,
     },
+    /// A file cannot be written, or would harm what it holds.
+    #[error(transparent)]
+    Output(#[from] crate::output::OutputError),
+    /// The volume is being recorded already.
+    #[error("the volume is being recorded already; end that with `stop_recording`")]
+    Recorded,
+    /// A trace ends early.
+    #[error("{path}: cannot write: {source}; the trace ends there", path = .path.display())]
+    Trace {
+        /// The trace.
+        path: PathBuf,
+        /// The system's answer.
+        source: std::io::Error,
+    },
+    /// A text is not the JSON of a status.
+    #[error("this is no status: {0}")]
+    Json(#[from] serde_json::Error),
     /// A key file or a table file cannot be read.
     #[error("cannot read {path}: {source}", path = .path.display())]
     File {
@@ -74,6 +91,18 @@ impl Error {
     #[must_use]
     pub fn is_wrong_key(&self) -> bool {
         matches!(self, Self::Crypt { source: blockyard_crypt::Error::WrongPassphrase { .. }, .. })
+    }
+
+    /// Whether something is in use, or would be overwritten.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        use blockyard_host::Error as Host;
+        match self {
+            Self::Recorded | Self::WouldOverwrite { .. } | Self::Busy { .. } => true,
+            Self::Output(error) => error.is_busy(),
+            Self::Host(error) => matches!(error, Host::InUse { .. } | Host::HeaderLocked { .. }),
+            _ => false,
+        }
     }
 
     pub(crate) fn crypt(path: &Path, source: blockyard_crypt::Error) -> Self {

@@ -23,8 +23,10 @@
 //!    [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
 //! 3. [`Volume::flush`] puts all writes that have ended on stable storage. Nothing else does:
 //!    neither dropping the volume nor the end of the program.
-//! 4. [`Server`] serves volumes over NBD until [`Running::stop`].
-//! 5. [`bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
+//! 4. [`Server`] serves volumes over NBD until [`Running::stop`]. Its control socket answers
+//!    [`Control`] in this or another process: [`Control::status`] is a [`Status`].
+//! 5. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
+//! 6. [`bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
 //!
 //! # What the library does to the process
 //!
@@ -42,13 +44,19 @@
 struct Readme;
 
 pub mod bench;
+mod control;
 mod cursor;
 mod error;
 mod io;
 mod key;
+pub mod limit;
+pub mod metrics;
 mod options;
+pub mod output;
+mod recorder;
 mod server;
 pub mod size;
+pub mod status;
 mod volume;
 
 pub use blockyard_crypt::kdf::KdfLimits;
@@ -58,7 +66,8 @@ pub use blockyard_crypt::plain::PlainOptions;
 pub use blockyard_crypt::secret::SecretBytes;
 pub use blockyard_engine::dm::line::MappedDevice;
 pub use blockyard_host::pages::BounceChoice;
-pub use blockyard_host::process::harden;
+pub use blockyard_host::process::{StopSignal, harden};
+pub use blockyard_host::stages::{Kind as RequestKind, Stage};
 pub use blockyard_host::volume::{PipelineChoice, Scheduling, VolumeOptions as Settings};
 pub use blockyard_workload as workload;
 
@@ -69,9 +78,12 @@ pub mod client {
     pub use blockyard_host::local::{Bytes, Client, Marks, Part, Request};
 }
 
+pub use control::{Control, ControlError};
 pub use cursor::Cursor;
 pub use error::Error;
 pub use key::Key;
 pub use options::{Locked, LuksVersion, Options, VolumeKey};
-pub use server::{Running, Server};
+pub use recorder::{Recorded, TraceFile};
+pub use server::{Listening, Running, Server};
+pub use status::Status;
 pub use volume::Volume;

@@ -210,17 +210,18 @@ impl Options {
         self
     }
 
+    /// Lets a server suspend and resume the volume, change its keys and count its requests, at the
+    /// cost of a look at a shared word for each request.
+    #[must_use]
+    pub fn controlled(mut self, controlled: bool) -> Self {
+        self.volume.controlled = controlled;
+        self
+    }
+
     /// The unit in bytes that NBD clients are told to read and write in.
     #[must_use]
     pub fn minimum_block(mut self, bytes: u32) -> Self {
         self.volume.minimum_block_bytes = Some(bytes);
-        self
-    }
-
-    /// Allows suspend, resume and changes of keys.
-    #[must_use]
-    pub fn controlled(mut self, controlled: bool) -> Self {
-        self.volume.controlled = controlled;
         self
     }
 

@@ -2,6 +2,7 @@
 
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::OwnedFd;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::thread::JoinHandle;
@@ -9,9 +10,12 @@ use std::thread::JoinHandle;
 use blockyard_engine::priority::Priority;
 use blockyard_host::process::{StopSignal, leave_signals_to_others};
 use blockyard_host::server as host;
-use blockyard_host::server::{ServedExport, ServerOptions};
+use blockyard_host::server::{Answer, ServedExport, ServerOptions};
 
-use crate::{Error, Volume};
+use crate::control::Devices;
+use crate::output::InUse;
+use crate::volume::Shared;
+use crate::{Error, Volume, metrics};
 
 /// An NBD server of volumes.
 ///
@@ -26,10 +30,27 @@ use crate::{Error, Volume};
 /// ```
 #[derive(Default)]
 pub struct Server {
-    exports: Vec<ServedExport>,
+    exports: Vec<Export>,
     options: ServerOptions,
-    unix: Vec<PathBuf>,
-    tcp: Vec<SocketAddr>,
+    doors: Vec<Door>,
+    in_use: InUse,
+}
+
+struct Export {
+    name: String,
+    volume: Arc<Shared>,
+    priority: Priority,
+}
+
+/// A socket that the server listens on.
+enum Door {
+    Unix(PathBuf),
+    /// The first of them that can be had.
+    Tcp(Vec<SocketAddr>),
+    Descriptor(OwnedFd),
+    Control(PathBuf),
+    MetricsUnix(PathBuf),
+    MetricsTcp(SocketAddr),
 }
 
 impl Server {
@@ -42,27 +63,73 @@ impl Server {
     /// Serves a volume by this name. The first export is the one that clients get who ask for the
     /// empty name. The program may go on using the volume.
     #[must_use]
-    pub fn export(mut self, name: impl Into<String>, volume: &Volume) -> Self {
-        let volume = Arc::clone(volume.host());
-        self.exports.push(ServedExport {
-            name: name.into(),
-            volume,
-            priority: Priority::default(),
-        });
+    pub fn export(self, name: impl Into<String>, volume: &Volume) -> Self {
+        self.export_with(name, volume, Priority::default())
+    }
+
+    /// As [`Server::export`], with an I/O priority for those who open the volume by this name. A
+    /// volume may have several names.
+    #[must_use]
+    pub fn export_with(
+        mut self,
+        name: impl Into<String>,
+        volume: &Volume,
+        priority: Priority,
+    ) -> Self {
+        let volume = Arc::clone(volume.shared());
+        self.exports.push(Export { name: name.into(), volume, priority });
         self
     }
 
     /// Listens on a Unix socket, which only its owner may use (mode 0600).
     #[must_use]
-    pub fn unix(mut self, path: impl Into<PathBuf>) -> Self {
-        self.unix.push(path.into());
-        self
+    pub fn unix(self, path: impl Into<PathBuf>) -> Self {
+        self.door(Door::Unix(path.into()))
     }
 
     /// Listens on a TCP address. The connection is not encrypted.
     #[must_use]
-    pub fn tcp(mut self, address: SocketAddr) -> Self {
-        self.tcp.push(address);
+    pub fn tcp(self, address: SocketAddr) -> Self {
+        self.door(Door::Tcp(vec![address]))
+    }
+
+    /// Listens on the first of these TCP addresses that can be had: a name may have several.
+    #[must_use]
+    pub fn tcp_first_of(self, addresses: Vec<SocketAddr>) -> Self {
+        self.door(Door::Tcp(addresses))
+    }
+
+    /// Takes over a socket that listens already, as of systemd's socket activation.
+    #[must_use]
+    pub fn descriptor(self, socket: OwnedFd) -> Self {
+        self.door(Door::Descriptor(socket))
+    }
+
+    /// Takes commands of [`Control`](crate::Control) on a Unix socket (mode 0600). Commands other
+    /// than `status` need volumes that were opened with [`Options::controlled`].
+    ///
+    /// [`Options::controlled`]: crate::Options::controlled
+    #[must_use]
+    pub fn control(self, path: impl Into<PathBuf>) -> Self {
+        self.door(Door::Control(path.into()))
+    }
+
+    /// Gives metrics to Prometheus on a Unix socket (mode 0600).
+    #[must_use]
+    pub fn metrics_unix(self, path: impl Into<PathBuf>) -> Self {
+        self.door(Door::MetricsUnix(path.into()))
+    }
+
+    /// Gives metrics to Prometheus on a TCP address. There is no authentication.
+    #[must_use]
+    pub fn metrics_tcp(self, address: SocketAddr) -> Self {
+        self.door(Door::MetricsTcp(address))
+    }
+
+    /// Files that no trace may overwrite, besides those that the volumes lie on.
+    #[must_use]
+    pub fn protect(mut self, in_use: InUse) -> Self {
+        self.in_use = in_use;
         self
     }
 
@@ -73,12 +140,17 @@ impl Server {
         self
     }
 
-    /// Listens, and serves on threads of its own.
+    fn door(mut self, door: Door) -> Self {
+        self.doors.push(door);
+        self
+    }
+
+    /// Listens. Clients that connect wait until the server runs.
     ///
     /// # Errors
     /// When there is no export, two have one name, a socket cannot be made, or `max_connections` is
     /// out of its range.
-    pub fn start(self) -> Result<Running, Error> {
+    pub fn listen(self) -> Result<Listening, Error> {
         let max = self.options.max_connections;
         if !(1..=host::CONNECTIONS_MAX).contains(&max) || self.exports.is_empty() {
             let problem = format!(
@@ -89,14 +161,27 @@ impl Server {
             );
             return Err(Error::options(Path::new("server"), problem));
         }
-        let mut server = host::Server::new(self.exports, self.options)?;
-        for path in &self.unix {
-            server.listen_unix(path)?;
+        let named = self.exports.iter().map(|export| (export.name.as_str(), &export.volume));
+        let devices = Arc::new(Devices::new(named, max, self.in_use));
+        let served = self.exports.into_iter().map(|Export { name, volume, priority }| {
+            let volume = Arc::clone(&volume.host);
+            ServedExport { name, volume, priority }
+        });
+        let server = host::Server::new(served.collect(), self.options)?;
+        let mut listening = Listening { server, addresses: Vec::new(), metrics: Vec::new() };
+        for door in self.doors {
+            listening.open(door, &devices)?;
         }
-        let mut addresses = Vec::new();
-        for address in self.tcp {
-            addresses.push(server.listen_tcp(address)?);
-        }
+        Ok(listening)
+    }
+
+    /// Listens, and serves on threads of its own.
+    ///
+    /// # Errors
+    /// As [`Server::listen`].
+    pub fn start(self) -> Result<Running, Error> {
+        let listening = self.listen()?;
+        let addresses = listening.addresses.clone();
         let failed = |action| move |error: io::Error| Error::file(Path::new(action), error);
         let stop = Arc::new(StopSignal::by_call().map_err(failed("eventfd"))?);
         let waited_for = Arc::clone(&stop);
@@ -104,18 +189,82 @@ impl Server {
             .name("nbd server".to_owned())
             .spawn(move || {
                 leave_signals_to_others();
-                server.run(&waited_for, || ())
+                listening.run(&waited_for, || ())
             })
             .map_err(failed("thread"))?;
         Ok(Running { stop, thread: Some(thread), addresses })
     }
 }
 
+/// A server that listens and does not run yet.
+pub struct Listening {
+    server: host::Server,
+    addresses: Vec<SocketAddr>,
+    metrics: Vec<SocketAddr>,
+}
+
+impl Listening {
+    /// The TCP addresses that it listens on, with the ports that the system has chosen.
+    #[must_use]
+    pub fn addresses(&self) -> &[SocketAddr] {
+        &self.addresses
+    }
+
+    /// The TCP addresses of [`Server::metrics_tcp`], with the ports that the system has chosen.
+    #[must_use]
+    pub fn metrics_addresses(&self) -> &[SocketAddr] {
+        &self.metrics
+    }
+
+    /// Serves on this thread until the signal, calls `on_stop`, finishes what clients have asked
+    /// for, and flushes the volumes.
+    ///
+    /// # Errors
+    /// As [`Running::stop`], and when the system cannot wait for clients.
+    pub fn run(self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
+        Ok(self.server.run(stop, on_stop)?)
+    }
+
+    fn open(&mut self, door: Door, devices: &Arc<Devices>) -> Result<(), Error> {
+        let metrics = || -> Answer {
+            let devices = Arc::clone(devices);
+            Arc::new(move |head| metrics::answer(head, || devices.status()))
+        };
+        let server = &mut self.server;
+        match door {
+            Door::Unix(path) => server.listen_unix(&path)?,
+            Door::Tcp(addresses) => self.addresses.push(first_of(server, &addresses)?),
+            Door::Descriptor(socket) => server.listen_fd(socket)?,
+            Door::Control(path) => {
+                let devices = Arc::clone(devices);
+                server.listen_control(&path, Arc::new(move |line| devices.answer(line)))?;
+            }
+            Door::MetricsUnix(path) => server.listen_metrics_unix(&path, metrics())?,
+            Door::MetricsTcp(address) => {
+                self.metrics.push(server.listen_metrics_tcp(address, metrics())?);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The first address that can be had.
+fn first_of(server: &mut host::Server, addresses: &[SocketAddr]) -> Result<SocketAddr, Error> {
+    let mut failure = Error::options(Path::new("server"), "`tcp_first_of` needs an address");
+    for &address in addresses {
+        match server.listen_tcp(address) {
+            Ok(bound) => return Ok(bound),
+            Err(error) => failure = error.into(),
+        }
+    }
+    Err(failure)
+}
+
 /// A server that runs. Dropping it stops it, and its outcome is lost.
 #[derive(Debug)]
 pub struct Running {
     stop: Arc<StopSignal>,
-    thread: Option<JoinHandle<Result<(), blockyard_host::Error>>>,
+    thread: Option<JoinHandle<Result<(), Error>>>,
     addresses: Vec<SocketAddr>,
 }
 
@@ -140,7 +289,7 @@ impl Running {
         let Some(thread) = self.thread.take() else { return Ok(()) };
         self.stop.stop();
         match thread.join() {
-            Ok(outcome) => Ok(outcome?),
+            Ok(outcome) => outcome,
             Err(_) => {
                 let problem = "a defect in blockyard ended the server; the message is on stderr";
                 Err(Error::options(Path::new("server"), problem))

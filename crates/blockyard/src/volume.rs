@@ -3,7 +3,7 @@
 use std::io;
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::priority::Priority;
 use blockyard_host::local::Client;
@@ -11,6 +11,9 @@ use blockyard_host::volume as host;
 use rustix::io::Errno;
 
 use crate::io::Calls;
+use crate::output::InUse;
+use crate::recorder::{Recorded, Recorder, TraceFile};
+use crate::status::Activity;
 use crate::{Cursor, Error, Options};
 
 /// Clients kept for later calls: more threads at a time than this make new ones.
@@ -28,9 +31,38 @@ const IDLE_CLIENTS_MAX: usize = 16;
 /// A defect of the library does not unwind into the caller: the call fails with
 /// [`io::ErrorKind::Other`].
 pub struct Volume {
-    host: Arc<host::Volume>,
+    shared: Arc<Shared>,
     /// Clients that no call uses.
     idle: Mutex<Vec<Client>>,
+}
+
+/// What a volume shares with the servers of it.
+pub(crate) struct Shared {
+    pub(crate) host: Arc<host::Volume>,
+    /// The recording of the volume, if there is one.
+    recorder: Mutex<Option<Recorder>>,
+}
+
+impl Shared {
+    /// Begins a recording. One that has come to its end by itself makes room for it.
+    pub(crate) fn record(&self, export: &str, to: &TraceFile, in_use: &InUse) -> Result<(), Error> {
+        let mut recorder = self.recorder();
+        if recorder.as_ref().is_some_and(Recorder::has_ended) {
+            *recorder = None;
+        }
+        *recorder = Some(Recorder::start(&self.host, export, to, in_use)?);
+        Ok(())
+    }
+
+    /// Ends the recording; `None` if there is none.
+    pub(crate) fn stop_recording(&self) -> Result<Option<Recorded>, Error> {
+        let recorder = self.recorder().take();
+        recorder.map(Recorder::stop).transpose()
+    }
+
+    fn recorder(&self) -> MutexGuard<'_, Option<Recorder>> {
+        self.recorder.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 impl Volume {
@@ -41,38 +73,39 @@ impl Volume {
     }
 
     pub(crate) fn new(host: host::Volume) -> Self {
-        Self { host: Arc::new(host), idle: Mutex::default() }
+        let shared = Shared { host: Arc::new(host), recorder: Mutex::default() };
+        Self { shared: Arc::new(shared), idle: Mutex::default() }
     }
 
     /// Size of the disk in bytes.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a volume has a sector at least")]
     pub fn len(&self) -> u64 {
-        self.host.size_bytes()
+        self.shared.host.size_bytes()
     }
 
     /// Size of an encryption sector in bytes, 512 to 4096: the unit that costs least.
     #[must_use]
     pub fn sector_size(&self) -> u32 {
-        self.host.sector_size_bytes()
+        self.shared.host.sector_size_bytes()
     }
 
     /// One line for people: the format, the cipher and the file below.
     #[must_use]
     pub fn describe(&self) -> &str {
-        self.host.describe()
+        self.shared.host.describe()
     }
 
     /// Whether writes are refused.
     #[must_use]
     pub fn is_read_only(&self) -> bool {
-        self.host.read_only()
+        self.shared.host.read_only()
     }
 
     /// Whether [`Volume::discard`] reaches the file or device below.
     #[must_use]
     pub fn can_discard(&self) -> bool {
-        self.host.can_discard()
+        self.shared.host.can_discard()
     }
 
     /// Reads from `offset` on, and returns how many bytes: fewer than the buffer has only at the
@@ -171,7 +204,48 @@ impl Volume {
     /// # Errors
     /// When the system has no memory or descriptors for it.
     pub fn client(&self, priority: Priority) -> Result<Client, Error> {
-        Ok(Client::new(&self.host, priority)?)
+        Ok(Client::new(&self.shared.host, priority)?)
+    }
+
+    /// The elevator of the devices below, with its tunables; `none` without one.
+    #[must_use]
+    pub fn elevator(&self) -> String {
+        self.shared.host.elevator()
+    }
+
+    /// The unit in bytes that NBD clients are told to read and write in.
+    #[must_use]
+    pub fn minimum_block(&self) -> u32 {
+        self.shared.host.minimum_block_bytes()
+    }
+
+    /// Times of requests, use of threads, and the limit that follows from them, since the volume
+    /// was opened. Requests are as many as the samples stand for.
+    #[must_use]
+    pub fn activity(&self) -> Activity {
+        Activity::estimated(&self.shared.host)
+    }
+
+    /// Records the I/O of the volume into a trace, with `export` as the name of the volume. The
+    /// recording ends with [`Volume::stop_recording`], at its limit, or with the volume.
+    ///
+    /// # Errors
+    /// When the volume is being recorded already, or the file cannot be written or is one of
+    /// `in_use`.
+    pub fn record(&self, export: &str, to: &TraceFile, in_use: &InUse) -> Result<(), Error> {
+        self.shared.record(export, to, in_use)
+    }
+
+    /// Ends the recording; `None` if there is none.
+    ///
+    /// # Errors
+    /// When the trace could not be written to its end.
+    pub fn stop_recording(&self) -> Result<Option<Recorded>, Error> {
+        self.shared.stop_recording()
+    }
+
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.shared
     }
 
     /// The engine's volume, for the parts of the command line that have not moved into this library
@@ -179,7 +253,7 @@ impl Volume {
     #[doc(hidden)]
     #[must_use]
     pub fn host(&self) -> &Arc<host::Volume> {
-        &self.host
+        &self.shared.host
     }
 
     /// How many of `len` bytes lie before the end of the volume.
@@ -219,7 +293,9 @@ impl Volume {
         let kept = idle().pop();
         let mut client = match kept {
             Some(client) => client,
-            None => Client::new(&self.host, Priority::default()).map_err(io::Error::other)?,
+            None => {
+                Client::new(&self.shared.host, Priority::default()).map_err(io::Error::other)?
+            }
         };
         let (sector, size) = (self.sector_size(), self.len());
         let outcome =
@@ -237,7 +313,7 @@ impl Volume {
 
 impl std::fmt::Debug for Volume {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Volume").field("is", &self.host.describe()).finish_non_exhaustive()
+        f.debug_struct("Volume").field("is", &self.shared.host.describe()).finish_non_exhaustive()
     }
 }
 

@@ -7,6 +7,8 @@
 use std::fmt;
 use std::process::ExitCode;
 
+use blockyard::ControlError;
+use blockyard::output::OutputError;
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::kdf::KdfError;
 use blockyard_host::Error as HostError;
@@ -104,7 +106,7 @@ impl From<CryptError> for Failure {
             | CryptError::DataDevice(_) => Exit::WrongDevice,
             _ => Exit::Failed,
         };
-        Self { exit, message: printable(&error.to_string()) }
+        Self { exit, message: shown(&error) }
     }
 }
 
@@ -115,7 +117,7 @@ impl From<HostError> for Failure {
             HostError::Io { action: "open", .. } | HostError::Volume { .. } => Exit::WrongDevice,
             _ => Exit::Failed,
         };
-        Self { exit, message: printable(&error.to_string()) }
+        Self { exit, message: shown(&error) }
     }
 }
 
@@ -131,11 +133,86 @@ impl From<blockyard::Error> for Failure {
                  needed any more",
                 printable(&path.display().to_string())
             )),
-            error @ Library::Busy { .. } => Self::busy(printable(&error.to_string())),
-            error @ Library::Place { .. } => Self::wrong_device(printable(&error.to_string())),
-            error => Self::failed(printable(&error.to_string())),
+            error if error.is_busy() => Self::busy(shown(&error)),
+            error @ Library::Place { .. } => Self::wrong_device(shown(&error)),
+            Library::Output(error) => error.into(),
+            error => Self::failed(shown(&error)),
         }
     }
+}
+
+impl From<OutputError> for Failure {
+    fn from(error: OutputError) -> Self {
+        let exit = if error.is_busy() { Exit::Busy } else { Exit::Failed };
+        Self { exit, message: shown(&error) }
+    }
+}
+
+impl From<ControlError> for Failure {
+    fn from(error: ControlError) -> Self {
+        match &error {
+            ControlError::Io { socket, .. } => Self::wrong_device(format!(
+                "{error}; is a server running with `--control {}`?",
+                socket.display()
+            )),
+            ControlError::NoControlSocket { .. } => {
+                Self::wrong_device(format!("{error}; name the path of `serve --control`"))
+            }
+            ControlError::Refused { name, .. } => {
+                let exit = match name.as_str() {
+                    "EBUSY" | "EAGAIN" => Exit::Busy,
+                    "ENXIO" => Exit::WrongDevice,
+                    _ => Exit::Failed,
+                };
+                Self { exit, message: shown(&error) }
+            }
+            ControlError::Field { field: "export", problem } => {
+                Self::failed(format!("--export: {problem}"))
+            }
+            error => Self::failed(error.to_string()),
+        }
+    }
+}
+
+/// Names of fields as the library has them, and the options that set them.
+const OPTIONS: &[(&str, &str)] = &[
+    ("`cipher`", "--cipher"),
+    ("`data_offset_bytes`", "--offset"),
+    ("`elevator`", "--elevator"),
+    ("`hash`", "--hash"),
+    ("`header`", "--header"),
+    ("`header_copy`", "--header-copy"),
+    ("`iterations`", "--pbkdf-force-iterations"),
+    ("`key`", "--key-file"),
+    ("`key_size_bits`", "--key-size"),
+    ("`keyslot`", "--key-slot"),
+    ("`keyslots_len_bytes`", "--luks2-keyslots-size"),
+    ("`label`", "--label"),
+    ("`memory_kib_max`", "--max-kdf-memory"),
+    ("`metadata_len_bytes`", "--luks2-metadata-size"),
+    ("`offset_sectors`", "--offset"),
+    ("`pbkdf`", "--pbkdf"),
+    ("`pipeline`", "--pipeline"),
+    ("`plain`", "--type plain"),
+    ("`read_only`", "--read-only"),
+    ("`replace`", "--force"),
+    ("`seconds_max`", "--max-kdf-time"),
+    ("`sector_size_bytes`", "--sector-size"),
+    ("`size_sectors`", "--size"),
+    ("`skip_sectors`", "--skip"),
+    ("`stop_recording`", "`blockyard trace stop`"),
+    ("`subsystem`", "--subsystem"),
+    ("`uuid`", "--uuid"),
+    ("`worker_threads`", "--threads"),
+];
+
+/// An error of the library, with options in place of fields.
+fn shown(error: &impl fmt::Display) -> String {
+    let mut text = printable(&error.to_string());
+    for (field, option) in OPTIONS {
+        text = text.replace(field, option);
+    }
+    text
 }
 
 /// Shows text that came from a header, a server or a file without letting it steer the terminal or
@@ -181,6 +258,14 @@ mod tests {
         assert_eq!(exit(unusable(vec![problem(false), problem(true)])), Exit::OutOfMemory);
         assert_eq!(exit(CryptError::Keyslot(problem(true))), Exit::OutOfMemory);
         assert_eq!(exit(CryptError::Keyslot(problem(false))), Exit::Failed);
+    }
+
+    #[test]
+    fn fields_of_the_library_are_options_of_the_command_line() {
+        let error = CryptError::Field { field: "key_size_bits", problem: "odd".to_owned() };
+        assert_eq!(Failure::from(error).message, "--key-size: odd");
+        let error = blockyard::Error::Recorded;
+        assert!(Failure::from(error).message.contains("blockyard trace stop"));
     }
 
     #[test]

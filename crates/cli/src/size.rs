@@ -1,10 +1,8 @@
 //! Sizes, times and counts in text.
 
-use serde_json::Value;
-
 pub(crate) use blockyard::size::{human_size, human_time, parse_size};
 
 /// A number of things for people: `1 part`, `2 parts`.
-pub(crate) fn human_count(count: &Value, thing: &str) -> String {
-    format!("{count} {thing}{}", if *count == 1 { "" } else { "s" })
+pub(crate) fn human_count(count: u64, thing: &str) -> String {
+    format!("{count} {thing}{}", if count == 1 { "" } else { "s" })
 }

@@ -55,7 +55,7 @@ impl Attempt {
         let estimated_ms = kdf.estimated_ms(out_len_bytes);
         self.left_ms = self.left_ms.checked_sub(estimated_ms).ok_or(
             "the keyslots before it have used up the time limit of all keyslots; name it with \
-             --key-slot to try it alone",
+             `keyslot` to try it alone",
         )?;
         Ok(())
     }
@@ -109,6 +109,6 @@ mod tests {
             attempt.admit(&nine_seconds, 64).unwrap();
         }
         let refused = attempt.admit(&nine_seconds, 64).unwrap_err();
-        assert!(refused.contains("--key-slot"), "{refused}");
+        assert!(refused.contains("`keyslot`"), "{refused}");
     }
 }

@@ -14,8 +14,8 @@ pub enum Error {
     /// Neither a LUKS1 nor a LUKS2 header.
     #[error(
         "no LUKS header found, neither at the start nor where LUKS2 keeps its second copy; if the \
-         header lies in a file of its own, name it with --header; a plain dm-crypt volume has no \
-         header, and commands that read its data, as dump, take --type plain"
+         header lies in a file of its own, name that in `header`; a plain dm-crypt volume has no \
+         header, and is opened with `plain`"
     )]
     NotLuks,
     /// Not LUKS, but another known format.
@@ -24,9 +24,9 @@ pub enum Error {
     /// Only the secondary header of a LUKS2 volume is left, and another format stands at the start.
     #[error(
         "the device or file holds {0}, and of an older LUKS2 volume only the secondary header is \
-         left; to open that volume would destroy what is there now. To look at the old volume, say \
-         --header-copy secondary, and read only. To have it back, if nothing else uses the device, \
-         erase the signature with wipefs, then run blockyard repair"
+         left; to open that volume would destroy what is there now. To look at the old volume, set \
+         `header_copy` to the secondary one, and read only. To have it back, if nothing else uses \
+         the device, erase the signature with wipefs, then run blockyard repair"
     )]
     Reused(Signature),
     /// The header cannot be read.
@@ -94,11 +94,11 @@ pub enum Error {
     /// The data device does not fit the header.
     #[error("data device: {0}")]
     DataDevice(String),
-    /// An option of format or of a plain volume is wrong.
-    #[error("{option}: {problem}")]
-    Option {
-        /// The option, by its name on the command line.
-        option: &'static str,
+    /// A field of the options of a new or a plain volume is wrong.
+    #[error("`{field}`: {problem}")]
+    Field {
+        /// Its name.
+        field: &'static str,
         /// The problem, and the valid values.
         problem: String,
     },
@@ -119,8 +119,8 @@ impl Error {
         Self::Unsupported { place: place.into(), what: what.into() }
     }
 
-    pub(crate) fn option(option: &'static str, problem: impl Into<String>) -> Self {
-        Self::Option { option, problem: problem.into() }
+    pub(crate) fn field(field: &'static str, problem: impl Into<String>) -> Self {
+        Self::Field { field, problem: problem.into() }
     }
 }
 

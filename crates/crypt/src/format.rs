@@ -205,21 +205,29 @@ fn random_secret(len_bytes: usize) -> Result<SecretBytes, Error> {
 
 fn check_cipher(options: &FormatOptions) -> Result<(), Error> {
     if is_null_cipher(&options.cipher) {
-        return Err(Error::option("--cipher", "the null cipher encrypts nothing; refused"));
+        return Err(Error::field("cipher", "the null cipher encrypts nothing; refused"));
     }
     let cipher = CipherSpec::parse(&options.cipher)
-        .map_err(|error| Error::option("--cipher", error.to_string()))?;
+        .map_err(|error| Error::field("cipher", error.to_string()))?;
     let bits = options.key_size_bits;
     if !bits.is_multiple_of(8) || bits == 0 || bits > 8192 {
-        return Err(Error::option("--key-size", format!("{bits} is not a multiple of 8 to 8192")));
+        return Err(Error::field(
+            "key_size_bits",
+            format!("{bits} is not a multiple of 8 to 8192"),
+        ));
     }
     let probe = SecretBytes::zeroed(bits as usize / 8);
     SectorCipher::new(&cipher, probe.as_slice(), options.sector_size_bytes, false).map_err(
-        |error| Error::option("--cipher, --key-size or --sector-size", error.to_string()),
+        |error| {
+            Error::field(
+                "cipher",
+                format!("with this `key_size_bits` and `sector_size_bytes`: {error}"),
+            )
+        },
     )?;
     match &options.volume_key {
-        Some(key) if key.len() != probe.len() => Err(Error::option(
-            "--volume-key-file",
+        Some(key) if key.len() != probe.len() => Err(Error::field(
+            "volume_key",
             format!("it has {} bytes, a key of {bits} bits has {}", key.len(), probe.len()),
         )),
         _ => Ok(()),
@@ -237,8 +245,8 @@ pub fn header_len_bytes(options: &FormatOptions) -> Result<u64, Error> {
 
 fn layout(options: &FormatOptions) -> Result<Layout, Error> {
     if !HDR_LENS_BYTES.contains(&options.metadata_len_bytes) {
-        return Err(Error::option(
-            "--luks2-metadata-size",
+        return Err(Error::field(
+            "metadata_len_bytes",
             format!(
                 "{} bytes; it must be a power of two from 16 KiB to 4 MiB",
                 options.metadata_len_bytes
@@ -251,7 +259,7 @@ fn layout(options: &FormatOptions) -> Result<Layout, Error> {
     let areas_end = if data_offset_bytes == 0 { u64::MAX } else { data_offset_bytes };
     let room = areas_end.checked_sub(keyslots_start_bytes).ok_or_else(|| {
         let problem = format!("the header copies alone take {keyslots_start_bytes} bytes");
-        Error::option("--offset", problem)
+        Error::field("data_offset_bytes", problem)
     })?;
     let room = room.min(KEYSLOTS_LEN_MAX_BYTES);
     let keyslots_len_bytes = match (options.keyslots_len_bytes, data_offset_bytes) {
@@ -262,8 +270,8 @@ fn layout(options: &FormatOptions) -> Result<Layout, Error> {
     let area_len = luks2::area_len_bytes(options.key_size_bits as usize / 8);
     let aligned = keyslots_len_bytes.is_multiple_of(4096);
     if !aligned || !(area_len..=room).contains(&keyslots_len_bytes) {
-        return Err(Error::option(
-            "--luks2-keyslots-size",
+        return Err(Error::field(
+            "keyslots_len_bytes",
             format!(
                 "{keyslots_len_bytes} bytes; it must be a multiple of 4096 from {area_len}, one \
                  keyslot, to {room}, the space before the data"
@@ -278,7 +286,10 @@ fn layout(options: &FormatOptions) -> Result<Layout, Error> {
 fn data_offset(options: &FormatOptions, keyslots_start_bytes: u64) -> Result<u64, Error> {
     let offset = match (options.data_offset_bytes, options.detached) {
         (Some(0), None) => {
-            return Err(Error::option("--offset", "0 is possible only with --header"));
+            return Err(Error::field(
+                "data_offset_bytes",
+                "0 is possible only with a detached header",
+            ));
         }
         (Some(offset), _) => offset,
         (None, Some(_)) => 0,
@@ -287,13 +298,13 @@ fn data_offset(options: &FormatOptions, keyslots_start_bytes: u64) -> Result<u64
             Some(len) => keyslots_start_bytes
                 .checked_add(len)
                 .and_then(|end| end.checked_next_multiple_of(1 << 20))
-                .ok_or_else(|| Error::option("--luks2-keyslots-size", "over 2^64 bytes"))?,
+                .ok_or_else(|| Error::field("keyslots_len_bytes", "over 2^64 bytes"))?,
         },
     };
     let unit = u64::from(options.sector_size_bytes);
     if !offset.is_multiple_of(unit) {
         let problem = format!("byte {offset} is not a multiple of the sector size {unit}");
-        return Err(Error::option("--offset", problem));
+        return Err(Error::field("data_offset_bytes", problem));
     }
     Ok(offset)
 }
@@ -327,8 +338,8 @@ fn check_room(
     }
     // The tail of a file of less than 512 bytes is not part of a block device on it.
     if unit > 512 && !(len - start).is_multiple_of(unit) {
-        return Err(Error::option(
-            "--sector-size",
+        return Err(Error::field(
+            "sector_size_bytes",
             format!(
                 "the {} bytes for data are not a multiple of {unit}, and the kernel would not open \
                  the volume; make the device a multiple of {unit}, or choose 512",
@@ -343,16 +354,16 @@ fn binary(options: &FormatOptions) -> Result<Binary, Error> {
     let uuid = match &options.uuid {
         None => Uuid::new_v4(),
         Some(text) => Uuid::parse_str(text)
-            .map_err(|error| Error::option("--uuid", format!("\"{text}\": {error}")))?,
+            .map_err(|error| Error::field("uuid", format!("\"{text}\": {error}")))?,
     };
     Ok(Binary {
         hdr_len_bytes: options.metadata_len_bytes,
         seqid: 1,
-        label: label_field("--label", &options.label)?,
+        label: label_field("label", &options.label)?,
         checksum: HashAlgorithm::Sha256,
         salt: [0; 64],
         uuid: uuid.to_string(),
-        subsystem: label_field("--subsystem", &options.subsystem)?,
+        subsystem: label_field("subsystem", &options.subsystem)?,
     })
 }
 
@@ -360,7 +371,7 @@ fn label_field(option: &'static str, text: &str) -> Result<[u8; LABEL_LEN_BYTES]
     let mut field = [0u8; LABEL_LEN_BYTES];
     if text.len() >= LABEL_LEN_BYTES || text.contains('\0') {
         let problem = format!("at most {} bytes without NUL", LABEL_LEN_BYTES - 1);
-        return Err(Error::option(option, problem));
+        return Err(Error::field(option, problem));
     }
     field[..text.len()].copy_from_slice(text.as_bytes());
     Ok(field)
@@ -374,7 +385,7 @@ fn choose_kdf(options: &FormatOptions) -> Result<Kdf, Error> {
         Pbkdf::Argon2 { variant, bounds } => cost::argon2(variant, bounds, &mut measure)?,
         Pbkdf::Pbkdf2 { hash, target_ms } => cost::pbkdf2(hash, target_ms, &mut measure)?,
     };
-    cost::check_minimum(&kdf).map_err(|problem| Error::option("--pbkdf", problem))?;
+    cost::check_minimum(&kdf).map_err(|problem| Error::field("pbkdf", problem))?;
     Ok(kdf)
 }
 
@@ -444,7 +455,7 @@ fn digest_json(options: &FormatOptions, volume_key: &SecretBytes) -> Result<Valu
         }
     };
     let kdf = Kdf::Pbkdf2 { hash: options.hash, iterations };
-    cost::check_minimum(&kdf).map_err(|problem| Error::option("digest iterations", problem))?;
+    cost::check_minimum(&kdf).map_err(|problem| Error::field("digest iterations", problem))?;
     let salt = salt()?;
     let len = options.hash.digest_len_bytes();
     let digest = luks2::compute_digest(&kdf, volume_key, &salt, len, &KdfLimits::UNLIMITED)?;

@@ -78,17 +78,17 @@ pub fn open(
     let sector_size = options.sector_size_bytes;
     if !matches!(sector_size, 512 | 1024 | 2048 | 4096) {
         let problem = format!("{sector_size} is not 512, 1024, 2048 or 4096");
-        return Err(Error::option("--sector-size", problem));
+        return Err(Error::field("sector_size_bytes", problem));
     }
     let sectors_per_unit = u64::from(sector_size / 512);
     if !options.skip_sectors.is_multiple_of(sectors_per_unit) {
-        return Err(Error::option(
-            "--skip",
+        return Err(Error::field(
+            "skip_sectors",
             format!("{} is not a multiple of the sector size {sector_size}", options.skip_sectors),
         ));
     }
     CipherSpec::parse(&options.cipher)
-        .map_err(|error| Error::option("--cipher", error.to_string()))?;
+        .map_err(|error| Error::field("cipher", error.to_string()))?;
     let key = derive_key(options, key)?;
     let len_sectors = extent(options)?.len_sectors(device_len_bytes)?;
     let params = CryptParams {
@@ -101,7 +101,7 @@ pub fn open(
         iv_large_sectors: options.iv_large_sectors,
         flags: CryptFlags { allow_discards: options.allow_discards, ..CryptFlags::default() },
     };
-    params.check_key().map_err(|problem| Error::option("--key-size", problem))?;
+    params.check_key().map_err(|problem| Error::field("key_size_bits", problem))?;
     Ok(params)
 }
 
@@ -109,23 +109,23 @@ fn extent(options: &PlainOptions) -> Result<Extent, Error> {
     let bytes = |option, sectors: u64| {
         sectors
             .checked_mul(512)
-            .ok_or_else(|| Error::option(option, format!("{sectors} sectors are over 2^64 bytes")))
+            .ok_or_else(|| Error::field(option, format!("{sectors} sectors are over 2^64 bytes")))
     };
     let len_bytes = match options.size_sectors {
         None => None,
         Some(sectors) if !sectors.is_multiple_of(u64::from(options.sector_size_bytes / 512)) => {
-            return Err(Error::option(
-                "--size",
+            return Err(Error::field(
+                "size_sectors",
                 format!(
                     "{sectors} sectors of 512 bytes are not a multiple of the sector size {}",
                     options.sector_size_bytes
                 ),
             ));
         }
-        Some(sectors) => Some(bytes("--size", sectors)?),
+        Some(sectors) => Some(bytes("size_sectors", sectors)?),
     };
     Ok(Extent {
-        offset_bytes: bytes("--offset", options.offset_sectors)?,
+        offset_bytes: bytes("offset_sectors", options.offset_sectors)?,
         len_bytes,
         sector_size_bytes: options.sector_size_bytes,
     })
@@ -135,18 +135,18 @@ fn derive_key(options: &PlainOptions, key: &PlainKey) -> Result<SecretBytes, Err
     let bits = options.key_size_bits;
     if bits == 0 || !bits.is_multiple_of(8) || bits > KEY_SIZE_BITS_MAX {
         let problem = format!("{bits} is not a multiple of 8 from 8 to {KEY_SIZE_BITS_MAX}");
-        return Err(Error::option("--key-size", problem));
+        return Err(Error::field("key_size_bits", problem));
     }
     let mut derived = SecretBytes::zeroed(bits as usize / 8);
     match key {
         PlainKey::KeyFile(bytes) => {
             let wanted = derived.len();
             let start = bytes.as_slice().get(..wanted).ok_or_else(|| {
-                Error::option(
-                    "--key-file",
+                Error::field(
+                    "key",
                     format!(
                         "it has {} bytes and a key of {bits} bits needs {wanted}; choose another \
-                         --key-size or key file",
+                         `key_size_bits` or key file",
                         bytes.len()
                     ),
                 )
@@ -174,7 +174,7 @@ fn hash_passphrase(hash: &str, passphrase: &[u8], key: &mut [u8]) -> Result<(), 
         Some((name, len)) => {
             let len = len.parse().ok().filter(|len| *len <= key.len()).ok_or_else(|| {
                 let problem = format!("\"{len}\" is not a length from 0 to {}", key.len());
-                Error::option("--hash", problem)
+                Error::field("hash", problem)
             })?;
             (name, len)
         }
@@ -183,13 +183,13 @@ fn hash_passphrase(hash: &str, passphrase: &[u8], key: &mut [u8]) -> Result<(), 
     if name == NO_HASH {
         let start = passphrase.get(..hashed_len).ok_or_else(|| {
             let problem = format!("the passphrase is shorter than {hashed_len} bytes");
-            Error::option("--hash", problem)
+            Error::field("hash", problem)
         })?;
         hashed.copy_from_slice(start);
         return Ok(());
     }
     let algorithm =
-        HashAlgorithm::parse(name).map_err(|error| Error::option("--hash", error.to_string()))?;
+        HashAlgorithm::parse(name).map_err(|error| Error::field("hash", error.to_string()))?;
     with_wiped_stack(|| hash_rounds(algorithm, passphrase, hashed));
     Ok(())
 }

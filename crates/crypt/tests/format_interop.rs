@@ -154,7 +154,7 @@ fn luks2_detached_header_opens_in_cryptsetup_with_its_data_apart() {
     let key = &formatted.volume_key;
     assert_eq!(formatted.header.crypt_params(key, 8192, true).unwrap().len_sectors, Some(16));
     let attached = formatted.header.crypt_params(key, 8192, false).unwrap_err().to_string();
-    assert!(attached.contains("--header"), "{attached}");
+    assert!(attached.contains("`header`"), "{attached}");
 }
 
 #[test]
@@ -232,7 +232,7 @@ fn flags_and_priorities_set_by_cryptsetup_are_read() {
     let device = std::fs::read(&image).unwrap();
     let (header, _) = Header::read(&device).unwrap();
     let refused = header.unlock(&device, &passphrase(), &UnlockOptions::default()).unwrap_err();
-    assert!(refused.to_string().contains("name it with --key-slot"), "{refused}");
+    assert!(refused.to_string().contains("name it with `keyslot`"), "{refused}");
     let named = UnlockOptions { keyslot: Some(0), ..UnlockOptions::default() };
     assert_eq!(header.unlock(&device, &passphrase(), &named).unwrap().keyslot, 0);
 }

@@ -61,8 +61,8 @@ impl Durability {
         let loss = Loss { device, problem, at: SystemTime::now(), status };
         log::say(format_args!(
             "{loss}; acknowledged writes may be lost: flushes and writes of the volume \
-             fail from now on, until it is suspended and resumed with --accept-loss, or opened \
-             again"
+             fail from now on, until it is suspended and resumed with the loss accepted, or \
+             opened again"
         ));
         *kept = Some(loss);
         self.is_lost.store(true, Ordering::Relaxed);

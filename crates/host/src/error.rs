@@ -25,7 +25,7 @@ pub enum Error {
     /// Another program has the volume open in a way that excludes ours.
     #[error(
         "{path}: is in use by another program, or by another export of this one; stop that one \
-         first, or let both only read, as `serve --read-only` does"
+         first, or let both only read"
     )]
     InUse {
         /// The file.

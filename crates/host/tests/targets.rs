@@ -332,7 +332,7 @@ fn table_that_does_not_fit_says_which_file_and_why() {
     let log = files.file("log");
     let line = format!("0 {SECTORS} log-writes {path} {}", log.display());
     let read_only = VolumeOptions { read_only: true, ..VolumeOptions::default() };
-    assert!(fails(&line, &read_only).contains("leave --read-only out"));
+    assert!(fails(&line, &read_only).contains("leave `read_only` out"));
     assert!(fails(&line.replace("/log", "/none"), &options).contains("cannot open"));
 }
 

@@ -15,7 +15,7 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("host", &["crypt", "engine", "protocol"]),
     ("sim", &["engine", "workload"]),
     ("report", &[]),
-    ("blockyard", &["crypt", "engine", "host", "workload"]),
+    ("blockyard", &["crypt", "engine", "host", "protocol", "workload"]),
     ("cli", &["blockyard", "crypt", "engine", "workload", "protocol", "host", "sim", "report"]),
 ];
 

@@ -13,9 +13,9 @@ mod watch;
 
 use std::path::{Path, PathBuf};
 
-use blockyard::Volume;
 use blockyard::bench::{self, Tally};
-use blockyard_host::volume::{self as host, VolumeOptions};
+use blockyard::{TraceFile, Volume};
+use blockyard_host::volume::VolumeOptions;
 use blockyard_report::{Experiment, Listing};
 use blockyard_sim::world;
 use blockyard_workload::fio::{Fio, Ignored, Job, JobFile, JobResult, print_all};
@@ -29,7 +29,6 @@ use crate::lab::builtin::load;
 use crate::lab::spec::job::JobSpec;
 use crate::lab::spec::tree::Override;
 use crate::output::{InUse, Output, print, say};
-use crate::recorder::{Recorder, Wish};
 use crate::size::parse_size;
 use crate::stages;
 use crate::volume::VolumeSpec;
@@ -150,7 +149,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let volume = args.open(!writes, direct)?;
     let JobFile { jobs, ignored, .. } = parse(volume.len())?;
     note(&ignored);
-    in_use.add_volume(volume.host());
+    in_use.add_volume(&volume);
     let conditions = conditions::conditions(args.file(), volume.host());
     if let Some(times) = args.result_lines {
         let is_plain = args.raw || args.target.null.is_some();
@@ -162,17 +161,16 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let mut fio = Fio::new(jobs.clone()).map_err(|error| Failure::failed(error.to_string()))?;
     let (description, tally) = (volume.describe().to_owned(), Tally::default());
     let stopper = fio.stopper();
-    let mut recorder = None;
     let (outcome, is_stopped) = stop::stoppable(&stopper, || {
-        recorder = args.recorder(volume.host(), &in_use)?;
+        args.record(&volume, &in_use)?;
         let ran = watch::watched(&jobs, &tally, || bench::run(&volume, &mut fio, &tally));
         ran.map_err(Failure::from)
     })?;
     outcome?;
-    if let Some(recorder) = recorder {
-        say(&format!("trace: {}", recorder.stop()?));
+    if let Some(recorded) = volume.stop_recording()? {
+        say(&format!("trace: {recorded}"));
     }
-    args.give(&fio, &description, Some((volume.host(), &conditions)), &in_use)?;
+    args.give(&fio, &description, Some((&volume, &conditions)), &in_use)?;
     fio.results().iter().try_for_each(judge)?;
     match is_stopped {
         true => {
@@ -252,7 +250,7 @@ impl BenchArgs {
         &self,
         fio: &Fio,
         description: &str,
-        on: Option<(&host::Volume, &[(&str, String)])>,
+        on: Option<(&Volume, &[(&str, String)])>,
         in_use: &InUse,
     ) -> Result<(), Failure> {
         logs::write(fio.logs(), in_use)?;
@@ -271,7 +269,8 @@ impl BenchArgs {
         match self.json {
             true => print(&json::report(fio, description, volume, conditions)?),
             false => {
-                let stages = volume.map_or_else(String::new, stages::report);
+                let stages =
+                    volume.map_or_else(String::new, |volume| stages::report(&volume.activity()));
                 let conditions: String = conditions
                     .iter()
                     .map(|(name, text)| format!("{name}: {}\n", printable(text)))
@@ -282,18 +281,18 @@ impl BenchArgs {
         }
     }
 
-    /// Whoever records the jobs' requests, if that is wanted.
-    fn recorder(&self, volume: &host::Volume, in_use: &InUse) -> Result<Option<Recorder>, Failure> {
-        let wish = |path| Wish { path, force: self.force.force, limit: None };
-        let start = |path| Recorder::start(volume, "", &wish(path), in_use);
-        self.trace.clone().map(start).transpose()
+    /// Records the jobs' requests, if that is wanted.
+    fn record(&self, volume: &Volume, in_use: &InUse) -> Result<(), Failure> {
+        let Some(path) = self.trace.clone() else { return Ok(()) };
+        let to = TraceFile { path, replace: self.force.force, limit: None };
+        Ok(volume.record("", &to, in_use)?)
     }
 
     /// Refuses outputs that cannot be written before the jobs run, which may take long.
     fn check_outputs(&self, in_use: &InUse) -> Result<(), Failure> {
         let page = self.html.as_deref().map(|path| self.page(path));
         let trace = self.trace.as_deref().map(|path| self.recording(path));
-        [page, trace].iter().flatten().try_for_each(|output| output.check(in_use))
+        Ok([page, trace].iter().flatten().try_for_each(|output| output.check(in_use))?)
     }
 
     fn page<'a>(&self, path: &'a Path) -> Output<'a> {

@@ -3,12 +3,12 @@
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use blockyard::Control;
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::luks::Header;
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 
-use super::control::ask;
 use super::info::HeaderFile;
 use crate::args::ShortHelpArgs;
 use crate::config::{Config, ExportSpec};
@@ -98,9 +98,10 @@ fn cpus() -> usize {
 
 /// A server: twice, since what was before says little of what is now.
 fn running(root: &Path, socket: &Path) -> Result<Vec<Finding>, Failure> {
-    let (before, then) = (ask(socket, b"status\n")?, Ticks::now(root));
+    let control = Control::at(socket);
+    let (before, then) = (control.status()?, Ticks::now(root));
     std::thread::sleep(BETWEEN_LOOKS);
-    let (now, idle_cpus) = (ask(socket, b"status\n")?, Ticks::now(root).idle_cpus(then, cpus()));
+    let (now, idle_cpus) = (control.status()?, Ticks::now(root).idle_cpus(then, cpus()));
     Ok(server::findings(&Looks { socket, now: &now, before: &before, idle_cpus }))
 }
 

@@ -61,8 +61,8 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Failure> {
     }
     let settings = VolumeOptions { read_only: true, ..VolumeOptions::default() };
     let volume = spec.prepare(settings, StdinUse::Free)?.unlock()?.start()?;
-    let volume = Arc::clone(volume.host());
     in_use.add_volume(&volume);
+    let volume = Arc::clone(volume.host());
     match output {
         Some(output) => dump_to_file(&volume, &output.create(&in_use)?, output.path()),
         None => dump_to_stdout(&volume),

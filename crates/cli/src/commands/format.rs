@@ -26,11 +26,12 @@ use crate::commands::dump::is_zero;
 use crate::failure::Failure;
 use crate::memory;
 use crate::nbd::Uri;
-use crate::output::{say, sync_created};
+use crate::output::say;
 use crate::progress::Progress;
 use crate::size::{human_size, parse_size};
 use crate::terminal::Terminal;
 use crate::volume::{is_same_file, locked_header};
+use blockyard::output::sync_created;
 
 /// Length of a new header file, less what its two copies of the metadata take.
 const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);

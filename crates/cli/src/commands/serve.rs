@@ -11,25 +11,19 @@
 
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use blockyard_host::process::StopSignal;
-use blockyard_host::server::{
-    Answer, CONNECTIONS_MAX, CONNECTIONS_USUAL, ServedExport, Server, ServerOptions,
-};
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard::{Listening, Server, StopSignal, TraceFile, Volume};
+use blockyard_host::server::{CONNECTIONS_MAX, CONNECTIONS_USUAL};
+use blockyard_host::volume::VolumeOptions;
 use clap::{Args, ValueHint};
 use sd_notify::NotifyState;
 
 use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::config::{Config, ExportSpec, check_export_name, check_names};
-use crate::control;
 use crate::failure::Failure;
 use crate::key::StdinUse;
-use crate::metrics;
 use crate::nbd::{self, Uri, split_host_port};
 use crate::output::{InUse, say};
-use crate::recorder::Wish;
 use crate::scheduling::checked_minimum_block;
 use crate::size::human_size;
 use crate::volume::Prepared;
@@ -173,41 +167,26 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
     let mut volumes = Vec::with_capacity(prepared.len());
     for (spec, prepared) in plan.exports.iter().zip(prepared) {
-        let volume = Arc::clone(prepared.unlock()?.start()?.host());
+        let volume = prepared.unlock()?.start()?;
         check_minimum_block(spec, &volume)?;
         volumes.push(volume);
     }
-    let in_use = Arc::new(plan.in_use(args, &volumes));
-    let named = plan.exports.iter().zip(&volumes);
-    let devices: Arc<[_]> = named.map(|(spec, volume)| controlled(spec, volume, &in_use)).collect();
-    let recorder = devices.first().zip(args.trace.clone()).map(|(device, path)| {
-        let wish = Wish { path, force: args.force.force, limit: None };
-        device.record(&wish).map(|()| Arc::clone(&device.recorder))
-    });
-    let recorder = recorder.transpose()?;
-    let named = plan.exports.iter().zip(&volumes);
-    let exports = named.flat_map(|(spec, volume)| served(spec, volume)).collect();
-    let mut server = Server::new(
-        exports,
-        ServerOptions { max_connections: plan.max_connections, ..ServerOptions::default() },
-    )?;
-    let servers = plan.listen(&mut server)?;
-    if let Some(socket) = &args.control {
-        server.listen_control(socket, control::answers(&devices, plan.max_connections))?;
+    let in_use = plan.in_use(args, &volumes);
+    if let (Some(path), Some(volume)) = (&args.trace, volumes.first()) {
+        let to = TraceFile { path: path.clone(), replace: args.force.force, limit: None };
+        volume.record(&plan.exports[0].name, &to, &in_use)?;
     }
-    if let Some(address) = &args.metrics {
-        listen_metrics(&mut server, address, &devices)?;
-    }
+    let (listening, servers) = plan.listen(args, &volumes, in_use)?;
     for (spec, volume) in plan.exports.iter().zip(&volumes) {
         announcement(spec, volume, &servers).iter().for_each(|line| say(line));
     }
-    drop((volumes, devices));
     tell_service_manager(NotifyState::Ready);
     let stopping = || tell_service_manager(NotifyState::Stopping);
-    let served = server.run(&stop, stopping).map_err(Failure::from);
-    // It may have been stopped already.
-    if let Some(recorder) = recorder.and_then(|recorder| control::locked(&recorder).take()) {
-        let recorded = recorder.stop()?;
+    let served = listening.run(&stop, stopping).map_err(Failure::from);
+    // The recording may have been stopped already.
+    if let (Some(_), Some(volume)) = (&args.trace, volumes.first())
+        && let Some(recorded) = volume.stop_recording()?
+    {
         say(&format!("trace: {recorded}"));
     }
     served
@@ -215,7 +194,7 @@ pub(crate) fn run(args: &ServeArgs) -> Result<(), Failure> {
 
 /// Clients count a disk in its blocks.
 fn check_minimum_block(spec: &ExportSpec, volume: &Volume) -> Result<(), Failure> {
-    let (size, block) = (volume.size_bytes(), volume.minimum_block_bytes());
+    let (size, block) = (volume.len(), volume.minimum_block());
     if size.is_multiple_of(block.into()) {
         return Ok(());
     }
@@ -291,30 +270,54 @@ impl Plan {
     }
 
     /// All that a trace must not overwrite.
-    fn in_use(&self, args: &ServeArgs, volumes: &[Arc<Volume>]) -> InUse {
+    fn in_use(&self, args: &ServeArgs, volumes: &[Volume]) -> InUse {
         let exports = self.exports.iter().flat_map(|export| export.volume.paths());
         let mut in_use = InUse::of_paths(exports.chain(args.config.as_deref()));
         volumes.iter().for_each(|volume| in_use.add_volume(volume));
         in_use
     }
 
-    /// Opens the doors and says where they are.
-    fn listen(&mut self, server: &mut Server) -> Result<Vec<nbd::Server>, Failure> {
+    /// Opens the sockets, and says where clients connect.
+    fn listen(
+        &mut self,
+        args: &ServeArgs,
+        volumes: &[Volume],
+        in_use: InUse,
+    ) -> Result<(Listening, Vec<nbd::Server>), Failure> {
+        let mut server = Server::new().max_connections(self.max_connections).protect(in_use);
+        for (spec, volume) in self.exports.iter().zip(volumes) {
+            server = server.export_with(&spec.name, volume, spec.priority);
+            for alias in &spec.aliases {
+                server = server.export_with(&alias.name, volume, alias.priority);
+            }
+        }
         let mut servers = Vec::new();
         if let Some(socket) = &self.socket {
-            server.listen_unix(socket)?;
+            server = server.unix(socket);
             servers.push(nbd::Server::Unix(absolute(socket)));
         }
         if !self.addresses.is_empty() {
-            let address = listen_first(server, &self.addresses)?;
-            servers.push(nbd::Server::Tcp(reachable_host(&address), address.port()));
-            warn_if_exposed(&address);
+            server = server.tcp_first_of(self.addresses.clone());
         }
+        let tcp_place = servers.len();
         for activated in self.activated.drain(..) {
             servers.extend(activated.place);
-            server.listen_fd(activated.fd)?;
+            server = server.descriptor(activated.fd);
         }
-        Ok(servers)
+        if let Some(socket) = &args.control {
+            server = server.control(socket);
+        }
+        if let Some(place) = &args.metrics {
+            server = with_metrics(server, place)?;
+        }
+        let listening = server.listen()?;
+        for address in listening.addresses() {
+            let place = nbd::Server::Tcp(reachable_host(address), address.port());
+            servers.insert(tcp_place, place);
+            warn_if_exposed(address);
+        }
+        listening.metrics_addresses().iter().for_each(say_metrics);
+        Ok((listening, servers))
     }
 }
 
@@ -342,25 +345,6 @@ fn single_export(args: &ServeArgs) -> Result<ExportSpec, Failure> {
     Ok(export)
 }
 
-/// The volume under each of its names.
-fn served(spec: &ExportSpec, volume: &Arc<Volume>) -> Vec<ServedExport> {
-    let own = (&spec.name, spec.priority);
-    let aliases = spec.aliases.iter().map(|alias| (&alias.name, alias.priority));
-    let export = |(name, priority): (&String, _)| ServedExport {
-        name: name.clone(),
-        volume: Arc::clone(volume),
-        priority,
-    };
-    std::iter::once(own).chain(aliases).map(export).collect()
-}
-
-/// The volume as commands name it.
-fn controlled(spec: &ExportSpec, volume: &Arc<Volume>, in_use: &Arc<InUse>) -> control::Device {
-    let aliases = spec.aliases.iter().map(|alias| alias.name.clone());
-    let names = std::iter::once(spec.name.clone()).chain(aliases).collect();
-    control::Device::new(names, Arc::clone(volume), Arc::clone(in_use))
-}
-
 fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
     let failed = |problem: &str| {
         Failure::failed(format!(
@@ -381,16 +365,10 @@ fn resolved(listen: &str) -> Result<Vec<SocketAddr>, Failure> {
     if addresses.is_empty() { Err(failed("the host has no address")) } else { Ok(addresses) }
 }
 
-/// Opens the door for Prometheus, and says where it is.
-fn listen_metrics(
-    server: &mut Server,
-    place: &str,
-    devices: &Arc<[control::Device]>,
-) -> Result<(), Failure> {
-    let devices = Arc::clone(devices);
-    let answer: Answer = Arc::new(move |head| metrics::answer(&devices, head));
+/// A socket for Prometheus.
+fn with_metrics(server: Server, place: &str) -> Result<Server, Failure> {
     if place.contains('/') {
-        return Ok(server.listen_metrics_unix(Path::new(place), answer)?);
+        return Ok(server.metrics_unix(place));
     }
     let failed = |problem: &str| {
         Failure::failed(format!(
@@ -400,7 +378,10 @@ fn listen_metrics(
     };
     let mut addresses = place.to_socket_addrs().map_err(|error| failed(&error.to_string()))?;
     let address = addresses.next().ok_or_else(|| failed("the host has no address"))?;
-    let address = server.listen_metrics_tcp(address, answer)?;
+    Ok(server.metrics_tcp(address))
+}
+
+fn say_metrics(address: &SocketAddr) {
     say(&format!("metrics at http://{address}/metrics"));
     if !address.ip().is_loopback() {
         say(&format!(
@@ -408,19 +389,6 @@ fn listen_metrics(
              and load of the volumes, but neither keys nor data"
         ));
     }
-    Ok(())
-}
-
-/// A name may have several addresses, not all of them ours: the first that works is taken.
-fn listen_first(server: &mut Server, addresses: &[SocketAddr]) -> Result<SocketAddr, Failure> {
-    let mut last_failure = Failure::failed("the host has no address");
-    for &address in addresses {
-        match server.listen_tcp(address) {
-            Ok(bound) => return Ok(bound),
-            Err(error) => last_failure = Failure::from(error),
-        }
-    }
-    Err(last_failure)
 }
 
 /// What a client on this machine connects to.
@@ -454,10 +422,10 @@ fn announcement(spec: &ExportSpec, volume: &Volume, servers: &[nbd::Server]) -> 
     let elevator = Some(volume.elevator()).filter(|elevator| elevator != "none");
     let itself = format!(
         "serving {path} ({}, {}{}{}) at {}",
-        human_size(volume.size_bytes()),
+        human_size(volume.len()),
         volume.describe(),
         elevator.map_or_else(String::new, |elevator| format!(", elevator {elevator}")),
-        if volume.read_only() { ", read-only" } else { "" },
+        if volume.is_read_only() { ", read-only" } else { "" },
         at(&spec.name)
     );
     std::iter::once(itself).chain(aliases).collect()

@@ -9,18 +9,17 @@ use std::io::{IsTerminal, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
 
-use blockyard_host::process::StopSignal;
-use blockyard_host::stages::{Kind, Stage};
+use blockyard::status::{Activity, KindRequests, Shares, Threads, VolumeStatus};
+use blockyard::{Control, RequestKind, Stage, Status, StopSignal};
 use clap::{Args, ValueHint};
 use rustix::event::{PollFd, PollFlags, Timespec};
 use serde_json::{Value, json};
 
-use super::control::ask;
 use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
 use crate::output::{print, print_on};
 use crate::size::{human_count, human_size, human_time};
-use crate::stages;
+use crate::stages::verdict;
 
 /// Alternate screen, cursor hidden (xterm's control sequences 1049 and 25).
 const ENTER: &str = "\x1b[?1049h\x1b[?25l";
@@ -85,12 +84,12 @@ pub(crate) fn run(args: &TopArgs) -> Result<(), Failure> {
 
 /// A status, and when it was asked for.
 struct Look {
-    status: Value,
+    status: Status,
     at: Instant,
 }
 
 fn look(args: &TopArgs) -> Result<Look, Failure> {
-    let status = ask(&args.socket, b"status\n")?;
+    let status = Control::at(&args.socket).status()?;
     Ok(Look { status, at: Instant::now() })
 }
 
@@ -132,102 +131,108 @@ fn drawn(frame: &str) -> String {
     format!("{HOME}{lines}{WIPE_BELOW}")
 }
 
-/// Growth of a figure in each second.
-fn rate(now: &Value, before: &Value, seconds: f64) -> f64 {
-    (now.as_f64().unwrap_or(0.0) - before.as_f64().unwrap_or(0.0)).max(0.0) / seconds
+/// Growth of a counter in each second.
+fn rate(now: u64, before: u64, seconds: f64) -> f64 {
+    now.saturating_sub(before) as f64 / seconds
+}
+
+/// Rates of a kind of requests: how many, bytes, errors.
+fn rates(now: &KindRequests, before: &KindRequests, seconds: f64) -> [f64; 3] {
+    [
+        rate(now.requests, before.requests, seconds),
+        rate(now.bytes, before.bytes, seconds),
+        rate(now.errors, before.errors, seconds),
+    ]
+}
+
+/// Each volume with its activity before; zeros if it was not there.
+fn volumes<'a>(
+    now: &'a Look,
+    before: &'a Look,
+) -> impl Iterator<Item = (&'a VolumeStatus, Activity)> {
+    now.status.with_earlier(&before.status).map(|(device, earlier)| {
+        (device, earlier.map_or_else(Activity::default, |earlier| earlier.activity.clone()))
+    })
 }
 
 fn json_frame(now: &Look, before: &Look) -> Value {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
-    let device = |(device, before): (&Value, &Value)| {
+    let device = |(device, before): (&VolumeStatus, Activity)| {
+        let activity = &device.activity;
         let mut all = json!({
-            "exports": device["exports"],
-            "state": device["state"],
-            "loss": device["loss"],
-            "in_flight": device["in_flight"],
-            "connections": device["connections"],
-            "limit": limit(device, before),
+            "exports": device.exports,
+            "state": device.state,
+            "loss": device.loss,
+            "in_flight": device.counts.in_flight,
+            "connections": device.counts.connections,
+            "limit": activity.limit_since(&before),
         });
-        for kind in Kind::ALL.map(Kind::name) {
-            let figure = |name: &str| {
-                rate(&device["requests"][kind][name], &before["requests"][kind][name], seconds)
-            };
-            all[kind] = json!({
-                "requests_per_s": figure("requests"),
-                "bytes_per_s": figure("bytes"),
-                "errors_per_s": figure("errors"),
+        for kind in RequestKind::ALL {
+            let (now, before) = (activity.requests.of(kind), before.requests.of(kind));
+            let [requests, bytes, errors] = rates(now, before, seconds);
+            all[kind.name()] = json!({
+                "requests_per_s": requests,
+                "bytes_per_s": bytes,
+                "errors_per_s": errors,
             });
         }
-        let (shares, mean_ns) = stages::shares(&device["requests"], &before["requests"]);
+        let Shares { stages, mean_ns } = activity.requests.shares_since(&before.requests);
         all["mean_ns"] = json!(mean_ns);
-        for (stage, share) in Stage::ALL.into_iter().zip(shares) {
+        for (stage, share) in Stage::ALL.into_iter().zip(stages) {
             all["shares"][stage.name()] = json!(share);
         }
         all
     };
-    let devices: Vec<Value> = stages::devices(&now.status, &before.status).map(device).collect();
+    let devices: Vec<Value> = volumes(now, before).map(device).collect();
     json!({ "seconds": seconds, "devices": devices })
-}
-
-fn limit(device: &Value, before: &Value) -> Value {
-    stages::limit_json(stages::limit_of(device, before))
 }
 
 fn frame(now: &Look, before: &Look) -> String {
     let seconds = now.at.duration_since(before.at).as_secs_f64();
-    let volumes = stages::devices(&now.status, &before.status)
-        .map(|(device, before)| volume(device, before, seconds));
+    let volumes = volumes(now, before).map(|(device, before)| volume(device, &before, seconds));
     volumes.collect::<Vec<_>>().join("\n")
 }
 
-fn volume(device: &Value, before: &Value, seconds: f64) -> String {
-    let names = device["exports"].as_array().map_or(&[][..], Vec::as_slice);
-    let names: Vec<String> = names.iter().map(|name| format!("{name}")).collect();
+fn volume(device: &VolumeStatus, before: &Activity, seconds: f64) -> String {
+    let names: Vec<String> = device.exports.iter().map(|name| format!("{name:?}")).collect();
+    let activity = &device.activity;
     let mut text = printable(&format!(
         "export {}: {}{}, {}, {} in flight",
         names.join(", "),
-        device["state"].as_str().unwrap_or("?"),
-        if device["loss"].is_null() { "" } else { ", flushes and writes fail (see status)" },
-        human_count(&device["connections"], "connection"),
-        device["in_flight"],
+        device.state.name(),
+        if device.loss.is_none() { "" } else { ", flushes and writes fail (see status)" },
+        human_count(device.counts.connections, "connection"),
+        device.counts.in_flight,
     ));
     text.push('\n');
     let mut line = |line: String| {
         writeln!(text, "  {}", printable(&line)).expect("a string takes everything");
     };
-    for kind in Kind::ALL.map(Kind::name) {
-        let figure = |name: &str| {
-            rate(&device["requests"][kind][name], &before["requests"][kind][name], seconds)
-        };
-        let bytes = human_size(figure("bytes") as u64);
-        line(format!(
-            "{kind:<12}{:>10.0}/s  {:>12}/s  {:>6.0} errors/s",
-            figure("requests"),
-            bytes,
-            figure("errors")
-        ));
+    for kind in RequestKind::ALL {
+        let (now, before) = (activity.requests.of(kind), before.requests.of(kind));
+        let [requests, bytes, errors] = rates(now, before, seconds);
+        let (kind, bytes) = (kind.name(), human_size(bytes as u64));
+        line(format!("{kind:<12}{requests:>10.0}/s  {bytes:>12}/s  {errors:>6.0} errors/s"));
     }
-    let (shares, mean_ns) = stages::shares(&device["requests"], &before["requests"]);
+    let Shares { stages, mean_ns } = activity.requests.shares_since(&before.requests);
     line(format!("{:<12}{:>10}", "mean time", human_time(mean_ns)));
-    for (stage, share) in Stage::ALL.into_iter().zip(shares) {
+    for (stage, share) in Stage::ALL.into_iter().zip(stages) {
         let bar = "#".repeat((share * BAR_COLUMNS).round() as usize);
         line(format!("  {:<12}{:>6.1} %  {bar}", stage.name(), share * 100.0));
     }
-    let threads = device["threads"].as_array().map_or(&[][..], Vec::as_slice);
-    for of in threads {
-        let is_it = |other: &&Value| other["threads"] == of["threads"];
-        let earlier = before["threads"].as_array().and_then(|all| all.iter().find(is_it));
-        let earlier = earlier.unwrap_or(&Value::Null);
-        let figure = |name: &str| rate(&of[name], &earlier[name], seconds);
+    for now in &activity.threads {
+        let before = before.threads_of(now.work);
+        let switches = |of: &Threads| of.voluntary_switches + of.involuntary_switches;
         line(format!(
             "{} {}: {:.0} % CPU, {:.0} switches/s",
-            of["count"],
-            of["threads"].as_str().unwrap_or("?"),
-            figure("cpu_ns") / 1e7,
-            figure("voluntary_switches") + figure("involuntary_switches"),
+            now.count,
+            now.work.name(),
+            rate(now.cpu_ns, before.cpu_ns, seconds) / 1e7,
+            rate(switches(now), switches(&before), seconds),
         ));
     }
-    stages::verdict(&limit(device, before)).lines().for_each(|text| line(text.to_owned()));
+    let limit = activity.limit_since(before);
+    verdict(limit.as_ref()).lines().for_each(|text| line(text.to_owned()));
     text
 }
 
@@ -251,7 +256,8 @@ mod tests {
                           "total": times, "stages": { "device": times } },
             },
         });
-        Look { status: json!({ "devices": [device] }), at }
+        let status = json!({ "devices": [device] }).to_string();
+        Look { status: Status::parse(status.as_bytes()).unwrap(), at }
     }
 
     #[test]

@@ -1,20 +1,19 @@
 //! `blockyard trace`: records what clients ask of a server, and shows what was recorded.
 //!
-//! The format is in [`blockyard_workload::trace`]; whoever writes is in [`crate::recorder`], in the
-//! server.
+//! The format is in [`blockyard_workload::trace`]. The server writes the file.
 
 mod text;
 
 use std::io::{self, BufWriter};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::time::Duration;
 
-use blockyard_host::process::StopSignal;
+use blockyard::{StopSignal, TraceFile};
 use blockyard_workload::trace::{Summary, Writer};
 use clap::{Args, Subcommand, ValueHint};
 use rustix::event::{PollFd, PollFlags, poll};
 
-use super::control::{DeviceArgs, ask};
+use super::control::DeviceArgs;
 use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::Failure;
 use crate::output::{InUse, Output, print, say};
@@ -142,10 +141,10 @@ pub(crate) fn run(args: &TraceArgs) -> Result<(), Failure> {
 
 fn record(args: &RecordArgs) -> Result<(), Failure> {
     let path = std::path::absolute(&args.output).unwrap_or_else(|_| args.output.clone());
-    let line = start_line(&path, args.limit, args.force.force, args.device.export()?)?;
+    let to = TraceFile { path, replace: args.force.force, limit: args.limit };
     let signal = StopSignal::install()
         .map_err(|error| Failure::failed(format!("cannot catch signals: {error}")))?;
-    ask(&args.device.socket, line.as_bytes())?;
+    args.device.control().start_trace(&args.device.export, &to)?;
     if args.limit.is_none() {
         say("recording; Ctrl-C ends it");
     }
@@ -158,36 +157,9 @@ fn record(args: &RecordArgs) -> Result<(), Failure> {
     stop(&args.device)
 }
 
-fn start_line(
-    path: &Path,
-    limit: Option<Duration>,
-    force: bool,
-    export: &str,
-) -> Result<String, Failure> {
-    let shown = path.display();
-    let path = path.to_str().filter(|path| !path.contains('\n')).ok_or_else(|| {
-        Failure::failed(format!(
-            "{shown}: a name that is not UTF-8, or has a newline, cannot be sent"
-        ))
-    })?;
-    let limit_ms = limit.map_or(0, |limit| limit.as_millis());
-    let how = if force { "replace" } else { "new" };
-    Ok(format!("trace-start {limit_ms} {how} {} {path} {export}\n", path.len()))
-}
-
 fn stop(device: &DeviceArgs) -> Result<(), Failure> {
-    let line = format!("trace-stop {}\n", device.export()?);
-    let reply = ask(&device.socket, line.as_bytes())?;
-    let number = |key: &str| reply[key].as_u64().unwrap_or(0);
-    let seconds = reply["seconds"].as_f64().unwrap_or(0.0);
-    let mut said = format!("{} bios in {seconds:.3} s", number("bios"));
-    if number("not_ended") > 0 {
-        said += &format!("; {} of them had not ended", number("not_ended"));
-    }
-    if number("lost") > 0 {
-        said += &format!("; {} events were lost, because they came too fast", number("lost"));
-    }
-    print(&format!("{said}\n"))
+    let recorded = device.control().stop_trace(&device.export)?;
+    print(&format!("{recorded}\n"))
 }
 
 fn show(args: &ShowArgs) -> Result<(), Failure> {
@@ -262,12 +234,5 @@ mod tests {
         for text in ["", "s", "-1s", "1.5s", "0", "9d", "99999999999999999h"] {
             assert!(ms(text).unwrap_err().contains("30s"), "{text}");
         }
-    }
-
-    #[test]
-    fn path_is_sent_with_its_length() {
-        let line = start_line(Path::new("/a b"), None, true, "my disk").unwrap();
-        assert_eq!(line, "trace-start 0 replace 4 /a b my disk\n");
-        assert!(start_line(Path::new("/a\nb"), None, true, "").is_err());
     }
 }

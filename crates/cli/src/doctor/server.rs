@@ -3,27 +3,27 @@
 
 use std::path::Path;
 
-use serde_json::Value;
+use blockyard::Status;
+use blockyard::limit::{Limit, Party};
+use blockyard::status::{Activity, KeyState, Loss, State, VolumeStatus};
 
 use super::{Finding, Grade, quoted};
 use crate::failure::printable;
-use crate::limit::Limit;
-use crate::stages;
 
 /// So much of a CPU has to be idle before another connection is of use. Ours.
 const IDLE_CPUS_MIN: f64 = 0.5;
 /// More requests of one connection wait for each other. Ours.
 const IN_FLIGHT_MIN: f64 = 2.0;
 /// Who is mended by another connection: each has a thread.
-const OF_ONE_THREAD: [&str; 4] =
-    ["the cipher", "receiving and replying", "completion", "submission"];
+const OF_ONE_THREAD: [Party; 4] =
+    [Party::Cipher, Party::Receiving, Party::Completion, Party::Submission];
 
 /// What was seen of a server.
 pub(crate) struct Looks<'a> {
     /// Its control socket.
     pub(crate) socket: &'a Path,
-    pub(crate) now: &'a Value,
-    pub(crate) before: &'a Value,
+    pub(crate) now: &'a Status,
+    pub(crate) before: &'a Status,
     /// CPUs of the machine that had nothing to do in between, in the mean.
     pub(crate) idle_cpus: f64,
 }
@@ -31,7 +31,7 @@ pub(crate) struct Looks<'a> {
 /// All about it and its volumes.
 pub(crate) fn findings(looks: &Looks<'_>) -> Vec<Finding> {
     let mut findings: Vec<Finding> = looks.full().into_iter().collect();
-    for (device, before) in stages::devices(looks.now, looks.before) {
+    for (device, before) in looks.now.with_earlier(looks.before) {
         let export = Export { looks, device, before };
         let all =
             [export.lost(), export.errors(), export.waiting(), export.wiped(), export.parked()];
@@ -44,9 +44,8 @@ pub(crate) fn findings(looks: &Looks<'_>) -> Vec<Finding> {
 impl Looks<'_> {
     /// No client more gets a place.
     fn full(&self) -> Option<Finding> {
-        let max = self.now["max_connections"].as_u64()?;
-        let devices = self.now["devices"].as_array()?;
-        let taken: u64 = devices.iter().filter_map(|device| device["connections"].as_u64()).sum();
+        let max = self.now.max_connections;
+        let taken: u64 = self.now.devices.iter().map(|device| device.counts.connections).sum();
         (taken >= max).then(|| {
             Finding::new(
                 Grade::Slow,
@@ -61,24 +60,23 @@ impl Looks<'_> {
 /// One volume.
 struct Export<'a> {
     looks: &'a Looks<'a>,
-    device: &'a Value,
-    before: &'a Value,
+    device: &'a VolumeStatus,
+    before: Option<&'a VolumeStatus>,
 }
 
 impl Export<'_> {
     fn finding(&self, grade: Grade, seen: &str, mend: impl Into<String>) -> Finding {
-        let name = self.device["exports"][0].as_str().unwrap_or("?");
+        let name = self.name();
         Finding::new(grade, printable(&format!("export {name:?}")), printable(seen), mend)
     }
 
-    fn count(&self, key: &str) -> u64 {
-        self.device[key].as_u64().unwrap_or(0)
+    fn name(&self) -> &str {
+        self.device.exports.first().map_or("", String::as_str)
     }
 
     /// A command for the control socket.
     fn command(&self, verb: &str, rest: &str) -> String {
-        let name = self.device["exports"][0].as_str().unwrap_or("");
-        let of = match name {
+        let of = match self.name() {
             "" => String::new(),
             name => format!(" --export {}", quoted(name.as_ref())),
         };
@@ -87,9 +85,7 @@ impl Export<'_> {
     }
 
     fn lost(&self) -> Option<Finding> {
-        let loss = self.device.get("loss").filter(|loss| !loss.is_null())?;
-        let word = |key: &str| loss[key].as_str().unwrap_or("?");
-        let (device, problem) = (word("device"), word("problem"));
+        let Loss { device, problem, .. } = self.device.loss.as_ref()?;
         let seen = format!(
             "acknowledged writes may be lost, so flushes and writes fail: {device}: {problem}"
         );
@@ -103,7 +99,7 @@ impl Export<'_> {
     }
 
     fn errors(&self) -> Option<Finding> {
-        let errors = self.count("errors");
+        let errors = self.device.counts.errors;
         (errors > 0).then(|| {
             let seen = format!("{errors} requests have failed since it was opened");
             let mend = "dmesg, and smartctl -a on the disk below: copy what can be read first";
@@ -112,8 +108,8 @@ impl Export<'_> {
     }
 
     fn waiting(&self) -> Option<Finding> {
-        let held = self.count("held_bios");
-        let is_suspended = self.device["state"] == "suspended";
+        let held = self.device.counts.held_bios;
+        let is_suspended = self.device.state == State::Suspended;
         (is_suspended || held > 0).then(|| {
             let seen = format!("it is suspended, and {held} requests wait for a resume");
             self.finding(Grade::Slow, &seen, self.command("resume", ""))
@@ -121,17 +117,16 @@ impl Export<'_> {
     }
 
     fn wiped(&self) -> Option<Finding> {
-        (self.device["key"] == "wiped").then(|| {
+        (self.device.key == KeyState::Wiped).then(|| {
             let seen = "its key is wiped: nothing is read or written until it has one";
             self.finding(Grade::Slow, seen, self.command("message", "key set"))
         })
     }
 
     fn parked(&self) -> Option<Finding> {
-        let parked = self.count("parked_parts");
-        let lines = self.device["table"].as_array().map_or(&[][..], Vec::as_slice);
+        let parked = self.device.counts.parked_parts;
         let has = |target: &str| {
-            let mut lines = lines.iter().filter_map(Value::as_str);
+            let mut lines = self.device.table.iter();
             lines.any(|line| line.split(' ').nth(2) == Some(target))
         };
         let (what, mend) = match () {
@@ -154,16 +149,17 @@ impl Export<'_> {
 
     /// Who limits: as of now, or since the start if nothing was asked for meanwhile.
     fn limit(&self) -> Option<Finding> {
-        let now = stages::limit_of(self.device, self.before).map(|limit| (limit, self.before));
-        let since_start = || Some((stages::limit_of(self.device, &Value::Null)?, &Value::Null));
-        let (Limit { party, saw, change }, before) = now.or_else(since_start)?;
-        let when = if before.is_null() { "since the start" } else { "now" };
-        let seen = format!("{party} limits {when}: {saw}");
-        let (connections, in_flight) =
-            stages::in_flight(&self.device["requests"], &before["requests"]);
+        let (activity, start) = (&self.device.activity, Activity::default());
+        let before = self.before.map(|before| &before.activity);
+        let now = before.and_then(|before| Some((activity.limit_since(before)?, before, true)));
+        let since_start = || Some((activity.limit_since(&start)?, &start, false));
+        let (Limit { party, saw, change }, before, is_now) = now.or_else(since_start)?;
+        let when = if is_now { "now" } else { "since the start" };
+        let seen = format!("{} limits {when}: {saw}", party.name());
+        let (connections, in_flight) = activity.requests.in_flight_since(&before.requests);
         let idle_cpus = self.looks.idle_cpus;
         let is_few = OF_ONE_THREAD.contains(&party)
-            && !before.is_null()
+            && is_now
             && in_flight >= IN_FLIGHT_MIN
             && idle_cpus >= IDLE_CPUS_MIN;
         if !is_few {
@@ -181,7 +177,7 @@ impl Export<'_> {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::json;
+    use serde_json::{Value, json};
 
     use super::*;
 
@@ -211,7 +207,8 @@ mod tests {
     fn found(more: &Value, cipher_us: u64, idle_cpus: f64) -> Vec<(Grade, String, String)> {
         let status = |seconds| {
             let device = device(more, seconds, cipher_us);
-            json!({ "max_connections": 16, "devices": [device] })
+            let status = json!({ "max_connections": 16, "devices": [device] }).to_string();
+            Status::parse(status.as_bytes()).unwrap()
         };
         let (before, now) = (status(1), status(2));
         let socket = Path::new("home.ctl");

@@ -21,26 +21,29 @@ fn refused(device_len: usize, change: &dyn Fn(&mut FormatOptions)) -> String {
 #[test]
 fn format_refuses_wrong_options_by_their_name_and_writes_nothing() {
     let refused = |change: &dyn Fn(&mut FormatOptions)| refused(DEVICE_LEN, change);
-    assert!(refused(&|o| o.cipher = "blowfish-xts-plain64".to_owned()).starts_with("--cipher"));
-    assert!(refused(&|o| o.cipher = "cipher_null-ecb".to_owned()).starts_with("--cipher"));
-    assert!(refused(&|o| o.key_size_bits = 0).starts_with("--key-size"));
-    assert!(refused(&|o| o.key_size_bits = u32::MAX).starts_with("--key-size"));
-    assert!(refused(&|o| o.key_size_bits = 320).contains("--key-size"));
-    assert!(refused(&|o| o.sector_size_bytes = 520).contains("--sector-size"));
-    assert!(refused(&|o| o.label = "x".repeat(48)).starts_with("--label"));
-    assert!(refused(&|o| o.subsystem = "a\0b".to_owned()).starts_with("--subsystem"));
-    assert!(refused(&|o| o.uuid = Some("12".to_owned())).starts_with("--uuid"));
-    assert!(refused(&|o| o.metadata_len_bytes = 12345).starts_with("--luks2-metadata-size"));
-    assert!(refused(&|o| o.keyslots_len_bytes = Some(4097)).starts_with("--luks2-keyslots-size"));
-    assert!(refused(&|o| o.keyslots_len_bytes = Some(4096)).starts_with("--luks2-keyslots-size"));
+    assert!(refused(&|o| o.cipher = "blowfish-xts-plain64".to_owned()).starts_with("`cipher`"));
+    assert!(refused(&|o| o.cipher = "cipher_null-ecb".to_owned()).starts_with("`cipher`"));
+    assert!(refused(&|o| o.key_size_bits = 0).starts_with("`key_size_bits`"));
+    assert!(refused(&|o| o.key_size_bits = u32::MAX).starts_with("`key_size_bits`"));
+    assert!(refused(&|o| o.key_size_bits = 320).contains("`key_size_bits`"));
+    assert!(refused(&|o| o.sector_size_bytes = 520).contains("`sector_size_bytes`"));
+    assert!(refused(&|o| o.label = "x".repeat(48)).starts_with("`label`"));
+    assert!(refused(&|o| o.subsystem = "a\0b".to_owned()).starts_with("`subsystem`"));
+    assert!(refused(&|o| o.uuid = Some("12".to_owned())).starts_with("`uuid`"));
+    assert!(refused(&|o| o.metadata_len_bytes = 12345).starts_with("`metadata_len_bytes`"));
+    assert!(refused(&|o| o.keyslots_len_bytes = Some(4097)).starts_with("`keyslots_len_bytes`"));
+    assert!(refused(&|o| o.keyslots_len_bytes = Some(4096)).starts_with("`keyslots_len_bytes`"));
     let huge = |o: &mut FormatOptions| o.keyslots_len_bytes = Some(u64::MAX - 4095);
-    assert!(refused(&huge).starts_with("--luks2-keyslots-size"));
-    assert!(refused(&|o| o.data_offset_bytes = Some(0)).starts_with("--offset"));
-    assert!(refused(&|o| o.data_offset_bytes = Some(4096)).starts_with("--offset"));
-    assert!(refused(&|o| o.data_offset_bytes = Some((1 << 20) + 512)).starts_with("--offset"));
-    assert!(refused(&|o| o.volume_key = Some(SecretBytes::zeroed(32))).starts_with("--volume"));
+    assert!(refused(&huge).starts_with("`keyslots_len_bytes`"));
+    assert!(refused(&|o| o.data_offset_bytes = Some(0)).starts_with("`data_offset_bytes`"));
+    assert!(refused(&|o| o.data_offset_bytes = Some(4096)).starts_with("`data_offset_bytes`"));
+    assert!(
+        refused(&|o| o.data_offset_bytes = Some((1 << 20) + 512))
+            .starts_with("`data_offset_bytes`")
+    );
+    assert!(refused(&|o| o.volume_key = Some(SecretBytes::zeroed(32))).starts_with("`volume_key`"));
     let weak = Kdf::Argon2 { variant: Argon2Variant::Id, time: 3, memory_kib: 1024, lanes: 1 };
-    assert!(refused(&|o| o.pbkdf = Pbkdf::Fixed(weak)).starts_with("--pbkdf"));
+    assert!(refused(&|o| o.pbkdf = Pbkdf::Fixed(weak)).starts_with("`pbkdf`"));
     assert!(refused(&|o| o.digest_iterations = Some(1)).starts_with("digest iterations"));
 }
 
@@ -49,7 +52,7 @@ fn format_refuses_a_device_without_room_or_with_half_a_sector() {
     let nothing = |_: &mut FormatOptions| {};
     assert!(refused(1 << 20, &nothing).contains("the header takes 16777216 bytes"));
     assert!(refused(16 << 20, &nothing).contains("the data starts at byte 16777216"));
-    assert!(refused(DEVICE_LEN + 512, &nothing).starts_with("--sector-size"));
+    assert!(refused(DEVICE_LEN + 512, &nothing).starts_with("`sector_size_bytes`"));
 }
 
 #[test]

@@ -85,7 +85,7 @@ pub enum KdfError {
     /// More memory than [`KdfLimits::memory_kib_max`].
     #[error(
         "its {kdf} demands {demanded_kib} KiB of memory and at most {limit_kib} KiB are allowed; \
-         if you trust the header, raise the limit with --max-kdf-memory"
+         if you trust the header, raise the limit `memory_kib_max`"
     )]
     Memory {
         /// Name of the function.
@@ -108,7 +108,7 @@ pub enum KdfError {
     /// More work than [`KdfLimits::seconds_max`].
     #[error(
         "its {kdf} would take about {estimated_s} s ({cost}) and at most {limit_s} s are allowed; \
-         if you trust the header, raise the limit with --max-kdf-time"
+         if you trust the header, raise the limit `seconds_max`"
     )]
     Time {
         /// Name of the function.

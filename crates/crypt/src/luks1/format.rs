@@ -112,20 +112,20 @@ pub fn format(
 
 fn check_cipher(options: &FormatOptions) -> Result<CipherSpec, Error> {
     if is_null_cipher(&options.cipher) {
-        return Err(Error::option("--cipher", "the null cipher encrypts nothing; refused"));
+        return Err(Error::field("cipher", "the null cipher encrypts nothing; refused"));
     }
     let cipher = CipherSpec::parse(&options.cipher)
-        .map_err(|error| Error::option("--cipher", error.to_string()))?;
+        .map_err(|error| Error::field("cipher", error.to_string()))?;
     let key_len_bytes = options.key_size_bits / 8;
     if !options.key_size_bits.is_multiple_of(8) || key_len_bytes > KEY_LEN_MAX_BYTES {
-        return Err(Error::option(
-            "--key-size",
+        return Err(Error::field(
+            "key_size_bits",
             format!("{} is not a multiple of 8 up to 8192", options.key_size_bits),
         ));
     }
     let probe = SecretBytes::zeroed(key_len_bytes as usize);
     SectorCipher::new(&cipher, probe.as_slice(), 512, false)
-        .map_err(|error| Error::option("--key-size", error.to_string()))?;
+        .map_err(|error| Error::field("key_size_bits", error.to_string()))?;
     Ok(cipher)
 }
 
@@ -134,9 +134,9 @@ fn plan(options: &FormatOptions) -> Result<Header, Error> {
     let (cipher_name, cipher_mode) = options
         .cipher
         .split_once('-')
-        .ok_or_else(|| Error::option("--cipher", "LUKS1 needs cipher-mode-iv"))?;
+        .ok_or_else(|| Error::field("cipher", "LUKS1 needs cipher-mode-iv"))?;
     if cipher_name.len() > 31 || cipher_mode.len() > 31 {
-        return Err(Error::option("--cipher", "it does not fit into a LUKS1 header"));
+        return Err(Error::field("cipher", "it does not fit into a LUKS1 header"));
     }
     let key_len_bytes = options.key_size_bits / 8;
     let area_sectors = u32::try_from(af::material_len_bytes(key_len_bytes as usize) / 512)
@@ -150,20 +150,20 @@ fn plan(options: &FormatOptions) -> Result<Header, Error> {
             .ok()
             .filter(|sectors| bytes.is_multiple_of(512) && *sectors >= keyslots_end)
             .ok_or_else(|| {
-                Error::option(
-                    "--offset",
+                Error::field(
+                    "data_offset_bytes",
                     format!("it must be 0 or at least {keyslots_end} sectors and fit 32 bits"),
                 )
             })?,
     };
     if options.hash.digest_len_bytes() < DIGEST_LEN_BYTES {
-        return Err(Error::option("--hash", "LUKS1 needs a hash of at least 160 bits"));
+        return Err(Error::field("hash", "LUKS1 needs a hash of at least 160 bits"));
     }
     let (iterations, digest_iterations) = iterations(options, key_len_bytes as usize)?;
     let uuid = match &options.uuid {
         None => Uuid::new_v4(),
         Some(text) => Uuid::parse_str(text)
-            .map_err(|error| Error::option("--uuid", format!("\"{text}\": {error}")))?,
+            .map_err(|error| Error::field("uuid", format!("\"{text}\": {error}")))?,
     };
     Ok(Header {
         cipher_name: cipher_name.to_owned(),
@@ -198,8 +198,8 @@ fn iterations(options: &FormatOptions, key_len_bytes: usize) -> Result<(u32, u32
     let digest = options.digest_iterations.map_or_else(|| measured(125, DIGEST_LEN_BYTES), Ok);
     let (keyslot, digest) = (keyslot.map_err(Error::Kdf)?, digest.map_err(Error::Kdf)?);
     if keyslot.min(digest) < cost::ITERATIONS_MIN {
-        return Err(Error::option(
-            "--pbkdf-force-iterations",
+        return Err(Error::field(
+            "iterations",
             format!("at least {} are needed", cost::ITERATIONS_MIN),
         ));
     }

@@ -397,7 +397,7 @@ impl Header {
         if self.payload_offset_sectors == 0 && !detached {
             return Err(Error::DataDevice(
                 "the header is detached: its data starts at sector 0 of another device; \
-                 give that device as the volume and this file with --header"
+                 give that device as the volume and this file as `header`"
                     .to_owned(),
             ));
         }

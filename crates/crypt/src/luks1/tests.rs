@@ -85,7 +85,7 @@ fn header_with_a_hostile_field_is_refused_by_the_fields_name() {
     let no_data = device_with(PAYLOAD_OFFSET, &be(0));
     let header = Header::read(&no_data).unwrap();
     let error = header.crypt_params(&volume().1, DEVICE_LEN as u64, false).unwrap_err();
-    assert!(error.to_string().contains("--header"), "{error}");
+    assert!(error.to_string().contains("`header`"), "{error}");
     assert!(header.crypt_params(&volume().1, DEVICE_LEN as u64, true).is_ok());
 }
 
@@ -204,14 +204,14 @@ fn format_refuses_wrong_options_by_their_name() {
         assert!(device.iter().all(|byte| *byte == 7), "the device was written");
         error.to_string()
     };
-    assert!(with(&|o| o.cipher = "aes".to_owned()).starts_with("--"));
-    assert!(with(&|o| o.cipher = "cipher_null-ecb".to_owned()).starts_with("--cipher"));
-    assert!(with(&|o| o.key_size_bits = 100).starts_with("--key-size"));
-    assert!(with(&|o| o.key_size_bits = 320).starts_with("--key-size"));
-    assert!(with(&|o| o.hash = HashAlgorithm::Blake2s128).starts_with("--hash"));
-    assert!(with(&|o| o.iterations = Some(999)).starts_with("--pbkdf-force-iterations"));
-    assert!(with(&|o| o.uuid = Some("no".to_owned())).starts_with("--uuid"));
-    assert!(with(&|o| o.data_offset_bytes = Some(4096)).starts_with("--offset"));
-    assert!(with(&|o| o.data_offset_bytes = Some(u64::MAX)).starts_with("--offset"));
+    assert!(with(&|o| o.cipher = "aes".to_owned()).starts_with('`'));
+    assert!(with(&|o| o.cipher = "cipher_null-ecb".to_owned()).starts_with("`cipher`"));
+    assert!(with(&|o| o.key_size_bits = 100).starts_with("`key_size_bits`"));
+    assert!(with(&|o| o.key_size_bits = 320).starts_with("`key_size_bits`"));
+    assert!(with(&|o| o.hash = HashAlgorithm::Blake2s128).starts_with("`hash`"));
+    assert!(with(&|o| o.iterations = Some(999)).starts_with("`iterations`"));
+    assert!(with(&|o| o.uuid = Some("no".to_owned())).starts_with("`uuid`"));
+    assert!(with(&|o| o.data_offset_bytes = Some(4096)).starts_with("`data_offset_bytes`"));
+    assert!(with(&|o| o.data_offset_bytes = Some(u64::MAX)).starts_with("`data_offset_bytes`"));
     assert!(with(&|o| o.data_offset_bytes = Some(1 << 30)).starts_with("data device"));
 }

@@ -173,7 +173,7 @@ impl Header {
             if keyslot.priority == Priority::Ignore
                 && self.metadata.digest_of(*number, segment).is_some()
             {
-                let ignored = "its priority is \"ignore\"; name it with --key-slot to try it";
+                let ignored = "its priority is \"ignore\"; name it with `keyslot` to try it";
                 attempt
                     .skip(*number, keyslot::problem(keyslot).unwrap_or_else(|| ignored.to_owned()));
             }
@@ -194,7 +194,7 @@ impl Header {
         }
         let digest = self.metadata.digest_of(number, segment).ok_or(
             "it is unbound: it holds a key, but not the key of this volume; choose another with \
-             --key-slot, or none",
+             `keyslot`, or none",
         )?;
         self.try_keyslot(source, number, digest, passphrase, attempt)
     }
@@ -236,7 +236,7 @@ impl Header {
         if segment.offset_bytes == 0 && !detached {
             return Err(Error::DataDevice(
                 "the header is detached: its data starts at byte 0 of another device; give \
-                 that device as the volume and this file with --header"
+                 that device as the volume and this file as `header`"
                     .to_owned(),
             ));
         }

@@ -365,7 +365,7 @@ fn kdf_that_demands_a_tebibyte_is_refused_by_slot_demand_limit_and_option() {
     let kdf = json!({"type": "argon2id", "time": 4, "memory": 1u32 << 30, "cpus": 4,
                      "salt": document()["keyslots"]["0"]["kdf"]["salt"]});
     let error = unlock_changed("/keyslots/0/kdf", kdf).unwrap_err();
-    for part in ["keyslot 0", "1073741824 KiB", "4194304 KiB", "--max-kdf-memory"] {
+    for part in ["keyslot 0", "1073741824 KiB", "4194304 KiB", "`memory_kib_max`"] {
         assert!(error.contains(part), "{part} is missing: {error}");
     }
 }
@@ -445,7 +445,7 @@ fn unlock_with_too_low_limits_names_the_option_and_does_not_call_it_wrong() {
     let document = changed("/keyslots/0/kdf/iterations", json!(10_000_000));
     let options = UnlockOptions { keyslot: None, limits };
     let error = unlock(&device_with(&document), &options).unwrap_err();
-    assert!(error.contains("--max-kdf-time"), "{error}");
+    assert!(error.contains("`seconds_max`"), "{error}");
     assert!(!error.contains("opens with this passphrase"), "{error}");
 }
 
@@ -608,7 +608,7 @@ fn disk_that_became_something_else_is_refused_by_its_name_and_not_repaired() {
         let error = Header::read(&device).unwrap_err();
         assert!(matches!(error, Error::Reused(_)), "{name}: {error}");
         let text = error.to_string();
-        assert!(text.contains(name) && text.contains("--header-copy secondary"), "{text}");
+        assert!(text.contains(name) && text.contains("`header_copy`"), "{text}");
         let mut repaired = device.clone();
         assert!(matches!(repair(&mut repaired), Err(Error::Reused(_))));
         assert!(repaired == device, "{name}: it was written to");

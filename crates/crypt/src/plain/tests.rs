@@ -35,7 +35,7 @@ fn plain_hash_with_length_leaves_the_rest_of_the_key_zero() {
     expected.resize(32, 0);
     assert_eq!(key_of(Some("sha512:10"), b"secret", 256).unwrap(), expected);
     let too_long = key_of(Some("sha512:33"), b"secret", 256).unwrap_err();
-    assert!(too_long.contains("--hash") && too_long.contains("\"33\""), "{too_long}");
+    assert!(too_long.contains("`hash`") && too_long.contains("\"33\""), "{too_long}");
     assert!(key_of(Some("sha512:"), b"secret", 256).is_err());
     assert!(key_of(Some("sha512:-1"), b"secret", 256).is_err());
     assert!(key_of(Some("md4"), b"secret", 256).unwrap_err().contains("\"md4\""));
@@ -63,7 +63,7 @@ fn plain_key_file_is_the_key_and_must_be_long_enough() {
     assert_eq!(params.key.as_slice(), (0..32).collect::<Vec<u8>>());
     let short = PlainKey::KeyFile(SecretBytes::zeroed(31));
     let refused = open(&options, &short, 4096).unwrap_err().to_string();
-    assert!(refused.starts_with("--key-file: it has 31 bytes"), "{refused}");
+    assert!(refused.starts_with("`key`: it has 31 bytes"), "{refused}");
 }
 
 #[test]
@@ -93,17 +93,17 @@ fn plain_wrong_options_are_refused_by_their_name() {
         change(&mut options);
         refusal(&options, 1 << 20)
     };
-    assert!(with(&|o| o.sector_size_bytes = 8192).starts_with("--sector-size"));
-    assert!(with(&|o| o.sector_size_bytes = 0).starts_with("--sector-size"));
-    assert!(with(&|o| o.key_size_bits = 0).starts_with("--key-size"));
-    assert!(with(&|o| o.key_size_bits = 252).starts_with("--key-size"));
-    assert!(with(&|o| o.key_size_bits = u32::MAX).starts_with("--key-size"));
-    assert!(with(&|o| o.key_size_bits = 64).starts_with("--key-size"));
-    assert!(with(&|o| o.cipher = "aes-gcm-random".to_owned()).starts_with("--cipher"));
-    assert!(with(&|o| o.offset_sectors = u64::MAX).starts_with("--offset"));
-    assert!(with(&|o| o.size_sectors = Some(u64::MAX)).starts_with("--size"));
+    assert!(with(&|o| o.sector_size_bytes = 8192).starts_with("`sector_size_bytes`"));
+    assert!(with(&|o| o.sector_size_bytes = 0).starts_with("`sector_size_bytes`"));
+    assert!(with(&|o| o.key_size_bits = 0).starts_with("`key_size_bits`"));
+    assert!(with(&|o| o.key_size_bits = 252).starts_with("`key_size_bits`"));
+    assert!(with(&|o| o.key_size_bits = u32::MAX).starts_with("`key_size_bits`"));
+    assert!(with(&|o| o.key_size_bits = 64).starts_with("`key_size_bits`"));
+    assert!(with(&|o| o.cipher = "aes-gcm-random".to_owned()).starts_with("`cipher`"));
+    assert!(with(&|o| o.offset_sectors = u64::MAX).starts_with("`offset_sectors`"));
+    assert!(with(&|o| o.size_sectors = Some(u64::MAX)).starts_with("`size_sectors`"));
     let unaligned = |o: &mut PlainOptions| (o.sector_size_bytes, o.skip_sectors) = (4096, 9);
-    assert!(with(&unaligned).starts_with("--skip"));
+    assert!(with(&unaligned).starts_with("`skip_sectors`"));
     assert!(with(&|o| o.size_sectors = Some(4096)).starts_with("data device"));
     assert!(with(&|o| o.offset_sectors = 2048).starts_with("data device"));
 }

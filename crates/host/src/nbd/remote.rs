@@ -179,7 +179,7 @@ impl RemoteDisk {
             return Err(format!("the export has {size_bytes} bytes, but {required} are used"));
         }
         if read_only && self.writes {
-            return Err("the export is read-only; open it with --read-only".into());
+            return Err("the export is read-only; open it with `read_only`".into());
         }
         if block_min_bytes > SECTOR_BYTES {
             return Err(format!(

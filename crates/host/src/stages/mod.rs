@@ -119,12 +119,22 @@ impl Kind {
     }
 }
 
-/// What the threads of one kind have used.
+/// The work of threads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Work {
+    /// They receive, run inline ciphers, submit, reply, and are the writing thread in turns.
+    Connections,
+    /// They run ciphers for others.
+    Workers,
+    /// They have elevators, rings, and connections to other servers.
+    Disks,
+}
+
+/// The use of threads that do the same work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads {
-    /// `connections`: they receive, run inline ciphers, submit, reply, and are the writer in turns.
-    /// `workers`: ciphers. `disks`: elevators, rings, connections to other servers.
-    pub what: &'static str,
+    /// Their work.
+    pub work: Work,
     /// How many there are now.
     pub threads: usize,
     /// What they and those that have ended used.

@@ -12,7 +12,7 @@ use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 
 use super::Stage::{Cipher, CipherWait, Device, Queue};
-use super::{Kind, KindTimes, Span, Stage, StageTimes, Threads, attribute};
+use super::{Kind, KindTimes, Span, Stage, StageTimes, Threads, Work, attribute};
 use crate::file::{Access, DeviceFile};
 use crate::local::{Client, Request};
 use crate::volume::{PipelineChoice, Scheduling, Volume, VolumeOptions};
@@ -143,11 +143,11 @@ fn elevator_and_its_thread_are_the_queue_and_the_disk_behind_them_the_device() {
             assert!(mean_us(&times, Kind::Write, stage) > 0.0, "{stage:?}");
         }
         let threads = volume.threads();
-        let names: Vec<&str> = threads.iter().map(|of| of.what).collect();
-        let workers = worker_threads_name(worker_threads);
-        assert_eq!(names, [&["connections"][..], workers, &["disks"]].concat());
+        let works: Vec<Work> = threads.iter().map(|of| of.work).collect();
+        let workers = works_of(worker_threads);
+        assert_eq!(works, [&[Work::Connections][..], workers, &[Work::Disks]].concat());
         // Who waits helps: the worker may not have begun when all is done.
-        let begun = |of: &&Threads| of.what != "workers" || of.threads > 0;
+        let begun = |of: &&Threads| of.work != Work::Workers || of.threads > 0;
         assert!(
             threads.iter().filter(begun).all(|of| of.usage.cpu.0 > 0 && of.usage.voluntary > 0),
             "{threads:?}"
@@ -155,8 +155,8 @@ fn elevator_and_its_thread_are_the_queue_and_the_disk_behind_them_the_device() {
     }
 }
 
-fn worker_threads_name(worker_threads: Option<usize>) -> &'static [&'static str] {
-    if worker_threads == Some(0) { &[] } else { &["workers"] }
+fn works_of(worker_threads: Option<usize>) -> &'static [Work] {
+    if worker_threads == Some(0) { &[] } else { &[Work::Workers] }
 }
 
 #[test]

@@ -73,22 +73,22 @@ fn scheduled(
 fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
     if file.kind() == Kind::Tmpfs {
         return Some(
-            "a file in memory (tmpfs) has no requests to order; leave --elevator out".into(),
+            "a file in memory (tmpfs) has no requests to order; leave `elevator` out".into(),
         );
     }
     if file.kind() == Kind::Remote {
-        return Some("its server puts requests in order; leave --elevator out".into());
+        return Some("its server puts requests in order; leave `elevator` out".into());
     }
     uses.iter().find_map(|using| match *using {
         Use::Linear | Use::Path(_) => Some(
             "only a crypt line has buffers of its own: any other passes those of clients down as \
-             they are, and the direct I/O that an elevator needs refuses them; leave --elevator \
+             they are, and the direct I/O that an elevator needs refuses them; leave `elevator` \
              out, or put the crypt lines into a volume of their own"
                 .into(),
         ),
         Use::Crypt(start, size_bytes) if !file.direct_fits(start, size_bytes) => Some(format!(
             "its data starts at sector {start}, in sectors of {size_bytes} bytes, but the direct \
-             I/O that an elevator needs goes in units of {} bytes there; leave --elevator out, or \
+             I/O that an elevator needs goes in units of {} bytes there; leave `elevator` out, or \
              move the data to a multiple of that",
             file.direct_unit_bytes()
         )),

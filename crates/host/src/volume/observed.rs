@@ -6,7 +6,7 @@ use super::Volume;
 use crate::backend::Device;
 use crate::file::Kind;
 use crate::recording::Recording;
-use crate::stages::{StageTimes, Threads};
+use crate::stages::{StageTimes, Threads, Work};
 use crate::threads::Usage;
 
 /// A file, device or export that a volume lies on.
@@ -54,12 +54,12 @@ impl Volume {
     #[must_use]
     pub fn threads(&self) -> Vec<Threads> {
         let (usage, threads) = self.parts.stage_stats.usage();
-        let mut all = vec![Threads { what: "connections", threads, usage }];
+        let mut all = vec![Threads { work: Work::Connections, threads, usage }];
         if let Some(workers) = &self.parts.workers {
             let (usage, threads) = workers.usage();
-            all.push(Threads { what: "workers", threads, usage });
+            all.push(Threads { work: Work::Workers, threads, usage });
         }
-        let mut disks = Threads { what: "disks", threads: 0, usage: Usage::default() };
+        let mut disks = Threads { work: Work::Disks, threads: 0, usage: Usage::default() };
         for disk in self.parts.backend.device_threads() {
             disks.threads += 1;
             disks.usage.add(&disk.usage());

@@ -159,7 +159,7 @@ impl Builder<'_> {
     fn log(&mut self, dev: DevId, path: &str) -> Result<LogId, Error> {
         if self.options.read_only {
             let problem = "is the log of a log-writes line, which must be written; leave \
-                           --read-only out";
+                           `read_only` out";
             return Err(Error::volume(Path::new(path), problem));
         }
         if dev.below().is_some() {

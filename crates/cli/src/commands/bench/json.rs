@@ -1,12 +1,11 @@
 //! The measured jobs as JSON, with the names that fio's own output has (`--output-format=json`), so
 //! that what reads one reads the other. What a volume has no figure for is left out.
 
-use blockyard_host::volume::Volume;
+use blockyard::Volume;
 use blockyard_workload::fio::{Fio, Histogram, JobResult, Percentiles, Spread, Steady, Transfers};
 use serde_json::{Map, Value, json};
 
 use crate::failure::Failure;
-use crate::stages;
 
 /// All jobs.
 pub(super) fn value(fio: &Fio, description: &str) -> Value {
@@ -30,7 +29,7 @@ pub(super) fn report(
         report["conditions"][*name] = text.clone().into();
     }
     if let Some(volume) = on {
-        report["stages"] = stages::report_json(volume);
+        report["stages"] = json!(volume.activity());
     }
     let text = serde_json::to_string_pretty(&report);
     let text = text.map_err(|error| Failure::failed(format!("cannot write JSON: {error}")))?;

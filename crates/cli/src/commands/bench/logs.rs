@@ -14,7 +14,7 @@ pub(super) fn check(jobs: &[Job], force: bool, in_use: &InUse) -> Result<(), Fai
     let logs = Fio::logs_of(jobs);
     // A log that is appended to a file overwrites nothing.
     let outputs = logs.iter().map(|log| Output::new(Path::new(&log.name), force || log.appends));
-    outputs.into_iter().try_for_each(|output| output.check(in_use))
+    Ok(outputs.into_iter().try_for_each(|output| output.check(in_use))?)
 }
 
 /// Writes all of them. With several runs the last one's stay.

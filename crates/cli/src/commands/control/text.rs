@@ -3,125 +3,112 @@
 use std::fmt::Write;
 use std::time::SystemTime;
 
-use blockyard_host::stages::Kind;
-use serde_json::Value;
+use blockyard::status::{Adaptive, KindRequests, Loss, Parts, Rings, Threads, VolumeStatus};
+use blockyard::{RequestKind, Status};
 
 use crate::failure::printable;
 use crate::size::{human_count, human_size, human_time};
 use crate::stages;
 
-/// Each volume of the reply, and what the kernel withholds.
-pub(super) fn of(reply: &Value) -> String {
-    let devices = reply["devices"].as_array().map_or(&[][..], Vec::as_slice);
-    let devices = devices.iter().map(device).collect::<Vec<_>>().join("\n");
-    let rings = match reply["io_uring"].as_str() {
-        Some("unrestricted") => {
+/// Each volume, and what the kernel withholds.
+pub(super) fn of(status: &Status) -> String {
+    let devices = status.devices.iter().map(device).collect::<Vec<_>>().join("\n");
+    let rings = match status.io_uring {
+        Rings::Restricted => "",
+        Rings::Unrestricted => {
             "\nio_uring: this kernel cannot restrict rings to the data path (Linux 5.10 can)\n"
         }
-        Some("unavailable") => {
-            "\nio_uring: this system gives no rings; plain calls do their work\n"
-        }
-        _ => "",
+        Rings::Unavailable => "\nio_uring: this system gives no rings; plain calls do their work\n",
     };
     devices + rings
 }
 
-fn device(device: &Value) -> String {
-    let names: Vec<String> = words(&device["exports"]).map(|name| format!("{name:?}")).collect();
-    let mut text = format!("export {}: {}\n", names.join(", "), word(&device["state"]));
+fn device(device: &VolumeStatus) -> String {
+    let names: Vec<String> =
+        device.exports.iter().map(|name| printable(&format!("{name:?}"))).collect();
+    let mut text = format!("export {}: {}\n", names.join(", "), device.state.name());
     let mut line = |name: &str, value: &str| {
         writeln!(text, "  {name:<14}{}", printable(value)).expect("a string takes everything");
     };
-    line("key:", word(&device["key"]));
-    if !device["loss"].is_null() {
-        line("loss:", &lost(&device["loss"]));
+    line("key:", device.key.name());
+    if let Some(loss) = &device.loss {
+        line("loss:", &lost(loss));
     }
-    words(&device["table"]).for_each(|value| line("table:", value));
-    words(&device["status"]).for_each(|value| line("status:", value));
-    words(&device["pipelines"]).for_each(|value| line("pipeline:", value));
-    let adaptive = device["adaptive"].as_array().map_or(&[][..], Vec::as_slice);
-    adaptive.iter().for_each(|one| line("adaptive:", &decides(one)));
-    for (name, key) in [("inline:", "inline"), ("workers:", "fanned_out"), ("sorted:", "sorted")] {
-        line(name, &amount(&device["ciphers"][key]));
-    }
-    for (name, key) in [
-        ("held bios:", "held_bios"),
-        ("parked parts:", "parked_parts"),
-        ("connections:", "connections"),
-        ("in flight:", "in_flight"),
+    device.table.iter().for_each(|value| line("table:", value));
+    device.status.iter().for_each(|value| line("status:", value));
+    device.pipelines.iter().for_each(|value| line("pipeline:", value));
+    device.adaptive.iter().for_each(|one| line("adaptive:", &decides(one)));
+    let (counts, activity) = (&device.counts, &device.activity);
+    line("inline:", &amount(counts.ciphers.inline));
+    line("workers:", &amount(counts.ciphers.fanned_out));
+    line("sorted:", &amount(counts.ciphers.sorted));
+    for (name, count) in [
+        ("held bios:", counts.held_bios),
+        ("parked parts:", counts.parked_parts),
+        ("connections:", counts.connections),
+        ("in flight:", counts.in_flight),
     ] {
-        line(name, &device[key].to_string());
+        line(name, &count.to_string());
     }
-    let kinds = Kind::ALL.map(Kind::name);
-    kinds.iter().for_each(|kind| line(&format!("{kind}:"), &asked(&device["requests"][kind])));
-    let threads = device["threads"].as_array().map_or(&[][..], Vec::as_slice);
-    threads.iter().for_each(|of| line("threads:", &used(of)));
-    let rest = stages::table(&device["requests"]) + &stages::verdict(&device["limit"]);
+    for kind in RequestKind::ALL {
+        line(&format!("{}:", kind.name()), &asked(activity.requests.of(kind)));
+    }
+    activity.threads.iter().for_each(|of| line("threads:", &used(of)));
+    let rest = stages::table(&activity.requests) + &stages::verdict(activity.limit.as_ref());
     rest.lines().for_each(|line| {
         writeln!(text, "  {}", printable(line)).expect("a string takes everything");
     });
     text
 }
 
-fn lost(loss: &Value) -> String {
+fn lost(loss: &Loss) -> String {
+    let Loss { device, problem, at_unix_s, status } = loss;
     let now = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
-    let ago_s = now.as_secs().saturating_sub(loss["at_unix_s"].as_u64().unwrap_or(0));
-    let when = match ago_s {
+    let when = match now.as_secs().saturating_sub(*at_unix_s) {
         0 => "just now".to_owned(),
-        _ => format!("{} ago", human_time(ago_s as f64 * 1e9)),
+        ago_s => format!("{} ago", human_time(ago_s as f64 * 1e9)),
     };
     format!(
-        "acknowledged writes may be lost, so flushes and writes fail ({}): {}: {}, {when}",
-        word(&loss["status"]),
-        word(&loss["device"]),
-        word(&loss["problem"])
+        "acknowledged writes may be lost, so flushes and writes fail ({status}): {device}: \
+         {problem}, {when}"
     )
 }
 
-fn decides(one: &Value) -> String {
-    let us = |key: &str| one[key].as_f64().unwrap_or(0.0) / 1000.0;
-    let to_workers = match one["fan_out_min_bytes"].as_u64() {
-        Some(bytes) => format!("{} or more at once go to workers", human_size(bytes)),
+fn decides(one: &Adaptive) -> String {
+    let us = |ns: u64| ns as f64 / 1000.0;
+    let to_workers = match one.fan_out_min_bytes {
+        Some(bytes) => format!("{} or more at once go to workers", human_size(bytes.into())),
         None => "all parts stay where they are".into(),
     };
-    let seeks = if one["seeks"] == true { "; writes are sorted" } else { "" };
+    let seeks = if one.seeks { "; writes are sorted" } else { "" };
     format!(
         "the cipher takes {:.1} us for {}, a hand-over and back {:.0} us: {to_workers}{seeks}",
-        us("cipher_ns"),
-        human_size(one["part_bytes"].as_u64().unwrap_or(0)),
-        us("hand_over_ns"),
+        us(one.cipher_ns),
+        human_size(one.part_bytes),
+        us(one.hand_over_ns),
     )
 }
 
-fn asked(kind: &Value) -> String {
-    let counts = [("requests", "request"), ("bytes", "byte"), ("errors", "error")];
-    counted(counts.map(|(key, thing)| (&kind[key], thing)))
+fn asked(kind: &KindRequests) -> String {
+    let KindRequests { requests, bytes, errors, .. } = *kind;
+    counted([(requests, "request"), (bytes, "byte"), (errors, "error")])
 }
 
-fn used(threads: &Value) -> String {
+fn used(threads: &Threads) -> String {
     format!(
         "{} of {}: {} of CPU, {} switches, {} of them for others",
-        threads["count"],
-        word(&threads["threads"]),
-        human_time(threads["cpu_ns"].as_f64().unwrap_or(0.0)),
-        threads["voluntary_switches"].as_u64().unwrap_or(0)
-            + threads["involuntary_switches"].as_u64().unwrap_or(0),
-        threads["involuntary_switches"],
+        threads.count,
+        threads.work.name(),
+        human_time(threads.cpu_ns as f64),
+        threads.voluntary_switches + threads.involuntary_switches,
+        threads.involuntary_switches,
     )
 }
 
-fn amount(value: &Value) -> String {
-    counted([(&value["parts"], "part"), (&value["bytes"], "byte")])
+fn amount(Parts { parts, bytes }: Parts) -> String {
+    counted([(parts, "part"), (bytes, "byte")])
 }
 
-fn counted<const N: usize>(counts: [(&Value, &str); N]) -> String {
+fn counted<const N: usize>(counts: [(u64, &str); N]) -> String {
     counts.map(|(count, thing)| human_count(count, thing)).join(", ")
-}
-
-fn word(value: &Value) -> &str {
-    value.as_str().unwrap_or("?")
-}
-
-fn words(value: &Value) -> impl Iterator<Item = &str> {
-    value.as_array().map_or(&[][..], Vec::as_slice).iter().map(word)
 }

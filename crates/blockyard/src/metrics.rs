@@ -1,16 +1,15 @@
-//! What a Prometheus server scrapes from `serve --metrics`: the text format, version 0.0.4.
+//! A status as a Prometheus server scrapes it: the text format, version 0.0.4.
 //!
-//! Names and units are as its conventions want them: seconds and bytes, `_total` for what only
-//! grows. Histograms are cumulative over `le`, and of the samples only: their `_count` is not the
-//! number of requests, which has a metric of its own.
+//! Names and units follow its conventions: seconds and bytes, `_total` for counters. Histograms are
+//! cumulative over `le`, and of the samples only: their `_count` is not the number of requests,
+//! which has a metric of its own.
 
 use std::fmt::Write;
 
-use blockyard_host::stages::{Kind, Stage, Times};
-use blockyard_host::volume::control::Counts;
+use blockyard_host::stages::{self, Kind, Stage};
 use blockyard_protocol::http::{self, Answer, Asked, HEAD_BYTES_MAX};
 
-use crate::control::Device;
+use crate::status::{KindRequests, State, Status, VolumeStatus};
 
 const CONTENT_TYPE: &str = "text/plain; version=0.0.4; charset=utf-8";
 /// Upper limits of a histogram's buckets in microseconds: 1, 2, 5 of each decade up to 10 s.
@@ -19,8 +18,9 @@ const BUCKETS_US: [u64; 22] = [
     200_000, 500_000, 1_000_000, 2_000_000, 5_000_000, 10_000_000,
 ];
 
-/// The answer to a request, of which this is the head; `None` if none came in time.
-pub(crate) fn answer(devices: &[Device], head: Option<&[u8]>) -> Vec<u8> {
+/// The answer to a request, of which this is the head; `None` if none came in time. The status is
+/// taken once, and only for a request that gets it.
+pub(crate) fn answer(head: Option<&[u8]>, status: impl FnOnce() -> Status) -> Vec<u8> {
     let Some(head) = head else {
         let body = format!("no request of at most {HEAD_BYTES_MAX} bytes came within 10 s\n");
         return Answer::plain("400 Bad Request", &body).bytes(false);
@@ -41,7 +41,7 @@ pub(crate) fn answer(devices: &[Device], head: Option<&[u8]>) -> Vec<u8> {
         let body = "there is nothing here but /metrics\n";
         return Answer::plain("404 Not Found", body).bytes(is_head);
     }
-    let body = text(devices);
+    let body = text(&status());
     Answer { status: "200 OK", content_type: CONTENT_TYPE, body: &body }.bytes(is_head)
 }
 
@@ -58,40 +58,36 @@ fn escaped(value: &str) -> String {
     value.replace('\\', "\\\\").replace('"', "\\\"").replace('\n', "\\n")
 }
 
-/// All of it: a family is in one piece, so each goes through all volumes.
-fn text(devices: &[Device]) -> String {
+/// The metrics of a status. A status that was parsed from JSON has no histograms.
+#[must_use]
+pub fn text(status: &Status) -> String {
     let mut text = String::new();
-    requests(&mut text, devices);
-    gauges(&mut text, devices);
-    threads(&mut text, devices);
-    times(&mut text, devices);
+    requests(&mut text, &status.devices);
+    gauges(&mut text, &status.devices);
+    threads(&mut text, &status.devices);
+    times(&mut text, &status.devices);
     text
 }
 
-/// A figure of each volume, by kind of request.
-type Figure = fn(&Counts) -> [u64; Kind::ALL.len()];
+/// The label of a volume: its first name.
+fn export_of(device: &VolumeStatus) -> String {
+    escaped(device.exports.first().map_or("", String::as_str))
+}
 
-fn requests(text: &mut String, devices: &[Device]) {
+fn requests(text: &mut String, devices: &[VolumeStatus]) {
+    type Figure = fn(&KindRequests) -> u64;
     let families: [(&str, &str, Figure); 3] = [
-        ("blockyard_requests_total", "Requests that came.", |counts| {
-            let Counts { reads, writes, others, flushes, .. } = counts;
-            [reads.parts, writes.parts, *flushes, others.parts]
-        }),
-        ("blockyard_request_bytes_total", "Bytes that requests were for.", |counts| {
-            [counts.reads.bytes, counts.writes.bytes, 0, counts.others.bytes]
-        }),
-        ("blockyard_request_errors_total", "Requests that failed.", |counts| {
-            let errors = counts.errors;
-            [errors.reads, errors.writes, errors.flushes, errors.others]
-        }),
+        ("blockyard_requests_total", "Requests that came.", |kind| kind.requests),
+        ("blockyard_request_bytes_total", "Bytes that requests were for.", |kind| kind.bytes),
+        ("blockyard_request_errors_total", "Requests that failed.", |kind| kind.errors),
     ];
     for (name, help, figure) in families {
         let mut samples = String::new();
         for device in devices {
-            let export = escaped(&device.names[0]);
-            let figures = figure(&device.volume.status().counts);
-            for (kind, figure) in Kind::ALL.map(Kind::name).into_iter().zip(figures) {
-                writeln!(samples, "{name}{{export=\"{export}\",op=\"{kind}\"}} {figure}")
+            let export = export_of(device);
+            for kind in Kind::ALL {
+                let (op, figure) = (kind.name(), figure(device.activity.requests.of(kind)));
+                writeln!(samples, "{name}{{export=\"{export}\",op=\"{op}\"}} {figure}")
                     .expect("a string takes everything");
             }
         }
@@ -99,51 +95,50 @@ fn requests(text: &mut String, devices: &[Device]) {
     }
 }
 
-fn gauges(text: &mut String, devices: &[Device]) {
-    let statuses: Vec<_> = devices.iter().map(|device| device.volume.status()).collect();
-    type Gauge = fn(&blockyard_host::volume::control::Status) -> u64;
+fn gauges(text: &mut String, devices: &[VolumeStatus]) {
+    type Gauge = fn(&VolumeStatus) -> u64;
     let families: [(&str, &str, Gauge); 6] = [
-        ("blockyard_requests_in_flight", "Requests that have not ended.", |status| {
-            status.counts.in_flight
+        ("blockyard_requests_in_flight", "Requests that have not ended.", |device| {
+            device.counts.in_flight
         }),
-        ("blockyard_requests_held", "Requests that wait for a resume.", |status| {
-            status.counts.held
+        ("blockyard_requests_held", "Requests that wait for a resume.", |device| {
+            device.counts.held_bios
         }),
         (
             "blockyard_parts_parked",
             "Parts that wait for a buffer, their time or a path.",
-            |status| status.counts.parked,
+            |device| device.counts.parked_parts,
         ),
-        ("blockyard_connections", "Connections.", |status| status.connections as u64),
-        ("blockyard_suspended", "Whether the volume is suspended.", |status| {
-            u64::from(status.is_suspended)
+        ("blockyard_connections", "Connections.", |device| device.counts.connections),
+        ("blockyard_suspended", "Whether the volume is suspended.", |device| {
+            u64::from(device.state == State::Suspended)
         }),
         (
             "blockyard_loss",
             "Whether acknowledged writes may be lost, so that flushes and writes fail.",
-            |status| u64::from(status.loss.is_some()),
+            |device| u64::from(device.loss.is_some()),
         ),
     ];
     for (name, help, gauge) in families {
-        let sample = |(device, status): (&Device, _)| {
-            format!("{name}{{export=\"{}\"}} {}\n", escaped(&device.names[0]), gauge(status))
+        let sample = |device: &VolumeStatus| {
+            format!("{name}{{export=\"{}\"}} {}\n", export_of(device), gauge(device))
         };
-        let samples: String = devices.iter().zip(&statuses).map(sample).collect();
+        let samples: String = devices.iter().map(sample).collect();
         family(text, (name, "gauge", help), &samples);
     }
 }
 
-fn threads(text: &mut String, devices: &[Device]) {
+fn threads(text: &mut String, devices: &[VolumeStatus]) {
     let (mut cpu, mut switches) = (String::new(), String::new());
     for device in devices {
-        let export = escaped(&device.names[0]);
-        for of in device.volume.threads() {
-            let labels = format!("export=\"{export}\",threads=\"{}\"", of.what);
-            let seconds = of.usage.cpu.0 as f64 / 1e9;
+        let export = export_of(device);
+        for of in &device.activity.threads {
+            let labels = format!("export=\"{export}\",threads=\"{}\"", of.work.name());
+            let seconds = of.cpu_ns as f64 / 1e9;
             let written = writeln!(cpu, "blockyard_thread_cpu_seconds_total{{{labels}}} {seconds}");
             written.expect("a string takes everything");
             for (kind, count) in
-                [("voluntary", of.usage.voluntary), ("involuntary", of.usage.involuntary)]
+                [("voluntary", of.voluntary_switches), ("involuntary", of.involuntary_switches)]
             {
                 writeln!(
                     switches,
@@ -159,21 +154,20 @@ fn threads(text: &mut String, devices: &[Device]) {
     family(text, (name, "counter", "Times that threads were switched from."), &switches);
 }
 
-fn times(text: &mut String, devices: &[Device]) {
+fn times(text: &mut String, devices: &[VolumeStatus]) {
     let (mut whole, mut stages) = (String::new(), String::new());
     for device in devices {
-        let export = escaped(&device.names[0]);
-        let times = device.volume.stage_times();
+        let export = export_of(device);
         for kind in Kind::ALL {
-            let of_kind = &times.kinds[kind as usize];
-            if of_kind.total.count() == 0 {
+            let of_kind = device.activity.requests.of(kind);
+            if of_kind.total.samples == 0 {
                 continue;
             }
             let labels = format!("export=\"{export}\",op=\"{}\"", kind.name());
-            histogram(&mut whole, "blockyard_request_seconds", &labels, &of_kind.total);
+            histogram(&mut whole, "blockyard_request_seconds", &labels, &of_kind.total.histogram);
             for stage in Stage::ALL {
                 let labels = format!("{labels},stage=\"{}\"", stage.name());
-                let times = &of_kind.stages[stage as usize];
+                let times = &of_kind.stages.of(stage).histogram;
                 histogram(&mut stages, "blockyard_stage_seconds", &labels, times);
             }
         }
@@ -184,7 +178,7 @@ fn times(text: &mut String, devices: &[Device]) {
     family(text, ("blockyard_stage_seconds", "histogram", help), &stages);
 }
 
-fn histogram(text: &mut String, name: &str, labels: &str, times: &Times) {
+fn histogram(text: &mut String, name: &str, labels: &str, times: &stages::Times) {
     let mut fine = times.buckets().peekable();
     let mut below = 0;
     for limit_us in BUCKETS_US {
@@ -213,7 +207,7 @@ mod tests {
 
     #[test]
     fn histogram_is_cumulative_and_ends_with_all() {
-        let mut times = Times::default();
+        let mut times = stages::Times::default();
         for ns in [500, 3_000, 3_100, 40_000_000, 20_000_000_000] {
             times.record(Nanos(ns));
         }
@@ -242,9 +236,9 @@ mod tests {
             (b"DELETE /metrics HTTP/1.1\r\n\r\n", "405 Method Not Allowed"),
             (b"hello\r\n\r\n", "400 Bad Request"),
         ] {
-            let reply = String::from_utf8(answer(&[], Some(head))).unwrap();
+            let reply = String::from_utf8(answer(Some(head), Status::default)).unwrap();
             assert!(reply.starts_with(&format!("HTTP/1.1 {status}\r\n")), "{reply}");
         }
-        assert!(answer(&[], None).starts_with(b"HTTP/1.1 400 "));
+        assert!(answer(None, Status::default).starts_with(b"HTTP/1.1 400 "));
     }
 }

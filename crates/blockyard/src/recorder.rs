@@ -1,5 +1,5 @@
-//! Records a volume into a file: a thread takes what the connections have written down, finds the
-//! end of each bio, and writes the trace.
+//! Recording a volume into a trace: a thread takes the events that the connections have written
+//! down, finds the end of each bio, and writes the file.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -10,12 +10,12 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use blockyard_engine::time::Nanos;
 use blockyard_host::recording::{Event, Recording};
 use blockyard_host::volume::Volume;
 use blockyard_workload::trace::{Completion, Header, SECTORS_MAX, TracedBio, Writer};
+use serde::{Deserialize, Serialize};
 
-use crate::failure::Failure;
+use crate::Error;
 use crate::output::{InUse, Output};
 
 /// How often the connections' rings are emptied: at a million bios a second they are a quarter
@@ -24,36 +24,40 @@ const TURN: Duration = Duration::from_millis(4);
 /// How often a block is closed: what is lost if the server is killed.
 const BLOCK: Duration = Duration::from_secs(1);
 
-/// What is to be recorded, and where to.
+/// The file of a trace.
 #[derive(Clone, Debug)]
-pub(crate) struct Wish {
-    pub(crate) path: PathBuf,
-    /// A file that is there may be overwritten.
-    pub(crate) force: bool,
-    /// Not longer than this.
-    pub(crate) limit: Option<Duration>,
+pub struct TraceFile {
+    /// Its name.
+    pub path: PathBuf,
+    /// A file that is there may be replaced.
+    pub replace: bool,
+    /// The recording ends after this time.
+    pub limit: Option<Duration>,
 }
 
-/// What was recorded.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Recorded {
-    pub(crate) bios: u64,
-    /// Of them, whose end did not come in time.
-    pub(crate) not_ended: u64,
+/// A recording that has ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Recorded {
+    /// Bios of the trace.
+    pub bios: u64,
+    /// Bios of the trace that had not ended.
+    pub not_ended: u64,
     /// Events that could not be written down.
-    pub(crate) lost: u64,
-    pub(crate) length: Nanos,
+    pub lost: u64,
+    /// Length of the trace.
+    pub seconds: f64,
 }
 
 impl fmt::Display for Recorded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { bios, not_ended, lost, length } = *self;
-        write!(f, "{bios} bios in {:.3} s", length.0 as f64 / 1e9)?;
+        let Self { bios, not_ended, lost, seconds } = *self;
+        write!(f, "{bios} bios in {seconds:.3} s")?;
         if not_ended > 0 {
             write!(f, "; {not_ended} of them had not ended")?;
         }
         if lost > 0 {
-            write!(f, "; {lost} events were lost: the machine had no time to write them down")?;
+            write!(f, "; {lost} events were lost, because they came too fast")?;
         }
         Ok(())
     }
@@ -73,17 +77,12 @@ impl Recorder {
     pub(crate) fn start(
         volume: &Volume,
         export: &str,
-        wish: &Wish,
+        to: &TraceFile,
         in_use: &InUse,
-    ) -> Result<Self, Failure> {
-        let failed = |what: &str, error: io::Error| {
-            Failure::failed(format!("{}: cannot {what}: {error}", wish.path.display()))
-        };
-        let Some(recording) = volume.record() else {
-            let what = "the volume is being recorded already; end that with `blockyard trace stop`";
-            return Err(Failure::busy(what));
-        };
-        let file = Output::recording(&wish.path, wish.force).create(in_use)?;
+    ) -> Result<Self, Error> {
+        let failed = |error| Error::Trace { path: to.path.clone(), source: error };
+        let recording = volume.record().ok_or(Error::Recorded)?;
+        let file = Output::recording(&to.path, to.replace).create(in_use)?;
         let since = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let header = Header {
             volume_bytes: volume.size_bytes(),
@@ -92,40 +91,37 @@ impl Recorder {
             began_unix_ns: u64::try_from(since.as_nanos()).unwrap_or(u64::MAX),
         };
         let writer = Writer::begin(BufWriter::new(file), &header);
-        let writer = writer.map_err(|error| failed("write", error))?;
+        let writer = writer.map_err(failed)?;
         let (stop, stopped) = channel();
-        let scribe = Scribe {
+        let tracer = Tracer {
             recording,
             writer,
             open: BTreeMap::new(),
             recorded: Recorded::default(),
             lost: 0,
         };
-        let limit = wish.limit;
+        let limit = to.limit;
         let thread = Builder::new().name("trace".into());
-        let thread = thread.spawn(move || scribe.run(&stopped, limit));
-        let thread = Some(thread.map_err(|error| failed("start a thread for", error))?);
-        Ok(Self { stop: Some(stop), thread, path: wish.path.clone() })
+        let thread = thread.spawn(move || tracer.run(&stopped, limit));
+        let thread = Some(thread.map_err(failed)?);
+        Ok(Self { stop: Some(stop), thread, path: to.path.clone() })
     }
 
-    /// It has come to its end by itself.
+    /// Whether it has come to its end by itself.
     pub(crate) fn has_ended(&self) -> bool {
         self.thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends it.
-    pub(crate) fn stop(mut self) -> Result<Recorded, Failure> {
+    pub(crate) fn stop(mut self) -> Result<Recorded, Error> {
         self.end()
     }
 
-    fn end(&mut self) -> Result<Recorded, Failure> {
+    fn end(&mut self) -> Result<Recorded, Error> {
         drop(self.stop.take());
         let Some(thread) = self.thread.take() else { return Ok(Recorded::default()) };
         let recorded = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
-        recorded.map_err(|error| {
-            let path = self.path.display();
-            Failure::failed(format!("{path}: cannot write: {error}; the trace ends there"))
-        })
+        recorded.map_err(|source| Error::Trace { path: self.path.clone(), source })
     }
 }
 
@@ -136,8 +132,8 @@ impl Drop for Recorder {
     }
 }
 
-/// The thread's own.
-struct Scribe {
+/// The thread that writes.
+struct Tracer {
     recording: Recording,
     writer: Writer<BufWriter<File>>,
     /// Bios that have come and not ended, by submitter and the front end's word.
@@ -147,7 +143,7 @@ struct Scribe {
     lost: u64,
 }
 
-impl Scribe {
+impl Tracer {
     fn run(mut self, stopped: &Receiver<()>, limit: Option<Duration>) -> io::Result<Recorded> {
         let began = Instant::now();
         let mut closed = began;
@@ -171,7 +167,7 @@ impl Scribe {
             self.recorded.not_ended += 1;
             self.write(&bio)?;
         }
-        self.recorded.length = length;
+        self.recorded.seconds = length.0 as f64 / 1e9;
         self.writer.end(length)?.into_inner()?.sync_all()?;
         Ok(self.recorded)
     }
@@ -229,7 +225,6 @@ mod tests {
     use blockyard_workload::trace::Trace;
 
     use super::*;
-    use crate::failure::Exit;
 
     fn volume() -> Arc<Volume> {
         let file = DeviceFile::in_memory(1 << 20).unwrap();
@@ -240,12 +235,9 @@ mod tests {
     fn trace_has_what_every_client_did_and_how_it_ended() {
         let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
         let path = dir.path().join("a.trace");
-        let wish = Wish { path: path.clone(), force: false, limit: None };
-        let recorder = Recorder::start(&volume, "home", &wish, &InUse::default()).unwrap();
-        assert!(
-            Recorder::start(&volume, "home", &wish, &InUse::default()).is_err(),
-            "one at a time"
-        );
+        let to = TraceFile { path: path.clone(), replace: false, limit: None };
+        let recorder = Recorder::start(&volume, "home", &to, &InUse::default()).unwrap();
+        assert!(Recorder::start(&volume, "home", &to, &InUse::default()).is_err(), "one at a time");
         let mut clients =
             [Priority::IDLE, Priority::default()].map(|one| Client::new(&volume, one).unwrap());
         for user in 0..300 {
@@ -262,7 +254,7 @@ mod tests {
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         let trace = Trace::read(File::open(&path).unwrap()).unwrap();
         assert_eq!((trace.header.volume_bytes, &*trace.header.export), (1 << 20, "home"));
-        assert_eq!(trace.end.length, recorded.length);
+        assert_eq!(trace.end.length.0 as f64 / 1e9, recorded.seconds);
         let bad = |bio: &&TracedBio| bio.completion.unwrap().status == BlkStatus::Invalid;
         assert_eq!(trace.bios.iter().filter(bad).count(), 2 * (300 - 256), "behind the end");
         for (op, priority) in [(Op::Read, Priority::IDLE), (Op::Write, Priority::default())] {
@@ -277,12 +269,11 @@ mod tests {
         let (volume, dir) = (volume(), tempfile::tempdir().unwrap());
         let path = dir.path().join("a.trace");
         std::fs::write(&path, "mine").unwrap();
-        let wish = |force| Wish { path: path.clone(), force, limit: Some(Duration::ZERO) };
-        let failure = Recorder::start(&volume, "", &wish(false), &InUse::default()).unwrap_err();
-        assert_eq!(failure.exit, Exit::Busy);
-        assert!(failure.message.contains("--force"), "{failure}");
+        let to = |replace| TraceFile { path: path.clone(), replace, limit: Some(Duration::ZERO) };
+        let failure = Recorder::start(&volume, "", &to(false), &InUse::default()).unwrap_err();
+        assert!(failure.is_busy() && failure.to_string().contains("`replace`"), "{failure}");
         assert_eq!(std::fs::read(&path).unwrap(), b"mine");
-        let recorder = Recorder::start(&volume, "", &wish(true), &InUse::default()).unwrap();
+        let recorder = Recorder::start(&volume, "", &to(true), &InUse::default()).unwrap();
         recorder.thread.as_ref().unwrap();
         drop(recorder);
         assert_eq!(Trace::read(File::open(&path).unwrap()).unwrap().bios, []);

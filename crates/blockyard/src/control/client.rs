@@ -1,0 +1,230 @@
+//! The client's side of the control socket.
+
+use std::io::{self, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::secret::SecretBytes;
+use serde::de::DeserializeOwned;
+
+use super::{Done, Refusal, Refused, Resumed};
+use crate::recorder::{Recorded, TraceFile};
+use crate::status::{Loss, Status};
+
+/// A reply is a few lines for each volume.
+const REPLY_BYTES_MAX: u64 = 16 << 20;
+
+/// A running server, through its control socket.
+///
+/// `export` names a volume; it may be empty if the server has one volume only.
+///
+/// ```no_run
+/// let status = blockyard::Control::at("home.ctl").status()?;
+/// for volume in &status.devices {
+///     println!("{:?}: {} bios in flight", volume.exports, volume.counts.in_flight);
+/// }
+/// # Ok::<(), blockyard::ControlError>(())
+/// ```
+#[derive(Clone, Debug)]
+pub struct Control {
+    socket: PathBuf,
+}
+
+/// Why a running server did not do what it was asked for.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum ControlError {
+    /// Nobody answers.
+    #[error("{socket}: cannot {action}: {source}", socket = .socket.display())]
+    Io {
+        /// The socket.
+        socket: PathBuf,
+        /// What was tried.
+        action: &'static str,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The reply is none of a control socket.
+    #[error("{socket}: this is no control socket", socket = .socket.display())]
+    NoControlSocket {
+        /// The socket.
+        socket: PathBuf,
+    },
+    /// The server refuses.
+    #[error("{socket}: {name}: {problem}", socket = .socket.display())]
+    Refused {
+        /// The socket.
+        socket: PathBuf,
+        /// The kernel's name for the error, as in errno(3).
+        name: String,
+        /// The cause.
+        problem: String,
+    },
+    /// A field cannot be sent.
+    #[error("`{field}`: {problem}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// The cause.
+        problem: &'static str,
+    },
+}
+
+impl Control {
+    /// The server with this control socket. It is not asked yet.
+    #[must_use]
+    pub fn at(socket: impl Into<PathBuf>) -> Self {
+        Self { socket: socket.into() }
+    }
+
+    /// The path of the socket.
+    #[must_use]
+    pub fn socket(&self) -> &Path {
+        &self.socket
+    }
+
+    /// The status of the server.
+    ///
+    /// # Errors
+    /// When nobody answers, or the answer is no status.
+    pub fn status(&self) -> Result<Status, ControlError> {
+        self.ask(b"status\n")
+    }
+
+    /// Lets the I/O of a volume wait, and returns when the I/O in flight has ended.
+    ///
+    /// # Errors
+    /// When nobody answers, or the server refuses: then the volume goes on.
+    pub fn suspend(&self, export: &str) -> Result<(), ControlError> {
+        self.done(&format!("suspend {}\n", name(export)?))
+    }
+
+    /// Lets the I/O of a volume go on. With `accept_loss`, flushes and writes are accepted again
+    /// after one has failed; otherwise they go on to fail, and the failure is returned.
+    ///
+    /// # Errors
+    /// When nobody answers, or the server refuses.
+    pub fn resume(&self, export: &str, accept_loss: bool) -> Result<Option<Loss>, ControlError> {
+        let command = if accept_loss { "resume-accepting-loss" } else { "resume" };
+        let resumed: Resumed = self.ask(format!("{command} {}\n", name(export)?).as_bytes())?;
+        Ok(resumed.loss)
+    }
+
+    /// Sends a message to the multipath line at a sector of the volume.
+    ///
+    /// # Errors
+    /// When nobody answers, or the server refuses.
+    pub fn message(&self, export: &str, sector: u64, words: &[&str]) -> Result<(), ControlError> {
+        if words.iter().any(|word| word.is_empty() || word.contains(char::is_whitespace)) {
+            let problem = "the words of a message have no blanks";
+            return Err(ControlError::Field { field: "words", problem });
+        }
+        let (count, text) = (words.len(), words.join(" "));
+        self.done(&format!("message {sector} {count} {text} {}\n", name(export)?))
+    }
+
+    /// Wipes the key of the crypt line at a sector of a suspended volume.
+    ///
+    /// # Errors
+    /// When nobody answers, or the server refuses.
+    pub fn wipe_key(&self, export: &str, sector: u64) -> Result<(), ControlError> {
+        self.done(&format!("key-wipe {sector} {}\n", name(export)?))
+    }
+
+    /// Sets the key of the crypt line at a sector of a suspended volume, given as hex digits.
+    ///
+    /// # Errors
+    /// When nobody answers, or the server refuses.
+    pub fn set_key(
+        &self,
+        export: &str,
+        sector: u64,
+        digits: &SecretBytes,
+    ) -> Result<(), ControlError> {
+        let digits = digits.as_slice();
+        if digits.is_empty() || digits.iter().any(u8::is_ascii_whitespace) {
+            let problem = "the key is not one word of hex digits";
+            return Err(ControlError::Field { field: "digits", problem });
+        }
+        let (head, tail) = (format!("key-set {sector} "), format!(" {}\n", name(export)?));
+        let mut line = SecretBytes::zeroed(head.len() + digits.len() + tail.len());
+        let (start, rest) = line.as_mut_slice().split_at_mut(head.len());
+        let (middle, end) = rest.split_at_mut(digits.len());
+        start.copy_from_slice(head.as_bytes());
+        middle.copy_from_slice(digits);
+        end.copy_from_slice(tail.as_bytes());
+        self.ask::<Done>(line.as_slice()).map(drop)
+    }
+
+    /// Begins to record a volume into a file of the server's machine.
+    ///
+    /// # Errors
+    /// When nobody answers, or the server refuses.
+    pub fn start_trace(&self, export: &str, to: &TraceFile) -> Result<(), ControlError> {
+        self.done(&trace_line(export, to)?)
+    }
+
+    /// Ends the recording of a volume.
+    ///
+    /// # Errors
+    /// When nobody answers, or the server refuses.
+    pub fn stop_trace(&self, export: &str) -> Result<Recorded, ControlError> {
+        self.ask(format!("trace-stop {}\n", name(export)?).as_bytes())
+    }
+
+    fn done(&self, line: &str) -> Result<(), ControlError> {
+        self.ask::<Done>(line.as_bytes()).map(drop)
+    }
+
+    /// Sends a line and waits for the reply.
+    fn ask<T: DeserializeOwned>(&self, line: &[u8]) -> Result<T, ControlError> {
+        let socket = || self.socket.clone();
+        let failed = |action| move |source| ControlError::Io { socket: socket(), action, source };
+        let mut stream = UnixStream::connect(&self.socket).map_err(failed("connect"))?;
+        stream.write_all(line).map_err(failed("send"))?;
+        let mut reply = Vec::new();
+        let mut limited = stream.take(REPLY_BYTES_MAX);
+        limited.read_to_end(&mut reply).map_err(failed("receive"))?;
+        if let Ok(Refused { error: Refusal { name, problem } }) = serde_json::from_slice(&reply) {
+            return Err(ControlError::Refused { socket: socket(), name, problem });
+        }
+        serde_json::from_slice(&reply)
+            .map_err(|_| ControlError::NoControlSocket { socket: socket() })
+    }
+}
+
+/// An export as the rest of a line.
+fn name(export: &str) -> Result<&str, ControlError> {
+    match export.contains('\n') {
+        true => Err(ControlError::Field {
+            field: "export",
+            problem: "a name with a newline cannot be asked for",
+        }),
+        false => Ok(export),
+    }
+}
+
+fn trace_line(export: &str, to: &TraceFile) -> Result<String, ControlError> {
+    let path = to.path.to_str().filter(|path| !path.contains('\n'));
+    let path = path.ok_or(ControlError::Field {
+        field: "path",
+        problem: "a name that is not UTF-8, or has a newline, cannot be sent",
+    })?;
+    let limit_ms = to.limit.map_or(0, |limit| limit.as_millis());
+    let how = if to.replace { "replace" } else { "new" };
+    Ok(format!("trace-start {limit_ms} {how} {} {path} {}\n", path.len(), name(export)?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn path_is_sent_with_its_length() {
+        let to = |path: &str| TraceFile { path: path.into(), replace: true, limit: None };
+        let line = trace_line("my disk", &to("/a b")).unwrap();
+        assert_eq!(line, "trace-start 0 replace 4 /a b my disk\n");
+        assert!(trace_line("", &to("/a\nb")).is_err());
+        assert!(trace_line("my\ndisk", &to("/a b")).is_err());
+    }
+}

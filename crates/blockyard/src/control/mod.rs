@@ -1,0 +1,52 @@
+//! The control socket of a server: requests and replies.
+//!
+//! ```text
+//!   status                                 {"max_connections": 16, "io_uring": "restricted",
+//!                                           "devices": [...]}
+//!   suspend EXPORT                         {}
+//!   resume EXPORT                          {"loss": null}
+//!   resume-accepting-loss EXPORT           {"loss": null}
+//!   key-wipe SECTOR EXPORT                 {"error": {"name": "EINVAL", "problem": "..."}}
+//!   key-set SECTOR HEX-DIGITS EXPORT
+//!   message SECTOR COUNT WORD... EXPORT
+//!   trace-start MILLISECONDS new|replace BYTES PATH EXPORT
+//!   trace-stop EXPORT                      {"bios": 3, "not_ended": 0, "lost": 0, "seconds": 1.5}
+//! ```
+//! A request is one line, a reply one JSON document. EXPORT is the rest of the line, because names
+//! may hold blanks; it may be empty if the server has one volume only. A refusal has the name of
+//! the kernel's error.
+
+mod client;
+mod request;
+mod server;
+
+use serde::{Deserialize, Serialize};
+
+use crate::status::Loss;
+
+pub use client::{Control, ControlError};
+pub(crate) use server::Devices;
+
+/// The reply to a resume.
+#[derive(Debug, Default, Serialize, Deserialize)]
+struct Resumed {
+    /// The failure since which flushes and writes fail.
+    loss: Option<Loss>,
+}
+
+/// The reply to a request that has no result.
+#[derive(Debug, Serialize, Deserialize)]
+struct Done {}
+
+/// A refusal.
+#[derive(Debug, Serialize, Deserialize)]
+struct Refused {
+    error: Refusal,
+}
+
+#[derive(Debug, Serialize, Deserialize)]
+struct Refusal {
+    /// As in errno(3).
+    name: String,
+    problem: String,
+}

@@ -1,0 +1,135 @@
+//! The server's side of the control socket.
+
+use std::sync::Arc;
+
+use blockyard_host::server::REQUEST_BYTES_MAX;
+use blockyard_host::volume::control::ControlError;
+use serde::Serialize;
+
+use super::request::{Request, invalid, parse};
+use super::{Done, Refusal, Refused, Resumed};
+use crate::Error;
+use crate::output::InUse;
+use crate::status::{Loss, Status, VolumeStatus};
+use crate::volume::Shared;
+
+/// The volumes of a server, each with the names that clients open it by.
+pub(crate) struct Devices {
+    pub(crate) max_connections: usize,
+    pub(crate) devices: Vec<Device>,
+    /// Files that no trace may overwrite.
+    pub(crate) in_use: InUse,
+}
+
+/// A volume and its names.
+pub(crate) struct Device {
+    /// At least one.
+    pub(crate) names: Vec<String>,
+    pub(crate) volume: Arc<Shared>,
+}
+
+impl Devices {
+    /// All exports, those of one volume together.
+    pub(crate) fn new<'a>(
+        exports: impl Iterator<Item = (&'a str, &'a Arc<Shared>)>,
+        max_connections: usize,
+        mut in_use: InUse,
+    ) -> Self {
+        let mut devices: Vec<Device> = Vec::new();
+        for (name, volume) in exports {
+            let name = name.to_owned();
+            match devices.iter_mut().find(|device| Arc::ptr_eq(&device.volume, volume)) {
+                Some(device) => device.names.push(name),
+                None => {
+                    in_use.add(volume.host.file_ids());
+                    devices.push(Device { names: vec![name], volume: Arc::clone(volume) });
+                }
+            }
+        }
+        Self { max_connections, devices, in_use }
+    }
+
+    /// A snapshot of all volumes.
+    pub(crate) fn status(&self) -> Status {
+        let of = |device: &Device| VolumeStatus::of(&device.volume.host, &device.names);
+        Status::new(self.max_connections, self.devices.iter().map(of).collect())
+    }
+
+    /// The reply to a line; `None` is a line that is too long or did not end.
+    pub(crate) fn answer(&self, line: Option<&[u8]>) -> Vec<u8> {
+        self.reply(line).unwrap_or_else(|ControlError { name, problem }| {
+            json(&Refused { error: Refusal { name: name.to_owned(), problem } })
+        })
+    }
+
+    fn reply(&self, line: Option<&[u8]>) -> Result<Vec<u8>, ControlError> {
+        let line = line.ok_or_else(|| {
+            invalid(format!("no line of at most {REQUEST_BYTES_MAX} bytes came within 10 s"))
+        })?;
+        let (request, export) = parse(line)?;
+        if matches!(request, Request::Status) {
+            return Ok(json(&self.status()));
+        }
+        let device = self.find(export)?;
+        let volume = &device.volume.host;
+        match request {
+            Request::Status => unreachable!("answered above"),
+            Request::Suspend => volume.suspend()?,
+            Request::Resume(accept_loss) => {
+                let loss = volume.resume(accept_loss)?;
+                return Ok(json(&Resumed { loss: loss.as_ref().map(Loss::from) }));
+            }
+            Request::Message(sector, message) => volume.message(sector, &message)?,
+            Request::TraceStart(to) => {
+                let started = device.volume.record(&device.names[0], &to, &self.in_use);
+                started.map_err(|error| refusal(&error))?;
+            }
+            Request::TraceStop => {
+                let recorded = device.volume.stop_recording().map_err(|error| refusal(&error))?;
+                let recorded = recorded.ok_or_else(|| invalid("the volume is not being recorded"));
+                return Ok(json(&recorded?));
+            }
+        }
+        Ok(json(&Done {}))
+    }
+
+    fn find(&self, export: &str) -> Result<&Device, ControlError> {
+        let devices = &self.devices;
+        let named = devices.iter().find(|device| device.names.iter().any(|name| name == export));
+        match (named, &devices[..]) {
+            (Some(device), _) => Ok(device),
+            (None, [only]) if export.is_empty() => Ok(only),
+            (None, _) => {
+                let name = |device: &Device| format!("{:?}", device.names[0]);
+                let names: Vec<_> = devices.iter().map(name).collect();
+                let problem = match export {
+                    "" => "several volumes are served; name the export of one".to_owned(),
+                    named => format!("there is no export {named:?}"),
+                };
+                let problem = format!("{problem}; there are {}", names.join(", "));
+                Err(ControlError { name: "ENXIO", problem })
+            }
+        }
+    }
+}
+
+fn refusal(error: &Error) -> ControlError {
+    let name = if error.is_busy() { "EBUSY" } else { "EIO" };
+    ControlError { name, problem: error.to_string() }
+}
+
+fn json(reply: &impl Serialize) -> Vec<u8> {
+    serde_json::to_vec(reply).expect("a reply has no odd keys")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn line_that_did_not_come_is_answered_too() {
+        let devices = Devices::new(std::iter::empty(), 1, InUse::default());
+        let reply = devices.answer(None);
+        assert!(String::from_utf8(reply).unwrap().contains("16384 bytes"));
+    }
+}

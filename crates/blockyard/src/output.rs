@@ -1,0 +1,444 @@
+//! Files that are written beside volumes: traces, images, pages.
+//!
+//! A file that is there is replaced only if the caller allows it, and a file in use never.
+
+use std::fs::{File, Metadata, OpenOptions, Permissions};
+use std::io::{self, ErrorKind, Write};
+use std::os::unix::fs::{FileTypeExt, MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::path::{Path, PathBuf};
+
+use blockyard_host::canary::{Canary, is_planted};
+use blockyard_host::file::{FileId, lock_output};
+use rustix::fs::{Access, OFlags, access, syncfs};
+use rustix::io::Errno;
+use rustix::process::geteuid;
+
+use crate::Volume;
+
+/// Of a file that only its owner may read.
+const PRIVATE_MODE: u32 = 0o600;
+
+/// Why a file is not written.
+#[derive(Debug)]
+pub struct OutputError {
+    /// The file.
+    pub path: PathBuf,
+    /// The cause.
+    pub problem: OutputProblem,
+}
+
+/// The cause of an [`OutputError`].
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum OutputProblem {
+    /// The file is there, and `replace` is not set.
+    Exists,
+    /// The file belongs to a volume or is an input, or another program has locked it.
+    InUse,
+    /// The file belongs to another user, and what is written is private.
+    OtherUser,
+    /// A trace is written into a regular file.
+    NotRegular,
+    /// Another program has replaced the file meanwhile.
+    Changed,
+    /// The folder of the file is missing, or takes no files.
+    Folder {
+        /// The folder.
+        folder: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The system cannot write it.
+    Io(io::Error),
+}
+
+impl std::fmt::Display for OutputError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let path = self.path.display();
+        let problem = match &self.problem {
+            OutputProblem::Exists => "is there already; name another file, or set `replace`",
+            OutputProblem::InUse => {
+                "is in use: it is a volume, a header, a key or an input, or another program has \
+                 locked it; name another file"
+            }
+            OutputProblem::OtherUser => {
+                "belongs to another user, who could read what is written; name another file, or \
+                 remove this one first"
+            }
+            OutputProblem::NotRegular => "a trace is written into a regular file; this is none",
+            OutputProblem::Changed => "has just become something else",
+            OutputProblem::Folder { folder, source } => {
+                let folder = folder.display();
+                return write!(f, "cannot write {path}: the folder {folder}: {source}");
+            }
+            OutputProblem::Io(source) => return write!(f, "cannot write {path}: {source}"),
+        };
+        write!(f, "{path}: {problem}")
+    }
+}
+
+impl std::error::Error for OutputError {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        match &self.problem {
+            OutputProblem::Folder { source, .. } | OutputProblem::Io(source) => Some(source),
+            _ => None,
+        }
+    }
+}
+
+impl OutputError {
+    /// Whether the file is in use or would be overwritten.
+    #[must_use]
+    pub fn is_busy(&self) -> bool {
+        use OutputProblem::{Changed, Exists, InUse, OtherUser};
+        matches!(self.problem, Exists | InUse | OtherUser | Changed)
+    }
+}
+
+/// Files and devices that are read or worked on: no output may overwrite one of them.
+#[derive(Clone, Debug, Default)]
+pub struct InUse(Vec<FileId>);
+
+impl InUse {
+    /// Those of these names that lead to something.
+    #[must_use]
+    pub fn of_paths<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Self {
+        let known = paths.into_iter().filter_map(|path| path.metadata().ok());
+        Self(known.map(|metadata| FileId::of(&metadata)).collect())
+    }
+
+    /// Adds all that the volume lies on.
+    pub fn add_volume(&mut self, volume: &Volume) {
+        self.add(volume.host().file_ids());
+    }
+
+    pub(crate) fn add(&mut self, files: impl IntoIterator<Item = FileId>) {
+        self.0.extend(files);
+    }
+
+    fn has(&self, metadata: &Metadata) -> bool {
+        self.0.contains(&FileId::of(metadata))
+    }
+}
+
+/// A file that is to be written.
+#[derive(Clone, Copy, Debug)]
+pub struct Output<'a> {
+    path: &'a Path,
+    /// A file that is there may be replaced.
+    replace: bool,
+    /// Only the owner may read it.
+    is_private: bool,
+    /// Nothing but a regular file will do.
+    is_recording: bool,
+}
+
+impl<'a> Output<'a> {
+    /// A file that others may read.
+    #[must_use]
+    pub fn new(path: &'a Path, replace: bool) -> Self {
+        Self { path, replace, is_private: false, is_recording: false }
+    }
+
+    /// A file that holds plaintext, or tells of it.
+    #[must_use]
+    pub fn private(path: &'a Path, replace: bool) -> Self {
+        Self { path, replace, is_private: true, is_recording: false }
+    }
+
+    /// As [`Output::private`], of a server or of jobs that run. To open a FIFO is to wait for a
+    /// reader, and to write to one is to wait while it does not read: the end of the server would
+    /// wait as well.
+    #[must_use]
+    pub fn recording(path: &'a Path, replace: bool) -> Self {
+        Self { is_recording: true, ..Self::private(path, replace) }
+    }
+
+    /// Its name.
+    #[must_use]
+    pub fn path(&self) -> &'a Path {
+        self.path
+    }
+
+    /// Whether it can be written, as far as can be told without a change: what takes long must not
+    /// find that out at its end.
+    ///
+    /// # Errors
+    /// When it cannot.
+    pub fn check(&self, in_use: &InUse) -> Result<(), OutputError> {
+        match self.path.metadata() {
+            Ok(metadata) if in_use.has(&metadata) => Err(self.refused(OutputProblem::InUse)),
+            Ok(metadata) if !self.replace && holds_something(&metadata) => {
+                Err(self.refused(OutputProblem::Exists))
+            }
+            Ok(metadata) if metadata.is_dir() => Err(self.failed(ErrorKind::IsADirectory)),
+            Ok(metadata) if self.is_recording && !metadata.is_file() => {
+                Err(self.refused(OutputProblem::NotRegular))
+            }
+            Ok(metadata) if self.is_of_another_user(&metadata) => {
+                Err(self.refused(OutputProblem::OtherUser))
+            }
+            Ok(_) => access(self.path, Access::WRITE_OK).map_err(|errno| self.failed(errno)),
+            // A link that leads nowhere.
+            Err(_) if !self.replace && self.path.is_symlink() => {
+                Err(self.refused(OutputProblem::Exists))
+            }
+            Err(_) => check_folder(self.path),
+        }
+    }
+
+    /// Opens it, empty. A pipe or a character device is taken as it is.
+    ///
+    /// # Errors
+    /// When it cannot be opened, or would harm what it holds.
+    pub fn create(&self, in_use: &InUse) -> Result<File, OutputError> {
+        self.create_seen(self.path.metadata().ok().as_ref(), in_use)
+    }
+
+    /// As [`Output::create`], of something that was looked at before, if it was there.
+    fn create_seen(&self, seen: Option<&Metadata>, in_use: &InUse) -> Result<File, OutputError> {
+        let is_stream = seen.is_some_and(|metadata| !holds_something(metadata));
+        if is_stream && self.is_recording {
+            return Err(self.refused(OutputProblem::NotRegular));
+        }
+        let (file, is_new) = self.open(is_stream)?;
+        // What has been opened is looked at, and not the name: only then is anything lost.
+        let metadata = file.metadata().map_err(|error| self.failed(error))?;
+        if in_use.has(&metadata) || (holds_something(&metadata) && !lock_output(&file)) {
+            return Err(self.refused(OutputProblem::InUse));
+        }
+        if self.is_recording && !metadata.is_file() {
+            return Err(self.refused(OutputProblem::NotRegular));
+        }
+        if holds_something(&metadata) == is_stream {
+            return Err(self.refused(OutputProblem::Changed));
+        }
+        // Some file systems say whose a new file is.
+        if !is_new && self.is_of_another_user(&metadata) {
+            return Err(self.refused(OutputProblem::OtherUser));
+        }
+        if metadata.is_file() {
+            let emptied = file.set_len(0).and_then(|()| match self.is_private {
+                true => file.set_permissions(Permissions::from_mode(PRIVATE_MODE)),
+                false => Ok(()),
+            });
+            let kept = emptied.and_then(|()| sync_created(&file, self.path));
+            kept.map_err(|error| self.failed(error))?;
+        }
+        Ok(file)
+    }
+
+    /// The file, which is not empty yet, and whether it was made here.
+    fn open(&self, is_stream: bool) -> Result<(File, bool), OutputError> {
+        let mut options = OpenOptions::new();
+        options.write(true).mode(if self.is_private { PRIVATE_MODE } else { 0o666 });
+        if !is_stream {
+            // A FIFO may have taken its place, and to open one is to wait for a reader.
+            options.custom_flags(OFlags::NONBLOCK.bits().cast_signed());
+        }
+        match options.clone().create_new(true).open(self.path) {
+            Ok(new) => Ok((new, true)),
+            Err(error) if error.kind() != ErrorKind::AlreadyExists => Err(self.failed(error)),
+            Err(_) if !self.replace && !is_stream => Err(self.refused(OutputProblem::Exists)),
+            Err(_) => {
+                let old = options.create(true).open(self.path);
+                old.map(|old| (old, false)).map_err(|error| self.failed(error))
+            }
+        }
+    }
+
+    /// Writes all of it.
+    ///
+    /// # Errors
+    /// As [`Output::create`], or when the system cannot write.
+    pub fn write(&self, in_use: &InUse, text: &str) -> Result<(), OutputError> {
+        let mut file = self.create(in_use)?;
+        let written = file.write_all(text.as_bytes());
+        written.and_then(|()| sync_created(&file, self.path)).map_err(|error| self.failed(error))
+    }
+
+    fn refused(&self, problem: OutputProblem) -> OutputError {
+        OutputError { path: self.path.to_owned(), problem }
+    }
+
+    fn failed(&self, error: impl Into<io::Error>) -> OutputError {
+        self.refused(OutputProblem::Io(error.into()))
+    }
+
+    /// Whether somebody else could read what is for the owner only.
+    fn is_of_another_user(&self, metadata: &Metadata) -> bool {
+        self.is_private && metadata.is_file() && metadata.uid() != geteuid().as_raw()
+    }
+}
+
+/// Not a pipe, a terminal or the like, of which nothing is lost when it is written to.
+fn holds_something(metadata: &Metadata) -> bool {
+    metadata.is_file() || metadata.file_type().is_block_device()
+}
+
+/// Makes a file that was created, and its name in its folder, survive a power cut.
+///
+/// # Errors
+/// When the system cannot.
+pub fn sync_created(file: &File, path: &Path) -> io::Result<()> {
+    // A pipe or a character device has nothing to synchronise.
+    if !file.metadata()?.is_file() {
+        return Ok(());
+    }
+    file.sync_all()?;
+    if is_planted(Canary::DirectorySync) {
+        return Ok(());
+    }
+    match File::open(folder_of(path)).and_then(|folder| folder.sync_all()) {
+        // A folder that takes files and does not show them, or one that cannot be synchronised
+        // (shared folders of VirtualBox, /dev/fd): the whole file system of the file, then.
+        Err(error)
+            if error.kind() == ErrorKind::PermissionDenied
+                || error.raw_os_error() == Some(Errno::INVAL.raw_os_error()) =>
+        {
+            Ok(syncfs(file)?)
+        }
+        synced => synced,
+    }
+}
+
+fn folder_of(path: &Path) -> &Path {
+    let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+    parent.unwrap_or(Path::new("."))
+}
+
+/// Whether a file of this name can be made: its folder is there, and takes files.
+fn check_folder(path: &Path) -> Result<(), OutputError> {
+    let folder = folder_of(path);
+    let is_folder = folder.metadata().and_then(|metadata| match metadata.is_dir() {
+        true => Ok(access(folder, Access::WRITE_OK | Access::EXEC_OK)?),
+        false => Err(ErrorKind::NotADirectory.into()),
+    });
+    is_folder.map_err(|source| OutputError {
+        path: path.to_owned(),
+        problem: OutputProblem::Folder { folder: folder.to_owned(), source },
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use rustix::fs::{CWD, FileType, Mode};
+
+    use super::*;
+
+    #[test]
+    fn file_that_is_there_is_overwritten_with_force_and_one_in_use_never() {
+        let dir = tempfile::tempdir().unwrap();
+        let at = |name: &str| dir.path().join(name);
+        std::fs::write(at("old"), "old").unwrap();
+        std::fs::write(at("used"), "used").unwrap();
+        std::fs::hard_link(at("used"), at("hard")).unwrap();
+        std::os::unix::fs::symlink(at("used"), at("soft")).unwrap();
+        let used = at("used");
+        let in_use = InUse::of_paths([used.as_path(), Path::new("/no/such/file")]);
+        for (name, force) in
+            [("old", false), ("used", true), ("hard", true), ("soft", true), ("soft", false)]
+        {
+            let path = at(name);
+            let output = Output::new(&path, force);
+            assert!(output.check(&in_use).unwrap_err().is_busy(), "{name}");
+            assert!(output.write(&in_use, "new").unwrap_err().is_busy(), "{name}");
+        }
+        assert_eq!(std::fs::read(at("old")).unwrap(), b"old");
+        assert_eq!(std::fs::read(at("used")).unwrap(), b"used");
+        for (name, force) in [("old", true), ("new", false)] {
+            let path = at(name);
+            let output = Output::private(&path, force);
+            output.check(&in_use).unwrap();
+            output.write(&in_use, "n").unwrap();
+            assert_eq!(std::fs::read(&path).unwrap(), b"n");
+            assert_eq!(path.metadata().unwrap().permissions().mode() & 0o777, 0o600, "{name}");
+        }
+        Output::new(Path::new("/dev/null"), false).write(&in_use, "n").unwrap();
+    }
+
+    #[test]
+    fn recording_is_refused_where_it_would_wait_for_a_reader() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("fifo");
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let reader = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        let output = Output::recording(&path, true);
+        let failure = output.create(&InUse::default()).unwrap_err();
+        assert!(failure.to_string().contains("regular file"), "{failure}");
+        assert!(output.check(&InUse::default()).is_err());
+        drop(reader);
+        let failure = output.create(&InUse::default()).unwrap_err();
+        assert!(failure.to_string().contains("regular file"), "{failure}");
+        assert!(Output::recording(Path::new("/dev/null"), true).create(&InUse::default()).is_err());
+    }
+
+    #[test]
+    fn fifo_that_takes_the_place_of_a_file_is_not_waited_for() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        let seen = path.metadata().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        rustix::fs::mknodat(CWD, &path, FileType::Fifo, Mode::RWXU, 0).unwrap();
+        let output = Output::private(&path, true);
+        let without_reader = output.create_seen(Some(&seen), &InUse::default());
+        assert!(without_reader.unwrap_err().to_string().contains("cannot write"));
+        let flags = OFlags::RDONLY | OFlags::NONBLOCK;
+        let _reader = rustix::fs::open(&path, flags, Mode::empty()).unwrap();
+        let with_one = output.create_seen(Some(&seen), &InUse::default());
+        assert!(with_one.unwrap_err().to_string().contains("something else"));
+        // The other way round a file would be overwritten that nobody said --force for.
+        let seen = path.metadata().unwrap();
+        std::fs::remove_file(&path).unwrap();
+        std::fs::write(&path, "precious").unwrap();
+        let swapped = Output::new(&path, false).create_seen(Some(&seen), &InUse::default());
+        assert!(swapped.unwrap_err().to_string().contains("something else"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"precious");
+    }
+
+    #[test]
+    fn plaintext_is_not_written_into_a_file_of_another_user() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("file");
+        std::fs::write(&path, "old").unwrap();
+        if std::os::unix::fs::chown(&path, Some(geteuid().as_raw() + 1), None).is_err() {
+            // Only root can give a file to another user, so there is nothing to test without root.
+            assert!(!geteuid().is_root());
+            return;
+        }
+        let private = Output::private(&path, true);
+        for refused in [
+            private.check(&InUse::default()).map(drop),
+            private.create(&InUse::default()).map(drop),
+        ] {
+            assert!(refused.unwrap_err().to_string().contains("another user"));
+        }
+        assert_eq!(std::fs::read(&path).unwrap(), b"old");
+        Output::new(&path, true).write(&InUse::default(), "n").unwrap();
+    }
+
+    #[test]
+    fn file_whose_folder_cannot_be_synchronised_is_written() {
+        use std::os::fd::AsRawFd;
+
+        let file = tempfile::tempfile().unwrap();
+        let path = format!("/proc/self/fd/{}", file.as_raw_fd());
+        Output::new(Path::new(&path), true).write(&InUse::default(), "text").unwrap();
+        assert_eq!(file.metadata().unwrap().len(), 4);
+    }
+
+    #[test]
+    fn file_that_another_program_has_locked_is_not_overwritten() {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), "served").unwrap();
+        let access = blockyard_host::file::Access::ReadOnly;
+        let served = blockyard_host::file::DeviceFile::open(file.path(), access, false).unwrap();
+        let output = Output::new(file.path(), true);
+        assert!(output.create(&InUse::default()).unwrap_err().is_busy());
+        drop(served);
+        assert_eq!(std::fs::read(file.path()).unwrap(), b"served");
+        output.create(&InUse::default()).unwrap();
+    }
+}

@@ -1,0 +1,325 @@
+//! What a server knows of itself, as a type.
+//!
+//! ```text
+//!   volume ─ snapshot ─> VolumeStatus ─┬─> Status ─ JSON ─ control socket ─> Status: status, top
+//!                                      ├─> metrics
+//!                                      └─> doctor
+//! ```
+//! Counters and times are totals since the volume was opened. The difference between two statuses
+//! describes the time between them ([`Activity::limit_since`], [`Requests::shares_since`]).
+//!
+//! ```
+//! let text = r#"{"max_connections": 16, "io_uring": "restricted", "devices": []}"#;
+//! let status = blockyard::Status::parse(text.as_bytes())?;
+//! assert_eq!(status.max_connections, 16);
+//! # Ok::<(), blockyard::Error>(())
+//! ```
+
+mod requests;
+mod snapshot;
+
+use serde::{Deserialize, Serialize};
+
+use crate::Error;
+use crate::limit::Limit;
+
+pub use requests::{KindRequests, Requests, Shares, StageTimes, Times};
+
+/// The status of a server.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Status {
+    /// Connections with an open export that the server takes at a time.
+    pub max_connections: u64,
+    /// What io_uring can do in the server's process.
+    pub io_uring: Rings,
+    /// The volumes that are served, in the order of their exports.
+    pub devices: Vec<VolumeStatus>,
+}
+
+/// What io_uring can do in a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Rings {
+    /// Rings can be restricted to the data path.
+    #[default]
+    Restricted,
+    /// The kernel cannot restrict rings (Linux 5.10 can).
+    Unrestricted,
+    /// The system has no rings; plain system calls do their work.
+    Unavailable,
+}
+
+/// The status of a volume.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct VolumeStatus {
+    /// The names that clients open it by.
+    pub exports: Vec<String>,
+    /// Whether requests go on.
+    pub state: State,
+    /// Whether every crypt line has its key.
+    pub key: KeyState,
+    /// The failure since which flushes and writes fail.
+    pub loss: Option<Loss>,
+    /// The lines of the table, as `dmsetup table` prints them, keys hidden.
+    pub table: Vec<String>,
+    /// The lines of the table, as `dmsetup status` prints them.
+    pub status: Vec<String>,
+    /// The pipelines of the crypt lines, each once.
+    pub pipelines: Vec<String>,
+    /// The crypt lines that choose their pipeline themselves.
+    pub adaptive: Vec<Adaptive>,
+    /// Requests and errors.
+    #[serde(flatten)]
+    pub counts: Counts,
+    /// Times of requests, use of threads, and the limit that follows from them.
+    #[serde(flatten)]
+    pub activity: Activity,
+}
+
+/// Whether requests go on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum State {
+    /// Requests go on.
+    #[default]
+    Active,
+    /// Requests wait for a resume.
+    Suspended,
+}
+
+/// Whether the volume has its keys.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum KeyState {
+    /// Every crypt line has its key.
+    #[default]
+    Valid,
+    /// A crypt line has none: nothing is read or written until it has one.
+    Wiped,
+}
+
+/// The first failure that may have lost acknowledged writes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Loss {
+    /// The file, device or server.
+    pub device: String,
+    /// What failed.
+    pub problem: String,
+    /// Seconds since 1970.
+    pub at_unix_s: u64,
+    /// The error that flushes and writes fail with.
+    pub status: String,
+}
+
+/// The decision of a crypt line that chooses its pipeline itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Adaptive {
+    /// Time of the cipher for [`Adaptive::part_bytes`], as measured.
+    pub cipher_ns: u64,
+    /// Length that was measured.
+    pub part_bytes: u64,
+    /// Estimated cost of a hand-over to a worker and back.
+    pub hand_over_ns: u64,
+    /// Requests of this length go to workers if CPUs are idle; `None` without workers.
+    pub fan_out_min_bytes: Option<u32>,
+    /// The device below has a head that moves, so writes are sorted.
+    pub seeks: bool,
+}
+
+/// Requests and errors.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Counts {
+    /// Where ciphers ran.
+    pub ciphers: Ciphers,
+    /// Bios that read.
+    pub reads: Bios,
+    /// Bios that write.
+    pub writes: Bios,
+    /// Flushes, discards and zeroes.
+    pub other_bios: u64,
+    /// Bios that failed.
+    pub errors: u64,
+    /// Bios that wait for a resume now.
+    pub held_bios: u64,
+    /// Parts that wait for a buffer, their time or a path now.
+    pub parked_parts: u64,
+    /// Connections now.
+    pub connections: u64,
+    /// Bios that have come and not ended now.
+    pub in_flight: u64,
+}
+
+/// Where ciphers ran.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Ciphers {
+    /// On the thread of the connection.
+    pub inline: Parts,
+    /// On workers.
+    pub fanned_out: Parts,
+    /// Before a writing thread sorted them.
+    pub sorted: Parts,
+}
+
+/// Parts of bios.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Parts {
+    /// How many.
+    pub parts: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Bios.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Bios {
+    /// How many.
+    pub bios: u64,
+    /// Their bytes.
+    pub bytes: u64,
+}
+
+/// Times of requests, use of threads, and the limit that follows from them.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Activity {
+    /// Requests by kind and stage.
+    pub requests: Requests,
+    /// Threads by their work.
+    pub threads: Vec<Threads>,
+    /// The limit since the volume was opened; `None` without requests.
+    pub limit: Option<Limit>,
+}
+
+/// The use of threads that do the same work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default)]
+pub struct Threads {
+    /// Their work.
+    #[serde(rename = "threads")]
+    pub work: Work,
+    /// How many there are now.
+    pub count: u64,
+    /// CPU time.
+    pub cpu_ns: u64,
+    /// Time in a run queue.
+    pub runnable_ns: u64,
+    /// Context switches because the thread waited.
+    pub voluntary_switches: u64,
+    /// Context switches because another thread took the CPU.
+    pub involuntary_switches: u64,
+}
+
+/// The work of threads.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Work {
+    /// They receive, run inline ciphers, submit, reply, and are the writing thread in turns.
+    #[default]
+    Connections,
+    /// They run ciphers for others.
+    Workers,
+    /// They have elevators, rings, and connections to NBD servers.
+    Disks,
+}
+
+impl Work {
+    /// Its name in JSON, tables and metrics.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Connections => "connections",
+            Self::Workers => "workers",
+            Self::Disks => "disks",
+        }
+    }
+}
+
+impl State {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Active => "active",
+            Self::Suspended => "suspended",
+        }
+    }
+}
+
+impl KeyState {
+    /// Its name in JSON.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Valid => "valid",
+            Self::Wiped => "wiped",
+        }
+    }
+}
+
+impl Status {
+    /// A status from JSON. Members that are missing are zero or empty; unknown members are ignored.
+    ///
+    /// # Errors
+    /// [`Error::Json`] when the text is not the JSON of a status.
+    pub fn parse(json: &[u8]) -> Result<Self, Error> {
+        Ok(serde_json::from_slice(json)?)
+    }
+
+    /// Each volume with its status in an earlier one, by its exports.
+    pub fn with_earlier<'a>(
+        &'a self,
+        earlier: &'a Self,
+    ) -> impl Iterator<Item = (&'a VolumeStatus, Option<&'a VolumeStatus>)> {
+        self.devices.iter().map(|device| {
+            let same = |other: &&VolumeStatus| other.exports == device.exports;
+            (device, earlier.devices.iter().find(same))
+        })
+    }
+}
+
+impl Activity {
+    /// The limit since `earlier`; `None` without requests. [`Activity::default`] is the time when
+    /// the volume was opened.
+    #[must_use]
+    pub fn limit_since(&self, earlier: &Self) -> Option<Limit> {
+        let figures = |work: Work| {
+            let (now, before) = (self.threads_of(work), earlier.threads_of(work));
+            let running_ns =
+                since(now.cpu_ns, before.cpu_ns) + since(now.runnable_ns, before.runnable_ns);
+            (now.count, running_ns)
+        };
+        let ((_, connections_ns), (workers, workers_ns)) =
+            (figures(Work::Connections), figures(Work::Workers));
+        let (now, before) = (&self.requests, &earlier.requests);
+        let connected_ns = since(now.connected_ns, before.connected_ns).max(1.0);
+        let occupied_ns = since(now.occupied_ns, before.occupied_ns).max(1.0);
+        let mut load = now.load_since(before);
+        load.connections_run = (connections_ns / connected_ns).min(1.0);
+        load.workers = workers;
+        load.workers_run = (workers_ns / (occupied_ns * workers.max(1) as f64)).min(1.0);
+        load.limit()
+    }
+
+    /// The threads with this work; zeros without any.
+    #[must_use]
+    pub fn threads_of(&self, work: Work) -> Threads {
+        let found = self.threads.iter().find(|threads| threads.work == work);
+        found.copied().unwrap_or(Threads { work, ..Threads::default() })
+    }
+}
+
+/// Growth of a counter.
+fn since(now: u64, before: u64) -> f64 {
+    now.saturating_sub(before) as f64
+}
+
+#[cfg(test)]
+mod tests;

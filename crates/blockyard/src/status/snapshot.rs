@@ -1,0 +1,171 @@
+//! A snapshot of a volume: each counter is read once.
+
+use std::time::SystemTime;
+
+use blockyard_engine::dm::crypt::pipeline::Tally;
+use blockyard_host::stages::{self, Kind, KindTimes, Stage};
+use blockyard_host::volume::Volume;
+use blockyard_host::volume::control::{AdaptiveStatus, Counts as HostCounts};
+use blockyard_host::{RingKind, ring_kind};
+
+use super::{
+    Activity, Adaptive, Bios, Ciphers, Counts, KeyState, KindRequests, Loss, Parts, Requests,
+    Rings, StageTimes, State, Status, Threads, VolumeStatus, Work,
+};
+
+impl Status {
+    /// The status of a server in this process.
+    pub(crate) fn new(max_connections: usize, devices: Vec<VolumeStatus>) -> Self {
+        let io_uring = match ring_kind() {
+            RingKind::Restricted => Rings::Restricted,
+            RingKind::Unrestricted => Rings::Unrestricted,
+            RingKind::Unavailable => Rings::Unavailable,
+        };
+        Self { max_connections: max_connections as u64, io_uring, devices }
+    }
+}
+
+impl VolumeStatus {
+    /// The status of a volume whose requests are counted.
+    pub(crate) fn of(volume: &Volume, exports: &[String]) -> Self {
+        let status = volume.status();
+        let lines = |text: &str| text.lines().map(str::to_owned).collect();
+        let requests = Requests::of_volume(volume, |kind, _| counted(&status.counts, kind));
+        Self {
+            exports: exports.to_vec(),
+            state: if status.is_suspended { State::Suspended } else { State::Active },
+            key: if status.has_keys { KeyState::Valid } else { KeyState::Wiped },
+            loss: status.loss.as_ref().map(Loss::from),
+            table: lines(&status.table),
+            status: lines(&status.targets),
+            pipelines: status.pipelines,
+            adaptive: status.adaptive.into_iter().map(Adaptive::from).collect(),
+            counts: Counts::of(&status.counts, status.connections),
+            activity: Activity::of(volume, requests),
+        }
+    }
+}
+
+impl Activity {
+    /// The activity of a volume whose requests are not counted: as many as the samples stand for.
+    pub(crate) fn estimated(volume: &Volume) -> Self {
+        let requests = Requests::of_volume(volume, |_, requests| KindRequests {
+            requests,
+            ..KindRequests::default()
+        });
+        Self::of(volume, requests)
+    }
+
+    fn of(volume: &Volume, requests: Requests) -> Self {
+        let threads = volume.threads().iter().map(Threads::from).collect();
+        let mut activity = Self { requests, threads, limit: None };
+        activity.limit = activity.limit_since(&Self::default());
+        activity
+    }
+}
+
+impl Requests {
+    /// `count` says how many there were of a kind; it gets the number that the samples stand for.
+    fn of_volume(volume: &Volume, count: impl Fn(Kind, u64) -> KindRequests) -> Self {
+        let times = volume.stage_times();
+        let every = u64::from(times.every);
+        let [read, write, flush, other] = times.kinds;
+        let kind = |kind, times: KindTimes| {
+            let KindTimes { stages, total } = times;
+            let sampled = total.count() * every;
+            KindRequests {
+                total: total.into(),
+                stages: StageTimes::from(stages),
+                ..count(kind, sampled)
+            }
+        };
+        Self {
+            sampled_every: every,
+            occupied_ns: times.occupied.0,
+            connected_ns: times.connected.0,
+            device_queue: volume.has_device_queue(),
+            read: kind(Kind::Read, read),
+            write: kind(Kind::Write, write),
+            flush: kind(Kind::Flush, flush),
+            other: kind(Kind::Other, other),
+        }
+    }
+}
+
+fn counted(counts: &HostCounts, kind: Kind) -> KindRequests {
+    let errors = counts.errors;
+    let (Tally { parts, bytes }, errors) = match kind {
+        Kind::Read => (counts.reads, errors.reads),
+        Kind::Write => (counts.writes, errors.writes),
+        Kind::Flush => (Tally { parts: counts.flushes, bytes: 0 }, errors.flushes),
+        Kind::Other => (counts.others, errors.others),
+    };
+    KindRequests { requests: parts, bytes, errors, ..KindRequests::default() }
+}
+
+impl From<[stages::Times; Stage::ALL.len()]> for StageTimes {
+    fn from(times: [stages::Times; Stage::ALL.len()]) -> Self {
+        let [queue, cipher_wait, cipher, submit_wait, device, completion] = times.map(Into::into);
+        Self { queue, cipher_wait, cipher, submit_wait, device, completion }
+    }
+}
+
+impl Counts {
+    fn of(counts: &HostCounts, connections: usize) -> Self {
+        let parts = |Tally { parts, bytes }| Parts { parts, bytes };
+        let bios = |Tally { parts, bytes }| Bios { bios: parts, bytes };
+        Self {
+            ciphers: Ciphers {
+                inline: parts(counts.decisions.inline),
+                fanned_out: parts(counts.decisions.fanned_out),
+                sorted: parts(counts.decisions.sorted),
+            },
+            reads: bios(counts.reads),
+            writes: bios(counts.writes),
+            other_bios: counts.flushes + counts.others.parts,
+            errors: counts.errors.total(),
+            held_bios: counts.held,
+            parked_parts: counts.parked,
+            connections: connections as u64,
+            in_flight: counts.in_flight,
+        }
+    }
+}
+
+impl From<&blockyard_host::durability::Loss> for Loss {
+    fn from(loss: &blockyard_host::durability::Loss) -> Self {
+        let since_epoch = loss.at.duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        Self {
+            device: loss.device.clone(),
+            problem: loss.problem.clone(),
+            at_unix_s: since_epoch.as_secs(),
+            status: loss.status.to_string(),
+        }
+    }
+}
+
+impl From<AdaptiveStatus> for Adaptive {
+    fn from(status: AdaptiveStatus) -> Self {
+        let AdaptiveStatus { cipher_ns, part_bytes, hand_over_ns, fan_out_min_bytes, seeks } =
+            status;
+        Self { cipher_ns, part_bytes, hand_over_ns, fan_out_min_bytes, seeks }
+    }
+}
+
+impl From<&stages::Threads> for Threads {
+    fn from(threads: &stages::Threads) -> Self {
+        let work = match threads.work {
+            stages::Work::Connections => Work::Connections,
+            stages::Work::Workers => Work::Workers,
+            stages::Work::Disks => Work::Disks,
+        };
+        Self {
+            work,
+            count: threads.threads as u64,
+            cpu_ns: threads.usage.cpu.0,
+            runnable_ns: threads.usage.runnable.0,
+            voluntary_switches: threads.usage.voluntary,
+            involuntary_switches: threads.usage.involuntary,
+        }
+    }
+}

@@ -1,0 +1,94 @@
+use super::*;
+use crate::limit::Party;
+
+fn times(samples: u64, sum_ns: u64) -> Times {
+    Times { samples, sum_ns, ..Times::default() }
+}
+
+fn activity(requests: u64, device_ns: u64, connected_ns: u64) -> Activity {
+    let read = KindRequests {
+        requests,
+        total: times(requests, device_ns),
+        stages: StageTimes { device: times(requests, device_ns), ..StageTimes::default() },
+        ..KindRequests::default()
+    };
+    let requests = Requests {
+        sampled_every: 1,
+        occupied_ns: connected_ns,
+        connected_ns,
+        read,
+        ..Requests::default()
+    };
+    Activity { requests, ..Activity::default() }
+}
+
+#[test]
+fn difference_of_two_statuses_decides() {
+    let idle = activity(10, 1_000, 1_000_000);
+    assert_eq!(idle.limit_since(&Activity::default()).unwrap().party, Party::Client);
+    let busy = activity(20, 2_000_000, 2_000_000);
+    let limit = busy.limit_since(&idle).unwrap();
+    assert_eq!(limit.party, Party::Device);
+    assert!(limit.saw.contains("100 % of a request's 200 us"), "{limit:?}");
+    assert_eq!(busy.limit_since(&busy), None);
+    let mut more = busy.clone();
+    more.requests.read.requests = 21;
+    more.requests.connected_ns = 3_000_000;
+    assert_eq!(more.limit_since(&busy).unwrap().party, Party::Client, "as those before");
+    let Shares { stages, mean_ns } = busy.requests.shares_since(&idle.requests);
+    assert_eq!((stages[4], mean_ns), (1.0, 199_900.0));
+}
+
+#[test]
+fn no_percentile_is_behind_the_longest() {
+    let mut histogram = blockyard_host::stages::Times::default();
+    histogram.record(blockyard_engine::time::Nanos(1025));
+    assert!(histogram.permille(990) > histogram.max(), "the bucket's middle would be shown");
+    let times = Times::from(histogram);
+    assert_eq!((times.p99_ns, times.p50_ns), (times.max_ns, times.max_ns));
+}
+
+/// The JSON that `status --json` prints and programs read: names, order and values.
+#[test]
+fn json_of_a_status_is_the_documented_one_and_comes_back() {
+    let json = concat!(
+        r#"{"max_connections":16,"io_uring":"unrestricted","devices":[{"#,
+        r#""exports":["home","h"],"state":"suspended","key":"wiped","#,
+        r#""loss":{"device":"d","problem":"p","at_unix_s":7,"status":"I/O error"},"#,
+        r#""table":["0 8 zero"],"status":["0 8 zero"],"pipelines":["adaptive"],"#,
+        r#""adaptive":[{"cipher_ns":1,"part_bytes":2,"hand_over_ns":3,"#,
+        r#""fan_out_min_bytes":null,"seeks":true}],"#,
+        r#""ciphers":{"inline":{"parts":1,"bytes":2},"fanned_out":{"parts":3,"bytes":4},"#,
+        r#""sorted":{"parts":5,"bytes":6}},"#,
+        r#""reads":{"bios":1,"bytes":2},"writes":{"bios":3,"bytes":4},"other_bios":5,"errors":6,"#,
+        r#""held_bios":7,"parked_parts":8,"connections":9,"in_flight":10,"#,
+        r#""requests":{"sampled_every":256,"occupied_ns":1,"connected_ns":2,"device_queue":true,"#,
+        "KIND",
+        r#""threads":[{"threads":"workers","count":1,"cpu_ns":2,"runnable_ns":3,"#,
+        r#""voluntary_switches":4,"involuntary_switches":5}],"#,
+        r#""limit":{"party":"the device","saw":"s","change":"c"}}]}"#,
+    );
+    let times = r#"{"samples":1,"sum_ns":2,"mean_ns":2.5,"p50_ns":3,"p99_ns":4,"max_ns":5}"#;
+    let stages = ["queue", "cipher-wait", "cipher", "submit-wait", "device", "completion"]
+        .map(|stage| format!("\"{stage}\":{times}"))
+        .join(",");
+    let kinds = ["read", "write", "flush", "other"].map(|kind| {
+        format!(
+            "\"{kind}\":{{\"requests\":1,\"bytes\":2,\"errors\":3,\"total\":{times},\
+             \"stages\":{{{stages}}}}}"
+        )
+    });
+    let json = json.replace("KIND", &format!("{}}},", kinds.join(",")));
+    let status = Status::parse(json.as_bytes()).unwrap();
+    assert_eq!(status.devices[0].activity.limit.as_ref().unwrap().party, Party::Device);
+    assert_eq!(status.devices[0].counts.ciphers.sorted.bytes, 6);
+    assert_eq!(serde_json::to_string(&status).unwrap(), json);
+}
+
+#[test]
+fn status_of_an_older_server_lacks_members_and_that_of_a_newer_one_has_more() {
+    let status = Status::parse(br#"{"devices": [{"exports": ["a"], "weather": 7}]}"#).unwrap();
+    assert_eq!(status.devices[0].exports, ["a"]);
+    assert_eq!(status.devices[0].counts, Counts::default());
+    assert!(Status::parse(b"no JSON").is_err());
+}
