@@ -57,6 +57,8 @@ mod recorder;
 mod server;
 pub mod size;
 pub mod status;
+pub mod text;
+pub mod traces;
 mod volume;
 
 pub use blockyard_crypt::kdf::KdfLimits;

@@ -17,9 +17,11 @@ pub(crate) use volume::{HeaderArgs, HeaderCopy, PlainArgs, VolumeArgs, VolumeTyp
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 
 use crate::commands::{
-    bench, completions, control, doctor, dump, elevators, format, info, lab, load, man, repair,
-    replay, report, serve, table, top, trace, tune,
+    bench, completions, control, doctor, dump, elevators, format, info, load, man, repair, replay,
+    serve, table, top, trace,
 };
+#[cfg(feature = "lab")]
+use crate::commands::{lab, report, tune};
 use crate::failure::{EXIT_CODES, Failure};
 
 /// Opens LUKS and dm-crypt volumes without root and serves them as disks.
@@ -65,11 +67,14 @@ pub(crate) enum Command {
     Message(control::MessageArgs),
     Elevators(elevators::ElevatorsArgs),
     Bench(Box<bench::BenchArgs>),
+    #[cfg(feature = "lab")]
     Report(report::ReportArgs),
+    #[cfg(feature = "lab")]
     Tune(Box<tune::TuneArgs>),
     Doctor(doctor::DoctorArgs),
     Trace(trace::TraceArgs),
     Replay(Box<replay::ReplayArgs>),
+    #[cfg(feature = "lab")]
     Lab(Box<lab::LabArgs>),
     Completions(completions::CompletionsArgs),
     Man(man::ManArgs),
@@ -93,11 +98,14 @@ impl Command {
             Self::Message(args) => control::message(&args),
             Self::Elevators(args) => elevators::run(&args),
             Self::Bench(args) => bench::run(&args),
+            #[cfg(feature = "lab")]
             Self::Report(args) => report::run(&args),
+            #[cfg(feature = "lab")]
             Self::Tune(args) => tune::run(&args),
             Self::Doctor(args) => doctor::run(&args),
             Self::Trace(args) => trace::run(&args),
             Self::Replay(args) => replay::run(&args),
+            #[cfg(feature = "lab")]
             Self::Lab(args) => lab::run(&args),
             Self::Completions(args) => completions::run(&args),
             Self::Man(args) => man::run(&args),

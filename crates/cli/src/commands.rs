@@ -8,14 +8,17 @@ pub(crate) mod dump;
 pub(crate) mod elevators;
 pub(crate) mod format;
 pub(crate) mod info;
+#[cfg(feature = "lab")]
 pub(crate) mod lab;
 pub(crate) mod load;
 pub(crate) mod man;
 pub(crate) mod repair;
 pub(crate) mod replay;
+#[cfg(feature = "lab")]
 pub(crate) mod report;
 pub(crate) mod serve;
 pub(crate) mod table;
 pub(crate) mod top;
 pub(crate) mod trace;
+#[cfg(feature = "lab")]
 pub(crate) mod tune;

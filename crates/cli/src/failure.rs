@@ -13,6 +13,8 @@ use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::kdf::KdfError;
 use blockyard_host::Error as HostError;
 
+pub(crate) use blockyard::text::printable;
+
 /// Why the command failed, as far as a script cares.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Exit {
@@ -121,6 +123,16 @@ impl From<HostError> for Failure {
     }
 }
 
+#[cfg(feature = "lab")]
+impl From<blockyard_lab::Error> for Failure {
+    fn from(error: blockyard_lab::Error) -> Self {
+        match error {
+            blockyard_lab::Error::Run { job, source } => Self::from(source).at(job),
+            error => Self::failed(error.to_string()),
+        }
+    }
+}
+
 impl From<blockyard::Error> for Failure {
     fn from(error: blockyard::Error) -> Self {
         use blockyard::Error as Library;
@@ -215,34 +227,11 @@ fn shown(error: &impl fmt::Display) -> String {
     text
 }
 
-/// Shows text that came from a header, a server or a file without letting it steer the terminal or
-/// begin a line of its own.
-pub(crate) fn printable(text: &str) -> String {
-    // They turn the direction of what follows, and so show another name than the one that is meant.
-    let turns_text = |c: char| matches!(c, '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
-    let mut shown = String::with_capacity(text.len());
-    for c in text.chars() {
-        if c.is_control() || turns_text(c) {
-            shown.extend(c.escape_default());
-        } else {
-            shown.push(c);
-        }
-    }
-    shown
-}
-
 #[cfg(test)]
 mod tests {
     use blockyard_crypt::KeyslotProblem;
 
     use super::*;
-
-    #[test]
-    fn printable_control_characters_are_shown_not_obeyed() {
-        assert_eq!(printable("a\u{1b}[2Jb\n"), "a\\u{1b}[2Jb\\n");
-        assert_eq!(printable("Größe 4 €"), "Größe 4 €");
-        assert_eq!(printable("gpj.\u{202e}exe\u{9b}"), "gpj.\\u{202e}exe\\u{9b}");
-    }
 
     #[test]
     fn exit_codes_of_keyslots_are_those_of_cryptsetup() {

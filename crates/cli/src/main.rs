@@ -6,22 +6,20 @@
 
 mod args;
 mod commands;
-mod comparison;
 mod config;
 mod doctor;
 mod failure;
 mod key;
-mod lab;
 mod memory;
 mod nbd;
 mod output;
 mod progress;
-mod replayed;
 mod scheduling;
 mod size;
 mod stages;
 mod terminal;
 mod traces;
+#[cfg(feature = "lab")]
 mod tune;
 mod volume;
 

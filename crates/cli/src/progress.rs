@@ -34,6 +34,7 @@ impl Progress {
     }
 
     /// A bar of so many steps, which take long.
+    #[cfg(feature = "lab")]
     pub(crate) fn steps(count: u64) -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
         let bar = ProgressBar::with_draw_target(Some(count), target);
@@ -65,6 +66,23 @@ impl Progress {
     /// Says how many bytes or steps are done.
     pub(crate) fn at(&self, done_bytes: u64) {
         self.bar.set_position(done_bytes);
+    }
+}
+
+/// A bar of steps whose number comes with the first of them; it goes with the last.
+#[cfg(feature = "lab")]
+#[derive(Default)]
+pub(crate) struct Steps(std::sync::Mutex<Option<Progress>>);
+
+#[cfg(feature = "lab")]
+impl Steps {
+    /// Says how many of how many steps are done; on any thread.
+    pub(crate) fn at(&self, done: usize, all: usize) {
+        let mut bar = self.0.lock().unwrap_or_else(std::sync::PoisonError::into_inner);
+        bar.get_or_insert_with(|| Progress::steps(all as u64)).at(done as u64);
+        if done == all {
+            *bar = None;
+        }
     }
 }
 

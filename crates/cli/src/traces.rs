@@ -1,19 +1,14 @@
-//! Traces as files: ours, those of `blktrace(8)`, and logs of fio; read whole, with a word about
-//! what they lack.
+//! Traces that the command line names.
 
-use std::fs::File;
-use std::io::{BufReader, Read, Seek};
 use std::path::{Path, PathBuf};
 
-use blockyard_workload::trace::blktrace::{Action, Events};
-use blockyard_workload::trace::{Trace, TraceError, iolog};
+use blockyard::traces;
+use blockyard_workload::trace::Trace;
+use blockyard_workload::trace::blktrace::Action;
 use clap::{Args, ValueEnum, ValueHint};
 
 use crate::failure::{Failure, printable};
 use crate::output::say;
-
-/// More CPUs than this have no files: one is looked for after the other.
-const CPUS_MAX: u32 = 4096;
 
 /// A trace to be read.
 #[derive(Args, Clone, Debug)]
@@ -54,56 +49,7 @@ impl InputArgs {
 
 /// Reads a trace; says on standard error what it lacks.
 pub(crate) fn read(path: &Path, action: Action) -> Result<Trace, Failure> {
-    let place = path.display();
-    let mut file = open(path)?;
-    let mut first = [0; 4];
-    let is_short = file.read_exact(&mut first).is_err();
-    let trace = if !is_short && Events::begin_with(first) {
-        let mut events = Events::default();
-        for path in &of_all_cpus(path) {
-            let file = BufReader::new(open(path)?);
-            events.add(file).map_err(|error| wrong(path, &error))?;
-        }
-        events.into_trace(action)
-    } else {
-        let failed = |error| Failure::failed(format!("{place}: cannot be read: {error}"));
-        file.rewind().map_err(failed)?;
-        let file = BufReader::new(file);
-        let trace = match !is_short && iolog::begins_with(first) {
-            true => iolog::read(file),
-            false => Trace::read(file),
-        };
-        trace.map_err(|error| wrong(path, &error))?
-    };
-    if let Some(at) = trace.end.cut_off_at_bytes {
-        let bios = trace.bios.len();
-        say(&format!(
-            "warning: {place} is cut off at byte {at}: its recording did not end; {bios} bios are \
-             there"
-        ));
-    }
-    if trace.end.lost > 0 {
-        let lost = trace.end.lost;
-        say(&format!("warning: {place} lacks {lost} events that came too fast to be written down"));
-    }
+    let (trace, warnings) = traces::read(path, action)?;
+    warnings.iter().for_each(|warning| say(&format!("warning: {}", printable(warning))));
     Ok(trace)
-}
-
-fn open(path: &Path) -> Result<File, Failure> {
-    let place = path.display();
-    File::open(path)
-        .map_err(|error| Failure::wrong_device(format!("{place}: cannot open: {error}")))
-}
-
-fn wrong(path: &Path, error: &TraceError) -> Failure {
-    Failure::failed(printable(&format!("{}: {error}", path.display())))
-}
-
-/// `sda.blktrace.0` and what lies beside it; any other name is alone.
-fn of_all_cpus(path: &Path) -> Vec<PathBuf> {
-    let alone = vec![path.to_owned()];
-    let Some(name) = path.to_str() else { return alone };
-    let Some((base, "0")) = name.rsplit_once('.') else { return alone };
-    let all = (0..CPUS_MAX).map(|cpu| PathBuf::from(format!("{base}.{cpu}")));
-    all.take_while(|path| path.exists()).collect()
 }

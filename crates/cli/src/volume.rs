@@ -144,6 +144,7 @@ pub(crate) struct Prepared {
 /// A volume whose key is known.
 pub(crate) struct Unlocked {
     /// To open it again with other settings.
+    #[cfg_attr(not(feature = "lab"), expect(dead_code, reason = "only `tune` opens it again"))]
     pub(crate) options: Options,
     pub(crate) locked: Locked,
     pub(crate) key: VolumeKey,

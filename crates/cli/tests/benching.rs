@@ -90,8 +90,11 @@ fn what_is_wrong_with_a_job_is_one_error_with_its_place() {
         (&["--", "rw=read", "size=2m"], "size and offset end at 2097152 bytes, and the volume has"),
         (&["--", "rw=append"], "rw is \"append\": it must be one of"),
         (&["--", "bs=${NO_SUCH_VARIABLE}"], "bs is \"\": it must be a number"),
-        (&["--", "offset=1m"], "a block of 4096 bytes at offset 1048576 ends behind the volume"),
-        (&["--", "bs=2m"], "a block of 2097152 bytes at offset 0 ends behind the volume"),
+        (
+            &["--", "offset=1m"],
+            "a block of 4096 bytes at offset 1048576 ends past the volume's end",
+        ),
+        (&["--", "bs=2m"], "a block of 2097152 bytes at offset 0 ends past the volume's end"),
         // Before the jobs run, not behind them.
         (&["--html", "no/page.html", "--", "time_based", "runtime=1d"], "the folder no"),
         (&["--", "write_bw_log=no/log", "time_based", "runtime=1d"], "the folder no"),

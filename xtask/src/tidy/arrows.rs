@@ -16,7 +16,11 @@ const MAY_IMPORT: &[(&str, &[&str])] = &[
     ("sim", &["engine", "workload"]),
     ("report", &[]),
     ("blockyard", &["crypt", "engine", "host", "protocol", "workload"]),
-    ("cli", &["blockyard", "crypt", "engine", "workload", "protocol", "host", "sim", "report"]),
+    ("lab", &["blockyard", "engine", "workload", "sim", "report"]),
+    (
+        "cli",
+        &["blockyard", "lab", "crypt", "engine", "workload", "protocol", "host", "sim", "report"],
+    ),
 ];
 
 /// Attributes of the engine's root, which keep threads, clocks and bytes out of reach.

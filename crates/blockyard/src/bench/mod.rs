@@ -36,6 +36,7 @@
 //! differ from those of a run through a file system.
 
 mod gate;
+pub mod replay_report;
 mod tally;
 mod target;
 mod task;
@@ -44,7 +45,6 @@ use std::collections::VecDeque;
 use std::thread::{Builder, ScopedJoinHandle};
 
 use blockyard_engine::time::Nanos;
-use blockyard_host::usage::Usage;
 use blockyard_host::volume::VolumeOptions;
 use blockyard_workload::fio::Surroundings;
 use blockyard_workload::program::{Phase, Program, Task};
@@ -53,6 +53,8 @@ use crate::{Error, Volume};
 use gate::{Clock, Gate};
 use target::Files;
 use task::{FailedCall, Worker};
+
+pub use blockyard_host::usage::Usage;
 
 pub use crate::{PipelineChoice, Scheduling};
 pub use tally::{Moved, Tally};

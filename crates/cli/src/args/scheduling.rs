@@ -9,9 +9,11 @@ use clap::{Arg, Args, Command};
 
 use std::ffi::OsStr;
 
+#[cfg(feature = "lab")]
 use crate::failure::Failure;
-use crate::lab::spec::tree::Override;
 use crate::scheduling::{Alias, checked_max_sectors, checked_queue_depth};
+#[cfg(feature = "lab")]
+use blockyard_lab::Override;
 
 /// How requests are ordered on their way to the disk.
 #[derive(Args, Clone, Debug)]
@@ -82,6 +84,7 @@ impl SchedulingArgs {
     }
 
     /// The elevator and the pipeline as values of a world of the lab, which has no others of these.
+    #[cfg(feature = "lab")]
     pub(crate) fn of_lab(&self) -> Result<Vec<Override>, Failure> {
         let others = self.queue_depth.is_some()
             || self.max_sectors.is_some()

@@ -6,6 +6,8 @@
 
 mod conditions;
 mod json;
+#[cfg(feature = "lab")]
+mod lab;
 mod logs;
 mod result_lines;
 mod stop;
@@ -16,18 +18,11 @@ use std::path::{Path, PathBuf};
 use blockyard::bench::{self, Tally};
 use blockyard::{TraceFile, Volume};
 use blockyard_host::volume::VolumeOptions;
-use blockyard_report::{Experiment, Listing};
-use blockyard_sim::world;
-use blockyard_workload::fio::{Fio, Ignored, Job, JobFile, JobResult, print_all};
+use blockyard_workload::fio::{Fio, Ignored, JobFile, JobResult, print_all};
 use clap::{Args, ValueHint};
 
-use super::report::write;
 use crate::args::{ForceArgs, HelpArgs, JobArgs, SchedulingArgs, VolumeArgs};
-use crate::comparison::{self, Run};
 use crate::failure::{Failure, printable};
-use crate::lab::builtin::load;
-use crate::lab::spec::job::JobSpec;
-use crate::lab::spec::tree::Override;
 use crate::output::{InUse, Output, print, say};
 use crate::size::parse_size;
 use crate::stages;
@@ -64,15 +59,15 @@ pub(crate) struct BenchArgs {
 
     /// Run the jobs so many times, and print the result lines of the 2015 mail, one for each job
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=1000),
-          conflicts_with_all = ["json", "html", "trace", "lab"])]
+          conflicts_with_all = ["json", "trace"])]
     result_lines: Option<u32>,
 
-    /// Write an HTML page with plots to this file
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
-    html: Option<PathBuf>,
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    page: lab::PageArgs,
 
     /// Record what the jobs ask for into this file (docs/trace.md)
-    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath, conflicts_with = "lab")]
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath)]
     trace: Option<PathBuf>,
 
     #[command(flatten)]
@@ -100,22 +95,9 @@ struct TargetArgs {
           conflicts_with_all = ["volume", "table", "raw"])]
     null: Option<u64>,
 
-    /// The world of this experiment (see `lab list`)
-    #[arg(long, value_name = "NAME|FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    lab: Option<String>,
-
-    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
-    // conflicts of --lab too.
-    /// The world of this variant; without one, of the first
-    #[arg(long, value_name = "NAME", requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    variant: Option<String>,
-
-    /// Change a value of the world, as in `lab run`
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    set: Vec<Override>,
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    world: lab::WorldArgs,
 }
 
 /// Runs the jobs.
@@ -129,8 +111,9 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     args.check_outputs(&in_use)?;
     let text = args.jobs.text()?;
     let parse = |device_bytes| args.jobs.parse(text.as_deref(), device_bytes);
-    if let Some(name) = &args.target.lab {
-        return in_lab(args, name, parse);
+    #[cfg(feature = "lab")]
+    if let Some(name) = &args.target.world.lab {
+        return lab::run(args, name, parse);
     }
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
     let JobFile { jobs, direct, .. } = parse(u64::MAX >> 2)?;
@@ -186,38 +169,6 @@ fn note(ignored: &[Ignored]) {
     }
 }
 
-/// On the simulated machine and device of an experiment.
-fn in_lab(
-    args: &BenchArgs,
-    name: &str,
-    parse: impl Fn(u64) -> Result<JobFile, Failure>,
-) -> Result<(), Failure> {
-    let experiment = load(name)?;
-    let variant = experiment.variant_or_first(args.target.variant.as_deref())?;
-    let point = experiment.points(variant).into_iter().next().flatten();
-    let setup = experiment.setup(variant, point.as_ref(), &args.target.set, &[])?;
-    let JobFile { jobs, ignored, .. } = parse(setup.config.device.sectors().saturating_mul(512))?;
-    note(&ignored);
-    jobs.iter().try_for_each(check_for_lab)?;
-    logs::check(&jobs, args.force.force, &args.in_use())?;
-    JobSpec::Fio(jobs.clone(), false).check(&setup.config)?;
-    let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
-    let config = world::Config { seed: experiment.seeds[0], ..setup.config };
-    world::run(&config, &mut fio, ()).map_err(Failure::failed)?;
-    let description = format!("the world of {}, {}", experiment.name, variant.name);
-    args.give(&fio, &description, None, &args.in_use())
-}
-
-/// Whether a simulated machine can run a job: its devices do not trim, and keep no bytes.
-fn check_for_lab(job: &Job) -> Result<(), Failure> {
-    let refused = match () {
-        () if job.rw.trims() => "rw trims, and no device of the lab does",
-        () if job.verify.sum.is_some() => "verify needs bytes, and the lab has none",
-        () => return Ok(()),
-    };
-    Err(Failure::failed(format!("job {}: {refused}; run it on a volume", job.name)))
-}
-
 /// Error numbers of Linux.
 const EIO: i32 = 5;
 const ETIMEDOUT: i32 = 110;
@@ -256,16 +207,8 @@ impl BenchArgs {
         logs::write(fio.logs(), in_use)?;
         let (volume, conditions) = on.unzip();
         let conditions = conditions.unwrap_or_default();
-        if let Some(path) = &self.html {
-            let run =
-                Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
-            let listing =
-                Listing { title: "As fio prints it".into(), text: print_all(&fio.listed()) };
-            let mut page = comparison::page(description, &[run]);
-            page.conditions
-                .extend(conditions.iter().map(|(name, text)| ((*name).into(), text.clone())));
-            write(self.page(path), in_use, &Experiment { listings: vec![listing], ..page })?;
-        }
+        #[cfg(feature = "lab")]
+        self.page.write(self.force, fio, (description, conditions), in_use)?;
         match self.json {
             true => print(&json::report(fio, description, volume, conditions)?),
             false => {
@@ -290,17 +233,12 @@ impl BenchArgs {
 
     /// Refuses outputs that cannot be written before the jobs run, which may take long.
     fn check_outputs(&self, in_use: &InUse) -> Result<(), Failure> {
-        let page = self.html.as_deref().map(|path| self.page(path));
-        let trace = self.trace.as_deref().map(|path| self.recording(path));
-        Ok([page, trace].iter().flatten().try_for_each(|output| output.check(in_use))?)
-    }
-
-    fn page<'a>(&self, path: &'a Path) -> Output<'a> {
-        Output::new(path, self.force.force)
-    }
-
-    fn recording<'a>(&self, path: &'a Path) -> Output<'a> {
-        Output::recording(path, self.force.force)
+        #[cfg(feature = "lab")]
+        self.page.check(self.force, in_use)?;
+        match &self.trace {
+            Some(path) => Ok(Output::recording(path, self.force.force).check(in_use)?),
+            None => Ok(()),
+        }
     }
 
     /// Files that no output may overwrite, known before the volume is open.

@@ -4,22 +4,18 @@ use std::path::{Path, PathBuf};
 
 use blockyard::bench::Place;
 use blockyard_engine::time::Nanos;
+use blockyard_lab::builtin::{self, BUILTIN, TEMPLATE, find, fits_path, text_of};
+use blockyard_lab::{
+    Experiment, Outcome, Override, Request, Tracer, Window, real, relabel, run as run_lab, run_job,
+    search, side_by_side, sim,
+};
 use blockyard_report::{Experiment as Report, html, json, text};
 use clap::{Args, Subcommand, ValueHint};
 
 use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::Failure;
-use crate::lab::builtin::{BUILTIN, TEMPLATE, find, fits_path, load, text_of};
-use crate::lab::execute::run_job;
-use crate::lab::onsite;
-use crate::lab::page::{self, Request};
-use crate::lab::relabel::relabel;
-use crate::lab::search::{Found, search};
-use crate::lab::spec::Experiment;
-use crate::lab::spec::fit::Fit;
-use crate::lab::spec::tree::Override;
-use crate::lab::trace::{Tracer, Window};
 use crate::output::{InUse, Output, print, say};
+use crate::progress::Steps;
 
 /// Run experiments with I/O schedulers in a simulated world
 ///
@@ -279,6 +275,13 @@ pub(crate) fn run(args: &LabArgs) -> Result<(), Failure> {
     }
 }
 
+/// The experiment of this name or file; says on standard error what its traces lack.
+pub(crate) fn load(name: &str) -> Result<Experiment, Failure> {
+    let experiment = builtin::load(name)?;
+    warn(&experiment.take_warnings());
+    Ok(experiment)
+}
+
 fn list() -> Result<(), Failure> {
     let mut lines = String::new();
     for builtin in BUILTIN {
@@ -297,10 +300,13 @@ fn run_one(args: &RunArgs) -> Result<(), Failure> {
             Some("memory") => Place::Memory { len_bytes: None },
             _ => Place::Path(path.clone()),
         };
-        let report = onsite::run(&experiment, &request, &place, args.real.destroy)?;
+        let steps = Steps::default();
+        let progress = |done, all| steps.at(done, all);
+        let report = real::run(&experiment, &request, &place, args.real.destroy, &progress)?;
+        warn(&experiment.take_warnings());
         return show_changed(report, &experiment, args);
     }
-    let outcome = page::run(&experiment, &request)?;
+    let outcome = with_bar(&experiment, &request)?;
     warn(&outcome.warnings);
     show_changed(outcome.report, &experiment, args)
 }
@@ -315,6 +321,12 @@ fn show_changed(
         relabel(&mut report, experiment, &args.set);
     }
     show(&report, args.select.json)
+}
+
+/// Runs an experiment, with a bar for a person who watches.
+fn with_bar(experiment: &Experiment, request: &Request) -> Result<Outcome, Failure> {
+    let steps = Steps::default();
+    Ok(run_lab(experiment, request, &|done, all| steps.at(done, all))?)
 }
 
 fn warn(warnings: &[String]) {
@@ -335,7 +347,7 @@ impl SelectArgs {
                 seeds.push(*seed);
             }
         }
-        Request { variants, seeds, set: set.to_vec(), check: self.check, plots: false }
+        Request { variants, seeds, set: set.to_vec(), check: self.check, ..Request::default() }
     }
 }
 
@@ -355,7 +367,7 @@ fn compare(args: &CompareArgs) -> Result<(), Failure> {
         let own = [String::new()];
         for words in own.iter().chain(&args.set) {
             let set = parse_several(words)?;
-            let outcome = page::run(&experiment, &args.select.request(&set))?;
+            let outcome = with_bar(&experiment, &args.select.request(&set))?;
             let mut title = if words.is_empty() { "as it is".into() } else { words.clone() };
             if args.experiments.len() > 1 {
                 title = format!("{}: {title}", experiment.name);
@@ -379,7 +391,7 @@ fn compare(args: &CompareArgs) -> Result<(), Failure> {
         return print(&(json(&all) + "\n"));
     }
     let title = "side by side".into();
-    let causes = vec![page::beside(&columns)?];
+    let causes = vec![side_by_side(&columns)?];
     let name = args.experiments.join(", ");
     print(&text(&Report { name, title, causes, ..Report::default() }))
 }
@@ -411,7 +423,7 @@ fn trace(args: &TraceArgs) -> Result<(), Failure> {
     let point = experiment.points(variant).into_iter().next().flatten();
     let setup = experiment.setup(variant, point.as_ref(), &args.set, &[])?;
     let seed = args.seed.unwrap_or(experiment.seeds[0]);
-    let config = blockyard_sim::world::Config { seed, ..setup.config };
+    let config = sim::world::Config { seed, ..setup.config };
     let window = Window { from: args.from, until: args.until, limit: args.limit as usize };
     for (name, job) in &setup.jobs {
         let (_, tracer) = run_job(&config, name, job, Tracer::new(window))?;
@@ -466,7 +478,7 @@ fn report(args: &ReportArgs) -> Result<(), Failure> {
     let mut reports = Vec::new();
     for name in names {
         let request = Request { check: args.check, plots: true, ..Request::default() };
-        let outcome = page::run(&load(name)?, &request)?;
+        let outcome = with_bar(&load(name)?, &request)?;
         warn(&outcome.warnings);
         reports.push(outcome.report);
     }
@@ -506,8 +518,9 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
     for fit in &mut fits {
         let name = fit.name.clone();
         let told = |drawn, accepted| say(&format!("fit {name}: {accepted} of {drawn} accepted"));
-        let found = search(&experiment, fit, &[], told)?;
-        summary(fit, &found).iter().for_each(|line| say(line));
+        let steps = Steps::default();
+        let found = search(&experiment, fit, told, &|done, all| steps.at(done, all))?;
+        found.summary(fit).iter().for_each(|line| say(line));
         if found.accepted.is_empty() {
             without.push(fit.name.clone());
             continue;
@@ -530,22 +543,6 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
     }
 }
 
-fn summary(fit: &Fit, found: &Found) -> Vec<String> {
-    let (accepted, drawn) = (found.accepted.len(), found.drawn);
-    let mut said = vec![format!("fit {}: {accepted} of {drawn} points accepted", fit.name)];
-    for (accept, best) in fit.accept.iter().zip(&found.best_by_row) {
-        let (best, bound) = (best * 100.0, accept.error_max * 100.0);
-        said.push(format!("    {}: at best {best:.1} % off, bound {bound:.0} %", accept.cell));
-    }
-    if let (true, Some((point, factor))) = (found.accepted.is_empty(), &found.nearest) {
-        let sides = fit.sides.iter().zip(&point.values);
-        let sides: Vec<String> =
-            sides.map(|(side, value)| format!("{} = {value}", side.path)).collect();
-        said.push(format!("    nearest, off by a factor of {factor:.2}: {}", sides.join(", ")));
-    }
-    said
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -564,7 +561,7 @@ mod tests {
     fn several_settings_of_a_column_are_separated_by_semicolons() {
         let set =
             parse_several("queue.elevator=deadline,fifo_batch=4; queue.nr_requests=8").unwrap();
-        let paths: Vec<&str> = set.iter().map(|one| one.path.as_str()).collect();
+        let paths: Vec<&str> = set.iter().map(Override::path).collect();
         assert_eq!(paths, ["queue.elevator", "queue.nr_requests"]);
         for words in ["queue.elevator", ";", "queue.elevator=cfq;", "=1"] {
             assert!(parse_several(words).is_err(), "{words}");

@@ -1,22 +1,19 @@
 //! `blockyard replay`: plays a trace on a volume, a file, memory, nothing, or in the lab.
 
+#[cfg(feature = "lab")]
 mod lab;
 
-use std::path::PathBuf;
-
 use blockyard::Volume;
-use blockyard::bench::{self, Tally};
+use blockyard::bench::{self, Tally, replay_report};
 use blockyard_engine::bio::Op;
 use blockyard_host::volume::VolumeOptions;
 use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target};
 use blockyard_workload::trace::Trace;
-use clap::{Args, ValueHint};
+use clap::Args;
 
-use crate::args::{ForceArgs, HelpArgs, SchedulingArgs, VolumeArgs};
+use crate::args::{HelpArgs, SchedulingArgs, VolumeArgs};
 use crate::failure::Failure;
-use crate::lab::spec::tree::Override;
-use crate::output::{InUse, Output, print};
-use crate::replayed;
+use crate::output::print;
 use crate::traces::InputArgs;
 
 /// Play a trace on a volume, or in the lab, and count what comes out
@@ -42,29 +39,12 @@ pub(crate) struct ReplayArgs {
     raw: bool,
 
     /// Play on nothing: every bio ends at once
-    #[arg(long, conflicts_with_all = ["volume", "table", "raw", "lab"])]
+    #[arg(long, conflicts_with_all = ["volume", "table", "raw"])]
     null: bool,
 
-    /// Play in the simulated world of an experiment: name (see `lab list`) or TOML file
-    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["volume", "table", "raw"])]
-    lab: Option<String>,
-
-    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
-    // conflicts of --lab and --fast too.
-    /// The world of this variant; without one, of the first
-    #[arg(long, value_name = "NAME", requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    variant: Option<String>,
-
-    /// Change a value of the world: device.kind=flash, crypt.pipeline=sorted
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    set: Vec<Override>,
-
-    /// Write what reached the queue of the lab as a trace again
-    #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    output: Option<PathBuf>,
+    #[cfg(feature = "lab")]
+    #[command(flatten)]
+    world: lab::WorldArgs,
 
     /// What is on the volume may be overwritten
     #[arg(long)]
@@ -94,8 +74,9 @@ pub(crate) struct ReplayArgs {
     #[command(flatten)]
     scheduling: SchedulingArgs,
 
+    #[cfg(feature = "lab")]
     #[command(flatten)]
-    force: ForceArgs,
+    force: crate::args::ForceArgs,
 
     #[command(flatten)]
     help: HelpArgs,
@@ -103,20 +84,16 @@ pub(crate) struct ReplayArgs {
 
 /// Plays it.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
-    if let Some((output, in_use)) = args.output() {
-        output.check(&in_use)?;
-    }
+    #[cfg(feature = "lab")]
+    args.world.check(args)?;
     let trace = args.input.read()?;
     if trace.bios.is_empty() {
         return Err(Failure::failed(format!("{}: has no bios", args.input.trace.display())));
     }
-    let (replay, place) = match &args.lab {
-        Some(experiment) => lab::play(args, experiment, &trace)?,
-        None => args.play(&trace)?,
-    };
+    let (replay, place) = args.play(&trace)?;
     let lines = match args.json {
-        true => format!("{:#}\n", replayed::json(&trace, &replay, &place)),
-        false => replayed::lines(&trace, &replay, &place),
+        true => format!("{:#}\n", replay_report::json(&trace, &replay, &place)),
+        false => replay_report::lines(&trace, &replay, &place),
     };
     print(&lines)?;
     if !replay.is_complete() {
@@ -124,16 +101,10 @@ pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
             "not all bios that were submitted have ended; please report it",
         ));
     }
-    replayed::failed(&replay).map_or(Ok(()), |failed| Err(Failure::failed(failed)))
+    replay_report::failed(&replay).map_or(Ok(()), |failed| Err(Failure::failed(failed)))
 }
 
 impl ReplayArgs {
-    /// The trace that is made in the lab, and what it must not overwrite.
-    fn output(&self) -> Option<(Output<'_>, InUse)> {
-        let output = Output::private(self.output.as_deref()?, self.force.force);
-        Some((output, InUse::of_paths([self.input.trace.as_path()])))
-    }
-
     fn pace(&self) -> Pace {
         match self.fast {
             true => Pace::Fastest { depth: self.depth },
@@ -148,8 +119,12 @@ impl ReplayArgs {
             .map_err(|misfit| Failure::failed(format!("{}: {misfit}", self.input.trace.display())))
     }
 
-    /// Plays it on this machine; says on what.
+    /// Plays it, in the lab or on this machine; says on what.
     fn play(&self, trace: &Trace) -> Result<(Replay, String), Failure> {
+        #[cfg(feature = "lab")]
+        if let Some(experiment) = &self.world.lab {
+            return lab::play(self, experiment, trace);
+        }
         let changes = |op| matches!(op, Op::Write | Op::Discard | Op::WriteZeroes);
         let writes = trace.bios.iter().any(|bio| changes(bio.op));
         if writes && !self.destroy && !self.null {

@@ -3,11 +3,11 @@
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
+use blockyard_lab::compare::{Run, page};
 use blockyard_report::{Experiment, html, text};
 use clap::{Args, ValueHint};
 
 use crate::args::{ForceArgs, ShortHelpArgs};
-use crate::comparison::{Run, page};
 use crate::failure::{Failure, printable};
 use crate::output::{InUse, Output, print, say};
 

@@ -5,20 +5,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use blockyard_engine::time::Nanos;
+use blockyard_lab::{Experiment, JobSpec, Override, TraceJob, Variant};
 use blockyard_workload::fio::Job;
 use blockyard_workload::replay::Pace;
 use blockyard_workload::trace::blktrace::Action;
 use clap::{Args, ValueHint};
 
+use super::lab::load;
 use super::report::write;
 use crate::args::{ForceArgs, HelpArgs, JobArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
-use crate::lab::builtin::load;
-use crate::lab::spec::job::JobSpec;
-use crate::lab::spec::traced::{self, TraceJob};
-use crate::lab::spec::tree::Override;
-use crate::lab::spec::{Experiment, Variant};
 use crate::output::{InUse, Output, print, say};
 use crate::terminal::Terminal;
 use crate::traces;
@@ -332,9 +329,8 @@ impl TuneArgs {
         let config = experiment.setup(variant, None, &self.lab.set, &[])?.config;
         if let Some(path) = &self.trace {
             let trace = Arc::new(traces::read(path, Action::default())?);
-            let target = traced::target(&config, self.wrap);
             let pace = Pace::Fastest { depth: None };
-            return Ok(Some(JobSpec::Trace(TraceJob { trace, pace, target })));
+            return Ok(Some(JobSpec::Trace(TraceJob::new(trace, pace, &config, self.wrap))));
         }
         let (words, text) = (self.words()?, self.jobs.text()?);
         let device_bytes = config.device.sectors().saturating_mul(512);

@@ -7,13 +7,10 @@ use std::collections::BTreeMap;
 
 use blockyard_engine::dm::crypt::pipeline::PRESETS;
 use blockyard_engine::elevator::ELEVATORS;
+use blockyard_lab::{Error, Experiment, JobSpec, Measured, Override, Setup, Variant, run_job, sim};
 
 use super::search::{Space, Step, Told};
 use crate::failure::Failure;
-use crate::lab::execute::{Measured, run_job};
-use crate::lab::spec::job::JobSpec;
-use crate::lab::spec::tree::Override;
-use crate::lab::spec::{Experiment, Variant};
 
 /// Values of the world that differ from the variant's, by path.
 pub(crate) type Settings = BTreeMap<&'static str, String>;
@@ -76,8 +73,8 @@ impl Model<'_> {
         Ok(self.set.iter().cloned().chain(own?).collect())
     }
 
-    fn setup(&self, settings: &Settings, round: usize) -> Result<crate::lab::spec::Setup, Failure> {
-        let set = self.overrides(settings).map_err(Failure::failed)?;
+    fn setup(&self, settings: &Settings, round: usize) -> Result<Setup, Error> {
+        let set = self.overrides(settings).map_err(Error::Experiment)?;
         let points = self.experiment.points(self.variant);
         let point = points[round % points.len()].as_ref();
         self.experiment.setup(self.variant, point, &set, &[])
@@ -109,21 +106,21 @@ impl Space for Model<'_> {
     }
 
     fn check(&mut self, settings: &Settings) -> Result<(), String> {
-        self.setup(settings, 0).map(drop).map_err(|failure| failure.message)
+        self.setup(settings, 0).map(drop).map_err(|error| error.to_string())
     }
 
     fn measure(&mut self, settings: &Settings, round: usize) -> Result<f64, Failure> {
         let setup = self.setup(settings, round)?;
         let seeds = &self.experiment.seeds;
         let seed = seeds[0].wrapping_add(round as u64);
-        let config = blockyard_sim::world::Config { seed, ..setup.config };
+        let config = sim::world::Config { seed, ..setup.config };
         let jobs = match &self.job {
             Some(job) => vec![("job".to_owned(), job.clone())],
             None => setup.jobs,
         };
         let mut logs = Vec::new();
         for (name, job) in &jobs {
-            job.check(&config).map_err(|failure| failure.at(format!("job {name}")))?;
+            job.check(&config).map_err(|error| Failure::from(error).at(format!("job {name}")))?;
             let (done, ()) = run_job(&config, name, job, ())?;
             logs.push(speed(&done.measured).map(f64::ln).ok_or_else(|| {
                 Failure::failed(format!("job {name} has no rate and no time that could be tuned"))

@@ -7,16 +7,61 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufWriter};
+use std::path::PathBuf;
 
 use blockyard_engine::time::Nanos;
-use blockyard_sim::cpu::ThreadId;
-use blockyard_sim::world::{self, Config, Event, Observer, Role};
+use blockyard_lab::Override;
+use blockyard_lab::sim::cpu::ThreadId;
+use blockyard_lab::sim::world::{self, Config, Event, Observer, Role};
 use blockyard_workload::replay::Replay;
 use blockyard_workload::trace::{Completion, Header, Trace, TracedBio, Writer};
+use clap::{Args, ValueHint};
 
 use super::ReplayArgs;
+use crate::commands::lab::load;
 use crate::failure::Failure;
-use crate::lab::builtin::load;
+use crate::output::{InUse, Output};
+
+/// The world of an experiment in place of a volume.
+#[derive(Args, Debug)]
+pub(super) struct WorldArgs {
+    /// Play in the simulated world of an experiment: name (see `lab list`) or TOML file
+    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["volume", "table", "raw", "null"])]
+    pub(super) lab: Option<String>,
+
+    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
+    // conflicts of --lab and --fast too.
+    /// The world of this variant; without one, of the first
+    #[arg(long, value_name = "NAME", requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
+    pub(super) variant: Option<String>,
+
+    /// Change a value of the world: device.kind=flash, crypt.pipeline=sorted
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
+    pub(super) set: Vec<Override>,
+
+    /// Write what reached the queue of the lab as a trace again
+    #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
+    pub(super) output: Option<PathBuf>,
+}
+
+impl WorldArgs {
+    /// The trace that is made in the lab, and what it must not overwrite.
+    fn output(&self, args: &ReplayArgs) -> Option<(Output<'_>, InUse)> {
+        let output = Output::private(self.output.as_deref()?, args.force.force);
+        Some((output, InUse::of_paths([args.input.trace.as_path()])))
+    }
+
+    /// Refuses an output that cannot be written, before anything runs.
+    pub(super) fn check(&self, args: &ReplayArgs) -> Result<(), Failure> {
+        match self.output(args) {
+            Some((output, in_use)) => Ok(output.check(&in_use)?),
+            None => Ok(()),
+        }
+    }
+}
 
 /// Plays it; says in what world.
 pub(super) fn play(
@@ -25,10 +70,10 @@ pub(super) fn play(
     trace: &Trace,
 ) -> Result<(Replay, String), Failure> {
     let experiment = load(experiment)?;
-    let variant = experiment.variant_or_first(args.variant.as_deref())?;
+    let variant = experiment.variant_or_first(args.world.variant.as_deref())?;
     let point = experiment.points(variant).into_iter().next().flatten();
     let mut set = args.scheduling.of_lab()?;
-    set.extend(args.set.iter().cloned());
+    set.extend(args.world.set.iter().cloned());
     let setup = experiment.setup(variant, point.as_ref(), &set, &[])?;
     let config = Config { seed: experiment.seeds[0], ..setup.config };
     let len_bytes = config.device.sectors().saturating_mul(512);
@@ -39,7 +84,7 @@ pub(super) fn play(
             "two replays differ ({hash:016x} and {again:016x}); please report it"
         )));
     }
-    if let Some((output, in_use)) = args.output() {
+    if let Some((output, in_use)) = args.world.output(args) {
         let export = format!("lab: {}, {}", experiment.name, variant.name);
         let began_unix_ns = trace.header.began_unix_ns;
         let header = Header { volume_bytes: len_bytes, sector_bytes: 512, export, began_unix_ns };

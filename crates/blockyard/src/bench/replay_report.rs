@@ -1,0 +1,124 @@
+//! The outcome of a replay as text and as JSON: bios in, bios out, and their times.
+
+use std::fmt::Write as _;
+
+use blockyard_workload::fio::Histogram;
+use blockyard_workload::replay::{Failed, Replay, op_name};
+use blockyard_workload::trace::{Summary, Trace};
+use serde_json::{Value, json};
+
+use crate::size::human_size;
+
+/// Mean latency of an operation as it was recorded.
+fn recorded(summary: &Summary, name: &str) -> Option<f64> {
+    let op = summary.ops.iter().find(|op| op_name(op.op) == name)?;
+    (op.latency.count() > 0).then(|| op.latency.mean_ns())
+}
+
+/// As text. The place stands in front, unless it is empty.
+#[must_use]
+pub fn lines(trace: &Trace, replay: &Replay, place: &str) -> String {
+    let summary = Summary::of(trace);
+    let (submitters, tasks) = replay.submitters();
+    let mut text = if place.is_empty() { String::new() } else { format!("{place}\n") };
+    let _ = writeln!(
+        text,
+        "{} bios of {submitters} submitters in {:.3} s, recorded in {:.3} s",
+        summary.count(),
+        replay.took().0 as f64 / 1e9,
+        summary.length.0 as f64 / 1e9
+    );
+    if tasks < submitters {
+        let _ = writeln!(text, "They shared {tasks} tasks.");
+    }
+    text += "\n            bios in   bios out      in bytes     out bytes  errors   avg, ms   \
+             p99, ms   max, ms  recorded avg, ms\n";
+    for (name, one) in replay.counted() {
+        let ms = |ns: f64| ns / 1e6;
+        let was = recorded(&summary, name).map_or("-".into(), |ns| format!("{:.3}", ms(ns)));
+        let latency = &one.latency;
+        let _ = writeln!(
+            text,
+            "{name:<8}{:>11}{:>11}{:>14}{:>14}{:>8}{:>10.3}{:>10.3}{:>10.3}{was:>18}",
+            one.in_bios,
+            one.out_bios,
+            one.in_bytes,
+            one.out_bytes,
+            one.errors,
+            ms(latency.mean_ns()),
+            ms(latency.permille_within(990).0 as f64),
+            ms(latency.max().0 as f64)
+        );
+    }
+    let bytes = replay.counted().values().map(|one| one.out_bytes).sum::<u64>();
+    let verdict = match replay.is_complete() {
+        true => "requests in = requests out, bytes too",
+        false => "NOT all that came in went out",
+    };
+    let _ = writeln!(text, "\n{verdict}: {}", human_size(bytes));
+    if replay.late().count() > 0 {
+        let ms = |permille| replay.late().permille_within(permille).0 as f64 / 1e6;
+        let max = replay.late().max().0 as f64 / 1e6;
+        let (p50, p99) = (ms(500), ms(990));
+        let _ =
+            writeln!(text, "submitted late by {p50:.3} ms (p50), {p99:.3} (p99), {max:.3} (max)");
+    }
+    text
+}
+
+/// How many bios failed, and the first of them; `None` if all went well.
+#[must_use]
+pub fn failed(replay: &Replay) -> Option<String> {
+    let Failed { op, offset_bytes, len_bytes, error, .. } = replay.first_failed()?;
+    let reason = std::io::Error::from_raw_os_error(error);
+    let (errors, all) =
+        (replay.errors(), replay.counted().values().map(|one| one.out_bios).sum::<u64>());
+    Some(format!(
+        "{errors} of {all} bios failed; the first: {op} of {len_bytes} bytes at byte \
+         {offset_bytes}: {reason}"
+    ))
+}
+
+/// As JSON.
+#[must_use]
+pub fn json(trace: &Trace, replay: &Replay, place: &str) -> Value {
+    let summary = Summary::of(trace);
+    let ops: Vec<Value> = replay
+        .counted()
+        .iter()
+        .map(|(name, one)| {
+            json!({
+                "op": name,
+                "in_bios": one.in_bios,
+                "out_bios": one.out_bios,
+                "in_bytes": one.in_bytes,
+                "out_bytes": one.out_bytes,
+                "errors": one.errors,
+                "latency_ns": histogram(&one.latency),
+                "recorded_mean_ns": recorded(&summary, name),
+            })
+        })
+        .collect();
+    json!({
+        "target": place,
+        "bios": summary.count(),
+        "submitters": replay.submitters().0,
+        "tasks": replay.submitters().1,
+        "recorded_ns": summary.length.0,
+        "took_ns": replay.took().0,
+        "is_complete": replay.is_complete(),
+        "errors": replay.errors(),
+        "first_failed": failed(replay),
+        "ops": ops,
+        "late_ns": histogram(replay.late()),
+    })
+}
+
+fn histogram(histogram: &Histogram) -> Value {
+    json!({
+        "mean": histogram.mean_ns(),
+        "p50": histogram.permille_within(500).0,
+        "p99": histogram.permille_within(990).0,
+        "max": histogram.max().0,
+    })
+}

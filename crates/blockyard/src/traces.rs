@@ -1,0 +1,71 @@
+//! Traces as files: ours, those of `blktrace(8)`, and logs of fio.
+
+use std::fs::File;
+use std::io::{BufReader, Read, Seek};
+use std::path::{Path, PathBuf};
+
+use blockyard_workload::trace::blktrace::{Action, Events};
+use blockyard_workload::trace::{Trace, TraceError, iolog};
+
+use crate::Error;
+
+/// More CPUs than this have no files: one is looked for after the other.
+const CPUS_MAX: u32 = 4096;
+
+/// Reads a trace of any of the formats, and says what it lacks.
+///
+/// # Errors
+/// When the file cannot be opened or read, or is no trace.
+pub fn read(path: &Path, action: Action) -> Result<(Trace, Vec<String>), Error> {
+    let place = path.display();
+    let mut file = open(path)?;
+    let mut first = [0; 4];
+    let is_short = file.read_exact(&mut first).is_err();
+    let trace = if !is_short && Events::begin_with(first) {
+        let mut events = Events::default();
+        for path in &of_all_cpus(path) {
+            let file = BufReader::new(open(path)?);
+            events.add(file).map_err(|error| wrong(path, &error))?;
+        }
+        events.into_trace(action)
+    } else {
+        let failed = |error| Error::file(path, error);
+        file.rewind().map_err(failed)?;
+        let file = BufReader::new(file);
+        let trace = match !is_short && iolog::begins_with(first) {
+            true => iolog::read(file),
+            false => Trace::read(file),
+        };
+        trace.map_err(|error| wrong(path, &error))?
+    };
+    let mut warnings = Vec::new();
+    if let Some(at) = trace.end.cut_off_at_bytes {
+        let bios = trace.bios.len();
+        warnings.push(format!(
+            "{place} is cut off at byte {at}: its recording did not end; {bios} bios are \
+             there"
+        ));
+    }
+    if trace.end.lost > 0 {
+        let lost = trace.end.lost;
+        warnings.push(format!("{place} lacks {lost} events that came too fast to be written down"));
+    }
+    Ok((trace, warnings))
+}
+
+fn open(path: &Path) -> Result<File, Error> {
+    File::open(path).map_err(|error| Error::place(path.display(), format!("cannot open: {error}")))
+}
+
+fn wrong(path: &Path, error: &TraceError) -> Error {
+    Error::Workload(format!("{}: {error}", path.display()))
+}
+
+/// `sda.blktrace.0` and what lies beside it; any other name is alone.
+fn of_all_cpus(path: &Path) -> Vec<PathBuf> {
+    let alone = vec![path.to_owned()];
+    let Some(name) = path.to_str() else { return alone };
+    let Some((base, "0")) = name.rsplit_once('.') else { return alone };
+    let all = (0..CPUS_MAX).map(|cpu| PathBuf::from(format!("{base}.{cpu}")));
+    all.take_while(|path| path.exists()).collect()
+}

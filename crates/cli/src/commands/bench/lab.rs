@@ -1,0 +1,107 @@
+//! The jobs of `blockyard bench` in a simulated world, and their figures as an HTML page.
+
+use std::path::PathBuf;
+
+use blockyard_lab::compare::{self, Run};
+use blockyard_lab::sim::world;
+use blockyard_lab::{JobSpec, Override};
+use blockyard_report::{Experiment, Listing};
+use blockyard_workload::fio::{Fio, Job, JobFile, print_all};
+use clap::{Args, ValueHint};
+
+use super::{BenchArgs, json, logs, note};
+use crate::args::ForceArgs;
+use crate::commands::lab::load;
+use crate::commands::report::write;
+use crate::failure::Failure;
+use crate::output::{InUse, Output};
+
+/// The page.
+#[derive(Args, Debug)]
+pub(super) struct PageArgs {
+    /// Write an HTML page with plots to this file
+    #[arg(long, value_name = "FILE", value_hint = ValueHint::FilePath,
+          conflicts_with = "result_lines")]
+    html: Option<PathBuf>,
+}
+
+impl PageArgs {
+    fn output(&self, force: ForceArgs) -> Option<Output<'_>> {
+        self.html.as_deref().map(|path| Output::new(path, force.force))
+    }
+
+    /// Refuses a page that cannot be written.
+    pub(super) fn check(&self, force: ForceArgs, in_use: &InUse) -> Result<(), Failure> {
+        self.output(force).map_or(Ok(()), |output| Ok(output.check(in_use)?))
+    }
+
+    /// Writes it, if it is wanted.
+    pub(super) fn write(
+        &self,
+        force: ForceArgs,
+        fio: &Fio,
+        (description, conditions): (&str, &[(&str, String)]),
+        in_use: &InUse,
+    ) -> Result<(), Failure> {
+        let Some(output) = self.output(force) else { return Ok(()) };
+        let run = Run::of("this run", &json::value(fio, description)).map_err(Failure::failed)?;
+        let listing = Listing { title: "As fio prints it".into(), text: print_all(&fio.listed()) };
+        let mut page = compare::page(description, &[run]);
+        page.conditions
+            .extend(conditions.iter().map(|(name, text)| ((*name).into(), text.clone())));
+        write(output, in_use, &Experiment { listings: vec![listing], ..page })
+    }
+}
+
+/// The world of an experiment in place of a volume.
+#[derive(Args, Debug)]
+pub(super) struct WorldArgs {
+    /// The world of this experiment (see `lab list`)
+    #[arg(long, value_name = "NAME|FILE", value_hint = ValueHint::FilePath,
+          conflicts_with_all = ["volume", "table", "raw", "null", "trace", "result_lines"])]
+    pub(super) lab: Option<String>,
+
+    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
+    // conflicts of --lab too.
+    /// The world of this variant; without one, of the first
+    #[arg(long, value_name = "NAME", requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
+    pub(super) variant: Option<String>,
+
+    /// Change a value of the world, as in `lab run`
+    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
+          conflicts_with_all = ["volume", "table", "raw", "null"])]
+    pub(super) set: Vec<Override>,
+}
+
+/// On the simulated machine and device of an experiment.
+pub(super) fn run(
+    args: &BenchArgs,
+    name: &str,
+    parse: impl Fn(u64) -> Result<JobFile, Failure>,
+) -> Result<(), Failure> {
+    let experiment = load(name)?;
+    let variant = experiment.variant_or_first(args.target.world.variant.as_deref())?;
+    let point = experiment.points(variant).into_iter().next().flatten();
+    let setup = experiment.setup(variant, point.as_ref(), &args.target.world.set, &[])?;
+    let JobFile { jobs, ignored, .. } = parse(setup.config.device.sectors().saturating_mul(512))?;
+    note(&ignored);
+    jobs.iter().try_for_each(check_for_lab)?;
+    logs::check(&jobs, args.force.force, &args.in_use())?;
+    JobSpec::Fio(jobs.clone(), false).check(&setup.config)?;
+    let mut fio = Fio::new(jobs).map_err(|error| Failure::failed(error.to_string()))?;
+    let config = world::Config { seed: experiment.seeds[0], ..setup.config };
+    world::run(&config, &mut fio, ()).map_err(Failure::failed)?;
+    let description = format!("the world of {}, {}", experiment.name, variant.name);
+    args.give(&fio, &description, None, &args.in_use())
+}
+
+/// Whether a simulated machine can run a job: its devices do not trim, and keep no bytes.
+fn check_for_lab(job: &Job) -> Result<(), Failure> {
+    let refused = match () {
+        () if job.rw.trims() => "rw trims, and no device of the lab does",
+        () if job.verify.sum.is_some() => "verify needs bytes, and the lab has none",
+        () => return Ok(()),
+    };
+    Err(Failure::failed(format!("job {}: {refused}; run it on a volume", job.name)))
+}

@@ -1,0 +1,123 @@
+//! Experiments that come with the crate, and those of files.
+
+use std::fs::File;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+
+use super::spec::Experiment;
+use crate::Error;
+
+/// The longest file that is read: thousands of rows.
+const FILE_LEN_MAX_BYTES: u64 = 4 << 20;
+
+/// An experiment that comes with the crate.
+#[derive(Debug)]
+pub struct Builtin {
+    /// Its name.
+    pub name: &'static str,
+    /// Its file.
+    pub text: &'static str,
+    /// The accepted points of its fits.
+    fits: Option<&'static str>,
+}
+
+/// All of them.
+pub const BUILTIN: &[Builtin] = &[
+    Builtin {
+        name: "deadline-2009",
+        text: include_str!("../../../experiments/deadline-2009.toml"),
+        fits: Some(include_str!("../../../experiments/deadline-2009.fits.toml")),
+    },
+    Builtin {
+        name: "parallel-dm-crypt-2013",
+        text: include_str!("../../../experiments/parallel-dm-crypt-2013.toml"),
+        fits: Some(include_str!("../../../experiments/parallel-dm-crypt-2013.fits.toml")),
+    },
+    Builtin {
+        name: "dm-crypt-2015",
+        text: include_str!("../../../experiments/dm-crypt-2015.toml"),
+        fits: None,
+    },
+    Builtin {
+        name: "dm-mq-2016",
+        text: include_str!("../../../experiments/dm-mq-2016.toml"),
+        fits: Some(include_str!("../../../experiments/dm-mq-2016.fits.toml")),
+    },
+    Builtin {
+        name: "mempool-bulk-2023",
+        text: include_str!("../../../experiments/mempool-bulk-2023.toml"),
+        fits: Some(include_str!("../../../experiments/mempool-bulk-2023.fits.toml")),
+    },
+];
+
+/// An experiment of one's own begins with this.
+pub const TEMPLATE: &str = include_str!("../../../experiments/template.toml");
+
+/// The experiment of this name, or of this file.
+///
+/// # Errors
+/// When there is none, or the file is wrong.
+pub fn load(name: &str) -> Result<Experiment, Error> {
+    if let Some(builtin) = find(name) {
+        return Experiment::parse(&format!("{name}.toml"), builtin.text, builtin.fits);
+    }
+    let path = file_of(name)?;
+    let text = read(&path)?;
+    let fits = fits_path(&path);
+    let fits = if fits.exists() { Some(read(&fits)?) } else { None };
+    Experiment::parse(&path.display().to_string(), &text, fits.as_deref())
+}
+
+/// The text of the experiment of this name, or of this file.
+///
+/// # Errors
+/// When there is none, or the file cannot be read.
+pub fn text_of(name: &str) -> Result<String, Error> {
+    match find(name) {
+        Some(builtin) => Ok(builtin.text.into()),
+        None => read(&file_of(name)?),
+    }
+}
+
+/// The experiment of this name that comes with the crate.
+#[must_use]
+pub fn find(name: &str) -> Option<&'static Builtin> {
+    BUILTIN.iter().find(|builtin| builtin.name == name)
+}
+
+/// The file with the accepted points of an experiment file: `mine.fits.toml` beside `mine.toml`.
+#[must_use]
+pub fn fits_path(path: &Path) -> PathBuf {
+    path.with_extension("fits.toml")
+}
+
+/// A name without a dot or a slash is meant as one of ours.
+fn file_of(name: &str) -> Result<PathBuf, Error> {
+    let path = PathBuf::from(name);
+    if !path.exists() && !name.contains(['.', '/']) {
+        let names: Vec<&str> = BUILTIN.iter().map(|builtin| builtin.name).collect();
+        let names = names.join(", ");
+        return Err(Error::new(format!(
+            "{name:?} is no experiment of ours and no file; there are {names} (blockyard lab list)"
+        )));
+    }
+    Ok(path)
+}
+
+fn read(path: &Path) -> Result<String, Error> {
+    let place = path.display();
+    let refuse = |error| Error::new(format!("cannot read {place}: {error}"));
+    let file = File::open(path).map_err(|error| refuse(error.to_string()))?;
+    let mut bytes = Vec::new();
+    let read = file.take(FILE_LEN_MAX_BYTES + 1).read_to_end(&mut bytes);
+    let len = read.map_err(|error| refuse(error.to_string()))?;
+    if len as u64 > FILE_LEN_MAX_BYTES {
+        let largest = FILE_LEN_MAX_BYTES >> 20;
+        return Err(refuse(format!("longer than {largest} MiB, which no experiment is")));
+    }
+    String::from_utf8(bytes).map_err(|error| {
+        let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
+        let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
+        Error::new(format!("{place}, line {line}: not a TOML file: it is no text (UTF-8)"))
+    })
+}

@@ -1,0 +1,548 @@
+//! Runs: each variant at each point and seed, in a world of its own, on all cores.
+//!
+//! Runs share nothing, so they are spread over threads as they come; what they yield is put in
+//! order afterwards, and the order of a report depends on no clock.
+
+use std::collections::BTreeMap;
+use std::num::NonZero;
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::thread;
+
+use blockyard::bench::replay_report;
+use blockyard_engine::elevator::ElevatorSpec;
+use blockyard_sim::world::{self, Causes, Config, Observer};
+use blockyard_workload::fio::{Fio, Histogram, Job, JobResult, Transfers};
+use blockyard_workload::fsync_tester::FsyncTester;
+use blockyard_workload::latency::Latency;
+use blockyard_workload::program::{Program, Usage};
+use blockyard_workload::replay::Replay;
+use blockyard_workload::tiotest::{self, Tiotest};
+
+use super::causes;
+use super::observe::{Eyes, Seen};
+use super::spec::fit::Point;
+use super::spec::job::{FSYNC_ROW, JobSpec, TOTAL_ROW, fsync_metrics};
+use super::spec::traced::TRACE_ROW;
+use super::spec::tree::Override;
+use super::spec::{Experiment, Variant};
+use crate::Error;
+
+/// Receives how many of how many runs have ended. It is called on several threads.
+pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
+
+/// One number that a job yielded.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Measured {
+    /// A phase, an operation, or the job as a whole.
+    pub row: String,
+    /// As in an experiment file.
+    pub metric: &'static str,
+    /// In seconds, bytes or counts.
+    pub value: f64,
+}
+
+/// A job that has run.
+#[derive(Clone, Debug)]
+pub struct JobDone {
+    /// Its name.
+    pub job: String,
+    /// All numbers.
+    pub measured: Vec<Measured>,
+    /// In the tool's own format.
+    pub listing: String,
+    /// The counters of the simulated world.
+    pub causes: Causes,
+    /// Equal for equal runs.
+    pub trace_hash: u64,
+    /// For plots, if somebody looked.
+    pub(crate) seen: Option<Seen>,
+}
+
+/// What tells one run from another.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Key {
+    pub(crate) variant: String,
+    /// Which of the variant's points.
+    pub(crate) point: usize,
+    pub(crate) seed: u64,
+    /// What a negative control sets; empty for the experiment itself.
+    pub(crate) control: String,
+}
+
+/// A run to be made.
+#[derive(Clone, Debug)]
+pub(crate) struct Run<'a> {
+    pub(crate) key: Key,
+    pub(crate) variant: &'a Variant,
+    pub(crate) point: Option<Point>,
+    pub(crate) control: &'a [Override],
+    /// Record for plots.
+    pub(crate) look: bool,
+}
+
+/// How runs are made.
+#[derive(Clone, Copy)]
+pub(crate) struct Manner<'a> {
+    pub(crate) experiment: &'a Experiment,
+    /// Values of the world that the user sets.
+    pub(crate) set: &'a [Override],
+    /// In place of the world's.
+    pub(crate) elevator: Option<&'a ElevatorSpec>,
+    /// Receives the number of runs that have ended.
+    pub(crate) progress: Progress<'a>,
+    /// Each run is made twice, and its traces must agree.
+    pub(crate) check: bool,
+}
+
+/// What the runs yielded.
+pub(crate) type Done = BTreeMap<Key, Vec<JobDone>>;
+
+/// Makes all runs.
+pub(crate) fn execute(manner: Manner<'_>, runs: &[Run<'_>]) -> Result<Done, Error> {
+    let results = spread(runs, manner.progress, |run| one(manner, run))?;
+    Ok(runs.iter().map(|run| run.key.clone()).zip(results).collect())
+}
+
+/// Does something with each item, on all cores; what comes out is in the items' order. After a
+/// error no more is begun.
+pub(crate) fn spread<T: Sync, R: Send>(
+    items: &[T],
+    progress: Progress<'_>,
+    work: impl Fn(&T) -> Result<R, Error> + Sync,
+) -> Result<Vec<R>, Error> {
+    progress(0, items.len());
+    let (next, failed) = (AtomicUsize::new(0), AtomicBool::new(false));
+    let results = Mutex::new(BTreeMap::new());
+    let worker = || {
+        while !failed.load(Ordering::Relaxed) {
+            let number = next.fetch_add(1, Ordering::Relaxed);
+            let Some(item) = items.get(number) else { return };
+            let result = work(item);
+            failed.fetch_or(result.is_err(), Ordering::Relaxed);
+            let mut results = results.lock().expect("nothing panics while it holds the lock");
+            results.insert(number, result);
+            progress(results.len(), items.len());
+        }
+    };
+    let threads = thread::available_parallelism().map_or(1, NonZero::get).min(items.len());
+    thread::scope(|scope| (0..threads).for_each(|_| drop(scope.spawn(worker))));
+    results.into_inner().expect("nothing panics while it holds the lock").into_values().collect()
+}
+
+/// The jobs of one run, one after the other.
+fn one(manner: Manner<'_>, run: &Run<'_>) -> Result<Vec<JobDone>, Error> {
+    let Manner { experiment, set, elevator, check, .. } = manner;
+    let mut setup = experiment.setup(run.variant, run.point.as_ref(), set, run.control)?;
+    if let Some(elevator) = elevator {
+        setup.config.elevator = elevator.clone();
+    }
+    let config = Config { seed: run.key.seed, ..setup.config };
+    let place = || format!("variant {}, seed {}", run.key.variant, run.key.seed);
+    let mut done = Vec::new();
+    for (name, job) in &setup.jobs {
+        let (mut first, eyes) = run_job(&config, name, job, Eyes::new(run.look))
+            .map_err(|error| error.at(format!("{}, job {name}", place())))?;
+        first.seen = eyes.seen();
+        if check {
+            let (second, ()) = run_job(&config, name, job, ())?;
+            if first.trace_hash != second.trace_hash {
+                return Err(Error::new(format!(
+                    "{}, job {name}: two runs differ ({:016x} and {:016x}); please report it",
+                    place(),
+                    first.trace_hash,
+                    second.trace_hash
+                )));
+            }
+        }
+        done.push(first);
+    }
+    Ok(done)
+}
+
+/// Runs a job in a simulated world, and returns the observer with what it has seen.
+///
+/// # Errors
+/// When the world cannot run the job.
+pub fn run_job<O: Observer>(
+    config: &Config,
+    name: &str,
+    job: &JobSpec,
+    observer: O,
+) -> Result<(JobDone, O), Error> {
+    let ((outcome, observer), yielded) =
+        run_program(job, config.seed, Simulated { config, observer })?;
+    let done = JobDone {
+        job: name.into(),
+        measured: yielded.measured.into_iter().chain(causes::rows(&outcome)).collect(),
+        listing: yielded.listing,
+        causes: outcome.causes,
+        trace_hash: outcome.trace_hash,
+        seen: None,
+    };
+    Ok((done, observer))
+}
+
+/// A world that runs a program to its end.
+pub(crate) trait Runner {
+    /// What the world says of it.
+    type Out;
+
+    /// Runs it. Its files are this long, by their numbers.
+    fn run<P: Program>(self, program: &mut P, lens_bytes: &[u64]) -> Result<Self::Out, Error>;
+}
+
+/// The simulated world.
+struct Simulated<'a, O> {
+    config: &'a Config,
+    observer: O,
+}
+
+impl<O: Observer> Runner for Simulated<'_, O> {
+    type Out = (world::Outcome, O);
+
+    fn run<P: Program>(self, program: &mut P, _: &[u64]) -> Result<Self::Out, Error> {
+        world::run(self.config, program, self.observer).map_err(Error::new)
+    }
+}
+
+/// What a program says of itself when it has ended.
+pub(crate) struct Yielded {
+    pub(crate) measured: Vec<Measured>,
+    pub(crate) listing: String,
+}
+
+/// Makes the program of a job, and has it run.
+pub(crate) fn run_program<R: Runner>(
+    job: &JobSpec,
+    seed: u64,
+    runner: R,
+) -> Result<(R::Out, Yielded), Error> {
+    let lens_bytes = job.file_lens_bytes();
+    match job {
+        JobSpec::Tiotest(options) => {
+            let mut program = Tiotest::new(tiotest::Config { seed, ..*options });
+            let out = runner.run(&mut program, &lens_bytes)?;
+            let (measured, listing) = (tiotest_rows(&program), program.print());
+            Ok((out, Yielded { measured, listing }))
+        }
+        JobSpec::Fsync(options) => {
+            let mut program = FsyncTester::new(*options);
+            let out = runner.run(&mut program, &lens_bytes)?;
+            let (measured, listing) = (fsync_rows(&program), program.print());
+            Ok((out, Yielded { measured, listing }))
+        }
+        JobSpec::Fio(jobs, _) => {
+            let seeded = |job: &Job| Job { seed: job.seed.wrapping_add(seed), ..job.clone() };
+            let mut program = Fio::new(jobs.iter().map(seeded).collect())
+                .map_err(|error| Error::new(error.to_string()))?;
+            let out = runner.run(&mut program, &lens_bytes)?;
+            let (measured, listing) = (fio_rows(&program), program.print());
+            Ok((out, Yielded { measured, listing }))
+        }
+        JobSpec::Trace(job) => {
+            let mut program = job.program()?;
+            let out = runner.run(&mut program, &lens_bytes)?;
+            if !program.is_complete() {
+                let what = "not all bios of the trace have ended; please report it";
+                return Err(Error::new(what));
+            }
+            let listing = replay_report::lines(&job.trace, &program, "");
+            Ok((out, Yielded { measured: trace_rows(&program), listing }))
+        }
+    }
+}
+
+/// What tiotest's two tables say, its total row included.
+fn tiotest_rows(program: &Tiotest) -> Vec<Measured> {
+    let mut rows = Vec::new();
+    let mut total = Latency::default();
+    for result in program.results() {
+        let seconds = result.time.0 as f64 / 1e9;
+        let row = result.kind.name();
+        rows.push(Measured { row: row.into(), metric: "phase_time", value: seconds });
+        let value = result.bytes as f64 / seconds;
+        rows.push(Measured { row: row.into(), metric: "rate", value });
+        latencies(&mut rows, row, &result.latency);
+        total.add(&result.latency);
+    }
+    latencies(&mut rows, TOTAL_ROW, &total);
+    rows
+}
+
+fn latencies(rows: &mut Vec<Measured>, row: &str, latency: &Latency) {
+    for (metric, value) in [
+        ("latency_avg", latency.average_ms() / 1e3),
+        ("latency_max", latency.max.0 as f64 / 1e9),
+        ("ops_over_2s", latency.percent(latency.over_2_s) / 100.0),
+        ("ops_over_10s", latency.percent(latency.over_10_s) / 100.0),
+    ] {
+        rows.push(Measured { row: row.into(), metric, value });
+    }
+}
+
+/// What the list of fsync times says.
+fn fsync_rows(program: &FsyncTester) -> Vec<Measured> {
+    let samples: Vec<f64> = program.samples().iter().map(|time| time.0 as f64 / 1e9).collect();
+    let row = |(metric, value)| Measured { row: FSYNC_ROW.into(), metric, value };
+    fsync_metrics(&samples).into_iter().map(row).collect()
+}
+
+/// What fio says of each job: reads, writes and `fsync` are rows of their own.
+fn fio_rows(program: &Fio) -> Vec<Measured> {
+    let mut rows = Vec::new();
+    for job in program.results() {
+        for (kind, transfers, sums) in [
+            ("read", &job.read, job.sums(|clone| clone.read)),
+            ("write", &job.write, job.sums(|clone| clone.write)),
+        ] {
+            if transfers.bytes > 0 {
+                let row = format!("{} {kind}", job.name);
+                transfer_rows(&mut rows, &row, job, transfers, sums);
+            }
+        }
+        let ios = job.read.ios + job.write.ios;
+        let (user, system) = job.cpu();
+        for (metric, value) in [
+            ("cpu_busy", user + system),
+            ("switches_per_1000", job.usage.switches as f64 * 1000.0 / ios.max(1) as f64),
+        ] {
+            rows.push(Measured { row: job.name.clone(), metric, value });
+        }
+        if user > 0.0 {
+            usage_rows(&mut rows, job, ios);
+        }
+        if job.sync.count() > 0 {
+            histogram(&mut rows, &format!("{} fsync", job.name), &job.sync);
+        }
+        if job.error.is_some() {
+            rows.push(Measured { row: job.name.clone(), metric: "errors", value: 1.0 });
+        }
+    }
+    rows
+}
+
+/// What came of a trace: of each kind of bio, and of all together.
+fn trace_rows(program: &Replay) -> Vec<Measured> {
+    let mut rows = Vec::new();
+    let seconds = program.took().0.max(1) as f64 / 1e9;
+    let (mut bios, mut latency) = (0, Histogram::default());
+    for (op, counted) in program.counted() {
+        for (metric, value) in [
+            ("rate", counted.out_bytes as f64 / seconds),
+            ("iops", counted.out_bios as f64 / seconds),
+        ] {
+            rows.push(Measured { row: (*op).into(), metric, value });
+        }
+        histogram(&mut rows, op, &counted.latency);
+        bios += counted.out_bios;
+        latency.add(&counted.latency);
+    }
+    for (metric, value) in [("phase_time", seconds), ("iops", bios as f64 / seconds)] {
+        rows.push(Measured { row: TRACE_ROW.into(), metric, value });
+    }
+    histogram(&mut rows, TRACE_ROW, &latency);
+    if program.errors() > 0 {
+        let value = program.errors() as f64;
+        rows.push(Measured { row: TRACE_ROW.into(), metric: "errors", value });
+    }
+    rows
+}
+
+/// The line of CPU columns, with the switches of each kind.
+fn usage_rows(rows: &mut Vec<Measured>, job: &JobResult, ios: u64) {
+    let (user, system) = job.cpu();
+    let Usage { voluntary, involuntary, .. } = job.usage;
+    let per_1000 = |count: u64| count as f64 * 1000.0 / ios.max(1) as f64;
+    for (metric, value) in [
+        ("usr", user),
+        ("sys", system),
+        ("ctx", (voluntary + involuntary) as f64),
+        ("ctx_per_1000", per_1000(voluntary + involuntary)),
+        ("voluntary_per_1000", per_1000(voluntary)),
+        ("involuntary_per_1000", per_1000(involuntary)),
+    ] {
+        rows.push(Measured { row: job.name.clone(), metric, value });
+    }
+}
+
+/// What it says of reads, or of writes.
+fn transfer_rows(
+    rows: &mut Vec<Measured>,
+    row: &str,
+    job: &JobResult,
+    transfers: &Transfers,
+    (iops_sum, rate_sum): (f64, f64),
+) {
+    let mut add = |metric, value| rows.push(Measured { row: row.into(), metric, value });
+    add("phase_time", job.runtime.0 as f64 / 1e9);
+    add("shortest_time", job.shortest_runtime().0 as f64 / 1e9);
+    add("rate", job.bandwidth(transfers));
+    add("rate_sum", rate_sum);
+    add("iops", job.iops(transfers));
+    add("iops_sum", iops_sum);
+    if transfers.slat.count() > 0 {
+        add("slat_avg", transfers.slat.mean_ns() / 1e9);
+        add("clat_avg", transfers.clat.mean_ns() / 1e9);
+        add("clat_max", transfers.clat.max().0 as f64 / 1e9);
+        add("latency_stdev", transfers.lat.stdev_ns() / 1e9);
+    }
+    histogram(rows, row, &transfers.lat);
+}
+
+fn histogram(rows: &mut Vec<Measured>, row: &str, histogram: &Histogram) {
+    for (metric, ns) in [
+        ("latency_avg", histogram.mean_ns()),
+        ("latency_p50", histogram.permille(500).0 as f64),
+        ("latency_p99", histogram.permille(990).0 as f64),
+        ("latency_max", histogram.max().0 as f64),
+    ] {
+        rows.push(Measured { row: row.into(), metric, value: ns / 1e9 });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::path::Path;
+
+    use blockyard_engine::bio::Op;
+    use blockyard_engine::priority::Priority;
+    use blockyard_engine::time::Nanos;
+    use blockyard_workload::random::Random;
+    use blockyard_workload::trace::{Header, TracedBio, Writer};
+
+    use super::*;
+
+    #[test]
+    fn jobs_measure_the_rows_that_they_say_and_no_others() {
+        let text = r#"
+name = "a"
+title = "a"
+[device]
+kind = "flash"
+size_mib = 1024
+[jobs.a]
+program = "tiotest"
+threads = 2
+file_mib = 1
+random_ops = 4
+[jobs.b]
+program = "fsync-tester"
+samples = 2
+[jobs.c]
+program = "fio"
+sections.x = { rw = "randrw", size = "64k", fsync = 2 }
+sections.y = { rw = "read", size = "64k" }
+[variants.a]
+"#;
+        let experiment = Experiment::parse("a.toml", text, None).unwrap();
+        let setup = experiment.setup(&experiment.variants[0], None, &[], &[]).unwrap();
+        for (name, job) in &setup.jobs {
+            let (done, ()) = run_job(&setup.config, name, job, ()).unwrap();
+            let mut said = job.yields(false);
+            said.extend(causes::yields(&setup.config));
+            let said =
+                said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
+            // Errors are a row only if there are any.
+            let mut said: Vec<_> = said.filter(|(_, metric)| *metric != "errors").collect();
+            let rows = done.measured.iter().map(|one| (one.row.as_str(), one.metric));
+            let mut measured: Vec<_> = rows.collect();
+            said.sort_unstable();
+            measured.sort_unstable();
+            assert_eq!(said, measured, "{name}");
+        }
+    }
+
+    /// Bios of every kind, of three submitters with priorities.
+    fn trace_file(dir: &Path) -> Vec<TracedBio> {
+        let mut random = Random::new(5, 0);
+        let bio = |number: u64| {
+            let op = [Op::Read, Op::Write, Op::Flush, Op::Discard][random.below(4) as usize];
+            let (sector, sectors) = match op {
+                Op::Flush => (0, 0),
+                _ => (8 * random.below(1 << 16), 8 * (1 + random.below(8) as u32)),
+            };
+            let is_write = op == Op::Write;
+            TracedBio {
+                start: Nanos(number * 100_000),
+                op,
+                fua: is_write && random.below(4) == 0,
+                preflush: is_write && random.below(4) == 0,
+                sync: !is_write || random.below(2) == 0,
+                sector,
+                sectors,
+                submitter: number as u32 % 3,
+                priority: Priority::best_effort(number as u8 % 3),
+                completion: None,
+            }
+        };
+        let bios: Vec<TracedBio> = (0..200).map(bio).collect();
+        let file = std::fs::File::create(dir.join("small.trace")).unwrap();
+        let header = Header { sector_bytes: 512, ..Header::default() };
+        let mut writer = Writer::begin(file, &header).unwrap();
+        bios.iter().for_each(|bio| writer.push(bio).unwrap());
+        writer.end(Nanos(200 * 100_000)).unwrap();
+        bios
+    }
+
+    #[test]
+    fn trace_runs_as_a_job_under_each_variant_and_twice_the_same() {
+        let text = r#"
+name = "a"
+title = "a"
+[device]
+kind = "disk"
+[jobs.home]
+program = "trace"
+file = "small.trace"
+fast = true
+[settings.short.set]
+"queue.elevator" = "deadline"
+[settings.long.set]
+"queue.elevator" = "cfq"
+[variants.deadline]
+settings = ["short"]
+[variants.cfq]
+settings = ["long"]
+"#;
+        let dir = tempfile::tempdir().unwrap();
+        let bios = trace_file(dir.path());
+        let file = dir.path().join("a.toml");
+        let experiment = Experiment::parse(file.to_str().unwrap(), text, None).unwrap();
+        let mut hashes = Vec::new();
+        for variant in &experiment.variants {
+            let setup = experiment.setup(variant, None, &[], &[]).unwrap();
+            let (name, job) = &setup.jobs[0];
+            let [first, second] = [(), ()].map(|()| run_job(&setup.config, name, job, ()).unwrap());
+            assert_eq!(first.0.trace_hash, second.0.trace_hash);
+            assert_eq!(first.0.measured, second.0.measured);
+            hashes.push(first.0.trace_hash);
+            let mut said = job.yields(false);
+            said.extend(causes::yields(&setup.config));
+            let said =
+                said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
+            let mut said: Vec<_> = said.filter(|(_, metric)| *metric != "errors").collect();
+            let rows = first.0.measured.iter().map(|one| (one.row.as_str(), one.metric));
+            let mut measured: Vec<_> = rows.filter(|(row, _)| *row != "queue").collect();
+            said.sort_unstable();
+            measured.sort_unstable();
+            assert_eq!(said, measured);
+            let value = |row: &str, metric: &str| {
+                let is = |one: &&Measured| one.row == row && one.metric == metric;
+                first.0.measured.iter().find(is).unwrap().value
+            };
+            let bios_run = value(TRACE_ROW, "iops") * value(TRACE_ROW, "phase_time");
+            assert!((bios_run - bios.len() as f64).abs() < 1e-6, "{bios_run}");
+        }
+        assert_ne!(hashes[0], hashes[1], "the elevator matters");
+        let mut misspelled = text.replace("small.trace", "smal.trace");
+        let said = Experiment::parse(file.to_str().unwrap(), &misspelled, None).unwrap_err();
+        assert!(
+            said.to_string().contains("line 8") && said.to_string().contains("smal.trace"),
+            "{said}"
+        );
+        misspelled = text.replace("fast = true", "depth = 4");
+        let said = Experiment::parse(file.to_str().unwrap(), &misspelled, None).unwrap_err();
+        assert!(said.to_string().contains("fast = true only"), "{said}");
+    }
+}

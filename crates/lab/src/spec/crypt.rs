@@ -1,0 +1,110 @@
+//! `[crypt]`: a crypt target above the queue, its pipeline, and what it costs.
+
+use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline};
+use blockyard_engine::pages::{AllocatorSpec, BIO_PAGES_MAX, ORDER_MAX, Sizes};
+use blockyard_engine::time::Nanos;
+use blockyard_sim::memory::{ListSizes, MemoryConfig, ZoneConfig};
+use blockyard_sim::world::{Below, MappedConfig, MappedCosts, PagesConfig};
+
+use super::section::{Section, listed};
+use super::world::ns;
+use crate::Error;
+
+/// The pipeline of a variant that has no target, where the others have one.
+pub(super) const OFF: &str = "off";
+
+/// Reads the section, if there is one, for a machine of so many CPUs.
+pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedConfig>, Error> {
+    let Some(mut section) = root.section("crypt")? else { return Ok(None) };
+    let name = section.needed_text("pipeline")?;
+    let preset = pipeline::find(name);
+    if preset.is_none() && name != OFF {
+        let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
+        let what = format!("is {name:?}, and takes {OFF:?}, {names}");
+        return Err(section.wrong_key("pipeline", &what));
+    }
+    // What the preset says, unless it is said here.
+    let split_kib = section.maybe_number("split_kib", 0..=1024u32)?;
+    let bio_kib = section.number("bio_kib", 0..=1024, 0u32)?;
+    let keeps_context = section.flag("keep_context_at_split", true)?;
+    let (costs, copy_kib) = costs(&mut section)?;
+    let ram = Below::Memory { ns_per_kib: copy_kib.0 };
+    let places = [("queue", Below::Queue), ("zero", Below::Memory { ns_per_kib: 0 }), ("ram", ram)];
+    let below = section.choice("below", &places)?;
+    let pages = pages(root, &mut section, cpus)?;
+    section.finish()?;
+    Ok(preset.map(|preset| MappedConfig {
+        pipeline: Choice::Fixed(match split_kib {
+            None => preset.pipeline,
+            Some(kib) => {
+                Pipeline { split_bytes: (kib > 0).then_some(kib * 1024), ..preset.pipeline }
+            }
+        }),
+        bio_sectors: (bio_kib > 0).then_some(bio_kib * 2),
+        keeps_context,
+        below,
+        pages,
+        costs,
+    }))
+}
+
+/// Who allocates pages, and from what memory (`[memory]`).
+fn pages(
+    root: &mut Section<'_>,
+    crypt: &mut Section<'_>,
+    cpus: u16,
+) -> Result<Option<PagesConfig>, Error> {
+    let mut memory = root.part("memory")?;
+    let reserve_pages = crypt.number("reserve_pages", 1..=BIO_PAGES_MAX, BIO_PAGES_MAX)?;
+    let limit_pages = crypt.number("limit_pages", reserve_pages..=1 << 24, 1 << 20)?;
+    let allocator = crypt.text("allocator")?.map(|text| {
+        let wrong = |error| crypt.wrong_key("allocator", &format!("is {text:?}: {error}"));
+        AllocatorSpec::parse(text).map_err(wrong)
+    });
+    let pages = memory.number("size_mib", 4..=1 << 14, 1024u32)? * 256;
+    let watermark_pages = memory.number("watermark_pages", 0..=1 << 20, 1024)?;
+    if watermark_pages + reserve_pages > pages {
+        return Err(memory.wrong("has fewer pages than watermark_pages and the reserve together"));
+    }
+    let usual = MemoryConfig::of_pages(pages);
+    let mut config = MemoryConfig {
+        zones: vec![ZoneConfig { pages, watermark_pages }],
+        cpus: usize::from(cpus),
+        lists: ListSizes {
+            batch_pages: memory.number("list_batch_pages", 1..=1024, usual.lists.batch_pages)?,
+            high_pages: memory.number("list_high_pages", 1..=65_536, usual.lists.high_pages)?,
+        },
+        ..usual
+    };
+    config.costs.contention = ns(&mut memory, "contention_ns", 0)?;
+    let order = memory.number("fragmented_order", 0..=ORDER_MAX, 0)?;
+    let per_mille = memory.number("fragmented_per_mille", 0..=1000, 1000)?;
+    let usable_pages = memory.maybe_number("usable_pages", 0..=1 << 24)?;
+    memory.finish()?;
+    let Some(allocator) = allocator.transpose()? else { return Ok(None) };
+    Ok(Some(PagesConfig {
+        allocator,
+        sizes: Sizes { reserve_pages, limit_pages },
+        memory: config,
+        fragmented: (order > 0).then_some((order, per_mille)),
+        usable_pages,
+    }))
+}
+
+/// What the target costs, and what a KiB of a ram disk does. Usual values are ours: AES-XTS at
+/// 1 GB/s a core, and work items as the measurements of work queues have them.
+fn costs(section: &mut Section<'_>) -> Result<(MappedCosts, Nanos), Error> {
+    let mut costs = section.part("costs")?;
+    let read = MappedCosts {
+        cipher_kib: ns(&mut costs, "cipher_ns_per_kib", 1_000)?,
+        jitter_percent: costs.number("jitter_percent", 0..=100, 10)?,
+        remote_percent: costs.number("remote_cipher_percent", 0..=1_000, 0)?,
+        part: ns(&mut costs, "part_ns", 500)?,
+        queue_work: ns(&mut costs, "queue_work_ns", 300)?,
+        batch: ns(&mut costs, "batch_ns", 300)?,
+        sort: ns(&mut costs, "sort_ns", 100)?,
+    };
+    let copy_kib = ns(&mut costs, "ram_ns_per_kib", 100)?;
+    costs.finish()?;
+    Ok((read, copy_kib))
+}

@@ -1,0 +1,270 @@
+//! Which constants may be fitted, within which box, on which rows, and how near is near enough.
+//!
+//! The box and the bound are part of the committed experiment: they stand before anything is run.
+//! The points that were accepted stand in a file beside it, which `blockyard lab fit` writes.
+
+use std::fmt::{self, Write as _};
+
+use super::metric::{Cell, Yields};
+use super::section::{Section, listed, mistake};
+use super::tree::{Node, Origin, Override, Value};
+use super::{Published, Role};
+use crate::Error;
+
+/// Edges of a box: generous, so that no arithmetic on them can overflow.
+const EDGES: std::ops::RangeInclusive<i64> = -1_000_000_000_000..=1_000_000_000_000;
+/// Points that are drawn at most; more is a search for an accident.
+const DRAWS_MAX: u32 = 100_000;
+/// Points that are kept at most: each is run for each variant.
+const KEEP_MAX: u32 = 256;
+
+/// One side of the box.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Side {
+    /// Where it was written.
+    pub(crate) origin: Origin,
+    pub(crate) path: String,
+    pub(crate) values: Values,
+}
+
+/// What a side may be.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Values {
+    /// Every whole number as likely.
+    Even { low: i64, high: i64 },
+    /// Evenly by the logarithm.
+    Log { low: i64, high: i64 },
+    /// These, each as likely.
+    OneOf(Vec<i64>),
+}
+
+/// A row that a point is accepted on.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Accept {
+    pub(crate) cell: Cell,
+    /// Ours and the published value differ by a factor of at most one and this.
+    pub(crate) error_max: f64,
+}
+
+/// Constants of the world that are fitted to published numbers.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Fit {
+    /// Its name.
+    pub name: String,
+    /// The variants that are run at its points.
+    pub(crate) variants: Vec<String>,
+    pub(crate) sides: Vec<Side>,
+    pub(crate) accept: Vec<Accept>,
+    pub(crate) draws: u32,
+    pub(crate) keep: u32,
+    pub(crate) seed: u64,
+    /// The accepted points; empty before the search.
+    pub points: Vec<Point>,
+}
+
+/// A point of the box: a value for each side, in their order.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Point {
+    /// The values.
+    pub values: Vec<i64>,
+}
+
+impl Fit {
+    pub(super) fn read(
+        name: String,
+        mut section: Section<'_>,
+        yields: &Yields,
+        published: &[Published],
+    ) -> Result<Self, Error> {
+        let variants = section.texts("variants")?;
+        for variant in &variants {
+            let known = yields.check_variant(variant);
+            known.map_err(|what| section.wrong_key("variants", &what))?;
+        }
+        let sides: Vec<Side> =
+            section.list("box")?.into_iter().map(Side::read).collect::<Result<_, _>>()?;
+        let mut accept = Vec::new();
+        for row in section.list("accept")? {
+            accept.push(Accept::read(row, yields, published, &variants)?);
+        }
+        let draws = section.number("draws", 1..=DRAWS_MAX, 400)?;
+        let keep = section.number("keep", 1..=KEEP_MAX, 8)?;
+        let seed = section.number("seed", 0..=u64::from(u32::MAX), 1)?;
+        for (key, missing) in [
+            ("variants", variants.is_empty()),
+            ("box", sides.is_empty()),
+            ("accept", accept.is_empty()),
+        ] {
+            if missing {
+                return Err(section.wrong_key(key, "takes at least one entry"));
+            }
+        }
+        section.finish()?;
+        Ok(Self { name, variants, sides, accept, draws, keep, seed, points: Vec::new() })
+    }
+
+    /// A point as overrides.
+    pub(crate) fn overrides(&self, point: &Point) -> Vec<Override> {
+        let whose = |side: &Side| format!("{}: fit {}", side.origin, self.name);
+        let pairs = self.sides.iter().zip(&point.values);
+        pairs.map(|(side, value)| Override::number(&side.path, *value, &whose(side))).collect()
+    }
+
+    /// The middle of the box, for an experiment that has not been fitted.
+    pub(crate) fn middle(&self) -> Point {
+        let middle = |side: &Side| side.at(1 << 31);
+        Point { values: self.sides.iter().map(middle).collect() }
+    }
+
+    /// The accepted points as the text of a file of their own. `drawn` points were run.
+    #[must_use]
+    pub fn print(&self, drawn: u32) -> String {
+        let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
+        let name = match self.name.chars().all(is_plain) {
+            true => self.name.clone(),
+            false => format!("{:?}", self.name),
+        };
+        let mut text = format!("[{name}]\ndrawn = {drawn}\npoints = [\n");
+        for point in &self.points {
+            let pairs = self.sides.iter().zip(&point.values);
+            let pairs: Vec<String> =
+                pairs.map(|(side, value)| format!("{:?} = {value}", side.path)).collect();
+            let _ = writeln!(text, "    {{ {} }},", pairs.join(", "));
+        }
+        text + "]\n"
+    }
+
+    /// Takes the points of its section of that file.
+    pub(super) fn read_points(&mut self, mut section: Section<'_>) -> Result<(), Error> {
+        section.maybe_number("drawn", 0..=DRAWS_MAX)?;
+        for point in section.list("points")? {
+            let mut values = vec![None; self.sides.len()];
+            for (path, node) in point.entries() {
+                let Some(place) = self.sides.iter().position(|side| side.path == *path) else {
+                    let sides = listed(self.sides.iter().map(|side| &side.path));
+                    let what = format!("is no side of the experiment's box; there are {sides}");
+                    return Err(mistake(node, path, &what));
+                };
+                let side = &self.sides[place];
+                match node.value {
+                    Value::Number(number) if side.contains(number) => values[place] = Some(number),
+                    _ => {
+                        let what = format!("is {}, and the box has {side}", node.value);
+                        return Err(mistake(node, path, &what));
+                    }
+                }
+            }
+            if let Some(lacking) = values.iter().position(Option::is_none) {
+                let side = &self.sides[lacking];
+                return Err(point.wrong(&format!("lacks a side of the box: {side}")));
+            }
+            self.points.push(Point { values: values.into_iter().flatten().collect() });
+        }
+        section.finish()
+    }
+}
+
+impl Side {
+    fn read(mut section: Section<'_>) -> Result<Self, Error> {
+        let path = section.needed_text("path")?.to_owned();
+        let low = section.maybe_number("low", EDGES)?;
+        let high = section.maybe_number("high", EDGES)?;
+        let log = section.flag("log", false)?;
+        let one_of = section.numbers("one_of", EDGES)?;
+        let values = match (low.zip(high), &one_of[..]) {
+            (Some((low, high)), []) if low > high || (log && low <= 0) => {
+                return Err(section.wrong("takes low <= high, and low > 0 with log = true"));
+            }
+            (Some((low, high)), []) if log => Values::Log { low, high },
+            (Some((low, high)), []) => Values::Even { low, high },
+            (None, [_, ..]) if low.or(high).is_none() && !log => Values::OneOf(one_of),
+            _ => return Err(section.wrong("needs \"low\" and \"high\", or \"one_of\"")),
+        };
+        let origin = section.origin().clone();
+        section.finish()?;
+        Ok(Self { origin, path, values })
+    }
+
+    /// The value at a share of 2^32: any of them as likely, where the share is drawn evenly.
+    pub(crate) fn at(&self, share: u32) -> i64 {
+        let of = |count: u64| ((u128::from(count) * u128::from(share)) >> 32) as u64;
+        match &self.values {
+            Values::Even { low, high } => low.saturating_add_unsigned(of(high.abs_diff(*low) + 1)),
+            Values::Log { low, high } => {
+                let share = f64::from(share) / f64::from(u32::MAX);
+                let value = *low as f64 * (*high as f64 / *low as f64).powf(share);
+                (value.round() as i64).clamp(*low, *high)
+            }
+            Values::OneOf(values) => values[of(values.len() as u64) as usize],
+        }
+    }
+
+    fn contains(&self, value: i64) -> bool {
+        match &self.values {
+            Values::Even { low, high } | Values::Log { low, high } => {
+                (*low..=*high).contains(&value)
+            }
+            Values::OneOf(values) => values.contains(&value),
+        }
+    }
+}
+
+impl fmt::Display for Side {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.values {
+            Values::Even { low, high } => write!(f, "{} {low}..{high}", self.path),
+            Values::Log { low, high } => write!(f, "{} {low}..{high} (log)", self.path),
+            Values::OneOf(values) => {
+                let values: Vec<String> = values.iter().map(ToString::to_string).collect();
+                write!(f, "{} {}", self.path, values.join(" or "))
+            }
+        }
+    }
+}
+
+impl Accept {
+    fn read(
+        mut section: Section<'_>,
+        yields: &Yields,
+        published: &[Published],
+        variants: &[String],
+    ) -> Result<Self, Error> {
+        let Some(node) = section.node("row") else {
+            return Err(section.wrong("needs the key \"row\" (\"variant/row/metric\")"));
+        };
+        let path = section.path("row");
+        let cell = Cell::parse(node, &path, super::section::text_of(node, &path)?, yields)?;
+        let wrong = match published.iter().find(|row| row.cell == cell) {
+            _ if !variants.contains(&cell.variant) => {
+                Some("is of a variant that the fit does not have among its \"variants\"")
+            }
+            None => Some("is published nowhere: it needs a number under [published]"),
+            Some(row) if row.role != Role::Calibrate || row.value <= 0.0 => {
+                Some("is no row to fit on: its role must be \"calibrate\", and its value above 0")
+            }
+            Some(_) => None,
+        };
+        if let Some(what) = wrong {
+            return Err(mistake(node, &path, &format!("{cell} {what}")));
+        }
+        let error_max = section.fraction("error_max")?.filter(|error| *error > 0.0);
+        let Some(error_max) = error_max else {
+            return Err(section.wrong_key("error_max", "takes a number above 0, as in 0.15"));
+        };
+        section.finish()?;
+        Ok(Self { cell, error_max })
+    }
+}
+
+/// The points of all fits, from the text of their file.
+pub(super) fn read_points(file: &str, text: &str, fits: &mut [Fit]) -> Result<(), Error> {
+    let tree = Node::parse(file, text)?;
+    let root = Section::of(&tree, "")?;
+    for (name, node) in root.entries() {
+        let Some(fit) = fits.iter_mut().find(|fit| fit.name == *name) else {
+            return Err(mistake(node, name, "is no fit of the experiment"));
+        };
+        fit.read_points(Section::of(node, name)?)?;
+    }
+    Ok(())
+}

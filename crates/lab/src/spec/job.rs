@@ -1,0 +1,295 @@
+//! A job: a program of `blockyard-workload` with its options.
+//!
+//! ```toml
+//! [jobs.tio]
+//! program = "tiotest"          # threads, file_mib, block_bytes, random_ops
+//! [jobs.fsync]
+//! program = "fsync-tester"     # samples, background_mib, ioprio
+//! [jobs.mix]
+//! program = "fio"              # each section is a job of fio, with fio's names for options
+//! sections.reader = { rw = "randread", bs = "4k", size = "64m", direct = 1, iodepth = 16 }
+//! [jobs.home]
+//! program = "trace"            # file, fast, depth, speed_percent, wrap
+//! ```
+
+use blockyard_engine::priority::Priority;
+use blockyard_sim::world::Config;
+use blockyard_workload::fio::{Fio, Job, Logs};
+use blockyard_workload::{fsync_tester, tiotest};
+
+use super::section::{Section, mistake};
+use super::traced::{TRACE_ROW, TraceJob, TraceKeys, Traces};
+use super::tree::Value;
+use crate::Error;
+
+/// The row that fsync-tester measures.
+pub(crate) const FSYNC_ROW: &str = "fsync";
+/// The row of all phases of tiotest together.
+pub(crate) const TOTAL_ROW: &str = "Total";
+/// A fsync that takes longer is an outlier, as the 2009 mail's readers counted them.
+const LONG_FSYNC_S: f64 = 1.0;
+
+/// Of a phase of tiotest; its total has no time and no rate.
+const PHASE_METRICS: &[&str] =
+    &["phase_time", "rate", "latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
+const TOTAL_METRICS: &[&str] = &["latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
+const FSYNC_METRICS: &[&str] = &["fsync_min", "fsync_median", "fsync_max", "fsync_over_1s"];
+/// Of what a job of fio reads or writes; of its `fsync` only the times.
+const FIO_METRICS: &[&str] = &[
+    "phase_time",
+    "shortest_time",
+    "rate",
+    "rate_sum",
+    "iops",
+    "iops_sum",
+    "latency_avg",
+    "latency_p50",
+    "latency_p99",
+    "latency_max",
+];
+/// Of all bios of a trace, and of those of one kind.
+const TRACE_METRICS: &[&str] =
+    &["phase_time", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max", "errors"];
+const TRACE_OP_METRICS: &[&str] =
+    &["rate", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max"];
+/// Past the page cache.
+const FIO_DIRECT_METRICS: &[&str] = &["slat_avg", "clat_avg", "clat_max", "latency_stdev"];
+/// Of a job as a whole.
+const FIO_JOB_METRICS: &[&str] = &["cpu_busy", "switches_per_1000", "errors"];
+/// Of a job whose program has time of its own.
+const FIO_USAGE_METRICS: &[&str] =
+    &["usr", "sys", "ctx", "ctx_per_1000", "voluntary_per_1000", "involuntary_per_1000"];
+const FIO_FSYNC_METRICS: &[&str] = &["latency_avg", "latency_p50", "latency_p99", "latency_max"];
+
+/// A row that a job can yield.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Yield {
+    pub(crate) row: String,
+    pub(crate) metrics: &'static [&'static str],
+}
+
+/// A job: a program of [`blockyard::workload`] with its options.
+#[derive(Clone, Debug)]
+pub enum JobSpec {
+    /// tiotest.
+    Tiotest(tiotest::Config),
+    /// fsync-tester.
+    Fsync(fsync_tester::Config),
+    /// Jobs of fio; whether a report shows their result lines only.
+    Fio(Vec<Job>, bool),
+    /// A trace.
+    Trace(TraceJob),
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Tiotest,
+    Fsync,
+    Fio,
+    Trace,
+}
+
+impl JobSpec {
+    pub(super) fn read(
+        mut section: Section<'_>,
+        traces: &Traces,
+        config: &Config,
+    ) -> Result<Self, Error> {
+        let kinds = [
+            ("tiotest", Kind::Tiotest),
+            ("fsync-tester", Kind::Fsync),
+            ("fio", Kind::Fio),
+            ("trace", Kind::Trace),
+        ];
+        section.needed_text("program")?;
+        let job = match section.choice("program", &kinds)? {
+            Kind::Tiotest => Self::Tiotest(tiotest_config(&mut section)?),
+            Kind::Fsync => Self::Fsync(fsync_config(&mut section)?),
+            Kind::Fio => {
+                let result_line = section.flag("result_line", false)?;
+                Self::Fio(fio_jobs(&mut section)?, result_line)
+            }
+            Kind::Trace => {
+                let keys = TraceKeys::read(&mut section)?;
+                section.finish()?;
+                return Ok(Self::Trace(keys.load(traces, config)?));
+            }
+        };
+        section.finish()?;
+        Ok(job)
+    }
+
+    /// What it measures, in a world in which programs have time of their own or have not.
+    pub(crate) fn yields(&self, has_user_time: bool) -> Vec<Yield> {
+        let one = |row: String, metrics| Yield { row, metrics };
+        match self {
+            Self::Tiotest(_) => {
+                let phases = tiotest::Kind::ALL.iter();
+                let phases = phases.map(|kind| one(kind.name().into(), PHASE_METRICS));
+                phases.chain([one(TOTAL_ROW.into(), TOTAL_METRICS)]).collect()
+            }
+            Self::Fsync(_) => vec![one(FSYNC_ROW.into(), FSYNC_METRICS)],
+            Self::Trace(job) => {
+                let ops = job.ops().into_iter();
+                let ops = ops.map(|op| one(op.into(), TRACE_OP_METRICS));
+                ops.chain([one(TRACE_ROW.into(), TRACE_METRICS)]).collect()
+            }
+            Self::Fio(jobs, _) => {
+                let rows = |job: &Job| {
+                    let fsyncs = job.rw.writes() && job.fsync_every > 0;
+                    [
+                        (job.rw.reads(), " read", FIO_METRICS),
+                        (job.rw.writes(), " write", FIO_METRICS),
+                        (job.direct && job.rw.reads(), " read", FIO_DIRECT_METRICS),
+                        (job.direct && job.rw.writes(), " write", FIO_DIRECT_METRICS),
+                        (fsyncs, " fsync", FIO_FSYNC_METRICS),
+                        (true, "", FIO_JOB_METRICS),
+                        (has_user_time, "", FIO_USAGE_METRICS),
+                    ]
+                    .into_iter()
+                    .filter(|(is_there, ..)| *is_there)
+                    .map(|(_, kind, metrics)| one(format!("{}{kind}", job.name), metrics))
+                    .collect::<Vec<_>>()
+                };
+                jobs.iter().flat_map(rows).collect()
+            }
+        }
+    }
+
+    /// Whether its rows are left to result lines where nobody asks for them.
+    pub(crate) fn has_result_line(&self) -> bool {
+        matches!(self, Self::Fio(_, true))
+    }
+
+    /// How long each of its files is, by its number.
+    pub(crate) fn file_lens_bytes(&self) -> Vec<u64> {
+        match self {
+            Self::Tiotest(config) => vec![config.file_bytes; config.threads as usize],
+            Self::Fsync(config) => {
+                let tested = [fsync_tester::BUFFER_BYTES];
+                tested.into_iter().chain(config.background_bytes).collect()
+            }
+            Self::Fio(jobs, _) => Fio::new(jobs.clone())
+                .map_or_else(|_| Vec::new(), |program| program.file_lens_bytes()),
+            Self::Trace(job) => vec![job.end_bytes()],
+        }
+    }
+
+    /// Whether the world has room for it.
+    ///
+    /// # Errors
+    /// Says why it has not.
+    pub fn check(&self, config: &Config) -> Result<(), Error> {
+        if let Self::Trace(job) = self {
+            let fits = job.target.check(&job.trace);
+            return fits.map_err(|misfit| Error::new(misfit.to_string()));
+        }
+        let sectors = config.device.sectors();
+        let lens_bytes = self.file_lens_bytes();
+        let needed_bytes = lens_bytes.iter().fold(0, |sum: u64, len| sum.saturating_add(*len));
+        match &config.fs {
+            Some(fs) => fs.check(sectors, needed_bytes).map_err(Error::new),
+            None if lens_bytes.len() > 1 => Err(Error::new(
+                "this program has several files, and file_system.kind is \"none\", where one file \
+                 is the device; it takes \"ext3\" or \"log\"",
+            )),
+            None if needed_bytes > sectors.saturating_mul(512) => {
+                let device_bytes = sectors.saturating_mul(512);
+                Err(Error::new(format!(
+                    "the file needs {needed_bytes} bytes, and the device has {device_bytes}: make \
+                     the file smaller or the device larger"
+                )))
+            }
+            None => Ok(()),
+        }
+    }
+}
+
+fn tiotest_config(section: &mut Section<'_>) -> Result<tiotest::Config, Error> {
+    let usual = tiotest::Config::of_2009(1, 0);
+    let block_bytes = section.number("block_bytes", 1..=1 << 30, usual.block_bytes)?;
+    let file_bytes = section.number("file_mib", 1..=1 << 20, usual.file_bytes >> 20)? << 20;
+    let config = tiotest::Config {
+        threads: section.number("threads", 1..=1024, usual.threads)?,
+        file_bytes,
+        block_bytes,
+        random_ops: section.number("random_ops", 0..=10_000_000, usual.random_ops)?,
+        seed: 0,
+    };
+    if file_bytes < 2 * block_bytes {
+        return Err(section.wrong("has files shorter than two blocks"));
+    }
+    Ok(config)
+}
+
+fn fsync_config(section: &mut Section<'_>) -> Result<fsync_tester::Config, Error> {
+    let samples = section.number("samples", 1..=1_000_000, 12)?;
+    let background_mib = section.number("background_mib", 0..=1u64 << 20, 0)?;
+    let priority = match section.text("ioprio")? {
+        None => Priority::default(),
+        Some(text) => Priority::parse(text)
+            .map_err(|error| section.wrong_key("ioprio", &error.to_string()))?,
+    };
+    let background_bytes = (background_mib > 0).then_some(background_mib << 20);
+    Ok(fsync_tester::Config { samples, background_bytes, priority })
+}
+
+fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Error> {
+    let mut jobs = Vec::new();
+    for (name, options) in section.named("sections")? {
+        let mut job = Job::new(name);
+        for (key, node) in options.entries() {
+            let text = match &node.value {
+                Value::Text(text) => text.clone(),
+                Value::Flag(flag) => u8::from(*flag).to_string(),
+                other => other.to_string(),
+            };
+            job.set(key, &text)
+                .map_err(|error| mistake(node, &options.path(key), &error.problem))?;
+        }
+        if job.rw.trims() {
+            return Err(options.wrong_key(
+                "rw",
+                "trims, and no device of the lab does; run it with \
+                                                `blockyard bench`",
+            ));
+        }
+        if job.verify.sum.is_some() {
+            return Err(options.wrong_key(
+                "verify",
+                "needs bytes, and the lab has none; run it \
+                                                    with `blockyard bench`",
+            ));
+        }
+        if job.logs != Logs::default() {
+            let problem = "writes a file; run it with `blockyard bench --lab`";
+            return Err(options.wrong_key("write_lat_log", problem));
+        }
+        job.check().map_err(|error| options.wrong_key(&error.key, &error.problem))?;
+        jobs.push(job);
+    }
+    if jobs.is_empty() {
+        return Err(section.wrong_key("sections", "takes a table for each job of fio"));
+    }
+    Fio::new(jobs.clone()).map_err(|error| section.wrong_key("sections", &error.to_string()))?;
+    Ok(jobs)
+}
+
+/// What a list of fsync times says: smallest, median, largest, and the share of long ones.
+pub(crate) fn fsync_metrics(samples: &[f64]) -> Vec<(&'static str, f64)> {
+    let mut sorted = samples.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let Some((first, last)) = sorted.first().zip(sorted.last()) else { return Vec::new() };
+    let middle = sorted.len() / 2;
+    let median = match sorted.len() % 2 {
+        0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
+    };
+    let long = sorted.iter().filter(|sample| **sample > LONG_FSYNC_S).count();
+    vec![
+        ("fsync_min", *first),
+        ("fsync_median", median),
+        ("fsync_max", *last),
+        ("fsync_over_1s", long as f64 / sorted.len() as f64),
+    ]
+}

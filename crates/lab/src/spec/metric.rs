@@ -1,0 +1,182 @@
+//! What can be measured, in which unit, and how one measured thing is named:
+//! `variant/row/metric`, as in `hdd-cfq/Random Read/latency_max`.
+
+use std::collections::BTreeMap;
+use std::fmt;
+
+use super::job::Yield;
+use super::section::{listed, mistake};
+use super::tree::Node;
+use crate::Error;
+
+/// In what a metric is measured; what is printed is chosen by the report.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Base {
+    Seconds,
+    BytesPerSecond,
+    PerSecond,
+    /// A part of all; 1 is all of it.
+    Fraction,
+    Count,
+}
+
+/// A metric that a job yields.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Metric {
+    pub(crate) name: &'static str,
+    pub(crate) base: Base,
+    /// An artefact of the tool that printed it: shown, not judged, not modelled.
+    pub(crate) artefact: bool,
+}
+
+const fn metric(name: &'static str, base: Base) -> Metric {
+    Metric { name, base, artefact: false }
+}
+
+const fn artefact(name: &'static str) -> Metric {
+    Metric { name, base: Base::Fraction, artefact: true }
+}
+
+/// All of them, in the order in which a table has them.
+pub(crate) const METRICS: &[Metric] = &[
+    metric("phase_time", Base::Seconds),
+    metric("shortest_time", Base::Seconds),
+    metric("rate", Base::BytesPerSecond),
+    metric("rate_sum", Base::BytesPerSecond),
+    metric("iops", Base::PerSecond),
+    metric("iops_sum", Base::PerSecond),
+    metric("slat_avg", Base::Seconds),
+    metric("clat_avg", Base::Seconds),
+    metric("clat_max", Base::Seconds),
+    metric("latency_avg", Base::Seconds),
+    metric("latency_stdev", Base::Seconds),
+    metric("latency_p50", Base::Seconds),
+    metric("latency_p99", Base::Seconds),
+    metric("latency_max", Base::Seconds),
+    metric("ops_over_2s", Base::Fraction),
+    metric("ops_over_10s", Base::Fraction),
+    metric("fsync_min", Base::Seconds),
+    metric("fsync_median", Base::Seconds),
+    metric("fsync_max", Base::Seconds),
+    metric("fsync_over_1s", Base::Fraction),
+    metric("cpu_busy", Base::Fraction),
+    metric("switches_per_1000", Base::Count),
+    metric("usr", Base::Fraction),
+    metric("sys", Base::Fraction),
+    metric("ctx", Base::Count),
+    metric("ctx_per_1000", Base::Count),
+    metric("voluntary_per_1000", Base::Count),
+    metric("involuntary_per_1000", Base::Count),
+    metric("errors", Base::Count),
+    metric("issued_by_workers", Base::Fraction),
+    metric("crossed", Base::Fraction),
+    metric("ended_elsewhere", Base::Fraction),
+    metric("worker_calls_per_1000", Base::Count),
+    metric("worker_ctx_per_1000", Base::Count),
+    metric("softirqs_per_1000", Base::Count),
+    metric("softirq_ctx_per_1000", Base::Count),
+    metric("no_tag_per_1000", Base::Count),
+    metric("lock_wait", Base::Seconds),
+    metric("part_bytes", Base::Count),
+    metric("workers_per_write", Base::Count),
+    metric("contexts_per_write", Base::Count),
+    metric("out_of_order", Base::Fraction),
+    metric("submitting_threads", Base::Count),
+    metric("write_contexts", Base::Count),
+    metric("cpus_of_writer", Base::Count),
+    metric("batch_writes", Base::Count),
+    metric("unsorted_batches", Base::Count),
+    metric("write_request_bytes", Base::Count),
+    metric("write_bios_merged", Base::Fraction),
+    metric("mixed_requests", Base::Count),
+    metric("time_per_write", Base::Seconds),
+    metric("time_share", Base::Fraction),
+    metric("calls_per_write", Base::Count),
+    metric("segments_per_write", Base::Count),
+    metric("reserve_per_1000", Base::Count),
+    metric("waits_per_1000", Base::Count),
+    metric("zone_locks_per_write", Base::Count),
+    metric("compactions_per_1000", Base::Count),
+    artefact("cpu_usr"),
+    artefact("cpu_sys"),
+];
+
+/// The metric of this name.
+pub(crate) fn metric_named(name: &str) -> Option<&'static Metric> {
+    METRICS.iter().find(|metric| metric.name == name)
+}
+
+/// The metric of this name, or a mistake that lists all.
+pub(super) fn known_metric(node: &Node, path: &str, name: &str) -> Result<&'static Metric, Error> {
+    metric_named(name).ok_or_else(|| {
+        let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
+        let what = format!("names the metric {name:?}; there are {}", names.join(", "));
+        mistake(node, path, &what)
+    })
+}
+
+/// What the jobs of each variant measure.
+pub(crate) struct Yields(pub(super) BTreeMap<String, Vec<Yield>>);
+
+impl Yields {
+    /// Whether there is such a variant, or what is wrong with the name.
+    pub(super) fn check_variant(&self, name: &str) -> Result<&[Yield], String> {
+        let all = || format!("names the variant {name:?}; there are {}", listed(self.0.keys()));
+        self.0.get(name).map(Vec::as_slice).ok_or_else(all)
+    }
+
+    /// Whether a cell is measured, or what is wrong with its name.
+    fn check(&self, cell: &Cell) -> Result<(), String> {
+        let Cell { variant, row, metric } = cell;
+        let rows = self.check_variant(variant)?;
+        let of_row = || rows.iter().filter(|one| one.row == *row);
+        if of_row().next().is_none() {
+            let rows = listed(rows.iter().map(|one| &one.row));
+            return Err(format!(
+                "names the row {row:?}, and the jobs of {variant} measure only {rows}"
+            ));
+        }
+        if of_row().all(|one| !one.metrics.contains(metric)) {
+            let metrics = listed(of_row().flat_map(|one| one.metrics));
+            return Err(format!(
+                "names {metric}, and of the row {row:?} the jobs of {variant} measure only \
+                 {metrics}"
+            ));
+        }
+        Ok(())
+    }
+}
+
+/// A measured thing.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Cell {
+    pub(crate) variant: String,
+    pub(crate) row: String,
+    pub(crate) metric: &'static str,
+}
+
+impl Cell {
+    /// Reads `variant/row/metric`, which must be something that is measured.
+    pub(super) fn parse(
+        node: &Node,
+        path: &str,
+        text: &str,
+        yields: &Yields,
+    ) -> Result<Self, Error> {
+        let parts: Vec<&str> = text.split('/').collect();
+        let [variant, row, metric] = parts[..] else {
+            let what = format!("is {text:?}, and takes \"variant/row/metric\"");
+            return Err(mistake(node, path, &what));
+        };
+        let metric = known_metric(node, path, metric)?.name;
+        let cell = Self { variant: variant.into(), row: row.into(), metric };
+        yields.check(&cell).map_err(|what| mistake(node, path, &what))?;
+        Ok(cell)
+    }
+}
+
+impl fmt::Display for Cell {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}/{}", self.variant, self.row, self.metric)
+    }
+}

@@ -1,0 +1,550 @@
+//! An experiment, as its file says it.
+//!
+//! ```text
+//!   file ─> tree ─┬─> experiment: title, variants, published rows, fits, claims
+//!                 └─ + settings, variant, fit point, --set, control ─> world, jobs
+//! ```
+//! Everything that varies is an override by path on the tree, which is read into a world only
+//! afterwards; so variants, fit points, `--set` and negative controls are one thing.
+
+pub(crate) mod claim;
+mod crypt;
+pub(crate) mod fit;
+pub(crate) mod grid;
+pub(crate) mod job;
+pub(crate) mod measure;
+pub(crate) mod metric;
+mod null;
+pub(crate) mod section;
+pub(crate) mod traced;
+pub(crate) mod tree;
+pub(crate) mod world;
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use blockyard_engine::time::Nanos;
+
+use self::claim::ClaimSpec;
+use self::fit::{Fit, Point};
+use self::grid::Grid;
+use self::job::JobSpec;
+use self::metric::{Cell, Yields, known_metric, metric_named};
+use self::section::{Section, fraction_of, listed, mistake, text_of};
+use self::traced::Traces;
+use self::tree::{Node, Override, Value};
+use super::causes;
+use crate::Error;
+
+/// An experiment's own keys; the others are its world.
+const WORLD_KEYS: [&str; 10] = [
+    "machine",
+    "page_cache",
+    "write_back",
+    "file_system",
+    "crypt",
+    "memory",
+    "stack",
+    "queue",
+    "device",
+    "jobs",
+];
+/// What it says of itself, and what its numbers are judged by.
+const OWN_KEYS: [&str; 11] = [
+    "name",
+    "title",
+    "about",
+    "ours",
+    "seeds",
+    "settings",
+    "variants",
+    "grids",
+    "published",
+    "fits",
+    "claims",
+];
+/// Of a grid that stands for more variants, the first and the last are named in lists.
+const GRID_NAMES_MAX: usize = 8;
+/// Seeds at most: each is a run.
+const SEEDS_MAX: usize = 64;
+
+/// An experiment, as its file says it.
+#[derive(Debug)]
+pub struct Experiment {
+    /// Its name.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// Paragraphs.
+    pub about: Vec<String>,
+    /// What was chosen by us, and why: printed among the conditions.
+    pub(crate) ours: Vec<(String, String)>,
+    /// Each is a run of each variant.
+    pub seeds: Vec<u64>,
+    /// The variants.
+    pub variants: Vec<Variant>,
+    /// Those that grids stand for are among the variants.
+    pub(crate) grids: Vec<Grid>,
+    pub(crate) published: Vec<Published>,
+    /// The fits.
+    pub fits: Vec<Fit>,
+    pub(crate) claims: Vec<ClaimSpec>,
+    tree: Node,
+    /// Of its jobs.
+    traces: Traces,
+}
+
+/// A variant of an experiment: other values of its world.
+#[derive(Clone, Debug)]
+pub struct Variant {
+    /// Its name.
+    pub name: String,
+    /// One line.
+    pub title: String,
+    /// The jobs that it runs, each in a fresh world.
+    pub jobs: Vec<String>,
+    /// Of the grid that it is of, the name, and its words.
+    pub(crate) grid: Option<(String, Vec<String>)>,
+    set: Vec<Override>,
+}
+
+/// Whether a published number may be fitted on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Role {
+    Calibrate,
+    Predict,
+}
+
+/// A published number.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Published {
+    pub(crate) cell: Cell,
+    pub(crate) value: f64,
+    pub(crate) role: Role,
+}
+
+/// The world of a variant, and its jobs.
+#[derive(Debug)]
+pub struct Setup {
+    /// The world.
+    pub config: blockyard_sim::world::Config,
+    /// The name of the pipeline of its crypt target, and `_` without one.
+    pub module: String,
+    /// By name.
+    pub jobs: Vec<(String, JobSpec)>,
+}
+
+impl Experiment {
+    /// Parses an experiment, and the points of its fits if there are any; `file` is its name in
+    /// messages, and traces are looked for beside it. The world of every variant is checked.
+    ///
+    /// # Errors
+    /// Names the line of a mistake.
+    pub fn parse(file: &str, text: &str, fits: Option<&str>) -> Result<Self, Error> {
+        let tree = Node::parse(file, text)?;
+        // A table whose name is misspelled would be missed elsewhere first.
+        let mut root = Section::of(&tree, "")?;
+        for key in OWN_KEYS.into_iter().chain(WORLD_KEYS) {
+            root.node(key);
+        }
+        root.finish()?;
+        let mut root = Section::of(&tree, "")?;
+        let mut experiment = Self::read(&mut root, &tree)?;
+        let yields = experiment.yields()?;
+        experiment.read_judgement(&mut root, &yields)?;
+        if let Some(points) = fits {
+            let file = file.strip_suffix(".toml").unwrap_or(file);
+            fit::read_points(&format!("{file}.fits.toml"), points, &mut experiment.fits)?;
+        }
+        for variant in &experiment.variants {
+            for point in experiment.points(variant).iter().flatten() {
+                experiment.setup(variant, Some(point), &[], &[])?;
+            }
+        }
+        for claim in &experiment.claims {
+            let whose = || format!("in the control of claim {}", claim.id);
+            experiment.check_control(claim).map_err(|error| error.because(&whose()))?;
+        }
+        Ok(experiment)
+    }
+
+    /// The world, and what varies in it.
+    fn read(root: &mut Section<'_>, tree: &Node) -> Result<Self, Error> {
+        let name = root.needed_text("name")?.to_owned();
+        if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') || name.is_empty() {
+            return Err(root.wrong_key("name", "takes letters, digits and \"-\""));
+        }
+        let title = root.needed_text("title")?.to_owned();
+        let about = root.texts("about")?;
+        let ours = texts_by_name(root, "ours")?;
+        let seeds = seeds(root)?;
+        let settings = settings(root)?;
+        let jobs: Vec<String> = root.named("jobs")?.into_iter().map(|(name, _)| name).collect();
+        if jobs.is_empty() {
+            return Err(root.wrong_key("jobs", "takes at least one table"));
+        }
+        let mut variants = Vec::new();
+        for (name, section) in root.named("variants")? {
+            variants.push(Variant::read(name, section, &settings, &jobs)?);
+        }
+        let mut grids = Vec::new();
+        for (name, section) in root.named("grids")? {
+            let (grid, of_grid) = Grid::read(name, section, &settings, &jobs)?;
+            grids.push(grid);
+            variants.extend(of_grid);
+        }
+        if variants.is_empty() {
+            return Err(root.wrong_key("variants", "takes at least one table, or a grid"));
+        }
+        let mut names = BTreeSet::new();
+        if let Some(twice) = variants.iter().find(|variant| !names.insert(&variant.name)) {
+            return Err(root.wrong(&format!("has the variant {:?} twice", twice.name)));
+        }
+        let tree = tree.clone();
+        let (published, fits, claims) = (Vec::new(), Vec::new(), Vec::new());
+        let traces = Traces::default();
+        Ok(Self {
+            name,
+            title,
+            about,
+            ours,
+            seeds,
+            variants,
+            grids,
+            published,
+            fits,
+            claims,
+            tree,
+            traces,
+        })
+    }
+
+    /// What each variant measures, as the file has it. Its world is read for that: whatever is
+    /// wrong in it is told, with the variant if it is that of no other.
+    fn yields(&self) -> Result<Yields, Error> {
+        let mut yields = BTreeMap::new();
+        for variant in &self.variants {
+            let setup = self.setup(variant, None, &[], &[]).map_err(|error| {
+                let same = |other: &Variant| {
+                    let found = self.setup(other, None, &[], &[]);
+                    found.is_err_and(|found| found.to_string() == error.to_string())
+                };
+                match self.variants.iter().all(same) {
+                    true => error,
+                    false => error.because(&format!("in variant {}", variant.name)),
+                }
+            })?;
+            let has_user_time = setup.config.costs.user > Nanos(0);
+            let own = setup.jobs.iter().flat_map(|(_, job)| job.yields(has_user_time));
+            let rows = own.chain(causes::yields(&setup.config)).collect();
+            yields.insert(variant.name.clone(), rows);
+        }
+        Ok(Yields(yields))
+    }
+
+    /// What its numbers are judged by: published ones, fits, claims.
+    fn read_judgement(&mut self, root: &mut Section<'_>, yields: &Yields) -> Result<(), Error> {
+        for (variant, section) in root.named("published")? {
+            yields.check_variant(&variant).map_err(|what| section.wrong(&what))?;
+            self.published.extend(published_of(&variant, section)?);
+        }
+        for (name, section) in root.named("fits")? {
+            let place = section.origin().clone();
+            let fit = Fit::read(name, section, yields, &self.published)?;
+            let has = |before: &&Fit| before.variants.iter().any(|one| fit.variants.contains(one));
+            if let Some(before) = self.fits.iter().find(has) {
+                let (fit, before) = (fit.name, &before.name);
+                let what = format!("{place}: fits.{fit} has a variant that fits.{before} has too");
+                return Err(Error::new(what));
+            }
+            self.fits.push(fit);
+        }
+        let mut ids = BTreeSet::new();
+        for section in root.list("claims")? {
+            let place = section.origin().clone();
+            let claim = ClaimSpec::read(section, yields)?;
+            if !ids.insert(claim.id.clone()) {
+                let id = &claim.id;
+                return Err(Error::new(format!("{place}: the claim {id:?} is there twice")));
+            }
+            self.claims.push(claim);
+        }
+        Ok(())
+    }
+
+    fn check_control(&self, claim: &ClaimSpec) -> Result<(), Error> {
+        let claim::Judge::Measures { measures, control: Some(control) } = &claim.judge else {
+            return Ok(());
+        };
+        let measures = if control.measures.is_empty() { measures } else { &control.measures };
+        for variant in variants_of(measures) {
+            let variant = self.variant(&variant)?;
+            let point = self.points(variant).into_iter().next().flatten();
+            self.setup(variant, point.as_ref(), &[], &control.set)?;
+        }
+        Ok(())
+    }
+
+    /// The variant of this name.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn variant(&self, name: &str) -> Result<&Variant, Error> {
+        self.variants.iter().find(|variant| variant.name == name).ok_or_else(|| {
+            let names = listed(self.variant_names());
+            Error::new(format!("{}: no variant {name:?}; there are {names}", self.name))
+        })
+    }
+
+    /// The variant of this name, or the first.
+    ///
+    /// # Errors
+    /// When there is none.
+    pub fn variant_or_first(&self, name: Option<&str>) -> Result<&Variant, Error> {
+        match name {
+            Some(name) => self.variant(name),
+            None => self.variants.first().ok_or_else(|| {
+                Error::new(format!("{} has no variant, and so no world", self.name))
+            }),
+        }
+    }
+
+    /// The names of all variants; of a long grid the first and the last.
+    #[must_use]
+    pub fn variant_names(&self) -> Vec<String> {
+        let alone = self.variants.iter().filter(|one| one.grid.is_none());
+        let mut names: Vec<String> = alone.map(|one| one.name.clone()).collect();
+        for grid in &self.grids {
+            let of = |one: &&Variant| one.grid.as_ref().is_some_and(|of| of.0 == grid.name);
+            let of_grid: Vec<&String> =
+                self.variants.iter().filter(of).map(|one| &one.name).collect();
+            match of_grid[..] {
+                [first, _, _, .., last] if of_grid.len() > GRID_NAMES_MAX => {
+                    names.push(format!("{first} to {last} ({})", of_grid.len()));
+                }
+                _ => names.extend(of_grid.into_iter().cloned()),
+            }
+        }
+        names
+    }
+
+    /// The fit whose points a variant is run at.
+    pub(crate) fn fit_of(&self, variant: &Variant) -> Option<&Fit> {
+        self.fits.iter().find(|fit| fit.variants.contains(&variant.name))
+    }
+
+    /// The points of its fit at which a variant runs: the accepted ones, or before a search the
+    /// middle of the box. `None` is the world as the file has it.
+    #[must_use]
+    pub fn points(&self, variant: &Variant) -> Vec<Option<Point>> {
+        match self.fit_of(variant) {
+            None => vec![None],
+            Some(fit) if fit.points.is_empty() => vec![Some(fit.middle())],
+            Some(fit) => fit.points.iter().cloned().map(Some).collect(),
+        }
+    }
+
+    /// A variant's world at a point, changed by the values of `set` and then of `control`.
+    ///
+    /// # Errors
+    /// When a path is unknown, or the world is invalid.
+    pub fn setup(
+        &self,
+        variant: &Variant,
+        point: Option<&Point>,
+        set: &[Override],
+        control: &[Override],
+    ) -> Result<Setup, Error> {
+        let fitted = match (self.fit_of(variant), point) {
+            (Some(fit), Some(point)) => fit.overrides(point),
+            _ => Vec::new(),
+        };
+        let mut tree = self.tree.clone();
+        for set in variant.set.iter().chain(&fitted).chain(set).chain(control) {
+            self.check_path(set)?;
+            tree.set(set)?;
+        }
+        let mut root = Section::of(&tree, "")?;
+        let config = world::read(&mut root)?;
+        let module = module(&tree)?;
+        let mut jobs = Vec::new();
+        for (name, section) in root.named("jobs")? {
+            let place = section.origin().clone();
+            let job = JobSpec::read(section, &self.traces, &config)?;
+            if variant.jobs.contains(&name) {
+                let checked = job.check(&config);
+                checked.map_err(|error| error.at(format!("{place}: job {name}")))?;
+                jobs.push((name, job));
+            }
+        }
+        Ok(Setup { config, module, jobs })
+    }
+
+    /// Only the world can be set, and of jobs only those that there are.
+    fn check_path(&self, set: &Override) -> Result<(), Error> {
+        let mut keys = set.path.split('.');
+        let root = keys.next().unwrap_or_default();
+        if !WORLD_KEYS.contains(&root) {
+            let what = format!("is no path into the world: it begins with {}", listed(WORLD_KEYS));
+            return Err(mistake(&set.node, &set.path, &what));
+        }
+        let jobs = Section::of(&self.tree, "")?.named("jobs")?;
+        let job = keys.next().filter(|_| root == "jobs");
+        if job.is_some_and(|job| jobs.iter().all(|(name, _)| name != job)) {
+            let what = format!("is of no job; there are {}", listed(jobs.iter().map(|job| &job.0)));
+            return Err(mistake(&set.node, &set.path, &what));
+        }
+        Ok(())
+    }
+
+    /// Facts about the traces that were read since the last call: whether one is cut off.
+    pub fn take_warnings(&self) -> Vec<String> {
+        self.traces.take_warnings()
+    }
+
+    /// The published number of a cell.
+    pub(crate) fn published_at(&self, cell: &Cell) -> Option<&Published> {
+        self.published.iter().find(|row| row.cell == *cell)
+    }
+}
+
+/// The variants that these measures look at, in order of name.
+pub(crate) fn variants_of(measures: &[measure::Measure]) -> BTreeSet<String> {
+    let cells = measures.iter().flat_map(measure::Measure::cells);
+    cells.map(|cell| cell.variant.clone()).collect()
+}
+
+impl Variant {
+    /// Changes that replace settings of its own, or a part of them.
+    pub(crate) fn replaced_by<'a>(
+        &'a self,
+        changes: &'a [Override],
+    ) -> impl Iterator<Item = &'a Override> {
+        let within = |inner: &str, outer: &str| {
+            inner.strip_prefix(outer).is_some_and(|rest| rest.is_empty() || rest.starts_with('.'))
+        };
+        changes.iter().filter(move |change| {
+            let same =
+                |own: &Override| within(&own.path, &change.path) || within(&change.path, &own.path);
+            self.set.iter().any(same)
+        })
+    }
+
+    fn read(
+        name: String,
+        mut section: Section<'_>,
+        settings: &BTreeMap<String, Vec<Override>>,
+        known_jobs: &[String],
+    ) -> Result<Self, Error> {
+        let title = section.text("title")?.unwrap_or(&name).to_owned();
+        let mut set = Vec::new();
+        for used in section.texts("settings")? {
+            set.extend(overrides_of(&section, "settings", settings, &used)?);
+        }
+        set.extend(section.overrides("set")?);
+        let jobs = jobs_of(&mut section, known_jobs)?;
+        section.finish()?;
+        Ok(Self { name, title, jobs, grid: None, set })
+    }
+}
+
+/// What a setting sets that a key names.
+fn overrides_of(
+    section: &Section<'_>,
+    key: &str,
+    settings: &BTreeMap<String, Vec<Override>>,
+    used: &str,
+) -> Result<Vec<Override>, Error> {
+    settings.get(used).cloned().ok_or_else(|| {
+        let what = format!("names {used:?}; there are {}", listed(settings.keys()));
+        section.wrong_key(key, &what)
+    })
+}
+
+/// The jobs that a variant runs: all, if it names none.
+fn jobs_of(section: &mut Section<'_>, known_jobs: &[String]) -> Result<Vec<String>, Error> {
+    let jobs = section.texts("jobs")?;
+    if let Some(unknown) = jobs.iter().find(|job| !known_jobs.contains(job)) {
+        let what = format!("names {unknown:?}; there are {}", listed(known_jobs));
+        return Err(section.wrong_key("jobs", &what));
+    }
+    Ok(if jobs.is_empty() { known_jobs.to_vec() } else { jobs })
+}
+
+/// What result lines begin with.
+fn module(tree: &Node) -> Result<String, Error> {
+    let crypt = Section::of(tree, "")?.section("crypt")?;
+    let name = crypt.map(|mut crypt| crypt.text("pipeline")).transpose()?.flatten();
+    Ok(name.filter(|name| *name != crypt::OFF).unwrap_or("_").into())
+}
+
+fn texts_by_name(
+    root: &mut Section<'_>,
+    key: &'static str,
+) -> Result<Vec<(String, String)>, Error> {
+    let Some(section) = root.section(key)? else { return Ok(Vec::new()) };
+    let mut entries: Vec<_> = section.entries().collect();
+    entries.sort_by_key(|(_, node)| node.origin.line());
+    entries
+        .into_iter()
+        .map(|(name, node)| Ok((name.clone(), text_of(node, &section.path(name))?.to_owned())))
+        .collect()
+}
+
+fn seeds(root: &mut Section<'_>) -> Result<Vec<u64>, Error> {
+    let path = root.path("seeds");
+    let Some(node) = root.node("seeds") else { return Ok(vec![1]) };
+    let allowed =
+        || mistake(node, &path, "takes a list of 1 to 64 whole numbers from 0 up, each once");
+    let Value::List(list) = &node.value else { return Err(allowed()) };
+    let number = |node: &Node| match node.value {
+        Value::Number(number) => u64::try_from(number).map_err(|_| allowed()),
+        _ => Err(allowed()),
+    };
+    let seeds = list.iter().map(number).collect::<Result<Vec<u64>, Error>>()?;
+    let different: BTreeSet<&u64> = seeds.iter().collect();
+    let is_allowed = (1..=SEEDS_MAX).contains(&seeds.len()) && different.len() == seeds.len();
+    if is_allowed { Ok(seeds) } else { Err(allowed()) }
+}
+
+fn settings(root: &mut Section<'_>) -> Result<BTreeMap<String, Vec<Override>>, Error> {
+    let mut settings = BTreeMap::new();
+    for (name, mut section) in root.named("settings")? {
+        let set = section.overrides("set")?;
+        section.finish()?;
+        settings.insert(name, set);
+    }
+    Ok(settings)
+}
+
+fn published_of(variant: &str, mut section: Section<'_>) -> Result<Vec<Published>, Error> {
+    let choices = [("predict", Role::Predict), ("calibrate", Role::Calibrate)];
+    let role = section.choice("role", &choices)?;
+    section.texts("source")?;
+    let mut published = Vec::new();
+    for (row, cells) in section.named("rows")? {
+        for (name, node) in cells.entries() {
+            let path = cells.path(name);
+            let metric = known_metric(node, &path, name)?.name;
+            let cell = Cell { variant: variant.into(), row: row.clone(), metric };
+            published.push(Published { cell, value: fraction_of(node, &path)?, role });
+        }
+    }
+    let path = section.path("fsync_samples");
+    if let Some(node) = section.node("fsync_samples") {
+        let Value::List(list) = &node.value else {
+            return Err(mistake(node, &path, "takes a list of seconds"));
+        };
+        let samples =
+            list.iter().map(|node| fraction_of(node, &path)).collect::<Result<Vec<_>, _>>()?;
+        for (metric, value) in job::fsync_metrics(&samples) {
+            let cell = Cell { variant: variant.into(), row: job::FSYNC_ROW.into(), metric };
+            published.push(Published { cell, value, role });
+        }
+    }
+    section.finish()?;
+    debug_assert!(published.iter().all(|row| metric_named(row.cell.metric).is_some()));
+    Ok(published)
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,397 @@
+use super::*;
+use crate::builtin::{BUILTIN, TEMPLATE, load};
+
+const SMALL: &str = include_str!("testdata/small.toml");
+
+fn small() -> Experiment {
+    Experiment::parse("small.toml", SMALL, None).unwrap()
+}
+
+/// What is said about the small experiment after some of its text has been replaced.
+fn refusal(from: &str, to: &str) -> String {
+    assert!(SMALL.contains(from), "{from}");
+    let text = SMALL.replacen(from, to, 1);
+    Experiment::parse("small.toml", &text, None).expect_err(to).to_string()
+}
+
+fn line_of(text: &str) -> String {
+    let line = SMALL.lines().position(|line| line.contains(text)).unwrap() + 1;
+    format!("small.toml, line {line}:")
+}
+
+#[test]
+fn variants_are_overrides_over_settings_points_and_what_the_user_sets() {
+    let experiment = small();
+    let (old, new) = (experiment.variant("old").unwrap(), experiment.variant("new").unwrap());
+    let elevator = |variant, set: &[Override], control: &[Override]| {
+        let setup = experiment.setup(variant, None, set, control).unwrap();
+        setup.config.elevator.to_string()
+    };
+    assert_eq!(elevator(old, &[], &[]), "deadline");
+    assert_eq!(elevator(new, &[], &[]), "deadline-prio");
+    let set = [Override::parse("queue.elevator=noop").unwrap()];
+    assert_eq!(elevator(new, &set, &[]), "noop", "the user's word is the last");
+    let control = [Override::parse("queue.elevator=none").unwrap()];
+    assert_eq!(elevator(new, &set, &control), "none", "but for a control's");
+
+    let point = Point { values: vec![9_500, 200] };
+    let setup = experiment.setup(old, Some(&point), &[], &[]).unwrap();
+    let JobSpec::Fsync(options) = &setup.jobs[0].1 else { panic!("{setup:?}") };
+    assert_eq!(options.background_bytes, Some(200 << 20));
+}
+
+#[test]
+fn without_accepted_points_the_middle_of_the_box_is_run() {
+    let experiment = small();
+    let old = experiment.variant("old").unwrap();
+    assert_eq!(experiment.points(old), [Some(Point { values: vec![9_000, 181] })]);
+    let points = "[disk]\ndrawn = 3\npoints = [\n\
+                  { \"device.seek_average_us\" = 8001, \"jobs.fsync.background_mib\" = 130 },\n]\n";
+    let fitted = Experiment::parse("small.toml", SMALL, Some(points)).unwrap();
+    let old = fitted.variant("old").unwrap();
+    assert_eq!(fitted.points(old), [Some(Point { values: vec![8_001, 130] })]);
+    assert!(fitted.fits[0].print(3).contains("\"device.seek_average_us\" = 8001"));
+    let printed = fitted.fits[0].print(3);
+    let again = Experiment::parse("small.toml", SMALL, Some(&printed)).unwrap();
+    assert_eq!(again.fits[0].points, fitted.fits[0].points);
+    for bad in ["8001", "9999999", "-1"] {
+        let lacking = format!("[disk]\npoints = [{{ \"device.seek_average_us\" = {bad} }}]\n");
+        let said =
+            Experiment::parse("a/small.toml", SMALL, Some(&lacking)).unwrap_err().to_string();
+        assert!(said.starts_with("a/small.fits.toml, line 2"), "{said}");
+    }
+    let other = "[disk]\npoints = [{ \"device.rpm\" = 7200 }]\n";
+    let said = Experiment::parse("small.toml", SMALL, Some(other)).unwrap_err().to_string();
+    assert!(said.contains("jobs.fsync.background_mib"), "the sides that there are: {said}");
+}
+
+#[test]
+fn published_fsync_samples_become_the_rows_that_are_measured() {
+    let experiment = small();
+    let at = |metric| {
+        let cell = Cell { variant: "old".into(), row: "fsync".into(), metric };
+        experiment.published_at(&cell).map(|row| (row.value, row.role))
+    };
+    assert_eq!(at("fsync_median"), Some((1.0, Role::Calibrate)));
+    assert_eq!(at("fsync_max"), Some((1.5, Role::Calibrate)));
+    assert_eq!(at("fsync_over_1s"), Some((0.5, Role::Calibrate)));
+    assert_eq!(at("rate"), None);
+}
+
+#[test]
+fn mistakes_are_told_with_line_key_and_what_is_allowed() {
+    for (from, to, line, words) in [
+        ("kind = \"disk\"", "kind = \"dsik\"", "kind =", &["device.kind", "\"flash\""][..]),
+        ("size_mib = 16384", "size_mb = 16384", "size_mib", &["device.size_mb", "size_mib"]),
+        ("size_mib = 16384", "size_mib = 0", "size_mib", &["device.size_mib", "from 1 to"]),
+        ("memory_mib = 64", "memory_mib = 1e9", "memory_mib", &["whole number"]),
+        ("\"deadline\"", "\"dealdine\"", "\"deadline\"", &["queue.elevator", "mq-deadline"]),
+        ("samples = 4", "samples = -4", "samples", &["jobs.fsync.samples", "from 1"]),
+        ("program = \"fsync-tester\"", "program = \"dd\"", "program", &["\"tiotest\""]),
+        ("settings = [\"prio\"]", "settings = [\"pro\"]", "settings = [", &["prio"]),
+        ("role = \"calibrate\"", "role = \"fit\"", "role =", &["\"predict\""]),
+        ("fsync_median = 0.1", "fsync_mean = 0.1", "fsync_median = 0.1", &["fsync_max"]),
+        ("max = 0.3", "maximum = 0.3", "max = 0.3", &["maximum", "published"]),
+        ("seeds = [1, 2]", "seeds = []", "seeds", &["1 to 64"]),
+        ("seeds = [1, 2]", "seeds = [1, 1]", "seeds", &["each once"]),
+        ("settings = [\"prio\"]", "jobs = [\"x\"]", "settings = [", &["\"x\"", "fsync"]),
+        (
+            "variants = [\"old\", \"new\"]",
+            "variants = [\"odl\"]",
+            "variants =",
+            &["\"odl\"", "new, old"],
+        ),
+        ("[published.new]", "[published.nwe]", "[published.new]", &["nwe", "new, old"]),
+        ("value = \"new/", "value = \"nwe/", "value = ", &["nwe", "new, old"]),
+        ("value = \"new/fsync/", "value = \"new/fsnyc/", "value = ", &["\"fsnyc\"", "only fsync"]),
+        ("new/fsync/fsync_max", "new/fsync/rate", "value = ", &["rate", "fsync_over_1s"]),
+        ("row = \"old/", "row = \"new/", "accept =", &["\"calibrate\""]),
+        ("row = \"old/fsync/", "row = \"old/x/", "accept =", &["\"x\"", "only fsync"]),
+        (
+            "row = \"old/fsync/fsync_median\"",
+            "row = \"old/fsync\"",
+            "accept =",
+            &["variant/row/metric"],
+        ),
+        (
+            "device.seek_average_us",
+            "device.seek_avrage_us",
+            "{ path = \"device",
+            &["seek_average_us"],
+        ),
+        (
+            "jobs.fsync.background",
+            "jobs.fsnyc.background",
+            "{ path = \"jobs",
+            &["no job; there are fsync"],
+        ),
+        ("size_mib = 16384", "size_mib = 1", "[jobs.fsync]", &["job fsync", "larger device"]),
+    ] {
+        let said = refusal(from, to);
+        assert!(said.starts_with(&line_of(line)), "{to}: {said}");
+        assert!(words.iter().all(|word| said.contains(word)), "{to}: {said}");
+    }
+}
+
+#[test]
+fn mistake_in_an_override_names_the_override() {
+    let experiment = small();
+    let old = experiment.variant("old").unwrap();
+    for (set, words) in [
+        ("queue.nr_requests=0", &["--set queue.nr_requests=0", "from 1 to"][..]),
+        ("queue.nr_request=8", &["--set queue.nr_request=8", "nr_requests"]),
+        ("claims.x=8", &["--set claims.x=8", "queue, device"]),
+        ("jobs.fsnyc.samples=8", &["--set jobs.fsnyc.samples=8", "there are fsync"]),
+        ("device.kind=tape", &["--set device.kind=tape", "\"disk\""]),
+        ("jobs.fsync.ioprio=rt:9", &["--set jobs.fsync.ioprio=rt:9", "be:7"]),
+    ] {
+        let set = [Override::parse(set).unwrap()];
+        let said = experiment.setup(old, None, &set, &[]).unwrap_err().to_string();
+        assert!(words.iter().all(|word| said.contains(word)), "{set:?}: {said}");
+    }
+    let said = refusal("\"queue.elevator\" = \"deadline-prio\"", "\"queue.elevator\" = \"x\"");
+    assert!(said.starts_with(&line_of("deadline-prio")), "{said}");
+}
+
+#[test]
+fn what_does_not_fit_together_is_told() {
+    for (from, to, words) in [
+        ("id = \"2\"", "id = \"1\"", &["small.toml, line", "\"1\" is there twice"][..]),
+        ("unjudged = \"one sample\"", "check = \"004-1\"", &["\"unjudged\""][..]),
+        ("sync_flags\" = false", "sync_flag\" = false", &["control of claim 1", "sync_flags"]),
+        ("kind = \"disk\"", "kind = \"disk\"\nseek_track_us = 20000", &["seek_track_us <="]),
+        (
+            "[jobs.fsync]\nprogram = \"fsync-tester\"\nsamples = 4\nbackground_mib = 256",
+            "",
+            &["jobs"],
+        ),
+    ] {
+        let said = refusal(from, to);
+        assert!(words.iter().all(|word| said.contains(word)), "{to}: {said}");
+    }
+}
+
+#[test]
+fn mistake_that_only_one_variant_makes_names_it() {
+    let (from, to) = ("size_mib = 16384", "size_mib = 16384\nrpm = 7200");
+    let text = SMALL.replacen(from, to, 1);
+    let text =
+        text.replacen("\"queue.elevator\" = \"deadline-prio\"", "\"device.kind\" = \"memory\"", 1);
+    let said = Experiment::parse("small.toml", &text, None).unwrap_err().to_string();
+    assert!(said.starts_with("small.toml, line") && said.ends_with("(in variant new)"), "{said}");
+}
+
+#[test]
+fn variant_has_one_fit() {
+    let text = SMALL.replacen(
+        "[[claims]]",
+        "[fits.again]\nvariants = [\"old\"]\nbox = [{ path = \"device.rpm\", one_of = [5400] }]\n\
+        accept = [{ row = \"old/fsync/fsync_max\", error_max = 1 }]\n\n[[claims]]",
+        1,
+    );
+    let said = Experiment::parse("small.toml", &text, None).unwrap_err().to_string();
+    assert!(said.contains("fits.again") && said.contains("fits.disk"), "{said}");
+}
+
+#[test]
+fn every_experiment_of_ours_and_the_template_can_be_read() {
+    for builtin in BUILTIN {
+        assert_eq!(load(builtin.name).unwrap().name, builtin.name);
+    }
+    let template = Experiment::parse("template.toml", TEMPLATE, None).unwrap();
+    assert!(!template.variants.is_empty());
+    let uncommented = |line: &str| match line.strip_prefix("# ") {
+        Some(rest) if rest.starts_with('[') || rest.contains(" = ") => rest.to_owned() + "\n",
+        _ => line.to_owned() + "\n",
+    };
+    let all: String = TEMPLATE.lines().map(uncommented).collect();
+    let all = Experiment::parse("template.toml", &all, None).unwrap();
+    assert_eq!((all.fits.len(), all.published.len()), (1, 1), "what is commented out works too");
+}
+
+#[test]
+fn deadline_2009_has_all_claims_and_fits_only_on_the_rows_it_may() {
+    let experiment = load("deadline-2009").unwrap();
+    let ids: Vec<String> = experiment.claims.iter().map(|claim| claim.id.clone()).collect();
+    assert_eq!(ids, (1..=29).map(|n| format!("004-{n}")).collect::<Vec<_>>());
+    assert_eq!(experiment.published.len(), 3 * 36 + 2 * 36 + 4 * 4);
+    let fitted = |row: &&Published| row.role == Role::Calibrate;
+    let fitted = experiment.published.iter().filter(fitted).map(|row| row.cell.variant.as_str());
+    let fitted: BTreeSet<&str> = fitted.collect();
+    assert_eq!(fitted, BTreeSet::from(["hdd-deadline-original", "sd-cfq"]));
+}
+
+const GUIDE: &str = include_str!("../../../../docs/lab.md");
+
+/// The keys of every table, as the refusal of one that is not known lists them.
+fn every_key() -> BTreeSet<String> {
+    let head = "name = \"a\"\ntitle = \"a\"\n";
+    let job = "[jobs.f]\nprogram = \"fsync-tester\"\n";
+    let rest = "[variants.a]\n[published.a]\nrole = \"calibrate\"\nfsync_samples = [1]\n";
+    let cell = "\"a/fsync/fsync_max\"";
+    let claim = "[[claims]]\nid = \"1\"\ntext = \"a\"\n";
+    let measure = format!("measure = [{{ value = {cell}, max = 1");
+    let mut keys = BTreeSet::new();
+    for (world, judged) in [
+        ("x = 1\n", ""),
+        ("[machine]\nx = 1\n", ""),
+        ("[machine.costs]\nx = 1\n", ""),
+        ("[machine.governor]\nx = 1\n", ""),
+        ("[page_cache]\nx = 1\n", ""),
+        ("[write_back]\nx = 1\n", ""),
+        ("[file_system]\nx = 1\n", ""),
+        ("[file_system]\nkind = \"log\"\nx = 1\n", ""),
+        ("[queue]\nx = 1\n", ""),
+        ("[device]\nx = 1\n", ""),
+        ("[device]\nkind = \"flash\"\nx = 1\n", ""),
+        ("[device]\nkind = \"memory\"\nx = 1\n", ""),
+        ("[device]\nkind = \"null\"\nx = 1\n", ""),
+        ("[device]\nkind = \"null\"\n[stack]\nx = 1\n", ""),
+        ("[device]\nkind = \"null\"\n[stack.costs]\nx = 1\n", ""),
+        ("[crypt]\npipeline = \"E\"\nx = 1\n", ""),
+        ("[crypt]\npipeline = \"E\"\n[crypt.costs]\nx = 1\n", ""),
+        ("[crypt]\npipeline = \"E\"\n[memory]\nx = 1\n", ""),
+        ("[settings.x]\nx = 1\n", ""),
+        ("[settings.y]\n[grids.x]\naxes = [[\"y\"]]\nx = 1\n", ""),
+        ("[jobs.x]\nprogram = \"tiotest\"\nx = 1\n", ""),
+        ("[jobs.x]\nprogram = \"fsync-tester\"\nx = 1\n", ""),
+        ("[jobs.x]\nprogram = \"fio\"\nx = 1\nsections.y = { size = \"4k\" }\n", ""),
+        ("[jobs.x]\nprogram = \"fio\"\nsections.y = { size = \"4k\", x = 1 }\n", ""),
+        ("[jobs.x]\nprogram = \"trace\"\nfile = \"y\"\nx = 1\n", ""),
+        ("[variants.b]\nx = 1\n", ""),
+        ("[published.b]\nx = 1\n[variants.b]\n", ""),
+        ("", &format!("[[claims]]\nid = \"1\"\ntext = \"a\"\nx = 1\n{measure} }}]\n")),
+        ("", &format!("{claim}{measure}, x = 1 }}]\n")),
+        ("", &format!("{claim}{measure}, where = {{ value = {cell}, max = 1, x = 1 }} }}]\n")),
+        ("", &format!("{claim}{measure}, cell = {{ max = 1, x = 1 }} }}]\n")),
+        ("", &format!("{claim}measure = [{{ value = {{ largest = {cell}, x = 1 }} }}]\n")),
+        ("", &format!("{claim}{measure} }}]\ncontrol = {{ set = {{ a = 1 }}, x = 1 }}\n")),
+        ("", "[fits.f]\nvariants = [\"a\"]\nbox = [{ x = 1, path = \"a\", low = 1, high = 2 }]\n"),
+        (
+            "",
+            &format!(
+                "[fits.f]\nvariants = [\"a\"]\n\
+                 accept = [{{ x = 1, row = {cell}, error_max = 1 }}]\n"
+            ),
+        ),
+        (
+            "",
+            &format!(
+                "[fits.f]\nvariants = [\"a\"]\nx = 1\n\
+                 box = [{{ path = \"device.rpm\", low = 7000, high = 7200 }}]\n\
+                 accept = [{{ row = {cell}, error_max = 1 }}]\n"
+            ),
+        ),
+    ] {
+        let text = format!("{head}{world}{job}{rest}{judged}");
+        let said = Experiment::parse("x.toml", &text, None).expect_err(&text).to_string();
+        let (_, listed) = said.split_once("there are ").unwrap_or_else(|| panic!("{text}{said}"));
+        let listed = listed.split(" (in variant").next().unwrap_or_default();
+        keys.extend(listed.split(", ").map(str::to_owned));
+    }
+    keys
+}
+
+#[test]
+fn guide_names_every_key_and_metric_and_no_other() {
+    let keys = every_key();
+    assert!(keys.len() > 120, "{keys:?}");
+    let metrics = metric::METRICS.iter().map(|metric| metric.name);
+    for key in keys.iter().map(String::as_str).chain(metrics) {
+        let forms = [format!("`{key}`"), format!("`{key}."), format!("[{key}")];
+        let is_there = forms.iter().any(|form| GUIDE.contains(form));
+        assert!(is_there, "{key} is not in docs/lab.md");
+    }
+    let (_, reference) = GUIDE.split_once("| key | usual |").unwrap();
+    let (reference, _) = reference.split_once("\n\n").unwrap();
+    for line in reference.lines().skip(2) {
+        let first = line.split('|').nth(1).unwrap();
+        let named = first.split('`').skip(1).step_by(2).filter(|name| !name.starts_with('['));
+        for name in named {
+            let name = name.split('.').next().unwrap();
+            assert!(keys.contains(name), "docs/lab.md has {name:?}, which is no key: {line}");
+        }
+    }
+}
+
+/// The small experiment with a grid of two axes, and a claim about it.
+fn with_grid(more: &str) -> Result<Experiment, Error> {
+    let grid = "
+[settings.fast.set]
+\"device.rpm\" = 15000
+[settings.slow.set]
+\"device.rpm\" = 5400
+[settings.short.set]
+\"queue.nr_requests\" = 4
+[settings.long.set]
+\"queue.nr_requests\" = 256
+[grids.all]
+title = \"each with each\"
+settings = [\"prio\"]
+axes = [[\"fast\", \"slow\"], [\"short\", \"long\"]]
+";
+    Experiment::parse("small.toml", &format!("{SMALL}{grid}{more}"), None)
+}
+
+#[test]
+fn grid_stands_for_a_variant_of_each_word_of_each_axis() {
+    let experiment = with_grid("").unwrap();
+    let names: Vec<&str> = experiment.variants.iter().map(|one| one.name.as_str()).collect();
+    let of_grid = ["all-fast-short", "all-fast-long", "all-slow-short", "all-slow-long"];
+    assert_eq!(names, [&["old", "new"][..], &of_grid].concat());
+    let variant = experiment.variant("all-slow-long").unwrap();
+    let setup = experiment.setup(variant, None, &[], &[]).unwrap();
+    assert_eq!(setup.config.queue.nr_requests, 256);
+    assert_eq!(setup.config.elevator.to_string(), "deadline-prio", "of the grid's own settings");
+    assert_eq!(variant.grid.as_ref().unwrap().1, ["slow", "long"]);
+    for (more, words) in [
+        ("[grids.x]\naxes = [[\"fats\"]]\n", &["\"fats\"", "fast"][..]),
+        ("[grids.x]\naxes = [[]]\n", &["lists of names"]),
+        ("[grids.x]\ntitle = \"x\"\n", &["axes"]),
+        ("[variants.all-fast-short]\n", &["\"all-fast-short\" twice"]),
+    ] {
+        let said = with_grid(more).unwrap_err().to_string();
+        assert!(words.iter().all(|word| said.contains(word)), "{more}: {said}");
+    }
+}
+
+#[test]
+fn claim_about_many_cells_says_how_they_become_one_number() {
+    let claim = |measure: &str| {
+        let text = format!("[[claims]]\nid = \"9\"\ntext = \"t\"\n[[claims.measure]]\n{measure}\n");
+        with_grid(&text)
+    };
+    let cells = "all-{fast,slow}-{short,long}/fsync/fsync_max";
+    let one = "old/fsync/fsync_max";
+    let read = claim(&format!("ratio = [\"{cells}\", \"{one}\"]\nover = \"median\"\nmax = 1"));
+    let measures = read.unwrap().claims.pop().unwrap().judge.measures().to_vec();
+    assert_eq!(variants_of(&measures).len(), 5);
+    for (measure, words) in [
+        (format!("value = \"{cells}\"\nmax = 1"), &["over", "\"median\""][..]),
+        (format!("value = \"{one}\"\nover = \"rank\"\nmax = 1"), &["\"rank correlation\""]),
+        (format!("value = \"{cells}\"\nover = \"place of largest\"\nmax = 1"), &["one pair"]),
+        (format!("value = \"{cells}\"\nover = \"share\"\nmax = 1"), &["\"cell\""]),
+        (format!("value = \"{cells}\"\nover = \"rank correlation\"\nalong = 3"), &["1 to 2"]),
+        ("value = \"all-{fast,slow/fsync/fsync_max\"\nmax = 1".into(), &["{a,b}"]),
+        ("value = \"all-{fast,x}-short/fsync/fsync_max\"\nmax = 1".into(), &["all-x-short"]),
+        (format!("ratio = [\"{one}\"]\nmax = 1"), &["takes two"]),
+        (format!("recovered = [\"{one}\"]\nmax = 1"), &["takes three"]),
+        (
+            format!(
+                "ratio = [\"{cells}\", \"all-{{fast,slow}}-short/fsync/fsync_max\"]\n\
+                 over = \"median\"\nmax = 1"
+            ),
+            &["other braces"],
+        ),
+        (
+            format!(
+                "value = \"{cells}\"\nover = \"median\"\nmax = 1\n\
+                 where = {{ value = \"{one}\", min = 1 }}"
+            ),
+            &["the same braces"],
+        ),
+    ] {
+        let said = claim(&measure).unwrap_err().to_string();
+        assert!(words.iter().all(|word| said.contains(word)), "{measure}: {said}");
+    }
+}

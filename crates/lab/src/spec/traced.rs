@@ -1,0 +1,146 @@
+//! A trace as a job: `program = "trace"`.
+//!
+//! Bios go to the device itself, whatever file system the world has; the seed plays no part. A file
+//! is looked for beside the experiment's and read once, however many worlds play it.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use blockyard::text::printable;
+use blockyard::traces;
+use blockyard_sim::world::Config;
+use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target, op_name};
+use blockyard_workload::trace::Trace;
+use blockyard_workload::trace::blktrace::Action;
+
+use super::section::{Section, mistake, text_of};
+use super::tree::{Node, Origin};
+use crate::Error;
+
+/// The row of all bios together.
+pub(crate) const TRACE_ROW: &str = "trace";
+
+/// Traces that have been read.
+#[derive(Debug, Default)]
+pub(crate) struct Traces(Mutex<Known>);
+
+#[derive(Debug, Default)]
+struct Known {
+    traces: BTreeMap<PathBuf, Arc<Trace>>,
+    /// What they lack.
+    warnings: Vec<String>,
+}
+
+impl Traces {
+    /// What the traces lack that were read since the last call.
+    pub(super) fn take_warnings(&self) -> Vec<String> {
+        std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warnings)
+    }
+
+    fn read(&self, path: &Path) -> Result<Arc<Trace>, String> {
+        // Held while the file is read: others would only read it too.
+        let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(trace) = known.traces.get(path) {
+            return Ok(Arc::clone(trace));
+        }
+        let read = traces::read(path, Action::default());
+        let (trace, warnings) = read.map_err(|error| printable(&error.to_string()))?;
+        if trace.bios.is_empty() {
+            return Err(format!("{}: has no bios", path.display()));
+        }
+        let trace = Arc::new(trace);
+        known.warnings.extend(warnings);
+        known.traces.insert(path.to_owned(), Arc::clone(&trace));
+        Ok(trace)
+    }
+}
+
+/// A trace, and how it is played.
+#[derive(Clone, Debug)]
+pub struct TraceJob {
+    /// The trace.
+    pub trace: Arc<Trace>,
+    /// When its bios come.
+    pub pace: Pace,
+    /// The device.
+    pub target: Target,
+}
+
+/// What a job says of it.
+pub(super) struct TraceKeys<'a> {
+    file: &'a Node,
+    path: String,
+    pace: Pace,
+    wrap: bool,
+}
+
+impl<'a> TraceKeys<'a> {
+    pub(super) fn read(section: &mut Section<'a>) -> Result<Self, Error> {
+        let path = section.path("file");
+        let file = section.node("file");
+        let is_fast = section.flag("fast", false)?;
+        let depth = section.maybe_number("depth", 1..=65_536u32)?;
+        let speed = section.maybe_number("speed_percent", 1..=100_000u32)?;
+        let wrap = section.flag("wrap", false)?;
+        if depth.is_some() && !is_fast {
+            return Err(section.wrong_key("depth", "goes with fast = true only"));
+        }
+        if speed.is_some() && is_fast {
+            return Err(section.wrong_key("speed_percent", "goes without fast = true only"));
+        }
+        let pace = match is_fast {
+            true => Pace::Fastest { depth },
+            false => {
+                Pace::Timed { speed_permille: speed.map_or(SPEED_ONE, |percent| percent * 10) }
+            }
+        };
+        let file = file.ok_or_else(|| section.wrong_key("file", "takes the path of a trace"))?;
+        Ok(Self { file, path, pace, wrap })
+    }
+
+    pub(super) fn load(&self, traces: &Traces, config: &Config) -> Result<TraceJob, Error> {
+        let name = text_of(self.file, &self.path)?;
+        let beside = match &self.file.origin {
+            Origin::Line { file, .. } => Path::new(&**file).parent().unwrap_or(Path::new("")),
+            Origin::Set(_) => Path::new(""),
+        };
+        let trace = traces
+            .read(&beside.join(name))
+            .map_err(|problem| mistake(self.file, &self.path, &problem))?;
+        Ok(TraceJob::new(trace, self.pace, config, self.wrap))
+    }
+}
+
+impl TraceJob {
+    /// A trace on the whole device of a world. With `wrap`, bios behind its end begin again at its
+    /// start.
+    #[must_use]
+    pub fn new(trace: Arc<Trace>, pace: Pace, config: &Config, wrap: bool) -> Self {
+        let len_bytes = config.device.sectors().saturating_mul(512);
+        Self { trace, pace, target: Target { len_bytes, sector_bytes: 512, wrap } }
+    }
+
+    /// The trace as a program.
+    pub(crate) fn program(&self) -> Result<Replay, Error> {
+        Replay::new(&self.trace, self.pace, self.target)
+            .map_err(|misfit| Error::new(misfit.to_string()))
+    }
+
+    /// How long the device must be at least.
+    pub(super) fn end_bytes(&self) -> u64 {
+        self.program().map_or(0, |program| program.end_bytes())
+    }
+
+    /// The names of its operations, each once.
+    pub(super) fn ops(&self) -> Vec<&'static str> {
+        let mut ops: Vec<&'static str> = Vec::new();
+        for bio in &self.trace.bios {
+            if !ops.contains(&op_name(bio.op)) {
+                ops.push(op_name(bio.op));
+            }
+        }
+        ops.sort_unstable();
+        ops
+    }
+}

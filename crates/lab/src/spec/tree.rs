@@ -1,0 +1,273 @@
+//! An experiment file as a tree of values that know where they were written, so that an override
+//! replaces any of them by its path, and a mistake is told with its line or its override.
+//!
+//! `queue.elevator = "cfq"` in a file, in a variant's `set`, or behind `--set`: it is the same
+//! value at the same path. Numbers are whole; units stand in the names of the keys.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use toml::Spanned;
+use toml::de::{DeArray, DeTable, DeValue};
+
+use blockyard::text::printable;
+
+use crate::Error;
+
+/// Where a value was written.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum Origin {
+    /// A line of a file.
+    Line { file: Arc<str>, line: usize },
+    /// An override, and whose it is.
+    Set(Arc<str>),
+}
+
+impl Origin {
+    /// The line; overrides come behind all lines.
+    pub(super) fn line(&self) -> usize {
+        match self {
+            Self::Line { line, .. } => *line,
+            Self::Set(_) => usize::MAX,
+        }
+    }
+}
+
+impl fmt::Display for Origin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Line { file, line } => write!(f, "{file}, line {line}"),
+            Self::Set(text) => f.write_str(text),
+        }
+    }
+}
+
+/// A value.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) enum Value {
+    Text(String),
+    Number(i64),
+    Fraction(f64),
+    Flag(bool),
+    List(Vec<Node>),
+    Table(BTreeMap<String, Node>),
+}
+
+impl Value {
+    /// What it is, for messages.
+    pub(super) fn kind(&self) -> &'static str {
+        match self {
+            Self::Text(_) => "text",
+            Self::Number(_) => "a whole number",
+            Self::Fraction(_) => "a number with a fraction",
+            Self::Flag(_) => "true or false",
+            Self::List(_) => "a list",
+            Self::Table(_) => "a table",
+        }
+    }
+}
+
+impl fmt::Display for Value {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Number(number) => write!(f, "{number}"),
+            Self::Fraction(number) => write!(f, "{number:?}"),
+            Self::Flag(flag) => write!(f, "{flag}"),
+            Self::List(_) => f.write_str("[...]"),
+            Self::Table(_) => f.write_str("{...}"),
+        }
+    }
+}
+
+/// A value and its place.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Node {
+    pub(crate) origin: Origin,
+    pub(crate) value: Value,
+}
+
+/// A value for a path of the world.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Override {
+    /// Keys with dots between.
+    pub(crate) path: String,
+    pub(crate) node: Node,
+}
+
+impl fmt::Display for Override {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} = {}", self.path, self.node.value)
+    }
+}
+
+impl Override {
+    /// Keys with dots between.
+    #[must_use]
+    pub fn path(&self) -> &str {
+        &self.path
+    }
+
+    /// Parses `PATH=VALUE`, as `queue.elevator=cfq`. A value that is no TOML is text.
+    ///
+    /// # Errors
+    /// Says why the text is not of this form.
+    pub fn parse(text: &str) -> Result<Self, String> {
+        let (path, value) = text
+            .split_once('=')
+            .ok_or_else(|| format!("{text:?} is not of the form PATH=VALUE"))?;
+        let (path, value) = (path.trim(), value.trim());
+        if path.is_empty() || path.split('.').any(str::is_empty) {
+            return Err(format!("{path:?} is no path of keys with dots between"));
+        }
+        let origin = Origin::Set(format!("--set {path}={value}").into());
+        let read = DeValue::parse(value).ok().map(|value| value.into_inner());
+        let node = match read {
+            Some(value) => {
+                let spanned = Spanned::new(0..0, value);
+                convert(&spanned, &|_| origin.clone()).map_err(|error| error.to_string())?
+            }
+            None => Node { origin, value: Value::Text(value.into()) },
+        };
+        Ok(Self { path: path.into(), node })
+    }
+
+    /// A whole number for a path, as a fit has it.
+    pub(crate) fn number(path: &str, number: i64, whose: &str) -> Self {
+        let origin = Origin::Set(format!("{whose}: {path} = {number}").into());
+        Self { path: path.into(), node: Node { origin, value: Value::Number(number) } }
+    }
+}
+
+impl Node {
+    /// Reads a file.
+    pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Error> {
+        let file: Arc<str> = printable(file).into();
+        let line_at = |offset: usize| {
+            let before = text.as_bytes().iter().take(offset);
+            1 + before.filter(|byte| **byte == b'\n').count()
+        };
+        let table = DeTable::parse(text).map_err(|error| {
+            let line = error.span().map_or(1, |span| line_at(span.start));
+            let said = printable(error.message());
+            Error::new(format!("{file}, line {line}: not a TOML file: {said}"))
+        })?;
+        let origin = |offset| Origin::Line { file: Arc::clone(&file), line: line_at(offset) };
+        let start = table.span().start;
+        let value = table_of(table.get_ref(), &origin)?;
+        Ok(Self { origin: origin(start), value })
+    }
+
+    /// Puts a value at a path; tables on the way are made.
+    pub(crate) fn set(&mut self, set: &Override) -> Result<(), Error> {
+        let mut node = self;
+        let (way, last) = set.path.rsplit_once('.').unwrap_or(("", &set.path));
+        for key in way.split('.').filter(|key| !key.is_empty()) {
+            node = node.table_mut(set)?.entry(key.into()).or_insert_with(|| Self {
+                origin: set.node.origin.clone(),
+                value: Value::Table(BTreeMap::new()),
+            });
+        }
+        node.table_mut(set)?.insert(last.into(), set.node.clone());
+        Ok(())
+    }
+
+    fn table_mut(&mut self, set: &Override) -> Result<&mut BTreeMap<String, Self>, Error> {
+        let Self { origin, value } = self;
+        match value {
+            Value::Table(table) => Ok(table),
+            other => Err(Error::new(format!(
+                "{}: the path {} leads through {} ({origin})",
+                set.node.origin,
+                set.path,
+                other.kind()
+            ))),
+        }
+    }
+}
+
+fn convert<'a>(
+    value: &Spanned<DeValue<'a>>,
+    origin: &impl Fn(usize) -> Origin,
+) -> Result<Node, Error> {
+    let at = origin(value.span().start);
+    let refuse = |what: String| Err(Error::new(format!("{at}: {what}")));
+    let read = match value.get_ref() {
+        DeValue::String(text) => Value::Text(text.clone().into_owned()),
+        DeValue::Integer(digits) => match i64::from_str_radix(digits.as_str(), digits.radix()) {
+            Ok(number) => Value::Number(number),
+            Err(_) => return refuse(format!("{digits} is too large a number")),
+        },
+        DeValue::Float(digits) => match digits.as_str().parse::<f64>() {
+            Ok(number) if number.is_finite() => Value::Fraction(number),
+            _ => return refuse(format!("{digits} is no number here")),
+        },
+        DeValue::Boolean(flag) => Value::Flag(*flag),
+        DeValue::Datetime(time) => return refuse(format!("{time}: no key takes a date or time")),
+        DeValue::Array(list) => Value::List(list_of(list, origin)?),
+        DeValue::Table(table) => table_of(table, origin)?,
+    };
+    Ok(Node { origin: at, value: read })
+}
+
+fn list_of(list: &DeArray<'_>, origin: &impl Fn(usize) -> Origin) -> Result<Vec<Node>, Error> {
+    list.iter().map(|value| convert(value, origin)).collect()
+}
+
+fn table_of(table: &DeTable<'_>, origin: &impl Fn(usize) -> Origin) -> Result<Value, Error> {
+    let mut read = BTreeMap::new();
+    for (key, value) in table {
+        // A value's line is its key's: that is where one looks.
+        let mut node = convert(value, origin)?;
+        node.origin = origin(key.span().start);
+        read.insert(key.get_ref().clone().into_owned(), node);
+    }
+    Ok(Value::Table(read))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn text_at<'a>(node: &'a Node, path: &str) -> &'a Node {
+        path.split('.').fold(node, |node, key| match &node.value {
+            Value::Table(table) => &table[key],
+            other => panic!("{other:?}"),
+        })
+    }
+
+    #[test]
+    fn value_knows_its_line_and_an_override_its_text() {
+        let mut tree = Node::parse("x.toml", "a = 1\n[b]\nc = \"d\"\n").unwrap();
+        assert_eq!(text_at(&tree, "b.c").origin.to_string(), "x.toml, line 3");
+        tree.set(&Override::parse("b.c = 7").unwrap()).unwrap();
+        tree.set(&Override::parse("n.e.w=cfq,quantum=4").unwrap()).unwrap();
+        assert_eq!(text_at(&tree, "b.c").value, Value::Number(7));
+        assert_eq!(text_at(&tree, "b.c").origin.to_string(), "--set b.c=7");
+        assert_eq!(text_at(&tree, "n.e.w").value, Value::Text("cfq,quantum=4".into()));
+    }
+
+    #[test]
+    fn override_through_a_number_or_without_a_path_is_refused() {
+        let mut tree = Node::parse("x.toml", "a = 1\n").unwrap();
+        let refused = tree.set(&Override::parse("a.b = 2").unwrap()).unwrap_err();
+        assert!(refused.to_string().contains("a whole number"), "{refused}");
+        assert!(refused.to_string().contains("x.toml, line 1"), "{refused}");
+        for text in ["a", "=1", ".a=1", "a..b=1"] {
+            assert!(Override::parse(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_is_no_toml_is_told_with_its_line() {
+        for (text, line) in [("a = 1\nb = = 2\n", 2), ("a = 1\na = 2\n", 2), ("[a\n", 1)] {
+            let refused = Node::parse("x.toml", text).unwrap_err().to_string();
+            assert!(refused.contains(&format!("x.toml, line {line}:")), "{text:?}: {refused}");
+        }
+        let large = Node::parse("x.toml", "a = 99999999999999999999\n").unwrap_err().to_string();
+        assert!(large.contains("too large"), "{large}");
+        assert!(Node::parse("x.toml", "a = 1979-05-27\n").is_err());
+        assert!(Node::parse("x.toml", "a = nan\n").is_err());
+    }
+}

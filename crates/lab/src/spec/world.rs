@@ -1,0 +1,400 @@
+//! The world of an experiment: machine, page cache, write-back, file system, queue, device.
+//!
+//! Every key has a range, checked before anything is allocated, and a usual value, so that an
+//! experiment says only what matters to it. A key says its unit in its name.
+
+use std::ops::RangeInclusive;
+
+use blockyard_engine::elevator::{ElevatorSpec, Generation};
+use blockyard_engine::mq::complete::RqAffinity;
+use blockyard_engine::mq::{Limits, PlugRule, QueueConfig};
+use blockyard_engine::time::Nanos;
+use blockyard_sim::cache::CacheConfig;
+use blockyard_sim::cpu::{Costs, Governor, Topology};
+use blockyard_sim::device::disk::geometry::{Geometry, SeekTimes};
+use blockyard_sim::device::disk::{DiskConfig, Policy};
+use blockyard_sim::device::flash::{EraseBlocks, FlashConfig};
+use blockyard_sim::fs::FsConfig;
+use blockyard_sim::fs::ext3::{DataMode, Ext3Config, JournalPlace};
+use blockyard_sim::fs::log::LogConfig;
+use blockyard_sim::world::{
+    Config, DeviceConfig, Housekeeping, InterruptConfig, QueueMode, RamConfig, WriteBack,
+};
+
+use super::section::Section;
+use super::{crypt, null};
+use crate::Error;
+
+/// A second in nanoseconds: no cost or delay of a model is longer.
+const SECOND_NS: u64 = 1_000_000_000;
+/// An hour in milliseconds: the longest timer.
+const HOUR_MS: u64 = 3_600_000;
+/// 64 TiB of sectors.
+const SECTORS_MAX: u64 = 1 << 37;
+const MIB_SECTORS: u64 = 2048;
+const PERCENT: RangeInclusive<u32> = 0..=100;
+
+/// Reads the world's sections of an experiment.
+pub(super) fn read(root: &mut Section<'_>) -> Result<Config, Error> {
+    let (topology, costs, housekeeping) = machine(root)?;
+    let (cache, bio_sectors) = page_cache(root)?;
+    let (write_back, sync_flags) = write_back(root)?;
+    let fs = file_system(root)?;
+    let (device, interrupts) = device(root)?;
+    let mapped = crypt::read(root, topology.cpus())?;
+    let (queue, elevator) = queue(root, &topology, &device)?;
+    let stack = null::stack(root, &queue, &device)?;
+    Ok(Config {
+        topology,
+        costs,
+        cache,
+        write_back,
+        fs,
+        bio_sectors,
+        sync_flags,
+        housekeeping,
+        mapped,
+        stack,
+        queue,
+        elevator,
+        device,
+        interrupts,
+        seed: 0,
+    })
+}
+
+fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeeping>), Error> {
+    let mut machine = root.part("machine")?;
+    let topology = Topology {
+        sockets: machine.number("sockets", 1..=16, 1)?,
+        cpus_per_socket: machine.number("cpus_per_socket", 1..=256, 2)?,
+    };
+    let mut costs = machine.part("costs")?;
+    let read = Costs {
+        switch: ns(&mut costs, "switch_ns", 2_000)?,
+        wake_up: ns(&mut costs, "wake_up_ns", 1_000)?,
+        ipi: ns(&mut costs, "ipi_ns", 1_000)?,
+        ipi_remote: ns(&mut costs, "ipi_remote_ns", 2_000)?,
+        idle_exit: ns(&mut costs, "idle_exit_ns", 5_000)?,
+        slice: ns(&mut costs, "slice_ns", 6_000_000)?,
+        granularity: ns(&mut costs, "granularity_ns", 1_000_000)?,
+        user: ns(&mut costs, "user_ns", 0)?,
+        syscall: ns(&mut costs, "syscall_ns", 300)?,
+        page: ns(&mut costs, "page_ns", 1_500)?,
+        submit: ns(&mut costs, "submit_ns", 2_000)?,
+        issue: ns(&mut costs, "issue_ns", 2_000)?,
+        interrupt: ns(&mut costs, "interrupt_ns", 3_000)?,
+        complete: ns(&mut costs, "complete_ns", 2_000)?,
+        governor: governor(&mut machine)?,
+    };
+    costs.finish()?;
+    let every = us(&mut machine, "housekeeping_us", 0)?;
+    let takes = ns(&mut machine, "housekeeping_takes_ns", 2_000)?;
+    machine.finish()?;
+    let housekeeping = (every > Nanos(0)).then_some(Housekeeping { every, takes });
+    Ok((topology, read, housekeeping))
+}
+
+/// How fast the CPUs run: usual values are those of `ondemand`.
+fn governor(machine: &mut Section<'_>) -> Result<Option<Governor>, Error> {
+    let mut section = machine.part("governor")?;
+    let ondemand = section.choice("kind", &[("performance", false), ("ondemand", true)])?;
+    let governor = Governor {
+        sample: Nanos(section.number("sample_us", 1..=1_000_000, 10_000u64)? * 1000),
+        up_threshold_percent: section.number("up_threshold_percent", 1..=100, 95)?,
+        speed_min_percent: section.number("speed_min_percent", 1..=100, 40)?,
+    };
+    section.finish()?;
+    Ok(ondemand.then_some(governor))
+}
+
+fn page_cache(root: &mut Section<'_>) -> Result<(CacheConfig, u32), Error> {
+    let mut cache = root.part("page_cache")?;
+    let dirty_ratio_percent = cache.number("dirty_ratio_percent", PERCENT, 20)?;
+    let background = cache.number("dirty_background_ratio_percent", PERCENT, 10)?;
+    if background > dirty_ratio_percent {
+        let what = "is above dirty_ratio_percent, and takes at most that";
+        return Err(cache.wrong_key("dirty_background_ratio_percent", what));
+    }
+    let read = CacheConfig {
+        memory_bytes: cache.number("memory_mib", 1..=1 << 20, 1024u64)? << 20,
+        dirty_ratio_percent,
+        dirty_background_ratio_percent: background,
+        dirty_expire: ms(&mut cache, "dirty_expire_ms", 30_000)?,
+        write_back_interval: ms(&mut cache, "write_back_interval_ms", 5_000)?,
+        read_ahead_bytes: cache.number("read_ahead_kib", 0..=65_536, 128u64)? << 10,
+    };
+    let bio_sectors = cache.number("bio_kib", 4..=32_768, 128u32)? * 2;
+    cache.finish()?;
+    Ok((read, bio_sectors))
+}
+
+fn write_back(root: &mut Section<'_>) -> Result<(WriteBack, bool), Error> {
+    let mut section = root.part("write_back")?;
+    let read = WriteBack {
+        flushers: section.number("flushers", 1..=64, 1)?,
+        writers_write: section.flag("writers_write", false)?,
+        writer_pages: section.number("writer_pages", 1..=1 << 20, 1536)?,
+        flusher_pages: section.number("flusher_pages", 1..=1 << 20, 1024)?,
+    };
+    let sync_flags = section.flag("sync_flags", true)?;
+    section.finish()?;
+    Ok((read, sync_flags))
+}
+
+#[derive(Clone, Copy)]
+enum FsKind {
+    Ext3,
+    Log,
+    None,
+}
+
+fn file_system(root: &mut Section<'_>) -> Result<Option<FsConfig>, Error> {
+    let mut section = root.part("file_system")?;
+    let kinds = [("ext3", FsKind::Ext3), ("log", FsKind::Log), ("none", FsKind::None)];
+    let read = match section.choice("kind", &kinds)? {
+        FsKind::None => None,
+        FsKind::Ext3 => Some(FsConfig::Ext3(ext3(&mut section)?)),
+        FsKind::Log => {
+            let usual = LogConfig::of_2009();
+            Some(FsConfig::Log(LogConfig {
+                segment_blocks: section.number(
+                    "segment_blocks",
+                    16..=1 << 20,
+                    usual.segment_blocks,
+                )?,
+                metadata_blocks_per_commit: section.number(
+                    "metadata_blocks_per_commit",
+                    1..=4096,
+                    usual.metadata_blocks_per_commit,
+                )?,
+                barriers: section.flag("barriers", usual.barriers)?,
+                commit_interval: ms(
+                    &mut section,
+                    "commit_interval_ms",
+                    usual.commit_interval.0 / 1_000_000,
+                )?,
+            }))
+        }
+    };
+    section.finish()?;
+    Ok(read)
+}
+
+fn ext3(section: &mut Section<'_>) -> Result<Ext3Config, Error> {
+    let usual = Ext3Config::of_2009();
+    let modes = [("ordered", DataMode::Ordered), ("writeback", DataMode::Writeback)];
+    let places = [("middle", JournalPlace::Middle), ("start", JournalPlace::Start)];
+    let blocks = 1..=1u32 << 24;
+    Ok(Ext3Config {
+        mode: section.choice("data", &modes)?,
+        barriers: section.flag("barriers", usual.barriers)?,
+        journal_blocks: section.number("journal_blocks", blocks.clone(), usual.journal_blocks)?,
+        journal_place: section.choice("journal_place", &places)?,
+        group_blocks: section.number("group_blocks", blocks.clone(), usual.group_blocks)?,
+        group_inodes: section.number("group_inodes", blocks.clone(), usual.group_inodes)?,
+        directory_group: section.number("directory_group", 0..=1 << 24, usual.directory_group)?,
+        start_places: section.number("start_places", 1..=4096, usual.start_places)?,
+        window_blocks_min: section.number(
+            "window_blocks_min",
+            blocks.clone(),
+            usual.window_blocks_min,
+        )?,
+        window_blocks_max: section.number("window_blocks_max", blocks, usual.window_blocks_max)?,
+        commit_interval: ms(section, "commit_interval_ms", usual.commit_interval.0 / 1_000_000)?,
+    })
+}
+
+fn queue(
+    root: &mut Section<'_>,
+    topology: &Topology,
+    device: &DeviceConfig,
+) -> Result<(QueueConfig, ElevatorSpec), Error> {
+    let mut section = root.part("queue")?;
+    let text = section.text("elevator")?.unwrap_or("none");
+    let elevator = ElevatorSpec::parse(text)
+        .map_err(|error| section.wrong_key("elevator", &format!("is {text:?}: {error}")))?;
+    let own = match device {
+        // Its mode says which it is.
+        DeviceConfig::Null(config) if config.queue_mode == QueueMode::Rq => Generation::Single,
+        DeviceConfig::Null(_) => Generation::Multi,
+        _ => elevator.elevator.generation,
+    };
+    let generations =
+        [("as the elevator", own), ("single", Generation::Single), ("multi", Generation::Multi)];
+    let generation = section.choice("generation", &generations)?;
+    let plugs =
+        [("context", PlugRule::PerContext), ("queue", PlugRule::PerQueue), ("off", PlugRule::Off)];
+    let usual = QueueConfig::of(generation);
+    let queue_depth = device_depth(device);
+    let nr_requests = QueueConfig::usual_nr_requests(generation, queue_depth);
+    let timeout_ms = section.number("timeout_ms", 0..=HOUR_MS, 0)?;
+    let read = QueueConfig {
+        generation,
+        cpus: topology.cpus(),
+        hw_queues: null::hw_queues(device),
+        queue_depth,
+        nr_requests: section.number("nr_requests", 1..=2_000_000, nr_requests)?,
+        limits: Limits {
+            max_sectors: section.number("max_kib", 4..=32_764, 512u32)? * 2,
+            max_segments: section.number("max_segments", 1..=4096, usual.limits.max_segments)?,
+        },
+        rotational: section.flag("rotational", matches!(device, DeviceConfig::Disk(_)))?,
+        write_cache: section.flag("write_cache", has_write_cache(device))?,
+        fua: section.flag("fua", false)?,
+        plug: section.choice("plug", &plugs)?,
+        tick: Nanos(section.number("tick_us", 0..=100_000, 0u64)?.saturating_mul(1000).max(1)),
+        timeout: (timeout_ms > 0).then(|| Nanos::from_ms(timeout_ms)),
+    };
+    section.finish()?;
+    Ok((read, elevator))
+}
+
+#[derive(Clone, Copy)]
+enum DeviceKind {
+    Disk,
+    Flash,
+    Memory,
+    Null,
+}
+
+fn device(root: &mut Section<'_>) -> Result<(DeviceConfig, InterruptConfig), Error> {
+    let mut section = root.part("device")?;
+    let kinds = [
+        ("disk", DeviceKind::Disk),
+        ("flash", DeviceKind::Flash),
+        ("memory", DeviceKind::Memory),
+        ("null", DeviceKind::Null),
+    ];
+    let device = match section.choice("kind", &kinds)? {
+        DeviceKind::Disk => DeviceConfig::Disk(disk(&mut section)?),
+        DeviceKind::Flash => DeviceConfig::Flash(flash(&mut section)?),
+        DeviceKind::Memory => DeviceConfig::Memory(RamConfig {
+            sectors: sectors(&mut section)?,
+            command: ns(&mut section, "command_ns", 0)?,
+            sector: ns(&mut section, "sector_ns", 0)?,
+        }),
+        DeviceKind::Null => {
+            let sectors = sectors(&mut section)?;
+            DeviceConfig::Null(null::device(&mut section, sectors)?)
+        }
+    };
+    let interrupts = interrupts(&mut section, &device)?;
+    section.finish()?;
+    Ok((device, interrupts))
+}
+
+/// Whom a device interrupts; memory nobody, and a null device says itself.
+fn interrupts(section: &mut Section<'_>, device: &DeviceConfig) -> Result<InterruptConfig, Error> {
+    let usual = match device {
+        DeviceConfig::Flash(flash) if flash.blocks.is_none() => 1024,
+        _ => 1,
+    };
+    if matches!(device, DeviceConfig::Memory(_) | DeviceConfig::Null(_)) {
+        return Ok(InterruptConfig { vectors: usual, rq_affinity: RqAffinity::Group });
+    }
+    Ok(InterruptConfig {
+        vectors: section.number("interrupt_vectors", 1..=1024, usual)?,
+        rq_affinity: rq_affinity(section)?,
+    })
+}
+
+pub(super) fn rq_affinity(section: &mut Section<'_>) -> Result<RqAffinity, Error> {
+    Ok(match section.number("rq_affinity", 0..=2, 1u8)? {
+        0 => RqAffinity::Off,
+        1 => RqAffinity::Group,
+        _ => RqAffinity::Force,
+    })
+}
+
+/// A disk of 2009: 500 GB, 7200 turns a minute; all numbers are ours, of the size that drive
+/// manuals of the time have.
+fn disk(section: &mut Section<'_>) -> Result<DiskConfig, Error> {
+    let seek = SeekTimes {
+        track_to_track: us(section, "seek_track_us", 1_000)?,
+        average: us(section, "seek_average_us", 9_000)?,
+        full_stroke: us(section, "seek_full_us", 18_000)?,
+        head_switch: us(section, "head_switch_us", 800)?,
+        write_settle: us(section, "write_settle_us", 500)?,
+    };
+    if seek.track_to_track > seek.average || seek.average > seek.full_stroke {
+        return Err(section.wrong("takes seek_track_us <= seek_average_us <= seek_full_us"));
+    }
+    let rpm = section.number("rpm", 60..=100_000u64, 7_200)?;
+    let outer = section.number("outer_track_sectors", 16..=1 << 20, 1_260)?;
+    let inner = section.number("inner_track_sectors", 16..=1 << 20, 630)?;
+    if inner > outer {
+        return Err(section.wrong("takes inner_track_sectors <= outer_track_sectors"));
+    }
+    let heads = section.number("heads", 1..=64, 4)?;
+    let sectors = sectors(section)?;
+    let age_max_ms = section.number("age_max_ms", 1..=HOUR_MS, 2_400)?;
+    let policies = [
+        ("shortest", Policy::ShortestPositioning { age_max: Nanos::from_ms(age_max_ms) }),
+        ("in order", Policy::InOrder),
+    ];
+    Ok(DiskConfig {
+        geometry: Geometry::even(Nanos(60 * SECOND_NS / rpm), heads, sectors, (outer, inner), seek),
+        overhead: us(section, "overhead_us", 100)?,
+        overlaps_overhead: section.flag("overlap_overhead", false)?,
+        bus_sector: ns(section, "bus_sector_ns", 1_700)?,
+        queue_depth: section.number("queue_depth", 1..=1024, 1)?,
+        policy: section.choice("policy", &policies)?,
+        write_cache_sectors: section.number("write_cache_kib", 0..=1 << 20, 0u32)? * 2,
+        read_ahead_sectors: section.number("read_ahead_kib", 0..=1 << 20, 0u32)? * 2,
+    })
+}
+
+fn flash(section: &mut Section<'_>) -> Result<FlashConfig, Error> {
+    let page_sectors = section.number("page_kib", 1..=1 << 16, 4u32)? * 2;
+    let block_kib = section.number("erase_block_kib", 0..=1 << 20, 0u32)?;
+    let open = section.number("open_blocks", 1..=65_536, 2)?;
+    let close = us(section, "close_block_us", 0)?;
+    let blocks = (block_kib > 0).then_some(EraseBlocks { sectors: block_kib * 2, open, close });
+    if blocks.is_some_and(|blocks| blocks.sectors < page_sectors) {
+        return Err(section.wrong("takes an erase block that holds a page"));
+    }
+    Ok(FlashConfig {
+        sectors: sectors(section)?,
+        page_sectors,
+        channels: section.number("channels", 1..=1024, 1)?,
+        read_page: us(section, "read_page_us", 60)?,
+        program_page: us(section, "program_page_us", 200)?,
+        overhead: us(section, "overhead_us", 10)?,
+        bus_sector: ns(section, "bus_sector_ns", 160)?,
+        queue_depth: section.number("queue_depth", 1..=65_536, 1)?,
+        blocks,
+    })
+}
+
+fn sectors(section: &mut Section<'_>) -> Result<u64, Error> {
+    let largest = SECTORS_MAX / MIB_SECTORS;
+    Ok(section.number("size_mib", 1..=largest, 64 << 10)? * MIB_SECTORS)
+}
+
+pub(super) fn ns(section: &mut Section<'_>, key: &'static str, usual: u64) -> Result<Nanos, Error> {
+    Ok(Nanos(section.number(key, 0..=SECOND_NS, usual)?))
+}
+
+fn us(section: &mut Section<'_>, key: &'static str, usual: u64) -> Result<Nanos, Error> {
+    Ok(Nanos(section.number(key, 0..=SECOND_NS / 1000, usual)? * 1000))
+}
+
+fn ms(section: &mut Section<'_>, key: &'static str, usual: u64) -> Result<Nanos, Error> {
+    Ok(Nanos::from_ms(section.number(key, 1..=HOUR_MS, usual)?))
+}
+
+/// How many requests a device takes: the queue gives it no more.
+fn device_depth(device: &DeviceConfig) -> u32 {
+    match device {
+        DeviceConfig::Disk(disk) => disk.queue_depth,
+        DeviceConfig::Flash(flash) => flash.queue_depth,
+        // It has no tags.
+        DeviceConfig::Memory(_) => 1024,
+        DeviceConfig::Null(null) => null.hw_queue_depth,
+    }
+}
+
+fn has_write_cache(device: &DeviceConfig) -> bool {
+    matches!(device, DeviceConfig::Disk(disk) if disk.write_cache_sectors > 0)
+}
