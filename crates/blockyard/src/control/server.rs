@@ -103,7 +103,7 @@ impl Devices {
                 let name = |device: &Device| format!("{:?}", device.names[0]);
                 let names: Vec<_> = devices.iter().map(name).collect();
                 let problem = match export {
-                    "" => "several volumes are served; name the export of one".to_owned(),
+                    "" => "several volumes are served; name one with `export`".to_owned(),
                     named => format!("there is no export {named:?}"),
                 };
                 let problem = format!("{problem}; there are {}", names.join(", "));

@@ -94,7 +94,7 @@ impl Builder<'_> {
             if runs(Place::Unbound) {
                 if threads == Some(0) {
                     let problem = "this pipeline hands ciphers to them, and there are to be none; \
-                                   allow one (`worker_threads`), or take the `pipeline` inline";
+                                   allow one (`worker_threads` 1), or take the `pipeline` inline";
                     return Err(Error::parameter("cipher workers", problem));
                 }
                 self.placement.workers.unbound =
