@@ -48,6 +48,66 @@ fn format_refuses_wrong_options_by_their_name_and_writes_nothing() {
 }
 
 #[test]
+fn format_takes_what_just_fits() {
+    let formatted = |len: usize, change: &dyn Fn(&mut FormatOptions)| {
+        let mut options = options();
+        change(&mut options);
+        let mut device = vec![0; len];
+        let formatted = format(&mut device, &SecretBytes::copy_of(b"x"), &options).unwrap();
+        assert_eq!(opens(&device, b"x"), Some(true));
+        formatted.header.info()
+    };
+    // A header file, whose data device is as short as a sector.
+    let detached = |data_device_len_bytes| {
+        move |options: &mut FormatOptions| {
+            options.detached = Some(Detached { data_device_len_bytes })
+        }
+    };
+    let mut header_only = options();
+    detached(None)(&mut header_only);
+    assert_eq!(header_len_bytes(&header_only).unwrap(), 16 << 20);
+    formatted(16 << 20, &detached(None));
+    formatted(16 << 20, &detached(Some(4096)));
+    assert!(refused((16 << 20) - 1, &detached(None)).contains("the header takes 16777216 bytes"));
+    assert!(refused(16 << 20, &detached(Some(4095))).contains("has 4095; make it larger"));
+    // Keyslots in whole pages, though the data starts at half of one.
+    let unaligned = |options: &mut FormatOptions| {
+        (options.sector_size_bytes, options.data_offset_bytes) = (512, Some((1 << 20) + 512));
+    };
+    let info = formatted(2 << 20, &unaligned);
+    assert_eq!(info["keyslots_area_bytes"], (1 << 20) - (32 << 10));
+    // A file whose last bytes are no sector.
+    formatted(DEVICE_LEN + 100, &|options| options.sector_size_bytes = 512);
+    // The longest key.
+    formatted(DEVICE_LEN, &|options| {
+        options.cipher = "aes:64-cbc-lmk".to_owned();
+        (options.key_size_bits, options.sector_size_bytes) = (8192, 512);
+    });
+    // The longest label.
+    let label = "l".repeat(47);
+    let info = formatted(DEVICE_LEN, &|options| options.label.clone_from(&label));
+    assert_eq!(info["label"], label);
+}
+
+#[test]
+fn every_salt_is_its_own() {
+    let salts = || {
+        let mut device = vec![0; 2 << 20];
+        format(&mut device, &SecretBytes::copy_of(b"x"), &short()).unwrap();
+        let end = device[4096..].iter().position(|byte| *byte == 0).unwrap();
+        let json: Value = serde_json::from_slice(&device[4096..4096 + end]).unwrap();
+        let copies = [0, 16 << 10].map(|copy| STANDARD.encode(&device[copy + 104..copy + 168]));
+        let areas = [&json["keyslots"]["0"]["kdf"]["salt"], &json["digests"]["0"]["salt"]]
+            .map(|salt| salt.as_str().unwrap().to_owned());
+        [copies, areas].concat()
+    };
+    let mut all = [salts(), salts()].concat();
+    all.sort_unstable();
+    all.dedup();
+    assert_eq!(all.len(), 8);
+}
+
+#[test]
 fn format_refuses_a_device_without_room_or_with_half_a_sector() {
     let nothing = |_: &mut FormatOptions| {};
     assert!(refused(1 << 20, &nothing).contains("the header takes 16777216 bytes"));
@@ -129,25 +189,49 @@ impl HeaderSink for PowerCut {
     }
 }
 
-#[test]
-fn format_over_a_volume_leaves_no_header_without_its_keyslots_whenever_power_is_cut() {
-    let (old, new) = (SecretBytes::copy_of(b"old"), SecretBytes::copy_of(b"new"));
-    let small = FormatOptions { keyslots_len_bytes: Some(512 << 10), ..short() };
-    let mut now = vec![0; 2 << 20];
-    let old_options = FormatOptions { metadata_len_bytes: 64 << 10, ..small.clone() };
-    format(&mut now, &old, &old_options).unwrap();
+/// Whether a passphrase opens a device; nothing, if it has no header.
+fn opens(device: &Vec<u8>, passphrase: &[u8]) -> Option<bool> {
+    let passphrase = SecretBytes::copy_of(passphrase);
+    let (header, _) = Header::read(device).ok()?;
+    Some(header.unlock(device, &passphrase, &crate::luks::UnlockOptions::default()).is_ok())
+}
+
+/// Makes a volume over one that the passphrase "old" opens, and cuts the power at each write: what
+/// is left opens with "old" or "new", or is no volume. In the end "new" opens it.
+fn format_under_power_cuts(format_over: impl FnOnce(&mut PowerCut, &SecretBytes)) {
+    let mut now = vec![0; 4 << 20];
+    let old = FormatOptions {
+        metadata_len_bytes: 64 << 10,
+        keyslots_len_bytes: Some(512 << 10),
+        data_offset_bytes: Some(1 << 20),
+        ..options()
+    };
+    format(&mut now, &SecretBytes::copy_of(b"old"), &old).unwrap();
     let check = |left: &Vec<u8>| {
-        let Ok((header, _)) = Header::read(left) else { return };
-        let opens = |passphrase: &[u8]| {
-            let passphrase = SecretBytes::copy_of(passphrase);
-            header.unlock(left, &passphrase, &crate::luks::UnlockOptions::default()).is_ok()
-        };
-        assert!(opens(b"old") || opens(b"new"), "a header that nothing opens");
+        let (old, new) = (opens(left, b"old"), opens(left, b"new"));
+        assert!(old != Some(false) || new != Some(false), "a header that nothing opens");
     };
     let mut device = PowerCut { stable: now.clone(), now, check };
-    format(&mut device, &new, &small).unwrap();
-    let (header, _) = Header::read(&device.stable).unwrap();
-    assert!(header.unlock(&device.stable, &new, &crate::luks::UnlockOptions::default()).is_ok());
+    format_over(&mut device, &SecretBytes::copy_of(b"new"));
+    assert_eq!(opens(&device.stable, b"new"), Some(true));
+}
+
+#[test]
+fn format_over_a_volume_leaves_no_header_without_its_keyslots_whenever_power_is_cut() {
+    format_under_power_cuts(|device, passphrase| {
+        format(device, passphrase, &short()).unwrap();
+    });
+    format_under_power_cuts(|device, passphrase| {
+        crate::luks1::format(device, passphrase, &luks1_options()).unwrap();
+    });
+}
+
+fn luks1_options() -> crate::luks1::FormatOptions {
+    crate::luks1::FormatOptions {
+        iterations: Some(1000),
+        digest_iterations: Some(1000),
+        ..crate::luks1::FormatOptions::default()
+    }
 }
 
 /// The options of a volume whose data starts at 1 MiB.
@@ -200,14 +284,18 @@ fn format_over_a_stale_second_header_wipes_it_too() {
 }
 
 #[test]
+fn format_over_a_volume_keeps_the_data_behind_both_headers() {
+    let mut device = vec![0xaa; 2 << 20];
+    for passphrase in [b"old", b"new"] {
+        format(&mut device, &SecretBytes::copy_of(passphrase), &short()).unwrap();
+        assert!(device[1 << 20..].iter().all(|byte| *byte == 0xaa), "the data was touched");
+    }
+}
+
+#[test]
 fn format_over_luks1_wipes_every_keyslot_area() {
     let mut device = vec![0; DEVICE_LEN];
-    let luks1 = crate::luks1::FormatOptions {
-        iterations: Some(1000),
-        digest_iterations: Some(1000),
-        ..crate::luks1::FormatOptions::default()
-    };
-    crate::luks1::format(&mut device, &SecretBytes::copy_of(b"old"), &luks1).unwrap();
+    crate::luks1::format(&mut device, &SecretBytes::copy_of(b"old"), &luks1_options()).unwrap();
     // The last keyslot's area, after the new data offset, and the data after it.
     let (last, end) = ((8 + 7 * 504) * 512, (8 + 7 * 504 + 500) * 512);
     device[last..].fill(0xaa);

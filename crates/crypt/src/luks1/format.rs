@@ -104,6 +104,8 @@ pub fn format(
         key_len_bytes: volume_key.len(),
     };
     area.write(device, &area_key, &volume_key)?;
+    // A header on the disk must not be without its keyslot, whenever the power is cut.
+    device.sync().map_err(|error| Error::Write { what: "the keyslots".to_owned(), error })?;
     let write_error = |error| Error::Write { what: "the LUKS1 header".to_owned(), error };
     device.write_at(0, &header.to_bytes()).map_err(write_error)?;
     device.sync().map_err(write_error)?;
