@@ -100,6 +100,8 @@ impl fmt::Debug for SecretBytes {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Mutex;
+
     use super::*;
 
     #[test]
@@ -114,5 +116,25 @@ mod tests {
         assert_eq!(secret, SecretBytes::copy_of(b"abc"));
         assert_ne!(secret, SecretBytes::copy_of(b"abd"));
         assert_ne!(secret, SecretBytes::copy_of(b"ab"));
+    }
+
+    #[test]
+    fn secret_without_a_byte_is_empty() {
+        assert!(SecretBytes::copy_of(b"").is_empty());
+        assert!(!SecretBytes::zeroed(1).is_empty());
+    }
+
+    static PROTECTED: Mutex<Vec<usize>> = Mutex::new(Vec::new());
+
+    #[test]
+    fn memory_of_every_secret_is_handed_to_the_first_protector() {
+        set_protector(|memory| PROTECTED.lock().unwrap().push(memory.as_ptr() as usize));
+        set_protector(|_| panic!("a second protector"));
+        let secret = SecretBytes::copy_of(b"hunter2");
+        let copy = secret.clone();
+        let protected = PROTECTED.lock().unwrap();
+        for memory in [secret.as_slice(), copy.as_slice()] {
+            assert!(protected.contains(&(memory.as_ptr() as usize)));
+        }
     }
 }

@@ -44,3 +44,21 @@ fn wipe(
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wipe_overwrites_its_range_and_nothing_beside_it() {
+        let (start, end, len) = (1000, 2 * CHUNK_LEN_BYTES + 3000, 3 * CHUNK_LEN_BYTES);
+        let mut device = vec![7; len];
+        wipe_zero(&mut device, start as u64, end as u64).unwrap();
+        assert!(device[start..end].iter().all(|byte| *byte == 0));
+        wipe_random(&mut device, start as u64, end as u64).unwrap();
+        // Of 512 random bytes about two are zeros.
+        let is_random = |piece: &[u8]| piece.iter().filter(|byte| **byte == 0).count() < 64;
+        assert!(device[start..end].chunks_exact(512).all(is_random));
+        assert!(device[..start].iter().chain(&device[end..]).all(|byte| *byte == 7));
+    }
+}

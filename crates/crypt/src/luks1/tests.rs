@@ -1,6 +1,7 @@
 use std::sync::OnceLock;
 
 use super::*;
+use crate::source::SourceError;
 
 const DEVICE_LEN: usize = 4 << 20;
 /// Offsets of fields in the header.
@@ -206,7 +207,7 @@ fn format_refuses_wrong_options_by_their_name() {
     };
     assert!(with(&|o| o.cipher = "aes".to_owned()).starts_with('`'));
     assert!(with(&|o| o.cipher = "cipher_null-ecb".to_owned()).starts_with("`cipher`"));
-    assert!(with(&|o| o.key_size_bits = 100).starts_with("`key_size_bits`"));
+    assert!(with(&|o| o.key_size_bits = 100).contains("100 is not a multiple of 8"));
     assert!(with(&|o| o.key_size_bits = 320).starts_with("`key_size_bits`"));
     assert!(with(&|o| o.hash = HashAlgorithm::Blake2s128).starts_with("`hash`"));
     assert!(with(&|o| o.iterations = Some(999)).starts_with("`iterations`"));
@@ -214,4 +215,81 @@ fn format_refuses_wrong_options_by_their_name() {
     assert!(with(&|o| o.data_offset_bytes = Some(4096)).starts_with("`data_offset_bytes`"));
     assert!(with(&|o| o.data_offset_bytes = Some(u64::MAX)).starts_with("`data_offset_bytes`"));
     assert!(with(&|o| o.data_offset_bytes = Some(1 << 30)).starts_with("data device"));
+}
+
+#[test]
+fn format_takes_what_just_fits_into_a_header() {
+    let formatted = |cipher: &str, key_size_bits, hash, device_len| {
+        let options = FormatOptions {
+            cipher: cipher.to_owned(),
+            key_size_bits,
+            hash,
+            iterations: Some(1000),
+            digest_iterations: Some(1000),
+            ..FormatOptions::default()
+        };
+        let mut device = vec![0; device_len];
+        let (_, key) = format(&mut device, &passphrase(), &options)?;
+        assert_eq!(unlock(&device, None).unwrap().volume_key, key);
+        Ok::<(), Error>(())
+    };
+    let (sha1, sha256) = (HashAlgorithm::Sha1, HashAlgorithm::Sha256);
+    // A hash as long as the digest, and a device as long as the header; the longest key.
+    formatted("aes-xts-plain64", 512, sha1, 2 << 20).unwrap();
+    assert!(formatted("aes-xts-plain64", 512, sha1, (2 << 20) - 1).is_err());
+    formatted("aes:64-cbc-lmk", 8192, sha256, 32 << 20).unwrap();
+    // A cipher of 31 characters, which leave one for the NUL.
+    formatted("capi:essiv(cbc(twofish),sha256)-plain64", 256, sha256, DEVICE_LEN).unwrap();
+    let error = formatted("capi:essiv(cbc(camellia),sha256)-plain64", 256, sha256, DEVICE_LEN);
+    assert!(error.unwrap_err().to_string().contains("does not fit into a LUKS1 header"));
+}
+
+#[test]
+fn header_of_another_kind_is_no_luks1_header() {
+    for (offset, byte) in [(0, b'X'), (7, 2)] {
+        let error = Header::read(&device_with(offset, &[byte])).unwrap_err();
+        assert!(matches!(error, Error::NotLuks), "{error}");
+    }
+}
+
+#[test]
+fn hash_must_fill_the_digest() {
+    Header::read(&device_with(HASH, b"sha1\0")).unwrap();
+    let error = refused(HASH, b"blake2s-128\0");
+    assert!(error.contains("blake2s-128 is shorter than the header's digest"), "{error}");
+}
+
+#[test]
+fn broken_keyslot_does_not_keep_the_others_from_being_tried() {
+    let mut device = volume().0.clone();
+    let (first, second) = (KEYSLOT_0, KEYSLOT_0 + KEYSLOT_LEN);
+    // State, iterations and salt; the area is keyslot 1's own.
+    device.copy_within(first..first + 40, second);
+    device.copy_within(8 * 512..508 * 512, 512 * 512);
+    device[first..first + 4].copy_from_slice(&7u32.to_be_bytes());
+    assert_eq!(unlock(&device, None).unwrap().keyslot, 1);
+}
+
+/// A device whose bytes from here on cannot be read.
+struct Unreadable(&'static [u8], u64);
+
+impl HeaderSource for Unreadable {
+    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
+        match offset_bytes < self.1 {
+            true => self.0.read_at(offset_bytes, buf),
+            false => Err(std::io::Error::other("bad sector").into()),
+        }
+    }
+
+    fn len_bytes(&self) -> u64 {
+        self.0.len_bytes()
+    }
+}
+
+#[test]
+fn keyslot_that_cannot_be_read_is_named() {
+    let device = Unreadable(&volume().0, 4096);
+    let header = Header::read(&device).unwrap();
+    let error = header.unlock(&device, &passphrase(), &UnlockOptions::default()).unwrap_err();
+    assert!(error.to_string().contains("the key material of keyslot 0: bad sector"), "{error}");
 }

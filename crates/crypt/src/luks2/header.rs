@@ -271,7 +271,6 @@ fn scan_secondary(source: &dyn HeaderSource) -> Result<Found, Error> {
     let mut best = Found::Absent;
     for offset_bytes in HDR_LENS_BYTES {
         match read_copy(source, Copy::Secondary, offset_bytes)? {
-            Found::Absent => {}
             intact @ Found::Intact(_) => return Ok(intact),
             other if matches!(best, Found::Absent) => best = other,
             _ => {}

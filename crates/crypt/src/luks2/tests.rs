@@ -805,3 +805,34 @@ fn device_that_is_shorter_than_its_header_is_refused_when_it_is_read() {
         assert!(error.contains("truncated") && error.contains(&len.to_string()), "{error}");
     }
 }
+
+#[test]
+fn stale_second_copy_elsewhere_is_none_of_a_header_whose_first_copy_is_intact() {
+    let (mut device, _) = volume().clone();
+    let luks::Header::Luks2(old) = &volume().1.header else { unreachable!() };
+    let mut document = document();
+    document["config"]["json_size"] = json!("61440");
+    document["keyslots"]["0"]["area"]["offset"] = json!("131072");
+    let mut area = document.to_string().into_bytes();
+    area.resize(61_440, 0);
+    let binary = Binary { hdr_len_bytes: 0x1_0000, seqid: 9, ..old.binary.clone() };
+    write_copy(&mut device, Copy::Secondary, &binary, &area).unwrap();
+    device[HDR_LEN + 4096] ^= 1;
+    let (header, notices) = Header::read(&device).unwrap();
+    assert_eq!(header.seqid(), 1);
+    assert!(matches!(notices[..], [Notice::DamagedCopy { copy: Copy::Secondary, .. }]));
+    // Without the first copy it is all that is left.
+    device[4096] ^= 1;
+    assert_eq!(Header::read(&device).unwrap().0.seqid(), 9);
+}
+
+#[test]
+fn requirement_is_named_where_one_copy_is_read() {
+    let mut document = changed("/config/requirements", json!({"mandatory": ["warp-drive"]}));
+    document["segments"]["0"]["sector_size"] = json!("warped");
+    let device = device_with(&document);
+    for copy in [Copy::Primary, Copy::Secondary] {
+        let error = Header::read_copy(&device, copy).unwrap_err();
+        assert!(matches!(error, Error::Requirement(_)), "{error}");
+    }
+}
