@@ -63,7 +63,7 @@ mod tests {
     #[test]
     fn extent_to_the_end_is_rounded_down_to_whole_sectors() {
         assert_eq!(len(4096, None, 4096 + 8192 + 4095), Ok(16));
-        assert!(len(4096, None, 4096 + 4095).unwrap_err().contains("not even one sector"));
+        assert!(len(4096, None, 4096 + 4095).unwrap_err().contains("less than one sector"));
     }
 
     #[test]

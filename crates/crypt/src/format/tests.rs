@@ -44,7 +44,7 @@ fn format_refuses_wrong_options_by_their_name_and_writes_nothing() {
     assert!(refused(&|o| o.volume_key = Some(SecretBytes::zeroed(32))).starts_with("`volume_key`"));
     let weak = Kdf::Argon2 { variant: Argon2Variant::Id, time: 3, memory_kib: 1024, lanes: 1 };
     assert!(refused(&|o| o.pbkdf = Pbkdf::Fixed(weak)).starts_with("`pbkdf`"));
-    assert!(refused(&|o| o.digest_iterations = Some(1)).starts_with("digest iterations"));
+    assert!(refused(&|o| o.digest_iterations = Some(1)).starts_with("`digest iterations`"));
 }
 
 #[test]

@@ -221,4 +221,22 @@ mod tests {
         let slow = pbkdf2(hash, 1, &mut |_| Ok(100_000)).unwrap();
         assert_eq!(slow, Kdf::Pbkdf2 { hash, iterations: 1000 });
     }
+
+    #[test]
+    fn cost_at_the_minimum_is_taken_and_below_it_is_not() {
+        let pbkdf2 = |iterations| Kdf::Pbkdf2 { hash: HashAlgorithm::Sha256, iterations };
+        let argon2 = |time, memory_kib, lanes| Kdf::Argon2 {
+            variant: Argon2Variant::Id,
+            time,
+            memory_kib,
+            lanes,
+        };
+        for kdf in [pbkdf2(1000), pbkdf2(1001), argon2(4, 32, 1), argon2(5, 33, 4)] {
+            assert_eq!(check_minimum(&kdf), Ok(()), "{kdf:?}");
+        }
+        let few = [pbkdf2(999), argon2(3, 32, 1), argon2(4, 31, 1)];
+        for kdf in few.into_iter().chain([argon2(4, 32, 0), argon2(4, 64, 5)]) {
+            assert!(check_minimum(&kdf).is_err(), "{kdf:?}");
+        }
+    }
 }

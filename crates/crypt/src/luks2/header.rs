@@ -427,3 +427,40 @@ impl Binary {
         bytes
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn label_is_shown_as_it_is_but_for_what_could_control_a_terminal() {
+        let shown = |text: &[u8]| {
+            let mut field = [0; LABEL_LEN_BYTES];
+            field[..text.len()].copy_from_slice(text);
+            shown_label(&field)
+        };
+        assert_eq!(shown("a b\\ \u{e9}".as_bytes()), "a b\\ \u{e9}");
+        assert_eq!(shown(b"\x1b[31m\xff"), "\\u{1b}[31m\\u{fffd}");
+        assert_eq!(shown_label(&[b'l'; LABEL_LEN_BYTES]), "l".repeat(LABEL_LEN_BYTES));
+    }
+
+    #[test]
+    fn copy_stands_where_it_says_and_where_its_length_puts_it() {
+        let binary = Binary {
+            hdr_len_bytes: 0x4000,
+            seqid: 1,
+            label: [0; LABEL_LEN_BYTES],
+            checksum: HashAlgorithm::Sha256,
+            salt: [0; HEADER_SALT_LEN_BYTES],
+            uuid: String::new(),
+            subsystem: [0; LABEL_LEN_BYTES],
+        };
+        let mut bytes = binary.to_bytes(Copy::Secondary, &[]);
+        assert_eq!(Binary::parse(&bytes, Copy::Secondary, 0x4000), Ok(binary));
+        assert!(Binary::parse(&bytes, Copy::Secondary, 0x8000).is_err());
+        // It says so, but the header before it would be of another length.
+        bytes[256..264].copy_from_slice(&0x8000_u64.to_be_bytes());
+        assert!(Binary::parse(&bytes, Copy::Secondary, 0x8000).is_err());
+        assert!(Binary::parse(&bytes, Copy::Secondary, 0x4000).is_err());
+    }
+}

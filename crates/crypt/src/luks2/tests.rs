@@ -1,3 +1,5 @@
+mod edges;
+
 use std::sync::OnceLock;
 
 use serde_json::{Value, json};
@@ -91,6 +93,8 @@ fn header_written_by_format_is_read_back() {
     let header = read(&volume().0).unwrap();
     assert_eq!(luks::Header::Luks2(header.clone()).info(), volume().1.header.info());
     assert_eq!(header.seqid(), 1);
+    assert_eq!(header.uuid(), header.info()["uuid"]);
+    assert_eq!(header.uuid().len(), 36);
     let unlocked = unlock(&volume().0, &UnlockOptions::default()).unwrap();
     assert_eq!(unlocked.volume_key, volume().1.volume_key);
 }
@@ -192,7 +196,7 @@ fn header_with_a_hostile_value_gives_an_error_of_its_own() {
         ("/config/json_size", json!("18446744073709551615"), "has a JSON area of 12288"),
         ("/config/keyslots_size", json!("1000"), "is not a multiple of 4096"),
         ("/config/keyslots_size", json!("134221824"), "is not a multiple of 4096 up to"),
-        ("/config/keyslots_size", json!("1044480"), "reach into the data"),
+        ("/config/keyslots_size", json!("1019904"), "reach into the data"),
         ("/config/flags", json!("allow-discards"), "config.flags: it is a string"),
         ("/config/requirements", json!([]), "config.requirements: it is an array"),
         ("/config/requirements", json!({"mandatory": {}}), "mandatory: it is an object"),
@@ -338,7 +342,7 @@ fn keyslot_that_cannot_be_used_is_named_with_its_reason() {
         ("/keyslots/0/kdf/iterations", json!(1u32 << 31), "2147483648 iterations"),
         ("/keyslots/0/kdf/iterations", json!(0), "0 iterations"),
         ("/keyslots/0/type", json!("reencrypt"), "its type \"reencrypt\""),
-        ("/digests/0/hash", json!("sha512"), "digest 0: it has 32 bytes, sha512"),
+        ("/digests/0/hash", json!("sha512"), "digest 0: its 32 bytes do not fit sha512"),
         ("/digests/0/hash", json!("md5"), "digest 0: hash \"md5\""),
         ("/digests/0/type", json!("magic"), "digest 0: its type \"magic\" is not known"),
         ("/digests/0/digest", base64_of(19), "digest 0: digest: it has 19 bytes, must have 20"),
@@ -517,7 +521,7 @@ fn header_with_both_copies_damaged_says_what_is_wrong_with_each() {
 
 #[test]
 fn device_without_header_or_of_another_version_is_told_apart() {
-    for device in [vec![], vec![0; 5], vec![0; 4096], vec![0xff; 1 << 20]] {
+    for device in [vec![], vec![0; 5], vec![0; 100], vec![0; 4096], vec![0xff; 1 << 20]] {
         let error = read(&device).unwrap_err();
         assert!(error.starts_with("no LUKS header found"), "{error}");
     }
@@ -746,7 +750,7 @@ fn digest_confirms_a_key_of_its_own_length_only() {
     assert_eq!(open(Some(0)).unwrap().volume_key, key);
     let error = open(Some(1)).unwrap_err();
     assert!(
-        error.contains("keyslot 1: digest 0: it is of a key of 32 bytes, not of 24"),
+        error.contains("keyslot 1: digest 0: it belongs to a key of 32 bytes, not of 24"),
         "{error}"
     );
 }
@@ -794,45 +798,4 @@ fn info_tells_of_tables_in_the_ciphers_of_data_and_keyslots() {
     let unknown = changed("/segments/0/encryption", json!("anubis-xts-plain64"));
     let header = read(&device_with(&unknown)).unwrap();
     assert_eq!(header.info()["segments"]["0"]["cipher_table_based"], Value::Null);
-}
-
-#[test]
-fn device_that_is_shorter_than_its_header_is_refused_when_it_is_read() {
-    let device = &volume().0;
-    read(&device[..1 << 20]).unwrap();
-    for len in [(1 << 20) - (224 << 10) - 1, 40_000] {
-        let error = read(&device[..len]).unwrap_err();
-        assert!(error.contains("truncated") && error.contains(&len.to_string()), "{error}");
-    }
-}
-
-#[test]
-fn stale_second_copy_elsewhere_is_none_of_a_header_whose_first_copy_is_intact() {
-    let (mut device, _) = volume().clone();
-    let luks::Header::Luks2(old) = &volume().1.header else { unreachable!() };
-    let mut document = document();
-    document["config"]["json_size"] = json!("61440");
-    document["keyslots"]["0"]["area"]["offset"] = json!("131072");
-    let mut area = document.to_string().into_bytes();
-    area.resize(61_440, 0);
-    let binary = Binary { hdr_len_bytes: 0x1_0000, seqid: 9, ..old.binary.clone() };
-    write_copy(&mut device, Copy::Secondary, &binary, &area).unwrap();
-    device[HDR_LEN + 4096] ^= 1;
-    let (header, notices) = Header::read(&device).unwrap();
-    assert_eq!(header.seqid(), 1);
-    assert!(matches!(notices[..], [Notice::DamagedCopy { copy: Copy::Secondary, .. }]));
-    // Without the first copy it is all that is left.
-    device[4096] ^= 1;
-    assert_eq!(Header::read(&device).unwrap().0.seqid(), 9);
-}
-
-#[test]
-fn requirement_is_named_where_one_copy_is_read() {
-    let mut document = changed("/config/requirements", json!({"mandatory": ["warp-drive"]}));
-    document["segments"]["0"]["sector_size"] = json!("warped");
-    let device = device_with(&document);
-    for copy in [Copy::Primary, Copy::Secondary] {
-        let error = Header::read_copy(&device, copy).unwrap_err();
-        assert!(matches!(error, Error::Requirement(_)), "{error}");
-    }
 }

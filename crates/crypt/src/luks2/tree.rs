@@ -266,9 +266,27 @@ mod tests {
     }
 
     #[test]
+    fn json_at_the_limits_is_read() {
+        let array = |element: &str, count: usize| {
+            format!("{{\"a\":[{}{element}]}}\0", format!("{element},").repeat(count - 1))
+        };
+        let deepest = format!("{{\"a\":{}{}}}\0", "[".repeat(31), "]".repeat(31));
+        // The document, two containers, and all but the first of their values.
+        for text in [deepest, array("[]", 100), array("0", 65_534)] {
+            parse(text.as_bytes()).unwrap();
+        }
+        for text in [array("0", 65_535), array("[]", 40_000)] {
+            assert_eq!(problem(&text), "it holds more than 65536 values");
+        }
+        let tree = serde_json::json!(["n".repeat(256), "n".repeat(257)]);
+        let names = Node::root(&tree).array().unwrap();
+        assert!(names[0].name().is_ok() && names[1].name().is_err());
+    }
+
+    #[test]
     fn json_area_without_end_or_with_a_tail_is_refused() {
         assert_eq!(parse(b"{}").unwrap_err().problem, "the text has no terminating NUL");
-        assert!(parse(b"{}\0x\0").unwrap_err().problem.contains("behind the text's end"));
+        assert!(parse(b"{}\0x\0").unwrap_err().problem.contains("but data follows"));
         assert!(parse(b" {}\0").unwrap_err().problem.contains("does not start"));
         assert!(parse(b"\0\0").unwrap_err().problem.contains("does not start"));
         assert!(parse(b"{\"a\":\xff}\0").unwrap_err().problem.contains("no JSON"));
