@@ -128,7 +128,9 @@ mod tests {
 
     #[test]
     fn memory_of_every_secret_is_handed_to_the_first_protector() {
-        set_protector(|memory| PROTECTED.lock().unwrap().push(memory.as_ptr() as usize));
+        set_protector(|memory| {
+            PROTECTED.lock().unwrap().push(memory.as_ptr() as usize);
+        });
         set_protector(|_| panic!("a second protector"));
         let secret = SecretBytes::copy_of(b"hunter2");
         let copy = secret.clone();

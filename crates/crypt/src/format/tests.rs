@@ -60,7 +60,7 @@ fn format_takes_what_just_fits() {
     // A header file, whose data device is as short as a sector.
     let detached = |data_device_len_bytes| {
         move |options: &mut FormatOptions| {
-            options.detached = Some(Detached { data_device_len_bytes })
+            options.detached = Some(Detached { data_device_len_bytes });
         }
     };
     let mut header_only = options();
@@ -190,10 +190,10 @@ impl HeaderSink for PowerCut {
 }
 
 /// Whether a passphrase opens a device; nothing, if it has no header.
-fn opens(device: &Vec<u8>, passphrase: &[u8]) -> Option<bool> {
+fn opens(device: &[u8], passphrase: &[u8]) -> Option<bool> {
     let passphrase = SecretBytes::copy_of(passphrase);
-    let (header, _) = Header::read(device).ok()?;
-    Some(header.unlock(device, &passphrase, &crate::luks::UnlockOptions::default()).is_ok())
+    let (header, _) = Header::read(&device).ok()?;
+    Some(header.unlock(&device, &passphrase, &crate::luks::UnlockOptions::default()).is_ok())
 }
 
 /// Makes a volume over one that the passphrase "old" opens, and cuts the power at each write: what
