@@ -113,7 +113,7 @@ impl Error {
         Self::Options { path: path.to_owned(), problem: problem.into() }
     }
 
-    pub(crate) fn place(place: impl ToString, problem: impl Into<String>) -> Self {
+    pub(crate) fn place(place: &impl ToString, problem: impl Into<String>) -> Self {
         Self::Place { place: place.to_string(), problem: problem.into() }
     }
 

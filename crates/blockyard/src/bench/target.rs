@@ -202,7 +202,7 @@ fn check_fits(place: &str, len_bytes: u64, needed_bytes: u64) -> Result<(), Erro
         human_size(len_bytes),
         human_size(needed_bytes)
     );
-    Err(Error::place(place, problem))
+    Err(Error::place(&place, problem))
 }
 
 /// Memory that is full brings other programs to their end, not this one.
@@ -215,7 +215,7 @@ pub(super) fn check_available(len_bytes: u64, available_bytes: Option<u64>) -> R
                 human_size(len_bytes),
                 human_size(available)
             );
-            Err(Error::place("memory", problem))
+            Err(Error::place(&"memory", problem))
         }
         _ => Ok(()),
     }
@@ -253,7 +253,7 @@ enum Claim {
 impl Claim {
     fn of(path: &Path, may_destroy: bool, needed_bytes: u64) -> Result<Self, Error> {
         let failed = |verb: &str, error: &io::Error| {
-            Error::place(path.display(), format!("cannot {verb}: {error}"))
+            Error::place(&path.display(), format!("cannot {verb}: {error}"))
         };
         let would_overwrite = || Err(Error::WouldOverwrite { path: path.to_owned() });
         let metadata = match std::fs::metadata(path) {
@@ -284,7 +284,7 @@ impl Claim {
         }
         if !file_type.is_file() {
             let problem = "is neither a file nor a block device";
-            return Err(Error::place(path.display(), problem));
+            return Err(Error::place(&path.display(), problem));
         }
         if metadata.len() == 0 {
             let file = OpenOptions::new().write(true).open(path);
