@@ -123,6 +123,6 @@ mod tests {
         assert_eq!(names(&[]).unwrap(), ["one", "two"]);
         assert_eq!(names(&["two"]).unwrap(), ["two"]);
         let error = names(&["three"]).unwrap_err().to_string();
-        assert_eq!(error, "three: no such part; there are one, two");
+        assert_eq!(error, "three: no such part; the parts are one, two");
     }
 }

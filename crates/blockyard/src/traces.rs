@@ -54,7 +54,7 @@ pub fn read(path: &Path, action: Action) -> Result<(Trace, Vec<String>), Error> 
 }
 
 fn open(path: &Path) -> Result<File, Error> {
-    File::open(path).map_err(|error| Error::place(path.display(), format!("cannot open: {error}")))
+    File::open(path).map_err(|error| Error::place(&path.display(), format!("cannot open: {error}")))
 }
 
 fn wrong(path: &Path, error: &TraceError) -> Error {

@@ -191,7 +191,7 @@ fn elevator_for_a_file_in_memory_is_refused() {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let path = image(dir.path());
     let refusal = refusal(crypt(&path, 0, &options("mq-deadline", 32)));
-    for part in ["image", "mq-deadline", "tmpfs", "leave --elevator out"] {
+    for part in ["image", "mq-deadline", "tmpfs", "leave `elevator` out"] {
         assert!(refusal.contains(part), "{refusal}");
     }
     let volume = crypt(&path, 0, &options("none", 32)).unwrap();
@@ -205,7 +205,7 @@ fn elevator_for_data_that_direct_io_does_not_fit_is_refused() {
     // Where the file system takes units of 512 bytes, sector 3 fits.
     if let Err(error) = crypt(&path, 3, &options("noop", 32)) {
         let refusal = error.to_string();
-        for part in ["image", "noop", "sector 3", "4096 bytes", "leave --elevator out"] {
+        for part in ["image", "noop", "sector 3", "4096 bytes", "leave `elevator` out"] {
             assert!(refusal.contains(part), "{refusal}");
         }
     }
@@ -233,7 +233,7 @@ fn elevator_for_a_linear_line_is_refused() {
     let table = format!("0 64 linear {} 8\n", path.display());
     let table = SecretBytes::copy_of(table.as_bytes());
     let refusal = refusal(Volume::from_table(&table, &options("deadline", 32)));
-    for part in ["image", "deadline", "only a crypt line", "leave --elevator out"] {
+    for part in ["image", "deadline", "only a crypt line", "leave `elevator` out"] {
         assert!(refusal.contains(part), "{refusal}");
     }
     Volume::from_table(&table, &options("none", 32)).unwrap();

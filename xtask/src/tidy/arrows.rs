@@ -131,6 +131,6 @@ mod tests {
         imports("host", "x", "[dependencies]\nblockyard-engine.workspace = true\n", &mut findings);
         imports("attic", "x", "", &mut findings);
         let said: Vec<_> = findings.iter().map(|finding| finding.what.as_str()).collect();
-        assert_eq!(said, ["engine may not import host", "attic: its arrows are not decided"]);
+        assert_eq!(said, ["engine may not import host", "attic: no rule for its imports"]);
     }
 }

@@ -104,7 +104,7 @@ fn reserve_is_filled_page_by_page_and_given_back() {
         let refused = Allocator::<()>::new(AllocatorSpec::of(allocator), sizes, &mut source);
         assert_eq!(
             refused.unwrap_err().to_string(),
-            "the page reserve needs 9 pages, and memory had 8; take a smaller reserve"
+            "the page reserve needs 9 pages, but memory has 8; choose a smaller reserve"
         );
         assert_eq!(source.buddy.free_pages(), 8);
     }
