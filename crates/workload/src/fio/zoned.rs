@@ -298,11 +298,11 @@ mod tests {
     fn zones_that_cannot_be_are_refused() {
         for (options, wanted) in [
             (&[("zonesize", "12k")][..], "must divide size"),
-            (&[("rw", "randread")], "nothing here writes"),
+            (&[("rw", "randread")], "the job must write"),
             (&[("rw", "trim")], "no zones to reset"),
             (&[("zonecapacity", "2k")], "one block at least"),
             (&[("zoneskip", "4k")], "need zonemode=strided"),
-            (&[("verify", "crc32c")], "nothing knows them again"),
+            (&[("verify", "crc32c")], "cannot be verified"),
             (&[("zonemode", "none")], "need zonemode"),
         ] {
             let error = zoned(options).check().unwrap_err().to_string();

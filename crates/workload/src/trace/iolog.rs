@@ -313,15 +313,15 @@ mod tests {
         let three = |line: &str| refused(&format!("fio version 3 iolog\n0 f add\n{line}\n"));
         let two = |line: &str| refused(&format!("fio version 2 iolog\nf add\n{line}\n"));
         for (said, wanted) in [
-            (refused("fio version 4 iolog\n"), "line 1 begins with neither"),
+            (refused("fio version 4 iolog\n"), "line 1 begins neither"),
             (three("x f read 0 512"), "line 3 has \"x\" where a time"),
             (three("5 g read 0 512"), "line 3 is of \"g\", which no line before it adds"),
             (three("5 f wait 500 0"), "line 3 has the action \"wait\""),
             (three("5 f read 0"), "line 3 is a read without"),
             (three("5 f read 0 0"), "length of zero"),
             (three("5 f read -1 512"), "\"-1\" where an offset"),
-            (three("5 f read 0 4000000000000"), "longer than any bio"),
-            (three("5 f read 18446744073709551615 512"), "where no disk does"),
+            (three("5 f read 0 4000000000000"), "longer than a bio can be"),
+            (three("5 f read 18446744073709551615 512"), "beyond any disk"),
             (three("18446744073709551615 f sync"), "centuries"),
             (two("f"), "line 3 has no file and action"),
             (two(&format!("{} add", "n".repeat(9000))), "line 3 is longer than 8192"),

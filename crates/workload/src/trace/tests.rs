@@ -145,15 +145,15 @@ fn forged(content: &[u8], records: u32) -> Vec<u8> {
 fn record_that_no_bio_can_be_is_named() {
     let be4 = 2 << 3 | 4;
     for (record, word) in [
-        (&[0x87, 0, be4, 0, 0, 0][..], "no operation"),
-        (&[0x00, 0, 0, 0][..], "nobody's"),
-        (&[0x80, 0, 0, 0, 0, 0][..], "no priority"),
-        (&[0x80, 0, 3 << 3, 0, 0, 0][..], "no priority"),
-        (&[0x80, 0, be4, 1, 0, 0][..], "before the recording began"),
-        (&[0x80, 0, be4, 0, 1, 8][..], "so far out"),
-        (&[0x80, 0, be4, 0, 0][..], "too early"),
-        (&[0xc0, 0, be4, 0, 0, 8, 1, 0][..], "status of success"),
-        (&[0xc0, 0, be4, 0, 0, 8, 1, 7][..], "no status"),
+        (&[0x87, 0, be4, 0, 0, 0][..], "the operation is invalid"),
+        (&[0x00, 0, 0, 0][..], "no submitter"),
+        (&[0x80, 0, 0, 0, 0, 0][..], "the priority is invalid"),
+        (&[0x80, 0, 3 << 3, 0, 0, 0][..], "the priority is invalid"),
+        (&[0x80, 0, be4, 1, 0, 0][..], "before the start"),
+        (&[0x80, 0, be4, 0, 1, 8][..], "beyond any disk"),
+        (&[0x80, 0, be4, 0, 0][..], "too short"),
+        (&[0xc0, 0, be4, 0, 0, 8, 1, 0][..], "status is success"),
+        (&[0xc0, 0, be4, 0, 0, 8, 1, 7][..], "the status is invalid"),
         (&[0x80, 0xff, 0xff, 0xff, 0xff, 0x7f, be4, 0, 0, 0][..], "above 2^32"),
         (&[0x80, 0, be4, 0, 0, 8, 9][..], "longer than its records"),
     ] {
