@@ -26,7 +26,7 @@
 //! 4. [`Server`] serves volumes over NBD until [`Running::stop`]. Its control socket answers
 //!    [`Control`] in this or another process: [`Control::status`] is a [`Status`].
 //! 5. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
-//! 6. [`bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
+//! 6. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
 //!
 //! # What the library does to the process
 //!
