@@ -54,18 +54,18 @@ pub(crate) struct Load {
     pub(crate) has_device_queue: bool,
 }
 
-/// What limits a volume, the evidence, and a change that would help.
+/// The limit of a volume's rate, the evidence, and a change that would raise it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limit {
-    /// What limits it.
+    /// The stage or resource that bounds the rate.
     pub party: Party,
     /// The evidence, in a sentence.
     pub saw: String,
-    /// What would make it faster.
+    /// The change of a setting that would raise the rate.
     pub change: String,
 }
 
-/// What can limit a volume.
+/// Stages and resources that can bound a volume's rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(into = "&'static str", try_from = "String")]
 pub enum Party {
@@ -143,7 +143,7 @@ fn of_client(saw: String) -> Limit {
     Limit { party: Party::Client, saw, change: change.to_owned() }
 }
 
-/// What is behind a stage, and what would change it.
+/// The resource that a stage waits for, and the change that would shorten the wait.
 fn of_stage(stage: Stage) -> (Party, &'static str) {
     match stage {
         Stage::Queue => (

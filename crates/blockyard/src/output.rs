@@ -202,7 +202,7 @@ impl<'a> Output<'a> {
             return Err(self.refused(OutputProblem::NotRegular));
         }
         let (file, is_new) = self.open(is_stream)?;
-        // What has been opened is looked at, and not the name: only then is anything lost.
+        // The check looks at the opened file, not at its name; truncation comes after it.
         let metadata = file.metadata().map_err(|error| self.failed(error))?;
         if in_use.has(&metadata) || (holds_something(&metadata) && !lock_output(&file)) {
             return Err(self.refused(OutputProblem::InUse));

@@ -17,7 +17,7 @@ pub enum Error {
     Io {
         /// Which file or socket.
         path: String,
-        /// What was tried.
+        /// The system call or step that failed.
         action: &'static str,
         /// The operating system's answer.
         source: io::Error,

@@ -34,12 +34,12 @@ pub struct Control {
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum ControlError {
-    /// Nobody answers.
+    /// No server listens on the control socket.
     #[error("{socket}: cannot {action}: {source}", socket = .socket.display())]
     Io {
         /// The socket.
         socket: PathBuf,
-        /// What was tried.
+        /// The system call or step that failed.
         action: &'static str,
         /// The system's answer.
         source: io::Error,
