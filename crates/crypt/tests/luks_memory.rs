@@ -1,4 +1,5 @@
-//! After all values are dropped, memory holds neither the passphrase nor a piece of any key.
+//! After all values are dropped, memory holds neither the passphrase nor a piece of any key or of
+//! argon2's blocks.
 //!
 //! The test reads the whole memory of this process through `/proc/self/mem`. Searched values are
 //! kept masked, so that the search does not find itself. The test is alone in its process, so no
@@ -10,6 +11,7 @@ use std::fs::{self, File};
 use std::hint::black_box;
 use std::os::unix::fs::FileExt;
 
+use argon2::{Algorithm, Argon2, Block, Params, Version};
 use blockyard_crypt::format::{self, FormatOptions, Pbkdf};
 use blockyard_crypt::hash::HashAlgorithm;
 use blockyard_crypt::kdf::{Argon2Variant, Kdf, KdfLimits};
@@ -17,6 +19,7 @@ use blockyard_crypt::luks::{Header, UnlockOptions};
 use blockyard_crypt::luks1;
 use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
+use zeroize::Zeroize;
 
 const MASK: u8 = 0xa5;
 /// Length of the searched pieces of keys: an XMM register or a round key.
@@ -138,6 +141,31 @@ fn forbid_derived_key(forbidden: &mut Forbidden, kdf: &Kdf, secret: &SecretBytes
     forbidden.add("derived key", key.as_slice());
 }
 
+/// Adds the beginning of argon2's blocks, and derives a key with them. So little memory stays in
+/// the heap when it is freed. The last blocks are left out: the test's own computation leaves
+/// copies of them on its stack.
+fn use_argon2(forbidden: &mut Forbidden, seed: u8) {
+    let (secret, salt, memory_kib) = (passphrase(seed), [7; 32], 64);
+    let mut key = SecretBytes::zeroed(32);
+    let params = Params::new(memory_kib, 1, 1, Some(key.len())).unwrap();
+    let mut blocks = vec![Block::new(); params.block_count()];
+    Argon2::new(Algorithm::Argon2id, Version::V0x13, params)
+        .hash_password_into_with_memory(secret.as_slice(), &salt, key.as_mut_slice(), &mut blocks)
+        .unwrap();
+    for block in &mut blocks[..56] {
+        let mut piece = SecretBytes::zeroed(PIECE_LEN);
+        for (bytes, word) in piece.as_mut_slice().chunks_exact_mut(8).zip(block.as_ref()) {
+            bytes.copy_from_slice(&word.to_ne_bytes());
+        }
+        forbidden.add("argon2's memory", piece.as_slice());
+    }
+    blocks.iter_mut().for_each(Block::zeroize);
+    let kdf = Kdf::Argon2 { variant: Argon2Variant::Id, time: 1, memory_kib, lanes: 1 };
+    let mut same = SecretBytes::zeroed(32);
+    kdf.derive(secret.as_slice(), &salt, same.as_mut_slice(), &KdfLimits::default()).unwrap();
+    assert_eq!(same, key);
+}
+
 fn use_luks1(forbidden: &mut Forbidden, seed: u8, cipher: &str, key_size_bits: u32) {
     let secret = passphrase(seed);
     let options = luks1::FormatOptions {
@@ -179,6 +207,8 @@ fn no_secret_is_left_in_memory_after_everything_is_dropped() {
         use_luks2(&mut forbidden, seed, Kdf::Pbkdf2 { hash, iterations: 1000 });
         forbidden.assert_gone();
     }
+    use_argon2(&mut forbidden, 10);
+    forbidden.assert_gone();
     use_luks1(&mut forbidden, 20, "aes-xts-plain64", 512);
     forbidden.assert_gone();
     use_luks1(&mut forbidden, 21, "aes-cbc-essiv:sha256", 256);
