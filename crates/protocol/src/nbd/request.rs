@@ -127,6 +127,8 @@ impl fmt::Display for Errno {
 
 #[cfg(test)]
 mod tests {
+    use alloc::string::ToString;
+
     use super::*;
 
     #[test]
@@ -136,5 +138,10 @@ mod tests {
             assert_eq!(Errno::from_code(errno.code()), errno);
         }
         assert_eq!([2, 107, u32::MAX].map(Errno::from_code), [Inval; 3]);
+    }
+
+    #[test]
+    fn error_is_shown_in_words() {
+        assert_eq!(Errno::NoSpc.to_string(), "no space left");
     }
 }

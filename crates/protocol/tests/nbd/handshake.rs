@@ -159,7 +159,8 @@ fn unknown_options_are_refused_and_their_data_skipped() {
 #[test]
 fn starttls_is_refused_and_negotiated_state_stays() {
     let mut peer = Peer::haggling(two_exports());
-    assert_eq!(peer.haggle_one(STARTTLS, &[]), ERR_UNSUP);
+    let no_tls = b"this server does not offer TLS".to_vec();
+    assert_eq!(peer.haggle(STARTTLS, &[]), [(ERR_UNSUP, no_tls)]);
     assert_eq!(peer.haggle_one(STRUCTURED_REPLY, &[]), ACK);
     assert_eq!(peer.haggle_one(STARTTLS, b"x"), ERR_UNSUP);
     let replies = peer.haggle(GO, &info_data("disk", &[]));
@@ -193,11 +194,16 @@ fn info_answers_what_was_asked_for_and_does_not_open() {
 
 #[test]
 fn unusual_block_sizes_are_told_without_being_asked() {
-    let mut export = small_export();
-    export.block_min_bytes = 512;
-    let mut peer = Peer::haggling(vec![export]);
-    let replies = peer.haggle(GO, &info_data("disk", &[]));
-    assert_eq!(replies[1], (REP_INFO, vec![0, 3, 0, 0, 2, 0, 0, 0, 0x10, 0, 2, 0, 0, 0]));
+    let told = |export| Peer::haggling(vec![export]).haggle(GO, &info_data("disk", &[]));
+    let larger_min = Export { block_min_bytes: 512, ..small_export() };
+    let sizes = (REP_INFO, vec![0, 3, 0, 0, 2, 0, 0, 0, 0x10, 0, 2, 0, 0, 0]);
+    assert_eq!(told(larger_min)[1], sizes);
+    let smaller_max = Export { block_max_bytes: 1 << 20, ..small_export() };
+    let sizes = (REP_INFO, vec![0, 3, 0, 0, 0, 1, 0, 0, 0x10, 0, 0, 0x10, 0, 0]);
+    assert_eq!(told(smaller_max)[1], sizes);
+    // Every client may send 32 MiB, whatever larger limit there is.
+    let larger_max = Export { block_max_bytes: 64 << 20, ..small_export() };
+    assert_eq!(told(larger_max).len(), 2);
 }
 
 #[test]
@@ -240,6 +246,14 @@ fn longest_name_is_found_and_every_request_for_it_is_read() {
     assert_eq!(replies[1].1.len(), 2 + 4096);
     let many: Vec<u16> = (0..29_000).collect();
     assert_eq!(peer.haggle(INFO, &info_data(&name, &many)).len(), 4);
+}
+
+#[test]
+fn options_of_64_kib_are_read() {
+    for number in [INFO, GO, LIST_META, SET_META] {
+        let mut peer = Peer::haggling(two_exports());
+        assert_eq!(peer.haggle_one(number, &[0; 64 << 10]), ERR_INVALID);
+    }
 }
 
 #[test]

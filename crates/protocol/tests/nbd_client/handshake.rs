@@ -288,6 +288,17 @@ fn violation_of_the_handshake_ends_it() {
         let (failure, _) = failure_of(settings(ReplyMode::Structured), &answers);
         assert_eq!(failure, Failure::Violation(Violation::MetaContext));
     }
+    let nameless = option_reply_header(SET_META, META_CONTEXT, 4);
+    let (failure, _) = failure_of(settings(ReplyMode::Structured), &[structured(), nameless]);
+    assert_eq!(failure, Failure::Violation(len(META_CONTEXT, 4)));
+}
+
+#[test]
+fn server_may_reply_256_times_to_an_option() {
+    let mut client = Client::new(settings(ReplyMode::Simple));
+    let infos = info_block_size([1, 512, 512]).repeat(254);
+    play(&mut client, &[greeting(), infos, info_export(512, 1), option_reply(GO, ACK, &[])]);
+    assert_eq!(client.seen, [Seen::Opened]);
 }
 
 #[test]

@@ -120,3 +120,27 @@ impl Chunk {
         if len_ok { Ok(()) } else { Err(Violation::ChunkLen { kind, len_bytes }) }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Whether a status chunk with this length of payload is accepted.
+    fn accepts(mode: ReplyMode, kind: u16, len_bytes: u64) -> bool {
+        let request = Request::new(Command::BlockStatus, 0..1 << 40);
+        let chunk = Chunk { kind, done: true, cookie: 0, offset_bytes: None, len_bytes };
+        chunk.check(mode, &request).is_ok()
+    }
+
+    #[test]
+    fn status_has_at_most_a_million_extents() {
+        for (mode, kind, fixed_bytes, each_bytes) in [
+            (ReplyMode::Structured, REPLY_TYPE_BLOCK_STATUS, 4, 8),
+            (ReplyMode::Extended, REPLY_TYPE_BLOCK_STATUS_EXT, 8, 16),
+        ] {
+            let of = |count: u64| accepts(mode, kind, fixed_bytes + count * each_bytes);
+            assert!(of(1) && of(1 << 20));
+            assert!(!of(0) && !of((1 << 20) + 1));
+        }
+    }
+}
