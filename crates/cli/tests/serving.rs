@@ -260,7 +260,11 @@ fn descriptor_that_is_no_socket_is_refused_by_its_number() {
 fn terminal_that_is_closed_stops_the_server_in_order() {
     let lab = Lab::new();
     lab.volume("vol");
-    let server = lab.serve(&["vol", "-d", "pass", "--socket", "s"]);
+    // The test itself may run under nohup, and a child inherits that.
+    let mut serve = Command::new("env");
+    serve.args(["--default-signal=HUP", env!("CARGO_BIN_EXE_blockyard"), "serve", "vol"]);
+    serve.args(["-d", "pass", "--socket", "s"]).current_dir(lab.path(""));
+    let server = Server::start(serve);
     let mut client = Nbd::open(&lab.path("s"));
     assert_eq!(client.write(0, &noise(4096, 3)), 0);
     assert_eq!(server.stop(Signal::HUP).code(), Some(0));

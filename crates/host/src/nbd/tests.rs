@@ -1,9 +1,10 @@
 //! The device against a server that does as it is told, and keeps a record of what it was asked.
 
+use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::sync::atomic::{AtomicU16, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Condvar, Mutex};
 use std::time::{Duration, Instant};
 
 use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Origin, Sector};
@@ -69,6 +70,9 @@ struct Script {
     asked: Mutex<Vec<Asked>>,
     bytes: Mutex<Vec<u8>>,
     connections: AtomicU32,
+    /// No handshake begins before this number of connections is made.
+    opens_from: AtomicU32,
+    made: (Mutex<()>, Condvar),
     /// How often it was started: connections of before are closed at their next request.
     starts: AtomicU32,
     open: AtomicU32,
@@ -86,6 +90,8 @@ impl Script {
             asked: Mutex::default(),
             bytes: Mutex::new((0..LEN_BYTES).map(|at| (at / 512) as u8 | 1).collect()),
             connections: AtomicU32::new(0),
+            opens_from: AtomicU32::new(0),
+            made: Default::default(),
             starts: AtomicU32::new(0),
             open: AtomicU32::new(0),
         }
@@ -108,6 +114,7 @@ impl Script {
     fn serve_open(&self, mut stream: UnixStream) -> std::io::Result<()> {
         let start = self.starts.load(Ordering::SeqCst);
         let connection = self.connections.fetch_add(1, Ordering::SeqCst);
+        self.wait_for_others();
         self.open(&mut stream)?;
         loop {
             let mut header = [0; 28];
@@ -150,6 +157,23 @@ impl Script {
             drop(bytes);
             stream.write_all(&reply)?;
         }
+    }
+
+    /// Ends, and starts again: connections of before are closed at their next request. New ones
+    /// are opened only when there are as many as before.
+    fn restart(&self) {
+        let made = self.connections.load(Ordering::SeqCst);
+        self.opens_from.store(2 * made, Ordering::SeqCst);
+        self.starts.fetch_add(1, Ordering::SeqCst);
+    }
+
+    fn wait_for_others(&self) {
+        let (lock, made) = &self.made;
+        let load = |number: &AtomicU32| number.load(Ordering::SeqCst);
+        let is_early = |(): &mut ()| load(&self.connections) < load(&self.opens_from);
+        let guard = lock.lock().unwrap();
+        made.notify_all();
+        drop(made.wait_while(guard, is_early).unwrap());
     }
 
     /// The handshake: simple replies, GO, and nothing else.
@@ -267,6 +291,23 @@ impl Client {
     fn one(&mut self, op: Op, sector: u64, len: u64) -> BlkStatus {
         let op = self.op(op, sector, len);
         self.run(vec![op])[0]
+    }
+
+    /// Four reads at once; the connections that they came over.
+    fn reads(&mut self) -> BTreeSet<u32> {
+        let reads = [0, 8, 16, 24].map(|sector| self.op(Op::Read, sector, 8));
+        self.script.asked.lock().unwrap().clear();
+        assert_eq!(self.run(reads.to_vec()), [BlkStatus::Ok; 4]);
+        let asked = self.script.asked.lock().unwrap();
+        asked.iter().map(|one| one.connection).collect()
+    }
+
+    /// Reads until a test of the connections in use and the open ones holds.
+    fn read_until(&mut self, holds: impl Fn(BTreeSet<u32>, u32) -> bool) {
+        let deadline = Instant::now() + Duration::from_secs(30);
+        while !holds(self.reads(), self.script.open.load(Ordering::SeqCst)) {
+            assert!(Instant::now() < deadline, "the connections do not change");
+        }
     }
 }
 
@@ -423,14 +464,12 @@ fn request_that_the_server_closes_on_fails_after_three_connections_and_others_go
 
 #[test]
 fn server_that_ends_with_all_its_connections_costs_a_request_one_try() {
-    let script = Script { drops: AtomicU32::new(3), ..Script::new(CAN_MULTI_CONN) };
-    let mut client = Client::with_parameters(script, "&connections=3");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while client.script.open.load(Ordering::SeqCst) < 3 {
-        assert!(Instant::now() < deadline, "three connections are asked for");
-        assert_eq!(client.one(Op::Read, 8, 8), BlkStatus::Ok);
-    }
+    let mut client = Client::with_parameters(Script::new(CAN_MULTI_CONN), "&connections=3");
+    client.read_until(|used, _| used.len() == 3);
+    client.script.asked.lock().unwrap().clear();
+    client.script.restart();
     assert_eq!(client.one(Op::Write, 8, 8), BlkStatus::Ok);
+    assert_eq!(client.script.asked(), [(WRITE, false, 4096, 4096); 4]);
 }
 
 #[test]
@@ -474,22 +513,12 @@ fn end_of_the_server_does_not_wait_for_one_that_is_away() {
 fn several_connections_are_used_if_the_server_allows_them() {
     let script = Script::new(CAN_MULTI_CONN);
     let mut client = Client::with_parameters(script, "&connections=3");
-    let is_used = |client: &Client, connection| {
-        let asked = client.script.asked.lock().unwrap();
-        asked.iter().any(|one| one.connection == connection)
-    };
     // The others are made while the first one is in use.
-    let deadline = Instant::now() + Duration::from_secs(30);
-    while (0..3).any(|connection| !is_used(&client, connection)) {
-        assert!(Instant::now() < deadline, "a connection gets no requests");
-        let reads = [0, 8, 16, 24].map(|sector| client.op(Op::Read, sector, 8));
-        assert_eq!(client.run(reads.to_vec()), [BlkStatus::Ok; 4]);
-    }
+    client.read_until(|used, _| used.len() == 3);
     let script = Script::new(0);
     let mut client = Client::with_parameters(script, "&connections=3");
     for _ in 0..50 {
-        let reads = [0, 8, 16, 24].map(|sector| client.op(Op::Read, sector, 8));
-        assert_eq!(client.run(reads.to_vec()), [BlkStatus::Ok; 4]);
+        client.reads();
     }
     assert_eq!(client.script.connections.load(Ordering::SeqCst), 1);
 }
@@ -600,31 +629,16 @@ fn header_that_was_written_to_a_lost_server_is_not_taken_for_stable() {
 fn server_that_allows_one_connection_after_its_restart_gets_one() {
     let script = Script::new(SEND_FLUSH | CAN_MULTI_CONN);
     let mut client = Client::with_parameters(script, "&connections=3");
-    let reads = |client: &mut Client| {
-        let reads = [0, 8, 16, 24].map(|sector| client.op(Op::Read, sector, 8));
-        client.script.asked.lock().unwrap().clear();
-        assert_eq!(client.run(reads.to_vec()), [BlkStatus::Ok; 4]);
-        let asked = client.script.asked.lock().unwrap();
-        asked.iter().map(|one| one.connection).collect::<std::collections::BTreeSet<_>>()
-    };
-    let deadline = Instant::now() + Duration::from_secs(30);
-    let in_time = || assert!(Instant::now() < deadline, "the connections do not change");
-    while reads(&mut client).len() < 3 {
-        in_time();
-    }
+    client.read_until(|used, _| used.len() == 3);
     client.script.flags.store(HAS_FLAGS | SEND_FLUSH, Ordering::SeqCst);
-    client.script.starts.fetch_add(1, Ordering::SeqCst);
-    reads(&mut client);
-    let made = client.script.connections.load(Ordering::SeqCst);
-    // Those that were dialled at the same time are closed again, however late their threads ran.
-    let mut rounds = 0;
-    while rounds < 200 {
-        in_time();
-        let is_one = reads(&mut client).len() == 1;
-        let is_one = is_one && client.script.open.load(Ordering::SeqCst) == 1;
-        rounds = if is_one { rounds + 1 } else { 0 };
+    client.script.restart();
+    // All three are lost, and dialled again at the same time. Two are closed again.
+    client.reads();
+    client.read_until(|_, open| open == 1);
+    for _ in 0..50 {
+        assert_eq!(client.reads().len(), 1);
     }
-    assert!(client.script.connections.load(Ordering::SeqCst) <= made + 2);
+    assert_eq!(client.script.connections.load(Ordering::SeqCst), 6);
 }
 
 #[test]
