@@ -10,6 +10,9 @@ pub(crate) fn run() -> Result<()> {
     let mut clippy = tools::cargo();
     clippy.args(["clippy", "--quiet", "--workspace", "--all-targets", "--locked"]);
     tools::show(clippy.args(["--", "-D", "warnings"]))?;
+    let mut doc = tools::cargo();
+    doc.args(["doc", "--quiet", "--workspace", "--no-deps", "--locked"]);
+    tools::show(doc.env("RUSTDOCFLAGS", "-D warnings"))?;
     deny::check()?;
     tidy::run()
 }

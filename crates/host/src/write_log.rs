@@ -9,7 +9,7 @@
 //! All numbers are little-endian; an entry has a sector of its own. Entries are in the order in
 //! which a power cut could have found the writes stable: see
 //! [`log_writes`](blockyard_engine::dm::log_writes). What was written and not flushed yet is kept
-//! in memory until it is; more of it than [`HELD_MAX_BYTES`] is made stable by a flush of our own,
+//! in memory until it is; more of it than `HELD_MAX_BYTES` is made stable by a flush of our own,
 //! and logged. The super block is written after each flush and FUA write, and at the end, after a
 //! mark that says so.
 //!

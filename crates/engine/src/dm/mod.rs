@@ -1,6 +1,6 @@
 //! Device mapper: a table of targets, each of which maps parts of bios (`drivers/md/dm.c`).
 //!
-//! To add a target: a file here with its arguments' parser, an arm in [`line`], an arm in
+//! To add a target: a file here with its arguments' parser, an arm in [`mod@line`], an arm in
 //! [`table::TargetSpec::build`].
 
 pub mod bounce;

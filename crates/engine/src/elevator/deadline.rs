@@ -25,7 +25,7 @@
 //!
 //! After the deadline every batch of the direction starts with the oldest request, so `A` batches
 //! suffice. Between them lie the batches of the other direction, and before them the rest of the
-//! running batch. Requests pushed out by an alias ([`Deadline::make_room`]) do not count.
+//! running batch. Requests pushed out by an alias (`Deadline::make_room`) do not count.
 
 use alloc::boxed::Box;
 use alloc::collections::VecDeque;

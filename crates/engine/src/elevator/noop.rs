@@ -5,7 +5,7 @@
 //!
 //! Bound: no request is passed by a later one. A merged bio gets the place of its request. If one
 //! request absorbs another, the kernel's noop keeps the survivor's place even if the absorbed one
-//! is older [M]: so a bio may be passed by the requests between the two, but never by one that came
+//! is older: so a bio may be passed by the requests between the two, but never by one that came
 //! after both.
 
 use alloc::boxed::Box;

@@ -197,7 +197,7 @@ impl RequestQueue {
         self.held += 1;
     }
 
-    /// Completes a request as a whole. For a partial completion, call [`RequestQueue::advance`],
+    /// Completes a request as a whole. For a partial completion, call `RequestQueue::advance`,
     /// and [`RequestQueue::requeue`] for the rest.
     ///
     /// # Panics

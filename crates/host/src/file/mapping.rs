@@ -4,7 +4,7 @@
 //! which a bitmap remembers. A range that is written first is populated by `MADV_POPULATE_WRITE`,
 //! which reports a full file system as an error; a hole that is read is never populated, because
 //! that would allocate it. What is not populated goes through `pread` and `pwrite`. A truncation by
-//! somebody else is caught by [`super::sigbus`].
+//! somebody else is caught by `sigbus`.
 
 use std::fs::File;
 use std::os::fd::AsFd;

@@ -1,8 +1,8 @@
 //! A device that is an export of an NBD server.
 //!
 //! The protocol is [`blockyard_protocol::nbd::client`]'s. Here are its sockets, and what is done
-//! when one is lost. A [`RemoteDisk`] is first used by whoever opens the volume, one request at a
-//! time, for headers. Then a thread of the device takes the connection over ([`device`]) and
+//! when one is lost. A `RemoteDisk` is first used by whoever opens the volume, one request at a
+//! time, for headers. Then a thread of the device takes the connection over (`device`) and
 //! answers the executors of all clients, as the thread of a disk with an elevator does.
 //!
 //! ```text
@@ -25,7 +25,7 @@
 //! path is taken, and the multipath target's checks connect again.
 //!
 //! A server that is lost may have lost what it has acknowledged and not flushed, and a flush on the
-//! next connection is no proof of it. So the volume latches a loss then ([`unflushed`]), unless the
+//! next connection is no proof of it. So the volume latches a loss then (`unflushed`), unless the
 //! URI says `unflushed=trust`: only the process ends, and the page cache of its machine lives on.
 //!
 //! One file, one story: [`uri`] names an export, `dial` connects, `link` moves requests and replies

@@ -5,7 +5,7 @@
 //!     │                 └ silent: its time is up, or another needs its descriptor
 //!     └ control, metrics ─> waiting ─ the request is whole ─> thread
 //! ```
-//! One thread waits for doors and for all clients that wait ([`waiting`]), and never for one of
+//! One thread waits for doors and for all clients that wait (`waiting`), and never for one of
 //! them.
 //!
 //! The stop: listeners are closed, then the receiving side of every connection. What had been sent

@@ -8,9 +8,9 @@
 //! ```
 //! A read has its ciphers behind the device. The points lie where SQEs are executed and answered,
 //! so the engine has no clock: it carries a mark ([`Sample`]) from a bio to its SQEs. Not every
-//! bio has one: looking at the clock costs 30 ns, and a cipher of 4 KiB 600 ([`samples`]).
+//! bio has one: looking at the clock costs 30 ns, and a cipher of 4 KiB 600 (`samples`).
 //!
-//! The rules ([`attribute`]):
+//! The rules (`attribute`):
 //!
 //! * What a thread does in one pass counts as the longer part of it: a cipher that runs straight
 //!   into or out of a file's mapping is *cipher*, and so is a first touch of its pages.

@@ -75,7 +75,7 @@ impl Volume {
         Ok(builder.build())
     }
 
-    /// The volume of a dm table (see [`line`]). Its devices are opened here.
+    /// The volume of a dm table (see [`mod@line`]). Its devices are opened here.
     ///
     /// # Errors
     /// When a line is wrong or a device cannot be opened or is too short.

@@ -1,7 +1,7 @@
 //! How long a request may be passed by others: each elevator's bound, watched from outside.
 //!
 //! The pages of the elevators state their guarantees in requests or batches that go before a late
-//! one (`docs/elevators`), cfq in time. Here they are loose by a factor of [`SLACK`]: what counts
+//! one (`docs/elevators`), cfq in time. Here they are loose by a factor of `SLACK`: what counts
 //! is that nobody is forgotten, and the exact bounds are tested at the elevators themselves. A
 //! request is found wanting when more others than its bound were given to the device *and* more
 //! time passed than its bound; a bound in one of the two has zero for the other.

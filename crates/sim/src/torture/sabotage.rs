@@ -1,7 +1,7 @@
 //! The canaries: bugs that are planted on purpose, so that we know the oracles would find them.
 //!
 //! None of them is in the engine. A saboteur stands between the world, its queue and its device and
-//! tampers with what passes; some are elevators ([`super::elevators`]), which anyone can attach. A
+//! tampers with what passes; some are elevators (`elevators`), which anyone can attach. A
 //! world that has one is drawn from its seed like any other.
 
 use blockyard_engine::elevator::ElevatorType;

@@ -2,7 +2,7 @@
 //!
 //! [`Multipath`] is policy, and does no I/O. Its owner asks for a path, reports the start and the
 //! end of each I/O, and follows the answers: [`target`] for the parts of bios, [`requests`] for the
-//! requests of a queue over the queues of the paths ([`stacked`]). [`line`] is the table line,
+//! requests of a queue over the queues of the paths ([`stacked`]). [`mod@line`] is the table line,
 //! [`selector`] the distribution of I/O within a group, [`message`] the operator's messages,
 //! [`status`] the status, [`check`] the checks of failed paths.
 //!

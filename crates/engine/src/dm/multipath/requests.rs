@@ -16,7 +16,7 @@
 //! well, and are repeated.
 //!
 //! *Plug*: a submitter's parts are held until the shard's writing thread runs ([`SqeOp::Wake`]),
-//! when the submitter has no more for now, or until there are [`PLUG_MAX`] parts.
+//! when the submitter has no more for now, or until there are `PLUG_MAX` parts.
 //!
 //! A part is retried from its original buffer, as in [`target`](super::target): writes count as
 //! parked until they end. Checks are the same, too.

@@ -68,7 +68,7 @@ pub trait PathSelector: fmt::Debug + Send {
     /// Notes the reinstatement of a failed path (`reinstate_path`).
     fn reinstate(&mut self, path: usize);
 
-    /// Writes the path's words of the status line: [`SelectorSpec::info_args`] words, each followed
+    /// Writes the path's words of the status line: `SelectorSpec::info_args` words, each followed
     /// by a space.
     fn info(&self, path: usize, out: &mut String);
 }
