@@ -1,30 +1,88 @@
-//! `cargo x ci`: all checks, cheapest first; a failed part does not stop the rest. The last line is
-//! the count of a test runner.
+//! `cargo x ci` and `cargo x soak`: all checks. Each part is a command of `cargo x` in a process of
+//! its own. Two lanes of parts run side by side; a failed part does not stop the rest. The last
+//! line is the count of a test runner.
 
-use crate::{audit, check, corpus, deny, fuzz, hygiene, interop, powercut, sim, test, tools};
-use anyhow::{Result, bail};
+use crate::tools;
+use anyhow::{Context, Result, bail};
+use std::fs::File;
+use std::io::{self, Read, Seek, Write};
 use std::path::PathBuf;
+use std::process::Command;
+use std::sync::Mutex;
+use std::thread;
 use std::time::Instant;
 
-/// Selection and length.
+/// Selection.
 #[derive(clap::Args)]
 pub(crate) struct Args {
     /// Only these parts; without a name, all.
     #[arg(value_name = "PART")]
     parts: Vec<String>,
-    /// Full lengths of the interop load instead of CI's short ones.
-    #[arg(long)]
-    full: bool,
     /// Also look for known vulnerabilities, with the advisories of this checkout.
     #[arg(long, value_name = "PATH")]
     advisory_db: Option<PathBuf>,
 }
 
-/// A part of CI.
-struct Part<'a> {
-    name: &'static str,
-    run: Box<dyn Fn() -> Result<()> + 'a>,
+/// Selection of campaigns.
+#[derive(clap::Args)]
+pub(crate) struct SoakArgs {
+    /// Only these campaigns; without a name, all.
+    #[arg(value_name = "PART")]
+    parts: Vec<String>,
 }
+
+/// Parts that run one after another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Lane {
+    /// They compute, in the dev profile for the most part.
+    Crates,
+    /// They run the release binary, and often wait: for a guest, a disk, a deadline.
+    Binary,
+}
+
+/// A part of CI.
+#[derive(Debug)]
+struct Part {
+    name: &'static str,
+    lane: Lane,
+    /// Arguments of `cargo x`.
+    words: Vec<String>,
+}
+
+/// Name, lane and command of each part of `cargo x ci`. The canaries replace `debug/blockyard` for
+/// a moment, so `power-canaries` comes behind `test` in its lane.
+const TESTS: &[(&str, Lane, &str)] = &[
+    ("check", Lane::Crates, "check"),
+    ("test", Lane::Crates, "test"),
+    ("sim", Lane::Crates, "sim --seeds 1000000000 --seconds 10"),
+    ("multipath", Lane::Crates, "sim --multipath --seeds 1000000000 --seconds 10"),
+    ("devices", Lane::Crates, "sim --devices --seeds 1000000000 --seconds 10"),
+    ("ranges", Lane::Crates, "sim --ranges --seeds 1000000000 --seconds 10"),
+    ("canaries", Lane::Crates, "sim --canaries"),
+    ("ranges-canaries", Lane::Crates, "sim --ranges --canaries"),
+    ("power-canaries", Lane::Crates, "powercut --canaries"),
+    // A fixed seed, so that results of a commit do not vary. The search for new inputs is `soak`'s.
+    ("fuzz", Lane::Crates, "fuzz --seconds 3 --seed 1"),
+    ("powercut", Lane::Binary, "powercut"),
+    ("corpus", Lane::Binary, "corpus"),
+    ("interop", Lane::Binary, "interop --seconds 10 --rounds 10"),
+    ("hygiene", Lane::Binary, "hygiene"),
+    ("dist", Lane::Binary, "dist"),
+    // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
+    // must run.
+    ("bench", Lane::Binary, "bench smoke"),
+];
+
+/// Name, lane and command of each part of `cargo x soak`. The seeds are new in every run.
+const CAMPAIGNS: &[(&str, Lane, &str)] = &[
+    ("fuzz", Lane::Crates, "fuzz --seconds 600"),
+    ("sim", Lane::Crates, "sim --seeds 1000000000 --seconds 1200"),
+    ("multipath", Lane::Crates, "sim --multipath --seeds 1000000000 --seconds 1200"),
+    ("devices", Lane::Crates, "sim --devices --seeds 1000000000 --seconds 1200"),
+    ("ranges", Lane::Crates, "sim --ranges --seeds 1000000000 --seconds 1200"),
+    ("powercut", Lane::Binary, "powercut --full"),
+    ("interop", Lane::Binary, "interop --seconds 60 --rounds 50"),
+];
 
 /// Result of a part.
 struct Outcome {
@@ -34,66 +92,100 @@ struct Outcome {
 }
 
 pub(crate) fn run(args: &Args) -> Result<()> {
-    let (seconds, rounds) = if args.full { (60, 50) } else { (10, 10) };
-    let interop = interop::Args { seconds, rounds, disconnects: 10_000, only: None };
-    let parts: Vec<Part> = vec![
-        part("check", check::run),
-        part("test", test::run),
-        part("sim", || sim::run(&sim::Args::short())),
-        part("multipath", || sim::run(&sim::Args::multipath())),
-        part("devices", || sim::run(&sim::Args::devices())),
-        part("ranges", || sim::run(&sim::Args::ranges())),
-        part("canaries", || sim::run(&sim::Args::canaries())),
-        part("ranges-canaries", || sim::run(&sim::Args::ranges_canaries())),
-        part("powercut", || powercut::run(&powercut::Args::ci(args.full))),
-        part("power-canaries", || powercut::run(&powercut::Args::ci_canaries())),
-        part("corpus", || corpus::run(&corpus::Args::default())),
-        part("interop", || interop::run(&interop)),
-        part("hygiene", || hygiene::run(&hygiene::Args::default())),
-        part("fuzz", || fuzz::run(&fuzz::Args::short())),
-        // Benchmark figures are not judged here, because the machine is shared; but the benchmarks
-        // must run.
-        part("bench", crate::bench::smoke),
-    ];
+    let mut parts = all(TESTS);
     // The dependency rules are part of `check` on every machine. The tool that follows the whole
     // graph takes minutes to build.
-    let deny = tools::need("cargo-deny").is_ok().then(|| part("deny", deny::run));
-    let audit = args
-        .advisory_db
-        .is_some()
-        .then(|| part("audit", || audit::run(&audit::Args { db: args.advisory_db.clone() })));
-    let parts = wanted(parts.into_iter().chain(deny).chain(audit).collect(), &args.parts)?;
-    summary(&parts.iter().map(outcome).collect::<Vec<_>>());
-    Ok(())
+    if tools::need("cargo-deny").is_ok() {
+        parts.push(part(&("deny", Lane::Binary, "deny")));
+    }
+    if let Some(db) = &args.advisory_db {
+        let mut audit = part(&("audit", Lane::Binary, "audit --db"));
+        audit.words.push(db.display().to_string());
+        parts.push(audit);
+    }
+    run_all(&wanted(parts, &args.parts)?)
 }
 
-fn part<'a>(name: &'static str, run: impl Fn() -> Result<()> + 'a) -> Part<'a> {
-    Part { name, run: Box::new(run) }
+pub(crate) fn soak(args: &SoakArgs) -> Result<()> {
+    run_all(&wanted(all(CAMPAIGNS), &args.parts)?)
+}
+
+fn all(table: &[(&'static str, Lane, &str)]) -> Vec<Part> {
+    table.iter().map(part).collect()
+}
+
+fn part(&(name, lane, words): &(&'static str, Lane, &str)) -> Part {
+    Part { name, lane, words: words.split(' ').map(str::to_owned).collect() }
 }
 
 /// The parts with these names, in the original order.
-fn wanted<'a>(parts: Vec<Part<'a>>, names: &[String]) -> Result<Vec<Part<'a>>> {
+fn wanted(parts: Vec<Part>, names: &[String]) -> Result<Vec<Part>> {
     let is_known = |name: &String| parts.iter().any(|part| part.name == *name);
     if let Some(unknown) = names.iter().find(|name| !is_known(name)) {
         let known: Vec<&str> = parts.iter().map(|part| part.name).collect();
         bail!("{unknown}: no such part; the parts are {}", known.join(", "));
     }
-    let is_wanted =
-        |part: &Part<'_>| names.is_empty() || names.iter().any(|name| name == part.name);
+    let is_wanted = |part: &Part| names.is_empty() || names.iter().any(|name| name == part.name);
     Ok(parts.into_iter().filter(is_wanted).collect())
 }
 
-fn outcome(part: &Part<'_>) -> Outcome {
-    println!("\n== {}", part.name);
-    let start = Instant::now();
-    let error = (part.run)().err().map(|error| format!("{error:#}"));
-    if let Some(error) = &error {
-        println!("{}: {error}", part.name);
+fn run_all(parts: &[Part]) -> Result<()> {
+    let (crates, binary): (Vec<_>, Vec<_>) =
+        parts.iter().partition(|part| part.lane == Lane::Crates);
+    if crates.is_empty() || binary.is_empty() {
+        return summary(&parts.iter().map(shown).collect::<Vec<_>>());
     }
+    let printer = Mutex::new(());
+    let lane = |parts: Vec<&Part>| parts.iter().map(|part| kept(part, &printer)).collect();
+    let mut outcomes: Vec<Outcome> = thread::scope(|scope| {
+        let other = scope.spawn(|| lane(binary));
+        let mut outcomes: Vec<Outcome> = lane(crates);
+        outcomes.extend(other.join().expect("a lane does not panic"));
+        outcomes
+    });
+    outcomes.sort_by_key(|outcome| parts.iter().position(|part| part.name == outcome.name));
+    summary(&outcomes)
+}
+
+/// Runs a part that has the terminal to itself.
+fn shown(part: &Part) -> Outcome {
+    println!("\n== {}: cargo x {}", part.name, part.words.join(" "));
+    timed(part, |command| Ok(command.status()?.success()))
+}
+
+/// Runs a part beside another one, and prints its output when it has ended.
+fn kept(part: &Part, printer: &Mutex<()>) -> Outcome {
+    let mut said = Vec::new();
+    let outcome = timed(part, |command| {
+        let mut output: File = tempfile::tempfile()?;
+        let is_success =
+            command.stdout(output.try_clone()?).stderr(output.try_clone()?).status()?.success();
+        output.rewind()?;
+        output.read_to_end(&mut said)?;
+        Ok(is_success)
+    });
+    let _printing = printer.lock();
+    println!("\n== {}: cargo x {}", part.name, part.words.join(" "));
+    let _ = io::stdout().write_all(&said);
+    println!("== {} took {:.0} s", part.name, outcome.seconds);
+    outcome
+}
+
+/// Runs `cargo x` with the part's words. Another part may replace the executable's file, so it is
+/// named by this process.
+fn timed(part: &Part, run: impl FnOnce(&mut Command) -> io::Result<bool>) -> Outcome {
+    let start = Instant::now();
+    let mut command = Command::new("/proc/self/exe");
+    let result = run(command.args(&part.words)).context("cargo x does not start");
+    let error = match result {
+        Ok(true) => None,
+        Ok(false) => Some(format!("again: cargo x {}", part.words.join(" "))),
+        Err(error) => Some(format!("{error:#}")),
+    };
     Outcome { name: part.name, seconds: start.elapsed().as_secs_f64(), error }
 }
 
-fn summary(parts: &[Outcome]) {
+fn summary(parts: &[Outcome]) -> Result<()> {
     println!("\n== summary ({})", tools::root().display());
     for part in parts {
         let word = if part.error.is_none() { "ok  " } else { "FAIL" };
@@ -106,23 +198,35 @@ fn summary(parts: &[Outcome]) {
     if failed > 0 {
         std::process::exit(1);
     }
+    Ok(())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use clap::Parser;
 
     #[test]
     fn parts_are_chosen_by_name_and_unknown_names_are_refused() {
-        let parts = || vec![part("one", || Ok(())), part("two", || Ok(()))];
+        let table = &[("one", Lane::Crates, "check"), ("two", Lane::Binary, "corpus")];
         let names = |words: &[&str]| {
             let words: Vec<String> = words.iter().map(|word| (*word).to_owned()).collect();
-            wanted(parts(), &words)
+            wanted(all(table), &words)
                 .map(|parts| parts.iter().map(|part| part.name).collect::<Vec<_>>())
         };
         assert_eq!(names(&[]).unwrap(), ["one", "two"]);
         assert_eq!(names(&["two"]).unwrap(), ["two"]);
         let error = names(&["three"]).unwrap_err().to_string();
         assert_eq!(error, "three: no such part; the parts are one, two");
+    }
+
+    #[test]
+    fn every_part_is_a_command() {
+        for part in all(TESTS).into_iter().chain(all(CAMPAIGNS)) {
+            let words = std::iter::once("x".to_owned()).chain(part.words);
+            if let Err(error) = crate::Cli::try_parse_from(words) {
+                panic!("{}: {error}", part.name);
+            }
+        }
     }
 }

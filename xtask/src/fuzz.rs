@@ -43,13 +43,6 @@ pub(crate) struct Args {
     input: Option<PathBuf>,
 }
 
-impl Args {
-    /// CI's arguments: a fixed seed, so that results of a commit do not vary.
-    pub(crate) fn short() -> Args {
-        Args { seconds: 10, seed: 1, target: None, input: None }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let dir = tools::root().join("fuzz");
     let built = build(&dir)?;

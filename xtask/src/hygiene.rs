@@ -270,7 +270,7 @@ impl Subject<'_> {
         tools::need("strace")?;
         let mut strace = tools::daemon("strace");
         strace.args(["-f", "-qq", "-e", "trace=exit_group", "-o"]).arg(trace);
-        strace.args(["-e", "inject=exit_group:delay_enter=6000000"]);
+        strace.args(["-e", "inject=exit_group:delay_enter=30000000"]);
         let victim = self.lab.blockyard(&words);
         strace.arg(victim.get_program()).args(victim.get_args()).current_dir(self.lab.dir());
         let mut strace = Kill(strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn()?);

@@ -288,7 +288,8 @@ fn cargo_build(words: &[&str]) -> Result<()> {
     tools::show(&mut build)
 }
 
-fn target() -> PathBuf {
+/// Cargo's target directory.
+pub(crate) fn target() -> PathBuf {
     let target = std::env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
     tools::root().join(target.unwrap_or_else(|| "target".into()))
 }

@@ -13,6 +13,7 @@ mod ci;
 mod corpus;
 mod demo;
 mod deny;
+mod dist;
 mod fuzz;
 mod hygiene;
 mod interop;
@@ -40,7 +41,7 @@ struct Cli {
 
 #[derive(Subcommand)]
 enum Command {
-    /// Format, clippy, licences and tidy: the checks before every commit.
+    /// Format, clippy, rustdoc, licences and tidy: the checks before every commit.
     Check,
     /// Style rules beyond the compiler: lengths, banned words, the arrows between crates.
     Tidy,
@@ -69,8 +70,12 @@ enum Command {
     Bench(bench::Args),
     /// The main use case from scratch, as `./x demo`.
     Demo,
+    /// The release as it is shipped: the program without symbols, and these beside it.
+    Dist,
     /// All checks, with a summary.
     Ci(ci::Args),
+    /// Long campaigns: hours of fuzzing, random worlds and power cuts, with new seeds.
+    Soak(ci::SoakArgs),
 }
 
 fn main() -> ExitCode {
@@ -89,7 +94,9 @@ fn main() -> ExitCode {
         Command::Mutants(args) => mutants::run(&args),
         Command::Bench(args) => bench::run(&args),
         Command::Demo => demo::run(),
+        Command::Dist => dist::run(),
         Command::Ci(args) => ci::run(&args),
+        Command::Soak(args) => ci::soak(&args),
     };
     match result {
         Ok(()) => ExitCode::SUCCESS,

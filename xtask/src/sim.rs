@@ -42,50 +42,6 @@ pub(crate) struct Args {
     ranges: bool,
 }
 
-impl Args {
-    /// CI's arguments.
-    pub(crate) fn short() -> Self {
-        let (seeds, seconds) = (u64::MAX, Some(10));
-        Self {
-            seeds,
-            first: 0,
-            seconds,
-            seed: None,
-            canary: None,
-            canaries: false,
-            pages: false,
-            multipath: false,
-            devices: false,
-            ranges: false,
-        }
-    }
-
-    /// CI's arguments for multipath.
-    pub(crate) fn multipath() -> Self {
-        Self { multipath: true, ..Self::short() }
-    }
-
-    /// CI's arguments for several disks.
-    pub(crate) fn devices() -> Self {
-        Self { devices: true, ..Self::short() }
-    }
-
-    /// CI's arguments for parts of sectors.
-    pub(crate) fn ranges() -> Self {
-        Self { ranges: true, ..Self::short() }
-    }
-
-    /// CI's arguments for the canaries.
-    pub(crate) fn canaries() -> Self {
-        Self { canaries: true, seconds: None, ..Self::short() }
-    }
-
-    /// CI's arguments for the canaries of parts of sectors.
-    pub(crate) fn ranges_canaries() -> Self {
-        Self { ranges: true, ..Self::canaries() }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     let seconds = |default| args.seconds.unwrap_or(default).to_string();
     let mut words = match (args.seed, args.canaries) {

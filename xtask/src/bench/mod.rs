@@ -53,6 +53,8 @@ enum What {
     Pages(Further),
     /// Whole volumes copied out and in, by the number of cipher workers.
     Copy(Further),
+    /// Every benchmark for a moment, too short for valid figures: a test of the benchmarks.
+    Smoke,
 }
 
 /// Arguments for the example that measures.
@@ -75,12 +77,13 @@ pub(crate) fn run(args: &Args) -> Result<()> {
         What::Sim(further) => example("blockyard-sim", "sim_bench", &further.words),
         What::Pages(further) => example("blockyard-host", "page_pool", &further.words),
         What::Copy(further) => example("blockyard-host", "copy_bench", &further.words),
+        What::Smoke => smoke(),
     }
 }
 
 /// Runs every server with two jobs, an elevator and two schedulers, and every pipeline, too short
 /// for valid figures: a test of the benchmarks themselves.
-pub(crate) fn smoke() -> Result<()> {
+fn smoke() -> Result<()> {
     nbd::run(&nbd::Args::smoke())?;
     elevators::run(&elevators::Args::smoke())?;
     generator::run(&generator::Args::smoke())?;

@@ -57,18 +57,6 @@ pub(crate) struct Args {
     seed: u64,
 }
 
-impl Args {
-    /// CI's arguments.
-    pub(crate) fn ci(full: bool) -> Self {
-        Self { cuts: 500, full, variant: None, seed: 1, canaries: false, canary: None }
-    }
-
-    /// CI's arguments for the planted faults.
-    pub(crate) fn ci_canaries() -> Self {
-        Self { canaries: true, ..Self::ci(false) }
-    }
-}
-
 pub(crate) fn run(args: &Args) -> Result<()> {
     fuse::check_machine()?;
     if args.canaries {
