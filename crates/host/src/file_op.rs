@@ -92,6 +92,37 @@ mod tests {
     use super::*;
 
     #[test]
+    fn rest_of_a_write_has_its_fua() {
+        for mark in [false, true] {
+            let rest = FileOpKind::Write { offset_bytes: 512, fua: mark }.after(100);
+            let FileOpKind::Write { offset_bytes, fua } = rest else { panic!("{rest:?}") };
+            assert_eq!((offset_bytes, fua), (612, mark));
+        }
+        let rest = FileOpKind::Read { offset_bytes: 512 }.after(100);
+        assert!(matches!(rest, FileOpKind::Read { offset_bytes: 612 }), "{rest:?}");
+    }
+
+    #[test]
+    fn client_is_told_the_kind_of_a_failure() {
+        for (number, expected) in [
+            (libc::ENOSPC, BlkStatus::NoSpace),
+            (libc::EDQUOT, BlkStatus::NoSpace),
+            (libc::EFBIG, BlkStatus::NoSpace),
+            (libc::EOPNOTSUPP, BlkStatus::NotSupported),
+            (libc::EINVAL, BlkStatus::Invalid),
+            (libc::ENOLINK, BlkStatus::Transport),
+            (libc::ETIMEDOUT, BlkStatus::Transport),
+            (libc::ENODATA, BlkStatus::Medium),
+            (libc::EREMOTEIO, BlkStatus::Medium),
+            (libc::EIO, BlkStatus::IoError),
+        ] {
+            assert_eq!(status(Err(io::Error::from_raw_os_error(number))), expected);
+        }
+        assert_eq!(status(Err(behind_end())), BlkStatus::IoError);
+        assert_eq!(status(Ok(())), BlkStatus::Ok);
+    }
+
+    #[test]
     fn transfer_goes_on_where_a_short_one_ended() {
         let mut bytes = [0u8; 24];
         let base = bytes.as_mut_ptr();

@@ -310,6 +310,7 @@ mod tests {
 
     use blockyard_engine::bio::Sector;
     use blockyard_engine::buf::BufRef;
+    use blockyard_engine::ranges::ANNOUNCEMENTS_MAX;
 
     use super::*;
     use crate::poll;
@@ -369,6 +370,105 @@ mod tests {
         };
         blocks[at..at + count].iter().for_each(Block::write);
         assert_eq!(claims.release(bio.user), 7);
+    }
+
+    /// A bio of the first block.
+    fn first_block(op: Op) -> Bio {
+        Bio::new(op, Sector(0), Sector::holding(4096), BufRef::NONE, 7)
+    }
+
+    fn is_rung(claims: &Claims) -> bool {
+        poll::readable(&[claims.wake()], Some(Duration::ZERO)).unwrap() == [true]
+    }
+
+    fn granted(claims: &mut Claims) -> Vec<Granted> {
+        let mut granted = Vec::new();
+        claims.take_granted(&mut granted);
+        granted
+    }
+
+    #[test]
+    fn bio_waits_for_the_end_of_a_read_modify_write_and_is_woken_by_it() {
+        let volume = Arc::new(VolumeRanges::new(false));
+        let [mut patcher, mut writer] = [(); 2].map(|()| Claims::new(&volume).unwrap());
+        for op in [Op::Write, Op::Discard, Op::WriteZeroes] {
+            let (entry, may_go) = patcher.claim_alone(5, 100, 3);
+            assert!(may_go && !patcher.waits());
+            assert!(writer.claim(first_block(op)).is_none(), "{op:?}");
+            assert!(writer.waits() && writer.parks_bios());
+            assert!(!is_rung(&writer) && granted(&mut writer).is_empty());
+
+            patcher.release_alone(entry);
+            assert!(is_rung(&writer));
+            let [Granted::Bio(bio)] = granted(&mut writer)[..] else { panic!("it may go on") };
+            assert_eq!((bio.op, bio.sector, bio.len.bytes()), (op, Sector(0), 4096));
+            assert!(!writer.waits() && !writer.parks_bios() && writer.wake().is_none());
+            assert_eq!(writer.release(bio.user), 7);
+        }
+    }
+
+    #[test]
+    fn read_modify_write_waits_for_the_end_of_a_bio_and_is_woken_by_it() {
+        let volume = Arc::new(VolumeRanges::new(false));
+        let [mut patcher, mut writer] = [(); 2].map(|()| Claims::new(&volume).unwrap());
+        for number in [0, 3, u32::MAX] {
+            let bio = writer.claim(first_block(Op::Write)).expect("it has the block for itself");
+            let (entry, may_go) = patcher.claim_alone(5, 100, number);
+            assert!(!may_go && patcher.waits() && !patcher.parks_bios());
+            assert!(!is_rung(&patcher) && granted(&mut patcher).is_empty());
+
+            assert_eq!(writer.release(bio.user), 7);
+            assert!(is_rung(&patcher));
+            let [Granted::Alone(of)] = granted(&mut patcher)[..] else { panic!("it may go on") };
+            assert_eq!(of, number);
+            assert!(!patcher.waits() && patcher.wake().is_none());
+            patcher.release_alone(entry);
+        }
+    }
+
+    #[test]
+    fn reads_wait_where_parts_of_sectors_are_written_and_flushes_never_do() {
+        for with_reads in [false, true] {
+            let volume = Arc::new(VolumeRanges::new(with_reads));
+            let mut claims = Claims::new(&volume).unwrap();
+            let (entry, _) = claims.claim_alone(0, 512, 0);
+            assert_eq!(claims.claim(first_block(Op::Read)).is_none(), with_reads);
+            let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 7);
+            assert_eq!(claims.claim(flush).map(|bio| bio.user), Some(7));
+            // A write of other blocks goes on too.
+            let behind = Bio { sector: Sector::holding(4096), ..first_block(Op::Write) };
+            let user = claims.claim(behind).expect("the next block is free").user;
+            assert_eq!(claims.release(user), 7);
+            claims.release_alone(entry);
+        }
+    }
+
+    #[test]
+    fn shard_that_leaves_stops_nobody() {
+        let volume = Arc::new(VolumeRanges::new(false));
+        let [mut patcher, mut writer] = [(); 2].map(|()| Claims::new(&volume).unwrap());
+        let _ = patcher.claim_alone(0, 512, 0);
+        assert!(writer.claim(first_block(Op::Write)).is_none());
+        drop(patcher);
+        assert!(is_rung(&writer));
+        assert!(matches!(granted(&mut writer)[..], [Granted::Bio(_)]));
+        assert_eq!(volume.state().mailboxes.len(), 1);
+    }
+
+    #[test]
+    fn bios_beyond_the_announced_ones_have_entries() {
+        let volume = Arc::new(VolumeRanges::new(false));
+        let mut claims = Claims::new(&volume).unwrap();
+        let claim = |claims: &mut Claims| claims.claim(first_block(Op::Write)).expect("no patch");
+        let bios: Vec<Bio> = (0..=ANNOUNCEMENTS_MAX).map(|_| claim(&mut claims)).collect();
+        assert!(!claims.waits());
+        let (entry, may_go) = claims.claim_alone(0, 512, 0);
+        for bio in bios {
+            assert!(!may_go && granted(&mut claims).is_empty());
+            assert_eq!(claims.release(bio.user), 7);
+        }
+        assert!(matches!(granted(&mut claims)[..], [Granted::Alone(0)]));
+        claims.release_alone(entry);
     }
 
     #[test]

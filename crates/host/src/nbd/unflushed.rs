@@ -84,3 +84,93 @@ pub(super) fn difference(before: &Remote, now: &Remote) -> Option<String> {
         .or_else(|| changed("TRIM", before.can_trim, now.can_trim))
         .or_else(|| changed("WRITE_ZEROES", before.can_write_zeroes, now.can_write_zeroes))
 }
+
+#[cfg(test)]
+mod tests {
+    use blockyard_protocol::nbd::ReplyMode;
+
+    use super::*;
+
+    /// A server with a cache, or one that writes through.
+    fn server(can_flush: bool) -> Remote {
+        Remote {
+            size_bytes: 1 << 20,
+            read_only: false,
+            can_flush,
+            can_fua: true,
+            can_trim: true,
+            can_write_zeroes: true,
+            can_fast_zero: false,
+            can_cache: false,
+            multi_conn: false,
+            rotational: false,
+            allocation: false,
+            mode: ReplyMode::Simple,
+            block_sizes_known: false,
+            block_min_bytes: 1,
+            block_preferred_bytes: 4096,
+            payload_max_bytes: 1 << 25,
+        }
+    }
+
+    #[test]
+    fn flush_covers_what_was_acknowledged_when_it_was_sent() {
+        let (count, server) = (Unflushed::default(), server(true));
+        let write = count.sent(&Request::new(Command::Write, 0..4096), &server);
+        count.succeeded(write);
+        let flush = count.sent(&Request::FLUSH, &server);
+        let zeroes = count.sent(&Request::new(Command::WriteZeroes, 0..512), &server);
+        count.succeeded(zeroes);
+        assert_eq!(count.bytes(), 4096 + 512);
+        let later = count.sent(&Request::FLUSH, &server);
+        count.succeeded(later);
+        assert_eq!(count.bytes(), 0);
+        count.succeeded(flush);
+        assert_eq!(count.bytes(), 0, "a flush that ends later takes nothing back");
+        count.succeeded(zeroes);
+        count.succeeded(flush);
+        assert_eq!(count.bytes(), 512);
+        count.reported();
+        assert_eq!(count.bytes(), 0);
+    }
+
+    #[test]
+    fn server_keeps_only_plain_writes_in_a_cache_and_only_if_it_can_flush() {
+        let count = Unflushed::default();
+        let write = Request::new(Command::Write, 0..4096);
+        for (request, can_flush) in [
+            (Request { fua: true, ..write }, true),
+            (write, false),
+            (Request::new(Command::WriteZeroes, 0..4096), false),
+            (Request::new(Command::Read, 0..4096), true),
+            (Request::new(Command::Trim, 0..4096), true),
+        ] {
+            let sent = count.sent(&request, &server(can_flush));
+            assert_eq!(sent, Success::Plain, "{request:?}");
+            count.succeeded(sent);
+            assert_eq!(count.bytes(), 0);
+        }
+    }
+
+    #[test]
+    fn server_that_came_back_is_another_if_its_size_or_its_cache_is() {
+        let before = server(true);
+        assert_eq!(difference(&before, &before), None);
+        let hints = Remote { rotational: true, payload_max_bytes: 1 << 20, ..before.clone() };
+        assert_eq!(difference(&before, &hints), None);
+        for (now, told) in [
+            (Remote { size_bytes: 512, ..before.clone() }, "it had 1048576 bytes, and has 512"),
+            (server(false), "FLUSH was offered, and is not any more"),
+            (Remote { can_fua: false, ..before.clone() }, "FUA was offered, and is not any more"),
+            (Remote { can_trim: false, ..before.clone() }, "TRIM was offered, and is not any more"),
+            (
+                Remote { can_write_zeroes: false, ..before.clone() },
+                "WRITE_ZEROES was offered, and is not any more",
+            ),
+        ] {
+            assert_eq!(difference(&before, &now).as_deref(), Some(told));
+        }
+        let told = difference(&server(false), &before);
+        assert_eq!(told.as_deref(), Some("FLUSH was not offered, and is now"));
+    }
+}

@@ -371,7 +371,7 @@ fn fast_zero_that_is_not_fast_says_so() {
 #[test]
 fn flush_with_a_range_is_refused() {
     let mut peer = opened(small_export(), Mode::Simple);
-    for (offset, len) in [(0, 512), (512, 0), (u64::MAX, 0)] {
+    for (offset, len) in [(0, 512), (512, 0), (512, 512), (u64::MAX, 0)] {
         let bytes = Ask::new(FLUSH, offset, len).bytes(Mode::Simple);
         refused(&mut peer, &bytes, Mode::Simple, EINVAL);
     }

@@ -283,9 +283,11 @@ mod tests {
         assert_eq!(simple.len_max_bytes(Command::Flush), 0);
         let extended = remote(ReplyMode::Extended, EVERYTHING);
         assert_eq!(extended.len_max_bytes(Command::WriteZeroes), 8 << 30);
-        let boundless = infos(8 << 30, 1, [4096, 4096, u32::MAX]);
-        let boundless = Remote::new(&boundless, ReplyMode::Extended, false).unwrap();
-        assert_eq!(boundless.len_max_bytes(Command::Read), (1 << 32) - 4096);
+        for (block, read_max_bytes) in [(4096, (1 << 32) - 4096), (1, (1 << 32) - 9)] {
+            let boundless = infos(8 << 30, 1, [block, 4096, u32::MAX]);
+            let boundless = Remote::new(&boundless, ReplyMode::Extended, false).unwrap();
+            assert_eq!(boundless.len_max_bytes(Command::Read), read_max_bytes);
+        }
     }
 
     #[test]
@@ -334,10 +336,13 @@ mod tests {
         assert_eq!(ask(0..u64::MAX), Err(Refusal::Range));
         assert_eq!(ask(512..512), Err(Refusal::Empty));
         assert_eq!(ask(1..513), Err(Refusal::Unaligned(512)));
+        assert_eq!(ask(1..2), Err(Refusal::Unaligned(512)));
         assert_eq!(ask(0..100), Err(Refusal::Unaligned(512)));
         assert_eq!(ask(0..1 << 20), Ok(()));
         assert_eq!(ask(0..(1 << 20) + 512), Err(Refusal::TooLong(1 << 20)));
-        let flush = Request { len_bytes: 512, ..Request::FLUSH };
-        assert_eq!(export.admit(&flush), Err(Refusal::Range));
+        for offset_bytes in [0, 512] {
+            let flush = Request { offset_bytes, len_bytes: 512, ..Request::FLUSH };
+            assert_eq!(export.admit(&flush), Err(Refusal::Range));
+        }
     }
 }
