@@ -44,6 +44,16 @@ impl Progress {
         Self { bar }
     }
 
+    /// A bar of the points of a fit, with words beside it.
+    #[cfg(feature = "lab")]
+    pub(crate) fn points(count: u64) -> Self {
+        let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);
+        let bar = ProgressBar::with_draw_target(Some(count), target);
+        let style = ProgressStyle::with_template("{wide_bar} {pos} of {len} points  {msg} ");
+        bar.set_style(style.expect("the template is a constant"));
+        Self { bar }
+    }
+
     /// A bar of parts of a thousand, with words beside it.
     pub(crate) fn with_words() -> Self {
         let target = ProgressDrawTarget::stderr_with_hz(REDRAWS_PER_SECOND);

@@ -346,7 +346,7 @@ fn fit_that_accepts_nothing_fails_and_leaves_the_points_that_were_there() {
     let wide = SMALL.replacen("low = 50", "low = 0", 1).replacen("high = 400", "high = 2000000", 1);
     lab.write("small.toml", wide);
     let said = lab.refused(&["lab", "fit", "small.toml", "-o", "x.toml"], 1);
-    assert!(said.contains("no world") && said.contains("from 0 to 1000000"), "{said}");
+    assert!(said.contains("invalid configuration") && said.contains("from 0 to 1000000"), "{said}");
 }
 
 #[test]

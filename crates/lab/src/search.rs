@@ -1,20 +1,22 @@
-//! Fitting: points are drawn from the box, their calibrated rows are run, and what comes near
-//! enough is kept.
+//! Fitting: points of the box are proposed, their calibrated rows are run, and the points that are
+//! near enough are accepted.
 //!
-//! All kept points are equally good: nothing is optimised, and a report shows the interval over all
-//! of them. The bound is on the factor between ours and the published value, so that half and
-//! double are equally wrong. Which points are kept depends on the seed of the fit alone, never on
-//! how many cores there are.
+//! All accepted points are equally good: nothing is optimised among them, and a report shows the
+//! interval over all of them. The bound is on the factor between ours and the published value, so
+//! that half and double are equally wrong. The accepted points depend on the seed of the fit
+//! alone, never on the number of cores.
 
-use blockyard_workload::random::Random;
+mod proposal;
 
+use self::proposal::Proposal;
 use super::execute::{Key, Manner, Progress, Run, execute};
 use super::results::values;
-use super::spec::fit::{Fit, Point, Side};
+use super::spec::fit::{Accept, Fit, Point};
+use super::spec::tree::Value;
 use super::spec::{Experiment, Variant};
 use crate::Error;
 
-/// Points that are run before it is looked whether there are enough.
+/// Points that are run side by side, before the search learns of them.
 const BATCH: usize = 16;
 
 /// The outcome of a search.
@@ -26,107 +28,155 @@ pub struct Found {
     pub drawn: u32,
     /// The nearest point, and the factor by which its worst row is off.
     nearest: Option<(Point, f64)>,
-    /// The best of each row over all points: factor minus one.
-    best_by_row: Vec<f64>,
+    /// The rows that decide, in the order of the fit.
+    rows: Vec<RowCount>,
+}
+
+/// One deciding row over all points that were run.
+#[derive(Clone, Debug)]
+struct RowCount {
+    /// The best factor minus one.
+    best: f64,
+    /// Points that miss its bound.
+    missed: u32,
+    /// Points that miss its bound and no other.
+    missed_alone: u32,
 }
 
 impl Found {
-    /// The outcome in lines of text; `fit` is the one that was searched.
+    fn new(fit: &Fit) -> Self {
+        let row = RowCount { best: f64::INFINITY, missed: 0, missed_alone: 0 };
+        Self { accepted: Vec::new(), drawn: 0, nearest: None, rows: vec![row; fit.accept.len()] }
+    }
+
+    /// Counts a point by the factors of its rows, and accepts it if all are within their bounds.
+    fn count(&mut self, fit: &Fit, point: Point, factors: &[f64]) {
+        self.drawn += 1;
+        let misses: Vec<bool> =
+            factors.iter().zip(&fit.accept).map(|(factor, row)| !row.admits(*factor)).collect();
+        let missed = misses.iter().filter(|miss| **miss).count();
+        for ((row, factor), miss) in self.rows.iter_mut().zip(factors).zip(&misses) {
+            row.best = row.best.min(factor - 1.0);
+            row.missed += u32::from(*miss);
+            row.missed_alone += u32::from(*miss && missed == 1);
+        }
+        let worst = factors.iter().copied().fold(1.0, f64::max);
+        if self.nearest.as_ref().is_none_or(|(_, nearest)| worst < *nearest) {
+            self.nearest = Some((point.clone(), worst));
+        }
+        if missed == 0 {
+            self.accepted.push(point);
+        }
+    }
+
+    /// The outcome in lines of text; `fit` is the one that was searched. The rows show how often
+    /// each of them rejected a point, and the sides how wide the answer is.
     #[must_use]
     pub fn summary(&self, fit: &Fit) -> Vec<String> {
         let (accepted, drawn) = (self.accepted.len(), self.drawn);
         let mut lines = vec![format!("fit {}: {accepted} of {drawn} points accepted", fit.name)];
-        for (accept, best) in fit.accept.iter().zip(&self.best_by_row) {
-            let (best, bound) = (best * 100.0, accept.error_max * 100.0);
-            lines.push(format!("    {}: at best {best:.1} % off, bound {bound:.0} %", accept.cell));
+        for (accept, row) in fit.accept.iter().zip(&self.rows) {
+            let (best, bound) = (row.best * 100.0, accept.error_max * 100.0);
+            let (cell, missed, alone) = (&accept.cell, row.missed, row.missed_alone);
+            lines.push(format!(
+                "    {cell}: at best {best:.1} % off, bound {bound} %; missed by {missed}, \
+                 as the only row by {alone}"
+            ));
         }
-        if let (true, Some((point, factor))) = (self.accepted.is_empty(), &self.nearest) {
-            let sides = fit.sides.iter().zip(&point.values);
-            let sides: Vec<String> =
-                sides.map(|(side, value)| format!("{} = {value}", side.path)).collect();
-            lines
-                .push(format!("    nearest, off by a factor of {factor:.2}: {}", sides.join(", ")));
+        match &self.nearest {
+            Some((point, factor)) if self.accepted.is_empty() => {
+                let sides = named_values(fit, point);
+                lines.push(format!("    nearest, off by a factor of {factor:.2}: {sides}"));
+            }
+            _ => lines.extend(self.spans(fit)),
         }
         lines
     }
+
+    /// The part of each side that the accepted points span.
+    fn spans(&self, fit: &Fit) -> Vec<String> {
+        let line = |(place, side): (usize, &super::spec::fit::Side)| {
+            let values: Vec<&Value> =
+                self.accepted.iter().map(|point| &point.values[place]).collect();
+            let span = side.span(&values)?;
+            Some(format!("    {}: {span}", side.path))
+        };
+        fit.sides.iter().enumerate().filter_map(line).collect()
+    }
 }
 
-/// Searches the parameter box of a fit. `told` receives the numbers of drawn and of accepted points
-/// after each batch.
+fn named_values(fit: &Fit, point: &Point) -> String {
+    let values = fit.sides.iter().zip(&point.values);
+    let values: Vec<String> =
+        values.map(|(side, value)| format!("{} = {value}", side.path)).collect();
+    values.join(", ")
+}
+
+/// Searches the parameter box of a fit. `searched` receives the numbers of drawn and of accepted
+/// points after each batch.
 ///
 /// # Errors
-/// When the box contains an invalid world, or a run fails.
+/// When the box contains an invalid configuration, or a run fails.
 pub fn search(
     experiment: &Experiment,
     fit: &Fit,
-    mut told: impl FnMut(u32, usize),
+    mut searched: impl FnMut(u32, usize),
     progress: Progress<'_>,
 ) -> Result<Found, Error> {
-    let points = draw(fit);
-    check(experiment, fit, &points)?;
-    let mut found = Found {
-        accepted: Vec::new(),
-        drawn: 0,
-        nearest: None,
-        best_by_row: vec![f64::INFINITY; fit.accept.len()],
-    };
-    for batch in points.chunks(BATCH) {
-        let rows = run_batch(experiment, fit, batch, progress)?;
-        for (point, values) in batch.iter().zip(rows) {
-            found.drawn += 1;
-            note(experiment, fit, point, &values, &mut found);
-            if is_accepted(experiment, fit, &values) {
-                found.accepted.push(point.clone());
-            }
+    check(experiment, fit, &corners(fit))?;
+    let mut proposal = Proposal::new(fit);
+    let mut found = Found::new(fit);
+    while found.drawn < fit.draws {
+        let left = (fit.draws - found.drawn) as usize;
+        let batch = proposal.draw(left.min(BATCH));
+        let points: Vec<Point> = batch.iter().map(|shares| proposal.point(shares)).collect();
+        check(experiment, fit, &points)?;
+        let rows = run_batch(experiment, fit, &points, progress)?;
+        for ((shares, point), values) in batch.into_iter().zip(points).zip(rows) {
+            let factors = factors(experiment, fit, &values);
+            proposal.learn(shares, distance(fit, &factors));
+            found.count(fit, point, &factors);
             if found.accepted.len() == fit.keep as usize {
                 return Ok(found);
             }
         }
-        if found.drawn < fit.draws {
-            told(found.drawn, found.accepted.len());
-        }
+        searched(found.drawn, found.accepted.len());
     }
     Ok(found)
 }
 
-/// A search takes long: whether each point is a world is asked before it begins.
+/// The box with all sides at their lowest, at their highest, and with one side at either end. A
+/// search takes long, so the points that are most likely to be invalid are checked before it.
+fn corners(fit: &Fit) -> Vec<Point> {
+    let ends = |share: u32| Point { values: fit.sides.iter().map(|side| side.at(share)).collect() };
+    let mut points = vec![ends(0), ends(u32::MAX)];
+    for place in 0..fit.sides.len() {
+        for share in [0, u32::MAX] {
+            let mut point = fit.middle();
+            point.values[place] = fit.sides[place].at(share);
+            points.push(point);
+        }
+    }
+    points
+}
+
 fn check(experiment: &Experiment, fit: &Fit, points: &[Point]) -> Result<(), Error> {
     let variants = experiment.variants.iter().filter(|one| fit.variants.contains(&one.name));
     for variant in variants {
         for point in points {
             experiment.setup(variant, Some(point), &[], &[]).map_err(|error| {
-                let values = fit.sides.iter().zip(&point.values);
-                let values: Vec<String> =
-                    values.map(|(side, value)| format!("{} = {value}", side.path)).collect();
-                let (fit, values) = (&fit.name, values.join(", "));
-                error.at(format!("the box of fit {fit} has points that are no world ({values})"))
+                let (fit, values) = (&fit.name, named_values(fit, point));
+                error.at(format!("the box of fit {fit} has an invalid configuration ({values})"))
             })?;
         }
     }
     Ok(())
 }
 
-fn note(experiment: &Experiment, fit: &Fit, point: &Point, values: &[f64], found: &mut Found) {
-    let factors = factors(experiment, fit, values);
-    for (best, factor) in found.best_by_row.iter_mut().zip(&factors) {
-        *best = best.min(factor - 1.0);
-    }
-    let worst = factors.into_iter().fold(1.0, f64::max);
-    if found.nearest.as_ref().is_none_or(|(_, nearest)| worst < *nearest) {
-        found.nearest = Some((point.clone(), worst));
-    }
-}
-
-/// All points that may be looked at, in order.
-pub(crate) fn draw(fit: &Fit) -> Vec<Point> {
-    let mut random = Random::new(fit.seed, 0);
-    let value = |random: &mut Random, side: &Side| {
-        side.at(u32::try_from(random.below(1 << 32)).expect("it is below 2^32"))
-    };
-    let point = |random: &mut Random| Point {
-        values: fit.sides.iter().map(|side| value(random, side)).collect(),
-    };
-    (0..fit.draws).map(|_| point(&mut random)).collect()
+/// How far the worst row is off, in units of its bound: at most 1 is accepted.
+fn distance(fit: &Fit, factors: &[f64]) -> f64 {
+    let rows = factors.iter().zip(&fit.accept);
+    rows.map(|(factor, row)| (factor - 1.0) / row.error_max).fold(0.0, f64::max)
 }
 
 /// The rows that decide, of each point.
@@ -168,12 +218,12 @@ fn run_batch(
 /// Whether each row is near enough to what was published.
 pub(crate) fn is_accepted(experiment: &Experiment, fit: &Fit, values: &[f64]) -> bool {
     let factors = factors(experiment, fit, values);
-    factors.iter().zip(&fit.accept).all(|(factor, accept)| *factor <= 1.0 + accept.error_max)
+    factors.iter().zip(&fit.accept).all(|(factor, row)| row.admits(*factor))
 }
 
 /// By which factor ours and the published value differ: 1 is equal.
 fn factors(experiment: &Experiment, fit: &Fit, values: &[f64]) -> Vec<f64> {
-    let factor = |(accept, ours): (&super::spec::fit::Accept, &f64)| {
+    let factor = |(accept, ours): (&Accept, &f64)| {
         let published = experiment.published_at(&accept.cell).map_or(f64::NAN, |row| row.value);
         let factor = (ours / published).max(published / ours);
         if factor.is_finite() { factor } else { f64::INFINITY }
@@ -184,51 +234,36 @@ fn factors(experiment: &Experiment, fit: &Fit, values: &[f64]) -> Vec<f64> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::spec::fit::Values;
     use crate::spec::metric::Cell;
-    use crate::spec::tree::Origin;
 
-    fn side(values: Values) -> Side {
-        let origin = Origin::Set("a test".into());
-        Side { origin, path: "device.seek_average_us".into(), values }
-    }
-
-    fn fit(sides: Vec<Side>, draws: u32) -> Fit {
-        Fit {
-            name: "f".into(),
-            variants: vec![],
-            sides,
-            accept: vec![],
-            draws,
-            keep: 1,
-            seed: 1,
-            points: vec![],
-        }
+    fn small() -> Experiment {
+        let text = include_str!("spec/testdata/small.toml");
+        Experiment::parse("small.toml", text, None).unwrap()
     }
 
     #[test]
-    fn points_fill_the_box_and_are_the_same_each_time() {
-        let sides = vec![
-            side(Values::Even { low: -5, high: 5 }),
-            side(Values::Log { low: 1, high: 1_000_000 }),
-            side(Values::OneOf(vec![5_400, 7_200, 10_000])),
-        ];
-        let fit = fit(sides, 2_000);
-        let points = draw(&fit);
-        assert_eq!(points, draw(&fit));
-        let first = |value| points.iter().filter(|point| point.values[0] == value).count();
-        assert!((-5..=5).all(|value| first(value) > 100), "each of eleven, about 180 times");
-        let small = points.iter().filter(|point| point.values[1] <= 1_000).count();
-        assert!((850..1_150).contains(&small), "half lie below the root: {small}");
-        assert!(points.iter().all(|point| (1..=1_000_000).contains(&point.values[1])));
-        let third = |value| points.iter().filter(|point| point.values[2] == value).count();
-        assert!([5_400, 7_200, 10_000].map(third).iter().all(|count| *count > 580));
+    fn row_that_rejects_alone_is_counted_and_the_span_of_the_sides_is_printed() {
+        let fit = &small().fits[0];
+        let mut found = Found::new(fit);
+        let bounds: Vec<f64> = fit.accept.iter().map(|row| 1.0 + row.error_max).collect();
+        let rows = bounds.len();
+        assert!(rows >= 1);
+        found.count(fit, fit.middle(), &bounds);
+        let mut last_misses = bounds.clone();
+        last_misses[rows - 1] += 0.01;
+        found.count(fit, fit.middle(), &last_misses);
+        let counts = |row: &RowCount| (row.missed, row.missed_alone);
+        assert_eq!(counts(&found.rows[rows - 1]), (1, 1));
+        assert!(found.rows[..rows - 1].iter().all(|row| counts(row) == (0, 0)));
+        let summary = found.summary(fit);
+        assert_eq!(summary[0], format!("fit {}: 1 of 2 points accepted", fit.name));
+        assert!(summary[rows].ends_with("missed by 1, as the only row by 1"));
+        assert_eq!(summary.len(), 1 + rows + fit.sides.len(), "{summary:?}");
     }
 
     #[test]
     fn half_and_double_are_equally_far_and_zero_is_never_accepted() {
-        let text = include_str!("spec/testdata/small.toml");
-        let experiment = Experiment::parse("small.toml", text, None).unwrap();
+        let experiment = small();
         let mut fit = experiment.fits[0].clone();
         fit.accept.truncate(1);
         fit.accept[0].cell =

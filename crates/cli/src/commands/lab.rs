@@ -15,7 +15,7 @@ use clap::{Args, Subcommand, ValueHint};
 use crate::args::{ForceArgs, ShortHelpArgs};
 use crate::failure::Failure;
 use crate::output::{InUse, Output, print, say};
-use crate::progress::Steps;
+use crate::progress::{Progress, Steps};
 
 /// Run experiments with I/O schedulers in a simulated world
 ///
@@ -516,10 +516,13 @@ fn fit(args: &FitArgs) -> Result<(), Failure> {
     }
     experiment.fits = fits.clone();
     for fit in &mut fits {
-        let name = fit.name.clone();
-        let told = |drawn, accepted| say(&format!("fit {name}: {accepted} of {drawn} accepted"));
-        let steps = Steps::default();
-        let found = search(&experiment, fit, told, &|done, all| steps.at(done, all))?;
+        let bar = Progress::points(u64::from(fit.draws));
+        let searched = |drawn, accepted| {
+            bar.at(u64::from(drawn));
+            bar.say(format!("fit {}: {accepted} of {} accepted", fit.name, fit.keep));
+        };
+        let found = search(&experiment, fit, searched, &|_, _| ())?;
+        drop(bar);
         found.summary(fit).iter().for_each(|line| say(line));
         if found.accepted.is_empty() {
             without.push(fit.name.clone());

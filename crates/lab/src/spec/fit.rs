@@ -19,7 +19,7 @@ const DRAWS_MAX: u32 = 100_000;
 const KEEP_MAX: u32 = 256;
 
 /// One side of the box.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
     /// Where it was written.
     pub(crate) origin: Origin,
@@ -27,15 +27,15 @@ pub(crate) struct Side {
     pub(crate) values: Values,
 }
 
-/// What a side may be.
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// The values of a side.
+#[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Values {
     /// Every whole number as likely.
     Even { low: i64, high: i64 },
     /// Evenly by the logarithm.
     Log { low: i64, high: i64 },
-    /// These, each as likely.
-    OneOf(Vec<i64>),
+    /// Each of these numbers, names or flags as likely.
+    OneOf(Vec<Value>),
 }
 
 /// A row that a point is accepted on.
@@ -55,18 +55,19 @@ pub struct Fit {
     pub(crate) variants: Vec<String>,
     pub(crate) sides: Vec<Side>,
     pub(crate) accept: Vec<Accept>,
-    pub(crate) draws: u32,
-    pub(crate) keep: u32,
+    /// Points that are run at most.
+    pub draws: u32,
+    /// Points to accept.
+    pub keep: u32,
     pub(crate) seed: u64,
     /// The accepted points; empty before the search.
     pub points: Vec<Point>,
 }
 
 /// A point of the box: a value for each side, in their order.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct Point {
-    /// The values.
-    pub values: Vec<i64>,
+    pub(crate) values: Vec<Value>,
 }
 
 impl Fit {
@@ -107,7 +108,7 @@ impl Fit {
     pub(crate) fn overrides(&self, point: &Point) -> Vec<Override> {
         let whose = |side: &Side| format!("{}: fit {}", side.origin, self.name);
         let pairs = self.sides.iter().zip(&point.values);
-        pairs.map(|(side, value)| Override::number(&side.path, *value, &whose(side))).collect()
+        pairs.map(|(side, value)| Override::of(&side.path, value.clone(), &whose(side))).collect()
     }
 
     /// The middle of the box, for an experiment that has not been fitted.
@@ -146,13 +147,11 @@ impl Fit {
                     return Err(mistake(node, path, &what));
                 };
                 let side = &self.sides[place];
-                match node.value {
-                    Value::Number(number) if side.contains(number) => values[place] = Some(number),
-                    _ => {
-                        let what = format!("is {}, and the box has {side}", node.value);
-                        return Err(mistake(node, path, &what));
-                    }
+                if !side.contains(&node.value) {
+                    let what = format!("is {}, and the box has {side}", node.value);
+                    return Err(mistake(node, path, &what));
                 }
+                values[place] = Some(node.value.clone());
             }
             if let Some(lacking) = values.iter().position(Option::is_none) {
                 let side = &self.sides[lacking];
@@ -170,7 +169,7 @@ impl Side {
         let low = section.maybe_number("low", EDGES)?;
         let high = section.maybe_number("high", EDGES)?;
         let log = section.flag("log", false)?;
-        let one_of = section.numbers("one_of", EDGES)?;
+        let one_of = section.scalars("one_of")?;
         let values = match (low.zip(high), &one_of[..]) {
             (Some((low, high)), []) if low > high || (log && low <= 0) => {
                 return Err(section.wrong("takes low <= high, and low > 0 with log = true"));
@@ -186,27 +185,66 @@ impl Side {
     }
 
     /// The value at a share of 2^32: any of them as likely, where the share is drawn evenly.
-    pub(crate) fn at(&self, share: u32) -> i64 {
+    pub(crate) fn at(&self, share: u32) -> Value {
         let of = |count: u64| ((u128::from(count) * u128::from(share)) >> 32) as u64;
         match &self.values {
-            Values::Even { low, high } => low.saturating_add_unsigned(of(high.abs_diff(*low) + 1)),
+            Values::Even { low, high } => {
+                Value::Number(low.saturating_add_unsigned(of(high.abs_diff(*low) + 1)))
+            }
             Values::Log { low, high } => {
                 let share = f64::from(share) / f64::from(u32::MAX);
                 let value = *low as f64 * (*high as f64 / *low as f64).powf(share);
-                (value.round() as i64).clamp(*low, *high)
+                Value::Number((value.round() as i64).clamp(*low, *high))
             }
-            Values::OneOf(values) => values[of(values.len() as u64) as usize],
+            Values::OneOf(values) => values[of(values.len() as u64) as usize].clone(),
         }
     }
 
-    fn contains(&self, value: i64) -> bool {
-        match &self.values {
-            Values::Even { low, high } | Values::Log { low, high } => {
-                (*low..=*high).contains(&value)
+    /// Whether the values are a list, without a distance between them.
+    pub(crate) fn is_list(&self) -> bool {
+        matches!(self.values, Values::OneOf(_))
+    }
+
+    fn contains(&self, value: &Value) -> bool {
+        match (&self.values, value) {
+            (Values::Even { low, high } | Values::Log { low, high }, Value::Number(number)) => {
+                (low..=high).contains(&number)
             }
-            Values::OneOf(values) => values.contains(&value),
+            (Values::OneOf(values), value) => values.contains(value),
+            _ => false,
         }
     }
+
+    /// The part of the side that these values span: "7000..9000 of 7000..16000 (22 %)", or
+    /// "2, 4 of 1, 2, 4". `None` without values.
+    pub(crate) fn span(&self, values: &[&Value]) -> Option<String> {
+        let numbers = values.iter().filter_map(|value| match value {
+            Value::Number(number) => Some(*number),
+            _ => None,
+        });
+        let (first, last) = (numbers.clone().min(), numbers.max());
+        let (low, high, width) = match &self.values {
+            Values::Even { low, high } => {
+                let width = first?.abs_diff(last?) as f64 / low.abs_diff(*high).max(1) as f64;
+                (low, high, width)
+            }
+            Values::Log { low, high } => {
+                let (part, whole) = (last? as f64 / first? as f64, *high as f64 / *low as f64);
+                (low, high, if low == high { 0.0 } else { part.ln() / whole.ln() })
+            }
+            Values::OneOf(all) => {
+                let met = all.iter().filter(|value| values.contains(value));
+                return Some(format!("{} of {}", listed_values(met), listed_values(all)));
+            }
+        };
+        let percent = width * 100.0;
+        Some(format!("{}..{} of {low}..{high} ({percent:.0} % of the side)", first?, last?))
+    }
+}
+
+fn listed_values<'a>(values: impl IntoIterator<Item = &'a Value>) -> String {
+    let values: Vec<String> = values.into_iter().map(ToString::to_string).collect();
+    values.join(", ")
 }
 
 impl fmt::Display for Side {
@@ -223,6 +261,11 @@ impl fmt::Display for Side {
 }
 
 impl Accept {
+    /// Whether a factor between ours and the published value is within the bound.
+    pub(crate) fn admits(&self, factor: f64) -> bool {
+        factor <= 1.0 + self.error_max
+    }
+
     fn read(
         mut section: Section<'_>,
         yields: &Yields,

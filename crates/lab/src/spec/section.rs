@@ -120,25 +120,20 @@ impl<'a> Section<'a> {
         Ok(self.maybe_number(key, range)?.unwrap_or(usual))
     }
 
-    /// A list of whole numbers in a range; without the key an empty one.
-    pub(crate) fn numbers(
-        &mut self,
-        key: &'static str,
-        range: RangeInclusive<i64>,
-    ) -> Result<Vec<i64>, Error> {
+    /// A list of numbers, texts or flags; empty without the key.
+    pub(crate) fn scalars(&mut self, key: &'static str) -> Result<Vec<Value>, Error> {
         let path = self.path(key);
         let Some(node) = self.node(key) else { return Ok(Vec::new()) };
-        let (low, high) = (range.start(), range.end());
         let refuse = || {
-            let what = format!("takes a list of whole numbers from {low} to {high}");
-            mistake(node, &path, &what)
+            let what = "takes a list of whole numbers, of texts, or of true and false";
+            mistake(node, &path, what)
         };
         let Value::List(list) = &node.value else { return Err(refuse()) };
-        let number = |node: &Node| match node.value {
-            Value::Number(number) if range.contains(&number) => Ok(number),
+        let scalar = |node: &Node| match &node.value {
+            Value::Number(_) | Value::Text(_) | Value::Flag(_) => Ok(node.value.clone()),
             _ => Err(refuse()),
         };
-        list.iter().map(number).collect()
+        list.iter().map(scalar).collect()
     }
 
     /// A number that may have a fraction, if it is there.

@@ -34,7 +34,7 @@ fn variants_are_overrides_over_settings_points_and_what_the_user_sets() {
     let control = [Override::parse("queue.elevator=none").unwrap()];
     assert_eq!(elevator(new, &set, &control), "none", "but for a control's");
 
-    let point = Point { values: vec![9_500, 200] };
+    let point = Point { values: [9_500, 200].map(Value::Number).to_vec() };
     let setup = experiment.setup(old, Some(&point), &[], &[]).unwrap();
     let JobSpec::Fsync(options) = &setup.jobs[0].1 else { panic!("{setup:?}") };
     assert_eq!(options.background_bytes, Some(200 << 20));
@@ -44,12 +44,18 @@ fn variants_are_overrides_over_settings_points_and_what_the_user_sets() {
 fn without_accepted_points_the_middle_of_the_box_is_run() {
     let experiment = small();
     let old = experiment.variant("old").unwrap();
-    assert_eq!(experiment.points(old), [Some(Point { values: vec![9_000, 181] })]);
+    assert_eq!(
+        experiment.points(old),
+        [Some(Point { values: [9_000, 181].map(Value::Number).to_vec() })]
+    );
     let points = "[disk]\ndrawn = 3\npoints = [\n\
                   { \"device.seek_average_us\" = 8001, \"jobs.fsync.background_mib\" = 130 },\n]\n";
     let fitted = Experiment::parse("small.toml", SMALL, Some(points)).unwrap();
     let old = fitted.variant("old").unwrap();
-    assert_eq!(fitted.points(old), [Some(Point { values: vec![8_001, 130] })]);
+    assert_eq!(
+        fitted.points(old),
+        [Some(Point { values: [8_001, 130].map(Value::Number).to_vec() })]
+    );
     assert!(fitted.fits[0].print(3).contains("\"device.seek_average_us\" = 8001"));
     let printed = fitted.fits[0].print(3);
     let again = Experiment::parse("small.toml", SMALL, Some(&printed)).unwrap();

@@ -133,10 +133,10 @@ impl Override {
         Ok(Self { path: path.into(), node })
     }
 
-    /// A whole number for a path, as a fit has it.
-    pub(crate) fn number(path: &str, number: i64, whose: &str) -> Self {
-        let origin = Origin::Set(format!("{whose}: {path} = {number}").into());
-        Self { path: path.into(), node: Node { origin, value: Value::Number(number) } }
+    /// The value that a point of a fit has at a path.
+    pub(crate) fn of(path: &str, value: Value, whose: &str) -> Self {
+        let origin = Origin::Set(format!("{whose}: {path} = {value}").into());
+        Self { path: path.into(), node: Node { origin, value } }
     }
 }
 
