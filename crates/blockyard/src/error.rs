@@ -1,6 +1,9 @@
 //! Why a volume could not be opened or served.
 
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
+
+use crate::format::FormatError;
 
 /// Why a volume could not be opened or served. Reads and writes fail with [`std::io::Error`].
 #[derive(Debug, thiserror::Error)]
@@ -51,6 +54,24 @@ pub enum Error {
     #[error("this is no status: {0}")]
     Json(#[from] serde_json::Error),
     /// A key file or a table file cannot be read.
+    #[error(transparent)]
+    Key(#[from] crate::keys::KeyError),
+    /// A volume cannot be made.
+    #[error(transparent)]
+    Format(#[from] FormatError),
+    /// A server that runs does not answer, or refuses.
+    #[error(transparent)]
+    Control(#[from] crate::ControlError),
+    /// A volume on an NBD server cannot be examined from this machine.
+    #[error(
+        "{path}: an NBD server shows neither its file nor its disk; run doctor where they are",
+        path = .path.display()
+    )]
+    Remote {
+        /// The URI of the export.
+        path: PathBuf,
+    },
+    /// A file cannot be read.
     #[error("cannot read {path}: {source}", path = .path.display())]
     File {
         /// Which file.
@@ -81,6 +102,12 @@ pub enum Error {
         /// The block device.
         path: PathBuf,
     },
+    /// The writer of [`Volume::copy_out`](crate::Volume::copy_out) has failed.
+    #[error("cannot write the plaintext: {0}")]
+    Writer(std::io::Error),
+    /// A defect of the library, or a panic in a callback of the program.
+    #[error("a defect in blockyard; the message is on stderr")]
+    Defect,
     /// A workload cannot run, or a call of it has failed.
     #[error("{0}")]
     Workload(String),
@@ -100,6 +127,7 @@ impl Error {
         match self {
             Self::Recorded | Self::WouldOverwrite { .. } | Self::Busy { .. } => true,
             Self::Output(error) => error.is_busy(),
+            Self::Format(error) => matches!(error, FormatError::WouldDestroy { .. }),
             Self::Host(error) => matches!(error, Host::InUse { .. } | Host::HeaderLocked { .. }),
             _ => false,
         }
@@ -120,4 +148,9 @@ impl Error {
     pub(crate) fn file(path: &Path, source: std::io::Error) -> Self {
         Self::File { path: path.to_owned(), source }
     }
+}
+
+/// Turns a panic into an error, so that none unwinds into the program.
+pub(crate) fn contained<T>(call: impl FnOnce() -> Result<T, Error>) -> Result<T, Error> {
+    catch_unwind(AssertUnwindSafe(call)).unwrap_or(Err(Error::Defect))
 }

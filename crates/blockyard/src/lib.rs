@@ -1,10 +1,17 @@
 //! Encrypted block devices in user space: LUKS1, LUKS2 and plain dm-crypt volumes and
 //! device-mapper tables, without root and without a kernel module.
 //!
-//! ```no_run
+//! ```standalone_crate
 //! use blockyard::{Key, Volume};
 //!
 //! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! #   let folder = tempfile::tempdir()?;
+//! #   std::env::set_current_dir(&folder)?;
+//! #   let cheap = blockyard::format::FormatOptions {
+//! #       size_bytes: Some(20 << 20), pbkdf_iterations: Some(4), pbkdf_memory_kib: Some(32),
+//! #       ..Default::default()
+//! #   };
+//! #   cheap.format("home.img", &Key::passphrase("correct horse"))?;
 //!     let volume = Volume::options().key(Key::passphrase("correct horse")).open("home.img")?;
 //!     let mut block = [0; 4096];
 //!     volume.read_exact_at(&mut block, 0)?;
@@ -16,17 +23,25 @@
 //!
 //! # Order of calls
 //!
-//! 1. [`Volume::options`] says how to open a volume. [`Options::open`] reads the header, derives
+//! 1. [`format`](mod@format) makes a volume. [`keys`] has its passphrase or key file. A volume of
+//!    cryptsetup or the kernel needs no such call.
+//! 2. [`Volume::options`] says how to open a volume. [`Options::open`] reads the header, derives
 //!    the key and starts the workers. A program that asks a person takes the three steps apart:
 //!    [`Options::read`], [`Locked::unlock`], [`Locked::start`].
-//! 2. [`Volume`] reads and writes at any offset, from any number of threads. [`Volume::cursor`] has
-//!    [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
-//! 3. [`Volume::flush`] puts all writes that have ended on stable storage. Nothing else does:
+//! 3. [`Volume`] reads and writes at any offset, from any number of threads. [`Volume::cursor`] has
+//!    [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`]. [`Volume::copy_out`] and
+//!    [`Volume::copy_in`] copy all of it.
+//! 4. [`Volume::flush`] puts all writes that have ended on stable storage. Nothing else does:
 //!    neither dropping the volume nor the end of the program.
-//! 4. [`Server`] serves volumes over NBD until [`Running::stop`]. Its control socket answers
+//! 5. [`Server`] serves volumes over NBD until [`Running::stop`]. Its control socket answers
 //!    [`Control`] in this or another process: [`Control::status`] is a [`Status`].
-//! 5. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
-//! 6. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
+//! 6. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
+//! 7. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
+//! 8. [`doctor`] finds settings that cost time or put data at risk. [`header`] reads and repairs
+//!    headers.
+//!
+//! An [`Error`] names the fields of options that are wrong. A panic of the library does not unwind
+//! into the program.
 //!
 //! # What the library does to the process
 //!
@@ -46,16 +61,21 @@ struct Readme;
 pub mod bench;
 mod control;
 mod cursor;
+pub mod doctor;
 mod error;
+pub mod format;
+pub mod header;
 mod io;
-mod key;
+pub mod keys;
 pub mod limit;
+mod memory;
 pub mod metrics;
 mod options;
 pub mod output;
 mod recorder;
 mod server;
 pub mod size;
+mod sparse;
 pub mod status;
 pub mod text;
 pub mod traces;
@@ -67,10 +87,11 @@ pub use blockyard_crypt::luks2::Copy as HeaderCopy;
 pub use blockyard_crypt::plain::PlainOptions;
 pub use blockyard_crypt::secret::SecretBytes;
 pub use blockyard_engine::dm::line::MappedDevice;
+pub use blockyard_host::file::Kind as BackingKind;
 pub use blockyard_host::pages::BounceChoice;
 pub use blockyard_host::process::{StopSignal, harden};
 pub use blockyard_host::stages::{Kind as RequestKind, Stage};
-pub use blockyard_host::volume::{PipelineChoice, Scheduling, VolumeOptions as Settings};
+pub use blockyard_host::volume::{Backing, PipelineChoice, Scheduling, VolumeOptions as Settings};
 pub use blockyard_workload as workload;
 
 /// A queue with many requests in flight ([`Volume::client`]).
@@ -83,9 +104,10 @@ pub mod client {
 pub use control::{Control, ControlError};
 pub use cursor::Cursor;
 pub use error::Error;
-pub use key::Key;
+pub use keys::Key;
 pub use options::{Locked, LuksVersion, Options, VolumeKey};
 pub use recorder::{Recorded, TraceFile};
 pub use server::{Listening, Running, Server};
+pub use sparse::SparseFile;
 pub use status::Status;
 pub use volume::Volume;

@@ -23,11 +23,8 @@ use blockyard_host::pages::BounceChoice;
 use blockyard_host::process::lock_secrets;
 use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
 
-use crate::key::read_secret;
+use crate::keys::read_secret;
 use crate::{Error, Key, Volume};
-
-/// Longest table text.
-const TABLE_MAX_BYTES: usize = 8 << 20;
 
 /// Versions of LUKS.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -265,7 +262,7 @@ impl Options {
             Format::Luks(version) => LockedKind::Luks(Box::new(self.read_luks(open()?, *version)?)),
             Format::Plain(plain) => LockedKind::Plain(open()?, plain.clone()),
             Format::Table(Some(text)) => LockedKind::Table(text.clone()),
-            Format::Table(None) => LockedKind::Table(read_secret(&path, TABLE_MAX_BYTES)?),
+            Format::Table(None) => LockedKind::Table(read_secret(&path, "table")?),
             Format::Raw => LockedKind::Raw(open()?),
         };
         Ok(Locked { path, kind, volume: self.volume })

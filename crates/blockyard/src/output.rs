@@ -99,6 +99,15 @@ impl OutputError {
 #[derive(Clone, Debug, Default)]
 pub struct InUse(Vec<FileId>);
 
+/// Whether two names lead to one file.
+#[must_use]
+pub fn is_same_file(one: &Path, other: &Path) -> bool {
+    match (one.metadata(), other.metadata()) {
+        (Ok(one), Ok(other)) => FileId::of(&one) == FileId::of(&other),
+        _ => false,
+    }
+}
+
 impl InUse {
     /// Those of these names that lead to something.
     #[must_use]
@@ -109,7 +118,7 @@ impl InUse {
 
     /// Adds all that the volume lies on.
     pub fn add_volume(&mut self, volume: &Volume) {
-        self.add(volume.host().file_ids());
+        self.add(volume.shared().host.file_ids());
     }
 
     pub(crate) fn add(&mut self, files: impl IntoIterator<Item = FileId>) {

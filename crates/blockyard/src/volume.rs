@@ -1,20 +1,22 @@
 //! An open volume.
 
-use std::io;
+use std::io::{self, Read, Write};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use blockyard_engine::priority::Priority;
+use blockyard_host::copy;
 use blockyard_host::local::Client;
 use blockyard_host::volume as host;
 use rustix::io::Errno;
 
+use crate::error::contained;
 use crate::io::Calls;
 use crate::output::InUse;
 use crate::recorder::{Recorded, Recorder, TraceFile};
 use crate::status::Activity;
-use crate::{Cursor, Error, Options};
+use crate::{Backing, Cursor, Error, Options};
 
 /// Clients kept for later calls: more threads at a time than this make new ones.
 const IDLE_CLIENTS_MAX: usize = 16;
@@ -192,6 +194,75 @@ impl Volume {
         self.change(&range, |calls| calls.discard(&range))
     }
 
+    /// Copies the plaintext of the whole volume to a writer, with many reads in flight, and returns
+    /// its length. `progress` receives the number of bytes that are done.
+    ///
+    /// ```
+    /// use blockyard::Volume;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let file = tempfile::NamedTempFile::new()?;
+    /// # file.as_file().set_len(1 << 20)?;
+    /// # let path = file.path();
+    /// let volume = Volume::options().raw().open(path)?;
+    /// let mut copy = Vec::new();
+    /// assert_eq!(volume.copy_out(&mut copy, &mut |_| ())?, volume.len());
+    /// # assert_eq!(copy.len() as u64, volume.len());
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// [`Error::Writer`] when the writer fails, [`Error::Host`] when the volume does.
+    pub fn copy_out(
+        &self,
+        to: &mut dyn Write,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64, Error> {
+        use blockyard_host::Error as Host;
+        contained(|| match copy::dump(&self.shared.host, to, progress) {
+            Err(Host::Output(error)) => Err(Error::Writer(error)),
+            result => Ok(result?),
+        })
+    }
+
+    /// Fills the volume from its start with all that a reader has, with many writes in flight, and
+    /// flushes it. Returns the length. `progress` receives the number of bytes that are done. The
+    /// volume behind the end of the data keeps its bytes.
+    ///
+    /// ```
+    /// use blockyard::Volume;
+    ///
+    /// # fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let file = tempfile::NamedTempFile::new()?;
+    /// # file.as_file().set_len(1 << 20)?;
+    /// # let path = file.path();
+    /// let volume = Volume::options().raw().open(path)?;
+    /// volume.copy_in(&mut &b"plaintext"[..], &mut |_| ())?;
+    /// let mut first = [0; 9];
+    /// volume.read_exact_at(&mut first, 0)?;
+    /// assert_eq!(&first, b"plaintext");
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # Errors
+    /// When the reader fails or has more than fits, and when the volume fails. The part that was
+    /// copied stays.
+    pub fn copy_in(
+        &self,
+        from: &mut dyn Read,
+        progress: &mut dyn FnMut(u64),
+    ) -> Result<u64, Error> {
+        contained(|| Ok(copy::load(&self.shared.host, from, progress)?))
+    }
+
+    /// The files, devices and exports below the volume, in the order of its table.
+    #[must_use]
+    pub fn backings(&self) -> Vec<Backing> {
+        self.shared.host.backings()
+    }
+
     /// A position on the volume, for [`std::io::Read`], [`std::io::Write`] and [`std::io::Seek`].
     #[must_use]
     pub fn cursor(&self) -> Cursor<'_> {
@@ -246,14 +317,6 @@ impl Volume {
 
     pub(crate) fn shared(&self) -> &Arc<Shared> {
         &self.shared
-    }
-
-    /// The engine's volume, for the parts of the command line that have not moved into this library
-    /// (RFD 8). It goes when they have.
-    #[doc(hidden)]
-    #[must_use]
-    pub fn host(&self) -> &Arc<host::Volume> {
-        &self.shared.host
     }
 
     /// How many of `len` bytes lie before the end of the volume.

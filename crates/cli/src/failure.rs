@@ -8,6 +8,8 @@ use std::fmt;
 use std::process::ExitCode;
 
 use blockyard::ControlError;
+use blockyard::format::FormatError;
+use blockyard::keys::KeyError;
 use blockyard::output::OutputError;
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::kdf::KdfError;
@@ -145,9 +147,38 @@ impl From<blockyard::Error> for Failure {
                  needed any more",
                 printable(&path.display().to_string())
             )),
+            Library::Key(source) => source.into(),
+            Library::Format(source) => source.into(),
+            Library::Control(source) => source.into(),
             error if error.is_busy() => Self::busy(shown(&error)),
             error @ Library::Place { .. } => Self::wrong_device(shown(&error)),
             Library::Output(error) => error.into(),
+            error => Self::failed(shown(&error)),
+        }
+    }
+}
+
+impl From<KeyError> for Failure {
+    fn from(error: KeyError) -> Self {
+        let text = shown(&error);
+        Self::failed(match error {
+            KeyError::NotOpen(number) => {
+                format!("{text}; in a shell, `--key-fd {number} {number}<FILE` opens it")
+            }
+            _ => text,
+        })
+    }
+}
+
+impl From<FormatError> for Failure {
+    fn from(error: FormatError) -> Self {
+        match error {
+            FormatError::Open { path, source } => Self::wrong_device(format!(
+                "cannot open {}: {source}; --size 10G creates a file of that size",
+                path.display()
+            )),
+            FormatError::Read { .. } => Self::wrong_device(shown(&error)),
+            FormatError::WouldDestroy { .. } => Self::busy(shown(&error)),
             error => Self::failed(shown(&error)),
         }
     }
@@ -190,6 +221,7 @@ impl From<ControlError> for Failure {
 const OPTIONS: &[(&str, &str)] = &[
     ("`cipher`", "--cipher"),
     ("`data_offset_bytes`", "--offset"),
+    ("`Descriptor`", "--key-fd"),
     ("`elevator`", "--elevator"),
     ("`export`", "--export"),
     ("`hash`", "--hash"),
@@ -201,16 +233,21 @@ const OPTIONS: &[(&str, &str)] = &[
     ("`keyslot`", "--key-slot"),
     ("`keyslots_len_bytes`", "--luks2-keyslots-size"),
     ("`label`", "--label"),
+    ("`len_bytes`", "--keyfile-size"),
     ("`memory_kib_max`", "--max-kdf-memory"),
     ("`metadata_len_bytes`", "--luks2-metadata-size"),
+    ("`offset_bytes`", "--keyfile-offset"),
     ("`offset_sectors`", "--offset"),
     ("`pbkdf`", "--pbkdf"),
+    ("`pbkdf_memory_kib`", "--pbkdf-memory"),
+    ("`pbkdf_threads`", "--pbkdf-parallel"),
     ("`pipeline`", "--pipeline"),
     ("is opened with `plain`", "commands that read its data, as dump, take --type plain"),
     ("`read_only`", "--read-only"),
     ("`replace`", "--force"),
     ("`seconds_max`", "--max-kdf-time"),
     ("`sector_size_bytes`", "--sector-size"),
+    ("`size_bytes`", "--size"),
     ("`size_sectors`", "--size"),
     ("`skip_sectors`", "--skip"),
     ("`stop_recording`", "`blockyard trace stop`"),
@@ -254,6 +291,18 @@ mod tests {
     fn fields_of_the_library_are_options_of_the_command_line() {
         let error = CryptError::Field { field: "key_size_bits", problem: "odd".to_owned() };
         assert_eq!(Failure::from(error).message, "--key-size: odd");
+        let text = |error: blockyard::Error| Failure::from(error).message;
+        let short = KeyError::Short { place: "a".into(), found_bytes: 1, wanted_bytes: 2 };
+        assert_eq!(text(short.into()), "a ends after 1 bytes, but --keyfile-size asks for 2");
+        let offset = KeyError::Offset { place: "a".into(), offset_bytes: 3 };
+        assert_eq!(text(offset.into()), "a ends before --keyfile-offset 3");
+        let closed = text(KeyError::NotOpen(7).into());
+        assert!(closed.starts_with("--key-fd 7: this descriptor is not open; in a shell"));
+        let wanted = "--pbkdf-memory and --pbkdf-parallel are for argon2; PBKDF2 has neither";
+        assert_eq!(text(FormatError::NotArgon2.into()), wanted);
+        let device = FormatError::SizeOfDevice("/dev/sdx".into());
+        let wanted = "--size creates a file, but /dev/sdx is there and is none; leave --size out";
+        assert_eq!(text(device.into()), wanted);
         let error = blockyard::Error::Recorded;
         assert!(Failure::from(error).message.contains("blockyard trace stop"));
     }

@@ -7,10 +7,8 @@
 mod args;
 mod commands;
 mod config;
-mod doctor;
 mod failure;
 mod key;
-mod memory;
 mod nbd;
 mod output;
 mod progress;

@@ -9,19 +9,18 @@
 //! person, the second takes seconds and starts threads of argon2, the third starts workers; and
 //! no thread may exist before signals are taken care of.
 
-use std::fs;
 use std::path::{Path, PathBuf};
 
+use blockyard::keys::read_secret;
 use blockyard::{Header, KdfLimits, Key, Locked, Options, Volume, VolumeKey};
 use blockyard_crypt::luks2;
 use blockyard_crypt::plain::PlainOptions;
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_host::file::{DeviceFile, FileId, HeaderLock};
 use blockyard_host::volume::VolumeOptions;
 
 use crate::args::{PlainArgs, VolumeType};
 use crate::failure::{Failure, printable};
-use crate::key::{KeyInput, KeySource, StdinUse, read_secret_file};
+use crate::key::{KeyInput, KeySource, StdinUse};
 use crate::output::say;
 
 /// How often a person may try; cryptsetup's default.
@@ -339,7 +338,7 @@ impl VolumeSpec {
 
 /// The text of a table; it holds keys.
 pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
-    let text = read_secret_file(path, "table")?;
+    let text = read_secret(path, "table")?;
     if text.as_slice().iter().all(u8::is_ascii_whitespace) {
         return Err(Failure::failed(format!(
             "the table {} is empty; it needs lines of START LENGTH TARGET ARGUMENTS",
@@ -349,19 +348,9 @@ pub(crate) fn read_table(path: &Path) -> Result<SecretBytes, Failure> {
     Ok(text)
 }
 
-/// The lock that cryptsetup takes on a header that is about to be written.
-pub(crate) fn locked_header(device: &DeviceFile) -> Result<HeaderLock, Failure> {
-    let lock = device.lock_header()?;
-    if let Some(warning) = lock.warning() {
-        say(&format!("warning: {}: {warning}", device.path().display()));
-    }
-    Ok(lock)
-}
-
-/// Whether two names lead to one file.
-pub(crate) fn is_same_file(one: &Path, other: &Path) -> bool {
-    match (fs::metadata(one), fs::metadata(other)) {
-        (Ok(one), Ok(other)) => FileId::of(&one) == FileId::of(&other),
-        _ => false,
+/// A header that could not be locked is changed all the same, with a warning.
+pub(crate) fn warn_of_lock(path: &Path, warning: Option<&str>) {
+    if let Some(warning) = warning {
+        say(&format!("warning: {}: {warning}", path.display()));
     }
 }

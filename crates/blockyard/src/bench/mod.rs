@@ -49,6 +49,7 @@ use blockyard_host::volume::VolumeOptions;
 use blockyard_workload::fio::Surroundings;
 use blockyard_workload::program::{Phase, Program, Task};
 
+use crate::error::contained;
 use crate::{Error, Volume};
 use gate::{Clock, Gate};
 use target::Files;
@@ -87,10 +88,12 @@ impl Target {
         file_lens_bytes: &[u64],
         program: &mut P,
     ) -> Result<Outcome, Error> {
-        let opened = self.open(file_lens_bytes)?;
-        let (ended, beside) =
-            run_phases(&opened.volume, &opened.files, program, &Tally::default())?;
-        Ok(Outcome { elevator: opened.volume.host().elevator(), ended, beside })
+        contained(|| {
+            let opened = self.open(file_lens_bytes)?;
+            let (ended, beside) =
+                run_phases(&opened.volume, &opened.files, program, &Tally::default())?;
+            Ok(Outcome { elevator: opened.volume.elevator(), ended, beside })
+        })
     }
 }
 
@@ -100,7 +103,7 @@ impl Target {
 /// # Errors
 /// When a call of the program fails.
 pub fn run<P: Program>(volume: &Volume, program: &mut P, tally: &Tally) -> Result<(), Error> {
-    run_phases(volume, &Files::whole(volume), program, tally).map(|_| ())
+    contained(|| run_phases(volume, &Files::whole(volume), program, tally).map(|_| ()))
 }
 
 /// The variables of a job file, for a volume of this length on this machine.

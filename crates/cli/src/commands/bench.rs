@@ -133,7 +133,7 @@ pub(crate) fn run(args: &BenchArgs) -> Result<(), Failure> {
     let JobFile { jobs, ignored, .. } = parse(volume.len())?;
     note(&ignored);
     in_use.add_volume(&volume);
-    let conditions = conditions::conditions(args.file(), volume.host());
+    let conditions = conditions::conditions(args.file(), &volume);
     if let Some(times) = args.result_lines {
         let is_plain = args.raw || args.target.null.is_some();
         conditions.iter().for_each(|(name, value)| say(&format!("{name}: {value}")));

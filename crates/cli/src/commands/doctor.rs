@@ -1,25 +1,20 @@
 //! `blockyard doctor`: what is slow or risky, and the command that mends it.
 
+mod words;
+
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use blockyard::Control;
-use blockyard_crypt::Error as CryptError;
-use blockyard_crypt::luks::Header;
+use blockyard::doctor::{self, Checked, Finding, Serving, Trim};
 use clap::{Args, ValueHint};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::info::HeaderFile;
+use self::words::Words;
 use crate::args::ShortHelpArgs;
 use crate::config::{Config, ExportSpec};
-use crate::doctor::machine::Ticks;
-use crate::doctor::server::Looks;
-use crate::doctor::{
-    Finding, Grade, configuration, header, machine, place, print as text_of, quoted, server,
-};
 use crate::failure::Failure;
-use crate::memory;
-use crate::nbd::Uri;
+use crate::key::KeySource;
 use crate::output::print;
 use crate::volume::Kind;
 
@@ -61,62 +56,56 @@ pub(crate) struct DoctorArgs {
 
 /// Looks, and tells.
 pub(crate) fn run(args: &DoctorArgs) -> Result<(), Failure> {
-    let root = Path::new("/");
-    let mut findings = machine::findings(root);
+    let mut findings = doctor::machine();
     for path in &args.volumes {
-        findings.extend(volume(root, path, args.header.as_deref(), true, Trim::HeaderDecides)?);
+        let header = args.header.as_deref();
+        let checked = Checked { path, header, is_luks: true, trim: Trim::HeaderDecides };
+        findings.extend(doctor::volume(&checked)?);
     }
     if let Some(path) = &args.config {
         let config = Config::read(path)?;
-        findings.extend(configuration::findings(path, &config, cpus()));
+        findings.extend(serving(path, &config).findings());
         for export in &config.exports {
-            findings.extend(exported(root, export)?);
+            findings.extend(doctor::volume(&checked(export))?);
         }
     }
     if let Some(socket) = &args.control {
-        findings.extend(running(root, socket)?);
+        findings.extend(doctor::server(&Control::at(socket), BETWEEN_LOOKS)?);
     }
-    // Two exports may share a key, or a disk.
+    let findings = each_once(findings);
+    if args.json {
+        let words: Vec<Words> = findings.iter().map(Words::of).collect();
+        let text = serde_json::to_string_pretty(&json!({ "findings": words }));
+        return print(&(text.expect("it has no odd keys") + "\n"));
+    }
+    print(&words::text(&findings))
+}
+
+/// Two exports may share a key, or a disk.
+fn each_once(findings: Vec<Finding>) -> Vec<Finding> {
     let mut seen = Vec::new();
     for finding in findings {
         if !seen.contains(&finding) {
             seen.push(finding);
         }
     }
-    let findings = seen;
-    if args.json {
-        let findings: Vec<Value> = findings.iter().map(Finding::json).collect();
-        let text = serde_json::to_string_pretty(&json!({ "findings": findings }));
-        return print(&(text.expect("it has no odd keys") + "\n"));
+    seen
+}
+
+fn serving(path: &Path, config: &Config) -> Serving {
+    let key_file = |export: &ExportSpec| match &export.volume.key.source {
+        KeySource::File(path) => Some(path.clone()),
+        KeySource::Ask | KeySource::Stdin | KeySource::Descriptor(_) => None,
+    };
+    Serving {
+        path: path.to_owned(),
+        address: config.listen.clone(),
+        worker_threads: config.threads.map(usize::from),
+        key_files: config.exports.iter().filter_map(key_file).collect(),
     }
-    print(&text_of(&findings))
 }
 
-fn cpus() -> usize {
-    std::thread::available_parallelism().map_or(1, std::num::NonZero::get)
-}
-
-/// A server: twice, since what was before says little of what is now.
-fn running(root: &Path, socket: &Path) -> Result<Vec<Finding>, Failure> {
-    let control = Control::at(socket);
-    let (before, then) = (control.status()?, Ticks::now(root));
-    std::thread::sleep(BETWEEN_LOOKS);
-    let (now, idle_cpus) = (control.status()?, Ticks::now(root).idle_cpus(then, cpus()));
-    Ok(server::findings(&Looks { socket, now: &now, before: &before, idle_cpus }))
-}
-
-/// Whether TRIM is passed down.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Trim {
-    /// Of a read-only export.
-    Never,
-    /// If the header allows it.
-    HeaderDecides,
-    /// `allow_discards`.
-    Passed,
-}
-
-fn exported(root: &Path, export: &ExportSpec) -> Result<Vec<Finding>, Failure> {
+fn checked(export: &ExportSpec) -> Checked<'_> {
     let (header, is_luks) = match &export.volume.kind {
         Kind::Luks(luks) => (luks.header.as_deref(), true),
         Kind::Plain(_) | Kind::Table => (None, false),
@@ -126,70 +115,5 @@ fn exported(root: &Path, export: &ExportSpec) -> Result<Vec<Finding>, Failure> {
         ExportSpec { allow_discards: true, .. } => Trim::Passed,
         _ => Trim::HeaderDecides,
     };
-    volume(root, &export.volume.path, header, is_luks, trim)
-}
-
-/// A volume: where it lies, and what its header says if it has one, as one of LUKS must.
-fn volume(
-    root: &Path,
-    path: &Path,
-    detached: Option<&Path>,
-    is_luks: bool,
-    trim: Trim,
-) -> Result<Vec<Finding>, Failure> {
-    if path.to_str().is_some_and(Uri::is_uri) {
-        return Err(Failure::failed(format!(
-            "{}: an NBD server shows neither its file nor its disk; run doctor where they are",
-            path.display()
-        )));
-    }
-    std::fs::metadata(path).map_err(|error| {
-        Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
-    })?;
-    let mut findings = place::findings(root, path, trim != Trim::Never);
-    let header_path = detached.unwrap_or(path);
-    let source = HeaderFile::open(header_path)?;
-    match Header::read(&source) {
-        Ok((header, notices)) => {
-            let mend = format!("blockyard repair {}", quoted(header_path));
-            let place = header_path.display().to_string();
-            let found = |notice: &blockyard_crypt::luks::Notice| {
-                Finding::new(Grade::Risky, &place, notice.to_string(), &mend)
-            };
-            findings.extend(notices.iter().map(found));
-            let memory_bytes = memory::limit_bytes(root);
-            findings.extend(header::findings(
-                header_path,
-                &header.info(),
-                memory_bytes,
-                trim == Trim::HeaderDecides,
-            ));
-        }
-        Err(CryptError::Reused(signature)) => {
-            let place = header_path.display().to_string();
-            let seen = format!(
-                "it holds {signature}, and of an older LUKS2 volume only the secondary header is \
-                 left: it is not opened as a LUKS volume, and not repaired"
-            );
-            let mend = format!(
-                "blockyard info --header-copy secondary {}, to look at the old volume",
-                quoted(header_path)
-            );
-            findings.push(Finding::new(Grade::Risky, place, seen, mend));
-        }
-        Err(error @ (CryptError::NotLuks | CryptError::OtherFormat(_))) if is_luks => {
-            let mend = "name a detached header with --header; a plain volume has none";
-            let seen = match error {
-                CryptError::OtherFormat(signature) => {
-                    format!("no LUKS header is here, but {signature}")
-                }
-                _ => "no LUKS header is here: only where it lies was looked at".to_owned(),
-            };
-            findings.push(Finding::new(Grade::Note, header_path.display().to_string(), seen, mend));
-        }
-        // A plain volume or a table: it has none.
-        Err(CryptError::NotLuks | CryptError::OtherFormat(_)) => {}
-        Err(error) => return Err(Failure::from(error).at(header_path.display())),
-    }
-    Ok(findings)
+    Checked { path: &export.volume.path, header, is_luks, trim }
 }

@@ -6,13 +6,9 @@
 use std::fs::File;
 use std::io::{self, Write};
 use std::os::fd::AsFd;
-use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use blockyard_host::Error as HostError;
-use blockyard_host::copy;
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard::{Error, Settings, SparseFile, Volume};
 use clap::{Args, ValueHint};
 use rustix::fs::FileType;
 
@@ -21,9 +17,6 @@ use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::output::{InUse, Output};
 use crate::progress::Progress;
-
-/// Smallest run of zeros that becomes a hole: a page, the block of nearly every file system.
-const HOLE_MIN_BYTES: usize = 4096;
 
 /// Write the plaintext of a volume to a file or a pipe
 #[derive(Args, Debug)]
@@ -59,25 +52,24 @@ pub(crate) fn run(args: &DumpArgs) -> Result<(), Failure> {
     if let Some(output) = &output {
         output.check(&in_use)?;
     }
-    let settings = VolumeOptions { read_only: true, ..VolumeOptions::default() };
+    let settings = Settings { read_only: true, ..Settings::default() };
     let volume = spec.prepare(settings, StdinUse::Free)?.unlock()?.start()?;
     in_use.add_volume(&volume);
-    let volume = Arc::clone(volume.host());
     match output {
         Some(output) => dump_to_file(&volume, &output.create(&in_use)?, output.path()),
         None => dump_to_stdout(&volume),
     }
 }
 
-fn dump_to_file(volume: &Arc<Volume>, file: &File, path: &Path) -> Result<(), Failure> {
+fn dump_to_file(volume: &Volume, file: &File, path: &Path) -> Result<(), Failure> {
     let failed = |what: &str, error: io::Error| {
         Failure::failed(format!("cannot {what} {}: {error}", path.display()))
     };
     let is_regular = file.metadata().map_err(|error| failed("write", error))?.is_file();
     if is_regular {
-        let mut sparse = SparseFile { file, at_bytes: 0 };
+        let mut sparse = SparseFile::new(file);
         copy_out(volume, &mut sparse, &|error| failed("write", error))?;
-        file.set_len(sparse.at_bytes).map_err(|error| failed("extend", error))?;
+        sparse.end().map_err(|error| failed("extend", error))?;
     } else {
         copy_out(volume, &mut &*file, &|error| failed("write", error))?;
     }
@@ -88,7 +80,7 @@ fn dump_to_file(volume: &Arc<Volume>, file: &File, path: &Path) -> Result<(), Fa
     }
 }
 
-fn dump_to_stdout(volume: &Arc<Volume>) -> Result<(), Failure> {
+fn dump_to_stdout(volume: &Volume) -> Result<(), Failure> {
     let failed =
         |error: io::Error| Failure::failed(format!("cannot write to standard output: {error}"));
     let stdout = rustix::stdio::stdout().try_clone_to_owned().map_err(failed)?;
@@ -102,87 +94,15 @@ fn dump_to_stdout(volume: &Arc<Volume>) -> Result<(), Failure> {
 }
 
 fn copy_out(
-    volume: &Arc<Volume>,
+    volume: &Volume,
     to: &mut dyn Write,
     failed: &dyn Fn(io::Error) -> Failure,
 ) -> Result<(), Failure> {
-    let progress = Progress::new(Some(volume.size_bytes()));
-    let copied = copy::dump(volume, to, &mut |done_bytes| progress.at(done_bytes));
+    let progress = Progress::new(Some(volume.len()));
+    let copied = volume.copy_out(to, &mut |done_bytes| progress.at(done_bytes));
     drop(progress);
     match copied {
-        Err(HostError::Output(error)) => Err(failed(error)),
+        Err(Error::Writer(error)) => Err(failed(error)),
         result => result.map(|_| ()).map_err(Failure::from),
-    }
-}
-
-/// A new, empty file in which zeros become holes.
-struct SparseFile<'a> {
-    file: &'a File,
-    at_bytes: u64,
-}
-
-impl Write for SparseFile<'_> {
-    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let mut left = bytes;
-        while !left.is_empty() {
-            let zeros = run_len(left, true);
-            self.at_bytes += zeros as u64;
-            left = &left[zeros..];
-            let (data, rest) = left.split_at(run_len(left, false));
-            self.file.write_all_at(data, self.at_bytes)?;
-            self.at_bytes += data.len() as u64;
-            left = rest;
-        }
-        Ok(bytes.len())
-    }
-
-    fn flush(&mut self) -> io::Result<()> {
-        Ok(())
-    }
-}
-
-/// Length of the run of blocks at the start that are all zeros, or all not.
-fn run_len(bytes: &[u8], zeros: bool) -> usize {
-    let blocks = bytes.chunks(HOLE_MIN_BYTES);
-    blocks.take_while(|block| is_zero(block) == zeros).map(<[u8]>::len).sum()
-}
-
-pub(crate) fn is_zero(block: &[u8]) -> bool {
-    let (words, rest) = block.as_chunks::<16>();
-    words.iter().all(|word| u128::from_ne_bytes(*word) == 0) && rest.iter().all(|&byte| byte == 0)
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::MetadataExt;
-
-    use super::*;
-
-    #[test]
-    fn sparse_file_reads_back_what_was_written_and_keeps_the_holes() {
-        let mut bytes = vec![0u8; 1 << 20];
-        bytes[300_000..300_010].fill(7);
-        bytes[0] = 1;
-        let file = tempfile::NamedTempFile::new().unwrap();
-        let mut sparse = SparseFile { file: file.as_file(), at_bytes: 0 };
-        // Pieces that are no whole blocks: block borders are those of the piece.
-        for piece in bytes.chunks(100_001) {
-            sparse.write_all(piece).unwrap();
-        }
-        file.as_file().set_len(sparse.at_bytes).unwrap();
-        assert_eq!(std::fs::read(file.path()).unwrap(), bytes);
-        let allocated_bytes = file.as_file().metadata().unwrap().blocks() * 512;
-        assert!(allocated_bytes < 128 << 10, "{allocated_bytes} bytes are allocated");
-    }
-
-    #[test]
-    fn run_lengths_end_where_the_other_kind_begins() {
-        let mut bytes = vec![0u8; 3 * HOLE_MIN_BYTES + 5];
-        assert_eq!(run_len(&bytes, true), bytes.len());
-        bytes[HOLE_MIN_BYTES] = 1;
-        assert_eq!(run_len(&bytes, true), HOLE_MIN_BYTES);
-        assert_eq!(run_len(&bytes[HOLE_MIN_BYTES..], false), HOLE_MIN_BYTES);
-        bytes[3 * HOLE_MIN_BYTES + 4] = 1;
-        assert_eq!(run_len(&bytes[2 * HOLE_MIN_BYTES..], true), HOLE_MIN_BYTES);
     }
 }

@@ -4,41 +4,19 @@
 //! device needs `YES` at the terminal, or `--batch-mode`. A file that was made for the volume is
 //! removed again when formatting fails.
 
-use std::fs::{self, File, OpenOptions};
-use std::ops::Range;
-use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
-use blockyard_crypt::Error as CryptError;
-use blockyard_crypt::cipher::CipherSpec;
-use blockyard_crypt::format::{self, Detached, FormatOptions, Pbkdf};
-use blockyard_crypt::hash::HashAlgorithm;
-use blockyard_crypt::kdf::cost::Argon2Bounds;
-use blockyard_crypt::kdf::{Argon2Variant, Kdf};
-use blockyard_crypt::luks::Header;
-use blockyard_crypt::source::HeaderSource;
-use blockyard_host::file::{Access, DeviceFile};
+use blockyard::Key;
+use blockyard::format::{Content, FormatOptions, Formatted, Pbkdf, Unformatted};
 use clap::{Args, ValueEnum, ValueHint};
-use rustix::fs::SeekFrom;
 
 use crate::args::{HeaderArgs, HelpArgs, KeyArgs};
-use crate::commands::dump::is_zero;
 use crate::failure::Failure;
-use crate::memory;
-use crate::nbd::Uri;
 use crate::output::say;
 use crate::progress::Progress;
 use crate::size::{human_size, parse_size};
 use crate::terminal::Terminal;
-use crate::volume::{is_same_file, locked_header};
-use blockyard::output::sync_created;
-
-/// Length of a new header file, less what its two copies of the metadata take.
-const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
-/// The largest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots.
-const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
-/// Iterations of the digest when a benchmark is not wanted; it protects a random key.
-const DIGEST_ITERATIONS_MIN: u32 = 1000;
+use crate::volume::warn_of_lock;
 
 /// Make a LUKS2 volume
 ///
@@ -166,73 +144,26 @@ struct LayoutArgs {
     offset: Option<u64>,
 }
 
-/// Files that were created here and have to go if there will be no volume.
-#[derive(Default)]
-struct Created(Vec<PathBuf>);
-
-impl Drop for Created {
-    fn drop(&mut self) {
-        for path in &self.0 {
-            let _ = fs::remove_file(path);
-        }
-    }
-}
-
 /// Makes the volume.
 pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
-    let mut options = args.options()?;
-    let mut created = Created::default();
-    let header_path = args.layout.header.header.as_ref();
-    if let Some(header) = header_path
-        && is_same_file(header, &args.volume)
-    {
-        return Err(Failure::failed("--header names the volume itself; leave it out"));
-    }
-    ensure_file(&args.volume, args.size, &mut created)?;
-    let data = DeviceFile::open(&args.volume, Access::ReadWrite, false)?;
-    let data_len_bytes = len_with(&data, args.size)?;
-    let (mut device, mut data) = match header_path {
-        None => (data, None),
-        Some(header) => {
-            if !header.exists() {
-                create(header, args.layout.header_len_bytes(), &mut created)?;
-            }
-            let device = DeviceFile::open(header, Access::ReadWrite, false)?;
-            options.detached = Some(Detached { data_device_len_bytes: Some(data_len_bytes) });
-            (device, Some(data))
-        }
-    };
-    options.sector_size_bytes = args
-        .sector_size
-        .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
-    let place = device.path().display().to_string();
-    let _lock = locked_header(&device)?;
+    let options = args.options()?;
+    let unformatted = options.open(&args.volume)?;
+    warn_of_lock(unformatted.path(), unformatted.lock_warning());
     if !args.batch_mode
-        && let Some(loss) = what_would_be_lost(&device)?
+        && let Some(content) = content(&unformatted)?
     {
+        let (place, loss) = (unformatted.path().display(), loss(content));
         confirm(&format!("{place} holds {loss}, which formatting destroys"))?;
     }
     let passphrase = args.key.input().read_new(&args.volume.display().to_string())?;
-    if passphrase.is_empty() {
-        return Err(Failure::failed("the passphrase is empty, which protects nothing; choose one"));
-    }
-    let data_device = data.as_mut().unwrap_or(&mut device);
-    if data_len_bytes > data_device.len_bytes() {
-        data_device.extend(data_len_bytes).map_err(|error| {
-            let path = args.volume.display();
-            Failure::failed(format!("cannot extend {path} to {data_len_bytes} bytes: {error}"))
-        })?;
-    }
-    format::format(&mut device, &passphrase, &options)
-        .map_err(|error| Failure::from(error).at(&place))?;
-    created.0.clear();
+    let formatted = unformatted.format(&Key::Passphrase(passphrase))?;
+    let Formatted { size_bytes, sector_size_bytes, .. } = formatted;
     say(&format!(
-        "formatted {}: LUKS2, {}, {}-bit key, {}-byte sectors, {} in all",
+        "formatted {}: LUKS2, {}, {}-bit key, {sector_size_bytes}-byte sectors, {} in all",
         args.volume.display(),
         options.cipher,
         options.key_size_bits,
-        options.sector_size_bytes,
-        human_size(data_len_bytes)
+        human_size(size_bytes)
     ));
     Ok(())
 }
@@ -240,11 +171,6 @@ pub(crate) fn run(args: &FormatArgs) -> Result<(), Failure> {
 impl FormatArgs {
     fn options(&self) -> Result<FormatOptions, Failure> {
         let FormatType::Luks2 = self.kind;
-        // Checked before anybody has typed a passphrase twice.
-        CipherSpec::parse(&self.cipher)
-            .map_err(|error| Failure::failed(format!("--cipher: {error}")))?;
-        let hash = HashAlgorithm::parse(&self.hash)
-            .map_err(|error| Failure::failed(format!("--hash: {error}")))?;
         let data_offset_bytes = match self.layout.offset {
             None => None,
             Some(sectors) => Some(sectors.checked_mul(512).ok_or_else(|| {
@@ -252,132 +178,57 @@ impl FormatArgs {
             })?),
         };
         Ok(FormatOptions {
+            size_bytes: self.size,
+            header: self.layout.header.header.clone(),
             cipher: self.cipher.clone(),
             key_size_bits: self.key_size,
-            hash,
-            digest_iterations: self.cost.pbkdf_force_iterations.map(|_| DIGEST_ITERATIONS_MIN),
+            sector_size_bytes: self.sector_size,
+            hash: self.hash.clone(),
+            pbkdf: self.cost.pbkdf.into(),
+            pbkdf_target_ms: self.cost.iter_time,
+            pbkdf_memory_kib: self.cost.pbkdf_memory,
+            pbkdf_threads: self.cost.pbkdf_parallel,
+            pbkdf_iterations: self.cost.pbkdf_force_iterations,
             label: self.layout.label.clone(),
             subsystem: self.layout.subsystem.clone(),
             uuid: self.layout.uuid.clone(),
             metadata_len_bytes: self.layout.luks2_metadata_size,
             keyslots_len_bytes: self.layout.luks2_keyslots_size,
             data_offset_bytes,
-            ..FormatOptions::new(self.cost.pbkdf(hash)?)
+            replace: self.batch_mode,
         })
     }
 }
 
-impl CostArgs {
-    fn pbkdf(&self, hash: HashAlgorithm) -> Result<Pbkdf, Failure> {
-        let variant = match self.pbkdf {
-            PbkdfName::Argon2id => Argon2Variant::Id,
-            PbkdfName::Argon2i => Argon2Variant::I,
-            PbkdfName::Pbkdf2 => {
-                if self.pbkdf_memory.is_some() || self.pbkdf_parallel.is_some() {
-                    return Err(Failure::failed(
-                        "--pbkdf-memory and --pbkdf-parallel are for argon2; PBKDF2 has neither",
-                    ));
-                }
-                return Ok(match self.pbkdf_force_iterations {
-                    Some(iterations) => Pbkdf::Fixed(Kdf::Pbkdf2 { hash, iterations }),
-                    None => Pbkdf::Pbkdf2 { hash, target_ms: self.iter_time },
-                });
-            }
-        };
-        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
-        let mut bounds =
-            Argon2Bounds::for_machine(self.iter_time, memory::limit_bytes(Path::new("/")), cpus);
-        if let Some(lanes) = self.pbkdf_parallel {
-            bounds.lanes = lanes;
+impl From<PbkdfName> for Pbkdf {
+    fn from(name: PbkdfName) -> Self {
+        match name {
+            PbkdfName::Argon2id => Self::Argon2id,
+            PbkdfName::Argon2i => Self::Argon2i,
+            PbkdfName::Pbkdf2 => Self::Pbkdf2,
         }
-        if let Some(memory_kib) = self.pbkdf_memory {
-            bounds.memory_kib_max = memory_kib;
-        }
-        Ok(match self.pbkdf_force_iterations {
-            Some(time) => Pbkdf::Fixed(Kdf::Argon2 {
-                variant,
-                time,
-                memory_kib: bounds.memory_kib_max,
-                lanes: bounds.lanes,
-            }),
-            None => Pbkdf::Argon2 { variant, bounds },
-        })
     }
 }
 
-impl LayoutArgs {
-    /// How long a header file of its own has to be.
-    fn header_len_bytes(&self) -> u64 {
-        let keyslots_bytes = self.luks2_keyslots_size.unwrap_or(DETACHED_KEYSLOTS_BYTES);
-        let areas_bytes = self.luks2_metadata_size.saturating_mul(2).saturating_add(keyslots_bytes);
-        let offset_bytes = self.offset.unwrap_or(0).saturating_mul(512);
-        areas_bytes.max(offset_bytes).min(HEADER_LEN_MAX_BYTES)
-    }
+/// Looks for data, with a bar if that takes long.
+fn content(unformatted: &Unformatted) -> Result<Option<Content>, Failure> {
+    let mut bar = None;
+    let found = unformatted.content(&mut |done_bytes, len_bytes| {
+        bar.get_or_insert_with(|| Progress::new(Some(len_bytes))).at(done_bytes);
+    });
+    Ok(found?)
 }
 
-/// Creates the file if it is to have a size and is not there.
-fn ensure_file(path: &Path, size: Option<u64>, created: &mut Created) -> Result<(), Failure> {
-    if path.to_str().is_some_and(Uri::is_uri) {
-        return match size {
-            None => Ok(()),
-            Some(_) => {
-                Err(Failure::failed("--size creates a file; a disk on a server has its own"))
-            }
-        };
+/// The data that a person would miss, in words.
+fn loss(content: Content) -> &'static str {
+    match content {
+        Content::Luks1 => "a LUKS1 volume",
+        Content::Luks2 => "a LUKS2 volume",
+        Content::DamagedLuks => "a LUKS header that is damaged or not supported",
+        Content::Other(name) => name,
+        Content::Device => "whatever is on this device",
+        Content::Data => "data",
     }
-    let metadata = match (fs::metadata(path), size) {
-        (Ok(metadata), _) => metadata,
-        (Err(error), Some(size)) if error.kind() == std::io::ErrorKind::NotFound => {
-            return create(path, size, created);
-        }
-        (Err(error), _) => {
-            return Err(Failure::wrong_device(format!(
-                "cannot open {}: {error}; --size 10G creates a file of that size",
-                path.display()
-            )));
-        }
-    };
-    match size.is_some() && !metadata.is_file() {
-        true => Err(Failure::failed(format!(
-            "--size creates a file, but {} is there and is none; leave --size out",
-            path.display()
-        ))),
-        false => Ok(()),
-    }
-}
-
-/// How long the file will be. It is made longer once it is known that it may be overwritten, and
-/// never shorter.
-fn len_with(file: &DeviceFile, size: Option<u64>) -> Result<u64, Failure> {
-    let (path, len_bytes) = (file.path().display(), file.len_bytes());
-    match size {
-        Some(size) if size < len_bytes => Err(Failure::failed(format!(
-            "{path} has {len_bytes} bytes, and --size {size} would cut it off; leave --size out \
-             or remove the file first"
-        ))),
-        size => Ok(size.unwrap_or(len_bytes)),
-    }
-}
-
-fn create(path: &Path, size: u64, created: &mut Created) -> Result<(), Failure> {
-    let failed = |error: std::io::Error| {
-        Failure::failed(format!(
-            "cannot create {} with {}: {error}",
-            path.display(),
-            human_size(size)
-        ))
-    };
-    let mut options = OpenOptions::new();
-    let file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
-    created.0.push(path.to_path_buf());
-    file.set_len(size).and_then(|()| sync_created(&file, path)).map_err(failed)
-}
-
-/// The sector size where none was asked for: cryptsetup's rule. Unless an offset is given, the data
-/// start at a whole MiB.
-fn default_sector_size(device_len_bytes: u64, data_offset_bytes: Option<u64>) -> u32 {
-    let fits = |number: u64| number.is_multiple_of(4096);
-    if fits(data_offset_bytes.unwrap_or(0)) && fits(device_len_bytes) { 4096 } else { 512 }
 }
 
 /// Without a terminal nobody can say yes: then only `--batch-mode` does.
@@ -385,123 +236,5 @@ fn confirm(warning: &str) -> Result<(), Failure> {
     match Terminal::on_stdin() {
         Some(terminal) => terminal.confirmed(&format!("{warning}.")),
         None => Err(Failure::busy(format!("{warning}; to do it all the same, use --batch-mode"))),
-    }
-}
-
-/// What a person would miss if this device were overwritten; nothing is said about zeros.
-fn what_would_be_lost(device: &DeviceFile) -> Result<Option<&'static str>, Failure> {
-    match Header::read(device) {
-        Ok((Header::Luks1(_), _)) => return Ok(Some("a LUKS1 volume")),
-        Ok((Header::Luks2(_), _)) => return Ok(Some("a LUKS2 volume")),
-        Err(CryptError::OtherFormat(signature) | CryptError::Reused(signature)) => {
-            return Ok(Some(signature.name));
-        }
-        Err(CryptError::NotLuks | CryptError::Read { .. }) => {}
-        Err(_) => return Ok(Some("a LUKS header that is damaged or not supported")),
-    }
-    let failed = |error: std::io::Error| {
-        Failure::wrong_device(format!("cannot read {}: {error}", device.path().display()))
-    };
-    if device.path().to_str().is_some_and(Uri::is_uri) {
-        return Ok(remote_has_data(device)?.then_some("data"));
-    }
-    let file = File::open(device.path()).map_err(failed)?;
-    if file.metadata().map_err(failed)?.file_type().is_block_device() {
-        return Ok(Some("whatever is on this device"));
-    }
-    Ok(has_data(&file).map_err(failed)?.then_some("data"))
-}
-
-/// Whether an export holds anything but zeros: what its server does not know to be zeros is read,
-/// up to the first byte that is none.
-fn remote_has_data(device: &DeviceFile) -> Result<bool, Failure> {
-    let len_bytes = device.len_bytes();
-    let progress = Progress::new(Some(len_bytes));
-    let mut at_bytes = 0;
-    while at_bytes < len_bytes {
-        let mut runs = device.remote_runs(at_bytes, len_bytes - at_bytes);
-        if runs.is_empty() {
-            runs = vec![(len_bytes - at_bytes, false)];
-        }
-        for (run_bytes, is_zero) in runs {
-            let end_bytes = len_bytes.min(at_bytes + run_bytes);
-            if !is_zero && remote_range_has_data(device, at_bytes..end_bytes, &progress)? {
-                return Ok(true);
-            }
-            at_bytes = end_bytes;
-            progress.at(at_bytes);
-        }
-    }
-    Ok(false)
-}
-
-fn remote_range_has_data(
-    device: &DeviceFile,
-    range: Range<u64>,
-    progress: &Progress,
-) -> Result<bool, Failure> {
-    let mut buffer = vec![0u8; 1 << 20];
-    let mut at_bytes = range.start;
-    while at_bytes < range.end {
-        let left_bytes = usize::try_from(range.end - at_bytes).unwrap_or(usize::MAX);
-        let piece = &mut buffer[..left_bytes.min(1 << 20)];
-        device.read_at(at_bytes, piece).map_err(|error| {
-            Failure::wrong_device(format!("cannot read {}: {error}", device.path().display()))
-        })?;
-        if !is_zero(piece) {
-            return Ok(true);
-        }
-        at_bytes += piece.len() as u64;
-        progress.at(at_bytes);
-    }
-    Ok(false)
-}
-
-/// Whether a file holds anything but zeros; holes are not read.
-fn has_data(file: &File) -> std::io::Result<bool> {
-    let mut buffer = vec![0u8; 1 << 20];
-    let mut at_bytes = 0;
-    loop {
-        at_bytes = match rustix::fs::seek(file, SeekFrom::Data(at_bytes)) {
-            Ok(data) => data,
-            Err(rustix::io::Errno::NXIO) => return Ok(false),
-            Err(errno) => return Err(errno.into()),
-        };
-        let count = rustix::io::pread(file, &mut buffer, at_bytes)?;
-        if count == 0 {
-            return Ok(false);
-        }
-        if !is_zero(&buffer[..count]) {
-            return Ok(true);
-        }
-        at_bytes += count as u64;
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::os::unix::fs::FileExt;
-
-    use super::*;
-
-    #[test]
-    fn sector_size_is_4096_where_offset_and_length_are_multiples_of_it() {
-        assert_eq!(default_sector_size(1 << 30, None), 4096);
-        assert_eq!(default_sector_size((1 << 30) + 512, None), 512);
-        assert_eq!(default_sector_size((1 << 30) + 100, None), 512);
-        assert_eq!(default_sector_size(1 << 30, Some(512)), 512);
-        assert_eq!(default_sector_size(1 << 30, Some(1 << 20)), 4096);
-    }
-
-    #[test]
-    fn holes_and_zeros_are_no_data() {
-        let file = tempfile::tempfile().unwrap();
-        assert!(!has_data(&file).unwrap());
-        file.set_len(8 << 20).unwrap();
-        assert!(!has_data(&file).unwrap());
-        file.write_all_at(&[0u8; 9000], 1 << 20).unwrap();
-        assert!(!has_data(&file).unwrap());
-        file.write_all_at(&[1], 5 << 20).unwrap();
-        assert!(has_data(&file).unwrap());
     }
 }

@@ -1,15 +1,9 @@
 //! `blockyard info`: what a header says, what a table maps, or what an NBD server offers.
 
 use std::ffi::OsString;
-use std::fs::{self, File};
-use std::io::{self, Seek, SeekFrom};
-use std::os::unix::fs::{FileExt, FileTypeExt};
 use std::path::{Path, PathBuf};
 
-use blockyard_crypt::luks::{Header, Notice};
-use blockyard_crypt::source::{HeaderSource, SourceError};
-use blockyard_host::file::HeaderLock;
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard::{Notice, Volume, header};
 use clap::{Args, ValueHint};
 use serde_json::{Value, json};
 
@@ -52,53 +46,6 @@ pub(crate) struct InfoArgs {
     help: ShortHelpArgs,
 }
 
-/// A file to look at, without the lock of a volume: one that is being served has a header all the
-/// same. The lock of the header keeps it from being written meanwhile.
-pub(super) struct HeaderFile {
-    file: File,
-    len_bytes: u64,
-    _lock: HeaderLock,
-}
-
-impl HeaderFile {
-    pub(super) fn open(path: &Path) -> Result<Self, Failure> {
-        let (file, len_bytes) = Self::opened(path).map_err(|error| {
-            Failure::wrong_device(format!("{}: cannot look at it: {error}", path.display()))
-        })?;
-        let lock = HeaderLock::to_read(&file, path)?;
-        Ok(Self { file, len_bytes, _lock: lock })
-    }
-
-    fn opened(path: &Path) -> io::Result<(File, u64)> {
-        // Looked at before it is opened: to open a FIFO is to wait for a writer.
-        let file_type = fs::metadata(path)?.file_type();
-        if file_type.is_dir() {
-            return Err(io::ErrorKind::IsADirectory.into());
-        }
-        if !file_type.is_file() && !file_type.is_block_device() {
-            return Err(io::Error::other("it is neither a regular file nor a block device"));
-        }
-        let mut file = File::open(path)?;
-        let len_bytes = file.seek(SeekFrom::End(0))?;
-        Ok((file, len_bytes))
-    }
-}
-
-impl HeaderSource for HeaderFile {
-    fn read_at(&self, offset_bytes: u64, buf: &mut [u8]) -> Result<(), SourceError> {
-        let len_bytes = buf.len() as u64;
-        if offset_bytes.checked_add(len_bytes).is_none_or(|end| end > self.len_bytes) {
-            let device_len_bytes = self.len_bytes;
-            return Err(SourceError::BehindEnd { offset_bytes, len_bytes, device_len_bytes });
-        }
-        Ok(self.file.read_exact_at(buf, offset_bytes)?)
-    }
-
-    fn len_bytes(&self) -> u64 {
-        self.len_bytes
-    }
-}
-
 /// Shows it.
 pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
     if let Some(table) = &args.table {
@@ -116,12 +63,7 @@ pub(crate) fn run(args: &InfoArgs) -> Result<(), Failure> {
 
 fn show_header(path: &Path, copy: Option<HeaderCopy>, as_json: bool) -> Result<(), Failure> {
     let place = path.display();
-    let source = HeaderFile::open(path)?;
-    let (header, notices) = match copy {
-        None => Header::read(&source),
-        Some(copy) => Header::read_copy(&source, copy.into()).map(|header| (header, Vec::new())),
-    }
-    .map_err(|error| Failure::from(error).at(&place))?;
+    let (header, notices) = header::read(path, copy.map(Into::into))?;
     let notices: Vec<_> = notices.iter().map(Notice::to_string).collect();
     if as_json {
         let mut info = header.info();
@@ -137,18 +79,17 @@ fn show_header(path: &Path, copy: Option<HeaderCopy>, as_json: bool) -> Result<(
 }
 
 fn show_table(path: &Path, as_json: bool) -> Result<(), Failure> {
-    let options = VolumeOptions { read_only: true, ..VolumeOptions::default() };
-    let volume = Volume::from_table(&read_table(path)?, &options)
-        .map_err(|error| Failure::from(error).at(path.display()))?;
+    let text = read_table(path)?;
+    let volume = Volume::options().table_text(text).read_only(true).open(path)?;
     let text = volume.describe();
     if as_json {
         return print(&pretty(&json!({
             "kind": "table",
-            "size_bytes": volume.size_bytes(),
+            "size_bytes": volume.len(),
             "description": text,
         })));
     }
-    print(&format!("{}: {text}\n", human_size(volume.size_bytes())))
+    print(&format!("{}: {text}\n", human_size(volume.len())))
 }
 
 fn show_export(uri: &Uri, as_json: bool) -> Result<(), Failure> {

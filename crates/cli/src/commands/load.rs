@@ -6,10 +6,9 @@
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
-use std::sync::Arc;
 
-use blockyard_host::copy;
-use blockyard_host::volume::{Volume, VolumeOptions};
+use blockyard::output::is_same_file;
+use blockyard::{Settings, Volume};
 use clap::{Args, ValueHint};
 
 use crate::args::{HelpArgs, VolumeArgs};
@@ -17,7 +16,6 @@ use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::progress::Progress;
 use crate::size::human_size;
-use crate::volume::is_same_file;
 
 /// Fill a volume with plaintext from a file or a pipe
 #[derive(Args, Debug)]
@@ -61,14 +59,13 @@ pub(crate) fn run(args: &LoadArgs) -> Result<(), Failure> {
     }
     let mut input = Input::open(path)?;
     let stdin_use = if path.is_some() { StdinUse::Free } else { StdinUse::Data };
-    let volume = spec.prepare(VolumeOptions::default(), stdin_use)?.unlock()?.start()?;
-    let volume = Arc::clone(volume.host());
+    let volume = spec.prepare(Settings::default(), stdin_use)?.unlock()?.start()?;
     input.check_fits(&volume, args.allow_short)?;
     let progress = Progress::new(input.len_bytes);
-    let copied = copy::load(&volume, &mut input.file, &mut |done| progress.at(done));
+    let copied = volume.copy_in(&mut input.file, &mut |done| progress.at(done));
     drop(progress);
     let loaded_bytes = copied.map_err(Failure::from)?;
-    match loaded_bytes < volume.size_bytes() && !args.allow_short {
+    match loaded_bytes < volume.len() && !args.allow_short {
         true => Err(input.is_short(
             loaded_bytes,
             &volume,
@@ -102,7 +99,7 @@ impl Input {
     }
 
     fn check_fits(&self, volume: &Volume, allow_short: bool) -> Result<(), Failure> {
-        let volume_bytes = volume.size_bytes();
+        let volume_bytes = volume.len();
         match self.len_bytes {
             Some(len_bytes) if len_bytes > volume_bytes => Err(Failure::failed(format!(
                 "{} has {len_bytes} bytes ({}), but the volume holds {volume_bytes} ({}); nothing \
@@ -119,7 +116,7 @@ impl Input {
     }
 
     fn is_short(&self, len_bytes: u64, volume: &Volume, outcome: &str) -> Failure {
-        let volume_bytes = volume.size_bytes();
+        let volume_bytes = volume.len();
         Failure::failed(format!(
             "{} has {len_bytes} bytes ({}), and the volume holds {volume_bytes} ({}): {outcome}; \
              say --allow-short if the rest of the volume is to stay as it is",

@@ -3,15 +3,15 @@
 
 use std::path::PathBuf;
 
-use blockyard_crypt::luks::{self, Header};
-use blockyard_host::file::{Access, DeviceFile};
+use blockyard::Header;
+use blockyard::header::Repair;
 use clap::{Args, ValueHint};
 
 use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
 use crate::output::say;
 use crate::terminal::Terminal;
-use crate::volume::locked_header;
+use crate::volume::warn_of_lock;
 
 /// Rewrite a damaged copy of a LUKS2 header from the intact one
 ///
@@ -36,9 +36,9 @@ pub(crate) struct RepairArgs {
 /// Looks, asks, repairs.
 pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
     let place = args.volume.display();
-    let mut file = DeviceFile::open(&args.volume, Access::ReadWrite, false)?;
-    let _lock = locked_header(&file)?;
-    let (header, notices) = Header::read(&file).map_err(|error| Failure::from(error).at(&place))?;
+    let repair = Repair::open(&args.volume)?;
+    warn_of_lock(&args.volume, repair.lock_warning());
+    let (header, notices) = repair.inspect()?;
     if notices.is_empty() && matches!(header, Header::Luks2(_)) {
         say(&format!("{place}: both copies of the LUKS2 header are intact; nothing to repair"));
         return Ok(());
@@ -47,8 +47,7 @@ pub(crate) fn run(args: &RepairArgs) -> Result<(), Failure> {
         let notices: Vec<_> = notices.iter().map(|notice| printable(&notice.to_string())).collect();
         ask(&format!("{place}: {}", notices.join("; ")), args.batch_mode)?;
     }
-    let copies = luks::repair(&mut file).map_err(|error| Failure::from(error).at(&place))?;
-    for copy in copies {
+    for copy in repair.run()? {
         say(&format!("{place}: the {copy} LUKS2 header was rewritten"));
     }
     Ok(())

@@ -3,8 +3,7 @@
 
 use std::path::Path;
 
-use blockyard_host::file::Kind;
-use blockyard_host::volume::{Backing, Volume};
+use blockyard::{Backing, BackingKind, Volume};
 use rustix::thread::{CpuSet, sched_getaffinity};
 
 /// File systems by the number that `statfs` gives (`linux/magic.h`).
@@ -43,7 +42,7 @@ pub(super) fn conditions(named: Option<&Path>, volume: &Volume) -> Vec<(&'static
 fn backing(Backing { path, kind, is_block_device }: &Backing) -> String {
     let place = path.display();
     match (kind, is_block_device) {
-        (Kind::Remote, _) => format!("{place}, an NBD server"),
+        (BackingKind::Remote, _) => format!("{place}, an NBD server"),
         (_, true) => format!("{place}, a block device"),
         (_, false) => match rustix::fs::statfs(path.as_path()) {
             Ok(fs) => {
@@ -58,10 +57,10 @@ fn backing(Backing { path, kind, is_block_device }: &Backing) -> String {
 
 fn direct(backing: &Backing) -> String {
     match backing.kind {
-        Kind::Direct => "yes, past the page cache (O_DIRECT)",
-        Kind::Cached => "no, through the page cache",
-        Kind::Tmpfs => "no, its pages are the storage",
-        Kind::Remote => "no, the server decides",
+        BackingKind::Direct => "yes, past the page cache (O_DIRECT)",
+        BackingKind::Cached => "no, through the page cache",
+        BackingKind::Tmpfs => "no, its pages are the storage",
+        BackingKind::Remote => "no, the server decides",
     }
     .into()
 }

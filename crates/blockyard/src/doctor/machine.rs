@@ -1,16 +1,16 @@
-//! The machine: cipher instructions, clock, memory for secrets, and what the kernel allows.
+//! The machine: cipher instructions, clock, memory for secrets, and the permissions of the kernel.
 
 use std::path::Path;
 
-use super::{Finding, Grade};
+use super::{Fact, Finding, Subject};
 
-const PLACE: &str = "this machine";
 /// Locked memory that all secrets of a server with some dozen volumes need. Ours.
 const LOCKED_MIN_BYTES: u64 = 64 << 10;
 
 /// All of it, on the machine whose `/proc` and `/sys` lie under `root`.
-pub(crate) fn findings(root: &Path) -> Vec<Finding> {
-    [ciphers(root), governor(root), locked(root), io_uring(root)].into_iter().flatten().collect()
+pub(super) fn findings(root: &Path) -> Vec<Finding> {
+    let facts = [ciphers(root), governor(root), locked(root), io_uring(root)];
+    facts.into_iter().flatten().map(|fact| Finding::new(Subject::Machine, fact)).collect()
 }
 
 fn read(root: &Path, path: &str) -> Option<String> {
@@ -19,15 +19,15 @@ fn read(root: &Path, path: &str) -> Option<String> {
 
 /// Time of all CPUs together since the machine started, in ticks.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub(crate) struct Ticks {
-    /// Nothing to do, or nothing but to wait for a disk.
+pub(super) struct Ticks {
+    /// No work, or a wait for a disk.
     idle: f64,
     all: f64,
 }
 
 impl Ticks {
     /// Those of now; nothing if the machine does not say.
-    pub(crate) fn now(root: &Path) -> Self {
+    pub(super) fn now(root: &Path) -> Self {
         let stat = read(root, "proc/stat").unwrap_or_default();
         let line = stat.lines().find_map(|line| line.strip_prefix("cpu "));
         // user nice system idle iowait irq softirq steal; guests are in the first two.
@@ -37,34 +37,26 @@ impl Ticks {
     }
 
     /// How many of so many CPUs were idle since then, in the mean.
-    pub(crate) fn idle_cpus(self, before: Self, cpus: usize) -> f64 {
+    pub(super) fn idle_cpus(self, before: Self, cpus: usize) -> f64 {
         (self.idle - before.idle).max(0.0) / (self.all - before.all).max(1.0) * cpus as f64
     }
 }
 
-/// Without its instructions AES takes many times as long, and its tables tell a neighbour about the
-/// key.
-fn ciphers(root: &Path) -> Option<Finding> {
+/// Without its instructions AES takes many times as long, and its tables show the key to a
+/// neighbour on the CPU.
+fn ciphers(root: &Path) -> Option<Fact> {
     let cpuinfo = read(root, "proc/cpuinfo")?;
     let flags = cpuinfo.lines().find(|line| {
         let name = line.split(':').next().unwrap_or("").trim();
         name == "flags" || name == "Features"
     })?;
     let has_aes = flags.split_whitespace().any(|flag| flag == "aes");
-    (!has_aes).then(|| {
-        Finding::new(
-            Grade::Slow,
-            PLACE,
-            "the CPU has no AES instructions: AES takes many times as long",
-            "for new volumes: blockyard format --cipher xchacha12,aes-adiantum-plain64 \
-             --key-size 256",
-        )
-    })
+    (!has_aes).then_some(Fact::NoAesInstructions)
 }
 
 /// The mail of 2013: encryption comes in bursts on changing CPUs, which automatic scaling takes for
 /// idleness.
-fn governor(root: &Path) -> Option<Finding> {
+fn governor(root: &Path) -> Option<Fact> {
     let cpus = std::fs::read_dir(root.join("sys/devices/system/cpu")).ok()?;
     let mut governors: Vec<String> = cpus
         .filter_map(|cpu| {
@@ -73,51 +65,25 @@ fn governor(root: &Path) -> Option<Finding> {
         })
         .filter(|governor| governor != "performance")
         .collect();
-    let count = governors.len();
+    let cpus = governors.len();
     governors.sort();
     governors.dedup();
-    (count > 0).then(|| {
-        let governors = governors.join(", ");
-        Finding::new(
-            Grade::Slow,
-            PLACE,
-            format!(
-                "{count} CPUs have the frequency governor {governors}, which may take the bursts \
-                 of encryption for idleness"
-            ),
-            "cpupower frequency-set --governor performance",
-        )
-    })
+    (cpus > 0).then_some(Fact::Governor { cpus, governors })
 }
 
 /// Secrets that are not locked can be swapped out.
-fn locked(root: &Path) -> Option<Finding> {
+fn locked(root: &Path) -> Option<Fact> {
     let limits = read(root, "proc/self/limits")?;
     let line = limits.lines().find_map(|line| line.strip_prefix("Max locked memory"))?;
-    let soft: u64 = line.split_whitespace().next()?.parse().ok()?;
+    let limit_bytes: u64 = line.split_whitespace().next()?.parse().ok()?;
     let has_swap = read(root, "proc/swaps").is_some_and(|swaps| swaps.lines().count() > 1);
-    (soft < LOCKED_MIN_BYTES && has_swap).then(|| {
-        Finding::new(
-            Grade::Risky,
-            PLACE,
-            format!("only {soft} bytes may be locked in memory: keys can get into swap"),
-            "ulimit -l 64, or LimitMEMLOCK=64K in the unit of the service",
-        )
-    })
+    (limit_bytes < LOCKED_MIN_BYTES && has_swap).then_some(Fact::LockedMemory { limit_bytes })
 }
 
 /// Devices and files past the page cache need it.
-fn io_uring(root: &Path) -> Option<Finding> {
+fn io_uring(root: &Path) -> Option<Fact> {
     let disabled = read(root, "proc/sys/kernel/io_uring_disabled")?;
-    (disabled.trim() != "0").then(|| {
-        Finding::new(
-            Grade::Slow,
-            PLACE,
-            "io_uring is switched off for ordinary users: block devices and files with --direct \
-             cannot be opened by them",
-            "sysctl kernel.io_uring_disabled=0",
-        )
-    })
+    (disabled.trim() != "0").then_some(Fact::IoUringDisabled)
 }
 
 #[cfg(test)]
@@ -126,27 +92,27 @@ mod tests {
 
     use super::*;
 
-    fn findings_of(files: &[(&str, &str)]) -> Vec<(Grade, String)> {
+    fn facts_of(files: &[(&str, &str)]) -> Vec<Fact> {
         let root = tempfile::tempdir().unwrap();
         for (path, text) in files {
             let path = root.path().join(path);
             fs::create_dir_all(path.parent().unwrap()).unwrap();
             fs::write(path, text).unwrap();
         }
-        findings(root.path()).into_iter().map(|one| (one.grade, one.seen)).collect()
+        findings(root.path()).into_iter().map(|one| one.fact).collect()
     }
 
     #[test]
-    fn good_machine_has_nothing_to_say() {
-        let findings = findings_of(&[
+    fn good_machine_has_no_findings() {
+        let facts = facts_of(&[
             ("proc/cpuinfo", "processor : 0\nflags\t\t: fpu aes avx\n"),
             ("proc/self/limits", "Max locked memory  8388608  8388608  bytes\n"),
             ("proc/swaps", "Filename Type\n/dev/sda2 partition\n"),
             ("proc/sys/kernel/io_uring_disabled", "0\n"),
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "performance\n"),
         ]);
-        assert_eq!(findings, []);
-        assert_eq!(findings_of(&[]), []);
+        assert_eq!(facts, []);
+        assert_eq!(facts_of(&[]), []);
     }
 
     #[test]
@@ -164,8 +130,8 @@ mod tests {
     }
 
     #[test]
-    fn each_thing_that_is_wrong_is_named() {
-        let findings = findings_of(&[
+    fn each_defect_of_a_machine_is_a_finding() {
+        let facts = facts_of(&[
             ("proc/cpuinfo", "Features\t: fp asimd crc32 aesx\n"),
             ("proc/self/limits", "Max locked memory  16384  16384  bytes\n"),
             ("proc/swaps", "Filename Type\n/dev/sda2 partition\n"),
@@ -173,10 +139,12 @@ mod tests {
             ("sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", "ondemand\n"),
             ("sys/devices/system/cpu/cpu1/cpufreq/scaling_governor", "ondemand\n"),
         ]);
-        let wanted = ["no AES", "2 CPUs have the frequency governor ondemand", "16384", "io_uring"];
-        assert_eq!(findings.len(), wanted.len(), "{findings:?}");
-        for (finding, wanted) in findings.iter().zip(wanted) {
-            assert!(finding.1.contains(wanted), "{finding:?}");
-        }
+        let wanted = [
+            Fact::NoAesInstructions,
+            Fact::Governor { cpus: 2, governors: vec!["ondemand".into()] },
+            Fact::LockedMemory { limit_bytes: 16384 },
+            Fact::IoUringDisabled,
+        ];
+        assert_eq!(facts, wanted);
     }
 }

@@ -14,7 +14,7 @@ pub(crate) fn limit_bytes(root: &Path) -> u64 {
 }
 
 /// Of its control groups alone, if one of them has a limit.
-pub(crate) fn group_bytes(root: &Path) -> Option<u64> {
+fn group_bytes(root: &Path) -> Option<u64> {
     let groups = read(root, "proc/self/cgroup").unwrap_or_default();
     let own = groups.lines().find_map(|line| line.strip_prefix("0::/")).unwrap_or("");
     let mut folder = Some(Path::new(own.trim_end()));

@@ -1,0 +1,633 @@
+//! Makes LUKS2 volumes, in new files or over existing ones.
+//!
+//! ```
+//! use blockyard::format::FormatOptions;
+//! use blockyard::{Key, Volume};
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! # let folder = tempfile::tempdir()?;
+//! # let image = folder.path().join("home.img");
+//! # let cheap = FormatOptions {
+//! #     pbkdf_iterations: Some(4), pbkdf_memory_kib: Some(32), ..FormatOptions::default()
+//! # };
+//! # #[cfg(any())]
+//! let cheap = FormatOptions::default();
+//! let key = Key::passphrase("correct horse");
+//! let options = FormatOptions { size_bytes: Some(64 << 20), label: "home".into(), ..cheap };
+//! options.format(&image, &key)?;
+//! let volume = Volume::options().key(key).open(&image)?;
+//! assert_eq!(volume.len(), 48 << 20, "16 MiB are for the header");
+//! # Ok(())
+//! # }
+//! ```
+//!
+//! [`FormatOptions::format`] refuses to destroy data. A program that asks a person takes the steps
+//! apart: [`FormatOptions::open`], [`Unformatted::content`], [`Unformatted::format`].
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::ops::Range;
+use std::os::unix::fs::{FileTypeExt, OpenOptionsExt};
+use std::path::{Path, PathBuf};
+
+use blockyard_crypt::Error as CryptError;
+use blockyard_crypt::cipher::CipherSpec;
+use blockyard_crypt::format::{self, Detached, FormatOptions as HeaderOptions};
+use blockyard_crypt::hash::HashAlgorithm;
+use blockyard_crypt::kdf::cost::Argon2Bounds;
+use blockyard_crypt::kdf::{Argon2Variant, Kdf};
+use blockyard_crypt::luks::Header;
+use blockyard_crypt::source::HeaderSource;
+use blockyard_host::file::{Access, DeviceFile, HeaderLock};
+use blockyard_host::nbd::uri::Uri;
+use rustix::fs::SeekFrom;
+
+use crate::error::contained;
+use crate::output::{is_same_file, sync_created};
+use crate::size::human_size;
+use crate::sparse::is_zero;
+use crate::{Error, Key, memory};
+
+/// Length of a new header file, less the length of its two copies of the metadata.
+const DETACHED_KEYSLOTS_BYTES: u64 = (16 << 20) - (32 << 10);
+/// The largest header that LUKS2 can have: two copies of 4 MiB and 128 MiB of keyslots.
+const HEADER_LEN_MAX_BYTES: u64 = (2 * 4 + 128) << 20;
+/// Iterations of the digest when a benchmark is not wanted; it protects a random key.
+const DIGEST_ITERATIONS_MIN: u32 = 1000;
+/// Bytes of one read in the search for data.
+const PIECE_BYTES: usize = 1 << 20;
+
+/// The key derivation function of a new keyslot.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Pbkdf {
+    /// Argon2id.
+    #[default]
+    Argon2id,
+    /// Argon2i.
+    Argon2i,
+    /// PBKDF2.
+    Pbkdf2,
+}
+
+/// How a volume is made. The defaults are cryptsetup's, but for the sector size: LUKS2,
+/// aes-xts-plain64 with a 512-bit key, sectors of 4096 bytes, and argon2id measured to two seconds.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FormatOptions {
+    /// Creates the file with this size, or makes it this large. `None`: the file or device is
+    /// there, and keeps its size.
+    pub size_bytes: Option<u64>,
+    /// The file or device of a detached header. A file that is not there is created.
+    pub header: Option<PathBuf>,
+    /// Cipher of the data, as in `aes-xts-plain64`.
+    pub cipher: String,
+    /// Length of the volume key.
+    pub key_size_bits: u32,
+    /// Encryption sector size, 512 to 4096. `None`: 4096, or 512 where the data are no multiple of
+    /// 4096 bytes.
+    pub sector_size_bytes: Option<u32>,
+    /// Hash of the anti-forensic split, the digest and PBKDF2, as in `sha256`.
+    pub hash: String,
+    /// Key derivation function of the keyslot.
+    pub pbkdf: Pbkdf,
+    /// Milliseconds that one derivation should take on this machine.
+    pub pbkdf_target_ms: u64,
+    /// Most memory of argon2. `None`: 1 GiB and at most half of the machine's.
+    pub pbkdf_memory_kib: Option<u32>,
+    /// Threads of argon2. `None`: one for each CPU and at most 4.
+    pub pbkdf_threads: Option<u32>,
+    /// Iterations of PBKDF2 or passes of argon2. `None`: measured.
+    pub pbkdf_iterations: Option<u32>,
+    /// Label, as `blkid` shows it; empty for none.
+    pub label: String,
+    /// Subsystem label; empty for none.
+    pub subsystem: String,
+    /// UUID. `None`: a random one.
+    pub uuid: Option<String>,
+    /// Length of each copy of the metadata, 16 KiB to 4 MiB.
+    pub metadata_len_bytes: u64,
+    /// Length of the keyslots area. `None`: all space before the data.
+    pub keyslots_len_bytes: Option<u64>,
+    /// Start of the data. `None`: 16 MiB, or 0 with a detached header.
+    pub data_offset_bytes: Option<u64>,
+    /// Lets [`FormatOptions::format`] destroy data.
+    pub replace: bool,
+}
+
+impl Default for FormatOptions {
+    fn default() -> Self {
+        Self {
+            size_bytes: None,
+            header: None,
+            cipher: "aes-xts-plain64".into(),
+            key_size_bits: 512,
+            sector_size_bytes: None,
+            hash: "sha256".into(),
+            pbkdf: Pbkdf::default(),
+            pbkdf_target_ms: 2000,
+            pbkdf_memory_kib: None,
+            pbkdf_threads: None,
+            pbkdf_iterations: None,
+            label: String::new(),
+            subsystem: String::new(),
+            uuid: None,
+            metadata_len_bytes: 16 << 10,
+            keyslots_len_bytes: None,
+            data_offset_bytes: None,
+            replace: false,
+        }
+    }
+}
+
+/// Why a volume could not be made.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum FormatError {
+    /// A field has a wrong value.
+    #[error("`{field}`: {problem}")]
+    Field {
+        /// Its name.
+        field: &'static str,
+        /// The problem, and the valid values.
+        problem: String,
+    },
+    /// [`FormatOptions::header`] is the volume.
+    #[error("`header` names the volume itself; leave it out")]
+    HeaderIsVolume,
+    /// PBKDF2 takes no memory and no threads.
+    #[error("`pbkdf_memory_kib` and `pbkdf_threads` are for argon2; PBKDF2 has neither")]
+    NotArgon2,
+    /// [`FormatOptions::size_bytes`] of an export of an NBD server.
+    #[error("`size_bytes` creates a file; a disk on a server has its own")]
+    SizeOfExport,
+    /// [`FormatOptions::size_bytes`] of a device or a folder.
+    #[error(
+        "`size_bytes` creates a file, but {path} is there and is none; leave `size_bytes` out",
+        path = .0.display()
+    )]
+    SizeOfDevice(PathBuf),
+    /// The file is longer than [`FormatOptions::size_bytes`].
+    #[error(
+        "{path} has {len_bytes} bytes, and `size_bytes` {size_bytes} would cut it off; leave \
+         `size_bytes` out or remove the file first",
+        path = .path.display()
+    )]
+    Shorter {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        len_bytes: u64,
+        /// [`FormatOptions::size_bytes`].
+        size_bytes: u64,
+    },
+    /// The file or device cannot be opened, and is not to be created.
+    #[error("cannot open {path}: {source}; `size_bytes` creates a file", path = .path.display())]
+    Open {
+        /// The file or device.
+        path: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file cannot be created.
+    #[error(
+        "cannot create {path} with {size}: {source}",
+        path = .path.display(),
+        size = human_size(*.size_bytes)
+    )]
+    Create {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        size_bytes: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file cannot be made as long as [`FormatOptions::size_bytes`].
+    #[error("cannot extend {path} to {size_bytes} bytes: {source}", path = .path.display())]
+    Extend {
+        /// The file.
+        path: PathBuf,
+        /// Its new length.
+        size_bytes: u64,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The file or device cannot be searched for data.
+    #[error("cannot read {path}: {problem}", path = .path.display())]
+    Read {
+        /// The file or device.
+        path: PathBuf,
+        /// The system's or the server's answer.
+        problem: String,
+    },
+    /// There is data, and [`FormatOptions::replace`] is false.
+    #[error(
+        "{path} holds data, which formatting destroys; `replace` is false",
+        path = .path.display()
+    )]
+    WouldDestroy {
+        /// The file or device.
+        path: PathBuf,
+        /// The data.
+        content: Content,
+    },
+    /// The passphrase is empty.
+    #[error("the passphrase is empty, which protects nothing; choose one")]
+    EmptyPassphrase,
+}
+
+/// Content that formatting destroys.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Content {
+    /// A LUKS1 volume.
+    Luks1,
+    /// A LUKS2 volume.
+    Luks2,
+    /// A LUKS header that is damaged or not supported.
+    DamagedLuks,
+    /// Another format, by its name, as in `an ext4 file system`.
+    Other(&'static str),
+    /// A block device: its data are not looked at.
+    Device,
+    /// Bytes that are not zero.
+    Data,
+}
+
+/// A new volume.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Formatted {
+    /// Length of the file or device.
+    pub size_bytes: u64,
+    /// The sector size that was chosen.
+    pub sector_size_bytes: u32,
+}
+
+impl FormatOptions {
+    /// Makes a volume. A file that the call has created is removed again when it fails.
+    ///
+    /// # Errors
+    /// [`FormatError::WouldDestroy`] when there is data and [`FormatOptions::replace`] is false,
+    /// else as [`FormatOptions::open`] and [`Unformatted::format`].
+    pub fn format(&self, path: impl AsRef<Path>, key: &Key) -> Result<Formatted, Error> {
+        let unformatted = self.open(path)?;
+        if !self.replace
+            && let Some(content) = unformatted.content(&mut |_, _| ())?
+        {
+            let path = unformatted.path().to_owned();
+            return Err(FormatError::WouldDestroy { path, content }.into());
+        }
+        unformatted.format(key)
+    }
+
+    /// Checks the options, creates and locks the files. No byte of an existing file changes.
+    ///
+    /// # Errors
+    /// When options are wrong or exclude each other, and when a file cannot be opened or created,
+    /// or is in use.
+    pub fn open(&self, path: impl AsRef<Path>) -> Result<Unformatted, Error> {
+        contained(|| self.open_files(path.as_ref()))
+    }
+
+    fn open_files(&self, path: &Path) -> Result<Unformatted, Error> {
+        let mut options = self.header_options()?;
+        let mut created = Created::default();
+        if self.header.as_ref().is_some_and(|header| is_same_file(header, path)) {
+            return Err(FormatError::HeaderIsVolume.into());
+        }
+        self.ensure_file(path, &mut created)?;
+        let data = DeviceFile::open(path, Access::ReadWrite, false)?;
+        let data_len_bytes = self.len_with(&data)?;
+        let (device, data) = match &self.header {
+            None => (data, None),
+            Some(header) => {
+                if !header.exists() {
+                    create(header, self.header_len_bytes(), &mut created)?;
+                }
+                let device = DeviceFile::open(header, Access::ReadWrite, false)?;
+                options.detached = Some(Detached { data_device_len_bytes: Some(data_len_bytes) });
+                (device, Some(data))
+            }
+        };
+        options.sector_size_bytes = self
+            .sector_size_bytes
+            .unwrap_or_else(|| default_sector_size(data_len_bytes, options.data_offset_bytes));
+        let lock = device.lock_header()?;
+        Ok(Unformatted { created, device, data, data_len_bytes, options, lock })
+    }
+
+    fn header_options(&self) -> Result<HeaderOptions, FormatError> {
+        CipherSpec::parse(&self.cipher).map_err(|error| wrong("cipher", &error))?;
+        let hash = HashAlgorithm::parse(&self.hash).map_err(|error| wrong("hash", &error))?;
+        Ok(HeaderOptions {
+            cipher: self.cipher.clone(),
+            key_size_bits: self.key_size_bits,
+            hash,
+            digest_iterations: self.pbkdf_iterations.map(|_| DIGEST_ITERATIONS_MIN),
+            label: self.label.clone(),
+            subsystem: self.subsystem.clone(),
+            uuid: self.uuid.clone(),
+            metadata_len_bytes: self.metadata_len_bytes,
+            keyslots_len_bytes: self.keyslots_len_bytes,
+            data_offset_bytes: self.data_offset_bytes,
+            ..HeaderOptions::new(self.cost(hash)?)
+        })
+    }
+
+    fn cost(&self, hash: HashAlgorithm) -> Result<format::Pbkdf, FormatError> {
+        let variant = match self.pbkdf {
+            Pbkdf::Argon2id => Argon2Variant::Id,
+            Pbkdf::Argon2i => Argon2Variant::I,
+            Pbkdf::Pbkdf2 if self.pbkdf_memory_kib.is_some() || self.pbkdf_threads.is_some() => {
+                return Err(FormatError::NotArgon2);
+            }
+            Pbkdf::Pbkdf2 => {
+                return Ok(match self.pbkdf_iterations {
+                    Some(iterations) => format::Pbkdf::Fixed(Kdf::Pbkdf2 { hash, iterations }),
+                    None => format::Pbkdf::Pbkdf2 { hash, target_ms: self.pbkdf_target_ms },
+                });
+            }
+        };
+        let cpus = std::thread::available_parallelism().map_or(1, usize::from);
+        let memory_bytes = memory::limit_bytes(Path::new("/"));
+        let mut bounds = Argon2Bounds::for_machine(self.pbkdf_target_ms, memory_bytes, cpus);
+        bounds.lanes = self.pbkdf_threads.unwrap_or(bounds.lanes);
+        bounds.memory_kib_max = self.pbkdf_memory_kib.unwrap_or(bounds.memory_kib_max);
+        Ok(match self.pbkdf_iterations {
+            Some(time) => format::Pbkdf::Fixed(Kdf::Argon2 {
+                variant,
+                time,
+                memory_kib: bounds.memory_kib_max,
+                lanes: bounds.lanes,
+            }),
+            None => format::Pbkdf::Argon2 { variant, bounds },
+        })
+    }
+
+    /// Length of a new file for a detached header.
+    fn header_len_bytes(&self) -> u64 {
+        let keyslots_bytes = self.keyslots_len_bytes.unwrap_or(DETACHED_KEYSLOTS_BYTES);
+        let areas_bytes = self.metadata_len_bytes.saturating_mul(2).saturating_add(keyslots_bytes);
+        areas_bytes.max(self.data_offset_bytes.unwrap_or(0)).min(HEADER_LEN_MAX_BYTES)
+    }
+
+    /// Creates the file if it is to have a size and is not there.
+    fn ensure_file(&self, path: &Path, created: &mut Created) -> Result<(), FormatError> {
+        if is_export(path) {
+            return match self.size_bytes {
+                None => Ok(()),
+                Some(_) => Err(FormatError::SizeOfExport),
+            };
+        }
+        let metadata = match (fs::metadata(path), self.size_bytes) {
+            (Ok(metadata), _) => metadata,
+            (Err(error), Some(size_bytes)) if error.kind() == io::ErrorKind::NotFound => {
+                return create(path, size_bytes, created);
+            }
+            (Err(source), _) => return Err(FormatError::Open { path: path.to_owned(), source }),
+        };
+        match self.size_bytes.is_some() && !metadata.is_file() {
+            true => Err(FormatError::SizeOfDevice(path.to_owned())),
+            false => Ok(()),
+        }
+    }
+
+    /// The length that the file will have. It is made longer once it is known that it may be
+    /// overwritten, and never shorter.
+    fn len_with(&self, file: &DeviceFile) -> Result<u64, FormatError> {
+        let (path, len_bytes) = (file.path().to_owned(), file.len_bytes());
+        match self.size_bytes {
+            Some(size_bytes) if size_bytes < len_bytes => {
+                Err(FormatError::Shorter { path, len_bytes, size_bytes })
+            }
+            size_bytes => Ok(size_bytes.unwrap_or(len_bytes)),
+        }
+    }
+}
+
+/// Files that were created for the volume and are removed when there will be none.
+#[derive(Debug, Default)]
+struct Created(Vec<PathBuf>);
+
+impl Drop for Created {
+    fn drop(&mut self) {
+        for path in &self.0 {
+            let _ = fs::remove_file(path);
+        }
+    }
+}
+
+/// Open and locked files for a volume that is not made yet. Files that were created for it are
+/// removed when this is dropped.
+#[derive(Debug)]
+pub struct Unformatted {
+    // Dropped first: a file is removed while it is locked.
+    created: Created,
+    /// For the header.
+    device: DeviceFile,
+    /// With a detached header.
+    data: Option<DeviceFile>,
+    data_len_bytes: u64,
+    options: HeaderOptions,
+    lock: HeaderLock,
+}
+
+impl Unformatted {
+    /// The file or device that the header is written to.
+    #[must_use]
+    pub fn path(&self) -> &Path {
+        self.device.path()
+    }
+
+    /// Why the header is not locked against other programs, if it is not.
+    #[must_use]
+    pub fn lock_warning(&self) -> Option<&str> {
+        self.lock.warning()
+    }
+
+    /// Looks for content that formatting destroys; zeros are none. A disk on a server may be read
+    /// as a whole: `progress` receives the bytes that are done, and all bytes.
+    ///
+    /// # Errors
+    /// [`FormatError::Read`].
+    pub fn content(&self, progress: &mut dyn FnMut(u64, u64)) -> Result<Option<Content>, Error> {
+        contained(|| Ok(self.find_content(progress)?))
+    }
+
+    fn find_content(
+        &self,
+        progress: &mut dyn FnMut(u64, u64),
+    ) -> Result<Option<Content>, FormatError> {
+        match Header::read(&self.device) {
+            Ok((Header::Luks1(_), _)) => return Ok(Some(Content::Luks1)),
+            Ok((Header::Luks2(_), _)) => return Ok(Some(Content::Luks2)),
+            Err(CryptError::OtherFormat(signature) | CryptError::Reused(signature)) => {
+                return Ok(Some(Content::Other(signature.name)));
+            }
+            Err(CryptError::NotLuks | CryptError::Read { .. }) => {}
+            Err(_) => return Ok(Some(Content::DamagedLuks)),
+        }
+        if is_export(self.path()) {
+            let found = remote_has_data(&self.device, progress)?;
+            return Ok(found.then_some(Content::Data));
+        }
+        let failed = |error: io::Error| cannot_read(self.path(), &error);
+        let file = File::open(self.path()).map_err(failed)?;
+        if file.metadata().map_err(failed)?.file_type().is_block_device() {
+            return Ok(Some(Content::Device));
+        }
+        Ok(has_data(&file).map_err(failed)?.then_some(Content::Data))
+    }
+
+    /// Makes the volume, with the key in keyslot 0. All headers and keyslots of earlier volumes are
+    /// wiped. The call takes as long as a few derivations of the key.
+    ///
+    /// # Errors
+    /// When the passphrase is empty, an option does not fit the device, memory is short, or writing
+    /// fails.
+    pub fn format(mut self, key: &Key) -> Result<Formatted, Error> {
+        contained(|| {
+            if key.secret().is_empty() {
+                return Err(FormatError::EmptyPassphrase.into());
+            }
+            let data = self.data.as_mut().unwrap_or(&mut self.device);
+            if self.data_len_bytes > data.len_bytes() {
+                let size_bytes = self.data_len_bytes;
+                data.extend(size_bytes).map_err(|source| FormatError::Extend {
+                    path: data.path().to_owned(),
+                    size_bytes,
+                    source,
+                })?;
+            }
+            format::format(&mut self.device, key.secret(), &self.options)
+                .map_err(|error| Error::crypt(self.device.path(), error))?;
+            self.created.0.clear();
+            Ok(Formatted {
+                size_bytes: self.data_len_bytes,
+                sector_size_bytes: self.options.sector_size_bytes,
+            })
+        })
+    }
+}
+
+fn wrong(field: &'static str, problem: &impl ToString) -> FormatError {
+    FormatError::Field { field, problem: problem.to_string() }
+}
+
+fn cannot_read(path: &Path, problem: &impl ToString) -> FormatError {
+    FormatError::Read { path: path.to_owned(), problem: problem.to_string() }
+}
+
+/// Whether the volume is on an NBD server.
+fn is_export(path: &Path) -> bool {
+    path.to_str().is_some_and(Uri::is_uri)
+}
+
+fn create(path: &Path, size_bytes: u64, created: &mut Created) -> Result<(), FormatError> {
+    let failed = |source| FormatError::Create { path: path.to_owned(), size_bytes, source };
+    let mut options = OpenOptions::new();
+    let file = options.write(true).create_new(true).mode(0o600).open(path).map_err(failed)?;
+    created.0.push(path.to_path_buf());
+    file.set_len(size_bytes).and_then(|()| sync_created(&file, path)).map_err(failed)
+}
+
+/// The sector size where none was asked for: cryptsetup's rule. Unless an offset is given, the data
+/// start at a whole MiB.
+fn default_sector_size(device_len_bytes: u64, data_offset_bytes: Option<u64>) -> u32 {
+    let fits = |number: u64| number.is_multiple_of(4096);
+    if fits(data_offset_bytes.unwrap_or(0)) && fits(device_len_bytes) { 4096 } else { 512 }
+}
+
+/// Whether an export holds anything but zeros: ranges that its server does not know to be zeros are
+/// read, up to the first byte that is none.
+fn remote_has_data(
+    device: &DeviceFile,
+    progress: &mut dyn FnMut(u64, u64),
+) -> Result<bool, FormatError> {
+    let len_bytes = device.len_bytes();
+    let mut progress = |done_bytes| progress(done_bytes, len_bytes);
+    let mut at_bytes = 0;
+    progress(0);
+    while at_bytes < len_bytes {
+        let mut runs = device.remote_runs(at_bytes, len_bytes - at_bytes);
+        if runs.is_empty() {
+            runs = vec![(len_bytes - at_bytes, false)];
+        }
+        for (run_bytes, is_zero) in runs {
+            let end_bytes = len_bytes.min(at_bytes + run_bytes);
+            if !is_zero && remote_range_has_data(device, at_bytes..end_bytes, &mut progress)? {
+                return Ok(true);
+            }
+            at_bytes = end_bytes;
+            progress(at_bytes);
+        }
+    }
+    Ok(false)
+}
+
+fn remote_range_has_data(
+    device: &DeviceFile,
+    range: Range<u64>,
+    progress: &mut dyn FnMut(u64),
+) -> Result<bool, FormatError> {
+    let mut buffer = vec![0u8; PIECE_BYTES];
+    let mut at_bytes = range.start;
+    while at_bytes < range.end {
+        let left_bytes = usize::try_from(range.end - at_bytes).unwrap_or(usize::MAX);
+        let piece = &mut buffer[..left_bytes.min(PIECE_BYTES)];
+        device.read_at(at_bytes, piece).map_err(|error| cannot_read(device.path(), &error))?;
+        if !is_zero(piece) {
+            return Ok(true);
+        }
+        at_bytes += piece.len() as u64;
+        progress(at_bytes);
+    }
+    Ok(false)
+}
+
+/// Whether a file holds anything but zeros; holes are not read.
+fn has_data(file: &File) -> io::Result<bool> {
+    let mut buffer = vec![0u8; PIECE_BYTES];
+    let mut at_bytes = 0;
+    loop {
+        at_bytes = match rustix::fs::seek(file, SeekFrom::Data(at_bytes)) {
+            Ok(data) => data,
+            Err(rustix::io::Errno::NXIO) => return Ok(false),
+            Err(errno) => return Err(errno.into()),
+        };
+        let count = rustix::io::pread(file, &mut buffer, at_bytes)?;
+        if count == 0 {
+            return Ok(false);
+        }
+        if !is_zero(&buffer[..count]) {
+            return Ok(true);
+        }
+        at_bytes += count as u64;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::os::unix::fs::FileExt;
+
+    use super::*;
+
+    #[test]
+    fn sector_size_is_4096_where_offset_and_length_are_multiples_of_it() {
+        assert_eq!(default_sector_size(1 << 30, None), 4096);
+        assert_eq!(default_sector_size((1 << 30) + 512, None), 512);
+        assert_eq!(default_sector_size((1 << 30) + 100, None), 512);
+        assert_eq!(default_sector_size(1 << 30, Some(512)), 512);
+        assert_eq!(default_sector_size(1 << 30, Some(1 << 20)), 4096);
+    }
+
+    #[test]
+    fn holes_and_zeros_are_no_data() {
+        let file = tempfile::tempfile().unwrap();
+        assert!(!has_data(&file).unwrap());
+        file.set_len(8 << 20).unwrap();
+        assert!(!has_data(&file).unwrap());
+        file.write_all_at(&[0u8; 9000], 1 << 20).unwrap();
+        assert!(!has_data(&file).unwrap());
+        file.write_all_at(&[1], 5 << 20).unwrap();
+        assert!(has_data(&file).unwrap());
+    }
+}
