@@ -165,7 +165,7 @@ fn report_is_one_page_with_plots() {
     lab.write("small.toml", SMALL);
     lab.ok(&["lab", "report", "small.toml", "-o", "page.html"]);
     let page = text(&lab.read("page.html"));
-    for words in ["<svg", "Readers on a card", "slow is slower", "who was served when"] {
+    for words in ["<svg", "Readers on a card", "slow is slower", "threads at the device"] {
         assert!(page.contains(words), "{words} is missing");
     }
     assert!(!page.contains("http://") && !page.contains("https://"), "it needs nothing else");
@@ -229,7 +229,7 @@ set = { "stack.kind" = "dm-mq" }
     let shown = words.join(" ");
     let on = "on null 1 irqmode:softirq; multipath, queue_mode mq, over null 1 irqmode:softirq";
     assert!(shown.contains(on), "{shown}");
-    assert!(shown.contains("stacked: there is no worker"), "{shown}");
+    assert!(shown.contains("stacked: real mode has no worker"), "{shown}");
     for variant in ["raw", "today"] {
         let beside = format!("beside the tasks of {variant}, fio");
         assert!(shown.contains(&beside), "{shown}");
@@ -266,7 +266,7 @@ fn bad_files_and_names_are_one_error_with_the_place_and_what_is_allowed() {
         (&["lab", "trace", "small.toml", "--from", "-1"], "seconds"),
         (&["lab", "run", "small.toml", "--seed", "-1"], "from 0 to"),
         (&["lab", "run", "small.toml", "--real", "memory", "--check"], "--check"),
-        (&["lab", "run", "small.toml", "--set", "jobs.mxi.size=4k"], "there are mix"),
+        (&["lab", "run", "small.toml", "--set", "jobs.mxi.size=4k"], "jobs are mix"),
         (&["lab", "compare", "small.toml", "--set", ";"], "PATH=VALUE"),
         (&["lab", "run", "binary.toml"], "binary.toml, line 2"),
         (&["lab", "fit", "deadline-2009"], "-o"),

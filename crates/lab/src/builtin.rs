@@ -1,4 +1,4 @@
-//! Experiments that come with the crate, and those of files.
+//! Built-in experiments, and experiments in files.
 
 use std::fs::File;
 use std::io::Read;
@@ -7,21 +7,21 @@ use std::path::{Path, PathBuf};
 use super::spec::Experiment;
 use crate::Error;
 
-/// The longest file that is read: thousands of rows.
+/// Length limit of a file; enough for thousands of rows.
 const FILE_LEN_MAX_BYTES: u64 = 4 << 20;
 
-/// An experiment that comes with the crate.
+/// A built-in experiment.
 #[derive(Debug)]
 pub struct Builtin {
-    /// Its name.
+    /// Name.
     pub name: &'static str,
-    /// Its file.
+    /// Text of the file.
     pub text: &'static str,
-    /// The accepted points of its fits.
+    /// Text of the file with the accepted points of the fits.
     fits: Option<&'static str>,
 }
 
-/// All of them.
+/// All built-in experiments.
 pub const BUILTIN: &[Builtin] = &[
     Builtin {
         name: "deadline-2009",
@@ -50,13 +50,13 @@ pub const BUILTIN: &[Builtin] = &[
     },
 ];
 
-/// An experiment of one's own begins with this.
+/// Commented start of a new experiment file.
 pub const TEMPLATE: &str = include_str!("../../../experiments/template.toml");
 
-/// The experiment of this name, or of this file.
+/// Loads a built-in experiment by name, or an experiment file by path.
 ///
 /// # Errors
-/// When there is none, or the file is wrong.
+/// The experiment is unknown, or the file is invalid.
 pub fn load(name: &str) -> Result<Experiment, Error> {
     if let Some(builtin) = find(name) {
         return Experiment::parse(&format!("{name}.toml"), builtin.text, builtin.fits);
@@ -68,10 +68,10 @@ pub fn load(name: &str) -> Result<Experiment, Error> {
     Experiment::parse(&path.display().to_string(), &text, fits.as_deref())
 }
 
-/// The text of the experiment of this name, or of this file.
+/// Text of a built-in experiment, by name, or of an experiment file, by path.
 ///
 /// # Errors
-/// When there is none, or the file cannot be read.
+/// The experiment is unknown, or the file cannot be read.
 pub fn text_of(name: &str) -> Result<String, Error> {
     match find(name) {
         Some(builtin) => Ok(builtin.text.into()),
@@ -79,26 +79,26 @@ pub fn text_of(name: &str) -> Result<String, Error> {
     }
 }
 
-/// The experiment of this name that comes with the crate.
+/// The built-in experiment of this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Builtin> {
     BUILTIN.iter().find(|builtin| builtin.name == name)
 }
 
-/// The file with the accepted points of an experiment file: `mine.fits.toml` beside `mine.toml`.
+/// Path of an experiment's accepted points: `mine.fits.toml` beside `mine.toml`.
 #[must_use]
 pub fn fits_path(path: &Path) -> PathBuf {
     path.with_extension("fits.toml")
 }
 
-/// A name without a dot or a slash is meant as one of ours.
+/// Refuses an unknown name. Names without a dot or a slash mean built-in experiments.
 fn file_of(name: &str) -> Result<PathBuf, Error> {
     let path = PathBuf::from(name);
     if !path.exists() && !name.contains(['.', '/']) {
         let names: Vec<&str> = BUILTIN.iter().map(|builtin| builtin.name).collect();
         let names = names.join(", ");
         return Err(Error::new(format!(
-            "{name:?} is no experiment of ours and no file; there are {names} (blockyard lab list)"
+            "{name:?} is neither a built-in experiment ({names}; see blockyard lab list) nor a file"
         )));
     }
     Ok(path)
@@ -113,11 +113,11 @@ fn read(path: &Path) -> Result<String, Error> {
     let len = read.map_err(|error| refuse(error.to_string()))?;
     if len as u64 > FILE_LEN_MAX_BYTES {
         let largest = FILE_LEN_MAX_BYTES >> 20;
-        return Err(refuse(format!("longer than {largest} MiB, which no experiment is")));
+        return Err(refuse(format!("longer than {largest} MiB")));
     }
     String::from_utf8(bytes).map_err(|error| {
         let before = &error.as_bytes()[..error.utf8_error().valid_up_to()];
         let line = 1 + before.iter().filter(|byte| **byte == b'\n').count();
-        Error::new(format!("{place}, line {line}: not a TOML file: it is no text (UTF-8)"))
+        Error::new(format!("{place}, line {line}: not a TOML file: not UTF-8"))
     })
 }

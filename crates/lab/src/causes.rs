@@ -1,6 +1,6 @@
-//! Why I/O took as long as it did, as rows that claims can name. Of every world: how busy the
-//! machine was. Of encrypted I/O: what the pipeline did, what the queue got, and what pages cost.
-//! Of a null device: who issued, who ended, and how often threads were switched to for that.
+//! Causes of I/O time, as rows for claims. Every world has the load of the CPUs. Encrypted I/O has
+//! counts of the pipeline, of the queue's requests and of page allocation. A null device has the
+//! threads that issued and ended requests, and their context switches.
 
 use blockyard_sim::cpu::Switches;
 use blockyard_sim::world::{Causes, Config, CryptCauses, DeviceConfig, NullCauses, Outcome};
@@ -8,7 +8,7 @@ use blockyard_sim::world::{Causes, Config, CryptCauses, DeviceConfig, NullCauses
 use super::execute::Measured;
 use super::spec::job::Yield;
 
-/// The row of all CPUs.
+/// Row of all CPUs.
 pub(crate) const MACHINE: &str = "machine";
 const MACHINE_METRICS: &[&str] = &["cpu_busy"];
 const PIPELINE: &str = "pipeline";
@@ -51,7 +51,7 @@ const NULL_METRICS: &[&str] = &[
     "lock_wait",
 ];
 
-/// The rows of a world.
+/// Rows that a world yields.
 pub(crate) fn yields(config: &Config) -> Vec<Yield> {
     let row = |row: &str, metrics| Yield { row: row.into(), metrics };
     let mut rows = vec![row(MACHINE, MACHINE_METRICS)];
@@ -64,7 +64,7 @@ pub(crate) fn yields(config: &Config) -> Vec<Yield> {
     rows
 }
 
-/// What was counted.
+/// Rows of a run.
 pub(crate) fn rows(outcome: &Outcome) -> Vec<Measured> {
     let causes = &outcome.causes;
     let value = mean(outcome.cpu_busy.0, outcome.ended.0 * u64::from(outcome.cpus));

@@ -1,7 +1,7 @@
-//! Runs of jobs side by side: from JSON with fio's names, ours or fio's own.
+//! Compares runs of jobs, read from the JSON of fio or of `blockyard bench`.
 //!
 //! ```text
-//!   a.json b.json -> Run each -> a table for each job: a row for each figure, a column a run
+//!   a.json b.json -> Run each -> a table for each job: a row per figure, a column per run
 //!                             -> a plot for each job: completion latency by percentile
 //! ```
 
@@ -10,37 +10,37 @@ use std::collections::BTreeMap;
 use blockyard_report::{Axis, CauseTable, Experiment, Plot, Series, Style, Unit, shown};
 use serde_json::Value;
 
-/// Jobs of one run; fio itself takes about as many.
+/// Limit of jobs in one run, about fio's own limit.
 const JOBS_MAX: usize = 4096;
-/// What is shown of a latency, by fio's names for it.
+/// Percentiles shown: fio's name and ours.
 const PERCENTILES: [(&str, &str); 4] =
     [("50.000000", "p50"), ("95.000000", "p95"), ("99.000000", "p99"), ("99.900000", "p99.9")];
 
 /// One run of fio or of `blockyard bench`.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// Over its column.
+    /// Heading of its column.
     name: String,
-    /// What made it, and on what.
+    /// Version of the tool, and the volume.
     origin: String,
-    /// By the job's name, and reads or writes; in the order of the file.
+    /// Results by job name and direction, in the order of the file.
     sides: Vec<((String, &'static str), Side)>,
 }
 
-/// What a job read, or wrote.
+/// Results of one direction of a job.
 #[derive(Clone, Debug)]
 struct Side {
     /// Name, value and unit.
     figures: Vec<(String, f64, Unit)>,
-    /// Percent, and the latency in seconds.
+    /// Percentile and latency in seconds.
     percentiles: Vec<(f64, f64)>,
 }
 
 impl Run {
-    /// Reads what fio or `blockyard bench` printed as JSON.
+    /// Parses the JSON output of fio or `blockyard bench`.
     ///
     /// # Errors
-    /// With what it lacks.
+    /// The text is no such JSON; the message names the missing part.
     pub fn parse(name: &str, text: &str) -> Result<Self, String> {
         let start = text.find('{').unwrap_or(0);
         // fio may print notes in front.
@@ -49,12 +49,12 @@ impl Run {
         Self::of(name, &report)
     }
 
-    /// As [`Run::parse`], of JSON that has been read.
+    /// Like [`Run::parse`], from parsed JSON.
     ///
     /// # Errors
-    /// With what it lacks.
+    /// The JSON has no jobs; the message names the missing part.
     pub fn of(name: &str, report: &Value) -> Result<Self, String> {
-        let jobs = report["jobs"].as_array().ok_or("has no \"jobs\"; fio's JSON has them")?;
+        let jobs = report["jobs"].as_array().ok_or("has no \"jobs\", which fio's JSON has")?;
         if jobs.len() > JOBS_MAX {
             return Err(format!("has {} jobs; at most {JOBS_MAX} are shown", jobs.len()));
         }
@@ -71,14 +71,14 @@ impl Run {
             }
         }
         if sides.is_empty() {
-            return Err("has no job that moved anything".into());
+            return Err("has no job that transferred data".into());
         }
         Ok(Self { name: name.into(), origin, sides })
     }
 }
 
 impl Side {
-    /// None if it moved nothing.
+    /// `None` without transferred bytes.
     fn of(side: &Value) -> Option<Self> {
         let number = |value: &Value| value.as_f64().filter(|number| number.is_finite());
         number(&side["io_bytes"]).filter(|bytes| *bytes > 0.0)?;
@@ -103,7 +103,7 @@ impl Side {
     }
 }
 
-/// A report of several runs side by side; the first is the one that others are compared with.
+/// A report of several runs side by side; the first is the reference for the others.
 #[must_use]
 pub fn page(title: &str, runs: &[Run]) -> Experiment {
     let mut sides: Vec<&(String, &'static str)> = Vec::new();
@@ -127,7 +127,7 @@ fn side<'a>(run: &'a Run, key: &(String, &'static str)) -> Option<&'a Side> {
     run.sides.iter().find(|(known, _)| known == key).map(|(_, side)| side)
 }
 
-/// A row for each figure; what differs from the first run stands behind the value.
+/// A row for each figure; a value is followed by its change from the first run.
 fn table(key: &(String, &'static str), runs: &[Run]) -> CauseTable {
     let mut rows: Vec<(String, Vec<String>)> = Vec::new();
     let by_name = |run: &Run| -> BTreeMap<String, (f64, Unit)> {
@@ -211,12 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_report_is_refused_with_what_it_lacks() {
+    fn text_that_is_no_report_is_refused_by_its_missing_part() {
         for (text, wanted) in [
             ("hello", "no JSON"),
             ("{}", "has no \"jobs\""),
-            ("{\"jobs\": []}", "moved anything"),
-            ("{\"jobs\": [{\"read\": 3}]}", "moved anything"),
+            ("{\"jobs\": []}", "transferred data"),
+            ("{\"jobs\": [{\"read\": 3}]}", "transferred data"),
         ] {
             let error = Run::parse("x", text).unwrap_err();
             assert!(error.contains(wanted), "{text}: {error}");

@@ -1,21 +1,21 @@
-//! Why an experiment cannot be read or run.
+//! Error of reading or running an experiment.
 
 use std::fmt::Display;
 
-/// Why an experiment cannot be read or run.
+/// Error of reading or running an experiment.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The experiment, or what the program asks of it, is wrong, or a run of it failed. The message
-    /// names the file and the line, or the variant and the job.
+    /// The experiment or the request is invalid, or a run failed. The message names the file and
+    /// the line, or the variant and the job.
     #[error("{0}")]
     Experiment(String),
     /// A job failed on this machine.
     #[error("{job}: {source}")]
     Run {
-        /// Its variant and name.
+        /// Variant and name of the job.
         job: String,
-        /// The cause.
+        /// Cause.
         source: blockyard::Error,
     },
 }
@@ -25,7 +25,7 @@ impl Error {
         Self::Experiment(message.into())
     }
 
-    /// Puts the place in front of the message.
+    /// Prefixes the message with a place.
     pub(crate) fn at(self, place: impl Display) -> Self {
         match self {
             Self::Experiment(message) => Self::Experiment(format!("{place}: {message}")),
@@ -33,7 +33,7 @@ impl Error {
         }
     }
 
-    /// Says what else a mistake depends on; its place stays in front.
+    /// Appends a further condition of the mistake.
     pub(crate) fn because(self, reason: &str) -> Self {
         Self::Experiment(format!("{self} ({reason})"))
     }

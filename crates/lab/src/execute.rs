@@ -1,7 +1,7 @@
-//! Runs: each variant at each point and seed, in a world of its own, on all cores.
+//! Runs each variant at each point and seed, in a world of its own, on all cores.
 //!
-//! Runs share nothing, so they are spread over threads as they come; what they yield is put in
-//! order afterwards, and the order of a report depends on no clock.
+//! Runs share nothing, so any thread takes the next one. The results are sorted afterwards, so the
+//! order of a report does not depend on timing.
 
 use std::collections::BTreeMap;
 use std::num::NonZero;
@@ -20,7 +20,7 @@ use blockyard_workload::replay::Replay;
 use blockyard_workload::tiotest::{self, Tiotest};
 
 use super::causes;
-use super::observe::{Eyes, Seen};
+use super::observe::{PlotData, PlotObserver};
 use super::spec::fit::Point;
 use super::spec::job::{FSYNC_ROW, JobSpec, TOTAL_ROW, fsync_metrics};
 use super::spec::traced::TRACE_ROW;
@@ -28,84 +28,84 @@ use super::spec::tree::Override;
 use super::spec::{Experiment, Variant};
 use crate::Error;
 
-/// Receives how many of how many runs have ended. It is called on several threads.
+/// Receives the numbers of ended runs and of all runs. Called on several threads.
 pub type Progress<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
-/// One number that a job yielded.
+/// One result of a job.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Measured {
-    /// A phase, an operation, or the job as a whole.
+    /// Name of a phase, of an operation, or of the job.
     pub row: String,
-    /// As in an experiment file.
+    /// Name of the metric in an experiment file.
     pub metric: &'static str,
-    /// In seconds, bytes or counts.
+    /// Value in seconds, bytes or counts.
     pub value: f64,
 }
 
-/// A job that has run.
+/// Results of a job.
 #[derive(Clone, Debug)]
 pub struct JobDone {
-    /// Its name.
+    /// Name of the job.
     pub job: String,
-    /// All numbers.
+    /// All results.
     pub measured: Vec<Measured>,
-    /// In the tool's own format.
+    /// Output in the tool's own format.
     pub listing: String,
-    /// The counters of the simulated world.
+    /// Counters of the simulated world.
     pub causes: Causes,
-    /// Equal for equal runs.
+    /// Hash of all events; equal for equal runs.
     pub trace_hash: u64,
-    /// For plots, if somebody looked.
-    pub(crate) seen: Option<Seen>,
+    /// Series for plots, if recorded.
+    pub(crate) plot_data: Option<PlotData>,
 }
 
-/// What tells one run from another.
+/// Identity of a run.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Key {
     pub(crate) variant: String,
-    /// Which of the variant's points.
+    /// Number of the variant's point.
     pub(crate) point: usize,
     pub(crate) seed: u64,
-    /// What a negative control sets; empty for the experiment itself.
+    /// Settings of a negative control; empty for the experiment itself.
     pub(crate) control: String,
 }
 
-/// A run to be made.
+/// A planned run.
 #[derive(Clone, Debug)]
 pub(crate) struct Run<'a> {
     pub(crate) key: Key,
     pub(crate) variant: &'a Variant,
     pub(crate) point: Option<Point>,
     pub(crate) control: &'a [Override],
-    /// Record for plots.
-    pub(crate) look: bool,
+    /// Record series for plots.
+    pub(crate) record: bool,
 }
 
-/// How runs are made.
+/// Parameters of all runs.
 #[derive(Clone, Copy)]
-pub(crate) struct Manner<'a> {
+pub(crate) struct RunOptions<'a> {
     pub(crate) experiment: &'a Experiment,
-    /// Values of the world that the user sets.
+    /// Changes by the user.
     pub(crate) set: &'a [Override],
-    /// In place of the world's.
+    /// Replaces the world's elevator.
     pub(crate) elevator: Option<&'a ElevatorSpec>,
-    /// Receives the number of runs that have ended.
+    /// Receives the number of ended runs.
     pub(crate) progress: Progress<'a>,
-    /// Each run is made twice, and its traces must agree.
+    /// Make each run twice and compare the traces.
     pub(crate) check: bool,
 }
 
-/// What the runs yielded.
+/// Results by run.
 pub(crate) type Done = BTreeMap<Key, Vec<JobDone>>;
 
-/// Makes all runs.
-pub(crate) fn execute(manner: Manner<'_>, runs: &[Run<'_>]) -> Result<Done, Error> {
-    let results = spread(runs, manner.progress, |run| one(manner, run))?;
+/// Executes all runs.
+pub(crate) fn execute(options: RunOptions<'_>, runs: &[Run<'_>]) -> Result<Done, Error> {
+    let results = spread(runs, options.progress, |run| one(options, run))?;
     Ok(runs.iter().map(|run| run.key.clone()).zip(results).collect())
 }
 
-/// Does something with each item, on all cores; what comes out is in the items' order. After a
-/// error no more is begun.
+/// Maps each item on all cores; results keep the items' order. An error stops the start of further
+/// items.
 pub(crate) fn spread<T: Sync, R: Send>(
     items: &[T],
     progress: Progress<'_>,
@@ -130,9 +130,9 @@ pub(crate) fn spread<T: Sync, R: Send>(
     results.into_inner().expect("nothing panics while it holds the lock").into_values().collect()
 }
 
-/// The jobs of one run, one after the other.
-fn one(manner: Manner<'_>, run: &Run<'_>) -> Result<Vec<JobDone>, Error> {
-    let Manner { experiment, set, elevator, check, .. } = manner;
+/// Runs the jobs of one run in order.
+fn one(options: RunOptions<'_>, run: &Run<'_>) -> Result<Vec<JobDone>, Error> {
+    let RunOptions { experiment, set, elevator, check, .. } = options;
     let mut setup = experiment.setup(run.variant, run.point.as_ref(), set, run.control)?;
     if let Some(elevator) = elevator {
         setup.config.elevator = elevator.clone();
@@ -141,9 +141,9 @@ fn one(manner: Manner<'_>, run: &Run<'_>) -> Result<Vec<JobDone>, Error> {
     let place = || format!("variant {}, seed {}", run.key.variant, run.key.seed);
     let mut done = Vec::new();
     for (name, job) in &setup.jobs {
-        let (mut first, eyes) = run_job(&config, name, job, Eyes::new(run.look))
+        let (mut first, observer) = run_job(&config, name, job, PlotObserver::new(run.record))
             .map_err(|error| error.at(format!("{}, job {name}", place())))?;
-        first.seen = eyes.seen();
+        first.plot_data = observer.plot_data();
         if check {
             let (second, ()) = run_job(&config, name, job, ())?;
             if first.trace_hash != second.trace_hash {
@@ -160,10 +160,10 @@ fn one(manner: Manner<'_>, run: &Run<'_>) -> Result<Vec<JobDone>, Error> {
     Ok(done)
 }
 
-/// Runs a job in a simulated world, and returns the observer with what it has seen.
+/// Runs a job in a simulated world; returns the results and the observer.
 ///
 /// # Errors
-/// When the world cannot run the job.
+/// The world cannot run the job.
 pub fn run_job<O: Observer>(
     config: &Config,
     name: &str,
@@ -178,17 +178,17 @@ pub fn run_job<O: Observer>(
         listing: yielded.listing,
         causes: outcome.causes,
         trace_hash: outcome.trace_hash,
-        seen: None,
+        plot_data: None,
     };
     Ok((done, observer))
 }
 
-/// A world that runs a program to its end.
+/// A world that runs a program to completion.
 pub(crate) trait Runner {
-    /// What the world says of it.
+    /// Results of the world.
     type Out;
 
-    /// Runs it. Its files are this long, by their numbers.
+    /// Runs the program; `lens_bytes` are the lengths of its files.
     fn run<P: Program>(self, program: &mut P, lens_bytes: &[u64]) -> Result<Self::Out, Error>;
 }
 
@@ -206,13 +206,13 @@ impl<O: Observer> Runner for Simulated<'_, O> {
     }
 }
 
-/// What a program says of itself when it has ended.
+/// Results of a program.
 pub(crate) struct Yielded {
     pub(crate) measured: Vec<Measured>,
     pub(crate) listing: String,
 }
 
-/// Makes the program of a job, and has it run.
+/// Builds the program of a job and runs it.
 pub(crate) fn run_program<R: Runner>(
     job: &JobSpec,
     seed: u64,
@@ -253,7 +253,7 @@ pub(crate) fn run_program<R: Runner>(
     }
 }
 
-/// What tiotest's two tables say, its total row included.
+/// Rows of tiotest's two tables, including the total.
 fn tiotest_rows(program: &Tiotest) -> Vec<Measured> {
     let mut rows = Vec::new();
     let mut total = Latency::default();
@@ -281,14 +281,14 @@ fn latencies(rows: &mut Vec<Measured>, row: &str, latency: &Latency) {
     }
 }
 
-/// What the list of fsync times says.
+/// Rows of the list of fsync times.
 fn fsync_rows(program: &FsyncTester) -> Vec<Measured> {
     let samples: Vec<f64> = program.samples().iter().map(|time| time.0 as f64 / 1e9).collect();
     let row = |(metric, value)| Measured { row: FSYNC_ROW.into(), metric, value };
     fsync_metrics(&samples).into_iter().map(row).collect()
 }
 
-/// What fio says of each job: reads, writes and `fsync` are rows of their own.
+/// Rows of fio's jobs: reads, writes and `fsync` have separate rows.
 fn fio_rows(program: &Fio) -> Vec<Measured> {
     let mut rows = Vec::new();
     for job in program.results() {
@@ -322,7 +322,7 @@ fn fio_rows(program: &Fio) -> Vec<Measured> {
     rows
 }
 
-/// What came of a trace: of each kind of bio, and of all together.
+/// Rows of a trace: one for each kind of bio, and one for all bios.
 fn trace_rows(program: &Replay) -> Vec<Measured> {
     let mut rows = Vec::new();
     let seconds = program.took().0.max(1) as f64 / 1e9;
@@ -349,7 +349,7 @@ fn trace_rows(program: &Replay) -> Vec<Measured> {
     rows
 }
 
-/// The line of CPU columns, with the switches of each kind.
+/// CPU times and context switches of a job.
 fn usage_rows(rows: &mut Vec<Measured>, job: &JobResult, ios: u64) {
     let (user, system) = job.cpu();
     let Usage { voluntary, involuntary, .. } = job.usage;
@@ -366,7 +366,7 @@ fn usage_rows(rows: &mut Vec<Measured>, job: &JobResult, ios: u64) {
     }
 }
 
-/// What it says of reads, or of writes.
+/// Rows of a job's reads or writes.
 fn transfer_rows(
     rows: &mut Vec<Measured>,
     row: &str,
@@ -443,7 +443,7 @@ sections.y = { rw = "read", size = "64k" }
             said.extend(causes::yields(&setup.config));
             let said =
                 said.iter().flat_map(|one| one.metrics.iter().map(|m| (one.row.as_str(), *m)));
-            // Errors are a row only if there are any.
+            // Only a job with errors has their row.
             let mut said: Vec<_> = said.filter(|(_, metric)| *metric != "errors").collect();
             let rows = done.measured.iter().map(|one| (one.row.as_str(), one.metric));
             let mut measured: Vec<_> = rows.collect();
@@ -543,6 +543,6 @@ settings = ["long"]
         );
         misspelled = text.replace("fast = true", "depth = 4");
         let said = Experiment::parse(file.to_str().unwrap(), &misspelled, None).unwrap_err();
-        assert!(said.to_string().contains("fast = true only"), "{said}");
+        assert!(said.to_string().contains("needs fast = true"), "{said}");
     }
 }

@@ -1,8 +1,8 @@
-//! Claims against what the runs yielded.
+//! Judges claims against the results of the runs.
 //!
 //! A claim holds if each of its measures lies within its threshold *at every accepted point and
-//! seed*; how many of them that were stands beside it. Its negative control must miss the same
-//! threshold everywhere, or keep one of its own. Nothing here looks at published numbers.
+//! seed*; the verdict shows the number of those runs. Its negative control must miss the threshold
+//! in every run, or keep a threshold of its own. Published numbers play no part.
 
 use std::collections::BTreeMap;
 
@@ -18,16 +18,16 @@ use super::spec::metric::Base;
 use super::spec::tree::Override;
 use crate::Error;
 
-/// A rule is judged with so many seeds: where a result lies near its threshold, one says nothing.
+/// Number of seeds for a rule; near a threshold, a single seed proves nothing.
 const RULE_SEEDS: u64 = 5;
 
-/// What a control sets, as the key of its runs.
+/// The settings of a control as the key of its runs.
 pub(crate) fn control_key(set: &[Override]) -> String {
     let words: Vec<String> = set.iter().map(ToString::to_string).collect();
     words.join(", ")
 }
 
-/// Whether every rule that claims name is there.
+/// Refuses claims with unknown rules.
 pub(crate) fn check_rules(claims: &[ClaimSpec]) -> Result<(), Error> {
     for claim in claims {
         if let Judge::Check(id) = &claim.judge
@@ -36,7 +36,7 @@ pub(crate) fn check_rules(claims: &[ClaimSpec]) -> Result<(), Error> {
             let ids: Vec<&str> = rules::all().map(|check| check.id).collect();
             let ids = ids.join(", ");
             return Err(Error::new(format!(
-                "claim {}: there is no check {id:?}; there are {ids}",
+                "claim {}: unknown check {id:?}; known checks: {ids}",
                 claim.id
             )));
         }
@@ -44,7 +44,7 @@ pub(crate) fn check_rules(claims: &[ClaimSpec]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Judges a claim. A rule is run here, in small worlds of its own.
+/// Judges a claim. Runs its rule, if it has one, in small worlds.
 pub(crate) fn judge(spec: &ClaimSpec, done: &Done, seed: u64) -> Claim {
     let claim = Claim {
         id: spec.id.clone(),
@@ -56,7 +56,7 @@ pub(crate) fn judge(spec: &ClaimSpec, done: &Done, seed: u64) -> Claim {
     };
     match &spec.judge {
         Judge::Check(id) => rule(claim, id, seed),
-        Judge::Nobody { why, .. } => Claim { threshold: format!("no verdict: {why}"), ..claim },
+        Judge::Unjudged { why, .. } => Claim { threshold: format!("no verdict: {why}"), ..claim },
         Judge::Measures { measures, control } => {
             let verdicts = verdicts(measures, done, "");
             let held = verdicts.values().filter(|held| **held).count();
@@ -73,7 +73,7 @@ pub(crate) fn judge(spec: &ClaimSpec, done: &Done, seed: u64) -> Claim {
     }
 }
 
-/// A rule must hold with every one of its seeds; what was measured is shown of the first.
+/// A rule must hold with every seed; the text shows the results of the first seed.
 fn rule(claim: Claim, id: &str, seed: u64) -> Claim {
     let Some(check) = rules::find(id) else { return claim };
     let verdicts: Vec<_> =
@@ -113,7 +113,7 @@ fn counted(text: String, held: usize, all: usize) -> String {
     if all > 1 { format!("{text}; in {held} of {all} runs") } else { text }
 }
 
-/// Whether all measures lie within their thresholds, for each run that has them all.
+/// Tells for each run with all measures whether all lie within their thresholds.
 fn verdicts(measures: &[Measure], done: &Done, control: &str) -> BTreeMap<Place, bool> {
     let mut verdicts: Option<BTreeMap<Place, bool>> = None;
     for measure in measures {
@@ -132,7 +132,7 @@ fn verdicts(measures: &[Measure], done: &Done, control: &str) -> BTreeMap<Place,
     verdicts.unwrap_or_default()
 }
 
-/// What was measured, in words.
+/// Results as text.
 fn ours(measures: &[Measure], done: &Done, control: &str) -> String {
     let one = |measure: &Measure| {
         let places = measured(measure, done, control);
@@ -150,7 +150,7 @@ fn ours(measures: &[Measure], done: &Done, control: &str) -> String {
     measures.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// Where a measure must lie, in words, with what was published.
+/// Thresholds and published values as text.
 fn threshold(measures: &[Measure]) -> String {
     let one = |measure: &Measure| {
         let Measure { bounds: Bounds { min, max }, size, published, .. } = measure;
@@ -173,7 +173,7 @@ fn threshold(measures: &[Measure]) -> String {
     measures.iter().map(one).collect::<Vec<_>>().join("; ")
 }
 
-/// What is measured, in words.
+/// Name of a measure as text.
 fn what(measure: &Measure) -> String {
     let condition = measure.condition.as_ref().map(|(quantity, Bounds { min, max })| {
         let bound = |word: &str, bound: &Option<f64>| {
@@ -203,12 +203,12 @@ fn quantity_name(quantity: &Quantity) -> String {
         Quantity::Ratio(of, to) => format!("{of} / {to}"),
         Quantity::Recovered(sides) => {
             let [loss, mended, without] = &**sides;
-            format!("of {loss} less {without}, what {mended} brings back")
+            format!("of {loss} less {without}, share recovered by {mended}")
         }
     }
 }
 
-/// A number of a measure: ratios bare, the rest with its unit.
+/// Formats a value of a measure; ratios have no unit.
 fn number(measure: &Measure, value: f64) -> String {
     match measure.base() {
         Some(Base::Seconds) => format!("{value:.3} s"),

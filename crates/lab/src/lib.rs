@@ -6,10 +6,10 @@
 //!                     search: fits                       results ──> judge: claims
 //!                                                            └──> blockyard-report
 //! ```
-//! [`Experiment::parse`] reads an experiment, [`builtin::load`] one that comes with the crate.
-//! [`run`] runs it in the simulated world and judges it, [`real::run`] runs its jobs on this
-//! machine. [`search`] fits the constants of its world. [`run_job`] runs a single job, under an
-//! observer of the program's own.
+//! [`Experiment::parse`] reads an experiment, [`builtin::load`] loads a built-in one. [`run`] runs
+//! it in the simulated world and judges its claims, [`real::run`] runs its jobs on this machine.
+//! [`search`] fits the constants of its world. [`run_job`] runs a single job under an observer of
+//! the calling program.
 //!
 //! # An elevator of your own
 //!

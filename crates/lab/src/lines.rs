@@ -1,7 +1,7 @@
-//! Result lines, as the measurements of 2015 have them: one for each variant, over all seeds.
+//! Result lines in the format of the 2015 mail: one for each variant, over all seeds.
 //!
-//! The line itself says module, depth and block size. What else tells a variant from the others of
-//! its grid stands in a heading of its own.
+//! The line has module, depth and block size. A heading has the other settings of the variant in
+//! its grid.
 
 use std::collections::BTreeSet;
 
@@ -17,13 +17,13 @@ use super::spec::tree::Override;
 use super::spec::{Experiment, Variant};
 use crate::Error;
 
-/// Lines, and the variants that they are of.
+/// Result lines and their variants.
 pub(crate) struct Lines {
     pub(crate) listings: Vec<Listing>,
     pub(crate) variants: BTreeSet<String>,
 }
 
-/// The lines of all variants whose job asks for one, a listing for each grid.
+/// The lines of all variants whose job has `result_line`, a listing for each grid.
 pub(crate) fn result_lines(
     experiment: &Experiment,
     variants: &[&Variant],
@@ -65,7 +65,7 @@ fn line(variant: &Variant, module: &str, job: &Job, done: &Done) -> Option<Resul
     ResultLine::of(module, (job.iodepth, job.block_bytes), job.rw.name(), &sums)
 }
 
-/// The grid, and the words that are not in the line.
+/// The grid, and the settings that are missing in the line.
 fn heading(variant: &Variant, module: &str, jobs: &[Job]) -> (String, String) {
     let Some((grid, words)) = &variant.grid else {
         return ("result lines".into(), variant.name.clone());

@@ -1,5 +1,5 @@
-//! Measures of claims, computed from what the runs yielded: cell by cell at one point and seed, and
-//! then one number of all cells.
+//! Measures of claims, computed from the results: cell by cell at one point and seed, then reduced
+//! to one number.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -7,8 +7,8 @@ use super::execute::Done;
 use super::results::{Place, values};
 use super::spec::measure::{Cells, Measure, Over, Quantity, Side};
 
-/// A measure in each run. What is compared comes from the same point and the same seed. Where no
-/// cell meets the condition there is no number.
+/// The value of a measure in each run. Compared cells have the same point and seed. A run in which
+/// no cell meets the condition has no value.
 pub(crate) fn measured(measure: &Measure, done: &Done, control: &str) -> BTreeMap<Place, f64> {
     let of = PerRun::of(&measure.quantity, done, control);
     let condition = measure.condition.as_ref();
@@ -32,7 +32,7 @@ pub(crate) fn measured(measure: &Measure, done: &Done, control: &str) -> BTreeMa
     found
 }
 
-/// The values of all cells of all sides.
+/// Values of all cells of all sides.
 struct PerRun(Vec<Vec<Vec<BTreeMap<Place, f64>>>>);
 
 impl PerRun {
@@ -49,7 +49,7 @@ impl PerRun {
         cells.flat_map(|values| values.keys().copied()).collect()
     }
 
-    /// The quantity of each cell; none if one was not measured.
+    /// The quantity of each cell; `None` if a cell was not measured.
     fn at(&self, place: Place, quantity: &Quantity) -> Option<Vec<f64>> {
         let list = |list: &Vec<BTreeMap<Place, f64>>| -> Option<Vec<f64>> {
             list.iter().map(|values| values.get(&place).copied()).collect()
@@ -60,7 +60,7 @@ impl PerRun {
             sides.push(joined(side, &lists));
         }
         let cells = sides.iter().map(Vec::len).max()?;
-        // A side of one cell goes with each.
+        // A side of one cell is used for every cell.
         let number = |side: usize, cell: usize| {
             let side = &sides[side];
             if side.len() == 1 { side[0] } else { side[cell] }
@@ -76,7 +76,7 @@ impl PerRun {
     }
 }
 
-/// The numbers of a side, cell by cell.
+/// The values of a side, cell by cell.
 fn joined(side: &Side, lists: &[Vec<f64>]) -> Vec<f64> {
     let by_cell = |join: fn(f64, f64) -> f64| -> Vec<f64> {
         let of = |cell| lists.iter().map(|list| list[cell]).reduce(join);
@@ -90,7 +90,7 @@ fn joined(side: &Side, lists: &[Vec<f64>]) -> Vec<f64> {
     }
 }
 
-/// One number of those of several cells, each with its place in the order of all.
+/// Reduces several cells, each with its index, to one number.
 fn reduce(over: Over, cells: &[(usize, f64)], braces: &[usize]) -> Option<f64> {
     let numbers = || cells.iter().map(|(_, number)| *number);
     match over {
@@ -121,13 +121,13 @@ fn reduce(over: Over, cells: &[(usize, f64)], braces: &[usize]) -> Option<f64> {
     }
 }
 
-/// The first of those that are equal.
+/// Index of the largest value; of equal values the first.
 fn place_of_largest(cells: &[(usize, f64)]) -> Option<usize> {
     let larger = |best: (usize, f64), one: (usize, f64)| if one.1 > best.1 { one } else { best };
     cells.iter().copied().reduce(larger).map(|(at, _)| at)
 }
 
-/// The correlation of ranks; equal numbers share theirs. None if one side is all the same.
+/// Spearman's rank correlation; equal numbers share a rank. `None` if one side is constant.
 fn spearman(xs: &[f64], ys: &[f64]) -> Option<f64> {
     let (xs, ys) = (ranks(xs), ranks(ys));
     let mean = (xs.len() as f64 + 1.0) / 2.0;
@@ -178,8 +178,8 @@ mod tests {
     }
 
     #[test]
-    fn rank_correlation_follows_the_braces_that_it_is_along() {
-        // Rises with the first braces, and does not depend on the second.
+    fn rank_correlation_follows_the_braces_that_along_names() {
+        // Rises with the first braces; does not depend on the second.
         let numbers = [1.0, 1.0, 1.0, 2.0, 2.0, 2.0, 9.0, 9.0, 9.0];
         assert_eq!(of(Over::RankCorrelation(0), &numbers, &[3, 3]), Some(1.0));
         assert_eq!(of(Over::RankCorrelation(1), &numbers, &[3, 3]), Some(0.0));

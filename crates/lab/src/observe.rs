@@ -1,7 +1,7 @@
-//! What happens to bios and requests, put together from a world's events: who asked for what a
-//! request carries, how long it waited, how many that came later went first.
+//! Histories of bios and requests, assembled from a world's events: the submitter of a request, its
+//! waiting time, and the number of later bios that passed it.
 //!
-//! [`Follower`] is the book-keeping, [`Eyes`] thins it out for plots; the listing of
+//! [`Follower`] keeps the histories, [`PlotObserver`] thins them out for plots; the listing of
 //! `blockyard lab trace` is in [`super::trace`].
 
 use std::collections::BTreeMap;
@@ -11,12 +11,12 @@ use blockyard_engine::time::Nanos;
 use blockyard_sim::cpu::ThreadId;
 use blockyard_sim::world::{Event, Observer};
 
-/// Points of a series on a page.
+/// Limit of the points of a plotted series.
 const POINTS_MAX: usize = 2_000;
-/// Points of a distribution.
+/// Points of a plotted distribution.
 const QUANTILES: usize = 200;
 
-/// A bio on its way.
+/// A bio in flight.
 #[derive(Clone, Copy, Debug)]
 struct Bio {
     thread: ThreadId,
@@ -29,54 +29,54 @@ struct Bio {
     passed_by: u32,
 }
 
-/// A request that the device has done.
+/// A request that the device has completed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Request {
-    /// Who submitted its first bio; nobody for a flush that the queue made.
+    /// Submitter of its first bio; `None` for a flush of the queue itself.
     pub(crate) thread: Option<ThreadId>,
     pub(crate) op: Op,
     pub(crate) sector: u64,
     pub(crate) sectors: u32,
     pub(crate) sync: bool,
-    /// Its first bio came.
+    /// Submission time of its first bio.
     pub(crate) queued: Nanos,
     pub(crate) issued: Nanos,
     pub(crate) done: Nanos,
-    /// Bios that came later and were issued before.
+    /// Later bios that were issued earlier.
     pub(crate) passed_by: u32,
 }
 
-/// A bio that has ended.
+/// An ended bio.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ended {
     pub(crate) sync: bool,
     pub(crate) took: Nanos,
 }
 
-/// What an event has brought to its end.
+/// The request and the bio that an event completed.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Finished {
     pub(crate) request: Option<Request>,
     pub(crate) bio: Option<Ended>,
 }
 
-/// Follows bios from their submission to their end.
+/// Follows bios from submission to end.
 #[derive(Debug, Default)]
 pub(crate) struct Follower {
-    /// By their numbers, which rise as they come.
+    /// Bios by number, in the order of submission.
     bios: BTreeMap<u64, Bio>,
-    /// First sectors of those that wait, with the bio's number.
+    /// First sector and number of each waiting bio.
     waiting: BTreeMap<(u64, u64), ()>,
     running: BTreeMap<u32, Request>,
 }
 
 impl Follower {
-    /// Bios that have not ended.
+    /// Number of bios in flight.
     pub(crate) fn in_flight(&self) -> usize {
         self.bios.len()
     }
 
-    /// Takes an event in.
+    /// Processes an event.
     pub(crate) fn event(&mut self, at: Nanos, event: &Event) -> Finished {
         match *event {
             Event::Submit { bio, thread, op, sector, sectors, sync, .. } => {
@@ -113,7 +113,7 @@ impl Follower {
         }
     }
 
-    /// Finds what a request carries: the bios that begin in it, or the one that it is a piece of.
+    /// Finds the bios of a request: those that begin in it, or the one that it is a piece of.
     fn issue(&mut self, at: Nanos, op: Op, sector: u64, sectors: u32) -> Request {
         let mut request = Request {
             thread: None,
@@ -150,7 +150,7 @@ impl Follower {
         for bio in &carried {
             let issued = self.bios.get_mut(bio).expect("a bio that waits is known");
             issued.issued = true;
-            // A piece is left of a longer one: it is found again by its start.
+            // The rest of a longer bio is found again by its start.
             if issued.sector + u64::from(issued.sectors) <= end {
                 self.waiting.remove(&(issued.sector, *bio));
             }
@@ -164,25 +164,25 @@ impl Follower {
     }
 }
 
-/// What was seen of a run, for plots. Times are in seconds.
+/// Series of a run for plots; times are in seconds.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Seen {
-    /// Share of synchronous bios that took at most so long.
+pub(crate) struct PlotData {
+    /// Latency, and the share of synchronous bios up to it.
     pub(crate) latency: Vec<(f64, f64)>,
-    /// Where requests began, in MiB from the start of the device.
+    /// Time, and first byte of a request in MiB from the start of the device.
     pub(crate) head: Vec<(f64, f64)>,
-    /// Bios in queue and device.
+    /// Time, and number of bios in queue and device.
     pub(crate) depth: Vec<(f64, f64)>,
-    /// From, to, thread: whom the device served.
+    /// Start, end and thread of each request at the device.
     pub(crate) served: Vec<(f64, f64, u32)>,
 }
 
-/// Looks, or not.
+/// An observer that records series for plots, or does nothing.
 #[derive(Debug)]
-pub(crate) struct Eyes(Option<Box<Looking>>);
+pub(crate) struct PlotObserver(Option<Box<Recording>>);
 
 #[derive(Debug, Default)]
-struct Looking {
+struct Recording {
     follower: Follower,
     sync_took: Vec<Nanos>,
     head: Thin<(f64, f64)>,
@@ -190,14 +190,14 @@ struct Looking {
     served: Thin<(f64, f64, u32)>,
 }
 
-impl Eyes {
-    pub(crate) fn new(look: bool) -> Self {
-        Self(look.then(Box::default))
+impl PlotObserver {
+    pub(crate) fn new(record: bool) -> Self {
+        Self(record.then(Box::default))
     }
 
-    /// What was seen.
-    pub(crate) fn seen(self) -> Option<Seen> {
-        let Looking { mut sync_took, head, depth, served, .. } = *self.0?;
+    /// The recorded series.
+    pub(crate) fn plot_data(self) -> Option<PlotData> {
+        let Recording { mut sync_took, head, depth, served, .. } = *self.0?;
         sync_took.sort_unstable();
         let points = QUANTILES.min(sync_took.len());
         let point = |n: usize| {
@@ -206,27 +206,27 @@ impl Eyes {
             (seconds(sync_took[place]), share)
         };
         let latency = (0..points).map(point).collect();
-        Some(Seen { latency, head: head.kept, depth: depth.kept, served: served.kept })
+        Some(PlotData { latency, head: head.kept, depth: depth.kept, served: served.kept })
     }
 }
 
-impl Observer for Eyes {
+impl Observer for PlotObserver {
     fn event(&mut self, at: Nanos, event: &Event) {
-        let Some(looking) = &mut self.0 else { return };
-        let finished = looking.follower.event(at, event);
+        let Some(recording) = &mut self.0 else { return };
+        let finished = recording.follower.event(at, event);
         if let Some(bio) = finished.bio.filter(|bio| bio.sync) {
-            looking.sync_took.push(bio.took);
+            recording.sync_took.push(bio.took);
         }
         if let Some(request) = finished.request {
             let thread = request.thread.map_or(0, |thread| thread.0);
-            looking.served.push((seconds(request.issued), seconds(request.done), thread));
+            recording.served.push((seconds(request.issued), seconds(request.done), thread));
         }
         match event {
             Event::Issue { sector, op, .. } if *op != Op::Flush => {
-                looking.head.push((seconds(at), *sector as f64 / 2048.0));
+                recording.head.push((seconds(at), *sector as f64 / 2048.0));
             }
             Event::Submit { .. } | Event::End { .. } => {
-                looking.depth.push((seconds(at), looking.follower.in_flight() as f64));
+                recording.depth.push((seconds(at), recording.follower.in_flight() as f64));
             }
             _ => {}
         }
@@ -237,7 +237,7 @@ fn seconds(time: Nanos) -> f64 {
     time.0 as f64 / 1e9
 }
 
-/// Keeps every so manieth of what comes, so that no more than [`POINTS_MAX`] are kept.
+/// Keeps every n-th item, and doubles n when [`POINTS_MAX`] is exceeded.
 #[derive(Debug)]
 struct Thin<T> {
     kept: Vec<T>,

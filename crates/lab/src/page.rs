@@ -1,4 +1,4 @@
-//! One experiment from its file to a report: which runs it needs, and where what they yielded goes.
+//! Runs one experiment and builds its report.
 
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_report::{
@@ -7,10 +7,10 @@ use blockyard_report::{
 use blockyard_sim::world::Causes;
 
 use super::causes::MACHINE;
-use super::execute::{Done, JobDone, Key, Manner, Progress, Run, execute, spread};
+use super::execute::{Done, JobDone, Key, Progress, Run, RunOptions, execute, spread};
 use super::judge::{check_rules, control_key, judge};
 use super::lines::result_lines;
-use super::observe::Seen;
+use super::observe::PlotData;
 use super::results::{rows, values};
 use super::search::is_accepted;
 use super::spec::claim::{ClaimSpec, Judge};
@@ -20,37 +20,37 @@ use super::spec::tree::Override;
 use super::spec::{Experiment, Variant, variants_of};
 use crate::Error;
 
-/// Which runs of an experiment to make. The default: the experiment as it is.
+/// Selection and changes of an experiment's runs. The default is the unchanged experiment.
 #[derive(Clone, Debug, Default)]
 pub struct Request {
-    /// Only these variants; all if the list is empty.
+    /// Variants to run; empty means all.
     pub variants: Vec<String>,
-    /// In place of the experiment's seeds, if there are any.
+    /// Seeds; empty means the experiment's own.
     pub seeds: Vec<u64>,
     /// Values of the world to change.
     pub set: Vec<Override>,
-    /// An elevator in place of the world's, also one that the registry does not have.
+    /// An elevator in place of the world's; it need not be registered.
     pub elevator: Option<ElevatorSpec>,
-    /// Makes every run twice, and fails if the traces differ.
+    /// Make each run twice, and fail if the traces differ.
     pub check: bool,
-    /// Records events for plots.
+    /// Record events for plots.
     pub plots: bool,
 }
 
-/// An experiment that has run.
+/// Results of an experiment.
 #[derive(Debug)]
 pub struct Outcome {
-    /// The rows, the verdicts and the plots.
+    /// Rows, verdicts and plots.
     pub report: Report,
     /// Facts that a reader of the report must not overlook.
     pub warnings: Vec<String>,
 }
 
-/// Runs an experiment in the simulated world, on all cores, and judges its claims. The claims are
-/// about the whole experiment, unchanged: else they are left out.
+/// Runs an experiment in the simulated world, on all cores. Judges the claims if the experiment is
+/// complete and unchanged.
 ///
 /// # Errors
-/// When a variant is unknown, a changed world is invalid, or a run fails.
+/// A variant is unknown, a changed world is invalid, or a run fails.
 pub fn run(
     experiment: &Experiment,
     request: &Request,
@@ -59,7 +59,7 @@ pub fn run(
     check_rules(&experiment.claims)?;
     let variants = chosen(experiment, &request.variants)?;
     let seeds = if request.seeds.is_empty() { &experiment.seeds } else { &request.seeds };
-    // A part of the experiment, or a changed one, shows its rows; the claims are about the whole.
+    // Claims are about the complete, unchanged experiment.
     let is_changed = !request.set.is_empty() || request.elevator.is_some();
     let whole = request.variants.is_empty() && !is_changed;
     let mut runs = own_runs(experiment, &variants, seeds, request.plots);
@@ -68,13 +68,13 @@ pub fn run(
     }
     let Request { set, elevator, check, .. } = request;
     let (elevator, check) = (elevator.as_ref(), *check);
-    let manner = Manner { experiment, set, elevator, progress, check };
-    let done = execute(manner, &runs)?;
+    let options = RunOptions { experiment, set, elevator, progress, check };
+    let done = execute(options, &runs)?;
     let claims = if whole { &experiment.claims[..] } else { &[] };
     let claims = spread(claims, &|_, _| (), |claim| Ok(judge(claim, &done, seeds[0])))?;
     let (fits, mut warnings) = fits(experiment, &variants, &done, &request.set);
     let lines = result_lines(experiment, &variants, &done, &request.set)?;
-    // Of large grids the lines say enough, unless a variant is asked for by its name.
+    // Result lines replace the rows of large grids, except for variants selected by name.
     let lined = |variant: &&Variant| lines.variants.contains(&variant.name);
     let shown: Vec<&Variant> = match request.variants.is_empty() {
         true => variants.iter().copied().filter(|variant| !lined(variant)).collect(),
@@ -96,7 +96,7 @@ pub fn run(
     Ok(Outcome { report, warnings })
 }
 
-/// The variants of these names, or all.
+/// The variants of these names; all without names.
 pub(crate) fn chosen<'a>(
     experiment: &'a Experiment,
     names: &[String],
@@ -112,7 +112,7 @@ pub(crate) fn own_runs<'a>(
     experiment: &Experiment,
     variants: &[&'a Variant],
     seeds: &[u64],
-    look: bool,
+    record: bool,
 ) -> Vec<Run<'a>> {
     let mut runs = Vec::new();
     for variant in variants {
@@ -124,16 +124,16 @@ pub(crate) fn own_runs<'a>(
                     seed: *seed,
                     control: String::new(),
                 };
-                let look =
-                    look && runs.last().is_none_or(|run: &Run<'_>| run.key.variant != variant.name);
-                runs.push(Run { key, variant, point: point.clone(), control: &[], look });
+                let record = record
+                    && runs.last().is_none_or(|run: &Run<'_>| run.key.variant != variant.name);
+                runs.push(Run { key, variant, point: point.clone(), control: &[], record });
             }
         }
     }
     runs
 }
 
-/// What the negative controls need; two controls that set the same share their runs.
+/// Runs of the negative controls; controls with equal settings share runs.
 fn control_runs<'a>(experiment: &'a Experiment, seeds: &[u64]) -> Vec<Run<'a>> {
     let mut runs: Vec<Run<'a>> = Vec::new();
     for ClaimSpec { judge, .. } in &experiment.claims {
@@ -153,8 +153,7 @@ fn control_runs<'a>(experiment: &'a Experiment, seeds: &[u64]) -> Vec<Run<'a>> {
     runs
 }
 
-/// How many points are still accepted, for each fit that these variants have, and what is to be
-/// said loudly.
+/// Still accepted points of each fit of these variants, and warnings.
 fn fits(
     experiment: &Experiment,
     variants: &[&Variant],
@@ -168,7 +167,7 @@ fn fits(
         }
         let name = format!("fit {}", fit.name);
         if fit.points.is_empty() {
-            let text = "NOT FITTED: the middle of the box is run, so nothing below is a result";
+            let text = "NOT FITTED: runs use the middle of the box; the numbers are no results";
             warnings.push(format!("{}: {name}: {text}", experiment.name));
             said.push((name, text.into()));
             continue;
@@ -188,7 +187,7 @@ fn fits(
     (said, warnings)
 }
 
-/// None when a row that decides was not run.
+/// `None` if a row of the fit was not run.
 fn still_accepted(experiment: &Experiment, fit: &Fit, done: &Done) -> Option<usize> {
     let seed = experiment.seeds[0];
     let mut accepted = 0;
@@ -273,7 +272,7 @@ fn causes(variants: &[&Variant], done: &Done) -> Vec<CauseTable> {
             device_causes,
         ),
         table(
-            "Causes: above it",
+            "Causes: above the device",
             &[
                 "sync bios",
                 "KiB ahead of one",
@@ -331,12 +330,12 @@ fn listings(variants: &[&Variant], done: &Done) -> Vec<Listing> {
     firsts(variants, done).map(listing).collect()
 }
 
-/// Variants that run the same jobs share a plot where they can be told apart in one.
+/// Plots for each job; variants share a plot if their series can be distinguished.
 fn plots(variants: &[&Variant], done: &Done) -> Vec<Plot> {
-    let mut groups: Vec<(String, Vec<(String, &Seen)>)> = Vec::new();
+    let mut groups: Vec<(String, Vec<(String, &PlotData)>)> = Vec::new();
     for (variant, job) in firsts(variants, done) {
-        let Some(seen) = &job.seen else { continue };
-        let one = (label(variant, job), seen);
+        let Some(plot_data) = &job.plot_data else { continue };
+        let one = (label(variant, job), plot_data);
         match groups.iter_mut().find(|(name, _)| *name == job.job) {
             Some((_, group)) => group.push(one),
             None => groups.push((job.job.clone(), vec![one])),
@@ -347,32 +346,32 @@ fn plots(variants: &[&Variant], done: &Done) -> Vec<Plot> {
         plots.push(Plot {
             title: format!("{job}: latency of synchronous bios"),
             x: Axis { label: "latency, s".into(), log: true },
-            y: Axis { label: "share that took at most so long".into(), log: false },
-            series: series(group, Style::Step, |seen| seen.latency.clone()),
+            y: Axis { label: "share of bios up to this latency".into(), log: false },
+            series: series(group, Style::Step, |plot_data| plot_data.latency.clone()),
         });
         plots.push(Plot {
             title: format!("{job}: bios in queue and device"),
             x: time(),
             y: Axis { label: "bios".into(), log: false },
-            series: series(group, Style::Step, |seen| seen.depth.clone()),
+            series: series(group, Style::Step, |plot_data| plot_data.depth.clone()),
         });
         for one in group {
             let alone = std::slice::from_ref(one);
             plots.push(Plot {
-                title: format!("{}: where the head went", one.0),
+                title: format!("{}: position of the head", one.0),
                 x: time(),
                 y: Axis { label: "position, MiB".into(), log: false },
-                series: series(alone, Style::Points, |seen| seen.head.clone()),
+                series: series(alone, Style::Points, |plot_data| plot_data.head.clone()),
             });
             plots.push(Plot {
-                title: format!("{}: who was served when", one.0),
+                title: format!("{}: threads at the device", one.0),
                 x: time(),
                 y: Axis { label: "thread".into(), log: false },
-                series: series(alone, Style::Spans, |seen| {
+                series: series(alone, Style::Spans, |plot_data| {
                     let ends = |&(from, to, thread): &(f64, f64, u32)| {
                         [(from, f64::from(thread)), (to, f64::from(thread))]
                     };
-                    seen.served.iter().flat_map(ends).collect()
+                    plot_data.served.iter().flat_map(ends).collect()
                 }),
             });
         }
@@ -385,19 +384,22 @@ fn time() -> Axis {
 }
 
 fn series(
-    group: &[(String, &Seen)],
+    group: &[(String, &PlotData)],
     style: Style,
-    points: impl Fn(&Seen) -> Vec<(f64, f64)>,
+    points: impl Fn(&PlotData) -> Vec<(f64, f64)>,
 ) -> Vec<Series> {
-    let one =
-        |(name, seen): &(String, &Seen)| Series { name: name.clone(), style, points: points(seen) };
+    let one = |(name, plot_data): &(String, &PlotData)| Series {
+        name: name.clone(),
+        style,
+        points: points(plot_data),
+    };
     group.iter().map(one).collect()
 }
 
 /// Medians of several reports side by side, with the changes from the first.
 ///
 /// # Errors
-/// When no row is in several of them.
+/// No row is in several reports.
 pub fn side_by_side(columns: &[(String, Report)]) -> Result<CauseTable, Error> {
     let Some(((_, base), others)) = columns.split_first() else { return Ok(CauseTable::default()) };
     let mut rows = Vec::new();
@@ -418,7 +420,7 @@ pub fn side_by_side(columns: &[(String, Report)]) -> Result<CauseTable, Error> {
         cells.push(number(before));
         for (_, report) in others {
             let after = of(report);
-            // Every world has a machine.
+            // Every world has this row, so it does not count.
             compared |= after.is_some() && row.row != MACHINE;
             cells.push(number(after));
             let change = before.zip(after).filter(|(before, _)| *before != 0.0);
@@ -434,7 +436,7 @@ pub fn side_by_side(columns: &[(String, Report)]) -> Result<CauseTable, Error> {
         names.extend([name.clone(), "change".into()]);
     }
     if !compared {
-        let what = "no row is in several of them: variants and jobs must have the same names";
+        let what = "no row is in several reports: variants and jobs must have the same names";
         return Err(Error::new(what));
     }
     Ok(CauseTable { title: "Medians side by side".into(), columns: names, rows })

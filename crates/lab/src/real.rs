@@ -1,10 +1,11 @@
-//! An experiment's jobs on this machine: the variant says which elevator, the rest of its world
-//! does not matter. The rows are the same, so published, simulated and real numbers can be
+//! Runs an experiment's jobs on this machine. The variant selects the elevator; the rest of its
+//! world is ignored. The rows have the same names, so published, simulated and real numbers can be
 //! compared.
 //!
-//! A variant with a null device has the target `null` in place of memory. One with a queue stacked
-//! on that has a multipath line over it, whose queue runs in the tasks' own threads as today's does
-//! ([`Stacking::TODAY`]). So ways that hand over to a worker or a softirq are left out, and named.
+//! A variant with a null device runs on the target `null` in place of memory. A stacked queue
+//! becomes a multipath target over it, whose queue runs in the tasks' own threads, like the current
+//! one ([`Stacking::TODAY`]). Variants that hand over to a worker or a softirq are left out and
+//! reported.
 
 use blockyard::bench::{NO_PAGE_CACHE, Outcome, PipelineChoice, Place, Scheduling, Target, Usage};
 use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
@@ -20,14 +21,14 @@ use super::results::rows;
 use super::spec::{Experiment, Setup};
 use crate::Error;
 
-/// Why a variant is left out.
-const NO_WORKER: &str = "there is no worker and no softirq between a task and its device here; \
-    only stacked queues that need none run, and give clones to the device directly, as today";
+/// Reason for omitting a variant.
+const NO_WORKER: &str = "real mode has no worker and no softirq between a task and its device; it \
+    runs only stacked queues that need neither, and issues clones to the device directly";
 
 /// The real world.
 struct Real<'a> {
     target: &'a Target,
-    /// Variant and job, for messages.
+    /// Variant and job, for error messages.
     job: String,
 }
 
@@ -40,11 +41,11 @@ impl Runner for Real<'_> {
     }
 }
 
-/// Runs the jobs of each variant on this machine, one after the other, as they would disturb each
-/// other. With `may_destroy`, data at the place is overwritten.
+/// Runs the jobs of each variant on this machine, one after the other, so that they do not disturb
+/// each other. `may_destroy` permits overwriting data at the place.
 ///
 /// # Errors
-/// When a variant is unknown, the place does not fit, or a call of a job fails.
+/// A variant is unknown, the place does not fit, or a call of a job fails.
 pub fn run(
     experiment: &Experiment,
     request: &Request,
@@ -107,14 +108,14 @@ pub fn run(
     })
 }
 
-/// Each once, in order.
+/// Adds a place once.
 fn note(places: &mut Vec<String>, place: String) {
     if !places.contains(&place) {
         places.push(place);
     }
 }
 
-/// What the other threads have used while a job ran.
+/// CPU use of the other threads during a job.
 fn beside(job: &str, used: &Usage) -> (String, String) {
     let Usage { user, system, voluntary, involuntary } = *used;
     let ms = |time: Nanos| time.0 as f64 / 1e6;
@@ -127,7 +128,8 @@ fn beside(job: &str, used: &Usage) -> (String, String) {
     (format!("beside the tasks of {job}"), text)
 }
 
-/// Where its bytes go: those of a null device nowhere. `None` if its way cannot be gone here.
+/// The device of a variant; null devices discard the data. `None` if real mode cannot run the
+/// variant.
 fn place_of(setup: &Setup, place: &Place) -> Option<Place> {
     let stack = setup.config.stack.as_ref();
     let (Place::Memory { .. }, DeviceConfig::Null(null)) = (place, &setup.config.device) else {
@@ -154,7 +156,7 @@ fn scheduling(setup: &Setup) -> Scheduling {
     Scheduling { elevator, ..Scheduling::default() }
 }
 
-/// That of the variant's crypt target, if it has one.
+/// The pipeline of the variant's crypt target, if it has one.
 fn pipeline(setup: &Setup) -> Result<Option<PipelineChoice>, Error> {
     let name = Some(&setup.module).filter(|name| *name != "_");
     name.map(|name| PipelineChoice::parse(name).map_err(Error::new)).transpose()
@@ -167,6 +169,6 @@ fn job_done(name: &str, yielded: Yielded) -> JobDone {
         listing: yielded.listing,
         causes: blockyard_sim::world::Causes::default(),
         trace_hash: 0,
-        seen: None,
+        plot_data: None,
     }
 }

@@ -1,4 +1,4 @@
-//! Numbers over all points and seeds: a value for each run, an interval for a reader.
+//! Results over all points and seeds: a value for each run, and the interval of the values.
 
 use std::collections::BTreeMap;
 
@@ -8,10 +8,10 @@ use super::execute::Done;
 use super::spec::metric::{Base, Cell, METRICS, Metric};
 use super::spec::{Experiment, Role, Variant};
 
-/// A run among those of a variant: which point, which seed.
+/// Point and seed of a variant's run.
 pub(crate) type Place = (usize, u64);
 
-/// A cell's value in each run, under a control or none.
+/// A cell's value in each run under a control; an empty control means the experiment itself.
 pub(crate) fn values(done: &Done, cell: &Cell, control: &str) -> BTreeMap<Place, f64> {
     let mut values = BTreeMap::new();
     for (key, jobs) in done {
@@ -28,7 +28,7 @@ pub(crate) fn values(done: &Done, cell: &Cell, control: &str) -> BTreeMap<Place,
     values
 }
 
-/// Smallest, middle and largest; none of nothing.
+/// Smallest value, median and largest value; `None` without values.
 pub(crate) fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval> {
     let mut sorted: Vec<f64> = values.into_iter().collect();
     sorted.sort_by(f64::total_cmp);
@@ -41,8 +41,7 @@ pub(crate) fn interval(values: impl IntoIterator<Item = f64>) -> Option<Interval
     Some(Interval { low: *low, median, high: *high })
 }
 
-/// The rows of these variants, in the order in which their jobs yielded them; what was only
-/// published comes behind.
+/// The rows of these variants, in the order of their jobs; rows that are only published follow.
 pub(crate) fn rows(experiment: &Experiment, variants: &[&Variant], done: &Done) -> Vec<Row> {
     let mut rows = Vec::new();
     for variant in variants {

@@ -1,4 +1,4 @@
-//! Rules that claims name: the simulator's, and those of the workloads themselves.
+//! Rules that claims name: those of the simulator, and those of the workloads.
 
 use blockyard_engine::time::Nanos;
 use blockyard_sim::checks::{self, Check, Verdict};
@@ -15,12 +15,12 @@ static OWN: [Check; 2] = [
     },
     Check {
         id: "001-21",
-        about: "the mail's example is read, printed as it was, and its last column follows",
+        about: "the mail's example is parsed and printed unchanged; its last column follows",
         run: result_line,
     },
 ];
 
-/// All of them.
+/// All rules.
 pub(crate) fn all() -> impl Iterator<Item = &'static Check> {
     checks::all().iter().chain(&OWN)
 }
@@ -37,7 +37,7 @@ fn regions(_: u64) -> Verdict {
     Verdict { ours, holds, control, control_holds: Some(!control_holds) }
 }
 
-/// What each process writes, and whether that is as the mail draws it.
+/// The regions of all processes, and whether they match the mail's drawing.
 fn layout(divide: bool) -> (String, bool) {
     let job = Job {
         rw: Rw::Write,
@@ -69,7 +69,7 @@ fn layout(divide: bool) -> (String, bool) {
     (ours, set_up.is_some() && count == 9 && bound && equal && disjoint)
 }
 
-/// First byte that a task writes, and the end of its last.
+/// Start and end of the bytes that a task writes.
 fn region(mut task: impl Task) -> (u64, u64) {
     let (mut start, mut end) = (u64::MAX, 0);
     loop {
@@ -86,7 +86,7 @@ fn region(mut task: impl Task) -> (u64, u64) {
 
 fn result_line(_: u64) -> Verdict {
     const MAIL: &str = "D iodepth=256, 32k, mode: write: 698461.10 14795.64 2.12 %";
-    // The last column as it would be if it were a standard deviation of something else.
+    // A last column that does not follow from the others.
     const OTHER: &str = "D iodepth=256, 32k, mode: write: 698461.10 14795.64 3.12 %";
     let read = MAIL.parse::<ResultLine>();
     let ours = read.as_ref().map_or_else(ToString::to_string, ToString::to_string);

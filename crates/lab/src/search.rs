@@ -9,7 +9,7 @@
 mod proposal;
 
 use self::proposal::Proposal;
-use super::execute::{Key, Manner, Progress, Run, execute};
+use super::execute::{Key, Progress, Run, RunOptions, execute};
 use super::results::values;
 use super::spec::fit::{Accept, Fit, Point};
 use super::spec::tree::Value;
@@ -19,14 +19,14 @@ use crate::Error;
 /// Points that are run side by side, before the search learns of them.
 const BATCH: usize = 16;
 
-/// The outcome of a search.
+/// Result of a search.
 #[derive(Clone, Debug)]
 pub struct Found {
-    /// Points whose rows are all near enough.
+    /// Points with all rows within the bound.
     pub accepted: Vec<Point>,
-    /// Points that were run, until enough were accepted.
+    /// Number of points that were run.
     pub drawn: u32,
-    /// The nearest point, and the factor by which its worst row is off.
+    /// The nearest point, and the factor of its worst row.
     nearest: Option<(Point, f64)>,
     /// The rows that decide, in the order of the fit.
     rows: Vec<RowCount>,
@@ -179,7 +179,7 @@ fn distance(fit: &Fit, factors: &[f64]) -> f64 {
     rows.map(|(factor, row)| (factor - 1.0) / row.error_max).fold(0.0, f64::max)
 }
 
-/// The rows that decide, of each point.
+/// Runs a batch; returns the values of the fit's rows for each point.
 fn run_batch(
     experiment: &Experiment,
     fit: &Fit,
@@ -190,17 +190,17 @@ fn run_batch(
     let decides =
         |variant: &&Variant| fit.accept.iter().any(|accept| accept.cell.variant == variant.name);
     let variants: Vec<&Variant> = experiment.variants.iter().filter(decides).collect();
-    let manner = Manner { experiment, set: &[], elevator: None, progress, check: false };
+    let options = RunOptions { experiment, set: &[], elevator: None, progress, check: false };
     let mut runs = Vec::new();
     for (number, point) in batch.iter().enumerate() {
         for variant in &variants {
             let control = String::new();
             let key = Key { variant: variant.name.clone(), point: number, seed, control };
             let point = Some(point.clone());
-            runs.push(Run { key, variant, point, control: &[], look: false });
+            runs.push(Run { key, variant, point, control: &[], record: false });
         }
     }
-    let done = execute(manner, &runs)?;
+    let done = execute(options, &runs)?;
     let row = |number: usize| {
         let cells = fit.accept.iter();
         cells
@@ -215,13 +215,13 @@ fn run_batch(
     (0..batch.len()).map(row).collect()
 }
 
-/// Whether each row is near enough to what was published.
+/// Whether each row is within the bound of its published value.
 pub(crate) fn is_accepted(experiment: &Experiment, fit: &Fit, values: &[f64]) -> bool {
     let factors = factors(experiment, fit, values);
     factors.iter().zip(&fit.accept).all(|(factor, row)| row.admits(*factor))
 }
 
-/// By which factor ours and the published value differ: 1 is equal.
+/// The factor between ours and the published value of each row; 1 means equal.
 fn factors(experiment: &Experiment, fit: &Fit, values: &[f64]) -> Vec<f64> {
     let factor = |(accept, ours): (&Accept, &f64)| {
         let published = experiment.published_at(&accept.cell).map_or(f64::NAN, |row| row.value);

@@ -1,5 +1,5 @@
-//! Who ran after whom on which CPU, who waited for what, and what became of
-//! each request, in a window of simulated time.
+//! Lists the thread switches of each CPU, the waits, and the history of each request in a window of
+//! simulated time.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -14,11 +14,11 @@ use super::observe::{Follower, Request};
 /// A window of simulated time.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
-    /// Its start.
+    /// Start.
     pub from: Nanos,
-    /// Its end.
+    /// End.
     pub until: Nanos,
-    /// Lines of each of the two lists.
+    /// Limit of lines in each of the two lists.
     pub limit: usize,
 }
 
@@ -27,14 +27,14 @@ pub struct Window {
 pub struct Tracer {
     window: Window,
     follower: Follower,
-    /// Threads that are not just the program's.
+    /// Names of kernel threads.
     names: BTreeMap<ThreadId, String>,
     first_task: Option<ThreadId>,
-    /// Who ran last on each CPU.
+    /// The last thread on each CPU.
     on_cpu: BTreeMap<CpuId, ThreadId>,
     events: Vec<(Nanos, String)>,
     requests: Vec<Request>,
-    /// What the limit has cut off.
+    /// Numbers of events and of requests beyond the limit.
     left_out: (usize, usize),
     last: Nanos,
 }
@@ -68,19 +68,18 @@ impl Tracer {
         let Window { from, until, .. } = self.window;
         let mut text = format!("From {} to {} s.\n\n", seconds(from), seconds(until));
         if self.last < from {
-            let _ = writeln!(text, "Nothing: the last event was at {} s.", seconds(self.last));
+            let _ = writeln!(text, "No events: the last event was at {} s.", seconds(self.last));
             return text;
         }
-        text += "     time, s  what\n";
-        // A burst is told when it begins, and what it will have done at its end.
+        text += "     time, s  event\n";
+        // A burst is recorded at its start with events at its end, so the list needs sorting.
         let mut events: Vec<_> = self.events.iter().collect();
         events.sort_by_key(|(at, _)| *at);
         events.iter().for_each(|(_, line)| text += line);
         left_out(&mut text, self.left_out.0);
-        text += "\nRequests, in the order in which they were done: when their first bio came, how \
-                 long it waited\nin the queue, how long the device took, and how many that came \
-                 later were issued before.\n\n";
-        text += "   queued, s  waited, ms  device, ms  passed by  thread  what\n";
+        text += "\nRequests in the order of completion: submission of the first bio, time in the \
+                 queue,\ntime at the device, number of later bios that were issued earlier.\n\n";
+        text += "   queued, s  waited, ms  device, ms  passed by  thread  operation\n";
         for request in &self.requests {
             let _ = writeln!(text, "{}", line(request));
         }
@@ -95,7 +94,7 @@ impl Tracer {
 
     fn says(&mut self, at: Nanos, event: &Event) -> String {
         let what = match *event {
-            Event::Spawn { thread, .. } => format!("{} is there", self.name(thread)),
+            Event::Spawn { thread, .. } => format!("{} starts", self.name(thread)),
             Event::Switch { cpu, thread } => match self.on_cpu.insert(cpu, thread) {
                 Some(before) => {
                     let (name, before) = (self.name(thread), self.name(before));
@@ -108,13 +107,13 @@ impl Tracer {
             }
             Event::Wake { thread } => format!("{} is woken up", self.name(thread)),
             Event::Submit { bio, thread, op, sector, sectors, sync, .. } => {
-                let sync = if sync { "" } else { ", nobody waits for it" };
+                let sync = if sync { "" } else { ", async" };
                 let range = range(op, sector, sectors);
                 format!("thread {} submits bio {bio}: {range}{sync}", thread.0)
             }
             Event::Issue { tag, op, sector, sectors, in_flight } => {
                 let range = range(op, sector, sectors);
-                format!("request {tag} to the device: {range}; it has {in_flight}")
+                format!("request {tag} to the device: {range}; {in_flight} in flight")
             }
             Event::Complete { tag } => format!("request {tag} is done"),
             Event::End { bio, .. } => format!("bio {bio} has ended"),
@@ -148,7 +147,7 @@ impl Observer for Tracer {
             self.events.push((at, line));
         } else {
             self.left_out.0 += usize::from(inside);
-            // Who ran before the window is needed in it.
+            // The first switch in the window names the thread before it.
             if let Event::Switch { cpu, thread } = event {
                 self.on_cpu.insert(*cpu, *thread);
             }
@@ -156,7 +155,7 @@ impl Observer for Tracer {
     }
 }
 
-/// The names of threads that Linux has, too.
+/// Linux's name of a kernel thread.
 fn name_of(role: Role) -> Option<String> {
     match role {
         Role::Kblockd(cpu) => Some(format!("kworker/{}", cpu.0)),
@@ -197,10 +196,10 @@ fn range(op: Op, sector: u64, sectors: u32) -> String {
 
 fn reason(wait: Wait) -> &'static str {
     match wait {
-        Wait::Pages => "pages that are being read",
+        Wait::Pages => "pages under read",
         Wait::Writes => "its writes (fsync)",
         Wait::Commit => "a commit of the journal",
-        Wait::DirtyLimit => "dirty pages to become fewer",
+        Wait::DirtyLimit => "fewer dirty pages",
         Wait::Request => "a free request",
         Wait::Direct => "direct operations",
         Wait::Sleep => "time to pass",
@@ -224,7 +223,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn window_shows_who_ran_before_it_and_counts_what_the_limit_cuts() {
+    fn window_names_the_thread_before_it_and_counts_lines_beyond_the_limit() {
         let window = Window { from: Nanos(1_000), until: Nanos(9_000), limit: 2 };
         let mut tracer = Tracer::new(window);
         let switch = |thread| Event::Switch { cpu: CpuId(1), thread: ThreadId(thread) };
@@ -240,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn request_is_listed_with_how_long_it_waited_and_who_passed_it() {
+    fn request_is_listed_with_its_wait_and_the_bios_that_passed_it() {
         let window = Window { from: Nanos(0), until: Nanos(u64::MAX), limit: 100 };
         let mut tracer = Tracer::new(window);
         let (op, sectors) = (Op::Write, 8);

@@ -43,7 +43,7 @@ fn done(control: &str, points: &[(f64, f64)], done: &mut Done) {
                 listing: String::new(),
                 causes: Causes::default(),
                 trace_hash: 0,
-                seen: None,
+                plot_data: None,
             };
             done.insert(key, vec![job]);
         }

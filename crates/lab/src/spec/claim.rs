@@ -1,5 +1,4 @@
-//! A claim of an experiment: a sentence, what is measured for it, its threshold, and a negative
-//! control.
+//! A claim of an experiment: a sentence, its measures with thresholds, and a negative control.
 //!
 //! ```toml
 //! [[claims]]
@@ -7,8 +6,8 @@
 //! text = "The patch lowers latency of synchronous writes."
 //! measure = [{ ratio = ["fsync-patched/fsync/fsync_median", "fsync-original/fsync/fsync_median"],
 //!              max = 0.30, size = [0.01, 0.10], published = 0.027 }]
-//! [claims.control]                     # the mechanism is switched off, and nothing else changes:
-//! set = { "write_back.sync_flags" = false }       # the claim's own threshold must then be missed
+//! [claims.control]                     # only the mechanism is switched off;
+//! set = { "write_back.sync_flags" = false }       # the claim's threshold must then be missed
 //! ```
 
 use super::measure::{Bounds, Measure};
@@ -17,22 +16,22 @@ use super::section::Section;
 use super::tree::Override;
 use crate::Error;
 
-/// How a claim is judged.
+/// Judgement of a claim.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Judge {
-    /// Every measure lies within its threshold, at every accepted fit.
+    /// Every measure lies within its threshold, at every accepted point.
     Measures { measures: Vec<Measure>, control: Option<Control> },
-    /// A rule of the code itself, with its own negative control.
+    /// Name of a rule in code, which has its own negative control.
     Check(String),
-    /// Shown, and not judged: why.
-    Nobody { why: String, measures: Vec<Measure> },
+    /// Printed without a verdict, with the reason.
+    Unjudged { why: String, measures: Vec<Measure> },
 }
 
-/// A world in which the mechanism is missing.
+/// A negative control: a world without the mechanism.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Control {
     pub(crate) set: Vec<Override>,
-    /// What must hold there; without any, the claim's own threshold must be missed.
+    /// Measures that must hold there; without any, the claim's own threshold must be missed.
     pub(crate) measures: Vec<Measure>,
 }
 
@@ -41,7 +40,7 @@ pub(crate) struct Control {
 pub(crate) struct ClaimSpec {
     pub(crate) id: String,
     pub(crate) text: String,
-    /// Said beside the verdict.
+    /// Printed beside the verdict.
     pub(crate) note: String,
     pub(crate) judge: Judge,
 }
@@ -58,7 +57,7 @@ impl ClaimSpec {
         let control = control.map(|control| Control::read(control, yields)).transpose()?;
         let judge = match (check, unjudged, measures.is_empty()) {
             (Some(check), None, true) if control.is_none() => Judge::Check(check),
-            (None, Some(why), _) if control.is_none() => Judge::Nobody { why, measures },
+            (None, Some(why), _) if control.is_none() => Judge::Unjudged { why, measures },
             (None, None, false) => Judge::Measures { measures, control },
             _ => {
                 return Err(section.wrong(
@@ -77,10 +76,10 @@ impl ClaimSpec {
 }
 
 impl Judge {
-    /// What is measured for it.
+    /// Measures of the claim.
     pub(crate) fn measures(&self) -> &[Measure] {
         match self {
-            Self::Measures { measures, .. } | Self::Nobody { measures, .. } => measures,
+            Self::Measures { measures, .. } | Self::Unjudged { measures, .. } => measures,
             Self::Check(_) => &[],
         }
     }

@@ -1,4 +1,4 @@
-//! `[crypt]`: a crypt target above the queue, its pipeline, and what it costs.
+//! `[crypt]`: a crypt target above the queue, its pipeline and its costs.
 
 use blockyard_engine::dm::crypt::pipeline::{self, Choice, Pipeline};
 use blockyard_engine::pages::{AllocatorSpec, BIO_PAGES_MAX, ORDER_MAX, Sizes};
@@ -10,20 +10,20 @@ use super::section::{Section, listed};
 use super::world::ns;
 use crate::Error;
 
-/// The pipeline of a variant that has no target, where the others have one.
+/// Pipeline name of a variant without a crypt target.
 pub(super) const OFF: &str = "off";
 
-/// Reads the section, if there is one, for a machine of so many CPUs.
+/// Reads the section, if present, for a machine with `cpus` CPUs.
 pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedConfig>, Error> {
     let Some(mut section) = root.section("crypt")? else { return Ok(None) };
     let name = section.needed_text("pipeline")?;
     let preset = pipeline::find(name);
     if preset.is_none() && name != OFF {
         let names = listed(pipeline::PRESETS.iter().map(|preset| preset.name));
-        let what = format!("is {name:?}, and takes {OFF:?}, {names}");
+        let what = format!("is {name:?}, but takes {OFF:?}, {names}");
         return Err(section.wrong_key("pipeline", &what));
     }
-    // What the preset says, unless it is said here.
+    // Overrides the preset.
     let split_kib = section.maybe_number("split_kib", 0..=1024u32)?;
     let bio_kib = section.number("bio_kib", 0..=1024, 0u32)?;
     let keeps_context = section.flag("keep_context_at_split", true)?;
@@ -48,7 +48,7 @@ pub(super) fn read(root: &mut Section<'_>, cpus: u16) -> Result<Option<MappedCon
     }))
 }
 
-/// Who allocates pages, and from what memory (`[memory]`).
+/// The page allocator and its memory (`[memory]`).
 fn pages(
     root: &mut Section<'_>,
     crypt: &mut Section<'_>,
@@ -91,8 +91,8 @@ fn pages(
     }))
 }
 
-/// What the target costs, and what a KiB of a ram disk does. Usual values are ours: AES-XTS at
-/// 1 GB/s a core, and work items as the measurements of work queues have them.
+/// Costs of the target, and of a KiB on a ram disk. The defaults are ours: AES-XTS at 1 GB/s a
+/// core, and measured costs of work items.
 fn costs(section: &mut Section<'_>) -> Result<(MappedCosts, Nanos), Error> {
     let mut costs = section.part("costs")?;
     let read = MappedCosts {

@@ -1,7 +1,7 @@
-//! Which constants may be fitted, within which box, on which rows, and how near is near enough.
+//! Fits: constants, their box, the rows to fit on, and the error bound.
 //!
-//! The box and the bound are part of the committed experiment: they stand before anything is run.
-//! The points that were accepted stand in a file beside it, which `blockyard lab fit` writes.
+//! The box and the bound are part of the experiment file, fixed before the first run. The command
+//! `blockyard lab fit` writes the accepted points into a file beside it.
 
 use std::fmt::{self, Write as _};
 
@@ -11,17 +11,17 @@ use super::tree::{Node, Origin, Override, Value};
 use super::{Published, Role};
 use crate::Error;
 
-/// Edges of a box: generous, so that no arithmetic on them can overflow.
+/// Limits of the edges of a box, so that arithmetic on them cannot overflow.
 const EDGES: std::ops::RangeInclusive<i64> = -1_000_000_000_000..=1_000_000_000_000;
-/// Points that are drawn at most; more is a search for an accident.
+/// Limit of drawn points; a longer search would find accidents.
 const DRAWS_MAX: u32 = 100_000;
-/// Points that are kept at most: each is run for each variant.
+/// Limit of kept points; each is run for each variant.
 const KEEP_MAX: u32 = 256;
 
 /// One side of the box.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Side {
-    /// Where it was written.
+    /// Place in the file.
     pub(crate) origin: Origin,
     pub(crate) path: String,
     pub(crate) values: Values,
@@ -30,28 +30,28 @@ pub(crate) struct Side {
 /// The values of a side.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Values {
-    /// Every whole number as likely.
+    /// Uniform over all whole numbers.
     Even { low: i64, high: i64 },
-    /// Evenly by the logarithm.
+    /// Uniform in the logarithm.
     Log { low: i64, high: i64 },
     /// Each of these numbers, names or flags as likely.
     OneOf(Vec<Value>),
 }
 
-/// A row that a point is accepted on.
+/// A row that decides about a point.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Accept {
     pub(crate) cell: Cell,
-    /// Ours and the published value differ by a factor of at most one and this.
+    /// Ours and the published value differ by at most the factor 1 + `error_max`.
     pub(crate) error_max: f64,
 }
 
 /// Constants of the world that are fitted to published numbers.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Fit {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// The variants that are run at its points.
+    /// Variants that run at its points.
     pub(crate) variants: Vec<String>,
     pub(crate) sides: Vec<Side>,
     pub(crate) accept: Vec<Accept>,
@@ -111,13 +111,13 @@ impl Fit {
         pairs.map(|(side, value)| Override::of(&side.path, value.clone(), &whose(side))).collect()
     }
 
-    /// The middle of the box, for an experiment that has not been fitted.
+    /// The middle of the box, for an experiment without accepted points.
     pub(crate) fn middle(&self) -> Point {
         let middle = |side: &Side| side.at(1 << 31);
         Point { values: self.sides.iter().map(middle).collect() }
     }
 
-    /// The accepted points as the text of a file of their own. `drawn` points were run.
+    /// The accepted points as text of their file. `drawn` is the number of points that were run.
     #[must_use]
     pub fn print(&self, drawn: u32) -> String {
         let is_plain = |c: char| c.is_ascii_alphanumeric() || "-_".contains(c);
@@ -135,7 +135,7 @@ impl Fit {
         text + "]\n"
     }
 
-    /// Takes the points of its section of that file.
+    /// Reads the points from its section of that file.
     pub(super) fn read_points(&mut self, mut section: Section<'_>) -> Result<(), Error> {
         section.maybe_number("drawn", 0..=DRAWS_MAX)?;
         for point in section.list("points")? {
@@ -143,7 +143,7 @@ impl Fit {
             for (path, node) in point.entries() {
                 let Some(place) = self.sides.iter().position(|side| side.path == *path) else {
                     let sides = listed(self.sides.iter().map(|side| &side.path));
-                    let what = format!("is no side of the experiment's box; there are {sides}");
+                    let what = format!("is no side of the experiment's box; the sides are {sides}");
                     return Err(mistake(node, path, &what));
                 };
                 let side = &self.sides[place];
@@ -279,11 +279,11 @@ impl Accept {
         let cell = Cell::parse(node, &path, super::section::text_of(node, &path)?, yields)?;
         let wrong = match published.iter().find(|row| row.cell == cell) {
             _ if !variants.contains(&cell.variant) => {
-                Some("is of a variant that the fit does not have among its \"variants\"")
+                Some("is of a variant outside the fit's \"variants\"")
             }
-            None => Some("is published nowhere: it needs a number under [published]"),
+            None => Some("needs a number under [published]"),
             Some(row) if row.role != Role::Calibrate || row.value <= 0.0 => {
-                Some("is no row to fit on: its role must be \"calibrate\", and its value above 0")
+                Some("needs the role \"calibrate\" and a value above 0")
             }
             Some(_) => None,
         };
@@ -292,14 +292,14 @@ impl Accept {
         }
         let error_max = section.fraction("error_max")?.filter(|error| *error > 0.0);
         let Some(error_max) = error_max else {
-            return Err(section.wrong_key("error_max", "takes a number above 0, as in 0.15"));
+            return Err(section.wrong_key("error_max", "takes a number above 0, for example 0.15"));
         };
         section.finish()?;
         Ok(Self { cell, error_max })
     }
 }
 
-/// The points of all fits, from the text of their file.
+/// Reads the points of all fits from the text of their file.
 pub(super) fn read_points(file: &str, text: &str, fits: &mut [Fit]) -> Result<(), Error> {
     let tree = Node::parse(file, text)?;
     let root = Section::of(&tree, "")?;

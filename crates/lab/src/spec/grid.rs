@@ -1,10 +1,10 @@
-//! A grid: variants that are made of settings, one of each axis.
+//! A grid: variants that combine one setting of each axis.
 //!
 //! ```toml
 //! [grids.disk]                         # disk-F-4k, disk-F-32k, disk-G-4k, disk-G-32k
 //! axes = [["F", "G"], ["4k", "32k"]]   # names of settings
 //! ```
-//! What an axis sets comes behind what the axes before it set.
+//! Settings of a later axis override those of earlier axes.
 
 use std::collections::BTreeMap;
 
@@ -13,10 +13,10 @@ use super::tree::{Node, Override, Value};
 use super::{Variant, jobs_of, overrides_of};
 use crate::Error;
 
-/// More variants than anybody waits for.
+/// Limit of variants.
 const VARIANTS_MAX: usize = 4096;
 
-/// A grid; its variants are among the experiment's.
+/// A grid; the experiment's variants include its variants.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Grid {
     pub(crate) name: String,
@@ -71,9 +71,8 @@ impl Grid {
 }
 
 fn axes(node: &Node, path: &str) -> Result<Vec<Vec<String>>, Error> {
-    let refuse = || {
-        mistake(node, path, "takes lists of names of settings, as in [[\"F\", \"G\"], [\"4k\"]]")
-    };
+    let refuse =
+        || mistake(node, path, "takes lists of names of settings, like [[\"F\", \"G\"], [\"4k\"]]");
     let list = |node: &Node| match &node.value {
         Value::List(list) if !list.is_empty() => Some(list.clone()),
         _ => None,

@@ -1,4 +1,4 @@
-//! A job: a program of `blockyard-workload` with its options.
+//! A job: a program of `blockyard-workload` and its options.
 //!
 //! ```toml
 //! [jobs.tio]
@@ -6,7 +6,7 @@
 //! [jobs.fsync]
 //! program = "fsync-tester"     # samples, background_mib, ioprio
 //! [jobs.mix]
-//! program = "fio"              # each section is a job of fio, with fio's names for options
+//! program = "fio"              # each section is a job of fio, with fio's option names
 //! sections.reader = { rw = "randread", bs = "4k", size = "64m", direct = 1, iodepth = 16 }
 //! [jobs.home]
 //! program = "trace"            # file, fast, depth, speed_percent, wrap
@@ -22,19 +22,19 @@ use super::traced::{TRACE_ROW, TraceJob, TraceKeys, Traces};
 use super::tree::Value;
 use crate::Error;
 
-/// The row that fsync-tester measures.
+/// Row of fsync-tester.
 pub(crate) const FSYNC_ROW: &str = "fsync";
-/// The row of all phases of tiotest together.
+/// Row of all phases of tiotest together.
 pub(crate) const TOTAL_ROW: &str = "Total";
-/// A fsync that takes longer is an outlier, as the 2009 mail's readers counted them.
+/// A longer fsync is an outlier, as the 2009 mail's readers counted.
 const LONG_FSYNC_S: f64 = 1.0;
 
-/// Of a phase of tiotest; its total has no time and no rate.
+/// Metrics of a phase of tiotest; the total has no time and no rate.
 const PHASE_METRICS: &[&str] =
     &["phase_time", "rate", "latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
 const TOTAL_METRICS: &[&str] = &["latency_avg", "latency_max", "ops_over_2s", "ops_over_10s"];
 const FSYNC_METRICS: &[&str] = &["fsync_min", "fsync_median", "fsync_max", "fsync_over_1s"];
-/// Of what a job of fio reads or writes; of its `fsync` only the times.
+/// Metrics of a fio job's reads or writes; `fsync` has only latencies.
 const FIO_METRICS: &[&str] = &[
     "phase_time",
     "shortest_time",
@@ -47,16 +47,16 @@ const FIO_METRICS: &[&str] = &[
     "latency_p99",
     "latency_max",
 ];
-/// Of all bios of a trace, and of those of one kind.
+/// Metrics of all bios of a trace, and of the bios of one kind.
 const TRACE_METRICS: &[&str] =
     &["phase_time", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max", "errors"];
 const TRACE_OP_METRICS: &[&str] =
     &["rate", "iops", "latency_avg", "latency_p50", "latency_p99", "latency_max"];
-/// Past the page cache.
+/// Further metrics of direct I/O.
 const FIO_DIRECT_METRICS: &[&str] = &["slat_avg", "clat_avg", "clat_max", "latency_stdev"];
-/// Of a job as a whole.
+/// Metrics of a fio job as a whole.
 const FIO_JOB_METRICS: &[&str] = &["cpu_busy", "switches_per_1000", "errors"];
-/// Of a job whose program has time of its own.
+/// Metrics of a fio job in a world with user time.
 const FIO_USAGE_METRICS: &[&str] =
     &["usr", "sys", "ctx", "ctx_per_1000", "voluntary_per_1000", "involuntary_per_1000"];
 const FIO_FSYNC_METRICS: &[&str] = &["latency_avg", "latency_p50", "latency_p99", "latency_max"];
@@ -68,14 +68,14 @@ pub(crate) struct Yield {
     pub(crate) metrics: &'static [&'static str],
 }
 
-/// A job: a program of [`blockyard::workload`] with its options.
+/// A job: a program of [`blockyard::workload`] and its options.
 #[derive(Clone, Debug)]
 pub enum JobSpec {
     /// tiotest.
     Tiotest(tiotest::Config),
     /// fsync-tester.
     Fsync(fsync_tester::Config),
-    /// Jobs of fio; whether a report shows their result lines only.
+    /// Jobs of fio; `true` if a report shows only their result lines.
     Fio(Vec<Job>, bool),
     /// A trace.
     Trace(TraceJob),
@@ -119,7 +119,7 @@ impl JobSpec {
         Ok(job)
     }
 
-    /// What it measures, in a world in which programs have time of their own or have not.
+    /// The rows of the job, in a world with or without user time.
     pub(crate) fn yields(&self, has_user_time: bool) -> Vec<Yield> {
         let one = |row: String, metrics| Yield { row, metrics };
         match self {
@@ -156,12 +156,12 @@ impl JobSpec {
         }
     }
 
-    /// Whether its rows are left to result lines where nobody asks for them.
+    /// Whether result lines replace its rows by default.
     pub(crate) fn has_result_line(&self) -> bool {
         matches!(self, Self::Fio(_, true))
     }
 
-    /// How long each of its files is, by its number.
+    /// Lengths of its files, by number.
     pub(crate) fn file_lens_bytes(&self) -> Vec<u64> {
         match self {
             Self::Tiotest(config) => vec![config.file_bytes; config.threads as usize],
@@ -175,10 +175,10 @@ impl JobSpec {
         }
     }
 
-    /// Whether the world has room for it.
+    /// Checks that its files fit into the world.
     ///
     /// # Errors
-    /// Says why it has not.
+    /// The files do not fit; the message says why.
     pub fn check(&self, config: &Config) -> Result<(), Error> {
         if let Self::Trace(job) = self {
             let fits = job.target.check(&job.trace);
@@ -190,13 +190,13 @@ impl JobSpec {
         match &config.fs {
             Some(fs) => fs.check(sectors, needed_bytes).map_err(Error::new),
             None if lens_bytes.len() > 1 => Err(Error::new(
-                "this program has several files, and file_system.kind is \"none\", where one file \
-                 is the device; it takes \"ext3\" or \"log\"",
+                "this program has several files, but with file_system.kind \"none\" the only file \
+                 is the device; use \"ext3\" or \"log\"",
             )),
             None if needed_bytes > sectors.saturating_mul(512) => {
                 let device_bytes = sectors.saturating_mul(512);
                 Err(Error::new(format!(
-                    "the file needs {needed_bytes} bytes, and the device has {device_bytes}: make \
+                    "the file needs {needed_bytes} bytes, but the device has {device_bytes}: make \
                      the file smaller or the device larger"
                 )))
             }
@@ -250,14 +250,14 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Error> {
         if job.rw.trims() {
             return Err(options.wrong_key(
                 "rw",
-                "trims, and no device of the lab does; run it with \
+                "trims, which no device of the lab does; run it with \
                                                 `blockyard bench`",
             ));
         }
         if job.verify.sum.is_some() {
             return Err(options.wrong_key(
                 "verify",
-                "needs bytes, and the lab has none; run it \
+                "needs data, and the lab has none; run it \
                                                     with `blockyard bench`",
             ));
         }
@@ -275,7 +275,7 @@ fn fio_jobs(section: &mut Section<'_>) -> Result<Vec<Job>, Error> {
     Ok(jobs)
 }
 
-/// What a list of fsync times says: smallest, median, largest, and the share of long ones.
+/// Metrics of a list of fsync times: minimum, median, maximum, and the share of long ones.
 pub(crate) fn fsync_metrics(samples: &[f64]) -> Vec<(&'static str, f64)> {
     let mut sorted = samples.to_vec();
     sorted.sort_by(f64::total_cmp);

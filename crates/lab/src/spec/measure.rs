@@ -1,12 +1,12 @@
-//! What a claim measures: a number, a ratio, or one number over many cells.
+//! The measure of a claim: a number, a ratio, or one number over many cells.
 //!
 //! ```toml
 //! ratio = ["disk-G-{16k,32k}-{q8,q256}/w write/rate", "disk-F-{16k,32k}-{q8,q256}/w write/rate"]
 //! over = "median"                      # of the four ratios, cell by cell
 //! min = 1.1
 //! ```
-//! Braces stand for each of the words in them, the last ones changing first, so two sides with the
-//! same braces go together cell by cell; a side without braces goes with every cell.
+//! Braces expand to each of their words; the last braces change first. Two sides with equal braces
+//! pair cell by cell; a side without braces pairs with every cell.
 
 use std::fmt;
 
@@ -15,10 +15,10 @@ use super::section::{Section, fraction_of, mistake, text_of};
 use super::tree::{Node, Value};
 use crate::Error;
 
-/// More cells than any grid has.
+/// Limit of cells; the largest grid has as many.
 const CELLS_MAX: usize = 4096;
 
-/// Where a number must lie.
+/// Bounds of a number.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(crate) struct Bounds {
     pub(crate) min: Option<f64>,
@@ -52,20 +52,20 @@ impl Bounds {
 pub(crate) struct Cells {
     pub(crate) pattern: String,
     pub(crate) cells: Vec<Cell>,
-    /// How many words each of its braces has.
+    /// Number of words in each of its braces.
     pub(crate) braces: Vec<usize>,
 }
 
 /// A side of a ratio.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Side {
-    /// As they are.
+    /// The cells themselves.
     Cells(Cells),
-    /// The largest of them all.
+    /// The largest of all cells.
     Largest(Cells),
-    /// Cell by cell the largest of several.
+    /// Cell by cell the largest of several patterns.
     Best(Vec<Cells>),
-    /// Cell by cell the smallest of several.
+    /// Cell by cell the smallest of several patterns.
     Worst(Vec<Cells>),
 }
 
@@ -73,42 +73,43 @@ pub(crate) enum Side {
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum Quantity {
     Value(Side),
-    /// This, divided by that.
+    /// First side divided by second.
     Ratio(Side, Side),
-    /// Of what was lost between the third and the first, the share that the second brings back.
+    /// Share of the loss, from the third side to the first, that the second recovers.
     Recovered(Box<[Side; 3]>),
 }
 
-/// How many cells become one number.
+/// Reduction of many cells to one number.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Over {
-    /// There is one.
+    /// A single cell.
     One,
     Median,
     Smallest,
     Largest,
-    /// Of the cells within these bounds among all.
+    /// Share of the cells within these bounds.
     Share(Bounds),
-    /// Of the only braces, counted from 1.
+    /// Place of the largest cell in the only braces, counted from 1.
     PlaceOfLargest,
-    /// How many different places the largest has in the last braces, over the words of the others.
+    /// Number of different places of the largest cell in the last braces, over the words of the
+    /// others.
     DifferentPlaces,
-    /// Spearman's, with the place in these braces, counted from 0.
+    /// Spearman's rank correlation with the place in these braces, counted from 0.
     RankCorrelation(usize),
 }
 
-/// What is measured, and where it must lie.
+/// A measure and its threshold.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Measure {
     pub(crate) quantity: Quantity,
     pub(crate) over: Over,
-    /// Only cells in which this lies there.
+    /// Keeps only the cells in which this quantity is within these bounds.
     pub(crate) condition: Option<(Quantity, Bounds)>,
-    /// The threshold.
+    /// Threshold.
     pub(crate) bounds: Bounds,
-    /// Where it lies if the size is reproduced as well; never decides.
+    /// Range of a reproduced size; never decides.
     pub(crate) size: Option<(f64, f64)>,
-    /// What the source has.
+    /// Published value.
     pub(crate) published: Option<f64>,
 }
 
@@ -141,14 +142,14 @@ impl Measure {
         Ok(Self { quantity, over, condition, bounds, size, published })
     }
 
-    /// All cells that it looks at.
+    /// All cells of the measure.
     pub(crate) fn cells(&self) -> impl Iterator<Item = &Cell> {
         let condition = self.condition.iter().flat_map(|(quantity, _)| quantity.sides());
         let sides = self.quantity.sides().into_iter().chain(condition);
         sides.flat_map(Side::lists).flat_map(|list| &list.cells)
     }
 
-    /// In what it is measured; a ratio has no unit.
+    /// Unit; a ratio has none.
     pub(crate) fn base(&self) -> Option<Base> {
         match (&self.quantity, self.over) {
             (_, Over::Share(_)) | (Quantity::Recovered(_), _) => Some(Base::Fraction),
@@ -196,7 +197,7 @@ impl Quantity {
         }
     }
 
-    /// Of the side that has most of them.
+    /// Braces of the side with the most cells.
     pub(crate) fn braces(&self) -> Vec<usize> {
         let sides = self.sides().into_iter().filter(|side| !matches!(side, Side::Largest(_)));
         let lists = sides.flat_map(|side| side.lists());
@@ -223,7 +224,7 @@ impl Side {
         Ok(side)
     }
 
-    /// The patterns that it is made of; at least one.
+    /// Its patterns; at least one.
     pub(crate) fn lists(&self) -> &[Cells] {
         match self {
             Self::Cells(list) | Self::Largest(list) => std::slice::from_ref(list),
@@ -280,7 +281,7 @@ impl Over {
             _ => {
                 let names = Self::NAMES.map(|name| format!("{name:?}")).join(", ");
                 let what = format!(
-                    "takes, of several cells, one of {names}; a share needs \"cell\" with bounds, \
+                    "with several cells takes one of {names}; a share needs \"cell\" with bounds, \
                      a rank correlation \"along\" with the number of the braces, a place one pair \
                      of braces, different places two or more"
                 );
@@ -319,7 +320,7 @@ impl Cells {
         let pattern = text_of(node, path)?;
         let Some((texts, braces)) = expand(pattern) else {
             let what = format!(
-                "is {pattern:?}, and takes \"variant/row/metric\", in which {{a,b}} stands for \
+                "is {pattern:?}, but takes \"variant/row/metric\", in which {{a,b}} stands for \
                  each word, for {CELLS_MAX} cells at most"
             );
             return Err(mistake(node, path, &what));
@@ -330,8 +331,8 @@ impl Cells {
     }
 }
 
-/// The texts that a pattern stands for, the last braces changing first, and the number of words of
-/// each of its braces.
+/// The expanded texts of a pattern, the last braces changing first, and the number of words in each
+/// of its braces.
 fn expand(pattern: &str) -> Option<(Vec<String>, Vec<usize>)> {
     let (mut texts, mut braces) = (vec![String::new()], Vec::new());
     let mut rest = pattern;
@@ -368,8 +369,8 @@ fn lists(node: &Node, path: &str, yields: &Yields) -> Result<Vec<Cells>, Error> 
 fn sides<const N: usize>(node: &Node, path: &str, yields: &Yields) -> Result<[Side; N], Error> {
     let refuse = || {
         let what = match N {
-            2 => "takes two of \"variant/row/metric\": this, divided by that",
-            _ => "takes three of \"variant/row/metric\": the loss, what mends it, without a loss",
+            2 => "takes two of \"variant/row/metric\": dividend and divisor",
+            _ => "takes three of \"variant/row/metric\": loss, partial recovery, no loss",
         };
         mistake(node, path, what)
     };
@@ -394,7 +395,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn braces_stand_for_each_word_and_the_last_change_first() {
+    fn braces_expand_to_each_word_and_the_last_change_first() {
         let (texts, braces) = expand("a-{x,y}-{1,2}/r").unwrap();
         assert_eq!(texts, ["a-x-1/r", "a-x-2/r", "a-y-1/r", "a-y-2/r"]);
         assert_eq!(braces, [2, 2]);

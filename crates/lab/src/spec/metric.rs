@@ -1,5 +1,5 @@
-//! What can be measured, in which unit, and how one measured thing is named:
-//! `variant/row/metric`, as in `hdd-cfq/Random Read/latency_max`.
+//! Metrics, their units, and names of cells: `variant/row/metric`, for example
+//! `hdd-cfq/Random Read/latency_max`.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -9,13 +9,13 @@ use super::section::{listed, mistake};
 use super::tree::Node;
 use crate::Error;
 
-/// In what a metric is measured; what is printed is chosen by the report.
+/// Base unit of a metric; the report chooses the printed unit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Base {
     Seconds,
     BytesPerSecond,
     PerSecond,
-    /// A part of all; 1 is all of it.
+    /// A fraction of the whole, 0 to 1.
     Fraction,
     Count,
 }
@@ -25,7 +25,7 @@ pub(crate) enum Base {
 pub(crate) struct Metric {
     pub(crate) name: &'static str,
     pub(crate) base: Base,
-    /// An artefact of the tool that printed it: shown, not judged, not modelled.
+    /// An artefact of the measuring tool: printed, neither judged nor modelled.
     pub(crate) artefact: bool,
 }
 
@@ -37,7 +37,7 @@ const fn artefact(name: &'static str) -> Metric {
     Metric { name, base: Base::Fraction, artefact: true }
 }
 
-/// All of them, in the order in which a table has them.
+/// All metrics, in the order of tables.
 pub(crate) const METRICS: &[Metric] = &[
     metric("phase_time", Base::Seconds),
     metric("shortest_time", Base::Seconds),
@@ -106,48 +106,46 @@ pub(crate) fn metric_named(name: &str) -> Option<&'static Metric> {
     METRICS.iter().find(|metric| metric.name == name)
 }
 
-/// The metric of this name, or a mistake that lists all.
+/// The metric of this name, or an error that lists all.
 pub(super) fn known_metric(node: &Node, path: &str, name: &str) -> Result<&'static Metric, Error> {
     metric_named(name).ok_or_else(|| {
         let names: Vec<&str> = METRICS.iter().map(|metric| metric.name).collect();
-        let what = format!("names the metric {name:?}; there are {}", names.join(", "));
+        let what = format!("has the unknown metric {name:?}; metrics are {}", names.join(", "));
         mistake(node, path, &what)
     })
 }
 
-/// What the jobs of each variant measure.
+/// Rows that the jobs of each variant yield.
 pub(crate) struct Yields(pub(super) BTreeMap<String, Vec<Yield>>);
 
 impl Yields {
-    /// Whether there is such a variant, or what is wrong with the name.
+    /// The rows of a variant, or the error text for an unknown name.
     pub(super) fn check_variant(&self, name: &str) -> Result<&[Yield], String> {
-        let all = || format!("names the variant {name:?}; there are {}", listed(self.0.keys()));
+        let all =
+            || format!("has the unknown variant {name:?}; variants are {}", listed(self.0.keys()));
         self.0.get(name).map(Vec::as_slice).ok_or_else(all)
     }
 
-    /// Whether a cell is measured, or what is wrong with its name.
+    /// Checks that a cell is measured; otherwise returns the error text.
     fn check(&self, cell: &Cell) -> Result<(), String> {
         let Cell { variant, row, metric } = cell;
         let rows = self.check_variant(variant)?;
         let of_row = || rows.iter().filter(|one| one.row == *row);
         if of_row().next().is_none() {
             let rows = listed(rows.iter().map(|one| &one.row));
-            return Err(format!(
-                "names the row {row:?}, and the jobs of {variant} measure only {rows}"
-            ));
+            return Err(format!("has the row {row:?}, but {variant} measures only {rows}"));
         }
         if of_row().all(|one| !one.metrics.contains(metric)) {
             let metrics = listed(of_row().flat_map(|one| one.metrics));
             return Err(format!(
-                "names {metric}, and of the row {row:?} the jobs of {variant} measure only \
-                 {metrics}"
+                "has the metric {metric}, but in the row {row:?} {variant} measures only {metrics}"
             ));
         }
         Ok(())
     }
 }
 
-/// A measured thing.
+/// Name of one measured value.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Cell {
     pub(crate) variant: String,
@@ -156,7 +154,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// Reads `variant/row/metric`, which must be something that is measured.
+    /// Parses `variant/row/metric`; the cell must be measured.
     pub(super) fn parse(
         node: &Node,
         path: &str,
@@ -165,7 +163,7 @@ impl Cell {
     ) -> Result<Self, Error> {
         let parts: Vec<&str> = text.split('/').collect();
         let [variant, row, metric] = parts[..] else {
-            let what = format!("is {text:?}, and takes \"variant/row/metric\"");
+            let what = format!("is {text:?}, but takes \"variant/row/metric\"");
             return Err(mistake(node, path, &what));
         };
         let metric = known_metric(node, path, metric)?.name;

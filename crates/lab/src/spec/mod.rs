@@ -1,11 +1,11 @@
-//! An experiment, as its file says it.
+//! An experiment, parsed from its file.
 //!
 //! ```text
 //!   file ─> tree ─┬─> experiment: title, variants, published rows, fits, claims
 //!                 └─ + settings, variant, fit point, --set, control ─> world, jobs
 //! ```
-//! Everything that varies is an override by path on the tree, which is read into a world only
-//! afterwards; so variants, fit points, `--set` and negative controls are one thing.
+//! Settings, variants, fit points, `--set` and negative controls are all overrides by path. They
+//! change the tree first; the changed tree is then read as a world.
 
 pub(crate) mod claim;
 mod crypt;
@@ -35,7 +35,7 @@ use self::tree::{Node, Override, Value};
 use super::causes;
 use crate::Error;
 
-/// An experiment's own keys; the others are its world.
+/// Keys of the world.
 const WORLD_KEYS: [&str; 10] = [
     "machine",
     "page_cache",
@@ -48,7 +48,7 @@ const WORLD_KEYS: [&str; 10] = [
     "device",
     "jobs",
 ];
-/// What it says of itself, and what its numbers are judged by.
+/// Keys that describe the experiment and judge its numbers.
 const OWN_KEYS: [&str; 11] = [
     "name",
     "title",
@@ -62,52 +62,52 @@ const OWN_KEYS: [&str; 11] = [
     "fits",
     "claims",
 ];
-/// Of a grid that stands for more variants, the first and the last are named in lists.
+/// Lists name only the first and the last variant of a larger grid.
 const GRID_NAMES_MAX: usize = 8;
-/// Seeds at most: each is a run.
+/// Limit of seeds; each is a run.
 const SEEDS_MAX: usize = 64;
 
-/// An experiment, as its file says it.
+/// An experiment, parsed from its file.
 #[derive(Debug)]
 pub struct Experiment {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// One line.
+    /// Title: one line.
     pub title: String,
-    /// Paragraphs.
+    /// Description: a list of paragraphs.
     pub about: Vec<String>,
-    /// What was chosen by us, and why: printed among the conditions.
+    /// The author's own choices and their reasons, printed among the conditions.
     pub(crate) ours: Vec<(String, String)>,
-    /// Each is a run of each variant.
+    /// Seeds; each is a run of each variant.
     pub seeds: Vec<u64>,
-    /// The variants.
+    /// Variants, including those of grids.
     pub variants: Vec<Variant>,
-    /// Those that grids stand for are among the variants.
+    /// Grids.
     pub(crate) grids: Vec<Grid>,
     pub(crate) published: Vec<Published>,
-    /// The fits.
+    /// Fits.
     pub fits: Vec<Fit>,
     pub(crate) claims: Vec<ClaimSpec>,
     tree: Node,
-    /// Of its jobs.
+    /// Traces of the jobs.
     traces: Traces,
 }
 
 /// A variant of an experiment: other values of its world.
 #[derive(Clone, Debug)]
 pub struct Variant {
-    /// Its name.
+    /// Name.
     pub name: String,
-    /// One line.
+    /// Title: one line.
     pub title: String,
-    /// The jobs that it runs, each in a fresh world.
+    /// Names of its jobs; each runs in a fresh world.
     pub jobs: Vec<String>,
-    /// Of the grid that it is of, the name, and its words.
+    /// Name of its grid, and its settings there.
     pub(crate) grid: Option<(String, Vec<String>)>,
     set: Vec<Override>,
 }
 
-/// Whether a published number may be fitted on.
+/// Whether a fit may use a published number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Calibrate,
@@ -125,23 +125,24 @@ pub(crate) struct Published {
 /// The world of a variant, and its jobs.
 #[derive(Debug)]
 pub struct Setup {
-    /// The world.
+    /// World.
     pub config: blockyard_sim::world::Config,
-    /// The name of the pipeline of its crypt target, and `_` without one.
+    /// Name of its crypt target's pipeline; `_` without a target.
     pub module: String,
-    /// By name.
+    /// Jobs by name.
     pub jobs: Vec<(String, JobSpec)>,
 }
 
 impl Experiment {
-    /// Parses an experiment, and the points of its fits if there are any; `file` is its name in
-    /// messages, and traces are looked for beside it. The world of every variant is checked.
+    /// Parses an experiment, and the accepted points of its fits if given. `file` is its name in
+    /// error messages, and paths of traces are relative to it. The world of every variant is
+    /// checked.
     ///
     /// # Errors
-    /// Names the line of a mistake.
+    /// The text is invalid; the message names the line.
     pub fn parse(file: &str, text: &str, fits: Option<&str>) -> Result<Self, Error> {
         let tree = Node::parse(file, text)?;
-        // A table whose name is misspelled would be missed elsewhere first.
+        // Refuse misspelled tables first; otherwise another error would hide them.
         let mut root = Section::of(&tree, "")?;
         for key in OWN_KEYS.into_iter().chain(WORLD_KEYS) {
             root.node(key);
@@ -167,7 +168,7 @@ impl Experiment {
         Ok(experiment)
     }
 
-    /// The world, and what varies in it.
+    /// Reads the world, the variants and the grids.
     fn read(root: &mut Section<'_>, tree: &Node) -> Result<Self, Error> {
         let name = root.needed_text("name")?.to_owned();
         if !name.chars().all(|c| c.is_ascii_alphanumeric() || c == '-') || name.is_empty() {
@@ -218,8 +219,8 @@ impl Experiment {
         })
     }
 
-    /// What each variant measures, as the file has it. Its world is read for that: whatever is
-    /// wrong in it is told, with the variant if it is that of no other.
+    /// The rows of each variant. Its world is read for that; an error that not all variants share
+    /// names the variant.
     fn yields(&self) -> Result<Yields, Error> {
         let mut yields = BTreeMap::new();
         for variant in &self.variants {
@@ -241,7 +242,7 @@ impl Experiment {
         Ok(Yields(yields))
     }
 
-    /// What its numbers are judged by: published ones, fits, claims.
+    /// Reads published numbers, fits and claims.
     fn read_judgement(&mut self, root: &mut Section<'_>, yields: &Yields) -> Result<(), Error> {
         for (variant, section) in root.named("published")? {
             yields.check_variant(&variant).map_err(|what| section.wrong(&what))?;
@@ -253,7 +254,7 @@ impl Experiment {
             let has = |before: &&Fit| before.variants.iter().any(|one| fit.variants.contains(one));
             if let Some(before) = self.fits.iter().find(has) {
                 let (fit, before) = (fit.name, &before.name);
-                let what = format!("{place}: fits.{fit} has a variant that fits.{before} has too");
+                let what = format!("{place}: fits.{fit} has a variant of fits.{before}");
                 return Err(Error::new(what));
             }
             self.fits.push(fit);
@@ -264,7 +265,7 @@ impl Experiment {
             let claim = ClaimSpec::read(section, yields)?;
             if !ids.insert(claim.id.clone()) {
                 let id = &claim.id;
-                return Err(Error::new(format!("{place}: the claim {id:?} is there twice")));
+                return Err(Error::new(format!("{place}: duplicate claim {id:?}")));
             }
             self.claims.push(claim);
         }
@@ -287,28 +288,29 @@ impl Experiment {
     /// The variant of this name.
     ///
     /// # Errors
-    /// When there is none.
+    /// The name is unknown.
     pub fn variant(&self, name: &str) -> Result<&Variant, Error> {
         self.variants.iter().find(|variant| variant.name == name).ok_or_else(|| {
             let names = listed(self.variant_names());
-            Error::new(format!("{}: no variant {name:?}; there are {names}", self.name))
+            Error::new(format!("{}: unknown variant {name:?}; variants are {names}", self.name))
         })
     }
 
-    /// The variant of this name, or the first.
+    /// The variant of this name; without a name, the first variant.
     ///
     /// # Errors
-    /// When there is none.
+    /// The name is unknown.
     pub fn variant_or_first(&self, name: Option<&str>) -> Result<&Variant, Error> {
         match name {
             Some(name) => self.variant(name),
-            None => self.variants.first().ok_or_else(|| {
-                Error::new(format!("{} has no variant, and so no world", self.name))
-            }),
+            None => self
+                .variants
+                .first()
+                .ok_or_else(|| Error::new(format!("{} has no variant", self.name))),
         }
     }
 
-    /// The names of all variants; of a long grid the first and the last.
+    /// The names of all variants; only the first and the last of a large grid.
     #[must_use]
     pub fn variant_names(&self) -> Vec<String> {
         let alone = self.variants.iter().filter(|one| one.grid.is_none());
@@ -332,8 +334,8 @@ impl Experiment {
         self.fits.iter().find(|fit| fit.variants.contains(&variant.name))
     }
 
-    /// The points of its fit at which a variant runs: the accepted ones, or before a search the
-    /// middle of the box. `None` is the world as the file has it.
+    /// The points of its fit at which a variant runs: the accepted points, or the middle of the box
+    /// before a search. `None` is the world of the file.
     #[must_use]
     pub fn points(&self, variant: &Variant) -> Vec<Option<Point>> {
         match self.fit_of(variant) {
@@ -343,10 +345,10 @@ impl Experiment {
         }
     }
 
-    /// A variant's world at a point, changed by the values of `set` and then of `control`.
+    /// A variant's world at a point, changed by `set` and then by `control`.
     ///
     /// # Errors
-    /// When a path is unknown, or the world is invalid.
+    /// A path is unknown, or the world is invalid.
     pub fn setup(
         &self,
         variant: &Variant,
@@ -379,24 +381,26 @@ impl Experiment {
         Ok(Setup { config, module, jobs })
     }
 
-    /// Only the world can be set, and of jobs only those that there are.
+    /// Refuses paths outside the world, and paths of unknown jobs.
     fn check_path(&self, set: &Override) -> Result<(), Error> {
         let mut keys = set.path.split('.');
         let root = keys.next().unwrap_or_default();
         if !WORLD_KEYS.contains(&root) {
-            let what = format!("is no path into the world: it begins with {}", listed(WORLD_KEYS));
+            let keys = listed(WORLD_KEYS);
+            let what = format!("is no path into the world; such a path begins with {keys}");
             return Err(mistake(&set.node, &set.path, &what));
         }
         let jobs = Section::of(&self.tree, "")?.named("jobs")?;
         let job = keys.next().filter(|_| root == "jobs");
         if job.is_some_and(|job| jobs.iter().all(|(name, _)| name != job)) {
-            let what = format!("is of no job; there are {}", listed(jobs.iter().map(|job| &job.0)));
+            let known = listed(jobs.iter().map(|job| &job.0));
+            let what = format!("is of an unknown job; jobs are {known}");
             return Err(mistake(&set.node, &set.path, &what));
         }
         Ok(())
     }
 
-    /// Facts about the traces that were read since the last call: whether one is cut off.
+    /// Returns warnings about cut-off traces that were read since the last call.
     pub fn take_warnings(&self) -> Vec<String> {
         self.traces.take_warnings()
     }
@@ -407,14 +411,14 @@ impl Experiment {
     }
 }
 
-/// The variants that these measures look at, in order of name.
+/// The variants of these measures, in order of name.
 pub(crate) fn variants_of(measures: &[measure::Measure]) -> BTreeSet<String> {
     let cells = measures.iter().flat_map(measure::Measure::cells);
     cells.map(|cell| cell.variant.clone()).collect()
 }
 
 impl Variant {
-    /// Changes that replace settings of its own, or a part of them.
+    /// Changes that replace settings of its own, or parts of them.
     pub(crate) fn replaced_by<'a>(
         &'a self,
         changes: &'a [Override],
@@ -447,7 +451,7 @@ impl Variant {
     }
 }
 
-/// What a setting sets that a key names.
+/// The overrides of a setting, named by a key.
 fn overrides_of(
     section: &Section<'_>,
     key: &str,
@@ -455,22 +459,23 @@ fn overrides_of(
     used: &str,
 ) -> Result<Vec<Override>, Error> {
     settings.get(used).cloned().ok_or_else(|| {
-        let what = format!("names {used:?}; there are {}", listed(settings.keys()));
+        let known = listed(settings.keys());
+        let what = format!("has the unknown setting {used:?}; settings are {known}");
         section.wrong_key(key, &what)
     })
 }
 
-/// The jobs that a variant runs: all, if it names none.
+/// The jobs of a variant; all if it names none.
 fn jobs_of(section: &mut Section<'_>, known_jobs: &[String]) -> Result<Vec<String>, Error> {
     let jobs = section.texts("jobs")?;
     if let Some(unknown) = jobs.iter().find(|job| !known_jobs.contains(job)) {
-        let what = format!("names {unknown:?}; there are {}", listed(known_jobs));
+        let what = format!("has the unknown job {unknown:?}; jobs are {}", listed(known_jobs));
         return Err(section.wrong_key("jobs", &what));
     }
     Ok(if jobs.is_empty() { known_jobs.to_vec() } else { jobs })
 }
 
-/// What result lines begin with.
+/// First word of result lines.
 fn module(tree: &Node) -> Result<String, Error> {
     let crypt = Section::of(tree, "")?.section("crypt")?;
     let name = crypt.map(|mut crypt| crypt.text("pipeline")).transpose()?.flatten();

@@ -1,5 +1,5 @@
-//! `device.kind = "null"`, and `[stack]`: a null device with queues, and the queue of request-based
-//! device mapper on it.
+//! `device.kind = "null"` and `[stack]`: a null device with queues, and a queue of request-based
+//! device mapper on top.
 
 use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::mq::QueueConfig;
@@ -11,13 +11,13 @@ use super::section::Section;
 use super::world::{ns, rq_affinity};
 use crate::Error;
 
-/// From null_blk.
+/// Defaults of null_blk.
 const COMPLETION_NS: u64 = 10_000;
 const HW_QUEUE_DEPTH: u32 = 64;
-/// From dm-mq (`dm_mq_queue_depth`).
+/// Default of dm-mq (`dm_mq_queue_depth`).
 const STACK_DEPTH: u32 = 2048;
 
-/// The device; its names are null_blk's, but for `nr_hw_queues`, which the mail of 2016 says for
+/// Reads the device. Keys have null_blk's names, except `nr_hw_queues`, the 2016 mail's name of
 /// `submit_queues`.
 pub(super) fn device(section: &mut Section<'_>, sectors: u64) -> Result<NullConfig, Error> {
     let queue_modes = [("mq", QueueMode::Mq), ("rq", QueueMode::Rq), ("bio", QueueMode::Bio)];
@@ -36,18 +36,18 @@ pub(super) fn device(section: &mut Section<'_>, sectors: u64) -> Result<NullConf
         end: ns(section, "end_ns", 0)?,
     };
     if config.queue_mode != QueueMode::Mq && config.hw_queues > 1 {
-        let what = "has several, and a queue_mode other than \"mq\" takes 1";
+        let what = "above 1 needs queue_mode \"mq\"";
         return Err(section.wrong_key("nr_hw_queues", what));
     }
     Ok(config)
 }
 
-/// Hardware queues of a device: only the null device has several.
+/// Number of a device's hardware queues; only the null device has several.
 pub(super) fn hw_queues(device: &DeviceConfig) -> u16 {
     if let DeviceConfig::Null(null) = device { null.hw_queues } else { 1 }
 }
 
-/// The queue on the device's, if there is one.
+/// Reads the stacked queue, if present.
 pub(super) fn stack(
     root: &mut Section<'_>,
     lower: &QueueConfig,
@@ -78,13 +78,13 @@ pub(super) fn stack(
         queue_work: ns(&mut costs, "queue_work_ns", 100)?,
     };
     if read.path_lock > read.clone {
-        return Err(costs.wrong_key("path_lock_ns", "is above clone_ns, of which it is a part"));
+        return Err(costs.wrong_key("path_lock_ns", "exceeds clone_ns, of which it is a part"));
     }
     costs.finish()?;
     let kind = match device {
         DeviceConfig::Null(null) if null.queue_mode == QueueMode::Mq => None,
-        DeviceConfig::Null(_) => Some("takes device.queue_mode \"mq\" below, and no other"),
-        _ => Some("takes device.kind \"null\" below, and no other"),
+        DeviceConfig::Null(_) => Some("needs device.queue_mode \"mq\" below"),
+        _ => Some("needs device.kind \"null\" below"),
     };
     if let Some(what) = kind.filter(|_| is_there) {
         return Err(section.wrong(what));

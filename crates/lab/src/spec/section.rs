@@ -1,5 +1,5 @@
-//! Reading a table: each key is asked for once, with what it may be; what was not asked for is a
-//! mistake, and is told with all that could have been meant.
+//! Reads a table: the caller requests each key once, with its type and range. A key that was never
+//! requested is an error that lists the known keys.
 
 use std::collections::BTreeMap;
 use std::ops::RangeInclusive;
@@ -10,7 +10,7 @@ use blockyard::text::printable;
 
 use crate::Error;
 
-/// A table that is being read.
+/// A table during reading.
 pub(crate) struct Section<'a> {
     path: String,
     origin: &'a Origin,
@@ -19,13 +19,13 @@ pub(crate) struct Section<'a> {
 }
 
 impl<'a> Section<'a> {
-    /// A node that should be a table; its path is for messages.
+    /// Starts to read a node, which must be a table; error messages show its path.
     pub(crate) fn of(node: &'a Node, path: &str) -> Result<Self, Error> {
         match &node.value {
             Value::Table(table) => {
                 Ok(Self { path: path.into(), origin: &node.origin, table, asked: Vec::new() })
             }
-            other => Err(mistake(node, path, &format!("is {other}, and takes a table"))),
+            other => Err(mistake(node, path, &format!("is {other}, but takes a table"))),
         }
     }
 
@@ -34,24 +34,24 @@ impl<'a> Section<'a> {
         if self.path.is_empty() { key.into() } else { format!("{}.{key}", self.path) }
     }
 
-    /// Where it was written.
+    /// Place of the table in the file.
     pub(super) fn origin(&self) -> &'a Origin {
         self.origin
     }
 
-    /// What a key has, if it is there.
+    /// Node of a key, if present.
     pub(crate) fn node(&mut self, key: &'static str) -> Option<&'a Node> {
         self.asked.push(key);
         self.table.get(key)
     }
 
-    /// A mistake in the table as a whole.
+    /// An error about the table as a whole.
     pub(crate) fn wrong(&self, what: &str) -> Error {
         let path = if self.path.is_empty() { "the file".into() } else { self.path.clone() };
         Error::new(format!("{}: {path} {what}", self.origin))
     }
 
-    /// A mistake in what a key has.
+    /// An error about the value of a key.
     pub(crate) fn wrong_key(&self, key: &str, what: &str) -> Error {
         match self.table.get(key) {
             Some(node) => mistake(node, &self.path(key), what),
@@ -59,18 +59,18 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// Text, if it is there.
+    /// Text, if present.
     pub(crate) fn text(&mut self, key: &'static str) -> Result<Option<&'a str>, Error> {
         let path = self.path(key);
         self.node(key).map(|node| text_of(node, &path)).transpose()
     }
 
-    /// Text that must be there.
+    /// Required text.
     pub(crate) fn needed_text(&mut self, key: &'static str) -> Result<&'a str, Error> {
         self.text(key)?.ok_or_else(|| self.wrong(&format!("needs the key {key:?} (text)")))
     }
 
-    /// Several lines of text, or one.
+    /// One text or a list of texts.
     pub(crate) fn texts(&mut self, key: &'static str) -> Result<Vec<String>, Error> {
         let path = self.path(key);
         match self.node(key) {
@@ -82,7 +82,7 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A whole number in a range, if it is there.
+    /// A whole number in a range, if present.
     pub(crate) fn maybe_number<T>(
         &mut self,
         key: &'static str,
@@ -100,14 +100,14 @@ impl<'a> Section<'a> {
         number.filter(|number| range.contains(number)).map(Some).ok_or_else(|| {
             let (low, high) = (range.start(), range.end());
             let what = format!(
-                "is {}, and takes a whole number from {low} to {high}",
+                "is {}, but takes a whole number from {low} to {high}",
                 printable(&node.value.to_string())
             );
             mistake(node, &path, &what)
         })
     }
 
-    /// A whole number in a range; without the key, what is usual.
+    /// A whole number in a range, or the default.
     pub(crate) fn number<T>(
         &mut self,
         key: &'static str,
@@ -136,26 +136,26 @@ impl<'a> Section<'a> {
         list.iter().map(scalar).collect()
     }
 
-    /// A number that may have a fraction, if it is there.
+    /// A number, whole or with a fraction, if present.
     pub(crate) fn fraction(&mut self, key: &'static str) -> Result<Option<f64>, Error> {
         let path = self.path(key);
         self.node(key).map(|node| fraction_of(node, &path)).transpose()
     }
 
-    /// True or false; without the key, what is usual.
+    /// A flag, or the default.
     pub(crate) fn flag(&mut self, key: &'static str, usual: bool) -> Result<bool, Error> {
         let path = self.path(key);
         match self.node(key) {
             None => Ok(usual),
             Some(Node { value: Value::Flag(flag), .. }) => Ok(*flag),
             Some(node) => {
-                let what = format!("is {}, and takes true or false", node.value);
+                let what = format!("is {}, but takes true or false", node.value);
                 Err(mistake(node, &path, &what))
             }
         }
     }
 
-    /// One of several words; without the key, the first of them.
+    /// One of several words; the first is the default.
     pub(crate) fn choice<T: Copy>(
         &mut self,
         key: &'static str,
@@ -170,27 +170,27 @@ impl<'a> Section<'a> {
         found.map(|(_, choice)| *choice).ok_or_else(|| {
             let words: Vec<String> = choices.iter().map(|(word, _)| format!("{word:?}")).collect();
             let said = printable(&node.value.to_string());
-            mistake(node, &path, &format!("is {said}, and takes one of {}", words.join(", ")))
+            mistake(node, &path, &format!("is {said}, but takes one of {}", words.join(", ")))
         })
     }
 
-    /// A table in this one, if it is there.
+    /// A nested table, if present.
     pub(crate) fn section(&mut self, key: &'static str) -> Result<Option<Section<'a>>, Error> {
         let path = self.path(key);
         self.node(key).map(|node| Section::of(node, &path)).transpose()
     }
 
-    /// A table in this one; without the key an empty one, in which everything is as usual.
+    /// A nested table; without the key an empty one, so that all its keys have defaults.
     pub(crate) fn part(&mut self, key: &'static str) -> Result<Section<'a>, Error> {
         static EMPTY: LazyLock<Node> = LazyLock::new(|| Node {
-            origin: Origin::Set("usual values".into()),
+            origin: Origin::Set("default values".into()),
             value: Value::Table(BTreeMap::new()),
         });
         let path = self.path(key);
         Section::of(self.node(key).unwrap_or(&EMPTY), &path)
     }
 
-    /// A table of tables with names of the user's, in the order of the file.
+    /// A table of named tables, in the order of the file.
     pub(crate) fn named(&mut self, key: &'static str) -> Result<Vec<(String, Section<'a>)>, Error> {
         let Some(named) = self.section(key)? else { return Ok(Vec::new()) };
         let mut entries: Vec<_> = named.table.iter().collect();
@@ -214,64 +214,64 @@ impl<'a> Section<'a> {
         }
     }
 
-    /// A table of paths and the values that they get.
+    /// A table of paths and their values.
     pub(crate) fn overrides(&mut self, key: &'static str) -> Result<Vec<Override>, Error> {
         let Some(set) = self.section(key)? else { return Ok(Vec::new()) };
         let one = |(path, node): (&String, &Node)| {
             if path.split('.').any(str::is_empty) {
-                return Err(mistake(node, &set.path, "takes paths, keys with dots between"));
+                return Err(mistake(node, &set.path, "takes paths: keys separated by dots"));
             }
             Ok(Override { path: path.clone(), node: node.clone() })
         };
         set.table.iter().map(one).collect()
     }
 
-    /// All keys and what they have, whatever they are called.
+    /// All keys and their nodes.
     pub(crate) fn entries(&self) -> impl Iterator<Item = (&'a String, &'a Node)> + use<'a> {
         self.table.iter()
     }
 
-    /// All has been asked for: what is left over is a mistake.
+    /// Ends the reading; a key that was not requested is an error.
     pub(crate) fn finish(mut self) -> Result<(), Error> {
         let unknown = self.table.iter().find(|(key, _)| !self.asked.contains(&key.as_str()));
         let Some((key, node)) = unknown else { return Ok(()) };
         self.asked.sort_unstable();
         self.asked.dedup();
         let path = printable(&self.path(key));
-        let what = format!("is not known here; there are {}", listed(&self.asked));
+        let what = format!("is not a known key; there are {}", listed(&self.asked));
         Err(mistake(node, &path, &what))
     }
 }
 
-/// Names for a message.
+/// Names for an error message.
 pub(crate) fn listed<T: AsRef<str>>(names: impl IntoIterator<Item = T>) -> String {
     let names: Vec<String> = names.into_iter().map(|name| printable(name.as_ref())).collect();
     if names.is_empty() { "none".into() } else { names.join(", ") }
 }
 
-/// A mistake with its place.
+/// An error with the place of a node.
 pub(crate) fn mistake(node: &Node, path: &str, what: &str) -> Error {
     match &node.origin {
-        // An override begins with its path: once is enough.
+        // The text of an override already contains the path.
         Origin::Set(text) if text.contains(path) => Error::new(format!("{text}: {what}")),
         origin => Error::new(format!("{origin}: {path} {what}")),
     }
 }
 
-/// Text, or a mistake.
+/// Text, or an error.
 pub(crate) fn text_of<'a>(node: &'a Node, path: &str) -> Result<&'a str, Error> {
     match &node.value {
         Value::Text(text) => Ok(text),
-        other => Err(mistake(node, path, &format!("is {other}, and takes text"))),
+        other => Err(mistake(node, path, &format!("is {other}, but takes text"))),
     }
 }
 
-/// A number, or a mistake.
+/// A number, or an error.
 pub(crate) fn fraction_of(node: &Node, path: &str) -> Result<f64, Error> {
     match &node.value {
         Value::Number(number) => Ok(*number as f64),
         Value::Fraction(number) => Ok(*number),
-        other => Err(mistake(node, path, &format!("is {other}, and takes a number"))),
+        other => Err(mistake(node, path, &format!("is {other}, but takes a number"))),
     }
 }
 
@@ -300,7 +300,7 @@ mod tests {
         let said = refusal("kind = \"dsik\"", choice);
         assert!(said.contains("\"dsik\"") && said.contains("\"disk\", \"flash\""), "{said}");
         let said = refusal("n = 3\nm = 4", number);
-        assert_eq!(said, "x.toml, line 2: m is not known here; there are n");
+        assert_eq!(said, "x.toml, line 2: m is not a known key; there are n");
         let flag = |section: &mut Section<'_>| section.flag("on", true).map(drop);
         assert!(refusal("on = 1", flag).contains("true or false"));
         let needed = |section: &mut Section<'_>| section.needed_text("name").map(drop);
@@ -314,6 +314,6 @@ mod tests {
         let mut root = Section::of(&tree, "").unwrap();
         let mut queue = root.section("queue").unwrap().unwrap();
         let said = queue.number("n", 1..=9u8, 1).unwrap_err().to_string();
-        assert_eq!(said, "--set queue.n=12: is 12, and takes a whole number from 1 to 9");
+        assert_eq!(said, "--set queue.n=12: is 12, but takes a whole number from 1 to 9");
     }
 }

@@ -7,7 +7,7 @@ fn small() -> Experiment {
     Experiment::parse("small.toml", SMALL, None).unwrap()
 }
 
-/// What is said about the small experiment after some of its text has been replaced.
+/// The error about the small experiment after a replacement in its text.
 fn refusal(from: &str, to: &str) -> String {
     assert!(SMALL.contains(from), "{from}");
     let text = SMALL.replacen(from, to, 1);
@@ -30,9 +30,9 @@ fn variants_are_overrides_over_settings_points_and_what_the_user_sets() {
     assert_eq!(elevator(old, &[], &[]), "deadline");
     assert_eq!(elevator(new, &[], &[]), "deadline-prio");
     let set = [Override::parse("queue.elevator=noop").unwrap()];
-    assert_eq!(elevator(new, &set, &[]), "noop", "the user's word is the last");
+    assert_eq!(elevator(new, &set, &[]), "noop", "the user's value overrides the variant's");
     let control = [Override::parse("queue.elevator=none").unwrap()];
-    assert_eq!(elevator(new, &set, &control), "none", "but for a control's");
+    assert_eq!(elevator(new, &set, &control), "none", "a control overrides both");
 
     let point = Point { values: [9_500, 200].map(Value::Number).to_vec() };
     let setup = experiment.setup(old, Some(&point), &[], &[]).unwrap();
@@ -68,7 +68,7 @@ fn without_accepted_points_the_middle_of_the_box_is_run() {
     }
     let other = "[disk]\npoints = [{ \"device.rpm\" = 7200 }]\n";
     let said = Experiment::parse("small.toml", SMALL, Some(other)).unwrap_err().to_string();
-    assert!(said.contains("jobs.fsync.background_mib"), "the sides that there are: {said}");
+    assert!(said.contains("jobs.fsync.background_mib"), "names the sides: {said}");
 }
 
 #[test]
@@ -85,7 +85,7 @@ fn published_fsync_samples_become_the_rows_that_are_measured() {
 }
 
 #[test]
-fn mistakes_are_told_with_line_key_and_what_is_allowed() {
+fn errors_name_the_line_the_key_and_the_allowed_values() {
     for (from, to, line, words) in [
         ("kind = \"disk\"", "kind = \"dsik\"", "kind =", &["device.kind", "\"flash\""][..]),
         ("size_mib = 16384", "size_mb = 16384", "size_mib", &["device.size_mb", "size_mib"]),
@@ -129,7 +129,7 @@ fn mistakes_are_told_with_line_key_and_what_is_allowed() {
             "jobs.fsync.background",
             "jobs.fsnyc.background",
             "{ path = \"jobs",
-            &["no job; there are fsync"],
+            &["unknown job; jobs are fsync"],
         ),
         ("size_mib = 16384", "size_mib = 1", "[jobs.fsync]", &["job fsync", "larger device"]),
     ] {
@@ -147,7 +147,7 @@ fn mistake_in_an_override_names_the_override() {
         ("queue.nr_requests=0", &["--set queue.nr_requests=0", "from 1 to"][..]),
         ("queue.nr_request=8", &["--set queue.nr_request=8", "nr_requests"]),
         ("claims.x=8", &["--set claims.x=8", "queue, device"]),
-        ("jobs.fsnyc.samples=8", &["--set jobs.fsnyc.samples=8", "there are fsync"]),
+        ("jobs.fsnyc.samples=8", &["--set jobs.fsnyc.samples=8", "jobs are fsync"]),
         ("device.kind=tape", &["--set device.kind=tape", "\"disk\""]),
         ("jobs.fsync.ioprio=rt:9", &["--set jobs.fsync.ioprio=rt:9", "be:7"]),
     ] {
@@ -160,9 +160,9 @@ fn mistake_in_an_override_names_the_override() {
 }
 
 #[test]
-fn what_does_not_fit_together_is_told() {
+fn values_that_exclude_each_other_are_refused() {
     for (from, to, words) in [
-        ("id = \"2\"", "id = \"1\"", &["small.toml, line", "\"1\" is there twice"][..]),
+        ("id = \"2\"", "id = \"1\"", &["small.toml, line", "duplicate claim \"1\""][..]),
         ("unjudged = \"one sample\"", "check = \"004-1\"", &["\"unjudged\""][..]),
         ("sync_flags\" = false", "sync_flag\" = false", &["control of claim 1", "sync_flags"]),
         ("kind = \"disk\"", "kind = \"disk\"\nseek_track_us = 20000", &["seek_track_us <="]),
@@ -178,7 +178,7 @@ fn what_does_not_fit_together_is_told() {
 }
 
 #[test]
-fn mistake_that_only_one_variant_makes_names_it() {
+fn error_of_a_single_variant_names_it() {
     let (from, to) = ("size_mib = 16384", "size_mib = 16384\nrpm = 7200");
     let text = SMALL.replacen(from, to, 1);
     let text =
@@ -212,11 +212,11 @@ fn every_experiment_of_ours_and_the_template_can_be_read() {
     };
     let all: String = TEMPLATE.lines().map(uncommented).collect();
     let all = Experiment::parse("template.toml", &all, None).unwrap();
-    assert_eq!((all.fits.len(), all.published.len()), (1, 1), "what is commented out works too");
+    assert_eq!((all.fits.len(), all.published.len()), (1, 1), "the commented lines are valid too");
 }
 
 #[test]
-fn deadline_2009_has_all_claims_and_fits_only_on_the_rows_it_may() {
+fn deadline_2009_has_all_claims_and_fits_only_on_allowed_rows() {
     let experiment = load("deadline-2009").unwrap();
     let ids: Vec<String> = experiment.claims.iter().map(|claim| claim.id.clone()).collect();
     assert_eq!(ids, (1..=29).map(|n| format!("004-{n}")).collect::<Vec<_>>());
@@ -229,7 +229,7 @@ fn deadline_2009_has_all_claims_and_fits_only_on_the_rows_it_may() {
 
 const GUIDE: &str = include_str!("../../../../docs/lab.md");
 
-/// The keys of every table, as the refusal of one that is not known lists them.
+/// The keys of every table, from the error about an unknown key.
 fn every_key() -> BTreeSet<String> {
     let head = "name = \"a\"\ntitle = \"a\"\n";
     let job = "[jobs.f]\nprogram = \"fsync-tester\"\n";
@@ -315,7 +315,7 @@ fn guide_names_every_key_and_metric_and_no_other() {
         let named = first.split('`').skip(1).step_by(2).filter(|name| !name.starts_with('['));
         for name in named {
             let name = name.split('.').next().unwrap();
-            assert!(keys.contains(name), "docs/lab.md has {name:?}, which is no key: {line}");
+            assert!(keys.contains(name), "docs/lab.md has the unknown key {name:?}: {line}");
         }
     }
 }
@@ -340,7 +340,7 @@ axes = [[\"fast\", \"slow\"], [\"short\", \"long\"]]
 }
 
 #[test]
-fn grid_stands_for_a_variant_of_each_word_of_each_axis() {
+fn grid_has_a_variant_for_each_combination_of_settings() {
     let experiment = with_grid("").unwrap();
     let names: Vec<&str> = experiment.variants.iter().map(|one| one.name.as_str()).collect();
     let of_grid = ["all-fast-short", "all-fast-long", "all-slow-short", "all-slow-long"];
@@ -362,7 +362,7 @@ fn grid_stands_for_a_variant_of_each_word_of_each_axis() {
 }
 
 #[test]
-fn claim_about_many_cells_says_how_they_become_one_number() {
+fn claim_about_many_cells_needs_a_reduction_to_one_number() {
     let claim = |measure: &str| {
         let text = format!("[[claims]]\nid = \"9\"\ntext = \"t\"\n[[claims.measure]]\n{measure}\n");
         with_grid(&text)

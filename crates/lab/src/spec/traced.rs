@@ -1,7 +1,7 @@
 //! A trace as a job: `program = "trace"`.
 //!
-//! Bios go to the device itself, whatever file system the world has; the seed plays no part. A file
-//! is looked for beside the experiment's and read once, however many worlds play it.
+//! Bios go to the device itself and bypass the world's file system; the seed has no effect. The
+//! path of the trace is relative to the experiment file. A trace is read once for all worlds.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
@@ -18,28 +18,28 @@ use super::section::{Section, mistake, text_of};
 use super::tree::{Node, Origin};
 use crate::Error;
 
-/// The row of all bios together.
+/// Row of all bios.
 pub(crate) const TRACE_ROW: &str = "trace";
 
-/// Traces that have been read.
+/// Cache of traces.
 #[derive(Debug, Default)]
 pub(crate) struct Traces(Mutex<Known>);
 
 #[derive(Debug, Default)]
 struct Known {
     traces: BTreeMap<PathBuf, Arc<Trace>>,
-    /// What they lack.
+    /// Warnings about cut-off traces.
     warnings: Vec<String>,
 }
 
 impl Traces {
-    /// What the traces lack that were read since the last call.
+    /// Returns the warnings of the traces that were read since the last call.
     pub(super) fn take_warnings(&self) -> Vec<String> {
         std::mem::take(&mut self.0.lock().unwrap_or_else(PoisonError::into_inner).warnings)
     }
 
     fn read(&self, path: &Path) -> Result<Arc<Trace>, String> {
-        // Held while the file is read: others would only read it too.
+        // Held during the read, so that no other thread reads the file too.
         let mut known = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(trace) = known.traces.get(path) {
             return Ok(Arc::clone(trace));
@@ -56,18 +56,18 @@ impl Traces {
     }
 }
 
-/// A trace, and how it is played.
+/// A trace and its replay options.
 #[derive(Clone, Debug)]
 pub struct TraceJob {
-    /// The trace.
+    /// Trace.
     pub trace: Arc<Trace>,
-    /// When its bios come.
+    /// Submission times of its bios.
     pub pace: Pace,
-    /// The device.
+    /// Device.
     pub target: Target,
 }
 
-/// What a job says of it.
+/// Keys of a trace job.
 pub(super) struct TraceKeys<'a> {
     file: &'a Node,
     path: String,
@@ -84,10 +84,10 @@ impl<'a> TraceKeys<'a> {
         let speed = section.maybe_number("speed_percent", 1..=100_000u32)?;
         let wrap = section.flag("wrap", false)?;
         if depth.is_some() && !is_fast {
-            return Err(section.wrong_key("depth", "goes with fast = true only"));
+            return Err(section.wrong_key("depth", "needs fast = true"));
         }
         if speed.is_some() && is_fast {
-            return Err(section.wrong_key("speed_percent", "goes without fast = true only"));
+            return Err(section.wrong_key("speed_percent", "excludes fast = true"));
         }
         let pace = match is_fast {
             true => Pace::Fastest { depth },
@@ -113,7 +113,7 @@ impl<'a> TraceKeys<'a> {
 }
 
 impl TraceJob {
-    /// A trace on the whole device of a world. With `wrap`, bios behind its end begin again at its
+    /// A trace on the whole device of a world. With `wrap`, bios past its end wrap around to its
     /// start.
     #[must_use]
     pub fn new(trace: Arc<Trace>, pace: Pace, config: &Config, wrap: bool) -> Self {
@@ -127,12 +127,12 @@ impl TraceJob {
             .map_err(|misfit| Error::new(misfit.to_string()))
     }
 
-    /// How long the device must be at least.
+    /// Minimum length of the device.
     pub(super) fn end_bytes(&self) -> u64 {
         self.program().map_or(0, |program| program.end_bytes())
     }
 
-    /// The names of its operations, each once.
+    /// The names of its operations, without duplicates.
     pub(super) fn ops(&self) -> Vec<&'static str> {
         let mut ops: Vec<&'static str> = Vec::new();
         for bio in &self.trace.bios {

@@ -1,8 +1,8 @@
-//! An experiment file as a tree of values that know where they were written, so that an override
-//! replaces any of them by its path, and a mistake is told with its line or its override.
+//! An experiment file as a tree of values with their places. An override replaces any value by its
+//! path, and an error names the line or the override.
 //!
-//! `queue.elevator = "cfq"` in a file, in a variant's `set`, or behind `--set`: it is the same
-//! value at the same path. Numbers are whole; units stand in the names of the keys.
+//! `queue.elevator = "cfq"` means one value at one path: in a file, in a variant's `set`, and as
+//! argument of `--set`. Numbers are whole; the names of keys contain the units.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -15,17 +15,17 @@ use blockyard::text::printable;
 
 use crate::Error;
 
-/// Where a value was written.
+/// Place of a value.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Origin {
     /// A line of a file.
     Line { file: Arc<str>, line: usize },
-    /// An override, and whose it is.
+    /// Text of an override, with its owner.
     Set(Arc<str>),
 }
 
 impl Origin {
-    /// The line; overrides come behind all lines.
+    /// Line number; overrides sort after all lines.
     pub(super) fn line(&self) -> usize {
         match self {
             Self::Line { line, .. } => *line,
@@ -55,7 +55,7 @@ pub(crate) enum Value {
 }
 
 impl Value {
-    /// What it is, for messages.
+    /// Type of the value for error messages.
     pub(super) fn kind(&self) -> &'static str {
         match self {
             Self::Text(_) => "text",
@@ -91,7 +91,7 @@ pub(crate) struct Node {
 /// A value for a path of the world.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Override {
-    /// Keys with dots between.
+    /// Keys separated by dots.
     pub(crate) path: String,
     pub(crate) node: Node,
 }
@@ -103,23 +103,23 @@ impl fmt::Display for Override {
 }
 
 impl Override {
-    /// Keys with dots between.
+    /// Keys separated by dots.
     #[must_use]
     pub fn path(&self) -> &str {
         &self.path
     }
 
-    /// Parses `PATH=VALUE`, as `queue.elevator=cfq`. A value that is no TOML is text.
+    /// Parses `PATH=VALUE`, for example `queue.elevator=cfq`. A value that is no TOML is text.
     ///
     /// # Errors
-    /// Says why the text is not of this form.
+    /// The text does not have this form; the message says why.
     pub fn parse(text: &str) -> Result<Self, String> {
         let (path, value) = text
             .split_once('=')
             .ok_or_else(|| format!("{text:?} is not of the form PATH=VALUE"))?;
         let (path, value) = (path.trim(), value.trim());
         if path.is_empty() || path.split('.').any(str::is_empty) {
-            return Err(format!("{path:?} is no path of keys with dots between"));
+            return Err(format!("{path:?} is no path: keys separated by dots"));
         }
         let origin = Origin::Set(format!("--set {path}={value}").into());
         let read = DeValue::parse(value).ok().map(|value| value.into_inner());
@@ -141,7 +141,7 @@ impl Override {
 }
 
 impl Node {
-    /// Reads a file.
+    /// Parses the text of a file.
     pub(crate) fn parse(file: &str, text: &str) -> Result<Self, Error> {
         let file: Arc<str> = printable(file).into();
         let line_at = |offset: usize| {
@@ -159,7 +159,7 @@ impl Node {
         Ok(Self { origin: origin(start), value })
     }
 
-    /// Puts a value at a path; tables on the way are made.
+    /// Sets the value at a path; creates missing tables.
     pub(crate) fn set(&mut self, set: &Override) -> Result<(), Error> {
         let mut node = self;
         let (way, last) = set.path.rsplit_once('.').unwrap_or(("", &set.path));
@@ -178,7 +178,7 @@ impl Node {
         match value {
             Value::Table(table) => Ok(table),
             other => Err(Error::new(format!(
-                "{}: the path {} leads through {} ({origin})",
+                "{}: the path {} passes through {} ({origin})",
                 set.node.origin,
                 set.path,
                 other.kind()
@@ -197,11 +197,11 @@ fn convert<'a>(
         DeValue::String(text) => Value::Text(text.clone().into_owned()),
         DeValue::Integer(digits) => match i64::from_str_radix(digits.as_str(), digits.radix()) {
             Ok(number) => Value::Number(number),
-            Err(_) => return refuse(format!("{digits} is too large a number")),
+            Err(_) => return refuse(format!("{digits} is too large")),
         },
         DeValue::Float(digits) => match digits.as_str().parse::<f64>() {
             Ok(number) if number.is_finite() => Value::Fraction(number),
-            _ => return refuse(format!("{digits} is no number here")),
+            _ => return refuse(format!("{digits} is no finite number")),
         },
         DeValue::Boolean(flag) => Value::Flag(*flag),
         DeValue::Datetime(time) => return refuse(format!("{time}: no key takes a date or time")),
@@ -218,7 +218,7 @@ fn list_of(list: &DeArray<'_>, origin: &impl Fn(usize) -> Origin) -> Result<Vec<
 fn table_of(table: &DeTable<'_>, origin: &impl Fn(usize) -> Origin) -> Result<Value, Error> {
     let mut read = BTreeMap::new();
     for (key, value) in table {
-        // A value's line is its key's: that is where one looks.
+        // A value has the line of its key.
         let mut node = convert(value, origin)?;
         node.origin = origin(key.span().start);
         read.insert(key.get_ref().clone().into_owned(), node);
@@ -260,7 +260,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_toml_is_told_with_its_line() {
+    fn text_that_is_no_toml_is_refused_with_its_line() {
         for (text, line) in [("a = 1\nb = = 2\n", 2), ("a = 1\na = 2\n", 2), ("[a\n", 1)] {
             let refused = Node::parse("x.toml", text).unwrap_err().to_string();
             assert!(refused.contains(&format!("x.toml, line {line}:")), "{text:?}: {refused}");

@@ -1,7 +1,7 @@
 //! The world of an experiment: machine, page cache, write-back, file system, queue, device.
 //!
-//! Every key has a range, checked before anything is allocated, and a usual value, so that an
-//! experiment says only what matters to it. A key says its unit in its name.
+//! Every key has a range, which is checked before any allocation, and a default, so that an
+//! experiment sets only the keys that matter. The name of a key contains its unit.
 
 use std::ops::RangeInclusive;
 
@@ -25,9 +25,9 @@ use super::section::Section;
 use super::{crypt, null};
 use crate::Error;
 
-/// A second in nanoseconds: no cost or delay of a model is longer.
+/// A second in nanoseconds: the limit of costs and delays.
 const SECOND_NS: u64 = 1_000_000_000;
-/// An hour in milliseconds: the longest timer.
+/// An hour in milliseconds: the limit of timers.
 const HOUR_MS: u64 = 3_600_000;
 /// 64 TiB of sectors.
 const SECTORS_MAX: u64 = 1 << 37;
@@ -95,7 +95,7 @@ fn machine(root: &mut Section<'_>) -> Result<(Topology, Costs, Option<Housekeepi
     Ok((topology, read, housekeeping))
 }
 
-/// How fast the CPUs run: usual values are those of `ondemand`.
+/// Reads the CPU frequency governor; the defaults are those of `ondemand`.
 fn governor(machine: &mut Section<'_>) -> Result<Option<Governor>, Error> {
     let mut section = machine.part("governor")?;
     let ondemand = section.choice("kind", &[("performance", false), ("ondemand", true)])?;
@@ -113,7 +113,7 @@ fn page_cache(root: &mut Section<'_>) -> Result<(CacheConfig, u32), Error> {
     let dirty_ratio_percent = cache.number("dirty_ratio_percent", PERCENT, 20)?;
     let background = cache.number("dirty_background_ratio_percent", PERCENT, 10)?;
     if background > dirty_ratio_percent {
-        let what = "is above dirty_ratio_percent, and takes at most that";
+        let what = "exceeds dirty_ratio_percent";
         return Err(cache.wrong_key("dirty_background_ratio_percent", what));
     }
     let read = CacheConfig {
@@ -215,7 +215,7 @@ fn queue(
     let elevator = ElevatorSpec::parse(text)
         .map_err(|error| section.wrong_key("elevator", &format!("is {text:?}: {error}")))?;
     let own = match device {
-        // Its mode says which it is.
+        // The queue mode determines the generation.
         DeviceConfig::Null(config) if config.queue_mode == QueueMode::Rq => Generation::Single,
         DeviceConfig::Null(_) => Generation::Multi,
         _ => elevator.elevator.generation,
@@ -284,7 +284,7 @@ fn device(root: &mut Section<'_>) -> Result<(DeviceConfig, InterruptConfig), Err
     Ok((device, interrupts))
 }
 
-/// Whom a device interrupts; memory nobody, and a null device says itself.
+/// Reads the interrupts of a device. Memory has none; a null device has its own keys.
 fn interrupts(section: &mut Section<'_>, device: &DeviceConfig) -> Result<InterruptConfig, Error> {
     let usual = match device {
         DeviceConfig::Flash(flash) if flash.blocks.is_none() => 1024,
@@ -307,8 +307,7 @@ pub(super) fn rq_affinity(section: &mut Section<'_>) -> Result<RqAffinity, Error
     })
 }
 
-/// A disk of 2009: 500 GB, 7200 turns a minute; all numbers are ours, of the size that drive
-/// manuals of the time have.
+/// A disk of 2009: 500 GB, 7200 rpm. All defaults are ours, close to the drive manuals of the time.
 fn disk(section: &mut Section<'_>) -> Result<DiskConfig, Error> {
     let seek = SeekTimes {
         track_to_track: us(section, "seek_track_us", 1_000)?,
@@ -384,12 +383,12 @@ fn ms(section: &mut Section<'_>, key: &'static str, usual: u64) -> Result<Nanos,
     Ok(Nanos::from_ms(section.number(key, 1..=HOUR_MS, usual)?))
 }
 
-/// How many requests a device takes: the queue gives it no more.
+/// Number of requests that a device accepts; the limit of the queue.
 fn device_depth(device: &DeviceConfig) -> u32 {
     match device {
         DeviceConfig::Disk(disk) => disk.queue_depth,
         DeviceConfig::Flash(flash) => flash.queue_depth,
-        // It has no tags.
+        // Memory has no tags.
         DeviceConfig::Memory(_) => 1024,
         DeviceConfig::Null(null) => null.hw_queue_depth,
     }
