@@ -282,6 +282,13 @@ pub(crate) fn build_with_canaries() -> Result<PathBuf> {
     Ok(built)
 }
 
+/// Builds an example for release, quietly, and returns its path. The command line is selected too:
+/// with its features, most crates below both are built once.
+pub(crate) fn build_example(package: &str, name: &str) -> Result<PathBuf> {
+    cargo_build(&["--release", "--package", package, "--example", name])?;
+    Ok(target().join("release/examples").join(name))
+}
+
 fn cargo_build(words: &[&str]) -> Result<()> {
     let mut build = tools::cargo();
     build.args(["build", "--quiet", "--locked", "--package", "blockyard-cli"]).args(words);

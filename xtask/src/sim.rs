@@ -1,8 +1,9 @@
 //! `cargo x sim`: random worlds with faults and power cuts under the oracles, and the planted bugs
 //! that these must find. The runner is `crates/sim/examples/torture.rs`, built for release.
 
-use crate::tools;
+use crate::{lab, tools};
 use anyhow::Result;
+use std::process::Command;
 
 /// Number of worlds, one world, or the canaries.
 #[derive(clap::Args)]
@@ -64,7 +65,6 @@ pub(crate) fn run(args: &Args) -> Result<()> {
     if args.ranges {
         words.insert(0, "ranges".into());
     }
-    let mut cargo = tools::cargo();
-    cargo.args(["run", "--quiet", "--release", "--locked", "--package", "blockyard-sim"]);
-    tools::show(cargo.args(["--example", "torture", "--"]).args(words))
+    let torture = lab::build_example("blockyard-sim", "torture")?;
+    tools::show(Command::new(torture).current_dir(tools::root()).args(words))
 }

@@ -13,7 +13,7 @@ mod scale;
 mod table;
 mod tune;
 
-use crate::tools;
+use crate::{lab, tools};
 use anyhow::Result;
 use std::io::{IsTerminal, Write};
 use std::process::Command;
@@ -101,19 +101,17 @@ fn progress(text: &str) {
 }
 
 fn example(package: &str, name: &str, words: &[String]) -> Result<()> {
-    let mut cargo = example_command(package, name);
-    tools::show(cargo.args(words))
+    tools::show(example_command(package, name)?.args(words))
 }
 
 /// The output of an example.
 fn example_text(package: &str, name: &str, words: &[&str]) -> Result<String> {
-    let mut cargo = example_command(package, name);
-    Ok(tools::text(&tools::run(cargo.args(words))?.stdout))
+    let output = tools::run(example_command(package, name)?.args(words))?;
+    Ok(tools::text(&output.stdout))
 }
 
-fn example_command(package: &str, name: &str) -> Command {
-    let mut cargo = tools::cargo();
-    cargo.args(["run", "--quiet", "--release", "--locked", "--package", package]);
-    cargo.args(["--example", name, "--"]);
-    cargo
+fn example_command(package: &str, name: &str) -> Result<Command> {
+    let mut command = Command::new(lab::build_example(package, name)?);
+    command.current_dir(tools::root());
+    Ok(command)
 }

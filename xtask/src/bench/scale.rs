@@ -9,9 +9,9 @@
 //! expensive for every server. A server that only moves bytes shows by how much.
 
 use super::fio::{Job, Run, warm};
+use super::machine;
 use super::table::middle;
-use super::{example_command, machine};
-use crate::lab::Lab;
+use crate::lab::{self, Lab};
 use crate::process::{Watched, until};
 use crate::tools;
 use crate::volume::sparse;
@@ -224,11 +224,10 @@ impl Server {
     fn echo(lab: &Lab) -> Result<Server> {
         let socket = lab.path("echo.sock");
         let _ = fs::remove_file(&socket);
-        let example = example_command("blockyard-host", "echo_server");
+        let example = lab::build_example("blockyard-host", "echo_server")?;
         tools::need("chrt")?;
         let mut echo = tools::daemon("chrt");
-        echo.args(["--batch", "0"]).arg(example.get_program()).args(example.get_args());
-        echo.arg(&socket);
+        echo.args(["--batch", "0"]).arg(example).arg(&socket);
         Server::spawn(lab, echo, socket)
     }
 
