@@ -1,15 +1,21 @@
-//! Import knots: modules at the top of a crate that import each other, at once or by way of others.
+//! Import knots: modules of a folder that import each other, at once or by way of others.
 //!
-//! An import is a path from the crate's root in code, `crate::…` or as many `super::` as lead
-//! there. Comments and tests do not count. A name that the root re-exports counts as an import of
-//! its module, so a re-export hides no knot.
+//! The folder is a crate's `src`, or that of a module with modules of its own. An import is a path
+//! from the folder's root in code, `crate::…` or as many `super::` as lead there. Comments and
+//! tests do not count. A name that the root re-exports counts as an import of its module, so a
+//! re-export hides no knot.
 
 use super::Finding;
 use super::source::{Source, words};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Crates whose modules form no knot.
-const UNKNOTTED: &[&str] = &["engine", "host"];
+/// Folders whose modules form no knot, with the file of their root.
+const UNKNOTTED: &[(&str, &str)] = &[
+    ("crates/engine/src/", "lib.rs"),
+    ("crates/host/src/", "lib.rs"),
+    ("crates/sim/src/", "lib.rs"),
+    ("crates/sim/src/world/", "mod.rs"),
+];
 
 /// By module: the modules that it imports, each with the first place.
 type Imports<'a> = BTreeMap<&'a str, BTreeMap<String, Place<'a>>>;
@@ -20,24 +26,24 @@ struct Place<'a> {
     line: usize,
 }
 
-/// The knots of all crates that must have none.
+/// The knots of all folders that must have none.
 pub(crate) fn check(sources: &[Source]) -> Vec<Finding> {
-    UNKNOTTED.iter().flat_map(|name| of_crate(name, sources)).collect()
+    UNKNOTTED.iter().flat_map(|(folder, root)| of_folder(folder, root, sources)).collect()
 }
 
-fn of_crate(name: &str, sources: &[Source]) -> Vec<Finding> {
-    let folder = format!("crates/{name}/src/");
-    let inside = |source: &'_ &Source| source.path.starts_with(&folder) && !source.is_test();
+fn of_folder(folder: &str, root: &str, sources: &[Source]) -> Vec<Finding> {
+    let inside = |source: &'_ &Source| source.path.starts_with(folder) && !source.is_test();
     let sources: Vec<&Source> = sources.iter().filter(inside).collect();
-    let root = format!("{folder}lib.rs");
+    let root = format!("{folder}{root}");
+    let root_path = root_path(folder);
     let exports = sources.iter().find(|source| source.path == root).map(|root| re_exports(root));
     let exports = exports.unwrap_or_default();
     let modules: BTreeSet<&str> =
-        sources.iter().map(|source| module_path(source, &folder)[0]).collect();
+        sources.iter().map(|source| module_path(source, folder)[0]).collect();
     let mut imports = Imports::new();
     for source in sources.iter().filter(|source| source.path != root) {
-        let of = module_path(source, &folder);
-        for (name, line) in names_of_root(source, of.len()) {
+        let of = module_path(source, folder);
+        for (name, line) in names_of_root(source, &root_path, of.len()) {
             let module = exports.get(&name).unwrap_or(&name);
             if modules.contains(module.as_str()) && module != of[0] {
                 let place = Place { path: &source.path, line };
@@ -52,6 +58,12 @@ fn of_crate(name: &str, sources: &[Source]) -> Vec<Finding> {
         Some(Finding::at(place.path, place.line, what))
     });
     knotted.collect()
+}
+
+/// The path of a folder's module from the crate's root: `crate::`, or `crate::world::`.
+fn root_path(folder: &str) -> String {
+    let modules = folder.split_once("/src/").map_or("", |(_, modules)| modules);
+    format!("crate::{}", modules.replace('/', "::"))
 }
 
 /// The modules that a file is in, the outermost first.
@@ -80,14 +92,14 @@ fn way(imports: &Imports<'_>, from: &str, to: &str) -> Option<Vec<String>> {
     None
 }
 
-/// The names that code outside of tests takes from the crate's root, with their lines. `depth` is
+/// The names that code outside of tests takes from the folder's root, with their lines. `depth` is
 /// that of the file's module.
-fn names_of_root(source: &Source, depth: usize) -> Vec<(String, usize)> {
+fn names_of_root(source: &Source, root_path: &str, depth: usize) -> Vec<(String, usize)> {
     let code = &source.code;
     let mut found = Vec::new();
     for at in words(code, "crate").into_iter().chain(words(code, "super")) {
         let line = source.line_of(at);
-        let Some(rest) = path_at_root(code, at, depth) else { continue };
+        let Some(rest) = path_at_root(code, at, root_path, depth) else { continue };
         if line <= source.lines_before_tests() {
             found.extend(first_names(rest).into_iter().map(|name| (name, line)));
         }
@@ -97,19 +109,19 @@ fn names_of_root(source: &Source, depth: usize) -> Vec<(String, usize)> {
 }
 
 /// What follows after the root's `::` in the path that starts here, if it leads to the root.
-fn path_at_root(code: &str, at: usize, depth: usize) -> Option<&str> {
+fn path_at_root<'a>(code: &'a str, at: usize, root_path: &str, depth: usize) -> Option<&'a str> {
     if code[..at].ends_with("::") {
         return None;
     }
     let mut rest = &code[at..];
-    if let Some(rest) = rest.strip_prefix("crate") {
-        return rest.strip_prefix("::");
+    if rest.starts_with("crate") {
+        return rest.strip_prefix(root_path);
     }
     let mut supers = 0;
     while let Some(after) = rest.strip_prefix("super::") {
         (rest, supers) = (after, supers + 1);
     }
-    (supers >= depth).then_some(rest)
+    (supers == depth).then_some(rest)
 }
 
 /// The first names of a use tree: one, or those of a list.
@@ -165,7 +177,9 @@ mod tests {
         let source =
             |(path, text): &(&str, &str)| Source::new(&format!("crates/x/src/{path}"), text);
         let sources: Vec<Source> = files.iter().map(source).collect();
-        let findings = of_crate("x", &sources).into_iter();
+        let mut findings = of_folder("crates/x/src/", "lib.rs", &sources);
+        findings.extend(of_folder("crates/x/src/m/", "mod.rs", &sources));
+        let findings = findings.into_iter();
         findings
             .map(|finding| format!("{}:{} {}", finding.path, finding.line, finding.what))
             .collect()
@@ -198,6 +212,22 @@ mod tests {
         let knots = found(&files);
         assert_eq!(knots.len(), 3, "{knots:?}");
         assert!(knots[0].ends_with("import knot: a -> b -> c -> a"), "{knots:?}");
+    }
+
+    #[test]
+    fn modules_of_a_module_are_a_knot_by_way_of_super_and_of_crate() {
+        let files = [
+            ("m/mod.rs", "mod a;\nmod b;\npub use b::B;\n"),
+            ("m/a/c.rs", "use super::super::b;\nuse super::super::super::b;\n"),
+            ("m/b.rs", "use crate::m::a;\nuse crate::a;\n"),
+        ];
+        let knots = [
+            "crates/x/src/m/a/c.rs:1 import knot: a -> b -> a",
+            "crates/x/src/m/b.rs:1 import knot: b -> a -> b",
+        ];
+        assert_eq!(found(&files), knots);
+        let by_re_export = [files[0], ("m/a.rs", "use super::B;\n"), files[2]];
+        assert_eq!(found(&by_re_export).len(), 2);
     }
 
     #[test]

@@ -1,13 +1,14 @@
 //! What a simulated world is made of.
 
+mod interrupts;
+mod mapped;
+mod null;
+
 use blockyard_engine::bio::Sector;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::QueueConfig;
 use blockyard_engine::time::Nanos;
 
-use super::dm::MappedConfig;
-use super::interrupts::InterruptConfig;
-use super::null::{NullConfig, StackConfig};
 use crate::cache::CacheConfig;
 use crate::cpu::{Costs, Topology};
 use crate::device::Device;
@@ -16,7 +17,13 @@ use crate::device::flash::{Flash, FlashConfig};
 use crate::device::memory::{Memory, MemoryConfig};
 use crate::fs::FsConfig;
 
+pub use interrupts::InterruptConfig;
+pub use mapped::{Below, MappedConfig, MappedCosts, PagesConfig};
+pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
+
 /// A world, from the top down.
+///
+/// It has 15 fields: one for each layer that an experiment may set.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// Sockets and CPUs.

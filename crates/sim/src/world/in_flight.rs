@@ -2,11 +2,44 @@
 
 use std::collections::BTreeMap;
 
+use blockyard_engine::bio::Op;
 use blockyard_workload::program::FileId;
 
-use super::thread::{InFlight, WritesUpTo};
 use crate::cache::PAGE_SECTORS;
 use crate::fs::Extent;
+
+/// A bio to be.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) struct Out {
+    pub(super) op: Op,
+    pub(super) sector: u64,
+    pub(super) sectors: u32,
+    pub(super) sync: bool,
+    pub(super) preflush: bool,
+    pub(super) fua: bool,
+    pub(super) purpose: Purpose,
+}
+
+/// What a bio is for.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Purpose {
+    /// Pages come into memory.
+    Pages { file: FileId, page: u64, pages: u64 },
+    /// Pages are written back.
+    WriteBack { file: FileId, page: u64, pages: u64, number: u64 },
+    /// Part of a commit.
+    Commit,
+    /// Part of a direct operation.
+    Direct { id: u32 },
+}
+
+/// A bio in the queue or the device.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct InFlight {
+    pub(super) thread: u32,
+    pub(super) purpose: Purpose,
+    pub(super) bytes: u64,
+}
 
 #[derive(Debug, Default)]
 pub(super) struct InFlights {
@@ -43,11 +76,11 @@ impl InFlights {
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
-
-    pub(super) fn is_empty(&self) -> bool {
-        self.len() == 0
-    }
 }
+
+/// Write-back that was submitted before a moment: what comes later is not waited for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct WritesUpTo(pub(super) u64);
 
 /// Write-back that has not ended, by file, numbered in the order in which it began.
 #[derive(Debug, Default)]

@@ -3,20 +3,24 @@
 use std::collections::VecDeque;
 use std::ops::Range;
 
-use blockyard_engine::bio::{IoContext, Op};
+use blockyard_engine::bio::IoContext;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::program::{FileId, Reaped};
 
-use super::deeds::Pending;
-use super::dm::PoolId;
+use super::deeds::{Deed, Next, Pending};
+use super::in_flight::{Out, WritesUpTo};
+use super::pools::PoolId;
 use super::trace::{Role, Wait};
 use crate::cache::ReadAhead;
-use crate::cpu::CpuId;
+use crate::cpu::{CpuId, ThreadId};
+use crate::fs::CommitStep;
 
 /// A thread.
-pub(super) struct Thread<T> {
-    pub(super) kind: Kind<T>,
+///
+/// It has 14 fields: each layer keeps here what it has begun for the thread.
+pub(super) struct Thread {
+    pub(super) kind: Kind,
     pub(super) io_context: IoContext,
     pub(super) priority: Priority,
     pub(super) doing: Doing,
@@ -46,12 +50,15 @@ pub(super) struct Direct {
     pub(super) running: Vec<(u32, u32, Result<(), i32>)>,
     /// Ended and not reaped.
     pub(super) ended: Vec<Reaped>,
+    /// Reaped, for the task's next call.
+    pub(super) reaped: Vec<Reaped>,
 }
 
 /// Whose thread it is.
-pub(super) enum Kind<T> {
-    /// The program's, with what its last call returned; the task is gone after its phase.
-    Task { task: Option<T>, status: Result<(), i32>, reaped: Vec<Reaped>, background: bool },
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Kind {
+    /// Runs a task of the program.
+    Task { background: bool },
     /// Writes dirty pages back.
     Flusher,
     /// Commits transactions.
@@ -68,7 +75,7 @@ pub(super) enum Kind<T> {
     Housekeeper,
 }
 
-impl<T> Kind<T> {
+impl Kind {
     /// As a trace has it.
     pub(super) fn role(&self) -> Role {
         match self {
@@ -82,6 +89,16 @@ impl<T> Kind<T> {
             Self::Housekeeper => Role::Housekeeper,
         }
     }
+}
+
+/// What a thread does with its turn.
+pub(super) enum Turn {
+    /// It runs for so long, and then has the next turn.
+    Run(Nanos),
+    /// It waits.
+    Block(Wait),
+    /// It ends.
+    Exit,
 }
 
 /// What a thread is in the middle of.
@@ -102,53 +119,18 @@ pub(super) enum Doing {
     /// Waits for direct operations, no longer than until a time if there is one.
     Reap { at_least: u32, at_most: u32, until: Option<Nanos> },
     /// A commit: data that has to be there first.
-    CommitData { files: Vec<FileId>, writes: WritesUpTo, steps: VecDeque<Step>, transaction: u64 },
+    CommitData {
+        files: Vec<FileId>,
+        writes: WritesUpTo,
+        steps: VecDeque<CommitStep>,
+        transaction: u64,
+    },
     /// A commit: its steps, one after the other.
-    CommitSteps { steps: VecDeque<Step>, transaction: u64 },
+    CommitSteps { steps: VecDeque<CommitStep>, transaction: u64 },
 }
 
-/// Write-back that was submitted before a moment: what comes later is not waited for.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct WritesUpTo(pub(super) u64);
-
-/// A step of a commit.
-pub(super) type Step = crate::fs::CommitStep;
-
-/// A bio to be.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) struct Out {
-    pub(super) op: Op,
-    pub(super) sector: u64,
-    pub(super) sectors: u32,
-    pub(super) sync: bool,
-    pub(super) preflush: bool,
-    pub(super) fua: bool,
-    pub(super) purpose: Purpose,
-}
-
-/// What a bio is for.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Purpose {
-    /// Pages come into memory.
-    Pages { file: FileId, page: u64, pages: u64 },
-    /// Pages are written back.
-    WriteBack { file: FileId, page: u64, pages: u64, number: u64 },
-    /// Part of a commit.
-    Commit,
-    /// Part of a direct operation.
-    Direct { id: u32 },
-}
-
-/// A bio in the queue or the device.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct InFlight {
-    pub(super) thread: u32,
-    pub(super) purpose: Purpose,
-    pub(super) bytes: u64,
-}
-
-impl<T> Thread<T> {
-    pub(super) fn new(kind: Kind<T>, number: u32, priority: Priority) -> Self {
+impl Thread {
+    pub(super) fn new(kind: Kind, number: u32, priority: Priority) -> Self {
         Self {
             kind,
             io_context: IoContext(number + 1),
@@ -165,6 +147,32 @@ impl<T> Thread<T> {
             direct: Direct::default(),
             pending: Pending::default(),
         }
+    }
+
+    /// The kind of the next deed; nothing if it has none, or waits for a request.
+    pub(super) fn next_deed(&self) -> Option<Next> {
+        match &self.pending {
+            Pending { issues, .. } if !issues.is_empty() => Some(Next::Issue),
+            // A sleeper makes nothing new; what it has dispatched would wait for it.
+            Pending { parked: true, .. } => None,
+            Pending { todo, .. } if !todo.is_empty() => Some(Next::Step),
+            _ => (!self.outbox.is_empty()).then_some(Next::Bio),
+        }
+    }
+
+    /// Takes the next deed, which is of this kind. `thread` is the number of this thread.
+    pub(super) fn take_deed(&mut self, thread: ThreadId, next: Next) -> Deed {
+        let deed = match next {
+            Next::Issue => self.pending.issues.pop_front().map(Deed::Issue),
+            Next::Step => self.pending.todo.pop_front().map(Deed::Step),
+            Next::Bio => self.outbox.pop_front().map(|out| Deed::Bio(thread, out)),
+        };
+        deed.expect("what was next is the first still")
+    }
+
+    /// What its next burst pays for too.
+    pub(super) fn owe(&mut self, cost: Nanos) {
+        self.pending.owed = self.pending.owed + cost;
     }
 
     /// It has ended, or its phase has.

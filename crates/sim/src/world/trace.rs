@@ -154,14 +154,13 @@ impl Observer for () {
 }
 
 /// The observer of a world, behind the hash that every run has.
-#[derive(Debug)]
-pub(super) struct Trace<O> {
-    pub(super) observer: O,
+pub(super) struct Trace<'a> {
+    observer: &'a mut dyn Observer,
     hash: u64,
 }
 
-impl<O: Observer> Trace<O> {
-    pub(super) fn new(observer: O) -> Self {
+impl<'a> Trace<'a> {
+    pub(super) fn new(observer: &'a mut dyn Observer) -> Self {
         Self { observer, hash: 0xcbf2_9ce4_8422_2325 }
     }
 

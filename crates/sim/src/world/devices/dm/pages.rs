@@ -3,7 +3,7 @@
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::time::Nanos;
 
-use super::PagesConfig;
+use super::super::super::config::PagesConfig;
 use crate::cpu::CpuId;
 use crate::memory::{MemoryCounters, PhysicalMemory, SharedMemory};
 

@@ -7,12 +7,12 @@
 
 use std::collections::VecDeque;
 
-use super::Step;
+use super::deeds::Step;
 use crate::cpu::{Affinity, CpuId, ThreadId, Topology};
 
 /// Names a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::world) struct PoolId(u16);
+pub(super) struct PoolId(u16);
 
 #[derive(Debug, Default)]
 struct Pool {
@@ -23,7 +23,7 @@ struct Pool {
 
 /// All pools: of the sockets, and behind them of the CPUs.
 #[derive(Debug)]
-pub(in crate::world) struct Pools {
+pub(super) struct Pools {
     topology: Topology,
     pools: Vec<Pool>,
 }
@@ -35,7 +35,7 @@ impl Pools {
     }
 
     /// The workers to be made: of unbound pools, and of bound ones.
-    pub(in crate::world) fn workers(
+    pub(super) fn workers(
         &self,
         unbound: bool,
         bound: bool,
@@ -69,7 +69,7 @@ impl Pools {
     }
 
     /// A worker goes to sleep.
-    pub(in crate::world) fn sleep(&mut self, pool: PoolId, worker: ThreadId) {
+    pub(super) fn sleep(&mut self, pool: PoolId, worker: ThreadId) {
         self.pools[usize::from(pool.0)].idle.push(worker);
     }
 

@@ -3,9 +3,9 @@ use blockyard_engine::mq::complete::RqAffinity;
 use blockyard_engine::mq::{PlugRule, QueueConfig};
 use blockyard_workload::fio::{Fio, Job, Rw};
 
-use super::super::tests::config;
-use super::super::{Config, DeviceConfig, Housekeeping, Outcome, run};
 use super::*;
+use crate::world::tests::config;
+use crate::world::{CompletionRule, Config, DeviceConfig, Housekeeping, IrqMode, Outcome, run};
 
 const SECTORS: u64 = 1 << 20;
 

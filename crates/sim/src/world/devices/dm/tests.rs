@@ -7,10 +7,12 @@ use blockyard_workload::fio;
 use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Returned, Task};
 use blockyard_workload::random::Random;
 
-use super::super::tests::{US, config as world};
-use super::super::{Config, Outcome, run};
-use super::*;
+use crate::cpu::Topology;
 use crate::memory::MemoryConfig;
+use crate::world::tests::{US, config as world};
+use crate::world::{
+    Below, Config, CryptCauses, MappedConfig, MappedCosts, Outcome, PagesConfig, run,
+};
 
 const KIB: u64 = 1024;
 

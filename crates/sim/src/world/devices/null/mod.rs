@@ -19,8 +19,6 @@
 //! What it leaves out: a softirq that a timer tick happens to run before its thread does; cache
 //! lines that go from CPU to CPU; page cache, as the null device has nothing to keep.
 
-mod causes;
-mod config;
 mod execute;
 #[cfg(test)]
 mod tests;
@@ -41,9 +39,11 @@ use blockyard_engine::time::Nanos;
 use crate::cpu::{CpuId, ThreadId};
 use crate::heap::EventHeap;
 
-pub use causes::NullCauses;
-pub use config::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, StackCosts};
-use workers::{Work, Workers};
+use super::super::causes::NullCauses;
+use super::super::config::{NullConfig, QueueMode, StackConfig, StackCosts};
+use super::super::threads::Threads;
+use super::bios::Bios;
+use workers::Workers;
 
 /// The only path of a stacked queue.
 const PATH: PathId = PathId(0);
@@ -94,7 +94,9 @@ struct SoftirqOfCpu {
 }
 
 /// The device.
-pub(super) struct Null {
+///
+/// It has 16 fields: the null device, its queues, and the threads and interrupts that run them.
+pub(in crate::world) struct Null {
     config: NullConfig,
     stack: Option<StackConfig>,
     queue: QueueConfig,
@@ -104,14 +106,17 @@ pub(super) struct Null {
     interrupts: EventHeap<Interrupt>,
     /// When the last CPU that took the lock of the paths gives it back.
     lock_free_at: Nanos,
-    /// What the context that is at work has spent.
-    spent: Nanos,
+    bios: Bios,
+    /// Requests that the device works on.
+    has: u32,
     causes: NullCauses,
     /// Bios of the bio mode that have ended.
     ended: Vec<Done>,
     /// Emptied after each use; kept for their memory.
     issues: Vec<Issue>,
     dispatched: Vec<Dispatched>,
+    done: Vec<Done>,
+    unparked: Vec<u64>,
 }
 
 impl Null {
@@ -140,11 +145,14 @@ impl Null {
             softirqs: (0..queue.cpus).map(|_| SoftirqOfCpu::default()).collect(),
             interrupts: EventHeap::default(),
             lock_free_at: Nanos(0),
-            spent: Nanos(0),
+            bios: Bios::default(),
+            has: 0,
             causes: NullCauses::default(),
             ended: Vec::new(),
             issues: Vec::new(),
             dispatched: Vec::new(),
+            done: Vec::new(),
+            unparked: Vec::new(),
         }
     }
 
@@ -158,6 +166,11 @@ impl Null {
         self.interrupts.next_at().into_iter().chain(queue).min()
     }
 
+    /// Bios that have not ended.
+    pub(super) fn bios_in_flight(&self) -> usize {
+        self.bios.len()
+    }
+
     pub(super) fn is_idle(&self) -> bool {
         match &self.queues {
             Queues::Bios => true,
@@ -167,7 +180,7 @@ impl Null {
     }
 
     /// Counters, those of threads apart.
-    pub(super) fn causes(&self) -> NullCauses {
+    fn counted(&self) -> NullCauses {
         match &self.queues {
             Queues::Bios | Queues::One(_) => self.causes,
             Queues::Stacked(queue) => {
@@ -185,28 +198,6 @@ impl Null {
             Queues::One(queue) => *queue.counters(),
             Queues::Stacked(queue) => *queue.upper().counters(),
         }
-    }
-
-    /// Kblockd's workers and softirq threads.
-    pub(super) fn threads(&mut self) -> impl Iterator<Item = (bool, ThreadId)> {
-        let Self { workers, softirqs, queue, .. } = self;
-        let workers = (0..queue.cpus).filter_map(|cpu| workers.of(CpuId(cpu)).thread);
-        let workers: Vec<_> = workers.map(|thread| (true, thread)).collect();
-        workers.into_iter().chain(softirqs.iter().filter_map(|one| Some((false, one.thread?))))
-    }
-
-    fn spend(&mut self, cost: Nanos) {
-        self.spent = self.spent + cost;
-    }
-
-    /// What the context that is at work has spent so far.
-    pub(super) fn spent(&self) -> Nanos {
-        self.spent
-    }
-
-    /// What the context has spent. It is to be asked when it is done.
-    fn take_spent(&mut self) -> Nanos {
-        std::mem::take(&mut self.spent)
     }
 
     fn submit(&mut self, now: Nanos, bio: Bio) -> Submitted {
@@ -244,12 +235,12 @@ impl Null {
 
     /// Takes the lock of the paths `holds` times, one after the other: who comes while another CPU
     /// has it waits.
-    fn lock_paths(&mut self, now: Nanos, holds: u64, costs: &StackCosts) {
+    fn lock_paths(&mut self, threads: &mut Threads<'_>, holds: u64, costs: &StackCosts) {
         for _ in 0..holds {
-            let at = now + self.spent;
+            let at = threads.now() + threads.spent();
             let waits = self.lock_free_at.since(at);
             self.causes.lock_waits_ns += waits.0;
-            self.spend(waits + costs.clone);
+            threads.spend(waits + costs.clone);
             self.lock_free_at = at + waits + costs.path_lock;
         }
     }

@@ -70,6 +70,11 @@ impl Workers {
         &mut self.by_cpu[usize::from(cpu.0)]
     }
 
+    /// The threads of all workers.
+    pub(super) fn threads(&self) -> impl Iterator<Item = ThreadId> {
+        self.by_cpu.iter().filter_map(|worker| worker.thread)
+    }
+
     /// Queues a work item of a queue, asked for on a CPU; the CPU whose worker is to be woken up
     /// for it, and nothing if it was pending.
     pub(super) fn queue(&mut self, work: Work, queue: &QueueConfig, by: CpuId) -> Option<CpuId> {

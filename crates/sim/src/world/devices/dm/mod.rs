@@ -8,14 +8,11 @@
 //!      v                   │                 write, read ─ queue ─ may have to wait for a request
 //!   worker, writing thread ┴─ interrupt      wake ─ the writing thread takes the batch
 //! ```
-//! A *context* executes SQEs, each at the end of a burst ([`super::deeds`]): a thread, which waits
-//! where it has to, or an interrupt, which does not. What it is told in return, it executes next.
+//! A *context* executes SQEs, each at the end of a burst ([`super::super::deeds`]): a thread, which
+//! waits where it has to, or an interrupt, which does not. The shard's answer is executed next.
 
-mod causes;
-mod config;
 mod execute;
 mod pages;
-mod pools;
 #[cfg(test)]
 mod tests;
 mod threads;
@@ -36,11 +33,11 @@ use blockyard_workload::random::Random;
 
 use crate::cpu::{CpuId, ThreadId, Topology};
 
-pub use causes::{CryptCauses, Spread};
-pub use config::{Below, MappedConfig, MappedCosts, PagesConfig};
+use super::super::causes::CryptCauses;
+use super::super::config::MappedConfig;
+use super::super::deeds::Step;
+use super::super::pools::Pools;
 use pages::Pages;
-pub(super) use pools::PoolId;
-use pools::Pools;
 
 /// More writes than this are never encrypted at once in any experiment; more wait.
 const SLOTS: u32 = 1 << 15;
@@ -48,17 +45,6 @@ const SLOTS: u32 = 1 << 15;
 const WORLD_SLOTS: Range<u32> = BufRef::FIRST_WORLD_SLOT..BufRef::FIRST_LIST_SLOT;
 /// Longest part: longer bios are cut.
 const SLOT_BYTES: u32 = 1 << 20;
-
-/// An SQE, and the one that is linked behind it.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Step {
-    sqe: Sqe,
-    then: Option<Sqe>,
-    /// Where it was queued for a worker.
-    queued_on: CpuId,
-    /// A cipher that a worker runs.
-    is_taken: bool,
-}
 
 /// A bio that was submitted to the device, perhaps in pieces.
 #[derive(Debug)]
@@ -82,7 +68,9 @@ struct Lower {
 }
 
 /// The device.
-pub(super) struct Mapped {
+///
+/// It has 14 fields: the shard, what its SQEs refer to, and the threads that execute them.
+pub(in crate::world) struct Mapped {
     config: MappedConfig,
     topology: Topology,
     shard: Shard,
@@ -91,7 +79,7 @@ pub(super) struct Mapped {
     lowers: Slab<Lower>,
     /// Which bio the bytes of a bounce slot or of a page list are of.
     slot_of: BTreeMap<u32, u32>,
-    pub(super) pools: Pools,
+    pools: Pools,
     /// The writing thread, and what it is woken for.
     writer: Option<ThreadId>,
     wake: Option<Token>,
@@ -232,7 +220,9 @@ impl Mapped {
             if whole.pieces_left == 0 {
                 let whole = self.wholes.remove(index);
                 if !whole.encrypted.is_empty() {
-                    self.causes.count_write(&whole);
+                    self.causes.workers_per_write.add(whole.workers.len());
+                    self.causes.contexts_per_write.add(whole.contexts.len());
+                    self.causes.note_order(&whole.encrypted);
                 }
                 take(whole.user, whole.status);
             }

@@ -6,11 +6,12 @@ use blockyard_engine::bio::Sector;
 use blockyard_engine::pages::Counters;
 use blockyard_engine::time::Nanos;
 
-use super::Whole;
 use crate::cpu::{CpuId, ThreadId};
 use crate::memory::MemoryCounters;
 
 /// Counters of a mapped device.
+///
+/// It has 18 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CryptCauses {
     /// Parts that the cipher has been through.
@@ -53,18 +54,16 @@ pub struct CryptCauses {
 }
 
 impl CryptCauses {
-    /// A write has ended, and its pieces were encrypted in this order.
-    pub(super) fn count_write(&mut self, whole: &Whole) {
-        self.workers_per_write.add(whole.workers.len());
-        self.contexts_per_write.add(whole.contexts.len());
-        for pair in whole.encrypted.windows(2) {
+    /// Pieces of a write were encrypted; where they begin in it, in that order.
+    pub(in crate::world) fn note_order(&mut self, pieces: &[u64]) {
+        for pair in pieces.windows(2) {
             self.neighbours += 1;
             self.out_of_order += u64::from(pair[1] < pair[0]);
         }
     }
 
     /// The writing thread has taken these, in this order.
-    pub(super) fn note_batch(&mut self, sectors: &[Sector]) {
+    pub(in crate::world) fn note_batch(&mut self, sectors: &[Sector]) {
         self.batches += 1;
         self.batched_writes += sectors.len() as u64;
         self.unsorted_batches += u64::from(!sectors.is_sorted());
@@ -85,7 +84,7 @@ pub struct Spread {
 
 impl Spread {
     /// Counts a number.
-    pub(super) fn add(&mut self, number: usize) {
+    pub(in crate::world) fn add(&mut self, number: usize) {
         if self.counts.len() <= number {
             self.counts.resize(number + 1, 0);
         }

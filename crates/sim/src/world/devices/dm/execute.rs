@@ -4,12 +4,14 @@ use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::sq::{Direction, Place, Sqe, SqeOp, Token};
 use blockyard_engine::time::Nanos;
-use blockyard_workload::program::Task;
 
-use super::super::World;
-use super::super::deeds::{Context, Deed};
-use super::super::trace::{Observer, Wait};
-use super::{Below, Lower, Mapped, Step, WORLD_SLOTS};
+use super::super::super::config::{Below, Config};
+use super::super::super::deeds::{Context, Deed, Step};
+use super::super::super::machine::Machine;
+use super::super::super::threads::Threads;
+use super::super::super::trace::Wait;
+use super::super::{Backend, Devices};
+use super::{Lower, Mapped, WORLD_SLOTS};
 use crate::cpu::{CpuId, ThreadId};
 
 impl Step {
@@ -49,73 +51,98 @@ impl Mapped {
         }
         let Some(whole) = self.whole_of(src) else { return };
         whole.encrypted.push(u64::from(src.offset_bytes));
-        let (thread, worker) = (
-            whole.thread,
-            match by {
-                Context::Thread(_, worker) => Some(worker),
-                Context::Interrupt(_) => None,
-            },
-        );
+        let thread = whole.thread;
+        let worker = match by {
+            Context::Thread(_, worker) => Some(worker),
+            Context::Interrupt(_) => None,
+        };
         whole.workers.insert(worker);
         self.causes.cpus_of_writer.entry(thread).or_default().insert(by.cpu());
     }
 }
 
-impl<T: Task, O: Observer> World<'_, T, O> {
-    pub(in crate::world) fn mapped(&mut self) -> &mut Mapped {
-        self.mapped.as_mut().expect("there is a mapped device")
+impl Devices {
+    pub(in crate::world::devices) fn mapped(&mut self) -> &mut Mapped {
+        match &mut self.backend {
+            Backend::Mapped(mapped) => mapped,
+            Backend::Queue | Backend::Null(_) => unreachable!("only a mapped device has steps"),
+        }
     }
 
     /// A bio that a thread makes enters the mapped device.
-    pub(in crate::world) fn submit_mapped(&mut self, by: Context, bio: Bio, thread: ThreadId) {
-        let now = self.now;
+    pub(in crate::world::devices) fn submit_mapped(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        bio: Bio,
+        thread: ThreadId,
+    ) {
+        let now = machine.threads.now();
         self.mapped().submit(now, by.cpu(), bio, thread);
-        self.collect(by);
+        self.collect(machine, by);
     }
 
     /// What the shard has to say, to whoever it told. Pages that it took or gave back are paid for
     /// before anything else is done.
-    pub(super) fn collect(&mut self, by: Context) {
-        let mapped = self.mapped.as_mut().expect("there is a mapped device");
+    pub(in crate::world::devices) fn collect(&mut self, machine: &mut Machine<'_>, by: Context) {
+        let mut steps = std::mem::take(&mut self.scratch.steps);
+        let mapped = self.mapped();
         let owed = mapped.take_owed();
-        let mut steps = std::mem::take(&mut self.steps);
         mapped.take_steps(by.cpu(), |step| steps.push(step));
-        self.owes(by, owed);
         match by {
             Context::Thread(_, thread) => {
-                self.threads[thread.0 as usize].pending.todo.extend(steps.drain(..));
+                machine.threads[thread].owe(owed);
+                machine.threads[thread].pending.todo.extend(steps.drain(..));
             }
             Context::Interrupt(cpu) => {
-                steps.drain(..).for_each(|step| self.interrupt(cpu, Deed::Step(step)));
+                machine.threads.charge(cpu, owed);
+                steps.drain(..).for_each(|step| self.interrupt(machine, cpu, Deed::Step(step)));
             }
         }
-        self.steps = steps;
-        let mut ended = std::mem::take(&mut self.ended);
+        self.scratch.steps = steps;
+        let mut ended = std::mem::take(&mut self.scratch.ended);
         self.mapped().take_done(|user, status| ended.push((user, status)));
         for (user, status) in ended.drain(..) {
-            self.end_bio(user, status);
+            self.bios.end(machine, user, status);
         }
-        self.ended = ended;
+        self.scratch.ended = ended;
     }
 
     /// The shard is answered.
-    pub(in crate::world) fn answer(&mut self, by: Context, token: Token, status: BlkStatus) {
-        let now = self.now;
+    pub(in crate::world::devices) fn answer(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        token: Token,
+        status: BlkStatus,
+    ) {
+        let now = machine.threads.now();
         self.mapped().answer(now, by.cpu(), token, status);
-        self.collect(by);
+        self.collect(machine, by);
     }
 
     /// A bio of the queue below has ended.
-    pub(in crate::world) fn end_lower(&mut self, cpu: CpuId, user: u64, status: BlkStatus) {
+    pub(in crate::world::devices) fn end_lower(
+        &mut self,
+        machine: &mut Machine<'_>,
+        cpu: CpuId,
+        user: u64,
+        status: BlkStatus,
+    ) {
         let index = u32::try_from(user).expect("the queue was given such a number");
         let Lower { token, bytes } = self.mapped().lowers.remove(index);
-        self.leaves_queue(user, bytes, status);
-        self.answer(Context::Interrupt(cpu), token, status);
+        self.leaves_queue(machine, (user, bytes), status);
+        self.answer(machine, Context::Interrupt(cpu), token, status);
     }
 
     /// What a step costs whoever executes it.
-    pub(in crate::world) fn cost_of_step(&mut self, cpu: CpuId, step: &Step) -> Nanos {
-        let submit = self.config.costs.submit;
+    pub(in crate::world::devices) fn cost_of_step(
+        &mut self,
+        config: &Config,
+        cpu: CpuId,
+        step: &Step,
+    ) -> Nanos {
+        let submit = config.costs.submit;
         let mapped = self.mapped();
         match (step.sqe.op, mapped.config.below) {
             (SqeOp::Crypt { .. }, _) if step.is_cipher() => mapped.cipher_time(step, cpu),
@@ -129,47 +156,52 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     }
 
     /// A step has been paid for. True if a thread has to wait for a request.
-    pub(in crate::world) fn execute(&mut self, by: Context, step: Step) -> bool {
+    pub(in crate::world::devices) fn execute(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        step: Step,
+    ) -> bool {
         let sqe = step.sqe;
         match sqe.op {
-            SqeOp::Crypt { .. } if step.is_cipher() => self.ciphered(by, step),
-            SqeOp::Crypt { place, .. } => self.hand_over(by.cpu(), place, step),
+            SqeOp::Crypt { .. } if step.is_cipher() => self.ciphered(machine, by, step),
+            SqeOp::Crypt { place, .. } => self.hand_over(machine, by.cpu(), place, step),
             SqeOp::Wake => {
                 self.mapped().wake = Some(sqe.token);
                 let writer = self.mapped().writer.expect("a pipeline that wakes it has one");
-                self.wake_from(writer, Wait::Work);
+                machine.threads.wake_from(writer, Wait::Work);
             }
             SqeOp::Timeout { after } => {
                 let timeout = (by.cpu(), Deed::Timeout(sqe.token));
-                self.interrupts.schedule(self.now + after, timeout);
+                self.interrupts.schedule(machine.threads.now() + after, timeout);
             }
             SqeOp::Fill { .. } | SqeOp::Log { .. } | SqeOp::Check { .. } => {
                 unreachable!("a crypt target neither fills, logs nor checks")
             }
             SqeOp::Read { sector, buf, .. } => {
                 let len = Sector::holding(buf.len_bytes.into());
-                return self.give_down(by, &sqe, Op::Read, (sector, len));
+                return self.give_down(machine, by, &sqe, Op::Read, (sector, len));
             }
             SqeOp::Write { sector, buf, .. } => {
-                self.note_write(by, &sqe, buf);
+                self.note_write(machine, by, &sqe, buf);
                 let len = Sector::holding(buf.len_bytes.into());
-                return self.give_down(by, &sqe, Op::Write, (sector, len));
+                return self.give_down(machine, by, &sqe, Op::Write, (sector, len));
             }
             SqeOp::Flush { .. } => {
-                return self.give_down(by, &sqe, Op::Flush, (Sector(0), Sector(0)));
+                return self.give_down(machine, by, &sqe, Op::Flush, (Sector(0), Sector(0)));
             }
             SqeOp::Discard { sector, len, .. } => {
-                return self.give_down(by, &sqe, Op::Discard, (sector, len));
+                return self.give_down(machine, by, &sqe, Op::Discard, (sector, len));
             }
             SqeOp::WriteZeroes { sector, len, .. } => {
-                return self.give_down(by, &sqe, Op::WriteZeroes, (sector, len));
+                return self.give_down(machine, by, &sqe, Op::WriteZeroes, (sector, len));
             }
         }
         false
     }
 
     /// A worker is to run the cipher.
-    fn hand_over(&mut self, cpu: CpuId, place: Place, step: Step) {
+    fn hand_over(&mut self, machine: &mut Machine<'_>, cpu: CpuId, place: Place, step: Step) {
         let mapped = self.mapped();
         mapped.causes.hand_overs += 1;
         let pool = match place {
@@ -178,40 +210,28 @@ impl<T: Task, O: Observer> World<'_, T, O> {
         };
         let item = Step { queued_on: cpu, is_taken: true, ..step };
         if let Some(worker) = mapped.pools.queue(pool, item) {
-            self.wake_from(worker, Wait::Work);
+            machine.threads.wake_from(worker, Wait::Work);
         }
     }
 
     /// A cipher has run: the linked write is next, or the shard is told.
-    fn ciphered(&mut self, by: Context, step: Step) {
+    fn ciphered(&mut self, machine: &mut Machine<'_>, by: Context, step: Step) {
         self.mapped().note_ciphered(&step, by);
         let Some(write) = step.then else {
-            return self.answer(by, step.sqe.token, BlkStatus::Ok);
+            return self.answer(machine, by, step.sqe.token, BlkStatus::Ok);
         };
         let write = Step { sqe: write, then: None, queued_on: by.cpu(), is_taken: false };
         match by {
             Context::Thread(_, thread) => {
-                self.threads[thread.0 as usize].pending.todo.push_front(write);
+                machine.threads[thread].pending.todo.push_front(write);
             }
-            Context::Interrupt(cpu) => self.interrupt(cpu, Deed::Step(write)),
-        }
-    }
-
-    /// In whose name a bio goes down.
-    fn context_of(&mut self, by: Context, sqe: &Sqe) -> IoContext {
-        match (sqe.origin.io_context, by) {
-            (IoContext::OF_TASK, Context::Thread(_, thread)) => {
-                self.threads[thread.0 as usize].io_context
-            }
-            // An interrupt borrows whatever it interrupted; that of nobody is as good.
-            (IoContext::OF_TASK, Context::Interrupt(_)) => IoContext(0),
-            (context, _) => context,
+            Context::Interrupt(cpu) => self.interrupt(machine, cpu, Deed::Step(write)),
         }
     }
 
     /// A write is about to go down: who submits pieces of which bio.
-    fn note_write(&mut self, by: Context, sqe: &Sqe, buf: BufRef) {
-        let context = self.context_of(by, sqe);
+    fn note_write(&mut self, machine: &Machine<'_>, by: Context, sqe: &Sqe, buf: BufRef) {
+        let context = context_of(&machine.threads, by, sqe);
         let mapped = self.mapped();
         if let Some(whole) = mapped.whole_of(buf) {
             whole.contexts.insert(context);
@@ -226,37 +246,41 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     /// A bio goes to what is below the target; true if a thread waits for a request.
     fn give_down(
         &mut self,
+        machine: &mut Machine<'_>,
         by: Context,
         sqe: &Sqe,
         op: Op,
         (sector, len): (Sector, Sector),
     ) -> bool {
         if let Below::Memory { .. } = self.mapped().config.below {
-            self.answer(by, sqe.token, BlkStatus::Ok);
+            self.answer(machine, by, sqe.token, BlkStatus::Ok);
             return false;
         }
         let fua = matches!(sqe.op, SqeOp::Write { fua: true, .. });
-        let bio = Bio { fua, ..self.lower_bio(by, sqe, op, (sector, len)) };
+        let bio = Bio { fua, ..self.lower_bio(machine, by, sqe, op, (sector, len)) };
         let thread = match by {
             Context::Thread(_, thread) => Some(thread),
             Context::Interrupt(_) => None,
         };
-        let parked = self.enters_queue(bio, thread.unwrap_or(self.journal.thread));
-        self.run_queue(by);
-        let sleeper = thread.filter(|_| parked);
-        self.parked.extend(sleeper.map(|thread| (bio.user, thread)));
-        sleeper.is_some()
+        let user = bio.user;
+        let named = thread.unwrap_or(machine.files.journal.thread);
+        let parked = self.enters_queue(machine, bio, named);
+        self.run_queue(machine, by);
+        let Some(sleeper) = thread.filter(|_| parked) else { return false };
+        self.bios.park(user, sleeper);
+        true
     }
 
     fn lower_bio(
         &mut self,
+        machine: &Machine<'_>,
         by: Context,
         sqe: &Sqe,
         op: Op,
         (sector, len): (Sector, Sector),
     ) -> Bio {
         let mut origin = sqe.origin;
-        origin.io_context = self.context_of(by, sqe);
+        origin.io_context = context_of(&machine.threads, by, sqe);
         origin.cpu = by.cpu().0;
         let bytes = len.bytes();
         let lower = Lower { token: sqe.token, bytes };
@@ -269,20 +293,35 @@ impl<T: Task, O: Observer> World<'_, T, O> {
     }
 
     /// The writing thread takes its batch.
-    pub(super) fn take_batch(&mut self, cpu: CpuId, thread: ThreadId, token: Token) -> Nanos {
-        self.answer(Context::Thread(cpu, thread), token, BlkStatus::Ok);
-        let sectors = self.threads[thread.0 as usize].pending.todo.iter().filter_map(|step| {
-            match step.sqe.op {
+    pub(in crate::world::devices) fn take_batch(
+        &mut self,
+        machine: &mut Machine<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+        token: Token,
+    ) -> Nanos {
+        self.answer(machine, Context::Thread(cpu, thread), token, BlkStatus::Ok);
+        let sectors =
+            machine.threads[thread].pending.todo.iter().filter_map(|step| match step.sqe.op {
                 SqeOp::Write { sector, .. } => Some(sector),
                 _ => None,
-            }
-        });
+            });
         let sectors: Vec<Sector> = sectors.collect();
-        let mapped = self.mapped.as_mut().expect("there is a mapped device");
+        let mapped = self.mapped();
         mapped.causes.note_batch(&sectors);
         let costs = mapped.config.costs;
         let sorts = super::threads::sorts(&mapped.config.pipeline);
         let each = if sorts { costs.batch + costs.sort } else { costs.batch };
         Nanos(each.0 * sectors.len() as u64)
+    }
+}
+
+/// In whose name a bio goes down.
+fn context_of(threads: &Threads<'_>, by: Context, sqe: &Sqe) -> IoContext {
+    match (sqe.origin.io_context, by) {
+        (IoContext::OF_TASK, Context::Thread(_, thread)) => threads[thread].io_context,
+        // An interrupt borrows whatever it interrupted; that of nobody is as good.
+        (IoContext::OF_TASK, Context::Interrupt(_)) => IoContext(0),
+        (context, _) => context,
     }
 }

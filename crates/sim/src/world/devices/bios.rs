@@ -1,0 +1,83 @@
+//! Bios of threads between their submission and their end.
+
+use blockyard_engine::bio::{Bio, BlkStatus, Op, Origin, Sector};
+use blockyard_engine::buf::BufRef;
+
+use super::super::in_flight::{InFlight, InFlights, Out};
+use super::super::machine::Machine;
+use super::super::threads::Threads;
+use super::super::trace::Wait;
+use crate::cpu::{CpuId, ThreadId};
+
+/// Bios in flight, and those that wait for a request.
+#[derive(Debug, Default)]
+pub(super) struct Bios {
+    in_flight: InFlights,
+    parked: Vec<(u64, ThreadId)>,
+}
+
+impl Bios {
+    pub(super) fn len(&self) -> usize {
+        self.in_flight.len()
+    }
+
+    /// How long a bio is.
+    pub(super) fn bytes(&self, user: u64) -> u64 {
+        self.in_flight.bytes(user)
+    }
+
+    /// The bio that a thread has made; it is in flight from now on.
+    pub(super) fn make(
+        &mut self,
+        threads: &Threads<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+        out: &Out,
+    ) -> Bio {
+        let submitter = &threads[thread];
+        let bytes = u64::from(out.sectors) * 512;
+        let user =
+            self.in_flight.insert(InFlight { thread: thread.0, purpose: out.purpose, bytes });
+        let origin = Origin {
+            io_context: submitter.io_context,
+            cpu: cpu.0,
+            priority: submitter.priority,
+            sync: out.sync,
+            ..Origin::default()
+        };
+        let buf = match out.op {
+            Op::Read | Op::Write => BufRef::zeros(out.sectors * 512),
+            _ => BufRef::NONE,
+        };
+        let (sector, len) = (Sector(out.sector), Sector(u64::from(out.sectors)));
+        let bio = Bio::new(out.op, sector, len, buf, user);
+        Bio { preflush: out.preflush, fua: out.fua, origin, ..bio }
+    }
+
+    /// A bio of a thread has ended.
+    pub(super) fn end(&mut self, machine: &mut Machine<'_>, user: u64, status: BlkStatus) {
+        let bio = self.in_flight.remove(user);
+        machine.files.end_bio(&mut machine.threads, bio, status);
+    }
+
+    /// A thread waits until its bio gets a request.
+    pub(super) fn park(&mut self, user: u64, thread: ThreadId) {
+        self.parked.push((user, thread));
+    }
+
+    /// Whether a bio of the thread waits for a request.
+    pub(super) fn has_parked(&self, thread: ThreadId) -> bool {
+        self.parked.iter().any(|(_, parked)| *parked == thread)
+    }
+
+    /// Parked bios have got their requests.
+    pub(super) fn wake_parked(&mut self, threads: &mut Threads<'_>, unparked: &mut Vec<u64>) {
+        for user in unparked.drain(..) {
+            let place = self.parked.iter().position(|(parked, _)| *parked == user);
+            if let Some(place) = place {
+                let (_, thread) = self.parked.swap_remove(place);
+                threads.wake_from(thread, Wait::Request);
+            }
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! Whose interrupt it is: where a device says that it has done a request, and where that ends.
+//!
+//! ```text
+//!   device ── vector of the submitter's CPU ──> hard interrupt ─┬─ near enough ─────> ends here
+//!                                                               └─ rq_affinity, IPI > ends there
+//!   memory: its submitter copies, and the request ends where it was issued
+//! ```
+//! The configuration says which CPU is interrupted and where the request ends then
+//! ([`super::super::config`]). A softirq of the same CPU follows the hard interrupt at once.
+//!
+//! What it leaves out: threads for interrupts, coalescing, `irqbalance`.
+
+use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::mq::Issue;
+use blockyard_engine::request::Tag;
+use blockyard_engine::time::Nanos;
+
+use super::super::config::Config;
+use super::super::deeds::{Context, Deed};
+use super::super::machine::Machine;
+use super::super::trace::Event;
+use super::Devices;
+use crate::cpu::CpuId;
+
+/// Who submitted the requests that the device works on, by tag.
+#[derive(Debug, Default)]
+pub(super) struct Submitters(Vec<CpuId>);
+
+impl Submitters {
+    fn note(&mut self, issue: &Issue) {
+        let index = issue.tag.index as usize;
+        self.0.resize(self.0.len().max(index + 1), CpuId(0));
+        self.0[index] = CpuId(issue.origin.cpu);
+    }
+
+    fn of(&self, tag: Tag) -> CpuId {
+        self.0[tag.index as usize]
+    }
+}
+
+impl Devices {
+    /// The device gets a request.
+    pub(super) fn issue_to_device(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
+        let sectors = u32::try_from(issue.len.0).expect("requests are short");
+        self.has += 1;
+        self.note_issue(machine, &issue);
+        self.submitters.note(&issue);
+        let (tag, op, sector) = (issue.tag, issue.op, issue.sector.0);
+        let in_flight = self.has;
+        machine.threads.event(Event::Issue { tag: tag.index, op, sector, sectors, in_flight });
+        if machine.config.device.is_memory() {
+            self.has -= 1;
+            machine.threads.event(Event::Complete { tag: tag.index });
+            self.end_request(machine, by, tag);
+        } else {
+            self.block.start(machine.threads.now(), issue);
+        }
+    }
+
+    /// The device has done a request, and interrupts a CPU.
+    pub(super) fn device_interrupts(&mut self, machine: &mut Machine<'_>, tag: Tag) {
+        let config = machine.config;
+        let cpu = config.interrupts.vector_of(self.submitters.of(tag), config.topology);
+        self.interrupt(machine, cpu, Deed::Interrupted(tag));
+    }
+
+    /// What a hard interrupt costs, with the end of the request if that is there, too.
+    pub(super) fn cost_of_interrupt(&self, config: &Config, cpu: CpuId, tag: Tag) -> Nanos {
+        let costs = &config.costs;
+        match self.called_from(config, cpu, tag) {
+            Some(_) => costs.interrupt,
+            None => costs.interrupt + costs.complete,
+        }
+    }
+
+    fn called_from(&self, config: &Config, cpu: CpuId, tag: Tag) -> Option<CpuId> {
+        config.interrupts.called(self.submitters.of(tag), cpu, config.topology)
+    }
+
+    /// The hard interrupt has been taken: the request ends, or another CPU is called for that.
+    pub(super) fn interrupted(&mut self, machine: &mut Machine<'_>, by: Context, tag: Tag) {
+        let Config { topology, costs, .. } = machine.config;
+        let Some(cpu) = self.called_from(machine.config, by.cpu(), tag) else {
+            return self.end_request(machine, by, tag);
+        };
+        let near = topology.socket_of(cpu) == topology.socket_of(by.cpu());
+        let after = if near { costs.ipi } else { costs.ipi_remote };
+        machine.threads.observers.causes.ended_by_call += 1;
+        self.interrupts.schedule(machine.threads.now() + after, (cpu, Deed::Called(tag)));
+    }
+
+    /// A request ends, and the queue is run.
+    pub(super) fn end_request(&mut self, machine: &mut Machine<'_>, by: Context, tag: Tag) {
+        self.owes -= 1;
+        self.block.queue().complete(machine.threads.now(), tag, BlkStatus::Ok);
+        self.run_queue(machine, by);
+    }
+}

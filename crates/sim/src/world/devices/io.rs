@@ -1,0 +1,123 @@
+//! Bios on their way through the queue and back.
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
+use blockyard_engine::mq::{Issue, Submitted};
+
+use super::super::deeds::{Context, Deed};
+use super::super::in_flight::Out;
+use super::super::machine::Machine;
+use super::super::trace::Event;
+use super::{Backend, Devices, KEEPER};
+use crate::cpu::ThreadId;
+
+impl Devices {
+    /// Submits a bio that a thread has made; true if the submitter has to wait for a request.
+    pub(super) fn submit(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        thread: ThreadId,
+        out: &Out,
+    ) -> bool {
+        let bio = self.bios.make(&machine.threads, by.cpu(), thread, out);
+        if let Backend::Mapped(_) = self.backend {
+            self.submit_mapped(machine, by, bio, thread);
+            return false;
+        }
+        let user = bio.user;
+        let parked = self.enters_queue(machine, bio, thread);
+        if parked {
+            self.bios.park(user, thread);
+        }
+        self.run_queue(machine, by);
+        parked
+    }
+
+    /// A bio enters the queue; true if it is parked there.
+    pub(super) fn enters_queue(
+        &mut self,
+        machine: &mut Machine<'_>,
+        bio: Bio,
+        thread: ThreadId,
+    ) -> bool {
+        let now = machine.threads.now();
+        machine.threads.observers.note_submit(now, &bio, thread, self.owes);
+        self.block.submit(now, bio) == Submitted::Parked
+    }
+
+    /// A bio has ended in the queue.
+    pub(super) fn leaves_queue(
+        &self,
+        machine: &mut Machine<'_>,
+        (user, bytes): (u64, u64),
+        status: BlkStatus,
+    ) {
+        let now = machine.threads.now();
+        machine.threads.observers.note_end(now, (user, bytes), status, self.owes);
+    }
+
+    /// Keeps account of writes by size, and of requests that hold bios of several submitters.
+    pub(super) fn note_issue(&mut self, machine: &mut Machine<'_>, issue: &Issue) {
+        let causes = &mut machine.threads.observers.causes;
+        causes.issued_sectors += issue.len.0;
+        if issue.op != Op::Write {
+            return;
+        }
+        causes.write_requests += 1;
+        causes.write_sectors += issue.len.0;
+        let mut bios = self.block.queue().bios(issue.tag);
+        let first = bios.next().map(|bio| bio.origin.io_context);
+        let mixed = bios.any(|bio| Some(bio.origin.io_context) != first);
+        causes.mixed_write_requests += u64::from(mixed);
+    }
+
+    /// Something happens in the queue or the device.
+    pub(super) fn advance_block(&mut self, machine: &mut Machine<'_>) {
+        let mut ended = std::mem::take(&mut self.scratch.device_ended);
+        self.block.advance_device(machine.threads.now(), &mut ended);
+        for (at, tag) in ended.drain(..) {
+            self.has -= 1;
+            machine.threads.observers.event(at, Event::Complete { tag: tag.index });
+            self.device_interrupts(machine, tag);
+        }
+        self.scratch.device_ended = ended;
+        self.run_queue(machine, Context::Interrupt(KEEPER));
+    }
+
+    /// The queue gives the device what that takes; ended bios go to whom they belong.
+    pub(super) fn run_queue(&mut self, machine: &mut Machine<'_>, by: Context) {
+        let mut issues = std::mem::take(&mut self.scratch.issues);
+        self.block.dispatch(machine.threads.now(), &mut issues);
+        for issue in issues.drain(..) {
+            self.owes += 1;
+            match by {
+                Context::Thread(_, thread) => {
+                    machine.threads[thread].pending.issues.push_back(issue);
+                }
+                Context::Interrupt(cpu) => self.interrupt(machine, cpu, Deed::Issue(issue)),
+            }
+        }
+        self.scratch.issues = issues;
+        machine.threads.observers.note_idle(machine.threads.clock.now, self.owes);
+        self.deliver(machine, by);
+    }
+
+    /// Bios that have ended in the queue go to whom they belong.
+    fn deliver(&mut self, machine: &mut Machine<'_>, by: Context) {
+        let mut done = std::mem::take(&mut self.scratch.done);
+        self.block.queue().take_done(&mut done);
+        for Done { user, status } in done.drain(..) {
+            if let Backend::Mapped(_) = self.backend {
+                self.end_lower(machine, by.cpu(), user, status);
+            } else {
+                self.leaves_queue(machine, (user, self.bios.bytes(user)), status);
+                self.bios.end(machine, user, status);
+            }
+        }
+        self.scratch.done = done;
+        let mut unparked = std::mem::take(&mut self.scratch.unparked);
+        self.block.queue().take_unparked(&mut unparked);
+        self.bios.wake_parked(&mut machine.threads, &mut unparked);
+        self.scratch.unparked = unparked;
+    }
+}

@@ -1,0 +1,242 @@
+//! The devices: a request queue with a device model, and the back end that takes the bios of
+//! threads.
+//!
+//! ```text
+//!   thread ── bios ──> back end ─┬─ queue ──> request queue, elevator ──> device model
+//!                                ├─ mapped ─> crypt target ── its bios ──^
+//!                                └─ null ───> queues and device of its own
+//! ```
+//! A thread submits its bios in its turns ([`Devices::go`], [`Devices::proceed`]). An interrupt
+//! ends them. Bios that have ended go to [`super::files`], which wakes the threads that wait.
+
+mod bios;
+mod dm;
+mod interrupts;
+mod io;
+mod null;
+mod turns;
+
+use blockyard_engine::bio::{BlkStatus, Done};
+use blockyard_engine::mq::{Issue, QueueConfig};
+use blockyard_engine::request::Tag;
+use blockyard_engine::time::Nanos;
+
+use self::bios::Bios;
+use self::dm::Mapped;
+use self::interrupts::Submitters;
+use self::null::Null;
+use super::causes::Causes;
+use super::config::{Config, DeviceConfig};
+use super::deeds::{Context, Deed, Step};
+use super::machine::Machine;
+use super::thread::{Kind, Turn};
+use super::threads::Threads;
+use crate::block::BlockDevice;
+use crate::cpu::{CpuId, ThreadId};
+use crate::device::Device;
+use crate::heap::EventHeap;
+
+/// The CPU that keeps the queue's own timers.
+const KEEPER: CpuId = CpuId(0);
+
+/// The part that takes the bios of threads.
+enum Backend {
+    /// The request queue.
+    Queue,
+    /// A mapped device above it.
+    Mapped(Box<Mapped>),
+    /// A null device with its own queues, in place of queue and device.
+    Null(Box<Null>),
+}
+
+/// The back end, the queue and the device.
+pub(super) struct Devices {
+    backend: Backend,
+    /// Stays empty if the back end is a null device.
+    block: BlockDevice<Box<dyn Device>>,
+    bios: Bios,
+    submitters: Submitters,
+    /// What interrupts do when they have paid for it.
+    interrupts: EventHeap<(CpuId, Deed)>,
+    /// Requests that the device works on.
+    has: u32,
+    /// Requests that were dispatched, and have not ended for the queue.
+    owes: u32,
+    scratch: Scratch,
+}
+
+/// Emptied after each use; kept for their memory.
+#[derive(Default)]
+struct Scratch {
+    done: Vec<Done>,
+    ended: Vec<(u64, BlkStatus)>,
+    unparked: Vec<u64>,
+    issues: Vec<Issue>,
+    device_ended: Vec<(Nanos, Tag)>,
+    steps: Vec<Step>,
+}
+
+impl Devices {
+    pub(super) fn new(config: &Config) -> Self {
+        let queue = QueueConfig { hw_queues: 1, ..config.queue };
+        let backend = match (&config.device, &config.mapped) {
+            (DeviceConfig::Null(null), _) => {
+                let stack = config.stack.as_ref();
+                let null = Null::new(null, stack, config.queue, &config.elevator);
+                Backend::Null(Box::new(null))
+            }
+            (_, Some(mapped)) => {
+                let sectors = config.device.sectors();
+                let mapped = Mapped::new(mapped, config.topology, sectors, config.seed);
+                Backend::Mapped(Box::new(mapped))
+            }
+            (_, None) => Backend::Queue,
+        };
+        Self {
+            backend,
+            block: BlockDevice::new(queue, &config.elevator, config.device.build()),
+            bios: Bios::default(),
+            submitters: Submitters::default(),
+            interrupts: EventHeap::default(),
+            has: 0,
+            owes: 0,
+            scratch: Scratch::default(),
+        }
+    }
+
+    /// Makes the threads that the back end needs.
+    pub(super) fn spawn(&mut self, machine: &mut Machine<'_>) {
+        match &mut self.backend {
+            Backend::Queue => {}
+            Backend::Mapped(mapped) => mapped.spawn(&mut machine.threads),
+            Backend::Null(null) => null.spawn(machine),
+        }
+    }
+
+    /// Whether a flusher has to wait before it writes more.
+    pub(super) fn is_congested(&mut self) -> bool {
+        self.block.queue().is_congested(false)
+    }
+
+    /// When something happens that no thread does.
+    pub(super) fn next_event(&self) -> Option<Nanos> {
+        let null = match &self.backend {
+            Backend::Null(null) => null.next_event(),
+            Backend::Queue | Backend::Mapped(_) => None,
+        };
+        let events = self.block.next_event().into_iter().chain(self.interrupts.next_at());
+        events.chain(null).min()
+    }
+
+    /// The first thing happens that is due now: in the device, an interrupt, in a null device.
+    pub(super) fn advance(&mut self, machine: &mut Machine<'_>) {
+        let now = Some(machine.threads.now());
+        if self.block.next_event() == now {
+            self.advance_block(machine);
+        } else if self.interrupts.next_at() == now {
+            self.interrupt_ends(machine);
+        } else if let Backend::Null(null) = &mut self.backend {
+            null.advance(machine);
+        }
+    }
+
+    /// The thread goes on with the bios that it submits; nothing if it has none.
+    pub(super) fn continue_turn(
+        &mut self,
+        machine: &mut Machine<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+    ) -> Option<Turn> {
+        let has_bios = !machine.threads[thread].outbox.is_empty();
+        match &mut self.backend {
+            Backend::Null(null) => has_bios.then(|| null.go(machine, cpu, thread, Nanos(0))),
+            Backend::Queue | Backend::Mapped(_) => self.proceed(machine, cpu, thread),
+        }
+    }
+
+    /// The turn of a thread of the back end.
+    pub(super) fn turn(
+        &mut self,
+        machine: &mut Machine<'_>,
+        (cpu, thread): (CpuId, ThreadId),
+        kind: Kind,
+    ) -> Turn {
+        match (kind, &mut self.backend) {
+            (Kind::Worker(pool), _) => self.work(machine, (cpu, thread), pool),
+            (Kind::Writer, _) => self.write_out(machine, cpu, thread),
+            (Kind::Kblockd(of), Backend::Null(null)) => null.run_worker(machine, of),
+            (Kind::Softirq(of), Backend::Null(null)) => null.run_softirqs(machine, of),
+            _ => unreachable!("the back end has made no such thread"),
+        }
+    }
+
+    /// A thread ends: what it has begun goes on without it.
+    pub(super) fn end_thread(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
+        match &mut self.backend {
+            Backend::Null(null) => null.abandon(machine, thread),
+            Backend::Queue | Backend::Mapped(_) => self.abandon(machine, thread),
+        }
+        let now = machine.threads.now();
+        let io_context = machine.threads[thread].io_context;
+        self.block.queue().unplug(now, io_context);
+        self.block.queue().exit_context(now, io_context);
+        let cpu = machine.threads.cpus.last_of(thread);
+        self.run_queue(machine, Context::Interrupt(cpu));
+    }
+
+    /// Whether the back end has bios that only end if threads run on.
+    pub(super) fn needs_threads(&self) -> bool {
+        match &self.backend {
+            Backend::Queue => false,
+            Backend::Mapped(_) => self.bios.len() > 0,
+            Backend::Null(null) => null.bios_in_flight() > 0,
+        }
+    }
+
+    /// Waits until all bios have ended. No thread runs any more.
+    ///
+    /// # Errors
+    /// In words: something is left, or never ends.
+    pub(super) fn drain(&mut self, machine: &mut Machine<'_>) -> Result<(), String> {
+        match &self.backend {
+            Backend::Null(null) if !null.is_idle() => {
+                return Err("every bio has ended, and the null device's queue has requests".into());
+            }
+            Backend::Mapped(mapped) if !mapped.is_idle() => {
+                return Err("every bio has ended, and the mapped device still has parts".into());
+            }
+            _ => {}
+        }
+        self.release_issues(machine);
+        while self.bios.len() > 0 {
+            let (block, interrupt) = (self.block.next_event(), self.interrupts.next_at());
+            let at = block.into_iter().chain(interrupt).min().ok_or_else(|| {
+                format!("{} bios never end, and nothing happens any more", self.bios.len())
+            })?;
+            machine.threads.clock.now = machine.threads.now().max(at);
+            if interrupt == Some(at) {
+                self.interrupt_ends(machine);
+            } else {
+                self.advance_block(machine);
+            }
+        }
+        if !self.block.queue().is_idle() || self.owes > 0 {
+            return Err("every bio has ended, and the queue still has requests".into());
+        }
+        Ok(())
+    }
+
+    /// Fills in the causes that devices know.
+    pub(super) fn add_causes(&mut self, threads: &Threads<'_>, causes: &mut Causes) {
+        causes.queue = *self.block.queue().counters();
+        causes.disk = self.block.device().disk_counters();
+        match &self.backend {
+            Backend::Queue => {}
+            Backend::Mapped(mapped) => causes.crypt = Some(mapped.causes()),
+            Backend::Null(null) => {
+                causes.queue = null.counters();
+                causes.null = Some(null.causes(threads));
+            }
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! What contexts do: bios come in, requests go to the device and have been done, originals end.
+
+use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
+use blockyard_engine::dm::multipath::stacked::{Answer, CompleteBy, Dispatched};
+use blockyard_engine::mq::complete::{CompleteOn, Completion, RqAffinity};
+use blockyard_engine::mq::{Issue, Submitted};
+use blockyard_engine::time::Nanos;
+
+use super::super::super::config::{CompletionRule, IrqMode, QueueMode};
+use super::super::super::machine::Machine;
+use super::super::super::thread::Turn;
+use super::super::super::trace::{Event, Wait};
+use super::super::KEEPER;
+use super::workers::Work;
+use super::{Context, Interrupt, Null, PATH, Queues, Softirq};
+use crate::cpu::{CpuId, ThreadId, Topology};
+
+/// More hardware queues than one, whatever the number is.
+const SEVERAL: u16 = 2;
+
+impl Null {
+    /// Where a request of the device ends that was done on a CPU.
+    fn place(&self, by: Context, issue: &Issue, shares_cache: bool) -> CompleteOn {
+        let completion = Completion {
+            rq_affinity: self.config.rq_affinity,
+            submitted_on: issue.origin.cpu,
+            completed_on: by.cpu.0,
+            shares_cache,
+            hw_queues: match self.config.completion_rule {
+                CompletionRule::Inline => SEVERAL,
+                CompletionRule::SoftirqIfSingle => self.queue.hw_queues,
+            },
+            polled: false,
+        };
+        match (completion.place(), self.config.queue_mode, self.stack) {
+            // `blk_complete_request` never ends anything on the spot.
+            (CompleteOn::Here, QueueMode::Rq, None) => CompleteOn::Softirq,
+            (place, ..) => place,
+        }
+    }
+
+    /// Where an original ends that goes through `blk_complete_request`.
+    fn place_of_original(&self, by: Context, issue: &Issue, shares_cache: bool) -> CompleteOn {
+        let elsewhere = issue.origin.cpu != by.cpu.0;
+        match self.config.rq_affinity {
+            RqAffinity::Group if elsewhere && !shares_cache => CompleteOn::Ipi,
+            RqAffinity::Force if elsewhere => CompleteOn::Ipi,
+            _ => CompleteOn::Softirq,
+        }
+    }
+
+    /// A thread submits what it has made.
+    pub(in crate::world) fn go(
+        &mut self,
+        machine: &mut Machine<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+        cost: Nanos,
+    ) -> Turn {
+        let by = Context { cpu, is_worker: false, is_interrupt: false };
+        machine.threads.spend(cost);
+        while let Some(out) = machine.threads[thread].outbox.pop_front() {
+            machine.threads.spend(machine.config.costs.submit);
+            let bio = self.bios.make(&machine.threads, cpu, thread, &out);
+            if self.enters(machine, by, bio, thread) {
+                self.bios.park(bio.user, thread);
+                machine.threads.charge_spent(cpu);
+                return Turn::Block(Wait::Request);
+            }
+        }
+        Turn::Run(machine.threads.take_spent())
+    }
+
+    /// A thread is stopped: what it has made goes on without it.
+    pub(in crate::world) fn abandon(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
+        let cpu = machine.threads.cpus.last_of(thread);
+        let by = Context { cpu, is_worker: false, is_interrupt: true };
+        while let Some(out) = machine.threads[thread].outbox.pop_front() {
+            let bio = self.bios.make(&machine.threads, by.cpu, thread, &out);
+            self.enters(machine, by, bio, thread);
+        }
+        self.exit_context(machine.threads.now(), machine.threads[thread].io_context);
+        self.end_interrupt(machine, by);
+    }
+
+    /// A bio comes; true if it is parked.
+    fn enters(
+        &mut self,
+        machine: &mut Machine<'_>,
+        by: Context,
+        bio: Bio,
+        thread: ThreadId,
+    ) -> bool {
+        let now = machine.threads.now();
+        machine.threads.observers.note_submit(now, &bio, thread, 0);
+        if matches!(self.queues, Queues::Bios) {
+            self.causes.issued += 1;
+            machine.threads.spend(self.config.end);
+            self.ended.push(Done { user: bio.user, status: BlkStatus::Ok });
+            self.deliver(machine);
+            return false;
+        }
+        let parked = self.submit(now, bio) == Submitted::Parked;
+        if let Some(stack) = self.stack {
+            machine.threads.spend(stack.costs.request);
+        }
+        self.run_queues(machine, by);
+        parked
+    }
+
+    /// Dispatches what the device takes.
+    pub(super) fn run_queues(&mut self, machine: &mut Machine<'_>, by: Context) {
+        let now = machine.threads.now();
+        match &mut self.queues {
+            Queues::Bios => {}
+            Queues::One(queue) => {
+                let mut issues = std::mem::take(&mut self.issues);
+                queue.dispatch(now, &mut issues);
+                issues.drain(..).for_each(|issue| self.give(machine, by, issue));
+                self.issues = issues;
+            }
+            Queues::Stacked(queue) => {
+                let mut dispatched = std::mem::take(&mut self.dispatched);
+                let before = queue.counters().clones;
+                queue.dispatch(now, by.cpu.0, &mut dispatched);
+                let clones = queue.counters().clones - before;
+                let costs = self.stack.expect("it is what makes it stacked").costs;
+                self.lock_paths(&mut machine.threads, clones, &costs);
+                dispatched.drain(..).for_each(|what| self.dispatched(machine, by, what));
+                self.dispatched = dispatched;
+            }
+        }
+        self.deliver(machine);
+    }
+
+    /// The worker of a hardware queue of the path runs it.
+    pub(super) fn run_path(&mut self, machine: &mut Machine<'_>, by: Context, hctx: u16) {
+        let Queues::Stacked(queue) = &mut self.queues else {
+            unreachable!("only a stacked queue has the work of a path");
+        };
+        let mut dispatched = std::mem::take(&mut self.dispatched);
+        queue.run_path(machine.threads.now(), PATH, hctx, &mut dispatched);
+        dispatched.drain(..).for_each(|what| self.dispatched(machine, by, what));
+        self.dispatched = dispatched;
+    }
+
+    fn dispatched(&mut self, machine: &mut Machine<'_>, by: Context, what: Dispatched) {
+        match what {
+            Dispatched::Issue { issue, .. } => self.give(machine, by, issue),
+            Dispatched::Run { hctx, .. } => self.call(machine, by, Work::Lower(hctx)),
+        }
+    }
+
+    /// Gives a request to the device; a worker does that in turns of its own.
+    fn give(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
+        if by.is_worker {
+            self.workers.of(by.cpu).issues.push_back(issue);
+        } else {
+            self.issue(machine, by, issue);
+        }
+    }
+
+    /// Asks for a worker.
+    fn call(&mut self, machine: &mut Machine<'_>, by: Context, work: Work) {
+        let stack = self.stack.expect("only a stacked queue has workers");
+        self.causes.calls += 1;
+        let queue = if let Work::Upper(_) = work { stack.upper } else { self.queue };
+        let Some(cpu) = self.workers.queue(work, &queue, by.cpu) else { return };
+        machine.threads.spend(stack.costs.queue_work);
+        let worker = self.workers.of(cpu).thread.expect("each CPU has one");
+        machine.threads.wake_from(worker, Wait::Work);
+    }
+
+    /// The device has a request.
+    pub(super) fn issue(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
+        let threads = &mut machine.threads;
+        self.has += 1;
+        threads.observers.causes.issued_sectors += issue.len.0;
+        threads.observers.causes.write_requests += u64::from(issue.op == Op::Write);
+        threads.spend(machine.config.costs.issue);
+        self.causes.issued += 1;
+        self.causes.issued_by_workers += u64::from(by.is_worker);
+        if let Some(stack) = &self.stack {
+            let above = stack.upper.hctx_of(issue.origin.cpu);
+            self.causes.crossed += u64::from(above != issue.tag.hctx);
+        }
+        let tag = self.number_of(&issue);
+        let done_at = threads.now() + threads.spent() + self.config.completion;
+        let Issue { op, sector, len, .. } = issue;
+        let sectors = u32::try_from(len.0).expect("requests are short");
+        let in_flight = self.has;
+        threads.event(Event::Issue { tag, op, sector: sector.0, sectors, in_flight });
+        match self.config.irqmode {
+            IrqMode::Timer => {
+                self.interrupts.schedule(done_at, Interrupt::Timer(by.cpu, issue));
+            }
+            IrqMode::Softirq => self.complete(machine, by, issue),
+            IrqMode::None => {
+                self.note_done(machine, &issue);
+                self.request_ended(machine, by, issue);
+            }
+        }
+    }
+
+    fn note_done(&mut self, machine: &mut Machine<'_>, issue: &Issue) {
+        self.has -= 1;
+        let tag = self.number_of(issue);
+        machine.threads.event(Event::Complete { tag });
+    }
+
+    /// The device says, on a CPU, that it has done a request.
+    fn complete(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
+        self.note_done(machine, &issue);
+        let near = shares_cache(machine.config.topology, by, &issue);
+        match self.place(by, &issue, near) {
+            CompleteOn::Here => self.request_ended(machine, by, issue),
+            CompleteOn::Softirq => self.raise(machine, by, Softirq::Request(issue)),
+            CompleteOn::Ipi => self.call_cpu(machine, near, Softirq::Request(issue)),
+        }
+    }
+
+    /// A request of the device ends. A clone's original does, too, now or later.
+    fn request_ended(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
+        let near = shares_cache(machine.config.topology, by, &issue);
+        machine.threads.spend(self.config.end);
+        self.causes.ended_elsewhere += u64::from(issue.origin.cpu != by.cpu.0);
+        match &mut self.queues {
+            Queues::Bios => unreachable!("bios are no requests"),
+            Queues::One(queue) => {
+                queue.complete(machine.threads.now(), issue.tag, BlkStatus::Ok);
+            }
+            Queues::Stacked(queue) => match queue.config().stacking.complete_by {
+                CompleteBy::Here => self.original_ends(machine, by, issue),
+                CompleteBy::Softirq => match self.place_of_original(by, &issue, near) {
+                    CompleteOn::Ipi => self.call_cpu(machine, near, Softirq::Original(issue)),
+                    _ => self.raise(machine, by, Softirq::Original(issue)),
+                },
+            },
+        }
+        self.deliver(machine);
+    }
+
+    fn original_ends(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
+        let stack = self.stack.expect("an original is in a stacked queue");
+        let Queues::Stacked(queue) = &mut self.queues else {
+            unreachable!("an original is in a stacked queue");
+        };
+        let now = machine.threads.now();
+        let completed = queue.complete(now, PATH, issue.tag, Answer::done(&issue));
+        let waits = queue.upper().has_work();
+        machine.threads.spend(stack.costs.end);
+        if completed.run && (waits || !stack.run_looks_first) {
+            self.call(machine, by, Work::Upper(stack.upper.hctx_of(by.cpu.0)));
+        }
+        self.deliver(machine);
+    }
+
+    /// Something is to be done in the softirq of this CPU.
+    fn raise(&mut self, machine: &mut Machine<'_>, by: Context, what: Softirq) {
+        self.causes.softirqs += 1;
+        let softirq = &mut self.softirqs[usize::from(by.cpu.0)];
+        softirq.raised.push_back(what);
+        let wakes = softirq.raised.len() == 1 && !by.is_interrupt;
+        if let Some(thread) = softirq.thread.filter(|_| wakes) {
+            machine.threads.wake_from(thread, Wait::Work);
+        }
+    }
+
+    /// Something is to be done in the softirq of the CPU that submitted the request.
+    fn call_cpu(&mut self, machine: &Machine<'_>, near: bool, what: Softirq) {
+        let (Softirq::Request(issue) | Softirq::Original(issue)) = what;
+        let costs = &machine.config.costs;
+        let after = if near { costs.ipi } else { costs.ipi_remote };
+        let at = machine.threads.now() + after + machine.threads.spent();
+        self.interrupts.schedule(at, Interrupt::Call(CpuId(issue.origin.cpu), what));
+    }
+
+    pub(super) fn run_softirq(&mut self, machine: &mut Machine<'_>, by: Context, what: Softirq) {
+        match what {
+            Softirq::Request(issue) => self.request_ended(machine, by, issue),
+            Softirq::Original(issue) => self.original_ends(machine, by, issue),
+        }
+    }
+
+    /// Something happens that no thread does.
+    pub(in crate::world) fn advance(&mut self, machine: &mut Machine<'_>) {
+        let now = machine.threads.now();
+        let due = self.interrupts.next_at().is_some_and(|at| at <= now);
+        let interrupt = if due { self.interrupts.take() } else { None };
+        let cpu = match &interrupt {
+            Some((_, Interrupt::Timer(cpu, _) | Interrupt::Call(cpu, _))) => *cpu,
+            None => KEEPER,
+        };
+        let by = Context { cpu, is_worker: false, is_interrupt: true };
+        machine.threads.running_on = Some(cpu);
+        if let Some((_, what)) = interrupt {
+            machine.threads.spend(machine.config.costs.interrupt);
+            match what {
+                Interrupt::Timer(_, issue) => self.complete(machine, by, issue),
+                Interrupt::Call(_, what) => self.run_softirq(machine, by, what),
+            }
+        }
+        self.end_interrupt(machine, by);
+        machine.threads.running_on = None;
+    }
+
+    /// What an interrupt has raised is run when it ends; its CPU pays.
+    fn end_interrupt(&mut self, machine: &mut Machine<'_>, by: Context) {
+        self.run_queues(machine, by);
+        while let Some(what) = self.softirqs[usize::from(by.cpu.0)].raised.pop_front() {
+            self.run_softirq(machine, by, what);
+            self.run_queues(machine, by);
+        }
+        machine.threads.charge_spent(by.cpu);
+    }
+
+    /// Tells who waits for what has ended.
+    fn deliver(&mut self, machine: &mut Machine<'_>) {
+        let now = machine.threads.now();
+        let mut done = std::mem::take(&mut self.done);
+        self.take_done(&mut done);
+        for Done { user, status } in done.drain(..) {
+            let bio = (user, self.bios.bytes(user));
+            machine.threads.observers.note_end(now, bio, status, 0);
+            self.bios.end(machine, user, status);
+        }
+        self.done = done;
+        let mut unparked = std::mem::take(&mut self.unparked);
+        self.take_unparked(&mut unparked);
+        self.bios.wake_parked(&mut machine.threads, &mut unparked);
+        self.unparked = unparked;
+    }
+
+    /// The tags of all hardware queues, counted through.
+    fn number_of(&self, issue: &Issue) -> u32 {
+        u32::from(issue.tag.hctx) * self.config.hw_queue_depth + issue.tag.index
+    }
+}
+
+/// CPUs of a socket share a cache.
+fn shares_cache(topology: Topology, by: Context, issue: &Issue) -> bool {
+    topology.socket_of(by.cpu) == topology.socket_of(CpuId(issue.origin.cpu))
+}

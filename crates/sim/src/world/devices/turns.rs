@@ -1,0 +1,199 @@
+//! The bios of a thread in its turns, and the deeds of interrupts ([`super::super::deeds`]).
+
+use blockyard_engine::bio::BlkStatus;
+use blockyard_engine::mq::{Issue, PlugRule};
+use blockyard_engine::time::Nanos;
+
+use super::super::config::{Config, DeviceConfig};
+use super::super::deeds::{Context, Deed, Next};
+use super::super::machine::Machine;
+use super::super::thread::Turn;
+use super::super::trace::Wait;
+use super::{Backend, Devices, KEEPER};
+use crate::cpu::{CpuId, ThreadId};
+
+impl Devices {
+    /// Submits what the thread has made, behind a burst of `cost`. `waits`: it will wait for it.
+    pub(in crate::world) fn go(
+        &mut self,
+        machine: &mut Machine<'_>,
+        (cpu, thread): (CpuId, ThreadId),
+        waits: bool,
+        cost: Nanos,
+    ) -> Turn {
+        let is_mapped = match &mut self.backend {
+            Backend::Null(null) => return null.go(machine, cpu, thread, cost),
+            Backend::Mapped(_) => true,
+            Backend::Queue => false,
+        };
+        let per_context = machine.config.queue.plug == PlugRule::PerContext;
+        // One bio has nobody to be merged with in its plug, unless it is cut.
+        let alone = if is_mapped { 0 } else { 1 };
+        let submitter = &mut machine.threads[thread];
+        submitter.owe(cost);
+        if per_context && submitter.outbox.len() > alone {
+            self.open_plug(machine, thread);
+        } else if !per_context && (waits || is_mapped) {
+            submitter.pending.unplugs = true;
+        }
+        self.proceed(machine, cpu, thread).unwrap_or(Turn::Run(Nanos(0)))
+    }
+
+    /// What a thread holds back from now on it lets go when it has nothing more to submit.
+    pub(super) fn open_plug(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
+        let submitter = &mut machine.threads[thread];
+        submitter.pending.unplugs = true;
+        let io_context = submitter.io_context;
+        self.block.queue().plug(io_context);
+    }
+
+    /// Does what the thread's last burst has paid for, and begins the next one; nothing when it has
+    /// come to the end of its bios.
+    pub(super) fn proceed(
+        &mut self,
+        machine: &mut Machine<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+    ) -> Option<Turn> {
+        let by = Context::Thread(cpu, thread);
+        loop {
+            if let Some(paid) = machine.threads[thread].pending.paid.take() {
+                let deed = machine.threads[thread].take_deed(thread, paid);
+                if self.happens(machine, by, deed) {
+                    let pending = &mut machine.threads[thread].pending;
+                    (pending.parked, pending.unplugs) = (true, true);
+                }
+            }
+            let next = machine.threads[thread].next_deed();
+            if next.is_none() && self.close_plug(machine, by, thread) {
+                continue;
+            }
+            if next.is_none() && std::mem::take(&mut machine.threads[thread].pending.parked) {
+                // It may have got its request while it gave the device what it had dispatched.
+                if self.bios.has_parked(thread) {
+                    return Some(Turn::Block(Wait::Request));
+                }
+                continue;
+            }
+            let owed = std::mem::take(&mut machine.threads[thread].pending.owed);
+            let cost =
+                next.map_or(owed, |next| owed + self.cost_of_next(machine, cpu, thread, next));
+            machine.threads[thread].pending.paid = next;
+            if cost > Nanos(0) || next.is_none() {
+                return (cost > Nanos(0)).then_some(Turn::Run(cost));
+            }
+        }
+    }
+
+    fn cost_of_next(
+        &mut self,
+        machine: &Machine<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+        next: Next,
+    ) -> Nanos {
+        match next {
+            Next::Issue => {
+                let issue = machine.threads[thread].pending.issues[0];
+                cost_of_issue(machine.config, &issue)
+            }
+            Next::Bio => machine.config.costs.submit,
+            Next::Step => {
+                let step = machine.threads[thread].pending.todo[0];
+                self.cost_of_step(machine.config, cpu, &step)
+            }
+        }
+    }
+
+    /// Lets go what the thread has held back; false if that was nothing.
+    fn close_plug(&mut self, machine: &mut Machine<'_>, by: Context, thread: ThreadId) -> bool {
+        let submitter = &mut machine.threads[thread];
+        if !std::mem::take(&mut submitter.pending.unplugs) {
+            return false;
+        }
+        let io_context = submitter.io_context;
+        self.block.queue().unplug(machine.threads.now(), io_context);
+        self.run_queue(machine, by);
+        true
+    }
+
+    /// The thread is about to wait for I/O: what is held back goes on first, which may take it a
+    /// burst.
+    pub(in crate::world) fn unplug_for(
+        &mut self,
+        machine: &mut Machine<'_>,
+        cpu: CpuId,
+        thread: ThreadId,
+    ) -> Option<Turn> {
+        machine.threads[thread].pending.unplugs = true;
+        self.proceed(machine, cpu, thread)
+    }
+
+    /// A CPU is interrupted, to do something when it has paid for it.
+    pub(super) fn interrupt(&mut self, machine: &mut Machine<'_>, cpu: CpuId, deed: Deed) {
+        let cost = self.cost_of(machine.config, cpu, &deed);
+        let at = machine.threads.charge(cpu, cost);
+        self.interrupts.schedule(at, (cpu, deed));
+    }
+
+    /// An interrupt has paid for what it does.
+    pub(super) fn interrupt_ends(&mut self, machine: &mut Machine<'_>) {
+        let Some((_, (cpu, deed))) = self.interrupts.take() else { return };
+        machine.threads.running_on = Some(cpu);
+        self.happens(machine, Context::Interrupt(cpu), deed);
+        machine.threads.running_on = None;
+    }
+
+    fn cost_of(&mut self, config: &Config, cpu: CpuId, deed: &Deed) -> Nanos {
+        match deed {
+            Deed::Bio(..) => config.costs.submit,
+            Deed::Issue(issue) => cost_of_issue(config, issue),
+            Deed::Interrupted(tag) => self.cost_of_interrupt(config, cpu, *tag),
+            Deed::Completed(_) => config.costs.complete,
+            Deed::Step(step) => self.cost_of_step(config, cpu, step),
+            Deed::Called(_) | Deed::Timeout(_) => Nanos(0),
+        }
+    }
+
+    /// True if the context, a thread, has to wait for a request.
+    fn happens(&mut self, machine: &mut Machine<'_>, by: Context, deed: Deed) -> bool {
+        match deed {
+            Deed::Bio(thread, out) => return self.submit(machine, by, thread, &out),
+            Deed::Issue(issue) => self.issue_to_device(machine, by, issue),
+            Deed::Interrupted(tag) => self.interrupted(machine, by, tag),
+            Deed::Called(tag) => self.interrupt(machine, by.cpu(), Deed::Completed(tag)),
+            Deed::Completed(tag) => self.end_request(machine, by, tag),
+            Deed::Step(step) => return self.execute(machine, by, step),
+            Deed::Timeout(token) => self.answer(machine, by, token, BlkStatus::Ok),
+        }
+        false
+    }
+
+    /// A thread is stopped in the middle: what it had begun goes on without it.
+    pub(super) fn abandon(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
+        let by = Context::Interrupt(machine.threads.cpus.last_of(thread));
+        machine.threads[thread].pending.paid = None;
+        while let Some(next) = machine.threads[thread].next_deed() {
+            let deed = machine.threads[thread].take_deed(thread, next);
+            self.happens(machine, by, deed);
+        }
+    }
+
+    /// No thread runs any more: what the device is about to get it gets.
+    pub(super) fn release_issues(&mut self, machine: &mut Machine<'_>) {
+        for thread in machine.threads.ids() {
+            for issue in std::mem::take(&mut machine.threads[thread].pending.issues) {
+                self.issue_to_device(machine, Context::Interrupt(KEEPER), issue);
+            }
+        }
+    }
+}
+
+/// Who gives memory a request copies.
+fn cost_of_issue(config: &Config, issue: &Issue) -> Nanos {
+    let copy = match &config.device {
+        DeviceConfig::Memory(memory) => memory.copy(issue.len),
+        _ => Nanos(0),
+    };
+    config.costs.issue + copy
+}

@@ -1,0 +1,386 @@
+//! Files in memory: the page cache, the file system and its journal, write-back, and the threads
+//! that wait for one of them.
+//!
+//! Here bios are made, in the outbox of a thread. The thread submits them in its turn.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
+
+use blockyard_engine::bio::{BlkStatus, Op};
+use blockyard_engine::time::Nanos;
+use blockyard_workload::program::{DirectOp, FileId};
+
+use super::config::Config;
+use super::in_flight::{InFlight, Out, Purpose, WriteBacks, WritesUpTo};
+use super::thread::Doing;
+use super::threads::Threads;
+use super::trace::Wait;
+use crate::cache::{DirtyLevel, PAGE_BYTES, PAGE_SECTORS, PageCache};
+use crate::cpu::ThreadId;
+use crate::fs::{Extent, FileSystem};
+
+/// Page cache, file system, journal and write-back.
+pub(super) struct Files<'a> {
+    config: &'a Config,
+    pub(super) cache: PageCache,
+    pub(super) fs: Box<dyn FileSystem>,
+    pub(super) journal: Journal,
+    pub(super) write_backs: WriteBacks,
+    /// Where the next turn of a file begins.
+    cursors: BTreeMap<FileId, u64>,
+    pub(super) waiters: Waiters,
+    /// Emptied after each use; kept for their memory.
+    extents: Vec<Extent>,
+}
+
+/// Threads that wait for pages, write-back, a commit, or fewer dirty pages.
+#[derive(Default)]
+pub(super) struct Waiters {
+    pub(super) pages: Vec<(ThreadId, FileId, u64)>,
+    pub(super) writes: Vec<(ThreadId, FileId, WritesUpTo)>,
+    pub(super) commit: Vec<(ThreadId, u64)>,
+    pub(super) limit: Vec<ThreadId>,
+}
+
+/// Where the journal is.
+#[derive(Debug)]
+pub(super) struct Journal {
+    pub(super) thread: ThreadId,
+    /// The transaction that takes changes.
+    pub(super) running: u64,
+    /// The last that somebody waits for.
+    pub(super) wanted: u64,
+    /// The last that is on the device.
+    pub(super) committed: u64,
+    /// When the running one is committed unasked.
+    pub(super) due: Nanos,
+    /// From one commit to the next.
+    pub(super) interval: Nanos,
+}
+
+impl<'a> Files<'a> {
+    /// The flushers are the first threads, then comes the journal.
+    pub(super) fn new(config: &'a Config) -> Self {
+        let sectors = config.device.sectors();
+        let interval =
+            config.fs.as_ref().map_or(Nanos::from_ms(5_000), crate::fs::FsConfig::commit_interval);
+        let thread = ThreadId(config.write_back.flushers);
+        Self {
+            config,
+            cache: PageCache::new(config.cache),
+            fs: match &config.fs {
+                Some(fs) => fs.build(sectors),
+                None => Box::new(crate::fs::raw::Raw::new(sectors)),
+            },
+            journal: Journal {
+                thread,
+                running: 1,
+                wanted: 0,
+                committed: 0,
+                due: interval,
+                interval,
+            },
+            write_backs: WriteBacks::default(),
+            cursors: BTreeMap::new(),
+            waiters: Waiters::default(),
+            extents: Vec::new(),
+        }
+    }
+
+    /// Makes bios of an extent, none longer than the configuration allows.
+    fn cut(
+        &self,
+        outbox: &mut VecDeque<Out>,
+        extent: Extent,
+        (op, sync): (Op, bool),
+        purpose: impl Fn(u64, u64) -> Purpose,
+    ) {
+        let most = u64::from(self.config.bio_sectors) / PAGE_SECTORS;
+        let mut done = 0;
+        while done < extent.pages {
+            let pages = most.min(extent.pages - done);
+            let sectors = u32::try_from(pages * PAGE_SECTORS).expect("bios are short");
+            let sector = extent.sector + done * PAGE_SECTORS;
+            let purpose = purpose(extent.page + done, pages);
+            outbox.push_back(Out {
+                op,
+                sector,
+                sectors,
+                sync,
+                preflush: false,
+                fua: false,
+                purpose,
+            });
+            done += pages;
+        }
+    }
+
+    /// Makes bios that read pages which are not there.
+    pub(super) fn gather_read(
+        &mut self,
+        outbox: &mut VecDeque<Out>,
+        file: FileId,
+        pages: Range<u64>,
+        mark: Option<u64>,
+    ) {
+        let mut absent = Vec::new();
+        self.cache.begin_read(file, pages, mark, &mut absent);
+        let mut extents = std::mem::take(&mut self.extents);
+        for run in absent {
+            self.fs.map(file, run.clone(), &mut extents);
+            let mapped: u64 = extents.iter().map(|extent| extent.pages).sum();
+            if mapped < run.end - run.start {
+                self.end_holes(file, run, &extents);
+            }
+            for extent in extents.drain(..) {
+                self.cut(outbox, extent, (Op::Read, false), |page, pages| Purpose::Pages {
+                    file,
+                    page,
+                    pages,
+                });
+            }
+        }
+        self.extents = extents;
+    }
+
+    /// Pages that lie nowhere read as zeros at once.
+    fn end_holes(&mut self, file: FileId, run: Range<u64>, extents: &[Extent]) {
+        let mut from = run.start;
+        for extent in extents {
+            self.cache.end_read(file, from..extent.page);
+            from = extent.page + extent.pages;
+        }
+        self.cache.end_read(file, from..run.end);
+    }
+
+    /// Takes dirty pages of a file from `from` on and makes bios of them; how many pages, and where
+    /// the last of them ends.
+    fn gather(
+        &mut self,
+        outbox: &mut VecDeque<Out>,
+        file: FileId,
+        (from, most): (u64, u64),
+        sync: bool,
+    ) -> (u64, u64) {
+        let mut taken = 0;
+        let mut next = from;
+        let mut extents = std::mem::take(&mut self.extents);
+        while taken < most
+            && let Some(run) = self.cache.begin_write_back(file, next, most - taken)
+        {
+            taken += run.end - run.start;
+            next = run.end;
+            self.fs.place(file, run, &mut extents);
+            for extent in extents.drain(..) {
+                let number = self.write_backs.begin(file, extent, self.config.bio_sectors);
+                self.cut(outbox, extent, (Op::Write, sync), |page, pages| Purpose::WriteBack {
+                    file,
+                    page,
+                    pages,
+                    number,
+                });
+            }
+        }
+        self.extents = extents;
+        (taken, next)
+    }
+
+    /// Everything of a file, for somebody who waits for it.
+    pub(super) fn gather_all(&mut self, outbox: &mut VecDeque<Out>, file: FileId) {
+        self.gather(outbox, file, (0, u64::MAX), self.config.sync_flags);
+    }
+
+    /// Some of the first file in turn that has anything to write, from where its last turn ended;
+    /// how many pages.
+    pub(super) fn gather_turn(&mut self, outbox: &mut VecDeque<Out>, most: u64) -> u64 {
+        let turn = |files: &Self| files.cache.oldest_dirty().map(|(file, _)| file);
+        let first = turn(self);
+        let mut next = first;
+        while let Some(file) = next {
+            let taken = self.gather_file(outbox, file, most);
+            self.cache.requeue(file);
+            next = turn(self);
+            // The first stays dirty when nothing of it was taken: the round ends there.
+            if taken > 0 || next == first {
+                return taken;
+            }
+        }
+        0
+    }
+
+    fn gather_file(&mut self, outbox: &mut VecDeque<Out>, file: FileId, most: u64) -> u64 {
+        let cursor = self.cursors.get(&file).copied().unwrap_or(0);
+        let (mut taken, mut next) = self.gather(outbox, file, (cursor, most), false);
+        if taken < most && cursor > 0 {
+            let (more, end) = self.gather(outbox, file, (0, most - taken), false);
+            taken += more;
+            next = if more > 0 { end } else { next };
+        }
+        self.cursors.insert(file, next);
+        taken
+    }
+
+    /// Turns of several files, until enough pages have been taken.
+    pub(super) fn gather_turns(&mut self, outbox: &mut VecDeque<Out>, most: u64) -> u64 {
+        let mut taken = 0;
+        while taken < most {
+            match self.gather_turn(outbox, most - taken) {
+                0 => break,
+                more => taken += more,
+            }
+        }
+        taken
+    }
+
+    /// Makes the bios of a direct operation; how many.
+    pub(super) fn make_direct(
+        &mut self,
+        outbox: &mut VecDeque<Out>,
+        id: u32,
+        file: FileId,
+        op: DirectOp,
+        (offset_bytes, len_bytes): (u64, u64),
+    ) -> u32 {
+        let before = outbox.len();
+        let purpose = Purpose::Direct { id };
+        let bio = |op, sector, sectors, sync| {
+            let (preflush, fua) = (false, false);
+            Out { op, sector, sectors, sync, preflush, fua, purpose }
+        };
+        match op {
+            DirectOp::Bio { op, sync, fua, preflush } => {
+                let sectors =
+                    u32::try_from(len_bytes / 512).expect("its length was 32 bits of sectors");
+                let bio = bio(op, offset_bytes / 512, sectors, sync);
+                outbox.push_back(Out { fua, preflush, ..bio });
+            }
+            DirectOp::Read | DirectOp::Write => {
+                let op = if op == DirectOp::Read { Op::Read } else { Op::Write };
+                let mut extents = std::mem::take(&mut self.extents);
+                self.fs.map(file, pages(offset_bytes, len_bytes), &mut extents);
+                for extent in extents.drain(..) {
+                    self.cut(outbox, extent, (op, true), |_, _| purpose);
+                }
+                self.extents = extents;
+            }
+            DirectOp::Flush => outbox.push_back(bio(Op::Flush, 0, 0, true)),
+            DirectOp::Discard => unreachable!("the lab takes no jobs that trim"),
+        }
+        u32::try_from(outbox.len() - before).expect("bios are few")
+    }
+
+    /// Pages of a file have been copied, and are dirty. A writer that has made many looks at the
+    /// limits.
+    pub(super) fn write(
+        &mut self,
+        threads: &mut Threads<'_>,
+        thread: ThreadId,
+        file: FileId,
+        pages: Range<u64>,
+    ) {
+        let count = u32::try_from(pages.end - pages.start).expect("writes are short");
+        self.fs.write(file, pages.clone());
+        self.cache.dirty(threads.now(), file, pages);
+        let writer = &mut threads[thread];
+        writer.doing = Doing::Next;
+        writer.dirtied += count;
+        if writer.dirtied >= self.config.write_back.writer_pages {
+            writer.dirtied = 0;
+            let level = self.cache.level();
+            if level >= DirtyLevel::Background {
+                self.wake_flushers(threads);
+            }
+            if level == DirtyLevel::Limit {
+                threads.set(thread, Doing::Throttled);
+            }
+        }
+    }
+
+    fn wake_flushers(&self, threads: &mut Threads<'_>) {
+        for flusher in (0..self.config.write_back.flushers).map(ThreadId) {
+            // A flusher that waits for congestion to end looks at the clock only.
+            if threads[flusher].doing == Doing::Next {
+                threads.wake_from(flusher, Wait::Work);
+            }
+        }
+    }
+
+    /// A commit has ended: its waiters go on.
+    pub(super) fn end_commit(&mut self, threads: &mut Threads<'_>, transaction: u64) {
+        self.journal.committed = transaction;
+        let is_done = |waiter: &(ThreadId, u64)| waiter.1 <= transaction;
+        while let Some(place) = self.waiters.commit.iter().position(is_done) {
+            let (thread, _) = self.waiters.commit.remove(place);
+            threads.wake_from(thread, Wait::Commit);
+        }
+    }
+
+    /// A bio of a thread has ended.
+    pub(super) fn end_bio(&mut self, threads: &mut Threads<'_>, bio: InFlight, status: BlkStatus) {
+        let thread = ThreadId(bio.thread);
+        match bio.purpose {
+            Purpose::Pages { file, page, pages } => {
+                self.end_read(threads, file, page..page + pages);
+            }
+            Purpose::WriteBack { file, page, pages, number } => {
+                self.cache.end_write_back(file, page..page + pages);
+                self.write_backs.end_bio(file, number);
+                self.wake_for_write_back(threads, file);
+            }
+            Purpose::Commit => {
+                threads[thread].in_flight -= 1;
+                if threads[thread].in_flight == 0 {
+                    threads.wake_from(self.journal.thread, Wait::Writes);
+                }
+            }
+            Purpose::Direct { id } => end_direct(threads, thread, id, status),
+        }
+    }
+
+    fn end_read(&mut self, threads: &mut Threads<'_>, file: FileId, pages: Range<u64>) {
+        self.cache.end_read(file, pages.clone());
+        let came = |waiter: &(ThreadId, FileId, u64)| waiter.1 == file && pages.contains(&waiter.2);
+        while let Some(place) = self.waiters.pages.iter().position(came) {
+            let (thread, ..) = self.waiters.pages.remove(place);
+            threads.wake_from(thread, Wait::Pages);
+        }
+    }
+
+    fn wake_for_write_back(&mut self, threads: &mut Threads<'_>, file: FileId) {
+        let have_ended = |files: &Self| {
+            files.waiters.writes.iter().position(|(_, waits_for, writes)| {
+                *waits_for == file && !files.write_backs.are_running(file, *writes)
+            })
+        };
+        while let Some(place) = have_ended(self) {
+            let (thread, ..) = self.waiters.writes.remove(place);
+            threads.wake_from(thread, Wait::Writes);
+        }
+        if !self.waiters.limit.is_empty() && self.cache.level() < DirtyLevel::Limit {
+            for thread in std::mem::take(&mut self.waiters.limit) {
+                threads.wake_from(thread, Wait::DirtyLimit);
+            }
+        }
+    }
+}
+
+/// A bio of a direct operation has ended.
+fn end_direct(threads: &mut Threads<'_>, thread: ThreadId, id: u32, status: BlkStatus) {
+    let now = threads.now();
+    let owner = &mut threads[thread];
+    let status = if status == BlkStatus::Ok { Ok(()) } else { Err(EIO) };
+    owner.direct.end_bio(now, id, status);
+    if let Doing::Reap { at_least, .. } = &owner.doing
+        && owner.direct.ended.len() >= *at_least as usize
+    {
+        threads.wake_from(thread, Wait::Direct);
+    }
+}
+
+/// The pages that a range of bytes touches.
+pub(super) fn pages(offset_bytes: u64, len_bytes: u64) -> Range<u64> {
+    offset_bytes / PAGE_BYTES..(offset_bytes + len_bytes).div_ceil(PAGE_BYTES)
+}
+
+/// `errno` of a failed transfer.
+const EIO: i32 = 5;

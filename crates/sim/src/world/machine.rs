@@ -1,0 +1,20 @@
+//! The machine above the devices: threads on CPUs, and files in memory.
+
+use super::config::Config;
+use super::files::Files;
+use super::threads::Threads;
+use super::trace::Observer;
+
+/// What devices work for.
+pub(super) struct Machine<'a> {
+    pub(super) config: &'a Config,
+    pub(super) threads: Threads<'a>,
+    pub(super) files: Files<'a>,
+}
+
+impl<'a> Machine<'a> {
+    pub(super) fn new(config: &'a Config, observer: &'a mut dyn Observer) -> Self {
+        let threads = Threads::new(config.topology, config.costs, observer);
+        Self { config, threads, files: Files::new(config) }
+    }
+}

@@ -1,0 +1,188 @@
+//! The threads and the CPUs that they run on: who waits, who is woken, and at which time.
+
+use std::ops::{Index, IndexMut};
+
+use blockyard_engine::priority::Priority;
+use blockyard_engine::time::Nanos;
+
+use super::clock::{Clock, Timer};
+use super::observers::Observers;
+use super::thread::{Doing, Kind, Thread};
+use super::trace::{Event, Observer, Wait};
+use crate::cpu::{Affinity, Costs, CpuId, Cpus, ThreadId, Topology};
+
+/// The clock, the CPUs, their threads, and the observers of all that.
+pub(super) struct Threads<'a> {
+    pub(super) clock: Clock,
+    pub(super) cpus: Cpus,
+    all: Vec<Thread>,
+    /// The CPU whose thread or interrupt has its turn.
+    pub(super) running_on: Option<CpuId>,
+    /// Costs of the context that is at work, for which its CPU has not been charged.
+    spent: Nanos,
+    pub(super) observers: Observers<'a>,
+    /// Emptied after each use; kept for its memory.
+    switches: Vec<(Nanos, CpuId, ThreadId)>,
+}
+
+impl<'a> Threads<'a> {
+    pub(super) fn new(topology: Topology, costs: Costs, observer: &'a mut dyn Observer) -> Self {
+        Self {
+            clock: Clock::default(),
+            cpus: Cpus::new(topology, costs),
+            all: Vec::new(),
+            running_on: None,
+            spent: Nanos(0),
+            observers: Observers::new(observer),
+            switches: Vec::new(),
+        }
+    }
+
+    pub(super) fn now(&self) -> Nanos {
+        self.clock.now
+    }
+
+    /// The numbers of all threads.
+    pub(super) fn ids(&self) -> impl Iterator<Item = ThreadId> + use<> {
+        (0..u32::try_from(self.all.len()).expect("threads are few")).map(ThreadId)
+    }
+
+    pub(super) fn event(&mut self, event: Event) {
+        self.observers.event(self.clock.now, event);
+    }
+
+    /// A new thread, which can run at once.
+    pub(super) fn spawn(&mut self, kind: Kind, priority: Priority, affinity: Affinity) -> ThreadId {
+        let thread = self.spawn_asleep(kind, affinity);
+        self[thread].priority = priority;
+        self.wake_from(thread, Wait::Work);
+        thread
+    }
+
+    /// A new thread, which waits for work.
+    pub(super) fn spawn_asleep(&mut self, kind: Kind, affinity: Affinity) -> ThreadId {
+        let thread = self.cpus.spawn(affinity);
+        self.put_to_sleep(kind, thread);
+        thread
+    }
+
+    /// A new thread, which waits for work and goes before others on its CPU.
+    pub(super) fn spawn_urgent(&mut self, kind: Kind, cpu: CpuId) -> ThreadId {
+        let thread = self.cpus.spawn_urgent(cpu);
+        self.put_to_sleep(kind, thread);
+        thread
+    }
+
+    fn put_to_sleep(&mut self, kind: Kind, thread: ThreadId) {
+        self.event(Event::Spawn { thread, role: kind.role() });
+        self.all.push(Thread::new(kind, thread.0, Priority::default()));
+        self[thread].waits = Some(Wait::Work);
+    }
+
+    pub(super) fn set(&mut self, thread: ThreadId, doing: Doing) {
+        self[thread].doing = doing;
+    }
+
+    /// Wakes a thread up, if that is what it waits for.
+    pub(super) fn wake_from(&mut self, thread: ThreadId, from: Wait) {
+        let sleeper = &mut self[thread];
+        if sleeper.waits == Some(from) && !sleeper.is_over() {
+            sleeper.waits = None;
+            self.event(Event::Wake { thread });
+            // A timer is kept by the CPU that its sleeper ran on.
+            let by = self.running_on.unwrap_or_else(|| self.cpus.last_of(thread));
+            // The context has done what it has spent before it wakes.
+            self.cpus.wake(self.clock.now, thread, by, self.spent);
+        }
+    }
+
+    /// Wakes the thread, which is about to wait, at a time.
+    pub(super) fn wake_at(&mut self, thread: ThreadId, at: Nanos) {
+        let wait_number = self[thread].wait_number + 1;
+        self.clock.timers.schedule(at, Timer { thread, wait_number });
+    }
+
+    /// Wakes the thread, which waits already, at a time.
+    pub(super) fn wake_sleeper_at(&mut self, thread: ThreadId, at: Nanos) {
+        let wait_number = self[thread].wait_number;
+        self.clock.timers.schedule(at, Timer { thread, wait_number });
+    }
+
+    /// A timer rings.
+    pub(super) fn ring(&mut self) {
+        let Some((_, Timer { thread, wait_number })) = self.clock.timers.take() else { return };
+        let sleeper = &self[thread];
+        if sleeper.wait_number == wait_number
+            && let Some(on) = sleeper.waits
+        {
+            self.wake_from(thread, on);
+        }
+    }
+
+    pub(super) fn block_on(&mut self, cpu: CpuId, thread: ThreadId, on: Wait) {
+        let sleeper = &mut self[thread];
+        sleeper.waits = Some(on);
+        sleeper.wait_number += 1;
+        self.event(Event::Block { thread, on });
+        self.cpus.block(self.clock.now, cpu);
+    }
+
+    /// Tells the observers of the switches that have happened.
+    pub(super) fn note_switches(&mut self) {
+        let mut switches = std::mem::take(&mut self.switches);
+        self.cpus.take_switches(&mut switches);
+        for (at, cpu, thread) in switches.drain(..) {
+            self.observers.event(at, Event::Switch { cpu, thread });
+        }
+        self.switches = switches;
+    }
+
+    /// The context that is at work does something that takes time.
+    pub(super) fn spend(&mut self, cost: Nanos) {
+        self.spent = self.spent + cost;
+    }
+
+    /// The costs of the context that is at work, so far.
+    pub(super) fn spent(&self) -> Nanos {
+        self.spent
+    }
+
+    /// The costs of the context, which has done its work.
+    pub(super) fn take_spent(&mut self) -> Nanos {
+        std::mem::take(&mut self.spent)
+    }
+
+    /// Charges a CPU for the context that has done its work there.
+    pub(super) fn charge_spent(&mut self, cpu: CpuId) {
+        let spent = self.take_spent();
+        self.charge(cpu, spent);
+    }
+
+    /// Charges a CPU for an interrupt; when the interrupt ends.
+    pub(super) fn charge(&mut self, cpu: CpuId, cost: Nanos) -> Nanos {
+        self.cpus.charge(self.clock.now, cpu, cost)
+    }
+
+    /// The waiting threads, in words.
+    pub(super) fn waiting(&self) -> String {
+        let waiting = self.all.iter().enumerate().filter(|(_, thread)| !thread.is_over());
+        let who: Vec<String> = waiting
+            .filter_map(|(at, thread)| thread.waits.map(|on| format!("thread {at} for {on:?}")))
+            .collect();
+        who.join(", ")
+    }
+}
+
+impl Index<ThreadId> for Threads<'_> {
+    type Output = Thread;
+
+    fn index(&self, thread: ThreadId) -> &Thread {
+        &self.all[thread.0 as usize]
+    }
+}
+
+impl IndexMut<ThreadId> for Threads<'_> {
+    fn index_mut(&mut self, thread: ThreadId) -> &mut Thread {
+        &mut self.all[thread.0 as usize]
+    }
+}
