@@ -549,7 +549,7 @@ mod tests {
             ("[exports.home]\nvolume='a'\nqueue_depth=0\n", "queue_depth: a queue depth"),
             ("[exports.home]\nvolume='a'\nmax_sectors=9\n", "max_sectors: the longest"),
             ("[exports.home]\nvolume='a'\nioprio='high'\n", "ioprio: \"high\" is no"),
-            ("[exports.home]\nvolume='a'\npipeline='H'\n", "there are adaptive, linux, A"),
+            ("[exports.home]\nvolume='a'\npipeline='H'\n", "pipelines are adaptive, linux, A"),
             ("[exports.home]\nvolume='a'\npages='bulk'\n", "all-or-nothing; or none, or slots"),
             ("[exports.home]\nvolume='a'\naliases={''='rt'}\n", "an alias cannot be empty"),
         ] {

@@ -1,4 +1,4 @@
-//! Throughput of `dump` and `load` by the number of crypto workers: what `--threads` is worth here.
+//! Throughput of `dump` and `load` by the number of crypto workers: the effect of `--threads`.
 //!
 //! A volume of 512 MiB in tmpfs (`/dev/shm`), aes-xts-plain64 with a 512-bit key and 4096-byte
 //! sectors. Rounds go through all numbers of workers in turn; medians. `--json` for programs.

@@ -1,8 +1,8 @@
-//! A server that only moves bytes: every READ is answered with data that lie in the cache, by a
-//! thread for each connection. What it costs (sockets, copies into them, wake-ups) is in every
-//! server; `cargo x bench scale` sets ours beside it.
+//! A server that only moves bytes: one thread per connection answers every READ with data in the
+//! cache. Every server has its costs (sockets, copies into them, wake-ups); `cargo x bench scale`
+//! compares ours with it.
 //!
-//! The protocol is old-style NBD, which needs no handshake that is worth the name.
+//! The protocol is old-style NBD, which has almost no handshake.
 
 use std::io::{ErrorKind, IoSlice, Read, Result, Write};
 use std::os::unix::net::{UnixListener, UnixStream};
@@ -11,7 +11,7 @@ const SIZE_BYTES: u64 = 8 << 20;
 const DATA_BYTES: usize = 4096;
 const REQUEST_BYTES: usize = 28;
 const STACK_BYTES: usize = 256 << 10;
-/// Replies of one system call.
+/// Replies per system call.
 const REPLIES_MAX: usize = 16;
 const DISCONNECT: u16 = 2;
 static DATA: [u8; DATA_BYTES] = [0x5a; DATA_BYTES];
@@ -33,7 +33,7 @@ fn reply(request: &[u8]) -> [u8; 16] {
     header
 }
 
-/// Until the client leaves.
+/// Serves until the client leaves.
 fn serve(mut socket: UnixStream) -> Result<()> {
     socket.write_all(&greeting())?;
     let (mut inbox, mut len) = (vec![0; 64 << 10], 0);

@@ -1,7 +1,7 @@
-//! The pieces that a request is made of, each alone: the cipher, copies, system calls, a wake-up.
-//! No server can be cheaper than those that it cannot leave out.
+//! Costs of the parts of a request: the cipher, copies, system calls, a wake-up. Their sum is the
+//! lower bound of any server.
 //!
-//! `cargo x bench floor` prints them, and sets the server beside their sums.
+//! `cargo x bench floor` prints them, and compares the server with their sums.
 
 use std::fs::File;
 use std::hint::black_box;
@@ -12,9 +12,9 @@ use std::time::Instant;
 
 use blockyard_crypt::cipher::{CipherSpec, SectorCipher};
 
-/// Medians of so many.
+/// Rounds; the result is their median.
 const ROUNDS: usize = 41;
-/// Operations of a round: as many replies as a socket holds.
+/// Operations per round: as many replies as a socket holds.
 const BATCH: usize = 16;
 /// Far more than the caches of one core.
 const COLD_BYTES: usize = 256 << 20;
@@ -24,7 +24,8 @@ const MIB: usize = 1 << 20;
 const REQUEST_BYTES: usize = 28;
 const REPLY_BYTES: usize = 16;
 
-/// Nanoseconds of one of `count` operations: the median of the rounds. `between` is not counted.
+/// Nanoseconds of one of `count` operations: the median of the rounds. The time of `between` does
+/// not count.
 fn median_ns(count: usize, mut work: impl FnMut(usize), mut between: impl FnMut()) -> f64 {
     let mut rounds = Vec::new();
     for round in 0..ROUNDS {
@@ -44,7 +45,7 @@ fn print(name: &str, ns: f64) {
     }
 }
 
-/// Whatever was not touched for long: each round goes on where the last one ended.
+/// Memory outside the caches: each round continues where the last one ended.
 struct Cold {
     bytes: Vec<u8>,
     next: usize,
@@ -79,7 +80,7 @@ fn memory(cold: &mut Cold) {
     }
 }
 
-/// What both directions of a unix socket cost on one thread, without anybody to wake.
+/// Cost of both directions of a unix socket on one thread, without a wake-up.
 fn socket() {
     let (mut server, mut client) = UnixStream::pair().expect("a pair of sockets");
     let mut bytes = vec![1; KIB_64 + KIB_4];
@@ -124,7 +125,7 @@ fn files() {
     each("pread 4 KiB, tmpfs", &mut |file, bytes, at| file.read_exact_at(bytes, at).expect("it"));
 }
 
-/// A byte to a thread that sleeps, and one back: half of that.
+/// Half of a round trip: a byte to a sleeping thread, and one back.
 fn wake_up() {
     let (mut here, mut there) = UnixStream::pair().expect("a pair of sockets");
     let other = std::thread::spawn(move || {

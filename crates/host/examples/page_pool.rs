@@ -1,9 +1,9 @@
-//! What each page allocator takes for one bio, measured on this machine with the pool of the real
-//! world: take the pages, give them back. The pages are not touched, and a pool has no `struct
-//! page` to make ready: this is bookkeeping alone, and far below what a kernel needs.
+//! Cost of each page allocator for one bio, measured on this machine with the pool of the real
+//! world: take the pages, give them back. The pages are not touched, and the pool has no `struct
+//! page` to initialise, so this is bookkeeping alone, far below a kernel's cost.
 //!
-//! Allocators take turns; the median of the rounds, and the share of rounds within 10 % of it. Then
-//! whole writes, of which getting pages is a part.
+//! Allocators alternate; the table has the median of the rounds and the share of rounds within 10 %
+//! of it. Whole writes follow, which include the allocation.
 
 #[path = "page_pool/pipeline.rs"]
 mod pipeline;
@@ -14,7 +14,7 @@ use blockyard_engine::pages::{
 };
 use blockyard_host::pages::PagePool;
 
-/// Bios of a round.
+/// Bios per round.
 const BIOS: u32 = 100;
 const ROUNDS: usize = 101;
 const POOL_BYTES: usize = 64 << 20;

@@ -1,7 +1,7 @@
-//! What stages cost: requests of 4 KiB on an encrypted volume in memory, one client that samples as
-//! usual beside one that does not, in turns of a few milliseconds on one thread.
+//! Cost of stages: requests of 4 KiB on an encrypted volume in memory. A client with default
+//! sampling and a client without sampling alternate every few milliseconds on one thread.
 //!
-//! `cargo x bench engine --only stages`; `--rounds N` for more.
+//! `cargo x bench engine --only stages`; `--rounds N` for more rounds.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -63,7 +63,7 @@ impl Side {
         self.turns_ns.push(begun.elapsed().as_nanos() as f64 / f64::from(ended));
     }
 
-    /// A turn in which nothing else ran: the lower quartile of all.
+    /// Time of an undisturbed turn: the lower quartile of all turns.
     fn undisturbed_ns(&mut self) -> f64 {
         self.turns_ns.sort_unstable_by(f64::total_cmp);
         self.turns_ns[self.turns_ns.len() / 4]
@@ -85,7 +85,7 @@ fn main() {
     ] {
         let [mut off, mut on] = [Some(0), None].map(|every| side(file.path(), every));
         for round in 0..rounds + 20 {
-            // Who goes first changes, and the first rounds only warm up.
+            // The order alternates; the first rounds only warm up.
             let mut order = [&mut off, &mut on];
             order.rotate_left(round % 2);
             for side in order {

@@ -1,8 +1,8 @@
-//! Faults on purpose, for tests that must find them: each place that makes things stable asks here
-//! whether it is to lie.
+//! Planted faults for tests that must find them: each place that makes data stable asks here
+//! whether to lie.
 //!
 //! With the feature `canaries`, which no release has, the environment variable `BLOCKYARD_CANARY`
-//! names one of them. Without it every question is answered at compile time: no.
+//! names one fault. Without the feature the answer is a compile-time `false`.
 
 use std::sync::OnceLock;
 
@@ -12,20 +12,20 @@ compile_error!("the feature `canaries` plants faults: it is for debug builds onl
 /// A fault that can be planted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Canary {
-    /// `fdatasync` of files that are served does nothing, by call or by ring.
+    /// `fdatasync` of served files does nothing, by call or by ring.
     Fdatasync,
-    /// FUA is forgotten: a plain write.
+    /// FUA is dropped: a plain write.
     Fua,
-    /// No flush follows a FUA request that was cut into parts, or that writes zeroes.
+    /// No flush follows a FUA request that was split, or that writes zeroes.
     CutFua,
     /// A flush reaches only the first of several devices.
     FirstDevice,
-    /// A flush does nothing on a connection that has not written itself: as if each connection had
-    /// a write-back cache of its own.
+    /// A flush does nothing on a connection without writes of its own, as if each connection had a
+    /// write-back cache.
     OwnWrites,
-    /// A flush is answered with one that was already running.
+    /// A flush that arrives during another flush is answered together with it.
     JoinedFlush,
-    /// What is served is not flushed when the server ends.
+    /// Served files are not flushed when the server ends.
     ExitFlush,
     /// Headers are written without syncs.
     HeaderSync,
@@ -37,7 +37,7 @@ pub enum Canary {
     DirectorySync,
 }
 
-/// Their names.
+/// Names of the faults.
 const NAMES: &[(&str, Canary)] = &[
     ("fdatasync", Canary::Fdatasync),
     ("fua", Canary::Fua),
@@ -55,7 +55,7 @@ const NAMES: &[(&str, Canary)] = &[
 /// Whether this fault is planted.
 ///
 /// # Panics
-/// When `BLOCKYARD_CANARY` has a name that is none of theirs.
+/// `BLOCKYARD_CANARY` has an unknown name.
 #[must_use]
 pub fn is_planted(canary: Canary) -> bool {
     static PLANTED: OnceLock<Option<Canary>> = OnceLock::new();

@@ -1,7 +1,7 @@
-//! What other threads have answered to one executor: crypto workers and disks.
+//! Completions from other threads to one executor: crypto workers and disks.
 //!
-//! Its eventfd is written only for somebody who is about to sleep and has asked for it: who finds
-//! the answers by looking costs no system call.
+//! The eventfd is written only if the executor is about to sleep and has asked for it. An executor
+//! that finds the completions by polling makes no system call.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,7 +16,7 @@ struct Unread {
     cqes: Vec<Cqe>,
     timed: Vec<Timed>,
     taken: Taken,
-    /// Somebody sleeps, or is about to.
+    /// The executor sleeps or is about to.
     wanted: bool,
     /// The eventfd is readable.
     signalled: bool,
@@ -28,12 +28,12 @@ pub(crate) struct CompletionQueue {
     ready: OwnedFd,
 }
 
-/// How many have done what they were given.
+/// Number of workers' jobs done.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Taken {
     pub(crate) from_workers: usize,
     pub(crate) from_devices: usize,
-    /// How many of those from disks had borrowed their memory.
+    /// Number of device operations that had borrowed their memory.
     pub(crate) borrowed: usize,
 }
 
@@ -43,7 +43,7 @@ impl CompletionQueue {
         Ok(Arc::new(Self { unread: Mutex::default(), ready }))
     }
 
-    /// A worker is done. Without an answer it has passed the operation on to a disk.
+    /// Adds the completion of a worker; `None` if the worker passed the operation on to a disk.
     /// `timed` is empty afterwards.
     pub(crate) fn push_worked(&self, cqe: Option<Cqe>, timed: &mut Vec<Timed>) {
         self.push(|unread| {
@@ -53,7 +53,7 @@ impl CompletionQueue {
         });
     }
 
-    /// The answers of a disk, all that it has; so many are to operations that borrowed memory.
+    /// Adds completions of a disk; `borrowed` of them are for operations that borrowed memory.
     pub(crate) fn push_device(&self, cqes: &mut Vec<Cqe>, timed: &mut Vec<Timed>, borrowed: usize) {
         self.push(|unread| {
             unread.timed.append(timed);
@@ -76,7 +76,7 @@ impl CompletionQueue {
         let _ = rustix::io::write(&self.ready, &1u64.to_ne_bytes());
     }
 
-    /// Moves the answers to the end of `out`, and what was seen of their times to that of `timed`.
+    /// Moves the completions to the end of `out`, and their timings to the end of `timed`.
     pub(crate) fn take(&self, out: &mut Vec<Cqe>, timed: &mut Vec<Timed>) -> Taken {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         unread.wanted = false;
@@ -89,8 +89,8 @@ impl CompletionQueue {
         std::mem::take(&mut unread.taken)
     }
 
-    /// Readable while there are answers, until the next [`CompletionQueue::take`]: ask before each
-    /// sleep.
+    /// Readable while there are completions, until the next [`CompletionQueue::take`]. Call it
+    /// before each sleep.
     pub(crate) fn ready(&self) -> BorrowedFd<'_> {
         let mut unread = self.unread.lock().unwrap_or_else(PoisonError::into_inner);
         if unread.taken == Taken::default() {

@@ -1,7 +1,7 @@
-//! A whole volume's plaintext, out to a writer or in from a reader.
+//! Copies the plaintext of a whole volume to a writer or from a reader.
 //!
-//! Several portions are in flight: a disk and its ciphers work while the other end is written to or
-//! read from. They leave and enter in order.
+//! Several portions are in flight, so that the disk and the ciphers work while the other end is
+//! read or written. Portions stay in order.
 
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
@@ -17,15 +17,15 @@ use crate::memory::Region;
 use crate::user_data::UserData;
 use crate::volume::Volume;
 
-/// One portion: fits into L2 together with its ciphertext.
+/// Length of a portion; together with its ciphertext it fits into L2.
 const PORTION_BYTES: usize = 256 << 10;
-/// Portions in flight, and their bounce slots: keeps a fast disk busy.
+/// Number of portions in flight and of bounce slots; enough to keep a fast disk busy.
 const PORTIONS: usize = 16;
 
-/// Writes the plaintext of the whole volume to `to`. `progress` is told how many bytes are done.
+/// Writes the plaintext of the whole volume to `to`. `progress` receives the number of bytes done.
 ///
 /// # Errors
-/// When the volume cannot be read or `to` cannot be written.
+/// The volume cannot be read, or `to` cannot be written.
 pub fn dump(
     volume: &Arc<Volume>,
     to: &mut dyn Write,
@@ -49,12 +49,12 @@ pub fn dump(
     Ok(done)
 }
 
-/// Fills the volume from its start with all that `from` has, and flushes it. `progress` is told how
-/// many bytes are done. What lies behind the end of `from` stays as it was.
+/// Writes all of `from` to the start of the volume, and flushes. `progress` receives the number of
+/// bytes done. Data past the end of `from` stays unchanged.
 ///
 /// # Errors
-/// When `from` cannot be read, has more than fits, or the volume cannot be written. What was copied
-/// until then stays.
+/// `from` cannot be read or is too long, or the volume cannot be written. Data copied before the
+/// error stays.
 pub fn load(
     volume: &Arc<Volume>,
     from: &mut dyn Read,
@@ -130,11 +130,11 @@ impl Copy {
         self.submit_at(number, op, offset_bytes, len_bytes, len_bytes);
     }
 
-    /// `len_bytes` go to the volume, of which `counted` are the copy's.
+    /// Submits `len_bytes`, of which `counted` belong to the copy.
     fn submit_at(&mut self, number: usize, op: Op, at: u64, len_bytes: usize, counted: usize) {
         self.in_flight.push_back(Portion { number, len_bytes: counted, status: None });
         self.driver.submit(self.bio(number, op, at, len_bytes));
-        // The other end may keep us waiting.
+        // The other end may block.
         self.driver.unplug();
     }
 
@@ -148,7 +148,7 @@ impl Copy {
         Bio::new(op, sector, len, buf, number as u64)
     }
 
-    /// The last sector of an input that ends inside of it keeps the rest of what it held.
+    /// Reads the rest of the last sector if the input ends inside it.
     fn complete_sector(
         &mut self,
         number: usize,
@@ -166,7 +166,7 @@ impl Copy {
         check(status, at, "read")
     }
 
-    /// A bio, so that the volume's targets see it.
+    /// Flushes with a bio, so that the volume's targets see it.
     fn flush(&mut self) -> Result<(), Error> {
         let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, UserData::WAITED_FOR);
         match self.driver.submit_and_wait(flush) {
@@ -197,8 +197,7 @@ impl Copy {
 
     fn bytes(&self, portion: Portion) -> &[u8] {
         let base = self.region.at(portion.number * PORTION_BYTES, portion.len_bytes);
-        // SAFETY: the portion's bio has ended, and its buffer is not given out again before
-        // `free` has it.
+        // SAFETY: the portion's bio has ended, and its buffer is not reused before it is in `free`.
         unsafe { std::slice::from_raw_parts(base, portion.len_bytes) }
     }
 

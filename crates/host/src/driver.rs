@@ -1,4 +1,4 @@
-//! A shard and its real world, driven together: submit bios, run, collect what is done.
+//! A shard with its executor: submits bios, runs the shard, collects completions.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -37,8 +37,8 @@ pub(crate) use parts::Parts;
 pub(crate) use patch::Patch;
 use patch::Patches;
 
-/// Bounce slots: what one write to a disk is cut to. Larger ones gain a few percent on a disk and
-/// cost memory in flight.
+/// Length of a bounce slot, and so of a write to a disk. Larger slots gain a few percent on a disk
+/// and cost memory in flight.
 pub(crate) const SLOT_BYTES: usize = 64 << 10;
 
 /// One shard with its executor. More than twelve fields: each bio passes all of these parts.
@@ -46,18 +46,18 @@ pub(crate) struct Driver {
     shard: Stack,
     /// `None` without pages.
     page_share: Option<PageShare>,
-    /// The clock of its targets starts there; `None` where no target reads it.
+    /// Start of its targets' clock; `None` if no target reads it.
     epoch: Option<Instant>,
     executor: Executor,
-    /// The lines whose state `status` shows.
+    /// Lines whose state `status` shows.
     shown: Vec<u16>,
-    /// To look at before it is decided where a bio of this length or more goes, if that depends on
-    /// them: shorter ones are not to pay for the look.
+    /// The load to check before the placement of a bio of at least this length; shorter bios skip
+    /// the check. `None` if the placement does not depend on it.
     workers: Option<(Arc<Workers>, Sector)>,
-    /// Whether the last bio is awaited, if it was that long.
+    /// Whether the submitter waits for the last bio, if the bio was that long.
     long: Option<bool>,
     submitter: Submitter,
-    /// Bios that come and end are recorded there.
+    /// Records submissions and ends of bios.
     tracepoint: Tracepoint,
     durability: Arc<Durability>,
     /// The `user` words of flushes and FUA writes in flight.
@@ -68,18 +68,17 @@ pub(crate) struct Driver {
     patches: Patches,
     /// Emptied after each use; kept for its memory.
     granted: Vec<Granted>,
-    /// `None` where nothing is written. Behind the executor, which waits for what is in flight when
-    /// it is dropped: until then the ranges are taken.
+    /// `None` for read-only volumes. Declared after the executor, so that ranges stay taken until
+    /// its drop has waited for operations in flight.
     claims: Option<Claims>,
-    /// `None` where the volume cannot be suspended. The last field: until the executor is dropped
-    /// the shard is busy.
+    /// `None` if the volume cannot be suspended. The last field: the shard is busy until the
+    /// executor is dropped.
     gate: Option<ShardGate>,
 }
 
 impl Driver {
-    /// A driver with `bounce_slots` bounce slots (at least as many as the table needs are made),
-    /// and the front end's buffers. What it submits has this priority, and an io-context of its
-    /// own.
+    /// A driver with `bounce_slots` bounce slots, or as many as the table needs, and the front
+    /// end's buffers. Its bios have this priority and a new io-context.
     pub(crate) fn new(
         parts: &Parts,
         bounce_slots: usize,
@@ -127,32 +126,32 @@ impl Driver {
         })
     }
 
-    /// The front end has received something that it is about to submit.
+    /// The front end has received a request that it is about to submit.
     pub(crate) fn on_received(&mut self) {
         self.executor.samples.on_received();
     }
 
-    /// Accepts a bio and does all of it that can be done at once. What a device with a queue is
-    /// asked for waits for [`Driver::unplug`].
+    /// Accepts a bio and does all work that does not block. Operations for a device with a queue
+    /// wait for [`Driver::unplug`].
     pub(crate) fn submit(&mut self, bio: Bio) {
         self.executor.set_awaited(false);
         self.submit_with(bio, false);
     }
 
-    /// What is submitted from now on has this priority.
+    /// Sets the priority of later bios.
     pub(crate) fn set_priority(&mut self, priority: Priority) {
         self.submitter.set_priority(priority);
     }
 
-    /// The same for a bio whose submitter has nothing else to do until it ends. What would block
-    /// may wait for [`Driver::wait`], or whatever else is called next.
+    /// Like [`Driver::submit`], for a submitter that has nothing else to do until the bio ends.
+    /// Blocking work may wait for [`Driver::wait`], or for the next other call.
     pub(crate) fn submit_awaited(&mut self, bio: Bio) {
-        // A controlled volume follows orders while its device is slow.
+        // A controlled volume must follow orders while its device is slow.
         self.executor.set_awaited(self.gate.is_none());
         self.submit_with(bio, true);
     }
 
-    /// What was to be awaited is not, for now.
+    /// The submitter no longer waits for its bio.
     pub(crate) fn go_on(&mut self) {
         self.executor.set_awaited(false);
     }
@@ -164,7 +163,7 @@ impl Driver {
         let is_long = self.workers.as_ref().is_some_and(|(_, least)| bio.len >= *least);
         self.long = is_long.then_some(is_awaited);
         if is_long {
-            // What has come back since makes room for more.
+            // Completions since the last call make room.
             self.collect();
         }
         let _busy = self.busy();
@@ -173,7 +172,7 @@ impl Driver {
         self.settle();
     }
 
-    /// A bio with its origin; it passes the tracepoint, and time may be kept of it.
+    /// Adds the origin to a bio, records it, and samples it if due.
     fn named(&mut self, bio: Bio) -> Bio {
         let origin = self.submitter.origin(&bio);
         let origin = Origin { sample: self.executor.samples.begin(&bio), ..origin };
@@ -182,7 +181,7 @@ impl Driver {
         bio
     }
 
-    /// Through the gate once it has its range.
+    /// Claims the range of a bio, then passes it through the gate.
     fn claim_and_pass(&mut self, bio: Bio) {
         let bio = match &mut self.claims {
             Some(claims) => claims.claim(bio),
@@ -193,8 +192,7 @@ impl Driver {
         }
     }
 
-    /// Goes on with what has been granted its range, and with read-modify-writes one of whose bios
-    /// has ended.
+    /// Continues bios whose range was granted, and read-modify-writes whose bio ended.
     fn settle(&mut self) {
         loop {
             if let Some(claims) = &mut self.claims {
@@ -203,7 +201,7 @@ impl Driver {
             if self.granted.is_empty() && !self.patches.has_ended() {
                 return;
             }
-            // What goes on now may be another's than who waits.
+            // The continued bios may have other submitters.
             self.go_on();
             let mut granted = std::mem::take(&mut self.granted);
             for granted in granted.drain(..) {
@@ -217,21 +215,21 @@ impl Driver {
         }
     }
 
-    /// Until the value is dropped, this thread keeps a CPU busy; `None` after a short bio.
+    /// Marks this thread as busy until the value is dropped; `None` after a short bio.
     fn busy(&self) -> Option<Busy> {
         let (workers, _) = self.workers.as_ref().filter(|_| self.long.is_some())?;
         Some(workers.busy())
     }
 
-    /// Sees what else goes on, while this thread is busy; so many bytes go to the cipher now. After
-    /// a short bio nobody looks.
+    /// Reports the load to the shard while this thread is busy; `at_once_bytes` go to the cipher
+    /// now. Does nothing after a short bio.
     fn look(&mut self, at_once_bytes: u64) {
         if let (Some((workers, _)), Some(is_awaited)) = (&self.workers, self.long) {
             self.shard.set_load(Load { at_once_bytes, is_awaited, ..workers.load() });
         }
     }
 
-    /// Through the gate, if there is one and it is open.
+    /// Passes a bio through the gate, if present and open.
     fn pass(&mut self, bio: Bio) {
         if self.gate.is_none() {
             return self.submit_now(bio);
@@ -244,15 +242,15 @@ impl Driver {
         }
     }
 
-    /// Follows the orders of the control thread.
+    /// Follows the control thread's orders.
     fn follow_orders(&mut self) {
         let Some(gate) = self.gate.as_ref().filter(|gate| gate.is_woken()) else { return };
         let (orders, now) = (gate.take_orders(), self.now());
         for order in orders {
             match order {
                 Order::Message(number, text) => {
-                    // It was tried before it was sent; one that comes while the volume is being
-                    // suspended is refused here, and followed by nobody.
+                    // The order was validated before. A message that arrives during a suspend fails
+                    // here without further effect.
                     let _ = self.shard.message(now, number, &text);
                 }
                 Order::Suspend => self.shard.suspend(now, Suspend::Flush),
@@ -279,7 +277,7 @@ impl Driver {
         self.run(now);
     }
 
-    /// Ends a bio that is not accepted any more.
+    /// Ends a bio with an error.
     fn refuse(&mut self, bio: &Bio, status: BlkStatus) {
         let before = self.done.len();
         self.done.push(Done { user: bio.user, status });
@@ -292,7 +290,7 @@ impl Driver {
         }
     }
 
-    /// A flush that succeeded while another one failed has failed too.
+    /// Fails a flush that succeeded while another one failed.
     fn judge(&mut self, from: usize) {
         for done in &mut self.done[from..] {
             let place = self.stable.iter().position(|user| *user == done.user);
@@ -305,7 +303,7 @@ impl Driver {
         }
     }
 
-    /// What was held while the volume was suspended, as far as it may go on.
+    /// Passes held bios after a suspend, as far as possible.
     fn pass_held(&mut self) {
         while let Some(gate) = &mut self.gate {
             let before = self.done.len();
@@ -316,7 +314,7 @@ impl Driver {
         }
     }
 
-    /// Nothing more is submitted for now: before anything is waited for.
+    /// Ends the plug: call it before waiting.
     pub(crate) fn unplug(&mut self) {
         loop {
             self.settle();
@@ -347,14 +345,14 @@ impl Driver {
         }
     }
 
-    /// Since the volume was opened: all its connections have one clock.
+    /// Time since the volume was opened; all its connections share this clock.
     fn now(&self) -> Nanos {
         let elapsed = self.epoch.map_or(Duration::ZERO, |epoch| epoch.elapsed());
         Nanos(u64::try_from(elapsed.as_nanos()).unwrap_or(u64::MAX))
     }
 
-    /// This thread is also the one that submits encrypted writes: all that came together in this
-    /// turn are one batch.
+    /// Runs the writing thread's work on this thread: all encrypted writes of this turn are one
+    /// batch.
     fn run_writer(&mut self) {
         while self.executor.take_woken(&mut self.cqes) {
             let now = self.now();
@@ -390,8 +388,8 @@ impl Driver {
         }
     }
 
-    /// Bios that have ended lie in `done` from here on: their ranges are given back, and what is of
-    /// a read-modify-write goes there.
+    /// Handles bios that ended in `done` from `from` on: releases their ranges, and passes
+    /// completions of read-modify-writes on.
     fn end(&mut self, from: usize) {
         let Some(claims) = &mut self.claims else {
             return self.tracepoint.ended(&self.done[from..]);
@@ -412,7 +410,7 @@ impl Driver {
         self.tracepoint.ended(&self.done[from..]);
     }
 
-    /// Bios of this driver are never handed over, whatever their length.
+    /// Bios of this driver always run inline, regardless of length.
     pub(crate) fn stay_inline(&mut self) {
         self.workers = None;
         self.shard.set_load(Load { idle_cpus: 0, ..Load::default() });
@@ -427,7 +425,7 @@ impl Driver {
         }
     }
 
-    /// Collects what has been answered meanwhile and goes on with it.
+    /// Collects completions and continues their bios.
     pub(crate) fn poll(&mut self) {
         if self.gate.is_some() {
             self.follow_orders();
@@ -465,7 +463,7 @@ impl Driver {
         Some(self.done.swap_remove(place).status)
     }
 
-    /// Submits a bio and waits for it; others that finish meanwhile stay for [`Driver::take_done`].
+    /// Submits a bio and waits for it; other finished bios stay for [`Driver::take_done`].
     pub(crate) fn submit_and_wait(&mut self, bio: Bio) -> BlkStatus {
         let user = bio.user;
         self.submit_awaited(bio);
@@ -475,12 +473,12 @@ impl Driver {
                 self.go_on();
                 return status;
             }
-            // Not `wait`: it returns at once while others lie finished.
+            // `wait` returns at once while other bios are finished.
             self.sleep();
         }
     }
 
-    /// Waits until there is something to take.
+    /// Waits until [`Driver::take_done`] has something.
     pub(crate) fn wait(&mut self) {
         self.unplug();
         if !self.has_done() {
@@ -488,7 +486,7 @@ impl Driver {
         }
     }
 
-    /// The same, for so long at most.
+    /// Like [`Driver::wait`], with a time limit.
     pub(crate) fn wait_for(&mut self, limit: Duration) {
         self.unplug();
         if !self.has_done() {
@@ -500,9 +498,9 @@ impl Driver {
         self.sleep_for(None);
     }
 
-    /// Sleeps until something has been answered, and goes on with it; nothing is plugged.
+    /// Sleeps until a completion arrives and continues its bio; requires an empty plug.
     fn sleep_for(&mut self, limit: Option<Duration>) {
-        assert!(!self.is_idle(), "what is waited for is in flight");
+        assert!(!self.is_idle(), "a bio is in flight");
         if self.executor.help() {
             return self.poll();
         }
@@ -517,8 +515,8 @@ impl Driver {
         self.poll();
     }
 
-    /// Whether nothing is with the ring, the workers, the disks, in a plug, waits for its time, for
-    /// its range, for the volume to be resumed, or in a target for an order.
+    /// Whether no bio is in flight: none at the ring, the workers or the disks, in a plug, or
+    /// waiting for a timer, a range, a resume or an order.
     pub(crate) fn is_idle(&self) -> bool {
         let goes_on = self.holds() || self.waits_for_range() || !self.patches.is_idle();
         self.executor.is_idle() && !goes_on && self.shard.parked() == 0
@@ -538,25 +536,25 @@ impl Driver {
         self.executor.reads_client_buffer() || self.shard.parked() > 0 || waits
     }
 
-    /// What becomes readable when [`Driver::poll`] has something.
+    /// Descriptors that become readable when [`Driver::poll`] has work.
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 4] {
         let [ring, workers] = self.executor.wake_sources();
         let (gate, range) = (self.gate.as_ref(), self.claims.as_ref());
         [ring, workers, gate.and_then(ShardGate::wake), range.and_then(Claims::wake)]
     }
 
-    /// After this time [`Driver::poll`] has something in any case.
+    /// Time after which [`Driver::poll`] has work in any case.
     pub(crate) fn wake_after(&self) -> Option<Duration> {
         self.executor.wake_after()
     }
 
-    /// Gives memory back while nothing is in flight.
+    /// Releases buffer memory while nothing is in flight.
     pub(crate) fn release_buffers(&self) {
         self.executor.release_buffers();
     }
 }
 
-/// The numbers of the lines whose state is shown, if there is anybody to look.
+/// Numbers of the lines whose state is shown, on controlled volumes.
 fn shown_lines(parts: &Parts) -> Vec<u16> {
     if !parts.gate.as_ref().is_some_and(|gate| gate.is_controlled()) {
         return Vec::new();

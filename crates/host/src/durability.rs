@@ -1,14 +1,14 @@
-//! Whether what a volume has acknowledged can still reach stable storage.
+//! Tracks whether acknowledged writes of a volume can still reach stable storage.
 //!
 //! ```text
 //!   intact ── a flush or FUA write of a device fails ──> lost
 //!          <──── suspend, resume --accept-loss ─────────
 //! ```
-//! A system reports a failed write-back once, to one descriptor (`errseq_t`): afterwards its pages
-//! are clean, or gone, and the next `fdatasync` succeeds. So the first failure is kept here, for
-//! all clients. While it is, flushes fail, because they would promise what cannot be kept. Writes,
-//! zeroes and discards fail too: a client that goes on writing after a lost write mixes new data
-//! with old. Reads go on.
+//! The system reports a failed write-back once per descriptor (`errseq_t`). Afterwards its pages
+//! are clean or dropped, and the next `fdatasync` succeeds. So the first failure is latched here
+//! for all clients. Until it is accepted, flushes fail, because they cannot keep their promise.
+//! Writes, zeroes and discards fail too: a client that continues after a lost write would mix new
+//! data with old. Reads succeed.
 //!
 //! Devices report, drivers ask.
 
@@ -25,11 +25,11 @@ use crate::log;
 pub struct Loss {
     /// The file, device or server.
     pub device: String,
-    /// What failed, in plain words.
+    /// Description of the failure.
     pub problem: String,
-    /// When.
+    /// Time of the failure.
     pub at: SystemTime,
-    /// What flushes and writes fail with.
+    /// Status of failing flushes and writes.
     pub status: BlkStatus,
 }
 
@@ -39,10 +39,10 @@ impl std::fmt::Display for Loss {
     }
 }
 
-/// The latch of a volume; all its devices and drivers share it.
+/// The latch of a volume, shared by its devices and drivers.
 #[derive(Debug, Default)]
 pub(crate) struct Durability {
-    /// `loss` has something: all that a bio pays for the look.
+    /// Whether `loss` is set; the only cost for a bio.
     is_lost: AtomicBool,
     loss: Mutex<Option<Loss>>,
 }
@@ -52,7 +52,7 @@ impl Durability {
         self.loss.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Keeps a failure, if it is the first, and says so on standard error.
+    /// Latches the first failure and reports it on standard error.
     pub(crate) fn lose(&self, device: String, problem: String, status: BlkStatus) {
         let mut kept = self.lock();
         if kept.is_some() {
@@ -68,7 +68,7 @@ impl Durability {
         self.is_lost.store(true, Ordering::Relaxed);
     }
 
-    /// What an operation fails with that may not be accepted any more.
+    /// The status of an operation that is refused after a loss.
     #[inline]
     pub(crate) fn refusal(&self, op: Op) -> Option<BlkStatus> {
         if !self.is_lost.load(Ordering::Relaxed) || op == Op::Read {
@@ -82,7 +82,7 @@ impl Durability {
         self.lock().clone()
     }
 
-    /// The operator takes what was lost for lost.
+    /// Accepts the loss for the operator.
     pub(crate) fn accept(&self) {
         let mut kept = self.lock();
         *kept = None;

@@ -1,4 +1,4 @@
-//! Errors of the real world, in plain words: what, where, how to mend.
+//! Errors of the real world: the problem, the place, the remedy.
 
 use std::fmt::Display;
 use std::io;
@@ -9,17 +9,17 @@ use blockyard_engine::dm::line::TableError;
 
 use crate::durability::Loss;
 
-/// Why a volume cannot be opened, served or copied.
+/// Error of opening, serving or copying a volume.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// A system call on a file or socket failed.
     #[error("{path}: cannot {action}: {source}")]
     Io {
-        /// Which file or socket.
+        /// File or socket.
         path: String,
-        /// The system call or step that failed.
+        /// Failed system call or step.
         action: &'static str,
-        /// The operating system's answer.
+        /// Error of the operating system.
         source: io::Error,
     },
     /// Another program has the volume open in a way that excludes ours.
@@ -28,7 +28,7 @@ pub enum Error {
          first, or let both only read"
     )]
     InUse {
-        /// The file.
+        /// File.
         path: String,
     },
     /// Another program writes the LUKS header.
@@ -40,23 +40,23 @@ pub enum Error {
         /// The file or device.
         path: String,
     },
-    /// The file cannot hold what the header or table says.
+    /// The file does not fit the header or table.
     #[error("{path}: {problem}")]
     Volume {
-        /// The file.
+        /// File.
         path: String,
-        /// In plain words.
+        /// Problem.
         problem: String,
     },
-    /// What was asked for cannot be done, whatever the volume is.
+    /// An invalid parameter, regardless of the volume.
     #[error("{of}: {problem}")]
     Parameter {
-        /// The option's subject: the cipher workers, or the path of a socket.
+        /// Subject of the option: the cipher workers, or the path of a socket.
         of: String,
-        /// In plain words.
+        /// Problem.
         problem: String,
     },
-    /// The name of a remote disk makes no sense; says which, and the right form.
+    /// The URI of a remote disk is invalid; the text has the right form.
     #[error("{0}")]
     Uri(String),
     /// The cipher is not supported or its key does not fit.
@@ -68,7 +68,7 @@ pub enum Error {
     /// A flush or FUA write has failed: what was acknowledged before may be lost.
     #[error("{0}; acknowledged writes may be lost")]
     Lost(Loss),
-    /// The plaintext of a volume cannot be written to where it is copied.
+    /// The plaintext of a volume cannot be written to its destination.
     #[error("cannot write the plaintext: {0}")]
     Output(io::Error),
     /// A copy ended early.

@@ -1,11 +1,11 @@
-//! Executes SQEs, each in the way that is cheapest for its file.
+//! Executes each SQE in the cheapest way for its file.
 //!
-//! What can be done at once is done at once and answered in the same call: ciphers inline, tmpfs
-//! through its mapping, page cache hits, buffered writes. What would block goes to the ring, or is
-//! done by whoever waits for nothing else ([`blocking`]); what is large enough goes to a worker;
-//! both are answered by [`Executor::poll`]. What a device with direct I/O is asked for is plugged
-//! until [`Executor::unplug`], and passes the device's queue ([`crate::disk`]): that of this
-//! executor, or that of the device's thread.
+//! Work that does not block is done and completed in the same call: ciphers inline, tmpfs through
+//! its mapping, page cache hits, buffered writes. Blocking operations go to the ring; if the
+//! submitter waits for nothing else, its thread does them ([`blocking`]). Long ciphers go to a
+//! worker. [`Executor::poll`] returns their completions. Operations for a device with direct I/O
+//! are plugged until [`Executor::unplug`], and pass the device's queue ([`crate::disk`]): this
+//! executor's own, or that of the device's thread.
 
 mod blocking;
 mod buffers;
@@ -39,8 +39,8 @@ use crate::stages::{self, Samples, Stage, StageStats};
 use crate::timers::Timers;
 use crate::workers::{Task, Workers};
 
-/// The real world of one shard. More than twelve fields: who submits, the ends of the devices'
-/// queues, what is in flight where, and vectors that are kept for their memory.
+/// The executor of one shard. More than twelve fields: identities of submitters, the ends of the
+/// devices' queues, places of operations in flight, and vectors that are kept for their memory.
 pub(crate) struct Executor {
     backend: Arc<Backend>,
     workers: Option<Arc<Workers>>,
@@ -48,22 +48,22 @@ pub(crate) struct Executor {
     writer: IoContext,
     io_context: IoContext,
     buffers: Buffers,
-    /// This thread as a worker, while it does what waits for one.
+    /// This thread as a worker, while it runs waiting jobs.
     helper: Task,
     blocking: Blocking,
-    /// What is executed now is all that its submitter waits for.
+    /// The submitter waits only for the current SQEs.
     is_alone: bool,
-    /// One for each device of the volume.
+    /// Hardware context of each device of the volume.
     hctxs: Vec<Hctx>,
     handed_over: HandedOver,
-    /// The writing thread is to run.
+    /// Wake-ups of the writing thread.
     woken: Vec<Token>,
-    /// The task in whose name operations are submitted that leave it open.
+    /// Io-context of operations without one.
     task: IoContext,
     timers: Timers,
     #[cfg(feature = "canaries")]
     flushes: false_flushes::Flushes,
-    /// Bios that time is kept of.
+    /// Sampled bios.
     pub(crate) samples: Samples,
     epoch: Instant,
     /// Emptied after each use; kept for their memory.
@@ -114,7 +114,7 @@ impl Executor {
         })
     }
 
-    /// Whether the writing thread is to run; its wake-ups are moved to the end of `cqes`.
+    /// Whether the writing thread must run; moves its wake-ups to the end of `cqes`.
     pub(crate) fn take_woken(&mut self, cqes: &mut Vec<Cqe>) -> bool {
         if self.woken.is_empty() {
             return false;
@@ -124,14 +124,14 @@ impl Executor {
         true
     }
 
-    /// As [`Executor::execute`], in the name of the volume's writing thread.
+    /// Like [`Executor::execute`], with the io-context of the volume's writing thread.
     pub(crate) fn execute_as_writer(&mut self, sqes: &[Sqe], shard: &Stack, cqes: &mut Vec<Cqe>) {
         self.task = self.writer;
         self.execute(sqes, shard, cqes);
         self.task = self.io_context;
     }
 
-    /// Executes the `sqes` of `shard`, and moves what was answered at once to the end of `cqes`.
+    /// Executes the `sqes` of `shard`; moves immediate completions to the end of `cqes`.
     pub(crate) fn execute(&mut self, sqes: &[Sqe], shard: &Stack, cqes: &mut Vec<Cqe>) {
         #[cfg(feature = "canaries")]
         self.flushes.see(sqes);
@@ -165,7 +165,7 @@ impl Executor {
         self.blocking.submit();
     }
 
-    /// As [`Executor::execute_one`], with a look at the clock before and behind it.
+    /// Like [`Executor::execute_one`], with timestamps before and after.
     fn execute_timed(&mut self, sqe: &Sqe) -> Option<BlkStatus> {
         let (sample, from) = (sqe.origin.sample, stages::now());
         let status = self.execute_one(sqe);
@@ -173,7 +173,7 @@ impl Executor {
         let stage = if is_cipher { Stage::Cipher } else { Stage::Device };
         match status {
             Some(_) => self.samples.add_since(sample, stage, from),
-            // A worker keeps time itself, and a thread is woken for many bios.
+            // A worker takes its own timestamps, and a wake-up serves many bios.
             None if is_cipher || sqe.op == SqeOp::Wake => {}
             None => self.samples.wait(sample, sqe.token, from),
         }
@@ -213,8 +213,8 @@ impl Executor {
             }
             SqeOp::Log { log, step, buf } => {
                 let (base, len) = (self.buffers.at(buf).cast_const(), buf.len_bytes as usize);
-                // SAFETY: `at` checked the range; the bytes of a write change for nobody until it
-                // has been answered.
+                // SAFETY: `at` checked the range; the bytes of a write do not change until its
+                // completion.
                 let bytes = unsafe { std::slice::from_raw_parts(base, len) };
                 let flush = (self.io_context, sqe.token.index);
                 Some(self.backend.log(log).step(step, bytes, flush))
@@ -238,7 +238,7 @@ impl Executor {
         self.backend.device(dev)
     }
 
-    /// Moves what has been answered meanwhile to the end of `cqes`.
+    /// Moves completions to the end of `cqes`.
     pub(crate) fn poll(&mut self, cqes: &mut Vec<Cqe>) {
         let before = cqes.len();
         if self.blocking.in_flight() > 0 {
@@ -276,7 +276,7 @@ impl Executor {
         }
     }
 
-    /// Whether every SQE has been answered.
+    /// Whether every SQE has completed.
     pub(crate) fn is_idle(&self) -> bool {
         self.handed_over.count() + self.woken.len() == 0
             && self.timers.is_empty()
@@ -284,7 +284,7 @@ impl Executor {
             && self.hctxs.iter().all(Hctx::is_idle)
     }
 
-    /// Does what waits for a worker, if there is something: its answer may be this executor's.
+    /// Runs a waiting job of the workers, if any; its completion may be this executor's.
     pub(crate) fn help(&mut self) -> bool {
         let workers = self.workers.as_ref().filter(|_| self.handed_over.to_workers > 0);
         workers.is_some_and(|workers| {
@@ -298,34 +298,33 @@ impl Executor {
         self.handed_over.to_workers + self.handed_over.borrowed > 0
     }
 
-    /// Whether the submitter has nothing else to do until what is executed from now on has ended.
+    /// Sets whether the submitter has nothing else to do until the following SQEs have ended.
     pub(crate) fn set_awaited(&mut self, is_awaited: bool) {
         self.blocking.set_awaited(is_awaited);
     }
 
-    /// Waits for what blocks in a system call of its own, if there is nothing else to wait for, and
-    /// says so.
+    /// Waits in a blocking system call, if nothing else is in flight; returns whether it did.
     pub(crate) fn wait_inside(&mut self) -> bool {
         self.is_all_blocking() && self.blocking.wait()
     }
 
-    /// Nothing is in flight but what [`Blocking`] has.
+    /// Whether only [`Blocking`] has operations in flight.
     fn is_all_blocking(&self) -> bool {
         self.handed_over.count() == 0 && self.timers.is_empty()
     }
 
-    /// What becomes readable when [`Executor::poll`] has something.
+    /// Descriptors that become readable when [`Executor::poll`] has completions.
     pub(crate) fn wake_sources(&self) -> [Option<BorrowedFd<'_>>; 2] {
         [self.blocking.ready(), self.handed_over.wake()]
     }
 
-    /// After this time [`Executor::poll`] has something in any case.
+    /// Time after which [`Executor::poll`] has completions in any case.
     pub(crate) fn wake_after(&self) -> Option<Duration> {
         let wait = self.timers.next()?.since(since(self.epoch));
         Some(Duration::from_nanos(wait.0))
     }
 
-    /// What this executor's own queue for a device has counted.
+    /// Counters of this executor's own queue for a device.
     #[cfg(test)]
     pub(crate) fn counters(&self, device: usize) -> Option<blockyard_engine::mq::Counters> {
         match &self.hctxs[device] {
@@ -334,7 +333,7 @@ impl Executor {
         }
     }
 
-    /// Gives the memory of the buffers back while nothing is in flight.
+    /// Releases buffer memory while nothing is in flight.
     pub(crate) fn release_buffers(&self) {
         assert!(self.is_idle());
         self.buffers.bounce.release();
@@ -345,7 +344,7 @@ impl Executor {
     }
 }
 
-/// Now, if time is kept of the bio.
+/// Now, for a sampled bio.
 fn time_of(sample: Sample) -> Nanos {
     if sample == Sample::NONE { Nanos(0) } else { stages::now() }
 }

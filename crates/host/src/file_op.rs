@@ -1,18 +1,18 @@
-//! Operations on files, which a ring or a blocking system call executes, and the block layer's
-//! words for how they end.
+//! Operations on files, executed by a ring or a blocking system call, and the conversion of their
+//! results to block layer statuses.
 
 use std::io;
 
 use blockyard_engine::bio::BlkStatus;
 
-/// The storage of a range is freed, its length stays.
+/// Frees the storage of a range and keeps the length.
 pub(crate) const PUNCH_HOLE: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
-/// So many pieces go into one call (`UIO_MAXIOV`); the rest follows as after a short transfer.
+/// Limit of pieces per call (`UIO_MAXIOV`); the rest follows like after a short transfer.
 pub(crate) const PIECES_MAX: usize = 1024;
-/// An operation on a file. Which memory a transfer fills or empties goes beside it.
+/// An operation on a file. The memory of a transfer is passed separately.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FileOp<T> {
-    /// Given back with the answer.
+    /// Returned with the completion.
     pub(crate) user: T,
     pub(crate) fd: i32,
     pub(crate) kind: FileOpKind,
@@ -28,7 +28,7 @@ pub(crate) enum FileOpKind {
 }
 
 impl FileOpKind {
-    /// The rest of it, `done_bytes` in.
+    /// The rest of the operation after `done_bytes`.
     pub(crate) fn after(self, done_bytes: usize) -> Self {
         let done_bytes = done_bytes as u64;
         match self {
@@ -41,12 +41,12 @@ impl FileOpKind {
     }
 }
 
-/// A piece of memory as the system describes it.
+/// A piece of memory as an `iovec`.
 pub(crate) fn iovec(base: *mut u8, len_bytes: usize) -> libc::iovec {
     libc::iovec { iov_base: base.cast(), iov_len: len_bytes }
 }
 
-/// Takes the first `done_bytes` off a transfer's memory.
+/// Removes the first `done_bytes` from a transfer's memory.
 pub(crate) fn advance(memory: &mut Vec<libc::iovec>, mut done_bytes: usize) {
     let mut whole = 0;
     while memory.get(whole).is_some_and(|vec| vec.iov_len <= done_bytes) {
@@ -60,7 +60,7 @@ pub(crate) fn advance(memory: &mut Vec<libc::iovec>, mut done_bytes: usize) {
     }
 }
 
-/// The block layer's word for a result.
+/// The status of a result.
 pub(crate) fn status(result: io::Result<()>) -> BlkStatus {
     result.map_or_else(|error| status_of(errno(&error)), |()| BlkStatus::Ok)
 }
@@ -70,12 +70,12 @@ pub(crate) fn errno(error: &io::Error) -> i32 {
     error.raw_os_error().unwrap_or(libc::EIO)
 }
 
-/// A read that meets the end of a file which had been longer.
+/// Error of a read past the end of a file that was longer before.
 pub(crate) fn behind_end() -> io::Error {
     io::ErrorKind::UnexpectedEof.into()
 }
 
-/// The block layer's word for an error number (`errno_to_blk_status`).
+/// The status of an error number (`errno_to_blk_status`).
 pub(crate) fn status_of(errno: i32) -> BlkStatus {
     match errno {
         libc::ENOSPC | libc::EDQUOT | libc::EFBIG => BlkStatus::NoSpace,

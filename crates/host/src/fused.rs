@@ -1,4 +1,5 @@
-//! Cipher and file as one: encrypt into the pages of a file, decrypt out of them (RFD 1, 3).
+//! Cipher and file access in one pass: encrypts into the pages of a file, decrypts from them (RFD
+//! 1, 3).
 
 use blockyard_crypt::cipher::{Hints, SectorCipher};
 use blockyard_engine::bio::{BlkStatus, Op, Sample, Sector};
@@ -10,13 +11,12 @@ use crate::memory::{Address, Memory, Region};
 use crate::stages::{self, Span, Stage};
 use crate::sync_io::{read_all, write_all};
 
-/// A fused write that cannot go through the mapping is encrypted in pieces of this size: it stays
-/// in L2 until `pwrite` has copied it.
+/// Piece length of a fused write without mapping: a piece stays in L2 until `pwrite` has copied it.
 const SCRATCH_BYTES: usize = 64 << 10;
-/// From here on, stores that bypass the cache pay: the destination is read by nobody soon.
+/// From this length on, stores that bypass the cache pay off: the destination is not read soon.
 const STREAM_MIN_BYTES: usize = 16 << 10;
 
-/// A thread's memory for such pieces: none until the first of them.
+/// A thread's memory for such pieces, allocated on first use.
 #[derive(Default)]
 pub(crate) struct Scratch(Option<Region>);
 
@@ -28,13 +28,13 @@ impl Scratch {
         self.0.as_mut()
     }
 
-    /// Gives the memory back until the next piece.
+    /// Releases the memory until the next use.
     pub(crate) fn release(&self) {
         self.0.iter().for_each(Region::release);
     }
 }
 
-/// A cipher, its direction, its first IV and how far it runs.
+/// A cipher run: cipher, direction, first IV and length.
 #[derive(Clone, Copy)]
 pub(crate) struct Run {
     pub(crate) cipher: CipherId,
@@ -54,7 +54,7 @@ impl Run {
         hints: Hints,
     ) {
         let cipher: &SectorCipher = backend.cipher(self.cipher);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.direction {
                 Direction::Encrypt => {
@@ -67,31 +67,31 @@ impl Run {
         }
     }
 
-    /// As [`Run::between`], into memory in pieces of whole pages: none of them ends in a sector,
-    /// which is 4 KiB long at most.
+    /// Like [`Run::between`], into memory in pieces of whole pages. No piece ends inside a sector,
+    /// because a sector has at most 4 KiB.
     ///
     /// # Safety
-    /// As there, and the operation that `dst` belongs to has not been answered.
+    /// See [`Run::between`]; the operation of `dst` has not completed.
     pub(crate) unsafe fn into_memory(self, backend: &Backend, src: *const u8, dst: Memory) {
         let mut done = 0;
         let piece = |base, len_bytes| {
             let run = self.part(done, len_bytes);
-            // SAFETY: as the caller promises; `done` is inside of the source.
+            // SAFETY: guaranteed by the caller; `done` is inside the source.
             unsafe { run.between(backend, src.add(done), base, Hints::default()) };
             done += len_bytes;
         };
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { dst.each(0, self.len_bytes, piece) };
     }
 
-    /// The part of the run that starts `skip_bytes` in.
+    /// The part of the run that starts at `skip_bytes`.
     fn part(self, skip_bytes: usize, len_bytes: usize) -> Self {
         let iv_sector = self.iv_sector.wrapping_add((skip_bytes >> 9) as u64);
         Self { iv_sector, len_bytes, ..self }
     }
 }
 
-/// How long system calls took that read or wrote the file, if somebody keeps time.
+/// Time of the system calls that read or wrote the file, if the bio is sampled.
 pub(crate) enum Calls {
     Untimed,
     Took(Nanos),
@@ -110,8 +110,8 @@ impl Calls {
         result
     }
 
-    /// What was begun at `from` and has ended now, in the order in which it was done for the most
-    /// part; `None` if nobody keeps time.
+    /// The spans of an operation from `from` until now, mostly in the order of execution; `None` if
+    /// the bio is not sampled.
     pub(crate) fn spans(&self, direction: Direction, from: Nanos) -> Option<[Span; 2]> {
         let Self::Took(took) = *self else { return None };
         let to = stages::now();
@@ -137,7 +137,7 @@ pub(crate) struct Fused {
 
 impl Fused {
     /// # Safety
-    /// The buffer at `base` is valid for the length of the run and used by nobody else.
+    /// The buffer at `base` is valid for the length of the run and used exclusively.
     pub(crate) unsafe fn execute(
         &self,
         backend: &Backend,
@@ -145,7 +145,7 @@ impl Fused {
         calls: &mut Calls,
     ) -> BlkStatus {
         let device = backend.device(self.dev);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe {
             match self.run.direction {
                 Direction::Decrypt => self.read(backend, device, calls),
@@ -155,7 +155,7 @@ impl Fused {
     }
 
     /// # Safety
-    /// As for `execute`.
+    /// See `execute`.
     unsafe fn read(&self, backend: &Backend, device: &Device, calls: &mut Calls) -> BlkStatus {
         let (offset, len) = (self.sector.bytes(), self.run.len_bytes);
         let base = self.base.get();
@@ -179,7 +179,7 @@ impl Fused {
     }
 
     /// # Safety
-    /// As for `execute`.
+    /// See `execute`.
     unsafe fn write(
         &self,
         backend: &Backend,
@@ -205,7 +205,7 @@ impl Fused {
         while done < len {
             let piece = (len - done).min(SCRATCH_BYTES);
             let ciphertext = scratch.at(0, piece);
-            // SAFETY: `done + piece` is inside of the caller's buffer; the scratch memory is ours.
+            // SAFETY: `done + piece` is inside the caller's buffer; the scratch memory is ours.
             let written = unsafe {
                 let run = self.run.part(done, piece);
                 run.between(backend, base.add(done), ciphertext, Hints::default());

@@ -1,19 +1,19 @@
-//! The gate in front of a volume that is controlled (`dm_suspend`, `dm_resume`): while it is
-//! closed, bios wait in front of their shards, and nothing is in flight behind it.
+//! The gate of a controlled volume (`dm_suspend`, `dm_resume`): while it is closed, bios wait
+//! before their shards, and none is in flight behind it.
 //!
 //! ```text
 //! bio ─> open? ──yes──> shard ─> done            suspend: close, wait until no shard is busy
 //!          └─no─> held ── resume ──> shard       resume:  open, wake all shards
 //!                   └──── stop ────> I/O error   stop:    the server ends, no resume comes
 //! ```
-//! A shard says that it is busy *before* it looks whether the gate is open, and whoever closes it
-//! looks for busy shards *after* closing: one of them sees the other. Both are for this thread's
-//! cache line, once for each time a shard goes from idle to busy; a volume that is not controlled
-//! has no gate. What a shard counts, its thread alone writes, and a reader adds up.
+//! A shard marks itself as busy *before* it checks whether the gate is open; a closer checks for
+//! busy shards *after* closing. So one of them sees the other. Both accesses hit this thread's
+//! cache line, once per change from idle to busy; an uncontrolled volume has no gate. Only the
+//! shard's thread writes its counts; a reader adds them up.
 //!
-//! *Orders* are what all shards are told: messages for targets, and that the volume is suspended,
-//! so that what waits in a target ends. A shard follows them before it takes its next bio, and at
-//! once while it is busy; one that comes later follows the messages that there were.
+//! *Orders* are sent to all shards: messages for targets, and suspends, which end waiting
+//! operations in targets. A shard follows them before its next bio, and immediately while busy; a
+//! later shard follows the earlier messages.
 
 mod counts;
 
@@ -31,31 +31,31 @@ pub use counts::Counts;
 
 const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
-/// Closed when the server ended.
+/// Closed at the end of the server.
 const STOPPED: u8 = 2;
-/// Open when the server ended.
+/// Open at the end of the server.
 const OPEN_FOR_EVER: u8 = 3;
 
-/// What shards are told.
+/// An order to shards.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Order {
     /// A message for the line with this number.
     Message(u16, String),
-    /// What waits in a target is to end.
+    /// Waiting operations in targets end.
     Suspend,
-    /// It may wait again.
+    /// Operations may wait again.
     Resume,
 }
 
 /// The state that a shard and the control thread share.
 struct ShardState {
-    /// Not followed yet.
+    /// Pending orders.
     orders: Mutex<Vec<Order>>,
-    /// `wake` was written to, and there may be orders.
+    /// `wake` was written to, and orders may be pending.
     is_woken: AtomicBool,
-    /// The status texts of its targets, by the number of the line.
+    /// Status texts of its targets, by number of the line.
     info: Mutex<Vec<(u16, String)>>,
-    /// Something of the shard is behind the gate.
+    /// The shard has bios in flight.
     is_busy: AtomicBool,
     /// Wakes the shard's thread if it holds bios.
     wake: OwnedFd,
@@ -69,7 +69,7 @@ impl ShardState {
 
     fn wake(&self) {
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
-        // Behind it: who sees this has something to read.
+        // Last, so that a thread that sees it finds `wake` readable.
         self.is_woken.store(true, Ordering::SeqCst);
     }
 
@@ -81,10 +81,10 @@ impl ShardState {
 #[derive(Default)]
 struct Shards {
     open: Vec<Arc<ShardState>>,
-    /// Messages in the order of their last occurrence: each says what is to be, so that of two
-    /// equal ones the first may be left out.
+    /// Messages in the order of their last occurrence: each sets a state, so the first of two equal
+    /// ones can be dropped.
     messages: Vec<Order>,
-    /// Of shards that are gone.
+    /// Counts of ended shards.
     ended: Counts,
 }
 
@@ -94,8 +94,8 @@ pub(crate) struct Gate {
     state: AtomicU8,
     shards: Mutex<Shards>,
     went_idle: Condvar,
-    /// The volume can be suspended, and its lines are shown. Otherwise the gate is there for the
-    /// end of the server only.
+    /// The volume can be suspended and its lines are shown. Otherwise the gate only serves the end
+    /// of the server.
     is_controlled: bool,
 }
 
@@ -122,8 +122,8 @@ impl Gate {
         self.state.load(Ordering::SeqCst) == CLOSED
     }
 
-    /// Closes it and waits until nothing is in flight behind it. If that takes longer than `limit`,
-    /// it is opened again and the answer is no.
+    /// Closes the gate and waits until no bio is in flight behind it. After `limit` it opens the
+    /// gate again and returns false.
     pub(crate) fn close(&self, limit: Duration) -> bool {
         let deadline = Instant::now() + limit;
         if self.state.compare_exchange(OPEN, CLOSED, Ordering::SeqCst, Ordering::SeqCst).is_err() {
@@ -145,16 +145,16 @@ impl Gate {
         true
     }
 
-    /// Opens it: what is held goes on.
+    /// Opens the gate: held bios continue.
     pub(crate) fn open(&self) {
         let shards = self.shards();
-        // First: what comes through the open gate may wait in a target.
+        // First, because bios through the open gate may wait in a target.
         shards.open.iter().for_each(|shard| shard.tell(&Order::Resume));
         let _ = self.state.compare_exchange(CLOSED, OPEN, Ordering::SeqCst, Ordering::SeqCst);
         shards.open.iter().for_each(|shard| shard.wake());
     }
 
-    /// Tells all shards a message, also those that are still to come.
+    /// Sends a message to all current and future shards.
     pub(crate) fn tell(&self, message: &Order) {
         assert!(matches!(message, Order::Message(..)));
         let mut shards = self.shards();
@@ -164,12 +164,12 @@ impl Gate {
         shards.open.iter().for_each(|shard| shard.wake());
     }
 
-    /// The messages that a new shard is told.
+    /// Messages for a new shard.
     pub(crate) fn messages(&self) -> Vec<Order> {
         self.shards().messages.clone()
     }
 
-    /// What the line with this number says of itself, in each shard that has said it.
+    /// The status texts of a line, from each shard that has published one.
     pub(crate) fn info(&self, number: u16) -> Vec<String> {
         let mut all = Vec::new();
         for shard in &self.shards().open {
@@ -179,12 +179,12 @@ impl Gate {
         all
     }
 
-    /// The end of the server: the gate moves no more. If it is closed, held and new bios fail.
+    /// Stops the gate at the end of the server. If it is closed, held and new bios fail.
     pub(crate) fn stop(&self) {
         let exchange = |from, to| {
             self.state.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
         };
-        // Again, because it may be closed or opened in between.
+        // In a loop, because the gate may be closed or opened in between.
         while !exchange(OPEN, OPEN_FOR_EVER) && !exchange(CLOSED, STOPPED) {
             if self.state.load(Ordering::SeqCst) >= STOPPED {
                 break;
@@ -195,7 +195,7 @@ impl Gate {
         shards.open.iter().for_each(|shard| shard.wake());
     }
 
-    /// All that was counted, and how many shards there are.
+    /// The total counts, and the number of shards.
     pub(crate) fn counts(&self) -> (Counts, usize) {
         let shards = self.shards();
         let mut all = shards.ended;
@@ -204,14 +204,14 @@ impl Gate {
     }
 }
 
-/// One shard's way through the gate.
+/// One shard's side of the gate.
 pub(crate) struct ShardGate {
     gate: Arc<Gate>,
     shard: Arc<ShardState>,
-    /// As in the shard.
+    /// Copy of the shard's state.
     is_busy: bool,
     held: VecDeque<Bio>,
-    /// Bios that were held until the server ended, or are not accepted any more.
+    /// Failed bios: held until the server ended, or refused.
     refused: Failures,
     counts: Counts,
 }
@@ -240,7 +240,7 @@ impl ShardGate {
         Ok(Self { gate, shard, is_busy: false, held, refused, counts })
     }
 
-    /// A bio comes: whether it may go on. Otherwise it is held here.
+    /// Whether a bio may pass. Otherwise it is held here.
     pub(crate) fn admit(&mut self, bio: &Bio) -> bool {
         self.counts.count(bio);
         let may_pass = self.held.is_empty() && self.enter();
@@ -250,7 +250,7 @@ impl ShardGate {
         may_pass
     }
 
-    /// Whether a bio may go on; the shard says first that it is busy.
+    /// Whether a bio may pass; marks the shard as busy first.
     fn enter(&mut self) -> bool {
         if self.is_busy {
             return self.gate.lets_pass();
@@ -264,26 +264,26 @@ impl ShardGate {
         may_pass
     }
 
-    /// Nothing of the shard is in flight any more.
+    /// Marks the shard as idle.
     pub(crate) fn left(&mut self) {
         if !std::mem::replace(&mut self.is_busy, false) {
             return;
         }
         self.shard.is_busy.store(false, Ordering::SeqCst);
         if !self.gate.lets_pass() {
-            // Who waits has looked before this lock was taken, or looks after it.
+            // A closer checks the shards under this lock: it checked before, or checks after.
             drop(self.gate.shards());
             self.gate.went_idle.notify_all();
         }
     }
 
-    /// Whether [`ShardGate::take_orders`] may have some.
+    /// Whether [`ShardGate::take_orders`] may return orders.
     #[inline]
     pub(crate) fn is_woken(&self) -> bool {
         self.shard.is_woken.load(Ordering::Relaxed)
     }
 
-    /// What the shard has not followed yet.
+    /// Pending orders of the shard.
     pub(crate) fn take_orders(&self) -> Vec<Order> {
         if self.shard.is_woken.swap(false, Ordering::SeqCst) {
             let mut count = [0u8; 8];
@@ -292,12 +292,12 @@ impl ShardGate {
         std::mem::take(&mut *self.shard.orders.lock().unwrap_or_else(PoisonError::into_inner))
     }
 
-    /// Shows what targets say of themselves.
+    /// Publishes the status texts of targets.
     pub(crate) fn show(&self, info: Vec<(u16, String)>) {
         *self.shard.info.lock().unwrap_or_else(PoisonError::into_inner) = info;
     }
 
-    /// The oldest held bio that may go on, or is to fail.
+    /// The oldest held bio that may pass; failed bios go to `done`.
     pub(crate) fn next(&mut self, done: &mut Vec<Done>) -> Option<Bio> {
         if self.held.is_empty() {
             return None;
@@ -316,18 +316,17 @@ impl ShardGate {
         !self.held.is_empty()
     }
 
-    /// What becomes readable when the gate has moved, or there are orders.
+    /// Descriptor that becomes readable when the gate has moved, or orders are pending.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         (self.is_busy || self.holds()).then(|| self.shard.wake.as_fd())
     }
 
-    /// A bio has failed in front of the shard.
+    /// Counts a bio that failed before the shard.
     pub(crate) fn refused(&mut self, op: Op) {
         self.refused.count(op);
     }
 
-    /// Shows what was counted.
-    /// Besides what is counted here, what the shard has counted of its bios.
+    /// Publishes the counts: its own, and those of the shard.
     pub(crate) fn publish(&mut self, of_shard: Counts) {
         let Counts { decisions, mut errors, parked, in_flight, .. } = of_shard;
         errors.add(self.refused);
@@ -373,7 +372,7 @@ mod tests {
         let mut done = Vec::new();
         assert!(pass.next(&mut done).is_none());
         gate.open();
-        // It comes before what was held has gone on.
+        // This bio arrives before the held one has passed.
         assert!(!pass.admit(&bio(3)));
         let order: Vec<u64> = std::iter::from_fn(|| pass.next(&mut done)).map(|b| b.user).collect();
         assert_eq!((order, done.len(), pass.holds()), (vec![1, 2, 3], 0, false));
@@ -385,8 +384,8 @@ mod tests {
         let gate = Arc::new(Gate::default());
         let mut pass = ShardGate::new(&gate).unwrap();
         assert!(pass.admit(&bio(1)));
-        assert!(!gate.close(SOON), "something is in flight");
-        assert!(!gate.is_closed(), "it was given up");
+        assert!(!gate.close(SOON), "a bio is in flight");
+        assert!(!gate.is_closed(), "the close timed out");
         let closer = {
             let gate = Arc::clone(&gate);
             std::thread::spawn(move || gate.close(LONG))
@@ -395,7 +394,7 @@ mod tests {
             std::thread::yield_now();
         }
         assert!(!closer.is_finished());
-        assert!(!pass.admit(&bio(2)), "a busy shard gets no more");
+        assert!(!pass.admit(&bio(2)), "a busy shard gets no more bios");
         pass.left();
         assert!(closer.join().unwrap());
         assert!(pass.next(&mut Vec::new()).is_none());

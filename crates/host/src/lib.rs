@@ -1,9 +1,9 @@
 //! The real world: files, rings, threads, sockets and memory for the engine.
 //!
-//! `unsafe` lives here (system calls, mappings, buffers shared with the kernel) and in the cipher
-//! kernels of `crypt`, nowhere else. The journey of a request: [`server`] accepts a connection, its
-//! thread parses (`protocol`), submits bios to its shard (`engine`), and executes the SQEs that
-//! come out (`executor`).
+//! `unsafe` is used here (system calls, mappings, buffers shared with the kernel) and in the cipher
+//! kernels of `crypt`, nowhere else. The path of a request: [`server`] accepts a connection; its
+//! thread parses requests (`protocol`), submits bios to its shard (`engine`), and executes the
+//! resulting SQEs (`executor`).
 
 mod backend;
 pub mod canary;

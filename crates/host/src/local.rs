@@ -1,8 +1,8 @@
-//! A client in this process: its I/O takes the way of a connection's, without a socket.
+//! A client in this process: its I/O takes the path of a connection, without a socket.
 //!
-//! A workload has one for each of its tasks, each on the task's own thread. It has an io-context
-//! and a priority of its own, so a device's elevator sees who asks. Which bytes are written does
-//! not matter, only that no disk can compress them.
+//! A workload has one client for each of its tasks, on the task's own thread. The client has its
+//! own io-context and priority, so a device's elevator can distinguish the tasks. The written bytes
+//! do not matter, but they must not be compressible.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -16,60 +16,60 @@ use crate::driver::{Driver, Patch};
 use crate::memory::Region;
 use crate::volume::Volume;
 
-/// All buffers of a client; what it never touches costs nothing.
+/// Size of all buffers of a client; untouched memory costs nothing.
 const BUFFER_BYTES: usize = 64 << 20;
 
-/// What is in flight to an encrypted disk: 4 MiB.
+/// Bounce slots of a client: 4 MiB in flight to an encrypted disk.
 const BOUNCE_SLOTS: usize = 64;
 
-/// One I/O.
+/// An I/O request.
 #[derive(Clone, Copy, Debug)]
 pub struct Request {
-    /// Given back in [`Done`].
+    /// Returned in [`Done`].
     pub user: u64,
-    /// What to do.
+    /// Operation.
     pub op: Op,
     /// First byte.
     pub offset_bytes: u64,
     /// Length; zero for a flush.
     pub len_bytes: u64,
-    /// With a write: somebody waits for it. What the submitter of many flushes writes is waited for
-    /// in any case, as over a connection.
+    /// The submitter waits for this write. The writes of a submitter of many flushes are always
+    /// synchronous, as on a connection.
     pub sync: bool,
 }
 
-/// A part of one sector that is written.
+/// A write of a part of one sector.
 #[derive(Clone, Copy, Debug)]
 pub struct Part<'a> {
-    /// Given back in [`Done`].
+    /// Returned in [`Done`].
     pub user: u64,
-    /// Of the volume.
+    /// Offset in the volume.
     pub offset_bytes: u64,
-    /// As many as `bytes` has.
+    /// Length of `bytes`.
     pub len_bytes: usize,
-    /// `None` is zeros.
+    /// New bytes; `None` means zeroes.
     pub bytes: Option<&'a [u8]>,
 }
 
-/// What else a write may ask for.
+/// Flags of a write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks {
-    /// On stable storage before it ends.
+    /// FUA: on stable storage before the write ends.
     pub fua: bool,
-    /// What ended before is on stable storage before it starts.
+    /// Preflush: completed writes are on stable storage before this write starts.
     pub preflush: bool,
 }
 
-/// The bytes of requests.
+/// The data of requests.
 pub trait Bytes {
-    /// Makes what a write has.
+    /// Produces the data of a write.
     fn fill(&mut self, user: u64, bytes: &mut [u8]);
 
-    /// Looks at what a read has brought, some time before [`Client::wait`] does.
+    /// Checks the data of a read, some time before [`Client::wait`] returns.
     fn check(&mut self, user: u64, bytes: &[u8]);
 }
 
-/// Any bytes will do, and none are looked at.
+/// Arbitrary data, never checked.
 struct AnyBytes;
 
 impl Bytes for AnyBytes {
@@ -82,38 +82,38 @@ impl Bytes for AnyBytes {
 #[derive(Clone, Copy, Debug)]
 struct User {
     user: u64,
-    /// What it reads.
+    /// Length of its read.
     read_bytes: usize,
 }
 
-/// A task's way to a volume.
+/// A client of a volume, for one task.
 pub struct Client {
     driver: Driver,
     region: Arc<Region>,
     slots: Slots,
-    /// By slot: whom it belongs to.
+    /// Requests by slot.
     users: Vec<Option<User>>,
     in_flight: usize,
     /// Emptied after each use; kept for its memory.
     done: Vec<Done>,
-    /// Ended, and not yet taken.
+    /// Ended requests that were not taken.
     ended: Vec<Done>,
 }
 
-/// The buffers, all of one length: that of the longest request so far.
+/// Buffers of equal length: that of the longest request so far.
 #[derive(Debug, Default)]
 struct Slots {
     len_bytes: usize,
     free: Vec<u32>,
-    /// Slots from here on have never been used.
+    /// Slots from here on were never used.
     fresh: u32,
 }
 
 impl Client {
-    /// A client of a volume.
+    /// Creates a client of a volume.
     ///
     /// # Errors
-    /// When the system has no memory or descriptors for it.
+    /// The system has not enough memory or descriptors.
     pub fn new(volume: &Arc<Volume>, priority: Priority) -> Result<Self, Error> {
         let failed = |error| Error::Copy(format!("cannot get memory for buffers: {error}"));
         let region = Arc::new(Region::new(BUFFER_BYTES).map_err(failed)?);
@@ -124,25 +124,25 @@ impl Client {
         Ok(Self { driver, region, slots, users, in_flight: 0, done, ended })
     }
 
-    /// What is submitted from now on has this priority.
+    /// Sets the priority of later requests.
     pub fn set_priority(&mut self, priority: Priority) {
         self.driver.set_priority(priority);
     }
 
-    /// Starts a request, which goes to the device now, or, if nothing else is in flight, with the
-    /// next call: what is waited for alone is done by who waits. It ends in [`Client::wait`], and
-    /// at once if it has not whole sectors or is longer than 64 MiB. When all buffers are in use,
-    /// waits for one.
+    /// Starts a request. It goes to the device at once; if nothing else is in flight, with the next
+    /// call, because a lone synchronous request is one blocking system call. It ends in
+    /// [`Client::wait`], or immediately if it has partial sectors or exceeds 64 MiB. Blocks while
+    /// all buffers are in use.
     pub fn submit(&mut self, request: Request) {
         self.submit_all(request, Marks::default(), &mut AnyBytes);
     }
 
-    /// The same for a write that asks for more.
+    /// Like [`Client::submit`], for a write with flags.
     pub fn submit_marked(&mut self, request: Request, marks: Marks) {
         self.submit_all(request, marks, &mut AnyBytes);
     }
 
-    /// As [`Client::submit`], with bytes that somebody knows.
+    /// Like [`Client::submit`], with the caller's data.
     pub fn submit_bytes(&mut self, request: Request, bytes: &mut dyn Bytes) {
         self.submit_all(request, Marks::default(), bytes);
     }
@@ -166,7 +166,7 @@ impl Client {
         let Marks { fua, preflush } = marks;
         let bio = Bio::new(op, sector, len, buf, u64::from(slot));
         let bio = Bio { origin, fua, preflush, ..bio };
-        // Of several at a time, others are submitted before this one is waited for.
+        // Not with several at a time: more may be submitted before the wait.
         let is_alone = self.in_flight() == 0;
         let read_bytes = if op == Op::Read { len_bytes } else { 0 };
         self.users[slot as usize] = Some(User { user, read_bytes: read_bytes as usize });
@@ -178,11 +178,11 @@ impl Client {
         self.driver.unplug();
     }
 
-    /// Starts a change of a part of one sector: `len_bytes` of `bytes`, or of zeros. The sector is
-    /// read, changed and written, and nothing else is written to it meanwhile.
+    /// Starts a change of a part of one sector: `len_bytes` of `bytes`, or zeroes. The sector is
+    /// read, changed and written; other writes to it wait.
     ///
     /// # Panics
-    /// When the part is not of one sector, or the volume is read-only.
+    /// The part is not inside one sector, or the volume is read-only.
     pub fn submit_part(&mut self, part: Part<'_>, others: &mut dyn Bytes) {
         let slot = self.take_slot(0, others);
         while !self.driver.can_patch() {
@@ -197,29 +197,30 @@ impl Client {
         self.driver.unplug();
     }
 
-    /// Waits until so many have ended, and moves all that have to the end of `out`.
+    /// Waits until `at_least` requests have ended; moves all ended requests to the end of `out`.
     ///
     /// # Panics
-    /// When fewer are in flight.
+    /// Fewer requests are in flight.
     pub fn wait(&mut self, at_least: usize, out: &mut impl Extend<Done>) {
         self.wait_bytes(at_least, out, &mut AnyBytes);
     }
 
-    /// As [`Client::wait`], with bytes that somebody knows.
+    /// Like [`Client::wait`], with the caller's data.
     ///
     /// # Panics
-    /// When fewer are in flight.
+    /// Fewer requests are in flight.
     pub fn wait_bytes(
         &mut self,
         at_least: usize,
         out: &mut impl Extend<Done>,
         bytes: &mut dyn Bytes,
     ) {
-        assert!(at_least <= self.in_flight + self.ended.len(), "what is waited for was submitted");
+        assert!(at_least <= self.in_flight + self.ended.len(), "enough requests are in flight");
         if at_least == 0 && !self.driver.has_done() {
             self.driver.go_on();
         }
-        // Also while others lie finished: what ends at once must not overtake for ever.
+        // Poll even if other requests are finished, so that requests that end immediately cannot
+        // starve the others.
         self.driver.poll();
         self.collect(bytes);
         while self.ended.len() < at_least {
@@ -229,13 +230,13 @@ impl Client {
         out.extend(self.ended.drain(..));
     }
 
-    /// Waits until something has ended, no longer than this, and moves all that have to the end of
+    /// Waits until a request has ended, or until the limit; moves all ended requests to the end of
     /// `out`.
     pub fn wait_for(&mut self, limit: Duration, out: &mut impl Extend<Done>) {
         self.wait_bytes_for(limit, out, &mut AnyBytes);
     }
 
-    /// As [`Client::wait_for`], with bytes that somebody knows.
+    /// Like [`Client::wait_for`], with the caller's data.
     pub fn wait_bytes_for(
         &mut self,
         limit: Duration,
@@ -260,7 +261,7 @@ impl Client {
         out.extend(self.ended.drain(..));
     }
 
-    /// How many requests [`Client::wait`] has not brought yet.
+    /// Number of requests that [`Client::wait`] has not returned.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight + self.ended.len()
@@ -282,16 +283,17 @@ impl Client {
         self.done = done;
     }
 
-    /// The bytes of a slot in which nothing is in flight.
+    /// The bytes of an idle slot.
     fn slot_mut(&mut self, slot: u32, len_bytes: usize) -> &mut [u8] {
         assert!(len_bytes <= self.slots.len_bytes && self.users[slot as usize].is_none());
         let base = self.region.at(slot as usize * self.slots.len_bytes, len_bytes);
-        // SAFETY: the range lies in the region, as `at` has checked, and was written when it was
-        // first taken. No request is in flight there, and as `self` is borrowed none will be.
+        // SAFETY: the range is inside the region, as `at` has checked, and was initialised when the
+        // slot was first taken. No request uses the slot, and the borrow of `self` prevents new
+        // ones.
         unsafe { std::slice::from_raw_parts_mut(base, len_bytes) }
     }
 
-    /// A buffer of this length at least.
+    /// Takes a buffer of at least this length.
     fn take_slot(&mut self, len_bytes: usize, bytes: &mut dyn Bytes) -> u32 {
         if len_bytes > self.slots.len_bytes || self.slots.len_bytes == 0 {
             while self.in_flight > 0 {
@@ -322,7 +324,7 @@ impl Client {
         }
     }
 
-    /// Noise (xorshift) for a buffer that nobody has used.
+    /// Fills a new buffer with noise (xorshift).
     fn fill(&self, slot: u32) {
         let len_bytes = self.slots.len_bytes;
         let base = self.region.at(slot as usize * len_bytes, len_bytes);
@@ -331,8 +333,8 @@ impl Client {
             noise ^= noise << 13;
             noise ^= noise >> 7;
             noise ^= noise << 17;
-            // SAFETY: the slot lies in the region, as `at` has checked, at a multiple of 4096, and
-            // belongs to no request.
+            // SAFETY: the slot is inside the region, as `at` has checked, at a multiple of 4096,
+            // and belongs to no request.
             unsafe { base.cast::<u64>().add(word).write(noise) };
         }
     }
@@ -404,7 +406,7 @@ mod tests {
         assert_eq!(read[..4096], written[4096..], "the second page, into the same buffer");
     }
 
-    /// Beside the test itself, on a disk: through the page cache, and past it.
+    /// Beside the test binary, on a disk: through the page cache, and with direct I/O.
     fn clients_on_disk() -> (tempfile::TempDir, Vec<(std::fs::File, Client)>) {
         let dir = std::env::current_exe().unwrap();
         let dir = tempfile::tempdir_in(dir.parent().unwrap()).unwrap();
@@ -430,7 +432,7 @@ mod tests {
                 client.submit(lone);
                 client.wait(1, &mut done);
                 client.submit(lone);
-                // Others on top of it, one of which is waited for.
+                // Further requests; the test waits for one of them.
                 client.submit(request(Op::Read, 4));
                 client.wait(1, &mut done);
                 while client.in_flight() > 0 {
@@ -496,7 +498,7 @@ mod tests {
         }
     }
 
-    /// Writes what it is told, and keeps what it sees.
+    /// Writes a given byte, and keeps the bytes that it checks.
     struct Known(u8, Vec<(u64, Vec<u8>)>);
 
     impl Bytes for Known {
@@ -528,7 +530,7 @@ mod tests {
     fn longer_request_gets_longer_buffers_and_none_is_too_many() {
         let mut client = client("deadline-prio", 256 << 20);
         client.submit(request(Op::Write, 0));
-        // Only two of these have room at a time.
+        // There is room for only two of these at a time.
         for user in 1..8 {
             let len_bytes = 32 << 20;
             client.submit(Request { len_bytes, ..request(Op::Read, user) });
@@ -555,7 +557,7 @@ mod tests {
         }
     }
 
-    /// An encrypted volume of 8 MiB in memory, of one cipher and key.
+    /// An encrypted volume of 8 MiB in memory, with a fixed cipher and key.
     fn encrypted(path: &std::path::Path, worker_threads: usize) -> Client {
         let params = CryptParams {
             cipher: "aes-xts-plain64".into(),

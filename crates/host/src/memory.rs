@@ -1,25 +1,25 @@
-//! Buffers: page-aligned memory, and the one budget that all connections share.
+//! Buffers: page-aligned memory, and the budget that all connections share.
 //!
-//! A [`Region`] costs nothing until it is touched, and nothing again after [`Region::release`].
+//! A [`Region`] uses no memory until it is touched, and none again after [`Region::release`].
 
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 
-/// All buffers of all connections together, of a server that takes the usual number of them. With
-/// 64 connections each has twice its least; one alone has what it can use (RFD 1, 6).
+/// All buffers of all connections of a server with the default number of connections. With 64
+/// connections each has twice its minimum; a single one has as much as it can use (RFD 1, 6).
 pub const BUDGET_BYTES: usize = 64 << 20;
-/// What each connection gets at least: a receive buffer, an outbox and two slots.
+/// Minimum for each connection: a receive buffer, an outbox and two slots.
 pub const GRANT_MIN_BYTES: usize = 512 << 10;
-/// More than this no connection can use: 28 reads and 28 writes of 64 KiB in flight.
+/// Maximum for a connection: 28 reads and 28 writes of 64 KiB in flight.
 pub const GRANT_MAX_BYTES: usize = 4 << 20;
 
-/// So much has to be free for a client to be served: its buffers ([`GRANT_MAX_BYTES`] at most), and
-/// beyond them twice as much for what all clients need in small pieces while they run.
+/// Free memory that a new client requires: its buffers (at most [`GRANT_MAX_BYTES`]), and twice as
+/// much for small allocations of all clients.
 const HEADROOM_BYTES: usize = 3 * GRANT_MAX_BYTES;
 
-/// Whether a client can be served without bringing the others into danger: a small allocation that
-/// fails ends the process, so the last memory is kept for these.
+/// Whether a new client can be served safely: a small allocation that fails ends the process, so
+/// the last memory is reserved for these.
 #[must_use]
 pub fn has_headroom() -> bool {
     Region::new(HEADROOM_BYTES).is_ok()
@@ -32,17 +32,16 @@ pub struct Region {
     len_bytes: usize,
 }
 
-// SAFETY: a region is plain memory that it owns alone; a pointer into it is as good on one thread
-// as on another.
+// SAFETY: a region is plain memory that it owns alone; a pointer into it is valid on any thread.
 unsafe impl Send for Region {}
-// SAFETY: shared access hands out only the base pointer; whoever dereferences it answers for races.
+// SAFETY: shared access returns only the base pointer; its dereference needs a promise of its own.
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// A region of zeros.
+    /// A region of zeroes.
     ///
     /// # Errors
-    /// When the address space or the memory limit is exhausted.
+    /// The address space or the memory limit is exhausted.
     pub fn new(len_bytes: usize) -> std::io::Result<Self> {
         // SAFETY: a new anonymous mapping at an address of the kernel's choice aliases nothing.
         let base = unsafe {
@@ -68,10 +67,10 @@ impl Region {
         self.len_bytes
     }
 
-    /// Address of the byte at `offset_bytes`, of which `len_bytes` follow.
+    /// Address of `len_bytes` bytes at `offset_bytes`.
     ///
     /// # Panics
-    /// When the range is not inside.
+    /// The range is not inside the region.
     #[must_use]
     pub fn at(&self, offset_bytes: usize, len_bytes: usize) -> *mut u8 {
         assert!(offset_bytes <= self.len_bytes && len_bytes <= self.len_bytes - offset_bytes);
@@ -87,7 +86,7 @@ impl Region {
         unsafe { std::slice::from_raw_parts_mut(self.base, self.len_bytes) }
     }
 
-    /// Gives the pages back to the system. The contents are zeros afterwards.
+    /// Returns the pages to the system. The content is zeroes afterwards.
     pub fn release(&self) {
         // SAFETY: the range is our own private mapping; nothing relies on its contents.
         let released = unsafe { madvise(self.base.cast(), self.len_bytes, Advice::LinuxDontNeed) };
@@ -103,11 +102,11 @@ impl Drop for Region {
     }
 }
 
-/// An address that goes to another thread.
+/// An address that another thread may use.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Address(pub(crate) *mut u8);
 
-// SAFETY: the memory behind it belongs to one operation, and with it to whoever executes that.
+// SAFETY: the memory behind it belongs to one operation, and so to its executing thread.
 unsafe impl Send for Address {}
 
 impl Address {
@@ -116,32 +115,31 @@ impl Address {
     }
 }
 
-/// Some bytes of an operation that lie behind each other.
+/// A contiguous piece of an operation's memory.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Piece {
     pub(crate) base: Address,
     pub(crate) len_bytes: usize,
 }
 
-/// Where the bytes of an operation are. What is named here belongs to the operation until it is
-/// answered.
+/// The memory of an operation, which belongs to the operation until its completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Memory {
-    /// Behind each other, from here on.
+    /// Contiguous memory from this address on.
     Whole(Address),
-    /// In so many pieces, the first of which is described here, without some first bytes.
+    /// `count` pieces from `first` on, without the first `skip_bytes`.
     Pieces { first: *const Piece, count: usize, skip_bytes: usize },
 }
 
-// SAFETY: the descriptions of pieces are read only, and stay as they are until the operation is
-// answered; the memory belongs to whoever executes it.
+// SAFETY: the descriptions of pieces are read-only and do not change until completion; the memory
+// belongs to the executing thread.
 unsafe impl Send for Memory {}
 
 impl Memory {
-    /// No bytes.
+    /// No memory.
     pub(crate) const NONE: Self = Self::Whole(Address(std::ptr::null_mut()));
 
-    /// The bytes of these from `skip_bytes` on.
+    /// The bytes of these pieces from `skip_bytes` on.
     pub(crate) fn of(pieces: &[Piece], skip_bytes: usize) -> Self {
         match *pieces {
             [Piece { base, len_bytes }] => {
@@ -152,10 +150,10 @@ impl Memory {
         }
     }
 
-    /// Calls `each` for what lies behind each other of the bytes from `skip_bytes` on.
+    /// Calls `each` for each contiguous range of the bytes from `skip_bytes` on.
     ///
     /// # Safety
-    /// The operation has not been answered.
+    /// The operation has not completed.
     pub(crate) unsafe fn each(
         self,
         mut skip_bytes: usize,
@@ -169,7 +167,7 @@ impl Memory {
                 (first, count)
             }
         };
-        // SAFETY: as the caller promises, whoever described them has not changed that.
+        // SAFETY: guaranteed by the caller; the descriptions have not changed.
         for piece in unsafe { std::slice::from_raw_parts(first, count) } {
             if skip_bytes >= piece.len_bytes {
                 skip_bytes -= piece.len_bytes;
@@ -186,23 +184,23 @@ impl Memory {
     }
 }
 
-/// What is left of the buffers of all connections.
+/// The rest of the budget of all connections.
 #[derive(Debug)]
 pub struct Budget {
-    /// Not granted, beyond the least that is put aside for each connection to come.
+    /// Ungranted bytes, without the minimum reserved for each future connection.
     spare_bytes: Mutex<usize>,
 }
 
 impl Budget {
-    /// A budget for at most `connections` connections: [`BUDGET_BYTES`], or twice what they need at
-    /// least, if that is more. Memory that no connection touches costs nothing.
+    /// A budget for at most `connections` connections: [`BUDGET_BYTES`], or twice their minimum, if
+    /// that is more. Untouched memory costs nothing.
     #[must_use]
     pub fn new(connections: usize) -> Arc<Self> {
         let reserved = connections * GRANT_MIN_BYTES;
         Arc::new(Self { spare_bytes: Mutex::new(BUDGET_BYTES.max(2 * reserved) - reserved) })
     }
 
-    /// The least, and more, up to `useful_bytes`, but not more than a quarter of what is spare.
+    /// Grants the minimum and more, up to `useful_bytes`, but at most a quarter of the spare bytes.
     #[must_use]
     pub fn grant(self: &Arc<Self>, useful_bytes: usize) -> Grant {
         let mut spare = self.spare_bytes.lock().unwrap_or_else(PoisonError::into_inner);
@@ -213,7 +211,7 @@ impl Budget {
     }
 }
 
-/// A connection's share of the budget, until it is dropped.
+/// A connection's share of the budget; the drop returns it.
 #[derive(Debug)]
 pub struct Grant {
     budget: Arc<Budget>,
@@ -221,7 +219,7 @@ pub struct Grant {
 }
 
 impl Grant {
-    /// How many bytes the connection may use.
+    /// Bytes that the connection may use.
     #[must_use]
     pub fn len_bytes(&self) -> usize {
         GRANT_MIN_BYTES + self.extra_bytes

@@ -1,43 +1,44 @@
-//! Pages of one region, by number: what the engine's page allocators take from in the real world.
+//! Pages of one region, by number: the memory behind the engine's page allocators in the real
+//! world.
 //!
-//! A buddy system, and before it a stack of single pages, as the kernel keeps one for each CPU: a
-//! pool belongs to one shard, so that nothing in it is locked. Nothing is reclaimed, since whatever
-//! is not free is in use by a bio; with permission to wait the stack is emptied, so that its pages
-//! can merge. The pool knows numbers only. Whoever owns the region ([`crate::memory::Region`])
-//! multiplies.
+//! A buddy system, and a stack of single pages in front, like the kernel's per-CPU lists. A pool
+//! belongs to one shard, so it has no locks. There is no reclaim, because every page that is not
+//! free belongs to a bio; with permission to wait the stack is emptied, so that its pages can
+//! merge. The pool knows only numbers; the owner of the region ([`crate::memory::Region`]) converts
+//! them to addresses.
 
 use blockyard_engine::pages::buddy::Buddy;
 use blockyard_engine::pages::{
     ALLOCATORS, AllocatorSpec, Consumer, Effort, PAGE_BYTES, Page, PageSource,
 };
 
-/// What writes are encrypted into before they are written.
+/// Bounce memory for encrypted writes.
 #[derive(Clone, Copy, Debug, Default)]
 pub enum BounceChoice {
-    /// What is fastest where all memory is ours: contiguous slots, and for a file in memory
-    /// nothing, since the cipher runs straight into its pages.
+    /// The fastest choice: contiguous slots; for a file in memory none, because the cipher writes
+    /// directly into its pages.
     #[default]
     Fastest,
-    /// Contiguous slots, for files in memory too: what pages are to be compared with.
+    /// Contiguous slots, for files in memory too; the reference for page allocators.
     Slots,
-    /// Pages, allocated in one of the kernel's ways.
+    /// Pages from one of the kernel's allocators.
     Pages(AllocatorSpec),
 }
 
 impl BounceChoice {
-    /// All names, each with one line about it.
+    /// All names, each with a one-line description.
     pub fn named() -> impl Iterator<Item = (&'static str, &'static str)> {
         let ours = [
-            ("none", "contiguous slots; for a file in memory nothing, straight into its pages"),
+            ("none", "contiguous slots; for a file in memory none: directly into its pages"),
             ("slots", "contiguous slots, for a file in memory too"),
         ];
         ours.into_iter().chain(ALLOCATORS.iter().map(|allocator| (allocator.name, allocator.about)))
     }
 
-    /// Reads `none`, `slots`, or an allocator with its options.
+    /// Parses `none`, `slots`, or an allocator with its options.
     ///
     /// # Errors
-    /// What there is instead.
+    /// The text is none of them; the message lists the choices.
     pub fn parse(text: &str) -> Result<Self, String> {
         match text {
             "none" => Ok(Self::Fastest),
@@ -49,26 +50,26 @@ impl BounceChoice {
     }
 }
 
-/// A stack is filled with one block of this order: 64 pages.
+/// Order of the block that refills the stack: 64 pages.
 const BATCH_ORDER: u8 = 6;
-/// More single pages than this are not kept: four bios of 1 MiB.
+/// Limit of single pages in the stack: four bios of 1 MiB.
 const SINGLES_MAX: usize = 1024;
 
 /// Pages `0..pages`.
 #[derive(Debug)]
 pub struct PagePool {
     buddy: Buddy,
-    /// Free, and not in the buddy system. The page freed last is still in the cache.
+    /// Free pages outside the buddy system. The page freed last is still in the cache.
     singles: Vec<u32>,
-    /// By first page: 1 + the order of the block that somebody has.
+    /// By first page: 1 + the order of a lent block.
     lent: Vec<u8>,
 }
 
 impl PagePool {
-    /// All pages of a region that is so long, without a rest that is no page.
+    /// All pages of a region of this length; a partial last page is ignored.
     ///
     /// # Panics
-    /// When the region has more pages than there are numbers.
+    /// The region has more pages than `u32` numbers.
     #[must_use]
     pub fn of_bytes(len_bytes: usize) -> Self {
         let pages = len_bytes / PAGE_BYTES as usize;
@@ -80,13 +81,13 @@ impl PagePool {
         }
     }
 
-    /// Where a page starts in the region.
+    /// Offset of a page in the region.
     #[must_use]
     pub fn offset_bytes(page: Page) -> usize {
         page.0 as usize * PAGE_BYTES as usize
     }
 
-    /// Pages that nobody has.
+    /// Number of free pages.
     #[must_use]
     pub fn free_pages(&self) -> u32 {
         let singles = u32::try_from(self.singles.len()).expect("at most SINGLES_MAX");
@@ -115,7 +116,7 @@ impl PagePool {
         self.buddy.alloc(order).map(|(first, _)| first)
     }
 
-    /// Those that lie here longest go to the buddy system.
+    /// Moves the oldest pages of the stack to the buddy system.
     fn empty(&mut self, count: usize) {
         for page in self.singles.drain(..count) {
             self.buddy.free(page, 0);
@@ -142,14 +143,14 @@ impl PageSource for PagePool {
         count
     }
 
-    /// The pool is one shard's.
+    /// The pool belongs to one shard.
     fn is_shared(&self) -> bool {
         false
     }
 
     fn free(&mut self, first: Page, order: u8) {
         let lent = std::mem::take(&mut self.lent[first.0 as usize]);
-        assert!(lent == 1 + order, "a block goes back as it was lent");
+        assert!(lent == 1 + order, "a block is returned with its order");
         if order > 0 {
             self.buddy.free(first.0, order);
             return;
@@ -181,7 +182,7 @@ mod tests {
             let mut client: Allocator<u32> = Allocator::new(spec, sizes, &mut pool).unwrap();
             let mut used = vec![false; PAGES];
             let mut bios: Vec<BioPages> = Vec::new();
-            // 100 pages each, until memory and reserve are used up.
+            // Allocations of 100 pages, until memory and reserve are used up.
             while let Outcome::Got(_, pages) = client.get(100, 0, &mut pool) {
                 for segment in pages.segments() {
                     let first = segment.first.0 as usize;
@@ -211,7 +212,7 @@ mod tests {
     }
 
     #[test]
-    #[should_panic(expected = "a block goes back as it was lent")]
+    #[should_panic(expected = "a block is returned with its order")]
     fn page_given_back_twice_is_a_programmer_error() {
         let mut pool = pool();
         let page = pool.alloc(0, Effort::NoWait).unwrap();

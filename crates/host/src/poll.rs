@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
-/// Waits until one of the descriptors is readable or hung up, and says which are. `None` entries
-/// are never ready. Without a time limit it waits for ever.
+/// Waits until a descriptor is readable or hung up; returns the ready ones. `None` entries are
+/// never ready. Without a limit the wait is unbounded.
 ///
 /// # Errors
-/// Only when the system is out of memory: interruptions are waited out.
+/// The system is out of memory. Interruptions are retried.
 pub(crate) fn readable<const N: usize>(
     fds: &[Option<BorrowedFd<'_>>; N],
     limit: Option<Duration>,
@@ -22,11 +22,11 @@ pub(crate) fn readable<const N: usize>(
     Ok(fds.map(|fd| fd.is_some() && answers.next() == Some(true)))
 }
 
-/// Waits until one of the descriptors has one of its events, an error, or is hung up, and says
-/// which have, in their order. Without a time limit it waits for ever.
+/// Waits until a descriptor has a requested event, an error, or is hung up; returns the ready ones
+/// in order. Without a limit the wait is unbounded.
 ///
 /// # Errors
-/// As [`readable`].
+/// See [`readable`].
 pub(crate) fn ready_among(
     fds: &[(BorrowedFd<'_>, PollFlags)],
     limit: Option<Duration>,
@@ -37,10 +37,10 @@ pub(crate) fn ready_among(
     Ok(polled.iter().map(is_ready).collect())
 }
 
-/// Waits until one of the descriptors is readable, hung up, or, if it is asked for, writable.
+/// Waits until a descriptor is readable, hung up, or, if requested, writable.
 ///
 /// # Errors
-/// As [`readable`].
+/// See [`readable`].
 pub(crate) fn ready_of(fds: &[(BorrowedFd<'_>, bool)], limit: Option<Duration>) -> io::Result<()> {
     let flags = |writable| if writable { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
     let polled = fds.iter().map(|(fd, writable)| PollFd::from_borrowed_fd(*fd, flags(*writable)));
@@ -59,10 +59,10 @@ fn is_ready(fd: &PollFd<'_>) -> bool {
     !fd.revents().is_empty()
 }
 
-/// Waits until the first descriptor is writable or hung up, or one of the others readable.
+/// Waits until the first descriptor is writable or hung up, or another one is readable.
 ///
 /// # Errors
-/// As [`readable`].
+/// See [`readable`].
 pub(crate) fn writable(
     fd: BorrowedFd<'_>,
     others: &[Option<BorrowedFd<'_>>],

@@ -1,4 +1,4 @@
-//! The process around the keys: no core dumps, no tracing by others, locked memory, orderly stops.
+//! Protects the process of the keys: no core dumps, no tracing, locked memory, orderly stops.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -9,9 +9,8 @@ use rustix::process::{
     DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setrlimit,
 };
 
-/// First thing in `main`: no core file, no `ptrace` by the same user, secrets locked into memory,
-/// and a write beyond the file size limit is an error (`EFBIG`), not a death by SIGXFSZ. Returns
-/// what could not be done, in plain words.
+/// Called first in `main`: disables core files and `ptrace` by the same user, locks secrets into
+/// memory, and turns SIGXFSZ into the write error `EFBIG`. Returns a warning for each failed step.
 #[must_use]
 pub fn harden() -> Vec<String> {
     let mut warnings = Vec::new();
@@ -29,23 +28,23 @@ pub fn harden() -> Vec<String> {
     warnings
 }
 
-/// From now on the memory of keys and passphrases is locked, and left out of core dumps.
+/// Locks later memory of keys and passphrases, and excludes it from core dumps.
 pub fn lock_secrets() {
     secret::set_protector(protect);
 }
 
-/// glibc reserves 64 MiB of address space for the allocations of each new thread. Where that is
-/// limited (`ulimit -v`) a few threads would use it up, and all others would share what is left.
+/// Limits glibc to one arena if the address space is limited (`ulimit -v`): glibc reserves 64 MiB
+/// of address space for each new thread, so a few threads would exhaust the limit.
 fn share_one_arena_if_address_space_is_limited() {
     #[cfg(target_env = "gnu")]
     if getrlimit(Resource::As).current.is_some() {
-        // SAFETY: it changes where later allocations come from, and nothing else.
+        // SAFETY: the call only changes the source of later allocations.
         unsafe { libc::mallopt(libc::M_ARENA_MAX, 1) };
     }
 }
 
-/// Keeps a secret out of swap and core dumps, as far as the limits of the user allow. Pages are not
-/// unlocked again: a neighbour may hold another secret, and they are few.
+/// Keeps a secret out of swap and core dumps, within the user's limits. Pages are never unlocked,
+/// because they may hold other secrets, and they are few.
 fn protect(memory: &[u8]) {
     const PAGE: usize = 4096;
     let start = memory.as_ptr() as usize & !(PAGE - 1);
@@ -58,8 +57,8 @@ fn protect(memory: &[u8]) {
     }
 }
 
-/// Blocks every signal in this thread: a stop is for the thread that waits for it, even if this one
-/// was started before [`StopSignal::install`].
+/// Blocks every signal in this thread, because another thread waits for stops; needed for threads
+/// started before [`StopSignal::install`].
 pub fn leave_signals_to_others() {
     // SAFETY: the set is initialised by sigfillset before use; blocking touches no memory of ours.
     unsafe {
@@ -71,28 +70,27 @@ pub fn leave_signals_to_others() {
     }
 }
 
-/// The end of a server as something to wait for: SIGTERM, SIGINT and SIGHUP, or a call.
+/// The stop of a server as a descriptor: SIGTERM, SIGINT and SIGHUP, or a call.
 #[derive(Debug)]
 pub struct StopSignal {
-    /// A signalfd, or an eventfd.
+    /// A signalfd or an eventfd.
     fd: OwnedFd,
     collects_signals: bool,
 }
 
 impl StopSignal {
-    /// Blocks the signals in this thread and those it starts, and collects them here. SIGHUP is
-    /// left alone if it is ignored: `nohup` wants a process to outlive its terminal.
+    /// Blocks the signals in this thread and its later threads, and collects them here. An ignored
+    /// SIGHUP stays ignored: `nohup` keeps a process alive without its terminal.
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system has no more descriptors.
     pub fn install() -> io::Result<Self> {
         let mut signals = vec![libc::SIGTERM, libc::SIGINT];
         if !is_ignored(libc::SIGHUP) {
             signals.push(libc::SIGHUP);
         }
         let set = set_of(&signals);
-        // SAFETY: the set is initialised, and the descriptor that signalfd returns is owned by
-        // nobody else.
+        // SAFETY: the set is initialised, and the descriptor from signalfd has no other owner.
         unsafe {
             let blocked =
                 libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, std::ptr::null_mut());
@@ -107,23 +105,24 @@ impl StopSignal {
         }
     }
 
-    /// A stop that [`StopSignal::stop`] gives; signals are left alone.
+    /// A stop by [`StopSignal::stop`], without signals.
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system has no more descriptors.
     pub fn by_call() -> io::Result<Self> {
         Ok(Self { fd: eventfd(0, EventfdFlags::CLOEXEC)?, collects_signals: false })
     }
 
-    /// Ends the server that waits for a stop made by [`StopSignal::by_call`].
+    /// Stops the server of a [`StopSignal::by_call`].
     pub fn stop(&self) {
         if !self.collects_signals {
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// Lets SIGTERM and SIGINT do what they do by default again: a second one ends the process at
-    /// once. SIGHUP stays blocked: the kernel and the shell both send it for one lost terminal.
+    /// Restores the default action of SIGTERM and SIGINT, so that a second one ends the process
+    /// immediately. SIGHUP stays blocked: the kernel and the shell both send it for one lost
+    /// terminal.
     pub fn restore_default(&self) {
         if !self.collects_signals {
             return;
@@ -135,7 +134,7 @@ impl StopSignal {
         }
     }
 
-    /// Takes the signal that made the descriptor readable, so that it is not delivered again.
+    /// Consumes the signal that made the descriptor readable, so that it is not delivered again.
     pub fn take(&self) {
         let mut info = [0u8; 128];
         let _ = rustix::io::read(&self.fd, &mut info);
@@ -156,7 +155,7 @@ fn set_of(signals: &[libc::c_int]) -> libc::sigset_t {
 
 fn is_ignored(signal: libc::c_int) -> bool {
     // SAFETY: all-zero bytes are a valid `sigaction` to be filled; without a new action the call
-    // only asks.
+    // only queries.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let asked = libc::sigaction(signal, std::ptr::null(), &raw mut action);

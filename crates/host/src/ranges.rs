@@ -1,11 +1,11 @@
-//! The ranges of a volume's writes in flight, between threads ([`blockyard_engine::ranges`]).
+//! The ranges of a volume's writes in flight, shared by threads ([`blockyard_engine::ranges`]).
 //!
 //! ```text
 //! bio ─> range free? ──yes──> gate ─> shard ─> done ─> release
 //!             └─no─> parked ── granted ──> gate
 //! ```
-//! A bio has its range before it passes the gate: a suspended volume may hold bios that have one.
-//! An aligned write whose neighbourhood has no read-modify-write takes no lock.
+//! A bio claims its range before it passes the gate, so a suspended volume may hold bios with a
+//! range. An aligned write without read-modify-writes nearby takes no lock.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -23,7 +23,7 @@ use crate::user_data::{Hold, UserData};
 /// The ranges of a volume.
 pub(crate) struct VolumeRanges {
     state: Mutex<State>,
-    /// Reads need ranges too: while a part of a sector is written, none of it can be read.
+    /// Reads need ranges too: they must not see a partly written sector.
     with_reads: bool,
 }
 
@@ -33,9 +33,9 @@ struct State {
     mailboxes: BTreeMap<u32, Mailbox>,
 }
 
-/// What a shard is told.
+/// Grants for a shard.
 struct Mailbox {
-    /// Whose entries may go on.
+    /// Claimants whose entries were granted.
     granted: Vec<Claimant>,
     bell: Arc<Bell>,
 }
@@ -46,10 +46,10 @@ struct Bell {
     fd: OwnedFd,
 }
 
-/// Who has an entry.
+/// Owner of an entry.
 #[derive(Clone, Copy, Debug)]
 enum Claimant {
-    /// The parked bio in this place.
+    /// The parked bio with this index.
     Bio(u32),
     /// The read-modify-write with this number.
     Patch(u32),
@@ -58,7 +58,7 @@ enum Claimant {
 impl Claimant {
     const BIO: u64 = 1 << 32;
 
-    /// As the word of an entry.
+    /// The claimant as user data of an entry.
     fn word(self) -> u64 {
         match self {
             Self::Bio(place) => Self::BIO | u64::from(place),
@@ -83,7 +83,7 @@ impl VolumeRanges {
 }
 
 impl State {
-    /// Tells all shards what they have been granted.
+    /// Sends all shards their grants.
     fn tell(&mut self) {
         for grant in self.ranges.take_granted() {
             let mailbox = self.mailboxes.get_mut(&grant.shard).expect("it has not left");
@@ -95,45 +95,45 @@ impl State {
     }
 }
 
-/// A bio with an entry of its own, until it has ended.
+/// A bio with its own entry, until it has ended.
 struct Parked {
     bio: Bio,
-    /// `None` while it is being entered.
+    /// `None` until it is entered.
     entry: Option<EntryId>,
 }
 
-/// The bio, with the range that it holds noted in its word.
+/// Notes the kind of hold in the bio's user data.
 #[inline]
 fn holding(bio: Bio, hold: Hold) -> Bio {
     Bio { user: UserData(bio.user).holding(hold).0, ..bio }
 }
 
-/// What has been granted.
+/// A grant.
 pub(crate) enum Granted {
-    /// A bio that was parked goes on.
+    /// A parked bio continues.
     Bio(Bio),
-    /// The read-modify-write with this number may begin.
+    /// The read-modify-write with this number starts.
     Alone(u32),
 }
 
-/// One shard's claims to ranges of the volume.
+/// A shard's claims to ranges of the volume.
 pub(crate) struct Claims {
     volume: Arc<VolumeRanges>,
     announcer: Announcer,
     bell: Arc<Bell>,
     parked: Slab<Parked>,
-    /// Entries that wait.
+    /// Number of waiting entries.
     waiting: usize,
-    /// Bios among them.
+    /// Number of waiting bios.
     waiting_bios: usize,
-    /// As in the volume's: each read looks, and this is on no other thread's cache line.
+    /// Copy of the volume's flag, on this thread's own cache line: each read checks it.
     with_reads: bool,
     /// Emptied after each use; kept for its memory.
     granted: Vec<Claimant>,
 }
 
 impl Claims {
-    /// A shard joins.
+    /// Adds a shard.
     pub(crate) fn new(volume: &Arc<VolumeRanges>) -> io::Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         let bell = Arc::new(Bell { is_rung: AtomicBool::new(false), fd });
@@ -154,8 +154,8 @@ impl Claims {
         })
     }
 
-    /// A bio comes. It has its range if it is given back; otherwise it is parked here. Its word
-    /// carries the range until [`Claims::release`].
+    /// Claims the range of a bio. Returns the bio if it has its range; otherwise parks it here. Its
+    /// user data carries the range until [`Claims::release`].
     #[inline]
     pub(crate) fn claim(&mut self, bio: Bio) -> Option<Bio> {
         let needs_range = match bio.op {
@@ -173,7 +173,7 @@ impl Claims {
         }
     }
 
-    /// Somewhere there is a read-modify-write, or there is no place left to announce.
+    /// The slow path: a read-modify-write exists nearby, or no slot for an announcement is free.
     #[cold]
     fn claim_slowly(&mut self, bio: Bio, blocks: Blocks, slot: Option<Slot>) -> Option<Bio> {
         let mut state = self.volume.state();
@@ -201,7 +201,7 @@ impl Claims {
         None
     }
 
-    /// A bio with this word has ended: gives its range back, and says what the front end's word is.
+    /// Releases the range of an ended bio; returns the front end's user data.
     #[inline]
     pub(crate) fn release(&mut self, user: u64) -> u64 {
         let user = UserData(user);
@@ -222,8 +222,8 @@ impl Claims {
         user.of_front_end()
     }
 
-    /// A read-modify-write of these bytes, which has this number: whether it may begin at once.
-    /// Otherwise it is granted later.
+    /// Claims the range of a read-modify-write with this number. Returns whether it may start now;
+    /// otherwise it is granted later.
     pub(crate) fn claim_alone(
         &mut self,
         start_bytes: u64,
@@ -238,14 +238,14 @@ impl Claims {
         (entry, may_go)
     }
 
-    /// It has ended.
+    /// Releases the range of a read-modify-write.
     pub(crate) fn release_alone(&mut self, entry: EntryId) {
         let mut state = self.volume.state();
         state.ranges.end(entry);
         state.tell();
     }
 
-    /// Moves what has been granted to the end of `out`.
+    /// Moves grants to the end of `out`.
     #[inline]
     pub(crate) fn take_granted(&mut self, out: &mut Vec<Granted>) {
         if self.waiting > 0 && self.bell.is_rung.load(Ordering::Relaxed) {
@@ -255,7 +255,7 @@ impl Claims {
 
     fn take_mail(&mut self, out: &mut Vec<Granted>) {
         let mut state = self.volume.state();
-        // With the lock: whoever rings it again has granted something that is not taken here.
+        // Under the lock: a later ring means a grant that is not taken here.
         if self.bell.is_rung.swap(false, Ordering::SeqCst) {
             let mut count = [0u8; 8];
             let _ = rustix::io::read(&self.bell.fd, &mut count);
@@ -275,24 +275,24 @@ impl Claims {
         }
     }
 
-    /// Whether something waits for its range.
+    /// Whether an entry waits for its range.
     pub(crate) fn waits(&self) -> bool {
         self.waiting > 0
     }
 
-    /// Whether bios do, which may have their bytes in the front end's buffer.
+    /// Whether bios wait, whose data may be in the front end's buffer.
     pub(crate) fn parks_bios(&self) -> bool {
         self.waiting_bios > 0
     }
 
-    /// What becomes readable when something has been granted.
+    /// Descriptor that becomes readable when there are grants.
     pub(crate) fn wake(&self) -> Option<BorrowedFd<'_>> {
         self.waits().then(|| self.bell.fd.as_fd())
     }
 }
 
 impl Drop for Claims {
-    /// Nothing of the shard is in flight any more.
+    /// Leaves; no bio of the shard is in flight.
     fn drop(&mut self) {
         let mut state = self.volume.state();
         state.mailboxes.remove(&self.announcer.shard());
@@ -316,16 +316,16 @@ mod tests {
     use crate::poll;
 
     const THREADS: u32 = 4;
-    /// Of each thread.
+    /// Claims per thread.
     const CLAIMS: u32 = 5000;
-    /// Longer than any thread has to wait on a busy machine: a lost wake-up.
+    /// Time limit of a wait on a busy machine; longer means a lost wake-up.
     const LOST: Duration = Duration::from_secs(60);
 
-    /// One block. Loads and stores are relaxed: their order comes from the ranges alone.
+    /// One block. Loads and stores are relaxed: only the ranges order them.
     #[derive(Default)]
     struct Block {
         is_alone: AtomicBool,
-        /// Read-modify-writes.
+        /// Number of read-modify-writes.
         patches: AtomicU32,
     }
 

@@ -1,12 +1,12 @@
-//! Recording: which bios come into a volume, and how they end, told to whoever wants a trace.
+//! Records the submissions and ends of a volume's bios for traces.
 //!
 //! ```text
 //!   driver ── Tracepoint ──> ring (its own) ─┐
 //!   driver ── Tracepoint ──> ring (its own) ─┴─ Recording::drain ──> a thread that writes
 //! ```
-//! A driver has a ring from its first bio after the recording has begun; it writes into it without
-//! a lock and without allocating, and nobody waits: what finds no room is counted. While nothing is
-//! recorded a bio costs one look at a word that nobody writes.
+//! A driver has a ring from its first bio during a recording. It writes into the ring without
+//! locks, allocations or waits; dropped events are counted. Without a recording a bio costs one
+//! read of a word that is never written.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -16,53 +16,53 @@ use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::priority::{Priority, PriorityClass};
 use blockyard_engine::time::Nanos;
 
-/// Of a ring: 1 MiB. A connection that does a million bios a second fills it in 16 ms, and whoever
-/// drains comes more often.
+/// Length of a ring: 1 MiB. A connection with a million bios a second fills it in 16 ms; the reader
+/// drains more often.
 const RING_EVENTS: u64 = 32 << 10;
-/// 64-bit words of an event.
+/// 64-bit words per event.
 const WORDS: u64 = 4;
 
-/// What happened to a bio.
+/// An event of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// It came.
+    /// Submission.
     Came {
-        /// When, since the recording began.
+        /// Time since the start of the recording.
         at: Nanos,
-        /// The front end's word for it: no other bio of the submitter in flight has the same.
+        /// The front end's number of the bio, unique among the submitter's bios in flight.
         user: u64,
-        /// What it asks for.
+        /// Operation.
         op: Op,
-        /// On stable storage before it ends.
+        /// FUA.
         fua: bool,
-        /// After a flush.
+        /// Preflush.
         preflush: bool,
-        /// Somebody waits for it.
+        /// The submitter waits.
         sync: bool,
-        /// Its first sector.
+        /// First sector.
         sector: u64,
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
-        /// How urgent.
+        /// Priority.
         priority: Priority,
     },
-    /// It has ended.
+    /// End.
     Ended {
-        /// When.
+        /// Time since the start of the recording.
         at: Nanos,
-        /// As it came.
+        /// Number from the submission.
         user: u64,
-        /// How.
+        /// Status.
         status: BlkStatus,
     },
 }
 
-/// Of a volume: whether it is being recorded.
+/// Switch of a volume's recording.
 #[derive(Default)]
 pub(crate) struct Switch {
-    /// The number of the recording; zero is none.
+    /// Number of the recording; zero means none.
     epoch: AtomicU64,
-    /// Recordings so far, and the one that goes on.
+    /// Number of recordings so far, and the running one.
     state: Mutex<(u64, Option<Arc<Session>>)>,
 }
 
@@ -72,22 +72,22 @@ impl Switch {
     }
 }
 
-/// A recording, as drivers see it.
+/// A recording from the drivers' side.
 struct Session {
     epoch: u64,
     began: Instant,
-    /// New ones, which the reader takes over.
+    /// New rings, which the reader takes over.
     rings: Mutex<Vec<Arc<Ring>>>,
 }
 
-/// What one driver writes and one thread reads.
+/// A ring with one writing driver and one reading thread.
 struct Ring {
     words: Box<[AtomicU64]>,
-    /// Events written; the driver's.
+    /// Events written; changed by the driver.
     head: AtomicU64,
-    /// Events read; the reader's.
+    /// Events read; changed by the reader.
     tail: AtomicU64,
-    /// Events that found no room; the driver's.
+    /// Events dropped; changed by the driver.
     lost: AtomicU64,
 }
 
@@ -103,7 +103,7 @@ impl Ring {
         &self.words[first..first + WORDS as usize]
     }
 
-    /// The driver's side.
+    /// Adds an event; the driver's side.
     fn push(&self, event: [u64; WORDS as usize]) {
         let head = self.head.load(Ordering::Relaxed);
         if head - self.tail.load(Ordering::Acquire) == RING_EVENTS {
@@ -114,7 +114,7 @@ impl Ring {
         self.head.store(head + 1, Ordering::Release);
     }
 
-    /// The reader's side.
+    /// Takes an event; the reader's side.
     fn pop(&self) -> Option<[u64; WORDS as usize]> {
         let tail = self.tail.load(Ordering::Relaxed);
         if self.head.load(Ordering::Acquire) == tail {
@@ -127,10 +127,10 @@ impl Ring {
     }
 }
 
-/// The tracepoint of a driver: the place where its bios come and end.
+/// The tracepoint of a driver for submissions and ends of its bios.
 pub(crate) struct Tracepoint {
     switch: Arc<Switch>,
-    /// Of the recording that the ring is of; zero without one.
+    /// Number of the ring's recording; zero without a ring.
     epoch: u64,
     ring: Option<(Arc<Ring>, Instant)>,
 }
@@ -140,13 +140,13 @@ impl Tracepoint {
         Self { switch: Arc::clone(switch), epoch: 0, ring: None }
     }
 
-    /// Nothing is recorded, and nothing was that has to be given back.
+    /// Whether there is neither a recording nor a ring to release.
     #[inline]
     fn is_off(&self) -> bool {
         self.switch.epoch.load(Ordering::Relaxed) | self.epoch == 0
     }
 
-    /// A bio comes.
+    /// Records a submission.
     #[inline]
     pub(crate) fn came(&mut self, bio: &Bio) {
         if !self.is_off() {
@@ -154,7 +154,7 @@ impl Tracepoint {
         }
     }
 
-    /// Bios have ended.
+    /// Records ends.
     #[inline]
     pub(crate) fn ended(&mut self, done: &[Done]) {
         if !self.is_off() {
@@ -164,7 +164,7 @@ impl Tracepoint {
         }
     }
 
-    /// Writes an event down, with the time in its first word.
+    /// Adds the time to an event's first word and stores the event.
     fn note(&mut self, mut event: [u64; WORDS as usize]) {
         if self.switch.epoch.load(Ordering::Relaxed) != self.epoch {
             self.join();
@@ -175,7 +175,7 @@ impl Tracepoint {
         }
     }
 
-    /// Takes part in the recording that goes on now, if there is one.
+    /// Joins the running recording, if any.
     #[cold]
     fn join(&mut self) {
         let session = self.switch.state().1.clone();
@@ -189,18 +189,18 @@ impl Tracepoint {
     }
 }
 
-/// A recording that goes on, until it is dropped.
+/// A running recording; the drop stops it.
 pub struct Recording {
     switch: Arc<Switch>,
     session: Arc<Session>,
-    /// By submitter; nothing for those that are gone.
+    /// Rings by submitter; `None` for ended submitters.
     rings: Vec<Option<Arc<Ring>>>,
-    /// Of those.
+    /// Dropped events of ended submitters.
     lost: u64,
 }
 
 impl Recording {
-    /// Begins to record what passes the tracepoints of this switch; nothing if one goes on.
+    /// Starts a recording of the tracepoints of this switch; `None` if one is running.
     pub(crate) fn begin(switch: &Arc<Switch>) -> Option<Self> {
         let switch = Arc::clone(switch);
         let mut state = switch.state();
@@ -216,13 +216,13 @@ impl Recording {
         Some(Self { switch, session, rings: Vec::new(), lost: 0 })
     }
 
-    /// How long it has gone on.
+    /// Duration so far.
     #[must_use]
     pub fn elapsed(&self) -> Nanos {
         Nanos(self.session.began.elapsed().as_nanos() as u64)
     }
 
-    /// Nothing more is recorded. What drivers have written is still there to be drained.
+    /// Stops the recording. Events in the rings can still be drained.
     pub fn stop(&mut self) {
         let mut state = self.switch.state();
         if state.1.as_ref().is_some_and(|session| session.epoch == self.session.epoch) {
@@ -231,17 +231,17 @@ impl Recording {
         }
     }
 
-    /// Takes what has happened: by submitter, and for each in the order in which it happened.
+    /// Takes the recorded events: by submitter, and in order for each.
     pub fn drain(&mut self, mut take: impl FnMut(u32, Event)) {
         let mut new = self.session.rings.lock().unwrap_or_else(PoisonError::into_inner);
         self.rings.extend(new.drain(..).map(Some));
         drop(new);
         for (submitter, place) in (0..).zip(&mut self.rings) {
             let Some(ring) = place else { continue };
-            // Before the ring is looked at: what a driver writes last is there when it is gone.
+            // Before the ring is read, so that the last events of an ended driver are included.
             let is_last = Arc::strong_count(ring) == 1;
             std::sync::atomic::fence(Ordering::Acquire);
-            // Not for ever: a submitter that is fast must not keep the others waiting.
+            // Bounded, so that a fast submitter does not delay the others.
             for _ in 0..RING_EVENTS {
                 let Some(event) = ring.pop() else { break };
                 take(submitter, event_of(event));
@@ -253,7 +253,7 @@ impl Recording {
         }
     }
 
-    /// Events that found no room: how bios came that nobody will hear of, or how they ended.
+    /// Number of dropped events: submissions or ends that are missing.
     #[must_use]
     pub fn lost(&self) -> u64 {
         self.rings.iter().flatten().map(|ring| ring.lost.load(Ordering::Relaxed)).sum::<u64>()
@@ -278,7 +278,7 @@ const SECTORS_SHIFT: u32 = 32;
 
 fn words_of_bio(bio: &Bio) -> [u64; WORDS as usize] {
     let Priority { class, level } = bio.origin.priority;
-    // No front end has longer ones: their lengths in bytes have 32 bits.
+    // The lengths of all front ends have 32 bits in bytes.
     let sectors = bio.len.0.min(u32::MAX.into());
     let flag = |flag, is_set| if is_set { flag } else { 0 };
     let word = (bio.op as u64) << OP_SHIFT
@@ -311,7 +311,7 @@ fn event_of([at, user, sector, word]: [u64; WORDS as usize]) -> Event {
     }
 }
 
-/// In the order in which they are declared, which their numbers are.
+/// In the order of declaration, which gives the numbers.
 const OPS: [Op; 5] = [Op::Read, Op::Write, Op::Flush, Op::Discard, Op::WriteZeroes];
 const CLASSES: [PriorityClass; 3] =
     [PriorityClass::RealTime, PriorityClass::BestEffort, PriorityClass::Idle];

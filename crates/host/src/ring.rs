@@ -1,14 +1,14 @@
-//! io_uring for what would block: reads and writes past the page cache, reads that miss it,
+//! io_uring for blocking operations: direct reads and writes, reads that miss the page cache,
 //! flushes.
 //!
-//! An operation owns its place in [`Ring::pending`] until its completion, and its memory belongs to
-//! the operation until then. Short transfers are continued here, so the executor sees each
-//! operation once.
+//! An operation owns its entry in [`Ring::pending`] and its memory until its completion. Short
+//! transfers continue here, so the executor sees one completion per operation.
 //!
 //! A ring can do more than a server needs: open files, delete them, connect. So it is created
 //! disabled, restricted to the operations of [`FileOpKind`] on the files of its volume, and only
-//! then enabled (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10). The kernel takes no restriction back,
-//! and nothing that a client has sent decides what they are. Where the kernel has restrictions, no
+//! then enabled (`IORING_REGISTER_RESTRICTIONS`, Linux 5.10). The kernel never lifts a restriction,
+//! and client data cannot influence them. If the kernel has restrictions, every ring has them:
+//! without them the ring is not used, and plain calls replace it.
 //! ring is without: one that cannot be restricted is refused, and plain calls do its work.
 
 use std::io;
@@ -20,39 +20,39 @@ use io_uring::{Builder, IoUring, opcode, squeue, types};
 
 use crate::file_op::{FileOp, FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, behind_end};
 
-/// Places for what is submitted in one go, and half of those for what has completed.
+/// Submission entries, and half of the completion entries.
 const ENTRIES_MIN: u32 = 128;
 
-/// An operation on its way; the kernel may look at `memory` until its completion.
+/// An operation in flight; the kernel may read `memory` until its completion.
 struct Pending<T: Copy> {
     op: FileOp<T>,
     memory: Vec<libc::iovec>,
 }
 
-/// A ring and what is in flight on it. `T` is the word that each answer carries.
+/// A ring and its operations in flight. `T` is the user data of each completion.
 pub(crate) struct Ring<T: Copy> {
     ring: IoUring,
     is_restricted: bool,
-    /// Registered with the ring, which knows them by their place here.
+    /// Registered files; their index is the ring's number for them.
     files: Vec<RawFd>,
     pending: Slab<Pending<T>>,
-    /// Vectors that were used before: after the first rounds nothing allocates.
+    /// Vectors for reuse, so that nothing allocates after the first rounds.
     spare: Vec<Vec<libc::iovec>>,
 }
 
-// SAFETY: the pointers in `pending` and `spare` are only passed on to the kernel; what they point
-// to belongs to the operations.
+// SAFETY: the pointers in `pending` and `spare` are only passed to the kernel; the memory behind
+// them belongs to the operations.
 unsafe impl<T: Copy + Send> Send for Ring<T> {}
 
 impl<T: Copy> Ring<T> {
-    /// A ring for this thread and these files, with room for so many operations at least.
+    /// A ring for this thread and these files, with room for at least `depth` operations.
     ///
     /// # Errors
-    /// When the system has no rings, or no memory for one.
+    /// The system has no rings, or no memory for one.
     pub(crate) fn new(depth: u32, files: Vec<RawFd>) -> io::Result<Self> {
         let entries = depth.max(ENTRIES_MIN);
         let usual: Builder = IoUring::builder();
-        // Linux 6.0; the others are for what came before.
+        // Linux 6.0; the alternatives are for older kernels.
         let fast = usual.clone().setup_single_issuer().setup_coop_taskrun().clone();
         let ring = restricted(&fast, entries)
             .or_else(|_| restricted(usual.clone().setup_coop_taskrun(), entries))
@@ -76,12 +76,12 @@ impl<T: Copy> Ring<T> {
         let mut owned = self.spare.pop().unwrap_or_default();
         owned.extend_from_slice(memory);
         let index = self.pending.insert(Pending { op, memory: owned });
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         unsafe { self.push_pending(index) };
     }
 
     /// # Safety
-    /// As for [`Ring::push`].
+    /// See [`Ring::push`].
     unsafe fn push_pending(&mut self, index: u32) {
         let pending = self.pending.get(index);
         let file = self.files.iter().position(|file| *file == pending.op.fd);
@@ -97,20 +97,20 @@ impl<T: Copy> Ring<T> {
         }
     }
 
-    /// Starts what was queued.
+    /// Starts the queued operations.
     pub(crate) fn submit(&mut self) {
         if !self.ring.submission().is_empty() {
-            // EINTR, EAGAIN, EBUSY: it stays queued and is submitted with the next call.
+            // On EINTR, EAGAIN or EBUSY the operations stay queued for the next call.
             let _ = self.ring.submit();
         }
     }
 
-    /// Waits until something has completed.
+    /// Waits for a completion.
     pub(crate) fn wait(&mut self) {
         let _ = self.ring.submit_and_wait(1);
     }
 
-    /// Moves the answers to the end of `out`.
+    /// Moves completions to the end of `out`.
     pub(crate) fn take(&mut self, out: &mut Vec<(T, io::Result<()>)>) {
         loop {
             let Some(entry) = self.ring.completion().next() else { break };
@@ -126,7 +126,7 @@ impl<T: Copy> Ring<T> {
                 Outcome::Continue { done_bytes } => {
                     pending.op.kind = pending.op.kind.after(done_bytes);
                     advance(&mut pending.memory, done_bytes);
-                    // SAFETY: it is the rest of an operation whose memory it still owns.
+                    // SAFETY: the rest of an operation that still owns its memory.
                     unsafe { self.push_pending(index) };
                 }
             }
@@ -147,15 +147,14 @@ impl<T: Copy> AsFd for Ring<T> {
 }
 
 impl<T: Copy> Drop for Ring<T> {
-    /// Memory belongs to the operations until these have completed.
+    /// Waits for all completions, because memory belongs to the operations until then.
     fn drop(&mut self) {
         let mut dropped = Vec::new();
         while self.in_flight() > 0 {
             self.wait();
             self.take(&mut dropped);
         }
-        // The kernel ends a ring later, at its leisure; the files, and the locks on them, are given
-        // back now.
+        // The kernel ends a ring later; this releases the files and their locks now.
         let _ = self.ring.submitter().unregister_files();
     }
 }
@@ -165,8 +164,7 @@ const UNREGISTER_FILES: u8 = 3;
 /// `IOSQE_FIXED_FILE`.
 const FIXED_FILE: u8 = 1;
 
-/// A ring that is disabled, and that will do nothing but the operations of [`FileOpKind`] on
-/// registered files once it is enabled.
+/// A disabled ring that is restricted to the operations of [`FileOpKind`] on registered files.
 fn restricted(builder: &Builder, entries: u32) -> io::Result<IoUring> {
     let ring: IoUring = builder.clone().setup_r_disabled().build(entries)?;
     let operations = [
@@ -184,8 +182,8 @@ fn restricted(builder: &Builder, entries: u32) -> io::Result<IoUring> {
     Ok(ring)
 }
 
-/// The ring and whether it is restricted: one that is not is made only where the kernel does not
-/// know what it was asked for. Want of descriptors, memory or permission is no reason for it.
+/// Creates the ring; returns whether it is restricted. An unrestricted ring is used only if the
+/// kernel does not know restrictions, not for lack of descriptors, memory or permission.
 fn or_unrestricted<T>(
     restricted: io::Result<T>,
     unrestricted: impl FnOnce() -> io::Result<T>,
@@ -197,18 +195,18 @@ fn or_unrestricted<T>(
     }
 }
 
-/// What rings of this process can do.
+/// Capability of this process's rings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum RingKind {
-    /// Nothing but what the data path does, on the files of a volume.
+    /// Only the data path's operations, on the files of a volume.
     Restricted,
-    /// Everything that the kernel's rings can do: it has no restrictions (before Linux 5.10).
+    /// All operations of the kernel's rings: it has no restrictions (before Linux 5.10).
     Unrestricted,
-    /// There are none here: plain calls do their work.
+    /// No rings; plain calls replace them.
     Unavailable,
 }
 
-/// What rings of this process can do: a new one is asked.
+/// Tests the capability with a new ring.
 #[must_use]
 pub fn ring_kind() -> RingKind {
     match Ring::<()>::new(0, Vec::new()) {
@@ -253,7 +251,7 @@ enum Outcome {
     Continue { done_bytes: usize },
 }
 
-/// What a completion means: done, failed, or to be continued after a short transfer.
+/// Interprets a completion: done, failed, or to be continued after a short transfer.
 fn outcome(kind: &FileOpKind, memory: &[libc::iovec], result: i32) -> Outcome {
     if matches!(-result, libc::EINTR | libc::EAGAIN) {
         return Outcome::Continue { done_bytes: 0 };
@@ -269,7 +267,7 @@ fn outcome(kind: &FileOpKind, memory: &[libc::iovec], result: i32) -> Outcome {
     };
     match result as usize {
         done_bytes if done_bytes >= wanted => Outcome::Ended(Ok(())),
-        // The end of the file: it was truncated by somebody.
+        // End of file: another program truncated it.
         0 => Outcome::Ended(Err(behind_end())),
         done_bytes => Outcome::Continue { done_bytes },
     }
@@ -295,7 +293,7 @@ mod tests {
         for offset_bytes in [0, 2] {
             let kind = FileOpKind::Read { offset_bytes };
             let op = FileOp { user: offset_bytes, fd: file.as_raw_fd(), kind };
-            // SAFETY: both arrays outlive the operation, which is waited for.
+            // SAFETY: both arrays outlive the operation, whose end the test awaits.
             unsafe { ring.push(op, &memory) };
             ring.submit();
             while ring.in_flight() > 0 {
@@ -311,9 +309,9 @@ mod tests {
         assert_eq!(answers, [(0, BlkStatus::Ok), (2, BlkStatus::IoError)]);
     }
 
-    /// What the kernel says to an entry that the server never makes.
+    /// The kernel's reply to an entry that the server never makes.
     fn answer_to(ring: &mut Ring<()>, entry: &squeue::Entry) -> i32 {
-        // SAFETY: what the entry describes lives until its completion, which is waited for.
+        // SAFETY: the memory behind the entry lives until its completion, which the test awaits.
         unsafe { ring.ring.submission().push(entry) }.unwrap();
         ring.ring.submit_and_wait(1).unwrap();
         ring.ring.completion().next().unwrap().result()
@@ -369,7 +367,7 @@ mod tests {
         let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
         let open = || crate::file::DeviceFile::open(&path, crate::file::Access::ReadWrite, false);
         for _ in 0..20 {
-            // The lock of the one before it would be waited for.
+            // This would wait for the previous lock.
             let file = open().unwrap();
             let Ok(ring) = Ring::<()>::new(1, vec![file.data_fd()]) else { return };
             drop((file, ring));
@@ -379,7 +377,7 @@ mod tests {
             // SAFETY: F_OFD_SETLK reads a `flock` from the pointer, which outlives the call.
             let locked =
                 unsafe { libc::fcntl(again.as_raw_fd(), libc::F_OFD_SETLK, &raw const range) };
-            assert_eq!(locked, 0, "the lock of a file that is closed is still there");
+            assert_eq!(locked, 0, "a closed file still has its lock");
         }
     }
 

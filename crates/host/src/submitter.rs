@@ -1,16 +1,16 @@
-//! Who a connection is in the schedulers' eyes: its io-context, its priority, and whether somebody
-//! waits for its writes.
+//! Identity of a connection for the schedulers: its io-context, its priority, and whether it waits
+//! for its writes.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use blockyard_engine::bio::{Bio, IoContext, Op, Origin};
 use blockyard_engine::priority::Priority;
 
-/// A connection that writes less than this between its flushes waits for what it writes. Ours: the
-/// log of a database stays below it, a copy does not (RFD 2, 7).
+/// A connection that writes less than this between its flushes waits for its writes. Ours: a
+/// database log stays below, a copy does not (RFD 2, 7).
 const SYNC_MAX_BYTES: u64 = 1 << 20;
 
-/// One connection, or one copy.
+/// A connection or a copy.
 #[derive(Debug)]
 pub(crate) struct Submitter {
     io_context: IoContext,
@@ -19,14 +19,14 @@ pub(crate) struct Submitter {
     since_flush_bytes: Option<u64>,
 }
 
-/// An io-context that no other task has.
+/// A new io-context.
 pub(crate) fn new_io_context() -> IoContext {
     static NEXT: AtomicU32 = AtomicU32::new(1);
     IoContext(NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 impl Submitter {
-    /// A submitter with an io-context of its own.
+    /// A submitter with a new io-context.
     pub(crate) fn new(priority: Priority) -> Self {
         Self { io_context: new_io_context(), priority, since_flush_bytes: None }
     }
@@ -35,12 +35,12 @@ impl Submitter {
         self.io_context
     }
 
-    /// Of all bios from now on.
+    /// Sets the priority of later bios.
     pub(crate) fn set_priority(&mut self, priority: Priority) {
         self.priority = priority;
     }
 
-    /// The origin of its next bio. A write that says itself that somebody waits for it stays so.
+    /// The origin of its next bio. A write with its own sync flag keeps it.
     pub(crate) fn origin(&mut self, bio: &Bio) -> Origin {
         let mut sync = bio.origin.sync;
         match bio.op {
@@ -73,7 +73,7 @@ mod tests {
     fn writes_are_waited_for_while_the_submitter_flushes_often() {
         let mut submitter = Submitter::new(Priority::IDLE);
         let mut sync = |op, len| submitter.origin(&bio(op, len)).sync;
-        assert!(!sync(Op::Write, 8), "nobody has flushed yet");
+        assert!(!sync(Op::Write, 8), "no flush so far");
         sync(Op::Flush, 0);
         assert!(sync(Op::Write, 2040));
         sync(Op::Read, 4096);

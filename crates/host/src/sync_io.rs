@@ -1,32 +1,32 @@
-//! File operations as blocking system calls: for files that a ring would only slow down, and for
-//! systems without rings.
+//! File operations as blocking system calls: for files on which a ring is slower, and for systems
+//! without rings.
 
 use std::io;
 
 use crate::file_op::{FileOpKind, PIECES_MAX, PUNCH_HOLE, advance, behind_end, iovec};
 use crate::memory::Memory;
 
-/// A write of which nothing was taken.
+/// Error of a write that wrote nothing.
 fn no_space() -> io::Error {
     io::Error::from_raw_os_error(libc::ENOSPC)
 }
 
-/// Whether a failed call is to be made again.
+/// Whether a failed call must be repeated.
 fn is_interrupted(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::Interrupted
 }
 
-/// Executes an operation here and now. `memory` is consumed.
+/// Executes an operation. Consumes `memory`.
 ///
 /// # Safety
-/// The memory of a transfer is valid and, for a read, used by nobody else.
+/// The memory of a transfer is valid and, for a read, used exclusively.
 pub(crate) unsafe fn execute(
     fd: i32,
     kind: FileOpKind,
     memory: &mut Vec<libc::iovec>,
 ) -> io::Result<()> {
     match kind {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         FileOpKind::Read { .. } | FileOpKind::Write { .. } => unsafe { transfer(fd, kind, memory) },
         FileOpKind::Flush => sync_data(fd),
         FileOpKind::PunchHole { offset_bytes, len_bytes } => {
@@ -37,14 +37,14 @@ pub(crate) unsafe fn execute(
     }
 }
 
-/// Waits until what was written is on stable storage. A signal that interrupts it says nothing
-/// about the data: it is asked again.
+/// Waits until written data is on stable storage. Repeats a call interrupted by a signal, because
+/// the interruption tells nothing about the data.
 pub(crate) fn sync_data(fd: i32) -> io::Result<()> {
     // SAFETY: fdatasync takes any descriptor and touches no memory of ours.
     uninterrupted(|| unsafe { libc::fdatasync(fd) })
 }
 
-/// Makes a call until no signal interrupts it.
+/// Repeats a call while signals interrupt it.
 fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
     loop {
         if call() >= 0 {
@@ -58,7 +58,7 @@ fn uninterrupted(mut call: impl FnMut() -> libc::c_int) -> io::Result<()> {
 }
 
 /// # Safety
-/// As for [`execute`].
+/// See [`execute`].
 unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>) -> io::Result<()> {
     if let [vec] = memory[..] {
         let (base, len_bytes) = (vec.iov_base.cast(), vec.iov_len);
@@ -74,7 +74,7 @@ unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>)
     }
     while !memory.is_empty() {
         let count = memory.len().min(PIECES_MAX) as i32;
-        // SAFETY: the vectors describe what is left of the operation's memory, which a write only
+        // SAFETY: the vectors describe the rest of the operation's memory, which a write only
         // reads.
         let (done, at_end) = unsafe {
             match kind {
@@ -110,7 +110,7 @@ unsafe fn transfer(fd: i32, mut kind: FileOpKind, memory: &mut Vec<libc::iovec>)
     Ok(())
 }
 
-/// Copies what the page cache holds, without waiting; returns how much.
+/// Copies cached bytes without waiting; returns the length.
 pub(crate) fn read_cached(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: usize) -> usize {
     let mut done = 0;
     while done < len_bytes {
@@ -126,7 +126,7 @@ pub(crate) fn read_cached(fd: i32, offset_bytes: u64, base: *mut u8, len_bytes: 
     done
 }
 
-/// Reads all of a range.
+/// Reads a whole range.
 pub(crate) fn read_all(
     fd: i32,
     offset_bytes: u64,
@@ -150,7 +150,7 @@ pub(crate) fn read_all(
     Ok(())
 }
 
-/// Writes all of a range.
+/// Writes a whole range.
 pub(crate) fn write_all(
     fd: i32,
     offset_bytes: u64,
@@ -167,7 +167,7 @@ pub(crate) fn write_all(
         // SAFETY: it is the rest of a buffer that belongs to the calling SQE and is only read.
         let written = unsafe {
             match flags {
-                // Some percent of a short write less than with a vector.
+                // Some percent faster for a short write than a vector.
                 0 => libc::pwrite(fd, rest.cast(), left_bytes, at),
                 _ => libc::pwritev2(fd, &raw const vec, 1, at, flags),
             }
@@ -184,10 +184,10 @@ pub(crate) fn write_all(
     Ok(())
 }
 
-/// Writes all of a range from wherever its bytes are.
+/// Writes a whole range from an operation's memory.
 ///
 /// # Safety
-/// The operation that the memory belongs to has not been answered.
+/// The operation of the memory has not completed.
 pub(crate) unsafe fn write_memory(
     fd: i32,
     offset_bytes: u64,
@@ -199,7 +199,7 @@ pub(crate) unsafe fn write_memory(
         return write_all(fd, offset_bytes, base.get().cast_const(), len_bytes, fua);
     }
     let mut vectors = Vec::new();
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         memory.each(0, len_bytes, |base, len_bytes| vectors.push(iovec(base, len_bytes)));
         transfer(fd, FileOpKind::Write { offset_bytes, fua }, &mut vectors)
@@ -213,18 +213,18 @@ mod tests {
     use super::*;
 
     thread_local! {
-        /// How many calls of this thread are interrupted from now on.
+        /// Number of calls of this thread to interrupt.
         static INTERRUPTIONS: Cell<u32> = const { Cell::new(0) };
     }
 
-    /// Stands before the C library's in this test binary.
-    // SAFETY: it has the C library's signature, and does what that does, or fails.
+    /// Replaces the C library's function in this test binary.
+    // SAFETY: it has the C library's signature, and does the same or fails.
     #[unsafe(no_mangle)]
     extern "C" fn fdatasync(fd: libc::c_int) -> libc::c_int {
         let left = INTERRUPTIONS.get();
         if left > 0 {
             INTERRUPTIONS.set(left - 1);
-            // SAFETY: the place is this thread's, and nobody else has a reference to it.
+            // SAFETY: the place is this thread's, without other references.
             unsafe { *libc::__errno_location() = libc::EINTR };
             return -1;
         }
@@ -241,10 +241,10 @@ mod tests {
         INTERRUPTIONS.set(2);
         // SAFETY: a flush has no memory.
         unsafe { execute(file.data_fd(), FileOpKind::Flush, &mut Vec::new()) }.unwrap();
-        assert_eq!(INTERRUPTIONS.get(), 0, "the descriptor was asked a third time");
+        assert_eq!(INTERRUPTIONS.get(), 0, "the call was made a third time");
         INTERRUPTIONS.set(2);
         file.flush().unwrap();
-        assert_eq!(INTERRUPTIONS.get(), 0, "so was that of the end of the server");
+        assert_eq!(INTERRUPTIONS.get(), 0, "also at the end of the server");
         assert_eq!(sync_data(-1).unwrap_err().raw_os_error(), Some(libc::EBADF));
     }
 }

@@ -1,28 +1,27 @@
-//! What threads of this process have used, as the kernel counts it: proc(5), `schedstat` for the
-//! time on a CPU and in a run queue in nanoseconds, `status` for the switches.
+//! Resource usage of this process's threads from the kernel: proc(5), `schedstat` for times on a
+//! CPU and in a run queue in nanoseconds, `status` for context switches.
 //!
-//! Without `/proc`, or if it says something else, nothing was used: it is shown, and nothing hangs
-//! on it.
+//! Without `/proc`, or with another format, the usage is zero: it is only displayed.
 
 use std::fs;
 
 use blockyard_engine::time::Nanos;
 
-/// Of one thread or several.
+/// Usage of one or several threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// On a CPU, in user mode and in the kernel.
+    /// Time on a CPU, in user mode and in the kernel.
     pub cpu: Nanos,
-    /// Ready to run, and not on a CPU.
+    /// Time in a run queue.
     pub runnable: Nanos,
-    /// Times that it waited for something.
+    /// Voluntary context switches.
     pub voluntary: u64,
-    /// Times that it was made to wait.
+    /// Involuntary context switches.
     pub involuntary: u64,
 }
 
 impl Usage {
-    /// Adds what others have used.
+    /// Adds the usage of others.
     pub fn add(&mut self, other: &Self) {
         self.cpu = self.cpu + other.cpu;
         self.runnable = self.runnable + other.runnable;
@@ -31,12 +30,12 @@ impl Usage {
     }
 }
 
-/// The number of the thread that asks.
+/// Number of the calling thread.
 pub(crate) fn this_thread() -> u32 {
     rustix::thread::gettid().as_raw_nonzero().get().unsigned_abs()
 }
 
-/// Of the thread of this process with this number; zero for one that is gone.
+/// Usage of the thread with this number; zero for an ended thread.
 pub(crate) fn of_thread(number: u32) -> Usage {
     let read = |name: &str| fs::read_to_string(format!("/proc/self/task/{number}/{name}"));
     usage_of(&read("schedstat").unwrap_or_default(), &read("status").unwrap_or_default())
@@ -58,8 +57,8 @@ fn usage_of(schedstat: &str, status: &str) -> Usage {
     }
 }
 
-/// A thread that dies of a bug would leave every connection waiting for ever. What was answered is
-/// with the device, not in this process: ending that loses nothing.
+/// Aborts the process when a thread panics, because every connection would wait forever.
+/// Acknowledged data is at the device, not in this process, so nothing is lost.
 pub(crate) struct AbortOnPanic;
 
 impl Drop for AbortOnPanic {

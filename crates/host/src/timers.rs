@@ -1,6 +1,6 @@
 //! Timeouts of one executor ([`SqeOp::Timeout`](blockyard_engine::sq::SqeOp::Timeout)).
 //!
-//! A heap, and no timer of the system: whoever sleeps takes the time of the first one as its limit.
+//! A heap without system timers: a sleeping thread uses the first timeout as its limit.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -9,10 +9,10 @@ use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::sq::{Cqe, Token};
 use blockyard_engine::time::Nanos;
 
-/// What waits for a point in time.
+/// Pending timeouts.
 #[derive(Default)]
 pub(crate) struct Timers {
-    /// The first on top; of two for the same time, the one that was started first.
+    /// Earliest first; of equal times, the one started first.
     heap: BinaryHeap<Reverse<(Nanos, u64, Token)>>,
     started: u64,
 }
@@ -23,7 +23,7 @@ impl Timers {
         self.started += 1;
     }
 
-    /// Moves the answers that are due to the end of `cqes`.
+    /// Moves due completions to the end of `cqes`.
     pub(crate) fn take_due(&mut self, now: Nanos, cqes: &mut Vec<Cqe>) {
         while let Some(&Reverse((at, _, token))) = self.heap.peek()
             && at <= now
@@ -33,7 +33,7 @@ impl Timers {
         }
     }
 
-    /// When the next one is due.
+    /// Time of the next timeout.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.heap.peek().map(|Reverse((at, ..))| *at)
     }

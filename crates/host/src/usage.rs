@@ -1,37 +1,37 @@
-//! What a thread, or the process, has used so far, as the kernel counts it: getrusage(2).
+//! Resource usage of a thread or the process from the kernel: getrusage(2).
 //!
-//! Times are exact as a sum; how much of it was the kernel's is known from samples. Without the
-//! call nothing was used: it is shown, and nothing hangs on it.
+//! The sum of the times is exact; the kernel's share comes from samples. Without the call the usage
+//! is zero: it is only displayed.
 
 use blockyard_engine::time::Nanos;
 
-/// CPU time, and how often the CPU was given up.
+/// CPU time and context switches.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// CPU time of the program itself.
+    /// CPU time in user mode.
     pub user: Nanos,
     /// CPU time in the kernel.
     pub system: Nanos,
-    /// How often it waited (`ru_nvcsw`).
+    /// Voluntary context switches (`ru_nvcsw`).
     pub voluntary: u64,
-    /// How often another one took its place (`ru_nivcsw`).
+    /// Involuntary context switches (`ru_nivcsw`).
     pub involuntary: u64,
 }
 
 impl Usage {
-    /// Of the thread that asks.
+    /// Usage of the calling thread.
     #[must_use]
     pub fn of_this_thread() -> Self {
         Self::of(libc::RUSAGE_THREAD)
     }
 
-    /// Of all threads, also those that have ended.
+    /// Usage of all threads, including ended ones.
     #[must_use]
     pub fn of_process() -> Self {
         Self::of(libc::RUSAGE_SELF)
     }
 
-    /// What was used on top of what is subtracted.
+    /// Usage since an earlier value.
     #[must_use]
     pub fn since(self, earlier: Self) -> Self {
         Self {
@@ -42,7 +42,7 @@ impl Usage {
         }
     }
 
-    /// Both together.
+    /// Sum of both.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self {

@@ -1,56 +1,57 @@
-//! The words that bios carry between a front end, its driver and its shard ([`Bio::user`]).
+//! User data of bios between a front end, its driver and its shard ([`Bio::user`]).
 //!
 //! ```text
 //!    63     62 ........................ 32    31 ................................. 0
-//!    patch  the range that the bio holds      the front end's word, or a patch's number
+//! patch  the range that the bio holds      the front end's number, or a patch's number
 //! ```
-//! A *patch* is a read-modify-write of the driver: it submits bios of its own.
+//! A *patch* is a read-modify-write of the driver, which submits its own bios.
 //!
 //! [`Bio::user`]: blockyard_engine::bio::Bio::user
 
 use blockyard_engine::ranges::Slot;
 
-/// The word of a bio.
+/// User data of a bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct UserData(pub(crate) u64);
 
-/// How a bio holds its range.
+/// The way in which a bio holds its range.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Hold {
-    /// It is announced, without an entry.
+    /// Announced, without an entry.
     Announced(Slot),
-    /// It has an entry, and this place among the parked bios.
+    /// With an entry, at this index among the parked bios.
     Parked(u32),
 }
 
 impl UserData {
-    /// The front end's word of a bio that is waited for, one at a time; words of others are below.
+    /// The front end's number of a bio with a waiting caller, one at a time; other numbers are
+    /// below.
     pub(crate) const WAITED_FOR: u64 = u32::MAX as u64;
     const PATCH: u64 = 1 << 63;
-    /// In the half that holds the range.
+    /// Flag in the half with the range.
     const PARKED: u32 = 1 << 30;
 
-    /// Whether the word is the front end's alone.
+    /// Whether it has only the front end's number.
     pub(crate) fn is_plain(self) -> bool {
         self.0 <= Self::WAITED_FOR
     }
 
-    /// The front end's word.
+    /// The front end's number.
     pub(crate) fn of_front_end(self) -> u64 {
         self.0 & Self::WAITED_FOR
     }
 
-    /// The word of the bios of a patch.
+    /// User data for bios of a patch.
     pub(crate) fn of_patch(number: u32) -> Self {
         Self(Self::PATCH | u64::from(number))
     }
 
-    /// The number of the patch that the bio is of.
+    /// The number of the bio's patch.
     pub(crate) fn patch(self) -> Option<u32> {
         (self.0 & Self::PATCH != 0).then_some(self.0 as u32)
     }
 
-    /// The same word, with the range that the bio holds.
+    /// The same number, with the range that the bio holds.
     pub(crate) fn holding(self, hold: Hold) -> Self {
         let hold = match hold {
             Hold::Announced(slot) => u32::from(slot.0) + 1,

@@ -1,11 +1,11 @@
-//! Crypto workers: the places that are not the connection's own thread.
+//! Crypto workers: the placements outside the connection's own thread.
 //!
 //! ```text
-//!   Unbound   one queue, whichever worker is free takes the oldest job
+//!   Unbound   one queue, any free worker takes the oldest job
 //!   SameCpu   a queue and a worker for each CPU, pinned there
 //! ```
-//! A hand-over and back costs as much as many small ciphers: the pipeline decides what comes here.
-//! The answers of one executor come back in its own [`CompletionQueue`].
+//! A hand-over and back costs as much as many small ciphers; the pipeline decides which jobs come
+//! here. The completions of one executor return through its own [`CompletionQueue`].
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -25,13 +25,13 @@ use crate::stages::{self, Span, Stage, Timed};
 use crate::submitter::new_io_context;
 use crate::threads::{self, Usage};
 
-/// Who runs a job.
+/// A thread that runs jobs.
 pub(crate) struct Task {
     pub(crate) io_context: IoContext,
     pub(crate) scratch: Scratch,
-    /// What it saw of the times of the job that it runs.
+    /// Spans of the running job.
     timed: Vec<Timed>,
-    /// Up to when, if the job is of a bio that time is kept of.
+    /// End of the last span, if the job's bio is sampled.
     pub(crate) timed_until: Nanos,
 }
 
@@ -41,14 +41,14 @@ impl Task {
         Self { io_context, scratch, timed: Vec::new(), timed_until: Nanos(0) }
     }
 
-    /// Since it last said so, the bio was in this stage.
+    /// Ends a span of the bio in this stage, now.
     pub(crate) fn lap(&mut self, sample: Sample, stage: Stage) {
         if sample != Sample::NONE {
             self.lap_until(sample, stage, stages::now());
         }
     }
 
-    /// The same up to a point in time.
+    /// Ends a span of the bio in this stage, at this time.
     pub(crate) fn lap_until(&mut self, sample: Sample, stage: Stage, to: Nanos) {
         let span = Span { stage, from: self.timed_until, to };
         self.timed.push(Timed { sample, span });
@@ -56,18 +56,18 @@ impl Task {
     }
 }
 
-/// What a worker runs. Without an answer it has passed the operation on to a disk. What it owns it
-/// drops before that is told: an executor that waits for it may be the last user of the volume
-/// otherwise, and then these workers would wait for themselves.
+/// Code of a job. Returns `None` if it passed the operation on to a disk. Drops its data before its
+/// completion is signalled: otherwise a waiting executor could be the last user of the volume, and
+/// the workers would wait for themselves.
 type Run = Box<dyn FnOnce(&mut Task) -> Option<Cqe> + Send>;
 
-/// Something to run on a worker.
+/// A job for a worker.
 pub(crate) struct Job {
     pub(crate) run: Run,
     pub(crate) completions: Arc<CompletionQueue>,
-    /// Bytes that it runs a cipher on.
+    /// Bytes to encrypt or decrypt.
     pub(crate) len_bytes: u64,
-    /// Sum of those that have not been answered.
+    /// Sum of the bytes in flight.
     pub(crate) counted: Option<Arc<AtomicU64>>,
 }
 
@@ -84,12 +84,12 @@ impl Job {
 #[derive(Default)]
 struct Jobs {
     jobs: VecDeque<Job>,
-    /// Workers that wait for one: nobody else is woken.
+    /// Number of workers that wait for a job; only these are woken.
     sleeping: usize,
     stopping: bool,
 }
 
-/// Jobs for one worker or several.
+/// Jobs for one or several workers.
 #[derive(Default)]
 struct Queue {
     jobs: Mutex<Jobs>,
@@ -105,27 +105,27 @@ impl Drop for Busy {
     }
 }
 
-/// How many workers there are to be.
+/// Number of workers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct WorkerConfig {
-    /// Free to run on any CPU.
+    /// Workers that may run on any CPU.
     pub(crate) unbound: usize,
-    /// One for each CPU, besides.
+    /// Additional workers, one pinned to each CPU.
     pub(crate) bound: bool,
 }
 
-/// The threads, until the last user drops them.
+/// The threads; the drop by the last user ends them.
 pub(crate) struct Workers {
     unbound: Arc<Queue>,
-    /// By number of the CPU, as far as there are threads.
+    /// By number of the CPU, for existing threads.
     bound: Vec<(usize, Arc<Queue>)>,
     threads: Vec<JoinHandle<()>>,
-    /// Their numbers, as far as they run.
+    /// Thread numbers of running threads.
     numbers: Arc<Mutex<Vec<u32>>>,
     cpus: usize,
     /// Submitters that keep a CPU busy with long parts.
     submitters: AtomicUsize,
-    /// Bytes of unbound jobs that have not been answered.
+    /// Bytes of unbound jobs in flight.
     fanned_out_bytes: Arc<AtomicU64>,
 }
 
@@ -155,7 +155,7 @@ impl Workers {
         })
     }
 
-    /// What they have used so far, and how many there are.
+    /// Usage of the threads so far, and their number.
     pub(crate) fn usage(&self) -> (Usage, usize) {
         let numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
         let mut all = Usage::default();
@@ -163,13 +163,13 @@ impl Workers {
         (all, numbers.len())
     }
 
-    /// While the value lives, its thread counts as a submitter that has a CPU to itself.
+    /// Counts the calling thread as a submitter with a busy CPU, until the value is dropped.
     pub(crate) fn busy(self: &Arc<Self>) -> Busy {
         self.submitters.fetch_add(1, Ordering::Relaxed);
         Busy(Arc::clone(self))
     }
 
-    /// What goes on, for one of the [`Workers::busy`]. Nobody waits for the figures to agree.
+    /// Load for a [`Workers::busy`] submitter. The figures may be inconsistent.
     pub(crate) fn load(&self) -> Load {
         let few = |count: usize| u16::try_from(count).unwrap_or(u16::MAX);
         let submitters = self.submitters.load(Ordering::Relaxed);
@@ -178,14 +178,13 @@ impl Workers {
         Load { idle_cpus, fanned_out_bytes, at_once_bytes: 0, is_awaited: false }
     }
 
-    /// Runs the oldest unbound job on this thread, which has nothing else to do. False if no job
-    /// waits.
+    /// Runs the oldest unbound job on this idle thread. Returns false if no job waits.
     pub(crate) fn help(&self, task: &mut Task) -> bool {
         let job = self.unbound.lock().jobs.pop_front();
         job.map(|job| job.run(task)).is_some()
     }
 
-    /// To whichever worker is free; `task` runs it now if the system gave none.
+    /// Passes a job to any free worker; `task` runs it now if there are no worker threads.
     pub(crate) fn submit(&self, mut job: Job, task: &mut Task) {
         self.fanned_out_bytes.fetch_add(job.len_bytes, Ordering::Relaxed);
         job.counted = Some(Arc::clone(&self.fanned_out_bytes));
@@ -195,7 +194,7 @@ impl Workers {
         self.unbound.put(job);
     }
 
-    /// To the worker of the CPU that this runs on; otherwise as [`Workers::submit`].
+    /// Passes a job to the worker of the current CPU, or else like [`Workers::submit`].
     pub(crate) fn submit_here(&self, job: Job, task: &mut Task) {
         let cpu = sched_getcpu();
         let own = self.bound.iter().find(|(of, _)| *of == cpu).or(self.bound.first());
@@ -255,7 +254,7 @@ impl Queue {
     }
 }
 
-/// A worker, pinned to a CPU if one is named. None if the system has no more threads.
+/// Starts a worker, pinned to a CPU if given. `None` if the system has no more threads.
 fn spawn(
     name: String,
     cpu: Option<usize>,
@@ -271,7 +270,7 @@ fn spawn(
         if let Some(cpu) = cpu {
             let mut cpus = CpuSet::new();
             cpus.set(cpu);
-            let _ = sched_setaffinity(None, &cpus); // the CPU may be gone: then anywhere
+            let _ = sched_setaffinity(None, &cpus); // the CPU may be offline: then any CPU
         }
         queue.work();
     };
@@ -290,7 +289,7 @@ mod tests {
 
     use super::*;
 
-    /// The only worker is busy, and another job waits behind: whoever has nothing to do takes it.
+    /// The only worker is busy, and another job waits: an idle thread takes it.
     #[test]
     fn job_that_no_worker_has_time_for_is_run_by_who_waits() {
         let workers = Workers::start(WorkerConfig { unbound: 1, bound: false });
@@ -330,7 +329,7 @@ mod tests {
         assert_eq!(completions.take(&mut Vec::new(), &mut Vec::new()).from_workers, 2);
     }
 
-    /// The second run of this test, as a process of its own, is the one whose worker panics.
+    /// The test runs itself again as a child process, whose worker panics.
     #[test]
     fn worker_that_panics_ends_the_process_and_keeps_nobody_waiting() {
         const IS_CHILD: &str = "BLOCKYARD_TEST_WORKER_PANICS";
@@ -350,7 +349,7 @@ mod tests {
             counted: None,
         };
         workers.submit(job, &mut Task::new());
-        // It would be waited for in vain; the thread ends with its panic.
+        // Joining would block; the thread ends with its panic.
         drop(workers);
     }
 

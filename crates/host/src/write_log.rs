@@ -1,23 +1,22 @@
-//! The log of a log-writes target, byte for byte as the kernel's (`drivers/md/dm-log-writes.c`), so
-//! that `replay-log` reads it; and a reader of our own.
+//! The log of a log-writes target, byte for byte like the kernel's (`drivers/md/dm-log-writes.c`),
+//! so that `replay-log` reads it; with our own reader.
 //!
 //! ```text
 //! sector 0      super block: magic, version, number of entries (u64), sector size (u32)
 //! then, each    entry: sector, sectors, flags, length of its text (u64); its text, if a mark
 //!   entry       its bytes, unless it is a discard, a mark or a flush
 //! ```
-//! All numbers are little-endian; an entry has a sector of its own. Entries are in the order in
-//! which a power cut could have found the writes stable: see
-//! [`log_writes`](blockyard_engine::dm::log_writes). What was written and not flushed yet is kept
-//! in memory until it is; more of it than `HELD_MAX_BYTES` is made stable by a flush of our own,
-//! and logged. The super block is written after each flush and FUA write, and at the end, after a
-//! mark that says so.
+//! All numbers are little-endian; each entry starts a sector. Entries are in the order in which a
+//! power cut could find the writes stable: see [`log_writes`](blockyard_engine::dm::log_writes).
+//! Unflushed writes are kept in memory; above `HELD_MAX_BYTES` we flush them ourselves and log
+//! them. The super block is written after each flush and FUA write, and at the end, after an end
+//! mark.
 //!
-//! Three things are not the kernel's. A FUA write does not overtake what it replaces, or a replay
-//! would undo it. When two flushes overlap, the one that ends first is also for what the other one
-//! took when it started earlier; the kernel logs that when the other one ends, and replays a device
-//! that lacks what was stable. And a log that cannot be written fails the write: a log with a gap
-//! proves nothing.
+//! Three details differ from the kernel. A FUA write does not overtake writes that it overwrites,
+//! because a replay would undo it. Of two overlapping flushes, the one that ends first also covers
+//! the writes of the one that started earlier; the kernel logs those at the other's end, and so
+//! replays a device without stable data. And a log that cannot be written fails the write, because
+//! a log with a gap proves nothing.
 
 mod reader;
 
@@ -35,31 +34,31 @@ use crate::file_op::status;
 
 pub use reader::{LogEntry, LogReader};
 
-/// A flush is on stable storage, and all that the log holds before it.
+/// A flush: all earlier entries are on stable storage.
 pub const FLUSH: u64 = 1 << 0;
-/// A write that was stable when it ended.
+/// A write that was stable at its end.
 pub const FUA: u64 = 1 << 1;
-/// A range was discarded.
+/// A discard of a range.
 pub const DISCARD: u64 = 1 << 2;
-/// A text.
+/// A mark with text.
 pub const MARK: u64 = 1 << 3;
-/// The last mark of a log that was ended.
+/// The last mark of a complete log.
 pub const END_MARK: &str = "dm-log-writes-end";
 
-/// Sectors that an entry counts in.
+/// Unit of an entry's sectors.
 const SECTOR_BYTES: usize = 512;
 /// `WRITE_LOG_MAGIC` and `WRITE_LOG_VERSION`.
 const MAGIC: u64 = 0x006a_7366_7773_6872;
 const VERSION: u64 = 1;
-/// Length of an entry; a mark's text follows it in its sector.
+/// Length of an entry; the text of a mark follows in its sector.
 const ENTRY_BYTES: usize = 32;
-/// Writes that wait for a flush may take this much memory (ours: the kernel has no limit).
+/// Memory limit of unflushed writes (ours: the kernel has no limit).
 const HELD_MAX_BYTES: usize = 64 << 20;
 
-/// Whose flush it is: submitters number theirs themselves.
+/// Identity of a flush; each submitter numbers its own flushes.
 type FlushKey = (IoContext, u32);
 
-/// A write or a discard that is not stable yet.
+/// A write or a discard that is not stable.
 struct Held {
     sector: u64,
     nr_sectors: u64,
@@ -69,33 +68,33 @@ struct Held {
 
 #[derive(Default)]
 struct Tail {
-    /// Where the next entry goes.
+    /// Sector of the next entry.
     next_sector: u64,
     entries: u64,
-    /// Ended, in this order; the next flush takes them.
+    /// Ended writes in order, for the next flush.
     unflushed: Vec<Held>,
-    /// Flushes that have started, in this order, and what they are for.
+    /// Started flushes in order, with the writes that they cover.
     flushing: Vec<(FlushKey, Vec<Held>)>,
     held_bytes: usize,
     /// The log has a gap.
     is_broken: bool,
 }
 
-/// A log that is being written, by all connections of a volume.
+/// A log shared by all connections of a volume.
 pub(crate) struct WriteLog {
     file: DeviceFile,
-    /// What it is the log of.
+    /// The logged device.
     data: Arc<DeviceFile>,
     tail: Mutex<Tail>,
 }
 
 impl WriteLog {
-    /// Which file the log is in.
+    /// Identity of the log's file.
     pub(crate) fn file_id(&self) -> Option<FileId> {
         self.file.id()
     }
 
-    /// An empty log; what the file held is not one any more.
+    /// Starts an empty log, which replaces the file's content.
     pub(crate) fn begin(file: DeviceFile, data: Arc<DeviceFile>) -> Result<Self, Error> {
         let tail = Tail { next_sector: 1, ..Tail::default() };
         let log = Self { file, data, tail: Mutex::default() };
@@ -105,8 +104,8 @@ impl WriteLog {
         Ok(log)
     }
 
-    /// Notes what has happened; `bytes` are those of a write, `flush` names the flush that starts
-    /// or ends.
+    /// Logs a step; `bytes` are the data of a write, `flush` identifies the flush that starts or
+    /// ends.
     pub(crate) fn step(&self, step: LogStep, bytes: &[u8], flush: FlushKey) -> BlkStatus {
         let mut tail = self.tail.lock().unwrap_or_else(PoisonError::into_inner);
         if tail.is_broken {
@@ -157,7 +156,7 @@ impl WriteLog {
                 }
                 let (_, mut covered) = tail.flushing.remove(started);
                 if !is_stable {
-                    // The next flush to start is for it as well.
+                    // The next flush to start covers it too.
                     let next = tail.flushing.get_mut(started).map(|(_, next)| next);
                     let next = next.unwrap_or(&mut tail.unflushed);
                     covered.append(next);
@@ -172,8 +171,8 @@ impl WriteLog {
         Ok(())
     }
 
-    /// All that is held, flushed here and now: what was answered before this is stable, whatever
-    /// becomes of the flushes under way.
+    /// Flushes and logs all held writes now: everything acknowledged before is stable, regardless
+    /// of running flushes.
     fn make_stable(&self, tail: &mut Tail) -> io::Result<()> {
         self.data.flush()?;
         self.append_covered(tail, tail.flushing.len())?;
@@ -181,7 +180,7 @@ impl WriteLog {
         self.append_held(tail, unflushed)
     }
 
-    /// What the first `count` flushes under way are for.
+    /// Logs the writes covered by the first `count` running flushes.
     fn append_covered(&self, tail: &mut Tail, count: usize) -> io::Result<()> {
         for started in 0..count {
             let covered = std::mem::take(&mut tail.flushing[started].1);
@@ -190,8 +189,8 @@ impl WriteLog {
         Ok(())
     }
 
-    /// A write that overtakes must not be undone by one that it replaced: what is kept back is
-    /// logged before it, up to the last one that touches the same sectors.
+    /// Logs held writes before an overtaking write, up to the last one that overlaps it, so that a
+    /// replay does not undo it.
     fn append_overlapped(&self, tail: &mut Tail, range: Range<u64>) -> io::Result<()> {
         let kept = tail.flushing.iter().flat_map(|(_, covered)| covered).chain(&tail.unflushed);
         let overlaps =
@@ -216,7 +215,7 @@ impl WriteLog {
         Ok(())
     }
 
-    /// One entry and its bytes.
+    /// Appends an entry and its data.
     fn append(&self, tail: &mut Tail, entry: &Held, bytes: &[u8]) -> io::Result<()> {
         let header = entry_sector([entry.sector, entry.nr_sectors, entry.flags, 0], &[]);
         self.append_raw(tail, &header, bytes)
@@ -239,7 +238,7 @@ impl WriteLog {
         self.file.file().write_all_at(&sector, 0)
     }
 
-    /// What was not flushed, the mark, the number of entries.
+    /// Ends the log: unflushed writes, the end mark, the number of entries.
     fn end(&self, tail: &mut Tail) -> io::Result<()> {
         self.append_covered(tail, tail.flushing.len())?;
         let unflushed = std::mem::take(&mut tail.unflushed);
@@ -251,7 +250,7 @@ impl WriteLog {
 }
 
 impl Drop for WriteLog {
-    /// A log that could not be written until here ends where it is.
+    /// A log that could not be written stays as it is.
     fn drop(&mut self) {
         let mut tail =
             std::mem::take(&mut *self.tail.lock().unwrap_or_else(PoisonError::into_inner));
@@ -261,7 +260,7 @@ impl Drop for WriteLog {
     }
 }
 
-/// Four numbers and a text in a sector.
+/// A sector with four numbers and a text.
 fn entry_sector(numbers: [u64; 4], text: &[u8]) -> [u8; SECTOR_BYTES] {
     let mut sector = [0; SECTOR_BYTES];
     for (place, number) in sector.chunks_exact_mut(8).zip(numbers) {

@@ -1,4 +1,4 @@
-//! The unit that clients are told to read and write in, and what zeros leave in a sparse file.
+//! The minimum block of clients, and the effect of zeroes on a sparse file.
 
 mod client;
 
@@ -47,7 +47,7 @@ fn zeros_without_holes_allocate_and_others_do_not() {
         client.ask(WRITE_ZEROES, 0, 1, (0, 1 << 20), 0);
         assert_eq!(client.reply(), 1);
         assert_eq!(allocated_bytes(&path), 0, "a hole was asked for: {options:?}");
-        // More than one portion, with ends inside of sectors.
+        // More than one portion, with both ends inside sectors.
         let (start, len) = ((1 << 20) + 100, (1 << 20) + 3000);
         client.ask(WRITE_ZEROES, NO_HOLE | FUA, 2, (start, len), 0);
         assert_eq!(client.reply(), 2);

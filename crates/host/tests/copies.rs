@@ -1,5 +1,4 @@
-//! What is loaded through a volume is what it dumps, and what lies on the file is what the cipher
-//! says.
+//! Loaded data equals dumped data, and the file has the expected ciphertext.
 
 use std::fs::File;
 use std::io::{self, Cursor, ErrorKind, Read};
@@ -15,7 +14,7 @@ use blockyard_host::copy::{dump, load};
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::{Volume, VolumeOptions};
 
-/// More than all portions that are in flight together, and not a whole number of them.
+/// Longer than all portions in flight, and not a multiple of a portion.
 const SIZE_BYTES: usize = (5 << 20) + 4096;
 const DATA_OFFSET_SECTORS: u64 = 16;
 
@@ -127,11 +126,11 @@ fn input_that_ends_inside_of_a_sector_leaves_the_rest_of_it() {
     assert!(dumped == expected);
 }
 
-/// What a pipe does: it gives little at once, and a signal may come.
+/// Behaves like a pipe: short reads, and interruptions by signals.
 struct Pipe<'a> {
     rest: &'a [u8],
     is_interrupted: bool,
-    /// What follows the bytes.
+    /// Error at the end of the bytes.
     end: Option<ErrorKind>,
 }
 

@@ -1,5 +1,5 @@
-//! Volumes whose requests an elevator orders: what is written is what is read, whoever goes first,
-//! and what cannot have one says so.
+//! Volumes with elevators: data is read back as written, in any order; volumes that cannot have an
+//! elevator refuse it.
 
 mod client;
 
@@ -63,12 +63,12 @@ fn exports(volume: &Arc<Volume>) -> Vec<ServedExport> {
     priorities.into_iter().map(export).collect()
 }
 
-/// A number that differs from block to block and from round to round.
+/// A byte that differs between blocks and rounds.
 fn fill(block: u64, round: u64) -> u8 {
     (block.wrapping_mul(31) + round * 101) as u8
 }
 
-/// Writes every second block in an order of its own, up to 16 at a time, then flushes.
+/// Writes every second block in shuffled order, up to 16 at a time, then flushes.
 fn write_all(client: &mut Client, first: u64, round: u64) {
     let blocks: Vec<u64> = (0..BLOCKS / 2).map(|n| first + 2 * (n * 77 % (BLOCKS / 2))).collect();
     for some in blocks.chunks(16) {
@@ -122,7 +122,7 @@ fn two_clients_read_back_what_both_have_written_whatever_the_elevator() {
             });
             drop((one, two));
             serving.stop();
-            assert_eq!(Arc::strong_count(&volume), 1, "{}: nobody is left", elevator.name);
+            assert_eq!(Arc::strong_count(&volume), 1, "{}: no other user is left", elevator.name);
         }
     }
 }
@@ -183,7 +183,7 @@ fn file_that_took_the_place_of_the_one_that_was_opened_is_not_used_for_direct_io
 }
 
 fn refusal(volume: Result<Volume, Error>) -> String {
-    volume.err().expect("no such volume can be had").to_string()
+    volume.err().expect("the options exclude each other").to_string()
 }
 
 #[test]
@@ -202,7 +202,7 @@ fn elevator_for_a_file_in_memory_is_refused() {
 fn elevator_for_data_that_direct_io_does_not_fit_is_refused() {
     let dir = dir_on_disk();
     let path = image(dir.path());
-    // Where the file system takes units of 512 bytes, sector 3 fits.
+    // If the file system has units of 512 bytes, sector 3 fits.
     if let Err(error) = crypt(&path, 3, &options("noop", 32)) {
         let refusal = error.to_string();
         for part in ["image", "noop", "sector 3", "4096 bytes", "leave `elevator` out"] {

@@ -1,9 +1,9 @@
-//! After a volume is closed, its key and its passphrase are nowhere in the process's memory. After
-//! `key wipe`, its round keys are nowhere, whatever its cipher: not on the stack of a thread that
-//! is still there, not on the heap.
+//! After a volume is closed, the process's memory contains neither its key nor its passphrase.
+//! After `key wipe` it contains no round keys of any cipher: neither on the stacks of living
+//! threads nor on the heap.
 //!
-//! The volume is opened, written, read and closed in a child process, whose memory the parent then
-//! searches; so the search does not find itself.
+//! A child process opens, writes, reads and closes the volume, and the parent searches the child's
+//! memory; so the search does not find itself.
 
 use std::collections::{HashMap, HashSet};
 use std::fs::File;
@@ -25,7 +25,7 @@ use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::volume::control::Message;
 use blockyard_host::volume::{Volume, VolumeOptions};
 
-/// Where the child finds its volume; its presence makes a process the child.
+/// Folder of the child's volume; the variable marks a process as the child.
 const CHILD: &str = "BLOCKYARD_TEST_SECRETS_DIR";
 const PASSPHRASE: &[u8] = b"no trace of these words may be left behind";
 
@@ -37,7 +37,7 @@ fn closed_volume_leaves_neither_key_nor_passphrase_in_memory() {
     let mut said = BufReader::new(child.stdout.take().unwrap());
     wait_for(&mut said, "open");
     let open = memory_of(&child);
-    // The alarm works: while the volume is open, its key is there.
+    // The search works: it finds the key of an open volume.
     assert!(find(&open, &volume_key[..32]), "an open volume has its key somewhere");
     assert!(!find(&open, PASSPHRASE), "the passphrase is gone once the volume is open");
     child.stdin.as_mut().unwrap().write_all(b"go on\n").unwrap();
@@ -139,8 +139,8 @@ fn child_opens_and_closes_the_volume() {
     io::stdin().read_line(&mut String::new()).unwrap();
 }
 
-/// A cipher of each kind, the length of its key and its sector size: those with kernels of their
-/// own, the modes and IVs over the `aes` crate, the other block ciphers, and the old schemes.
+/// A cipher of each kind with key length and sector size: those with our own kernels, the modes and
+/// IVs over the `aes` crate, the other block ciphers, and the old schemes.
 const CIPHERS: [(&str, usize, u32); 18] = [
     ("aes-xts-plain64", 64, 512),
     ("aes-cbc-essiv:sha256", 32, 512),
@@ -162,7 +162,7 @@ const CIPHERS: [(&str, usize, u32); 18] = [
     ("xchacha12,aes-adiantum-plain64", 32, 4096),
 ];
 
-/// Bytes of a round key that are looked for together.
+/// Length of a searched part of a round key.
 const NEEDLE_BYTES: usize = 16;
 
 #[test]
@@ -178,7 +178,7 @@ fn wiped_and_closed_volumes_leave_no_round_key_in_memory() {
     let mut said = BufReader::new(child.stdout.take().unwrap());
     wait_for(&mut said, "open");
     let found = ciphers_found(&memory_of(&child), &needles);
-    // The alarm works: while the volumes are open, the round keys of each are there.
+    // The search works: it finds the round keys of open volumes.
     assert_eq!(
         found.len(),
         CIPHERS.len(),
@@ -195,7 +195,7 @@ fn wiped_and_closed_volumes_leave_no_round_key_in_memory() {
     assert!(child.wait().unwrap().success());
 }
 
-/// Bytes that look like none in particular.
+/// Unique-looking bytes.
 fn noise(number: usize, len_bytes: usize) -> Vec<u8> {
     let mut state = 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(number as u64 + 1);
     let mut byte = || {
@@ -205,7 +205,7 @@ fn noise(number: usize, len_bytes: usize) -> Vec<u8> {
     (0..len_bytes).map(|_| byte()).collect()
 }
 
-/// What lies in the protected memory of every cipher, and the number of the cipher.
+/// Parts of the protected memory of every cipher, with the number of the cipher.
 fn round_keys() -> HashMap<[u8; NEEDLE_BYTES], usize> {
     static PROTECTED: Mutex<Vec<(usize, usize)>> = Mutex::new(Vec::new());
     set_protector(|memory| {
@@ -233,7 +233,7 @@ fn round_keys() -> HashMap<[u8; NEEDLE_BYTES], usize> {
     needles
 }
 
-/// The ciphers of which a round key is somewhere, at any address that a compiler would choose.
+/// The ciphers with a round key in memory, at any alignment of a compiler.
 fn ciphers_found(
     regions: &[Vec<u8>],
     needles: &HashMap<[u8; NEEDLE_BYTES], usize>,
@@ -269,7 +269,7 @@ fn child_wipes_and_closes_volumes() {
     go_on("closed");
 }
 
-/// A volume that has been written and read, by this thread and by workers.
+/// A volume after writes and reads by this thread and by workers.
 fn used_volume(dir: &Path, number: usize) -> Arc<Volume> {
     let (cipher, key_len_bytes, sector_size_bytes) = CIPHERS[number];
     let mut key = SecretBytes::zeroed(key_len_bytes);

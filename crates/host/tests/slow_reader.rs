@@ -1,5 +1,5 @@
-//! A client gets the right bytes however late it looks at them: nothing that was sent to it is
-//! written again, neither in the socket nor in a pipe that the client has spliced it into.
+//! A slow client gets the right bytes: sent bytes are never overwritten, neither in the socket nor
+//! in a pipe that the client has spliced them into.
 
 use std::fs::File;
 use std::io::{Read, Write};
@@ -19,7 +19,7 @@ use blockyard_host::volume::{Volume, VolumeOptions};
 
 const SIZE_BYTES: usize = 8 << 20;
 
-/// Every 8 bytes say where they are.
+/// Every 8 bytes contain their offset.
 fn plaintext() -> Vec<u8> {
     (0..SIZE_BYTES as u64).step_by(8).flat_map(u64::to_le_bytes).collect()
 }
@@ -36,7 +36,7 @@ fn volume(path: &Path) -> Arc<Volume> {
         iv_large_sectors: false,
         flags: CryptFlags::default(),
     };
-    // Not None: a slow build of the cipher would be given workers, and reads would not be streamed.
+    // Not `None`: a slow build of the cipher would get workers, and reads would not be streamed.
     let options = VolumeOptions { worker_threads: Some(0), ..VolumeOptions::default() };
     let file = DeviceFile::open(path, Access::ReadWrite, false).unwrap();
     let volume = Arc::new(Volume::from_crypt(file, &params, &options).unwrap());
@@ -44,7 +44,7 @@ fn volume(path: &Path) -> Arc<Volume> {
     volume
 }
 
-/// Opens the default export the old way: replies are simple.
+/// Opens the default export in the old style, with simple replies.
 fn connect(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.read_exact(&mut [0; 18]).unwrap();
@@ -65,7 +65,7 @@ fn read_request(cookie: u64, offset: u64, len: u32) -> Vec<u8> {
     request
 }
 
-/// Sends all requests at once, and takes the replies a few bytes at a time.
+/// Sends all requests at once, and reads the replies a few bytes at a time.
 fn read_slowly(stream: &mut UnixStream, reads: &[(u64, u32)]) {
     let requests = reads.iter().enumerate();
     let requests = requests.flat_map(|(cookie, (at, len))| read_request(cookie as u64, *at, *len));
@@ -83,7 +83,7 @@ fn read_slowly(stream: &mut UnixStream, reads: &[(u64, u32)]) {
     }
 }
 
-/// Runs `client` on a connection to a volume in tmpfs, which answers at once.
+/// Runs `client` on a connection to a volume in tmpfs, which completes requests immediately.
 fn with_client(client: impl FnOnce(&mut UnixStream)) {
     let dir = tempfile::tempdir_in("/dev/shm").unwrap();
     let socket = dir.path().join("socket");
@@ -120,8 +120,8 @@ fn replies_stay_as_they_were_until_a_slow_client_has_read_them() {
     });
 }
 
-/// As a proxy does (`systemd-socket-proxyd`): the pages move from the socket into a pipe without a
-/// copy, and are read there when the next hop has room.
+/// Like a proxy (`systemd-socket-proxyd`): the pages move from the socket into a pipe without a
+/// copy, and are read there later.
 #[test]
 fn replies_stay_as_they_were_in_a_pipe_that_the_client_splices_them_into() {
     const LEN_BYTES: u32 = 128 << 10;
@@ -143,6 +143,6 @@ fn replies_stay_as_they_were_in_a_pipe_that_the_client_splices_them_into() {
         }
         let mut spliced = vec![0; LEN_BYTES as usize];
         File::from(read_end).read_exact(&mut spliced).unwrap();
-        assert!(spliced == plaintext()[..LEN_BYTES as usize], "pages in the pipe were used again");
+        assert!(spliced == plaintext()[..LEN_BYTES as usize], "pages in the pipe were reused");
     });
 }

@@ -1,4 +1,4 @@
-//! What each target does on real files, from the text of its table line on.
+//! Each target on real files, from the text of its table line.
 
 mod client;
 
@@ -21,7 +21,7 @@ use blockyard_host::write_log::{FLUSH, LogReader};
 const SECTORS: usize = 2048;
 const SIZE_BYTES: usize = SECTORS * 512;
 
-/// Files of `SIZE_BYTES` zeros: in memory, and on a disk if the tests are built on one.
+/// Files of `SIZE_BYTES` zeroes: in memory, and on the disk of the test binaries.
 struct Files {
     dir: tempfile::TempDir,
 }
@@ -189,17 +189,17 @@ fn flakey_device_that_is_always_down_does_what_its_features_say() {
     }
     let before = fs::read(&path).unwrap();
     fill(&volume(&line("1 drop_writes")), &plaintext(0));
-    assert!(fs::read(&path).unwrap() == before, "what was dropped was written");
+    assert!(fs::read(&path).unwrap() == before, "dropped data was written");
     let read = contents(&volume(&line("5 corrupt_bio_byte 3 r 201 0")));
     let changed: Vec<_> = (0..SIZE_BYTES).filter(|at| read[*at] != before[*at]).collect();
     assert!(changed.first() == Some(&2) && changed.iter().all(|at| read[*at] == 201));
-    // One in each of the pieces that a dump reads, and no other.
+    // One change in each piece of a dump, and no other.
     assert!(changed.len() <= SIZE_BYTES / 4096 && changed.iter().all(|at| at % 4096 == 2));
     let up = format!("0 {SECTORS} flakey {} 0 1000000 1", path.display());
     assert!(contents(&volume(&up)) == before);
 }
 
-/// A device as a power cut leaves it that comes when the first `count` entries are stable.
+/// The device after a power cut with the first `count` entries stable.
 fn replayed(reader: &LogReader, count: usize, at: &Path) -> Vec<u8> {
     let device = File::create(at).unwrap();
     device.set_len(SIZE_BYTES as u64).unwrap();
@@ -252,7 +252,7 @@ fn log_replayed_up_to_a_flush_is_the_device_as_it_was_flushed() {
                 flushed.push(fs::read(&data).unwrap());
             }
         }
-        // As if the machine had gone down here: the last round was never flushed.
+        // Simulates a crash here: the last round was never flushed.
         let reader = LogReader::open(&log).unwrap();
         let scratch = files.dir.path().join("replayed");
         let is_flush = |at: &usize| reader.entries()[*at].flags & FLUSH != 0;
@@ -264,12 +264,12 @@ fn log_replayed_up_to_a_flush_is_the_device_as_it_was_flushed() {
         drop(client);
         let reader = LogReader::open(&log).unwrap();
         let all = replayed(&reader, reader.entries().len(), &scratch);
-        assert!(all == fs::read(&data).unwrap(), "a log that ended lacks what was not flushed");
+        assert!(all == fs::read(&data).unwrap(), "a complete log has unflushed data too");
     }
 }
 
-/// Writes its half of the device and flushes, again and again; what a flush has answered for must
-/// be in the log by then, whatever the other one is doing.
+/// Writes its half of the device and flushes, repeatedly. Flushed data must be in the log after the
+/// flush, regardless of the other thread.
 fn write_half(volume: &Arc<Volume>, half: u64, files: &Files, data: &Path, log: &Path) {
     let mut client = Client::new(volume, Priority::default()).unwrap();
     let scratch = files.dir.path().join(format!("replayed-{half}"));
@@ -336,7 +336,7 @@ fn table_that_does_not_fit_says_which_file_and_why() {
     assert!(fails(&line.replace("/log", "/none"), &options).contains("cannot open"));
 }
 
-/// What `upper` makes of its plaintext on a mapped device is what it makes of it on a file.
+/// `upper` writes the same ciphertext on a mapped device as on a file.
 #[test]
 fn crypt_on_every_mapped_device_reads_back_and_is_encrypted_below() {
     let key = "5a".repeat(64);
@@ -387,11 +387,10 @@ fn crypt_on_null_forgets_writes_and_reads_decrypted_zeros() {
     assert!(contents(&stacked) == contents(&of_zeros));
 }
 
-/// Features of a multipath line with others before these.
+/// Features of a multipath line, without and with others.
 const QUEUE_MODES: [&str; 3] = ["2 queue_mode bio", "2 queue_mode rq", "2 queue_mode mq"];
 
-/// Devices over one file: one that answers nothing, one that answers its first half, and one that
-/// works.
+/// Devices over one file: one fails always, one works in its first half, and one works.
 fn paths_to(file: &Path) -> String {
     let (path, half) = (file.display(), SECTORS / 2);
     format!(

@@ -1,5 +1,5 @@
-//! Writes of parts of sectors, beside other writes to the same sectors: all of them end, and no
-//! byte goes back to what it was before an acknowledged write.
+//! Writes of parts of sectors beside other writes to the same sectors: all of them end, and no byte
+//! reverts to its state before an acknowledged write.
 
 mod client;
 
@@ -21,7 +21,7 @@ const BLOCK: u32 = 4096;
 const MIB: u64 = 1 << 20;
 const SIZE_BYTES: u64 = 4 * MIB;
 
-/// A way to the file.
+/// Access to the file.
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Way {
     Memory,
@@ -105,7 +105,7 @@ fn zeroes_over_a_border_and_an_unaligned_write_that_come_together_both_end() {
     for way in WAYS {
         let served = Served::xts(way);
         let mut client = served.connect();
-        // Over a multiple of 1 MiB, with an end inside of a sector; and with both.
+        // Across a multiple of 1 MiB, with an end inside a sector; and both.
         for (offset, len) in [(MIB - 8192, 16_896), (MIB - 512, 1024), (100, 3 << 20)] {
             for round in 0..20 {
                 let fill = 1 + round;
@@ -130,8 +130,8 @@ fn zeroes_over_a_border_and_an_unaligned_write_that_come_together_both_end() {
     }
 }
 
-/// Parts of some sectors are written while `command` with this length is in flight to each of them.
-/// Outside of the parts their bytes stay.
+/// Writes parts of some sectors while a `command` of this length is in flight to each of them.
+/// Bytes outside the parts must stay.
 fn write_beside(served: &Served, one_connection: bool, command: u16, len: u32) {
     const AT_A_TIME: u64 = 8;
     let (mut first, mut second) = (served.connect(), served.connect());
@@ -202,7 +202,7 @@ fn two_clients_that_write_parts_of_one_sector_lose_none() {
         let (mut first, mut second) = (served.connect(), served.connect());
         for round in 0..100u64 {
             let fill = 1 + (round % 250) as u8;
-            // Eight parts each, all of one sector, and more than there is room for at a time.
+            // Eight parts each, all of one sector, more than there is room for at a time.
             let parts = |from: u64| -> Vec<u8> {
                 let parts = (0..20).map(|n| (from + n % 8 * 512, 256u32));
                 parts.flat_map(|place| request(WRITE, 0, 1, place, fill)).collect()
@@ -228,7 +228,7 @@ fn volume_is_suspended_while_clients_write_parts_of_sectors() {
             scope.spawn(move || {
                 let mut client = served.connect();
                 while !ends.load(Ordering::Relaxed) {
-                    // Whole blocks are in flight while parts of one are written.
+                    // Whole blocks are in flight while parts of them are written.
                     let whole = |n| ((1 + number * 4 + n) * u64::from(BLOCK), BLOCK);
                     let part = |n| (number * 512 + n * 128, 100);
                     let both = |n| [whole(n), part(n)].map(|place| request(WRITE, 0, 1, place, 1));
@@ -288,14 +288,14 @@ fn client_that_takes_no_replies_holds_up_neither_a_suspend_nor_a_write_of_a_part
     for way in [Way::Direct, Way::MqDeadline] {
         let served = Served::xts(way);
         let (mut silent, mut other) = (served.connect(), served.connect());
-        // Replies are more than the sockets and the server hold, and requests are not. There are
-        // writes between the first of them.
+        // The replies exceed the buffers of the sockets and the server, the requests do not. Writes
+        // follow the first requests.
         let read = |n: u64| request(READ, 0, n, (n % 32 * 65_536, 65_536), 0);
         let write = |n: u64| request(WRITE, 0, 100 + n, (0, BLOCK), 1);
         let writes = (0..8).flat_map(|n| [write(n), read(n)]).flatten();
         let all: Vec<u8> = writes.chain((8..100).flat_map(read)).collect();
         silent.send(&all);
-        // The sockets hold three replies, or a few more.
+        // The sockets hold about three replies.
         while served.volume.status().counts.reads.parts < 4 {
             std::thread::yield_now();
         }

@@ -1,4 +1,4 @@
-//! Clients that say nothing, or wait for a place, take nothing from the others.
+//! Silent and waiting clients do not affect other clients.
 
 mod client;
 
@@ -17,12 +17,12 @@ use client::{READ, Serving};
 
 const SIZE_BYTES: u64 = 1 << 20;
 const HOUR: Duration = Duration::from_secs(3600);
-/// A client that waits in vain fails by itself, and not by the limit of the test run.
+/// Time limit of a client's wait, below the limit of the test run.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// `NBD_FLAG_CAN_MULTI_CONN`.
 const CAN_MULTI_CONN: u16 = 1 << 8;
 
-/// Deadlines far behind the end of the test: it is not they that end a wait.
+/// Options with time limits far beyond the test.
 fn options(max_connections: usize) -> ServerOptions {
     ServerOptions { max_connections, handshake_timeout: HOUR, ..ServerOptions::default() }
 }
@@ -35,7 +35,7 @@ fn exports(folder: &Path) -> Vec<ServedExport> {
     vec![ServedExport { name: String::new(), volume, priority: Priority::default() }]
 }
 
-/// Connects and says nothing.
+/// Connects without sending anything.
 fn silent(socket: &Path) -> UnixStream {
     let mut stream = UnixStream::connect(socket).unwrap();
     stream.set_read_timeout(Some(PATIENCE)).unwrap();
@@ -49,7 +49,7 @@ fn is_connected(stream: &mut (impl Read + std::os::fd::AsFd)) -> bool {
     matches!(got, Err(error) if error.kind() == ErrorKind::WouldBlock)
 }
 
-/// Asks for the default export by its name, and does not wait for the answer.
+/// Asks for the default export, without waiting for the reply.
 fn ask_for_export(stream: &mut impl Write) {
     let mut hello = 3u32.to_be_bytes().to_vec();
     hello.extend(b"IHAVEOPT");
@@ -57,7 +57,7 @@ fn ask_for_export(stream: &mut impl Write) {
     stream.write_all(&hello).unwrap();
 }
 
-/// The flags of the export that is open now.
+/// The flags of the opened export.
 fn export_flags(stream: &mut impl Read) -> u16 {
     let mut export = [0; 10];
     stream.read_exact(&mut export).unwrap();
@@ -75,7 +75,7 @@ fn client_is_served_while_200_silent_ones_are_connected() {
     client.ask(READ, 0, 7, (0, 512), 0);
     assert_eq!(client.reply(), 7);
     assert_eq!(client.data(512), [0; 512]);
-    assert!(idle.iter_mut().all(is_connected), "the silent ones are still there");
+    assert!(idle.iter_mut().all(is_connected), "silent clients are still connected");
     drop(client);
     server.stop();
 }
@@ -133,11 +133,11 @@ fn single_place_is_not_announced_as_several_and_goes_to_the_one_who_waits() {
     ask_for_export(&mut first);
     assert_eq!(export_flags(&mut first) & CAN_MULTI_CONN, 0);
     ask_for_export(&mut second);
-    // A third one negotiates meanwhile, and leaves before it has a place.
+    // A third client negotiates meanwhile, and leaves before there is room.
     let mut third = silent(&socket);
     ask_for_export(&mut third);
     drop(third);
-    assert!(is_connected(&mut second), "it waits, without an answer");
+    assert!(is_connected(&mut second), "the client waits without a reply");
     rustix::io::ioctl_fionbio(&second, false).unwrap();
     drop(first);
     export_flags(&mut second);
@@ -155,7 +155,7 @@ fn several_places_are_announced() {
     server.stop();
 }
 
-/// A server whose control socket gives this answer.
+/// A server whose control socket gives this reply.
 fn controlled(folder: &Path, answer: Answer) -> Serving {
     let control = folder.join("c");
     let open = move |server: &mut Server| server.listen_control(&control, answer).unwrap();

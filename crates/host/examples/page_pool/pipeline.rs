@@ -1,8 +1,8 @@
-//! What the ways to get pages make of whole writes: cipher, pages, a copy into a file in memory.
+//! Cost of whole writes by page allocator: cipher, pages, a copy into a file in memory.
 //!
-//! The cipher runs on the submitter's own thread, as in the mail of 2023 (`no_write_workqueue`), so
-//! that one thread's processor time is all there is. Ways take turns; the median over the rounds of
-//! what a write takes, and of its ratio to the same round's `single`.
+//! The cipher runs on the submitter's thread, as in the mail of 2023 (`no_write_workqueue`), so one
+//! thread's CPU time is the whole cost. Allocators alternate; the table has medians of the time of
+//! a write, and of its ratio to `single` in the same round.
 
 use std::fs::File;
 use std::path::Path;
@@ -64,7 +64,7 @@ struct Case {
 }
 
 impl Case {
-    /// On an image of its own.
+    /// A case on an image of its own.
     fn new(name: &'static str, dir: &Path) -> Result<Self, Failure> {
         let path = dir.join(name);
         File::create(&path)?.set_len(IMAGE_BYTES)?;
@@ -103,7 +103,7 @@ impl Case {
     }
 }
 
-/// Processor time of this thread: others on the machine do not count.
+/// CPU time of this thread; other load on the machine does not count.
 pub(super) fn cpu_ns() -> f64 {
     let time = clock_gettime(ClockId::ThreadCPUTime);
     time.tv_sec as f64 * 1e9 + time.tv_nsec as f64

@@ -1,4 +1,4 @@
-//! The cipher alone, between buffers and memory as a volume has them.
+//! The cipher alone, with the buffers and memory of a volume.
 
 use blockyard_crypt::cipher::{CipherSpec, Hints, SectorCipher};
 use blockyard_engine::bio::Op;
@@ -10,11 +10,11 @@ use super::{CIPHER, Error, Job, SIZE_BYTES, key};
 /// A submitter's buffers.
 struct Side {
     buffers: Region,
-    /// The memory of the device, by its address.
+    /// Address of the device's memory.
     device: usize,
 }
 
-/// The cipher, its memory, and who runs it.
+/// The cipher, its memory and its threads.
 pub(crate) struct Bare {
     cipher: SectorCipher,
     sides: Vec<Side>,
@@ -37,7 +37,8 @@ impl Bare {
         Ok(Self { cipher, sides, _device: memory })
     }
 
-    /// A round; `cold`, between buffers and the device's memory, otherwise in place in one buffer.
+    /// Runs a round: with `cold` between buffers and the device's memory, else in place in one
+    /// buffer.
     pub(crate) fn measure(&mut self, job: &Job, cold: bool) -> Sample {
         let cipher = &self.cipher;
         timed(&mut self.sides, job, |side, seed| {
@@ -63,14 +64,14 @@ impl Bare {
     }
 }
 
-/// With the hints that the executor gives.
+/// Runs the cipher with the executor's prefetch hints.
 ///
 /// # Safety
 /// `buffer` and `device` are valid for the job's length and disjoint.
 unsafe fn run(cipher: &SectorCipher, job: &Job, buffer: *mut u8, device: *mut u8) {
     let (len, iv_sector) = (job.len_bytes as usize, device as u64 >> 9);
     let large = len > 4096;
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe {
         match job.op {
             Op::Write => {

@@ -1,4 +1,4 @@
-//! One pipeline, one job, one placement: what is measured of it, in each round.
+//! Measurements of one pipeline, one job and one placement, in each round.
 
 use std::sync::Barrier;
 use std::time::Instant;
@@ -8,26 +8,26 @@ use blockyard_host::local::{Client, Request};
 
 use super::{Job, SIZE_BYTES};
 
-/// One round.
+/// Result of one round.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Sample {
     pub(crate) wall_ns: f64,
     pub(crate) cpu_ns: f64,
     pub(crate) bytes: f64,
     pub(crate) requests: f64,
-    /// Somebody slept.
+    /// Voluntary context switches.
     pub(crate) voluntary: f64,
-    /// Somebody else wanted the CPU.
+    /// Involuntary context switches.
     pub(crate) involuntary: f64,
 }
 
-/// All rounds.
+/// Results of all rounds.
 pub(crate) struct Cell {
     pub(crate) placement: &'static str,
     pub(crate) job: &'static str,
     pub(crate) name: String,
     samples: Vec<Sample>,
-    /// Of the bare cipher, in the same rounds.
+    /// Results of the bare cipher in the same rounds.
     bare: Vec<Sample>,
 }
 
@@ -45,12 +45,12 @@ impl Cell {
         self.median(|sample, _| sample.bytes / f64::from(1 << 20) / (sample.wall_ns / 1e9))
     }
 
-    /// Rate by the clock on the wall, of the bare cipher's.
+    /// Wall-clock rate relative to the bare cipher.
     pub(crate) fn of_bare(&self) -> f64 {
         self.median(|sample, bare| bare.wall_ns / bare.bytes * sample.bytes / sample.wall_ns)
     }
 
-    /// Rate by CPU time, of the bare cipher's.
+    /// Rate per CPU time relative to the bare cipher.
     pub(crate) fn of_bare_by_cpu(&self) -> f64 {
         self.median(|sample, bare| bare.cpu_ns / bare.bytes * sample.bytes / sample.cpu_ns)
     }
@@ -76,7 +76,7 @@ impl Cell {
     }
 }
 
-/// Runs `work` of each worker on a thread of its own, the first on this one, all at once.
+/// Runs `work` of each worker on its own thread, the first on this one, all at once.
 pub(crate) fn timed<T: Send>(
     workers: &mut [T],
     job: &Job,
@@ -109,9 +109,9 @@ pub(crate) fn timed<T: Send>(
     }
 }
 
-/// A round of a pipeline.
+/// Runs a round of a pipeline.
 pub(crate) fn measure(clients: &mut [Client], job: &Job) -> Sample {
-    // Buffers of the job's length, and the pages of the file.
+    // Touches buffers of the job's length and the pages of the file.
     for client in &mut *clients {
         submit(client, &Job { requests: job.depth, ..*job }, 7);
         touch(client, job.len_bytes);
@@ -145,7 +145,7 @@ fn submit(client: &mut Client, job: &Job, seed: u64) {
     }
 }
 
-/// Random places of a job's requests (xorshift).
+/// Random offsets of a job's requests (xorshift).
 pub(crate) struct Places {
     seed: u64,
     len_bytes: u64,
@@ -156,7 +156,7 @@ impl Places {
         Self { seed: seed.wrapping_mul(0x9e37_79b9_7f4a_7c15), len_bytes: job.len_bytes }
     }
 
-    /// A multiple of the length.
+    /// Next offset, a multiple of the length.
     pub(crate) fn next(&mut self) -> u64 {
         self.seed ^= self.seed << 13;
         self.seed ^= self.seed >> 7;
@@ -171,9 +171,9 @@ struct Usage {
     involuntary: f64,
 }
 
-/// Of all threads of this process.
+/// Resource usage of all threads of this process.
 fn usage() -> Usage {
-    // SAFETY: the system writes nothing but this plain value.
+    // SAFETY: the system call writes only this plain value.
     let usage = unsafe {
         let mut usage: libc::rusage = std::mem::zeroed();
         assert_eq!(libc::getrusage(libc::RUSAGE_SELF, &raw mut usage), 0);

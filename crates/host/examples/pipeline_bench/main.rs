@@ -1,12 +1,11 @@
-//! What a pipeline costs on the real path: submitter, shard, executor, cipher, memory.
+//! Cost of a pipeline on the real path: submitter, shard, executor, cipher, memory.
 //!
 //! A volume in tmpfs (`/dev/shm`), aes-xts-plain64 with a 512-bit key and 512-byte sectors; its
-//! submitters are threads of this process, there is no socket. The bare cipher runs over the same
-//! number of bytes, between the same number of buffers and as much memory, at the same random
-//! places, with the same hints: all that is above it is ours.
+//! submitters are threads of this process, without a socket. The bare cipher is the reference: as
+//! many bytes, buffers and memory, the same random offsets and hints.
 //!
-//! *Page cache*: the same in a file on a disk (`/var/tmp`), which cannot be encrypted into. What
-//! the bare cipher does not have there is a copy between the volume's buffers and the cache.
+//! *Page cache*: a file on a disk (`/var/tmp`), into whose pages the cipher cannot write. Compared
+//! with the bare cipher, the volume adds a copy between its buffers and the page cache.
 //!
 //! ```text
 //!   one core               everything pinned to one CPU
@@ -14,12 +13,12 @@
 //!   two, two submitters    each with a shard of its own, on one volume
 //! ```
 //!
-//! All pipelines run in each round, in an order that changes, and each is compared with the bare
-//! cipher of its own round; the table has medians. CPU time is user and system time of the whole
-//! process: on a busy machine, it is the figure to look at.
+//! All pipelines run in each round, in changing order, and each is compared with the bare cipher of
+//! its round; the table has medians. CPU time is user and system time of the whole process; on a
+//! busy machine it is the more reliable figure.
 //!
-//! `--rounds N`, `--json` for programs, `--smoke` for one short round; `--job`, `--pipeline` and
-//! `--placement` with a part of a name for less.
+//! `--rounds N`; `--json` for programs; `--smoke` for one short round; `--job`, `--pipeline` and
+//! `--placement` select by part of a name.
 
 mod bare;
 mod cell;
@@ -42,26 +41,26 @@ use rustix::thread::{CpuSet, sched_getaffinity, sched_setaffinity};
 use self::bare::Bare;
 use self::cell::{Cell, Sample};
 
-/// More than a last-level cache has.
+/// Larger than a last-level cache.
 const SIZE_BYTES: u64 = 64 << 20;
 const CIPHER: &str = "aes-xts-plain64";
 
 type Error = Box<dyn std::error::Error>;
 
-/// What is asked for.
+/// A job.
 #[derive(Clone, Copy)]
 struct Job {
     name: &'static str,
     op: Op,
     len_bytes: u64,
-    /// In flight.
+    /// Requests in flight.
     depth: usize,
-    /// Of one submitter in one round.
+    /// Requests of one submitter in one round.
     requests: usize,
     file: File,
 }
 
-/// Where the volume lies.
+/// Place of the volume.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum File {
     Memory,
@@ -114,7 +113,7 @@ impl Images {
     }
 }
 
-/// Which CPUs, and who submits.
+/// CPUs and number of submitters.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Placement {
     One,
@@ -138,7 +137,7 @@ impl Placement {
     }
 }
 
-/// A pipeline and the names that it has.
+/// A pipeline and its names.
 struct Variant {
     name: String,
     choice: PipelineChoice,
@@ -157,8 +156,8 @@ fn variants() -> Vec<Variant> {
     variants
 }
 
-/// A volume and its submitters, made anew for each round, on the same file: where memory lies makes
-/// a difference, and is to make the same one for all.
+/// A volume and its submitters. Each round builds them anew on the same file, so that all rounds
+/// have the same memory layout.
 struct Bench {
     clients: Vec<Client>,
 }
@@ -187,12 +186,12 @@ fn key() -> SecretBytes {
     SecretBytes::copy_of(&(0..64).collect::<Vec<u8>>())
 }
 
-/// What the words of the command line say.
+/// Options of the command line.
 struct Options {
     rounds: usize,
     smoke: bool,
     json: bool,
-    /// Only what has this in its name.
+    /// Selects jobs whose name contains this text.
     job: String,
     pipeline: String,
     placement: String,
@@ -264,7 +263,7 @@ fn measure(
                     }
                 };
             }
-            // The first round brings the bare cipher's memory.
+            // The first round faults in the bare cipher's memory.
             if round > 0 {
                 keep(cells, placement, &job, variants, &samples);
             }
@@ -273,7 +272,7 @@ fn measure(
     Ok(())
 }
 
-/// The numbers below `count` in an order of this round: nobody always comes behind the same one.
+/// The numbers below `count`, shuffled by round, so that the order of neighbours changes.
 fn shuffled(count: usize, round: u64) -> Vec<usize> {
     let mut order: Vec<usize> = (0..count).collect();
     let mut word = round.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -286,7 +285,7 @@ fn shuffled(count: usize, round: u64) -> Vec<usize> {
     order
 }
 
-/// This thread, and all that it starts from now on.
+/// Pins this thread and all threads that it starts later.
 fn pin(placement: Placement, all_cpus: CpuSet) -> Result<(), Error> {
     let mut cpus = all_cpus;
     if placement == Placement::One {
@@ -297,7 +296,7 @@ fn pin(placement: Placement, all_cpus: CpuSet) -> Result<(), Error> {
     Ok(sched_setaffinity(None, &cpus)?)
 }
 
-/// The samples of one round, each with the bare cipher of that round.
+/// Stores the samples of one round, each with the bare cipher of that round.
 fn keep(
     cells: &mut Vec<Cell>,
     placement: Placement,

@@ -1,16 +1,16 @@
-//! The table, and what is aimed for.
+//! The table and its targets.
 
 use super::cell::Cell;
 use super::{JOBS, Placement};
 
-/// In place, in one buffer of 64 KiB at most.
+/// The cipher in place, in one buffer of at most 64 KiB.
 pub(crate) const HOT: &str = "cipher, in the cache";
-/// From and to memory: what all others are divided by.
+/// The cipher from and to memory: the divisor of all other rates.
 pub(crate) const BARE: &str = "cipher";
 
 pub(crate) fn print(cells: &[Cell]) {
-    println!("x: rate, by the clock and by CPU time, of the bare cipher's in the same rounds");
-    println!("ctx: context switches a request, of those who slept and of those who had to go");
+    println!("x: rate relative to the bare cipher, by the clock and by CPU time");
+    println!("ctx: context switches per request, voluntary and involuntary");
     for placement in Placement::ALL {
         for job in JOBS {
             let rows = cells

@@ -1,4 +1,4 @@
-//! A cipher whose key can be changed while it is not in use (`crypt_set_key`, `crypt_wipe_key`).
+//! A cipher whose key can be changed while the cipher is idle (`crypt_set_key`, `crypt_wipe_key`).
 
 use std::cell::UnsafeCell;
 use std::ops::Deref;
@@ -7,7 +7,7 @@ use blockyard_crypt::cipher::{CipherError, CipherSpec, SectorCipher};
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 
-/// A cipher, and what it takes to make it again with another key.
+/// A cipher with the data to rebuild it with another key.
 pub(crate) struct KeyedCipher {
     cipher: UnsafeCell<SectorCipher>,
     spec: CipherSpec,
@@ -16,8 +16,8 @@ pub(crate) struct KeyedCipher {
     iv_large_sectors: bool,
 }
 
-// SAFETY: a `SectorCipher` may be shared; it is replaced only by `KeyedCipher::replace`, whose
-// caller sees to it that nobody else has it.
+// SAFETY: a `SectorCipher` may be shared. Only `KeyedCipher::replace` changes it, whose caller
+// guarantees exclusive access.
 unsafe impl Sync for KeyedCipher where SectorCipher: Sync {}
 
 impl KeyedCipher {
@@ -31,29 +31,28 @@ impl KeyedCipher {
         Ok(Self { cipher, spec, key_len_bytes, sector_size_bytes, iv_large_sectors })
     }
 
-    /// Whether cache timing may tell of its key; see [`CipherSpec::is_table_based`].
+    /// Whether cache timing may leak its key; see [`CipherSpec::is_table_based`].
     pub(crate) fn is_table_based(&self) -> bool {
         self.spec.is_table_based()
     }
 
-    /// Length of its key, which never changes.
+    /// Length of its key; constant.
     pub(crate) fn key_len_bytes(&self) -> usize {
         self.key_len_bytes
     }
 
-    /// The same cipher with this key.
+    /// The same cipher with another key.
     pub(crate) fn with_key(&self, key: &SecretBytes) -> Result<SectorCipher, CipherError> {
         let key = key.as_slice();
         SectorCipher::new(&self.spec, key, self.sector_size_bytes, self.iv_large_sectors)
     }
 
-    /// Puts another cipher in its place; the old one is wiped.
+    /// Replaces the cipher; the old one is wiped.
     ///
     /// # Safety
-    /// Nobody uses the cipher meanwhile: the gate of its volume is closed, and whoever closed it
-    /// has seen that no shard is busy.
+    /// The cipher must be unused: the gate of its volume is closed, and all shards are idle.
     pub(crate) unsafe fn replace(&self, cipher: SectorCipher) {
-        // SAFETY: the caller has the cipher for itself.
+        // SAFETY: the caller guarantees exclusive access.
         unsafe { *self.cipher.get() = cipher };
     }
 }
@@ -62,8 +61,8 @@ impl Deref for KeyedCipher {
     type Target = SectorCipher;
 
     fn deref(&self) -> &SectorCipher {
-        // SAFETY: it is replaced only while no shard is busy, and only for a busy shard, or where
-        // nothing can be replaced because there is no gate, is it borrowed.
+        // SAFETY: the cipher is borrowed only by busy shards, or without a gate; it is replaced
+        // only while all shards are idle, which needs a gate.
         unsafe { &*self.cipher.get() }
     }
 }

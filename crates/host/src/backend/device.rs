@@ -1,4 +1,4 @@
-//! A device of a volume: its file, its mapping if it has one, and the queue in front of it.
+//! A device of a volume: its file, its mapping if any, and its queue.
 
 use std::io;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) struct Device {
     pub(crate) mapping: Option<Mapping>,
     pub(crate) queue: DeviceQueue,
     pub(crate) elevator: ElevatorSpec,
-    /// It is one of several paths to one disk.
+    /// The device is one of several paths to a disk.
     pub(crate) is_path: bool,
 }
 
@@ -35,12 +35,12 @@ impl Device {
         !matches!(self.queue, DeviceQueue::Bypassed)
     }
 
-    /// Asks the server that it is on, if it is on one.
+    /// Sends an operation to its server, if it is remote.
     pub(crate) fn ask(&self, op: Op) -> Option<io::Result<Asked<'_>>> {
         self.file.remote().and_then(|_| self.thread()).map(|thread| thread.ask(op))
     }
 
-    /// Flushes it, or waits for the answer of the server that was asked to.
+    /// Flushes the device, or waits for the server's answer to `asked`.
     pub(crate) fn flush(&self, asked: Option<io::Result<Asked<'_>>>) -> Result<(), Error> {
         let flushed = match asked {
             Some(asked) => asked.and_then(Asked::answer),

@@ -21,57 +21,57 @@ use crate::submitter::new_io_context;
 use crate::threads::{self, Usage};
 use crate::{poll, process};
 
-/// A bio of a connection on its way to a device, and what no queue looks at. Its memory belongs to
-/// it until it is answered.
+/// A bio of a connection on its way to a device, with data that queues ignore. Its memory belongs
+/// to the bio until the completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct DeviceBio {
-    /// Its word is the queue's that takes it.
+    /// The bio; the receiving queue sets `user`.
     pub(crate) bio: Bio,
     /// The bytes of its buffer.
     pub(crate) memory: Memory,
-    /// What is answered, and to whom: the io-context of its origin may be another task's.
+    /// Token and io-context of the connection; the bio's origin may have another task's io-context.
     pub(crate) token: Token,
     pub(crate) client: IoContext,
-    /// A write whose memory is the front end's, which must not receive into it meanwhile.
+    /// A write from the front end's buffer, which the front end must not overwrite meanwhile.
     pub(crate) borrows: bool,
-    /// A check: it connects once to a server that is away, and fails if that fails. The bytes of
-    /// such a read are not used.
+    /// A check: it makes one attempt to connect to a server that is away, and fails with it. The
+    /// bytes of its read are not used.
     pub(crate) is_check: bool,
-    /// When it was plugged, if time is kept of its bio.
+    /// Time of plugging, if the bio is sampled.
     pub(crate) submitted: Nanos,
 }
 
-/// A device's thread, until it is dropped.
+/// Handle of a device's thread; the drop stops the thread.
 pub(crate) struct DeviceThread {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
-    /// Its number, once it runs.
+    /// Thread number, once the thread runs.
     number: Arc<AtomicU32>,
 }
 
-/// A thread's end of the inbox.
+/// The thread's end of the inbox.
 pub(crate) struct Shared {
     inbox: Mutex<Inbox>,
     /// Readable while something is in the inbox.
     wake: OwnedFd,
 }
 
-/// What connections have sent.
+/// Messages from connections.
 #[derive(Default)]
 pub(crate) struct Inbox {
-    /// Connections, and where they are answered. Each comes before its operations.
+    /// New connections and their completion queues. Each precedes its operations.
     pub(crate) joined: Vec<(IoContext, Arc<CompletionQueue>)>,
     pub(crate) bios: Vec<DeviceBio>,
-    /// How many bios each batch in `bios` has.
+    /// Number of bios in each batch of `bios`.
     pub(crate) batches: Vec<usize>,
-    /// Connections that are about to end: their operations are answered as soon as may be, and
-    /// nobody cares how they went.
+    /// Connections that are about to end: their operations complete as soon as possible, with any
+    /// status.
     pub(crate) abandoned: Vec<IoContext>,
-    /// Connections that have ended. Each comes after its last answer.
+    /// Ended connections. Each follows its last completion.
     pub(crate) left: Vec<IoContext>,
-    /// Something else has happened that the thread is to look at.
+    /// Another event needs the thread's attention.
     pub(crate) nudged: bool,
-    /// What waits for a server that is away is to fail: this one ends.
+    /// The server ends, so operations that wait for a remote server fail.
     pub(crate) ending: bool,
     pub(crate) stopping: bool,
 }
@@ -85,10 +85,11 @@ impl Inbox {
 }
 
 impl DeviceThread {
-    /// Starts a device's thread: `run` takes from the inbox until that stops and all is answered.
+    /// Starts a device's thread: `run` takes from the inbox until it stops and all operations are
+    /// complete.
     ///
     /// # Errors
-    /// When the system has no more descriptors or threads.
+    /// The system has no more descriptors or threads.
     pub(crate) fn start(
         name: String,
         run: impl FnOnce(Arc<Shared>) + Send + 'static,
@@ -108,18 +109,18 @@ impl DeviceThread {
         Ok(Self { shared, thread: Some(thread), number })
     }
 
-    /// CPU time that its thread has used so far.
+    /// CPU time of the thread so far.
     pub(crate) fn usage(&self) -> Usage {
         threads::of_thread(self.number.load(Ordering::Relaxed))
     }
 
-    /// A connection begins.
+    /// Adds a connection.
     pub(crate) fn join(&self, io_context: IoContext, completions: Arc<CompletionQueue>) {
         self.shared.put(|inbox| inbox.joined.push((io_context, completions)));
     }
 
-    /// Takes a batch of one connection; `batch` is empty afterwards. The memory of each operation
-    /// stays valid until its answer.
+    /// Sends a batch of one connection; `batch` is empty afterwards. The memory of each operation
+    /// stays valid until its completion.
     pub(crate) fn send(&self, batch: &mut Vec<DeviceBio>) {
         self.shared.put(|inbox| {
             inbox.batches.push(batch.len());
@@ -127,25 +128,25 @@ impl DeviceThread {
         });
     }
 
-    /// A connection is about to end: it waits for its answers, and wants them soon.
+    /// Announces the end of a connection, which waits for its completions.
     pub(crate) fn abandon(&self, io_context: IoContext) {
         self.shared.put(|inbox| inbox.abandoned.push(io_context));
     }
 
-    /// The server of the clients ends: nothing waits for a lost connection any more.
+    /// The server ends: operations no longer wait for a lost connection.
     pub(crate) fn end_waiting(&self) {
         self.shared.put(|inbox| inbox.ending = true);
     }
 
-    /// A connection has ended: everything it sent has been answered.
+    /// Removes a connection, after all its completions.
     pub(crate) fn leave(&self, io_context: IoContext) {
         self.shared.put(|inbox| inbox.left.push(io_context));
     }
 
-    /// Asks for a flush, or for a read of the first sector, whose bytes are not used.
+    /// Requests a flush, or a read of the first sector whose bytes are not used.
     ///
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system has no more descriptors.
     pub(crate) fn ask(&self, op: Op) -> io::Result<Asked<'_>> {
         let (completions, client) = (CompletionQueue::new()?, new_io_context());
         self.join(client, Arc::clone(&completions));
@@ -164,7 +165,7 @@ impl DeviceThread {
         Ok(Asked { disk: self, client, completions })
     }
 
-    /// A handle whose thread is the caller's.
+    /// A handle for a test, which runs the loop itself.
     #[cfg(test)]
     pub(crate) fn by_hand() -> (Self, Arc<Shared>) {
         let wake = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK);
@@ -175,7 +176,7 @@ impl DeviceThread {
     }
 }
 
-/// What a device was asked for and has not answered.
+/// An operation without completion so far.
 pub(crate) struct Asked<'a> {
     disk: &'a DeviceThread,
     client: IoContext,
@@ -186,11 +187,11 @@ impl Asked<'_> {
     /// Waits for the answer.
     ///
     /// # Errors
-    /// When the device says so.
+    /// The device reports an error.
     pub(crate) fn answer(self) -> io::Result<()> {
         let mut cqes = Vec::new();
         while cqes.is_empty() {
-            // The answer comes in any case, and before this client leaves.
+            // The completion always arrives, and before this client leaves.
             if poll::readable(&[Some(self.completions.ready())], None).is_err() {
                 std::thread::yield_now();
             }
@@ -223,12 +224,12 @@ impl Shared {
         }
     }
 
-    /// Wakes the thread for something that is not in the inbox.
+    /// Wakes the thread for an event outside the inbox.
     pub(crate) fn nudge(&self) {
         self.put(|inbox| inbox.nudged = true);
     }
 
-    /// Moves everything to `to`, which is empty.
+    /// Moves the content to `to`, which is empty.
     pub(crate) fn take(&self, to: &mut Inbox) {
         let mut inbox = self.inbox.lock().unwrap_or_else(PoisonError::into_inner);
         if !inbox.is_empty() {
@@ -246,14 +247,14 @@ impl AsFd for Shared {
     }
 }
 
-/// Where a connection is answered.
+/// A connection and its pending completions.
 struct Client {
     completions: Arc<CompletionQueue>,
-    /// What it has not been told yet.
+    /// Completions to send.
     cqes: Vec<Cqe>,
-    /// How many of these are of [`DeviceBio::borrows`].
+    /// Number of them for operations with [`DeviceBio::borrows`].
     borrowed: usize,
-    /// What was seen of the times of these.
+    /// Timings to send.
     timed: Vec<Timed>,
 }
 
@@ -273,7 +274,7 @@ impl Clients {
         self.0.remove(&io_context);
     }
 
-    /// An answer to an operation that borrows its memory, or does not.
+    /// Adds a completion; `borrows` tells whether the operation borrowed its memory.
     pub(crate) fn put(&mut self, io_context: IoContext, cqe: Cqe, borrows: bool) {
         let client = self.0.get_mut(&io_context);
         let client = client.expect("a connection leaves after its last answer");
@@ -281,12 +282,12 @@ impl Clients {
         client.borrowed += usize::from(borrows);
     }
 
-    /// What was seen of the time of an operation, before its answer is put.
+    /// Adds the timing of an operation, before its completion.
     pub(crate) fn time(&mut self, io_context: IoContext, timed: Timed) {
         self.0.get_mut(&io_context).expect("it waits for an answer").timed.push(timed);
     }
 
-    /// Tells each what it has not been told yet.
+    /// Sends all pending completions.
     pub(crate) fn answer(&mut self) {
         for client in self.0.values_mut().filter(|client| !client.cqes.is_empty()) {
             let borrowed = std::mem::take(&mut client.borrowed);
@@ -301,7 +302,8 @@ mod tests {
 
     use super::*;
 
-    /// A device that answers each operation so, and tells how many are joined at its end.
+    /// Starts a device that completes each operation with `status`, and reports the number of its
+    /// clients at the end.
     fn answering(status: BlkStatus, joined: mpsc::Sender<usize>) -> DeviceThread {
         let run = move |shared: Arc<Shared>| {
             let (mut clients, mut received) = (Clients::default(), Inbox::default());

@@ -4,7 +4,7 @@ use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::mq_deadline::MQ_DEADLINE;
 use blockyard_engine::elevator::none::NONE;
 
-/// `none`, unless the device seeks and the kernel below schedules nothing either.
+/// `none`, unless the device is rotational and the kernel below has no scheduler either.
 pub(crate) fn default_elevator(rotational: bool, kernel_scheduler: Option<&str>) -> ElevatorSpec {
     match (rotational, kernel_scheduler) {
         (true, Some("none")) => ElevatorSpec::of(&MQ_DEADLINE),

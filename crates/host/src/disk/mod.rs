@@ -1,4 +1,4 @@
-//! Between a volume's targets and its devices: queues, and the threads that elevators run on.
+//! Queues between a volume's targets and its devices, and the threads of elevators.
 //!
 //! | device | queue |
 //! |---|---|
@@ -11,8 +11,8 @@
 //!   connection ─ plug ─┐                             ┌─> answers of each connection
 //!   connection ─ plug ─┴─> inbox ─> queue ─> ring ───┘
 //! ```
-//! What a connection submits is plugged (`struct blk_plug`) until it has nothing more to submit, or
-//! [`PLUG_MAX`] operations wait: one hand-over for all, and neighbours are merged.
+//! A connection's bios are plugged (`struct blk_plug`) until it has nothing more to submit, or
+//! [`PLUG_MAX`] operations wait. So there is one hand-over for all, and neighbours are merged.
 
 mod choice;
 mod queue;
@@ -26,16 +26,16 @@ use blockyard_engine::mq::QueueConfig;
 
 use crate::device_thread::DeviceThread;
 
-/// A plug with so many operations is pulled (`BLK_MAX_REQUEST_COUNT`, which was 16 until 2021 and
-/// is 32 since; from memory).
+/// A plug of this length is flushed (`BLK_MAX_REQUEST_COUNT`, 16 until 2021, 32 since; from
+/// memory).
 pub(crate) const PLUG_MAX: usize = 32;
 
-/// What lies between the executors and a device.
+/// The queue between the executors and a device.
 pub(crate) enum DeviceQueue {
-    /// Nothing: the page cache, or memory.
+    /// No queue: the page cache, or memory.
     Bypassed,
     /// Each connection has a hardware queue of its own.
     PerConnection(QueueConfig),
-    /// A thread: of an elevator, or of the connection to a server.
+    /// A thread of an elevator, or of the connection to a server.
     Shared(DeviceThread),
 }

@@ -1,7 +1,7 @@
-//! A request queue with the bios that wait in it: bios in, one system call for each request out.
+//! A request queue with its waiting bios: bios enter, one system call per request leaves.
 //!
-//! Merged bios become one vectored transfer. Who executes it is told to
-//! [`DiskQueue::dispatch`]: a ring, plain calls, a test.
+//! Merged bios become one vectored transfer. The caller of [`DiskQueue::dispatch`] chooses the
+//! executor: a ring, plain calls, a test.
 
 use std::io;
 use std::sync::Arc;
@@ -20,15 +20,15 @@ use crate::file::DeviceFile;
 use crate::file_op::{FileOp, FileOpKind, iovec};
 use crate::stages::{self, Span, Stage, Timed};
 
-/// Starts an operation. `Some` if it has already ended; then the memory may have been taken.
+/// Starts an operation. `Some` if it has already ended; its memory may then be reused.
 pub(crate) type Start<'a> =
     dyn FnMut(FileOp<Tag>, &mut Vec<libc::iovec>) -> Option<io::Result<()>> + 'a;
 
-/// A bio that time is kept of.
+/// A sampled bio.
 struct Sampled {
-    /// Its index in `bios`.
+    /// Index in `bios`.
     user: u64,
-    /// When it went to the device; a flush before it counts.
+    /// Time of issue to the device; a preflush counts.
     issued: Option<Nanos>,
 }
 
@@ -36,29 +36,29 @@ struct Sampled {
 pub(crate) struct DiskQueue {
     queue: RequestQueue,
     file: Arc<DeviceFile>,
-    /// By [`Bio::user`] in the queue.
+    /// Bios by [`Bio::user`] in the queue.
     bios: Slab<DeviceBio>,
-    /// Few.
+    /// Sampled bios; few.
     sampled: Vec<Sampled>,
-    /// What has been seen of them, and by whom they were asked for.
+    /// Timings and the io-contexts of their submitters.
     timed: Vec<(IoContext, Timed)>,
-    /// What the device has; by tag.
+    /// Issued requests by tag.
     issued: Vec<Option<Issued>>,
-    /// Emptied after each use; kept for their memory.
+    /// Emptied after each use; kept for its memory.
     issues: Vec<Issue>,
     done: Vec<Done>,
     memory: Vec<libc::iovec>,
     unparked: Vec<u64>,
 }
 
-// SAFETY: the addresses in `memory` are used by nobody after the call that filled it.
+// SAFETY: the addresses in `memory` are used only during the call that filled it.
 unsafe impl Send for DiskQueue {}
 
-/// A request that the device has.
+/// A request at the device.
 #[derive(Clone, Copy)]
 struct Issued {
     issue: Issue,
-    /// That it takes long has been reported.
+    /// Its delay has been reported.
     is_reported: bool,
 }
 
@@ -79,28 +79,28 @@ impl DiskQueue {
         }
     }
 
-    /// What this submitter submits is held back until [`DiskQueue::unplug`].
+    /// Holds bios of this submitter back until [`DiskQueue::unplug`].
     pub(crate) fn plug(&mut self, io_context: IoContext) {
         self.queue.plug(io_context);
     }
 
-    /// Takes a bio.
+    /// Submits a bio.
     pub(crate) fn submit(&mut self, now: Nanos, bio: DeviceBio) {
         let user = u64::from(self.bios.insert(bio));
         if bio.bio.origin.sample != Sample::NONE {
             self.sampled.push(Sampled { user, issued: None });
         }
-        // Parked or not, it is the queue's until it is done: nobody here sleeps for a request, and
-        // a connection's buffers bound what it submits.
+        // The queue owns the bio until its end, parked or not: no thread sleeps for a free request,
+        // and a connection's buffers bound its bios.
         self.queue.submit_bio(now, Bio { user, ..bio.bio });
     }
 
-    /// The submitter has nothing more for now.
+    /// Ends a plug: the submitter has no more bios for now.
     pub(crate) fn unplug(&mut self, now: Nanos, io_context: IoContext) {
         self.queue.unplug(now, io_context);
     }
 
-    /// Starts what the device takes now.
+    /// Starts all requests that the device accepts now.
     pub(crate) fn dispatch(&mut self, now: Nanos, start: &mut Start<'_>) {
         loop {
             let mut issues = std::mem::take(&mut self.issues);
@@ -143,7 +143,7 @@ impl DiskQueue {
             Op::Discard if !self.file.is_block_device() => {
                 FileOpKind::PunchHole { offset_bytes, len_bytes }
             }
-            // A ring has no words for these that every kernel knows.
+            // io_uring has no operations for these on old kernels.
             Op::Discard => return Some(self.file.discard(offset_bytes, len_bytes)),
             Op::WriteZeroes => {
                 return Some(self.file.write_zeroes(offset_bytes, len_bytes));
@@ -156,7 +156,7 @@ impl DiskQueue {
         start(FileOp { user: tag, fd: self.file.data_fd(), kind }, &mut self.memory)
     }
 
-    /// The memory of a request, in sector order. Neighbours in memory are one piece.
+    /// Collects the memory of a request, in sector order; adjacent buffers are one piece.
     fn gather(&mut self, tag: Tag, first: Sector) {
         let mut next = first;
         for bio in self.queue.bios(tag) {
@@ -171,19 +171,19 @@ impl DiskQueue {
                 }
                 _ => memory.push(iovec(base, len_bytes)),
             };
-            // SAFETY: the bio is in `bios` until it is answered.
+            // SAFETY: the bio is in `bios` until its completion.
             unsafe { whole.memory.each(skip_bytes, bio.len.bytes() as usize, add) };
         }
     }
 
-    /// The device has answered.
+    /// Completes a request.
     pub(crate) fn complete(&mut self, now: Nanos, tag: Tag, result: io::Result<()>) {
         let issued = self.issued[tag.index as usize].take();
         let Issue { op, fua, .. } = issued.expect("the device answers what it was given").issue;
         self.queue.complete(now, tag, self.file.ended(op, fua, result));
     }
 
-    /// Moves the answers to the end of `out`, each with whom it is for.
+    /// Moves completions to the end of `out`, each with its io-context.
     pub(crate) fn take_done(&mut self, out: &mut Vec<(IoContext, Cqe)>) {
         self.queue.take_unparked(&mut self.unparked);
         self.unparked.clear();
@@ -212,28 +212,28 @@ impl DiskQueue {
         }
     }
 
-    /// What has been seen of the times of those that [`DiskQueue::take_done`] brought.
+    /// Timings of the bios that [`DiskQueue::take_done`] returned.
     pub(crate) fn take_timed(&mut self) -> impl Iterator<Item = (IoContext, Timed)> {
         self.timed.drain(..)
     }
 
-    /// No more operations come from this submitter.
+    /// Ends a submitter.
     pub(crate) fn exit_context(&mut self, now: Nanos, io_context: IoContext) {
         self.queue.exit_context(now, io_context);
     }
 
-    /// When [`DiskQueue::dispatch`] has something to do though nothing has happened.
+    /// Next time at which [`DiskQueue::dispatch`] has work without any event.
     pub(crate) fn wake_at(&self) -> Option<Nanos> {
         self.queue.wake_at()
     }
 
-    /// How many operations are not answered.
+    /// Number of bios in flight.
     pub(crate) fn len(&self) -> usize {
         self.bios.len()
     }
 
-    /// What the device has had for too long, in words, each request once. It is waited for all the
-    /// same: the kernel owns its memory.
+    /// Reports each request that the device has had for too long, once. The queue continues to
+    /// wait, because the kernel owns the memory.
     pub(crate) fn newly_late(&mut self, now: Nanos, tell: &mut dyn FnMut(&str)) {
         let mut tags = Vec::new();
         self.queue.timed_out(now, &mut tags);
@@ -246,7 +246,7 @@ impl DiskQueue {
         }
     }
 
-    /// What the queue has counted.
+    /// Counters of the queue.
     #[cfg(test)]
     pub(crate) fn counters(&self) -> blockyard_engine::mq::Counters {
         *self.queue.counters()
@@ -266,7 +266,7 @@ fn late(issue: &Issue) -> String {
         len => format!(" of {} sectors at sector {}", len.0, issue.sector.0),
     };
     format!(
-        "{what}{place} has been with the device for {} s; it is still waited for",
+        "{what}{place} has been with the device for {} s; the server still waits for it",
         super::TIMEOUT.0 / 1_000_000_000
     )
 }

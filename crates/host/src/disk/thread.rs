@@ -1,14 +1,14 @@
-//! The thread of a device that has an elevator: one queue and one ring for all connections.
+//! The thread of a device with an elevator: one queue and one ring for all connections.
 //!
 //! ```text
 //!        ┌─ receive: batches of the connections ──> queue
-//!        │  collect: what the device has answered ──> queue
+//!        │  collect: completions of the device ──> queue
 //!   loop ┤  dispatch: requests, in the elevator's order ──> ring
 //!        │  answer: a batch to each connection
 //!        └─ sleep: until the inbox, the ring, or the elevator's own time
 //! ```
-//! The kernel owns the memory of what it has been given. So the thread ends only when everything is
-//! answered, and an executor waits for its answers before it frees its buffers.
+//! The kernel owns the memory of issued operations. So the thread ends only after all completions,
+//! and an executor waits for its completions before it frees its buffers.
 
 use std::io;
 use std::os::fd::AsFd;
@@ -29,14 +29,13 @@ use crate::file_op::FileOp;
 use crate::ring::Ring;
 use crate::{log, poll, sync_io};
 
-/// What a device may take for a request before it is said on standard error (`BLK_TIMEOUT` of most
-/// drivers).
+/// A request that takes longer is reported on standard error (`BLK_TIMEOUT` of most drivers).
 pub(crate) const TIMEOUT: Nanos = Nanos::from_ms(30_000);
 
 /// Starts the thread of the table's device with this number.
 ///
 /// # Errors
-/// When the system has no more descriptors or threads.
+/// The system has no more descriptors or threads.
 pub(crate) fn start(
     number: usize,
     file: Arc<DeviceFile>,
@@ -51,11 +50,11 @@ pub(crate) fn start(
     })
 }
 
-/// The thread's own.
+/// State of the thread.
 struct Running {
     shared: Arc<Shared>,
     queue: DiskQueue,
-    /// Without one the thread does everything with plain calls, one at a time.
+    /// Without a ring the thread makes plain calls, one at a time.
     ring: Option<Ring<Tag>>,
     clients: Clients,
     stopping: bool,
@@ -104,7 +103,7 @@ impl Running {
         self.shared.take(&mut self.received);
         let Inbox { joined, bios, batches, abandoned, left, nudged, ending, stopping } =
             &mut self.received;
-        // A disk that is here answers soon in any case.
+        // A local disk answers soon in any case.
         abandoned.clear();
         (*nudged, *ending) = (false, false);
         for (io_context, completions) in joined.drain(..) {
@@ -114,7 +113,7 @@ impl Running {
         for len in batches.drain(..) {
             let (batch, after) = rest.split_at(len);
             rest = after;
-            // A task has a plug of its own.
+            // Each task has its own plug.
             for of_one in
                 batch.chunk_by(|one, next| one.bio.origin.io_context == next.bio.origin.io_context)
             {
@@ -143,14 +142,15 @@ impl Running {
 
     fn dispatch(&mut self, now: Nanos) {
         let Some(ring) = &mut self.ring else {
-            // SAFETY: operations own their memory until they are answered.
+            // SAFETY: operations own their memory until their completion.
             let mut start = |op: FileOp<Tag>, memory: &mut Vec<libc::iovec>| unsafe {
                 Some(sync_io::execute(op.fd, op.kind, memory))
             };
             return self.queue.dispatch(now, &mut start);
         };
         self.queue.dispatch(now, &mut |op, memory| {
-            // SAFETY: as above; and the ring is drained before its thread ends.
+            // SAFETY: operations own their memory until their completion; the ring is drained
+            // before its thread ends.
             unsafe { ring.push(op, memory) };
             None
         });

@@ -1,4 +1,4 @@
-//! The memory that the shards of a volume encrypt writes into: slots, or pages that all share.
+//! Memory for encrypted writes of a volume's shards: slots, or shared pages.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -11,12 +11,12 @@ use super::SLOT_BYTES;
 use crate::memory::BUDGET_BYTES;
 use crate::pages::{BounceChoice, PagePool};
 
-/// How the shards of a volume divide its bounce memory.
+/// Division of a volume's bounce memory among its shards.
 pub(crate) struct BounceBudget {
     choice: BounceChoice,
-    /// How many crypt lines need to bounce, in all layers.
+    /// Number of crypt lines that bounce, in all layers.
     lines: u32,
-    /// How many shards take pages; they share a budget.
+    /// Number of shards that take pages; they share a budget.
     pub(super) clients: AtomicU32,
 }
 
@@ -26,12 +26,12 @@ impl BounceBudget {
         Self { choice, lines, clients: AtomicU32::new(0) }
     }
 
-    /// Whether writes are encrypted into lists of pages.
+    /// Whether writes are encrypted into page lists.
     pub(super) fn has_pages(&self) -> bool {
         matches!(self.choice, BounceChoice::Pages(_))
     }
 
-    /// What a shard encrypts writes into, and how much memory that is.
+    /// The bounce memory of a shard, and its size in bytes.
     pub(super) fn bounce(&self, bounce_slots: usize) -> (Bounce, usize) {
         let slots = u32::try_from(bounce_slots).expect("a grant is small").max(self.lines);
         let BounceChoice::Pages(spec) = self.choice else {
@@ -48,17 +48,17 @@ impl BounceBudget {
         (Bounce::Pages { spec, sizes, source }, pool_bytes)
     }
 
-    /// Pages that each crypt line of each of so many clients may hold (RFD 4, 4).
+    /// Limit of pages for each crypt line of each of `clients` clients (RFD 4, 4).
     fn page_limit(&self, clients: u32) -> u32 {
         let all = (BUDGET_BYTES / 2 / PAGE_BYTES as usize) as u32;
         all / clients.max(1) / self.lines.max(1)
     }
 }
 
-/// One of the clients that share the pages of a volume, until it is dropped.
+/// A client's share of the volume's pages; the drop returns it.
 pub(super) struct PageShare {
     budget: Arc<BounceBudget>,
-    /// How many there were when the limit was set.
+    /// Number of clients when the limit was set.
     clients: u32,
 }
 
@@ -70,7 +70,7 @@ impl PageShare {
         })
     }
 
-    /// The limit, if clients have come or gone.
+    /// The new limit, if the number of clients has changed.
     pub(super) fn changed(&mut self) -> Option<u32> {
         let clients = self.budget.clients.load(Ordering::Relaxed);
         let before = std::mem::replace(&mut self.clients, clients);

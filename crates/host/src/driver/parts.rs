@@ -15,25 +15,26 @@ use crate::recording::Switch;
 use crate::stages::StageStats;
 use crate::workers::Workers;
 
-/// All that a driver needs, each part another module's.
+/// All parts that a driver needs, each from another module.
 pub(crate) struct Parts {
     pub(crate) table: Table,
     pub(crate) backend: Arc<Backend>,
     pub(crate) workers: Option<Arc<Workers>>,
-    /// From this length on, where the cipher of a bio runs depends on the load; `None` if of none.
+    /// Minimum length of bios whose cipher placement depends on the load; `None` without such bios.
     pub(crate) asks_load_from: Option<Sector>,
     pub(crate) bounce: Arc<BounceBudget>,
-    /// The io-context of the thread that submits encrypted writes: connections take turns at it.
+    /// Io-context of the thread that submits encrypted writes; connections take turns as that
+    /// thread.
     pub(crate) writer: IoContext,
-    /// Of its writes in flight; `None` where nothing is written.
+    /// Ranges of writes in flight; `None` for read-only volumes.
     pub(crate) ranges: Option<Arc<VolumeRanges>>,
-    /// `None` where no order is sent to shards.
+    /// `None` if shards receive no orders.
     pub(crate) gate: Option<Arc<Gate>>,
     /// Whether acknowledged writes can still be made stable.
     pub(crate) durability: Arc<Durability>,
-    /// Whether a recording goes on.
+    /// Whether a recording runs.
     pub(crate) switch: Arc<Switch>,
     pub(crate) stage_stats: Arc<StageStats>,
-    /// The clock of all its shards starts there.
+    /// Start of the clock of all shards.
     pub(crate) opened: Instant,
 }

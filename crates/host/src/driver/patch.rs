@@ -1,10 +1,10 @@
-//! Read-modify-write: a part of a sector is changed without a thread that waits for it.
+//! Read-modify-write: changes a part of a sector without a blocked thread.
 //!
 //! ```text
 //! waiting for its range ─> reading ─> bytes put in ─> writing ─> done
 //! ```
-//! It has its sector alone from its read to the end of its write ([`crate::ranges`]). The
-//! client's bytes are copied when it comes, so that the front end's buffer is free at once.
+//! It holds its sector exclusively from its read to the end of its write ([`crate::ranges`]). The
+//! client's bytes are copied first, so that the front end's buffer is free at once.
 
 use std::io;
 use std::sync::Arc;
@@ -20,33 +20,33 @@ use crate::user_data::UserData;
 
 /// Largest sector.
 const SECTOR_MAX_BYTES: usize = 4096;
-/// The sector, and behind it the client's bytes.
+/// The sector, followed by the client's bytes.
 const SLOT_BYTES: usize = 2 * SECTOR_MAX_BYTES;
-/// Of one driver in flight: half of what a disk has at a time by default. Their memory, 128 KiB, is
-/// there only once it is used.
+/// Limit of patches in flight per driver: half of a disk's default queue depth. Their memory, 128
+/// KiB, is allocated on first use.
 const PATCHES_MAX: usize = 16;
-/// What one request needs: its head and its tail.
+/// Patches of one request: its head and its tail.
 const PATCHES_OF_REQUEST: usize = 2;
 
 /// A change of a part of one sector.
 pub(crate) struct Patch<'a> {
-    /// Of the volume.
+    /// Offset in the volume.
     pub(crate) offset_bytes: u64,
     pub(crate) len_bytes: usize,
-    /// `None` is zeros.
+    /// New bytes; `None` means zeroes.
     pub(crate) bytes: Option<&'a [u8]>,
-    /// Somebody waits for it.
+    /// The submitter waits for it.
     pub(crate) sync: bool,
-    /// As [`Bio::user`].
+    /// See [`Bio::user`].
     pub(crate) user: u64,
 }
 
-/// One in flight.
+/// A patch in flight.
 struct InFlight {
     user: u64,
-    /// `None` while it is being entered.
+    /// `None` until it is entered.
     entry: Option<EntryId>,
-    /// The read, and then the write, of the sector.
+    /// The bio that reads, then the bio that writes the sector.
     bio: Bio,
     skip_bytes: usize,
     len_bytes: usize,
@@ -55,13 +55,13 @@ struct InFlight {
 /// The read-modify-writes of a driver.
 pub(super) struct Patches {
     region: Arc<Region>,
-    /// That of the region.
+    /// Buffer slot of the region.
     buf_slot: u32,
     sector_bytes: u64,
     size_bytes: u64,
     slots: Vec<Option<InFlight>>,
     free: Vec<u32>,
-    /// Their bios that have ended.
+    /// Ended bios of patches.
     ended: Vec<(u32, BlkStatus)>,
 }
 
@@ -83,7 +83,7 @@ impl Patches {
         Arc::clone(&self.region)
     }
 
-    /// The bio of the patch with this number has ended.
+    /// Notes the end of the bio of a patch.
     pub(super) fn ended(&mut self, number: u32, status: BlkStatus) {
         self.ended.push((number, status));
     }
@@ -96,11 +96,11 @@ impl Patches {
         self.free.len() == PATCHES_MAX
     }
 
-    /// Takes a slot, and copies the client's bytes: the number.
+    /// Takes a slot and copies the client's bytes; returns the number of the slot.
     fn begin(&mut self, patch: &Patch<'_>) -> u32 {
         let number = self.free.pop().expect("the front end has asked whether there is room");
         let start = patch.offset_bytes / self.sector_bytes * self.sector_bytes;
-        // The last sector of a volume may be cut.
+        // The last sector of a volume may be cut off.
         let whole_bytes = self.sector_bytes.min(self.size_bytes - start);
         let place = number as usize * SLOT_BYTES;
         let (offset_bytes, len_bytes) = (place as u32, whole_bytes as u32);
@@ -110,7 +110,7 @@ impl Patches {
         let bio = Bio { origin: Origin { sync: patch.sync, ..Origin::default() }, ..bio };
         let to = self.region.at(place + SECTOR_MAX_BYTES, patch.len_bytes);
         // SAFETY: the region has checked the range; its slot belongs to this patch, and no bio uses
-        // this half of it. The client's bytes are as many, and lie elsewhere.
+        // this half of it. The client's buffer has the same length and does not overlap.
         unsafe {
             match patch.bytes {
                 None => to.write_bytes(0, patch.len_bytes),
@@ -131,7 +131,8 @@ impl Patches {
         self.slots[number as usize].as_mut().expect("it has not ended")
     }
 
-    /// The sector has been read: puts the client's bytes in. The bio that writes it.
+    /// Puts the client's bytes into the sector, which has been read. Returns the bio that writes
+    /// it.
     fn put_in(&mut self, number: u32) -> Bio {
         let place = number as usize * SLOT_BYTES;
         let in_flight = self.slots[number as usize].as_mut().expect("it has not ended");
@@ -153,15 +154,15 @@ impl Patches {
 }
 
 impl Driver {
-    /// Whether there is room for what one request needs.
+    /// Whether there is room for the patches of one request.
     pub(crate) fn can_patch(&self) -> bool {
         self.patches.free.len() >= PATCHES_OF_REQUEST
     }
 
-    /// Accepts a change of a part of a sector. It ends as a bio does.
+    /// Accepts a change of a part of a sector. It ends like a bio.
     ///
     /// # Panics
-    /// When there is no room ([`Driver::can_patch`]), or the volume is read-only.
+    /// Without room ([`Driver::can_patch`]), or on a read-only volume.
     pub(crate) fn patch(&mut self, patch: &Patch<'_>) {
         let number = self.patches.begin(patch);
         let bio = self.patches.at(number).bio;
@@ -175,20 +176,20 @@ impl Driver {
         self.settle();
     }
 
-    /// It has its range.
+    /// Reads the sector, after its range was granted.
     pub(super) fn read_for_patch(&mut self, number: u32) {
         let bio = self.patches.at(number).bio;
         self.submit_for_patch(bio);
     }
 
-    /// Past the ranges.
+    /// Submits a bio without a claim.
     fn submit_for_patch(&mut self, bio: Bio) {
         let bio = self.named(bio);
         self.long = None;
         self.pass(bio);
     }
 
-    /// Goes on with those whose bio has ended.
+    /// Continues patches whose bio has ended.
     pub(super) fn advance_patches(&mut self) {
         let mut ended = std::mem::take(&mut self.patches.ended);
         for (number, status) in ended.drain(..) {
@@ -203,7 +204,7 @@ impl Driver {
             self.claims.as_mut().expect("it has a range").release_alone(entry);
             self.done.push(Done { user, status });
         }
-        // What has ended at once meanwhile is behind it.
+        // Bios that ended meanwhile follow.
         ended.append(&mut self.patches.ended);
         self.patches.ended = ended;
     }

@@ -1,4 +1,4 @@
-//! A driver over a real file with direct I/O, scheduled and not.
+//! A driver over a real file with direct I/O, with and without an elevator.
 
 use std::fs::File;
 use std::path::Path;
@@ -20,7 +20,7 @@ use crate::workers::allowed_cpus;
 
 const PAGES: u32 = 64;
 
-/// Beside the test itself: what is built is rarely kept in memory, as `/tmp` may be.
+/// A folder beside the test binary, because `/tmp` may be in memory.
 fn dir_on_disk() -> tempfile::TempDir {
     tempfile::tempdir_in(std::env::current_exe().unwrap().parent().unwrap()).unwrap()
 }
@@ -37,7 +37,7 @@ fn volume(dir: &Path, elevator: ElevatorSpec) -> Arc<Volume> {
     encrypted(&path, &options)
 }
 
-/// An encrypted volume of 1 MiB on a file, which is made if it is not there.
+/// An encrypted volume of 1 MiB on a file; creates the file if it is missing.
 fn encrypted(path: &Path, options: &VolumeOptions) -> Arc<Volume> {
     let file = File::options().create(true).truncate(false).write(true).open(path).unwrap();
     file.set_len(1 << 20).unwrap();
@@ -81,7 +81,7 @@ fn finish_some(driver: &mut Driver, count: usize) {
         driver.wait();
         driver.take_done(&mut done);
     }
-    // A worker that passed its operation on to a disk may say so after the disk's answer.
+    // A worker that passed its operation on to a disk may report after the disk's completion.
     while !driver.is_idle() {
         driver.sleep();
     }
@@ -119,7 +119,7 @@ fn driver_that_goes_away_waits_for_what_the_device_has() {
             dying.unplug();
             drop(dying);
             drop(region);
-            // Whoever gets the freed memory now must not find the device writing into it.
+            // The device must not write into the freed memory, which a new region may reuse.
             let after = Region::new(PAGES as usize * 4096).unwrap();
             assert!((0..PAGES).all(|number| page(&after, number) == [0; 4096]));
         }
@@ -161,8 +161,8 @@ fn sequential_writes_without_an_elevator_are_merged_in_the_connections_own_queue
     assert!(counters.issued <= 4, "{counters:?}");
 }
 
-/// Wherever the cipher runs and whoever submits, in whichever order: what was written is what is
-/// read, by the same pipeline and by the default.
+/// Every placement, submitter and order writes data that the same pipeline and the default pipeline
+/// read back.
 #[test]
 fn every_pipeline_writes_the_same_ciphertext_on_every_kind_of_file() {
     let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
@@ -187,7 +187,7 @@ fn every_pipeline_writes_the_same_ciphertext_on_every_kind_of_file() {
             let volume = encrypted(&path, &options);
             let (mut driver, region) = driver(&volume);
             fill(&region, preset.name.len() as u8);
-            // Backwards, so that sorting has something to do; more than there are bounce slots.
+            // Backwards, so that sorting has work; more writes than bounce slots.
             (0..PAGES).rev().for_each(|page| driver.submit(bio(Op::Write, page)));
             finish(&mut driver);
             let flush = Bio::new(Op::Flush, Sector(0), Sector(0), BufRef::NONE, 1);
@@ -211,8 +211,8 @@ fn every_pipeline_writes_the_same_ciphertext_on_every_kind_of_file() {
     }
 }
 
-/// A write that is cut into slots goes to a worker, to the writing thread and to the file as one;
-/// awaited or not, more than there are slots, with workers and without.
+/// A write split into slots goes to a worker, to the writing thread and to the file as one; awaited
+/// or not, longer than all slots, with and without workers.
 #[test]
 fn default_pipeline_writes_long_requests_as_it_reads_them() {
     let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
@@ -262,7 +262,7 @@ fn default_pipeline_writes_long_requests_as_it_reads_them() {
     }
 }
 
-/// The last user of a volume may be gone while a worker still passes its write on.
+/// The last user of a volume may be dropped while a worker still passes its write on.
 #[test]
 fn driver_that_goes_away_waits_for_what_workers_have() {
     let dir = dir_on_disk();
@@ -283,8 +283,8 @@ fn driver_that_goes_away_waits_for_what_workers_have() {
     }
 }
 
-/// Writes of one page to fourteen, more than the reserve has; and whoever holds pages ends: with no
-/// share of the budget the client lives from its reserve.
+/// Writes of one page to fourteen, more than the reserve has. Other clients that hold pages end, so
+/// without a share of the budget the client lives from its reserve.
 #[test]
 fn every_allocator_writes_the_same_ciphertext_by_every_pipeline_on_every_kind_of_file() {
     let (disk, memory) = (dir_on_disk(), tempfile::tempdir_in("/dev/shm").unwrap());
@@ -334,7 +334,7 @@ fn every_allocator_writes_the_same_ciphertext_by_every_pipeline_on_every_kind_of
     }
 }
 
-/// All pages, in writes of growing length; says how many writes.
+/// Writes all pages, with growing length; returns the number of writes.
 fn write_all_pages(driver: &mut Driver) -> usize {
     let (mut first, mut count) = (0, 0);
     while first < PAGES {

@@ -1,13 +1,13 @@
-//! Operations that would block: they go to a ring, or the thread that waits for them does them.
+//! Blocking operations: they go to a ring, or the waiting thread makes a system call.
 //!
 //! ```text
 //! start ─ awaited, and nothing else is in flight ─> held ── wait ──> one system call
 //!   │                                                │ another comes, or nobody waits
 //!   └──────────────────────> ring <─────────────────┘
 //! ```
-//! A ring is for many at a time, and for a thread that has something else to do meanwhile. One
-//! whose submitter waits for nothing else is a plain call: the thread then sleeps in the device's
-//! name, and not for a completion that another thread's interrupt has to bring.
+//! A ring serves many operations at a time, and threads with other work. A lone synchronous
+//! operation is one blocking system call: the thread then sleeps for the device itself, without a
+//! completion through another thread's interrupt.
 
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, RawFd};
@@ -20,34 +20,34 @@ use crate::file_op::FileOp;
 use crate::ring::Ring;
 use crate::sync_io;
 
-/// Whose answer a completion is.
+/// Destination of a completion.
 #[derive(Clone, Copy)]
 pub(super) enum User {
-    /// To an SQE, as it is: what it is, and on which device.
+    /// An SQE: token, device and operation.
     Sqe(Token, DevId, Op),
-    /// To a request of this executor's queue for the device.
+    /// A request of this executor's queue for the device.
     Request(DevId, Tag),
 }
 
-/// The ring of an executor, and the one operation that may do without.
+/// The ring of an executor, and the one operation that may bypass it.
 #[derive(Default)]
 pub(super) struct Blocking {
     ring: Option<Ring<User>>,
-    /// What the ring may read and write.
+    /// Files of the ring.
     files: Vec<RawFd>,
-    /// The system refused a ring: everything is done with plain calls.
+    /// The system refused a ring; all operations are plain calls.
     without_ring: bool,
-    /// What is started next is waited for, and nothing else is done meanwhile.
+    /// The submitter waits for the next operation, with nothing else to do.
     is_awaited: bool,
     held: Option<FileOp<User>>,
-    /// That of `held`, and its own until it has ended.
+    /// Memory of `held`, valid until it has ended.
     memory: Vec<libc::iovec>,
-    /// What was held, once it has been done.
+    /// Result of the held operation.
     ended: Option<(User, io::Result<()>)>,
 }
 
-// SAFETY: the pointers in `memory` are only passed on to the kernel; what they point to belongs to
-// the operation.
+// SAFETY: the pointers in `memory` are only passed to the kernel; the operation owns the memory
+// behind them.
 unsafe impl Send for Blocking {}
 
 impl Blocking {
@@ -56,8 +56,8 @@ impl Blocking {
         Self { files, ..Self::default() }
     }
 
-    /// Whether the submitter waits for what is started from now on, with nothing else to do. If it
-    /// does not, what was held goes to the ring.
+    /// Sets whether the submitter waits for the following operations, with nothing else to do. If
+    /// not, a held operation goes to the ring.
     pub(super) fn set_awaited(&mut self, is_awaited: bool) {
         self.is_awaited = is_awaited;
         if !is_awaited && self.held.is_some() {
@@ -66,13 +66,13 @@ impl Blocking {
         }
     }
 
-    /// Whether the submitter waits for the next operation and for nothing else.
+    /// Whether the submitter waits only for the next operation.
     pub(super) fn is_alone(&self) -> bool {
         self.is_awaited && self.in_flight() == 0
     }
 
-    /// Takes an operation; [`Blocking::submit`] starts it. `Some` if it has already ended, because
-    /// there is no ring.
+    /// Accepts an operation; [`Blocking::submit`] starts it. `Some` if it has already ended, for
+    /// lack of a ring.
     ///
     /// # Safety
     /// The memory stays valid, and unaliased by Rust references, until the operation is answered or
@@ -82,7 +82,7 @@ impl Blocking {
         op: FileOp<User>,
         memory: &[libc::iovec],
     ) -> Option<io::Result<()>> {
-        // Lazily: a connection to a file in memory needs none.
+        // Created on first use: a connection to a file in memory needs no ring.
         if self.ring.is_none() && !self.without_ring {
             self.ring = Ring::new(0, self.files.clone()).ok();
             self.without_ring = self.ring.is_none();
@@ -92,7 +92,7 @@ impl Blocking {
         self.memory.clear();
         self.memory.extend_from_slice(memory);
         if self.without_ring {
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             return Some(unsafe { sync_io::execute(op.fd, op.kind, &mut self.memory) });
         }
         self.held = Some(op);
@@ -102,26 +102,26 @@ impl Blocking {
         None
     }
 
-    /// What is held is not waited for, or not alone.
+    /// Passes the held operation to the ring, because the submitter does not wait for it alone.
     fn let_go(&mut self) {
         if let (Some(op), Some(ring)) = (self.held.take(), &mut self.ring) {
-            // SAFETY: as the caller of `start` has promised.
+            // SAFETY: guaranteed by the caller of `start`.
             unsafe { ring.push(op, &self.memory) };
         }
     }
 
-    /// Starts what the ring was given.
+    /// Starts the operations of the ring.
     pub(super) fn submit(&mut self) {
         if let Some(ring) = &mut self.ring {
             ring.submit();
         }
     }
 
-    /// Waits until something has ended, if something is in flight, and says so. Meanwhile nothing
-    /// else wakes this thread.
+    /// Waits until an operation has ended, if any is in flight; returns whether it waited. Nothing
+    /// else wakes this thread meanwhile.
     pub(super) fn wait(&mut self) -> bool {
         if let Some(op) = self.held.take() {
-            // SAFETY: as the caller of `start` has promised.
+            // SAFETY: guaranteed by the caller of `start`.
             let result = unsafe { sync_io::execute(op.fd, op.kind, &mut self.memory) };
             self.ended = Some((op.user, result));
             return true;
@@ -130,7 +130,7 @@ impl Blocking {
         ring.map(Ring::wait).is_some()
     }
 
-    /// Moves what has ended to the end of `out`.
+    /// Moves ended operations to the end of `out`.
     pub(super) fn take(&mut self, out: &mut Vec<(User, io::Result<()>)>) {
         out.extend(self.ended.take());
         if let Some(ring) = self.ring.as_mut().filter(|ring| ring.in_flight() > 0) {
@@ -138,7 +138,8 @@ impl Blocking {
         }
     }
 
-    /// Waits for everything that the system has been given; how it ended. What is held was not.
+    /// Waits for all operations at the system; returns their results. A held operation was never
+    /// started.
     pub(super) fn end(&mut self) -> Vec<(User, io::Result<()>)> {
         self.held = None;
         let mut ended = Vec::from_iter(self.ended.take());
@@ -149,13 +150,13 @@ impl Blocking {
         ended
     }
 
-    /// How many operations have not been taken.
+    /// Number of operations in flight.
     pub(super) fn in_flight(&self) -> usize {
         let without_ring = usize::from(self.held.is_some()) + usize::from(self.ended.is_some());
         without_ring + self.ring.as_ref().map_or(0, Ring::in_flight)
     }
 
-    /// What becomes readable when the ring has something.
+    /// Descriptor that becomes readable when the ring has completions.
     pub(super) fn ready(&self) -> Option<BorrowedFd<'_>> {
         self.ring.as_ref().filter(|ring| ring.in_flight() > 0).map(AsFd::as_fd)
     }

@@ -1,4 +1,4 @@
-//! Addresses behind the handles that the engine has for bytes.
+//! Addresses of the engine's buffer handles.
 
 use std::sync::Arc;
 
@@ -13,17 +13,17 @@ use crate::pages::PagePool;
 
 static ZEROS: [u8; ZEROS_MAX_BYTES as usize] = [0; ZEROS_MAX_BYTES as usize];
 
-/// Addresses behind the handles of one shard.
+/// Addresses of one shard's buffer handles.
 #[derive(Debug)]
 pub(crate) struct Buffers {
-    /// Bounce slots, one after the other, or pages.
+    /// Bounce slots in order, or pages.
     pub(crate) bounce: Region,
     pub(crate) bounce_slot_bytes: usize,
     /// Bounce memory is in pages.
     pub(crate) has_pages: bool,
-    /// Where bounce memory is in pages: by list, the pages that a write has.
+    /// Page lists of writes, if bounce memory is in pages.
     pub(crate) lists: Vec<Vec<Piece>>,
-    /// The front end's buffers: slot [`BufRef::FIRST_WORLD_SLOT`] and those after it.
+    /// Buffers of the front end: slot [`BufRef::FIRST_WORLD_SLOT`] and the following ones.
     pub(crate) world: Vec<Arc<Region>>,
 }
 
@@ -43,7 +43,7 @@ impl Buffers {
         }
     }
 
-    /// The same for what may be a list of pages, which [`Buffers::look_up`] has seen.
+    /// The memory of a handle that may be a page list, after [`Buffers::look_up`].
     pub(super) fn memory(&self, buf: BufRef) -> Memory {
         if !buf.is_list() {
             return Memory::Whole(Address(self.at(buf)));
@@ -52,7 +52,7 @@ impl Buffers {
         Memory::of(pieces, buf.offset_bytes as usize)
     }
 
-    /// Notes where the pages are that writes are encrypted into.
+    /// Notes the addresses of the page lists of encrypted writes.
     pub(super) fn look_up(&mut self, sqes: &[Sqe], shard: &Stack) {
         for sqe in sqes {
             if let SqeOp::Crypt { dst, .. } = sqe.op
@@ -68,7 +68,7 @@ impl Buffers {
     }
 }
 
-/// The pages of a write; those that are neighbours are one piece.
+/// Lists the pages of a write; adjacent pages are one piece.
 fn describe(pieces: &mut Vec<Piece>, segments: &[Segment], pool: &Region) {
     pieces.clear();
     for segment in segments {

@@ -1,4 +1,4 @@
-//! Ciphers, alone or linked with a read or a write: on this thread, or handed over to a worker.
+//! Ciphers, alone or linked with a read or a write: on this thread or on a worker.
 
 use std::sync::Arc;
 
@@ -33,8 +33,8 @@ impl Executor {
             Place::SameCpu | Place::Unbound => {
                 let (src, sample) = (Address(src.cast_mut()), sqe.origin.sample);
                 self.hand_over(place, sqe, run.len_bytes, move |backend, task| {
-                    // SAFETY: as above; the buffers outlive the job, because an executor waits for
-                    // its workers before it is dropped.
+                    // SAFETY: the ranges are checked, and the same or disjoint; the buffers outlive
+                    // the job, because an executor waits for its workers before it is dropped.
                     unsafe { run.into_memory(backend, src.get(), dst) };
                     task.lap(sample, Stage::Cipher);
                     BlkStatus::Ok
@@ -44,7 +44,7 @@ impl Executor {
         }
     }
 
-    /// A cipher and the file's side of it as one.
+    /// Executes a cipher linked with a read or write as one operation.
     pub(super) fn execute_pair(
         &mut self,
         first: &Sqe,
@@ -75,8 +75,8 @@ impl Executor {
             Place::Inline => {
                 let (from, mut calls) = (time_of(sample), Calls::of(sample));
                 let scratch = &mut self.helper.scratch;
-                // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; so does the
-                // scratch memory, to this thread.
+                // SAFETY: `Buffers::at` checked the buffer, which belongs to this pair; the scratch
+                // memory belongs to this thread.
                 let status = unsafe { fused.execute(&self.backend, scratch, &mut calls) };
                 for span in calls.spans(direction, from).into_iter().flatten() {
                     self.samples.add(Timed { sample, span });
@@ -86,8 +86,8 @@ impl Executor {
             Place::SameCpu | Place::Unbound => {
                 self.hand_over(place, first, run.len_bytes, move |backend, task| {
                     let mut calls = Calls::of(sample);
-                    // SAFETY: as above; the buffers outlive the job, because an executor waits for
-                    // its workers before it is dropped.
+                    // SAFETY: the buffer is checked; the buffers outlive the job, because an
+                    // executor waits for its workers before it is dropped.
                     let status = unsafe { fused.execute(backend, &mut task.scratch, &mut calls) };
                     for span in calls.spans(direction, task.timed_until).into_iter().flatten() {
                         task.lap_until(sample, span.stage, span.to);
@@ -136,12 +136,13 @@ impl Executor {
         let queued = self.device_bio(write);
         let shared = matches!(self.hctxs[usize::from(dev.0)], Hctx::Shared(_));
         let Some((_, bio)) = queued.filter(|_| shared) else {
-            // No queue, or one that belongs to this thread's ring: the worker writes itself.
+            // Without a queue, or with one that belongs to this thread's ring, the worker writes
+            // itself.
             self.hand_over(place, write, run.len_bytes, move |backend, task| {
                 encrypt(backend);
                 task.lap(sample, Stage::Cipher);
                 let (file, at) = (&backend.device(dev).file, sector.bytes());
-                // SAFETY: as above.
+                // SAFETY: the memory belongs to this pair and outlives the job.
                 let written = unsafe { write_memory(file.data_fd(), at, dst, run.len_bytes, fua) };
                 task.lap(sample, Stage::Device);
                 file.ended(Op::Write, fua, written)

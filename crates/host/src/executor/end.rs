@@ -1,12 +1,12 @@
-//! The end of an executor: its client has gone, and devices may still have operations of it.
+//! Drop of an executor: its client has gone, and devices may still have operations.
 
 use super::blocking::User;
 use super::hctx::Hctx;
 use super::{Executor, since};
 
 impl Executor {
-    /// Waits for the operations that the system has. Their results matter though no client is left:
-    /// a failed flush is reported once.
+    /// Waits for operations at the system. Their results matter even without a client: the system
+    /// reports a failed flush once.
     fn end_blocking(&mut self) {
         let now = since(self.epoch);
         for (user, result) in self.blocking.end() {
@@ -25,8 +25,8 @@ impl Executor {
 }
 
 impl Drop for Executor {
-    /// The ring, the workers and the disks use the buffers until they have answered. What was
-    /// plugged or waited for its time is forgotten.
+    /// The ring, the workers and the disks use the buffers until completion. Plugged and timed
+    /// operations are discarded.
     fn drop(&mut self) {
         self.end_blocking();
         self.backend.device_threads().for_each(|disk| disk.abandon(self.io_context));

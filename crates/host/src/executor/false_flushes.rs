@@ -1,5 +1,5 @@
-//! Flushes that lie, for tests that must find them: the faults of [`Canary`] that need the state of
-//! a connection.
+//! False flushes for tests that must find them: faults of [`Canary`] that need a connection's
+//! state.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
@@ -10,26 +10,26 @@ use crate::backend::Backend;
 use crate::canary::{Canary, is_planted};
 use crate::file_op::status;
 
-/// Whether a flush of the process runs, and how many have ended.
+/// Whether a flush of the process runs, and the number of ended flushes.
 static RUNNING: Mutex<(bool, u64)> = Mutex::new((false, 0));
 static ENDED: Condvar = Condvar::new();
 
-/// How a connection's flushes lie.
+/// State of a connection's false flushes.
 #[derive(Default)]
 pub(crate) struct Flushes {
     has_written: bool,
-    /// Its flush is that of another connection.
+    /// Its flush joins that of another connection.
     is_joined: bool,
 }
 
 impl Flushes {
-    /// What the connection is about to do.
+    /// Notes the connection's next SQEs.
     pub(crate) fn see(&mut self, sqes: &[Sqe]) {
         let writes = |sqe: &Sqe| matches!(sqe.op, SqeOp::Write { .. } | SqeOp::WriteZeroes { .. });
         self.has_written |= sqes.iter().any(writes);
     }
 
-    /// The answer to a flush of this device, if it lies.
+    /// The false completion of a flush of this device, if the fault is planted.
     pub(crate) fn flush(&mut self, backend: &Backend, dev: DevId) -> Option<BlkStatus> {
         if is_planted(Canary::FirstDevice) && dev.0 > 0 {
             return Some(BlkStatus::Ok);
@@ -41,8 +41,7 @@ impl Flushes {
         is_planted(Canary::JoinedFlush).then(|| self.join_or_flush(backend, dev))
     }
 
-    /// The first device decides: a flush that runs is waited for, or this one runs, until its
-    /// last device.
+    /// At the first device: joins a running flush, or starts one that runs until the last device.
     fn join_or_flush(&mut self, backend: &Backend, dev: DevId) -> BlkStatus {
         let lock = || RUNNING.lock().unwrap_or_else(PoisonError::into_inner);
         if dev.0 == 0 {

@@ -1,5 +1,5 @@
-//! Reads, writes and flushes of files without a queue: through a mapping, out of the page cache, or
-//! by what may block.
+//! Reads, writes and flushes of files without a queue: through a mapping, from the page cache, or
+//! with a blocking operation.
 
 use blockyard_engine::bio::{BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -42,7 +42,7 @@ impl Executor {
                 let read = read_all(fd, offset_bytes, base, len_bytes);
                 Some(device.file.ended(Op::Read, false, read))
             }
-            // What the page cache holds is copied at once; the rest would block.
+            // Cached bytes are copied at once; the rest would block.
             Kind::Cached => {
                 let done = read_cached(fd, offset_bytes, base, len_bytes);
                 if done == len_bytes {
@@ -69,8 +69,8 @@ impl Executor {
         if let Some(mapping) = &device.mapping
             && let Some(mut pages) = mapping.rewritable(sector.bytes(), len_bytes as u64)
         {
-            // SAFETY: the memory is this SQE's, which is answered below; the pages are mapped for
-            // as many bytes; they are disjoint.
+            // SAFETY: the memory is this SQE's, which is not completed yet; the pages are mapped
+            // for as many bytes; they are disjoint.
             unsafe {
                 memory.each(0, len_bytes, |base, len_bytes| {
                     pages.copy_from_nonoverlapping(base, len_bytes);
@@ -82,7 +82,7 @@ impl Executor {
             }
         }
         let fd = device.file.data_fd();
-        // SAFETY: as above.
+        // SAFETY: the memory is this SQE's, which is not completed yet.
         let written = unsafe { write_memory(fd, sector.bytes(), memory, len_bytes, fua) };
         Some(device.file.ended(Op::Write, fua, written))
     }
@@ -108,12 +108,13 @@ impl Executor {
         }
     }
 
-    /// An operation of this executor's buffers, which may have ended when this returns.
+    /// Starts an operation on this executor's buffers; `Some` if it has already ended.
     fn start(&mut self, op: FileOp<User>, memory: &[libc::iovec]) -> Option<BlkStatus> {
         let User::Sqe(_, dev, what) = op.user else {
             unreachable!("requests of a queue are started by `dispatch`");
         };
-        // SAFETY: as in `dispatch`.
+        // SAFETY: buffers live as long as the executor, whose drop waits for every completion
+        // first.
         let ended = unsafe { self.blocking.start(op, memory) };
         ended.map(|result| self.device(dev).file.ended(what, false, result))
     }

@@ -1,4 +1,4 @@
-//! Operations that other threads have: workers, and the threads of devices.
+//! Operations on other threads: workers and the threads of devices.
 
 use std::io;
 use std::os::fd::BorrowedFd;
@@ -9,13 +9,13 @@ use blockyard_engine::sq::Cqe;
 use crate::completions::CompletionQueue;
 use crate::stages::{Samples, Timed};
 
-/// The operations of one executor that are elsewhere, and where they are answered.
+/// The operations of one executor on other threads, and their completions.
 pub(super) struct HandedOver {
-    /// `None` if there are no other threads.
+    /// `None` without other threads.
     pub(super) completions: Option<Arc<CompletionQueue>>,
     pub(super) to_workers: usize,
     pub(super) to_devices: usize,
-    /// Writes to devices, plugged or sent, that read the front end's memory.
+    /// Number of writes to devices, plugged or sent, that read the front end's memory.
     pub(super) borrowed: usize,
     /// Emptied after each use; kept for its memory.
     timed: Vec<Timed>,
@@ -27,12 +27,12 @@ impl HandedOver {
         Ok(Self { completions, to_workers: 0, to_devices: 0, borrowed: 0, timed: Vec::new() })
     }
 
-    /// How many have not been answered.
+    /// Number of operations in flight.
     pub(super) fn count(&self) -> usize {
         self.to_workers + self.to_devices
     }
 
-    /// Moves what has been answered to the end of `cqes`.
+    /// Moves completions to the end of `cqes`.
     pub(super) fn take(&mut self, cqes: &mut Vec<Cqe>, samples: &mut Samples) {
         let Some(completions) = self.completions.as_ref().filter(|_| self.count() > 0) else {
             return;
@@ -44,7 +44,7 @@ impl HandedOver {
         self.borrowed -= taken.borrowed;
     }
 
-    /// What becomes readable when something has been answered.
+    /// Descriptor that becomes readable when there are completions.
     pub(super) fn wake(&self) -> Option<BorrowedFd<'_>> {
         let completions = self.completions.as_ref().filter(|_| self.count() > 0);
         completions.map(|completions| completions.ready())

@@ -1,7 +1,7 @@
-//! The hardware contexts of an executor: its end of the queue of each device.
+//! Hardware contexts of an executor: its end of each device's queue.
 //!
-//! Bios are plugged until [`Executor::unplug`]. Then they go to the queue of this executor,
-//! or to the thread of the device.
+//! Bios are plugged until [`Executor::unplug`]. Then they go to this executor's own queue, or to
+//! the device's thread.
 
 use std::sync::Arc;
 
@@ -21,17 +21,17 @@ use crate::file::Kind;
 use crate::file_op::FileOp;
 use crate::memory::Memory;
 
-/// The end of one device's queue.
+/// One end of a device's queue.
 pub(super) enum Hctx {
     /// No queue.
     Bypassed,
-    /// A queue of its own.
+    /// An own queue.
     Own {
         queue: Box<DiskQueue>,
-        /// How many bios wait for [`Executor::unplug`].
+        /// Number of plugged bios.
         plugged: usize,
     },
-    /// The queue of the device's thread; what waits for [`Executor::unplug`].
+    /// Plugged bios for the queue of the device's thread.
     Shared(Vec<DeviceBio>),
 }
 
@@ -86,7 +86,7 @@ impl Executor {
         Some((dev, bio))
     }
 
-    /// Holds a bio back until the next unplug; a full plug is pulled.
+    /// Plugs a bio; flushes a full plug.
     pub(super) fn plug(
         &mut self,
         dev: DevId,
@@ -116,7 +116,7 @@ impl Executor {
         None
     }
 
-    /// Nothing more will be submitted for now: what was plugged goes to the devices.
+    /// Ends the plug: plugged bios go to the devices.
     pub(crate) fn unplug(&mut self, cqes: &mut Vec<Cqe>) {
         let epoch = self.epoch;
         for index in 0..self.hctxs.len() {
@@ -137,7 +137,7 @@ impl Executor {
         }
     }
 
-    /// Starts what a device with an own queue takes now, and collects what has ended.
+    /// Starts all requests that a device with an own queue accepts now; collects completions.
     pub(super) fn dispatch(&mut self, now: Nanos, dev: DevId, cqes: &mut Vec<Cqe>) {
         let Self { hctxs, blocking, done, samples, .. } = self;
         let Hctx::Own { queue, .. } = &mut hctxs[usize::from(dev.0)] else {
@@ -156,7 +156,7 @@ impl Executor {
     }
 }
 
-/// An SQE for a device as a bio again; a check reads the first sector.
+/// An SQE for a device as a bio; a check reads the first sector.
 fn bio_of(op: &SqeOp) -> Option<Bio> {
     let range = |op, sector, len| Bio::new(op, sector, len, BufRef::NONE, 0);
     let transfer = |op, sector, buf: BufRef| {
@@ -175,7 +175,7 @@ fn bio_of(op: &SqeOp) -> Option<Bio> {
     }
 }
 
-/// With the io-context of the task that submits it, if it is left open whose.
+/// Sets the io-context to the submitting task's, if it is open.
 pub(super) fn named(origin: Origin, task: IoContext) -> Origin {
     let io_context = match origin.io_context {
         IoContext::OF_TASK => task,

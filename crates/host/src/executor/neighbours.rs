@@ -1,5 +1,5 @@
-//! Writes of one batch that lie behind each other in a file go there in one system call: each call
-//! of its own locks the file, and its page cache is prepared page by page instead of in long runs.
+//! Writes of one batch that are adjacent in a file become one system call. Separate calls would
+//! each lock the file, and prepare its page cache page by page instead of in long runs.
 
 use blockyard_engine::bio::{Op, Sample, Sector};
 use blockyard_engine::buf::BufRef;
@@ -11,7 +11,7 @@ use crate::file_op::{FileOpKind, iovec};
 use crate::stages::{self, Stage};
 use crate::sync_io;
 
-/// A write that is executed at once, by a plain call.
+/// A write by an immediate plain call.
 #[derive(Clone, Copy)]
 struct PlainWrite {
     dev: DevId,
@@ -27,8 +27,8 @@ impl PlainWrite {
 }
 
 impl Executor {
-    /// Executes the writes at the head of `sqes` that are neighbours, if there are several, and
-    /// moves their answers to the end of `cqes`; how many there were.
+    /// Executes the adjacent writes at the head of `sqes`, if there are several; moves their
+    /// completions to the end of `cqes`. Returns the number of writes.
     pub(super) fn write_neighbours(&mut self, sqes: &[Sqe], cqes: &mut Vec<Cqe>) -> usize {
         let Some(first) = self.plain_write(&sqes[0]) else { return 0 };
         let mut end = first.end();
@@ -45,7 +45,7 @@ impl Executor {
         let mut memory = Vec::with_capacity(count);
         for buf in sqes[..count].iter().filter_map(|sqe| self.plain_write(sqe)).map(|w| w.buf) {
             let piece = |base, len_bytes| memory.push(iovec(base, len_bytes));
-            // SAFETY: the write has not been answered.
+            // SAFETY: the write has not completed.
             unsafe { self.buffers.memory(buf).each(0, buf.len_bytes as usize, piece) };
         }
         let fd = self.device(first.dev).file.data_fd();

@@ -1,4 +1,4 @@
-//! What is said of the errors of a file: each kind once in a while, however often it comes.
+//! Reports errors of a file, each kind at a limited rate.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,16 +10,16 @@ use blockyard_engine::bio::Op;
 
 use crate::{file_op, log};
 
-/// A kind that goes on is said again after this time. Ours: often enough to be seen, and no flood.
+/// Interval between reports of one kind. Ours: often enough to be seen, without a flood.
 const AGAIN_AFTER: Duration = Duration::from_secs(60);
 
-/// When each kind of error, by its number, was last said.
+/// Time of the last report of each error number.
 #[derive(Debug, Default)]
 pub(super) struct SaidErrors(Mutex<BTreeMap<i32, Instant>>);
 
 impl SaidErrors {
-    /// Says it on standard error, unless its kind was said just before. An operation that the
-    /// device does not know is no failure of the device.
+    /// Reports an error on standard error, unless its kind was just reported. An operation that the
+    /// device does not support is no failure.
     pub(super) fn say(&self, path: &Path, op: Op, error: &io::Error) {
         let errno = file_op::errno(error);
         if !matches!(errno, libc::EINVAL | libc::EOPNOTSUPP) && self.is_due(errno, Instant::now()) {
@@ -37,7 +37,7 @@ impl SaidErrors {
     }
 }
 
-/// In words.
+/// Describes an error.
 pub(super) fn failed(op: Op, fua: bool, error: &io::Error) -> String {
     let what = match op {
         Op::Read => "a read",

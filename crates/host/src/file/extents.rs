@@ -1,15 +1,15 @@
-//! Which parts of a regular file are holes (`lseek`, `SEEK_DATA` and `SEEK_HOLE`).
+//! Holes of a regular file (`lseek`, `SEEK_DATA` and `SEEK_HOLE`).
 
 use std::fs::File;
 
 use rustix::fs::{SeekFrom, seek};
 
-/// Length of the run that starts at `offset_bytes` and is all data or all hole, at most
-/// `len_bytes`, and whether it is a hole. A file that cannot tell is all data.
+/// Length of the run at `offset_bytes` that is all data or all hole, at most `len_bytes`, and
+/// whether it is a hole. Files without this information are all data.
 pub(crate) fn run_at(file: &File, offset_bytes: u64, len_bytes: u64) -> (u64, bool) {
     let data = match seek(file, SeekFrom::Data(offset_bytes)) {
         Ok(data) => data,
-        // No data behind this offset.
+        // No data past this offset.
         Err(rustix::io::Errno::NXIO) => return (len_bytes, true),
         Err(_) => return (len_bytes, false),
     };

@@ -1,23 +1,23 @@
-//! Facts of the system about the block device below: from `/sys`.
+//! Facts about the block device below, from `/sys`.
 
 use std::path::PathBuf;
 
-/// Facts that decide how its requests are queued.
+/// Facts that determine the queueing of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Facts {
-    /// The device seeks; of a file, the one that its file system is on. Unknown is no.
+    /// The device is rotational; for a file, the device of its file system. Unknown means no.
     pub(crate) rotational: bool,
-    /// What schedules in the kernel below: of a block device that has a queue of requests.
+    /// Scheduler in the kernel below, if the device is a block device with a request queue.
     pub(crate) kernel_scheduler: Option<String>,
 }
 
 impl Facts {
-    /// What `/sys` says about the block device with this number. `is_volume`: it is the volume
-    /// itself, with nothing between us and its queue, and not the device under a file.
+    /// Facts from `/sys` about the block device with this number. `is_volume`: the device is the
+    /// volume itself, not the device under a file.
     pub(crate) fn of(device: u64, is_volume: bool) -> Self {
         let (major, minor) = (rustix::fs::major(device), rustix::fs::minor(device));
         let node = PathBuf::from(format!("/sys/dev/block/{major}:{minor}"));
-        // A partition has no queue; that of its disk lies one folder up.
+        // A partition's queue is in the folder of its disk.
         let fact = |name: &str| {
             let read = |folder: &str| std::fs::read_to_string(node.join(folder).join(name));
             read("queue").or_else(|_| read("../queue")).ok()
@@ -30,8 +30,7 @@ impl Facts {
     }
 }
 
-/// The word in brackets: `none [mq-deadline] kyber`. A device without requests of its own (a dm
-/// device over bios) has none.
+/// The word in brackets: `none [mq-deadline] kyber`. A bio-based device (most dm devices) has none.
 fn active(text: &str) -> Option<&str> {
     Some(text.split_once('[')?.1.split_once(']')?.0)
 }

@@ -1,10 +1,9 @@
-//! The lock that cryptsetup takes on a header before it reads it, shared, or writes it
+//! The lock that cryptsetup takes on a header, shared for reading and exclusive for writing
 //! (`lib/utils_device_locking.c`).
 //!
-//! On a regular file it is `flock(2)`. On a block device it is `flock` on a file of its own,
-//! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A loop device and the file under it
-//! have a lock each, and both are taken. The OFD lock of an open volume is another thing:
-//! cryptsetup does not see it.
+//! On a regular file it is `flock(2)`. On a block device it is `flock` on the separate file
+//! `/run/cryptsetup/L_MAJ:MIN`, which its last holder removes. A loop device and its file have
+//! separate locks; both are taken. cryptsetup does not see the OFD lock of an open volume.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io;
@@ -18,29 +17,29 @@ use rustix::io::Errno;
 use super::{DeviceFile, LOCK_PATIENCE};
 use crate::Error;
 
-/// Where cryptsetup keeps the locks of block devices.
+/// Folder of cryptsetup's locks of block devices.
 const LOCK_FOLDER: &str = "/run/cryptsetup";
 
-/// A lock on a header, until it is dropped.
+/// A lock on a header; the drop releases it.
 #[derive(Debug)]
 pub struct HeaderLock {
     held: Vec<Held>,
-    /// Why a part of it could not be taken.
+    /// Reason why a part of the lock could not be taken.
     warning: Option<String>,
 }
 
-/// A file that is locked.
+/// A locked file.
 #[derive(Debug)]
 struct Held {
     file: File,
-    /// The lock file of a device, which goes with the lock.
+    /// Lock file of a device, removed with the lock.
     lock_file: Option<PathBuf>,
 }
 
 impl Drop for Held {
     fn drop(&mut self) {
-        // As cryptsetup: the last one removes it, and a waiter that gets the lock then finds the
-        // name gone, and makes a new one.
+        // Like cryptsetup, the last holder removes the file. A waiter that then gets the lock finds
+        // the name gone and creates a new file.
         if let Some(path) = &self.lock_file
             && flock(&self.file, FlockOperation::NonBlockingLockExclusive).is_ok()
             && is_same_file(&self.file, path)
@@ -51,7 +50,7 @@ impl Drop for Held {
     }
 }
 
-/// What a header is locked for: readers share it.
+/// Purpose of the lock; readers share it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Purpose {
     Reading,
@@ -59,11 +58,11 @@ enum Purpose {
 }
 
 impl HeaderLock {
-    /// Takes the lock to read the header of an open file or device, and waits a second for it.
-    /// Where it cannot be had for want of rights, or of locks, nobody who writes is kept out.
+    /// Takes the lock for reading the header of an open file or device; waits up to a second.
+    /// Without the permission for the lock, or without locks, writers are not excluded.
     ///
     /// # Errors
-    /// When another program writes the header.
+    /// Another program writes the header.
     pub fn to_read(file: &File, path: &Path) -> Result<Self, Error> {
         match Self::new(file, path, Purpose::Reading) {
             Err(Error::Io { .. }) => Self::none(),
@@ -83,7 +82,7 @@ impl HeaderLock {
         let mut lock = Self { held: Vec::new(), warning: None };
         let metadata = file.metadata().map_err(failed)?;
         if !metadata.file_type().is_block_device() {
-            // A descriptor of our own: the lock belongs to an open file, and is released with it.
+            // An own descriptor: the lock belongs to an open file and is released with it.
             let file = file.try_clone().map_err(failed)?;
             lock_patiently(&file, purpose).map_err(failed)?;
             lock.held.push(Held { file, lock_file: None });
@@ -92,7 +91,7 @@ impl HeaderLock {
         let device = metadata.rdev();
         match lock_device(Path::new(LOCK_FOLDER), device, purpose) {
             Ok(held) => lock.held.push(held),
-            // As a rule only root may write there. Others go on without, as they always did.
+            // Usually only root may write there. Other users continue without this lock, as before.
             Err(error) if is_forbidden(&error) => {
                 lock.warning = Some(format!(
                     "no lock in {LOCK_FOLDER} ({error}): see to it that cryptsetup does not write \
@@ -108,7 +107,7 @@ impl HeaderLock {
         Ok(lock)
     }
 
-    /// What a person should know who is about to write, in a sentence.
+    /// Warning for a person who is about to write.
     #[must_use]
     pub fn warning(&self) -> Option<&str> {
         self.warning.as_deref()
@@ -116,21 +115,21 @@ impl HeaderLock {
 }
 
 impl DeviceFile {
-    /// Takes cryptsetup's lock to write the header of this device, and waits a second for it. A
-    /// disk on a server has none.
+    /// Takes cryptsetup's lock for writing the header of this device; waits up to a second. A
+    /// remote disk has none.
     ///
     /// # Errors
-    /// When another program holds it.
+    /// Another program holds the lock.
     pub fn lock_header(&self) -> Result<HeaderLock, Error> {
         self.local().map_or_else(HeaderLock::none, |file| {
             HeaderLock::new(file, &self.path, Purpose::Writing)
         })
     }
 
-    /// The same to read it, as [`HeaderLock::to_read`].
+    /// Like [`HeaderLock::to_read`], for this device.
     ///
     /// # Errors
-    /// When another program writes the header.
+    /// Another program writes the header.
     pub fn lock_header_to_read(&self) -> Result<HeaderLock, Error> {
         self.local().map_or_else(HeaderLock::none, |file| HeaderLock::to_read(file, &self.path))
     }
@@ -146,7 +145,7 @@ fn is_forbidden(error: &io::Error) -> bool {
     )
 }
 
-/// Waits as long as for the lock of a volume: cryptsetup holds this one only while it reads or
+/// Waits as long as for the lock of a volume: cryptsetup holds this lock only while it reads or
 /// writes.
 fn lock_patiently(file: &File, purpose: Purpose) -> io::Result<()> {
     let operation = match purpose {
@@ -182,7 +181,7 @@ fn lock_device(folder: &Path, device: u64, purpose: Purpose) -> io::Result<Held>
             .custom_flags(libc::O_NOFOLLOW)
             .open(&path)?;
         lock_patiently(&file, purpose)?;
-        // Its holder before may have removed it: then this is the lock of nothing.
+        // The previous holder may have removed the file; then this lock protects nothing.
         if is_same_file(&file, &path) {
             return Ok(Held { file, lock_file: Some(path) });
         }
@@ -196,7 +195,7 @@ fn is_same_file(file: &File, path: &Path) -> bool {
     }
 }
 
-/// The file that a loop device shows, if it is one and the file can be opened.
+/// The file under a loop device, if the device is one and the file can be opened.
 fn file_under_loop(device: u64) -> Option<File> {
     let sysfs = format!("/sys/dev/block/{}:{}/loop/backing_file", major(device), minor(device));
     let path = fs::read_to_string(sysfs).ok()?;
@@ -229,7 +228,7 @@ mod tests {
         assert!(lock_device(&folder, device, Purpose::Writing).is_err());
         let [first, last] = reads;
         drop(first);
-        assert!(path.exists(), "somebody reads still");
+        assert!(path.exists(), "a reader is left");
         assert!(lock_device(&folder, device, Purpose::Writing).is_err());
         drop(last);
         assert!(!path.exists());
@@ -247,7 +246,7 @@ mod tests {
         assert!(flock(&other, FlockOperation::NonBlockingLockShared).is_err());
         drop(lock);
         flock(&other, FlockOperation::NonBlockingLockShared).unwrap();
-        // Who reads shares it with others who do.
+        // Readers share the lock.
         let lock = device.lock_header_to_read().unwrap();
         drop(lock);
         flock(&other, FlockOperation::NonBlockingLockExclusive).unwrap();

@@ -1,20 +1,20 @@
-//! Which file or block device a name leads to: what two names of one thing have in common.
+//! Identity of a file or block device, independent of its names.
 
 use std::fs::Metadata;
 use std::os::unix::fs::{FileTypeExt, MetadataExt};
 
-/// The identity of a file or block device, whatever name or link leads to it.
+/// The identity of a file or block device, equal for all its names and links.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FileId {
     is_block_device: bool,
-    /// Of a block device its own number, of anything else that of its file system.
+    /// Number of the block device, or of the file system's device.
     device: u64,
-    /// Of a block device 0: its nodes may lie in several file systems.
+    /// Inode number; 0 for a block device, whose nodes may be in several file systems.
     inode: u64,
 }
 
 impl FileId {
-    /// Of what `stat` or `fstat` has described.
+    /// From the result of `stat` or `fstat`.
     #[must_use]
     pub fn of(metadata: &Metadata) -> Self {
         match metadata.file_type().is_block_device() {

@@ -1,10 +1,10 @@
-//! A tmpfs file as memory: the cipher runs straight out of its pages and into them.
+//! A tmpfs file as memory: the cipher reads and writes its pages directly.
 //!
-//! A page is used through the mapping only once it is known to exist and to be in the page table,
-//! which a bitmap remembers. A range that is written first is populated by `MADV_POPULATE_WRITE`,
-//! which reports a full file system as an error; a hole that is read is never populated, because
-//! that would allocate it. What is not populated goes through `pread` and `pwrite`. A truncation by
-//! somebody else is caught by `sigbus`.
+//! The mapping is used only for pages that are known to exist and to be in the page table; a bitmap
+//! records them. The first write to a range populates it with `MADV_POPULATE_WRITE`, which reports
+//! a full file system as an error. A read never populates a hole, because that would allocate it.
+//! Unpopulated ranges use `pread` and `pwrite`. `sigbus` handles a truncation by another
+//! program.
 
 use std::fs::File;
 use std::os::fd::AsFd;
@@ -18,11 +18,11 @@ use super::sigbus;
 const PAGE_SHIFT: u32 = 12;
 const PAGE_BYTES: u64 = 1 << PAGE_SHIFT;
 /// A short request populates the whole aligned chunk around it, if it is all data: one system call
-/// for 16 pages, as the kernel's fault-around does. A short write into a hole populates its own
-/// pages: that costs no more than `pwrite`, and the next write to them is twice as fast.
+/// for 16 pages, like the kernel's fault-around. A short write into a hole populates only its own
+/// pages: that costs no more than `pwrite`, and the next write there takes half the time.
 const POPULATE_CHUNK_BYTES: u64 = 64 << 10;
 
-/// Pages that the kernel is asked about at a time.
+/// Pages per `mincore` call.
 const RESIDENT_PAGES: usize = 128;
 
 /// The mapping of one file.
@@ -31,17 +31,17 @@ pub(crate) struct Mapping {
     base: *mut u8,
     len_bytes: u64,
     writable: bool,
-    /// A bit a page: it exists and is in the page table.
+    /// A bit per page: it exists and is in the page table.
     populated: Box<[AtomicU64]>,
     broken: Arc<AtomicBool>,
-    /// Always there until the drop.
+    /// `Some` until the drop.
     guard: Option<sigbus::Guard>,
 }
 
-// SAFETY: the mapping lives as long as the value, and every access to its bytes goes through raw
-// pointers whose users tolerate concurrent writers, as the contents of a disk must.
+// SAFETY: the mapping lives as long as the value. All accesses use raw pointers whose users
+// tolerate concurrent writers, like the contents of a disk.
 unsafe impl Send for Mapping {}
-// SAFETY: as above.
+// SAFETY: the mapping lives as long as the value; its users tolerate concurrent writers.
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
@@ -62,7 +62,7 @@ impl Mapping {
         // SAFETY: `Drop` drops the guard before it unmaps, and `broken` is dropped after that.
         let guard = unsafe { sigbus::guard(start, start + len, Arc::as_ptr(&broken)) };
         if guard.is_none() {
-            // SAFETY: the mapping was made above and nobody has its address.
+            // SAFETY: the mapping was made above, and its address has not been shared.
             unsafe { munmap(base, len).ok()? };
             return None;
         }
@@ -90,8 +90,8 @@ impl Mapping {
         self.populate(start, end, Advice::LinuxPopulateWrite).then_some(address)
     }
 
-    /// The same for bytes that only have to be copied: through a hole `pwrite` does that without
-    /// zeros first, and a long write at once without a page table.
+    /// Address of a range for bytes that are only copied: through a hole `pwrite` avoids zeroing,
+    /// and a long write avoids page table entries.
     pub(crate) fn rewritable(&self, offset_bytes: u64, len_bytes: u64) -> Option<*mut u8> {
         let address = self.address(offset_bytes, len_bytes).filter(|_| self.writable)?;
         let is_short = len_bytes < POPULATE_CHUNK_BYTES;
@@ -100,7 +100,7 @@ impl Mapping {
         is_there.then_some(address)
     }
 
-    /// A hole is about to be made: its pages are gone.
+    /// Forgets the pages of a range in which a hole is about to be made.
     pub(crate) fn forget(&self, offset_bytes: u64, len_bytes: u64) {
         for page in pages(offset_bytes, len_bytes) {
             let bit = 1 << (page % 64);
@@ -108,8 +108,8 @@ impl Mapping {
         }
     }
 
-    /// Whether the file was truncated under the mapping: what was just done through it counts for
-    /// nothing, and it is used no more.
+    /// Whether the file was truncated under the mapping. The results of the last access are then
+    /// invalid, and the mapping is no longer used.
     pub(crate) fn is_broken(&self) -> bool {
         self.broken.load(Ordering::SeqCst)
     }
@@ -129,8 +129,8 @@ impl Mapping {
         })
     }
 
-    /// Whether every page of a page-aligned range is there. (`lseek` would tell as well, but it
-    /// walks to the next hole, which may be the end of the file.)
+    /// Whether every page of a page-aligned range exists. (`lseek` would tell too, but it walks to
+    /// the next hole, which may be at the end of the file.)
     fn exists(&self, start: u64, end: u64) -> bool {
         let step_bytes = RESIDENT_PAGES * PAGE_BYTES as usize;
         (start..end).step_by(step_bytes).all(|at| {
@@ -147,7 +147,7 @@ impl Mapping {
         })
     }
 
-    /// A range, and if it is short its chunk, unless there is a hole in it.
+    /// Populates a range, for a short one its chunk, unless it has a hole.
     fn populate_around(&self, offset_bytes: u64, len_bytes: u64) -> bool {
         let mut start = offset_bytes & !(PAGE_BYTES - 1);
         let mut end = offset_bytes + len_bytes;

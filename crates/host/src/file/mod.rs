@@ -1,4 +1,4 @@
-//! Backing files and devices: what kind they are, how long, who else may use them.
+//! Backing files and devices: their kind, length and exclusive use.
 //!
 //! | kind | how it is read and written |
 //! |---|---|
@@ -7,7 +7,7 @@
 //! | [`Kind::Direct`] | `O_DIRECT` through a queue (module `disk`) and a ring |
 //! | [`Kind::Remote`] | an export of an NBD server, named by its URI (module `nbd`) |
 //!
-//! What somebody waits for who has nothing else in flight is one plain call instead of the ring.
+//! A lone synchronous operation is one blocking system call instead of a ring entry.
 
 mod errors;
 pub mod extents;
@@ -43,26 +43,26 @@ use crate::sync_io;
 
 use errors::{SaidErrors, failed};
 
-/// What direct I/O is aligned to where the system does not tell (Linux before 6.1).
+/// Alignment of direct I/O where the system does not report it (Linux before 6.1).
 const DIRECT_UNIT_BYTES: u32 = 4096;
-/// A disk that is merely busy ends what it was given within this time.
+/// A disk that is merely busy finishes its operations within this time.
 const LOCK_PATIENCE: Duration = Duration::from_secs(1);
 /// `TMPFS_MAGIC` of `linux/magic.h`.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
-/// What may be done to a file.
+/// Access to a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Access {
     /// Reading.
     ReadOnly,
-    /// Reading and writing; nobody else may write meanwhile.
+    /// Reading and writing, exclusively.
     ReadWrite,
-    /// Reading and writing, and so may others who say the same: paths to one disk.
+    /// Reading and writing, shared with others who also use `Shared`: paths to one disk.
     Shared,
 }
 
 impl Access {
-    /// Whether it is for more than reading.
+    /// Whether it includes writing.
     #[must_use]
     pub fn writes(self) -> bool {
         self != Self::ReadOnly
@@ -72,23 +72,23 @@ impl Access {
 /// The cheapest way to read and write a file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Its pages are its storage.
+    /// A file whose pages are its storage.
     Tmpfs,
     /// A regular file behind the page cache.
     Cached,
-    /// A block device, or a file opened with `--direct`: past the page cache. Also memory that
+    /// A block device, or a file opened with `--direct`: bypasses the page cache. Also memory that
     /// stands for a device.
     Direct,
     /// An export of an NBD server.
     Remote,
 }
 
-/// Where the bytes are.
+/// Place of the bytes.
 #[derive(Debug)]
 enum Storage {
-    /// Here. Buffered access: headers, unaligned pieces.
+    /// A local file, opened for buffered access: headers, unaligned pieces.
     Local(File),
-    /// On a server.
+    /// A disk on a server.
     Remote(Arc<RemoteDisk>),
 }
 
@@ -96,31 +96,31 @@ enum Storage {
 #[derive(Debug)]
 pub struct DeviceFile {
     storage: Storage,
-    /// `O_DIRECT`, for [`Kind::Direct`].
+    /// Descriptor with `O_DIRECT`, for [`Kind::Direct`].
     direct: Option<File>,
     path: PathBuf,
     len_bytes: u64,
     kind: Kind,
     access: Access,
     is_block_device: bool,
-    /// Number of the device: the file itself, or the one that its file system is on.
+    /// Number of the device: the file itself, or the device of its file system.
     device: u64,
-    /// Another descriptor of it, which nobody reads or writes through: where writes can fail after
-    /// they were answered. Past the page cache they can too: a file system may fall back to it.
+    /// A second descriptor without reads or writes, for files whose writes can fail after their
+    /// completion. Direct I/O needs it too, because a file system may fall back to the page cache.
     witness: Option<Mutex<File>>,
-    /// It is one of several ways to one disk.
+    /// The file is one of several paths to a disk.
     is_path: bool,
-    /// The latch of the volume that it is a device of.
+    /// The latch of its volume.
     durability: Arc<Durability>,
     said: SaidErrors,
 }
 
 impl DeviceFile {
-    /// Opens and locks a file or block device, or connects to the export whose URI this is. With
-    /// `direct`, a regular file bypasses the page cache too; block devices always do.
+    /// Opens and locks a file or block device, or connects to the export of a URI. With `direct`,
+    /// regular files bypass the page cache too; block devices always do.
     ///
     /// # Errors
-    /// When it cannot be opened, is neither a file nor a block device, or is in use.
+    /// The file cannot be opened, is neither a regular file nor a block device, or is in use.
     pub fn open(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
         if let Some(uri) = uri_of(path) {
             return Ok(Self::of_remote(path, RemoteDisk::open(uri, access.writes())?, access));
@@ -128,7 +128,7 @@ impl DeviceFile {
         let open = |flags: i32| {
             OpenOptions::new().read(true).write(access.writes()).custom_flags(flags).open(path)
         };
-        // Looked at before it is opened: to open a FIFO is to wait for a writer.
+        // Check before opening: opening a FIFO would wait for a writer.
         let before = std::fs::metadata(path).map_err(|error| Error::io(path, "open", error))?;
         check_type(path, &before)?;
         let file = open(0).map_err(|error| Error::io(path, "open", error))?;
@@ -172,10 +172,11 @@ impl DeviceFile {
         }
     }
 
-    /// The same for a path of a multipath line: of an export, its server may be away now.
+    /// Like [`DeviceFile::open`], for a path of a multipath line; the server of an export may be
+    /// away.
     ///
     /// # Errors
-    /// As [`DeviceFile::open`].
+    /// See [`DeviceFile::open`].
     pub(crate) fn open_path(path: &Path, access: Access, direct: bool) -> Result<Self, Error> {
         match uri_of(path) {
             Some(uri) => {
@@ -202,16 +203,16 @@ impl DeviceFile {
         }
     }
 
-    /// A device in memory, of zeros, which nobody else sees. It has a queue, as `brd` has.
+    /// A private device in memory, filled with zeroes. It has a queue, like `brd`.
     ///
     /// # Errors
-    /// When the system does not give it.
+    /// The system has not enough memory.
     pub fn in_memory(len_bytes: u64) -> Result<Self, Error> {
         let path = PathBuf::from("memory");
         Self::of_memory(path, len_bytes, Kind::Direct)
     }
 
-    /// Memory of zeros, without a queue and without a name that a table could say.
+    /// Memory of zeroes, without a queue and without a name for tables.
     pub(crate) fn ram(len_bytes: u64) -> Result<Self, Error> {
         Self::of_memory(PathBuf::new(), len_bytes, Kind::Tmpfs)
     }
@@ -241,7 +242,7 @@ impl DeviceFile {
         })
     }
 
-    /// A file in memory (tmpfs) is taken for a device: it gets a queue.
+    /// Treats a file in memory (tmpfs) as a device: gives it a queue.
     #[must_use]
     pub fn as_device(mut self) -> Self {
         if self.kind == Kind::Tmpfs {
@@ -250,41 +251,41 @@ impl DeviceFile {
         self
     }
 
-    /// Which file or device it is, if it is here.
+    /// Identity of a local file or device.
     pub(crate) fn id(&self) -> Option<FileId> {
         self.local()?.metadata().ok().map(|metadata| FileId::of(&metadata))
     }
 
-    /// Where it is.
+    /// Path of the file or device.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// How it is read and written.
+    /// Access method.
     #[must_use]
     pub fn kind(&self) -> Kind {
         self.kind
     }
 
-    /// What may be done to it.
+    /// Permitted access.
     #[must_use]
     pub fn access(&self) -> Access {
         self.access
     }
 
-    /// What the server of an export knows of a range, from its start on: lengths, and whether they
-    /// read as zeros. It need not know anything.
+    /// The server's knowledge of a range, from its start on: lengths, and whether they read as
+    /// zeroes. May be empty.
     #[must_use]
     pub fn remote_runs(&self, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, bool)> {
         self.remote().map_or_else(Vec::new, |remote| remote.runs_at(offset_bytes, len_bytes))
     }
 
-    /// Makes a regular file so long, with zeros behind what it has. One that is on a server, or
-    /// that is no regular file, has a length of its own.
+    /// Extends a regular file to this length, with zeroes. Remote disks and other files keep their
+    /// length.
     ///
     /// # Errors
-    /// When it cannot be so long.
+    /// The file cannot have this length.
     pub fn extend(&mut self, len_bytes: u64) -> io::Result<()> {
         let Storage::Local(file) = &self.storage else {
             return Err(io::ErrorKind::Unsupported.into());
@@ -295,7 +296,7 @@ impl DeviceFile {
         Ok(())
     }
 
-    /// The descriptor that the data path uses.
+    /// Descriptor of the data path.
     pub(crate) fn data_fd(&self) -> i32 {
         self.direct.as_ref().unwrap_or_else(|| self.file()).as_raw_fd()
     }
@@ -303,12 +304,12 @@ impl DeviceFile {
     /// The file behind the page cache.
     ///
     /// # Panics
-    /// When it is on a server.
+    /// The disk is remote.
     pub(crate) fn file(&self) -> &File {
-        self.local().expect("what is on a server has a queue, and no file")
+        self.local().expect("a remote disk has a queue and no file")
     }
 
-    /// The file behind the page cache, if it is here.
+    /// The file behind the page cache, if it is local.
     pub(crate) fn local(&self) -> Option<&File> {
         match &self.storage {
             Storage::Local(file) => Some(file),
@@ -316,7 +317,7 @@ impl DeviceFile {
         }
     }
 
-    /// The export, if it is on a server.
+    /// The export, if the disk is remote.
     pub(crate) fn remote(&self) -> Option<&Arc<RemoteDisk>> {
         match &self.storage {
             Storage::Local(_) => None,
@@ -324,15 +325,15 @@ impl DeviceFile {
         }
     }
 
-    /// Whether ciphertext that starts at this sector, in sectors of this size, can be read and
-    /// written past the page cache: some disks and file systems do so only in units of 4096 bytes.
+    /// Whether ciphertext that starts at this sector, in sectors of this size, can use direct I/O:
+    /// some disks and file systems need units of 4096 bytes.
     pub(crate) fn direct_fits(&self, start_sectors: u64, sector_size_bytes: u32) -> bool {
         let unit_bytes = self.direct_unit_bytes();
         (start_sectors * 512).is_multiple_of(unit_bytes)
             && u64::from(sector_size_bytes).is_multiple_of(unit_bytes)
     }
 
-    /// What direct I/O is aligned to; one byte where there is none.
+    /// Alignment of direct I/O; one byte without direct I/O.
     pub(crate) fn direct_unit_bytes(&self) -> u64 {
         let Some(direct) = &self.direct else { return 1 };
         let unit_bytes = if self.is_block_device {
@@ -344,12 +345,12 @@ impl DeviceFile {
         u64::from(unit_bytes.unwrap_or(DIRECT_UNIT_BYTES))
     }
 
-    /// Whether it is a block device, and not a file on one.
+    /// Whether the disk is a block device, not a file on one.
     pub(crate) fn is_block_device(&self) -> bool {
         self.is_block_device
     }
 
-    /// What the system says about the device below.
+    /// Facts from the system about the device below.
     pub(crate) fn facts(&self) -> Facts {
         match &self.storage {
             Storage::Local(_) => Facts::of(self.device, self.is_block_device),
@@ -380,13 +381,13 @@ impl DeviceFile {
     fn with_witness(mut self) -> Result<Self, Error> {
         let failed = |error| Error::io(&self.path, "open again", error);
         let witness = self.opened_again(0, &failed)?;
-        // An error of before is not this volume's. A file system that cannot be asked has none.
+        // An earlier error is not this volume's. File systems that do not answer report none.
         let _ = reported(&witness);
         self.witness = reported(&witness).is_ok().then(|| Mutex::new(witness));
         Ok(self)
     }
 
-    /// Another descriptor of the file. Its name may have become another file's meanwhile.
+    /// Opens the file a second time; fails if its name now leads to another file.
     fn opened_again(&self, flags: i32, failed: &dyn Fn(io::Error) -> Error) -> Result<File, Error> {
         let mut options = OpenOptions::new();
         options.read(true).write(self.access.writes()).custom_flags(flags);
@@ -400,25 +401,24 @@ impl DeviceFile {
         Ok(again)
     }
 
-    /// It is a device of the volume with this latch; `is_path`: one of several ways to one disk.
+    /// Joins the volume with this latch; `is_path`: the device is one of several paths to a disk.
     pub(crate) fn watched_by(mut self, durability: &Arc<Durability>, is_path: bool) -> Self {
         (self.durability, self.is_path) = (Arc::clone(durability), is_path);
         self
     }
 
-    /// Everything written and answered is on stable storage when this returns. An error says that
+    /// Flushes: all acknowledged writes are on stable storage when this returns. After an error,
     /// acknowledged writes may be lost.
     pub(crate) fn flush(&self) -> io::Result<()> {
         match &self.storage {
             Storage::Local(_) if is_planted(Canary::Fdatasync) => Ok(()),
-            // The descriptor of the data path: an error that it has told is not told again.
+            // The descriptor of the data path: an error that it has reported is not reported again.
             Storage::Local(_) => self.heard(Op::Flush, false, sync_io::sync_data(self.data_fd())),
             Storage::Remote(remote) => remote.flush(),
         }
     }
 
-    /// The block layer's word for how an operation of a local file has ended, once the volume has
-    /// been told what it means for acknowledged writes.
+    /// The status of a local file's operation, after the volume has learned of losses.
     #[inline]
     pub(crate) fn ended(&self, op: Op, fua: bool, result: io::Result<()>) -> BlkStatus {
         match (op, result) {
@@ -440,11 +440,11 @@ impl DeviceFile {
         result
     }
 
-    /// A failed write-back is told to each descriptor once. Flushes and FUA writes of all
-    /// connections go through one: of two that wait for the same write-back only one is told, and
-    /// its thread may not have heard it yet when the other one succeeds. So each that succeeds asks
-    /// a descriptor of its own, which is asked under a lock, and the error is kept before the lock
-    /// is given up.
+    /// The system reports a failed write-back to each descriptor once. Flushes and FUA writes of
+    /// all connections share one descriptor: of two that wait for the same write-back only one gets
+    /// the error, and its thread may not have handled it when the other one succeeds. So each
+    /// success also asks a separate descriptor under a lock, and the error is latched before the
+    /// lock is released.
     fn ask_witness(&self, op: Op, fua: bool) -> io::Result<()> {
         let Some(witness) = &self.witness else { return Ok(()) };
         let witness = witness.lock().unwrap_or_else(PoisonError::into_inner);
@@ -455,8 +455,8 @@ impl DeviceFile {
         asked
     }
 
-    /// After a failed flush or FUA write it is unknown which acknowledged writes are stable. Says
-    /// whether it is one.
+    /// Latches a failed flush or FUA write, after which the state of acknowledged writes is
+    /// unknown. Returns whether it did.
     fn latch(&self, op: Op, fua: bool, error: &io::Error) -> bool {
         let status = file_op::status(Err(io::Error::from_raw_os_error(file_op::errno(error))));
         let is_refused = matches!(status, BlkStatus::Invalid | BlkStatus::NotSupported);
@@ -465,7 +465,7 @@ impl DeviceFile {
             // Nothing was written.
             _ => fua && !is_refused,
         };
-        // A way that is lost is not the disk, and its caches: another way reaches them.
+        // A lost path does not lose the disk and its caches: another path reaches them.
         let is_way = self.is_path && status == BlkStatus::Transport;
         let loses = loses && !is_way;
         if loses {
@@ -475,15 +475,15 @@ impl DeviceFile {
         loses
     }
 
-    /// The descriptor that is asked.
+    /// Descriptor of the witness.
     #[cfg(test)]
     pub(crate) fn witness_fd(&self) -> Option<i32> {
         let witness = self.witness.as_ref()?.lock().unwrap_or_else(PoisonError::into_inner);
         Some(witness.as_raw_fd())
     }
 
-    /// What the system has still to tell of errors before now is not to be told later: the operator
-    /// knows. Nothing is in flight.
+    /// Discards pending reports of earlier errors, which the operator knows. Requires that nothing
+    /// is in flight.
     pub(crate) fn forget_errors(&self) {
         if self.local().is_some() {
             let _ = sync_io::sync_data(self.data_fd());
@@ -493,7 +493,7 @@ impl DeviceFile {
         }
     }
 
-    /// Frees the storage of a range; what it reads as afterwards is undefined.
+    /// Frees the storage of a range; its content is undefined afterwards.
     pub(crate) fn discard(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         if self.is_block_device {
             let range = [offset_bytes, len_bytes];
@@ -505,7 +505,7 @@ impl DeviceFile {
         Ok(rustix::fs::fallocate(self.file(), flags, offset_bytes, len_bytes)?)
     }
 
-    /// Makes a range read as zeros, in the cheapest way that the file has.
+    /// Makes a range read as zeroes, in the cheapest way of the file.
     pub(crate) fn write_zeroes(&self, offset_bytes: u64, len_bytes: u64) -> io::Result<()> {
         if self.is_block_device {
             let range = [offset_bytes, len_bytes];
@@ -528,9 +528,9 @@ impl DeviceFile {
     }
 }
 
-/// What a descriptor has still to be told of failed write-backs of its file.
+/// Asks for failed write-backs of the file that were not reported to this descriptor.
 fn reported(file: &File) -> io::Result<()> {
-    // Behind every page: nothing is waited for.
+    // Past every page, so the call waits for nothing.
     let (offset, len_bytes) = (i64::MAX - 1, 1);
     let flags = libc::SYNC_FILE_RANGE_WAIT_BEFORE;
     // SAFETY: sync_file_range takes any descriptor and touches no memory of ours.
@@ -540,7 +540,7 @@ fn reported(file: &File) -> io::Result<()> {
     }
 }
 
-/// What can be a volume.
+/// Refuses files that cannot be a volume.
 fn check_type(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     let file_type = metadata.file_type();
     if file_type.is_file() || file_type.is_block_device() {
@@ -549,7 +549,7 @@ fn check_type(path: &Path, metadata: &Metadata) -> Result<(), Error> {
     Err(Error::volume(path, "is neither a regular file nor a block device"))
 }
 
-/// The name as a URI, if it is none of a file.
+/// The name as a URI, unless it is the name of a file.
 fn uri_of(path: &Path) -> Option<&str> {
     path.to_str().filter(|text| Uri::is_uri(text))
 }
@@ -558,8 +558,8 @@ fn uri_of(path: &Path) -> Option<&str> {
 const BLKDISCARD: u64 = 0x1277;
 const BLKZEROOUT: u64 = 0x127f;
 
-/// Locks the file, patiently: the lock of a server that was killed stays until the kernel has ended
-/// its last operation, and there is no event to wait for.
+/// Locks the file, and retries for a while: the lock of a killed server stays until the kernel has
+/// ended its last operation, which no event announces.
 fn lock(file: &File, access: Access) -> io::Result<()> {
     let start = Instant::now();
     loop {
@@ -572,8 +572,8 @@ fn lock(file: &File, access: Access) -> io::Result<()> {
     }
 }
 
-/// Locks a file that is to be overwritten, as a volume is locked, until it is closed. False if
-/// another program has it. Where the file system has no locks nothing is held back.
+/// Locks a file for overwriting like a volume, until it is closed. Returns false if another program
+/// holds the lock. File systems without locks permit everything.
 #[must_use]
 pub fn lock_output(file: &File) -> bool {
     !try_lock(file, Access::ReadWrite).is_err_and(|error| is_taken(&error))
@@ -583,14 +583,14 @@ fn is_taken(error: &io::Error) -> bool {
     matches!(error.raw_os_error(), Some(libc::EAGAIN | libc::EACCES))
 }
 
-/// An open file description lock on the whole file: qemu honours it as well, and it does not get in
-/// the way of `cryptsetup luksDump`, which uses `flock`.
+/// Takes an open file description lock on the whole file: qemu honours it too, and it does not
+/// conflict with `cryptsetup luksDump`, which uses `flock`.
 fn try_lock(file: &File, access: Access) -> io::Result<()> {
     let kind = match access {
         Access::ReadOnly | Access::Shared => libc::F_RDLCK,
         Access::ReadWrite => libc::F_WRLCK,
     };
-    // SAFETY: all-zero bytes are a valid `flock`: the whole file, from its start, pid 0 as
+    // SAFETY: all-zero bytes are a valid `flock`: the whole file from its start, and pid 0 as
     // required.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
     range.l_type = kind as i16;

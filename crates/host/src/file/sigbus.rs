@@ -1,15 +1,14 @@
-//! SIGBUS on a mapped file becomes an error of the operation, not the end of the process.
+//! Converts a SIGBUS on a mapped file into an error of the operation.
 //!
-//! A page of a mapping that cannot be provided (the file was truncated by somebody, the tmpfs is
-//! full) raises SIGBUS at the instruction that touches it. The handler puts zero pages in the place
-//! of the rest of the mapping and marks it as broken, so that the instruction can go on. Who used
-//! the mapping looks at the mark afterwards and does the operation again with `pread` or `pwrite`,
-//! which report the error properly.
+//! An access to a page that cannot be provided (the file was truncated, the tmpfs is full) raises
+//! SIGBUS. The handler replaces the rest of the mapping with zero pages and marks it as broken, so
+//! that the access can continue. The user of the mapping checks the mark afterwards and repeats the
+//! operation with `pread` or `pwrite`, which report the error properly.
 
 use std::sync::Once;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 
-/// More mapped files than this are not mapped.
+/// Limit of mapped files.
 const MAPPINGS_MAX: usize = 256;
 
 struct Slot {
@@ -28,16 +27,16 @@ static SLOTS: [Slot; MAPPINGS_MAX] = [const {
 
 static INSTALL: Once = Once::new();
 
-/// A guarded range of addresses, until it is dropped.
+/// A guarded range of addresses; the drop ends the guard.
 #[derive(Debug)]
 pub(super) struct Guard {
     slot: usize,
 }
 
-/// Guards `base..end`: a SIGBUS there sets `broken`. `None` when too many ranges are guarded.
+/// Guards `base..end`: a SIGBUS there sets `broken`. `None` if too many ranges are guarded.
 ///
 /// # Safety
-/// The range is a mapping that stays until the guard is dropped, and `broken` outlives the guard.
+/// The range is a mapping that outlives the guard, and so does `broken`.
 pub(super) unsafe fn guard(base: usize, end: usize, broken: *const AtomicBool) -> Option<Guard> {
     INSTALL.call_once(install);
     for (slot, entry) in SLOTS.iter().enumerate() {
@@ -62,8 +61,8 @@ impl Drop for Guard {
 }
 
 fn install() {
-    // SAFETY: the action is fully initialised, and the handler calls only what is safe in a signal
-    // handler: atomics, mmap, sigaction.
+    // SAFETY: the action is fully initialised, and the handler uses only async-signal-safe
+    // operations: atomics, mmap, sigaction.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         let handler: extern "C" fn(i32, *mut libc::siginfo_t, *mut libc::c_void) = on_sigbus;
@@ -86,7 +85,7 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
         let page = address & !(PAGE - 1);
         let broken = entry.broken.load(Ordering::SeqCst);
         // SAFETY: the range is a mapping of ours until its guard is dropped, so replacing the part
-        // behind the fault hits nobody else's memory; `broken` outlives the guard.
+        // after the fault affects no other memory; `broken` outlives the guard.
         let replaced = unsafe {
             if !broken.is_null() {
                 (*broken).store(true, Ordering::SeqCst);
@@ -104,7 +103,7 @@ extern "C" fn on_sigbus(_: i32, info: *mut libc::siginfo_t, _: *mut libc::c_void
             return;
         }
     }
-    // Not ours: the instruction faults again, and the default action ends the process.
+    // Not ours: the access faults again, and the default action ends the process.
     // SAFETY: SIG_DFL is a valid action for SIGBUS.
     unsafe {
         libc::signal(libc::SIGBUS, libc::SIG_DFL);

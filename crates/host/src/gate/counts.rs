@@ -3,7 +3,7 @@
 use blockyard_engine::bio::{Bio, Failures, Op};
 use blockyard_engine::dm::crypt::pipeline::{Decisions, Tally};
 
-/// What is counted, of one shard or of all.
+/// Counts of one shard or of all shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counts {
     /// Bios that read.
@@ -16,13 +16,13 @@ pub struct Counts {
     pub others: Tally,
     /// Bios that failed.
     pub errors: Failures,
-    /// Bios that have come and not ended, now; without those that are held.
+    /// Bios in flight, without held ones.
     pub in_flight: u64,
-    /// Where ciphers ran.
+    /// Placement of ciphers.
     pub decisions: Decisions,
-    /// Bios that wait at the gate, now.
+    /// Bios held at the gate.
     pub held: u64,
-    /// Parts that wait in their targets, now.
+    /// Parts waiting in their targets.
     pub parked: u64,
 }
 

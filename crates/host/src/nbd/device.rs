@@ -1,16 +1,15 @@
-//! The thread of the device: operations of all clients onto connections, and what is done when one
-//! is lost.
+//! The thread of the device: distributes operations of all clients to connections, and handles lost
+//! connections.
 //!
 //! ```text
 //!   slot    event                               next
-//!   Up      its link is lost                    Down, or Dialing at once if the device retries
-//!   Down    the time has come, or a check asks  Dialing
+//!   Up      the link is lost                    Down, or Dialing at once if the device retries
+//!   Down    the pause ends, or a check asks     Dialing
 //!   Dialing connected                           Up
 //!   Dialing not connected                       Down, for twice as long
 //! ```
-//! While no slot is up, a device that retries lets operations wait until its limit, and fails them
-//! from then on; a path fails them at once, but lets checks wait for the connection that they ask
-//! for.
+//! While no slot is up, a device that retries holds operations until its limit, and fails them
+//! afterwards; a path fails them immediately, but its checks wait for a new connection.
 
 use std::collections::VecDeque;
 use std::io;
@@ -33,14 +32,14 @@ use crate::durability::Durability;
 use crate::stages::{self, Span, Stage, Timed};
 use crate::{poll, process};
 
-/// How long it is waited before it is tried again to connect: at first, and at most. Ours.
+/// Pause before a new attempt to connect: first and longest. Ours.
 const RETRY_FIRST: Duration = Duration::from_millis(20);
 const RETRY_MAX: Duration = Duration::from_secs(2);
 
 /// Starts the thread of the table's device with this number.
 ///
 /// # Errors
-/// When the system has no more descriptors or threads.
+/// The system has no more descriptors or threads.
 pub(super) fn start(
     number: usize,
     disk: Arc<RemoteDisk>,
@@ -52,7 +51,7 @@ pub(super) fn start(
     })
 }
 
-/// What is waited after a loss, if it was so long before.
+/// The pause after a loss, from the pause before.
 pub(super) fn pause_after(before: Duration, has_answered: bool) -> Duration {
     if has_answered { RETRY_FIRST } else { (2 * before).min(RETRY_MAX) }
 }
@@ -61,12 +60,12 @@ pub(super) fn pause_after(before: Duration, has_answered: bool) -> Duration {
 #[derive(Debug)]
 enum Slot {
     Up(Box<Link>),
-    /// Not connected; `retry_after` is what is waited from the next failure on.
+    /// Not connected; `retry_after` is the pause after the next failure.
     Down {
         retry_at: Instant,
         retry_after: Duration,
     },
-    /// A thread is about to connect.
+    /// A thread is connecting.
     Dialing {
         retry_after: Duration,
     },
@@ -81,40 +80,40 @@ impl Slot {
     }
 }
 
-/// What a connecting thread has found, for which slot.
+/// Results of connecting threads, with their slots.
 type Dialed = Arc<Mutex<Vec<(usize, Result<Opened, String>)>>>;
 
 /// Operations that wait for a connection.
 #[derive(Default)]
 struct Waiting {
-    /// They have requests to be made.
+    /// Operations with requests to be made.
     ready: VecDeque<u32>,
-    /// Checks while no slot is up.
+    /// Checks that wait while no slot is up.
     checks: Vec<u32>,
-    /// An operation that may have cost a connection, and has one to itself now.
+    /// An operation that may have caused a loss, and now has a connection to itself.
     alone: Option<u32>,
 }
 
-/// What is known of a server that cannot be reached.
+/// State of a server that cannot be reached.
 struct Outage {
-    /// Since when no slot is up.
+    /// Start of the outage; `None` while a slot is up.
     since: Option<Instant>,
-    /// That operations fail has been reported.
+    /// The failure of operations was reported.
     is_reported: bool,
-    /// At the end of the clients' server it did not answer, or could not be connected to: it is not
-    /// tried again.
+    /// The server was silent or refused connections at the end of the clients' server; no new
+    /// attempts.
     is_away: bool,
-    /// The pause after a loss: longer each time, until a request is answered.
+    /// Pause after a loss; it grows until a request completes.
     retry_after: Duration,
 }
 
-/// The thread's own. More than twelve fields: the operations, the connections, what ends when, and
+/// State of the thread. More than twelve fields: the operations, the connections, deadlines, and
 /// vectors that are kept for their memory.
 struct Running {
     disk: Arc<RemoteDisk>,
-    /// The volume's.
+    /// Latch of the volume.
     durability: Arc<Durability>,
-    /// A path fails what it has lost; any other device begins it again.
+    /// A path fails lost operations; other devices retry them.
     is_path: bool,
     inbox: Arc<Shared>,
     dialed: Dialed,
@@ -124,10 +123,10 @@ struct Running {
     slots: Vec<Slot>,
     dying: Vec<Dying>,
     outage: Outage,
-    /// The export, as it was last heard of.
+    /// The last description of the export.
     remote: Option<Remote>,
     is_stopping: bool,
-    /// The clients' server ends: nothing waits for a connection any more.
+    /// The clients' server ends: operations no longer wait for a connection.
     is_ending: bool,
     /// Emptied after each use; kept for their memory.
     received: Inbox,
@@ -241,21 +240,22 @@ impl Running {
         let op = self.ops.remove(index);
         self.latch(&op, status);
         if op.bio.origin.sample != Sample::NONE {
-            // The server's queue and the way to it are the device's.
+            // The server's queue and the network count as the device.
             let span = Span { stage: Stage::Device, from: op.submitted, to: stages::now() };
             self.clients.time(op.client, Timed { sample: op.bio.origin.sample, span });
         }
         self.clients.put(op.client, Cqe { token: op.token, status }, op.borrows);
     }
 
-    /// After a flush or FUA write that the server has failed it is unknown what is stable there.
+    /// Latches a flush or FUA write that the server has failed, because the state of acknowledged
+    /// writes is unknown.
     fn latch(&self, op: &DeviceBio, status: BlkStatus) {
         let Bio { op, fua, .. } = op.bio;
         let loses = match status {
-            // It never came to the disk.
+            // The operation never reached the disk.
             BlkStatus::Ok | BlkStatus::Transport => false,
             BlkStatus::Invalid | BlkStatus::NotSupported => op == Op::Flush,
-            // Another way may reach it.
+            // Another path may reach it.
             BlkStatus::IoError => !self.is_path && (fua || op == Op::Flush),
             BlkStatus::NoSpace | BlkStatus::Medium => fua || op == Op::Flush,
         };
@@ -266,14 +266,14 @@ impl Running {
         }
     }
 
-    /// It has no connection to itself any more, if it had one.
+    /// Ends the exclusive use of connections by an operation.
     fn was_alone(&mut self, index: u32) {
         if self.waiting.alone == Some(index) {
             self.waiting.alone = None;
         }
     }
 
-    /// Goes on with operations that no connection uses any more.
+    /// Continues operations that no connection uses.
     fn settle(&mut self, now: Instant) {
         while let Some(index) = self.unused.pop() {
             let needs_flush =
@@ -281,7 +281,7 @@ impl Running {
             match self.ops.at(index).next(needs_flush) {
                 Next::Wait => {}
                 Next::Issue => {
-                    // Its flush comes behind those that wait for it to give the connections up.
+                    // Its flush follows the operations that wait for the connections.
                     self.was_alone(index);
                     self.queue(index);
                 }
@@ -302,12 +302,12 @@ impl Running {
         }
     }
 
-    /// Whether operations that need a connection fail, and do not wait for one.
+    /// Whether operations without a connection fail instead of waiting.
     fn has_failed(&self, now: Instant) -> bool {
         self.is_path || self.is_ending || self.fails_at().is_some_and(|at| at <= now)
     }
 
-    /// From when on operations fail.
+    /// Time from which on operations fail.
     fn fails_at(&self) -> Option<Instant> {
         self.outage.since.map(|since| since + self.disk.reconnect_delay())
     }
@@ -330,17 +330,17 @@ impl Running {
         self.settle(now);
     }
 
-    /// The connection of a slot is lost.
+    /// Handles the loss of a slot's connection.
     fn lose(&mut self, now: Instant, index: usize, loss: &Loss) {
         let has_answered = self.slots[index].link().expect("it is up").has_answered;
-        // Not at once: a server may close each connection that it gets.
+        // With a pause, because a server may close every new connection.
         self.outage.retry_after = pause_after(self.outage.retry_after, has_answered);
         let (retry_at, retry_after) = (now + self.outage.retry_after, self.outage.retry_after);
         let down = Slot::Down { retry_at, retry_after };
         let Slot::Up(link) = std::mem::replace(&mut self.slots[index], down) else {
-            unreachable!("only what is up is lost");
+            unreachable!("only a slot that is up is lost");
         };
-        // What had the connections to itself was lost with this one, and may wait for its end.
+        // The exclusive operation was lost too, and may have to wait for the connection's end.
         self.waiting.alone = None;
         let until = now + self.disk.timeout();
         self.dying.extend(link.fail(loss, until, &mut self.ops, &mut self.unused));
@@ -352,7 +352,7 @@ impl Running {
         }
     }
 
-    /// The server is silent on one connection, and would be on the others.
+    /// Gives up all connections of a silent server.
     fn give_up(&mut self, now: Instant, silence: &Loss) {
         self.outage.is_away = true;
         for index in 0..self.slots.len() {
@@ -362,9 +362,9 @@ impl Running {
         }
     }
 
-    /// A connection was lost, and with it, for all that is known, the server and its cache: also
-    /// one that said it would end. A flush on another connection would be no proof of what this one
-    /// has acknowledged.
+    /// Latches unflushed writes. With a connection the server and its cache may be lost, even after
+    /// an announced end. A flush on another connection would not prove the stability of this one's
+    /// acknowledged writes.
     fn latch_unflushed(&self) {
         let unflushed_bytes = self.ops.unflushed.bytes();
         if unflushed_bytes > 0 && !self.disk.trusts_unflushed() {
@@ -379,7 +379,7 @@ impl Running {
 
     fn collect_dead(&mut self, now: Instant) {
         for index in (0..self.dying.len()).rev() {
-            // At the end nothing is written that a late write could undo.
+            // At the end no later write exists that a late write could undo.
             if self.is_ending || self.dying[index].is_dead(now) {
                 let dying = self.dying.swap_remove(index);
                 dying.release(&mut self.ops, &mut self.unused);
@@ -394,7 +394,7 @@ impl Running {
         for (index, outcome) in dialed.drain(..) {
             match outcome {
                 Ok(_) if self.outage.is_away => {
-                    self.not_connected(now, index, "it was silent before");
+                    self.not_connected(now, index, "the server was silent before");
                 }
                 Ok(opened) => self.connected(now, index, opened),
                 Err(why) => self.not_connected(now, index, &why),
@@ -407,7 +407,7 @@ impl Running {
         let multi_conn = link.remote().multi_conn;
         let is_single = |slot: &Slot| matches!(slot, Slot::Up(up) if !up.remote().multi_conn);
         if !multi_conn && self.slots.iter().any(is_single) {
-            // Another one was made at the same time.
+            // Another connection was made at the same time.
             link.close();
             self.slots[index] = Slot::Down { retry_at: now, retry_after: RETRY_FIRST };
             return;
@@ -434,7 +434,8 @@ impl Running {
         }
     }
 
-    /// The server allows one connection now: a flush on this one covers no write of another.
+    /// Keeps one connection, because the server now allows only one: a flush covers no write of
+    /// another connection.
     fn keep_only(&mut self, now: Instant, index: usize) {
         for other in (0..self.slots.len()).filter(|other| *other != index) {
             if self.slots[other].link().is_some() {
@@ -444,7 +445,7 @@ impl Running {
         }
     }
 
-    /// Whether one more connection may be made: a server may have become one for one connection.
+    /// Whether another connection may be made: the server may now allow only one.
     fn may_dial(&self) -> bool {
         let is_taken = |slot: &Slot| matches!(slot, Slot::Up(_) | Slot::Dialing { .. });
         let has_room = self.remote.as_ref().is_none_or(|remote| remote.multi_conn)
@@ -454,7 +455,7 @@ impl Running {
 
     fn not_connected(&mut self, now: Instant, index: usize, why: &str) {
         let Slot::Dialing { retry_after } = self.slots[index] else {
-            unreachable!("only what dials is answered");
+            unreachable!("only a dialing slot gets a result");
         };
         let retry_at = now + retry_after;
         self.slots[index] = Slot::Down { retry_at, retry_after: (2 * retry_after).min(RETRY_MAX) };
@@ -475,7 +476,7 @@ impl Running {
         for index in 0..self.slots.len() {
             let Slot::Down { retry_at, retry_after } = self.slots[index] else { continue };
             let is_due = match (self.is_path, is_down) {
-                // Its checks say when, and one connection is enough for them.
+                // Its checks determine the time, and need only one connection.
                 (true, true) => index == 0 && !self.waiting.checks.is_empty(),
                 _ => retry_at <= now,
             };
@@ -527,7 +528,7 @@ impl Running {
         }
     }
 
-    /// Ends an operation that waits for a connection, unless a dying one uses it still.
+    /// Fails an operation that waits for a connection, unless a dying connection still uses it.
     fn fail(&mut self, index: u32) {
         let pending = self.ops.at(index);
         if pending.is_used() {
@@ -537,7 +538,7 @@ impl Running {
         }
     }
 
-    /// Gives connections what they take, and sends it.
+    /// Distributes operations to connections, and sends them.
     fn dispatch(&mut self, now: Instant) {
         while let Some(&index) = self.waiting.ready.front() {
             let Some(slot) = self.least_loaded() else { break };
@@ -571,8 +572,8 @@ impl Running {
         self.settle(now);
     }
 
-    /// One that may have cost a connection is sent while no other is in flight, so that it costs no
-    /// other its tries.
+    /// Whether an operation may be issued. A suspect is sent only while no other is in flight, so
+    /// that it cannot cost others their attempts.
     fn may_issue(&mut self, index: u32, is_suspect: bool) -> bool {
         match self.waiting.alone {
             Some(alone) => alone == index,
@@ -583,7 +584,7 @@ impl Running {
         }
     }
 
-    /// The slot whose connection has the fewest requests, if one takes more.
+    /// The slot of the connection with the fewest requests, if one accepts more.
     fn least_loaded(&mut self) -> Option<usize> {
         let load = |(index, slot): (usize, &mut Slot)| Some((slot.link()?.load()?, index));
         let least = self.slots.iter_mut().enumerate().filter_map(load).min();
@@ -591,7 +592,7 @@ impl Running {
     }
 
     fn sleep(&mut self, now: Instant) {
-        // A connection was lost in this turn, or an operation is to begin again.
+        // A connection was lost in this turn, or an operation must be retried.
         let is_up = self.outage.since.is_none();
         let front = self.waiting.ready.front().copied();
         let may_issue = front.is_some_and(|index| {

@@ -1,5 +1,5 @@
-//! Connecting: the socket, and the handshake under a deadline. It blocks, and so does the
-//! resolution of names, which has no deadline of ours.
+//! Connects: the socket, and the handshake under a deadline. This blocks, and name resolution
+//! blocks without a deadline.
 
 use std::io;
 use std::net::{TcpStream, ToSocketAddrs};
@@ -11,13 +11,13 @@ use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketT
 
 use super::uri::{Server, Uri};
 
-/// Connecting and the handshake together may take so long. Ours: as our own server gives a client.
+/// Time limit of connecting and handshake. Ours: equal to our server's limit for a client.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Requests in flight on a connection: as many as Linux's nbd driver has.
+/// Requests in flight on a connection, like Linux's nbd driver.
 pub(super) const IN_FLIGHT_MAX: usize = 128;
-/// What is received at a time; more than a handshake asks for in one piece.
+/// Receive size; more than the largest piece of a handshake.
 const RECEIVE_BYTES: usize = 4096;
-/// An idle connection whose server's machine is gone is noticed after half a minute or so. Ours.
+/// Keep-alive for idle connections: a vanished machine is noticed after about half a minute. Ours.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(10);
 const KEEP_ALIVE_EACH: Duration = Duration::from_secs(5);
 const KEEP_ALIVE_COUNT: u32 = 4;
@@ -29,7 +29,7 @@ pub(super) struct Opened {
     /// The server is on this machine.
     pub(super) is_unix: bool,
     pub(super) session: Session,
-    /// Came behind the handshake.
+    /// Bytes received after the handshake.
     pub(super) received: Vec<u8>,
 }
 
@@ -42,7 +42,7 @@ impl Opened {
 /// Connects and opens the export.
 ///
 /// # Errors
-/// Why not, in plain words.
+/// A description of the failure.
 pub(super) fn dial(uri: &Uri) -> Result<Opened, String> {
     let deadline = Instant::now() + LIMIT;
     let (socket, is_unix) = match &uri.server {
@@ -81,7 +81,7 @@ fn connect_tcp(host: &str, port: u16, deadline: Instant) -> Result<OwnedFd, Stri
 fn connect_unix(path: &std::path::Path) -> io::Result<OwnedFd> {
     let flags = SocketFlags::CLOEXEC;
     let socket = rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?;
-    // A server that accepts nobody would keep us waiting.
+    // A server that never accepts would block us.
     sockopt::set_socket_timeout(&socket, sockopt::Timeout::Send, Some(LIMIT))?;
     rustix::net::connect(&socket, &SocketAddrUnix::new(path)?)?;
     Ok(socket)
@@ -135,7 +135,7 @@ fn lost(error: rustix::io::Errno) -> String {
     }
 }
 
-/// Sends all of it before the deadline.
+/// Sends all bytes before the deadline.
 pub(super) fn send_all(
     socket: &OwnedFd,
     mut bytes: &[u8],
@@ -152,7 +152,7 @@ pub(super) fn send_all(
     Ok(())
 }
 
-/// Appends what comes before the deadline; zero is the end of the stream.
+/// Appends received bytes until the deadline; zero means the end of the stream.
 pub(super) fn receive(
     socket: &OwnedFd,
     to: &mut Vec<u8>,

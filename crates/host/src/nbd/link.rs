@@ -1,6 +1,6 @@
 //! One connection: requests out, replies in, and its end.
 //!
-//! Nothing here waits. Payload is sent out of the memory of operations and received into it, so an
+//! No call here blocks. Payload is sent from the memory of operations and received into it, so an
 //! operation counts as *used* until its request has a reply and its payload is sent.
 
 use std::collections::VecDeque;
@@ -17,19 +17,19 @@ use super::ops::{Issue, Ops, Payload, ZEROS};
 use super::unflushed::Success;
 use crate::file_op::iovec;
 
-/// What is received at a time where it is not known what comes.
+/// Receive size for data of unknown destination.
 const RECEIVE_BYTES: usize = 64 << 10;
-/// How often it is received before others get their turn.
+/// Receive calls before other connections have their turn.
 const RECEIVES_MAX: usize = 32;
-/// Requests that are sent by one system call.
+/// Limit of requests per send call.
 const SEND_REQUESTS_MAX: usize = 64;
 
-/// Why a connection is given up.
+/// Reason for giving up a connection.
 #[derive(Debug)]
 pub(super) struct Loss {
-    /// In plain words.
+    /// Description.
     pub(super) why: String,
-    /// The server has closed it: it will do nothing more of what it was sent.
+    /// The server has closed the connection, so it will execute no further request of it.
     pub(super) is_dead: bool,
 }
 
@@ -37,52 +37,52 @@ pub(super) struct Loss {
 #[derive(Clone, Copy, Debug)]
 struct Requested {
     op: u32,
-    /// Where it starts in the operation.
+    /// Offset in the operation.
     start_bytes: u64,
     at: Instant,
     success: Success,
 }
 
-/// A request that is not sent, or not all of it.
+/// A request that is not completely sent.
 #[derive(Debug)]
 struct Outgoing {
     op: u32,
     /// At most 32 bytes.
     header: Vec<u8>,
     payload: Payload,
-    /// Of both together.
+    /// Sent bytes of header and payload.
     sent_bytes: usize,
 }
 
-/// A connection in use. More than twelve fields: its socket and session, what goes out, what has
-/// come in, and when it is late.
+/// A connection in use. More than twelve fields: its socket and session, outgoing and received
+/// data, and deadlines.
 #[derive(Debug)]
 pub(super) struct Link {
     socket: OwnedFd,
     is_unix: bool,
     made: Instant,
     session: Session,
-    /// By the slots of their cookies.
+    /// Requests by slot of their cookie.
     requests: Vec<Option<Requested>>,
     out: VecDeque<Outgoing>,
-    /// `start..end` is received and not understood yet.
+    /// `start..end` is received and not parsed.
     received: Vec<u8>,
     start: usize,
     end: usize,
-    /// The server has answered a request, and not that it is shutting down.
+    /// The server has replied to a request other than with a shutdown.
     pub(super) has_answered: bool,
-    /// The server takes no more requests.
+    /// The server accepts no more requests.
     is_closing: bool,
-    /// A request may wait for its reply for so long.
+    /// Time limit for a reply.
     timeout: Duration,
-    /// No request is late before.
+    /// No request exceeds the limit before this time.
     look_at: Option<Instant>,
     /// Emptied after each use; kept for their memory.
     vectors: Vec<libc::iovec>,
     headers: Vec<Vec<u8>>,
 }
 
-// SAFETY: the addresses in `vectors` are used by nobody after the call that filled it.
+// SAFETY: the addresses in `vectors` are used only during the call that filled it.
 unsafe impl Send for Link {}
 
 impl Link {
@@ -113,17 +113,17 @@ impl Link {
         self.session.remote().expect("the export is open")
     }
 
-    /// How many requests have no reply; `None` if it takes no more.
+    /// Number of requests without a reply; `None` if the connection accepts no more.
     pub(super) fn load(&self) -> Option<usize> {
         (!self.is_closing).then(|| self.session.in_flight_count())
     }
 
-    /// Whether something waits until the socket takes it.
+    /// Whether data waits to be sent.
     pub(super) fn has_out(&self) -> bool {
         !self.out.is_empty()
     }
 
-    /// Sends a request of an operation, soon.
+    /// Queues a request of an operation.
     pub(super) fn submit(
         &mut self,
         now: Instant,
@@ -149,8 +149,7 @@ impl Link {
         Ok(())
     }
 
-    /// Sends what the socket takes. Operations that it used and does not any more are added to
-    /// `unused`.
+    /// Sends as much as the socket accepts. Adds operations that it no longer uses to `unused`.
     pub(super) fn send(&mut self, ops: &mut Ops, unused: &mut Vec<u32>) -> Result<(), Loss> {
         while !self.out.is_empty() {
             self.vectors.clear();
@@ -162,8 +161,8 @@ impl Link {
             header.msg_iov = self.vectors.as_mut_ptr();
             header.msg_iovlen = self.vectors.len().min(libc::UIO_MAXIOV as usize);
             let flags = libc::MSG_NOSIGNAL | libc::MSG_DONTWAIT;
-            // SAFETY: every vector describes memory of an operation that is not answered, or of the
-            // queue, that stays until this returns.
+            // SAFETY: every vector describes memory of an operation in flight, or of the queue,
+            // which stays until this returns.
             let sent = unsafe { libc::sendmsg(self.socket.as_raw_fd(), &raw const header, flags) };
             match done(sent) {
                 Ok(Some(sent)) => self.was_sent(sent, ops, unused),
@@ -195,7 +194,7 @@ impl Link {
         }
     }
 
-    /// Receives what is there. Operations that it used and does not any more are added to `unused`.
+    /// Receives available data. Adds operations that it no longer uses to `unused`.
     pub(super) fn receive(&mut self, ops: &mut Ops, unused: &mut Vec<u32>) -> Result<(), Loss> {
         for _ in 0..RECEIVES_MAX {
             self.parse(ops, unused)?;
@@ -227,7 +226,7 @@ impl Link {
         self.received.copy_within(self.start..self.end, 0);
         (self.start, self.end) = (0, self.end - self.start);
         let room = &mut self.received[self.end..];
-        // SAFETY: the room is initialised memory of ours.
+        // SAFETY: the buffer is initialised memory of ours.
         let received = unsafe {
             let (base, len) = (room.as_mut_ptr().cast(), room.len());
             libc::recv(self.socket.as_raw_fd(), base, len, libc::MSG_DONTWAIT)
@@ -237,7 +236,7 @@ impl Link {
         Ok(received)
     }
 
-    /// Straight to where it belongs.
+    /// Receives payload directly into its destination.
     fn receive_payload(&mut self, piece: &Piece, ops: &Ops) -> io::Result<Option<usize>> {
         self.vectors.clear();
         let vectors = &mut self.vectors;
@@ -246,7 +245,7 @@ impl Link {
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_iov = self.vectors.as_mut_ptr();
         header.msg_iovlen = self.vectors.len().min(libc::UIO_MAXIOV as usize);
-        // SAFETY: the vectors describe memory of a read that is not answered.
+        // SAFETY: the vectors describe memory of a read in flight.
         let received =
             unsafe { libc::recvmsg(self.socket.as_raw_fd(), &raw mut header, libc::MSG_DONTWAIT) };
         let received = done(received)?;
@@ -261,7 +260,7 @@ impl Link {
     }
 
     fn parse(&mut self, ops: &mut Ops, unused: &mut Vec<u32>) -> Result<(), Loss> {
-        // In transmission a session has nothing to say by itself.
+        // In transmission a session sends nothing on its own.
         let mut nothing = Vec::new();
         loop {
             let bytes = &self.received[self.start..self.end];
@@ -272,15 +271,15 @@ impl Link {
                 Event::Continue | Event::Opened | Event::Extent { .. } => {}
                 Event::Payload(piece) => {
                     let mut from = bytes.as_ptr();
-                    // SAFETY: the bytes that were consumed are the piece, and the memory is of a
-                    // read that is not answered.
+                    // SAFETY: the consumed bytes are the piece, and the memory belongs to a read in
+                    // flight.
                     each_of(&self.requests, ops, &piece, |base, len_bytes| unsafe {
                         std::ptr::copy_nonoverlapping(from, base, len_bytes);
                         from = from.add(len_bytes);
                     });
                 }
                 Event::Zeroes(piece) => {
-                    // SAFETY: the memory is of a read that is not answered.
+                    // SAFETY: the memory belongs to a read in flight.
                     each_of(&self.requests, ops, &piece, |base, len_bytes| unsafe {
                         base.write_bytes(0, len_bytes);
                     });
@@ -305,7 +304,7 @@ impl Link {
         }
     }
 
-    /// Whether a request has waited for its reply for too long.
+    /// The loss of the connection, if a request has exceeded the limit.
     pub(super) fn is_late(&mut self, now: Instant) -> Option<Loss> {
         let timeout = self.timeout;
         if self.session.in_flight_count() == 0 {
@@ -323,13 +322,13 @@ impl Link {
         })
     }
 
-    /// When [`Link::is_late`] is to be asked.
+    /// Time of the next [`Link::is_late`] call.
     pub(super) fn look_at(&self) -> Option<Instant> {
         self.look_at
     }
 
-    /// Ends it. What was in flight is lost; what may still change data stays used by what is left
-    /// of the connection, if anything is.
+    /// Ends the connection. Requests in flight are lost; operations that may still change data stay
+    /// used by the dying connection, if one remains.
     pub(super) fn fail(
         self,
         loss: &Loss,
@@ -356,17 +355,17 @@ impl Link {
             dying.reset();
             return None;
         }
-        // The server reads an end, once it has read all that was sent, and closes.
+        // The server reads the end after all sent data, and closes.
         let _ = rustix::net::shutdown(&dying.socket, Shutdown::Write);
         Some(dying)
     }
 
-    /// Says goodbye. Everything has been answered.
+    /// Closes the connection properly. All requests have completed.
     pub(super) fn close(mut self) {
         let mut out = Vec::new();
         self.session.disconnect(&mut out);
         let flags = rustix::net::SendFlags::NOSIGNAL | rustix::net::SendFlags::DONTWAIT;
-        // A server that does not take it sees the connection closed.
+        // If the server does not accept it, it sees the connection closed.
         let _ = rustix::net::send(&self.socket, &out, flags);
     }
 }
@@ -382,7 +381,7 @@ impl Outgoing {
         self.header.len() + self.payload.len_bytes() - self.sent_bytes
     }
 
-    /// What is left of it.
+    /// Describes the unsent rest.
     fn describe(&self, vectors: &mut Vec<libc::iovec>) {
         let header = self.header.get(self.sent_bytes..).unwrap_or_default();
         if !header.is_empty() {
@@ -395,7 +394,7 @@ impl Outgoing {
                 vectors.push(iovec(ZEROS.as_ptr().cast_mut(), len_bytes - sent));
             }
             Payload::Memory { memory, skip_bytes, len_bytes } => {
-                // SAFETY: the operation is used by this connection, and so not answered.
+                // SAFETY: this connection uses the operation, so it has not completed.
                 unsafe {
                     memory.each(skip_bytes + sent, len_bytes - sent, |base, len_bytes| {
                         vectors.push(iovec(base, len_bytes));
@@ -410,7 +409,7 @@ fn requested(requests: &[Option<Requested>], cookie: Cookie) -> &Requested {
     requests[cookie.slot()].as_ref().expect("a piece comes before the end of its request")
 }
 
-/// Calls `each` for the memory where a piece belongs. A check has none.
+/// Calls `each` for the destination of a piece. A check has none.
 fn each_of(
     requests: &[Option<Requested>],
     ops: &Ops,
@@ -423,11 +422,11 @@ fn each_of(
         return;
     }
     let skip_bytes = (requested.start_bytes + piece.start_bytes) as usize;
-    // SAFETY: the operation is used by this connection, and so not answered.
+    // SAFETY: this connection uses the operation, so it has not completed.
     unsafe { op.memory.each(skip_bytes, piece.len_bytes as usize, each) };
 }
 
-/// The result of a call that does not wait.
+/// Result of a non-blocking call.
 fn done(result: isize) -> io::Result<Option<usize>> {
     if let Ok(len) = usize::try_from(result) {
         return Ok(Some(len));
@@ -444,14 +443,14 @@ fn done(result: isize) -> io::Result<Option<usize>> {
 pub(super) struct Dying {
     socket: OwnedFd,
     is_unix: bool,
-    /// Each is used by it.
+    /// Operations that it uses.
     ops: Vec<u32>,
-    /// It is waited for until then; without a time, for ever.
+    /// Time at which it is given up; `None` means never.
     until: Option<Instant>,
 }
 
 impl Dying {
-    /// Whether the server has closed it, or was given time enough to.
+    /// Whether the server has closed the connection, or had enough time.
     pub(super) fn is_dead(&self, now: Instant) -> bool {
         let mut ignored = [0; 4096];
         for _ in 0..RECEIVES_MAX {
@@ -465,25 +464,25 @@ impl Dying {
         self.until.is_some_and(|until| until <= now)
     }
 
-    /// When to ask again if nothing comes.
+    /// Time of the next check without any event.
     pub(super) fn until(&self) -> Option<Instant> {
         self.until
     }
 
-    /// It does not use this operation any more: its client has gone.
+    /// Stops the use of an operation whose client has gone.
     pub(super) fn forget(&mut self, op: u32, ops: &mut Ops, unused: &mut Vec<u32>) {
         let before = self.ops.len();
         self.ops.retain(|own| *own != op);
         (self.ops.len()..before).for_each(|_| ops.use_ends(op, unused));
     }
 
-    /// It is dead.
+    /// Releases its operations; the connection is dead.
     pub(super) fn release(mut self, ops: &mut Ops, unused: &mut Vec<u32>) {
         self.ops.drain(..).for_each(|op| ops.use_ends(op, unused));
         self.reset();
     }
 
-    /// Closes the socket, and throws away what has not reached the server.
+    /// Closes the socket, and discards data that has not reached the server.
     fn reset(self) {
         if !self.is_unix {
             let _ = sockopt::set_socket_linger(&self.socket, Some(Duration::ZERO));

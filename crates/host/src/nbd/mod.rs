@@ -1,9 +1,9 @@
 //! A device that is an export of an NBD server.
 //!
-//! The protocol is [`blockyard_protocol::nbd::client`]'s. Here are its sockets, and what is done
-//! when one is lost. A `RemoteDisk` is first used by whoever opens the volume, one request at a
-//! time, for headers. Then a thread of the device takes the connection over (`device`) and
-//! answers the executors of all clients, as the thread of a disk with an elevator does.
+//! The protocol is [`blockyard_protocol::nbd::client`]. This module has its sockets, and handles
+//! lost connections. First the opener of the volume uses a `RemoteDisk`, one request at a time,
+//! for headers. Then a thread of the device takes the connection over (`device`) and completes
+//! operations of all clients, like the thread of a disk with an elevator.
 //!
 //! ```text
 //!                dial           requests, replies          lost
@@ -11,26 +11,26 @@
 //!                  ^        └─ one, or several                              be sent again
 //!                  └── a thread that connects (getaddrinfo blocks)
 //! ```
-//! *Lost* is a closed connection, one on which a request took too long, and a server that breaks
-//! the protocol. Requests that only read are then sent again, on the next connection. What writes
-//! waits until the old connection is *dead*: the server has closed it, so that it will do nothing
-//! more of what it was sent; else a late write could undo a newer one. A server behind TCP may be
-//! gone without a word; it is given as long again as it may take for a request, and then the
-//! connection is reset, which throws away what the server has not received. A server on this
-//! machine that does not close its socket is waited for: when its process ends, the kernel closes
-//! it.
+//! A connection is *lost* if it is closed, if a request takes too long, or if the server breaks the
+//! protocol. Reads are then sent again on the next connection. Operations that change data wait
+//! until the old connection is *dead*: the server has closed it, so it executes no further request;
+//! otherwise a late write could undo a newer one. A server behind TCP may vanish silently; it has
+//! the time limit of a request once more, and then the connection is reset, which discards data
+//! that the server has not received. A local server that does not close its socket has no limit:
+//! when its process ends, the kernel closes the socket.
 //!
-//! A device by itself waits for its server, up to a limit, and connects again and again. A path of
-//! a multipath line does not: what it was asked for fails with [`BlkStatus::Transport`], another
-//! path is taken, and the multipath target's checks connect again.
+//! A plain device holds operations for its server, up to a limit, and reconnects repeatedly. A path
+//! of a multipath line does not: lost operations fail with [`BlkStatus::Transport`], another path
+//! is used, and the multipath target's checks reconnect.
 //!
-//! A server that is lost may have lost what it has acknowledged and not flushed, and a flush on the
-//! next connection is no proof of it. So the volume latches a loss then (`unflushed`), unless the
-//! URI says `unflushed=trust`: only the process ends, and the page cache of its machine lives on.
+//! A lost server may have lost acknowledged, unflushed writes, and a flush on the next connection
+//! does not prove the opposite. So the volume latches a loss then (`unflushed`), unless the URI
+//! has `unflushed=trust`: only the server's process ends, and the page cache of its machine
+//! survives.
 //!
-//! One file, one story: [`uri`] names an export, `dial` connects, `link` moves requests and replies
-//! over a connection, `ops` knows how far each operation is, `unflushed` what is not stable yet,
-//! `device` is the thread, `remote` the device before and around that.
+//! [`uri`] names an export, `dial` connects, `link` transfers requests and replies on a connection,
+//! `ops` has the state of each operation, `unflushed` tracks unstable writes, `device` is the
+//! thread, `remote` is the device before and around the thread.
 
 mod device;
 mod dial;

@@ -1,12 +1,12 @@
-//! Operations that are not answered, and the requests that each of them needs.
+//! Operations in flight, and their requests.
 //!
 //! ```text
 //!   Data ──────────────── all requests answered ──> (answered)
 //!    ^ └─ a FUA write, and the server has no FUA ──> Flush ──> (answered)
 //!    └──────────── a connection was lost ─────────────┘
 //! ```
-//! An operation that is longer than a request may be becomes several. It is answered, or begun
-//! again, only when none of its requests is with a connection any more: they use its memory.
+//! An operation longer than a request becomes several. It completes, or restarts, only when no
+//! connection has a request of it, because requests use its memory.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,13 +21,13 @@ use crate::canary::{Canary, is_planted};
 use crate::device_thread::DeviceBio;
 use crate::memory::Memory;
 
-/// Longest range that is trimmed or zeroed by one request, which must not take longer than a server
-/// may for an answer. Ours.
+/// Longest range of one trim or zero request, which must not exceed the server's time limit. Ours.
 const RANGE_MAX_BYTES: u64 = 128 << 20;
-/// An operation with which so many connections were lost is the reason, and fails: some servers
-/// close the connection in place of an error. Ours: a server may be started again twice meanwhile.
+/// An operation fails after this number of lost connections, because it may be their cause: some
+/// servers close the connection instead of reporting an error. Ours: a server may be restarted
+/// twice meanwhile.
 const LOSSES_MAX: u8 = 3;
-/// Zeros for servers that have no WRITE_ZEROES.
+/// Zeroes for servers without WRITE_ZEROES.
 pub(super) static ZEROS: [u8; 64 << 10] = [0; 64 << 10];
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,45 +36,45 @@ enum Stage {
     Flush,
 }
 
-/// An operation that is not answered.
+/// An operation in flight.
 #[derive(Debug)]
 pub(super) struct Pending {
     pub(super) op: DeviceBio,
     stage: Stage,
-    /// What has been made into requests, in this stage.
+    /// Bytes with requests, in this stage.
     issued_bytes: u64,
-    /// Every request of this stage has been made.
+    /// All requests of this stage have been made.
     is_issued: bool,
-    /// Uses of the operation by connections: a request without a reply, a payload that is not sent.
+    /// Uses by connections: requests without reply, and unsent payloads.
     uses: u32,
     /// The first error.
     status: BlkStatus,
-    /// A connection was lost that had a request of it.
+    /// A connection with a request of it was lost.
     is_lost: bool,
-    /// How many such connections there were, but for those that had been made before the last loss:
-    /// one server that ends loses all of its connections.
+    /// Number of such connections. Connections older than the last loss do not count, because a
+    /// server that ends loses all its connections.
     losses: u8,
     lost_at: Option<Instant>,
     /// Its client is about to end.
     is_abandoned: bool,
-    /// It waits for a connection to take its next request.
+    /// It waits for a connection that accepts its next request.
     pub(super) is_queued: bool,
 }
 
-/// A request as it goes to a connection.
+/// A request for a connection.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Issue {
     pub(super) request: Request,
-    /// Where it starts in the operation.
+    /// Offset in the operation.
     pub(super) start_bytes: u64,
     pub(super) payload: Payload,
 }
 
-/// What follows a request.
+/// Payload of a request.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Payload {
     None,
-    /// This much of the operation's memory.
+    /// A range of the operation's memory.
     Memory {
         memory: Memory,
         skip_bytes: usize,
@@ -94,16 +94,16 @@ impl Payload {
     }
 }
 
-/// What is to be done with an operation that no connection uses any more.
+/// Next step of an operation that no connection uses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Nothing yet: it has requests that are not answered.
+    /// It has requests in flight.
     Wait,
-    /// A request of it is to be made: a flush behind its data.
+    /// It needs another request: a flush after its data.
     Issue,
-    /// Begun again, or given up: a connection was lost.
+    /// A connection was lost: retry or give up.
     Lost,
-    /// It ends so.
+    /// It completes with this status.
     Answer(BlkStatus),
 }
 
@@ -124,7 +124,7 @@ impl Pending {
         }
     }
 
-    /// Whether what is in doubt about it after a loss matters: it changes what others read.
+    /// Whether its uncertain state after a loss matters: it changes data.
     pub(super) fn changes_data(&self) -> bool {
         match self.op.bio.op {
             Op::Write | Op::Discard | Op::WriteZeroes => self.stage == Stage::Data,
@@ -132,7 +132,7 @@ impl Pending {
         }
     }
 
-    /// The next request that it needs from an export like this.
+    /// The next request that it needs from such an export.
     pub(super) fn issue(&mut self, remote: &Remote) -> Option<Issue> {
         if self.is_issued || self.is_lost || self.status != BlkStatus::Ok {
             return None;
@@ -142,13 +142,13 @@ impl Pending {
         let command = match (self.stage, op) {
             (Stage::Flush, _) | (_, Op::Flush) => {
                 self.is_issued = true;
-                // Without flushes a server writes through.
+                // A server without flushes writes through.
                 let is_sent = remote.can_flush && !is_planted(Canary::RemoteFlush);
                 return is_sent.then_some(flush);
             }
             (_, Op::Read) => Command::Read,
             (_, Op::Write) => Command::Write,
-            // A hint that the server does not want.
+            // The server does not support this hint.
             (_, Op::Discard) if !remote.can_trim => {
                 self.is_issued = true;
                 return None;
@@ -181,7 +181,7 @@ impl Pending {
         Some(Issue { request, start_bytes, payload })
     }
 
-    /// What becomes of it. `needs_flush`: the server can make a write stable only so.
+    /// The next step. `needs_flush`: the server needs a flush to make a write stable.
     pub(super) fn next(&mut self, needs_flush: bool) -> Next {
         if self.uses > 0 {
             return Next::Wait;
@@ -206,29 +206,29 @@ impl Pending {
         Next::Answer(BlkStatus::Ok)
     }
 
-    /// It was lost, and is not given up.
+    /// Restarts a lost operation.
     pub(super) fn begin_again(&mut self) {
-        assert_eq!(self.uses, 0, "what still has its memory could change it later");
+        assert_eq!(self.uses, 0, "a connection that uses its memory could still change data");
         let Self { is_queued, losses, lost_at, .. } = *self;
         *self = Self { is_queued, losses, lost_at, ..Self::new(self.op) };
     }
 
-    /// A connection was lost that had a request of it: perhaps because of that.
+    /// Whether a lost connection had a request of it, which may be the cause.
     pub(super) fn is_suspect(&self) -> bool {
         self.losses > 0
     }
 
-    /// It was sent as often as a request is.
+    /// Whether it has reached the limit of losses.
     pub(super) fn is_given_up(&self) -> bool {
         self.losses >= LOSSES_MAX
     }
 
-    /// A connection was lost that had a request of it, or there is none.
+    /// Notes a lost connection with a request of it, or a missing connection.
     pub(super) fn lose(&mut self) {
         self.is_lost = true;
     }
 
-    /// A connection refused a request of it before it was sent.
+    /// Notes that a connection refused a request of it before sending.
     pub(super) fn refuse(&mut self, refusal: &Refusal) {
         match refusal {
             Refusal::NotOpen | Refusal::Closing => self.is_lost = true,
@@ -237,7 +237,7 @@ impl Pending {
         }
     }
 
-    /// Whether a connection has a request of it, or its payload to be sent.
+    /// Whether a connection has a request or unsent payload of it.
     pub(super) fn is_used(&self) -> bool {
         self.uses > 0
     }
@@ -247,7 +247,7 @@ impl Pending {
     }
 }
 
-/// All operations that are not answered, and how much of what was is not flushed.
+/// All operations in flight, and the unflushed writes.
 #[derive(Debug)]
 pub(super) struct Ops {
     pending: Slab<Pending>,
@@ -269,7 +269,7 @@ impl Ops {
 
     pub(super) fn remove(&mut self, index: u32) -> DeviceBio {
         let pending = self.pending.remove(index);
-        assert_eq!(pending.uses, 0, "no connection uses what is answered");
+        assert_eq!(pending.uses, 0, "no connection uses a completed operation");
         pending.op
     }
 
@@ -281,12 +281,12 @@ impl Ops {
         self.pending.get(index)
     }
 
-    /// A connection has a request of it, or a payload to be sent.
+    /// Notes that a connection has a request or payload of it.
     pub(super) fn use_begins(&mut self, index: u32) {
         self.pending.at(index).uses += 1;
     }
 
-    /// It has not any more. An operation without a use is moved to `unused`.
+    /// Ends a use. An operation without uses is moved to `unused`.
     pub(super) fn use_ends(&mut self, index: u32, unused: &mut Vec<u32>) {
         let uses = &mut self.pending.at(index).uses;
         *uses = uses.checked_sub(1).expect("each use ends once");
@@ -295,29 +295,29 @@ impl Ops {
         }
     }
 
-    /// A request of it had this reply, on a connection that was made then.
+    /// Handles the reply to a request, on a connection made at `made`.
     pub(super) fn replied(&mut self, index: u32, made: Instant, result: Result<(), Errno>) {
         let pending = self.pending.at(index);
         match result {
             Ok(()) => {}
-            // It counts: a server may say so to each try.
+            // It counts, because a server may reply so to each attempt.
             Err(Errno::Shutdown) => self.lost(index, made),
             Err(error) if pending.status == BlkStatus::Ok => pending.status = status_of(error),
             Err(_) => {}
         }
     }
 
-    /// A connection was lost that had a request of it, and was made then.
+    /// Notes the loss of a connection made at `made` that had a request of it.
     pub(super) fn lost(&mut self, index: u32, made: Instant) {
         let pending = self.pending.at(index);
-        // Of several requests of it that were lost with one connection, one counts.
+        // Several requests lost with one connection count once.
         let is_new = pending.lost_at.is_none_or(|at| made > at);
         pending.losses += u8::from(!pending.is_lost && is_new);
         pending.lost_at = Some(Instant::now());
         pending.lose();
     }
 
-    /// A client is about to end: which operations are its.
+    /// Lists the operations of a client that is about to end.
     pub(super) fn abandon(&mut self, client: IoContext, to: &mut Vec<u32>) {
         for (index, pending) in self.pending.iter_mut() {
             if pending.op.client == client {
@@ -328,14 +328,15 @@ impl Ops {
     }
 }
 
-/// What a server's error means. `EIO` is its disk's (RFD 5, 5): another path would say the same.
+/// The status of a server's error. `EIO` is an error of its disk (RFD 5, 5): another path would
+/// report it too.
 fn status_of(error: Errno) -> BlkStatus {
     match error {
         Errno::Io | Errno::Perm => BlkStatus::Medium,
         Errno::NoSpc => BlkStatus::NoSpace,
         Errno::Inval | Errno::Overflow => BlkStatus::Invalid,
         Errno::NotSup => BlkStatus::NotSupported,
-        // It may be better off later, or elsewhere.
+        // A later attempt, or another path, may succeed.
         Errno::NoMem => BlkStatus::IoError,
         Errno::Shutdown => BlkStatus::Transport,
     }

@@ -1,4 +1,4 @@
-//! The device: what is known of the export, and its use by one thread before the volume is open.
+//! The device: the export's description, and its use by one thread before the volume is open.
 
 use std::io;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -17,34 +17,34 @@ use crate::device_thread::DeviceThread;
 use crate::durability::Durability;
 use crate::log;
 
-/// For so long a device that is no path waits for its server. Ours.
+/// Time for which a device that is no path waits for its server. Ours.
 const RECONNECT_DELAY: Duration = Duration::from_secs(60);
-/// What the engine counts in; a server's smallest block may not be larger.
+/// Sector of the engine; limit of a server's minimum block.
 const SECTOR_BYTES: u32 = 512;
 
 /// An export of an NBD server.
 #[derive(Debug)]
 pub(crate) struct RemoteDisk {
     uri: Uri,
-    /// As it was named.
+    /// Name as given.
     name: String,
     settings: Settings,
-    /// It is opened for writing too.
+    /// The disk is opened for writing too.
     writes: bool,
-    /// As the server described it at first; `None` if it could not be reached.
+    /// The server's first description; `None` if it could not be reached.
     first: Option<Remote>,
     is_path: AtomicBool,
-    /// So much of it is used: a server that has less is another one.
+    /// Used length; a server with less is a different one.
     required_bytes: AtomicU64,
-    /// Until a thread takes it over.
+    /// Connection, until a thread takes it over.
     connection: Mutex<Option<Opened>>,
-    /// Of what is written before that.
+    /// Unflushed writes before that.
     unflushed: Unflushed,
-    /// What was said last of failures.
+    /// Last reported failure.
     said: Mutex<String>,
 }
 
-/// What is moved.
+/// Data of a transfer.
 enum Data<'a> {
     None,
     To(&'a mut [u8]),
@@ -56,7 +56,7 @@ impl RemoteDisk {
     /// Connects, and opens the export.
     ///
     /// # Errors
-    /// When the name is no URI, the server cannot be reached, or the export cannot be used.
+    /// The name is no URI, the server cannot be reached, or the export cannot be used.
     pub(crate) fn open(name: &str, writes: bool) -> Result<Self, Error> {
         let disk = Self::named(name, writes)?;
         let opened = disk.dial().map_err(|problem| disk.problem(problem))?;
@@ -65,10 +65,10 @@ impl RemoteDisk {
         Ok(Self { first: Some(first), connection: Mutex::new(Some(opened)), ..disk })
     }
 
-    /// The same for a path: a server that cannot be reached is no error now.
+    /// Like [`RemoteDisk::open`], for a path: an unreachable server is no error yet.
     ///
     /// # Errors
-    /// When the name is no URI.
+    /// The name is no URI.
     pub(crate) fn open_path(name: &str, writes: bool) -> Result<Self, Error> {
         let disk = Self::named(name, writes)?;
         disk.is_path.store(true, Ordering::Relaxed);
@@ -104,7 +104,7 @@ impl RemoteDisk {
         Error::Volume { path: self.name.clone(), problem }
     }
 
-    /// How long it is; as long as may be if nobody knows.
+    /// Length; the greatest possible one while it is unknown.
     pub(crate) fn len_bytes(&self) -> u64 {
         self.first.as_ref().map_or(u64::MAX, |first| first.size_bytes)
     }
@@ -113,17 +113,17 @@ impl RemoteDisk {
         self.first.as_ref().is_some_and(|first| first.rotational)
     }
 
-    /// Whether TRIM does something; of a server that is not there it is hoped.
+    /// Whether TRIM is supported; assumed while the server is away.
     pub(crate) fn can_trim(&self) -> bool {
         self.first.as_ref().is_none_or(|first| first.can_trim)
     }
 
-    /// So many bytes from its start on are used.
+    /// Sets the used length.
     pub(crate) fn require(&self, len_bytes: u64) {
         self.required_bytes.fetch_max(len_bytes, Ordering::Relaxed);
     }
 
-    /// As it was named.
+    /// Name as given.
     pub(super) fn name(&self) -> &str {
         &self.name
     }
@@ -140,7 +140,7 @@ impl RemoteDisk {
         self.settings.reconnect_delay.unwrap_or(RECONNECT_DELAY)
     }
 
-    /// A lost server keeps what it has acknowledged and not flushed.
+    /// Whether a lost server keeps acknowledged, unflushed writes.
     pub(super) fn trusts_unflushed(&self) -> bool {
         self.settings.trusts_unflushed
     }
@@ -153,13 +153,13 @@ impl RemoteDisk {
         usize::from(self.settings.connections)
     }
 
-    /// Something that whoever runs this should know.
+    /// Reports to the operator.
     pub(super) fn say(&self, what: &str) {
         *self.said.lock().unwrap_or_else(PoisonError::into_inner) = what.to_owned();
         log::say(format_args!("{}: {what}", self.name));
     }
 
-    /// The same, unless it was the last that was said.
+    /// Reports to the operator, unless it repeats the last report.
     pub(super) fn say_once(&self, what: &str) {
         let is_known = *self.said.lock().unwrap_or_else(PoisonError::into_inner) == what;
         if !is_known {
@@ -167,10 +167,10 @@ impl RemoteDisk {
         }
     }
 
-    /// Connects, and checks that the export is one for what it is used for.
+    /// Connects, and checks that the export fits its use.
     ///
     /// # Errors
-    /// Why not, in plain words.
+    /// A description of the failure.
     pub(super) fn dial(&self) -> Result<Opened, String> {
         let opened = dial::dial(&self.uri)?;
         let Remote { size_bytes, read_only, block_min_bytes, .. } = *opened.remote();
@@ -190,11 +190,11 @@ impl RemoteDisk {
         Ok(opened)
     }
 
-    /// The thread that serves it from now on, for the volume with this latch. Paths of one line
-    /// have one count of what is not flushed.
+    /// Starts the thread of the disk, for the volume with this latch. Paths of one line share the
+    /// count of unflushed writes.
     ///
     /// # Errors
-    /// When the system has no more descriptors or threads.
+    /// The system has no more descriptors or threads.
     pub(crate) fn start(
         self: &Arc<Self>,
         number: usize,
@@ -208,7 +208,7 @@ impl RemoteDisk {
         self.connection.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 
-    /// Acknowledged before the thread takes over, and not flushed.
+    /// Unflushed bytes from before the start of the thread.
     pub(super) fn unflushed_bytes(&self) -> u64 {
         self.unflushed.bytes()
     }
@@ -249,8 +249,8 @@ impl RemoteDisk {
         Ok(())
     }
 
-    /// What the server knows of a range, from its start on: lengths, and whether they read as
-    /// zeros. It need not know anything.
+    /// The server's knowledge of a range, from its start on: lengths, and whether they read as
+    /// zeroes. May be empty.
     pub(crate) fn runs_at(&self, offset_bytes: u64, len_bytes: u64) -> Vec<(u64, bool)> {
         let mut extents = Vec::new();
         let max_bytes = self.len_max_bytes(Command::BlockStatus).unwrap_or(0);
@@ -260,24 +260,25 @@ impl RemoteDisk {
         extents.into_iter().map(|extent| (extent.len_bytes, extent.zero)).collect()
     }
 
-    /// What was written here is on stable storage when this returns.
+    /// Flushes: all writes through this value are on stable storage when this returns.
     pub(crate) fn flush(&self) -> io::Result<()> {
         self.execute(&Request::FLUSH, Data::None)
     }
 
     fn len_max_bytes(&self, command: Command) -> io::Result<u64> {
-        let first = self.first.as_ref().ok_or_else(|| io::Error::other("it was never reached"))?;
+        let first =
+            self.first.as_ref().ok_or_else(|| io::Error::other("the server was never reached"))?;
         Ok(first.len_max_bytes(command))
     }
 
-    /// What is said of a server that is lost now, if it may have lost acknowledged writes.
+    /// Message about the loss of the server, if it may have lost acknowledged writes.
     fn lost(&self) -> Option<String> {
         let unflushed_bytes = self.unflushed.bytes();
         (unflushed_bytes > 0 && !self.trusts_unflushed()).then(|| lost_with(unflushed_bytes))
     }
 
-    /// Executes one request and waits for it. What a connection that has become old does not do,
-    /// a new one may.
+    /// Executes one request and waits for it; retries on a new connection if the old one was
+    /// closed.
     fn execute(&self, request: &Request, mut data: Data<'_>) -> io::Result<()> {
         let mut connection = self.connection.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(opened) = &mut *connection {
@@ -345,7 +346,7 @@ impl RemoteDisk {
                         self.unflushed.succeeded(success);
                     }
                     return result.map_err(|errno| {
-                        Failed::Request(io::Error::other(format!("the server says: {errno}")))
+                        Failed::Request(io::Error::other(format!("the server reports: {errno}")))
                     });
                 }
                 (Event::Broken, _) => {
@@ -359,7 +360,7 @@ impl RemoteDisk {
     }
 }
 
-/// A server was lost that had acknowledged so much which no flush covers.
+/// Message about a lost server with this number of unflushed bytes.
 pub(super) fn lost_with(unflushed_bytes: u64) -> String {
     format!(
         "the server was lost with {unflushed_bytes} acknowledged unflushed bytes; it may have lost \
@@ -367,9 +368,9 @@ pub(super) fn lost_with(unflushed_bytes: u64) -> String {
     )
 }
 
-/// Why a request was not executed.
+/// Error of a request.
 enum Failed {
-    /// Another connection may do better.
+    /// The connection failed; a new one may succeed.
     Connection(String),
     Request(io::Error),
 }

@@ -1,4 +1,4 @@
-//! The device against a server that does as it is told, and keeps a record of what it was asked.
+//! The device against a scripted server that records its requests.
 
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
@@ -25,7 +25,7 @@ use crate::submitter::new_io_context;
 
 const LEN_BYTES: usize = 1 << 20;
 
-// Of the protocol: transmission flags, commands, errors.
+// Protocol constants: transmission flags, commands, errors.
 const HAS_FLAGS: u16 = 1;
 const SEND_FLUSH: u16 = 1 << 2;
 const SEND_FUA: u16 = 1 << 3;
@@ -40,7 +40,7 @@ const TRIM: u16 = 4;
 const WRITE_ZEROES: u16 = 6;
 const OPT_GO: u32 = 7;
 
-/// What the server was asked for.
+/// A received request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Asked {
     connection: u32,
@@ -50,22 +50,22 @@ struct Asked {
     len_bytes: u32,
 }
 
-/// An error for the commands with this number, or for all.
+/// An error for commands of one type, or for all.
 #[derive(Clone, Copy)]
 struct Error {
     number: u32,
     command: Option<u16>,
 }
 
-/// What the server does.
+/// Behaviour of the server.
 struct Script {
     flags: AtomicU16,
     len_bytes: AtomicU64,
     payload_max_bytes: u32,
     error: Error,
-    /// Writes that it takes without an answer, and disconnects.
+    /// Number of writes that it accepts without a reply before a disconnect.
     drops: AtomicU32,
-    /// It closes the connection in place of an answer to this command, at this offset.
+    /// It closes the connection instead of replying to this command at this offset.
     closes_on: Option<(u16, u64)>,
     asked: Mutex<Vec<Asked>>,
     bytes: Mutex<Vec<u8>>,
@@ -73,7 +73,7 @@ struct Script {
     /// No handshake begins before this number of connections is made.
     opens_from: AtomicU32,
     made: (Mutex<()>, Condvar),
-    /// How often it was started: connections of before are closed at their next request.
+    /// Number of starts; connections of earlier starts are closed at their next request.
     starts: AtomicU32,
     open: AtomicU32,
 }
@@ -97,7 +97,7 @@ impl Script {
         }
     }
 
-    /// Command, FUA, first byte and length of each request so far.
+    /// Command, FUA, first byte and length of each received request.
     fn asked(&self) -> Vec<(u16, bool, u64, u32)> {
         let asked = self.asked.lock().unwrap();
         asked.iter().map(|one| (one.command, one.fua, one.offset_bytes, one.len_bytes)).collect()
@@ -159,8 +159,8 @@ impl Script {
         }
     }
 
-    /// Ends, and starts again: connections of before are closed at their next request. New ones
-    /// are opened only when there are as many as before.
+    /// Restarts: earlier connections are closed at their next request. New ones are opened only
+    /// when there are as many as before.
     fn restart(&self) {
         let made = self.connections.load(Ordering::SeqCst);
         self.opens_from.store(2 * made, Ordering::SeqCst);
@@ -176,7 +176,7 @@ impl Script {
         drop(made.wait_while(guard, is_early).unwrap());
     }
 
-    /// The handshake: simple replies, GO, and nothing else.
+    /// The handshake: simple replies, GO, no other option.
     fn open(&self, stream: &mut UnixStream) -> std::io::Result<()> {
         stream.write_all(b"NBDMAGICIHAVEOPT\x00\x03")?;
         stream.read_exact(&mut [0; 4])?;
@@ -219,7 +219,7 @@ struct Client {
     completions: Arc<CompletionQueue>,
     id: IoContext,
     uri: String,
-    /// What is read and written, from its first byte on.
+    /// Data of reads and writes, from the first byte on.
     memory: Vec<u8>,
     _dir: tempfile::TempDir,
 }
@@ -233,14 +233,14 @@ impl Client {
         Self::with_count(script, parameters, &Arc::default())
     }
 
-    /// One of the paths that have this count.
+    /// A path with a shared count.
     fn with_count(script: Script, parameters: &str, unflushed: &Arc<Unflushed>) -> Self {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("s");
         let (listener, script) = (UnixListener::bind(&path).unwrap(), Arc::new(script));
         let serving = Arc::clone(&script);
         std::thread::spawn(move || {
-            // It ends with the tests.
+            // The thread ends with the test process.
             for stream in listener.incoming() {
                 let serving = Arc::clone(&serving);
                 std::thread::spawn(move || serving.serve(stream.unwrap()));
@@ -271,13 +271,13 @@ impl Client {
         }
     }
 
-    /// The same, stable before it ends.
+    /// Like `op`, with FUA.
     fn fua(&mut self, op: Op, sector: u64, len: u64) -> DeviceBio {
         let op = self.op(op, sector, len);
         DeviceBio { bio: Bio { fua: true, ..op.bio }, ..op }
     }
 
-    /// All of them at once; how they end.
+    /// Runs all operations at once; returns their statuses.
     fn run(&self, mut ops: Vec<DeviceBio>) -> Vec<BlkStatus> {
         let (count, mut cqes) = (ops.len(), Vec::new());
         self.disk.send(&mut ops);
@@ -322,7 +322,7 @@ fn write_that_is_to_be_stable_is_flushed_where_the_server_has_no_fua() {
     for (flags, asked) in [
         (SEND_FLUSH, vec![(WRITE, false, 4096, 512), (FLUSH, false, 0, 0)]),
         (SEND_FLUSH | SEND_FUA, vec![(WRITE, true, 4096, 512)]),
-        // Without flushes a server writes through.
+        // A server without flushes writes through.
         (0, vec![(WRITE, false, 4096, 512)]),
     ] {
         let mut client = Client::new(Script::new(flags));
@@ -338,7 +338,7 @@ fn write_whose_flush_fails_has_failed() {
     let mut client = Client::new(Script { error, ..Script::new(SEND_FLUSH) });
     let op = client.fua(Op::Write, 0, 1);
     assert_eq!(client.run(vec![op]), [BlkStatus::Medium]);
-    let loss = client.durability.loss().expect("what else is stable is unknown");
+    let loss = client.durability.loss().expect("the state of other writes is unknown");
     assert!(loss.problem.starts_with("a FUA write failed: "), "{loss}");
 }
 
@@ -441,7 +441,7 @@ fn request_that_the_server_closes_on_fails_after_three_connections_and_others_go
     ] {
         let script = Script { closes_on: Some((command, 0)), ..Script::new(flags) };
         let mut client = Client::new(script);
-        // Others are in flight on the connections that it costs.
+        // Other operations are in flight on the lost connections.
         let mut ops: Vec<_> = (1..9).map(|nth| client.op(Op::Read, 8 * nth, 8)).collect();
         let bad = client.op(op, 0, len);
         ops.insert(4, DeviceBio { token: Token { index: 1, ..bad.token }, ..bad });
@@ -513,7 +513,7 @@ fn end_of_the_server_does_not_wait_for_one_that_is_away() {
 fn several_connections_are_used_if_the_server_allows_them() {
     let script = Script::new(CAN_MULTI_CONN);
     let mut client = Client::with_parameters(script, "&connections=3");
-    // The others are made while the first one is in use.
+    // Further connections are made while the first one is in use.
     client.read_until(|used, _| used.len() == 3);
     let script = Script::new(0);
     let mut client = Client::with_parameters(script, "&connections=3");
@@ -523,7 +523,7 @@ fn several_connections_are_used_if_the_server_allows_them() {
     assert_eq!(client.script.connections.load(Ordering::SeqCst), 1);
 }
 
-/// A server that closes the connection on a read at its start, so that it can be lost at will.
+/// A server that closes the connection on a read at offset 0, so that a test can lose it.
 fn losable(flags: u16) -> Script {
     Script { closes_on: Some((READ, 0)), ..Script::new(flags) }
 }
@@ -549,11 +549,11 @@ fn server_that_is_lost_with_unflushed_writes_has_lost_them() {
     let flags = SEND_FLUSH | SEND_FUA | SEND_WRITE_ZEROES;
     assert_eq!(lost(flags, "", &[write, zeroes]), with(8192));
     assert_eq!(lost(flags, "&unflushed=fail", &[write, flush, write]), with(4096));
-    assert_eq!(lost(flags, "", &[write, flush]), None, "the flush covers it");
-    assert_eq!(lost(flags, "", &[fua]), None, "it is stable by itself");
-    assert_eq!(lost(SEND_FLUSH, "", &[fua]), None, "a flush follows it");
+    assert_eq!(lost(flags, "", &[write, flush]), None, "the flush covers the write");
+    assert_eq!(lost(flags, "", &[fua]), None, "a FUA write is stable");
+    assert_eq!(lost(SEND_FLUSH, "", &[fua]), None, "a flush follows the write");
     assert_eq!(lost(0, "", &[write]), None, "a server without flushes writes through");
-    assert_eq!(lost(flags, "&unflushed=trust", &[write]), None, "the user knows better");
+    assert_eq!(lost(flags, "&unflushed=trust", &[write]), None, "the user trusts the server");
 }
 
 #[test]
@@ -569,7 +569,7 @@ fn flush_covers_what_was_acknowledged_when_it_was_sent() {
     assert_eq!(unflushed.bytes(), 512);
     unflushed.succeeded(late);
     unflushed.succeeded(flush);
-    assert_eq!(unflushed.bytes(), 8, "it was acknowledged behind the flush");
+    assert_eq!(unflushed.bytes(), 8, "acknowledged after the flush");
 }
 
 #[test]
@@ -597,7 +597,7 @@ fn export_that_comes_back_as_another_one_has_lost_what_it_had() {
         (both | SEND_TRIM, LEN_BYTES as u64, Some("TRIM was not offered, and is now")),
         (both, 2 << 20, Some("it had 1048576 bytes, and has 2097152")),
     ] {
-        // Also where the writes of a killed process are trusted in.
+        // Even if the user trusts a killed server's writes.
         let script = losable(SEND_FLUSH | SEND_FUA);
         let mut client = Client::with_parameters(script, "&unflushed=trust");
         assert_eq!(client.one(Op::Write, 8, 8), BlkStatus::Ok);
@@ -632,7 +632,7 @@ fn server_that_allows_one_connection_after_its_restart_gets_one() {
     client.read_until(|used, _| used.len() == 3);
     client.script.flags.store(HAS_FLAGS | SEND_FLUSH, Ordering::SeqCst);
     client.script.restart();
-    // All three are lost, and dialled again at the same time. Two are closed again.
+    // All three are lost and dialled again together; then two are closed.
     client.reads();
     client.read_until(|_, open| open == 1);
     for _ in 0..50 {
@@ -645,7 +645,7 @@ fn server_that_allows_one_connection_after_its_restart_gets_one() {
 fn write_and_its_flush_that_are_sent_again_hold_up_no_other() {
     let script = Script { drops: AtomicU32::new(1), ..Script::new(SEND_FLUSH) };
     let mut client = Client::new(script);
-    // All of them are lost with the first connection, and wait for each other on the next.
+    // All writes are lost with the first connection, and wait for each other on the next.
     let mut write = |nth: u64| client.fua(Op::Write, 8 * nth, 8);
     let writes = (0..4).map(&mut write).collect();
     assert_eq!(client.run(writes), [BlkStatus::Ok; 4]);

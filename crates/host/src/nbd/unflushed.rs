@@ -1,11 +1,11 @@
-//! Acknowledged writes that no flush covers: a server that is lost may have lost them.
+//! Counts acknowledged writes that no flush covers, which a lost server may have lost.
 //!
 //! ```text
 //!   0 ──────────── covered ──────── mark ──────── acknowledged      bytes, in the order of replies
 //!     stable            └─ unflushed ──────────────────┘
 //! ```
-//! A flush covers what was acknowledged when it was sent, not what is acknowledged meanwhile. The
-//! paths of a multipath line share one count: a flush goes to one path, and stands for all.
+//! A flush covers the writes acknowledged before it was sent, not later ones. The paths of a
+//! multipath line share one count: a flush goes to one path and covers all.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -19,20 +19,20 @@ pub(crate) struct Unflushed {
     covered_bytes: AtomicU64,
 }
 
-/// What is known once a request has succeeded.
+/// Effect of a successful request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Success {
-    /// Nothing about stable storage.
+    /// No information about stable storage.
     Plain,
-    /// The server may keep so many bytes in a cache.
+    /// The server may keep this many bytes in its cache.
     Unflushed(u64),
-    /// What was acknowledged up to this count is stable.
+    /// All bytes acknowledged up to this count are stable.
     Covers(u64),
 }
 
 impl Unflushed {
-    /// What the success of a request will mean that is sent now. A server that offers no FLUSH
-    /// makes each write stable before it answers: it has no other way to.
+    /// The effect of a request sent now. A server without FLUSH makes each write stable before its
+    /// reply, because it has no other way.
     pub(super) fn sent(&self, request: &Request, remote: &Remote) -> Success {
         match request.command {
             Command::Flush => Success::Covers(self.acknowledged_bytes.load(Ordering::SeqCst)),
@@ -43,7 +43,7 @@ impl Unflushed {
         }
     }
 
-    /// The request has succeeded.
+    /// Notes a successful request.
     pub(super) fn succeeded(&self, success: Success) {
         match success {
             Success::Plain => {}
@@ -56,21 +56,21 @@ impl Unflushed {
         }
     }
 
-    /// How much is acknowledged and not covered.
+    /// Acknowledged bytes that are not covered.
     pub(super) fn bytes(&self) -> u64 {
-        // In this order: the other way round a flush between the two may cover more than is read.
+        // In this order: otherwise a flush in between could cover more than is read.
         let covered_bytes = self.covered_bytes.load(Ordering::SeqCst);
         self.acknowledged_bytes.load(Ordering::SeqCst) - covered_bytes
     }
 
-    /// What is not covered has been reported as lost: counts from here on.
+    /// Resets the count after a report of the loss.
     pub(super) fn reported(&self) {
         self.succeeded(Success::Covers(self.acknowledged_bytes.load(Ordering::SeqCst)));
     }
 }
 
-/// How the export of a server that came back differs from the one that was lost, if it is another
-/// disk or another cache. Limits and hints may change: a newer server says more.
+/// The difference between a lost export and the one that came back, if it means another disk or
+/// another cache. Limits and hints may change: a newer server may describe more.
 pub(super) fn difference(before: &Remote, now: &Remote) -> Option<String> {
     if before.size_bytes != now.size_bytes {
         return Some(format!("it had {} bytes, and has {}", before.size_bytes, now.size_bytes));

@@ -1,12 +1,12 @@
 //! NBD URIs (`doc/uri.md` of the NBD project): `nbd://HOST:PORT/EXPORT` and
-//! `nbd+unix:///EXPORT?socket=PATH`, with parameters of ours for the connection behind them.
+//! `nbd+unix:///EXPORT?socket=PATH`, with our own parameters for the connection.
 //!
-//! | parameter | what it says |
+//! | parameter | meaning |
 //! |---|---|
-//! | `timeout=SECONDS` | a server that does not answer for so long is given up |
-//! | `reconnect-delay=SECONDS` | for so long requests wait for a lost server, then they fail |
-//! | `connections=N` | connections, if the server allows several |
-//! | `unflushed=fail`, `=trust` | whether a lost server may have lost what it had not flushed |
+//! | `timeout=SECONDS` | time limit of a server's reply |
+//! | `reconnect-delay=SECONDS` | time for which requests wait for a lost server before they fail |
+//! | `connections=N` | number of connections, if the server allows several |
+//! | `unflushed=fail`, `=trust` | whether a lost server may have lost unflushed writes |
 
 use std::fmt::{self, Write as _};
 use std::path::{Path, PathBuf};
@@ -18,16 +18,16 @@ pub const DEFAULT_PORT: u16 = 10809;
 /// An export on a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Uri {
-    /// Where the server listens.
+    /// Address of the server.
     pub server: Server,
-    /// The export's name; empty is the server's default.
+    /// Name of the export; empty means the server's default.
     pub export: String,
 }
 
-/// Where a server listens.
+/// Address of a server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Server {
-    /// A host, without the brackets of IPv6, and a port.
+    /// A host, without IPv6 brackets, and a port.
     Tcp(String, u16),
     /// The path of a Unix socket.
     Unix(PathBuf),
@@ -40,18 +40,18 @@ impl Uri {
         ["nbd:", "nbd+unix:", "nbds:", "nbds+unix:"].iter().any(|scheme| text.starts_with(scheme))
     }
 
-    /// Reads a URI; what it says about the connection is [`Uri::with_settings`]'s.
+    /// Parses a URI without settings; see [`Uri::with_settings`].
     ///
     /// # Errors
-    /// What is wrong, and the right form.
+    /// The URI is invalid; the text has the problem and the right form.
     pub fn parse(text: &str) -> Result<Self, String> {
         Self::with_settings(text).map(|(uri, _)| uri)
     }
 
-    /// Reads a URI, and how to connect.
+    /// Parses a URI and the settings of its connection.
     ///
     /// # Errors
-    /// As [`Uri::parse`].
+    /// See [`Uri::parse`].
     pub fn with_settings(text: &str) -> Result<(Self, Settings), String> {
         Self::parse_parts(text).map_err(|problem| {
             format!(
@@ -62,7 +62,7 @@ impl Uri {
     }
 
     fn parse_parts(text: &str) -> Result<(Self, Settings), String> {
-        let (scheme, rest) = text.split_once("://").ok_or("there is no ://")?;
+        let (scheme, rest) = text.split_once("://").ok_or("the URI has no ://")?;
         let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let export = decode(path)?;
@@ -72,7 +72,7 @@ impl Uri {
             ("nbd", Some(_)) => return Err("a socket needs the scheme nbd+unix".into()),
             ("nbd+unix", Some(socket)) if authority.is_empty() => Server::Unix(socket),
             ("nbd+unix", Some(_)) => return Err("a socket has no host".into()),
-            ("nbd+unix", None) => return Err("it names no socket".into()),
+            ("nbd+unix", None) => return Err("the URI has no socket".into()),
             ("nbds" | "nbds+unix", _) => return Err("TLS is not supported".into()),
             _ => return Err(format!("unknown scheme {scheme:?}")),
         };
@@ -80,22 +80,22 @@ impl Uri {
     }
 }
 
-/// How to connect, and for how long to wait. The numbers are ours unless said.
+/// Settings of a connection. The defaults are ours unless noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// A connection on which a request is not answered for so long is given up.
+    /// Time limit of a reply; the connection is then given up.
     pub timeout: Duration,
-    /// For so long requests wait while there is no connection; after that they fail, until there is
-    /// one (QEMU's `reconnect-delay`). `None` leaves it to what the device is for.
+    /// Time for which requests wait without a connection. Later requests fail, until there is one
+    /// (QEMU's `reconnect-delay`). `None` means the default for the device's use.
     pub reconnect_delay: Option<Duration>,
-    /// How many connections, if the server allows several.
+    /// Number of connections, if the server allows several.
     pub connections: u8,
-    /// A server that is lost keeps what it has acknowledged and not flushed: only its process ends.
+    /// A lost server keeps acknowledged, unflushed writes: only its process ends.
     pub trusts_unflushed: bool,
 }
 
 impl Default for Settings {
-    /// 30 s is what Linux gives a request of a block device.
+    /// Linux gives a request of a block device 30 s.
     fn default() -> Self {
         Self {
             timeout: Duration::from_secs(30),
@@ -106,9 +106,9 @@ impl Default for Settings {
     }
 }
 
-/// A day: who wants to wait for ever may restart what waits.
+/// A day.
 const SECONDS_MAX: u64 = 86_400;
-/// More do not make a server faster.
+/// More connections do not make a server faster.
 const CONNECTIONS_MAX: u64 = 16;
 
 impl fmt::Display for Uri {
@@ -163,16 +163,16 @@ fn number(parameter: &str, text: &str, least: u64, most: u64) -> Result<u64, Str
     number.ok_or_else(|| format!("{parameter:?} is not one of {least} to {most}"))
 }
 
-/// `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
+/// Parses `HOST`, `HOST:PORT`, `[ADDRESS]` or `[ADDRESS]:PORT`.
 fn tcp_server(authority: &str) -> Result<Server, String> {
-    let (host, port) = split_host_port(authority).ok_or("the host or port makes no sense")?;
+    let (host, port) = split_host_port(authority).ok_or("the host or port is invalid")?;
     if host.is_empty() {
-        return Err("it names no host".into());
+        return Err("the URI has no host".into());
     }
     Ok(Server::Tcp(host, port))
 }
 
-/// Host and port of an address as people write it; without a port, NBD's.
+/// Splits an address into host and port; the default port is NBD's.
 #[must_use]
 pub fn split_host_port(text: &str) -> Option<(String, u16)> {
     let (host, port) = if let Some(bracketed) = text.strip_prefix('[') {
@@ -180,7 +180,7 @@ pub fn split_host_port(text: &str) -> Option<(String, u16)> {
         (host, if rest.is_empty() { None } else { Some(rest.strip_prefix(':')?) })
     } else {
         match text.split_once(':') {
-            // More than one colon without brackets is an IPv6 address alone.
+            // Several colons without brackets are an IPv6 address without a port.
             Some((_, port)) if port.contains(':') => (text, None),
             Some((host, port)) => (host, Some(port)),
             None => (text, None),
@@ -193,7 +193,7 @@ pub fn split_host_port(text: &str) -> Option<(String, u16)> {
     Some((host.to_string(), port))
 }
 
-/// Percent-encodes what has a meaning in a URI; the slashes of a path stay.
+/// Percent-encodes reserved characters; the slashes of a path stay.
 fn encode(bytes: &[u8]) -> String {
     let mut encoded = String::with_capacity(bytes.len());
     for &byte in bytes {
@@ -216,12 +216,12 @@ fn decode(text: &str) -> Result<String, String> {
         }
         let digit = |byte: Option<u8>| byte.and_then(|byte| char::from(byte).to_digit(16));
         let (Some(high), Some(low)) = (digit(bytes.next()), digit(bytes.next())) else {
-            return Err("a % is followed by two hexadecimal digits".into());
+            return Err("a % needs two hexadecimal digits after it".into());
         };
         let value = high * 16 + low;
         decoded.push(u8::try_from(value).expect("two hexadecimal digits are a byte"));
     }
-    String::from_utf8(decoded).map_err(|_| "it is not UTF-8".to_string())
+    String::from_utf8(decoded).map_err(|_| "the URI is not UTF-8".to_string())
 }
 
 #[cfg(test)]

@@ -55,7 +55,7 @@ fn what_every_client_does_is_told_from_begin_to_stop() {
             }
         }
     }
-    // Whoever comes first is the first.
+    // Submitters are numbered in the order of their first bio.
     let wanted = [
         (0, Op::Read, 16, 8, Priority::IDLE),
         (0, Op::Read, 2048, 8, Priority::IDLE),
@@ -67,7 +67,7 @@ fn what_every_client_does_is_told_from_begin_to_stop() {
 
     let mut again = volume.record().unwrap();
     run(&mut clients[0], request(Op::Write, 6));
-    assert_eq!(drained(&mut again).len(), 2, "and nothing of before");
+    assert_eq!(drained(&mut again).len(), 2, "no earlier events");
 }
 
 #[test]

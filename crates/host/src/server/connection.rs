@@ -1,4 +1,4 @@
-//! One client's thread: the transmission, from the moment when an export is open.
+//! The thread of one client, from the opening of its export on.
 
 use std::io;
 use std::sync::{Arc, PoisonError};
@@ -11,7 +11,7 @@ use crate::{log, memory};
 
 /// Serves the client until it or the server ends the connection.
 pub(super) fn serve(shared: &Shared, socket: &Arc<Socket>, opened: Opened) {
-    // A client that vanished, or broke the protocol, is its own affair.
+    // A client that vanished or broke the protocol is not an error of the server.
     let (Ok(()) | Err(Ended)) = transmit(shared, socket, opened);
 }
 
@@ -19,7 +19,7 @@ fn transmit(shared: &Shared, socket: &Arc<Socket>, opened: Opened) -> Result<(),
     let Opened { session, export, mut replies, received } = opened;
     let served = &shared.served[export];
     let mut transmission = {
-        // One at a time: what is looked for must still be there when it is taken.
+        // One connection at a time: the memory found free must still be free when taken.
         let _turn = shared.starting.lock().unwrap_or_else(PoisonError::into_inner);
         if !memory::has_headroom() {
             log::say(format_args!("a client is refused: there is no memory for it"));

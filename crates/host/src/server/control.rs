@@ -1,8 +1,8 @@
-//! Sockets with one request in, one reply out, then the connection is closed: the control socket,
-//! whose requests are lines, and that of the metrics, whose requests are heads of HTTP.
+//! Sockets with one request and one reply per connection: the control socket, whose requests are
+//! lines, and the metrics socket, whose requests are HTTP heads.
 //!
-//! The meaning of a request is the answer's affair. Here it is bounded in length and time, and
-//! wiped: it may hold a key. A request gets a thread when it is whole.
+//! The answer function interprets a request. This module limits its length and time, and wipes it,
+//! because it may hold a key. A complete request gets a thread.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -17,23 +17,23 @@ use super::socket::Socket;
 use super::threads::{Ends, Threads};
 use super::waiting::{Conversation, Limits, Progress, Waiting};
 
-/// Longer lines are refused. The longest key is 8320 hex digits, and the longest name 4096 bytes.
+/// Limit of a line. The longest key has 8320 hex digits, the longest name 4096 bytes.
 pub const REQUEST_BYTES_MAX: usize = 16 << 10;
-/// Requests that are answered at a time; more wait for a place.
+/// Limit of concurrent answers; further requests wait.
 const ANSWERS_MAX: usize = 8;
-/// Pieces of 4 KiB that are read behind a request: as much as four requests of the largest size.
+/// Limit of 4 KiB reads after a request: four requests of the largest size.
 const DISCARDS_MAX: usize = 4 * REQUEST_BYTES_MAX / 4096;
-/// How long a client may take for its request, and then for the reply.
+/// Time limit for a client's request, and again for its receipt of the reply.
 const LINE_LIMIT: Duration = Duration::from_secs(10);
-/// Clients of a socket that have not sent their request: each has a locked buffer of
-/// [`REQUEST_BYTES_MAX`], and the locked memory of a user is 8 MiB by default.
+/// Limits of clients without a complete request: each has a locked buffer of [`REQUEST_BYTES_MAX`],
+/// and a user's locked memory is 8 MiB by default.
 const WAITING: Limits = Limits { clients_max: 16, of_one_peer_max: 16, time: LINE_LIMIT };
 
-/// Makes the reply to a request: a line without its newline, or a head of HTTP. `None` is one that
-/// is too long or did not end.
+/// Produces the reply to a request: a line without its newline, or an HTTP head. `None` stands for
+/// a request that is too long or incomplete.
 pub type Answer = Arc<dyn Fn(Option<&[u8]>) -> Vec<u8> + Send + Sync>;
 
-/// Where a request ends.
+/// End of a request.
 #[derive(Clone, Copy)]
 pub(super) enum Framing {
     Line,
@@ -41,7 +41,7 @@ pub(super) enum Framing {
 }
 
 impl Framing {
-    /// The request in what was received so far, once it is whole.
+    /// The end of the request in the received bytes, if it is complete.
     fn end(self, received: &[u8]) -> Option<usize> {
         match self {
             Self::Line => received.iter().position(|&byte| byte == b'\n'),
@@ -57,7 +57,7 @@ impl Framing {
     }
 }
 
-/// The socket, those who have not sent their request, and the requests that are being answered.
+/// A socket, its clients without a complete request, and the running answers.
 pub(super) struct Control {
     pub(super) listener: Listener,
     framing: Framing,
@@ -76,7 +76,7 @@ impl Control {
         self.waiting.admit(now, socket, peer, Request::new(self.framing));
     }
 
-    /// Answers whole requests, as far as there are places.
+    /// Starts answers to complete requests, within the limit.
     pub(super) fn answer(&mut self) {
         self.answering.join_ended();
         while self.answering.len() < ANSWERS_MAX
@@ -87,19 +87,19 @@ impl Control {
         }
     }
 
-    /// No more requests; those that are being answered end.
+    /// Stops accepting requests and waits for running answers.
     pub(super) fn end(mut self) {
         self.answering.stop_receiving();
         self.answering.join();
     }
 }
 
-/// What a client has sent of its request.
+/// The received part of a client's request.
 pub(super) struct Request {
     framing: Framing,
     line: SecretBytes,
     received_bytes: usize,
-    /// Its length without what ends it, once it is whole.
+    /// Length without the terminator, once the request is complete.
     len_bytes: Option<usize>,
 }
 
@@ -114,15 +114,15 @@ impl Request {
         let mut reply = answer(len_bytes.map(|len| &line.as_slice()[..len]));
         drop(line);
         let vec = libc::iovec { iov_base: reply.as_mut_ptr().cast(), iov_len: reply.len() };
-        // A client that does not read its reply must not keep the place.
+        // A client that does not read its reply must not block the answer.
         socket.set_send_timeout(LINE_LIMIT);
         let _ = socket.send(&mut [vec]);
         discard(socket);
     }
 }
 
-/// Takes what a client has sent behind its request. A socket that is closed with unread bytes
-/// resets the connection, and the client loses the reply. Bytes that come later are not waited for.
+/// Discards bytes after a request. Closing a socket with unread bytes would reset the connection,
+/// and the client would lose the reply. Later bytes are not awaited.
 fn discard(socket: &Socket) {
     let mut bytes = [0; 4096];
     for _ in 0..DISCARDS_MAX {
@@ -131,13 +131,13 @@ fn discard(socket: &Socket) {
 }
 
 impl Conversation for Request {
-    /// A client that has sent its request may end its side and read the reply.
+    /// A client may shut down its sending side and read the reply.
     const LEAVES_WITH: PollFlags = PollFlags::empty();
 
     fn go_on(&mut self, socket: &Socket) -> Progress {
         match socket.receive_now(&mut self.line.as_mut_slice()[self.received_bytes..]) {
             Ok(None) => return Progress::WaitsFor(PollFlags::IN),
-            // The answer says that it is no request.
+            // The answer function reports the incomplete request.
             Ok(Some(0)) | Err(_) => return Progress::Complete,
             Ok(Some(len)) => self.received_bytes += len,
         }
@@ -149,7 +149,7 @@ impl Conversation for Request {
         Progress::WaitsFor(PollFlags::IN)
     }
 
-    /// As of one that is too long.
+    /// Treated as a request that is too long.
     fn time_is_up(&mut self) -> Progress {
         Progress::Complete
     }

@@ -1,5 +1,4 @@
-//! The handshake of one client, without waiting for it: bytes in, replies out, until it has opened
-//! an export.
+//! Non-blocking handshake of one client, from the first byte to the open export.
 
 use std::sync::Arc;
 
@@ -9,38 +8,38 @@ use rustix::event::PollFlags;
 use super::socket::Socket;
 use super::waiting::{Conversation, Progress};
 
-/// Options are parsed from a buffer of this size, which a session never asks to exceed. Replies
-/// beyond it wait until the client has read some.
+/// Buffer length for options, which is a session's limit. Further replies wait until the client has
+/// read some.
 const HANDSHAKE_BYTES: usize = 64 << 10;
 
-/// A client that negotiates.
+/// A client in its handshake.
 pub(super) struct Handshake {
     session: Session,
     received: Vec<u8>,
-    /// Replies, of which the first `sent_bytes` are on their way.
+    /// Replies; the first `sent_bytes` are sent.
     out: Vec<u8>,
     sent_bytes: usize,
     stage: Stage,
 }
 
-/// Where it stands.
+/// Stage of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     Talking,
     Opened {
         export: usize,
     },
-    /// What was answered is still to be sent.
+    /// Only the remaining replies are to be sent.
     Ended,
 }
 
-/// What a handshake has led to.
+/// Result of a handshake.
 pub(super) struct Opened {
     pub(super) session: Session,
     pub(super) export: usize,
-    /// Not sent yet: the client learns that the export is open when it is served.
+    /// Unsent replies: the client learns that the export is open when its connection is served.
     pub(super) replies: Vec<u8>,
-    /// What the client has sent behind its handshake.
+    /// Bytes received after the handshake.
     pub(super) received: Vec<u8>,
 }
 
@@ -52,17 +51,17 @@ impl Handshake {
         Self { session, received: Vec::new(), out, sent_bytes: 0, stage: Stage::Talking }
     }
 
-    /// The outcome of a complete handshake.
+    /// The result of a complete handshake.
     ///
     /// # Panics
-    /// When it is not complete.
+    /// The handshake is incomplete.
     pub(super) fn into_opened(mut self) -> Opened {
         let Stage::Opened { export } = self.stage else { panic!("the handshake is complete") };
         self.out.drain(..self.sent_bytes);
         Opened { session: self.session, export, replies: self.out, received: self.received }
     }
 
-    /// Handles what was received; whether all of it, and more is needed.
+    /// Parses received bytes; returns whether all are consumed and more are needed.
     fn parse(&mut self) -> bool {
         while self.stage == Stage::Talking && self.out.len() < HANDSHAKE_BYTES {
             let step = self.session.on_bytes(&self.received, &mut self.out);
@@ -80,7 +79,7 @@ impl Handshake {
         false
     }
 
-    /// Receives something; `None` when the connection has ended, or the client sends too much.
+    /// Receives bytes; `None` if the connection has ended or the client sends too much.
     fn receive(&mut self, socket: &Socket) -> Option<()> {
         let mut bytes = [0; 4096];
         let room = bytes.len().min(HANDSHAKE_BYTES - self.received.len());
@@ -95,7 +94,7 @@ impl Handshake {
         }
     }
 
-    /// Sends what there is; whether the client has to read before there can be more.
+    /// Sends pending replies; returns whether the client must read first.
     fn send(&mut self, socket: &Socket) -> std::io::Result<bool> {
         self.sent_bytes += socket.send_now(&self.out[self.sent_bytes..])?;
         if self.sent_bytes < self.out.len() {
@@ -110,7 +109,8 @@ impl Handshake {
 impl Conversation for Handshake {
     const LEAVES_WITH: PollFlags = PollFlags::RDHUP;
 
-    /// One piece is received and one buffer of replies sent at most: the others wait meanwhile.
+    /// Receives at most one piece and sends at most one buffer of replies, so that other clients do
+    /// not wait long.
     fn go_on(&mut self, socket: &Socket) -> Progress {
         if self.out.is_empty() && self.receive(socket).is_none() {
             return Progress::Over;
@@ -124,7 +124,7 @@ impl Conversation for Handshake {
             Ok(true) => Progress::WaitsFor(PollFlags::OUT),
             Ok(false) if self.stage == Stage::Ended => Progress::Over,
             Ok(false) if needs_more => Progress::WaitsFor(PollFlags::IN),
-            // Options lie here, whose replies had no room.
+            // Unparsed options remain, because there was no room for their replies.
             Ok(false) => Progress::WaitsFor(PollFlags::IN | PollFlags::OUT),
         }
     }

@@ -1,9 +1,8 @@
-//! Listening sockets: unix with mode 0600, TCP, inherited.
+//! Listening sockets: Unix with mode 0600, TCP, inherited.
 //!
-//! A unix socket outlives its server if that is killed, and the next server replaces it. To look
-//! whether it is dead, to remove it and to bind are three steps, which two servers must not do side
-//! by side: each could remove the other's new socket. So a server first takes a lock file beside it
-//! ([`Turn`]).
+//! A Unix socket file outlives a killed server, and the next server replaces it. Checking, removing
+//! and binding are three steps, which two servers must not run concurrently: each could remove the
+//! other's new socket. So a server first locks a file beside the socket ([`Turn`]).
 
 use std::fs::File;
 use std::io;
@@ -20,20 +19,19 @@ use rustix::net::{AddressFamily, SocketAddrUnix, SocketFlags, SocketType};
 use super::socket::Socket;
 use crate::Error;
 
-/// Clients that have connected and not been accepted: the system's own limit
-/// (`net.core.somaxconn`) since Linux 5.4.
+/// Limit of unaccepted clients: the system's own limit (`net.core.somaxconn`) since Linux 5.4.
 const BACKLOG: i32 = 4096;
-/// `sun_path` has 108 bytes; Linux needs no zero behind it.
+/// `sun_path` has 108 bytes; Linux needs no terminating zero.
 const TOO_LONG: &str = "the path of a socket has at most 108 bytes; choose a shorter one";
-/// Another server holds its lock file for three system calls.
+/// Another server holds the lock file for three system calls.
 const TURN_PATIENCE: Duration = Duration::from_secs(1);
 
-/// A socket that accepts clients.
+/// A listening socket.
 #[derive(Debug)]
 pub(super) struct Listener {
     fd: OwnedFd,
     is_unix: bool,
-    /// A socket file of ours, removed with the listener.
+    /// Our socket file, removed with the listener.
     file: Option<SocketFile>,
 }
 
@@ -81,13 +79,13 @@ impl Listener {
         Ok(listener)
     }
 
-    /// A client may be gone again between `poll` and `accept`.
+    /// Needed because a client may vanish between `poll` and `accept`.
     fn set_non_blocking(&self, path: &Path) -> Result<(), Error> {
         rustix::io::ioctl_fionbio(&self.fd, true)
             .map_err(|error| Error::io(path, "make non-blocking", error))
     }
 
-    /// The next client, if one is waiting, and its address if it came by TCP.
+    /// The next waiting client, with its address on TCP.
     pub(super) fn accept(&self) -> io::Result<Option<(Socket, Option<IpAddr>)>> {
         match rustix::net::acceptfrom_with(&self.fd, SocketFlags::CLOEXEC) {
             Ok((fd, address)) => {
@@ -110,17 +108,17 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         let Some(file) = &self.file else { return };
-        // Only if nobody has put another file in its place.
+        // Only if no other file has taken its place.
         if std::fs::symlink_metadata(&file.path).is_ok_and(|found| found.ino() == file.inode) {
             let _ = std::fs::remove_file(&file.path);
         }
     }
 }
 
-/// A listening socket for its owner only.
+/// Creates a listening socket with access for its owner only.
 fn bind_unix(path: &Path) -> rustix::io::Result<OwnedFd> {
     let fd = unix_socket()?;
-    // The mode of the socket becomes that of its file: no moment in which others could connect.
+    // The file gets the mode of the socket, so that others can never connect.
     rustix::fs::fchmod(&fd, Mode::from_raw_mode(0o600))?;
     rustix::net::bind(&fd, &SocketAddrUnix::new(path)?)?;
     rustix::net::listen(&fd, BACKLOG)?;
@@ -132,7 +130,7 @@ fn unix_socket() -> rustix::io::Result<OwnedFd> {
     rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)
 }
 
-/// Removes the socket of a server that is gone.
+/// Removes the socket file of an ended server.
 fn remove_stale(path: &Path) -> Result<(), Error> {
     let Ok(found) = std::fs::symlink_metadata(path) else { return Ok(()) };
     if !found.file_type().is_socket() {
@@ -152,8 +150,8 @@ fn remove_stale(path: &Path) -> Result<(), Error> {
     }
 }
 
-/// The lock on `PATH.lock`: of all servers that start at this path, one has it. The file goes with
-/// it; one that a killed server has left behind is not locked, and used again.
+/// The lock on `PATH.lock`, held by one of the servers that start at this path. The drop removes
+/// the file; a file left by a killed server is unlocked and is reused.
 struct Turn {
     path: PathBuf,
     _file: File,
@@ -180,7 +178,7 @@ impl Turn {
         }
     }
 
-    /// `None` if another has it.
+    /// `None` if another server holds the lock.
     fn try_take(path: &Path) -> rustix::io::Result<Option<File>> {
         let flags = OFlags::CREATE | OFlags::RDWR | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = File::from(rustix::fs::open(path, flags, Mode::from_raw_mode(0o600))?);
@@ -189,7 +187,7 @@ impl Turn {
             Err(Errno::WOULDBLOCK) => return Ok(None),
             Err(error) => return Err(error),
         }
-        // The one that had it may have removed the file meanwhile: then this locks nothing.
+        // The previous holder may have removed the file; then the lock protects nothing.
         let locked = rustix::fs::fstat(&file)?;
         let is_there = rustix::fs::stat(path)
             .is_ok_and(|found| (found.st_dev, found.st_ino) == (locked.st_dev, locked.st_ino));

@@ -1,15 +1,15 @@
 //! Serves volumes over NBD: listeners, one thread per connection, orderly stop.
 //!
 //! ```text
-//!   door ─ accept ─> waiting ─ an export is open, and there is a place ─> thread
-//!     │                 └ silent: its time is up, or another needs its descriptor
-//!     └ control, metrics ─> waiting ─ the request is whole ─> thread
+//! listener ─ accept ─> waiting ─ an export is open, and there is room ──> thread
+//! │                     └ silent: time limit, or its descriptor is needed
+//! └ control, metrics ─> waiting ─ the request is complete ─> thread
 //! ```
-//! One thread waits for doors and for all clients that wait (`waiting`), and never for one of
-//! them.
+//! One thread serves all listeners and all waiting clients (`waiting`) without blocking.
 //!
-//! The stop: listeners are closed, then the receiving side of every connection. What had been sent
-//! by then is executed and answered, every file is flushed, and only then [`Server::run`] returns.
+//! The stop closes the listeners, then the receiving side of every connection. All requests
+//! received by then are executed and answered, every file is flushed, and then [`Server::run`]
+//! returns.
 
 mod connection;
 mod control;
@@ -49,29 +49,29 @@ use listen::Listener;
 use threads::{Ends, Threads};
 use waiting::{Limits, Waiting};
 
-/// Each connection has a thread; more are another design's.
+/// Limit of connections; each has a thread.
 pub const CONNECTIONS_MAX: usize = 1024;
-/// So many, unless somebody says otherwise.
+/// Default limit of connections.
 pub const CONNECTIONS_USUAL: usize = 64;
-/// Clients that have connected and not opened an export, at most: see [`handshakes_max`].
+/// Limit of clients without an open export; see [`handshakes_max`].
 const HANDSHAKES_MAX: usize = 256;
-/// These may have one of so many descriptors of the process; the others are for connections.
+/// Their share of the process's descriptors is one in this number; the rest is for connections.
 const HANDSHAKES_SHARE: u64 = 4;
-/// Of these from one address on TCP: a client with 16 connections, four times.
+/// Their limit per TCP address: a client with 16 connections, four times.
 const HANDSHAKES_OF_ONE_PEER_MAX: usize = 64;
-/// How long no client is accepted after the system had no descriptor for one, unless one comes back
-/// earlier: ten looks a second cost nothing.
+/// Pause of accepting after the system had no descriptor, unless one becomes free earlier: ten
+/// attempts a second cost nothing.
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 /// Limits of a server.
 #[derive(Clone, Copy, Debug)]
 pub struct ServerOptions {
-    /// Connections with an open export at a time, at most [`CONNECTIONS_MAX`]. Others may negotiate
-    /// meanwhile, and wait for a place with the answer to the option that opens one.
+    /// Limit of connections with an open export, at most [`CONNECTIONS_MAX`]. Further clients may
+    /// negotiate, and wait for room with the reply that opens their export.
     pub max_connections: usize,
-    /// How long a client may take until it has opened an export.
+    /// Time limit of the handshake.
     pub handshake_timeout: Duration,
-    /// How long connections may take to end after the stop signal.
+    /// Time limit of connections after the stop signal.
     pub drain_timeout: Duration,
 }
 
@@ -85,50 +85,50 @@ impl Default for ServerOptions {
     }
 }
 
-/// Clients that may wait before the most silent one goes. A limit that only the system's last
-/// descriptor sets would leave none for the connections of those who speak.
+/// Limit of waiting clients; the most silent one is then closed. The system's limit of descriptors
+/// would leave none for connections of active clients.
 fn handshakes_max() -> usize {
     let descriptors = getrlimit(Resource::Nofile).current.unwrap_or(u64::MAX);
     let share = (descriptors / HANDSHAKES_SHARE).clamp(1, HANDSHAKES_MAX as u64);
     usize::try_from(share).expect("it is at most a usize")
 }
 
-/// A name that clients may open. Several names may share one volume.
+/// An export: a name and its volume. Several names may share one volume.
 pub struct ServedExport {
-    /// The name; empty for the one that clients get who give none.
+    /// Name; the empty name is the default export.
     pub name: String,
-    /// What they get.
+    /// Volume.
     pub volume: Arc<Volume>,
-    /// The I/O priority of whoever opens it by this name.
+    /// I/O priority of clients that open this name.
     pub priority: Priority,
 }
 
-/// What connections share.
+/// Parts that connections share.
 pub(crate) struct Shared {
     exports: Arc<[Export]>,
-    /// In the order of `exports`.
+    /// Exports in the order of `exports`.
     served: Vec<ServedExport>,
     budget: Arc<Budget>,
-    /// Held by a connection while it takes its memory.
+    /// Held by a connection while it allocates its memory.
     starting: Mutex<()>,
     options: ServerOptions,
 }
 
-/// Volumes and where clients may connect.
+/// Volumes and listening sockets.
 pub struct Server {
     shared: Arc<Shared>,
     listeners: Vec<Listener>,
-    /// Clients that have not opened an export, or have no place yet.
+    /// Clients without an open export, or waiting for room.
     handshakes: Waiting<Handshake>,
     connections: Threads,
-    /// Sockets for those who ask and are answered once.
+    /// Sockets with one request per connection.
     controls: Vec<Control>,
     ends: Ends,
-    /// No client is accepted until then, because there was no descriptor for one.
+    /// End of the pause of accepting.
     paused_until: Option<Instant>,
 }
 
-/// What the server waits for.
+/// Source of an event.
 #[derive(Clone, Copy)]
 enum Source {
     Stop,
@@ -145,19 +145,18 @@ enum Source {
 }
 
 impl Server {
-    /// A server of these volumes by name; the first is the one that clients get who give no name.
+    /// A server of these exports; the first is the default export.
     ///
     /// # Errors
-    /// When a name cannot be an export's name, or there are two of one name; when the system has no
-    /// more descriptors.
+    /// A name is invalid or used twice, or the system has no more descriptors.
     ///
     /// # Panics
-    /// When `max_connections` exceeds [`CONNECTIONS_MAX`].
+    /// `max_connections` exceeds [`CONNECTIONS_MAX`].
     pub fn new(exports: Vec<ServedExport>, options: ServerOptions) -> Result<Self, Error> {
         assert!((1..=CONNECTIONS_MAX).contains(&options.max_connections));
         let mut offered: Vec<Export> = Vec::new();
         for ServedExport { name, volume, .. } in &exports {
-            // One connection at a time: a client that was promised more would wait for itself.
+            // Not with one connection: a client that opens more would wait for itself.
             let multi_conn = options.max_connections > 1;
             let export = Export { multi_conn, ..export(name, volume) };
             let problem = |problem: String| Error::volume(Path::new(name), problem);
@@ -190,59 +189,59 @@ impl Server {
         })
     }
 
-    /// Listens on a unix socket that only the owner may use (mode 0600). The socket of a server
-    /// that is gone is replaced, that of a living one is not.
+    /// Listens on a Unix socket with access for its owner only (mode 0600). Replaces the socket of
+    /// an ended server, but not that of a running one.
     ///
     /// # Errors
-    /// When the path is taken or cannot be made.
+    /// The path is taken or cannot be created.
     pub fn listen_unix(&mut self, path: &Path) -> Result<(), Error> {
         self.listeners.push(Listener::unix(path)?);
         Ok(())
     }
 
-    /// Listens on TCP, and says on which address (port 0 is any free one).
+    /// Listens on TCP; returns the address (port 0 means any free port).
     ///
     /// # Errors
-    /// When the address cannot be had.
+    /// The address is not available.
     pub fn listen_tcp(&mut self, address: SocketAddr) -> Result<SocketAddr, Error> {
         let (listener, address) = Listener::tcp(address)?;
         self.listeners.push(listener);
         Ok(address)
     }
 
-    /// Takes over a listening socket, as of systemd's socket activation.
+    /// Takes over a listening socket, for example from systemd's socket activation.
     ///
     /// # Errors
-    /// When the descriptor is no socket.
+    /// The descriptor is no socket.
     pub fn listen_fd(&mut self, fd: OwnedFd) -> Result<(), Error> {
         self.listeners.push(Listener::inherited(fd)?);
         Ok(())
     }
 
-    /// Answers control requests on a unix socket, as [`Server::listen_unix`]: each connection sends
-    /// a line, of which `answer` makes the reply.
+    /// Answers control requests on a Unix socket like that of [`Server::listen_unix`]: each
+    /// connection sends a line, and `answer` produces the reply.
     ///
     /// # Errors
-    /// As [`Server::listen_unix`].
+    /// See [`Server::listen_unix`].
     pub fn listen_control(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
         self.add_control(Listener::unix(path)?, Framing::Line, answer);
         Ok(())
     }
 
-    /// Answers requests of HTTP on a unix socket, as [`Server::listen_unix`]: `answer` makes the
-    /// whole reply of a head.
+    /// Answers HTTP requests on a Unix socket like that of [`Server::listen_unix`]: `answer`
+    /// produces the whole reply to a head.
     ///
     /// # Errors
-    /// As [`Server::listen_unix`].
+    /// See [`Server::listen_unix`].
     pub fn listen_metrics_unix(&mut self, path: &Path, answer: Answer) -> Result<(), Error> {
         self.add_control(Listener::unix(path)?, Framing::Http, answer);
         Ok(())
     }
 
-    /// The same on TCP; says on which address.
+    /// Answers HTTP requests on TCP; returns the address.
     ///
     /// # Errors
-    /// As [`Server::listen_tcp`].
+    /// See [`Server::listen_tcp`].
     pub fn listen_metrics_tcp(
         &mut self,
         address: SocketAddr,
@@ -260,9 +259,8 @@ impl Server {
     /// Serves until `stop`, calls `on_stop`, then drains and flushes.
     ///
     /// # Errors
-    /// When a volume cannot be flushed, or a flush has failed before: then not everything may be on
-    /// stable storage. When the system cannot wait for clients: then the server has stopped, as by
-    /// `stop`.
+    /// A volume cannot be flushed, or a flush failed before: data may not be on stable storage. Or
+    /// the system cannot wait for clients: the server then stops as if by `stop`.
     pub fn run(mut self, stop: &StopSignal, on_stop: impl FnOnce()) -> Result<(), Error> {
         let waited = self.serve_until(stop);
         if waited.is_ok() {
@@ -275,16 +273,16 @@ impl Server {
         let shared = Arc::clone(&self.shared);
         let asked: Vec<_> = shared.served.iter().flat_map(|one| one.volume.stop()).collect();
         self.drain();
-        // How they answered shows in the flush.
+        // The flush shows their errors.
         asked.into_iter().for_each(|asked| drop(asked.answer()));
-        // Before the answers on control sockets are waited for: one that hangs costs no data.
+        // Before waiting for control answers: a hanging answer costs no data.
         let flushed = self.flush();
         self.controls.drain(..).for_each(Control::end);
         flushed.and(waited)
     }
 
-    /// Each volume once, however many names it has. All of them are flushed; the first failure is
-    /// returned, and the others are said.
+    /// Flushes each volume once, regardless of its number of names. Flushes all; returns the first
+    /// failure and reports the others.
     fn flush(&self) -> Result<(), Error> {
         if is_planted(Canary::ExitFlush) {
             return Ok(());
@@ -311,8 +309,8 @@ impl Server {
                 return Ok(());
             }
             let now = Instant::now();
-            // Clients from the last to the first: the place of one that is over is taken by those
-            // behind it. Then the doors.
+            // Clients from the last to the first, because removing a client moves the last ones.
+            // Then the listeners.
             ready.into_iter().rev().for_each(|source| self.on_ready(now, source));
             self.handshakes.expire(now);
             self.controls.iter_mut().for_each(|control| control.waiting.expire(now));
@@ -320,7 +318,7 @@ impl Server {
         }
     }
 
-    /// Waits for one event or more.
+    /// Waits for events.
     fn wait(&self, stop: &StopSignal) -> Result<Vec<Source>, Error> {
         let now = Instant::now();
         let sources = self.sources(now, stop);
@@ -372,7 +370,7 @@ impl Server {
         match source {
             Source::Stop => {}
             Source::Ends => {
-                // A descriptor may have come back.
+                // A descriptor may be free now.
                 self.paused_until = None;
                 self.ends.reset();
             }
@@ -396,8 +394,8 @@ impl Server {
         }
     }
 
-    /// The system has no descriptor or no memory for another client: the most silent one gives up
-    /// its own, or all wait.
+    /// Frees a descriptor or memory for another client: closes the most silent client, or pauses
+    /// accepting.
     fn make_room(&mut self, now: Instant) {
         let waiting = self.controls.iter_mut().map(|control| &mut control.waiting);
         if !self.handshakes.make_room() && !waiting.into_iter().any(Waiting::make_room) {
@@ -405,7 +403,7 @@ impl Server {
         }
     }
 
-    /// Gives threads to those who wait for one, as far as there are places.
+    /// Starts threads for waiting clients, within the limit.
     fn serve_complete(&mut self) {
         self.connections.join_ended();
         while self.connections.len() < self.shared.options.max_connections
@@ -439,7 +437,7 @@ impl Server {
     }
 }
 
-/// What clients are told about a volume.
+/// A volume's description for clients.
 fn export(name: &str, volume: &Volume) -> Export {
     Export {
         description: volume.describe().to_owned(),

@@ -1,38 +1,38 @@
-//! How a connection's thread is scheduled: sched(7).
+//! Scheduling policy of a connection's thread: sched(7).
 //!
-//! A thread that wakes for a short request preempts the client that has just sent it, answers it,
-//! and sleeps again before the client has sent the next: two switches and two system calls for each
-//! request, however many the client would keep in flight. `SCHED_BATCH` does not preempt who wakes
-//! it. So the client goes on until it waits, and the thread finds all of it in one `recv`.
+//! A thread that wakes for a short request preempts the client that has just sent it, replies, and
+//! sleeps before the next request. Each request then costs two switches and two system calls,
+//! regardless of the client's queue depth. `SCHED_BATCH` threads do not preempt their waker. So the
+//! client runs on until it waits, and the thread finds all its requests in one `recv`.
 //!
-//! Long requests gain nothing from that, and lose the overlap of sending and receiving. A client
-//! on another machine is not preempted: there it would only take longer to get a CPU that is busy.
+//! Long requests gain nothing from that, and lose the overlap of sending and receiving. A remote
+//! client is not preempted: for it the thread would only wait longer for a busy CPU.
 
-/// Longer requests are long. With 8 in flight, requests of 16 KiB gained in both directions, of 64
-/// KiB reads only, and of 256 KiB neither.
+/// Limit of short requests. With 8 in flight, requests of 16 KiB gained in both directions, of 64
+/// KiB only reads, of 256 KiB neither.
 const SHORT_BYTES: u64 = 32 << 10;
-/// After so many short requests one after the other. Each change is a system call; a client that
-/// mixes lengths does not see many.
+/// Number of consecutive short requests before the change. Each change is a system call; clients
+/// with mixed lengths rarely cause one.
 const SHORT_MANY: u32 = 64;
 
-/// Of the thread that this was made on.
+/// Policy of the thread that created this value.
 pub(super) struct Pace {
-    /// Short requests since the last long one.
+    /// Number of short requests since the last long one.
     short: u32,
     is_batch: bool,
-    /// Nobody who started us has chosen another policy, and the client is on this machine.
+    /// The thread has the default policy, and the client is on this machine.
     may_change: bool,
 }
 
 impl Pace {
     pub(super) fn new(is_client_here: bool) -> Self {
-        // SAFETY: asks for the policy of this thread, and touches no memory.
+        // SAFETY: the call queries this thread's policy and touches no memory.
         let policy = unsafe { libc::sched_getscheduler(0) };
         let may_change = is_client_here && policy == libc::SCHED_OTHER;
         Self { short: 0, is_batch: false, may_change }
     }
 
-    /// A request of this length has come.
+    /// Adjusts the policy to a request of this length.
     pub(super) fn on_request(&mut self, len_bytes: u64) {
         self.short = if len_bytes > SHORT_BYTES { 0 } else { self.short.saturating_add(1) };
         let is_batch = self.short > SHORT_MANY;
@@ -43,7 +43,7 @@ impl Pace {
     }
 }
 
-/// Where it is forbidden all stays as it is.
+/// Sets the policy; without permission it stays.
 fn set_policy(policy: libc::c_int) {
     // SAFETY: all integers of the parameter may be zero, and it lives until the call returns.
     unsafe {
@@ -57,7 +57,7 @@ mod tests {
     use super::*;
 
     fn policy() -> libc::c_int {
-        // SAFETY: as in `Pace::new`.
+        // SAFETY: the call queries this thread's policy and touches no memory.
         unsafe { libc::sched_getscheduler(0) }
     }
 

@@ -1,14 +1,14 @@
-//! READ, in one of two ways.
+//! READ, in one of two modes.
 //!
-//! *Streaming*, for a volume that answers at once: piece after piece is decrypted into the outbox
-//! and sent while it is in the cache. It is copied into the socket: pages that a socket only refers
-//! to (`vmsplice`) cannot be used again, because no call tells when their last reader is done.
+//! *Streaming*, for a volume without blocking reads: each piece is decrypted into the outbox and
+//! sent while it is in the cache. The socket copies it: pages that a socket only references
+//! (`vmsplice`) cannot be reused, because no call reports their last use.
 //!
-//! *Slots*, for any other: pieces of many requests are in flight, each in a slot of its own, with
-//! its header in front of its data. Pieces of a structured reply are sent as they come; the pieces
-//! of an ordered one (simple replies, DF) in order, one request at a time, oldest first, and
-//! everything else waits behind it. Slots are given out in the order of the requests, so the
-//! request that is being sent never waits for a slot that a later one holds.
+//! *Slots*, for other volumes: pieces of many requests are in flight, each in its own slot with its
+//! header before its data. Pieces of a structured reply are sent on arrival. Pieces of an ordered
+//! reply (simple replies, DF) are sent in order, one request at a time, oldest first; other replies
+//! wait behind it. Slots are assigned in the order of requests, so the request being sent never
+//! waits for a slot of a later one.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -23,21 +23,21 @@ use crate::memory::Region;
 use crate::user_data::UserData;
 use crate::volume::Volume;
 
-/// Data of one slot, behind a page whose end holds the header.
+/// Data length of a slot, after a page whose end holds the header.
 const SLOT_DATA_BYTES: usize = 64 << 10;
 const SLOT_STRIDE_BYTES: usize = SLOT_DATA_BYTES + 4096;
-/// Data of one streamed piece. Longest that fits the outbox of a volume that streams: each piece
-/// is a `sendmsg`, and with 96 KiB 128 KiB reads were 10 % slower.
+/// Data length of a streamed piece: the longest that fits the outbox of a streaming volume. Each
+/// piece is a `sendmsg`; with 96 KiB, reads of 128 KiB were 10 % slower.
 const STREAM_PIECE_BYTES: u64 = 128 << 10;
 
-/// A piece that is being read.
+/// A piece in flight.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ReadPiece {
     read: u32,
     slot: u32,
     offset_bytes: u64,
     len_bytes: usize,
-    /// Bytes of the first sector in front of what was asked for.
+    /// Bytes of the first sector before the requested range.
     skip_bytes: usize,
 }
 
@@ -45,13 +45,13 @@ pub(super) struct ReadPiece {
 #[derive(Debug)]
 struct SlotRead {
     request: Request,
-    /// Where the next piece to be read starts.
+    /// Start of the next piece.
     next: u64,
-    /// Pieces that are being read.
+    /// Number of pieces in flight.
     pending: u32,
     sent_bytes: u64,
     failed: bool,
-    /// Pieces of an ordered reply that wait for their turn.
+    /// Pieces of an ordered reply that wait for earlier ones.
     ready: Vec<ReadPiece>,
 }
 
@@ -60,16 +60,16 @@ pub(super) struct Reads {
     region: Arc<Region>,
     streaming: bool,
     free_slots: Vec<u32>,
-    /// Slots whose data waits in the outbox.
+    /// Slots with data in the outbox.
     unsent_slots: Vec<u32>,
     open: Slab<SlotRead>,
-    /// Reads with pieces still to be issued, oldest first.
+    /// Reads with pieces to issue, oldest first.
     queue: VecDeque<u32>,
-    /// Ordered reads that have not been sent completely, oldest first.
+    /// Ordered reads that are not completely sent, oldest first.
     ordered: VecDeque<u32>,
-    /// The first of them has been sent in part.
+    /// The first ordered read is partly sent.
     in_the_middle: bool,
-    /// Replies that wait for the end of that.
+    /// Replies that wait for its rest.
     behind: Vec<u8>,
 }
 
@@ -90,7 +90,7 @@ impl Reads {
         }
     }
 
-    /// How many reads are not answered.
+    /// Number of reads in flight.
     pub(super) fn len(&self) -> usize {
         self.open.len()
     }
@@ -100,7 +100,7 @@ impl Reads {
         !self.queue.is_empty() && !self.free_slots.is_empty()
     }
 
-    /// Whether a reply has been sent in part: nothing else may be sent before its rest.
+    /// Whether a reply is partly sent, so that other replies must wait.
     pub(super) fn in_the_middle(&self) -> bool {
         self.in_the_middle
     }
@@ -110,8 +110,8 @@ impl Reads {
         self.behind.append(reply);
     }
 
-    /// Which piece of an ordered reply goes next: of the read that is being sent, the one that
-    /// follows; else a whole read, whichever it is; else the first piece of the oldest.
+    /// The next piece of an ordered reply: the next one of the read being sent, else a complete
+    /// read, else the first piece of the oldest.
     fn next_ordered(&mut self) -> Option<ReadPiece> {
         let oldest = *self.ordered.front()?;
         if !self.in_the_middle {
@@ -131,7 +131,7 @@ impl Reads {
         Some(read.ready.swap_remove(place))
     }
 
-    /// Forgets a read that has been answered and has no piece in flight.
+    /// Removes a completed read without pieces in flight.
     fn remove_if_ended(&mut self, index: u32) {
         let read = self.open.at(index);
         let answered = read.failed || read.sent_bytes == read.request.len_bytes;
@@ -161,13 +161,13 @@ impl Transmission {
         self.issue_reads()
     }
 
-    /// A whole READ, now.
+    /// Serves a whole READ now.
     fn stream(&mut self, request: &Request) -> Result<(), Ended> {
         let end = request.offset_bytes + request.len_bytes;
         let mut offset_bytes = request.offset_bytes;
         while offset_bytes < end {
             let max = STREAM_PIECE_BYTES;
-            // Cut at multiples, so that only the first and the last piece can be unaligned.
+            // Split at multiples, so that only the first and the last piece can be unaligned.
             let len_bytes = ((offset_bytes / max + 1) * max).min(end) - offset_bytes;
             let chunk = ReadChunk {
                 request: *request,
@@ -186,7 +186,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Through the outbox.
+    /// Reads a piece through the outbox.
     fn stream_piece(&mut self, chunk: &ReadChunk) -> Result<BlkStatus, Ended> {
         let (span_bytes, skip_bytes) = self.span(chunk.offset_bytes, chunk.len_bytes);
         let place = loop {
@@ -203,7 +203,7 @@ impl Transmission {
         Ok(status)
     }
 
-    /// The aligned range around a piece: its length, and what of it lies in front of the piece.
+    /// The aligned range around a piece: its length, and the part before the piece.
     fn span(&self, offset_bytes: u64, len_bytes: u64) -> (usize, usize) {
         let sector = u64::from(self.volume.sector_size_bytes());
         let start = offset_bytes / sector * sector;
@@ -231,14 +231,14 @@ impl Transmission {
         self.driver.submit_and_wait(bio)
     }
 
-    /// Writes the header of a piece right in front of its data, where at least a header's length of
-    /// the same buffer lies; where the whole begins, and its length.
+    /// Writes the header of a piece directly before its data, where the buffer has room for one.
+    /// Returns the start and length of both together.
     fn put_header(&self, chunk: &ReadChunk, data: *mut u8) -> (*const u8, usize) {
         let mut header = [0; READ_HEADER_MAX];
         let len = self.session.read_header(chunk, &mut header);
         let base = data.wrapping_sub(len);
-        // SAFETY: `READ_HEADER_MAX` bytes in front of `data` belong to the same place in the
-        // buffer, and hold nothing but perhaps the part of the first sector that was not asked for.
+        // SAFETY: `READ_HEADER_MAX` bytes before `data` belong to the same place in the buffer, and
+        // hold at most the unrequested part of the first sector.
         unsafe { std::ptr::copy_nonoverlapping(header.as_ptr(), base, len) };
         (base, len + chunk.len_bytes as usize)
     }
@@ -262,7 +262,7 @@ impl Transmission {
         }
     }
 
-    /// Issues pieces as long as there are slots.
+    /// Issues pieces while slots are free.
     pub(super) fn issue_reads(&mut self) -> Result<(), Ended> {
         while self.reads.can_issue() {
             let index = self.reads.queue[0];
@@ -320,7 +320,7 @@ impl Transmission {
         self.fail(&request, piece.offset_bytes, started, status)
     }
 
-    /// Sends what may be sent of the ordered replies.
+    /// Sends pieces of ordered replies whose turn has come.
     fn send_ordered(&mut self) -> Result<(), Ended> {
         while let Some(piece) = self.reads.next_ordered() {
             self.emit(&piece)?;
@@ -337,7 +337,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Queues a piece that has been read.
+    /// Queues a piece after its read.
     fn emit(&mut self, piece: &ReadPiece) -> Result<(), Ended> {
         let read = self.reads.open.at(piece.read);
         let (request, len_bytes) = (read.request, piece.len_bytes as u64);
@@ -352,7 +352,7 @@ impl Transmission {
         self.trail(&chunk)
     }
 
-    /// The outbox has been sent: its slots are free.
+    /// Frees the slots of sent pieces.
     pub(super) fn free_sent_reads(&mut self) {
         let reads = &mut self.reads;
         reads.free_slots.append(&mut reads.unsent_slots);

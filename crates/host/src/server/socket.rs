@@ -22,7 +22,7 @@ impl Socket {
         Self { fd, is_unix }
     }
 
-    /// Receives what is there, waiting for at least one byte. `Ok(None)` when the time is up.
+    /// Receives available bytes, and waits for at least one. `Ok(None)` after the time limit.
     pub(super) fn receive(&self, base: *mut u8, len_bytes: usize) -> io::Result<Option<usize>> {
         loop {
             // SAFETY: the caller owns the range until the call returns.
@@ -38,8 +38,8 @@ impl Socket {
         }
     }
 
-    /// Receives what is there without waiting. `Ok(None)` when there is nothing, `Ok(Some(0))` at
-    /// the end of the stream.
+    /// Receives available bytes without waiting. `Ok(None)` without any, `Ok(Some(0))` at the end
+    /// of the stream.
     pub(super) fn receive_now(&self, bytes: &mut [u8]) -> io::Result<Option<usize>> {
         match rustix::net::recv(&self.fd, bytes, RecvFlags::DONTWAIT) {
             Ok((_, len)) => Ok(Some(len)),
@@ -48,7 +48,7 @@ impl Socket {
         }
     }
 
-    /// Sends what the system takes without waiting, and says how much that was.
+    /// Sends as much as the system accepts without waiting; returns the length.
     pub(super) fn send_now(&self, bytes: &[u8]) -> io::Result<usize> {
         match rustix::net::send(&self.fd, bytes, SendFlags::DONTWAIT | SendFlags::NOSIGNAL) {
             Ok(len) => Ok(len),
@@ -57,24 +57,24 @@ impl Socket {
         }
     }
 
-    /// Limits how long [`Socket::send`] waits for a client that does not read.
+    /// Limits the time of [`Socket::send`] for a client that does not read.
     pub(super) fn set_send_timeout(&self, limit: Duration) {
         let _ = sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Send, Some(limit));
     }
 
-    /// Limits how long [`Socket::receive`] waits; zero is for ever.
+    /// Limits the time of [`Socket::receive`]; zero means no limit.
     pub(super) fn set_receive_timeout(&self, limit: Duration) {
         let limit = (!limit.is_zero()).then_some(limit);
         let _ = sockopt::set_socket_timeout(&self.fd, sockopt::Timeout::Recv, limit);
     }
 
-    /// Sends all of `vecs`, which are consumed on the way, waiting for the client to take them.
+    /// Sends all of `vecs`, which it consumes, and waits for the client to read them.
     pub(super) fn send(&self, vecs: &mut [libc::iovec]) -> io::Result<()> {
         self.send_with(vecs, 0).map(drop)
     }
 
-    /// Sends what the client takes without waiting: how many of `vecs` have been sent. Of the next
-    /// one what is left is there.
+    /// Sends as much as the socket accepts without waiting; returns the number of sent `vecs`. The
+    /// next one is shortened to its rest.
     pub(super) fn send_what_fits(&self, vecs: &mut [libc::iovec]) -> io::Result<usize> {
         self.send_with(vecs, libc::MSG_DONTWAIT)
     }
@@ -110,12 +110,12 @@ impl Socket {
         Ok(next)
     }
 
-    /// The client may still read replies; what it sends from now on is not read.
+    /// Stops receiving; the client may still read replies.
     pub(super) fn stop_receiving(&self) {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Read);
     }
 
-    /// Ends the connection, whatever its thread waits for.
+    /// Ends the connection, regardless of its thread's state.
     pub(super) fn shut_down(&self) {
         let _ = rustix::net::shutdown(&self.fd, Shutdown::Both);
     }

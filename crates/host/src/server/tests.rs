@@ -18,17 +18,17 @@ fn doors_are_left_alone_while_there_is_no_descriptor_for_a_client() {
     server.listen_control(&dir.path().join("c"), Arc::new(|_| Vec::new())).unwrap();
     let now = Instant::now();
     assert_eq!(doors(&server, now, &stop), 2);
-    // A silent client gives up its own first.
+    // The descriptor of a silent client is freed first.
     let silent = UnixStream::connect(dir.path().join("c")).unwrap();
     server.on_ready(now, Source::ControlListener(0));
     server.make_room(now);
     assert_eq!(doors(&server, now, &stop), 2);
     assert_eq!(std::io::Read::read(&mut &silent, &mut [0]).unwrap(), 0, "it was dropped");
-    // With nobody to drop, the listeners are not polled: they would be ready for ever.
+    // Without such a client the listeners are not polled, because they would be ready all the time.
     server.make_room(now);
     assert_eq!(doors(&server, now, &stop), 0);
     assert_eq!(doors(&server, now + ACCEPT_PAUSE, &stop), 2);
-    // The end of a connection may have brought a descriptor back.
+    // The end of a connection may free a descriptor.
     server.on_ready(now, Source::Ends);
     assert_eq!(doors(&server, now, &stop), 2);
 }

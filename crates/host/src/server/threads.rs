@@ -1,4 +1,4 @@
-//! Threads that serve one client each. The thread that accepts is woken when one of them ends.
+//! Threads that serve one client each. The end of a thread wakes the accepting thread.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -12,19 +12,19 @@ use crate::{log, memory};
 
 const STACK_BYTES: usize = 256 << 10;
 
-/// Becomes readable when a thread of any [`Threads`] that share it has ended.
+/// Readable when a thread of any [`Threads`] that share this value has ended.
 #[derive(Clone, Debug)]
 pub(super) struct Ends(Arc<OwnedFd>);
 
 impl Ends {
     /// # Errors
-    /// When the system has no more descriptors.
+    /// The system has no more descriptors.
     pub(super) fn new() -> std::io::Result<Self> {
         let ready = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self(Arc::new(ready)))
     }
 
-    /// Makes it unreadable again: before looking who has ended, so that no end is missed.
+    /// Clears the signal; call it before the check for ended threads, so that none is missed.
     pub(super) fn reset(&self) {
         let _ = rustix::io::read(&*self.0, &mut [0; 8]);
     }
@@ -54,13 +54,13 @@ impl Threads {
         Self { name, ends, running: Vec::new() }
     }
 
-    /// Threads that have not been joined.
+    /// Number of threads that were not joined.
     pub(super) fn len(&self) -> usize {
         self.running.len()
     }
 
-    /// Serves a client; its connection ends with the thread. Without a thread the client sees its
-    /// connection closed, and the log says why.
+    /// Serves a client; its connection ends with the thread. Without a thread the connection is
+    /// closed and the reason is logged.
     pub(super) fn start(
         &mut self,
         socket: Socket,
@@ -84,7 +84,7 @@ impl Threads {
         }
     }
 
-    /// Takes leave of those that have ended.
+    /// Joins ended threads.
     pub(super) fn join_ended(&mut self) {
         for index in (0..self.running.len()).rev() {
             if self.running[index].has_ended.load(Ordering::Acquire) {
@@ -93,17 +93,17 @@ impl Threads {
         }
     }
 
-    /// Clients may still read replies; what they send from now on is not read.
+    /// Stops receiving from clients, which may still read replies.
     pub(super) fn stop_receiving(&self) {
         self.running.iter().for_each(|running| running.socket.stop_receiving());
     }
 
-    /// Ends the connections, whatever their threads wait for.
+    /// Ends the connections, regardless of their threads' states.
     pub(super) fn shut_down(&self) {
         self.running.iter().for_each(|running| running.socket.shut_down());
     }
 
-    /// Waits for all of them.
+    /// Waits for all threads.
     pub(super) fn join(&mut self) {
         for running in self.running.drain(..) {
             let _ = running.thread.join();
@@ -111,8 +111,8 @@ impl Threads {
     }
 }
 
-/// The end of a thread, also when it panics: its client must not wait for ever, nor its place stay
-/// taken.
+/// Signals the end of a thread, also after a panic, so that its client does not wait forever and
+/// its place is freed.
 struct End {
     socket: Arc<Socket>,
     has_ended: Arc<AtomicBool>,

@@ -1,13 +1,13 @@
-//! Requests, one client: parse in place, submit bios, reply.
+//! Requests of one client: parse in place, submit bios, reply.
 //!
 //! ```text
 //!        ┌─ parse ──> submit ──> (done at once?) ──> reply gathered
-//!   loop ┤  collect what the ring and the workers have answered
-//!        │  send what was gathered, once nothing more can be parsed
+//!   loop ┤  collect completions of the ring and the workers
+//!        │  send the gathered replies, once nothing more can be parsed
 //!        └─ wait: in `recv` while nothing is in flight, else for socket, ring and workers
 //! ```
-//! A volume whose operations all end at once (tmpfs, no workers) streams its reads through the
-//! outbox; any other uses read slots, with many reads in flight ([`super::reads`]).
+//! A volume whose operations all complete immediately (tmpfs, no workers) streams its reads through
+//! the outbox; any other uses read slots, with many reads in flight ([`super::reads`]).
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -29,54 +29,54 @@ use crate::memory::{GRANT_MAX_BYTES, Grant, Region};
 use crate::poll;
 use crate::volume::Volume;
 
-/// The front end's buffers in the shard's numbering.
+/// Buffers of the front end in the shard's numbering.
 pub(super) const INBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT;
 pub(super) const OUTBOX_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 1;
 pub(super) const READS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 2;
-/// Zeros, for WRITE_ZEROES that must not make holes.
+/// Zeroes for WRITE_ZEROES without holes.
 const ZEROS_SLOT: u32 = BufRef::FIRST_WORLD_SLOT + 3;
-/// Its length: what a piece of a payload has. Nothing is ever written there, so that it is the
-/// kernel's one page of zeros, many times.
+/// Its length: that of a payload piece. It is never written, so all its pages are the kernel's zero
+/// page.
 const ZEROS_BYTES: u64 = 128 << 10;
-/// Zeros are written in portions of this, so that other requests get their turn.
+/// Length of a portion of zeroes, so that other requests get their turn.
 const ZEROES_PORTION_BYTES: u64 = 1 << 20;
-/// More requests than this are left in the socket. Twice what clients keep in flight.
+/// Limit of requests in flight; more stay in the socket. Twice the usual depth of clients.
 const REQUESTS_MAX: usize = 256;
-/// A connection that is idle for this long gives its buffers back.
+/// Idle time after which a connection releases its buffers.
 const IDLE: Duration = Duration::from_secs(5);
-/// BLOCK_STATUS tells at most this many runs; the client asks again from there.
+/// Limit of runs in a BLOCK_STATUS reply; the client asks again for the rest.
 const EXTENTS_MAX: usize = 1024;
 
-/// The connection has ended; why is of no consequence.
+/// The connection has ended, for any reason.
 #[derive(Debug)]
 pub(super) struct Ended;
 
-/// A request that is not answered.
+/// A request in flight.
 pub(super) struct InFlight {
     pub(super) request: Request,
-    /// Bios that have not ended.
+    /// Number of bios in flight.
     pub(super) pending: u32,
     pub(super) error: Option<Errno>,
-    /// All bios have been submitted.
+    /// All bios were submitted.
     pub(super) complete: bool,
-    /// WRITE_ZEROES: whole sectors that have not been submitted.
+    /// WRITE_ZEROES: whole sectors that were not submitted.
     portions: std::ops::Range<u64>,
-    /// A FUA request that was cut: its flush has been submitted.
+    /// A split FUA request: its flush was submitted.
     flushed: bool,
 }
 
-/// What a bio is for.
+/// Purpose of a bio.
 pub(super) enum Piece {
-    /// Part of a write, a flush, a trim, of zeroes: of the request with this index.
+    /// Part of a write, a flush, a trim or zeroes, of the request with this index.
     Plain(u32),
-    /// A portion of zeroes, behind which the next is submitted.
+    /// A portion of zeroes; the next one follows it.
     Portion(u32),
     /// Part of a read.
     Read(super::reads::ReadPiece),
 }
 
 /// The transmission phase of one connection. More than twelve fields: the protocol, the volume, and
-/// what is in flight between the two.
+/// the state between the two.
 pub(super) struct Transmission {
     pub(super) socket: Arc<Socket>,
     pub(super) session: Session,
@@ -87,12 +87,12 @@ pub(super) struct Transmission {
     pub(super) requests: Slab<InFlight>,
     pub(super) pieces: Slab<Piece>,
     pub(super) reads: Reads,
-    /// The request whose payload is coming.
+    /// The request whose payload is being received.
     writing: Option<u32>,
-    /// Replies on their way from the session to the outbox.
+    /// Replies from the session to the outbox.
     pub(super) reply: Vec<u8>,
     done: Vec<Done>,
-    /// No more requests will come.
+    /// The client sends no more requests.
     closing: bool,
     /// The inbox holds no complete request.
     needs_more: bool,
@@ -101,7 +101,7 @@ pub(super) struct Transmission {
 }
 
 impl Transmission {
-    /// The phase begins; `received` came right behind the handshake.
+    /// Starts the phase; `received` came directly after the handshake.
     pub(super) fn new(
         socket: Arc<Socket>,
         mut session: Session,
@@ -145,7 +145,7 @@ impl Transmission {
         Ok(transmission)
     }
 
-    /// More memory than this the phase cannot use.
+    /// Limit of useful memory.
     pub(super) fn useful_bytes(volume: &Volume) -> usize {
         if volume.is_synchronous() { Layout::SYNCHRONOUS_BYTES } else { GRANT_MAX_BYTES }
     }
@@ -153,7 +153,7 @@ impl Transmission {
     fn take_over(&mut self, received: &[u8]) {
         let (room, len) = self.inbox.make_room();
         assert!(received.len() <= len, "the handshake's buffer is smaller than the inbox");
-        // SAFETY: the room is at least as long as `received`, and disjoint from it.
+        // SAFETY: the destination is at least as long as `received`, and disjoint from it.
         unsafe { std::ptr::copy_nonoverlapping(received.as_ptr(), room, received.len()) };
         self.inbox.received(received.len());
     }
@@ -179,19 +179,19 @@ impl Transmission {
         self.requests.len() + self.reads.len()
     }
 
-    /// Whether another round goes on without waiting: requests lie in the inbox, a slot has become
-    /// free for a read, or something has ended.
+    /// Whether there is work without waiting: requests in the inbox, a free slot for a read, or a
+    /// completed bio.
     fn has_work(&self) -> bool {
         let parses = !self.needs_more && self.takes_requests();
         parses || self.reads.can_issue() || self.driver.has_done()
     }
 
-    /// Whether there is room for what one more request needs.
+    /// Whether there is room for another request.
     fn takes_requests(&self) -> bool {
         !self.closing && self.open_requests() < REQUESTS_MAX && self.driver.can_patch()
     }
 
-    /// Handles everything that lies in the inbox.
+    /// Handles all complete requests in the inbox.
     fn parse(&mut self) -> Result<(), Ended> {
         self.needs_more = false;
         while self.takes_requests() {
@@ -250,7 +250,7 @@ impl Transmission {
             Command::Write => self.writing = Some(index),
             Command::Flush => self.submit_last(index, Op::Flush, 0, 0),
             Command::Trim => {
-                // What is not a whole sector stays: a trim is a hint.
+                // Partial sectors stay: a trim is a hint.
                 let sector = u64::from(self.volume.sector_size_bytes());
                 let start = request.offset_bytes.next_multiple_of(sector);
                 let end = (request.offset_bytes + request.len_bytes) / sector * sector;
@@ -272,24 +272,25 @@ impl Transmission {
         self.submit(Piece::Plain(index), Bio::new(op, sector, len, BufRef::NONE, 0));
     }
 
-    /// A bio for a piece that is no read.
+    /// Submits the bio of a piece that is no read.
     fn submit(&mut self, piece: Piece, bio: Bio) {
         let (sync, user) = self.piece(piece);
         self.driver.submit(Bio { user, origin: Origin { sync, ..Origin::default() }, ..bio });
     }
 
-    /// One more piece of a request that is in flight: whether somebody waits for it, and its word.
+    /// Adds a piece to a request in flight; returns whether the client waits for it, and its
+    /// number.
     fn piece(&mut self, piece: Piece) -> (bool, u64) {
         let (Piece::Plain(index) | Piece::Portion(index)) = piece else {
             unreachable!("reads count their own pieces")
         };
         let request = self.requests.at(index);
         request.pending += 1;
-        // Also where a flush behind its parts makes it stable: somebody waits for them.
+        // Even if a later flush makes it stable, because the client waits for the parts.
         (request.request.fua, u64::from(self.pieces.insert(piece)))
     }
 
-    /// A piece of the current write, at `at` in the inbox.
+    /// Handles a piece of the current write, at `at` in the inbox.
     fn on_payload(
         &mut self,
         offset_bytes: u64,
@@ -318,7 +319,7 @@ impl Transmission {
         Ok(())
     }
 
-    /// Changes part of a sector.
+    /// Changes a part of a sector.
     fn patch(&mut self, index: u32, part: Range) {
         let (sync, user) = self.piece(Piece::Plain(index));
         let Range { offset_bytes, at, len_bytes } = part;
@@ -326,7 +327,7 @@ impl Transmission {
         self.driver.patch(&Patch { offset_bytes, len_bytes, bytes, sync, user });
     }
 
-    /// Zeroes: what is not a whole sector now, the rest in portions.
+    /// Starts a WRITE_ZEROES: partial sectors now, the rest in portions.
     fn begin_zeroes(&mut self, index: u32) -> Result<(), Ended> {
         let sector = u64::from(self.volume.sector_size_bytes());
         let Request { offset_bytes, len_bytes, .. } = self.requests.at(index).request;
@@ -338,7 +339,7 @@ impl Transmission {
         self.submit_zeroes(index)
     }
 
-    /// The next portion of zeroes, or the end of the request.
+    /// Submits the next portion of zeroes, or ends the request.
     fn submit_zeroes(&mut self, index: u32) -> Result<(), Ended> {
         let InFlight { request, portions, error, .. } = self.requests.at(index);
         let no_hole = request.no_hole;
@@ -352,8 +353,7 @@ impl Transmission {
         portions.start = portion.end;
         let len = Sector::holding(portion.end - portion.start);
         let start = Sector::holding(portion.start);
-        // No way to make zeros promises room on every kind of file, device and server: a write
-        // does.
+        // Only a write allocates storage on every kind of file, device and server.
         let (op, buf) = match no_hole {
             true => {
                 let len_bytes = len.bytes() as u32;
@@ -378,13 +378,13 @@ impl Transmission {
         self.send_reply()
     }
 
-    /// What the ring and the workers have answered.
+    /// Collects completions of the ring and the workers.
     fn collect(&mut self) -> Result<(), Ended> {
         self.driver.poll();
         self.collect_done()
     }
 
-    /// Goes on with everything whose bio has ended, until nothing more ends.
+    /// Continues requests whose bios have ended, until no further bio ends.
     pub(super) fn collect_done(&mut self) -> Result<(), Ended> {
         loop {
             let mut done = std::mem::take(&mut self.done);
@@ -419,7 +419,7 @@ impl Transmission {
         }
     }
 
-    /// Replies, if all of the request is done; a cut FUA request is flushed first.
+    /// Replies if the request is complete; flushes a split FUA request first.
     fn end_if_complete(&mut self, index: u32) -> Result<(), Ended> {
         let sector = u64::from(self.volume.sector_size_bytes());
         let InFlight { request, pending, error, complete, flushed, .. } = self.requests.at(index);
@@ -437,7 +437,7 @@ impl Transmission {
         self.send_reply()
     }
 
-    /// Moves the session's reply to the outbox, or behind the read that is being sent in pieces.
+    /// Moves the session's reply to the outbox, or behind the read that is partly sent.
     pub(super) fn send_reply(&mut self) -> Result<(), Ended> {
         if self.reads.in_the_middle() {
             self.reads.put_behind(&mut self.reply);
@@ -467,8 +467,8 @@ impl Transmission {
         }
     }
 
-    /// Sends everything that was gathered. While the client does not take it, bios go on: what they
-    /// hold others may wait for, and so may whoever suspends the volume.
+    /// Sends all gathered replies. While the client does not read, bios continue, because other
+    /// clients and a suspend may wait for their resources.
     pub(super) fn send(&mut self) -> Result<(), Ended> {
         while !self.outbox.send(&self.socket)? {
             self.driver.unplug();
@@ -480,12 +480,12 @@ impl Transmission {
         Ok(())
     }
 
-    /// Waits until there is something to do.
+    /// Waits for work.
     fn wait(&mut self) -> Result<(), Ended> {
         let can_receive = self.takes_requests() && !self.driver.reads_client_buffer();
         if self.driver.is_idle() {
-            // Requests without anything in flight, parked or held would wait for ever.
-            assert!(can_receive, "what is not answered waits for something");
+            // A request without anything in flight, parked or held would wait forever.
+            assert!(can_receive, "every request waits for a completion");
             return self.receive();
         }
         let [ring, workers, gate, ranges] = self.driver.wake_sources();
@@ -511,8 +511,8 @@ impl Transmission {
         Ok(())
     }
 
-    /// The client has left, or the server stops. A write whose payload was cut off fails; the rest
-    /// is answered.
+    /// Handles the end of the stream: the client has left, or the server stops. A write with a
+    /// cut-off payload fails; other requests complete.
     fn on_end_of_stream(&mut self) -> Result<(), Ended> {
         self.closing = true;
         let Some(index) = self.writing.take() else { return Ok(()) };
@@ -522,7 +522,7 @@ impl Transmission {
     }
 }
 
-/// A range of the volume and where its bytes lie in the inbox.
+/// A range of the volume, and the offset of its data in the inbox.
 #[derive(Clone, Copy)]
 struct Range {
     offset_bytes: u64,
@@ -531,10 +531,10 @@ struct Range {
 }
 
 impl Range {
-    /// In place of a position in the inbox: the bytes are zeros.
+    /// Stands for zeroes in place of an offset.
     const ZEROS: usize = usize::MAX;
 
-    /// Takes off what lies in front of the first whole sector.
+    /// Splits off the part before the first whole sector.
     fn take_head(&mut self, sector_bytes: u64) -> Option<Self> {
         let past = self.offset_bytes % sector_bytes;
         if past == 0 || self.len_bytes == 0 {
@@ -550,7 +550,7 @@ impl Range {
         Some(head)
     }
 
-    /// Takes off what lies behind the last whole sector; the start is aligned.
+    /// Splits off the part after the last whole sector; the start is aligned.
     fn take_tail(&mut self, sector_bytes: u64) -> Option<Self> {
         let len_bytes = self.len_bytes % sector_bytes as usize;
         if len_bytes == 0 {
@@ -567,15 +567,15 @@ fn inbox_buf(at: usize, len_bytes: usize) -> BufRef {
     BufRef { slot: INBOX_SLOT, offset_bytes: at as u32, len_bytes: len_bytes as u32 }
 }
 
-/// Whether a FUA request may become more than one write: then one flush behind them is cheaper. One
-/// that is not aligned to whole sectors does, because its ends are patched.
+/// Whether a FUA request may become several writes, so that one flush after them is cheaper. An
+/// unaligned request does, because its ends are patched.
 fn is_cut(request: &Request, sector_bytes: u64) -> bool {
     request.command != Command::Write
         || request.len_bytes > SLOT_BYTES as u64
         || !(request.offset_bytes | request.len_bytes).is_multiple_of(sector_bytes)
 }
 
-/// The wire's word for a status.
+/// NBD's error for a status.
 pub(super) fn errno(status: BlkStatus) -> Errno {
     match status {
         BlkStatus::NoSpace => Errno::NoSpc,
@@ -585,7 +585,7 @@ pub(super) fn errno(status: BlkStatus) -> Errno {
     }
 }
 
-/// How a grant is divided.
+/// Division of a grant.
 struct Layout {
     inbox_bytes: usize,
     outbox_bytes: usize,
@@ -596,7 +596,7 @@ struct Layout {
 impl Layout {
     const SYNCHRONOUS_BYTES: usize = 448 << 10;
 
-    /// A synchronous volume needs an inbox and an outbox; any other needs slots for reads and for
+    /// A synchronous volume needs an inbox and an outbox; any other also needs slots for reads and
     /// writes in flight.
     fn of(grant_bytes: usize, synchronous: bool) -> Self {
         let inbox_bytes = if synchronous { 256 << 10 } else { 128 << 10 };

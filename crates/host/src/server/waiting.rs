@@ -1,8 +1,8 @@
-//! Clients that have connected and have not yet said what they want.
+//! Clients in their handshake, or waiting for room.
 //!
-//! They have no thread and take no place from anybody: the thread that accepts waits for all of
-//! them at once and never blocks for one. A client that says nothing costs a descriptor until its
-//! time is up, or until another client needs it.
+//! They have no thread and do not block other clients: the accepting thread waits for all of them
+//! at once. A silent client costs a descriptor, until its time limit or until another client needs
+//! the descriptor.
 
 use std::net::IpAddr;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -12,47 +12,47 @@ use rustix::event::PollFlags;
 
 use super::socket::Socket;
 
-/// What a client and the server say to each other until it is clear what the client wants.
+/// The messages between a client and the server until the client can be served.
 pub(super) trait Conversation {
-    /// The event that says that a client has left whose conversation is complete, besides the end
-    /// of both directions.
+    /// Poll event of a client that leaves after its conversation is complete, besides the end of
+    /// both directions.
     const LEAVES_WITH: PollFlags;
 
-    /// Sends and receives what is possible without waiting.
+    /// Sends and receives without waiting.
     fn go_on(&mut self, socket: &Socket) -> Progress;
 
-    /// The client has had its time.
+    /// Handles the time limit.
     fn time_is_up(&mut self) -> Progress;
 }
 
-/// Where a conversation stands.
+/// State of a conversation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Progress {
-    /// It goes on when the socket has one of these events.
+    /// It continues when the socket has one of these events.
     WaitsFor(PollFlags),
-    /// The client is to be served as soon as there is a place.
+    /// The client can be served when there is room.
     Complete,
-    /// The connection has ended, or has to.
+    /// The connection has ended or must end.
     Over,
 }
 
-/// How many may wait, and how long.
+/// Limits of number and time.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Limits {
     pub(super) clients_max: usize,
-    /// Of one address on TCP.
+    /// Limit per TCP address.
     pub(super) of_one_peer_max: usize,
-    /// Until a conversation is complete.
+    /// Time limit of a conversation.
     pub(super) time: Duration,
 }
 
 /// A waiting client.
 struct Client<C> {
     socket: Socket,
-    /// Clients on unix sockets have none.
+    /// Address of the client; `None` on Unix sockets.
     peer: Option<IpAddr>,
     deadline: Instant,
-    /// When its socket was last ready.
+    /// Time of the last event of its socket.
     heard: Instant,
     progress: Progress,
     conversation: C,
@@ -64,7 +64,7 @@ impl<C> Client<C> {
     }
 }
 
-/// All that wait at one kind of door, in the order in which they came.
+/// All waiting clients of one kind of listener, in the order of arrival.
 pub(super) struct Waiting<C> {
     limits: Limits,
     clients: Vec<Client<C>>,
@@ -75,14 +75,14 @@ impl<C: Conversation> Waiting<C> {
         Self { limits, clients: Vec::new() }
     }
 
-    /// Whether nobody can be taken in: all who wait are complete, and want a place to be served.
+    /// Whether no client can be admitted, because all waiting clients are complete.
     pub(super) fn is_full(&self) -> bool {
         self.clients.len() >= self.limits.clients_max
             && self.clients.iter().all(Client::is_complete)
     }
 
-    /// Takes a client in, and drops the one that has been silent for longest if that makes too
-    /// many: of its own address first.
+    /// Admits a client. Above the limit, drops the client that has been silent for longest, first
+    /// of the same address.
     pub(super) fn admit(&mut self, now: Instant, socket: Socket, peer: Option<IpAddr>, new: C) {
         let peer = peer.map(network);
         let of_peer = self.clients.iter().filter(|client| client.peer == peer);
@@ -98,8 +98,8 @@ impl<C: Conversation> Waiting<C> {
         self.go_on(now, self.clients.len() - 1);
     }
 
-    /// Drops the client that has been silent for longest, to have its descriptor. Whether there was
-    /// one.
+    /// Drops the client that has been silent for longest, to free its descriptor. Returns whether
+    /// there was one.
     pub(super) fn make_room(&mut self) -> bool {
         self.drop_most_silent(|_| true)
     }
@@ -111,7 +111,7 @@ impl<C: Conversation> Waiting<C> {
         most.map(|index| self.clients.remove(index)).is_some()
     }
 
-    /// What to wait for, one for each client. Of those that are complete only whether they leave.
+    /// Events to poll for, one entry for each client; for complete clients only their leaving.
     pub(super) fn sources(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
         self.clients.iter().map(|client| match client.progress {
             Progress::WaitsFor(events) => (client.socket.as_fd(), events),
@@ -119,8 +119,8 @@ impl<C: Conversation> Waiting<C> {
         })
     }
 
-    /// The client at this place in [`Waiting::sources`] has an event. Those behind it move up if it
-    /// is over.
+    /// Handles an event of the client at this index in [`Waiting::sources`]. If the client is
+    /// removed, later ones move up.
     pub(super) fn on_ready(&mut self, now: Instant, index: usize) {
         match self.clients[index].is_complete() {
             true => drop(self.clients.remove(index)),
@@ -137,13 +137,13 @@ impl<C: Conversation> Waiting<C> {
         }
     }
 
-    /// When somebody's time is up.
+    /// The next time limit of a client.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         let talking = self.clients.iter().filter(|client| !client.is_complete());
         talking.map(|client| client.deadline).min()
     }
 
-    /// Ends the conversations whose time is up.
+    /// Ends conversations past their time limit.
     pub(super) fn expire(&mut self, now: Instant) {
         self.clients.retain_mut(|client| {
             if !client.is_complete() && client.deadline <= now {
@@ -153,12 +153,12 @@ impl<C: Conversation> Waiting<C> {
         });
     }
 
-    /// Drops all of them.
+    /// Drops all clients.
     pub(super) fn end(&mut self) {
         self.clients.clear();
     }
 
-    /// The client that is complete and came first.
+    /// Takes the first complete client.
     pub(super) fn take_complete(&mut self) -> Option<(Socket, C)> {
         let index = self.clients.iter().position(Client::is_complete)?;
         let client = self.clients.remove(index);
@@ -166,7 +166,7 @@ impl<C: Conversation> Waiting<C> {
     }
 }
 
-/// What counts as one address: a client has a whole /64 of IPv6.
+/// The unit of an address limit: a client may own a whole IPv6 /64.
 fn network(peer: IpAddr) -> IpAddr {
     match peer.to_canonical() {
         IpAddr::V6(address) => IpAddr::V6((u128::from(address) >> 64 << 64).into()),

@@ -1,25 +1,24 @@
-//! Where the time of a request goes: what a shard is given (a bio), from when it came until its
-//! outcome is taken, cut into stages without a gap.
+//! Stages of a request's time: the time of a bio, from its submission until its outcome is taken,
+//! is divided into stages without gaps.
 //!
 //! ```text
-//!  came ─ queue ─ cipher-wait ─ cipher ─ submit-wait ─ queue ─ device ─ completion ─ taken
-//!         gate    a worker is           writer, order  plug,                until its thread
-//!         inbox   to take it                           elevator, tags       looks, and replies
+//! came ─ queue ─ cipher-wait ─ cipher ─ submit-wait ─ queue ─ device ─ completion ─ taken
+//! gate    until a                writer, order  plug,             until its thread
+//! inbox   worker starts                         elevator, tags    polls and replies
 //! ```
-//! A read has its ciphers behind the device. The points lie where SQEs are executed and answered,
-//! so the engine has no clock: it carries a mark ([`Sample`]) from a bio to its SQEs. Not every
-//! bio has one: looking at the clock costs 30 ns, and a cipher of 4 KiB 600 (`samples`).
+//! A read has its ciphers after the device. The time points are in the executor, so the engine has
+//! no clock: it copies a mark ([`Sample`]) from a bio to its SQEs. Only sampled bios have a mark,
+//! because reading the clock costs 30 ns, and a cipher of 4 KiB 600 (`samples`).
 //!
 //! The rules (`attribute`):
 //!
-//! * What a thread does in one pass counts as the longer part of it: a cipher that runs straight
-//!   into or out of a file's mapping is *cipher*, and so is a first touch of its pages.
-//! * A time that a target makes a bio wait (`delay`) is *device*: it plays a slow one.
-//! * A bio of several parts is in the stages of those that are being worked at or queued, in equal
-//!   shares.
-//! * A time in which nothing of the bio is anywhere belongs to what comes next: in front of a
-//!   cipher to *cipher-wait*, in front of a device to *submit-wait*, before all of them to *queue*,
-//!   behind all of them to *completion*.
+//! * The work of a thread in one pass counts as its longer part: a cipher that runs directly on a
+//! file's mapping is *cipher*, including the first touch of its pages.
+//! * The delay of a target (`delay`) is *device*, because it simulates a slow one.
+//! * A bio of several parts divides its time equally among the stages of its active or queued
+//! parts.
+//! * A time without any active part belongs to the next stage: before a cipher it is *cipher-wait*,
+//! before a device *submit-wait*, at the start *queue*, at the end *completion*.
 
 mod record;
 mod samples;
@@ -37,25 +36,25 @@ pub(crate) use samples::{EVERY_QUEUED, EVERY_SYNCHRONOUS, Samples};
 pub(crate) use stats::StageStats;
 pub use stats::{KindTimes, Resolution, StageTimes, Times};
 
-/// Where a request is.
+/// Stage of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Stage {
     /// Received, at the gate, plugged, with an elevator, or without a tag.
     Queue,
-    /// Nobody has taken it to the cipher yet.
+    /// Waiting for the cipher.
     CipherWait,
     /// In the cipher.
     Cipher,
-    /// Encrypted, or going on from a target, and not submitted yet.
+    /// Encrypted, or continuing after a target, and not yet submitted.
     SubmitWait,
-    /// With the device.
+    /// At the device.
     Device,
-    /// The device or the cipher has ended, and the outcome is not taken.
+    /// The device or the cipher has ended, and the outcome was not taken.
     Completion,
 }
 
 impl Stage {
-    /// All, in the order of a write.
+    /// All stages, in the order of a write.
     pub const ALL: [Self; 6] = [
         Self::Queue,
         Self::CipherWait,
@@ -65,7 +64,7 @@ impl Stage {
         Self::Completion,
     ];
 
-    /// In tables.
+    /// Name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -79,24 +78,24 @@ impl Stage {
     }
 }
 
-/// What kinds of requests are told apart.
+/// Kind of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It reads.
+    /// Read.
     Read,
-    /// It writes.
+    /// Write.
     Write,
-    /// It makes stable what was written.
+    /// Flush.
     Flush,
     /// Discards and zeroes.
     Other,
 }
 
 impl Kind {
-    /// All.
+    /// All kinds.
     pub const ALL: [Self; 4] = [Self::Read, Self::Write, Self::Flush, Self::Other];
 
-    /// Of an operation.
+    /// Kind of an operation.
     #[must_use]
     pub fn of(op: Op) -> Self {
         match op {
@@ -107,7 +106,7 @@ impl Kind {
         }
     }
 
-    /// In tables.
+    /// Name in tables.
     #[must_use]
     pub fn name(self) -> &'static str {
         match self {
@@ -119,35 +118,36 @@ impl Kind {
     }
 }
 
-/// The work of threads.
+/// Work of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Work {
-    /// They receive, run inline ciphers, submit, reply, and are the writing thread in turns.
+    /// Threads of connections: they receive, run inline ciphers, submit and reply, and take turns
+    /// as the writing thread.
     Connections,
-    /// They run ciphers for others.
+    /// Workers: they run ciphers for others.
     Workers,
-    /// They have elevators, rings, and connections to other servers.
+    /// Threads of devices: elevators, rings, and connections to other servers.
     Disks,
 }
 
-/// The use of threads that do the same work.
+/// Resource usage of threads with the same work.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Threads {
     /// Their work.
     pub work: Work,
-    /// How many there are now.
+    /// Current number of threads.
     pub threads: usize,
-    /// What they and those that have ended used.
+    /// Usage of current and ended threads.
     pub usage: Usage,
 }
 
-/// The clock of all stages: one for all threads.
+/// The common clock of all stages.
 pub(crate) fn now() -> Nanos {
     static EPOCH: LazyLock<Instant> = LazyLock::new(Instant::now);
     Nanos(u64::try_from(EPOCH.elapsed().as_nanos()).unwrap_or(u64::MAX))
 }
 
-/// A time in which something of a bio was somewhere.
+/// A span of time that a part of a bio spent in a stage.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Span {
     pub(crate) stage: Stage,
@@ -155,18 +155,18 @@ pub(crate) struct Span {
     pub(crate) to: Nanos,
 }
 
-/// A span that another thread saw, and of which bio.
+/// A span measured by another thread, with its bio.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Timed {
     pub(crate) sample: Sample,
     pub(crate) span: Span,
 }
 
-/// Cuts the time of a bio into stages, by the rules above. They add up to the whole.
+/// Divides the time of a bio into stages by the rules above. The stages add up to the whole.
 pub(crate) fn attribute(from: Nanos, to: Nanos, spans: &mut [Span]) -> [u64; Stage::ALL.len()] {
     let mut stages = [0; Stage::ALL.len()];
     if let [Span { stage, from: begun, to: ended }] = *spans {
-        // Nearly all of those that wait for nothing.
+        // The usual case of a bio without waits.
         let (begun, ended) = (begun.max(from).min(to), ended.max(from).min(to));
         stages[in_front_of(stage, true) as usize] += begun.since(from).0;
         stages[stage as usize] += ended.since(begun).0;
@@ -178,7 +178,7 @@ pub(crate) fn attribute(from: Nanos, to: Nanos, spans: &mut [Span]) -> [u64; Sta
     while at < to {
         let is_on = |span: &&Span| span.from <= at && at < span.to;
         let on = spans.iter().filter(is_on).count() as u64;
-        // Up to where something begins or ends.
+        // Up to the next start or end of a span.
         let edges = spans.iter().flat_map(|span| [span.from, span.to]);
         let next = edges.filter(|edge| *edge > at).min().unwrap_or(to).min(to);
         let time = next.since(at).0;
@@ -197,7 +197,7 @@ pub(crate) fn attribute(from: Nanos, to: Nanos, spans: &mut [Span]) -> [u64; Sta
     stages
 }
 
-/// What a time counts as in which a bio is nowhere and goes on with this stage.
+/// The stage of an idle time before this stage.
 fn in_front_of(stage: Stage, is_first: bool) -> Stage {
     match stage {
         _ if is_first => Stage::Queue,

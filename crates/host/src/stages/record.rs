@@ -1,5 +1,5 @@
-//! What one connection has recorded. Its thread alone writes, anybody reads: no lock, and no
-//! operation that another CPU's cache has to agree to.
+//! Recorded times of one connection. Only its thread writes, any thread reads: without locks or
+//! atomic read-modify-writes.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,17 +10,17 @@ use super::stats::{Resolution, StageTimes, Times};
 use super::{Kind, Stage, now};
 use crate::threads::{self, Usage};
 
-/// Up to 2^42 ns, which is an hour; longer ones are with the last.
+/// Up to 2^42 ns, which is an hour; longer times fall into the last bucket.
 const BUCKETS: usize = 40 << Resolution::SUB_BITS;
 
-/// One histogram.
+/// A histogram.
 struct Series {
     counts: [AtomicU64; BUCKETS],
     sum_ns: AtomicU64,
     max_ns: AtomicU64,
 }
 
-/// Only one thread adds.
+/// Adds without an atomic read-modify-write, because only one thread adds.
 fn add(to: &AtomicU64, value: u64) {
     to.store(to.load(Ordering::Relaxed).wrapping_add(value), Ordering::Relaxed);
 }
@@ -53,14 +53,14 @@ impl Series {
     }
 }
 
-/// The stages of one kind, and behind them the whole.
+/// The stages of one kind, followed by the whole.
 type Kinds = [OnceLock<Box<[Series]>>; Kind::ALL.len()];
 
-/// Of one connection.
+/// Record of one connection.
 pub(crate) struct Record {
-    /// Made when the first of its kind comes: 35 KiB.
+    /// Allocated at the first sample of a kind: 35 KiB.
     kinds: Kinds,
-    /// The thread that writes, once it has.
+    /// The writing thread, once known.
     thread: AtomicU32,
     began: Nanos,
 }
@@ -70,7 +70,7 @@ impl Record {
         Self { kinds: Kinds::default(), thread: AtomicU32::new(0), began: now() }
     }
 
-    /// What the thread has used that writes here, so far.
+    /// Usage of the writing thread so far.
     pub(super) fn usage(&self) -> Usage {
         threads::of_thread(self.thread.load(Ordering::Relaxed))
     }
@@ -86,7 +86,7 @@ impl Record {
         series[Stage::ALL.len()].record(stages.iter().sum());
     }
 
-    /// Adds it to those of others.
+    /// Adds the record to a sum.
     pub(super) fn read(&self, all: &mut StageTimes) {
         all.connected = all.connected + now().since(self.began);
         for (kind, into) in self.kinds.iter().zip(&mut all.kinds) {

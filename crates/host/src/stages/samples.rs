@@ -1,9 +1,9 @@
-//! The requests of one connection that time is kept of, until they end.
+//! Sampled requests of one connection, until they end.
 //!
-//! One of [`EVERY_SYNCHRONOUS`] is sampled where everything ends at once, one of [`EVERY_QUEUED`]
-//! where something is waited for: a sample was seen to cost up to 2.5 µs, with all that it finds
-//! cold, a request of the first kind takes from 1 µs on, of the second from 5 µs on. The gap to the
-//! next is drawn: no pattern of a client is missed.
+//! One of [`EVERY_SYNCHRONOUS`] requests is sampled if all end immediately, one of [`EVERY_QUEUED`]
+//! if they wait. A sample cost up to 2.5 µs in measurements, including cold caches; requests of the
+//! first kind take at least 1 µs, of the second at least 5 µs. The gap to the next sample is
+//! random, so no pattern of a client is missed.
 
 use std::sync::Arc;
 
@@ -15,14 +15,14 @@ use super::record::Record;
 use super::stats::StageStats;
 use super::{Kind, Span, Stage, Timed, attribute, now};
 
-/// Where no request waits for anything.
+/// Interval for requests without waits.
 pub(crate) const EVERY_SYNCHRONOUS: u32 = 256;
-/// Where requests wait for devices or workers.
+/// Interval for requests that wait for devices or workers.
 pub(crate) const EVERY_QUEUED: u32 = 32;
-/// Samples in flight; while there are so many, nothing more is sampled.
+/// Limit of samples in flight.
 const LIVE_MAX: usize = 64;
 
-/// A request that time is kept of.
+/// A sampled request.
 struct Live {
     user: u64,
     kind: Kind,
@@ -31,31 +31,31 @@ struct Live {
     is_free: bool,
 }
 
-/// What the ring or a timer has, and since when.
+/// An SQE at the ring or a timer, with its start.
 struct Waiting {
     token: Token,
     sample: Sample,
     from: Nanos,
 }
 
-/// Of one connection.
+/// Samples of one connection.
 pub(crate) struct Samples {
     stats: Arc<StageStats>,
     record: Arc<Record>,
-    /// Zero samples nothing.
+    /// Mean interval; zero samples nothing.
     every: u32,
-    /// So many more are not sampled.
+    /// Requests to skip before the next sample.
     skip: u32,
     noise: u32,
     live: Vec<Live>,
     in_flight: usize,
     waiting: Vec<Waiting>,
-    /// When what is submitted next was received, if the front end says so.
+    /// Time of reception of the next request, if the front end reports it.
     received: Option<Nanos>,
 }
 
 impl Samples {
-    /// For the thread that this runs on.
+    /// For the calling thread.
     pub(crate) fn new(stats: &Arc<StageStats>) -> Self {
         Self {
             stats: Arc::clone(stats),
@@ -70,12 +70,12 @@ impl Samples {
         }
     }
 
-    /// The front end has received something: what it submits from now on came with it.
+    /// Notes the reception of data: the following requests came with it.
     pub(crate) fn on_received(&mut self) {
         self.received = (self.every > 0).then(now);
     }
 
-    /// The mark of a bio that comes.
+    /// Starts a bio; returns its mark.
     #[inline]
     pub(crate) fn begin(&mut self, bio: &Bio) -> Sample {
         if self.skip > 0 {
@@ -103,7 +103,7 @@ impl Samples {
         Sample(u8::try_from(place + 1).expect("few are in flight"))
     }
 
-    /// How many are not sampled before the next: `every - 1` in the mean.
+    /// Number of requests to skip: `every - 1` on average.
     fn gap(&mut self) -> u32 {
         match self.every {
             0 => u32::MAX,
@@ -116,27 +116,27 @@ impl Samples {
         }
     }
 
-    /// Something of a bio was somewhere.
+    /// Adds a span.
     pub(crate) fn add(&mut self, Timed { sample, span }: Timed) {
         self.live[usize::from(sample.0) - 1].spans.push(span);
     }
 
-    /// The same until now.
+    /// Adds a span from `from` until now.
     pub(crate) fn add_since(&mut self, sample: Sample, stage: Stage, from: Nanos) {
         self.add(Timed { sample, span: Span { stage, from, to: now() } });
     }
 
-    /// What other threads saw.
+    /// Adds spans from other threads.
     pub(crate) fn add_all(&mut self, timed: &mut Vec<Timed>) {
         timed.drain(..).for_each(|timed| self.add(timed));
     }
 
-    /// An SQE of a bio waits for the ring or its time: for the device, as far as its stages go.
+    /// Starts the span of an SQE at the ring or a timer, which counts as the device.
     pub(crate) fn wait(&mut self, sample: Sample, token: Token, from: Nanos) {
         self.waiting.push(Waiting { token, sample, from });
     }
 
-    /// These have been waited for, among others.
+    /// Ends the spans of completed SQEs.
     #[inline]
     pub(crate) fn on_answers(&mut self, cqes: &[Cqe]) {
         if !self.waiting.is_empty() && !cqes.is_empty() {
@@ -154,7 +154,7 @@ impl Samples {
         }
     }
 
-    /// The front end takes these.
+    /// Ends the bios that the front end takes.
     #[inline]
     pub(crate) fn end(&mut self, done: &[Done]) {
         if self.in_flight > 0 {

@@ -1,4 +1,4 @@
-//! The records of all connections of a volume, added up by whoever asks.
+//! Sum of the records of all connections of a volume.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -9,44 +9,44 @@ use super::record::Record;
 use super::{Kind, Stage, now};
 use crate::threads::Usage;
 
-/// How finely times are kept.
+/// Resolution of histograms.
 #[derive(Clone, Copy, Debug)]
 pub struct Resolution;
 
 impl Resolution {
-    /// 16 buckets for each power of two: a percentile is at most 3 % off.
+    /// 16 buckets per power of two: a percentile is at most 3 % off.
     pub const SUB_BITS: u32 = 4;
 }
 
-/// The times of one stage.
+/// Times of one stage.
 pub type Times = Histogram<{ Resolution::SUB_BITS }>;
 
-/// Of one kind of requests.
+/// Times of one kind of requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct KindTimes {
-    /// In the order of [`Stage::ALL`]. Each has every request that was sampled, also as zero: their
-    /// means add up to that of the whole.
+    /// In the order of [`Stage::ALL`]. Each has every sampled request, possibly with zero, so their
+    /// means add up to the mean of the whole.
     pub stages: [Times; Stage::ALL.len()],
-    /// The whole.
+    /// Whole times.
     pub total: Times,
 }
 
-/// What is known of the time of a volume's requests.
+/// Times of a volume's requests.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StageTimes {
     /// In the order of [`Kind::ALL`].
     pub kinds: [KindTimes; Kind::ALL.len()],
-    /// One request of so many was sampled, in the mean.
+    /// Mean sampling interval in requests.
     pub every: u32,
-    /// How long it had a connection at least.
+    /// Time with at least one connection.
     pub occupied: Nanos,
-    /// How long its connections have been there, all together.
+    /// Sum of the times of all connections.
     pub connected: Nanos,
 }
 
-/// The records of the connections of a volume, and the sums of those that have ended.
+/// Records of a volume's connections, and sums of ended ones.
 pub(crate) struct StageStats {
-    /// One request of so many is sampled, in the mean; zero samples nothing.
+    /// Mean sampling interval in requests; zero samples nothing.
     every: u32,
     records: Mutex<Records>,
 }
@@ -54,7 +54,7 @@ pub(crate) struct StageStats {
 #[derive(Default)]
 struct Records {
     open: Vec<Arc<Record>>,
-    /// When the first of those that are open came.
+    /// Start of the first open connection.
     occupied_from: Nanos,
     ended: StageTimes,
     usage: Usage,
@@ -73,7 +73,7 @@ impl StageStats {
         self.records.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A connection begins.
+    /// Adds a connection.
     pub(super) fn open(&self) -> Arc<Record> {
         let record = Arc::new(Record::new());
         let mut records = self.records();
@@ -84,7 +84,7 @@ impl StageStats {
         record
     }
 
-    /// It ends, on its own thread.
+    /// Removes a connection, on its own thread.
     pub(super) fn close(&self, record: &Arc<Record>) {
         let mut records = self.records();
         records.open.retain(|open| !Arc::ptr_eq(open, record));
@@ -95,7 +95,7 @@ impl StageStats {
         }
     }
 
-    /// All that was recorded so far.
+    /// The sum of all records so far.
     pub(crate) fn read(&self) -> StageTimes {
         let records = self.records();
         let mut all = StageTimes { every: self.every, ..records.ended.clone() };
@@ -106,7 +106,7 @@ impl StageStats {
         all
     }
 
-    /// What the threads of connections have used so far, and how many there are.
+    /// Usage of connection threads so far, and their number.
     pub(crate) fn usage(&self) -> (Usage, usize) {
         let records = self.records();
         let mut all = records.usage;

@@ -1,5 +1,5 @@
-//! Stages on real volumes: they add up to what the client sees, and each way to the disk puts its
-//! time where it belongs.
+//! Stages on real volumes: they add up to the client's times, and each path to the disk shows its
+//! time in the right stage.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -21,7 +21,7 @@ fn every() -> VolumeOptions {
     VolumeOptions { sample_every: Some(1), ..VolumeOptions::default() }
 }
 
-/// Of each of so many requests, one at a time: what the client took, and all its stages together.
+/// Runs `count` requests one at a time; returns the client's time and the sum of stages of each.
 fn run(volume: &Arc<Volume>, op: Op, count: u64, len_bytes: u64) -> Vec<(f64, f64)> {
     let mut client = Client::new(volume, Priority::default()).unwrap();
     let mut done = Vec::new();
@@ -41,8 +41,8 @@ fn sum_ns(volume: &Volume) -> u128 {
     volume.stage_times().kinds.iter().map(of_kind).sum()
 }
 
-/// The stages of a request are what its client took. Of most requests: the test may lose its CPU
-/// where no request is, and the first one gets its buffer.
+/// Asserts that the stages of most requests add up to the client's time. Some may not: the test may
+/// lose its CPU outside a request, and the first request allocates its buffer.
 fn assert_adds_up(times: &StageTimes, kind: Kind, requests: &[(f64, f64)]) {
     let of_kind = &times.kinds[kind as usize];
     assert_eq!(of_kind.total.count(), requests.len() as u64);
@@ -110,7 +110,8 @@ fn worker_has_the_cipher_and_what_waits_for_it_is_in_front() {
     }
 }
 
-/// What a request is cut into goes into the page cache in one go, and is with the device meanwhile.
+/// The pieces of a request are copied into the page cache in one go, and count as the device
+/// meanwhile.
 #[test]
 fn copy_of_a_long_write_is_the_device() {
     let here = std::env::current_exe().unwrap();
@@ -124,7 +125,7 @@ fn copy_of_a_long_write_is_the_device() {
     }
 }
 
-/// Beside the test itself: what is built is rarely kept in memory.
+/// Beside the test binary, which is rarely in memory.
 #[test]
 fn elevator_and_its_thread_are_the_queue_and_the_disk_behind_them_the_device() {
     let here = std::env::current_exe().unwrap();
@@ -146,7 +147,7 @@ fn elevator_and_its_thread_are_the_queue_and_the_disk_behind_them_the_device() {
         let works: Vec<Work> = threads.iter().map(|of| of.work).collect();
         let workers = works_of(worker_threads);
         assert_eq!(works, [&[Work::Connections][..], workers, &[Work::Disks]].concat());
-        // Who waits helps: the worker may not have begun when all is done.
+        // A waiting thread helps, so the worker may not have started at the end.
         let begun = |of: &&Threads| of.work != Work::Workers || of.threads > 0;
         assert!(
             threads.iter().filter(begun).all(|of| of.usage.cpu.0 > 0 && of.usage.voluntary > 0),
@@ -177,7 +178,7 @@ fn one_of_so_many_is_sampled_and_every_kind_has_its_own() {
     assert_eq!(none.stage_times().kinds[0].total.count(), 0);
 }
 
-/// What failed says nothing of how long anything takes.
+/// A failed request has no meaningful time.
 #[test]
 fn failed_request_is_not_in_the_table_and_its_place_is_free_again() {
     let volume = table("0 2048 error", &every());
@@ -208,7 +209,7 @@ fn read_waits_for_its_cipher_behind_the_device() {
 
 #[test]
 fn parts_at_the_same_time_share_it() {
-    // One is with the device, the other first waits for a worker, then is in the cipher.
+    // One part is at the device; the other first waits for a worker, then is in the cipher.
     let spans = [(Device, 0, 100), (CipherWait, 0, 40), (Cipher, 40, 100)];
     assert_eq!(stages(0, 100, &spans), [0, 20, 30, 0, 50, 0]);
 }

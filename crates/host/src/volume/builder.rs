@@ -1,4 +1,4 @@
-//! Opens a volume: collects devices, ciphers and extents, and makes the parts of them.
+//! Opens a volume: collects devices, ciphers and extents, and builds its parts.
 
 use std::fmt::Write as _;
 use std::sync::Arc;
@@ -30,14 +30,14 @@ use crate::ranges::VolumeRanges;
 use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageStats};
 use crate::submitter::new_io_context;
 
-/// What a disk writes whole or not at all.
+/// Length that a disk writes atomically.
 const DISK_UNIT_BYTES: u32 = 512;
 
 impl Volume {
     /// The volume that `params` describes on `file`.
     ///
     /// # Errors
-    /// When the cipher is not supported, the key does not fit, or the file is too short.
+    /// The cipher is not supported, the key does not fit, or the file is too short.
     pub fn from_crypt(
         file: DeviceFile,
         params: &CryptParams,
@@ -55,11 +55,11 @@ impl Volume {
         Ok(builder.build())
     }
 
-    /// The file as it is, without a cipher. The buffers of its clients must be aligned as direct
-    /// I/O wants it: this is for clients in this process (`local::Client`).
+    /// The file itself, without a cipher. Clients must align their buffers for direct I/O, so this
+    /// is for clients in this process (`local::Client`).
     ///
     /// # Errors
-    /// When the file has no sector, or cannot have the elevator.
+    /// The file has no sector, or cannot have the elevator.
     pub fn from_file(file: DeviceFile, options: &VolumeOptions) -> Result<Self, Error> {
         let len = Sector::holding(file.len_bytes());
         if len == Sector(0) {
@@ -75,10 +75,10 @@ impl Volume {
         Ok(builder.build())
     }
 
-    /// The volume of a dm table (see [`mod@line`]). Its devices are opened here.
+    /// The volume of a dm table (see [`mod@line`]), with its devices opened.
     ///
     /// # Errors
-    /// When a line is wrong or a device cannot be opened or is too short.
+    /// A line is invalid, or a device cannot be opened or is too short.
     pub fn from_table(text: &SecretBytes, options: &VolumeOptions) -> Result<Self, Error> {
         let mappings = line::parse(line::text_of(text)?)?;
         let mut builder = Builder::new(options);
@@ -94,17 +94,17 @@ pub(super) struct Builder<'a> {
     pub(super) backend: Backend,
     pub(super) described: Described,
     pub(super) durability: Arc<Durability>,
-    /// Of the paths of the multipath line that is being made.
+    /// Count of the paths of the current multipath line.
     pub(super) unflushed_of_paths: Option<Arc<Unflushed>>,
-    /// Mapped devices below: what lines above know of them, and the tables of those that have one.
+    /// Mapped devices below: facts for the lines above, and their tables.
     pub(super) mapped: Vec<Mapped>,
     pub(super) below: Vec<Table>,
     pub(super) extents: Vec<TableExtent>,
-    /// Of the ciphers, for people.
+    /// Descriptions of the ciphers.
     pub(super) names: Vec<String>,
     pub(super) can_discard: bool,
     pub(super) placement: Placement,
-    /// While a part of a sector is written, no part of it can be read.
+    /// A partly written sector must not be read.
     pub(super) tears_sectors: bool,
 }
 
@@ -126,7 +126,7 @@ impl<'a> Builder<'a> {
         }
     }
 
-    /// What is shown of the table.
+    /// Describes the table.
     fn describe(&mut self, devices: &[MappedDevice]) {
         self.described.table = devices.iter().map(MappedDevice::without_keys).collect();
         self.described.targets = devices.iter().map(MappedDevice::targets).collect();
@@ -137,7 +137,7 @@ impl<'a> Builder<'a> {
         self.options.read_only || self.backend.devices.iter().any(not_writable)
     }
 
-    /// Whether every piece that a connection reads or writes ends on its own thread.
+    /// Whether every piece of a connection ends on its own thread.
     fn is_synchronous(&self, table: &Table) -> bool {
         let is_tmpfs = |device: &Device| device.file.kind() == Kind::Tmpfs;
         !self.placement.fans_out_pieces
@@ -146,15 +146,15 @@ impl<'a> Builder<'a> {
             && self.backend.devices.iter().all(is_tmpfs)
     }
 
-    /// The unit that clients should read and write in ([`Volume::minimum_block_bytes`]).
+    /// The minimum block of clients ([`Volume::minimum_block_bytes`]).
     fn minimum_block_bytes(&self, sector_size_bytes: u32) -> u32 {
         let tears = self.tears_sectors && sector_size_bytes > DISK_UNIT_BYTES;
         let usual = if tears { sector_size_bytes } else { 1 };
         self.options.minimum_block_bytes.unwrap_or(usual)
     }
 
-    /// `None` where no order is sent to shards. A multipath line needs it without control too: at
-    /// the end of the server no bio waits for a path any more.
+    /// The gate; `None` if shards receive no orders. A multipath line needs it even without
+    /// control: at the end of the server no bio may wait for a path.
     fn gate(&self, table: &Table) -> Option<Arc<Gate>> {
         let is_multipath = |extent: &TableExtent| matches!(extent.target, TargetSpec::Multipath(_));
         let has_multipath = table.layers().flat_map(Table::extents).any(is_multipath);

@@ -6,8 +6,8 @@
 //!          <───────────           <───────────
 //!             resume                key set          resume: EAGAIN
 //! ```
-//! Messages are dm-crypt's, for the crypt line at a sector, and only while it is suspended; and
-//! dm-mpath's, only while it is not. Errors have the kernel's names (`crypt_message`,
+//! Messages of dm-crypt go to the crypt line at a sector, and only while the volume is suspended;
+//! messages of dm-mpath only while it is active. Errors have the kernel's names (`crypt_message`,
 //! `crypt_preresume`, `multipath_message`).
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -28,17 +28,17 @@ use crate::durability::Loss;
 pub use crate::gate::Counts;
 use crate::gate::{Gate, Order};
 
-/// Bios end within this time, unless a device does not answer: nothing that a client does or leaves
-/// undone keeps one in flight.
+/// Time limit for bios in flight. Only an unresponsive device exceeds it, because no action of a
+/// client keeps a bio in flight.
 const SUSPEND_LIMIT: Duration = Duration::from_secs(30);
 
-/// A refusal, with the kernel's name for it.
+/// A refusal, with the kernel's error name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {problem}")]
 pub struct ControlError {
-    /// As in errno(3).
+    /// Name from errno(3).
     pub name: &'static str,
-    /// In plain words.
+    /// Description.
     pub problem: String,
 }
 
@@ -48,8 +48,8 @@ fn invalid(problem: impl Into<String>) -> ControlError {
 
 fn no_such_message(sector: u64, target: &TargetSpec) -> ControlError {
     let takes = match target {
-        TargetSpec::Crypt(_) => "is of crypt: it takes `key set` and `key wipe`",
-        TargetSpec::Multipath(_) => "is of multipath: it has no key",
+        TargetSpec::Crypt(_) => "is of crypt, which takes `key set` and `key wipe`",
+        TargetSpec::Multipath(_) => "is of multipath, which has no key",
         _ => "takes no messages",
     };
     invalid(format!("the line at sector {sector} {takes}"))
@@ -58,53 +58,53 @@ fn no_such_message(sector: u64, target: &TargetSpec) -> ControlError {
 /// A message for a line: of crypt, or of multipath.
 #[derive(Debug)]
 pub enum Message {
-    /// What a multipath line is told, in its words.
+    /// A message for a multipath line, in its syntax.
     Multipath(String),
-    /// `key set`: this one from now on. Its length is that of the key before.
+    /// `key set`: the new key, as long as the previous one.
     KeySet(SecretBytes),
-    /// `key wipe`: nothing can be read or written until a key is set.
+    /// `key wipe`: I/O fails until a key is set.
     KeyWipe,
 }
 
-/// What a crypt line decides, if it decides.
+/// Parameters of a crypt line with the adaptive pipeline.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AdaptiveStatus {
-    /// What the cipher takes for [`AdaptiveStatus::part_bytes`], as measured.
+    /// Measured time of the cipher for [`AdaptiveStatus::part_bytes`].
     pub cipher_ns: u64,
-    /// On how much it was measured.
+    /// Length of the measured part.
     pub part_bytes: u64,
-    /// What a hand-over to a worker and back is taken to cost.
+    /// Assumed cost of a hand-over to a worker and back.
     pub hand_over_ns: u64,
-    /// So much at once goes to workers if CPUs are idle; nothing does if there are no workers.
+    /// Minimum length that goes to workers if CPUs are idle; `None` without workers.
     pub fan_out_min_bytes: Option<u32>,
-    /// Requests reach a device with a head that moves: writes are sorted.
+    /// Requests reach a rotational device, so writes are sorted.
     pub seeks: bool,
 }
 
-/// How a volume is.
+/// State of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Status {
     /// Bios wait.
     pub is_suspended: bool,
     /// Every crypt line has its key.
     pub has_keys: bool,
-    /// Its lines, as `dmsetup table` prints them, keys hidden.
+    /// Table lines, like `dmsetup table`, with keys hidden.
     pub table: String,
-    /// Its lines, as `dmsetup status` prints them.
+    /// Status lines, like `dmsetup status`.
     pub targets: String,
-    /// The pipelines of its crypt lines, each once.
+    /// Distinct pipelines of its crypt lines.
     pub pipelines: Vec<String>,
-    /// Of its crypt lines that decide themselves.
+    /// Crypt lines with the adaptive pipeline.
     pub adaptive: Vec<AdaptiveStatus>,
-    /// The failure since which flushes and writes fail.
+    /// The failure after which flushes and writes fail.
     pub loss: Option<Loss>,
-    /// Counted since it was opened, by all connections together.
+    /// Counts of all connections since the volume was opened.
     pub counts: Counts,
-    /// Connections now.
+    /// Current number of connections.
     pub connections: usize,
 }
 
-/// What is shown of a volume and does not change.
+/// Constant description of a volume.
 #[derive(Default)]
 pub(super) struct Described {
     pub(super) table: String,
@@ -112,11 +112,11 @@ pub(super) struct Described {
     pub(super) adaptive: Vec<AdaptiveStatus>,
 }
 
-/// Who may change the state, and which keys are valid.
+/// Serialises state changes, and tracks valid keys.
 pub(super) struct Keys {
-    /// Held by whoever changes the state: one at a time, for as long as bios take to end.
+    /// Held during a state change, for as long as bios take to end.
     turn: Mutex<()>,
-    /// By the number of the cipher. Held for a look or a change, so that `status` never waits.
+    /// By number of the cipher. Locked only briefly, so that `status` never waits.
     valid: Mutex<Vec<bool>>,
 }
 
@@ -140,10 +140,10 @@ impl Volume {
         self.keys.valid.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Lets bios wait from now on, and returns when those in flight have ended.
+    /// Makes new bios wait, and returns when those in flight have ended.
     ///
     /// # Errors
-    /// When they do not end: then nothing has changed.
+    /// The bios do not end within the limit; the state is then unchanged.
     pub fn suspend(&self) -> Result<(), ControlError> {
         let _turn = self.turn();
         if self.gate()?.close(SUSPEND_LIMIT) {
@@ -159,12 +159,11 @@ impl Volume {
         })
     }
 
-    /// Lets them go on. With `accept_loss`, flushes and writes are accepted again after one has
-    /// failed; without, they go on to fail, and the failure is returned.
+    /// Continues waiting bios. With `accept_loss`, flushes and writes work again after a failure;
+    /// otherwise they continue to fail, and the failure is returned.
     ///
     /// # Errors
-    /// When a crypt line has no valid key, or a loss is to be accepted and the volume is not
-    /// suspended.
+    /// A crypt line has no valid key, or `accept_loss` is set on an active volume.
     pub fn resume(&self, accept_loss: bool) -> Result<Option<Loss>, ControlError> {
         let _turn = self.turn();
         if self.valid_keys().contains(&false) {
@@ -185,19 +184,20 @@ impl Volume {
         Ok(self.parts.durability.loss())
     }
 
-    /// A message for the line at `sector`.
+    /// Sends a message to the line at `sector`.
     ///
     /// # Errors
-    /// When the line is none that takes it. For a crypt line: when the volume is not suspended, or
-    /// the key does not fit. For a multipath line: when the volume is suspended, or the message
-    /// makes no sense.
+    /// The line does not accept it. Crypt: the volume is active, or the key does not fit.
+    /// Multipath: the volume is suspended, or the message is invalid.
     pub fn message(&self, sector: u64, message: &Message) -> Result<(), ControlError> {
         let _turn = self.turn();
         if let Message::Multipath(text) = message {
             return self.multipath_message(sector, text);
         }
         if !self.gate()?.is_closed() {
-            return Err(invalid("the volume is not suspended, and a key changes only while it is"));
+            return Err(invalid(
+                "the volume is not suspended; a key changes only during a suspend",
+            ));
         }
         let number = usize::from(self.cipher_at(sector)?.0);
         let cipher = &self.parts.backend.ciphers[number];
@@ -215,7 +215,7 @@ impl Volume {
             Message::KeySet(key) => (key.clone(), true),
         };
         let made = cipher.with_key(&key).map_err(|error| invalid(error.to_string()))?;
-        // SAFETY: the gate is closed, with no shard busy, and stays so while this has the turn.
+        // SAFETY: the gate is closed and no shard is busy, until this releases the turn.
         unsafe { cipher.replace(made) };
         self.valid_keys()[number] = is_valid;
         Ok(())
@@ -232,7 +232,7 @@ impl Volume {
         if gate.is_closed() {
             return Err(suspended());
         }
-        // Whether it makes sense depends on the line alone.
+        // The line alone decides whether the message is valid.
         let mut policy = Multipath::new(spec.multipath.clone());
         policy.message(Nanos(0), text).map_err(|error| match error {
             MessageError::Suspended => suspended(),
@@ -242,8 +242,8 @@ impl Volume {
         Ok(())
     }
 
-    /// The cipher of the crypt line at a sector, or below the line there, if that has all of its
-    /// bytes from one place.
+    /// The cipher of the crypt line at a sector, or of a crypt line below whose range contains the
+    /// whole line.
     fn cipher_at(&self, sector: u64) -> Result<CipherId, ControlError> {
         let layers: Vec<&Table> = self.parts.table.layers().collect();
         let (mut table, mut at) = (&self.parts.table, sector);
@@ -266,8 +266,8 @@ impl Volume {
         line_of(&self.parts.table, sector).map(|(number, extent)| (number, &extent.target))
     }
 
-    /// The lines, with what they say of themselves. The paths of each connection are its own, and
-    /// so are their states: a multipath line is there once for each that is different.
+    /// Status lines. Each connection has its own path states, so a multipath line appears once for
+    /// each distinct state.
     fn targets(&self) -> String {
         let lines: Vec<&str> = self.described.targets.lines().collect();
         let (below, top) = lines.split_at(lines.len() - self.parts.table.extents().len());
@@ -286,7 +286,8 @@ impl Volume {
         text
     }
 
-    /// What a multipath line says in each connection; without one, what the next will find.
+    /// The distinct states of a multipath line over all connections; without connections, its
+    /// initial state.
     fn multipath_info(&self, number: u16) -> Vec<String> {
         let TargetSpec::Multipath(spec) = &self.parts.table.extents()[usize::from(number)].target
         else {
@@ -300,7 +301,7 @@ impl Volume {
                 if let Order::Message(to, text) = order
                     && to == number
                 {
-                    policy.message(Nanos(0), &text).expect("it was tried before it was kept");
+                    policy.message(Nanos(0), &text).expect("kept messages are valid");
                 }
             }
             infos.push(policy.info());
@@ -308,7 +309,7 @@ impl Volume {
         infos
     }
 
-    /// How it is.
+    /// The current state.
     #[must_use]
     pub fn status(&self) -> Status {
         let (counts, connections) = match &self.parts.gate {
@@ -338,9 +339,9 @@ impl Volume {
         }
     }
 
-    /// The server ends: what waits fails, for a resume, or for a server that is away. Each server
-    /// is asked for a sign of life now, all at once: one that gives none within its timeout is away
-    /// by then, whatever it is asked for later.
+    /// At the end of the server, waiting bios fail instead of waiting for a resume or a remote
+    /// server. Asks all remote servers for a sign of life at once: a server without one within its
+    /// time limit counts as away afterwards.
     pub(crate) fn stop(&self) -> Vec<Asked<'_>> {
         if let Some(gate) = &self.parts.gate {
             gate.stop();
@@ -360,7 +361,7 @@ fn line_of(table: &Table, sector: u64) -> Result<(u16, &TableExtent), ControlErr
     found.ok_or_else(|| invalid(format!("sector {sector} is outside of the volume")))
 }
 
-/// All names of a pipeline: some differ in what no pipeline says.
+/// All names of a pipeline; some presets are equal.
 fn pipeline_text(choice: &Choice) -> String {
     let Choice::Fixed(pipeline) = choice else { return "adaptive".into() };
     let Pipeline { read, write, submit, context, split_bytes } = pipeline;

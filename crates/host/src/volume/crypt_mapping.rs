@@ -1,4 +1,4 @@
-//! A crypt volume as the dm table that maps the same.
+//! A crypt volume as an equivalent dm table.
 
 use std::path::Path;
 
@@ -10,17 +10,17 @@ use crate::Error;
 use crate::file::DeviceFile;
 use crate::nbd::uri::Uri;
 
-/// The dm table that maps what `params` describes on `file`. It holds the key.
+/// The dm table for `params` on `file`. It contains the key.
 ///
 /// # Errors
-/// When the file is too short, or has a name that no table can hold.
+/// The file is too short, or its name cannot be in a table.
 pub fn crypt_mapping(file: &DeviceFile, params: &CryptParams) -> Result<MappedDevice, Error> {
     let len = crypt_len(file, params)?;
     let device = device_word(file.path())?;
     Ok(of_line(device, params, len))
 }
 
-/// The same for people, whatever the file is called.
+/// The same table for display, with any file name.
 pub(super) fn crypt_device(file: &DeviceFile, params: &CryptParams, len: u64) -> MappedDevice {
     of_line(file.path().display().to_string(), params, len)
 }
@@ -31,7 +31,7 @@ fn of_line(device: String, params: &CryptParams, len: u64) -> MappedDevice {
     MappedDevice { name: String::new(), lines: vec![line] }
 }
 
-/// A path as a word of a table, the same from every folder.
+/// A path as a word of a table, independent of the current folder.
 fn device_word(path: &Path) -> Result<String, Error> {
     let refused = |problem: &str| {
         let remedy = "a table cannot hold it; make a symbolic link with a plain name, and use that";

@@ -1,5 +1,5 @@
-//! The devices of a volume: opened once each, with direct I/O, a queue and an elevator as their
-//! lines need it.
+//! The devices of a volume: each is opened once, with direct I/O, a queue and an elevator as its
+//! lines require.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -21,16 +21,16 @@ use crate::disk::{self, DeviceQueue, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Facts, Kind};
 
-/// What a line of the table does with a device.
+/// Use of a device by a line.
 #[derive(Clone, Copy)]
 pub(super) enum Use {
-    /// Passes the client's buffers down, whose addresses direct I/O would refuse: every target but
-    /// crypt.
+    /// Passes the client's buffers down, whose alignment may not suit direct I/O: every target
+    /// except crypt.
     Linear,
-    /// The same, as one of several ways to one disk. Where requests choose the way, the line has
+    /// Like `Linear`, as one of several paths to a disk. In the request-based modes the line has
     /// the elevator.
     Path(QueueMode),
-    /// Ciphertext that starts at this sector, in sectors of this many bytes.
+    /// Ciphertext from this sector on, in sectors of this length.
     Crypt(u64, u32),
 }
 
@@ -38,8 +38,8 @@ fn is_none(elevator: &ElevatorSpec) -> bool {
     std::ptr::eq(elevator.elevator, &NONE)
 }
 
-/// The file with direct I/O on or off, and its elevator: the one that was asked for, or, if none
-/// was, the usual one for such a device as far as it can have one.
+/// The file with direct I/O on or off, and its elevator: the requested one, or else the default for
+/// the device if it can have one.
 fn scheduled(
     file: DeviceFile,
     uses: &[Use],
@@ -69,7 +69,7 @@ fn scheduled(
     }
 }
 
-/// Why the device has no direct I/O, which every elevator needs, and what to do.
+/// Why the device has no direct I/O, which every elevator needs, and the remedy.
 fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
     if file.kind() == Kind::Tmpfs {
         return Some(
@@ -77,7 +77,7 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
         );
     }
     if file.kind() == Kind::Remote {
-        return Some("its server puts requests in order; leave `elevator` out".into());
+        return Some("its server schedules requests; leave `elevator` out".into());
     }
     uses.iter().find_map(|using| match *using {
         Use::Linear | Use::Path(_) => Some(
@@ -144,7 +144,7 @@ impl Builder<'_> {
         Ok(DeviceQueue::Shared(disk))
     }
 
-    /// How many requests a device has at a time.
+    /// Queue depth of a device.
     pub(super) fn queue_depth(&self, elevator: &ElevatorSpec) -> u32 {
         let usual = if is_none(elevator) { 128 } else { 32 };
         self.options.scheduling.queue_depth.unwrap_or(usual)
@@ -169,7 +169,7 @@ impl Builder<'_> {
     }
 
     pub(super) fn open(&mut self, path: &str, mappings: &[MappedDevice]) -> Result<DevId, Error> {
-        // Not as paths: those of two URIs that differ in empty parts are equal.
+        // Compared as text: as paths, URIs that differ in empty parts would be equal.
         let is_it = |device: &Device| device.file.path().as_os_str() == path;
         let opened = self.backend.devices.iter().position(is_it);
         if let Some(index) = opened {
@@ -188,7 +188,7 @@ impl Builder<'_> {
         self.add_device(file, &uses)
     }
 
-    /// Memory for one line. No elevator is asked for it: it has no requests to order.
+    /// Memory for one line, without an elevator, because it has no queue.
     pub(super) fn add_memory(&mut self, len_sectors: u64) -> Result<DevId, Error> {
         let len_bytes = Sector(len_sectors).bytes();
         let file = Arc::new(DeviceFile::ram(len_bytes)?);
@@ -199,14 +199,14 @@ impl Builder<'_> {
     }
 }
 
-/// What a line does with the device at `path`, if it is one of its.
+/// The use of the device at `path` by a line; `None` if it does not use it.
 fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
     match target {
         LineTarget::Crypt { device, params } => {
             let using = Use::Crypt(params.data_offset_sectors, params.sector_size_bytes);
             (device == path).then_some(using)
         }
-        // Its log is opened apart.
+        // Its log is opened separately.
         LineTarget::LogWrites { device, .. } => (device == path).then_some(Use::Linear),
         multipath @ LineTarget::Multipath(spec) => {
             let using = Use::Path(spec.queue_mode);

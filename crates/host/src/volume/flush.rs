@@ -1,4 +1,4 @@
-//! The flush at the end of a volume: all devices, whatever a client has asked for.
+//! The flush at the end of a volume: all devices, regardless of client flushes.
 
 use blockyard_engine::bio::Op;
 use blockyard_engine::dm::table::{Table, TargetSpec};
@@ -8,13 +8,13 @@ use super::Volume;
 use crate::Error;
 
 impl Volume {
-    /// Everything written and answered is on stable storage when this returns. All devices are
-    /// flushed, also behind one that fails.
+    /// Flushes all devices, even after a failure: all acknowledged writes are then on stable
+    /// storage.
     ///
     /// # Errors
-    /// When a file cannot be synchronised, or a flush has failed before: the first failure.
+    /// A file cannot be synchronised, or a flush failed before; the first failure.
     pub fn flush(&self) -> Result<(), Error> {
-        // Servers are asked first: they flush at the same time.
+        // Remote servers first, so that they flush in parallel.
         let asked: Vec<_> =
             self.parts.backend.devices.iter().map(|device| device.ask(Op::Flush)).collect();
         let devices = self.parts.backend.devices.iter().zip(asked);

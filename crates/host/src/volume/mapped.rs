@@ -1,7 +1,7 @@
-//! Devices on devices: the tables of one text, from the lowest up.
+//! Devices on devices: builds the tables of one text, from the lowest up.
 //!
-//! A device of nothing but memory needs no table of its own: who is above it has the memory, and a
-//! cipher writes straight into it. Any other is a layer of the stack ([`Table::over`]).
+//! A device of memory alone needs no table: the lines above use its memory, and a cipher writes
+//! directly into it. Any other device is a layer of the stack ([`Table::over`]).
 
 use std::path::Path;
 
@@ -13,7 +13,7 @@ use blockyard_engine::sq::DevId;
 use super::builder::Builder;
 use crate::Error;
 
-/// What the lines above know of a mapped device.
+/// Facts about a mapped device for the lines above.
 pub(super) struct Mapped {
     name: String,
     len_sectors: u64,
@@ -21,7 +21,7 @@ pub(super) struct Mapped {
 }
 
 impl Builder<'_> {
-    /// All of them; the last one is the volume.
+    /// Adds all mapped devices; the last one is the volume.
     pub(super) fn mappings(&mut self, mappings: &[MappedDevice]) -> Result<(), Error> {
         let (top, below) = mappings.split_last().expect("a table has a device");
         for mapping in below {
@@ -53,14 +53,14 @@ impl Builder<'_> {
         mapping.lines.iter().map(extent).collect()
     }
 
-    /// The mapped device that a path of a line is, and its length in sectors.
+    /// The mapped device of a path, and its length in sectors.
     pub(super) fn mapped_at(&self, path: &str) -> Option<(DevId, u64)> {
         let name = path.strip_prefix(MAPPER_FOLDER)?;
         let mapped = self.mapped.iter().find(|mapped| mapped.name == name)?;
         Some((mapped.dev, mapped.len_sectors))
     }
 
-    /// There is one reserve of bounce slots, and it is one layer's.
+    /// There is one reserve of bounce slots, for one layer.
     fn refuse_second_bounce(&self, top: &MappedDevice) -> Result<(), Error> {
         let bounces = |extents: &[TableExtent]| extents.iter().any(|one| one.target.bounces());
         let below = self.below.iter().filter(|table| bounces(table.extents())).count();
@@ -73,7 +73,7 @@ impl Builder<'_> {
     }
 }
 
-/// The log knows a flush by a name that only the topmost device keeps.
+/// The log identifies a flush by a number that only the topmost device keeps.
 fn refuse_log(mapping: &MappedDevice) -> Result<(), Error> {
     let is_log = |line: &Line| matches!(line.target, LineTarget::LogWrites { .. });
     if mapping.lines.iter().any(is_log) {

@@ -29,13 +29,13 @@ pub use crypt_mapping::crypt_mapping;
 pub use observed::Backing;
 pub use options::{PipelineChoice, Scheduling, VolumeOptions};
 
-/// A volume that is open, until it is dropped.
+/// An open volume.
 pub struct Volume {
-    /// What its drivers share.
+    /// Parts shared by its drivers.
     pub(crate) parts: Parts,
     keys: Keys,
     described: Described,
-    /// Of the table, which may be long: each request asks.
+    /// Copy from the table, which may be long, because each request reads it.
     sector_size_bytes: u32,
     minimum_block_bytes: u32,
     read_only: bool,
@@ -52,13 +52,13 @@ impl Volume {
         self.parts.table.len().bytes()
     }
 
-    /// What a request should be aligned to.
+    /// Alignment of requests.
     #[must_use]
     pub fn sector_size_bytes(&self) -> u32 {
         self.sector_size_bytes
     }
 
-    /// Whether nothing may be written.
+    /// Whether the volume is read-only.
     #[must_use]
     pub fn read_only(&self) -> bool {
         self.read_only
@@ -70,21 +70,20 @@ impl Volume {
         self.can_discard
     }
 
-    /// Whether zeroing is faster than writing zeros everywhere: there is no cipher, and no log that
-    /// has them in full.
+    /// Whether zeroing is faster than writing zeroes everywhere: without a cipher, and without a
+    /// log that stores them in full.
     #[must_use]
     pub fn can_fast_zero(&self) -> bool {
         self.parts.backend.ciphers.is_empty() && self.parts.backend.logs.is_empty()
     }
 
-    /// One line for people, without secrets.
+    /// One-line description without secrets.
     #[must_use]
     pub fn describe(&self) -> &str {
         &self.description
     }
 
-    /// The elevators of the devices below and of the multipath lines that have one, each once, as
-    /// on the command line.
+    /// The distinct elevators of the devices below and of multipath lines, as on the command line.
     #[must_use]
     pub fn elevator(&self) -> String {
         let devices = self.parts.backend.devices.iter().filter(|device| !device.is_path);
@@ -103,26 +102,26 @@ impl Volume {
         if names.is_empty() { NONE.name.into() } else { names.join(" and ") }
     }
 
-    /// The unit that clients should read and write in.
+    /// The minimum block for clients' reads and writes.
     ///
-    /// A change of part of a sector is read, changed and written back. A power cut may tear that
-    /// write at 512 bytes, the unit of a disk: with XTS, CTR, ECB and LRW other bytes of the sector
-    /// keep what they had, since each cipher block stands alone. CBC carries a change on to the end
-    /// of the sector, Adiantum and the elephant diffuser to all of it: there neighbours that were
-    /// stable would be garbage. dm-crypt's logical block is the sector for the same reason.
+    /// A change of a part of a sector is read, changed and written back. A power cut may tear that
+    /// write at 512 bytes, a disk's sector: with XTS, CTR, ECB and LRW the sector's other bytes
+    /// survive, because cipher blocks are independent. CBC propagates a change to the end of the
+    /// sector, Adiantum and the elephant diffuser to all of it: stable neighbours would become
+    /// garbage. dm-crypt's logical block is the sector for this reason.
     #[must_use]
     pub fn minimum_block_bytes(&self) -> u32 {
         self.minimum_block_bytes
     }
 
-    /// The files and block devices of this machine that it lies on, and the logs that it writes.
+    /// The local files and block devices of the volume, and its logs.
     #[must_use]
     pub fn file_ids(&self) -> Vec<FileId> {
         let devices = self.parts.backend.devices.iter().filter_map(|device| device.file.id());
         devices.chain(self.parts.backend.logs.iter().filter_map(WriteLog::file_id)).collect()
     }
 
-    /// A range will be read soon: what the page cache lacks of it is fetched.
+    /// Prefetches a range into the page cache.
     pub(crate) fn will_need(&self, offset_bytes: u64, len_bytes: u64) {
         let end_bytes = offset_bytes + len_bytes;
         for extent in self.parts.table.extents() {
@@ -144,19 +143,19 @@ impl Volume {
         }
     }
 
-    /// Whether every piece that a connection reads or writes ends on its own thread, without
-    /// waiting, if it stays inline (`Driver::stay_inline`).
+    /// Whether every piece of a connection ends on its own thread without waiting, if it stays
+    /// inline (`Driver::stay_inline`).
     pub(crate) fn is_synchronous(&self) -> bool {
         self.is_synchronous
     }
 
-    /// Workers get the pieces of a connection too, and not only what is longer.
+    /// Whether workers also get the pieces of a connection, not only longer bios.
     pub(crate) fn fans_out_pieces(&self) -> bool {
         self.fans_out_pieces
     }
 
     /// Length of the run at `offset_bytes`, at most `len_bytes`, and whether it is a hole that
-    /// reads as zeros. What lies behind a cipher is never a hole: it decrypts to noise.
+    /// reads as zeroes. Encrypted ranges have no holes: a hole decrypts to noise.
     pub(crate) fn run_at(&self, offset_bytes: u64, len_bytes: u64) -> (u64, bool) {
         let sector = Sector::holding(offset_bytes);
         let at = |extent: &&TableExtent| extent.start + extent.len > sector;

@@ -1,4 +1,4 @@
-//! What a volume says of the time of its requests, of its threads, and of what it lies on.
+//! Observable facts of a volume: times of its requests, its threads, its devices.
 
 use std::path::PathBuf;
 
@@ -9,19 +9,19 @@ use crate::recording::Recording;
 use crate::stages::{StageTimes, Threads, Work};
 use crate::threads::Usage;
 
-/// A file, device or export that a volume lies on.
+/// A file, device or export of a volume.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backing {
-    /// Its name; empty for memory.
+    /// Name; empty for memory.
     pub path: PathBuf,
-    /// How it is read and written, which need not be how it was asked for.
+    /// Actual access method, which may differ from the requested one.
     pub kind: Kind,
-    /// It is a block device.
+    /// Whether it is a block device.
     pub is_block_device: bool,
 }
 
 impl Volume {
-    /// What it lies on, in the order of its table.
+    /// Its devices, in the order of the table.
     #[must_use]
     pub fn backings(&self) -> Vec<Backing> {
         let backing = |device: &Device| Backing {
@@ -32,25 +32,25 @@ impl Volume {
         self.parts.backend.devices.iter().map(backing).collect()
     }
 
-    /// Where the time of its requests went, since it was opened.
+    /// Stages of its requests since it was opened.
     #[must_use]
     pub fn stage_times(&self) -> StageTimes {
         self.parts.stage_stats.read()
     }
 
-    /// Begins to record the bios that come into it; nothing if a recording goes on.
+    /// Starts to record its bios; `None` if a recording runs.
     #[must_use]
     pub fn record(&self) -> Option<Recording> {
         Recording::begin(&self.parts.switch)
     }
 
-    /// Whether requests pass the queue of a device, with its elevator and its tags.
+    /// Whether requests pass a device queue, with elevator and tags.
     #[must_use]
     pub fn has_device_queue(&self) -> bool {
         self.parts.backend.devices.iter().any(Device::has_queue)
     }
 
-    /// What its threads have used since it was opened.
+    /// Usage of its threads since it was opened.
     #[must_use]
     pub fn threads(&self) -> Vec<Threads> {
         let (usage, threads) = self.parts.stage_stats.usage();

@@ -1,4 +1,4 @@
-//! The ciphers of a volume, and where they run: on the thread that submits, or on workers.
+//! The ciphers of a volume and their placement: on the submitting thread, or on workers.
 
 use std::num::NonZeroUsize;
 use std::sync::Arc;
@@ -21,22 +21,22 @@ use crate::file::Kind;
 use crate::pages::BounceChoice;
 use crate::workers::{WorkerConfig, Workers};
 
-/// What a hand-over to a worker and back costs when it comes alone: 4 to 20 µs each way were
-/// measured (`cargo x bench engine` prints what workers are worth on a machine). What takes the
-/// cipher less, and comes alone, stays where it is.
+/// Cost of a single hand-over to a worker and back: 4 to 20 µs each way in measurements (`cargo x
+/// bench engine` prints the effect of workers on a machine). A lone bio whose cipher takes less
+/// stays on its thread.
 const WORKER_ROUND_TRIP_NS: u64 = 40_000;
-/// A cipher that is faster than a hand-over even for so much needs no worker.
+/// A cipher that is faster than a hand-over even for this length needs no worker.
 const FAN_OUT_MAX_BYTES: u64 = 512 << 10;
-/// Parts are at least this long where it matters: what is read or written in one piece.
+/// Minimum length of parts in the relevant cases: a piece of I/O.
 const PART_BYTES: u64 = 64 << 10;
 
-/// Where the ciphers of all lines run.
+/// Placement of the ciphers of all lines.
 #[derive(Default)]
 pub(super) struct Placement {
     workers: WorkerConfig,
-    /// Workers get the pieces of a connection too, and not only what is longer.
+    /// Workers also get the pieces of a connection, not only longer bios.
     pub(super) fans_out_pieces: bool,
-    /// From this length on, where the cipher of a bio runs depends on the load; `None` if of none.
+    /// Minimum length of bios whose cipher placement depends on the load; `None` without such bios.
     pub(super) asks_load_from: Option<Sector>,
 }
 
@@ -76,7 +76,7 @@ impl Builder<'_> {
         }))
     }
 
-    /// Where the cipher runs and who submits; sees to it that there are workers for it.
+    /// Chooses the pipeline of a line, and provides the workers that it needs.
     fn pipeline(
         &mut self,
         dev: DevId,
@@ -110,14 +110,14 @@ impl Builder<'_> {
         let pays = pays_from_bytes <= FAN_OUT_MAX_BYTES;
         let workers = threads.unwrap_or(if pays { cores().saturating_sub(1) } else { 0 });
         self.placement.workers.unbound = self.placement.workers.unbound.max(workers);
-        // Somebody who asks for workers gets them.
+        // An explicit number of workers enables them.
         let least =
             if threads.is_some() { pays_from_bytes.min(PART_BYTES) } else { pays_from_bytes };
         self.placement.fans_out_pieces |= workers > 0 && least <= PART_BYTES;
         let fan_out_min_bytes = (workers > 0).then_some(least as u32);
         let device = dev.below().is_none().then(|| &self.backend.devices[usize::from(dev.0)]);
         let queues = device.is_none_or(Device::has_queue);
-        // What goes into the page cache the kernel sorts when it writes it back.
+        // Writes through the page cache are sorted by the kernel.
         let seeks = device.is_some_and(|device| queues && device.file.facts().rotational);
         let (part_bytes, hand_over_ns) = (PART_BYTES, WORKER_ROUND_TRIP_NS);
         self.described.adaptive.push(AdaptiveStatus {
@@ -135,7 +135,7 @@ impl Builder<'_> {
     }
 }
 
-/// What the cipher takes for [`PART_BYTES`]: the shortest of a few runs, since the others were
+/// Measured time of the cipher for [`PART_BYTES`]: the minimum of a few runs, because others were
 /// interrupted.
 fn measured_ns(cipher: &SectorCipher) -> u64 {
     let mut part = vec![0; PART_BYTES as usize];
@@ -147,7 +147,7 @@ fn measured_ns(cipher: &SectorCipher) -> u64 {
     (0..5).map(|_| measure()).min().unwrap_or(1)
 }
 
-/// Whether a cipher can run straight into and out of its pages.
+/// Whether a cipher can run directly on its pages.
 fn fuses(device: &Device) -> bool {
     device.file.kind() == Kind::Tmpfs
 }
@@ -156,12 +156,12 @@ fn cores() -> usize {
     std::thread::available_parallelism().map_or(1, NonZeroUsize::get)
 }
 
-/// Whether a change of some bytes of a sector changes only the cipher's blocks (16 bytes at most)
-/// that hold them: of its modes, those that chain nothing.
+/// Whether a change in a sector changes only the cipher blocks (at most 16 bytes) with the changed
+/// bytes. True for modes without chaining.
 fn is_local(cipher: &str) -> bool {
     let words = cipher.split(|c: char| !c.is_ascii_alphanumeric());
     let mut modes = words.filter(|word| ["xts", "ctr", "ecb", "lrw"].contains(word));
-    // The elephant diffuser goes over the whole sector.
+    // The elephant diffuser spreads over the whole sector.
     modes.next().is_some() && !cipher.contains("elephant")
 }
 

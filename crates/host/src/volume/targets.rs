@@ -1,4 +1,4 @@
-//! From a line of a table to a target: devices opened, memory made, logs begun.
+//! Converts a line of a table to a target: opens devices, allocates memory, starts logs.
 
 use std::path::Path;
 use std::sync::Arc;
@@ -25,7 +25,7 @@ use crate::file::{Access, DeviceFile};
 use crate::nbd::uri::Uri;
 use crate::write_log::WriteLog;
 
-/// Requests that the queue of a multipath line issues at a time (`DM_MQ_QUEUE_DEPTH`, from memory).
+/// Limit of requests that the queue of a multipath line issues (`DM_MQ_QUEUE_DEPTH`, from memory).
 const DEPTH_ABOVE_MAX: u32 = 2048;
 
 impl Builder<'_> {
@@ -102,7 +102,7 @@ impl Builder<'_> {
             let leg = Leg { dev: path.device.clone(), start: Sector(0) };
             Ok::<_, Error>(builder.leg(&leg, len, mappings)?.dev)
         };
-        // A flush of one path is one of all.
+        // A flush of one path covers all.
         self.unflushed_of_paths = Some(Arc::default());
         let devs = multipath.paths().map(|path| open(self, path)).collect::<Result<Vec<_>, _>>()?;
         self.unflushed_of_paths = None;
@@ -112,8 +112,8 @@ impl Builder<'_> {
         Ok(TargetSpec::Multipath(MultipathTargetSpec { multipath, devs, requests }))
     }
 
-    /// The queue of a multipath line over these paths. Each has tags for as many requests as a
-    /// device would, and the queue above for those of all of them together.
+    /// The queue of a multipath line over these paths. Each path has tags for a device's depth, and
+    /// the queue above for all paths together.
     fn stacked(&self, paths: &[DevId]) -> StackedConfig {
         let asked = self.options.scheduling.elevator.clone();
         let elevator = asked.unwrap_or_else(|| ElevatorSpec::of(&NONE));
@@ -128,7 +128,7 @@ impl Builder<'_> {
         StackedConfig { upper, elevator, lower, stacking: Stacking::TODAY }
     }
 
-    /// A range of `len` sectors on a device, which is opened or found open.
+    /// A range of `len` sectors on a device, which is opened if necessary.
     fn leg(
         &mut self,
         leg: &Leg<String>,

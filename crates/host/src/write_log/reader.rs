@@ -1,4 +1,4 @@
-//! Reads a log, and makes of a device what it was at one of its entries.
+//! Reads a log, and replays it onto a device up to one of its entries.
 
 use std::fs::File;
 use std::io::{self, Seek, SeekFrom};
@@ -8,22 +8,22 @@ use std::path::{Path, PathBuf};
 use super::{DISCARD, ENTRY_BYTES, MAGIC, MARK, SECTOR_BYTES, VERSION};
 use crate::Error;
 
-/// Replayed in pieces of this size.
+/// Piece length of a replay.
 const PIECE_BYTES: u64 = 64 << 10;
 
-/// One entry.
+/// An entry.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct LogEntry {
     /// First sector on the device.
     pub sector: u64,
-    /// Length on the device; without bytes in the log if it is a discard.
+    /// Length on the device; a discard has no data in the log.
     pub nr_sectors: u64,
     /// [`FLUSH`](super::FLUSH), [`FUA`](super::FUA), [`DISCARD`](super::DISCARD),
     /// [`MARK`](super::MARK).
     pub flags: u64,
     /// The text of a mark.
     pub mark: Option<String>,
-    /// Where its bytes are in the log.
+    /// Offset of its data in the log.
     at_bytes: u64,
 }
 
@@ -37,10 +37,10 @@ pub struct LogReader {
 }
 
 impl LogReader {
-    /// Opens a log and reads its entries, as many as its super block counts.
+    /// Opens a log and reads the entries that its super block counts.
     ///
     /// # Errors
-    /// When the file is no log, ends early, or an entry is longer than it.
+    /// The file is no log or ends early, or an entry exceeds it.
     pub fn open(path: &Path) -> Result<Self, Error> {
         let file = File::open(path).map_err(|error| Error::io(path, "open", error))?;
         let read = |at_bytes: u64| {
@@ -74,12 +74,11 @@ impl LogReader {
         &self.entries
     }
 
-    /// Does to `device` what the first `count` entries say. What they do not touch stays as it is.
-    /// A discard is replayed as zeros, which is what the usual devices return, up to the end of the
-    /// device.
+    /// Applies the first `count` entries to `device`. Other data stays. A discard is replayed as
+    /// zeroes, which usual devices return, up to the end of the device.
     ///
     /// # Errors
-    /// When the log cannot be read or the device cannot be written.
+    /// The log cannot be read, or the device cannot be written.
     pub fn replay(&self, count: usize, device: &File) -> Result<(), Error> {
         let failed = |error| Error::io(&self.path, "replay", error);
         let end_bytes = (&*device).seek(SeekFrom::End(0)).map_err(failed)?;
@@ -113,7 +112,7 @@ impl LogReader {
     }
 }
 
-/// An entry and where the next one is; `None` if its numbers make no sense.
+/// Parses an entry; returns it with the offset of the next one, or `None` for invalid numbers.
 fn parse(sector: &[u8; SECTOR_BYTES], at: u64, sector_bytes: u64) -> Option<(LogEntry, u64)> {
     let [first, nr_sectors, flags, text_len] = [0, 1, 2, 3].map(|index| word(sector, index));
     let is_mark = flags & MARK != 0;

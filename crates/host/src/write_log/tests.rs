@@ -49,7 +49,7 @@ impl Fixture {
         self.log.as_ref().unwrap().file.path()
     }
 
-    /// What a reader finds now: the sector of each write, or the flags of anything else.
+    /// The log as a reader finds it now: the sector of each write, or the flags of other entries.
     fn order(&self) -> Vec<String> {
         let name = |entry: &LogEntry| match entry.flags {
             0 => format!("{}", entry.sector),
@@ -86,7 +86,7 @@ fn flush_that_overtakes_another_is_for_what_that_one_took() {
     log.flush_starts((B, 5));
     log.write(3, 3);
     log.flush_ends((B, 5), true);
-    assert_eq!(log.order(), ["1", "2", "flush"], "1 had ended too when this one started");
+    assert_eq!(log.order(), ["1", "2", "flush"], "1 had ended before this flush started");
     log.flush_ends((A, 5), true);
     assert_eq!(log.order(), ["1", "2", "flush", "flush"]);
 }
@@ -167,7 +167,7 @@ fn end_writes_what_was_not_flushed_and_a_mark() {
     assert_eq!((replayed.len(), &replayed[512..]), (1024, &[1; 512][..]));
 }
 
-/// The bytes that the kernel's target writes for the same story.
+/// The bytes that the kernel's target writes for the same steps.
 #[test]
 fn log_is_byte_for_byte_the_kernels() {
     let log = fixture();
@@ -213,7 +213,7 @@ fn what_is_no_log_is_refused() {
     bytes[512..].copy_from_slice(&entry_sector([0, 0, MARK, u64::MAX], &[]));
     assert!(problem(&bytes).contains("bad entry 0"));
     bytes[512..].copy_from_slice(&entry_sector([0, 1 << 40, 0, 0], &[]));
-    assert!(problem(&bytes).contains("cannot read the log"), "the second entry is not there");
+    assert!(problem(&bytes).contains("cannot read the log"), "the second entry is missing");
     bytes[..512].copy_from_slice(&entry_sector([MAGIC, VERSION, 2, 100], &[]));
     assert!(problem(&bytes).contains("sectors of 100 bytes"));
 }

@@ -24,7 +24,7 @@ impl Serving {
         Self::start_with(socket, exports, ServerOptions::default(), |_| ())
     }
 
-    /// With these limits, and doors besides the unix socket.
+    /// Starts a server with these limits, and listeners besides the Unix socket.
     pub(crate) fn start_with(
         socket: &Path,
         exports: Vec<ServedExport>,
@@ -49,7 +49,7 @@ impl Serving {
         Client::connect(&self.socket, export)
     }
 
-    /// Ends when everything is answered and flushed.
+    /// Stops the server and waits until all requests are answered and flushed.
     pub(crate) fn stop(self) {
         let thread = self.thread.as_pthread_t() as libc::pthread_t;
         // SAFETY: the thread is running until it is joined; the signal is blocked in it and waits
@@ -59,7 +59,7 @@ impl Serving {
     }
 }
 
-/// What a client may ask for.
+/// Commands.
 pub(crate) const READ: u16 = 0;
 pub(crate) const WRITE: u16 = 1;
 pub(crate) const FLUSH: u16 = 3;
@@ -67,7 +67,7 @@ pub(crate) const WRITE_ZEROES: u16 = 6;
 pub(crate) const FUA: u16 = 1;
 pub(crate) const NO_HOLE: u16 = 2;
 
-/// A server that does not answer for so long hangs.
+/// Time limit of a reply; a slower server hangs.
 const HANGS: Duration = Duration::from_secs(60);
 
 /// A request; a write's bytes are `len` times `fill`.
@@ -127,7 +127,7 @@ impl Client {
         self.stream.write_all(requests).unwrap();
     }
 
-    /// The next reply: its cookie. That it is no error is asserted.
+    /// The cookie of the next reply, which must not be an error.
     pub(crate) fn reply(&mut self) -> u64 {
         let mut reply = [0; 16];
         self.stream.read_exact(&mut reply).unwrap();
@@ -135,7 +135,7 @@ impl Client {
         u64::from_be_bytes(reply[8..].try_into().unwrap())
     }
 
-    /// The data behind the reply to a read.
+    /// The data after the reply to a read.
     pub(crate) fn data(&mut self, len: u32) -> Vec<u8> {
         let mut data = vec![0; len as usize];
         self.stream.read_exact(&mut data).unwrap();

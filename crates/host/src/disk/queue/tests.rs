@@ -1,4 +1,4 @@
-//! The queue with a device that answers when the test says so.
+//! The queue with a device under the test's control.
 
 use std::fs::File;
 
@@ -13,7 +13,7 @@ use super::*;
 use crate::file::Access;
 use crate::memory::{Address, Memory};
 
-/// A queue, what its device has been given, and memory that nobody touches.
+/// A queue, the operations at its device, and memory that is never touched.
 struct World {
     queue: DiskQueue,
     device: Vec<Started>,
@@ -22,7 +22,7 @@ struct World {
     _dir: tempfile::TempDir,
 }
 
-/// An operation, and of each piece of its memory the place and the length.
+/// An operation, and offset and length of each piece of its memory.
 type Started = (FileOp<Tag>, Vec<(usize, usize)>);
 
 const STREAM: (u32, Priority) = (1, Priority::best_effort(4));
@@ -65,7 +65,7 @@ impl World {
         });
     }
 
-    /// The device answers the oldest of what it has; which operations are answered.
+    /// Completes the oldest operation of the device; returns the completed bios.
     fn complete(&mut self) -> Vec<u32> {
         let (op, _) = self.device.remove(0);
         self.queue.complete(self.now, op.user, Ok(()));
@@ -90,7 +90,7 @@ fn neighbours_in_one_plug_are_one_transfer_whatever_the_elevator() {
         let mut world = World::new(elevator, QueueConfig::default());
         world.queue.plug(IoContext(1));
         for index in [0, 1, 2, 3, 5] {
-            // Every second page: neighbours on the device are none in memory.
+            // Every second page: neighbours on the device are not adjacent in memory.
             world.submit(2 * index, Op::Write, u64::from(8 * index), STREAM);
         }
         world.queue.unplug(Nanos(0), IoContext(1));
@@ -148,7 +148,7 @@ fn urgent_read_is_the_next_one_however_many_others_wait() {
     assert_eq!(world.device.len(), 1, "the depth is 1");
     world.submit(99, Op::Read, 1600, URGENT);
     world.dispatch();
-    assert_eq!(world.device.len(), 1, "what the device has stays");
+    assert_eq!(world.device.len(), 1, "issued operations stay");
     world.complete();
     world.dispatch();
     assert_eq!(world.complete(), [99]);

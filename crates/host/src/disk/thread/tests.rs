@@ -1,4 +1,4 @@
-//! The loop by hand, with a ring and without one.
+//! The loop called by the test, with and without a ring.
 
 use std::os::unix::fs::FileExt;
 
@@ -56,7 +56,7 @@ fn each_connection_gets_its_own_answers_with_a_ring_and_without() {
         assert!(batch.is_empty());
         disk.send(&mut vec![write(2, 1, &memory)]);
         drop(disk);
-        // It ends by itself: a stop waits for all that was sent.
+        // The loop ends by itself, after all operations.
         running.run();
 
         let mut answered = [Vec::new(), Vec::new()];

@@ -24,7 +24,7 @@ impl Conversation for OneByte {
     }
 }
 
-/// A room with clients whose names are letters, and the other ends of their sockets.
+/// Waiting clients named by letters, and the other ends of their sockets.
 struct Room {
     waiting: Waiting<OneByte>,
     start: Instant,
@@ -76,11 +76,11 @@ fn nobody_is_taken_in_while_all_wait_for_a_place() {
     assert!(!room.waiting.is_full());
     room.enter(3, 'd', None, b"x");
     assert!(room.waiting.is_full() && !room.waiting.make_room());
-    assert_eq!(room.waiting.next_deadline(), None, "a complete client may wait for ever");
-    // Another was at the door already.
+    assert_eq!(room.waiting.next_deadline(), None, "a complete client may wait forever");
+    // Another client had already connected.
     room.enter(4, 'e', None, b"x");
     assert!(room.waiting.is_full());
-    // Two of them leave.
+    // Two clients leave.
     room.waiting.on_ready(room.at(5), 1);
     assert!(room.waiting.is_full());
     room.waiting.on_ready(room.at(5), 1);

@@ -1,6 +1,6 @@
-//! A device that fails once, under several clients. Its descriptor is replaced by one that nothing
-//! can be done with (`O_PATH`), and put back. A ring keeps the file itself, so none is made here,
-//! but where the device fails from the start.
+//! A device that fails once, under several clients. Its descriptor is replaced by one that supports
+//! no operation (`O_PATH`), and restored later. A ring keeps the file itself, so the tests use
+//! none, except if the device fails from the start.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -17,7 +17,7 @@ use crate::file::{Access, DeviceFile};
 use crate::local::{Client, Marks, Request};
 use crate::volume::{Scheduling, VolumeOptions};
 
-/// Each way to a file: the page cache, direct I/O of each connection, a thread for all of them.
+/// The paths to a file: the page cache, direct I/O per connection, a common thread.
 const WAYS: [&str; 3] = ["cached", "direct", "elevator"];
 
 struct World {
@@ -28,15 +28,15 @@ struct World {
 impl World {
     fn new(way: &str) -> Self {
         let (world, failing) = Self::failing(way, &nothing());
-        // The device's thread, if there is one, has no ring after this.
+        // Afterwards the device's thread, if any, has no ring.
         drop(world.client());
         drop(failing);
         world
     }
 
-    /// Its device has this descriptor in place of its own, before a ring is made.
+    /// Replaces the device's descriptor before a ring is made.
     fn failing(way: &str, instead: &OwnedFd) -> (Self, Failing) {
-        // Beside the test itself: what is built is rarely kept in memory, as `/tmp` may be.
+        // Beside the test binary, because `/tmp` may be in memory.
         let beside = std::env::current_exe().unwrap();
         let dir = tempfile::tempdir_in(beside.parent().unwrap()).unwrap();
         let path = dir.path().join("image");
@@ -63,12 +63,12 @@ impl World {
     }
 }
 
-/// Whatever is tried with it fails, also to give it to a ring.
+/// A descriptor on which every operation fails, including its use in a ring.
 fn nothing() -> OwnedFd {
     rustix::fs::open("/", OFlags::PATH, Mode::empty()).unwrap()
 }
 
-/// A descriptor that fails until this is dropped.
+/// A replaced descriptor, restored by the drop.
 struct Failing {
     number: i32,
     good: OwnedFd,
@@ -83,7 +83,7 @@ impl Failing {
     }
 
     fn put(fd: BorrowedFd<'_>, number: i32) {
-        // SAFETY: the number stays open; a test may do without the file behind it.
+        // SAFETY: the number stays open; the test can lose the file behind it.
         assert_eq!(unsafe { libc::dup2(fd.as_raw_fd(), number) }, number);
     }
 }
@@ -129,9 +129,9 @@ fn flush_that_failed_for_one_client_fails_for_all_until_the_loss_is_accepted() {
         assert!(matches!(world.volume.flush(), Err(Error::Lost(_))), "{way}");
 
         let refused = world.volume.resume(true).unwrap_err();
-        assert_eq!(refused.name, "EINVAL", "it is not suspended");
+        assert_eq!(refused.name, "EINVAL", "the volume is not suspended");
         world.volume.suspend().unwrap();
-        let loss = world.volume.resume(false).unwrap().expect("nobody has accepted it");
+        let loss = world.volume.resume(false).unwrap().expect("the loss was not accepted");
         assert!(loss.device.ends_with("/image"), "{loss}");
         assert!(loss.problem.starts_with("a flush failed: "), "{loss}");
         assert_eq!(run(&mut other, Op::Flush), BlkStatus::IoError, "{way}");
@@ -151,11 +151,11 @@ fn fua_write_that_failed_makes_the_flushes_of_others_fail() {
         let [mut one, mut other] = [world.client(), world.client()];
         let failing = world.fail();
         assert_eq!(run(&mut one, Op::Write), BlkStatus::IoError, "{way}");
-        assert_eq!(world.volume.status().loss, None, "a plain write has told its client");
+        assert_eq!(world.volume.status().loss, None, "a plain write has reported to its client");
         let fua = Marks { fua: true, preflush: false };
         assert_eq!(run_marked(&mut one, Op::Write, fua), BlkStatus::IoError, "{way}");
         drop(failing);
-        let loss = world.volume.status().loss.expect("it may have taken the error of others");
+        let loss = world.volume.status().loss.expect("it may have consumed another's error");
         assert!(loss.problem.starts_with("a FUA write failed: "), "{way}: {loss}");
         assert_eq!(run(&mut other, Op::Flush), BlkStatus::IoError, "{way}");
         assert!(world.volume.flush().is_err(), "{way}");
@@ -169,11 +169,15 @@ fn error_that_another_operation_was_told_fails_a_flush_and_a_fua_write() {
         for (op, marks) in [(Op::Flush, Marks::default()), (Op::Write, fua)] {
             let world = World::new(way);
             let (mut one, mut other) = (world.client(), world.client());
-            // The descriptor of all has nothing more to tell, and the witness has.
+            // The shared descriptor has no more errors to report, but the witness has.
             let witness =
                 world.volume.parts.backend.devices[0].file.witness_fd().expect("the file has one");
             let failing = Failing::new(witness, &nothing());
-            assert_eq!(run(&mut one, Op::Write), BlkStatus::Ok, "none asks it for a plain write");
+            assert_eq!(
+                run(&mut one, Op::Write),
+                BlkStatus::Ok,
+                "a plain write does not query the witness"
+            );
             assert_eq!(run_marked(&mut one, op, marks), BlkStatus::IoError, "{way} {op:?}");
             drop(failing);
             assert_eq!(run(&mut other, Op::Flush), BlkStatus::IoError, "{way} {op:?}");
@@ -184,7 +188,7 @@ fn error_that_another_operation_was_told_fails_a_flush_and_a_fua_write() {
 #[test]
 fn flush_whose_client_has_gone_is_heard_all_the_same() {
     for way in WAYS {
-        // A ring takes it, and no flush of it succeeds.
+        // A ring accepts it, but its flushes fail.
         let (_, pipe) = io::pipe().unwrap();
         let (world, _failing) = World::failing(way, &OwnedFd::from(pipe));
         let mut gone = Client::new(&world.volume, Priority::default()).unwrap();
