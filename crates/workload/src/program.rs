@@ -187,7 +187,7 @@ pub trait Task {
         Priority::default()
     }
 
-    /// Socket to whose CPUs the task is bound; `None`: all CPUs.
+    /// Socket whose CPUs the task is bound to; `None`: all CPUs.
     fn socket(&self) -> Option<u16> {
         None
     }

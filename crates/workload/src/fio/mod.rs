@@ -106,7 +106,7 @@ pub struct JobResult {
     pub steady: Option<Steady>,
     /// Listed percentiles.
     pub percentiles: Percentiles,
-    /// Of each clone, in order.
+    /// Results of each clone, in order.
     pub clones: Vec<OfClone>,
     /// Longest runtime of a clone, from its start to the end of its last block: the larger number
     /// of fio's `run=`.
@@ -127,23 +127,23 @@ pub struct JobResult {
     pub first_error: Option<i32>,
 }
 
-/// What a clone moved, and in which time.
+/// Amount and time of a clone's transfers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct OfClone {
-    /// From its start until its last block was there.
+    /// From its start to the end of its last block.
     pub runtime: Nanos,
-    /// What it read.
+    /// Reads.
     pub read: Moved,
-    /// What it wrote.
+    /// Writes.
     pub write: Moved,
 }
 
-/// How much was moved.
+/// Amount of transfers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Moved {
-    /// In so many operations.
+    /// Number of operations.
     pub ios: u64,
-    /// So many bytes.
+    /// Number of bytes.
     pub bytes: u64,
 }
 

@@ -264,7 +264,7 @@ impl Thread {
                 self.measured.completes.count(returned.reaped.len());
                 for reaped in returned.reaped {
                     let block = self.in_flight[reaped.id as usize].take();
-                    let block = block.expect("only what is in flight ends");
+                    let block = block.expect("only a request in flight ends");
                     self.free_ids.push(reaped.id);
                     match reaped.status {
                         Ok(()) => self.record(now, block),

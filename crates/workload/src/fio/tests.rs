@@ -624,7 +624,7 @@ fn errors_of_the_medium_are_gone_on_behind_if_that_is_wanted_and_counted() {
         let is_taken = matches!(goes_on, "read" | "all");
         let wanted = if is_taken { (8, None, 1, Some(5)) } else { (3, Some(5), 0, None) };
         assert_eq!(seen, wanted, "{direct} {goes_on}");
-        assert_eq!(result.read.bytes, (wanted.0 - 1) * 4096, "what failed has moved nothing");
+        assert_eq!(result.read.bytes, (wanted.0 - 1) * 4096, "a failed request transfers nothing");
         assert_eq!(fio.print().contains("     errors    : total=1, first_error=5/<"), is_taken);
     }
 }
