@@ -315,7 +315,11 @@ fn control_socket_is_its_owners_and_mistakes_are_named() {
         (&["status", "nowhere"], 4, "--control nowhere"),
         (&["status", "s"], 4, "no control socket"),
         (&["message", "c", "key"], 1, "`key set` and `key wipe`"),
-        (&["message", "c", "fail_path", "/a"], 1, "is of crypt, which takes `key set` and `key wipe`"),
+        (
+            &["message", "c", "fail_path", "/a"],
+            1,
+            "is of crypt, which takes `key set` and `key wipe`",
+        ),
         (&["message", "c", "key", "set", "00ff"], 1, "never an argument"),
         (&["message", "c", "key", "wipe", "-d", "pass"], 1, "takes no key"),
     ] {

@@ -1,9 +1,9 @@
-//! The argument of 2023 as a table: what each page allocator needs for one write of 4 KiB and of
-//! 1 MiB, in the model of [`blockyard_sim::memory`], whole, fragmented, and short of memory.
+//! The argument of 2023 as a table: the cost of each page allocator for a write of 4 KiB and of 1
+//! MiB, in the model of [`blockyard_sim::memory`], with whole, fragmented and scarce memory.
 //!
-//! Everything here is the model's. One of its constants was measured by others before the patches
-//! of 2023 (see `memory/costs.rs`), the rest are ours. The same allocators on this machine's pool:
-//! `cargo run --release -p blockyard-host --example page_pool`.
+//! All numbers come from the model. Others measured one of its constants before the patches of 2023
+//! (see `memory/costs.rs`); the rest are ours. The same allocators on this machine's pool: `cargo
+//! run --release -p blockyard-host --example page_pool`.
 
 use std::collections::VecDeque;
 
@@ -16,24 +16,24 @@ use blockyard_sim::memory::{MemoryConfig, PhysicalMemory, ZoneConfig};
 
 /// 1 GiB.
 const MEMORY_PAGES: u32 = 1 << 18;
-/// Pages that no call may take: 4 MiB. Ours.
+/// Pages that no allocation may take: 4 MiB. Ours.
 const WATERMARK_PAGES: u32 = 1024;
 const WARM_UP: u32 = 200;
 const BIOS: u32 = 1000;
 
-/// What memory is like while bios are written.
+/// State of memory during the writes.
 #[derive(Clone, Copy)]
 struct State {
     name: &'static str,
     /// No free block of this order or a larger one.
     fragmented: Option<u8>,
-    /// Before each bio others take memory until so many pages may be had without waiting.
+    /// Before each bio, others take memory until this many pages are available without waiting.
     usable_pages: Option<u32>,
     /// Pages that the client may have beyond its reserve.
     beyond_reserve: u32,
-    /// Bios that have their pages at a time.
+    /// Number of bios that have their pages at a time.
     in_flight: usize,
-    /// What others' use of the zone's lock adds to each hold.
+    /// Wait for the zone lock because of other users.
     contention: Nanos,
 }
 
@@ -51,24 +51,24 @@ const STATES: [State; 8] = [
     State { name: "medium fragmentation: blocks of 16 pages", fragmented: Some(5), ..WHOLE },
     State { name: "heavy fragmentation: single pages only", fragmented: Some(1), ..WHOLE },
     State { name: "zone lock contended, 20 us a hold", contention: Nanos(20_000), ..WHOLE },
-    State { name: "light pressure: 192 pages to be had", usable_pages: Some(192), ..WHOLE },
+    State { name: "light pressure: 192 pages available", usable_pages: Some(192), ..WHOLE },
     State {
         name: "light pressure, medium fragmentation",
         usable_pages: Some(192),
         fragmented: Some(5),
         ..WHOLE
     },
-    State { name: "heavy pressure: no page to be had", usable_pages: Some(0), ..WHOLE },
+    State { name: "heavy pressure: no page available", usable_pages: Some(0), ..WHOLE },
     State { name: "at the limit, two writers", beyond_reserve: 128, in_flight: 2, ..WHOLE },
 ];
 
-/// Per bio, or as it says.
+/// Averages per bio, or as noted.
 struct Row {
     calls: f64,
     pages_per_call: f64,
     segments: f64,
     reserve_pages: f64,
-    /// Bios of a hundred that were tried a second time, and that waited.
+    /// Percent of bios with a second round, and with a wait.
     second_rounds: f64,
     waits: f64,
     get_ns: f64,
@@ -123,7 +123,7 @@ fn main() {
     against_the_mail();
 }
 
-/// All allocators, and the compound one with what its author was warned of.
+/// All allocators, and the compound one with compaction, the risk named in the mail.
 fn specs() -> Vec<String> {
     let names = ALLOCATORS.iter().map(|allocator| allocator.name.to_string());
     names.chain(["compound,compaction=on".to_string()]).collect()
@@ -173,7 +173,7 @@ struct Writer {
     memory: PhysicalMemory,
     client: Allocator<()>,
     running: VecDeque<BioPages>,
-    /// Time in calls for pages, those of waiters included, and in calls that free some.
+    /// Time in calls that allocate pages, including waiters, and in calls that free pages.
     get: Nanos,
     put: Nanos,
 }
@@ -189,7 +189,7 @@ impl Writer {
         }
         self.get = self.get + self.memory.take_spent();
         while self.running.len() + self.client.parked() >= state.in_flight {
-            let oldest = self.running.pop_front().expect("who waits, waits for one that runs");
+            let oldest = self.running.pop_front().expect("a waiter waits for a running bio");
             self.client.put(oldest, &mut self.memory);
             self.put = self.put + self.memory.take_spent();
             while let Some(((), pages)) = self.client.take_resumed() {
@@ -199,7 +199,7 @@ impl Writer {
     }
 }
 
-/// How large free blocks must be for compound pages to be worth it.
+/// Prints the size of free blocks from which on compound pages pay off.
 fn crossover() {
     println!("\n1 MiB, get and free, ns, by the largest free block");
     println!("  {:>6} {:>9} {:>9} {:>9}  {:<9}", "pages", "compound", "bulk", "single", "fastest");

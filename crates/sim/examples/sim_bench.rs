@@ -1,10 +1,10 @@
-//! How fast the simulator is: simulated requests per second of one core, in timing mode.
+//! Speed of the simulator: simulated requests per second on one core, in timing mode.
 //!
 //! *Queue and device*: random 4 KiB reads, 32 in flight, through the engine's queue to a null
-//! device. *World*: the same from a task, with system calls, CPUs and the trace's hash around it.
+//! device. *World*: the same reads by a task, with system calls, CPUs and the trace hash.
 //! *tiotest*: buffered calls through page cache and file system to a disk; most never leave memory.
-//! The fastest of several rounds, because all else that happens on the machine only adds. `--json`
-//! for programs; a word picks the cases with it in their names.
+//! The result is the fastest of several rounds, because other load only adds time. `--json` for
+//! programs; a word selects cases by name.
 
 use std::time::Instant;
 
@@ -28,7 +28,7 @@ use blockyard_workload::program::{Call, DirectOp, FileId, Phase, Program, Return
 use blockyard_workload::random::Random;
 use blockyard_workload::tiotest::{self, Tiotest};
 
-/// Many and short: one of them has the CPU to itself.
+/// Many short rounds, so that one of them has the CPU to itself.
 const ROUNDS: u32 = 100;
 const REQUESTS: u64 = 10_000;
 const DEPTH: u32 = 32;
@@ -60,7 +60,7 @@ fn main() {
     print("tiotest, deadline, disk", "calls", &buffered);
 }
 
-/// The best rate of the rounds; a round says how much it did.
+/// The best rate of all rounds; a round returns its number of operations.
 fn best(round: &dyn Fn() -> u64) -> f64 {
     let rate = |_| {
         let start = Instant::now();

@@ -1,8 +1,8 @@
-//! What `cargo x sim` runs: torture worlds by the thousand, one world with a log, the canaries.
+//! The program of `cargo x sim`: thousands of torture worlds, one world with a log, the canaries.
 //!
 //! `torture clean SEEDS SECONDS FIRST`, `torture replay SEED [CANARY]`, `torture canaries SECONDS`,
-//! `torture pages SEEDS`. With `multipath` before one of the first two, disks have several paths;
-//! with `devices`, a table spreads the volume over several disks. With `ranges` before one of the
+//! `torture pages SEEDS`. `multipath` before one of the first two gives disks several paths;
+//! `devices` spreads the volume over several disks with a table. With `ranges` before one of the
 //! first three, shards write parts of sectors.
 
 #[path = "torture/ranges.rs"]
@@ -80,7 +80,7 @@ fn unknown(canary: &str) -> String {
     format!("{canary:?} is no canary; there are {}", names.join(", "))
 }
 
-/// Writers that wait for each other, for each page allocator, with the mutex and without.
+/// Writers that wait for each other, for each page allocator, with and without the mutex.
 fn pages(seeds: u64) -> Result<(), String> {
     println!(
         "{:<28} {:>7} {:>9} {:>9} {:>12}",
@@ -108,7 +108,7 @@ fn pages(seeds: u64) -> Result<(), String> {
     if found.is_empty() { Ok(()) } else { Err(format!("deadlocks of {}", found.join(", "))) }
 }
 
-/// Worlds without a bug in them: the first thing that an oracle finds ends it.
+/// Runs worlds without a canary; the first report of an oracle ends the run.
 fn clean(
     config: &TortureConfig,
     seeds: std::ops::Range<u64>,
@@ -155,9 +155,9 @@ fn clean(
     Ok(())
 }
 
-/// One world, with everything that happens in it.
+/// Runs one world and prints all its events.
 fn replay(config: &TortureConfig, seed: u64) -> Result<(), String> {
-    // Who reads only the beginning is no reason to fail.
+    // A closed output is no failure.
     let mut out = std::io::BufWriter::new(std::io::stdout());
     let mut print = |line: &str| drop(writeln!(out, "{line}"));
     let report = torture::replay(seed, config, Some(&mut print));
@@ -170,7 +170,7 @@ fn replay(config: &TortureConfig, seed: u64) -> Result<(), String> {
     twice.map(drop).map_err(|violation| violation.to_string())
 }
 
-/// Each bug until an oracle has found it.
+/// Runs worlds with each canary until an oracle finds it.
 fn canaries(limit: Duration) -> Result<(), String> {
     find_all(limit, Sabotage::ALL, Sabotage::name, |sabotage, seed| {
         let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };
@@ -178,14 +178,14 @@ fn canaries(limit: Duration) -> Result<(), String> {
     })
 }
 
-/// Runs worlds with each bug until an oracle has found it, and prints which.
+/// Runs worlds with each canary until an oracle finds it, and prints the oracle.
 fn find_all<S: Copy>(
     limit: Duration,
     all: &[S],
     name: fn(S) -> &'static str,
     run: impl Fn(S, u64) -> Option<Oracle>,
 ) -> Result<(), String> {
-    // What a canary breaks may be an assertion of the engine: it is in the table.
+    // A canary may trip an assertion of the engine; the table shows it.
     std::panic::set_hook(Box::new(|_| {}));
     println!("{:<20} {:<14} {:>6} {:>8}", "canary", "found by", "seeds", "seconds");
     let mut survivors = Vec::new();
@@ -201,7 +201,7 @@ fn find_all<S: Copy>(
                 println!("{name:<20} {oracle:<14} {:>6} {seconds:>8.2}", seed + 1);
             }
             None => {
-                println!("{name:<20} {:<14} {:>6} {seconds:>8.2}", "NOBODY", "");
+                println!("{name:<20} {:<14} {:>6} {seconds:>8.2}", "NONE", "");
                 survivors.push(name);
             }
         }

@@ -1,7 +1,7 @@
 //! A device behind its request queue: the engine's own queue and elevator over a device model.
 //!
-//! Bios go in, ended bios come out, time is told. The queue is the same code that schedules real
-//! volumes; only what happens below is a model.
+//! Bios go in, ended bios come out, and the caller passes the time. The queue is the code that
+//! schedules real volumes; only the device is a model.
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::elevator::ElevatorSpec;
@@ -11,12 +11,12 @@ use blockyard_engine::time::Nanos;
 
 use crate::device::{Command, CommandOp, Device};
 
-/// What passes between a queue and its device.
+/// An event between a queue and its device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum DeviceEvent {
-    /// The device was given a request.
+    /// A request was issued to the device.
     Issued(Issue),
-    /// The device has done it.
+    /// The device has completed a request.
     Ended(Tag),
 }
 
@@ -29,10 +29,10 @@ pub struct BlockDevice<D> {
     ended: Vec<(Nanos, Tag)>,
     indices: Vec<(Nanos, u32)>,
     late: Vec<Tag>,
-    /// Discards that it was given, when: nothing to model, and the range is forgotten at once. They
-    /// end with the next event, as all others do.
+    /// Issued discards with their times: they cost nothing, and the range is dropped immediately.
+    /// They end with the next event, like all requests.
     forgotten: Vec<(Nanos, Tag)>,
-    /// Since they were taken last, if somebody takes them.
+    /// Events since the last take, if observed.
     events: Option<Vec<(Nanos, DeviceEvent)>>,
 }
 
@@ -40,7 +40,7 @@ impl<D: Device> BlockDevice<D> {
     /// A device under a queue with one hardware queue.
     ///
     /// # Panics
-    /// When the queue has several hardware queues: a tag's index names a command.
+    /// The queue has several hardware queues; a tag's index names a command.
     #[must_use]
     pub fn new(config: QueueConfig, elevator: &ElevatorSpec, device: D) -> Self {
         assert_eq!(config.hw_queues, 1);
@@ -50,33 +50,33 @@ impl<D: Device> BlockDevice<D> {
         Self { queue, device, issues, ended, indices, late, forgotten, events: None }
     }
 
-    /// The queue, to plug, unplug and look at.
+    /// The queue: to plug, unplug and inspect.
     pub fn queue(&mut self) -> &mut RequestQueue {
         &mut self.queue
     }
 
-    /// The device, to look at.
+    /// The device, to inspect.
     #[must_use]
     pub fn device(&self) -> &D {
         &self.device
     }
 
-    /// From now on everything that passes is kept for [`BlockDevice::take_events`].
+    /// Keeps all later events for [`BlockDevice::take_events`].
     pub fn observe(&mut self) {
         self.events.get_or_insert_default();
     }
 
-    /// What has passed since the last time, in order.
+    /// Takes the events since the last call, in order.
     pub fn take_events(&mut self, out: &mut Vec<(Nanos, DeviceEvent)>) {
         self.events.iter_mut().for_each(|events| out.append(events));
     }
 
-    /// Takes a bio; [`BlockDevice::run`] starts what the device takes.
+    /// Submits a bio; [`BlockDevice::run`] starts the requests that the device accepts.
     pub fn submit(&mut self, now: Nanos, bio: Bio) -> Submitted {
         self.queue.submit_bio(now, bio)
     }
 
-    /// Starts what the device takes now.
+    /// Starts all requests that the device accepts now.
     pub fn run(&mut self, now: Nanos) {
         let mut issues = std::mem::take(&mut self.issues);
         self.dispatch(now, &mut issues);
@@ -84,7 +84,7 @@ impl<D: Device> BlockDevice<D> {
         self.issues = issues;
     }
 
-    /// Takes from the queue what the device takes now; each is to be started.
+    /// Takes all requests from the queue that the device accepts now; each must be started.
     pub fn dispatch(&mut self, now: Nanos, issues: &mut Vec<Issue>) {
         let mut had = None;
         while had != Some(issues.len()) {
@@ -93,7 +93,7 @@ impl<D: Device> BlockDevice<D> {
         }
     }
 
-    /// The device gets a request that was dispatched.
+    /// Starts a dispatched request.
     pub fn start(&mut self, now: Nanos, issue: Issue) {
         if let Some(events) = &mut self.events {
             events.push((now, DeviceEvent::Issued(issue)));
@@ -104,7 +104,7 @@ impl<D: Device> BlockDevice<D> {
         }
     }
 
-    /// When something happens next, if nothing is submitted before.
+    /// Time of the next event without further submissions.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         let wake = self.queue.wake_at();
@@ -112,7 +112,7 @@ impl<D: Device> BlockDevice<D> {
         wake.into_iter().chain(self.device.next_event()).chain(forgotten).min()
     }
 
-    /// Lets the time pass up to the next event at `now`, and adds the bios that have ended.
+    /// Advances to the next event at `now`; adds the ended bios.
     pub fn advance(&mut self, now: Nanos, done: &mut Vec<Done>) {
         let mut ended = std::mem::take(&mut self.ended);
         self.advance_device(now, &mut ended);
@@ -124,7 +124,7 @@ impl<D: Device> BlockDevice<D> {
         self.queue.take_done(done);
     }
 
-    /// The same for the device alone: adds what it has done, which is to be completed.
+    /// Advances the device alone; adds its completed requests, which the caller must complete.
     pub fn advance_device(&mut self, now: Nanos, ended: &mut Vec<(Nanos, Tag)>) {
         self.device.advance(now, &mut self.indices);
         let of_device = self.indices.drain(..).map(|(at, index)| (at, Tag { hctx: 0, index }));
@@ -132,7 +132,7 @@ impl<D: Device> BlockDevice<D> {
         if let Some(events) = &mut self.events {
             events.extend(ended.iter().map(|(at, tag)| (*at, DeviceEvent::Ended(*tag))));
         }
-        // Who is late is waited for again: these devices lose nothing, they are slow.
+        // Late requests are awaited again: these devices are slow, but lose nothing.
         self.queue.timed_out(now, &mut self.late);
         self.late.clear();
     }
@@ -161,7 +161,7 @@ mod tests {
 
     const US: u64 = 1_000;
 
-    /// A drive that takes one command at a time: what is sorted, the elevator has sorted.
+    /// A drive with a depth of one command, so that only the elevator sorts.
     fn disk() -> Disk {
         let seek = SeekTimes {
             track_to_track: Nanos(800 * US),
@@ -194,7 +194,7 @@ mod tests {
         Bio { origin, ..Bio::new(op, Sector(sector), Sector(sectors), buf, user) }
     }
 
-    /// Time of `count` random reads by `clients` that have one each in flight.
+    /// Time of `count` random reads by `clients` clients with one read each in flight.
     fn random_reads(elevator: &str, clients: u32, count: u32) -> Nanos {
         let mut block = under(elevator);
         let mut random = Random::new(1, 0);
@@ -226,7 +226,7 @@ mod tests {
         assert!(noop.0.abs_diff(alone.0) < alone.0 / 20, "{noop:?} and {alone:?}");
         for elevator in ["deadline", "deadline-prio", "mq-deadline"] {
             let sorted = random_reads(elevator, 32, 2_000);
-            // Of 32 that wait the next upwards is near: what is left is mostly half a turn.
+            // Of 32 waiting requests the next one upwards is near, so half a revolution dominates.
             let gain = noop.0 * 100 / sorted.0;
             assert!((150..260).contains(&gain), "{elevator}: {gain} %");
         }
@@ -292,7 +292,7 @@ mod tests {
             let mut block = under(elevator);
             let (mut now, mut done, mut next) = (Nanos(0), Vec::new(), [0, 300_000_000]);
             let mut at = [0u64, 100 * US];
-            // Two readers in order, far apart; each thinks for 0.1 ms between reads.
+            // Two sequential readers, far apart, each with a think time of 0.1 ms between reads.
             let mut left = 400;
             while left > 0 {
                 let reader = usize::from(at[1] < at[0]);

@@ -1,26 +1,25 @@
-//! CPUs: who runs where, and what switching, waking and interrupting cost.
+//! CPUs: the threads on each CPU, and the costs of switches, wake-ups and interrupts.
 //!
-//! A thread runs in *bursts*. When a burst is over, the world is asked what the thread does next
-//! ([`Cpus::take`]), and answers with another burst ([`Cpus::run`]) or that it waits
-//! ([`Cpus::block`]).
+//! A thread runs in *bursts*. At the end of a burst the world decides the thread's next step
+//! ([`Cpus::take`]): another burst ([`Cpus::run`]) or a wait ([`Cpus::block`]).
 //!
 //! ```text
 //!   waiting ── wake ──> run queue of a CPU ── picked, switch ──> burst ─┬─> burst …
 //!      ^                      ^────── slice used up, or preempted ──────┤
 //!      └───────────────────────────── block ────────────────────────────┘
 //! ```
-//! A thread that wakes up goes to the CPU it ran on last, if that is idle, else to an idle one, of
-//! the same socket first, else to the shortest queue, as far as its affinity allows. There, the one
-//! that has run least is next (`cpu/fair.rs`), as in the kernel's fair scheduler from 2.6.24 to
-//! 6.5. A CPU that has nothing takes a thread from the longest queue, and one that is idle what had
-//! to give way elsewhere. An *urgent* thread (a nice value of -20, as kblockd's workers have) goes
-//! before all that are not, at once, and gives way to none of them.
+//! A thread that wakes up goes to its last CPU if that is idle, else to an idle one, first of the
+//! same socket, else to the shortest queue, within its affinity. There the thread with the least
+//! run time is next (`cpu/fair.rs`), like in the kernel's fair scheduler from 2.6.24 to 6.5. A CPU
+//! without threads takes one from the longest queue, and an idle CPU takes a preempted thread. An
+//! *urgent* thread (nice -20, like kblockd's workers) preempts all others at once, and is never
+//! preempted by them.
 //!
-//! Time is conserved: what the CPUs were busy with is what their threads have used, the switches,
-//! and interrupts that hit no thread.
+//! Time is conserved: the busy time of CPUs is the sum of their threads' use, the switches, and
+//! interrupts without a thread.
 //!
-//! What it leaves out: weights, caches, hyper-threads; interrupts always run at full speed. Left to
-//! the world: what a call costs.
+//! Left out: weights, caches, hyper-threads; interrupts always run at full speed. The world defines
+//! the costs of calls.
 
 mod fair;
 mod governor;
@@ -41,12 +40,12 @@ pub struct CpuId(pub u16);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ThreadId(pub u32);
 
-/// How many CPUs there are.
+/// Number of CPUs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Topology {
     /// Sockets.
     pub sockets: u16,
-    /// CPUs of each.
+    /// CPUs per socket.
     pub cpus_per_socket: u16,
 }
 
@@ -68,14 +67,14 @@ impl Topology {
     }
 }
 
-/// Where a thread may run.
+/// CPUs on which a thread may run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Affinity {
-    /// Everywhere.
+    /// All CPUs.
     Any,
-    /// On this CPU.
+    /// This CPU.
     Cpu(CpuId),
-    /// On the CPUs of this socket.
+    /// The CPUs of this socket.
     Socket(u16),
 }
 
@@ -89,56 +88,55 @@ impl Affinity {
     }
 }
 
-/// What things cost. The first group is of the CPUs themselves, the second of what threads do.
+/// Costs. The first group belongs to the CPUs, the second to actions of threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Costs {
-    /// To go over to another thread.
+    /// Switch to another thread.
     pub switch: Nanos,
-    /// To wake a thread up, for who does it.
+    /// Wake-up of a thread, paid by the waker.
     pub wake_up: Nanos,
-    /// Until a CPU that another one called starts, within a socket.
+    /// Delay of a call to another CPU of the socket.
     pub ipi: Nanos,
-    /// The same from another socket.
+    /// Delay of a call to a CPU of another socket.
     pub ipi_remote: Nanos,
-    /// Until an idle CPU starts.
+    /// Delay of an idle CPU.
     pub idle_exit: Nanos,
-    /// The time in which all threads of a CPU have had a turn, if they are few
-    /// (`sched_latency_ns`).
+    /// Period in which all threads of a CPU have one turn, if they are few (`sched_latency_ns`).
     pub slice: Nanos,
-    /// The shortest turn, and by how much more one has to have run to give way to one that wakes up
+    /// Shortest turn, and the lead in run time at which a thread is preempted by a waking one
     /// (`sched_min_granularity_ns`, `sched_wakeup_granularity_ns`).
     pub granularity: Nanos,
 
-    /// What a program does itself before each call: its user time.
+    /// User time of a program before each call.
     pub user: Nanos,
-    /// To enter and leave a system call.
+    /// Entry and exit of a system call.
     pub syscall: Nanos,
-    /// To copy a page and account for it.
+    /// Copy and accounting of a page.
     pub page: Nanos,
-    /// To make and submit a bio.
+    /// Construction and submission of a bio.
     pub submit: Nanos,
-    /// To give a request to the device.
+    /// Issue of a request to the device.
     pub issue: Nanos,
     /// An interrupt of a device.
     pub interrupt: Nanos,
-    /// To end a request, behind that, there or on another CPU.
+    /// Completion of a request after the interrupt, on any CPU.
     pub complete: Nanos,
-    /// Who decides how fast CPUs run; nobody: at full speed, always.
+    /// Frequency governor; `None` means constant full speed.
     pub governor: Option<Governor>,
 }
 
-/// What CPUs have done.
+/// Counters of CPUs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CpuCounters {
-    /// A CPU went over to another thread.
+    /// Switches to another thread.
     pub switches: u64,
-    /// A thread was woken up.
+    /// Wake-ups of threads.
     pub wake_ups: u64,
-    /// One CPU called another.
+    /// Calls to another CPU.
     pub ipis: u64,
-    /// A thread went on on another CPU.
+    /// Threads that continued on another CPU.
     pub migrations: u64,
-    /// Time of all CPUs in threads and interrupts, switches included.
+    /// Time of all CPUs in threads and interrupts, including switches.
     pub busy: Nanos,
 }
 
@@ -154,9 +152,9 @@ enum State {
 struct Thread {
     state: State,
     affinity: Affinity,
-    /// Where it ran last.
+    /// Last CPU.
     last: usize,
-    /// Who woke it up has paid for that by then; it does not run before.
+    /// End of the waker's payment; the thread does not run before.
     ready: Nanos,
     urgent: bool,
     virtual_run: Nanos,
@@ -165,12 +163,12 @@ struct Thread {
     counted: Switches,
 }
 
-/// How often a thread gave its CPU up, as `getrusage` counts it.
+/// Context switches of a thread, like `getrusage`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Switches {
-    /// It waited (`ru_nvcsw`).
+    /// Waits (`ru_nvcsw`).
     pub voluntary: u64,
-    /// Another one took its place (`ru_nivcsw`).
+    /// Preemptions (`ru_nivcsw`).
     pub involuntary: u64,
 }
 
@@ -187,36 +185,35 @@ impl std::ops::Add for Switches {
 
 #[derive(Clone, Debug, Default)]
 struct Cpu {
-    /// Who runs.
+    /// Running thread.
     current: Option<ThreadId>,
-    /// Who ran last, to see whether a switch is one.
+    /// Last thread, to detect switches.
     last: Option<ThreadId>,
-    /// When it went over to the current thread, and when that ran.
+    /// Start of the current thread, with its virtual run time then.
     began: Nanos,
     since: Nanos,
     /// A thread woke up that may go first.
     reschedule: bool,
     queue: RunQueue,
-    /// Work done for others that the next burst pays for.
+    /// Work for others that the next burst pays for.
     debt: Nanos,
-    /// When it has done all that interrupts, or threads for others, have had it do.
+    /// End of the work of interrupts and for other threads.
     interrupted_until: Nanos,
     clock: Clock,
 }
 
-/// On a CPU without a thread no burst ends.
+/// End of the burst of a CPU without a thread.
 const NEVER: Nanos = Nanos(u64::MAX);
 
-/// The CPUs and who runs on them.
+/// The CPUs and their threads.
 #[derive(Debug)]
 pub struct Cpus {
     topology: Topology,
     costs: Costs,
     cpus: Vec<Cpu>,
-    /// When the burst of each CPU's thread ends, or [`NEVER`]. Apart, as it is looked through for
-    /// every event.
+    /// End of the burst of each CPU's thread, or [`NEVER`]. Separate, because every event scans it.
     ends: Vec<Nanos>,
-    /// Threads in all run queues.
+    /// Number of threads in all run queues.
     queued: usize,
     threads: Vec<Thread>,
     counters: CpuCounters,
@@ -227,7 +224,7 @@ impl Cpus {
     /// CPUs without threads.
     ///
     /// # Panics
-    /// When there is no CPU.
+    /// The topology has no CPU.
     #[must_use]
     pub fn new(topology: Topology, costs: Costs) -> Self {
         assert!(topology.cpus() > 0, "there is a CPU");
@@ -238,10 +235,10 @@ impl Cpus {
         Self { topology, costs, cpus, ends, queued: 0, threads, counters, switched }
     }
 
-    /// A new thread, which waits.
+    /// A new, waiting thread.
     ///
     /// # Panics
-    /// When the machine lacks the CPU or the socket that it is bound to.
+    /// The thread is bound to a CPU or socket that does not exist.
     pub fn spawn(&mut self, affinity: Affinity) -> ThreadId {
         let number = self.threads.len();
         let per_socket = usize::from(self.topology.cpus_per_socket);
@@ -250,7 +247,7 @@ impl Cpus {
             Affinity::Cpu(cpu) => usize::from(cpu.0),
             Affinity::Socket(socket) => usize::from(socket) * per_socket + number % per_socket,
         };
-        assert!(last < self.cpus.len(), "threads are bound to CPUs that there are");
+        assert!(last < self.cpus.len(), "threads are bound to existing CPUs");
         self.threads.push(Thread {
             state: State::Waiting,
             affinity,
@@ -265,15 +262,15 @@ impl Cpus {
         ThreadId(u32::try_from(number).expect("threads are few"))
     }
 
-    /// A new thread that goes before all others of its CPU.
+    /// A new urgent thread.
     pub fn spawn_urgent(&mut self, cpu: CpuId) -> ThreadId {
         let thread = self.spawn(Affinity::Cpu(cpu));
         self.thread(thread).urgent = true;
         thread
     }
 
-    /// A thread ends, wherever it is. It must not be the one that [`Cpus::take`] gave last and that
-    /// has not been answered: that one blocks first.
+    /// Ends a thread in any state, except between [`Cpus::take`] and its answer: it must block
+    /// first.
     pub fn exit(&mut self, now: Nanos, thread: ThreadId) {
         let state = std::mem::replace(&mut self.thread(thread).state, State::Gone);
         match state {
@@ -286,7 +283,7 @@ impl Cpus {
             State::Running => {
                 let at = self.threads[thread.0 as usize].last;
                 let (_, until) = self.leave(at);
-                // The burst that is cut off was counted whole.
+                // The rest of the burst was counted in advance.
                 let left = until.since(now.max(self.cpus[at].since));
                 self.counters.busy = self.counters.busy - left;
                 self.thread(thread).used = self.threads[thread.0 as usize].used - left;
@@ -296,8 +293,8 @@ impl Cpus {
         }
     }
 
-    /// A thread can go on. `by` is the CPU that found out, and that has to work for `before` and to
-    /// pay for the wake-up until the thread can. False if it did not wait.
+    /// Wakes a thread. `by` is the CPU of the waker, which works for `before` and pays for the
+    /// wake-up before the thread can run. Returns false if the thread did not wait.
     pub fn wake(&mut self, now: Nanos, thread: ThreadId, by: CpuId, before: Nanos) -> bool {
         if self.thread(thread).state != State::Waiting {
             return false;
@@ -328,7 +325,7 @@ impl Cpus {
         true
     }
 
-    /// A thread comes to a CPU, perhaps from another one.
+    /// A thread arrives at a CPU, possibly from another one.
     fn arrives(&mut self, at: usize, thread: ThreadId) {
         let Thread { last, virtual_run, .. } = self.threads[thread.0 as usize];
         if last != at {
@@ -343,7 +340,7 @@ impl Cpus {
         self.queued += 1;
     }
 
-    /// Whether the one that wakes up goes before the one that runs, and has still so long to.
+    /// Whether a waking thread preempts the running one, which has `left` to run.
     fn preempts(&self, woken: ThreadId, current: ThreadId, left: Nanos) -> bool {
         let (woken, current) = (&self.threads[woken.0 as usize], &self.threads[current.0 as usize]);
         match (woken.urgent, current.urgent) {
@@ -357,7 +354,7 @@ impl Cpus {
         self.threads[thread.0 as usize].urgent
     }
 
-    /// Where a thread that wakes up goes.
+    /// The CPU of a waking thread.
     fn place(&self, thread: ThreadId) -> usize {
         let Thread { affinity, last, .. } = self.threads[thread.0 as usize];
         if let Affinity::Cpu(cpu) = affinity {
@@ -376,9 +373,9 @@ impl Cpus {
         (0..self.cpus.len()).filter(allowed).min_by_key(order).expect("it may run on a CPU")
     }
 
-    /// Work of an interrupt, or for another thread: who runs there ends so much later, and it is
-    /// counted as that thread's, as a kernel does that counts in ticks. When it is done: a CPU does
-    /// one thing after the other.
+    /// Adds work of an interrupt or for another thread: the running thread ends later by the cost,
+    /// which counts as its time, like in a kernel that counts ticks. Returns the end of the work; a
+    /// CPU does one thing at a time.
     pub fn charge(&mut self, now: Nanos, cpu: CpuId, cost: Nanos) -> Nanos {
         let at = usize::from(cpu.0);
         let (cpu, until) = (&mut self.cpus[at], &mut self.ends[at]);
@@ -395,14 +392,14 @@ impl Cpus {
         cpu.interrupted_until
     }
 
-    /// When a burst ends next.
+    /// Time of the next end of a burst.
     #[must_use]
     pub fn next_event(&self) -> Option<Nanos> {
         self.ends.iter().copied().min().filter(|ends| *ends != NEVER)
     }
 
-    /// A thread whose burst is over at `now`, and that still has its CPU: the world says next what
-    /// it does. Threads that have to give way do so here.
+    /// A thread whose burst ends at `now` and that still has its CPU; the world decides its next
+    /// step. Preemptions take place here.
     pub fn take(&mut self, now: Nanos) -> Option<(CpuId, ThreadId)> {
         for at in 0..self.cpus.len() {
             if self.ends[at] > now {
@@ -423,7 +420,7 @@ impl Cpus {
         None
     }
 
-    /// A thread that had to give way goes on where nobody runs.
+    /// A preempted thread continues on an idle CPU.
     fn call_idle(&mut self, now: Nanos, thread: ThreadId) {
         let affinity = self.threads[thread.0 as usize].affinity;
         let is_idle =
@@ -451,7 +448,7 @@ impl Cpus {
         }
     }
 
-    /// The thread that was taken goes on for so long.
+    /// The taken thread runs another burst.
     pub fn run(&mut self, now: Nanos, cpu: CpuId, burst: Nanos) {
         let at = usize::from(cpu.0);
         let cpu = &mut self.cpus[at];
@@ -462,7 +459,7 @@ impl Cpus {
         }
         let thread = cpu.current.expect("a thread was taken");
         self.ends[at] = now + burst;
-        // What it owed was counted when it came.
+        // Its debt was counted on arrival.
         let burst = burst - debt;
         self.counters.busy = self.counters.busy + burst;
         let Thread { used, virtual_run, urgent, .. } = self.thread(thread);
@@ -471,7 +468,7 @@ impl Cpus {
         self.cpus[at].queue.advance(running);
     }
 
-    /// The thread that was taken waits; another one runs.
+    /// The taken thread waits; another one runs.
     pub fn block(&mut self, now: Nanos, cpu: CpuId) {
         let at = usize::from(cpu.0);
         let (thread, _) = self.leave(at);
@@ -480,15 +477,15 @@ impl Cpus {
         self.pick(now, at);
     }
 
-    /// Who runs does so no more; when its burst would have ended.
+    /// Removes the running thread; returns it with the end of its burst.
     fn leave(&mut self, at: usize) -> (ThreadId, Nanos) {
         let thread = self.cpus[at].current.take().expect("a thread runs there");
         (thread, std::mem::replace(&mut self.ends[at], NEVER))
     }
 
-    /// Gives an empty CPU a thread of its queue, or of the longest one.
+    /// Gives an idle CPU a thread of its queue, or of the longest one.
     fn pick(&mut self, now: Nanos, at: usize) {
-        // What it owes is in the time until which it is interrupted.
+        // The debt is part of the interrupted time.
         self.cpus[at].debt = Nanos(0);
         if self.queued == 0 {
             return;
@@ -517,7 +514,7 @@ impl Cpus {
         self.counters.migrations += u64::from(moved);
     }
 
-    /// A thread of the longest queue, the one that would have waited longest.
+    /// A thread of the longest queue: the one that would wait longest.
     fn steal(&mut self, at: usize) -> Option<ThreadId> {
         let socket = self.topology.socket(at);
         let order = |from: &usize| {
@@ -538,7 +535,8 @@ impl Cpus {
         &mut self.threads[thread.0 as usize]
     }
 
-    /// Time of all CPUs until now, as [`CpuCounters::busy`]: of what they are at, what is done.
+    /// Time of all CPUs until now, like [`CpuCounters::busy`], including the done part of current
+    /// bursts.
     #[must_use]
     pub fn busy(&self, now: Nanos) -> Nanos {
         let ahead = |(cpu, until): (&Cpu, &Nanos)| match cpu.current {
@@ -552,26 +550,26 @@ impl Cpus {
         self.counters.busy.since(Nanos(ahead))
     }
 
-    /// CPU time of a thread, with that of interrupts while it ran.
+    /// CPU time of a thread, including interrupts while it ran.
     #[must_use]
     pub fn used(&self, thread: ThreadId) -> Nanos {
         self.threads[thread.0 as usize].used
     }
 
-    /// Where a thread runs, or ran last.
+    /// The current or last CPU of a thread.
     #[must_use]
     pub fn last_of(&self, thread: ThreadId) -> CpuId {
         let last = self.threads[thread.0 as usize].last;
         CpuId(u16::try_from(last).expect("CPUs are few"))
     }
 
-    /// How often a CPU went over to a thread.
+    /// Number of switches to a thread.
     #[must_use]
     pub fn switches_to(&self, thread: ThreadId) -> u64 {
         self.threads[thread.0 as usize].switches
     }
 
-    /// How often it gave its CPU up.
+    /// Context switches of a thread.
     #[must_use]
     pub fn switches_of(&self, thread: ThreadId) -> Switches {
         self.threads[thread.0 as usize].counted
@@ -583,7 +581,7 @@ impl Cpus {
         self.counters
     }
 
-    /// The switches since the last time, in order.
+    /// Takes the switches since the last call, in order.
     pub fn take_switches(&mut self, out: &mut Vec<(Nanos, CpuId, ThreadId)>) {
         out.append(&mut self.switched);
     }

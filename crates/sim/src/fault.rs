@@ -1,10 +1,10 @@
-//! A device that misbehaves: errors, stalls, completions out of order, commands that never end.
+//! A faulty device: errors, stalls, reordered completions, hung commands.
 //!
-//! [`Faulty`] stands before any model of a device. Which command meets which fault is drawn from a
-//! stream of random numbers of its own when the command starts, so that a seed names all of them.
-//! A refused command (`BLK_STS_RESOURCE`) never reaches the model: who starts commands asks
-//! [`Faulty::refuses`] first. What a power cut leaves on the medium is in
-//! [`crate::oracle::stamps`], since it is about contents, and a model keeps none.
+//! [`Faulty`] wraps any model of a device. A separate stream of random numbers determines the fault
+//! of each command at its start, so a seed identifies all faults. A refused command
+//! (`BLK_STS_RESOURCE`) never reaches the model: the caller asks [`Faulty::refuses`] first. The
+//! content of the medium after a power cut is in [`crate::oracle::stamps`], because models keep no
+//! contents.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,27 +14,27 @@ use blockyard_workload::random::Random;
 
 use crate::device::{Command, Device};
 
-/// How often each fault happens: of a thousand commands.
+/// Frequency of each fault, per thousand commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Faults {
-    /// They end with an error. Of a write that fails some sectors may be written.
+    /// Errors. A failed write may have written some sectors.
     pub errors: u32,
-    /// They end late, by up to [`Faults::stall_max`].
+    /// Late ends, by up to [`Faults::stall_max`].
     pub stalls: u32,
     /// The longest stall.
     pub stall_max: Nanos,
-    /// They end a little late, by up to [`Faults::reorder_max`]: behind others.
+    /// Slightly late ends, by up to [`Faults::reorder_max`], after later commands.
     pub reorders: u32,
     /// The longest of these delays.
     pub reorder_max: Nanos,
-    /// They do not end before [`Faulty::abort`].
+    /// Hung commands, which end only by [`Faulty::abort`].
     pub hangs: u32,
-    /// They are refused.
+    /// Refused commands.
     pub refusals: u32,
 }
 
 impl Faults {
-    /// A device that does as it should.
+    /// No faults.
     pub const NONE: Self = Self {
         errors: 0,
         stalls: 0,
@@ -46,20 +46,20 @@ impl Faults {
     };
 }
 
-/// How many faults there were.
+/// Numbers of faults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FaultCounters {
-    /// Commands that ended with an error, aborted ones too.
+    /// Commands that ended with an error, including aborted ones.
     pub errors: u64,
-    /// Commands that stalled or ended behind others.
+    /// Stalled and reordered commands.
     pub delays: u64,
-    /// Commands that hung.
+    /// Hung commands.
     pub hangs: u64,
-    /// Commands that were refused.
+    /// Refused commands.
     pub refusals: u64,
 }
 
-/// What will become of a command.
+/// Outcome of a command.
 #[derive(Clone, Copy, Debug)]
 struct Fate {
     status: BlkStatus,
@@ -72,11 +72,11 @@ pub struct Faulty<D> {
     device: D,
     faults: Faults,
     random: Random,
-    /// By tag, until the status has been taken.
+    /// Outcomes by tag, until the status is taken.
     fates: BTreeMap<u32, Fate>,
-    /// Ended in the device, and nobody knows yet: when, in which order, which.
+    /// Commands that ended in the device but not yet for the caller: time, order, tag.
     held: BTreeSet<(Nanos, u64, u32)>,
-    /// Never ends by itself.
+    /// Hung commands.
     hung: BTreeSet<u32>,
     arrivals: u64,
     counters: FaultCounters,
@@ -84,13 +84,13 @@ pub struct Faulty<D> {
     ended: Vec<(Nanos, u32)>,
 }
 
-/// Whether something happens that happens `per_mille` times of a thousand. Draws nothing if never.
+/// Whether an event of probability `per_mille` occurs. Draws no number if the probability is zero.
 pub(crate) fn chance(random: &mut Random, per_mille: u32) -> bool {
     per_mille > 0 && random.below(1000) < u64::from(per_mille)
 }
 
 impl<D: Device> Faulty<D> {
-    /// A device whose faults are the seed's.
+    /// A device with faults determined by the seed.
     #[must_use]
     pub fn new(device: D, faults: Faults, random: Random) -> Self {
         Self {
@@ -112,53 +112,55 @@ impl<D: Device> Faulty<D> {
         &self.device
     }
 
-    /// What has happened.
+    /// Numbers of faults so far.
     #[must_use]
     pub fn counters(&self) -> FaultCounters {
         self.counters
     }
 
-    /// Whether the device refuses the command that would be started now.
+    /// Whether the device refuses the next command.
     pub fn refuses(&mut self) -> bool {
         let refuses = chance(&mut self.random, self.faults.refusals);
         self.counters.refusals += u64::from(refuses);
         refuses
     }
 
-    /// How a command has ended that [`Device::advance`] has given back.
+    /// Takes the status of a command that [`Device::advance`] has returned.
     ///
     /// # Panics
-    /// When it has not ended, or was asked for before.
+    /// The command has not ended, or its status was taken before.
     pub fn take_status(&mut self, tag: u32) -> BlkStatus {
         let fate = self.fates.remove(&tag).expect("the command has ended and is asked for once");
         self.counters.errors += u64::from(fate.status != BlkStatus::Ok);
         fate.status
     }
 
-    /// The command has taken too long. If it hangs it ends now, with an error; if the device works
-    /// on it, it goes on.
+    /// Aborts a command after a timeout. A hung command ends now with an error; a command in work
+    /// continues.
     pub fn abort(&mut self, now: Nanos, tag: u32) {
         if self.hung.remove(&tag) {
-            self.fates.get_mut(&tag).expect("what hangs has a fate").status = BlkStatus::IoError;
+            self.fates.get_mut(&tag).expect("a hung command has an outcome").status =
+                BlkStatus::IoError;
             self.hold(now, tag);
         }
     }
 
-    /// Other faults from now on.
+    /// Changes the faults.
     pub fn set_faults(&mut self, faults: Faults) {
         self.faults = faults;
     }
 
-    /// No more faults from now on; what hangs ends.
+    /// Disables faults; hung commands end.
     pub fn calm(&mut self, now: Nanos) {
         self.faults = Faults::NONE;
         for tag in std::mem::take(&mut self.hung) {
-            self.fates.get_mut(&tag).expect("what hangs has a fate").status = BlkStatus::IoError;
+            self.fates.get_mut(&tag).expect("a hung command has an outcome").status =
+                BlkStatus::IoError;
             self.hold(now, tag);
         }
     }
 
-    /// Whether no command is in it.
+    /// Whether no command is in flight.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.fates.is_empty()
@@ -231,7 +233,7 @@ mod tests {
     use crate::device::CommandOp;
     use crate::device::memory::{Memory, MemoryConfig};
 
-    /// Each command takes 10 ns, all of them side by side.
+    /// Each command takes 10 ns; all run in parallel.
     fn memory(faults: Faults) -> Faulty<Memory> {
         let config =
             MemoryConfig { sectors: 1 << 10, command: Nanos(10), sector: Nanos(0), lanes: 64 };

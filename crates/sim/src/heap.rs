@@ -1,6 +1,6 @@
-//! What is to happen, ordered by time; what is to happen at the same time, by order of arrival.
+//! Events ordered by time; events of equal time in the order of scheduling.
 //!
-//! The virtual clock is the time of the event that was taken last. It never goes back.
+//! The virtual clock is the time of the last taken event. It never goes back.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -55,10 +55,10 @@ impl<E> Default for EventHeap<E> {
 }
 
 impl<E> EventHeap<E> {
-    /// Puts an event on the heap.
+    /// Schedules an event.
     ///
     /// # Panics
-    /// When its time has passed.
+    /// Its time has passed.
     pub fn schedule(&mut self, at: Nanos, event: E) {
         assert!(at >= self.now, "nothing happens in the past");
         let arrival = self.arrivals;
@@ -66,14 +66,14 @@ impl<E> EventHeap<E> {
         self.heap.push(Reverse(Scheduled { at, arrival, event }));
     }
 
-    /// The next event, and the clock goes to its time.
+    /// Takes the next event and advances the clock to its time.
     pub fn take(&mut self) -> Option<(Nanos, E)> {
         let Reverse(next) = self.heap.pop()?;
         self.now = next.at;
         Some((next.at, next.event))
     }
 
-    /// When the next event is.
+    /// Time of the next event.
     #[must_use]
     pub fn next_at(&self) -> Option<Nanos> {
         self.heap.peek().map(|Reverse(next)| next.at)
@@ -85,13 +85,13 @@ impl<E> EventHeap<E> {
         self.now
     }
 
-    /// How many events there are.
+    /// Number of events.
     #[must_use]
     pub fn len(&self) -> usize {
         self.heap.len()
     }
 
-    /// Whether nothing is to happen any more.
+    /// Whether there are no events.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.heap.is_empty()

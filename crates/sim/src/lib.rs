@@ -1,8 +1,7 @@
 //! The simulated world: a virtual clock, and models of the devices that the engine drives.
 //!
-//! Everything is a plain struct that is told the time. What is to happen lies on one heap, ordered
-//! by time and then by the order in which it was put there, so that a run depends on its seed and
-//! on nothing else.
+//! All parts are plain structs that receive the time as an argument. Events are on one heap,
+//! ordered by time and then by scheduling, so that a run depends only on its seed.
 #![forbid(unsafe_code)]
 
 pub mod block;

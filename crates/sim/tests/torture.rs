@@ -1,4 +1,4 @@
-//! Random worlds are clean, each of them twice the same, and planted bugs are found.
+//! Random worlds are clean and repeatable, and planted bugs are found.
 //!
 //! A failure prints the command that replays it. `cargo x sim` runs more worlds, and faster.
 
@@ -86,7 +86,7 @@ fn worlds_of_several_devices_are_clean_and_fua_writes_are_cut_in_them() {
     assert!(enough.iter().all(|(count, least)| count >= least), "{sum:?}");
 }
 
-/// Where a size limit cuts it, and where a border between devices does.
+/// Split by a size limit, and at a border between devices.
 #[test]
 fn fua_that_only_the_first_part_has_is_found_on_one_disk_and_on_several() {
     for storage in [Storage::Disk, Storage::Devices] {
@@ -108,7 +108,7 @@ fn every_planted_bug_is_found() {
     }
 }
 
-/// A bug that only one of the oracles can see is found by that one.
+/// Bugs that only one oracle can detect are found by it.
 #[test]
 fn bugs_are_found_by_the_oracle_that_is_for_them() {
     let bugs = [
@@ -136,7 +136,7 @@ fn bugs_are_found_by_the_oracle_that_is_for_them() {
     ];
     for (sabotage, oracle) in bugs {
         let config = TortureConfig { sabotage: Some(sabotage), ..TortureConfig::default() };
-        // An order that no seed says may starve a bio besides, in one world of 200.
+        // An order of events not determined by the seed may also starve a bio, in one world of 200.
         let is_shown =
             |found: Oracle| sabotage != Sabotage::RandomMap || found == Oracle::Determinism;
         let finding =

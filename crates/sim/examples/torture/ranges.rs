@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use blockyard_sim::torture::ranges::{self, Report, Sabotage};
 
-/// Worlds without a bug in them: the first thing that an oracle finds ends it.
+/// Runs worlds without a canary; the first report of an oracle ends the run.
 pub(crate) fn clean(seeds: Range<u64>, limit: Duration) -> Result<(), String> {
     let start = Instant::now();
     let (mut worlds, mut sum) = (0u64, Report::default());
@@ -31,7 +31,7 @@ pub(crate) fn clean(seeds: Range<u64>, limit: Duration) -> Result<(), String> {
     Ok(())
 }
 
-/// One world, with everything that happens in it.
+/// Runs one world and prints all its events.
 pub(crate) fn replay(seed: u64, canary: Option<&str>) -> Result<(), String> {
     let named = |name: &str| {
         let names: Vec<&str> = Sabotage::ALL.iter().map(|sabotage| sabotage.name()).collect();
@@ -50,7 +50,7 @@ pub(crate) fn replay(seed: u64, canary: Option<&str>) -> Result<(), String> {
     twice.map(drop).map_err(|violation| violation.to_string())
 }
 
-/// Each bug until an oracle has found it.
+/// Runs worlds with each canary until an oracle finds it.
 pub(crate) fn canaries(limit: Duration) -> Result<(), String> {
     super::find_all(limit, Sabotage::ALL, Sabotage::name, |sabotage, seed| {
         ranges::run(seed, Some(sabotage)).err().map(|violation| violation.finding.oracle)

@@ -1,8 +1,8 @@
-//! The page cache: the file pages of 4 KiB that are in memory, and what is to be written back.
+//! The page cache: the file pages of 4 KiB in memory, and the state of their write-back.
 //!
-//! What Linux keeps in `mm/filemap.c`, `mm/page-writeback.c` and `mm/vmscan.c`, as plain data. It
-//! starts no I/O and waits for none: the world asks it what to read and what to write back, does
-//! so, and says when it has ended.
+//! The functions of Linux's `mm/filemap.c`, `mm/page-writeback.c` and `mm/vmscan.c` as plain data.
+//! The cache starts no I/O and waits for none: it tells the world which pages to read and to write
+//! back, and the world reports the end.
 //!
 //! ```text
 //!          begin_read           end_read             end_write_back
@@ -25,38 +25,37 @@
 //!  given up           both    reading    -        -           absent   -         -
 //! ```
 //!
-//! A page that is written while it is under write-back (*both*) is dirty again when that ends: the
-//! device may have been given the old content. [`PageCache::begin_write_back`] passes it over until
-//! then, as `WB_SYNC_NONE` does. One that is forgotten meanwhile (*given up*) is no longer to be
-//! found, and counts as under write-back until the device is done with it.
+//! A page that is written while it is under write-back (*both*) is dirty again afterwards, because
+//! the device may have received the old content. [`PageCache::begin_write_back`] skips it until
+//! then, like `WB_SYNC_NONE`. A page that is forgotten meanwhile (*given up*) cannot be found any
+//! more, but counts as under write-back until the device has finished.
 //!
 //! # A read
 //!
-//! For each page [`PageCache::lookup`]. *Absent*: [`ReadAhead::miss`], then
-//! [`PageCache::begin_read`] of its window, and wait. *Reading*: if [`PageCache::take_mark`] says
-//! so, [`ReadAhead::mark`] and begin that window; then wait. *Marked*: the same, without waiting.
-//! At the end of the call, [`ReadAhead::called`].
+//! For each page, [`PageCache::lookup`]. *Absent*: [`ReadAhead::miss`], then
+//! [`PageCache::begin_read`] of its window, and wait. *Reading*: if [`PageCache::take_mark`]
+//! returns true, [`ReadAhead::mark`] and begin that window; then wait. *Marked*: the same, without
+//! waiting. At the end of the call, [`ReadAhead::called`].
 //!
 //! # Memory
 //!
-//! A page that comes in when memory is full takes the place of the one that is first in a queue:
-//! pages enter it at the back when they come in, and one that was used a second time meanwhile goes
-//! to the back once more. The first use does not count: it is what the page was brought in for, and
-//! a long stream would otherwise drive out what is used again and again. (The kernel has two lists
-//! for this, inactive and active, and moves a page to the second when it is used the second time.)
-//! Pages that are dirty or under I/O stay; they go to the back when that ends.
+//! A new page in full memory replaces the first page of a queue. Pages enter the queue at the back;
+//! a page that was used a second time meanwhile moves to the back once more. The first use does not
+//! count, because the page was read for it, and a long stream would otherwise evict pages in
+//! repeated use. (The kernel has two lists, inactive and active, and moves a page to the second one
+//! at its second use.) Pages that are dirty or under I/O stay; they move to the back at the end of
+//! that state.
 //!
 //! # What is left out
 //!
-//! - **Waiting for memory.** When nothing can be reclaimed the page comes in nevertheless, and is
-//!   counted ([`PageCache::admitted_over_limit`]). The kernel would make the task wait, or have it
-//!   write back itself.
-//! - **Dirtyable memory.** Limits are percents of `memory_bytes`. The kernel takes them of what is
-//!   free or reclaimable at that moment, lowers them for whoever writes most and for slow devices,
-//!   and raises them for real-time tasks.
-//! - Memory of others: anonymous pages, swap, metadata; `kswapd`, which reclaims ahead of need in
-//!   batches.
-//! - Pages that are partly up to date: a write is of whole pages.
+//! - **Waiting for memory.** If nothing can be reclaimed, the page is admitted anyway and counted
+//! ([`PageCache::admitted_over_limit`]). The kernel would make the task wait or write back.
+//! - **Dirtyable memory.** Limits are percentages of `memory_bytes`. The kernel takes them of free
+//! and reclaimable memory, lowers them for heavy writers and slow devices, and raises them for
+//! real-time tasks.
+//! - Other memory: anonymous pages, swap, metadata; `kswapd`, which reclaims in advance, in
+//! batches.
+//! - Partly up-to-date pages: a write covers whole pages.
 //! - The content.
 
 mod read_ahead;
@@ -76,67 +75,70 @@ pub const PAGE_BYTES: u64 = 4096;
 /// Sectors of a page.
 pub const PAGE_SECTORS: u64 = PAGE_BYTES / 512;
 
-/// How much memory there is, and when pages are written back and read ahead.
+/// Size of memory, and parameters of write-back and read-ahead.
 #[derive(Clone, Copy, Debug)]
 pub struct CacheConfig {
     /// Memory for file pages.
     pub memory_bytes: u64,
-    /// Writers are held above so many percent of memory that are dirty or under write-back
+    /// Writers are throttled while more than this percentage of memory is dirty or under write-back
     /// (`vm.dirty_ratio`).
     pub dirty_ratio_percent: u32,
-    /// Flushers write back while more than so many percent of memory are dirty
-    /// (`vm.dirty_background_ratio`). Half of the limit if it is not below it.
+    /// Flushers write back while more than this percentage of memory is dirty
+    /// (`vm.dirty_background_ratio`). Half of the limit unless below it.
     pub dirty_background_ratio_percent: u32,
-    /// A file is written back when it is dirty for so long (`vm.dirty_expire_centisecs`: 30 s).
+    /// Age at which a dirty file is written back (`vm.dirty_expire_centisecs`: 30 s).
     pub dirty_expire: Nanos,
-    /// How often that is looked at (`vm.dirty_writeback_centisecs`: 5 s).
+    /// Interval of the age check (`vm.dirty_writeback_centisecs`: 5 s).
     pub write_back_interval: Nanos,
     /// Longest read-ahead (`read_ahead_kb`: 128 KiB).
     pub read_ahead_bytes: u64,
 }
 
-/// What a reader finds.
+/// Result of a lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Lookup {
-    /// Nothing.
+    /// The page is not in memory.
     Absent,
-    /// It is being read: wait, and look again. It may carry the mark: [`PageCache::take_mark`].
+    /// The page is being read: wait, and look again. It may carry the mark:
+    /// [`PageCache::take_mark`].
     Reading,
-    /// The page.
+    /// The page is up to date.
     UpToDate,
-    /// The page, and it carried the read-ahead mark (`PG_readahead`), which is taken off.
+    /// The page is up to date and carried the read-ahead mark (`PG_readahead`), which is now
+    /// removed.
     Marked,
 }
 
-/// How much is to be written back.
+/// Amount of pages to write back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum DirtyLevel {
-    /// Little: pages are written back when they are old.
+    /// Pages are written back by age.
     Low,
-    /// More is dirty than `dirty_background_ratio_percent` allows: flushers work.
+    /// More pages are dirty than `dirty_background_ratio_percent` allows: flushers work.
     Background,
-    /// More is dirty or under write-back than `dirty_ratio_percent` allows: writers are held.
+    /// More pages are dirty or under write-back than `dirty_ratio_percent` allows: writers are
+    /// throttled.
     Limit,
 }
 
-/// It is in memory.
+/// The page is in memory.
 const UP_TO_DATE: u8 = 1;
-/// A read is to bring it.
+/// The page is being read.
 const READING: u8 = 1 << 1;
-/// It is newer than what was given to the device.
+/// The page is newer than the device's copy.
 const DIRTY: u8 = 1 << 2;
-/// The device is being given it. Without [`UP_TO_DATE`]: forgotten since.
+/// The page is being written to the device. Without [`UP_TO_DATE`]: forgotten since.
 const WRITE_BACK: u8 = 1 << 3;
-/// Who reads it starts the next read-ahead.
+/// The reader of this page starts the next read-ahead.
 const MARK: u8 = 1 << 4;
-/// It was used since it came in.
+/// The page was used since it came in.
 const USED: u8 = 1 << 5;
-/// It was used more than once since it came in or reclaim last met it.
+/// The page was used more than once since it came in or since reclaim last saw it.
 const USED_AGAIN: u8 = 1 << 6;
-/// The queue of reclaim has an entry for it, which outlives the page.
+/// The reclaim queue has an entry for the page, which outlives the page.
 const QUEUED: u8 = 1 << 7;
 
-/// Takes up memory.
+/// Uses memory.
 const RESIDENT: u8 = UP_TO_DATE | READING | WRITE_BACK;
 /// Cannot be reclaimed.
 const BUSY: u8 = READING | DIRTY | WRITE_BACK;
@@ -144,15 +146,15 @@ const BUSY: u8 = READING | DIRTY | WRITE_BACK;
 /// Pages of one file.
 #[derive(Debug, Default)]
 struct File {
-    /// A byte for each page up to the last that was ever touched.
+    /// Flags of each page up to the last one ever touched.
     pages: Vec<u8>,
-    /// A bit for each of them: dirty and not under write-back.
+    /// A bit per page: dirty and not under write-back.
     writable: Vec<u64>,
     dirty: u64,
     write_back: u64,
-    /// Its place among the dirty files.
+    /// Position among the dirty files.
     turn: Option<u64>,
-    /// Since when it has dirty pages, if it has.
+    /// Start of its dirty state.
     dirty_since: Nanos,
 }
 
@@ -165,7 +167,7 @@ impl File {
         }
     }
 
-    /// Of a range, the part that was ever touched.
+    /// The part of a range that was ever touched.
     fn touched(&self, pages: Range<u64>) -> Range<usize> {
         let clip = |page| usize::try_from(page).unwrap_or(usize::MAX).min(self.pages.len());
         clip(pages.start)..clip(pages.end)
@@ -180,7 +182,7 @@ impl File {
         self.writable.get(page / 64).is_some_and(|word| word >> (page % 64) & 1 == 1)
     }
 
-    /// The first page at or behind `from` that is dirty and not under write-back.
+    /// The first page from `from` on that is dirty and not under write-back.
     fn next_writable(&self, from: usize) -> Option<usize> {
         let first = from / 64;
         let before = (1 << (from % 64)) - 1;
@@ -200,7 +202,7 @@ pub struct PageCache {
     background_pages: u64,
     slots: BTreeMap<FileId, usize>,
     files: Vec<File>,
-    /// What reclaim meets next is at the front: slot of the file, and page.
+    /// Reclaim queue: slot of the file, and page; reclaim takes the front.
     queue: VecDeque<(u32, u32)>,
     /// Dirty files by turn, with their slots.
     turns: BTreeMap<u64, (FileId, usize)>,
@@ -212,7 +214,7 @@ pub struct PageCache {
 }
 
 impl PageCache {
-    /// With nothing in it.
+    /// An empty cache.
     #[must_use]
     pub fn new(config: CacheConfig) -> Self {
         let memory_pages = config.memory_bytes / PAGE_BYTES;
@@ -239,7 +241,7 @@ impl PageCache {
         }
     }
 
-    /// A reader wants this page: if it is there, it has been used.
+    /// Looks up a page for a reader; a page in memory counts as used.
     pub fn lookup(&mut self, file: FileId, page: u64) -> Lookup {
         let Some(state) = self.page(file, page) else { return Lookup::Absent };
         if *state & UP_TO_DATE == 0 {
@@ -249,15 +251,14 @@ impl PageCache {
         if take_mark(state) { Lookup::Marked } else { Lookup::UpToDate }
     }
 
-    /// Takes the read-ahead mark off a page, also one that is still being read: the kernel starts
-    /// the next read-ahead before it waits for the page.
+    /// Removes the read-ahead mark of a page, even during its read: the kernel starts the next
+    /// read-ahead before it waits for the page.
     pub fn take_mark(&mut self, file: FileId, page: u64) -> bool {
         self.page(file, page).is_some_and(take_mark)
     }
 
-    /// Those of the pages that are absent are being read from now on; their runs are added to
-    /// `absent`. `mark` gets the read-ahead mark, if it is one of them: on a page that was there it
-    /// would start a read-ahead for nothing.
+    /// Starts to read the absent pages of a range; adds their runs to `absent`. `mark` gets the
+    /// read-ahead mark if it is one of them; on a present page it would start a useless read-ahead.
     ///
     /// # Panics
     /// If a page number does not fit 32 bits.
@@ -288,8 +289,7 @@ impl PageCache {
         }
     }
 
-    /// The read of these pages has ended: they are up to date. Those that were forgotten meanwhile
-    /// stay so.
+    /// Ends the read of these pages: they are up to date, unless they were forgotten meanwhile.
     pub fn end_read(&mut self, file: FileId, pages: Range<u64>) {
         let Some(&slot) = self.slots.get(&file) else { return };
         for at in self.files[slot].touched(pages) {
@@ -301,7 +301,7 @@ impl PageCache {
         }
     }
 
-    /// A task has written these pages, whole: they are there, and dirty.
+    /// A task has written these pages completely: they are in memory, and dirty.
     ///
     /// # Panics
     /// If a page number does not fit 32 bits.
@@ -330,13 +330,12 @@ impl PageCache {
         }
     }
 
-    /// The next run of dirty pages of a file at or behind page `from`, at most `max_pages` of them:
-    /// it is under write-back from now on, and clean. None if there is none up to the end of the
-    /// file, although there may be dirty pages that are under write-back still: whoever must have
-    /// those on the device asks again when that has ended.
+    /// Starts write-back of the next run of dirty pages from `from` on, at most `max_pages`; the
+    /// run is clean afterwards. `None` if there is none, although dirty pages may still be under
+    /// write-back: a caller that needs those on the device asks again after its end.
     ///
     /// # Panics
-    /// If no page is asked for.
+    /// `max_pages` is zero.
     pub fn begin_write_back(
         &mut self,
         file: FileId,
@@ -368,7 +367,7 @@ impl PageCache {
         Some(start as u64..end as u64)
     }
 
-    /// The device has these pages as they were when their write-back began.
+    /// The device has these pages with their content from the start of the write-back.
     pub fn end_write_back(&mut self, file: FileId, pages: Range<u64>) {
         let Some(&slot) = self.slots.get(&file) else { return };
         for at in self.files[slot].touched(pages) {
@@ -390,45 +389,45 @@ impl PageCache {
         }
     }
 
-    /// Pages in memory.
+    /// Number of pages in memory.
     #[must_use]
     pub fn resident_pages(&self) -> u64 {
         self.resident
     }
 
-    /// Pages that came in although memory was full and nothing could be reclaimed, so far.
+    /// Number of pages that came in although memory was full and nothing could be reclaimed.
     #[must_use]
     pub fn admitted_over_limit(&self) -> u64 {
         self.admitted_over_limit
     }
 
-    /// Pages that are dirty.
+    /// Number of dirty pages.
     #[must_use]
     pub fn dirty_pages(&self) -> u64 {
         self.dirty
     }
 
-    /// Pages under write-back; those that are dirty again are in both numbers.
+    /// Number of pages under write-back; pages that are dirty again count in both numbers.
     #[must_use]
     pub fn write_back_pages(&self) -> u64 {
         self.write_back
     }
 
-    /// Pages of a file that are dirty.
+    /// Number of dirty pages of a file.
     #[must_use]
     pub fn dirty_pages_of(&self, file: FileId) -> u64 {
         self.file(file).map_or(0, |file| file.dirty)
     }
 
-    /// Pages of a file that are under write-back.
+    /// Number of pages of a file under write-back.
     #[must_use]
     pub fn write_back_pages_of(&self, file: FileId) -> u64 {
         self.file(file).map_or(0, |file| file.write_back)
     }
 
-    /// How much is to be written back. As in `balance_dirty_pages` and `background_writeout`, pages
-    /// under write-back count against the limit, and not against the background limit, where the
-    /// question is whether flushers have more to start.
+    /// The amount of pages to write back. Like in `balance_dirty_pages` and `background_writeout`,
+    /// pages under write-back count against the limit, but not against the background limit, which
+    /// decides whether flushers start more.
     #[must_use]
     pub fn level(&self) -> DirtyLevel {
         if self.dirty + self.write_back > self.limit_pages {
@@ -440,15 +439,15 @@ impl PageCache {
         }
     }
 
-    /// The file whose turn it is, and since when it has dirty pages without a break. Files queue up
-    /// when they become dirty. Once files are requeued, younger ones may come before older.
+    /// The first file in the write-back order, and the start of its dirty state. Files queue up
+    /// when they become dirty. After a requeue, a younger file may precede an older one.
     #[must_use]
     pub fn oldest_dirty(&self) -> Option<(FileId, Nanos)> {
         let (_, &(file, slot)) = self.turns.first_key_value()?;
         Some((file, self.files[slot].dirty_since))
     }
 
-    /// A file has had its turn: if it is still dirty it queues up behind the others. Its age stays.
+    /// Moves a file that is still dirty behind the others after its turn. Its age stays.
     pub fn requeue(&mut self, file: FileId) {
         let Some(&slot) = self.slots.get(&file) else { return };
         if let Some(turn) = self.files[slot].turn.take() {
@@ -457,10 +456,9 @@ impl PageCache {
         }
     }
 
-    /// The file is truncated: nothing of it is cached or dirty. Pages under write-back count as
-    /// such until that ends. A read that was on its way ends without effect, unless the page is
-    /// being read anew by then: it ends that too. (The kernel truncates a page only when no I/O on
-    /// it is on its way.)
+    /// Truncates a file: nothing of it is cached or dirty. Pages under write-back count until its
+    /// end. A read in flight ends without effect, unless the page is being read again: then it ends
+    /// that read too. (The kernel truncates a page only without I/O on it.)
     pub fn forget(&mut self, file: FileId) {
         let Some(&slot) = self.slots.get(&file) else { return };
         let of = &mut self.files[slot];
@@ -486,7 +484,7 @@ impl PageCache {
         self.files[slot].pages.get_mut(usize::try_from(page).ok()?)
     }
 
-    /// The slot of a file, which has room for this many pages.
+    /// The slot of a file, with room for this many pages.
     fn slot_with(&mut self, file: FileId, pages: u64) -> usize {
         assert!(pages <= 1 << 32, "a file of {pages} pages");
         let slot = *self.slots.entry(file).or_insert_with(|| {
@@ -503,7 +501,7 @@ impl PageCache {
         self.next_turn += 1;
     }
 
-    /// Makes room for a page that comes in.
+    /// Makes room for a new page.
     fn admit(&mut self, slot: usize, at: usize) {
         while self.resident >= self.memory_pages {
             if !self.reclaim() {
@@ -514,7 +512,7 @@ impl PageCache {
         self.resident += 1;
         let state = &mut self.files[slot].pages[at];
         if *state & QUEUED != 0 {
-            // The entry of a page that was forgotten, too far in front for one that comes in now.
+            // The entry of a forgotten page is too near to the front for a new page.
             *state |= USED_AGAIN;
         }
         self.enqueue(slot, at);
@@ -524,19 +522,18 @@ impl PageCache {
         let state = &mut self.files[slot].pages[at];
         if *state & QUEUED == 0 {
             *state |= QUEUED;
-            // Files have numbers of 32 bits, and `slot_with` saw the page number.
+            // File numbers have 32 bits, and `slot_with` checked the page number.
             self.queue.push_back((slot as u32, at as u32));
         }
     }
 
-    /// Takes the clean page that was used longest ago out of memory; false if there is none. An
-    /// entry that is passed over was put there, or given its second chance, by some call: the time
-    /// for each is constant on average.
+    /// Evicts the clean page that was used longest ago; false if there is none. Each skipped entry
+    /// was queued, or got its second chance, by an earlier call, so the amortised time is constant.
     fn reclaim(&mut self) -> bool {
         while let Some((slot, at)) = self.queue.pop_front() {
             let state = &mut self.files[slot as usize].pages[at as usize];
             if *state & RESIDENT == 0 || *state & BUSY != 0 {
-                // Forgotten; or it queues up again when its I/O ends.
+                // Forgotten; or queued again at the end of its I/O.
                 *state &= !QUEUED;
             } else if *state & USED_AGAIN != 0 {
                 *state &= !USED_AGAIN;
@@ -555,8 +552,7 @@ fn used(state: u8) -> u8 {
     state | if state & USED == 0 { USED } else { USED_AGAIN }
 }
 
-/// Takes the mark off. Not while the page is under write-back, where the kernel has another use for
-/// the bit.
+/// Removes the mark. Not during write-back, when the kernel uses the bit for another purpose.
 fn take_mark(state: &mut u8) -> bool {
     let marked = *state & (MARK | WRITE_BACK) == MARK;
     if marked {

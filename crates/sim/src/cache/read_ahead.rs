@@ -1,6 +1,6 @@
-//! On-demand read-ahead: which pages to read when one is missed, or when a marked one is met.
+//! On-demand read-ahead: the pages to read after a miss, or at a marked page.
 //!
-//! As `mm/readahead.c` does it since 2.6.23, with the state of one open file:
+//! Follows `mm/readahead.c` since 2.6.23, with the state of one open file:
 //!
 //! ```text
 //!                          |<------ async ------>|
@@ -9,9 +9,9 @@
 //!     ^ start              ^ mark
 //! ```
 //!
-//! The window is what was read last. Whoever meets the mark starts the next window, and has the
-//! asynchronous part left to read meanwhile. A stream that is read page by page has, where 32 pages
-//! is the longest window:
+//! The window is the last range that was read. The reader that meets the mark starts the next
+//! window, and still has the asynchronous part to read meanwhile. With a longest window of 32
+//! pages, a stream that is read page by page has:
 //!
 //! ```text
 //!     met          window     mark
@@ -22,19 +22,18 @@
 //!     28 (mark)    60..92     60     and so on, 32 pages each
 //! ```
 //!
-//! Left out: streams that are interleaved in one open file, and a mark that another open file left
-//! behind. The kernel looks for the next page that is not in memory then, and goes on from there;
-//! here the stream goes on at its next miss. Congestion and lack of memory, which make windows
-//! smaller or delay them, are left out too.
+//! Left out: interleaved streams in one open file, and marks of another open file. The kernel then
+//! searches for the next page that is not in memory and continues there; here the stream continues
+//! at its next miss. Also left out: congestion and lack of memory, which shrink or delay windows.
 
 use std::ops::Range;
 
-/// What to read.
+/// Pages to read.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Window {
-    /// These, as far as they are absent.
+    /// Range; only absent pages are read.
     pub pages: Range<u64>,
-    /// The one that gets the mark.
+    /// Page that gets the mark.
     pub mark: Option<u64>,
 }
 
@@ -45,19 +44,19 @@ pub struct ReadAhead {
     start: u64,
     size: u64,
     async_size: u64,
-    /// The last page of the call before; none at first.
+    /// Last page of the previous call; `None` at first.
     previous: Option<u64>,
 }
 
 impl ReadAhead {
-    /// Of a file that was just opened; zero pages turn read-ahead off.
+    /// State of a newly opened file; zero pages disable read-ahead.
     #[must_use]
     pub fn new(max_pages: u64) -> Self {
         Self { max_pages, start: 0, size: 0, async_size: 0, previous: None }
     }
 
-    /// A page is absent, of a call that wants `asked_pages` from it on: what to read before it can
-    /// go on. Random access brings just those.
+    /// Handles an absent page of a call that wants `asked_pages` from it on; returns the pages to
+    /// read first. Random access reads only those of the call.
     pub fn miss(&mut self, page: u64, asked_pages: u64, file_pages: u64) -> Window {
         if self.max_pages == 0 {
             return clip(page..page + 1, None, file_pages);
@@ -77,8 +76,8 @@ impl ReadAhead {
         self.window(file_pages)
     }
 
-    /// The marked page was met: what to read while the task goes on. None at the end of the file,
-    /// or if the mark is not of this open file.
+    /// Handles a marked page; returns the pages to read while the task continues. `None` at the end
+    /// of the file, or if the mark belongs to another open file.
     pub fn mark(&mut self, page: u64, file_pages: u64) -> Option<Window> {
         if self.max_pages == 0 || !self.expects(page) {
             return None;
@@ -87,13 +86,13 @@ impl ReadAhead {
         (!window.pages.is_empty()).then_some(window)
     }
 
-    /// A call has ended, and this was its last page, read ahead or not: one that goes on from there
-    /// is part of a stream. Without it, only calls that missed a page are known.
+    /// Notes the last page of a call, read ahead or not: a call that continues there belongs to a
+    /// stream. Without this, only calls with a miss are known.
     pub fn called(&mut self, last_page: u64) {
         self.previous = Some(last_page);
     }
 
-    /// The stream has come where the next window is due.
+    /// Whether the stream has reached the next window.
     fn expects(&self, page: u64) -> bool {
         let end = self.start + self.size;
         page > 0 && (page == end - self.async_size || page == end)
@@ -112,7 +111,7 @@ impl ReadAhead {
     }
 }
 
-/// As much of it as lies in the file.
+/// Clips a window to the file.
 fn clip(pages: Range<u64>, mark: Option<u64>, file_pages: u64) -> Window {
     Window {
         pages: pages.start.min(file_pages)..pages.end.min(file_pages),
@@ -120,9 +119,9 @@ fn clip(pages: Range<u64>, mark: Option<u64>, file_pages: u64) -> Window {
     }
 }
 
-/// The size of the first window: what was asked for, to the next power of two, times four if that
-/// is little, times two if it is not much. Where 32 pages is the longest: 4 for one or two, 16 for
-/// eight, 32 above.
+/// Size of the first window: the requested size, rounded up to a power of two, times four if that
+/// is little, times two if it is moderate. With a longest window of 32 pages: 4 for one or two
+/// pages, 16 for eight, 32 above.
 fn first_size(asked_pages: u64, max_pages: u64) -> u64 {
     let asked = asked_pages.next_power_of_two();
     if asked <= max_pages / 32 {
@@ -134,7 +133,7 @@ fn first_size(asked_pages: u64, max_pages: u64) -> u64 {
     }
 }
 
-/// The size of a window after one of this size.
+/// Size of the window that follows one of this size.
 fn next_size(size: u64, max_pages: u64) -> u64 {
     let times = if size < max_pages / 16 { 4 } else { 2 };
     (size * times).min(max_pages)
@@ -157,7 +156,8 @@ mod tests {
         Window { pages, mark: None }
     }
 
-    /// Reads pages one by one, each I/O ending at once: what was met, and which window it brought.
+    /// Reads pages one by one, with each I/O ending immediately; returns the pages that started a
+    /// window, with the window.
     fn stream(pages: Range<u64>, max_pages: u64, file_pages: u64) -> Vec<(u64, Window)> {
         let mut cache = PageCache::new(CacheConfig {
             memory_bytes: 1 << 30,
@@ -217,7 +217,7 @@ mod tests {
             (116, window(244..372, 244)),
         ];
         assert_eq!(stream(0..200, 128, END), expected);
-        // A sixteenth of the longest is no longer small.
+        // A sixteenth of the longest is no longer little.
         assert_eq!(stream(0..2, 64, END), [(0, window(0..4, 1)), (1, window(4..12, 4))]);
     }
 
@@ -280,7 +280,7 @@ mod tests {
 
     #[test]
     fn miss_at_the_end_of_the_window_goes_on_with_the_next() {
-        // The mark was not met: its page had been in memory before.
+        // The mark had no effect, because its page was in memory before.
         let mut read_ahead = ReadAhead::new(32);
         assert_eq!(read_ahead.miss(0, 1, END), window(0..4, 1));
         read_ahead.called(3);

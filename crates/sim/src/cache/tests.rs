@@ -7,7 +7,7 @@ const B: FileId = FileId(3);
 const C: FileId = FileId(900_000_000);
 const NONE: [u64; 0] = [];
 
-/// A memory of so many pages; writers are held above 40 %, flushers work above 10 %.
+/// A memory with this many pages; writers are throttled above 40 %, flushers work above 10 %.
 fn cache(memory_pages: u64) -> PageCache {
     PageCache::new(CacheConfig {
         memory_bytes: memory_pages * PAGE_BYTES,
@@ -19,7 +19,7 @@ fn cache(memory_pages: u64) -> PageCache {
     })
 }
 
-/// What a read of these pages has to fetch; it is under way then.
+/// Starts a read of these pages; returns the absent runs.
 fn begin_read(cache: &mut PageCache, file: FileId, pages: Range<u64>) -> Vec<Range<u64>> {
     let mut absent = Vec::new();
     cache.begin_read(file, pages, None, &mut absent);
@@ -31,7 +31,7 @@ fn read(cache: &mut PageCache, file: FileId, pages: Range<u64>) {
     cache.end_read(file, pages);
 }
 
-/// Which of the pages are up to date, without using them.
+/// The up-to-date pages, without using them.
 fn up_to_date(cache: &mut PageCache, file: FileId, pages: Range<u64>) -> Vec<u64> {
     pages.filter(|&page| state(cache, file, page) & UP_TO_DATE != 0).collect()
 }
@@ -88,7 +88,7 @@ fn mark_is_met_once_and_not_put_on_a_page_that_was_there() {
     cache.begin_read(A, 0..8, Some(2), &mut Vec::new());
     assert_eq!(cache.lookup(A, 2), Lookup::UpToDate);
 
-    // While it is being read: the lookup leaves it.
+    // During its read: the lookup leaves the mark.
     cache.begin_read(B, 0..4, Some(1), &mut Vec::new());
     assert_eq!(cache.lookup(B, 1), Lookup::Reading);
     assert!(!cache.take_mark(B, 0));
@@ -129,7 +129,7 @@ fn reclaim_passes_over_what_is_dirty_or_under_io_until_that_ends() {
     begin_read(&mut cache, A, 4..5);
     read(&mut cache, A, 6..7);
 
-    // Only page 6 can go; then nothing can, and pages come in nevertheless.
+    // Only page 6 can be evicted; then none can, and pages are admitted anyway.
     read(&mut cache, B, 0..1);
     assert_eq!((up_to_date(&mut cache, A, 0..9), cache.admitted_over_limit()), (vec![0, 2], 0));
     begin_read(&mut cache, B, 1..3);
@@ -138,7 +138,7 @@ fn reclaim_passes_over_what_is_dirty_or_under_io_until_that_ends() {
     assert_eq!(up_to_date(&mut cache, A, 0..9), [0, 2]);
     assert_eq!(cache.lookup(A, 4), Lookup::Reading);
 
-    // All three can go when their I/O has ended, and memory is no longer exceeded.
+    // All three can be evicted after their I/O, and memory is within its limit again.
     cache.end_read(A, 4..5);
     cache.end_write_back(A, 2..3);
     assert_eq!(cache.begin_write_back(A, 0, 1), Some(0..1));
@@ -258,7 +258,7 @@ fn page_written_while_under_write_back_is_written_back_once_more_afterwards() {
     cache.dirty(Nanos(2), A, 1..2);
     assert_eq!((cache.dirty_pages_of(A), cache.write_back_pages_of(A)), (1, 3));
     assert_eq!(cache.oldest_dirty(), Some((A, Nanos(2))));
-    assert_eq!(cache.begin_write_back(A, 0, 9), None, "the device has a copy of it in hand");
+    assert_eq!(cache.begin_write_back(A, 0, 9), None, "the page is under write-back");
     cache.end_write_back(A, 0..3);
     assert_eq!((cache.dirty_pages_of(A), cache.write_back_pages_of(A)), (1, 0));
     assert_eq!(cache.begin_write_back(A, 0, 9), Some(1..2));
@@ -280,7 +280,7 @@ fn dirty_files_take_turns_and_keep_their_age() {
     cache.requeue(B);
     assert_eq!(cache.oldest_dirty(), Some((A, Nanos(10))));
 
-    // Clean, it loses its turn; it is dirty anew when it is written again.
+    // Clean, it loses its position; the next write makes it dirty anew.
     cache.begin_write_back(A, 0, 9);
     assert_eq!(cache.oldest_dirty(), Some((A, Nanos(10))), "page 5 is left");
     cache.begin_write_back(A, 0, 9);
@@ -306,7 +306,7 @@ fn truncated_file_has_nothing_cached_and_its_io_ends_without_harm() {
     assert_eq!(cache.oldest_dirty(), Some((B, Nanos(0))));
     assert_eq!(cache.begin_write_back(A, 0, 9), None);
 
-    // Page 0 is written anew before the old content has reached the device.
+    // Page 0 is written again before the device has its old content.
     cache.dirty(Nanos(5), A, 0..1);
     assert_eq!(cache.begin_write_back(A, 0, 9), None);
     cache.end_write_back(A, 0..2);
@@ -318,7 +318,7 @@ fn truncated_file_has_nothing_cached_and_its_io_ends_without_harm() {
 
 #[test]
 fn table_of_page_states_holds() {
-    // How to come to a state; and what becomes of it by: dirty, begin_read, end_read,
+    // The way into a state, and the next state after: dirty, begin_read, end_read,
     // begin_write_back, end_write_back, forget, reclaim.
     let table = [
         ("absent", "", ["dirty", "reading", "", "", "", "", ""]),
@@ -341,7 +341,7 @@ fn table_of_page_states_holds() {
     }
 }
 
-/// To page 3 of file A, in a memory of one page.
+/// Applies an event to page 3 of file A, in a memory of one page.
 fn happen(cache: &mut PageCache, event: char) {
     match event {
         'd' => cache.dirty(Nanos(0), A, 3..4),
@@ -368,7 +368,7 @@ fn name(cache: &mut PageCache) -> &'static str {
     }
 }
 
-/// A page, plainly.
+/// Plain state of a page.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]
 struct Plain {
     up_to_date: bool,
@@ -387,11 +387,11 @@ impl Plain {
     }
 }
 
-/// The cache and what it should be, which knows nothing of the order in which pages are reclaimed.
+/// The cache, and a model of it without the order of reclaim.
 struct Compared {
     cache: PageCache,
     pages: BTreeMap<(FileId, u64), Plain>,
-    /// Dirty files, the one whose turn it is first.
+    /// Dirty files in the write-back order.
     turns: Vec<(FileId, Nanos)>,
     reads: Vec<(FileId, Range<u64>)>,
     write_backs: Vec<(FileId, Range<u64>)>,
@@ -412,7 +412,7 @@ impl Compared {
         self.cache.begin_read(file, pages.clone(), None, &mut absent);
         for at in absent.iter().cloned().flatten() {
             let page = self.page(file, at);
-            // Or it was taken out of memory to make room for those before it.
+            // Or it was evicted to make room for the pages before it.
             assert!(page.is_clean() || !page.up_to_date && !page.reading);
             self.reclaimed += u64::from(self.page(file, at).is_clean());
             let page = self.page(file, at);
@@ -510,7 +510,7 @@ impl Compared {
         }
     }
 
-    /// Afterwards, the same pages are in memory, but for clean ones if room was needed.
+    /// Compares: the same pages are in memory, except for clean ones evicted for room.
     fn compare(&mut self, resident_before: u64, over_before: u64) {
         let mut resident = 0;
         let mut reclaimed = 0;

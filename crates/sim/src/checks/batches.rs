@@ -10,7 +10,7 @@ use super::latency::{ms, ratio};
 use super::{Check, Seen, Verdict};
 use crate::device::Device;
 
-/// Sectors of 128 KiB: what read-ahead and write-back of 2009 made in one piece.
+/// Sectors of 128 KiB: the usual size of read-ahead and write-back in 2009.
 const PIECE: u64 = 256;
 
 pub(super) const BOTH_LIMITS: Check = Check {
@@ -18,7 +18,7 @@ pub(super) const BOTH_LIMITS: Check = Check {
     about: "deadline-prio: 4 values each of fifo_batch, quantum, and time of a request; a real \
             time reader that asks whenever it can ends each batch of the others as early as it may",
     run: |seed| {
-        // The limits that the elevator has, and those that its batches are judged by.
+        // The elevator's limits, and the limits of the judgement.
         let seen = |limits: &[(u64, u64)], judged: Option<(u64, u64)>| {
             let mut random = Random::new(seed, 0);
             let (mut batches, mut too_short, mut too_long) = (0, 0, 0);
@@ -30,7 +30,7 @@ pub(super) const BOTH_LIMITS: Check = Check {
                     for (len, time) in batches_of(fifo_batch, quantum_ms, request) {
                         batches += 1;
                         too_short += u32::from(len < fifo_judged || time < quantum);
-                        // One earlier both limits had been met, too.
+                        // One request earlier, both limits had been met too.
                         let one_less = len > fifo_judged && time - request >= quantum;
                         too_long += u32::from(one_less);
                     }
@@ -62,11 +62,12 @@ pub(super) const BOTH_LIMITS: Check = Check {
     },
 };
 
-/// Requests and time of batches of a backlog of reads that lie upward, on a device that takes
-/// `request` for each. Behind each batch goes one real time read.
+/// Number of requests and time of each batch of an upward backlog of reads, on a device that takes
+/// `request` for each. A real-time read follows each batch.
 fn batches_of(fifo_batch: u64, quantum_ms: u64, request: Nanos) -> Vec<(u64, Nanos)> {
     const BATCHES: usize = 3;
-    // Nothing is late: a batch would start elsewhere and run out of requests further up.
+    // Nothing is late: a batch for a late request would start elsewhere and run out of requests
+    // further up.
     let elevator =
         format!("deadline-prio,sync_expire=600000,fifo_batch={fifo_batch},quantum={quantum_ms}");
     let longest = fifo_batch.max(quantum_ms * 1_000_000 / request.0 + 1);
@@ -99,9 +100,9 @@ pub(super) const TIME_OF_A_BATCH: Check = Check {
     about: "deadline on a disk: time of every 16 requests in a row, of one table scan and of 32 \
             clients who read pages of the same size anywhere, 30 s each",
     run: |seed| {
-        // A database of that time with its own buffers: pages of 16 KiB, each asked for when it is
-        // needed. Both loads have requests of one size, so that only the places differ. Tried: this
-        // world, and the same with 128 KiB, which is printed and not judged.
+        // A database of that time with its own buffers: pages of 16 KiB, read on demand. Both loads
+        // have equal request sizes, so only the positions differ. Tried: this world, and the same
+        // with 128 KiB, which is printed and not judged.
         let disk = |sectors| extremes(desktop_disk, sectors, seed);
         let what = |(min, max)| format!("{} to {}, ratio {:.1}", ms(min), ms(max), ratio(max, min));
         let (min, max) = disk(32);
@@ -111,14 +112,14 @@ pub(super) const TIME_OF_A_BATCH: Check = Check {
         };
         let (min, max) = extremes(|| even_device(Nanos::from_ms(5)), 32, seed);
         let control = Seen {
-            what: format!("a device that does not seek: {}", what((min, max))),
+            what: format!("a non-rotational device: {}", what((min, max))),
             holds: ratio(max, min) >= 5.0,
         };
         Verdict::of(ours, &[control])
     },
 };
 
-/// The shortest and the longest time of 16 requests in a row, of both loads together.
+/// The shortest and the longest time of 16 consecutive requests, over both loads.
 fn extremes<D: Device>(device: impl Fn() -> D, sectors: u64, seed: u64) -> (Nanos, Nanos) {
     let scan = Client { sectors, ..Client::new(READ, Places::InOrder(0..DISK_END)) };
     let anywhere = Client::new(READ, Places::Random(0..DISK_END));
@@ -141,22 +142,22 @@ pub(super) const GAIN_OF_A_QUANTUM: Check = Check {
     about: "deadline-prio on a disk, three times 20 s: 8 readers in order, 8 random readers, \
             write-back in order; quantum=40 against the fifo_batch with the same longest read",
     run: |seed| {
-        // The mail's tiotest, two of its phases at a time and a quarter of its threads each: files
-        // of 80 MB one behind the other, read in pieces of 128 KiB with one ahead, or 4 KiB
-        // anywhere; and a flusher, which has 64 pieces waiting. Tried: this world only, first with
-        // 30 s at once. That came out between 1.014 and 1.039, as if there were several steady
-        // states, so that the verdict was the seed's; hence three times. Now it is 1.020 to 1.036,
-        // and the claim holds for 7 of the seeds 1 to 20.
+        // The mail's tiotest, two of its phases at a time with a quarter of its threads each: files
+        // of 80 MB one after the other, read in pieces of 128 KiB with one read ahead, or 4 KiB at
+        // random; and a flusher with 64 waiting pieces. Tried: only this world, first with a run of
+        // 30 s. The result was between 1.014 and 1.039, as if there were several steady states, so
+        // that the seed decided; hence three runs. Now it is 1.020 to 1.036, and the claim holds
+        // for 7 of the seeds 1 to 20.
         let mixed = Comparison::of(&mix(true), desktop_disk, seed).into_seen("mixed");
-        // Where nothing lies together, 16 requests always take longer than the quantum. The control
-        // needs a disk without a cache: one with a cache takes 16 random writes in 2 ms, and there
-        // the quantum gained 42 to 44 %.
+        // Random requests always take longer than the quantum per 16. The control needs a disk
+        // without a cache: a disk with one takes 16 random writes in 2 ms, and there the quantum
+        // gained 42 to 44 %.
         let random = Comparison::of(&mix(false), write_through_disk, seed);
-        Verdict::of(mixed, &[random.into_seen("all at random, no write cache")])
+        Verdict::of(mixed, &[random.into_seen("all random, no write cache")])
     },
 };
 
-/// What was transferred, and the longest read.
+/// Transferred bytes, and the longest read.
 #[derive(Clone, Copy, Default)]
 struct Work {
     sectors: u64,
@@ -164,7 +165,7 @@ struct Work {
 }
 
 impl Work {
-    /// Of clients over three runs.
+    /// Sum over three runs of the clients.
     fn of<D: Device>(tunables: &str, clients: &[Client], device: fn() -> D, seed: u64) -> Self {
         let mut work = Self::default();
         for number in 0..RUNS {
@@ -189,8 +190,8 @@ impl Work {
 const RUNS: u64 = 3;
 const RUN_MS: u64 = 20_000;
 
-/// With quantum and usual `fifo_batch`; and without quantum, with the `fifo_batch` whose longest
-/// read is nearest to that.
+/// With the quantum and the default `fifo_batch`; and without the quantum, with the `fifo_batch` of
+/// the nearest longest read.
 struct Comparison {
     with: Work,
     fifo_batch: u64,
@@ -224,7 +225,7 @@ impl Comparison {
     }
 }
 
-/// Readers, half of them in order, and write-back; or all of them anywhere.
+/// Readers, half of them sequential, and write-back; or all of them random.
 fn mix(in_order: bool) -> Vec<Client> {
     /// Sectors of a file of 80 MB.
     const FILE: u64 = 80 << 11;
@@ -248,7 +249,7 @@ fn mix(in_order: bool) -> Vec<Client> {
     clients
 }
 
-/// Runs clients over a device, for so many milliseconds and with a seed.
+/// Runs clients over a device, for a time in milliseconds and with a seed.
 fn run<D: Device>(elevator: &str, clients: &[Client], device: D, (ms, seed): (u64, u64)) -> Ran {
     let until = Nanos::from_ms(ms);
     let setting = Setting { elevator, rotational: true, nr_requests: 128, clients, until, seed };

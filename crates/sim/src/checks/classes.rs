@@ -1,8 +1,8 @@
-//! Which requests pass which: levels, seen from outside the elevator (004-1, 004-5, 004-6).
+//! Levels of requests, observed from outside the elevator (004-1, 004-5, 004-6).
 //!
-//! Of every two kinds of request (class, operation, somebody waits or not) one waits already when
-//! the other comes. If the second is dispatched first, it passes. From all pairs follow the levels,
-//! if there are any.
+//! For every pair of kinds (class, operation, synchronous or not), one request waits when the other
+//! arrives. If the second is dispatched first, it passes the first. The levels follow from all
+//! pairs, if the elevator has levels.
 
 use blockyard_engine::bio::Op;
 use blockyard_engine::priority::PriorityClass;
@@ -12,7 +12,7 @@ use blockyard_workload::random::Random;
 use super::hand::{Hand, Kind, READ, SECTORS};
 use super::{Check, Seen, Verdict};
 
-/// Sectors of the disk that the requests lie on.
+/// Range of the requests' sectors.
 const SECTORS_END: u64 = 1 << 28;
 
 pub(super) const TWO_CLASSES: Check = Check {
@@ -35,7 +35,7 @@ pub(super) const TWO_CLASSES: Check = Check {
 
 pub(super) const MIDDLE_LEVEL: Check = Check {
     id: "004-5",
-    about: "deadline-prio: the same pairs; who is in the middle of three levels",
+    about: "deadline-prio: the same pairs; kinds of the middle level",
     run: |seed| {
         let seen = |name: &str| {
             let levels = Levels::of(name, seed);
@@ -73,7 +73,7 @@ pub(super) const LOWEST_LEVEL: Check = Check {
     },
 };
 
-/// Best effort reads, and synchronous writes of real time or best effort.
+/// Best-effort reads, and synchronous writes of real time or best effort.
 fn is_middle(kind: Kind) -> bool {
     match (kind.priority.class, kind.op) {
         (PriorityClass::Idle, _) | (PriorityClass::RealTime, Op::Read) => false,
@@ -82,16 +82,16 @@ fn is_middle(kind: Kind) -> bool {
     }
 }
 
-/// Asynchronous writes and all of the idle class. The mail does not say that this includes
-/// asynchronous writes of the real time class; they are asynchronous writes, so here it does.
+/// Asynchronous writes and the idle class. The mail does not mention asynchronous writes of the
+/// real-time class; here they are asynchronous writes.
 pub(super) fn is_lowest(kind: Kind) -> bool {
     kind.priority.class == PriorityClass::Idle || (kind.op != Op::Read && !kind.sync)
 }
 
-/// The kinds that pass nobody of their own group, highest group first.
+/// Kinds that do not pass each other, in groups, highest group first.
 struct Levels {
     groups: Vec<Vec<Kind>>,
-    /// Who passes whom follows from the groups alone.
+    /// The groups alone determine the passing.
     exact: bool,
     pairs: usize,
     passed: usize,
@@ -143,10 +143,10 @@ impl Levels {
     }
 }
 
-/// Whether a request passes one that came before it; it lies below it, or above.
+/// Whether a request passes an earlier one, which is placed below or above it.
 fn second_passes(elevator: &str, kinds: [Kind; 2], random: &mut Random, below: bool) -> bool {
     let mut hand = Hand::new(elevator);
-    // Places that do not touch each other.
+    // Positions that are not adjacent.
     let place = |random: &mut Random, third: u64| {
         let third_sectors = SECTORS_END / 3;
         third * third_sectors + random.below(third_sectors / SECTORS - 1) * SECTORS
@@ -157,9 +157,9 @@ fn second_passes(elevator: &str, kinds: [Kind; 2], random: &mut Random, below: b
         1 => [0, 2],
         _ => [0, 1],
     };
-    // While the device has this one, the others wait.
+    // The device is busy with this request, so the others wait.
     hand.ask(Nanos(0), READ, place(random, busy));
-    hand.next(Nanos(0)).expect("nobody else asks");
+    hand.next(Nanos(0)).expect("no other request waits");
     let (low, high) = (place(random, low), place(random, high));
     let (first, second) = if below { (high, low) } else { (low, high) };
     hand.ask(Nanos::from_ms(1), kinds[0], first);
@@ -167,10 +167,10 @@ fn second_passes(elevator: &str, kinds: [Kind; 2], random: &mut Random, below: b
     hand.next(Nanos::from_ms(3)) == Some(second)
 }
 
-/// How long a request waits before it is late, in milliseconds: from then on a batch starts with it
-/// and not further up. Half of what is possible is left out at each trial.
+/// The time after which a request is late, in milliseconds: then a batch starts with it and not
+/// further up. Found by bisection.
 pub(super) fn deadline_ms(elevator: &str, kind: Kind) -> u64 {
-    // Where the tunables of `deadline-prio` end.
+    // The limit of the tunables of `deadline-prio`.
     let (mut early, mut late) = (0u64, 600_000);
     while early + 1 < late {
         let waited = early.midpoint(late);
@@ -186,7 +186,7 @@ pub(super) fn deadline_ms(elevator: &str, kind: Kind) -> u64 {
 fn is_late(elevator: &str, kind: Kind, waited_ms: u64) -> bool {
     let mut hand = Hand::new(&in_batches_of_one(elevator));
     hand.ask(Nanos(0), READ, 7_000);
-    hand.next(Nanos(0)).expect("nobody else asks");
+    hand.next(Nanos(0)).expect("no other request waits");
     let [behind, head, upward] = [1_000, 2_000, 3_000];
     [head, behind, upward].into_iter().for_each(|sector| hand.ask(Nanos(0), kind, sector));
     let first = hand.next(Nanos(0));
@@ -194,9 +194,9 @@ fn is_late(elevator: &str, kind: Kind, waited_ms: u64) -> bool {
     hand.next(Nanos::from_ms(waited_ms)) == Some(behind)
 }
 
-/// Each request has its own batch, so that the elevator chooses anew each time.
+/// Gives each request its own batch, so that the elevator chooses each time.
 pub(super) fn in_batches_of_one(elevator: &str) -> String {
-    // Deadline has no quantum.
+    // `deadline` has no quantum.
     let quantum = if elevator.starts_with("deadline-prio") { ",quantum=0" } else { "" };
     format!("{elevator},fifo_batch=1{quantum}")
 }

@@ -1,5 +1,5 @@
-//! Clients that ask, wait for the answer, and ask again, in front of a queue and a device; and what
-//! became of each of their requests, when.
+//! Closed-loop clients in front of a queue and a device, with the history of each of their
+//! requests.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -13,32 +13,32 @@ use super::hand::{Kind, elevator, queue_of_one};
 use crate::block::{BlockDevice, DeviceEvent};
 use crate::device::Device;
 
-/// Where a client's requests lie.
+/// Positions of a client's requests.
 #[derive(Clone, Debug)]
 pub(super) enum Places {
-    /// Anywhere in a range of sectors, each place as likely as the others.
+    /// Uniform in a range of sectors.
     Random(Range<u64>),
-    /// One behind the other, and from the start again.
+    /// Sequential, and again from the start.
     InOrder(Range<u64>),
 }
 
-/// Who asks.
+/// A client.
 #[derive(Clone, Debug)]
 pub(super) struct Client {
     pub(super) kind: Kind,
     pub(super) places: Places,
-    /// Of one request.
+    /// Length of a request.
     pub(super) sectors: u64,
-    /// Requests that it has at a time.
+    /// Requests in flight.
     pub(super) depth: u32,
-    /// Between an answer and the next request, on average; evenly spread from none to twice that.
+    /// Mean time between completion and the next request; uniform from zero to twice the mean.
     pub(super) think: Nanos,
-    /// When it comes.
+    /// Start.
     pub(super) from: Nanos,
 }
 
 impl Client {
-    /// One that has a request of 4 KiB at a time and does not think.
+    /// A client with one request of 4 KiB in flight and no think time.
     pub(super) fn new(kind: Kind, places: Places) -> Self {
         Self { kind, places, sectors: 8, depth: 1, think: Nanos(0), from: Nanos(0) }
     }
@@ -46,7 +46,7 @@ impl Client {
     /// The first sector of its request with this number.
     fn place(&self, random: &mut Random, number: u64) -> u64 {
         match &self.places {
-            // Places do not touch, so that nothing merges by chance.
+            // Positions are not adjacent, so that nothing merges by chance.
             Places::Random(range) => {
                 let step = 2 * self.sectors;
                 range.start + random.below((range.end - range.start) / step) * step
@@ -65,27 +65,27 @@ pub(super) struct Asked {
     pub(super) client: usize,
     pub(super) sector: u64,
     pub(super) asked: Nanos,
-    /// When the device got it.
+    /// Time of issue to the device.
     pub(super) started: Option<Nanos>,
     pub(super) ended: Option<Nanos>,
 }
 
 impl Asked {
-    /// From question to answer, if there was one.
+    /// Time from submission to completion, if completed.
     pub(super) fn latency(&self) -> Option<Nanos> {
         self.ended.map(|ended| ended - self.asked)
     }
 }
 
-/// All requests in the order in which they were asked for, and the device's order.
+/// All requests in the order of submission, and the device's order.
 pub(super) struct Ran {
     pub(super) asked: Vec<Asked>,
-    /// Indices into `asked`. What was merged follows each other.
+    /// Indices into `asked`. Merged requests are consecutive.
     pub(super) started: Vec<usize>,
 }
 
 impl Ran {
-    /// The latencies of the requests of some clients, ascending.
+    /// Sorted latencies of the requests of some clients.
     pub(super) fn latencies(&self, of: impl Fn(usize) -> bool) -> Vec<Nanos> {
         let of = self.asked.iter().filter(|asked| of(asked.client));
         let mut latencies: Vec<Nanos> = of.filter_map(Asked::latency).collect();
@@ -94,11 +94,11 @@ impl Ran {
     }
 }
 
-/// A queue, and what is to happen in front of it.
+/// A queue and its clients.
 #[derive(Clone, Debug)]
 pub(super) struct Setting<'a> {
     pub(super) elevator: &'a str,
-    /// What the elevator is told of the device.
+    /// The elevator's knowledge of the device.
     pub(super) rotational: bool,
     pub(super) nr_requests: u32,
     pub(super) clients: &'a [Client],
@@ -107,9 +107,9 @@ pub(super) struct Setting<'a> {
 }
 
 impl Setting<'_> {
-    /// Lets the clients ask until the time is over; what is under way then has no end.
+    /// Runs the clients until the end of the time; requests in flight then have no completion.
     pub(super) fn run<D: Device>(&self, device: D) -> Ran {
-        // Requests of at most 512 KiB, as the kernel of 2009 made.
+        // Requests of at most 512 KiB, like those of the kernel of 2009.
         let usual = queue_of_one(self.rotational, self.nr_requests);
         let mut config = QueueConfig { write_cache: false, ..usual };
         config.limits.max_sectors = 1024;
@@ -136,11 +136,11 @@ struct Run<D> {
     block: BlockDevice<D>,
     /// Emptied after each use; kept for its memory.
     events: Vec<(Nanos, DeviceEvent)>,
-    /// Which client asks when; at the same time, in the order in which they knew it.
+    /// Clients by the time of their next request; at equal times in the order of scheduling.
     asks: BinaryHeap<Reverse<(Nanos, u64, usize)>>,
     arrivals: u64,
     randoms: Vec<Random>,
-    /// Requests that each has asked for.
+    /// Number of requests of each client.
     numbers: Vec<u64>,
     ran: Ran,
 }
@@ -193,7 +193,7 @@ impl<D: Device> Run<D> {
         self.ran.asked.push(Asked { client: number, sector, asked: now, started, ended });
     }
 
-    /// Notes what the device has got since the last look; none of it has ended yet.
+    /// Notes newly issued requests; none of them has completed.
     fn look(&mut self, now: Nanos) {
         self.block.take_events(&mut self.events);
         for (_, event) in self.events.drain(..) {

@@ -1,5 +1,4 @@
-//! The devices of the checks. Numbers are ours, of the size that manuals of 2008 give, and the same
-//! for all checks.
+//! Devices of the checks. The numbers are ours, close to manuals of 2008, and equal for all checks.
 
 use blockyard_engine::time::Nanos;
 
@@ -10,18 +9,18 @@ use crate::device::memory::{Memory, MemoryConfig};
 
 const US: u64 = 1_000;
 
-/// Where the places of the disk end, 250 GB; it is a little larger.
+/// End of the positions on the disk, 250 GB; the disk is a little larger.
 pub(super) const DISK_END: u64 = 488_000_000;
-/// Where the places of the card and of the memory end: 8 GiB.
+/// End of the positions on the card and in memory: 8 GiB.
 pub(super) const CARD_END: u64 = 16 << 20;
 
-/// A desktop drive of 7200 turns a minute with 8 MiB of cache. It takes one command at a time: what
-/// is sorted, the elevator has sorted.
+/// A desktop drive of 7200 rpm with 8 MiB of cache, and a depth of one command, so that only the
+/// elevator sorts.
 pub(super) fn desktop_disk() -> Disk {
     disk(16 << 10)
 }
 
-/// The same without a cache for writes.
+/// The same drive without a write cache.
 pub(super) fn write_through_disk() -> Disk {
     disk(0)
 }
@@ -61,7 +60,7 @@ pub(super) fn sd_card() -> Flash {
     })
 }
 
-/// A device that takes the same time for every command, wherever it goes.
+/// A device with a constant time per command.
 pub(super) fn even_device(command: Nanos) -> Memory {
     Memory::new(MemoryConfig { sectors: DISK_END, command, sector: Nanos(0), lanes: 1 })
 }

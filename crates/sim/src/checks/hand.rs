@@ -1,5 +1,5 @@
-//! A queue that is driven by hand: requests are put in, and the hand is a device that takes one at
-//! a time and is done with it when it asks for the next. What it gets is the elevator's order.
+//! A queue driven by hand: the check submits requests, and the hand is a device that takes one at a
+//! time and completes it when it takes the next. The order shows the elevator's decisions.
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
@@ -12,22 +12,22 @@ use blockyard_engine::time::Nanos;
 /// Sectors of a request: 4 KiB.
 pub(super) const SECTORS: u64 = 8;
 
-/// What kind of request it is, in the eyes of an elevator.
+/// Kind of a request for an elevator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Kind {
     pub(super) op: Op,
-    /// Somebody waits for it. Reads are synchronous whatever this says.
+    /// `REQ_SYNC`. Reads are always synchronous.
     pub(super) sync: bool,
     pub(super) priority: Priority,
 }
 
-/// A read of best effort.
+/// A best-effort read.
 pub(super) const READ: Kind = Kind { op: Op::Read, sync: true, priority: BEST_EFFORT };
-/// A read of the real time class.
+/// A real-time read.
 pub(super) const RT_READ: Kind = Kind { priority: Priority::real_time(4), ..READ };
-/// A write that nobody waits for.
+/// An asynchronous write.
 pub(super) const ASYNC_WRITE: Kind = Kind { op: Op::Write, sync: false, priority: BEST_EFFORT };
-/// A write that somebody waits for.
+/// A synchronous write.
 pub(super) const SYNC_WRITE: Kind = Kind { sync: true, ..ASYNC_WRITE };
 
 const BEST_EFFORT: Priority = Priority::best_effort(4);
@@ -42,7 +42,7 @@ impl Kind {
             .flat_map(move |priority| ops.into_iter().map(move |kind| Self { priority, ..kind }))
     }
 
-    /// As in `rt read` or `idle async write`.
+    /// Name, for example `rt read` or `idle async write`.
     pub(super) fn name(self) -> String {
         let class = match self.priority.class {
             PriorityClass::RealTime => "rt",
@@ -66,19 +66,19 @@ impl Kind {
     }
 }
 
-/// A queue of 2009 in front of a device that takes one request at a time, so that whatever can be
-/// ordered is ordered by the elevator.
+/// A queue of 2009 in front of a device with a depth of one, so that the elevator determines the
+/// order.
 pub(super) fn queue_of_one(rotational: bool, nr_requests: u32) -> QueueConfig {
     let usual = QueueConfig::of(Generation::Single);
     QueueConfig { queue_depth: 1, nr_requests, rotational, ..usual }
 }
 
-/// An elevator that a check is written for.
+/// The elevator of a check.
 pub(super) fn elevator(text: &str) -> ElevatorSpec {
-    ElevatorSpec::parse(text).expect("checks name elevators and tunables that there are")
+    ElevatorSpec::parse(text).expect("checks name existing elevators and tunables")
 }
 
-/// The queue and what the hand holds.
+/// The queue and the request at the hand.
 pub(super) struct Hand {
     queue: RequestQueue,
     holds: Option<Tag>,
@@ -86,20 +86,20 @@ pub(super) struct Hand {
 }
 
 impl Hand {
-    /// An empty queue of a device that seeks.
+    /// An empty queue of a rotational device.
     pub(super) fn new(elevator_text: &str) -> Self {
-        // More requests than a check makes: nobody waits in front of the elevator.
+        // More requests than a check makes, so that none waits before the elevator.
         let config = queue_of_one(true, 4096);
         let queue = RequestQueue::new(config, &elevator(elevator_text));
         Self { queue, holds: None, issues: Vec::new() }
     }
 
-    /// Puts a request of 4 KiB in.
+    /// Submits a request of 4 KiB.
     pub(super) fn ask(&mut self, at: Nanos, kind: Kind, sector: u64) {
         self.queue.submit_bio(at, kind.bio(sector, SECTORS, 0));
     }
 
-    /// Is done with the request that it holds, and takes the next: its first sector.
+    /// Completes the held request and takes the next; returns its first sector.
     pub(super) fn next(&mut self, at: Nanos) -> Option<u64> {
         if let Some(tag) = self.holds.take() {
             self.queue.complete(at, tag, BlkStatus::Ok);

@@ -1,4 +1,4 @@
-//! What readers see of the levels, and of reads by age (004-3, 004-8, 004-9).
+//! Effects of the levels, and of reads by age, for readers (004-3, 004-8, 004-9).
 
 use std::ops::Range;
 
@@ -10,7 +10,7 @@ use super::devices::{CARD_END, desktop_disk, sd_card};
 use super::hand::{ASYNC_WRITE, Kind, READ, RT_READ};
 use super::{Check, Seen, Verdict};
 
-/// Sectors of a file of tiotest in the mail: 80 MB.
+/// Sectors of a tiotest file in the mail: 80 MB.
 const FILE: u64 = 80 << 11;
 
 pub(super) const REAL_TIME_READERS: Check = Check {
@@ -18,9 +18,9 @@ pub(super) const REAL_TIME_READERS: Check = Check {
     about: "deadline-prio on a disk: 32 random readers in a file of 80 MB each, 4 of them real \
             time and thinking for 20 ms, for 60 s",
     run: |seed| {
-        // 32 readers in files of 80 MB that lie one behind the other are the mail's tiotest. That 4
-        // of them are in a hurry, and read little, is ours: the elevator's page says that real time
-        // is for clients that read little. Tried: this world only.
+        // 32 readers in files of 80 MB one after the other are the mail's tiotest. Four real-time
+        // readers with few reads are ours: the elevator's page recommends real time for clients
+        // that read little. Tried: only this world.
         let seen = |elevator: &str| {
             let clients: Vec<Client> = (0..32)
                 .map(|file| {
@@ -57,7 +57,7 @@ pub(super) const READS_BY_AGE: Check = Check {
             .iter()
             .map(|kind| Client { depth: 8, think, ..Client::new(*kind, anywhere.clone()) })
             .collect();
-        // In order, or the card is busy with its blocks for all of the time.
+        // Sequential, because otherwise the card would always be busy with its erase blocks.
         let writer = Client::new(ASYNC_WRITE, Places::InOrder(0..CARD_END));
         clients.push(Client { depth: 4, think, ..writer });
         let seen = |elevator: &str, rotational: bool| {
@@ -70,7 +70,7 @@ pub(super) const READS_BY_AGE: Check = Check {
                 reads += order.len();
                 passed += order.windows(2).filter(|pair| pair[0] > pair[1]).count();
             }
-            let told = if rotational { "seeks" } else { "does not seek" };
+            let told = if rotational { "rotational" } else { "non-rotational" };
             let what = format!(
                 "{elevator}, told that the device {told}: {passed} of {reads} reads come after a \
                  younger one of their level"
@@ -88,24 +88,23 @@ pub(super) const AGE_FOR_READERS: Check = Check {
             against reads by sector",
     run: |seed| {
         // The mail's card had tiotest with 16 threads and 80 MB each. Between two reads of 4 KiB a
-        // thread does what a system call costs: 0.1 ms (ours). Tried: this world, with files one
-        // behind the other. It is judged. By sector the threads take turns there, each in its own
-        // file: that is the order of age again. So then, with that known, files that lie among each
-        // other, as a file system that is a log (the mail's nilfs2) lays what is written at the
-        // same time. It is printed and not judged. Nothing else was tried.
+        // thread spends a system call: 0.1 ms (ours). Tried: this world, with files one after the
+        // other. It is judged. There the order by sector lets the threads take turns, each in its
+        // own file, which is the order of age again. So a second attempt, made with that knowledge,
+        // has interleaved files, like those of a log-structured file system (the mail's nilfs2)
+        // with concurrent writes. It is printed and not judged. Nothing else was tried.
         let seen = |elevator: &str| {
             let (what, holds) =
                 age_against_sector(elevator, |file| file * FILE..(file + 1) * FILE, seed);
             let (among, _) = age_against_sector(elevator, |_| 0..16 * FILE, seed);
-            Seen { what: format!("{elevator}: {what}; files among each other: {among}"), holds }
+            Seen { what: format!("{elevator}: {what}; interleaved files: {among}"), holds }
         };
-        // Deadline does not care whether the device seeks.
+        // `deadline` ignores whether the device is rotational.
         Verdict::of(seen("deadline-prio"), &[seen("deadline")])
     },
 };
 
-/// Reads by age against reads by sector: the longest and the average of them, and whether the
-/// claim holds.
+/// Reads by age against reads by sector: their longest and mean times, and the verdict.
 fn age_against_sector(elevator: &str, file: fn(u64) -> Range<u64>, seed: u64) -> (String, bool) {
     let clients: Vec<Client> = (0..16)
         .map(|number| {
@@ -139,7 +138,7 @@ fn setting<'a>(
     Setting { elevator, rotational, nr_requests: 128, clients, until, seed }
 }
 
-/// The value that one in a hundred exceeds; of nothing it is zero.
+/// The 99th percentile; zero without values.
 fn p99(ascending: &[Nanos]) -> Nanos {
     let place = (ascending.len() * 99).div_ceil(100).saturating_sub(1);
     ascending.get(place).copied().unwrap_or_default()
@@ -152,12 +151,12 @@ fn max_and_mean(ran: &Ran) -> (Nanos, Nanos) {
     (latencies.last().copied().unwrap_or_default(), Nanos(mean))
 }
 
-/// For a verdict only; nothing in a world depends on it.
+/// For verdicts only; nothing in a world depends on it.
 pub(super) fn ratio(of: Nanos, to: Nanos) -> f64 {
     of.0 as f64 / to.0 as f64
 }
 
-/// As in `12.3 ms`.
+/// For example `12.3 ms`.
 pub(super) fn ms(time: Nanos) -> String {
     format!("{:.1} ms", time.0 as f64 / 1e6)
 }

@@ -1,4 +1,4 @@
-//! Late requests: where a batch for them starts, and who they are (004-13, 004-14).
+//! Late requests: the start of a batch for them, and their distribution (004-13, 004-14).
 
 use blockyard_engine::time::Nanos;
 use blockyard_workload::random::Random;
@@ -43,17 +43,17 @@ pub(super) const EARLY_START: Check = Check {
     },
 };
 
-/// A request among others that came after it.
+/// A late request among later ones.
 struct Late {
     kind: Kind,
-    /// How many lie below it.
+    /// Number of requests below it.
     late: usize,
     wait_ms: u64,
 }
 
 impl Late {
-    /// The numbers, in the order of the sectors, of what the device gets up to the late request
-    /// once it has waited.
+    /// Positions, in sector order, of the requests that the device gets up to the late one, after
+    /// its wait.
     fn taken(&self, elevator: &str, count: usize, random: &mut Random) -> Vec<usize> {
         let mut sector = 0;
         let sectors: Vec<u64> = (0..count)
@@ -63,9 +63,9 @@ impl Late {
             })
             .collect();
         let mut hand = Hand::new(elevator);
-        // While the device has this one, the others wait.
+        // The device is busy with this request, so the others wait.
         hand.ask(Nanos(0), READ, DISK_END - SECTORS);
-        hand.next(Nanos(0)).expect("nobody else asks");
+        hand.next(Nanos(0)).expect("no other request waits");
         let came = Nanos::from_ms(1);
         hand.ask(came, self.kind, sectors[self.late]);
         let others = (0..count).filter(|number| *number != self.late);
@@ -85,11 +85,11 @@ pub(super) const LOW_SECTORS: Check = Check {
     about: "64 clients read 8 KiB anywhere on a disk for 300 s: who waits for 500 ms and more, the \
             lowest tenth of the sectors or the middle one; deadline, and with early start",
     run: |seed| {
-        // A database under full load: reads of 8 KiB spread evenly, and so many clients that about
-        // half a second of them is queued. Without early start deadline-prio is deadline when all
-        // requests are reads of one class and there is no quantum. Tried: this world only, and
-        // for twice the time. The claim holds for 16 of the seeds 1 to 20 either way; with the
-        // others the ratio falls by 4 to 10 %.
+        // A database under full load: uniform reads of 8 KiB by enough clients to queue about half
+        // a second of them. Without the early start, deadline-prio equals deadline if all requests
+        // are reads of one class and there is no quantum. Tried: only this world, and twice its
+        // time. The claim holds for 16 of the seeds 1 to 20 either way; with the others the ratio
+        // falls by 4 to 10 %.
         let clients =
             [Client { sectors: 16, depth: 64, ..Client::new(READ, Places::Random(0..DISK_END)) }];
         let run = |elevator: &str| {
@@ -107,7 +107,7 @@ pub(super) const LOW_SECTORS: Check = Check {
             what: format!("{}; with early start {}", without.describe(), with.describe()),
             holds: without.ratio() >= 1.2 && falls,
         };
-        // Nothing is sorted: everybody waits for as long. 500 ms would be too early for all.
+        // Unsorted, all requests wait equally long. 500 ms would be too early for all.
         let noop = run("noop");
         let waits: u64 = noop.asked.iter().filter_map(waited).map(|wait| wait.0).sum();
         let mean = Nanos(waits / (noop.started.len() as u64).max(1));
@@ -121,7 +121,7 @@ fn waited(asked: &super::clients::Asked) -> Option<Nanos> {
     asked.started.map(|started| started - asked.asked)
 }
 
-/// Requests of a tenth of the sectors, and how many of them were late.
+/// Requests of a tenth of the sectors, and the number of late ones.
 #[derive(Default)]
 struct Tenth {
     all: u32,
@@ -134,7 +134,7 @@ impl Tenth {
     }
 }
 
-/// Who missed a limit.
+/// Late requests by tenths of the disk.
 #[derive(Default)]
 struct Misses {
     lowest: Tenth,
@@ -158,7 +158,7 @@ impl Misses {
         misses
     }
 
-    /// How much likelier the lowest ones are to be late.
+    /// Relative likelihood of the lowest requests to be late.
     fn ratio(&self) -> f64 {
         self.lowest.percent() / self.middle.percent()
     }

@@ -1,20 +1,19 @@
-//! Small worlds that show one rule or one mechanism each: claims of the mail on `deadline` with
-//! three levels (Corrado Zoccolo, linux-kernel, 22 April 2009) as checks that can fail, and those
-//! rules of the mails on dm-crypt and on request-based device mapper that are exact.
+//! Small worlds that each show one rule or mechanism: claims of the mail on `deadline` with three
+//! levels (Corrado Zoccolo, linux-kernel, 22 April 2009) as checks that can fail, and the exact
+//! rules of the mails on dm-crypt and on request-based device mapper.
 //!
 //! ```text
 //!   clients, or a hand ──> the engine's own queue and elevator ──> a device model, or the hand
 //!                      └── what was asked, started and ended when ──> Verdict
 //! ```
 //!
-//! Each check has a negative control: the same world with the mechanism switched off, or with an
-//! elevator that does not have it. The claim must not hold there, or the check shows nothing.
+//! Each check has a negative control: the same world without the mechanism, or with an elevator
+//! that lacks it. The claim must not hold there; otherwise the check proves nothing.
 //!
-//! *Rules* (of 2009: 1, 4, 5, 6, 7, 8, 10, 13) hold exactly. *Measured* ones (3, 9, 11, 12, 14)
-//! come out as they come out: each world was chosen for being like what the mail or its time had,
-//! before it was run, and is judged as it was chosen. The source of each says why, and what else
-//! was tried. Where a result lies near its threshold the seed decides (12, 14): several are run,
-//! and all must hold.
+//! *Rules* (of 2009: 1, 4, 5, 6, 7, 8, 10, 13) hold exactly. *Measured* checks (3, 9, 11, 12, 14)
+//! have open results: each world was chosen before its run for its likeness to the mail or its
+//! time, and is judged unchanged. The source of each names its reason and all other attempts. Near
+//! a threshold the seed decides (12, 14): several seeds run, and all must hold.
 
 use std::fmt::Write;
 
@@ -31,43 +30,43 @@ mod starvation;
 #[cfg(test)]
 mod tests;
 
-/// A claim and the world that it is looked for in.
+/// A claim and its world.
 #[derive(Clone, Copy, Debug)]
 pub struct Check {
-    /// The claim's, as in `004-1`.
+    /// Id of the claim, for example `004-1`.
     pub id: &'static str,
-    /// What world it is, in one line.
+    /// One-line description of the world.
     pub about: &'static str,
-    /// Runs world and control; the same seed gives the same verdict.
+    /// Runs world and control; equal seeds give equal verdicts.
     pub run: fn(seed: u64) -> Verdict,
 }
 
-/// What came out.
+/// Result of a check.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Verdict {
-    /// What was measured, with units.
+    /// Measured values with units.
     pub ours: String,
     /// Whether the claim holds.
     pub holds: bool,
-    /// What was measured in the control.
+    /// Measured values of the control.
     pub control: Option<String>,
-    /// Whether the control did as a control must: the claim does not hold there.
+    /// Whether the claim fails in the control, as it must.
     pub control_holds: Option<bool>,
 }
 
-/// What was seen in one world.
+/// Result of one world.
 struct Seen {
     what: String,
     holds: bool,
 }
 
 impl Verdict {
-    /// Of a world and its controls; in none of these may the claim hold.
+    /// The verdict of a world and its controls; the claim may not hold in any control.
     fn of(ours: Seen, controls: &[Seen]) -> Self {
         let mut text = String::new();
         for control in controls {
             let separator = if text.is_empty() { "" } else { "; " };
-            write!(text, "{separator}{}", control.what).expect("a string takes everything");
+            write!(text, "{separator}{}", control.what).expect("a string never fails");
         }
         Self {
             ours: ours.what,

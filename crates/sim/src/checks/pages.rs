@@ -1,5 +1,5 @@
-//! Rules of the mempool that gives pages in bulk (Yang Shi, linux-block, February 2023), against
-//! memory that writes down what it is asked and fails as it is told.
+//! Rules of the bulk page mempool (Yang Shi, linux-block, February 2023), against memory that
+//! records requests and fails on command.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use super::{Check, Seen, Verdict};
 
 pub(super) const ORDER_OF_ATTEMPTS: Check = Check {
     id: "003-5",
-    about: "three bios of 4, 4 and 3 pages, a reserve of 4, and less memory for each of them",
+    about: "three bios of 4, 4 and 3 pages, a reserve of 4, and less memory for each bio",
     run: |_| Verdict::of(attempts("bulk-callback"), &[attempts("single")]),
 };
 
@@ -57,11 +57,11 @@ pub(super) const THREE_CONSUMERS: Check = Check {
 struct Memory {
     buddy: Buddy,
     calls: Vec<String>,
-    /// Calls that may not wait find nothing.
+    /// Calls that may not wait fail.
     is_tight: bool,
-    /// Pages that nobody gets.
+    /// Pages that are never given out.
     kept_back: u32,
-    /// Half of all calls fail while this lasts.
+    /// Number of calls during which half of them fail.
     faults: u32,
     random: Random,
 }
@@ -122,7 +122,7 @@ fn client(name: &str, reserve_pages: u32, limit_pages: u32, memory: &mut Memory)
     Allocator::new(spec, sizes, memory).expect("memory has the reserve")
 }
 
-/// What each of the three asks for, and how far it had to go.
+/// The calls of each of three bios, and the step that served it.
 fn attempts(name: &str) -> Seen {
     let mut memory = Memory::new(12, 0);
     let mut client = client(name, 4, 100, &mut memory);
@@ -187,7 +187,8 @@ fn served(seed: u64, name: &str, bios_held: usize) -> Seen {
     Seen { what, holds: served == BIOS && client.parked() == 0 }
 }
 
-/// Two bios of 256 pages and no memory but the reserve, of which a third has given half back.
+/// Two bios of 256 pages without memory except the reserve, a third of which has returned half of
+/// it.
 fn both_wait(name: &str) -> Seen {
     let mut memory = Memory::new(256, 0);
     let mut client = client(name, 256, 1024, &mut memory);
@@ -201,11 +202,11 @@ fn both_wait(name: &str) -> Seen {
         }
     }
     let resumed = std::iter::from_fn(|| client.take_resumed()).count();
-    let what = format!("{name}: of {parked} that waited {resumed} went on");
+    let what = format!("{name}: {resumed} of {parked} waiting bios continued");
     Seen { what, holds: resumed == parked }
 }
 
-/// Pages at the beginning and the end, wherever memory runs out in between.
+/// Counts pages at the start and at the end, with memory running out at each point.
 fn balance(gives_back: bool) -> Seen {
     const PAGES: u32 = 64;
     let (mut points, mut missing) = (0, 0);
@@ -220,7 +221,7 @@ fn balance(gives_back: bool) -> Seen {
             }
         }
         if !gives_back {
-            // The part of a result that nobody cares for.
+            // The unused part of a result.
             bios.pop();
         }
         while let Some(pages) = bios.pop() {
@@ -259,7 +260,7 @@ fn pages_and_reserve(name: &str) -> String {
     format!("pages {pages:?}, reserve {}, asked it: {by_reserve}, {calls}", client.reserve_left())
 }
 
-/// Whether an array has what a call gave it until somebody reads it, and a callback all at once.
+/// Whether an array keeps its pages until they are read, and a callback hands over all at once.
 fn keeps() -> bool {
     let mut memory = Memory::new(4, 0);
     let mut array = Vec::new();

@@ -1,5 +1,5 @@
-//! Rules of the mail on request-based device mapper (Mike Snitzer, dm-devel, February 2016) that
-//! are exact: who has to run a stacked queue, and who may end which part of a request.
+//! Exact rules of the mail on request-based device mapper (Mike Snitzer, dm-devel, February 2016):
+//! the thread that runs a stacked queue, and the completion of parts of a request.
 
 use std::collections::BTreeSet;
 
@@ -34,7 +34,7 @@ pub(super) const PARTS_END_ALONE: Check = Check {
     run: |seed| Verdict::of(written(seed, false), &[written(seed, true)]),
 };
 
-/// A queue over two paths that have so many tags.
+/// A queue over two paths with this many tags.
 fn queue(tags: u32) -> StackedQueue {
     let line = "0 65536 multipath 1 queue_if_no_path 0 1 1 round-robin 0 2 0 a b";
     let mut devices = parse(line).expect("the line is one");
@@ -51,7 +51,7 @@ fn queue(tags: u32) -> StackedQueue {
 fn write(user: u64) -> Bio {
     let len_bytes = (BIO_SECTORS * 512) as u32;
     let buf = BufRef { slot: BufRef::FIRST_WORLD_SLOT, offset_bytes: 0, len_bytes };
-    // Pairs are neighbours and merge; others do not.
+    // Pairs are adjacent and merge; others do not.
     let sector = Sector((user + user / 2) * BIO_SECTORS);
     Bio::new(Op::Write, sector, Sector(BIO_SECTORS), buf, user)
 }
@@ -65,7 +65,7 @@ fn dispatched(queue: &mut StackedQueue, flying: &mut Vec<(PathId, Issue)>) {
     }
 }
 
-/// Time stands still, so nothing but a completion can say that the queue is to be run.
+/// Time stands still, so only completions can cause a run of the queue.
 fn ended(seed: u64, is_heard: bool) -> Seen {
     let (mut queue, mut random) = (queue(1), Random::new(seed, 0));
     let (mut flying, mut done) = (Vec::new(), Vec::new());
@@ -74,7 +74,7 @@ fn ended(seed: u64, is_heard: bool) -> Seen {
         while submitted < BIOS && submitted - (done.len() as u64) < 64 {
             queue.submit_bio(Nanos(0), write(submitted));
             submitted += 1;
-            // Only the first finds the devices idle.
+            // Only the first run finds idle devices.
             if submitted == 1 {
                 dispatched(&mut queue, &mut flying);
             }
@@ -95,7 +95,7 @@ fn ended(seed: u64, is_heard: bool) -> Seen {
     Seen { holds: ended == BIOS && queue.is_idle(), what }
 }
 
-/// What has ended well must have been written, and all must end.
+/// Writes that end successfully must be written, and all writes must end.
 fn written(seed: u64, claims_all: bool) -> Seen {
     let (mut queue, mut random) = (queue(32), Random::new(seed, 1));
     let (mut flying, mut done, mut on_disk) = (Vec::new(), Vec::new(), BTreeSet::new());

@@ -1,4 +1,4 @@
-//! Who may wait for ever, and who may not (004-4, 004-7).
+//! Starvation of levels (004-4, 004-7).
 //!
 //! All batches have one request here (`fifo_batch=1,quantum=0`), so that each dispatch is a batch
 //! and batches can be counted from outside.
@@ -17,7 +17,7 @@ pub(super) const REAL_TIME_STARVES: Check = Check {
     about: "deadline-prio: four real time readers without a pause for 20 s, and one client of \
             every other kind that comes a little later; 5 ms a request",
     run: |seed| {
-        // Whether the readers are of the real time class, and the elevator.
+        // The class of the readers, and the elevator.
         let seen = |elevator: &str, readers: Kind| {
             let others: Vec<Kind> = Kind::all().filter(|kind| *kind != RT_READ).collect();
             let mut clients = vec![Client::new(readers, Places::Random(0..DISK_END)); 4];
@@ -53,24 +53,24 @@ pub(super) const LOWEST_IS_PROTECTED: Check = Check {
             let tunables = format!("async_expire=500,async_starved={async_starved}");
             behind_others(&format!("deadline-prio,{tunables}"), classes::is_lowest, bound, seed)
         };
-        // As before: what the levels do for the lowest, deadline does for writes.
+        // `deadline` protects writes like the levels protect the lowest level.
         let is_write = |kind: Kind| kind.op == Op::Write;
         let before = "deadline,write_expire=500,writes_starved=2";
         let ours = [prio(2, 1), prio(3, 2), prio(6, 5), behind_others(before, is_write, 3, seed)];
         let what = ours.each_ref().map(|seen| seen.what.as_str()).join("; ");
         let holds = ours.iter().all(|seen| seen.holds);
-        // Protected in another way: the bound of the default does not hold.
+        // Another protection: the bound of the default does not hold.
         Verdict::of(Seen { what, holds }, &[prio(3, 100)])
     },
 };
 
-/// The most batches that a late request of the lowest level waits for once it is the oldest there,
-/// its own included.
+/// The longest wait, in batches, of a late request of the lowest level once it is the oldest there,
+/// including its own.
 fn behind_others(elevator: &str, is_lowest: fn(Kind) -> bool, bound: usize, seed: u64) -> Seen {
     let anywhere = Places::Random(0..DISK_END);
     let idle_read = Kind { priority: Priority::IDLE, ..READ };
     let kinds = [(READ, 16), (SYNC_WRITE, 4), (ASYNC_WRITE, 64), (idle_read, 1)];
-    // Not all at once: nobody is as old as one of another kind.
+    // Not all at once, so that no two kinds have requests of equal age.
     let clients: Vec<Client> = kinds
         .iter()
         .zip(0..)
@@ -90,7 +90,7 @@ fn behind_others(elevator: &str, is_lowest: fn(Kind) -> bool, bound: usize, seed
     for number in lowest {
         let deadline = ran.asked[number].asked + expire;
         let past = ran.started.partition_point(|n| ran.asked[*n].started < Some(deadline));
-        // Without a place it still waits, at the end of the time.
+        // Without a position it still waits at the end.
         let behind = position[number].map_or(ran.started.len(), |place| place + 1);
         if past < behind {
             late += 1;
@@ -101,11 +101,12 @@ fn behind_others(elevator: &str, is_lowest: fn(Kind) -> bool, bound: usize, seed
         }
         oldest_from = oldest_from.max(behind);
     }
-    let what = format!("{elevator}: of {late} late ones none waits for more than {most} batches");
+    let what =
+        format!("{elevator}: none of {late} late requests waits for more than {most} batches");
     Seen { what, holds: late > 0 && most <= bound }
 }
 
-/// Runs clients over a device that does not care where they ask, in batches of one request.
+/// Runs clients over a device with constant times, in batches of one request.
 fn run(elevator: &str, clients: &[Client], until: Nanos, seed: u64) -> Ran {
     let elevator = &classes::in_batches_of_one(elevator);
     let setting = Setting { elevator, rotational: true, nr_requests: 128, clients, until, seed };

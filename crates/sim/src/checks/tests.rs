@@ -1,8 +1,8 @@
-//! Rules hold and their controls do not, whatever the seed; measured checks run and repeat.
+//! Rules hold and their controls do not, with any seed; measured checks run and repeat.
 
 use super::*;
 
-/// Checks of rules; whether the others hold is a result.
+/// Checks of rules; the verdicts of others are results.
 const RULES: [&str; 15] = [
     "002-19", "002-22", "003-5", "003-6", "003-7", "003-8", "003-9", "004-1", "004-4", "004-5",
     "004-6", "004-7", "004-8", "004-10", "004-13",

@@ -1,17 +1,17 @@
-//! Whose turn it is among the threads of a CPU: virtual run time, as in `kernel/sched/fair.c`.
+//! Scheduling among the threads of a CPU: virtual run time, like `kernel/sched/fair.c`.
 //!
-//! The virtual run time of a thread is the time that it has run, moved so that the threads of a CPU
-//! compare. Who has the least is next. The least of a CPU never goes back. One that wakes up is put
-//! no further behind it than half a period, its *bonus*, however long it slept
-//! (`GENTLE_FAIR_SLEEPERS`). One that comes from another CPU keeps its distance from the least.
+//! The virtual run time of a thread is its run time, shifted so that the threads of a CPU compare.
+//! The thread with the least is next. The minimum of a CPU never decreases. A waking thread is
+//! placed at most half a period before the minimum, its *bonus*, regardless of its sleep
+//! (`GENTLE_FAIR_SLEEPERS`). A thread from another CPU keeps its distance from the minimum.
 //!
-//! A *turn* is an equal part of the period, but no less than the granularity. Who runs gives way at
-//! the end of a burst, behind somebody who has run less: after a turn, or when one wakes up that
-//! has run less by more than the granularity.
+//! A *turn* is an equal part of the period, but at least the granularity. A running thread is
+//! preempted at the end of a burst, by a thread with less run time: after a turn, or by a waking
+//! thread whose run time is less by more than the granularity.
 //!
-//! **The bound.** Among n threads of one CPU, one that can run waits for no longer than 2 n times
-//! the sum of bonus, turn, longest burst and switch: each of the others is at most so far behind
-//! it, and nobody is put back twice without having run.
+//! **The bound.** Among n threads of one CPU, a runnable thread waits for at most 2 n times the sum
+//! of bonus, turn, longest burst and switch: each other thread is at most that far behind it, and
+//! none is set back twice without having run.
 
 use std::collections::BTreeSet;
 
@@ -19,22 +19,22 @@ use blockyard_engine::time::Nanos;
 
 use super::ThreadId;
 
-/// A thread in the queue. The least is next.
+/// A thread in the queue; the least is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Place {
-    /// It is not urgent: who is goes first.
+    /// Not urgent; urgent threads go first.
     pub(super) is_fair: bool,
     pub(super) virtual_run: Nanos,
     arrival: u64,
     pub(super) thread: ThreadId,
 }
 
-/// Those that wait for a CPU.
+/// Runnable threads that wait for a CPU.
 #[derive(Clone, Debug, Default)]
 pub(super) struct RunQueue {
     waiting: BTreeSet<Place>,
     arrivals: u64,
-    /// The least virtual run time that any thread has had here.
+    /// The minimum of virtual run times so far.
     least: Nanos,
 }
 
@@ -61,7 +61,7 @@ impl RunQueue {
         self.waiting.pop_first().map(|place| place.thread)
     }
 
-    /// Takes the last out that fits.
+    /// Removes the last thread that fits.
     pub(super) fn take_last(&mut self, fits: impl Fn(&ThreadId) -> bool) -> Option<ThreadId> {
         let last = self.waiting.iter().rev().find(|place| fits(&place.thread)).copied()?;
         self.waiting.remove(&last);
@@ -72,12 +72,13 @@ impl RunQueue {
         self.waiting.iter().any(|place| fits(&place.thread))
     }
 
-    /// Where a thread that slept goes, or comes from another CPU, by what it had there.
+    /// Virtual run time of a thread that arrives after a sleep or from another CPU, from its value
+    /// there.
     pub(super) fn arriving(&self, virtual_run: Nanos, least_there: Nanos) -> Nanos {
         Nanos((virtual_run + self.least).0.saturating_sub(least_there.0))
     }
 
-    /// The least that one is given that wakes up.
+    /// Lower limit of the virtual run time of a waking thread.
     pub(super) fn waking(&self, virtual_run: Nanos, period: Nanos) -> Nanos {
         virtual_run.max(Nanos(self.least.0.saturating_sub(period.0 / 2)))
     }
@@ -86,7 +87,7 @@ impl RunQueue {
         self.least
     }
 
-    /// What runs, unless that is urgent, has come so far.
+    /// Advances the minimum to the running thread, unless that is urgent.
     pub(super) fn advance(&mut self, running: Option<Nanos>) {
         let first = self.waiting.iter().find(|place| place.is_fair).map(|place| place.virtual_run);
         let behind = running.into_iter().chain(first).min();

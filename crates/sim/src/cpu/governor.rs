@@ -1,31 +1,31 @@
-//! How fast each CPU runs: at full speed, or as a governor decides from its load (`ondemand`,
+//! CPU frequency: constant full speed, or set by a governor from the load (`ondemand`,
 //! `drivers/cpufreq/cpufreq_ondemand.c`).
 //!
-//! Once per sample the share of time in which the CPU was busy is looked at. Above the threshold it
-//! runs at full speed, else in proportion to that share, down to the slowest. A CPU that sleeps is
-//! not looked at until it wakes: the load of a sample in which it did little stays on it.
+//! Once per sample the governor reads the share of busy time. Above the threshold the CPU runs at
+//! full speed, otherwise in proportion to the share, with a minimum. A sleeping CPU is sampled when
+//! it wakes, so a sample with little load stays in effect.
 //!
-//! Left out: steps between frequencies, the time of a change, CPUs that share a clock.
+//! Left out: frequency steps, transition times, CPUs that share a clock.
 
 use blockyard_engine::time::Nanos;
 
-/// What decides how fast CPUs run.
+/// A frequency governor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Governor {
-    /// How often it looks.
+    /// Interval of samples.
     pub sample: Nanos,
-    /// From this load on it chooses full speed.
+    /// Load from which on it chooses full speed.
     pub up_threshold_percent: u32,
-    /// The slowest speed, in percent of full speed.
+    /// Minimum speed, in percent of full speed.
     pub speed_min_percent: u32,
 }
 
-/// The speed of one CPU.
+/// Speed of one CPU.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Clock {
     speed_percent: u32,
     sample_began: Nanos,
-    /// Busy since then.
+    /// Busy time since the last sample.
     busy: Nanos,
 }
 
@@ -36,7 +36,7 @@ impl Default for Clock {
 }
 
 impl Clock {
-    /// How long work takes that takes `burst` at full speed.
+    /// Duration of work that takes `burst` at full speed.
     pub(super) fn stretch(&mut self, now: Nanos, burst: Nanos, governor: &Governor) -> Nanos {
         let elapsed = now.since(self.sample_began);
         if elapsed >= governor.sample {
@@ -61,7 +61,7 @@ mod tests {
     const GOVERNOR: Governor =
         Governor { sample: Nanos::from_ms(10), up_threshold_percent: 95, speed_min_percent: 20 };
 
-    /// The last of `bursts` that each begin `every_us` after the one before.
+    /// Duration of the last of `bursts` bursts, which start every `every_us`.
     fn last_us(bursts: u64, burst_us: u64, every_us: u64) -> u64 {
         let (mut clock, mut now, mut last) = (Clock::default(), 0, Nanos(0));
         for _ in 0..bursts {
@@ -74,7 +74,8 @@ mod tests {
     #[test]
     fn busy_cpu_stays_fast_and_one_with_pauses_is_slowed_until_it_is_busy() {
         assert_eq!(last_us(1_000, 100, 0), 100);
-        // A tenth of the time busy: the slowest speed makes that half of it, then half is chosen.
+        // Busy for a tenth of the time: at minimum speed that is half of it, so half speed is
+        // chosen.
         let paused = last_us(1_000, 100, 1_000);
         assert!((150..=500).contains(&paused), "{paused} us");
         assert_eq!(last_us(1_000, 100, 100_000), 500, "one burst in a while is always slow");

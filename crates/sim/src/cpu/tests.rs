@@ -1,4 +1,4 @@
-//! What schedulers promise, and where time goes.
+//! Guarantees of schedulers, and conservation of time.
 
 use super::*;
 
@@ -25,7 +25,7 @@ fn cpus(sockets: u16, cpus_per_socket: u16) -> Cpus {
     Cpus::new(Topology { sockets, cpus_per_socket }, COSTS)
 }
 
-/// Lets every thread run bursts of `burst` until `end`; how often each was asked.
+/// Lets every thread run bursts of `burst` until `end`; returns the number of turns of each.
 fn turns(cpus: &mut Cpus, burst: u64, end: u64) -> Vec<u64> {
     let mut turns = vec![0; cpus.threads.len()];
     while let Some(now) = cpus.next_event().filter(|now| now.0 < end) {
@@ -80,7 +80,7 @@ fn idle_cpus_take_what_others_queue_but_not_what_is_bound() {
 
 #[test]
 fn sleeper_goes_first_where_the_other_has_run_more_by_the_granularity() {
-    // How many bursts of 400 the other one has had, and whether the sleeper goes next.
+    // Number of bursts of 400 of the other thread, and whether the sleeper is next.
     for (bursts, goes_first) in [(2, false), (4, true)] {
         let mut cpus = cpus(1, 1);
         let (hog, sleeper) = (cpus.spawn(Affinity::Any), cpus.spawn(Affinity::Any));
@@ -97,7 +97,7 @@ fn sleeper_goes_first_where_the_other_has_run_more_by_the_granularity() {
     }
 }
 
-/// What a thread of a random world does next.
+/// Behaviour of a thread in a random world.
 struct Habit {
     burst: u64,
     bursts_left: u64,
@@ -105,8 +105,7 @@ struct Habit {
     ready_since: Option<u64>,
 }
 
-/// Threads that run and sleep as chance will have it; the longest that one waited, and how long
-/// each ran.
+/// Threads that run and sleep at random; returns the longest wait, and the run time of each.
 fn random_world(threads: u32, topology: (u16, u16), seed: u64, until: u64) -> (u64, Vec<u64>) {
     let mut cpus = cpus(topology.0, topology.1);
     let mut random = blockyard_workload::random::Random::new(seed, 0);
@@ -153,7 +152,7 @@ fn random_world(threads: u32, topology: (u16, u16), seed: u64, until: u64) -> (u
     }
 }
 
-/// No CPU is idle while a thread waits that may run there.
+/// Asserts that no CPU is idle while a thread waits that may run there.
 fn assert_work_is_conserved(cpus: &Cpus) {
     for at in 0..cpus.cpus.len() {
         let may =
@@ -170,7 +169,7 @@ fn no_cpu_idles_while_a_thread_waits_that_may_run_there() {
     }
 }
 
-/// 2 n (bonus + turn + longest burst + switch), of n threads.
+/// 2 n (bonus + turn + longest burst + switch), with n threads.
 #[test]
 fn no_thread_waits_for_longer_than_the_stated_bound_however_many_wake_up() {
     for (threads, seed) in [(2, 1), (8, 2), (32, 3), (128, 4)] {
@@ -183,7 +182,7 @@ fn no_thread_waits_for_longer_than_the_stated_bound_however_many_wake_up() {
     }
 }
 
-/// Who never sleeps has its share beside many who do.
+/// A thread without sleeps has its share beside many sleepers.
 #[test]
 fn thread_that_never_sleeps_has_an_equal_share_beside_sleepers() {
     let mut cpus = cpus(1, 1);
@@ -231,7 +230,7 @@ fn urgent_thread_takes_the_cpu_at_once_and_gives_it_to_nobody_else() {
         }
         match asked.len() {
             1 => assert!(cpus.wake(now, urgent, CPU0, Nanos(0))),
-            // It runs longer than the granularity, and the other one waits all the same.
+            // It runs longer than the granularity, but the other thread still waits.
             2 => assert!(cpus.wake(now, other, CPU0, Nanos(0))),
             _ => {}
         }
@@ -257,8 +256,8 @@ fn interrupt_makes_the_running_burst_longer_and_an_idle_cpu_only_busy() {
     assert_eq!(cpus.used(thread), Nanos(1_070), "the interrupt is counted as the thread's");
 }
 
-/// Time is conserved: what a CPU does for interrupts it does one after the other, also where it
-/// was idle, and a thread starts behind all of it.
+/// Time is conserved: a CPU handles interrupts one after the other, also from idle, and a thread
+/// starts after all of them.
 #[test]
 fn cpu_does_one_thing_after_the_other() {
     let mut cpus = cpus(1, 1);
@@ -270,14 +269,14 @@ fn cpu_does_one_thing_after_the_other() {
     assert_eq!(cpus.next_event(), Some(Nanos(100 + 10 + 5 + 100)));
     assert_eq!(cpus.charge(Nanos(60), CPU0, Nanos(50)), Nanos(160));
     let now = cpus.next_event().unwrap();
-    assert_eq!(now, Nanos(265), "it is not late for what waits for nobody");
+    assert_eq!(now, Nanos(265), "the burst is on time");
     let (cpu, _) = cpus.take(now).unwrap();
     cpus.run(now, cpu, Nanos(1_000));
     assert!(cpus.counters().busy <= cpus.next_event().unwrap());
 }
 
-/// Who wakes somebody on another CPU has paid for that, and for what it did before, by the time
-/// that the other one starts.
+/// A thread on another CPU starts after its waker has paid for the wake-up and for its earlier
+/// work.
 #[test]
 fn thread_runs_when_its_waker_has_paid_for_it() {
     for busy in [false, true] {
@@ -307,7 +306,7 @@ fn thread_that_ends_is_never_asked_again() {
     let threads: Vec<_> = (0..3).map(|_| cpus.spawn(Affinity::Any)).collect();
     threads.iter().for_each(|thread| assert!(cpus.wake(Nanos(0), *thread, CPU0, Nanos(0))));
     let now = cpus.next_event().unwrap();
-    // The first woken runs, the others are queued.
+    // The first woken thread runs, the others are queued.
     cpus.exit(now, threads[0]);
     cpus.exit(now, threads[1]);
     let turns = turns(&mut cpus, 1_000, 100_000);
@@ -315,7 +314,7 @@ fn thread_that_ends_is_never_asked_again() {
     assert!(turns[2] > 90);
 }
 
-/// What is not a thread's: interrupts of CPUs that have none.
+/// Time without a thread: interrupts of idle CPUs.
 #[derive(Default)]
 struct OfNobody(Nanos);
 
@@ -327,8 +326,8 @@ impl OfNobody {
     }
 }
 
-/// Conservation of CPU time: what the CPUs were busy with is what threads have used, switches, and
-/// interrupts that hit no thread. No CPU is busy for longer than time has passed.
+/// Conservation of CPU time: the busy time of CPUs is the sum of threads, switches and interrupts
+/// without a thread. No CPU is busy for longer than the elapsed time.
 #[test]
 fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_there_is() {
     for seed in 0..20 {
@@ -349,7 +348,7 @@ fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_ther
             now = cpus.next_event().unwrap_or(now).max(now) + Nanos(random.below(400));
             while let Some(at) = cpus.next_event().filter(|at| *at <= now) {
                 while let Some((cpu, _)) = cpus.take(at) {
-                    // Half of the turns begin with work for others.
+                    // Half of the turns start with work for others.
                     if random.below(2) == 0 {
                         cpus.charge(at, cpu, Nanos(random.below(200)));
                     }
@@ -367,7 +366,7 @@ fn cpu_time_is_that_of_threads_and_switches_and_interrupts_and_no_more_than_ther
     }
 }
 
-/// A CPU that always has something to do is busy all the time, whatever interrupts it.
+/// A CPU with permanent work is busy all the time, regardless of interrupts.
 #[test]
 fn busy_cpu_is_busy_for_exactly_as_long_as_time_passes() {
     let mut cpus = cpus(1, 1);
@@ -375,7 +374,7 @@ fn busy_cpu_is_busy_for_exactly_as_long_as_time_passes() {
         let thread = cpus.spawn(Affinity::Any);
         cpus.wake(Nanos(0), thread, CPU0, Nanos(0));
     }
-    // Behind the first wake-up comes the exit from idle.
+    // The exit from idle follows the first wake-up.
     let idle = COSTS.idle_exit;
     let mut random = blockyard_workload::random::Random::new(1, 0);
     while let Some(now) = cpus.next_event().filter(|now| now.0 < 1_000_000) {

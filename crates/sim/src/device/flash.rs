@@ -4,15 +4,16 @@
 //!   read ── overhead ──> its channels ──> the bus, when it is free ──> ended
 //!   write ── overhead ──> the bus, when it is free ──> its channels ──> ended
 //! ```
-//! A command is cut into pages, which lie on channels in turn; a channel does one page at a time.
-//! The bus carries one command at a time, of those that are ready the one that was ready first.
+//! A command is split into pages, which are spread over channels in turn; a channel handles one
+//! page at a time. The bus carries one command at a time; of the ready commands the one that was
+//! ready first.
 //!
-//! A page is programmed into an erase block that is open. Only so many are open at a time; a write
-//! to another one closes the one that was used longest ago, and closing costs a copy of what it
-//! does not hold yet. That is why an SD card, with one or two open blocks, writes at random a
-//! hundred times slower than in order, and an SSD, whose pages are remapped (no limit), does not.
+//! A page is programmed into an open erase block. The number of open blocks is limited; a write to
+//! another block closes the least recently used one, and closing costs a copy of its missing pages.
+//! So an SD card, with one or two open blocks, writes a hundred times slower at random than in
+//! order; an SSD, which remaps pages (no limit), does not.
 //!
-//! What it leaves out: wear, garbage collection of a full drive, a volatile cache.
+//! Left out: wear, garbage collection of a full drive, a volatile cache.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -20,24 +21,24 @@ use blockyard_engine::time::Nanos;
 
 use super::{Command, CommandOp, Device};
 
-/// What it is like.
+/// Parameters of a flash device.
 #[derive(Clone, Copy, Debug)]
 pub struct FlashConfig {
-    /// Sectors that it has.
+    /// Size in sectors.
     pub sectors: u64,
     /// Sectors of a page.
     pub page_sectors: u32,
-    /// Pages that are worked on side by side.
+    /// Number of pages handled in parallel.
     pub channels: u32,
-    /// To read a page.
+    /// Time to read a page.
     pub read_page: Nanos,
-    /// To program a page.
+    /// Time to program a page.
     pub program_page: Nanos,
-    /// Electronics and protocol, for each command.
+    /// Electronics and protocol, per command.
     pub overhead: Nanos,
-    /// One sector over the bus.
+    /// Bus time of one sector.
     pub bus_sector: Nanos,
-    /// Commands that it takes at a time; an SD card one.
+    /// Queue depth; 1 for an SD card.
     pub queue_depth: u32,
     /// Erase blocks, for a device that maps whole blocks.
     pub blocks: Option<EraseBlocks>,
@@ -48,13 +49,13 @@ pub struct FlashConfig {
 pub struct EraseBlocks {
     /// Sectors of a block.
     pub sectors: u32,
-    /// How many can be open.
+    /// Limit of open blocks.
     pub open: u32,
-    /// To close one: copy the rest, erase.
+    /// Time to close a block: copy the rest, erase.
     pub close: Nanos,
 }
 
-/// In which order commands came.
+/// Order of arrival of commands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Arrival(u64);
 
@@ -62,31 +63,31 @@ struct Arrival(u64);
 #[derive(Debug)]
 pub struct Flash {
     config: FlashConfig,
-    /// When each channel has done what it was given.
+    /// End of each channel's work.
     channels: Vec<Nanos>,
-    /// Commands that want the bus, by when they are ready for it.
+    /// Commands that wait for the bus, by the time they are ready.
     for_bus: BTreeMap<(Nanos, Arrival), Command>,
-    /// What the bus carries, and when it has done so.
+    /// The command on the bus, and its end.
     on_bus: Option<(Nanos, Arrival, Command)>,
-    /// The one used last is at the end: its number, and where a write in order goes on.
+    /// Open blocks, the most recently used last: number, and the next page of a sequential write.
     open: VecDeque<(u64, u64)>,
-    /// Commands that need the bus no more, by their end.
+    /// Commands that no longer need the bus, by their end.
     ending: BTreeSet<(Nanos, Arrival, u32)>,
-    /// Writes that have not ended.
+    /// Writes in flight.
     writes: BTreeSet<Arrival>,
-    /// Flushes that wait for writes before them: when they could end, who they are.
+    /// Flushes that wait for earlier writes: earliest end, arrival, tag.
     flushes: VecDeque<(Nanos, Arrival, u32)>,
     arrivals: u64,
     in_flight: u32,
-    /// Blocks closed before they were full.
+    /// Number of blocks closed before they were full.
     closed: u64,
 }
 
 impl Flash {
-    /// A device at rest.
+    /// An idle device.
     ///
     /// # Panics
-    /// When it has no channel, or no block can be open.
+    /// The device has no channel, or the limit of open blocks is zero.
     #[must_use]
     pub fn new(config: FlashConfig) -> Self {
         assert!(config.channels > 0 && config.page_sectors > 0 && config.queue_depth > 0);
@@ -106,13 +107,13 @@ impl Flash {
         }
     }
 
-    /// How many blocks were closed before they were full.
+    /// Number of blocks closed before they were full.
     #[must_use]
     pub fn blocks_closed(&self) -> u64 {
         self.closed
     }
 
-    /// When the pages of a command are done.
+    /// End of a command's pages.
     fn pages(&mut self, ready: Nanos, command: &Command) -> Nanos {
         let page_sectors = u64::from(self.config.page_sectors);
         let first = command.sector.0 / page_sectors;
@@ -131,7 +132,7 @@ impl Flash {
         end
     }
 
-    /// What it costs to have the block of a page open for this page.
+    /// Cost of opening the block of a page for this page.
     fn open_block(&mut self, page: u64) -> Nanos {
         let Some(blocks) = self.config.blocks else { return Nanos(0) };
         let pages = u64::from(blocks.sectors / self.config.page_sectors).max(1);
@@ -149,7 +150,7 @@ impl Flash {
                 true
             }
         };
-        // A page behind or in front of the next one cannot be programmed: the block is copied.
+        // A page out of order cannot be programmed, so the block is copied.
         if !in_order {
             self.closed += 1;
             cost = cost + blocks.close;
@@ -162,13 +163,13 @@ impl Flash {
 }
 
 impl Flash {
-    /// When something happens on the bus: it has carried a command, or the next one is ready.
+    /// Time of the next bus event: the end of a transfer, or the next ready command.
     fn bus_event(&self) -> Option<Nanos> {
         let carried = self.on_bus.map(|(ends, ..)| ends);
         carried.or_else(|| self.for_bus.first_key_value().map(|((ready, _), _)| *ready))
     }
 
-    /// The bus has carried a command, or takes the next one.
+    /// Handles a bus event: ends a transfer, or starts the next.
     fn turn_of_bus(&mut self, now: Nanos) {
         if let Some((_, arrival, command)) = self.on_bus.take() {
             let ends = match command.op {
@@ -186,7 +187,7 @@ impl Flash {
         }
     }
 
-    /// A command has ended; flushes may have waited for it.
+    /// Ends a command, and flushes that waited for it.
     fn end(&mut self, now: Nanos, arrival: Arrival) {
         self.writes.remove(&arrival);
         let unwritten = self.writes.first().copied();
@@ -250,7 +251,7 @@ mod tests {
 
     const US: u64 = 1_000;
 
-    /// About a card of 2009: 16 KiB pages, blocks of 4 MiB, two of them open.
+    /// Like a card of 2009: 16 KiB pages, blocks of 4 MiB, two of them open.
     fn sd_card() -> Flash {
         Flash::new(FlashConfig {
             sectors: 16 << 20,
@@ -279,7 +280,7 @@ mod tests {
         })
     }
 
-    /// Commands a second, `depth` at a time.
+    /// Commands per second, `depth` at a time.
     fn rate(
         flash: &mut Flash,
         depth: usize,
@@ -336,7 +337,7 @@ mod tests {
             })
         };
         let (one, many, more) = (iops(1), iops(64), iops(128));
-        // Overhead, one page, its bus: 69 us.
+        // Overhead, one page and its bus time: 69 us.
         assert!((14_000..15_000).contains(&one), "{one}");
         assert!(many > 11 * one, "{one} and {many}");
         assert!(more < many * 5 / 4 && more <= 16 * 1_000_000 / 60, "{many} and {more}");
@@ -361,14 +362,14 @@ mod tests {
         assert_eq!(ended, expected.map(|(at, tag)| (Nanos(at), tag)).collect::<Vec<_>>());
     }
 
-    /// The utilisation law: a bus that is slower than all channels together is never idle.
+    /// The utilisation law: a bus slower than all channels together is never idle.
     #[test]
     fn rate_of_many_random_reads_is_that_of_a_slow_bus() {
         let mut random = Random::new(3, 0);
         let config = FlashConfig { bus_sector: Nanos(750), ..ssd().config };
         let mut slow = Flash::new(config);
         let rate = rate(&mut slow, 128, 20_000, |tag| reads(tag, random.below(1 << 27) * 8));
-        // 6 us for each page over the bus, 3.75 us for each page of 16 channels.
+        // 6 us bus time per page, 3.75 us per page of 16 channels.
         let of_bus = 1_000_000 / 6;
         assert!(rate <= of_bus && rate * 100 > of_bus * 99, "{rate} of {of_bus} a second");
     }

@@ -1,7 +1,7 @@
 //! Devices without mechanics: null (`null_blk`) and ram (`brd`).
 //!
-//! A command takes a fixed time and a time for each sector; `lanes` of them run side by side, the
-//! others wait in order. The null device has no time for sectors: it moves no bytes.
+//! A command takes a fixed time and a time per sector; `lanes` of them run in parallel, the others
+//! wait in order. The null device has no time per sector: it moves no bytes.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -10,16 +10,16 @@ use blockyard_engine::time::Nanos;
 
 use super::{Command, Device};
 
-/// What it is like.
+/// Parameters of a memory device.
 #[derive(Clone, Copy, Debug)]
 pub struct MemoryConfig {
-    /// Sectors that it has.
+    /// Size in sectors.
     pub sectors: u64,
-    /// For each command.
+    /// Time per command.
     pub command: Nanos,
-    /// For each sector.
+    /// Time per sector.
     pub sector: Nanos,
-    /// Commands at a time.
+    /// Number of parallel commands.
     pub lanes: u32,
 }
 
@@ -27,18 +27,18 @@ pub struct MemoryConfig {
 #[derive(Debug)]
 pub struct Memory {
     config: MemoryConfig,
-    /// When each lane has done what it was given.
+    /// End of each lane's work.
     lanes: Vec<Nanos>,
-    /// By end, then by order of arrival.
+    /// Commands by end, then by arrival.
     running: BinaryHeap<Reverse<(Nanos, u64, u32)>>,
     arrivals: u64,
 }
 
 impl Memory {
-    /// A device at rest.
+    /// An idle device.
     ///
     /// # Panics
-    /// When it has no lane.
+    /// The device has no lane.
     #[must_use]
     pub fn new(config: MemoryConfig) -> Self {
         assert!(config.lanes > 0);

@@ -1,7 +1,7 @@
 //! Models of devices: a command starts, time passes, it ends.
 //!
-//! A device says when something happens in it next ([`Device::next_event`]); the world calls
-//! [`Device::advance`] then, and collects what has ended. Devices move no bytes.
+//! A device tells the time of its next event ([`Device::next_event`]); the world then calls
+//! [`Device::advance`] and collects the ended commands. Devices move no bytes.
 
 pub mod disk;
 pub mod flash;
@@ -12,26 +12,26 @@ use blockyard_engine::time::Nanos;
 
 use disk::DiskCounters;
 
-/// What a device is asked to do.
+/// Operation of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CommandOp {
     /// Transfer to the host.
     Read,
     /// Transfer from the host.
     Write {
-        /// On the medium before it ends.
+        /// On the medium before the end of the command.
         fua: bool,
     },
-    /// All that had ended before is on the medium when it ends.
+    /// At the end of the flush, all commands that ended before it are on the medium.
     Flush,
 }
 
 /// A command of a device's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Command {
-    /// Given back when it ends.
+    /// Returned at its end.
     pub tag: u32,
-    /// What to do.
+    /// Operation.
     pub op: CommandOp,
     /// First sector.
     pub sector: Sector,
@@ -44,17 +44,16 @@ pub trait Device {
     /// Accepts a command.
     ///
     /// # Panics
-    /// When it is outside of the device, or more are in flight than the device takes.
+    /// The command is outside the device, or exceeds its queue depth.
     fn start(&mut self, now: Nanos, command: Command);
 
-    /// When something happens in it next, if nothing is started before.
+    /// Time of the next event without further commands.
     fn next_event(&self) -> Option<Nanos>;
 
-    /// Lets the time pass up to `now`, and adds the tags of commands that have ended, with the time
-    /// of each, in that order.
+    /// Advances to `now`; adds the tags of ended commands with their times, in order of time.
     fn advance(&mut self, now: Nanos, ended: &mut Vec<(Nanos, u32)>);
 
-    /// What a spinning disk has done.
+    /// Counters of a spinning disk.
     fn disk_counters(&self) -> Option<DiskCounters> {
         None
     }

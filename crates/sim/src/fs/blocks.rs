@@ -1,11 +1,11 @@
-//! Free blocks in groups, and how a file gets its next one (`fs/ext3/balloc.c`).
+//! Free blocks in groups, and block allocation of files (`fs/ext3/balloc.c`).
 //!
-//! A file that grows holds a reservation window: a run of blocks that other files leave alone. Its
-//! next block is the first free one from the goal on inside the window. When the window is used up,
-//! or the goal has left it, the file takes another: the first gap between other files' windows,
-//! from the goal on, that is long enough and starts in front of a free block. A window of which
-//! more than half was used is followed by one of twice the length, up to a limit. So files that are
-//! written side by side interleave window by window, in ever longer pieces.
+//! A growing file holds a reservation window: a run of blocks that other files do not use. Its next
+//! block is the first free one in the window from the goal on. When the window is used up, or the
+//! goal has left it, the file takes another window: from the goal on, the first sufficiently long
+//! gap between other files' windows that starts at a free block. After a window with more than half
+//! of its blocks used, the next one is twice as long, up to a limit. So files written concurrently
+//! interleave window by window, in increasing lengths.
 //!
 //! ```text
 //!   a = first file, b = second, both from the same goal, windows of 2 blocks at first
@@ -20,37 +20,37 @@ use std::ops::Range;
 pub(super) struct Window {
     /// Blocks in it, free or not; empty when the file has none.
     range: Range<u32>,
-    /// Blocks that the file took from it.
+    /// Blocks that the file has taken from it.
     hits: u32,
-    /// Length of the next one in blocks.
+    /// Length of the next window in blocks.
     blocks: u32,
-    /// Limit of that.
+    /// Limit of the length.
     blocks_max: u32,
 }
 
 impl Window {
-    /// None yet.
+    /// No window yet.
     pub(super) fn new(blocks_min: u32, blocks_max: u32) -> Self {
         assert!(0 < blocks_min && blocks_min <= blocks_max);
         Self { range: 0..0, hits: 0, blocks: blocks_min, blocks_max }
     }
 }
 
-/// Which blocks are free, and who has which window.
+/// Free blocks and windows.
 #[derive(Debug)]
 pub(super) struct Blocks {
-    /// A bit a block, set when it is in use.
+    /// A bit per block, set when it is in use.
     used: Vec<u64>,
-    /// Free blocks of each group.
+    /// Number of free blocks of each group.
     group_free: Vec<u32>,
     group_blocks: u32,
     blocks: u32,
-    /// All windows: first block, and the one behind the last. They do not overlap.
+    /// All windows: first block, and end. They do not overlap.
     windows: BTreeMap<u32, u32>,
 }
 
 impl Blocks {
-    /// All free.
+    /// All blocks free.
     pub(super) fn new(blocks: u32, group_blocks: u32) -> Self {
         let mut group_free = vec![group_blocks; (blocks / group_blocks) as usize];
         if !blocks.is_multiple_of(group_blocks) {
@@ -60,7 +60,7 @@ impl Blocks {
         Self { used, group_free, group_blocks, blocks, windows: BTreeMap::new() }
     }
 
-    /// Free blocks of a group.
+    /// Number of free blocks of a group.
     pub(super) fn free_in(&self, group: u32) -> u32 {
         self.group_free[group as usize]
     }
@@ -73,7 +73,7 @@ impl Blocks {
         self.group_free[(block / self.group_blocks) as usize] -= 1;
     }
 
-    /// Gives a block back.
+    /// Frees a block.
     pub(super) fn release(&mut self, block: u32) {
         let (word, bit) = (&mut self.used[(block / 64) as usize], 1 << (block % 64));
         assert!(*word & bit != 0, "block {block} is free");
@@ -81,15 +81,15 @@ impl Blocks {
         self.group_free[(block / self.group_blocks) as usize] += 1;
     }
 
-    /// Takes the next block of a file: in the group of the goal, then in the groups behind it, all
-    /// the way round; at last without regard to windows. None when the device is full.
+    /// Allocates the next block of a file: in the group of the goal, then in the following groups,
+    /// cyclically; finally without regard to windows. `None` if the device is full.
     pub(super) fn allocate(&mut self, goal: u32, window: &mut Window) -> Option<u32> {
         let goal = if goal < self.blocks { goal } else { 0 };
         let groups = self.group_free.len() as u32;
         let first = goal / self.group_blocks;
         let found = (0..groups).find_map(|step| {
             let group = (first + step) % groups;
-            // Another group has to be worth a window.
+            // In another group a window must be worthwhile.
             let enough = if step == 0 { 0 } else { window.blocks / 2 };
             if self.free_in(group) <= enough {
                 return None;
@@ -104,13 +104,13 @@ impl Blocks {
         Some(block)
     }
 
-    /// The file has been closed: its window is for others, the next one is short again.
+    /// Releases the window of a closed file; its next one is short again.
     pub(super) fn discard(&mut self, window: &mut Window, blocks_min: u32) {
         self.remove(window);
         window.blocks = blocks_min;
     }
 
-    /// A free block of the group in the window of the file, which may become another one.
+    /// A free block of the group in the file's window, which may be replaced.
     fn allocate_in_window(
         &mut self,
         group: u32,
@@ -132,9 +132,9 @@ impl Blocks {
         }
     }
 
-    /// Replaces the window of a file by the next one from `start` on that starts in the group and
-    /// has a free block there. None, and no window, when there is no such place; none, and the old
-    /// window, when that reaches into the next group.
+    /// Replaces the window of a file by the next one from `start` on that starts in the group at a
+    /// free block. `None` without a window if there is no such place; `None` with the old window if
+    /// that reaches into the next group.
     fn move_window(&mut self, group: &Range<u32>, start: u32, window: &mut Window) -> Option<()> {
         if !window.range.is_empty() {
             let crosses = group.contains(&window.range.start) && window.range.end > group.end;
@@ -160,7 +160,7 @@ impl Blocks {
         }
     }
 
-    /// The first place from `from` on, in front of `end`, with this many blocks between windows.
+    /// The first gap between windows, from `from` on and before `end`, with this many blocks.
     fn gap(&self, from: u32, blocks: u32, end: u32) -> Option<u32> {
         let before = self.windows.range(..from).next_back();
         let mut at = before.map_or(from, |(_, window_end)| from.max(*window_end));
@@ -188,7 +188,7 @@ impl Blocks {
         start..start.saturating_add(self.group_blocks).min(self.blocks)
     }
 
-    /// The first free one of these.
+    /// The first free block of a range.
     pub(super) fn first_free(&self, blocks: Range<u32>) -> Option<u32> {
         let mut at = blocks.start;
         while at < blocks.end {
@@ -206,7 +206,7 @@ impl Blocks {
 mod tests {
     use super::*;
 
-    /// Where a file's next blocks are when each is to be behind the one before.
+    /// The blocks of a growing file, with each goal after the previous block.
     fn grow(blocks: &mut Blocks, window: &mut Window, mut goal: u32, count: u32) -> Vec<u32> {
         let mut next = || {
             let block = blocks.allocate(goal, window).expect("there is room");

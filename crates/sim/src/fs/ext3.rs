@@ -1,26 +1,25 @@
 //! ext3 (`fs/ext3`) with blocks of 4 KiB: block groups, reservation windows, indirect blocks, and a
 //! journal.
 //!
-//! Blocks are allocated when a task writes, a page at a time, as in the kernel before delayed
-//! allocation: the order of the tasks' writes decides where pages lie, and write-back only carries
-//! them there. All files are in one directory; their inodes are in its group until that is full,
-//! then in the next group that has room, and a file starts in the group of its inode. There are 16
-//! places in a group where a file can start, so that tasks do not meet at once: the kernel takes
-//! one by the number of the process, this takes one by the number of the file.
+//! Blocks are allocated when a task writes, a page at a time, like in the kernel before delayed
+//! allocation: the order of the tasks' writes determines the positions of pages, and write-back
+//! only writes them there. All files are in one directory; their inodes are in its group until that
+//! is full, then in the next group with room, and a file starts in the group of its inode. A group
+//! has 16 start positions for files, so that tasks do not collide at once: the kernel selects one
+//! by process number, this model by file number.
 //!
-//! What a change dirties, once in a transaction: the block with the inode, at every write; for each
-//! new block also the bitmap and the descriptor of its group and the block of pointers that names
-//! it. A write to blocks that are there dirties the inode alone, for its times. The kernel does
-//! that once a clock tick at most; this file system is not told the time, so that each write after
-//! a commit dirties the inode again, even within a tick.
+//! Metadata that a change dirties, once per transaction: the inode's block, at every write; for
+//! each new block also the bitmap and the descriptor of its group and the block of pointers to it.
+//! A write to existing blocks dirties only the inode, for its times. The kernel does that at most
+//! once per clock tick; this file system has no clock, so each write after a commit dirties the
+//! inode again, even within a tick.
 //!
-//! Ordered mode puts the data of files with new blocks first. The kernel of 2009 did so for all
-//! pages written in the transaction, overwritten ones as well.
+//! Ordered mode writes the data of files with new blocks first. The kernel of 2009 did so for all
+//! pages written in the transaction, including overwritten ones.
 //!
-//! Blocks that a file gives up are free again after the next commit, or as soon as others run out.
+//! Released blocks are free after the next commit, or as soon as no others are left.
 //!
-//! Constants are from the kernel's source and from `mke2fs` of the time, where nothing else is
-//! said.
+//! Constants come from the kernel's source and from `mke2fs` of the time unless noted.
 
 mod groups;
 mod pointers;
@@ -39,30 +38,30 @@ use super::{BLOCK_BYTES, Commit, Extent, FileSystem, extents, within};
 use groups::Groups;
 use pointers::Pointers;
 
-/// What a mount option and `mke2fs` say.
+/// Mount options and parameters of `mke2fs`.
 #[derive(Clone, Copy, Debug)]
 pub struct Ext3Config {
-    /// Whether data goes before the commit that makes it reachable.
+    /// Whether data is written before the commit that makes it reachable.
     pub mode: DataMode,
     /// A commit record is a barrier: flush, write, flush. Off by default in 2009.
     pub barriers: bool,
     /// Blocks of the journal: at least 1,024.
     pub journal_blocks: u32,
-    /// Where the journal is.
+    /// Position of the journal.
     pub journal_place: JournalPlace,
     /// Blocks of a group: at most 32,768, the bits of one bitmap.
     pub group_blocks: u32,
     /// Inodes of a group.
     pub group_inodes: u32,
-    /// The group of the directory, where its files start.
+    /// The group of the directory, where files start.
     pub directory_group: u32,
-    /// Places in a group where files start, evenly spread and taken in turn by the file's number.
+    /// Start positions of files in a group, evenly spread and assigned by file number.
     pub start_places: u32,
-    /// First reservation window of a file in blocks.
+    /// Length of a file's first reservation window in blocks.
     pub window_blocks_min: u32,
-    /// Longest one.
+    /// Limit of the length.
     pub window_blocks_max: u32,
-    /// Between commits that nobody asked for.
+    /// Interval of periodic commits.
     pub commit_interval: Nanos,
 }
 
@@ -75,18 +74,18 @@ pub enum DataMode {
     Ordered,
 }
 
-/// Where `mke2fs` has put the journal.
+/// Position of the journal by `mke2fs`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum JournalPlace {
-    /// In the first groups, in front of the files.
+    /// In the first groups, before the files.
     Start,
     /// From the middle group on.
     Middle,
 }
 
 impl Ext3Config {
-    /// What a mount without options did in 2009, on what `mke2fs` made of a large disk without
-    /// options. From memory: the length and the place of the journal, and the number of inodes.
+    /// Default mount options of 2009, on a large disk with default `mke2fs`. From memory: the
+    /// length and position of the journal, and the number of inodes.
     #[must_use]
     pub fn of_2009() -> Self {
         Self {
@@ -104,9 +103,9 @@ impl Ext3Config {
         }
     }
 
-    /// Whether it makes sense on a device of this size, and what its files can have together. A
-    /// fourteenth of what is free is left to blocks of pointers: a file of 13 pages has 14 blocks,
-    /// and no file has more for each page.
+    /// Checks the parameters for a device of this size; returns the capacity for files. One
+    /// fourteenth of the free space is reserved for pointer blocks: a file of 13 pages has 14
+    /// blocks, and no file has more per page.
     pub(super) fn capacity_bytes(&self, device_sectors: u64) -> Result<u64, String> {
         let groups = Groups::new(self, device_sectors)?;
         within("directory_group", self.directory_group, 0, groups.groups - 1)?;
@@ -114,7 +113,7 @@ impl Ext3Config {
         within("window_blocks_max", self.window_blocks_max, 1, self.group_blocks)?;
         within("window_blocks_min", self.window_blocks_min, 1, self.window_blocks_max)?;
         within("journal_blocks", self.journal_blocks, JOURNAL_BLOCKS_MIN, 1 << 30)?;
-        // The directory has a block.
+        // The directory has one block.
         let taken = u64::from(self.journal_blocks) + 1;
         let Some(free) = groups.data_blocks().checked_sub(taken).filter(|free| *free > 0) else {
             return Err(format!(
@@ -132,18 +131,18 @@ impl Ext3Config {
 /// A file.
 #[derive(Debug)]
 struct File {
-    /// The block with its inode.
+    /// The block of its inode.
     inode: u32,
-    /// Where its first block had best be.
+    /// Preferred position of its first block.
     start: u32,
     pointers: Pointers,
     window: Window,
 }
 
-/// What has changed since the last commit.
+/// Changes since the last commit.
 #[derive(Debug, Default)]
 struct Transaction {
-    /// Blocks of metadata.
+    /// Metadata blocks.
     metadata: BTreeSet<u32>,
     /// Files with new blocks.
     grown: BTreeSet<FileId>,
@@ -155,19 +154,19 @@ pub struct Ext3 {
     config: Ext3Config,
     groups: Groups,
     blocks: Blocks,
-    /// The next inode of each group.
+    /// The next free inode of each group.
     inodes: Vec<u32>,
     /// The block of the directory.
     directory: u32,
     files: BTreeMap<FileId, File>,
     running: Transaction,
-    /// Given up in the running transaction.
+    /// Blocks released in the running transaction.
     given_up: Vec<u32>,
     journal: Journal,
 }
 
 impl Ext3 {
-    /// Empty. The configuration has been checked.
+    /// An empty file system; the configuration is valid.
     pub(super) fn new(config: Ext3Config, device_sectors: u64) -> Self {
         let groups =
             Groups::new(&config, device_sectors).expect("the configuration has been checked");
@@ -194,7 +193,7 @@ impl Ext3 {
         }
     }
 
-    /// A new file, which is in the directory.
+    /// Adds a new file to the directory.
     fn add(&mut self, file: FileId) {
         let (groups, config) = (&self.groups, &self.config);
         let order = (0..groups.groups).map(|step| (config.directory_group + step) % groups.groups);
@@ -214,12 +213,12 @@ impl Ext3 {
         self.files.insert(file, File { inode, start, pointers, window });
         let metadata = [inode, groups.inode_bitmap(group), groups.descriptor(group)];
         self.running.metadata.extend(metadata);
-        // The directory has another entry, and its own inode another time.
+        // The directory has a new entry, and its inode a new time.
         let directory_inode = groups.inode(config.directory_group, 0);
         self.running.metadata.extend([self.directory, directory_inode]);
     }
 
-    /// Truncates a file to nothing: the blocks that it had.
+    /// Truncates a file to zero; returns its former blocks.
     fn truncate(&mut self, file: FileId) -> Vec<u32> {
         let Some(file) = self.files.get_mut(&file) else {
             return Vec::new();
@@ -234,7 +233,7 @@ impl Ext3 {
         pages.chain(pointers.nodes()).collect()
     }
 
-    /// Allocates those of the pages that have no block.
+    /// Allocates blocks for the pages without one.
     fn allocate(&mut self, id: FileId, pages: Range<u64>) {
         let limit = u64::from(self.groups.blocks);
         assert!(
@@ -350,7 +349,7 @@ impl FileSystem for Ext3 {
     }
 }
 
-/// Takes the first free blocks from the start of a group on, and then from the start of the device.
+/// Takes the first free blocks from the start of a group on, then from the start of the device.
 fn take_area(blocks: &mut Blocks, groups: &Groups, group: u32, len: u32) -> Vec<Range<u32>> {
     let start = groups.start(group);
     let mut area: Vec<Range<u32>> = Vec::new();

@@ -1,21 +1,21 @@
-//! The journal (`fs/jbd`): a ring of blocks into which changed metadata is copied before it goes to
-//! its own place.
+//! The journal (`fs/jbd`): a ring of blocks into which changed metadata is copied before it is
+//! written in place.
 //!
 //! ```text
 //!   | S | D m m m m R | D m m R | ...          S super block of the journal, outside the ring
 //!         ^tail                  ^head         D descriptor, m copy of a metadata block, R record
 //! ```
 //!
-//! A transaction is its descriptors and copies, in one run of the ring, and the commit record
-//! behind them, which is written when they are on the device. A descriptor names 508 copies at
-//! most.
+//! A transaction consists of its descriptors and copies, in one run of the ring, and of the commit
+//! record after them, which is written when they are on the device. A descriptor names at most 508
+//! copies.
 //!
-//! The ring keeps a transaction until its blocks have been written in place. That happens when the
-//! ring has no room for the next transaction (checkpoint): the oldest give way until a quarter of
-//! the ring is free, each block is written once and only if no younger transaction has it too, and
-//! then the super block says where the ring starts now. Two things are simpler than in the kernel.
-//! Its flushers also write committed metadata in place, about 30 s later; here only a full ring
-//! does. And it checkpoints before it lets tasks add to a transaction; here it is the first step of
+//! The ring keeps a transaction until its blocks are written in place. That happens when the next
+//! transaction does not fit (checkpoint): the oldest transactions are removed until a quarter of
+//! the ring is free. Each block is written once, and only if no younger transaction has it too;
+//! then the super block gets the ring's new start. Two details are simpler than in the kernel. Its
+//! flushers also write committed metadata in place, about 30 s later; here only a full ring does.
+//! And it checkpoints before tasks add to a transaction; here the checkpoint is the first step of
 //! the commit that needs the room.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -26,33 +26,33 @@ use super::{BLOCK_SECTORS, CommitStep};
 /// Shortest journal in blocks (`JFS_MIN_JOURNAL_BLOCKS`; from memory).
 pub(super) const JOURNAL_BLOCKS_MIN: u32 = 1024;
 
-/// Copies that a descriptor names: tags of 8 bytes behind a header of 12 and, with the first tag,
-/// 16 bytes that identify the journal.
+/// Copies named by a descriptor: tags of 8 bytes after a header of 12 and, with the first tag, 16
+/// bytes of journal UUID.
 const DESCRIPTOR_TAGS: usize = (4096 - 12 - 16) / 8;
 
 /// The journal.
 #[derive(Debug)]
 pub(super) struct Journal {
-    /// Where its blocks are. The first is the super block, the others are the ring.
+    /// Its blocks. The first is the super block, the others are the ring.
     area: Vec<Range<u32>>,
-    /// Blocks of the ring.
+    /// Length of the ring in blocks.
     ring: u32,
-    /// Where the next transaction starts in the ring.
+    /// Start of the next transaction in the ring.
     head: u32,
-    /// Blocks of the ring that are kept.
+    /// Number of used blocks of the ring.
     kept: u32,
     /// Commit records are barriers.
     barriers: bool,
-    /// Transactions in the ring, the oldest first: blocks of the ring, and metadata blocks.
+    /// Transactions in the ring, the oldest first: length in the ring, and metadata blocks.
     transactions: VecDeque<(u32, Vec<u32>)>,
-    /// Number of the oldest of them.
+    /// Number of the oldest transaction.
     oldest: u64,
-    /// For each metadata block in the ring, the youngest transaction that has it.
+    /// For each metadata block in the ring, its youngest transaction.
     youngest: BTreeMap<u32, u64>,
 }
 
 impl Journal {
-    /// An empty one in these blocks, in this order.
+    /// An empty journal in these blocks, in this order.
     pub(super) fn new(area: Vec<Range<u32>>, barriers: bool) -> Self {
         let blocks: u32 = area.iter().map(|run| run.end - run.start).sum();
         assert!(blocks >= JOURNAL_BLOCKS_MIN);
@@ -68,12 +68,12 @@ impl Journal {
         }
     }
 
-    /// Writes a transaction of these metadata blocks. One that would fill more than a quarter of
-    /// the ring is cut in several, as the kernel would have closed it earlier.
+    /// Commits these metadata blocks. A transaction longer than a quarter of the ring is split,
+    /// because the kernel would have closed it earlier.
     pub(super) fn commit(&mut self, metadata: &BTreeSet<u32>) -> Vec<CommitStep> {
         let mut steps = Vec::new();
         let metadata: Vec<u32> = metadata.iter().copied().collect();
-        // So many copies have their descriptors and the record in a quarter of the ring.
+        // This many copies fit with their descriptors and the record into a quarter of the ring.
         let quarter = (self.ring / 4) as usize;
         let copies_max = quarter - 1 - quarter.div_ceil(DESCRIPTOR_TAGS);
         for part in metadata.chunks(copies_max) {
@@ -82,8 +82,7 @@ impl Journal {
         steps
     }
 
-    /// These metadata blocks are free now: what the ring has of them is not written in place
-    /// (revoked).
+    /// Revokes metadata blocks that are free now: their copies are not written in place.
     pub(super) fn revoke(&mut self, blocks: impl IntoIterator<Item = u32>) {
         for block in blocks {
             self.youngest.remove(&block);
@@ -108,7 +107,7 @@ impl Journal {
         self.transactions.push_back((needed, metadata.to_vec()));
     }
 
-    /// Makes room for so many blocks.
+    /// Makes room for this many blocks.
     fn checkpoint(&mut self, needed: u32, steps: &mut Vec<CommitStep>) {
         let mut in_place = BTreeSet::new();
         while self.ring - self.kept < needed {
@@ -131,8 +130,8 @@ impl Journal {
         steps.push(step(vec![(super_block, BLOCK_SECTORS as u32)], self.barriers));
     }
 
-    /// Where these blocks of the ring are on the device: cut where the ring ends and where the area
-    /// is not contiguous.
+    /// Positions of ring blocks on the device, split at the end of the ring and where the area is
+    /// not contiguous.
     fn ring_writes(&self, from: u32, blocks: u32) -> Vec<(u64, u32)> {
         let end = from + blocks;
         let mut writes = Vec::new();
@@ -142,7 +141,7 @@ impl Journal {
     }
 
     fn area_writes(&self, ring: Range<u32>, writes: &mut Vec<(u64, u32)>) {
-        // Positions in the area: the super block is in front of the ring.
+        // Positions in the area: the super block precedes the ring.
         let wanted = ring.start + 1..ring.end + 1;
         let mut position = 0;
         for run in &self.area {
@@ -157,7 +156,7 @@ impl Journal {
     }
 }
 
-/// Blocks in ascending order as few writes.
+/// Combines blocks in ascending order into few writes.
 pub(super) fn runs(blocks: impl IntoIterator<Item = u32>) -> Vec<(u64, u32)> {
     let mut writes: Vec<(u64, u32)> = Vec::new();
     for block in blocks {
@@ -211,21 +210,21 @@ mod tests {
     fn a_descriptor_names_508_copies() {
         let mut journal = Journal::new(once(0..32_768).collect(), false);
         assert_eq!(journal.commit(&blocks(0..508))[0].writes, [at(1, 509)]);
-        // 509 copies behind the record of the first: two descriptors.
+        // 509 copies before the record of the first: two descriptors.
         assert_eq!(journal.commit(&blocks(0..509))[0].writes, [at(511, 511)]);
     }
 
     #[test]
     fn a_transaction_is_cut_where_the_area_has_a_gap_and_where_the_ring_ends() {
         let mut journal = journal();
-        // Blocks 1 to 499 of the area, and of the ring 499 are used.
+        // Blocks 1 to 499 of the area, so 499 blocks of the ring are used.
         journal.commit(&blocks(0..247));
         journal.commit(&blocks(0..248));
         assert_eq!(journal.head, 499);
         let steps = journal.commit(&blocks(0..199));
         assert_eq!(steps[0].writes, [at(1500, 100), at(5000, 100)]);
         assert_eq!(steps[1].writes, [at(5100, 1)]);
-        // The ring ends behind block 5423; 200 copies do not fit without a checkpoint.
+        // The ring ends at block 5423; 200 copies need a checkpoint.
         journal.commit(&blocks(0..219));
         let steps = journal.commit(&blocks(0..200));
         let log = &steps[steps.len() - 2];
@@ -237,13 +236,14 @@ mod tests {
     fn a_full_ring_writes_old_blocks_in_place_once_and_then_its_super_block() {
         let mut journal = journal();
         for _ in 0..4 {
-            // 254 blocks of the ring each; the last three have the blocks of the first but ten.
+            // Each uses 254 blocks of the ring; the last three have all blocks of the first except
+            // ten.
             let steps = journal.commit(&blocks(100..352));
             assert_eq!(steps.len(), 2);
         }
         assert_eq!(journal.ring - journal.kept, 1023 - 4 * 254);
         let steps = journal.commit(&blocks(100..110));
-        // Nothing of the first transaction is only there.
+        // No block is only in the first transaction.
         assert_eq!(steps[0].writes, [at(1000, 1)]);
         assert_eq!(steps.len(), 3);
 
@@ -260,7 +260,7 @@ mod tests {
     fn a_copy_is_not_overwritten_before_its_block_is_in_place() {
         let mut journal = journal();
         let mut random = Random::new(1, 0);
-        // The copy at a place in the ring, and of each block the place of the youngest copy.
+        // The copy at each place of the ring, and the place of each block's youngest copy.
         let (mut copies, mut youngest) = (BTreeMap::new(), BTreeMap::new());
         for _ in 0..3000 {
             let start = random.below(400) as u32;
@@ -272,7 +272,7 @@ mod tests {
                     youngest.retain(|block, _| !written.contains(block));
                 } else if written.len() > 1 {
                     let blocks = metadata.iter().map(|block| u64::from(*block));
-                    // Its one descriptor is in front.
+                    // Its only descriptor comes first.
                     for (place, block) in written[1..].iter().zip(blocks) {
                         youngest.insert(block, *place);
                         let old = copies.insert(*place, block).filter(|old| *old != block);

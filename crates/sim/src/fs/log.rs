@@ -1,25 +1,25 @@
 //! A log-structured file system, after nilfs2 (`fs/nilfs2`).
 //!
-//! The device is cut into segments. Whatever is written goes to the head of the log, in the order
-//! in which it is written back: data of files, and at each commit the metadata, whose last block is
-//! what a mount would start from. What is written between two commits, or until the segment ends,
-//! is a partial segment: a block in front of it says what is in it. So random writes are sequential
-//! on the device, and a file that was written at random is read at random.
+//! The device is divided into segments. All writes go to the head of the log, in the order of
+//! write-back: file data, and at each commit the metadata, whose last block is the start of a
+//! mount. The blocks between two commits, or until the end of the segment, are a partial segment
+//! with a summary block before it. So random writes are sequential on the device, and a file
+//! written at random is read at random.
 //!
 //! ```text
 //!   segment  | S data data data M M | S data M M | S data data ....... |   S summary, M metadata
 //!                                 ^commit      ^commit                ^the next free segment
 //! ```
 //!
-//! A segment is free again when nothing in it is needed any more and a commit has passed. The head
-//! goes to the next free one, round and round. When only one is left, a simple cleaner takes the
-//! segment with the fewest needed blocks, copies those to the head, and has another free one.
+//! A segment is free again when it has no live blocks and a commit has passed. The head moves to
+//! the next free one, cyclically. When only one is left, a simple cleaner copies the live blocks of
+//! the segment with the fewest to the head, and so frees that segment.
 //!
-//! Simpler than nilfs2: summaries are written by the next commit, not in front of their data. The
-//! metadata of a commit has a fixed length, and of old checkpoints none is kept. A partial segment
-//! has one summary block, however many files are in it. The cleaner reads for nothing, writes with
-//! the next commit, and gives its segment free before that. Segment 0 is left to the super block,
-//! which is never written.
+//! Simpler than nilfs2: the next commit writes the summaries, not before their data. The metadata
+//! of a commit has a fixed length, and old checkpoints are not kept. A partial segment has one
+//! summary block, regardless of its number of files. The cleaner reads at no cost, writes with the
+//! next commit, and frees its segment before that. Segment 0 is reserved for the super block, which
+//! is never written.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
@@ -30,23 +30,23 @@ use blockyard_workload::program::FileId;
 use super::journal::runs;
 use super::{BLOCK_BYTES, BLOCK_SECTORS, Commit, CommitStep, Extent, FileSystem, extents, within};
 
-/// What it is like.
+/// Parameters of a log.
 #[derive(Clone, Copy, Debug)]
 pub struct LogConfig {
     /// Blocks of a segment.
     pub segment_blocks: u32,
-    /// Blocks of inode file, address table, segment usage, checkpoint and super root that each
-    /// commit writes.
+    /// Blocks of inode file, address table, segment usage, checkpoint and super root in each
+    /// commit.
     pub metadata_blocks_per_commit: u32,
     /// A commit is a barrier: flush, write, flush.
     pub barriers: bool,
-    /// Between commits that nobody asked for.
+    /// Interval of periodic commits.
     pub commit_interval: Nanos,
 }
 
 impl LogConfig {
-    /// nilfs2 without options in 2009: segments of 8 MiB, a log every 5 s, barriers (from memory).
-    /// The 8 blocks of metadata are ours: one or two of each of its files.
+    /// Defaults of nilfs2 in 2009: segments of 8 MiB, a commit every 5 s, barriers (from memory).
+    /// The 8 metadata blocks are ours: one or two of each metadata file.
     #[must_use]
     pub fn of_2009() -> Self {
         Self {
@@ -57,9 +57,9 @@ impl LogConfig {
         }
     }
 
-    /// Whether it makes sense on a device of this size, and what its files can have together: a
-    /// twentieth of the segments is kept for the cleaner, as nilfs2 does (from memory), and two
-    /// more, the head's and the one that it copies to.
+    /// Checks the parameters for a device of this size; returns the capacity for files. One
+    /// twentieth of the segments is reserved for the cleaner, like in nilfs2 (from memory), and two
+    /// more for the head and the cleaner's target.
     pub(super) fn capacity_bytes(&self, device_sectors: u64) -> Result<u64, String> {
         within("segment_blocks", self.segment_blocks, 16, 1 << 20)?;
         let metadata_max = self.segment_blocks / 2;
@@ -88,7 +88,7 @@ impl LogConfig {
     }
 }
 
-/// What a block of a segment was written for.
+/// Owner of a block in a segment.
 #[derive(Clone, Copy, Debug)]
 enum Owner {
     Summary,
@@ -100,9 +100,9 @@ enum Owner {
 /// A segment.
 #[derive(Clone, Debug, Default)]
 struct Segment {
-    /// What has been written to it, from its start on.
+    /// Owners of its written blocks, from its start on.
     owners: Vec<Owner>,
-    /// Blocks of it that are needed.
+    /// Number of live blocks.
     live: u32,
 }
 
@@ -110,28 +110,28 @@ struct Segment {
 #[derive(Debug)]
 pub struct Log {
     config: LogConfig,
-    /// All but segment 0.
+    /// All segments except segment 0.
     segments: Vec<Segment>,
-    /// The segment with the head.
+    /// The segment of the head.
     head: usize,
-    /// Segments to which nothing has been written; without the head's.
+    /// Number of unwritten segments, without the head's.
     free: u32,
-    /// A summary has been written that counts for the next block too.
+    /// The next block belongs to the partial segment of a written summary.
     partial: bool,
-    /// Segments of which nothing is needed since the last commit.
+    /// Segments without live blocks since the last commit.
     emptied: Vec<usize>,
-    /// The block of each page; 0 where there is none.
+    /// The block of each page; 0 for none.
     files: BTreeMap<FileId, Vec<u32>>,
-    /// Where the last commit's metadata is.
+    /// Blocks of the last commit's metadata.
     metadata: Vec<u32>,
-    /// Summaries and copies that the next commit writes.
+    /// Summaries and copies for the next commit.
     unwritten: BTreeSet<u32>,
-    /// Something has happened since the last commit.
+    /// Something has changed since the last commit.
     dirty: bool,
 }
 
 impl Log {
-    /// Empty. The configuration has been checked.
+    /// An empty file system; the configuration is valid.
     pub(super) fn new(config: LogConfig, device_sectors: u64) -> Self {
         let blocks = device_sectors / BLOCK_SECTORS;
         let segments = (blocks / u64::from(config.segment_blocks)) as usize - 1;
@@ -154,7 +154,7 @@ impl Log {
         (segment as u32 + 1) * self.config.segment_blocks
     }
 
-    /// Writes a block at the head, where that may then be.
+    /// Appends a block at the head; returns its position.
     fn append(&mut self, owner: Owner) -> u32 {
         let room = if self.partial { 1 } else { 2 };
         if self.segments[self.head].owners.len() + room > self.config.segment_blocks as usize {
@@ -176,7 +176,7 @@ impl Log {
         block
     }
 
-    /// A block is no longer needed.
+    /// A block is no longer live.
     fn release(&mut self, block: u32) {
         let segment = (block / self.config.segment_blocks) as usize - 1;
         let live = &mut self.segments[segment].live;
@@ -186,14 +186,14 @@ impl Log {
         }
     }
 
-    /// Moves the head to the next free segment; room for at least one more block is there then.
+    /// Moves the head to the next free segment, with room for at least one more block.
     fn next_segment(&mut self) {
         if self.segments[self.head].live == 0 {
             self.emptied.push(self.head);
         }
         self.partial = false;
         if self.free < 2 {
-            // A commit that makes no write; nilfs2 would make one.
+            // A commit without a write; nilfs2 would write.
             self.free_emptied();
         }
         let from = self.head;
@@ -206,7 +206,7 @@ impl Log {
         }
     }
 
-    /// Copies what is needed of the segment that has least of it, and has it free.
+    /// Copies the live blocks of the segment with the fewest, and frees it.
     fn clean(&mut self) {
         let candidates = (0..self.segments.len()).filter(|segment| *segment != self.head);
         let victim = candidates
@@ -236,7 +236,7 @@ impl Log {
         self.place_of(owner, block).is_some()
     }
 
-    /// Where it is noted that this block is needed.
+    /// The reference to a live block.
     fn place_of(&mut self, owner: Owner, block: u32) -> Option<&mut u32> {
         let place = match owner {
             Owner::Summary => None,
@@ -266,7 +266,7 @@ impl Log {
         self.free += 1;
     }
 
-    /// Pages of a file go to the head of the log.
+    /// Appends pages of a file at the head.
     fn append_pages(&mut self, file: FileId, pages: Range<u64>) {
         for page in pages {
             let blocks = self.files.get_mut(&file).expect("the caller has looked");
@@ -279,7 +279,7 @@ impl Log {
         }
     }
 
-    /// The file is empty.
+    /// Truncates the file to zero.
     fn truncate(&mut self, file: FileId) {
         let blocks = self.files.insert(file, Vec::new()).unwrap_or_default();
         for block in blocks.into_iter().filter(|block| *block != 0) {
@@ -370,7 +370,7 @@ impl FileSystem for Log {
 mod tests {
     use super::*;
 
-    /// Segments of 16 blocks: 63 of them, the first from block 16 on.
+    /// Segments of 16 blocks: 63 of them, the first at block 16.
     fn log() -> Log {
         let config =
             LogConfig { segment_blocks: 16, metadata_blocks_per_commit: 3, ..LogConfig::of_2009() };
@@ -379,7 +379,7 @@ mod tests {
 
     const FILE: FileId = FileId(0);
 
-    /// Where write-back puts these pages: block and number of each piece.
+    /// Positions of these pages by write-back: block and length of each extent.
     fn place(log: &mut Log, pages: Range<u64>) -> Vec<(u64, u64)> {
         log.write(FILE, pages.clone());
         let mut out = Vec::new();
@@ -387,7 +387,7 @@ mod tests {
         out.iter().map(|extent| (extent.sector / BLOCK_SECTORS, extent.pages)).collect()
     }
 
-    /// Writes of a commit: block and number of each.
+    /// Writes of a commit: block and length of each.
     fn commit(log: &mut Log) -> Vec<(u64, u32)> {
         let commit = log.commit().expect("there is something to do");
         assert_eq!(commit.data_first, []);
@@ -425,7 +425,7 @@ mod tests {
         let mut log = log();
         place(&mut log, 0..4);
         assert_eq!(commit(&mut log), [(16, 1), (21, 3)]);
-        // What follows has a summary of its own.
+        // The following blocks have a new summary.
         assert_eq!(place(&mut log, 4..5), [(25, 1)]);
         assert_eq!(commit(&mut log), [(24, 1), (26, 3)]);
     }
@@ -437,7 +437,7 @@ mod tests {
         assert_eq!(commit(&mut log), [(16, 1), (32, 1), (38, 3)]);
         place(&mut log, 20..22);
         assert_eq!(commit(&mut log), [(41, 1), (44, 3)]);
-        // One block is left of the segment: too little for a summary and a block.
+        // One block is left in the segment, too little for a summary and a block.
         assert_eq!(place(&mut log, 22..23), [(49, 1)]);
     }
 
@@ -449,7 +449,7 @@ mod tests {
         assert_eq!(log.free, 61);
         commit(&mut log);
         assert_eq!(log.free, 61 - 1 + 1);
-        // The head goes on: it comes back when it has been round.
+        // The head continues: it returns after a full cycle.
         let blocks: Vec<u64> = (0..70).map(|_| place(&mut log, 0..15)[0].0).collect();
         assert!(blocks.windows(2).all(|pair| pair[0] < pair[1] || pair[1] < 40), "{blocks:?}");
         assert!(blocks.iter().any(|block| *block < 32), "{blocks:?}");
@@ -458,11 +458,11 @@ mod tests {
     #[test]
     fn the_cleaner_copies_what_is_needed_of_the_emptiest_segment() {
         let mut log = log();
-        // 61 segments full of pages of a file, and the 62nd with half of them.
+        // 61 segments full of pages of a file, and half of the 62nd.
         place(&mut log, 0..61 * 15 + 8);
         commit(&mut log);
         assert_eq!(log.free, 1);
-        // In the eleventh segment five pages are needed still.
+        // Five pages of the eleventh segment are still live.
         let gone = 10 * 15..10 * 15 + 10;
         let victim = log.files[&FILE][10 * 15 + 10];
         place(&mut log, gone);

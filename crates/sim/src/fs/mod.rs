@@ -1,14 +1,14 @@
-//! File systems: where the pages of files lie on the device, and what a commit writes.
+//! File systems: positions of files' pages on the device, and the writes of a commit.
 //!
-//! Plain data without time and without bytes. The world calls [`FileSystem::write`] when a task
-//! writes, [`FileSystem::place`] when the page cache writes back, [`FileSystem::map`] when it
-//! reads, and [`FileSystem::commit`] for an `fsync` and every [`FsConfig::commit_interval`]; it
-//! makes the bios. A block is a page of 4 KiB, a sector has 512 bytes.
+//! Plain data without time or contents. The world calls [`FileSystem::write`] when a task writes,
+//! [`FileSystem::place`] when the page cache writes back, [`FileSystem::map`] when it reads, and
+//! [`FileSystem::commit`] for an `fsync` and every [`FsConfig::commit_interval`]; the world builds
+//! the bios. A block is a page of 4 KiB, a sector has 512 bytes.
 //!
-//! Two of them: [`ext3`], which allocates at `write()` and overwrites in place behind a journal,
-//! and [`log`], which allocates at write-back and only ever writes at the head of its log. Neither
-//! reads metadata: indirect blocks, inodes and tables are taken to be in memory, which leaves out
-//! the read of an indirect block before the first of its 1,024 pages.
+//! There are two: [`ext3`], which allocates at `write()` and overwrites in place behind a journal,
+//! and [`log`], which allocates at write-back and writes only at the head of its log. Neither reads
+//! metadata: indirect blocks, inodes and tables count as cached, so the read of an indirect block
+//! before the first of its 1,024 pages is left out.
 
 mod blocks;
 pub mod ext3;
@@ -33,71 +33,71 @@ const BLOCK_SECTORS: u64 = 8;
 /// Bytes of a block.
 const BLOCK_BYTES: u64 = 4096;
 
-/// Pages of a file that lie side by side on the device.
+/// Pages of a file that are contiguous on the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extent {
     /// First page of the file.
     pub page: u64,
-    /// Where it starts.
+    /// First sector.
     pub sector: u64,
-    /// How many.
+    /// Number of pages.
     pub pages: u64,
 }
 
-/// What a commit has to do, in order.
+/// Actions of a commit, in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Commit {
     /// Files whose dirty data must be on the device before the first step (ordered mode), sorted.
     pub data_first: Vec<FileId>,
-    /// Each waits for all writes of the one before.
+    /// Steps; each waits for all writes of the previous one.
     pub steps: Vec<CommitStep>,
 }
 
-/// Writes of a commit that go together.
+/// Writes of one step of a commit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct CommitStep {
     /// First sector and length in sectors of each.
     pub writes: Vec<(u64, u32)>,
-    /// The device's cache is written out before.
+    /// A flush of the device's cache precedes them.
     pub preflush: bool,
-    /// They are on the medium when they end.
+    /// FUA: they are on the medium at their end.
     pub fua: bool,
 }
 
 /// A file system. Files are in one directory.
 pub trait FileSystem: Debug {
-    /// The file is empty now; what it had is free. Metadata is dirty.
+    /// Creates a file, or truncates it to zero. Metadata is dirty.
     fn create(&mut self, file: FileId);
 
-    /// The file has been there since always, this long, as if it had been written in one go; what
-    /// it had is free. No metadata is dirty.
+    /// Defines an existing file of this length, as if written sequentially; its former blocks are
+    /// free. No metadata is dirty.
     fn layout(&mut self, file: FileId, pages: u64);
 
     /// A `write()` to these pages: metadata is dirty, and ext3 allocates.
     ///
     /// # Panics
-    /// When the device is full: see [`FsConfig::check`].
+    /// The device is full: see [`FsConfig::check`].
     fn write(&mut self, file: FileId, pages: Range<u64>);
 
-    /// Where write-back of these pages goes, in the order of pages, appended to `out`; every page
-    /// has been written. A log allocates here.
+    /// Appends the target positions of a write-back of these pages to `out`, in the order of pages;
+    /// every page was written before. A log allocates here.
     ///
     /// # Panics
-    /// When a page has not been written, or the device is full: see [`FsConfig::check`].
+    /// A page was not written, or the device is full: see [`FsConfig::check`].
     fn place(&mut self, file: FileId, pages: Range<u64>, out: &mut Vec<Extent>);
 
-    /// Where these pages are, in the order of pages, appended to `out`; without those that are
-    /// nowhere.
+    /// Appends the positions of these pages to `out`, in the order of pages, without unallocated
+    /// ones.
     fn map(&self, file: FileId, pages: Range<u64>, out: &mut Vec<Extent>);
 
     /// Length of the file.
     fn file_pages(&self, file: FileId) -> u64;
 
-    /// Closes the running transaction, if there is anything in it.
+    /// Closes the running transaction, unless it is empty.
     fn commit(&mut self) -> Option<Commit>;
 }
 
-/// A file system before it is on a device.
+/// Parameters of a file system.
 #[derive(Clone, Copy, Debug)]
 pub enum FsConfig {
     /// Block groups and a journal.
@@ -107,7 +107,7 @@ pub enum FsConfig {
 }
 
 impl FsConfig {
-    /// The file system, empty, on a device of this size.
+    /// An empty file system on a device of this size.
     ///
     /// # Panics
     /// With the error of [`FsConfig::check`] for no bytes.
@@ -120,11 +120,10 @@ impl FsConfig {
         }
     }
 
-    /// Whether the parameters make sense, and files of this length together fit on a device of this
-    /// size.
+    /// Checks the parameters, and that files of this total length fit on a device of this size.
     ///
     /// # Errors
-    /// Says what is wrong, with the numbers.
+    /// The parameters are invalid or the files do not fit; the message has the numbers.
     pub fn check(&self, device_sectors: u64, needed_bytes: u64) -> Result<(), String> {
         let (name, capacity) = match self {
             Self::Ext3(config) => ("ext3", config.capacity_bytes(device_sectors)?),
@@ -140,7 +139,7 @@ impl FsConfig {
         Ok(())
     }
 
-    /// How often the world has to commit on its own.
+    /// Interval of periodic commits.
     #[must_use]
     pub fn commit_interval(&self) -> Nanos {
         match self {
@@ -150,7 +149,7 @@ impl FsConfig {
     }
 }
 
-/// Appends where these pages of a file are; `blocks` is all its blocks, 0 where there is none.
+/// Appends the extents of these pages of a file; `blocks` has all its blocks, 0 for none.
 fn extents(blocks: &[u32], pages: Range<u64>, out: &mut Vec<Extent>) {
     let end = pages.end.min(blocks.len() as u64);
     let mut last: Option<Extent> = None;
@@ -161,7 +160,7 @@ fn extents(blocks: &[u32], pages: Range<u64>, out: &mut Vec<Extent>) {
             Some(extent) if extent.sector + extent.pages * BLOCK_SECTORS == sector => {
                 extent.pages += 1;
             }
-            // A hole may be inside: its pages have block 0, which no page can follow.
+            // It may contain holes: their pages have block 0, which no page can follow.
             _ => {
                 out.extend(last.take());
                 last = (block != 0).then_some(Extent { page, sector, pages: 1 });
@@ -171,7 +170,7 @@ fn extents(blocks: &[u32], pages: Range<u64>, out: &mut Vec<Extent>) {
     out.extend(last);
 }
 
-/// Whether a parameter is allowed.
+/// Checks the range of a parameter.
 fn within(name: &str, value: u32, min: u32, max: u32) -> Result<(), String> {
     if (min..=max).contains(&value) {
         return Ok(());

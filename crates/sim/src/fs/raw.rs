@@ -7,7 +7,7 @@ use blockyard_workload::program::FileId;
 use super::{Commit, CommitStep, Extent, FileSystem};
 use crate::cache::PAGE_SECTORS;
 
-/// The device as a file. `fsync` flushes its cache.
+/// The device as a file; `fsync` flushes its cache.
 #[derive(Debug)]
 pub struct Raw {
     pages: u64,

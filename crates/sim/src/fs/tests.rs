@@ -1,4 +1,4 @@
-//! What both file systems promise.
+//! Guarantees of both file systems.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -23,7 +23,7 @@ fn log() -> FsConfig {
     FsConfig::Log(LogConfig { segment_blocks: 64, ..LogConfig::of_2009() })
 }
 
-/// Blocks of all pages of a file, by page.
+/// Blocks of all pages of a file.
 fn pages(fs: &dyn FileSystem, file: FileId) -> BTreeMap<u64, u64> {
     let mut out = Vec::new();
     fs.map(file, 0..fs.file_pages(file), &mut out);
@@ -33,7 +33,7 @@ fn pages(fs: &dyn FileSystem, file: FileId) -> BTreeMap<u64, u64> {
     out.into_iter().flat_map(each).collect()
 }
 
-/// No block belongs to two pages, and none is on the device's far side.
+/// Asserts that no block belongs to two pages or is outside the device.
 fn assert_no_block_twice(fs: &dyn FileSystem, files: u32, device_sectors: u64) -> BTreeSet<u64> {
     let mut owned = BTreeSet::new();
     for file in (0..files).map(FileId) {
@@ -59,7 +59,7 @@ fn no_block_is_ever_in_two_hands() {
         let mut fs = config.build(device_sectors);
         let files = 6;
         let mut random = Random::new(seed, 0);
-        // Together what the check allows, or a third of that.
+        // The full capacity, or a third of it.
         let share = if seed % 2 == 0 { 1 } else { 3 };
         let fits = |pages: &u64| config.check(device_sectors, pages * files * 4096).is_ok();
         let len = (1..16_384).rev().find(fits).expect("one page each fits") / share;
@@ -71,7 +71,7 @@ fn no_block_is_ever_in_two_hands() {
                 0 => fs.create(file),
                 1 => fs.layout(file, end),
                 2..4 => {
-                    // Of what a commit writes, only copies of the log's cleaner hold pages.
+                    // Of a commit's writes, only copies of the log's cleaner contain pages.
                     let commit = fs.commit();
                     let owned = assert_no_block_twice(&*fs, files as u32, device_sectors);
                     let steps = commit.iter().flat_map(|commit| &commit.steps);
@@ -138,7 +138,7 @@ fn a_file_that_was_there_has_its_length_and_leaves_nothing_dirty() {
         assert_eq!(fs.file_pages(FileId(3)), 300);
         assert_eq!(pages(&*fs, FileId(3)).len(), 300);
         assert_eq!(fs.commit(), None);
-        // Nor does it hide what was dirty before.
+        // It does not hide earlier dirty metadata either.
         fs.write(FileId(4), 0..1);
         fs.layout(FileId(3), 10);
         assert!(fs.commit().is_some());

@@ -1,43 +1,42 @@
-//! What the page allocator's work takes.
+//! Costs of the page allocator's work.
 //!
-//! One number comes from a measurement: the proposal of 2023 puts page allocation at 6 % of a write
-//! before its patches, and such a write took 765.71 us, so that one page cost 180 ns by single
-//! calls. `call + take + prepare` are 180 ns for that reason; how they are shared out, and every
-//! other number, is ours. Nothing is fitted to what the proposal measured *after* its patches.
+//! One number comes from a measurement: the proposal of 2023 attributes 6 % of a write to page
+//! allocation before its patches. Such a write took 765.71 us, so one page cost 180 ns by single
+//! calls. Therefore `call + take + prepare` are 180 ns; their division, and every other number, is
+//! ours. Nothing is fitted to measurements *after* the patches.
 
 use blockyard_engine::time::Nanos;
 
-/// Durations; those marked as ours are guesses of the right size for a server of 2022.
+/// Durations; those marked as ours are estimates for a server of 2022.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Costs {
-    /// One call: through the mempool to the zone, its watermark and back. Fitted: see above.
+    /// One call: through the mempool to the zone, its watermark and back. Fitted, see above.
     pub call: Nanos,
-    /// A page off a list of this CPU. Fitted with `call`; the share is ours.
+    /// Taking a page from a per-CPU list. Fitted with `call`; the share is ours.
     pub take: Nanos,
-    /// A page is made ready (`prep_new_page`). Fitted with `call`; the share is ours.
+    /// Preparing a page (`prep_new_page`). Fitted with `call`; the share is ours.
     pub prepare: Nanos,
-    /// Each page of a block after the first is told its head (`prep_compound_page`), and forgets
-    /// it when it is freed. Ours.
+    /// Setting up a tail page of a block (`prep_compound_page`), and clearing it when freed. Ours.
     pub tail: Nanos,
-    /// The zone's lock, when nobody else wants it. Ours.
+    /// The uncontended zone lock. Ours.
     pub lock: Nanos,
-    /// What others' use of the lock adds. Ours; none by default, a switch of the experiment.
+    /// Additional wait for the lock. Ours; zero by default, a switch of the experiment.
     pub contention: Nanos,
-    /// A block is split or merged once, or an empty order is looked at. Ours.
+    /// One split or merge of a block, or a look at an empty order. Ours.
     pub buddy_step: Nanos,
-    /// A page goes to a list and is walked to again. Ours.
+    /// Adding a page to a list and walking to it later. Ours.
     pub to_list: Nanos,
-    /// A page goes into an array and is read there. Ours.
+    /// Storing a page in an array and reading it later. Ours.
     pub to_array: Nanos,
-    /// A page is handed to a function. Ours.
+    /// Passing a page to a function. Ours.
     pub to_callback: Nanos,
-    /// One call that frees a block, its checks included. Ours.
+    /// One call that frees a block, including its checks. Ours.
     pub free: Nanos,
     /// Direct reclaim of one batch of clean pages. Ours.
     pub reclaim: Nanos,
-    /// Compaction looks at one range of pages. Ours.
+    /// Scan of one range of pages by compaction. Ours.
     pub compact_scan: Nanos,
-    /// Compaction moves one page: copy, and unmap from wherever it is used. Ours.
+    /// Migration of one page by compaction: copy and unmap. Ours.
     pub compact_move: Nanos,
 }
 

@@ -1,9 +1,8 @@
-//! A model of the kernel's page allocator (`mm/page_alloc.c`), for what an allocation costs and
-//! when it fails.
+//! A model of the kernel's page allocator (`mm/page_alloc.c`): costs and failures of allocations.
 //!
-//! Zones with a buddy system each, lists of single pages and small blocks before it for every CPU,
-//! watermarks, reclaim, compaction; pages of others that split memory or fill it; calls that fail
-//! because a test says so. Every call adds to a meter what it took: [`PhysicalMemory::take_spent`].
+//! Zones with a buddy system each, per-CPU lists of single pages and small blocks, watermarks,
+//! reclaim, compaction; other users' pages that fragment or fill memory; injected failures. Every
+//! call adds its cost to a meter: [`PhysicalMemory::take_spent`].
 //!
 //! ```text
 //!   alloc ─ watermark? ─yes─> list of this CPU ─ empty? ─> zone lock, a batch from the buddies
@@ -12,11 +11,11 @@
 //! ```
 //!
 //! Left out: migrate types, NUMA, highatomic reserves, the background reclaim thread, and the lower
-//! of two watermarks: a single call that may not wait goes down to it, a bulk call never does.
+//! of two watermarks, which a single non-waiting call may use and a bulk call never does.
 //!
-//! A bulk call looks for a zone that has *all* its pages above the watermark. If there is none, or
-//! one page is wanted, it becomes the call for a single page, which may reclaim
-//! (`__alloc_pages_bulk`: the same from 5.13 on, when it came).
+//! A bulk call looks for a zone with *all* its pages above the watermark. Without one, or for a
+//! single page, it becomes a call for one page, which may reclaim (`__alloc_pages_bulk`, unchanged
+//! since its introduction in 5.13).
 
 mod costs;
 mod others;
@@ -41,42 +40,42 @@ use zone::{Meter, Zone};
 /// One zone of memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZoneConfig {
-    /// Its size.
+    /// Size in pages.
     pub pages: u32,
     /// Pages that no call may take (`WMARK_LOW`).
     pub watermark_pages: u32,
 }
 
-/// Calls that fail although there are pages.
+/// Injected failures of calls.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AllocFaults {
-    /// These calls give nothing, counted from 0.
+    /// Numbers of failing calls, counted from 0.
     pub calls: BTreeSet<u64>,
-    /// So many of a thousand calls fail; a bulk call gives some of its pages then.
+    /// Random failures per thousand calls; a failing bulk call returns some of its pages.
     pub per_mille: u32,
-    /// Only calls for at least this order fail; bulk calls are of order 0.
+    /// Only calls of at least this order fail; bulk calls have order 0.
     pub order_min: u8,
 }
 
-/// What a memory is like.
+/// Parameters of a memory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MemoryConfig {
-    /// The first one is tried first.
+    /// Zones in the order of attempts.
     pub zones: Vec<ZoneConfig>,
-    /// How many CPUs have lists.
+    /// Number of CPUs with lists.
     pub cpus: usize,
-    /// How long these are.
+    /// Sizes of the lists.
     pub lists: ListSizes,
-    /// What work takes.
+    /// Costs.
     pub costs: Costs,
-    /// Calls that fail.
+    /// Injected failures.
     pub faults: AllocFaults,
-    /// Of the faults.
+    /// Seed of the failures.
     pub seed: u64,
 }
 
 impl MemoryConfig {
-    /// One zone without a watermark, one CPU, no faults, costs as they are.
+    /// One zone without a watermark, one CPU, no faults, default costs.
     #[must_use]
     pub fn of_pages(pages: u32) -> Self {
         Self {
@@ -90,37 +89,37 @@ impl MemoryConfig {
     }
 }
 
-/// What was done.
+/// Counters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct MemoryCounters {
-    /// Calls that ask for pages.
+    /// Allocation calls.
     pub calls: u64,
-    /// Calls that failed because a test says so.
+    /// Injected failures.
     pub faults: u64,
-    /// Times that a zone's lock was taken.
+    /// Acquisitions of zone locks.
     pub zone_locks: u64,
-    /// Lists that were empty and filled.
+    /// Refills of empty lists.
     pub list_refills: u64,
-    /// Lists that were full, or were wanted, and emptied.
+    /// Drains of lists.
     pub list_drains: u64,
-    /// Splits, merges, and orders looked at.
+    /// Splits, merges, and inspected orders.
     pub buddy_steps: u64,
     /// Direct reclaims.
     pub reclaims: u64,
-    /// Compactions begun.
+    /// Started compactions.
     pub compactions: u64,
-    /// Pages that they moved.
+    /// Pages moved by compaction.
     pub pages_moved: u64,
 }
 
-/// Whose a page is.
+/// Owner of a page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Owner {
-    /// Free, on a list, or with whoever called.
+    /// Free, on a list, or held by a caller.
     Nobody,
-    /// Somebody else's; only compaction moves it.
+    /// Another user's page that only compaction moves.
     Pinned,
-    /// Somebody else's, clean: reclaim drops it.
+    /// Another user's clean page that reclaim drops.
     Cached,
 }
 
@@ -128,11 +127,11 @@ enum Owner {
 #[derive(Debug)]
 pub struct PhysicalMemory {
     zones: Vec<Zone>,
-    /// By page.
+    /// Owners by page.
     owners: Vec<Owner>,
-    /// Pages of [`Owner::Cached`], the one taken last at the end.
+    /// Pages of [`Owner::Cached`], the most recent last.
     cached: Vec<u32>,
-    /// Where compaction looked last.
+    /// Position of the last compaction.
     scanner: u32,
     cpu: usize,
     costs: Costs,
@@ -142,17 +141,17 @@ pub struct PhysicalMemory {
 }
 
 impl PhysicalMemory {
-    /// All of it free.
+    /// A memory with all pages free.
     ///
     /// # Panics
-    /// Without a zone or a CPU, or when the zones have 2^32 pages.
+    /// There is no zone or CPU, or the zones have 2^32 pages.
     #[must_use]
     pub fn new(config: MemoryConfig) -> Self {
         assert!(!config.zones.is_empty() && config.cpus > 0);
         let (mut zones, mut first) = (Vec::new(), 0u32);
         for ZoneConfig { pages, watermark_pages } in config.zones {
             zones.push(Zone::new(first, pages, watermark_pages, config.cpus, config.lists));
-            // So that blocks are aligned across zones too.
+            // Aligns blocks across zones too.
             first = first.checked_add(pages.next_multiple_of(1 << ORDER_MAX)).expect("32 bits");
         }
         Self {
@@ -168,39 +167,39 @@ impl PhysicalMemory {
         }
     }
 
-    /// Calls are made on this CPU from now on.
+    /// Sets the CPU of later calls.
     ///
     /// # Panics
-    /// When there is no such CPU.
+    /// The CPU does not exist.
     pub fn run_on(&mut self, cpu: usize) {
         assert!(cpu < self.zones[0].cpus(), "a CPU of this machine");
         self.cpu = cpu;
     }
 
-    /// The time that calls took since this was asked last.
+    /// Takes the cost of calls since the last take.
     pub fn take_spent(&mut self) -> Nanos {
         std::mem::take(&mut self.meter.spent)
     }
 
-    /// Figures.
+    /// Counters.
     #[must_use]
     pub fn counters(&self) -> &MemoryCounters {
         &self.meter.counters
     }
 
-    /// Free pages, those on the lists of CPUs included.
+    /// Number of free pages, including those on per-CPU lists.
     #[must_use]
     pub fn free_pages(&self) -> u32 {
         self.zones.iter().map(|zone| zone.buddy.free_pages() + zone.listed_pages()).sum()
     }
 
-    /// The largest order of which a block is free.
+    /// The largest order with a free block.
     #[must_use]
     pub fn order_free_max(&self) -> Option<u8> {
         self.zones.iter().filter_map(|zone| zone.buddy.order_free_max()).max()
     }
 
-    /// Calls fail like this from now on.
+    /// Sets the failures of later calls.
     pub fn set_faults(&mut self, faults: AllocFaults) {
         self.faults = faults;
     }
@@ -209,7 +208,7 @@ impl PhysicalMemory {
         self.zones.iter().position(|zone| zone.has(page)).expect("a page of this memory")
     }
 
-    /// Whether this call fails, and whether wholly.
+    /// Whether this call fails, and whether completely.
     fn fault(&mut self, order: u8) -> Option<bool> {
         let call = self.meter.counters.calls;
         self.meter.counters.calls += 1;
@@ -224,7 +223,7 @@ impl PhysicalMemory {
         None
     }
 
-    /// A block from the first zone whose watermark allows it.
+    /// Takes a block from the first zone whose watermark allows it.
     fn fast(&mut self, order: u8) -> Option<Page> {
         for zone in &mut self.zones {
             if zone.allows(1 << order)
@@ -236,7 +235,7 @@ impl PhysicalMemory {
         None
     }
 
-    /// The same after making room.
+    /// Takes a block after making room.
     fn slow(&mut self, order: u8) -> Option<Page> {
         if order > 0
             && let Some(page) = self.compact(order)
@@ -262,8 +261,7 @@ impl PhysicalMemory {
         Some(page)
     }
 
-    /// What remains of a bulk call that finds no zone with so many pages above its watermark
-    /// (`failed:` in `__alloc_pages_bulk`).
+    /// The rest of a bulk call without a suitable zone (`failed:` in `__alloc_pages_bulk`).
     fn one_to(&mut self, consumer: &mut Consumer<'_>, effort: Effort) -> u32 {
         let Some(page) = self.alloc_called(0, effort) else { return 0 };
         self.meter.charge(self.to_consumer(consumer));
@@ -295,7 +293,7 @@ impl PageSource for PhysicalMemory {
             Some(true) => 0,
             Some(false) => u32::try_from(self.random.below(u64::from(count))).expect("below a u32"),
         };
-        // As in the kernel: for one page the call is that for one page.
+        // Like in the kernel, a call for one page is a single-page call.
         if wanted == 1 {
             return self.one_to(consumer, effort);
         }
@@ -314,7 +312,7 @@ impl PageSource for PhysicalMemory {
         wanted
     }
 
-    /// With all else that runs on the machine.
+    /// Memory is shared with the whole machine.
     fn is_shared(&self) -> bool {
         true
     }

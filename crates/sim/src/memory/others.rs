@@ -1,8 +1,8 @@
-//! Everybody else who uses memory: pages that split it, pages that fill it, and how they are moved
-//! or taken away again.
+//! Other users of memory: pages that fragment it, pages that fill it, and their migration and
+//! reclaim.
 //!
-//! *Pinned* pages lie where [`PhysicalMemory::fragment`] put them; compaction can move them, and
-//! nothing else. *Cached* pages fill memory ([`PhysicalMemory::squeeze`]); reclaim takes them away.
+//! [`PhysicalMemory::fragment`] places *pinned* pages; only compaction moves them. *Cached* pages
+//! fill memory ([`PhysicalMemory::squeeze`]); reclaim drops them.
 
 use blockyard_engine::pages::{ORDER_MAX, Page};
 use blockyard_engine::time::Nanos;
@@ -11,17 +11,17 @@ use blockyard_workload::random::Random;
 use super::{Owner, PhysicalMemory};
 use crate::fault::chance;
 
-/// Pages that direct reclaim frees in one go (`SWAP_CLUSTER_MAX`).
+/// Pages freed by one direct reclaim (`SWAP_CLUSTER_MAX`).
 const RECLAIM_PAGES: u32 = 32;
-/// Ranges that one compaction looks at. Ours.
+/// Ranges scanned by one compaction. Ours.
 const SCAN_RANGES_MAX: u32 = 16;
 
 impl PhysicalMemory {
-    /// In `per_mille` of a thousand ranges of 2^`order` pages one page is pinned, so that no free
-    /// block of that order or a larger one is left there. Which page is drawn from `seed`.
+    /// Pins one page in `per_mille` of a thousand ranges of 2^`order` pages, so that these have no
+    /// free block of that order or above. `seed` selects the pages.
     ///
     /// # Panics
-    /// When `order` is larger than there is.
+    /// `order` is above the maximum.
     pub fn fragment(&mut self, order: u8, per_mille: u32, seed: u64) {
         assert!(order <= ORDER_MAX);
         let mut random = Random::new(seed, 1);
@@ -40,8 +40,8 @@ impl PhysicalMemory {
         }
     }
 
-    /// Others take pages, or give them back, until so many are free beyond what the watermarks keep
-    /// back. Pages on the lists of CPUs are drained first, as they are in a memory that is full.
+    /// Other users take or return pages until this many are free above the watermarks. Drains the
+    /// per-CPU lists first, like a full memory.
     pub fn squeeze(&mut self, usable_pages: u32) {
         for zone in &mut self.zones {
             zone.drain(&self.costs, &mut self.meter);
@@ -56,7 +56,7 @@ impl PhysicalMemory {
         while self.usable_pages() < usable_pages && self.drop_cached() {}
     }
 
-    /// Free pages beyond what the watermarks keep back.
+    /// Number of free pages above the watermarks.
     #[must_use]
     pub fn usable_pages(&self) -> u32 {
         let usable =
@@ -64,7 +64,7 @@ impl PhysicalMemory {
         self.zones.iter().map(usable).sum()
     }
 
-    /// Some of what others have cached is dropped; how many pages.
+    /// Drops some cached pages; returns their number.
     pub(super) fn reclaim(&mut self) -> u32 {
         self.meter.counters.reclaims += 1;
         self.meter.charge(self.costs.reclaim);
@@ -75,7 +75,7 @@ impl PhysicalMemory {
         freed
     }
 
-    /// One page that others can do without.
+    /// Drops one cached page.
     fn drop_cached(&mut self) -> bool {
         let Some(page) = self.cached.pop() else { return false };
         assert!(self.owners[page as usize] == Owner::Cached, "nothing else moves cached pages");
@@ -86,8 +86,8 @@ impl PhysicalMemory {
         true
     }
 
-    /// Makes room for a block by moving pinned pages out of a range (`compact_zone`). The range
-    /// looked at first is the one behind the last one.
+    /// Makes room for a block by moving pinned pages out of a range (`compact_zone`). The scan
+    /// starts after the last scanned range.
     pub(super) fn compact(&mut self, order: u8) -> Option<Page> {
         self.meter.counters.compactions += 1;
         for zone in 0..self.zones.len() {
@@ -114,7 +114,7 @@ impl PhysicalMemory {
         if !pinned.iter().all(movable) {
             return None;
         }
-        // What is moved needs a place: a range's worth of free pages is enough.
+        // Moved pages need free pages: a range's worth is enough.
         if !self.zones[zone].allows(1 << order) {
             return None;
         }

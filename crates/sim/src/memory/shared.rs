@@ -1,4 +1,4 @@
-//! A handle to memory that several shards, and the world that charges for it, have in common.
+//! A handle to memory shared by several shards and the world that charges its costs.
 
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
@@ -6,7 +6,7 @@ use blockyard_engine::pages::{Consumer, Effort, Page, PageSource};
 
 use super::PhysicalMemory;
 
-/// The memory of a machine, for each that uses it.
+/// A handle to the memory of a machine.
 #[derive(Clone, Debug)]
 pub struct SharedMemory(Arc<Mutex<PhysicalMemory>>);
 
@@ -17,8 +17,8 @@ impl SharedMemory {
         Self(Arc::new(Mutex::new(memory)))
     }
 
-    /// The memory itself: to charge what calls took, to squeeze it, to read its counters. Not to be
-    /// held while a shard runs.
+    /// The memory itself: to charge costs, to squeeze it, to read its counters. Must not be held
+    /// while a shard runs.
     pub fn lock(&self) -> MutexGuard<'_, PhysicalMemory> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }

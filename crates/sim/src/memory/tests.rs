@@ -1,4 +1,4 @@
-//! The model by hand; random worlds are in [`random`].
+//! Hand-made cases of the model; random worlds are in [`random`].
 
 mod random;
 
@@ -8,7 +8,7 @@ use blockyard_engine::pages::{
 
 use super::*;
 
-/// As many as nobody needs.
+/// More pages than a test needs.
 const PLENTY: u32 = 1 << 16;
 
 fn bulk(memory: &mut PhysicalMemory, count: u32, effort: Effort) -> Vec<Page> {

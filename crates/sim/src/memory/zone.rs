@@ -1,7 +1,7 @@
-//! One zone: its buddy system under a lock, and before it the lists of each CPU.
+//! One zone: its buddy system under a lock, and the per-CPU lists in front.
 //!
-//! Blocks up to order 3 come from a list of the calling CPU and go back there. An empty list is
-//! filled with a batch under one hold of the lock, a full one gives a batch back. Larger ones take
+//! Blocks up to order 3 come from a list of the calling CPU and return there. An empty list is
+//! filled with a batch under one hold of the lock, a full one returns a batch. Larger blocks take
 //! the lock each time. Pages on lists do not count as free.
 
 use blockyard_engine::pages::buddy::Buddy;
@@ -12,7 +12,7 @@ use super::{Costs, MemoryCounters};
 /// The largest order that has lists (`PAGE_ALLOC_COSTLY_ORDER`).
 pub(super) const LIST_ORDER_MAX: u8 = 3;
 
-/// What work was done and how long it took.
+/// Work done, and its cost.
 #[derive(Debug, Default)]
 pub(super) struct Meter {
     pub(super) spent: Nanos,
@@ -43,12 +43,12 @@ struct CpuLists {
     pages: u32,
 }
 
-/// How much a CPU keeps.
+/// Sizes of per-CPU lists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ListSizes {
-    /// Pages that a list is filled and emptied by (63 in the kernel).
+    /// Pages per refill and drain of a list (63 in the kernel).
     pub batch_pages: u32,
-    /// More pages than this are not kept. The mail says more than 1000 for its machine.
+    /// Limit of kept pages. The mail reports more than 1000 for its machine.
     pub high_pages: u32,
 }
 
@@ -57,7 +57,7 @@ pub(super) struct Zone {
     pub(super) buddy: Buddy,
     /// Number of its first page.
     pub(super) first: u32,
-    /// No call leaves fewer free pages than this.
+    /// Minimum of free pages after a call.
     pub(super) watermark_pages: u32,
     lists: Vec<CpuLists>,
     sizes: ListSizes,
@@ -83,12 +83,12 @@ impl Zone {
         page.checked_sub(self.first).is_some_and(|place| place < self.buddy.pages())
     }
 
-    /// So many pages may be taken.
+    /// Whether this many pages may be taken.
     pub(super) fn allows(&self, pages: u32) -> bool {
         u64::from(self.buddy.free_pages()) >= u64::from(self.watermark_pages) + u64::from(pages)
     }
 
-    /// Pages kept by CPUs.
+    /// Number of pages on per-CPU lists.
     pub(super) fn listed_pages(&self) -> u32 {
         self.lists.iter().map(|lists| lists.pages).sum()
     }
@@ -114,13 +114,13 @@ impl Zone {
         Some(self.first + first)
     }
 
-    /// A block out of the buddy system.
+    /// Takes a block from the buddy system.
     fn cut(&mut self, order: u8, costs: &Costs, meter: &mut Meter) -> Option<u32> {
         let Some((first, from)) = self.buddy.alloc(order) else {
             meter.steps(costs, blockyard_engine::pages::ORDER_MAX - order + 1);
             return None;
         };
-        // Orders looked at, and splits.
+        // Inspected orders, and splits.
         meter.steps(costs, 2 * (from - order));
         Some(first)
     }
@@ -134,7 +134,7 @@ impl Zone {
             lists.blocks[usize::from(order)].push(first);
             lists.pages += 1 << order;
         }
-        // The one in front was cut first: neighbours are given out in their order.
+        // The first block was cut first: adjacent blocks are given out in order.
         self.lists[cpu].blocks[usize::from(order)].reverse();
     }
 
@@ -166,8 +166,8 @@ impl Zone {
         meter.steps(costs, merged - order);
     }
 
-    /// At least `pages` of this CPU's pages go to the buddy system, large blocks first, those that
-    /// lie there longest first.
+    /// Returns at least `pages` pages of this CPU to the buddy system, large blocks first, oldest
+    /// first.
     fn empty(&mut self, cpu: usize, pages: u32, costs: &Costs, meter: &mut Meter) {
         meter.lock(costs);
         meter.counters.list_drains += 1;
@@ -186,7 +186,7 @@ impl Zone {
         }
     }
 
-    /// All lists of all CPUs are given back (`drain_all_pages`).
+    /// Returns all lists of all CPUs (`drain_all_pages`).
     pub(super) fn drain(&mut self, costs: &Costs, meter: &mut Meter) {
         for cpu in 0..self.lists.len() {
             if self.lists[cpu].pages > 0 {

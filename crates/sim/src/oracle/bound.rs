@@ -1,13 +1,13 @@
-//! How long a request may be passed by others: each elevator's bound, watched from outside.
+//! Bounds on how long a request may be passed by others, per elevator, checked from outside.
 //!
-//! The pages of the elevators state their guarantees in requests or batches that go before a late
-//! one (`docs/elevators`), cfq in time. Here they are loose by a factor of `SLACK`: what counts
-//! is that nobody is forgotten, and the exact bounds are tested at the elevators themselves. A
-//! request is found wanting when more others than its bound were given to the device *and* more
-//! time passed than its bound; a bound in one of the two has zero for the other.
+//! The elevators' pages state their guarantees as requests or batches before a late request
+//! (`docs/elevators`), cfq's as time. Here the bounds are loose by a factor of `SLACK`: the check
+//! finds forgotten requests, and the elevators' own tests check the exact bounds. A request
+//! violates its bound when more other requests than the bound were issued *and* more time than the
+//! bound has passed; a bound in one of the two has zero for the other.
 //!
-//! Where an elevator promises nothing there is no bound: between priority classes, and with
-//! `writes_starved=0` or `starved_after=0`.
+//! Without a guarantee there is no bound: between priority classes, and with `writes_starved=0` or
+//! `starved_after=0`.
 
 use blockyard_engine::bio::{Bio, Op};
 use blockyard_engine::elevator::{ElevatorType, Generation};
@@ -16,15 +16,15 @@ use blockyard_engine::time::Nanos;
 
 use super::{Finding, must};
 
-/// How loose the bounds are.
+/// Looseness of the bounds.
 const SLACK: u64 = 4;
 
 /// An elevator and the values of its tunables.
 #[derive(Clone)]
 pub struct Settings {
-    /// Which one.
+    /// Elevator.
     pub elevator: &'static ElevatorType,
-    /// The tunables that were set.
+    /// Tunables with explicit values.
     pub values: Vec<(&'static str, u64)>,
 }
 
@@ -32,7 +32,7 @@ impl Settings {
     /// The value of a tunable.
     ///
     /// # Panics
-    /// When the elevator has no such tunable.
+    /// The elevator has no such tunable.
     #[must_use]
     pub fn value(&self, name: &str) -> u64 {
         let set = self.values.iter().find(|(set, _)| *set == name).map(|(_, value)| *value);
@@ -48,25 +48,25 @@ impl Settings {
     }
 }
 
-/// What a request waits for at most, once it is late.
+/// Bound of the wait of a late request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Bound {
     passed: u64,
     time: Nanos,
 }
 
-/// A bio of which something has not been given to the device.
+/// A bio that was not completely issued.
 #[derive(Debug)]
 struct Waiting {
     bio: Bio,
-    /// Not while it is parked or in the plug of its submitter.
+    /// Start of the wait; `None` while it is parked or in its submitter's plug.
     since: Option<Nanos>,
     sectors_left: u64,
-    /// Once it is late: requests given to the device by then, when, its bound.
+    /// Once it is late: number of issued requests at that time, the time, and its bound.
     late: Option<(u64, Nanos, Bound)>,
 }
 
-/// Whether an elevator has chosen a request. Flushes, and data after a flush, go past it.
+/// Whether an elevator has chosen a request. Flushes, and data after a flush, bypass it.
 fn is_chosen(pieces: &[Bio]) -> bool {
     pieces.first().is_some_and(|piece| !piece.preflush)
 }
@@ -75,23 +75,22 @@ fn is_plain(bio: &Bio) -> bool {
     bio.op != Op::Flush && !bio.fua && !bio.preflush
 }
 
-/// Watches who waits.
+/// Watches waiting bios.
 pub struct Waits {
     settings: Settings,
     config: QueueConfig,
-    /// Whether there is a bound at all.
+    /// Whether there is a bound.
     watches: bool,
     contexts: u64,
     waiting: Vec<Waiting>,
-    /// Requests chosen and given to the device, refused ones not counted.
+    /// Number of requests that were chosen and issued, without refused ones.
     issued: u64,
-    /// The longest that the device took for a request.
+    /// Longest service time of the device.
     service_max: Nanos,
 }
 
 impl Waits {
-    /// Watches a queue with this many io-contexts. With several classes of priority there is no
-    /// bound.
+    /// Watches a queue with this many io-contexts. With several priority classes there is no bound.
     #[must_use]
     pub fn new(settings: Settings, config: QueueConfig, contexts: u64, one_class: bool) -> Self {
         let watches = match settings.elevator.name {
@@ -113,13 +112,13 @@ impl Waits {
         }
     }
 
-    /// Watches nobody.
+    /// Watches nothing.
     #[must_use]
     pub fn nothing(settings: Settings, config: QueueConfig) -> Self {
         Self { watches: false, ..Self::new(settings, config, 1, false) }
     }
 
-    /// A bio is about to be submitted.
+    /// Notes a bio before its submission.
     pub fn submitted(&mut self, bio: &Bio) {
         if self.watches {
             let sectors_left = bio.len.0;
@@ -127,8 +126,8 @@ impl Waits {
         }
     }
 
-    /// It waits from now on: it is not parked, and in no plug of its submitter. What belongs to a
-    /// flush waits for other things, too.
+    /// Starts the wait of a bio: it is neither parked nor in its submitter's plug. Bios of a flush
+    /// sequence also wait for other events.
     pub fn waits(&mut self, now: Nanos, user: u64) {
         let waiting = self.waiting.iter_mut().find(|waiting| waiting.bio.user == user);
         if let Some(waiting) = waiting.filter(|waiting| is_plain(&waiting.bio)) {
@@ -136,15 +135,15 @@ impl Waits {
         }
     }
 
-    /// It has ended, perhaps without having been at the device.
+    /// Notes the end of a bio, possibly without an issue.
     pub fn ended(&mut self, user: u64) {
         self.waiting.retain(|waiting| waiting.bio.user != user);
     }
 
-    /// The device has got these parts of bios as one request.
+    /// Notes the issue of these parts of bios as one request.
     ///
     /// # Errors
-    /// When another one has been passed for too long.
+    /// Another bio has been passed for too long.
     pub fn issued(&mut self, now: Nanos, pieces: &[Bio]) -> Result<(), Finding> {
         if !self.watches {
             return Ok(());
@@ -162,17 +161,17 @@ impl Waits {
         self.look(now)
     }
 
-    /// The device has refused these: they will be issued again.
+    /// Notes a refusal: these will be issued again.
     pub fn refused(&mut self, pieces: &[Bio]) {
         self.issued -= u64::from(self.watches && is_chosen(pieces));
     }
 
-    /// The device has had a request for so long.
+    /// Notes the service time of a request.
     pub fn served(&mut self, time: Nanos) {
         self.service_max = self.service_max.max(time);
     }
 
-    /// The device is gone, and everybody with it.
+    /// Removes all bios: the device is gone.
     pub fn forget(&mut self) {
         self.waiting.clear();
     }
@@ -197,7 +196,7 @@ impl Waits {
                     must!(
                         Wait,
                         passed <= bound.passed || time <= bound.time,
-                        "{} lets {passed} pass in {} ms since it was late, {bound:?}: {:?}",
+                        "{} let {passed} pass in {} ms since it was late, {bound:?}: {:?}",
                         self.settings.elevator.name,
                         time.0 / 1_000_000,
                         waiting.bio
@@ -209,7 +208,7 @@ impl Waits {
         Ok(())
     }
 
-    /// When a bio is late.
+    /// Time after which a bio is late.
     fn patience(&self, bio: &Bio) -> Nanos {
         let settings = &self.settings;
         let expire = match (settings.elevator.name, bio.op) {
@@ -223,7 +222,7 @@ impl Waits {
         expire + self.config.tick + Nanos::from_ms(6)
     }
 
-    /// With so many requests before it, itself included, of so many.
+    /// The bound with `before` requests up to this one, of `all`.
     fn bound(&self, before: u64, all: u64) -> Bound {
         let settings = &self.settings;
         let tags = u64::from(self.config.queue_depth) * u64::from(self.config.hw_queues);

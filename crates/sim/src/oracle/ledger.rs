@@ -1,12 +1,12 @@
-//! The ledger: every bio that was submitted, what may become of it, and what has.
+//! The ledger: every submitted bio, its allowed outcomes, and its actual outcome.
 //!
-//! Order is what the submitters can know: a step for each submission and each end. A write is old
-//! for a reader if another write was submitted after it had ended, and had itself ended before the
-//! read was submitted. Of two writes that overlap in time either may stay. A write that failed may
-//! be found, or not, for ever.
+//! Order is the submitters' knowledge: a step for each submission and each end. A write is old for
+//! a reader if another write was submitted after its end, and ended before the read was submitted.
+//! Of two writes that overlap in time either may persist. A failed write may be found, or not,
+//! forever.
 //!
-//! The same order says what a power cut may not take: a flush that ended well promises every write
-//! that had ended when it was submitted, FUA promises its own.
+//! The same order limits the losses of a power cut: a successful flush promises every write that
+//! had ended at its submission, FUA promises its own write.
 
 use std::collections::BTreeMap;
 
@@ -19,38 +19,38 @@ use blockyard_engine::priority::PriorityClass;
 use super::stamps::{Stamp, Stamps, WriteNumber};
 use super::{Finding, must};
 
-/// When something happened; starts at 1.
+/// Time of an event; starts at 1.
 pub type Step = u64;
 
-/// A bio that has not ended, and for ever one that failed.
+/// End of a bio in flight, and of a failed one.
 const NEVER: Step = Step::MAX;
 
-/// Sectors that lie together in memory.
+/// Sectors stored together.
 const CHUNK: u64 = 64;
 
-/// A bio, as the ledger remembers it.
+/// A bio in the ledger.
 #[derive(Debug)]
 struct Sent {
     bio: Bio,
     submitted: Step,
-    /// [`NEVER`] if it has not, or has failed.
+    /// [`NEVER`] while in flight, or after a failure.
     ended: Step,
     open: bool,
     done_sectors: u64,
     failed: bool,
     /// Its last write on the medium.
     write: WriteNumber,
-    /// The last write that had been acknowledged when it was submitted.
+    /// The last write acknowledged before its submission.
     covers: WriteNumber,
     failed_flushes: u64,
-    /// With a read: the step of [`Known::acknowledged`], by sector.
+    /// For a read: the step of [`Known::acknowledged`], by sector.
     expected: Vec<Step>,
 }
 
-/// What is known about a sector.
+/// Knowledge about a sector.
 #[derive(Clone, Copy, Debug, Default)]
 struct Known {
-    /// Latest submission of a write that has ended.
+    /// Latest submission of an ended write.
     acknowledged: Step,
     /// Latest submission of a write that is promised to survive.
     promised: Step,
@@ -62,20 +62,20 @@ pub struct Ledger {
     elevator: &'static str,
     config: QueueConfig,
     sent: Vec<Sent>,
-    /// By first sector over [`CHUNK`]; what is not there is `elsewhere`.
+    /// By first sector divided by [`CHUNK`]; missing entries equal `elsewhere`.
     known: BTreeMap<u64, Vec<Known>>,
     elsewhere: Known,
     step: Step,
     open: usize,
-    /// Acknowledged writes, oldest first: when, and which.
+    /// Acknowledged writes, oldest first: step and number.
     acknowledged: Vec<(Step, usize)>,
-    /// How many of them are promised.
+    /// Number of promised ones among them.
     promised: usize,
     acknowledged_write: WriteNumber,
     failed_flushes: u64,
-    /// What was submitted before may fail.
+    /// Bios submitted before this step may fail.
     excused: Step,
-    /// A preflush is a flush of its own, before the write is seen by the queue.
+    /// A preflush is a separate flush before the write enters the queue.
     splits_preflush: bool,
 }
 
@@ -100,25 +100,25 @@ impl Ledger {
         }
     }
 
-    /// Of a queue below a mapped device, which flushes by itself before it sends the write.
+    /// For a queue below a mapped device, which flushes separately before it sends the write.
     #[must_use]
     pub fn below_mapped_device(self) -> Self {
         Self { splits_preflush: true, ..self }
     }
 
-    /// The user word that the next bio must have.
+    /// The user data that the next bio must have.
     #[must_use]
     pub fn next_user(&self) -> u64 {
         self.sent.len() as u64
     }
 
-    /// How many bios have not ended.
+    /// Number of bios in flight.
     #[must_use]
     pub fn open(&self) -> usize {
         self.open
     }
 
-    /// A bio as it was submitted.
+    /// A bio as submitted.
     #[must_use]
     pub fn bio(&self, user: u64) -> Option<&Bio> {
         self.sent.get(usize::try_from(user).ok()?).map(|sent| &sent.bio)
@@ -135,10 +135,10 @@ impl Ledger {
         chunk.map_or(self.elsewhere, |chunk| chunk[(sector % CHUNK) as usize])
     }
 
-    /// A bio is submitted.
+    /// Notes a submission.
     ///
     /// # Panics
-    /// When its user word is not the next one.
+    /// The user data is not the next number.
     pub fn submitted(&mut self, bio: &Bio) {
         assert_eq!(bio.user, self.next_user());
         self.step += 1;
@@ -162,11 +162,11 @@ impl Ledger {
         });
     }
 
-    /// A device is about to get a request, beside `in_flight` others on this hardware queue. The
-    /// pieces are where the submitters have them.
+    /// Notes the issue of a request, with `in_flight` others on this hardware queue. The pieces
+    /// have the submitters' positions.
     ///
     /// # Errors
-    /// When it must not be like this.
+    /// The request violates a rule.
     pub fn issued(
         &self,
         issue: &Issue,
@@ -198,7 +198,7 @@ impl Ledger {
 
     fn piece_issued(&self, issue: &Issue, piece: &Bio, stamps: &Stamps) -> Result<(), Finding> {
         let sent = self.sent.get(piece.user as usize);
-        must!(ExactlyOnce, sent.is_some(), "nobody submitted {piece:?}");
+        must!(ExactlyOnce, sent.is_some(), "not submitted: {piece:?}");
         let Some(sent) = sent else { return Ok(()) };
         must!(
             Merge,
@@ -216,7 +216,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What is one request belongs together.
+    /// Checks that the parts of a request may be joined.
     fn joined(&self, issue: &Issue, pieces: &[Bio]) -> Result<(), Finding> {
         if pieces.len() < 2 {
             return Ok(());
@@ -236,7 +236,7 @@ impl Ledger {
         if self.config.generation == Generation::Multi {
             must!(Merge, same(&priority), "priorities joined: {pieces:?}");
         }
-        // In its plug a submitter merges without asking the elevator.
+        // A plug merges without asking the elevator.
         if self.config.plug == PlugRule::PerContext {
             return Ok(());
         }
@@ -244,7 +244,7 @@ impl Ledger {
         let fine = match self.elevator {
             "mq-deadline" => same(&class),
             "deadline-prio" => same(&|a, b| level(a) == level(b)),
-            // Submitters may share a queue, those of another priority may not.
+            // Submitters may share a queue, but not across priorities.
             "cfq" => same(&|a, b| a.is_sync() == b.is_sync()) && same(&priority),
             _ => true,
         };
@@ -252,10 +252,10 @@ impl Ledger {
         Ok(())
     }
 
-    /// The device has read a part of a bio and found these stamps.
+    /// Notes the stamps that the device has read for a part of a bio.
     ///
     /// # Errors
-    /// When one of them is old, or was never written there.
+    /// A stamp is old, or was never written there.
     pub fn read(
         &self,
         piece: &Bio,
@@ -270,7 +270,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// When the write that left this stamp had ended.
+    /// The end of the write with this stamp.
     fn is_written(&self, sector: u64, stamp: Stamp) -> Result<Step, Finding> {
         let Some(number) = stamp.checked_sub(1) else { return Ok(0) };
         let Sent { bio, ended, .. } = &self.sent[number as usize];
@@ -287,21 +287,21 @@ impl Ledger {
         }
     }
 
-    /// The stamp of what a bio writes.
+    /// The stamp of a bio's write.
     ///
     /// # Panics
-    /// With more than 2^32 bios.
+    /// There are more than 2^32 bios.
     #[must_use]
     pub fn stamp(user: u64) -> Stamp {
         Stamp::try_from(user + 1).expect("a world has fewer than 2^32 bios")
     }
 
-    /// The device has written a part of a bio.
+    /// Notes that the device has written a part of a bio.
     pub fn written(&mut self, piece: &Bio, number: WriteNumber) {
         self.sent[piece.user as usize].write = number;
     }
 
-    /// The device has ended a part of a bio.
+    /// Notes that the device has completed a part of a bio.
     pub fn performed(&mut self, piece: &Bio, status: BlkStatus) {
         let sent = &mut self.sent[piece.user as usize];
         if status == BlkStatus::Ok {
@@ -311,31 +311,31 @@ impl Ledger {
         }
     }
 
-    /// A bio is sent to the device, perhaps once more: what was done before is to be done again,
-    /// what failed before may go well.
+    /// Notes that a bio is sent to the device, possibly again: completed parts repeat, failed ones
+    /// may succeed.
     pub fn sent(&mut self, user: u64) {
         let sent = &mut self.sent[user as usize];
         (sent.done_sectors, sent.failed) = (0, false);
     }
 
-    /// There is no way to the device, and nobody waits for one: whatever is open may fail.
+    /// Notes that there is no path and no waiting for one: any bio in flight may fail.
     pub fn excuse(&mut self) {
         self.excused = self.step;
     }
 
-    /// A flush has failed.
+    /// Notes a failed flush.
     pub fn flush_failed(&mut self) {
         self.failed_flushes += 1;
     }
 
-    /// A bio has ended; it is given back.
+    /// Notes the end of a bio; returns it.
     ///
     /// # Errors
-    /// When it must not have.
+    /// The end violates a rule.
     pub fn done(&mut self, done: &Done, stamps: &Stamps) -> Result<Bio, Finding> {
         self.step += 1;
         let number = done.user as usize;
-        must!(ExactlyOnce, number < self.sent.len(), "bio {} ended, which nobody sent", done.user);
+        must!(ExactlyOnce, number < self.sent.len(), "bio {} ended without submission", done.user);
         let sent = &mut self.sent[number];
         let bio = sent.bio;
         must!(ExactlyOnce, sent.open, "ended twice: {bio:?}");
@@ -366,7 +366,7 @@ impl Ledger {
         Ok(bio)
     }
 
-    /// A bio has ended well: what others may rely on from now on.
+    /// Notes a successful end, on which other bios may rely from now on.
     fn acknowledge(&mut self, number: usize) {
         let Sent { bio, submitted, write, .. } = self.sent[number];
         if !matches!(bio.op, Op::Read | Op::Flush) {
@@ -398,11 +398,11 @@ impl Ledger {
         }
     }
 
-    /// The power was cut, and this is what is there. Nothing that was under way ends any more; what
-    /// was found becomes the contents from now on.
+    /// Notes a power cut with this remaining content. Bios in flight never end; the found content
+    /// is the new content.
     ///
     /// # Errors
-    /// When something is not there that was promised.
+    /// Promised data is missing.
     pub fn power_cut(&mut self, stamps: &mut Stamps) -> Result<(), Finding> {
         for (sector, stamp) in stamps.sectors() {
             let kept = self.is_written(sector, stamp)? >= self.known_at(sector).promised;
@@ -413,7 +413,7 @@ impl Ledger {
         }
         for sent in &mut self.sent {
             sent.open = false;
-            // Whatever became of it, it is over.
+            // Regardless of its state, it is over.
             sent.ended = sent.ended.min(self.step);
         }
         self.open = 0;
@@ -421,7 +421,7 @@ impl Ledger {
         Ok(())
     }
 
-    /// What was found counts as one write over the whole device, made between the two lives.
+    /// The found content counts as one write over the whole device, between the two lives.
     fn recovered(&mut self, stamps: &mut Stamps) {
         let user = self.next_user();
         let all = Sector(u64::MAX);
@@ -449,10 +449,10 @@ impl Ledger {
     }
 }
 
-/// The pieces of a request, where they are on its device, are one range.
+/// Checks that the pieces of a request are one range on its device.
 ///
 /// # Errors
-/// When there is a gap.
+/// There is a gap.
 pub fn contiguous(issue: &Issue, pieces: &[Bio]) -> Result<(), Finding> {
     let mut end = issue.sector;
     for piece in pieces {

@@ -1,19 +1,20 @@
-//! The oracles: what must hold in every world, whatever happens in it.
+//! The oracles: rules that hold in every world.
 //!
-//! They stand outside of what they judge. The ledger knows what was submitted and what came back,
-//! the stamps know what the medium would hold, and neither believes the queue. What they say:
+//! They are independent of the code under test. The ledger knows submissions and completions, the
+//! stamps know the content of the medium, and neither trusts the queue. Their rules:
 //!
-//! | oracle | what must hold |
+//! | oracle | rule |
 //! |---|---|
-//! | exactly once | each bio ends once, under its own word, and well only if all of it was done |
-//! | leak | when all bios have ended no tag, request or command is left |
-//! | limits | no request is longer, has more pieces, or is one too many for the device |
-//! | merge | only what may be joined is one request |
-//! | flush | what had ended before a flush is durable when it ends; FUA and preflush likewise |
-//! | data | a read finds the last acknowledged write, or a later one that is in flight |
-//! | power cut | what was promised is there afterwards |
+//! | exactly once | each bio ends once, with its own user data, and successfully only if all of it
+//! was done |
+//! | leak | after the end of all bios no tag, request or command is left |
+//! | limits | no request exceeds the device's length, pieces or depth |
+//! | merge | only bios that may be joined are one request |
+//! | flush | writes that ended before a flush are durable at its end; FUA and preflush likewise |
+//! | data | a read finds the last acknowledged write, or a later one in flight |
+//! | power cut | promised data survives |
 //! | wait | no request is passed for longer than its elevator's bound |
-//! | progress | while bios wait something is to happen, and without faults all end |
+//! | progress | while bios wait, an event is scheduled; without faults all bios end |
 //! | clock | time does not go back |
 //! | determinism | a seed gives the same trace each time |
 //! | assertion | the engine's own assertions hold |
@@ -24,26 +25,26 @@ pub mod stamps;
 
 use std::fmt;
 
-/// Who found something.
+/// An oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Oracle {
-    /// A bio ended twice, or with the wrong word, or with success though it was not done.
+    /// A bio ended twice, with wrong user data, or successfully without being done.
     ExactlyOnce,
-    /// Something is left when nothing is to do.
+    /// Something is left without work.
     Leak,
-    /// A request is larger than the device takes, or one too many.
+    /// A request exceeds the device's length or depth.
     Limits,
-    /// Something was joined that must not be.
+    /// Bios were joined that must not be.
     Merge,
     /// A flush, a preflush or FUA had no effect.
     Flush,
-    /// A read found what it must not find.
+    /// A read found wrong data.
     Data,
-    /// Something that was promised is gone after a power cut.
+    /// Promised data is missing after a power cut.
     PowerCut,
-    /// A request was passed by too many others.
+    /// Too many others passed a request.
     Wait,
-    /// Bios wait and nothing happens.
+    /// Bios wait without any event.
     Progress,
     /// Time went back.
     Clock,
@@ -72,16 +73,16 @@ impl fmt::Display for Oracle {
     }
 }
 
-/// What an oracle found.
+/// A violation found by an oracle.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finding {
-    /// Which oracle.
+    /// Oracle.
     pub oracle: Oracle,
-    /// What, in words.
+    /// Description.
     pub what: String,
 }
 
-/// Ends a function with a finding unless something holds.
+/// Returns a finding from a function unless a condition holds.
 macro_rules! must {
     ($oracle:ident, $holds:expr, $($what:tt)+) => {
         if !$holds {

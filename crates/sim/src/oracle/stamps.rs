@@ -1,7 +1,7 @@
-//! Data mode: what the medium and the volatile cache of a device hold, as one stamp a sector.
+//! Data mode: the content of a device's medium and volatile cache, as one stamp per sector.
 //!
-//! A stamp names the bio that wrote the sector, and so its writer and generation; no bytes move.
-//! Each sector is what is durable, and above it the writes that a flush has not reached:
+//! A stamp identifies the bio that wrote the sector, and so its writer and generation; no bytes
+//! move. Each sector has its durable stamp and the writes that no flush has covered:
 //!
 //! ```text
 //!              durable   in the cache, oldest first
@@ -9,31 +9,32 @@
 //!                         └ a flush that began here makes #15 the durable one
 //!   power cut: #12, #15 or #31, for each sector by itself
 //! ```
-//! That is the weakest device that keeps its promises: it may destage in any order, or never. What
-//! is in flight at a power cut may be written in part. A FUA write is durable when it ends; on a
-//! device without a volatile cache every write is. Where a volume lies on several devices each has
+//! This is the weakest device that keeps its promises: it may destage in any order, or never.
+//! Writes in flight at a power cut may be partly written. A FUA write is durable at its end;
+//! without a volatile cache every write is. If a volume spans several devices, each has its own
+//! cache, and a flush reaches one of them.
 //! a cache of its own, and a flush reaches one of them.
 
 use std::collections::{BTreeMap, VecDeque};
 
 use blockyard_workload::random::Random;
 
-/// Who wrote a sector: the number of a bio, counted from one; zero is what was there before.
+/// Writer of a sector: the number of a bio, from one; zero is the initial content.
 pub type Stamp = u32;
 
-/// Sectors that lie together in memory.
+/// Sectors stored together.
 const CHUNK: u64 = 64;
 
-/// The writes so far, in the order in which they took effect.
+/// Number of a write, in the order of effect.
 pub type WriteNumber = u64;
 
 /// One sector.
 #[derive(Clone, Debug, Default)]
 struct Cell {
     durable: Stamp,
-    /// What was durable before that.
+    /// The durable stamp before the current one.
     older: Stamp,
-    /// Oldest first.
+    /// Later writes, oldest first.
     cached: Vec<(WriteNumber, Stamp)>,
 }
 
@@ -55,27 +56,27 @@ impl Cell {
 struct Cache {
     /// Writes up to this one are durable.
     stable: WriteNumber,
-    /// The others, oldest first.
+    /// The other writes, oldest first.
     unstable: VecDeque<WriteNumber>,
 }
 
-/// The contents of a device, or of several that make one volume.
+/// The content of a device, or of several devices of one volume.
 #[derive(Debug)]
 pub struct Stamps {
     volatile: bool,
-    /// By sector: the device that has it. What is not there is on the first.
+    /// The device of each sector; missing ones are on the first.
     owners: Vec<u16>,
-    /// By device.
+    /// Caches by device.
     caches: Vec<Cache>,
-    /// By first sector over [`CHUNK`]; what was never written is like `untouched`.
+    /// By first sector divided by [`CHUNK`]; missing chunks equal `untouched`.
     chunks: BTreeMap<u64, Vec<Cell>>,
     untouched: Cell,
     written: WriteNumber,
 }
 
 impl Stamps {
-    /// Untouched devices, with or without volatile caches. The owner of each sector is its device;
-    /// without owners there is one.
+    /// Untouched devices, with or without volatile caches. `owners` gives the device of each
+    /// sector; without it there is one device.
     #[must_use]
     pub fn new(volatile: bool, owners: Vec<u16>) -> Self {
         let last = owners.iter().max().map_or(0, |last| usize::from(*last));
@@ -95,7 +96,7 @@ impl Stamps {
         &mut chunk[(sector % CHUNK) as usize]
     }
 
-    /// A write takes effect, on one device.
+    /// A write takes effect on one device.
     pub fn write(&mut self, sector: u64, sectors: u64, stamp: Stamp, fua: bool) -> WriteNumber {
         self.written += 1;
         let owner = self.owner(sector);
@@ -120,13 +121,13 @@ impl Stamps {
         chunk.map_or(&self.untouched, |chunk| &chunk[(sector % CHUNK) as usize])
     }
 
-    /// What a read finds in a sector.
+    /// The stamp that a read finds in a sector.
     #[must_use]
     pub fn read(&self, sector: u64) -> Stamp {
         self.found(sector).newest()
     }
 
-    /// What a power cut leaves of a sector, or something later.
+    /// The oldest stamp that a power cut may leave in a sector.
     #[must_use]
     pub fn durable(&self, sector: u64) -> Stamp {
         let (cell, stable) = (self.found(sector), self.caches[self.owner(sector)].stable);
@@ -134,7 +135,7 @@ impl Stamps {
         settled.map_or(cell.durable, |(_, stamp)| *stamp)
     }
 
-    /// What a sector held before it held what it holds now; for canaries.
+    /// The stamp of a sector before its current one; for canaries.
     #[must_use]
     pub fn read_older(&self, sector: u64) -> Stamp {
         let cell = self.found(sector);
@@ -145,13 +146,13 @@ impl Stamps {
         }
     }
 
-    /// The last write so far: what a flush that starts now will make durable.
+    /// The last write so far: a flush that starts now covers it.
     #[must_use]
     pub fn written(&self) -> WriteNumber {
         self.written
     }
 
-    /// A flush of this device has ended that started when this was the last write.
+    /// A flush of this device ended; `covers` was the last write at its start.
     pub fn flushed(&mut self, device: u16, covers: WriteNumber) {
         let Cache { stable, unstable } = &mut self.caches[usize::from(device)];
         *stable = (*stable).max(covers);
@@ -165,8 +166,8 @@ impl Stamps {
         self.caches.iter().filter_map(first).all(|first| first > number)
     }
 
-    /// The power fails. Of each sector what is durable stays, or any of the later writes; the
-    /// number of sectors that lost their newest is said.
+    /// Cuts the power. Each sector keeps its durable stamp or any later one; returns the number of
+    /// sectors that lost their newest.
     pub fn power_cut(&mut self, random: &mut Random) -> u64 {
         let Self { chunks, caches, owners, .. } = self;
         let mut lost = 0;
@@ -185,7 +186,7 @@ impl Stamps {
         lost
     }
 
-    /// A power cut after which some durable sectors are old again; for canaries.
+    /// A power cut that reverts some durable sectors; for canaries.
     pub fn lose_durable(&mut self, random: &mut Random) {
         for cell in self.chunks.values_mut().flatten() {
             if random.below(4) == 0 {
@@ -194,7 +195,7 @@ impl Stamps {
         }
     }
 
-    /// The sectors around all that was ever written, with what a read finds there.
+    /// The sectors around all writes, with the stamps that a read finds.
     pub fn sectors(&self) -> impl Iterator<Item = (u64, Stamp)> {
         self.chunks.iter().flat_map(|(chunk, cells)| {
             let sector = move |place: usize| chunk * CHUNK + place as u64;
@@ -202,7 +203,7 @@ impl Stamps {
         })
     }
 
-    /// What is there now counts as written by this bio, and is durable.
+    /// Attributes the current content to this bio, as durable.
     pub fn adopt(&mut self, stamp: Stamp) {
         self.chunks.clear();
         self.untouched = Cell { durable: stamp, older: stamp, cached: Vec::new() };
@@ -213,7 +214,7 @@ impl Stamps {
 mod tests {
     use super::*;
 
-    /// What a power cut may leave in sector 7.
+    /// The stamps that a power cut may leave in sector 7.
     fn survivors(stamps: impl Fn() -> Stamps) -> Vec<Stamp> {
         let mut found: Vec<Stamp> = (0..100)
             .map(|seed| {

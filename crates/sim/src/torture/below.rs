@@ -1,5 +1,4 @@
-//! What bios go through on their way to the devices: one queue, or a multipath device or a table
-//! over several.
+//! The layers between bios and devices: one queue, or a multipath device or a table over several.
 //!
 //! ```text
 //!   one queue        bios ─> queue ─> device
@@ -21,7 +20,7 @@ use super::paths::{Fate, Order, Path};
 use super::plan::Plan;
 use super::shards::ShardOverQueues;
 
-/// One of them.
+/// The layers of a world.
 pub(super) enum Below {
     One(Box<RequestQueue>),
     Requests(Box<StackedQueue>),
@@ -29,7 +28,7 @@ pub(super) enum Below {
 }
 
 impl Below {
-    /// `told` is what the queue over the devices is told of them.
+    /// `told` is the configuration that the queue over the devices gets.
     pub(super) fn new(plan: &Plan, told: QueueConfig) -> Self {
         if let Some(devices) = &plan.devices {
             let queues = (0..devices.count).map(|_| RequestQueue::new(told, &plan.spec));
@@ -83,7 +82,7 @@ impl Below {
         }
     }
 
-    /// What the devices get now.
+    /// The requests that the devices get now.
     pub(super) fn dispatch(&mut self, now: Nanos, out: &mut Vec<(u16, Issue)>) {
         match self {
             Self::One(queue) => {
@@ -109,14 +108,14 @@ impl Below {
         }
     }
 
-    /// The bios that multipath has sent anew: whatever they did before is to be done again.
+    /// The bios that multipath has sent again: all their parts repeat.
     pub(super) fn take_resent(&mut self, out: &mut Vec<u64>) {
         if let Self::Shard(shard) = self {
             shard.take_resent(out);
         }
     }
 
-    /// What a request is made of, in the submitters' words.
+    /// The parts of a request, in the submitters' positions.
     pub(super) fn pieces(&self, path: u16, tag: Tag) -> Vec<Bio> {
         match self {
             Self::One(queue) => queue.bios(tag).copied().collect(),
@@ -133,8 +132,8 @@ impl Below {
         }
     }
 
-    /// A path that failed takes its part as done only where requests can be cut. Whether a worker
-    /// is to run the queue, where one does.
+    /// Completes a request. A failed path keeps the done part only if requests can be split.
+    /// Returns whether a worker must run the queue, where one does.
     pub(super) fn complete(&mut self, now: Nanos, path: u16, tag: Tag, fate: Fate) -> bool {
         let Fate { status, done_sectors } = fate;
         match self {
@@ -148,7 +147,7 @@ impl Below {
         true
     }
 
-    /// Bios may end with an error for want of a path.
+    /// Whether bios may fail for lack of a path.
     pub(super) fn fails_for_want_of_a_path(&mut self) -> bool {
         match self {
             Self::One(_) => false,
@@ -160,7 +159,7 @@ impl Below {
         }
     }
 
-    /// Tries the paths that want to be tried; how many.
+    /// Checks the paths that are due; returns their number.
     pub(super) fn check(&mut self, now: Nanos, paths: &[Path], is_told: bool) -> u64 {
         let mut checks = 0;
         match self {
@@ -178,7 +177,7 @@ impl Below {
         checks
     }
 
-    /// The operator says something; it may be refused.
+    /// Applies an operator's order, which may be refused.
     pub(super) fn order(&mut self, now: Nanos, order: &Order) {
         let how = |flushes| if flushes { Suspend::Flush } else { Suspend::NoFlush };
         match (self, order) {
@@ -240,7 +239,7 @@ impl Below {
         }
     }
 
-    /// Requests given to devices, merges, requests of which a path did a part, I/Os sent anew.
+    /// Requests issued to devices, merges, partly done requests, resent I/Os.
     pub(super) fn counts(&self) -> [u64; 4] {
         match self {
             Self::One(queue) => queue_counts(queue),
@@ -260,7 +259,7 @@ pub(super) fn queue_counts(queue: &RequestQueue) -> [u64; 4] {
     [counters.issued, merges, 0, 0]
 }
 
-/// What a check of a path finds.
+/// Result of a path check.
 pub(super) fn check(path: &Path) -> BlkStatus {
     if path.is_up { BlkStatus::Ok } else { BlkStatus::Transport }
 }

@@ -1,12 +1,12 @@
-//! Who does what when a path has ended a clone.
+//! Contexts that complete clones and run queues.
 //!
 //! ```text
 //!   device ends ──> softirq, on some CPU ──> original ends ──> "run" ──> worker ──> dispatch
 //!        └──────── at once, in the same context ───────┴────────────────────┘
 //! ```
-//! In some worlds a softirq comes later, and in no order. In some nobody dispatches but who
-//! submits, a timer, the check of a path, and a worker that is called: then all hangs on what
-//! [`StackedQueue::complete`][complete] says.
+//! In some worlds softirqs run later and in no order. In some worlds only submitters, timers, path
+//! checks and called workers dispatch: progress then depends on the return value of
+//! [`StackedQueue::complete`][complete].
 //!
 //! [complete]: blockyard_engine::dm::multipath::stacked::StackedQueue::complete
 
@@ -21,21 +21,21 @@ use super::sabotage::Sabotage;
 
 const US: u64 = 1_000;
 
-/// How long a saboteur holds a clone back: longer than any elevator promises.
+/// Time for which a saboteur holds a clone back, beyond every elevator's bound.
 const HELD: Nanos = Nanos(10_000_000_000);
 
 /// The contexts of a world.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Contexts {
-    /// Originals end in softirqs, each so much later at most; zero: where their clones end.
+    /// Originals end in softirqs, each with this maximum delay; zero: together with their clones.
     pub(super) softirq_max: Nanos,
-    /// A worker has to be called to run the queue, and comes so much later at most; none: whoever
-    /// ends something runs it.
+    /// A worker must be called to run the queue, and starts with this maximum delay; `None`: the
+    /// completing context runs it.
     pub(super) worker_max: Option<Nanos>,
 }
 
 impl Contexts {
-    /// Everything at once.
+    /// Everything in one context.
     pub(super) const ONE: Self = Self { softirq_max: Nanos(0), worker_max: None };
 
     pub(super) fn draw(random: &mut Random, sabotage: Option<Sabotage>) -> Self {
@@ -58,20 +58,20 @@ impl Contexts {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Raised {
     pub(super) due: Nanos,
-    /// Of the command.
+    /// Number of the command.
     pub(super) number: u32,
     pub(super) path: u16,
     pub(super) tag: Tag,
     pub(super) fate: Fate,
 }
 
-/// What is to be done later.
+/// Pending work.
 pub(super) struct Later {
     contexts: Contexts,
     random: Random,
     raised: Vec<Raised>,
     worker_at: Option<Nanos>,
-    /// A clone that a saboteur holds back: until when, its number, its path.
+    /// A clone held back by a saboteur: until when, its number, path and request.
     held: Option<(Nanos, u32, u16, Issue)>,
 }
 
@@ -88,25 +88,25 @@ impl Later {
         self.contexts.softirq_max > Nanos(0)
     }
 
-    /// A softirq is raised.
+    /// Raises a softirq.
     pub(super) fn raise(&mut self, raised: Raised) {
         let due = self.soon(raised.due, self.contexts.softirq_max);
         self.raised.push(Raised { due, ..raised });
     }
 
-    /// The softirqs that run now, in the order of their CPUs: in none.
+    /// The softirqs that run now, in random order.
     pub(super) fn take_raised(&mut self, now: Nanos) -> Vec<Raised> {
         self.raised.extract_if(.., |raised| raised.due <= now).collect()
     }
 
-    /// A worker is called; one that was called before comes no later.
+    /// Calls a worker; an earlier call keeps its time.
     pub(super) fn call_worker(&mut self, now: Nanos) {
         let Some(max) = self.contexts.worker_max else { return };
         let at = self.soon(now, max);
         self.worker_at = Some(self.worker_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Whether the queue is run now that something has ended.
+    /// Whether the queue runs after a completion.
     pub(super) fn runs(&mut self, now: Nanos) -> bool {
         let comes = self.worker_at.take_if(|at| *at <= now).is_some();
         comes || self.contexts.worker_max.is_none()
@@ -120,12 +120,12 @@ impl Later {
         self.held = Some((now + HELD, number, path, issue));
     }
 
-    /// Whether something was held back long enough.
+    /// Whether a held clone is due.
     pub(super) fn is_due(&self, now: Nanos) -> bool {
         self.held.as_ref().is_some_and(|(until, ..)| *until <= now)
     }
 
-    /// What was held back long enough.
+    /// Takes a held clone that is due.
     pub(super) fn take_held(&mut self, now: Nanos) -> Option<(u16, Issue)> {
         let held = self.held.take_if(|(until, ..)| *until <= now);
         held.map(|(_, _, path, issue)| (path, issue))
@@ -141,14 +141,14 @@ impl Later {
         self.raised.is_empty() && self.held.is_none()
     }
 
-    /// When something is to be done next.
+    /// Time of the next pending work.
     pub(super) fn next_event(&self) -> Option<Nanos> {
         let raised = self.raised.iter().map(|raised| raised.due).min();
         let held = self.held.as_ref().map(|(until, ..)| *until);
         raised.into_iter().chain(self.worker_at).chain(held).min()
     }
 
-    /// The power fails.
+    /// Drops all work at a power cut.
     pub(super) fn forget(&mut self) {
         self.raised.clear();
         (self.worker_at, self.held) = (None, None);

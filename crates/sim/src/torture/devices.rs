@@ -3,8 +3,8 @@
 //! ```text
 //!   bios ─> shard with the table ─> queue of the device ─> its model, with faults of its own
 //! ```
-//! Each device has a volatile cache of its own, and a flush of one says nothing of the others. The
-//! layout here is counted by hand: the oracles do not believe the targets.
+//! Each device has its own volatile cache, and a flush of one does not cover the others. The layout
+//! is computed independently here: the oracles do not trust the targets.
 
 use std::fmt;
 use std::fmt::Write;
@@ -20,13 +20,13 @@ use blockyard_workload::random::Random;
 use super::plan::{SECTORS, one_of};
 use crate::oracle::{Finding, must};
 
-/// The devices of a world, and how the volume lies on them.
+/// The devices of a world, and the volume's layout on them.
 #[derive(Clone)]
 pub(super) struct Devices {
     pub(super) count: u16,
     /// The table; its devices are d0, d1, ...
     text: String,
-    /// By device: the volume's sectors on it, from its first on.
+    /// By device: the volume's sectors on it, in order.
     held: Vec<Vec<u64>>,
 }
 
@@ -57,7 +57,7 @@ impl Devices {
         devices
     }
 
-    /// Adds a line, and says how long it is.
+    /// Adds a linear line; returns its length.
     fn linear(&mut self, start: u64, len: u64, device: usize) -> u64 {
         let held = &mut self.held[device];
         writeln!(self.text, "{start} {len} linear d{device} {}", held.len()).expect("memory");
@@ -65,7 +65,7 @@ impl Devices {
         len
     }
 
-    /// The same, over so many devices from this one on.
+    /// Adds a striped line over several devices from `first` on.
     fn stripes(&mut self, start: u64, len: u64, chunk: u64, first: usize, legs: usize) -> u64 {
         let devices: Vec<_> = (first..first + legs).map(|leg| leg % self.held.len()).collect();
         self.text += &format!("{start} {len} striped {legs} {chunk}");
@@ -79,7 +79,7 @@ impl Devices {
         len
     }
 
-    /// The table, ready to be built.
+    /// The parsed table.
     pub(super) fn table(&self) -> Table {
         let mapped = parse(&self.text).expect("the lines are well-formed").remove(0);
         let extents = mapped.lines.into_iter().map(|line| TableExtent {
@@ -90,7 +90,7 @@ impl Devices {
         Table::new(extents.collect())
     }
 
-    /// By sector of the volume: the device that has it.
+    /// The device of each sector of the volume.
     pub(super) fn owners(&self) -> Vec<u16> {
         let mut owners = vec![0; SECTORS as usize];
         for (device, held) in (0..).zip(&self.held) {
@@ -99,7 +99,7 @@ impl Devices {
         owners
     }
 
-    /// A part of a bio that a device has got, in the volume's words.
+    /// A device's part of a bio, in the volume's positions.
     pub(super) fn of_volume(&self, device: u16, piece: Bio) -> Result<Bio, Finding> {
         let (start, len) = (piece.sector.0 as usize, piece.len.0 as usize);
         let there = self.held[usize::from(device)].get(start..start + len).unwrap_or_default();

@@ -1,7 +1,7 @@
-//! Elevators that do what none may do: see [`super::sabotage`].
+//! Elevators that break a rule: see [`super::sabotage`].
 //!
-//! Each bears the name of the elevator of the registry whose rules it breaks, so that the oracles
-//! judge it by those.
+//! Each has the name of the registered elevator whose rules it breaks, so that the oracles apply
+//! those.
 
 use std::collections::{HashSet, VecDeque};
 
@@ -24,7 +24,7 @@ pub(super) static STARVER: ElevatorType =
 pub(super) static MAP: ElevatorType =
     broken("none", &[], |_, _| attached(Box::new(Map::default())));
 
-/// What `deadline` would promise; short, so that a broken promise shows soon.
+/// Tunables of `deadline`; short, so that a broken promise shows soon.
 const STARVER_TUNABLES: &[Tunable] = &[
     tunable("read_expire", 5),
     tunable("write_expire", 5),
@@ -32,7 +32,7 @@ const STARVER_TUNABLES: &[Tunable] = &[
     tunable("fifo_batch", 1),
 ];
 
-/// As the wrapped one has them.
+/// Tunables of the wrapped elevator.
 const MERGER_TUNABLES: &[Tunable] = &[
     tunable("read_expire", 500),
     tunable("write_expire", 5000),
@@ -62,7 +62,7 @@ fn wrapped(inner: &str, facts: Facts, fault: Fault) -> Attached {
     attached(Box::new(Wrapped { inner, fault, inserted: 0 }))
 }
 
-/// What is wrong with a wrapped elevator.
+/// Fault of a wrapped elevator.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Fault {
     Loses,
@@ -70,7 +70,7 @@ enum Fault {
     Merges,
 }
 
-/// How many requests pass between two strikes.
+/// Number of requests between two faults.
 const EVERY: u32 = 50;
 
 struct Wrapped {
@@ -122,7 +122,7 @@ impl Elevator for Wrapped {
     }
 }
 
-/// Reads in their order; writes when there is no read.
+/// Dispatches reads in order; writes only without reads.
 #[derive(Default)]
 struct Starver {
     reads: VecDeque<RequestId>,
@@ -156,7 +156,7 @@ impl Elevator for Starver {
     }
 }
 
-/// Whoever the map shows first.
+/// Dispatches in the order of a hash map.
 #[derive(Default)]
 struct Map {
     waiting: HashSet<u32>,

@@ -1,11 +1,11 @@
-//! Torture worlds: everything about them is drawn from a seed, and the oracles are always on.
+//! Torture worlds: a seed determines everything about them, and the oracles are always on.
 //!
-//! A world has a queue with one of the elevators, a device with faults, submitters, and one to
-//! three rounds of traffic, each of which ends with a quiet time or with a power cut. [`run`] lives
-//! through it twice and compares the traces. [`sabotage`] plants the bugs that must be found. With
-//! [`Storage::Paths`] the disk has several paths, which bios or requests choose, and softirqs and
-//! workers may end and dispatch what they carry. With [`Storage::Devices`] a table spreads the
-//! volume over several disks, and each has a volatile cache of its own.
+//! A world has a queue with one of the elevators, a faulty device, submitters, and one to three
+//! rounds of traffic, each of which ends with a quiet time or with a power cut. [`run`] runs it
+//! twice and compares the traces. [`sabotage`] plants bugs that must be found. With
+//! [`Storage::Paths`] the disk has several paths, chosen per bio or request, and softirqs and
+//! workers may complete and dispatch. With [`Storage::Devices`] a table spreads the volume over
+//! several disks with separate volatile caches.
 
 mod below;
 mod contexts;
@@ -33,31 +33,31 @@ use crate::oracle::{Finding, Oracle};
 
 pub use trace::Log;
 
-/// Streams of random numbers of a seed.
+/// Random streams of a seed.
 const STREAM_PLAN: u64 = 0;
 const STREAM_TRAFFIC: u64 = 1;
 const STREAM_CONTENTS: u64 = 2;
-/// Of what the paths do; number 3 is the saboteur's.
+/// Stream of the paths; number 3 is the saboteur's.
 const STREAM_PATHS: u64 = 4;
-/// Of softirqs and workers.
+/// Stream of softirqs and workers.
 const STREAM_CONTEXTS: u64 = 5;
-/// This one is the first of many, one for each power cut.
+/// First of many streams, one for each power cut.
 const STREAM_FAULTS: u64 = 16;
 
-/// What is below the submitters.
+/// Storage below the submitters.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Storage {
     /// One disk.
     #[default]
     Disk,
-    /// One disk, and several paths to it, which come and go.
+    /// One disk with several paths, which fail and return.
     Paths,
     /// Several disks, and a table of linear and striped lines over them.
     Devices,
 }
 
 impl Storage {
-    /// What the command line calls it, behind a space.
+    /// Its option on the command line, with a space before it.
     fn option(self) -> &'static str {
         match self {
             Self::Disk => "",
@@ -67,46 +67,46 @@ impl Storage {
     }
 }
 
-/// What is not drawn from the seed.
+/// Parameters beside the seed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct TortureConfig {
-    /// Bios of a round.
+    /// Bios per round.
     pub bios: u32,
-    /// A bug to be found.
+    /// Planted bug.
     pub sabotage: Option<Sabotage>,
-    /// Which kind of world.
+    /// Kind of storage.
     pub storage: Storage,
 }
 
 impl Default for TortureConfig {
-    /// Rounds of 300 bios, one disk, without a bug.
+    /// Rounds of 300 bios, one disk, no bug.
     fn default() -> Self {
         Self { bios: 300, sabotage: None, storage: Storage::Disk }
     }
 }
 
-/// What has happened in a world.
+/// Counts of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Of the trace.
+    /// Hash of the trace.
     pub hash: u64,
     /// Bios submitted.
     pub bios: u64,
     /// Bios that failed.
     pub failed: u64,
-    /// Requests given to the device.
+    /// Requests issued to devices.
     pub requests: u64,
-    /// Bios and requests that became part of another request.
+    /// Bios and requests merged into another request.
     pub merges: u64,
     /// Errors, delays, hangs, refusals.
     pub faults: u64,
     /// Paths that went down.
     pub outages: u64,
-    /// Requests of which a path did a part.
+    /// Requests that a path did partly.
     pub partial: u64,
-    /// Requests or bios that were sent again.
+    /// Requests or bios sent again.
     pub resent: u64,
-    /// Requests that carry a part of a FUA write.
+    /// Requests with a part of a FUA write.
     pub fua_parts: u64,
     /// Power cuts.
     pub power_cuts: u64,
@@ -116,18 +116,18 @@ pub struct Report {
     pub time: Nanos,
 }
 
-/// What an oracle found, and how to see it again.
+/// A finding of an oracle, and its replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The world.
+    /// Seed.
     pub seed: u64,
-    /// The bug that was planted, if one was.
+    /// Planted bug, if any.
     pub sabotage: Option<Sabotage>,
-    /// Its kind.
+    /// Kind of storage.
     pub storage: Storage,
-    /// When, in virtual time.
+    /// Virtual time.
     pub at: Nanos,
-    /// What.
+    /// Finding.
     pub finding: Finding,
 }
 
@@ -147,10 +147,10 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Lives through the world of a seed, twice.
+/// Runs the world of a seed twice.
 ///
 /// # Errors
-/// What an oracle found.
+/// The finding of an oracle.
 pub fn run(seed: u64, config: &TortureConfig) -> Result<Report, Violation> {
     let first = replay(seed, config, None)?;
     let second = replay(seed, config, None);
@@ -169,10 +169,10 @@ pub fn run(seed: u64, config: &TortureConfig) -> Result<Report, Violation> {
     Err(Violation { seed, sabotage, storage, at: first.time, finding })
 }
 
-/// Lives through the world of a seed once; a log gets a line for everything that happens.
+/// Runs the world of a seed once; a log gets a line for every event.
 ///
 /// # Errors
-/// What an oracle found.
+/// The finding of an oracle.
 pub fn replay(
     seed: u64,
     config: &TortureConfig,
@@ -185,7 +185,7 @@ pub fn replay(
     lived.map_err(|finding| Violation { seed, sabotage, storage, at: clock.get(), finding })
 }
 
-/// Lives through a world. The engine's own assertions are oracles, too.
+/// Runs a world. The engine's assertions are oracles, too.
 fn caught<T>(live: impl FnOnce() -> Result<T, Finding>) -> Result<T, Finding> {
     catch_unwind(AssertUnwindSafe(live)).unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<&str>().map(ToString::to_string);

@@ -1,10 +1,10 @@
-//! The hunt for deadlocks: crypt lines with tiny page reserves, in memory that fails.
+//! Search for deadlocks: crypt lines with tiny page reserves, in failing memory.
 //!
-//! A shard, and a world that answers what is in flight in any order. Memory is squeezed and
-//! relieved, calls fail, writers write up to four reserves at once. Watched in each world: no page
-//! is in two writes, and none is lost. In the end the page allocator gives nothing any more, and
-//! all that is in flight ends: then nobody may wait, unless each of two waiters holds what the
-//! other one needs, which is what the mutex is there to prevent.
+//! A shard, and a world that completes operations in any order. Memory is squeezed and relieved,
+//! calls fail, writers write up to four reserves at once. Checked in each world: no page is in two
+//! writes, and none is lost. Finally the page allocator fails for good, and all operations in
+//! flight end. Then no writer may wait, unless two waiters hold each other's pages, which the mutex
+//! prevents.
 
 use std::collections::BTreeMap;
 
@@ -25,26 +25,26 @@ use crate::memory::{
 };
 
 const STREAM: u64 = 11;
-/// Events before memory gives nothing any more.
+/// Events before memory fails for good.
 const STEPS: u32 = 150;
 /// Sectors of a line.
 const LINE: Sector = Sector(1 << 16);
 
-/// How a world ended.
+/// Result of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Ended {
-    /// Writes that wait for ever.
+    /// Writes that wait forever.
     pub stuck: usize,
-    /// Writes that ended.
+    /// Ended writes.
     pub writes: usize,
-    /// How often one waited.
+    /// Number of waits.
     pub waits: u64,
 }
 
-/// Lives through the world of a seed.
+/// Runs the world of a seed.
 ///
 /// # Panics
-/// When a page is in two writes or lost: a bug.
+/// A page is in two writes or lost: a bug.
 #[must_use]
 pub fn run(spec: &AllocatorSpec, seed: u64) -> Ended {
     let mut world = World::new(spec, seed);
@@ -52,7 +52,7 @@ pub fn run(spec: &AllocatorSpec, seed: u64) -> Ended {
     world.drain()
 }
 
-/// What is in flight: it is answered once.
+/// Operations in flight; each completes once.
 struct Flying {
     token: Token,
     op: SqeOp,
@@ -65,7 +65,7 @@ struct World {
     lines: u64,
     reserve: u32,
     flying: Vec<Flying>,
-    /// The list of each write that has one.
+    /// Page list of each write that has one.
     lists: BTreeMap<Token, Vec<Page>>,
     submitted: usize,
     ended: usize,
@@ -131,7 +131,8 @@ impl World {
         self.collect();
     }
 
-    /// Any of what is in flight. A timer ends when nothing else does, or as one of many.
+    /// Completes any operation in flight. A timer fires when nothing else is in flight, or as one
+    /// of many.
     fn answer_one(&mut self) {
         let Ok(count @ 1..) = u32::try_from(self.flying.len()) else { return };
         let index = self.below(count) as usize;
@@ -143,7 +144,7 @@ impl World {
         if matches!(op, SqeOp::Write { .. }) {
             self.lists.remove(&token);
         }
-        // Of a failed write the pages come back too.
+        // The pages of a failed write return too.
         let status = match (op, self.below(20)) {
             (SqeOp::Write { .. }, 0) => BlkStatus::IoError,
             _ => BlkStatus::Ok,
@@ -167,7 +168,7 @@ impl World {
         self.ended += done.len();
     }
 
-    /// A write has got its pages, which nobody else has.
+    /// A write has got its pages, which must be its own.
     fn encrypts(&mut self, token: Token, buf: BufRef) {
         assert!(buf.is_list());
         let of = |first: Page, count: u32| (first.0..first.0 + count).map(Page);
@@ -182,7 +183,7 @@ impl World {
         assert!(self.lists.insert(token, pages).is_none(), "a write is encrypted once");
     }
 
-    /// Nothing comes from the page allocator any more; all that is in flight ends.
+    /// Lets the page allocator fail for good; all operations in flight end.
     fn drain(mut self) -> Ended {
         let nothing = AllocFaults { per_mille: 1000, ..AllocFaults::default() };
         self.memory.lock().set_faults(nothing);
@@ -193,7 +194,7 @@ impl World {
         while self.flying.len() > timers(&self) {
             self.answer_one();
         }
-        // Whoever waits has nobody left to wait for: a timer cannot bring what memory has not.
+        // A waiting writer has no other to wait for: a timer cannot replace memory.
         if !self.flying.is_empty() {
             self.answer(0);
         }
@@ -238,7 +239,7 @@ mod tests {
 
     use super::*;
 
-    /// Of 300 worlds, how many end with writers that wait for each other, and how often one waited.
+    /// Of 300 worlds, the number that end with deadlocked writers, and the number of waits.
     fn hunt(spec: &str) -> (usize, u64) {
         let spec = AllocatorSpec::parse(spec).unwrap();
         let ends: Vec<Ended> = (0..300).map(|seed| run(&spec, seed)).collect();

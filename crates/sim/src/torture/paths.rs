@@ -1,11 +1,10 @@
-//! Paths to one disk: which there are, and how they come and go.
+//! Paths to one disk: their number, failures and returns.
 //!
-//! Each path has a device model of its own for time and faults; what the disk holds is one. A path
-//! that goes down loses its commands: each is answered with a lost connection, of a request that
-//! was cut to pieces some first sectors are done and claimed, and of the rest some may be written.
-//! What is sent to a path that is down fares the same. A path that comes up is found by a check.
-//! An operator plays with it all. Of the errors that a path's device draws, some are the disk's:
-//! those must go up.
+//! Each path has its own device model for time and faults; the disk's content is shared. A failing
+//! path loses its commands: each ends with a lost connection. Of a split request some first sectors
+//! are done and reported; of the rest some may be written. Commands to a path that is down end
+//! likewise. A check finds a path that has returned. An operator sends messages. Of the errors of a
+//! path's device some are the disk's, which must be passed up.
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::dm::line::{LineTarget, parse};
@@ -24,41 +23,41 @@ use crate::fault::{Faults, Faulty, chance};
 
 const MS: u64 = 1_000_000;
 
-/// How the paths behave.
+/// Behaviour of the paths.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Outages {
-    /// Mean time that a path is up; zero for ever.
+    /// Mean time up; zero means forever.
     up: Nanos,
-    /// Mean time that it is down.
+    /// Mean time down.
     down: Nanos,
-    /// Of a thousand times that a path comes or goes: the operator says something.
+    /// Per thousand changes of a path: operator messages.
     operator: u32,
-    /// Of a thousand requests that go well: they stop before their end.
+    /// Per thousand successful requests: partial completions.
     shorts: u32,
-    /// Of a thousand errors: they are the disk's.
+    /// Per thousand errors: errors of the disk.
     medium: u32,
 }
 
 /// The paths of a world.
 #[derive(Clone, Debug)]
 pub(super) struct Paths {
-    /// Their table line.
+    /// Table line of the paths.
     pub(super) line: String,
     pub(super) count: u16,
     groups: u16,
-    /// Bios or requests choose their paths.
+    /// Whether bios or requests choose their paths.
     pub(super) mode: QueueMode,
-    /// The queue of each.
+    /// Queue of each path.
     pub(super) lower: QueueConfig,
     pub(super) stacking: Stacking,
     pub(super) outages: Outages,
     pub(super) contexts: Contexts,
-    /// No path ever goes or fails: then the elevator's bounds hold.
+    /// No path ever fails, so the elevator's bounds hold.
     pub(super) is_steady: bool,
 }
 
 impl Paths {
-    /// Paths below, or beside, this queue.
+    /// Draws the paths of a world with this queue.
     pub(super) fn draw(
         random: &mut Random,
         queue: &QueueConfig,
@@ -92,7 +91,7 @@ impl Paths {
         ];
         let stacking = Stacking { insert: one_of(random, &inserts), ..Stacking::TODAY };
         let up = match mode {
-            // A long bio, which is sent again in whole, has to get through.
+            // A long bio, which is resent as a whole, must eventually succeed.
             QueueMode::Bio => one_of(random, &[0, 3_000 * MS, 10_000 * MS]),
             QueueMode::Request => one_of(random, &[0, 20 * MS, 100 * MS, 1_000 * MS, 10_000 * MS]),
         };
@@ -120,7 +119,7 @@ impl Paths {
         }
     }
 
-    /// Who ends and dispatches requests; and in some worlds, nothing goes wrong.
+    /// Draws the contexts of completion and dispatch; some worlds have no failures.
     fn with_contexts(mut self, random: &mut Random, sabotage: Option<Sabotage>) -> Self {
         self.contexts = Contexts::draw(random, sabotage);
         self.stacking.run_on_completion = random.below(4) == 0;
@@ -129,15 +128,14 @@ impl Paths {
         }
         self.is_steady = random.below(4) == 0 || sabotage == Some(Sabotage::HeldClone);
         if self.is_steady {
-            // A clone in the list of a path waits for that path's device, whatever passes it.
+            // A clone in a path's list waits for that path's device while others pass it.
             self.stacking.insert = CloneInsert::Direct;
             self.outages = Outages { up: Nanos(0), shorts: 0, ..self.outages };
         }
         self
     }
 
-    /// What the devices of the paths do wrong: little, where a bio of many pieces is sent again in
-    /// whole when one fails.
+    /// The faults of the paths' devices: few if a long bio is resent as a whole after a failure.
     pub(super) fn faults(&self, faults: Faults) -> Faults {
         let Faults { errors, hangs, .. } = faults;
         if self.is_steady {
@@ -149,7 +147,7 @@ impl Paths {
         }
     }
 
-    /// The line's value.
+    /// The parsed table line.
     pub(super) fn spec(&self) -> MultipathSpec {
         let mut devices = parse(&self.line).expect("the line is one");
         match devices.remove(0).lines.remove(0).target {
@@ -178,20 +176,20 @@ fn lower(random: &mut Random, upper: &QueueConfig) -> QueueConfig {
 pub(super) struct Path {
     pub(super) device: Faulty<Box<dyn Device>>,
     pub(super) is_up: bool,
-    /// How often it went down: what was sent before is lost.
+    /// Number of its failures; earlier commands are lost.
     pub(super) outages: u32,
     changes_at: Option<Nanos>,
 }
 
-/// How a command has really ended.
+/// Actual outcome of a command.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fate {
     pub(super) status: BlkStatus,
-    /// Its first sectors, which are done.
+    /// Number of done sectors from its start.
     pub(super) done_sectors: u64,
 }
 
-/// All paths of a world, or the devices of a world without.
+/// All paths of a world, or its devices.
 pub(super) struct PathSet {
     pub(super) paths: Vec<Path>,
     plan: Option<Paths>,
@@ -220,14 +218,14 @@ impl PathSet {
         }
     }
 
-    /// When something happens next.
+    /// Time of the next change.
     pub(super) fn next_event(&self) -> Option<Nanos> {
         let events =
             |path: &Path| path.device.next_event().into_iter().chain(path.changes_at).min();
         self.paths.iter().filter_map(events).min()
     }
 
-    /// The paths that come or go now.
+    /// The paths that fail or return now.
     pub(super) fn take_changes(&mut self, now: Nanos, out: &mut Vec<u16>) {
         let Some(outages) = self.plan.as_ref().map(|plan| plan.outages) else { return };
         for (number, path) in (0..).zip(&mut self.paths) {
@@ -240,7 +238,7 @@ impl PathSet {
         }
     }
 
-    /// What the operator says, now that a path has come or gone.
+    /// An operator's order after a change of a path.
     pub(super) fn operator(&mut self) -> Option<Order> {
         let plan = self.plan.as_ref()?;
         let random = &mut self.random;
@@ -260,7 +258,7 @@ impl PathSet {
         })
     }
 
-    /// What undoes an operator's orders. Where there was none, paths come back by themselves.
+    /// Orders that undo an operator's orders. Without orders, paths return by themselves.
     pub(super) fn amends(&self) -> Vec<Order> {
         let Some(plan) = self.plan.as_ref().filter(|plan| plan.outages.operator > 0) else {
             return Vec::new();
@@ -271,7 +269,7 @@ impl PathSet {
         std::iter::once(Order::Resume).chain(orders).collect()
     }
 
-    /// How a command ends whose device says `status`.
+    /// Outcome of a command whose device reports `status`.
     pub(super) fn fate(
         &mut self,
         path: u16,
@@ -308,7 +306,7 @@ impl PathSet {
         if chance(random, outages.shorts) { Fate { status, done_sectors } } else { all(status) }
     }
 
-    /// No more faults: every path is up.
+    /// Disables faults: every path is up.
     pub(super) fn calm(&mut self, now: Nanos) {
         self.is_calm = true;
         for path in &mut self.paths {
@@ -318,7 +316,7 @@ impl PathSet {
         }
     }
 
-    /// Faults from now on.
+    /// Enables faults.
     pub(super) fn set_faults(&mut self, now: Nanos, faults: Faults) {
         self.is_calm = false;
         self.paths.iter_mut().for_each(|path| path.device.set_faults(faults));
@@ -327,7 +325,7 @@ impl PathSet {
 }
 
 impl Outages {
-    /// When a path comes or goes; at times it flaps.
+    /// Time of the next failure or return; sometimes the path flaps.
     fn next(&self, now: Nanos, is_up: bool, random: &mut Random) -> Option<Nanos> {
         let mean = if is_up { self.up } else { self.down };
         let haste = one_of(random, &[1, 1, 100]);
@@ -335,7 +333,7 @@ impl Outages {
     }
 }
 
-/// What an operator says.
+/// An operator's order.
 #[derive(Clone, Debug)]
 pub(super) enum Order {
     Message(String),

@@ -1,5 +1,5 @@
-//! What a world is like, all of it drawn from its seed: elevator and tunables, queue, device,
-//! faults, submitters.
+//! The plan of a world, drawn from its seed: elevator and tunables, queue, device, faults,
+//! submitters.
 
 use std::fmt;
 
@@ -22,18 +22,18 @@ use crate::device::memory::{Memory, MemoryConfig};
 use crate::fault::{Faults, chance};
 use crate::oracle::bound::Settings;
 
-/// Sectors that bios go to. Few, so that they meet.
+/// Sectors of the bios; few, so that bios overlap.
 pub(super) const SECTORS: u64 = 2048;
 
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// One of some values.
+/// A random one of these values.
 pub(super) fn one_of<T: Copy>(random: &mut Random, values: &[T]) -> T {
     values[random.below(values.len() as u64) as usize]
 }
 
-/// The device's model.
+/// Model of the device.
 #[derive(Clone, Debug)]
 pub(super) enum Model {
     Disk(DiskConfig),
@@ -51,29 +51,29 @@ impl Model {
     }
 }
 
-/// How the submitters behave: of a hundred bios.
+/// Behaviour of the submitters, in percent of bios unless noted.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Traffic {
     pub(super) submitters: u32,
-    /// Bios of a submitter that may be under way.
+    /// Bios in flight per submitter.
     pub(super) depth: u32,
     pub(super) reads: u64,
     pub(super) flushes: u64,
     pub(super) discards: u64,
-    /// Of the writes: with preflush, with FUA; each.
+    /// Percent of writes with preflush, and with FUA.
     pub(super) stable: u64,
     pub(super) sync: u64,
-    /// Most bios in a row.
+    /// Limit of consecutive bios.
     pub(super) burst: u64,
     /// Mean pause.
     pub(super) think: Nanos,
     /// Priorities to choose from.
     pub(super) priorities: &'static [Priority],
-    /// Bios go to so many of the first sectors, mostly.
+    /// Number of first sectors that get most bios.
     pub(super) hot: u64,
 }
 
-/// A world.
+/// Plan of a world.
 #[derive(Clone)]
 pub(super) struct Plan {
     pub(super) settings: Settings,
@@ -82,11 +82,11 @@ pub(super) struct Plan {
     pub(super) model: Model,
     pub(super) faults: Faults,
     pub(super) traffic: Traffic,
-    /// Whether each round ends with a power cut, instead of a quiet time.
+    /// Whether each round ends with a power cut instead of a quiet time.
     pub(super) cuts: Vec<bool>,
-    /// If the disk has several.
+    /// Paths, if the disk has several.
     pub(super) paths: Option<Paths>,
-    /// If there are several.
+    /// Devices, if there are several.
     pub(super) devices: Option<Devices>,
 }
 
@@ -111,7 +111,7 @@ impl Plan {
         let model = model(random, depth, &mut queue);
         let cuts = (0..1 + random.below(3)).map(|_| random.below(2) == 0).collect();
         let (mut faults, traffic) = (faults(random, &queue), traffic(random));
-        // Drawn last, so that worlds with one disk are what they were.
+        // Drawn last, so that worlds with one disk do not change.
         let (mut paths, mut devices) = (None, None);
         match Sabotage::storage(config) {
             Storage::Disk => {}
@@ -121,7 +121,7 @@ impl Plan {
                 paths = Some(drawn);
             }
             Storage::Devices => {
-                // The plug of a submitter is above the queues of the devices.
+                // The submitters' plug is above the queues of the devices.
                 queue.plug = PlugRule::Off;
                 devices = Some(Devices::draw(random));
             }
@@ -129,37 +129,37 @@ impl Plan {
         Self { settings, spec, queue, model, faults, traffic, cuts, paths, devices }
     }
 
-    /// What the queue over the devices is like, as the ledger knows it.
+    /// The queue over the devices, as the ledger knows it.
     pub(super) fn issuing(&self) -> QueueConfig {
         let lower = self.paths.as_ref().map(|paths| paths.lower);
         let QueueConfig { queue_depth, hw_queues, .. } = lower.unwrap_or(self.queue);
         QueueConfig { queue_depth, hw_queues, ..self.queue }
     }
 
-    /// Devices below, or paths to the one.
+    /// Number of devices, or of paths to the one.
     pub(super) fn ways(&self) -> u16 {
         let devices = self.devices.as_ref().map(|devices| devices.count);
         devices.or(self.paths.as_ref().map(|paths| paths.count)).unwrap_or(1)
     }
 
-    /// A shard is above the queues, and not one queue, or one over all.
+    /// Whether a shard is above the queues, instead of one queue.
     pub(super) fn has_shard(&self) -> bool {
         let of_bios = self.paths.as_ref().is_some_and(|paths| paths.mode == QueueMode::Bio);
         of_bios || self.devices.is_some()
     }
 
-    /// Submitters have plugs.
+    /// Whether submitters have plugs.
     pub(super) fn plugs(&self) -> bool {
         self.queue.plug == PlugRule::PerContext
     }
 
-    /// All priorities are of one class.
+    /// Whether all priorities have one class.
     pub(super) fn one_class(&self) -> bool {
         self.traffic.priorities.iter().all(|priority| priority.class == SAME[0].class)
     }
 }
 
-/// One line of it.
+/// One line of the plan.
 impl fmt::Display for Plan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { spec, queue, model, faults, traffic, cuts, paths, devices, .. } = self;
@@ -178,7 +178,7 @@ impl fmt::Display for Plan {
     }
 }
 
-/// Half of the tunables as they are, the others small or anywhere below a hundred.
+/// Half of the tunables have defaults, the others are small or random below a hundred.
 fn elevator(random: &mut Random) -> (Settings, ElevatorSpec) {
     let elevator: &'static ElevatorType = one_of(random, ELEVATORS);
     let (mut values, mut text) = (Vec::new(), elevator.name.to_string());
@@ -283,7 +283,7 @@ fn faults(random: &mut Random, queue: &QueueConfig) -> Faults {
         stall_max: Nanos(100 * MS),
         reorders: some(&[20, 300]),
         reorder_max: Nanos(2 * MS),
-        // Nobody would look for what hangs.
+        // Without a timeout a hung command would never end.
         hangs: if queue.timeout.is_some() { some(&[2, 10]) } else { 0 },
         refusals: some(&[10, 100]),
     }

@@ -1,8 +1,8 @@
-//! The canaries: bugs that are planted on purpose, so that we know the oracles would find them.
+//! Canaries: planted bugs that the oracles must find.
 //!
 //! None of them is in the engine. A saboteur stands between the world, its queue and its device and
-//! tampers with what passes; some are elevators (`elevators`), which anyone can attach. A
-//! world that has one is drawn from its seed like any other.
+//! changes their messages; some canaries are elevators (`elevators`). A world with a
+//! canary is drawn from its seed like any other.
 
 use blockyard_engine::elevator::ElevatorType;
 use blockyard_workload::random::Random;
@@ -12,76 +12,76 @@ use super::{Storage, TortureConfig, elevators};
 /// A planted bug.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
-    /// The queue is not told that the device has ended a command.
+    /// The queue does not learn of a completed command.
     DroppedCompletion,
-    /// A bio is said to have ended twice.
+    /// The end of a bio is reported twice.
     DoubleEnd,
-    /// A bio ends under another one's user word.
+    /// A bio ends with another one's user data.
     WrongUser,
-    /// The queue's wish to be woken up is forgotten.
+    /// The queue's timer is lost.
     LostWakeUp,
-    /// The submitter is told that a bio has ended, the queue is not: its tag is gone.
+    /// The submitter learns of a bio's end, the queue does not: its tag leaks.
     LeakedTag,
-    /// A flush ends at once; the device never hears of it.
+    /// A flush ends immediately, without reaching the device.
     EarlyFlush,
-    /// Preflush is forgotten on the way to the queue.
+    /// Preflush is dropped on the way to the queue.
     ForgottenPreflush,
-    /// FUA is forgotten on the way to the device.
+    /// FUA is dropped on the way to the device.
     ForgottenFua,
-    /// A preflush or FUA write behind its neighbour becomes an ordinary one, and joins it.
+    /// A preflush or FUA write adjacent to another write becomes an ordinary one, and is merged.
     MergeAcrossFlush,
-    /// A power cut takes sectors that a flush had made durable.
+    /// A power cut loses sectors that a flush had made durable.
     LostCache,
-    /// A read finds what was there before the last write.
+    /// A read finds data from before the last write.
     StaleRead,
     /// The last sector of a write is not written.
     ShortWrite,
-    /// A write lands one sector further.
+    /// A write is shifted by one sector.
     MisdirectedWrite,
-    /// A failed command is said to be done.
+    /// A failed command is reported as done.
     SwallowedError,
-    /// The queue is told of larger requests than the device takes.
+    /// The queue assumes a larger request limit than the device's.
     TooLarge,
-    /// The queue is told of more commands than the device takes.
+    /// The queue assumes a greater depth than the device's.
     TooDeep,
-    /// A completion is said to have happened before its command started.
+    /// A completion has a time before its command's start.
     ClockBack,
-    /// The elevator forgets a request.
+    /// The elevator loses a request.
     LosingElevator,
-    /// The elevator has something to do and does not say so.
+    /// The elevator has work and does not report it.
     SleepingElevator,
-    /// The elevator gives writes only when there is no read.
+    /// The elevator dispatches writes only without reads.
     StarvedLevel,
     /// The elevator allows every merge.
     MergesAll,
-    /// The elevator asks a hash map with a random seed who is next.
+    /// The elevator iterates over a hash map with a random seed.
     RandomMap,
-    /// What a path did in part is said to be done.
+    /// A partly done request of a path is reported as done.
     DroppedRest,
-    /// A path is said to have done a sector more than it did.
+    /// A path reports a sector more than it did.
     Overstated,
-    /// A lost connection is said to be the disk's own failure.
+    /// A lost connection is reported as an error of the disk.
     WrongClass,
     /// A device is too busy for a clone, which stays in the queue of its path.
     KeptBelow,
-    /// Nobody hears how the check of a path went.
+    /// The result of a path check is lost.
     ForgottenCheck,
-    /// A path that lost a write writes it when others have been told that it is lost.
+    /// A path executes a lost write after its failure was reported.
     LateWrite,
-    /// A clone lies about while others that came later are given to the paths.
+    /// A clone is held back while later ones are issued to paths.
     HeldClone,
-    /// A softirq that was raised does not run.
+    /// A raised softirq does not run.
     LostSoftirq,
-    /// A worker that was called to run the queue does not come.
+    /// A called worker does not run the queue.
     LostRun,
     /// A flush reaches only the first of several devices.
     FirstDevice,
-    /// Of a FUA write that was cut only the first part is FUA.
+    /// Only the first part of a split FUA write is FUA.
     FuaOfFirstPart,
 }
 
 impl Sabotage {
-    /// All there are.
+    /// All canaries.
     pub const ALL: &[Self] = &[
         Self::DroppedCompletion,
         Self::DoubleEnd,
@@ -158,13 +158,13 @@ impl Sabotage {
         }
     }
 
-    /// The one of this name.
+    /// The canary with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|sabotage| sabotage.name() == name)
     }
 
-    /// The kind of world that it is planted in.
+    /// The kind of storage that it needs.
     pub(super) fn storage(config: &TortureConfig) -> Storage {
         match config.sabotage {
             Some(Self::FirstDevice) => Storage::Devices,
@@ -173,7 +173,7 @@ impl Sabotage {
         }
     }
 
-    /// Whether it is about several paths to one disk.
+    /// Whether it needs several paths to one disk.
     fn needs_paths(self) -> bool {
         matches!(
             self,
@@ -186,12 +186,12 @@ impl Sabotage {
         ) || self.needs_requests()
     }
 
-    /// Whether it is about requests over these paths.
+    /// Whether it needs request-based paths.
     pub(super) fn needs_requests(self) -> bool {
         matches!(self, Self::HeldClone | Self::LostSoftirq | Self::LostRun)
     }
 
-    /// The elevator that it is, if it is one.
+    /// Its elevator, if it is one.
     pub(super) fn elevator(self) -> Option<&'static ElevatorType> {
         match self {
             Self::LosingElevator => Some(&elevators::LOSER),
@@ -204,10 +204,10 @@ impl Sabotage {
     }
 }
 
-/// Strikes at one of some opportunities.
+/// A canary strikes at one of this many opportunities.
 const ONE_OF: u64 = 6;
 
-/// Who plants the bug.
+/// Applies the planted bug.
 #[derive(Debug)]
 pub(super) struct Saboteur {
     plan: Option<Sabotage>,
@@ -224,7 +224,7 @@ impl Saboteur {
         self.plan == Some(sabotage)
     }
 
-    /// Whether it is, and happens now.
+    /// Whether the bug is planted and strikes now.
     pub(super) fn strikes(&mut self, sabotage: Sabotage) -> bool {
         self.is(sabotage) && self.random.below(ONE_OF) == 0
     }

@@ -1,9 +1,9 @@
-//! A shard over queues: one line of multipath that chooses paths for bios, with a queue for each
-//! path; or a table over several devices, with a queue for each.
+//! A shard over queues: one multipath line that chooses paths for bios, with a queue for each path;
+//! or a table over several devices, with a queue for each.
 //!
-//! The shard passes [`Origin`](blockyard_engine::bio::Origin) on to the SQE untouched, so the bio's
-//! number travels there in place of its io-context, and comes back before the queue of the path
-//! sees it. A bio that a path failed is sent again in whole.
+//! The shard copies [`Origin`](blockyard_engine::bio::Origin) to the SQE unchanged, so the bio's
+//! number travels in place of its io-context, and is replaced again before the path's queue. A bio
+//! that a path failed is resent as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,7 +26,7 @@ use super::below::{check, queue_counts};
 use super::paths::{Path, Paths};
 use super::plan::SECTORS;
 
-/// An SQE that a queue has.
+/// An SQE in a queue.
 struct Sent {
     token: Token,
     user: u64,
@@ -36,21 +36,21 @@ struct Sent {
 pub(super) struct ShardOverQueues {
     shard: Shard,
     queues: Vec<RequestQueue>,
-    /// By the user word that a queue knows.
+    /// SQEs by the user data in a queue.
     sent: Slab<Sent>,
-    /// Io-contexts of the bios, by their numbers.
+    /// Io-contexts of the bios, by number.
     contexts: BTreeMap<u64, IoContext>,
-    /// Bios are sent again, and paths are checked.
+    /// Whether bios are resent and paths checked.
     is_multipath: bool,
     timers: BTreeSet<(Nanos, Token)>,
     checks: Vec<(Token, u16)>,
-    /// Bios that went to a path.
+    /// Bios that were sent to a path.
     resent: Vec<u64>,
     failed: u64,
 }
 
 impl ShardOverQueues {
-    /// With a line of multipath.
+    /// For a multipath line.
     pub(super) fn multipath(paths: &Paths, queue: QueueConfig, elevator: &ElevatorSpec) -> Self {
         let devs = (0..paths.count).map(DevId).collect();
         let spec = MultipathTargetSpec { multipath: paths.spec(), devs, requests: None };
@@ -93,7 +93,7 @@ impl ShardOverQueues {
         self.queues.iter_mut().for_each(|queue| queue.exit_context(now, io_context));
     }
 
-    /// Brings what the shard has pushed to its queue.
+    /// Moves the shard's SQEs to their queues.
     fn pump(&mut self, now: Nanos) {
         let mut sqes = Vec::new();
         self.shard.take_sq(&mut sqes);
@@ -132,7 +132,7 @@ impl ShardOverQueues {
         }
     }
 
-    /// What the queues have ended goes back to the shard, which may send more.
+    /// Returns completions of the queues to the shard, which may push more.
     fn settle(&mut self, now: Nanos) {
         loop {
             let (mut done, mut unparked) = (Vec::new(), Vec::new());
@@ -177,7 +177,7 @@ impl ShardOverQueues {
         self.settle(now);
     }
 
-    /// As far as the status says.
+    /// As reported by the status.
     pub(super) fn fails_for_want_of_a_path(&mut self) -> bool {
         if !self.is_multipath {
             return false;
@@ -209,7 +209,7 @@ impl ShardOverQueues {
     }
 
     pub(super) fn message(&mut self, now: Nanos, text: &str) {
-        // While it is suspended it takes none.
+        // While suspended the shard accepts none.
         drop(self.shard.message(now, 0, text));
         self.pump(now);
     }

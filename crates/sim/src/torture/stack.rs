@@ -1,14 +1,14 @@
-//! The queue, the device below it, and what the device holds; with the oracles at every seam.
+//! The queue, the device below it, and its content, with oracles at every interface.
 //!
 //! ```text
 //!   submitters ── ledger ──> queue ── ledger, waits ──> faults ──> model of a device
 //!        <─────── ledger ───────┘ <─────── stamps ────────┘
 //! ```
-//! With several paths the queue is multipath, and each path has faults and a model of its own; the
+//! With several paths the queue is multipath, and each path has its own faults and model; the
 //! stamps are those of one disk. With several devices a table is above their queues; ledger and
-//! stamps speak of the volume's sectors.
+//! stamps use the volume's sectors.
 //!
-//! The saboteur, if there is one, tampers between an oracle and what it judges: nowhere else.
+//! The saboteur, if any, acts only between an oracle and its subject.
 
 use std::collections::BTreeMap;
 
@@ -34,10 +34,10 @@ use crate::oracle::ledger::{Ledger, contiguous};
 use crate::oracle::stamps::{Stamps, WriteNumber};
 use crate::oracle::{Finding, must};
 
-/// Paths that come or go in a row in which nothing is issued, before a round ends.
+/// Limit of consecutive path changes without an issue, before a round ends.
 const CHANGES_MAX: u64 = 1000;
 
-/// Everybody who looks on.
+/// All observers.
 pub(super) struct Witnesses<'a> {
     pub(super) ledger: Ledger,
     pub(super) waits: Waits,
@@ -47,11 +47,11 @@ pub(super) struct Witnesses<'a> {
 /// A request at the device.
 struct Flight {
     path: u16,
-    /// How often the path had been down.
+    /// Number of the path's failures at the issue.
     outages: u32,
     issue: Issue,
     pieces: Vec<Bio>,
-    /// With a flush: the last write that it covers.
+    /// For a flush: the last write that it covers.
     covers: WriteNumber,
     started: Nanos,
 }
@@ -59,12 +59,12 @@ struct Flight {
 /// A queue and what is below it.
 pub(super) struct Stack {
     queue: Below,
-    /// What the queue was told; the ledger knows what is true.
+    /// The configuration given to the queue; the ledger has the true one.
     config: QueueConfig,
     devices: PathSet,
-    /// How the volume lies on several devices.
+    /// The volume's layout on several devices.
     layout: Option<Devices>,
-    /// Paths fail: an error may be theirs.
+    /// Paths may fail, so an error may be a path's.
     has_paths: bool,
     stamps: Stamps,
     /// By number of the command.
@@ -73,24 +73,24 @@ pub(super) struct Stack {
     later: Later,
     saboteur: Saboteur,
     random: Random,
-    /// The last time that the queue was told.
+    /// Last time passed to the queue.
     told: Nanos,
-    /// Where the last plain write ended.
+    /// End of the last plain write.
     last_end: u64,
-    /// Writes that a path does late: when, from where, how many sectors, whose.
+    /// Late writes of a path: time, start, sectors, bio.
     late: Vec<(Nanos, u64, u64, u64)>,
-    /// Bios that the saboteur says have ended.
+    /// False completions of the saboteur.
     forged: Vec<Done>,
-    /// Requests issued, commands ended.
+    /// Number of issues and completions.
     activity: u64,
-    /// Paths that came or went since then.
+    /// Path changes since then.
     changes: u64,
-    /// Requests that carry a part of a FUA write.
+    /// Requests with a part of a FUA write.
     fua_parts: u64,
     boots: u64,
 }
 
-/// What the queue is told of the device.
+/// The configuration given to the queue.
 fn told(plan: &Plan, saboteur: &Saboteur) -> QueueConfig {
     let mut config = plan.paths.as_ref().map_or(plan.queue, |paths| paths.lower);
     if saboteur.is(Sabotage::TooLarge) {
@@ -127,17 +127,17 @@ impl Stack {
         }
     }
 
-    /// Grows with everything that the device gets or ends, and with paths that come or go.
+    /// Grows with every issue, completion and path change.
     pub(super) fn activity(&self) -> u64 {
         self.activity + self.changes
     }
 
-    /// Paths come and go, and nothing gets through any more.
+    /// Whether only path changes happen any more.
     pub(super) fn is_cut_off(&self) -> bool {
         self.changes > CHANGES_MAX
     }
 
-    /// No more faults from now on.
+    /// Disables faults.
     pub(super) fn calm(&mut self, now: Nanos, by: &mut Witnesses<'_>) {
         self.changes = 0;
         self.devices.calm(now);
@@ -152,7 +152,7 @@ impl Stack {
         self.devices.set_faults(now, faults);
     }
 
-    /// Where there is no path and nobody waits for one, bios fail.
+    /// Bios may fail if there is no path and no waiting for one.
     pub(super) fn excuse(&mut self, by: &mut Witnesses<'_>) {
         if self.queue.fails_for_want_of_a_path() {
             by.ledger.excuse();
@@ -195,7 +195,7 @@ impl Stack {
         self.queue.exit_context(now, io_context);
     }
 
-    /// Starts what the device takes now.
+    /// Starts all requests that the device accepts now.
     pub(super) fn run(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<(), Finding> {
         self.tell(now)?;
         let mut issues = Vec::new();
@@ -276,13 +276,13 @@ impl Stack {
         self.flights.insert(number, Flight { path, outages, issue, pieces, covers, started: now });
         match command {
             Some(command) => self.devices.paths[usize::from(path)].device.start(now, command),
-            // Nothing to model: the range is forgotten at once.
+            // Nothing to model: the range is dropped immediately.
             None => self.ended(now, number, BlkStatus::Ok, by)?,
         }
         Ok(())
     }
 
-    /// The parts of bios that a device has got, in the volume's words.
+    /// A device's parts of bios, in the volume's positions.
     fn of_volume(&self, device: u16, pieces: Vec<Bio>) -> Result<Vec<Bio>, Finding> {
         match &self.layout {
             Some(layout) => {
@@ -292,7 +292,7 @@ impl Stack {
         }
     }
 
-    /// When something happens next, if nothing is submitted before.
+    /// Time of the next event without further submissions.
     pub(super) fn next_event(&self) -> Option<Nanos> {
         let wake = self.queue.wake_at().filter(|_| !self.saboteur.is(Sabotage::LostWakeUp));
         let late = self.late.iter().map(|(at, ..)| *at);
@@ -300,7 +300,7 @@ impl Stack {
         wake.into_iter().chain(self.devices.next_event()).chain(late).chain(later).min()
     }
 
-    /// Lets the time pass up to the next event.
+    /// Advances to the next event.
     pub(super) fn advance(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<(), Finding> {
         let wakes = self.queue.wake_at().is_some_and(|at| at <= now);
         let mut ended = Vec::new();
@@ -337,7 +337,7 @@ impl Stack {
         if runs { self.run(now, by) } else { Ok(()) }
     }
 
-    /// Paths come and go, are checked, and are played with; whether one did or was.
+    /// Handles path changes, checks and operator orders; returns whether there were any.
     fn change_paths(&mut self, now: Nanos, by: &mut Witnesses<'_>) -> Result<bool, Finding> {
         if !self.has_paths {
             return Ok(false);
@@ -365,7 +365,7 @@ impl Stack {
         Ok(changes)
     }
 
-    /// A path does what it had lost.
+    /// A path executes lost writes.
     fn write_late(&mut self, now: Nanos) {
         let due = self.late.extract_if(.., |(at, ..)| *at <= now).collect::<Vec<_>>();
         for (_, sector, sectors, user) in due {
@@ -386,7 +386,7 @@ impl Stack {
         let fate = self.devices.fate(path, outages, status, issue.len.0);
         by.trace.note(at, Event::End(number, fate.status));
         by.waits.served(at.since(started));
-        // What a path fails is for multipath to repeat.
+        // Multipath retries errors of paths.
         let fails = |status| status != BlkStatus::Ok && !(self.has_paths && is_path_error(status));
         let fails = fails(fate.status);
         match issue.op {
@@ -417,7 +417,7 @@ impl Stack {
         self.report(at, &flight, fate, by)
     }
 
-    /// The queue hears of the end, unless the saboteur has other plans.
+    /// Completes a request in the queue, unless the saboteur interferes.
     fn report(
         &mut self,
         mut at: Nanos,
@@ -457,7 +457,7 @@ impl Stack {
         self.complete(at, *path, issue.tag, fate, by)
     }
 
-    /// The queue hears of the end of a command; it may say that it is to be run.
+    /// Completes a command in the queue, which may ask for a run.
     fn complete(
         &mut self,
         now: Nanos,
@@ -475,7 +475,7 @@ impl Stack {
         Ok(())
     }
 
-    /// What only a saboteur of paths does.
+    /// Faults of a saboteur of paths.
     fn misreport(&mut self, at: Nanos, flight: &Flight, fate: &mut Fate) {
         let Flight { issue, pieces, .. } = flight;
         let left = issue.len.0 - fate.done_sectors;
@@ -496,7 +496,7 @@ impl Stack {
         }
     }
 
-    /// A part of a bio is done at the medium.
+    /// Applies a part of a bio to the medium.
     fn perform(
         &mut self,
         at: Nanos,
@@ -538,7 +538,7 @@ impl Stack {
         by.ledger.read(piece, found)
     }
 
-    /// Some sectors of a write are written.
+    /// Writes some sectors of a failed write.
     fn write_in_part(&mut self, piece: &Bio) {
         for sector in piece.sector.0..piece.sector.0 + piece.len.0 {
             if chance(&mut self.random, 500) {
@@ -547,7 +547,7 @@ impl Stack {
         }
     }
 
-    /// The bios that have ended.
+    /// Takes the ended bios.
     pub(super) fn take_done(&mut self, done: &mut Vec<Done>) {
         self.queue.take_done(done);
         done.append(&mut self.forged);
@@ -561,12 +561,12 @@ impl Stack {
         }
     }
 
-    /// The bios that were parked and have got their request.
+    /// Takes the parked bios that have got their request.
     pub(super) fn take_unparked(&mut self, out: &mut Vec<u64>) {
         self.queue.take_unparked(out);
     }
 
-    /// The power fails, and comes back: queue and device are new, the medium is what is left.
+    /// Cuts the power and restores it: queue and device are new, the medium keeps its content.
     pub(super) fn power_cut(
         &mut self,
         plan: &Plan,
@@ -599,9 +599,9 @@ impl Stack {
         Ok(())
     }
 
-    /// Nothing is to do: nothing may be left.
+    /// Checks that nothing is left at rest.
     pub(super) fn is_at_rest(&self) -> Result<(), Finding> {
-        must!(Leak, self.queue.is_idle(), "all bios have ended and the queue has requests");
+        must!(Leak, self.queue.is_idle(), "all bios have ended, but the queue has requests");
         let commands = self.flights.len();
         let empty = self.devices.paths.iter().all(|path| path.device.is_empty());
         must!(Leak, commands == 0 && empty, "{commands} commands are left");
@@ -609,7 +609,7 @@ impl Stack {
         Ok(())
     }
 
-    /// Adds what this queue and this device have counted.
+    /// Adds the counts of this queue and device.
     pub(super) fn count(&self, report: &mut Report) {
         let [requests, merges, partial, resent] = self.queue.counts();
         report.requests += requests;
@@ -625,7 +625,7 @@ impl Stack {
     }
 }
 
-/// Softirqs and workers of a world; without paths there are none.
+/// Softirqs and workers of a world with paths.
 fn later(plan: &Plan, seed: u64) -> Later {
     let contexts = plan.paths.as_ref().map_or(Contexts::ONE, |paths| paths.contexts);
     Later::new(contexts, Random::new(seed, STREAM_CONTEXTS))
@@ -633,7 +633,7 @@ fn later(plan: &Plan, seed: u64) -> Later {
 
 /// The devices of a life.
 fn devices(plan: &Plan, seed: u64, boots: u64) -> PathSet {
-    // Each life of each device has a stream of its own.
+    // Each life of each device has its own stream.
     let mut stream = STREAM_FAULTS + boots;
     let faults = || {
         let random = Random::new(seed, stream);
@@ -643,25 +643,25 @@ fn devices(plan: &Plan, seed: u64, boots: u64) -> PathSet {
     PathSet::new(plan, Random::new(seed, STREAM_PATHS + 1_000_000 * boots), faults)
 }
 
-/// What was never written.
+/// Untouched content.
 fn stamps(plan: &Plan) -> Stamps {
     let owners = plan.devices.as_ref().map(Devices::owners);
     Stamps::new(plan.queue.write_cache, owners.unwrap_or_default())
 }
 
-/// A command that did all of this.
+/// The outcome of a completely done command.
 fn whole(issue: &Issue) -> Fate {
     Fate { status: BlkStatus::Ok, done_sectors: issue.len.0 }
 }
 
-/// With a part of a FUA write that was cut: how much of the write lies before it.
+/// For a part of a split FUA write: the length of the write before it.
 fn skipped_of_fua(pieces: &[Bio], ledger: &Ledger) -> Option<Sector> {
     let [piece] = pieces else { return None };
     let bio = ledger.bio(piece.user)?;
     (bio.fua && piece.len < bio.len).then(|| Sector(piece.sector.0 - bio.sector.0))
 }
 
-/// The first sectors of a piece, which are done, and the others, which are not.
+/// Splits a piece into its done first sectors and the rest.
 fn cut(piece: &Bio, done_sectors: u64) -> impl Iterator<Item = (Bio, bool)> {
     let piece = *piece;
     let (done, rest) = (Sector(done_sectors), Sector(piece.len.0 - done_sectors));

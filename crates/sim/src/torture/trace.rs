@@ -1,4 +1,4 @@
-//! What happens in a torture world, as it happens: a hash over all of it, and a log for people.
+//! The trace of a torture world: a hash of all events, and a readable log.
 
 use std::fmt;
 
@@ -8,7 +8,7 @@ use blockyard_engine::time::Nanos;
 
 use super::paths::Order;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Event<'a> {
     Submit(&'a Bio),
@@ -31,10 +31,10 @@ pub(super) enum Event<'a> {
     Order(&'a Order),
 }
 
-/// Gets each line of a log.
+/// Receives each line of a log.
 pub type Log<'a> = &'a mut dyn FnMut(&str);
 
-/// The hash, and who reads along.
+/// The hash, and the log.
 pub(super) struct Trace<'a> {
     hash: u64,
     log: Option<Log<'a>>,

@@ -1,4 +1,4 @@
-//! One world: submitters, their stack, and the loop that lets time pass.
+//! One world: submitters, their stack, and the main loop.
 
 use std::cell::Cell;
 
@@ -19,22 +19,22 @@ use crate::oracle::bound::Waits;
 use crate::oracle::ledger::Ledger;
 use crate::oracle::{Finding, must};
 
-/// Wake-ups in a row in which the device gets nothing and ends nothing, before a world counts as
-/// stuck. A full write cache has some hundreds.
+/// Limit of consecutive wake-ups without an issue or completion, before a world counts as stuck. A
+/// full write cache causes some hundreds.
 const IDLE_WAKES_MAX: u32 = 5000;
 
-/// Somebody who submits.
+/// A submitter of bios.
 struct Submitter {
     io_context: IoContext,
     cpu: u16,
     priority: Priority,
-    /// When it acts next; never while it waits for one of its bios.
+    /// Time of its next action; `None` while it waits for one of its bios.
     acts_at: Option<Nanos>,
     under_way: u32,
     parked: u32,
-    /// Its plug is open, and these bios may be in it.
+    /// Its plug is open and may contain these bios.
     plug: Option<Vec<u64>>,
-    /// Where its last bio was.
+    /// Start and end of its last bio.
     last: (u64, u64),
 }
 
@@ -49,7 +49,7 @@ pub(super) struct World<'c, 'l> {
     by: Witnesses<'l>,
     submitters: Vec<Submitter>,
     contexts: u32,
-    /// By bio: the submitter's place, and which of those who have had this place.
+    /// By bio: index and io-context of its submitter.
     owners: Vec<(usize, IoContext)>,
     parked: Vec<u64>,
     idle_wakes: u32,
@@ -114,7 +114,7 @@ impl<'c, 'l> World<'c, 'l> {
         self.clock.get()
     }
 
-    /// All rounds.
+    /// Runs all rounds.
     pub(super) fn live(mut self) -> Result<Report, Finding> {
         for cut in self.plan.cuts.clone() {
             let bios =
@@ -133,7 +133,7 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(self.report)
     }
 
-    /// Bios are submitted until there are so many, or all wait for a path that does not come.
+    /// Submits bios up to this number, or until all wait for a path that does not return.
     fn traffic(&mut self, bios: u64) -> Result<(), Finding> {
         while self.by.ledger.next_user() < bios && !self.stack.is_cut_off() {
             let acts = self.submitters.iter().enumerate();
@@ -154,7 +154,7 @@ impl<'c, 'l> World<'c, 'l> {
 
     fn stuck(&self) -> Result<(), Finding> {
         let (open, parked) = (self.by.ledger.open(), self.parked.len());
-        must!(Progress, false, "{open} bios wait ({parked} parked), and nothing is to happen");
+        must!(Progress, false, "{open} bios wait ({parked} parked), but no event is scheduled");
         Ok(())
     }
 
@@ -165,11 +165,11 @@ impl<'c, 'l> World<'c, 'l> {
         self.stack.advance(now, &mut self.by)?;
         let idle = self.stack.activity() == before;
         self.idle_wakes = if idle { self.idle_wakes + 1 } else { 0 };
-        must!(Progress, self.idle_wakes < IDLE_WAKES_MAX, "woken up again and again for nothing");
+        must!(Progress, self.idle_wakes < IDLE_WAKES_MAX, "woken up repeatedly without progress");
         self.settle()
     }
 
-    /// Nobody submits any more and the device does as it should: everything ends.
+    /// Stops submitters and faults, and lets all bios end.
     fn quiet(&mut self) -> Result<(), Finding> {
         let now = self.now();
         self.by.trace.note(now, Event::Quiet);
@@ -194,7 +194,7 @@ impl<'c, 'l> World<'c, 'l> {
 
     fn power_cut(&mut self) -> Result<(), Finding> {
         self.stack.power_cut(&self.plan, self.seed, &mut self.report, &mut self.by)?;
-        // The ledger has a bio for what was found.
+        // The ledger counts the found content as a bio.
         self.owners.push((0, NOBODY));
         self.parked.clear();
         let now = self.now();
@@ -206,7 +206,7 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(())
     }
 
-    /// A submitter does something.
+    /// Performs a submitter's next action.
     fn act(&mut self, place: usize) -> Result<(), Finding> {
         let now = self.now();
         if chance(&mut self.random, 10) {
@@ -227,7 +227,7 @@ impl<'c, 'l> World<'c, 'l> {
         }
         let submitter = &self.submitters[place];
         if submitter.under_way >= self.plan.traffic.depth || submitter.parked > 0 {
-            // Who sleeps holds nothing back.
+            // A sleeping submitter must not hold bios back.
             self.unplug(place);
             self.submitters[place].acts_at = None;
         } else {
@@ -258,7 +258,7 @@ impl<'c, 'l> World<'c, 'l> {
         plugged.iter().for_each(|user| self.by.waits.waits(now, *user));
     }
 
-    /// Somebody goes, somebody else comes.
+    /// Replaces a submitter by a new one.
     fn exit(&mut self, place: usize) {
         let (now, io_context) = (self.now(), self.submitters[place].io_context);
         self.by.trace.note(now, Event::Exit(io_context.0));
@@ -287,7 +287,7 @@ impl<'c, 'l> World<'c, 'l> {
         self.settle()
     }
 
-    /// A bio has its request: it waits, unless it may be in a plug.
+    /// Starts the wait of a bio with a request, unless it may be in a plug.
     fn waits(&mut self, place: usize, user: u64) {
         let plugs = self.plan.plugs();
         match &mut self.submitters[place].plug {
@@ -335,7 +335,7 @@ impl<'c, 'l> World<'c, 'l> {
         bio
     }
 
-    /// Takes what has ended and what has got its request.
+    /// Takes ended bios, and bios that have got their request.
     fn settle(&mut self) -> Result<(), Finding> {
         let now = self.now();
         let mut unparked = Vec::new();
@@ -380,7 +380,7 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(())
     }
 
-    /// Who waited for one of its bios may not have to any more.
+    /// A submitter that waited for a bio may continue.
     fn goes_on(&mut self, place: usize) {
         let submitter = &self.submitters[place];
         let waits = submitter.under_way >= self.plan.traffic.depth || submitter.parked > 0;
@@ -395,8 +395,8 @@ fn ledger(plan: &Plan) -> Ledger {
     if plan.has_shard() { ledger.below_mapped_device() } else { ledger }
 }
 
-/// Who watches the elevator. Its bounds are for a device that takes requests, not for one whose
-/// paths come and go, or fail, and not for several that take turns.
+/// The watch of the elevator's bounds. They apply to one device that accepts requests, not to
+/// failing paths or to several devices.
 fn waits(plan: &Plan, contexts: u64) -> Waits {
     let has_bound = plan.one_class();
     match &plan.paths {
@@ -406,5 +406,5 @@ fn waits(plan: &Plan, contexts: u64) -> Waits {
     }
 }
 
-/// The io-context of what was found after a power cut.
+/// Io-context of the content found after a power cut.
 const NOBODY: IoContext = IoContext(0);

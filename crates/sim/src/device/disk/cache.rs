@@ -1,8 +1,8 @@
-//! The volatile write cache of a drive: ranges that have been accepted and are not on the medium.
+//! The volatile write cache of a drive: accepted ranges that are not on the medium.
 //!
-//! Ranges do not overlap; a newer write takes its part of an older one over. A flush closes an
-//! *epoch* and waits for the ranges of this epoch and those before it, not for what comes later;
-//! except that what is written over a range a flush waits for must be on the medium in its place.
+//! Ranges do not overlap; a newer write replaces the overlapping part of an older one. A flush
+//! closes an *epoch* and waits for the ranges of this and earlier epochs, not for later ones.
+//! Exception: a write over a range of a waiting flush must reach the medium in its place.
 
 use std::collections::BTreeMap;
 
@@ -19,9 +19,9 @@ pub(super) struct WriteCache {
     capacity: u32,
     used: u32,
     epoch: u64,
-    /// By first sector.
+    /// Ranges by first sector.
     ranges: BTreeMap<u64, Dirty>,
-    /// Sectors of each epoch that are dirty.
+    /// Number of dirty sectors of each epoch.
     epochs: BTreeMap<u64, u32>,
 }
 
@@ -38,7 +38,7 @@ impl WriteCache {
         self.ranges.is_empty()
     }
 
-    /// Ends the current epoch and says which it was.
+    /// Ends the current epoch and returns it.
     pub(super) fn close_epoch(&mut self) -> u64 {
         self.epoch += 1;
         self.epoch - 1
@@ -48,15 +48,15 @@ impl WriteCache {
         self.epochs.first_key_value().is_none_or(|(oldest, _)| *oldest > epoch)
     }
 
-    /// Takes a write, unless there is no room for it. A write longer than the cache is taken when
-    /// the cache is clean.
+    /// Accepts a write if there is room. A write longer than the cache is accepted while the cache
+    /// is clean.
     pub(super) fn accept(&mut self, sector: u64, sectors: u32) -> bool {
         if self.used > 0 && self.used.saturating_add(sectors) > self.capacity {
             return false;
         }
         let epoch = self.overwrite(sector, sectors);
         let (mut start, mut len) = (sector, sectors);
-        // Grow what ends here, as long as it belongs to the same epoch.
+        // Extends a range that ends here, if it has the same epoch.
         if let Some((&before, &dirty)) = self.ranges.range(..sector).next_back()
             && before + u64::from(dirty.sectors) == sector
             && dirty.epoch == epoch
@@ -69,8 +69,8 @@ impl WriteCache {
         true
     }
 
-    /// A newer write of a range: what was cached of it is not needed any more. Says the epoch that
-    /// the newer one belongs to: the oldest of those that it replaces.
+    /// Removes the overlapped parts of cached ranges for a newer write. Returns the epoch of the
+    /// newer write: the oldest of the replaced ones.
     pub(super) fn overwrite(&mut self, sector: u64, sectors: u32) -> u64 {
         let mut epoch = self.epoch;
         let end = sector + u64::from(sectors);
@@ -112,7 +112,7 @@ impl WriteCache {
         }
     }
 
-    /// Whether all of a range is in the cache.
+    /// Whether a range is completely in the cache.
     pub(super) fn holds(&self, sector: u64, sectors: u32) -> bool {
         let end = sector + u64::from(sectors);
         let mut at = sector;
@@ -127,7 +127,7 @@ impl WriteCache {
         true
     }
 
-    /// The nearest ranges behind and in front of a sector, of this epoch or older ones.
+    /// The nearest ranges before and after a sector, of this epoch or older ones.
     pub(super) fn around(&self, sector: u64, epoch: u64) -> [Option<u64>; 2] {
         let wanted = |(start, dirty): (&u64, &Dirty)| (dirty.epoch <= epoch).then_some(*start);
         [
@@ -141,7 +141,7 @@ impl WriteCache {
         self.ranges[&sector].sectors
     }
 
-    /// A range has reached the medium. What was written over it meanwhile stays dirty.
+    /// A range has reached the medium. Newer writes over it stay dirty.
     pub(super) fn destaged(&mut self, sector: u64, sectors: u32) {
         if self.ranges.get(&sector).is_some_and(|dirty| dirty.sectors == sectors) {
             self.remove(sector);

@@ -1,4 +1,4 @@
-//! Where a sector lies on a spinning disk, and how long the arm takes to get there.
+//! Positions of sectors on a spinning disk, and seek times of the arm.
 //!
 //! ```text
 //!   zone 0 (outside): many sectors a track │ zone 1 │ …  │ last zone (inside): few
@@ -13,35 +13,35 @@ use blockyard_engine::time::Nanos;
 /// A range of cylinders with equally long tracks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Zone {
-    /// How many cylinders.
+    /// Number of cylinders.
     pub cylinders: u32,
     /// Sectors of 512 bytes on each track.
     pub sectors_per_track: u32,
 }
 
-/// What the arm needs, without rotation.
+/// Seek times of the arm, without rotation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SeekTimes {
-    /// To the next cylinder, settling included.
+    /// To the next cylinder, including settling.
     pub track_to_track: Nanos,
-    /// Over a third of all cylinders, which is what manuals call average.
+    /// Over a third of all cylinders: the average of manuals.
     pub average: Nanos,
-    /// From the first to the last.
+    /// From the first cylinder to the last.
     pub full_stroke: Nanos,
-    /// To another head of the same cylinder.
+    /// Switch to another head of the cylinder.
     pub head_switch: Nanos,
-    /// More for a write: the head must be nearer to the middle of its track.
+    /// Extra settling of a write: the head must be nearer to the middle of its track.
     pub write_settle: Nanos,
 }
 
 /// Platters and arm.
 #[derive(Clone, Debug)]
 pub struct Geometry {
-    /// One turn.
+    /// Time of one revolution.
     pub revolution: Nanos,
     /// Recorded surfaces.
     pub heads: u32,
-    /// From the outside in.
+    /// Zones from the outside in.
     pub zones: Vec<Zone>,
     /// The arm.
     pub seek: SeekTimes,
@@ -51,23 +51,23 @@ pub struct Geometry {
     sectors: u64,
 }
 
-/// Where a sector lies.
+/// Position of a sector.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// Distance from the outside.
+    /// Cylinder, counted from the outside.
     pub cylinder: u32,
     /// Surface.
     pub head: u32,
-    /// The angle at which it starts, as the time after a mark that passes at time zero.
+    /// Angle of its start, as the time after a mark that passes at time zero.
     pub angle: Nanos,
-    /// Sectors from it to the end of its track.
+    /// Number of sectors from it to the end of its track.
     pub left_in_track: u32,
-    /// How long one sector of this track takes to pass, times 2^16.
+    /// Time of one sector of this track under the head, times 2^16.
     sector_time_x65536: u64,
 }
 
 impl Place {
-    /// How long `sectors` of this track take to pass the head; rounds down.
+    /// Time of `sectors` of this track under the head; rounded down.
     #[must_use]
     pub fn transfer(&self, sectors: u32) -> Nanos {
         Nanos((u64::from(sectors) * self.sector_time_x65536) >> 16)
@@ -75,10 +75,10 @@ impl Place {
 }
 
 impl Geometry {
-    /// A disk of these zones.
+    /// A disk with these zones.
     ///
     /// # Panics
-    /// When it has no sectors, or its seek times do not grow with the distance.
+    /// The disk has no sectors, or its seek times do not grow with the distance.
     #[must_use]
     pub fn new(revolution: Nanos, heads: u32, zones: Vec<Zone>, seek: SeekTimes) -> Self {
         assert!(heads > 0 && !zones.is_empty() && revolution.0 > 0);
@@ -96,7 +96,7 @@ impl Geometry {
     }
 
     /// A disk of about `sectors` sectors whose tracks shrink evenly from `outer` to `inner` sectors
-    /// in 16 zones, as most do.
+    /// in 16 zones, like most disks.
     #[must_use]
     pub fn even(
         revolution: Nanos,
@@ -116,13 +116,13 @@ impl Geometry {
         Self::new(revolution, heads, (0..ZONES).map(zone).collect(), seek)
     }
 
-    /// How many sectors there are.
+    /// Number of sectors.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.sectors
     }
 
-    /// How many cylinders there are.
+    /// Number of cylinders.
     #[must_use]
     pub fn cylinders(&self) -> u32 {
         self.cylinders
@@ -131,7 +131,7 @@ impl Geometry {
     /// The first sector of a cylinder.
     ///
     /// # Panics
-    /// When there is no such cylinder.
+    /// The cylinder does not exist.
     #[must_use]
     pub fn first_sector(&self, cylinder: u32) -> u64 {
         assert!(cylinder < self.cylinders);
@@ -141,10 +141,10 @@ impl Geometry {
         start + tracks * u64::from(self.zones[number].sectors_per_track)
     }
 
-    /// Where a sector lies.
+    /// Position of a sector.
     ///
     /// # Panics
-    /// When it is not on the disk.
+    /// The sector is not on the disk.
     #[must_use]
     pub fn place(&self, sector: u64) -> Place {
         assert!(sector < self.sectors, "the sector is on the disk");
@@ -165,13 +165,13 @@ impl Geometry {
         }
     }
 
-    /// By how much each track starts later than the one before: the longer of the two steps that
-    /// lead from track to track, so that none of them loses a turn.
+    /// Offset of a track's start from the previous one: the longer of the two steps between tracks,
+    /// so that neither loses a revolution.
     fn skew(&self) -> Nanos {
         self.seek.head_switch.max(self.seek.track_to_track)
     }
 
-    /// How long the arm takes from one place to another.
+    /// Seek time from one position to another.
     #[must_use]
     pub fn seek_time(&self, from: (u32, u32), to: (u32, u32), write: bool) -> Nanos {
         let distance = from.0.abs_diff(to.0);
@@ -183,13 +183,14 @@ impl Geometry {
         }
     }
 
-    /// No positioning takes longer.
+    /// Upper bound of positioning times.
     #[must_use]
     pub fn longest_positioning(&self) -> Nanos {
         self.seek.full_stroke.max(self.seek.head_switch) + self.seek.write_settle + self.revolution
     }
 
-    /// Square root up to a third of the cylinders, then a line: through three known times.
+    /// Seek time by distance: a square root up to a third of the cylinders, then a line, through
+    /// three known times.
     fn curve(&self, distance: u32) -> Nanos {
         let SeekTimes { track_to_track, average, full_stroke, .. } = self.seek;
         let (distance, last) = (u64::from(distance), u64::from(self.cylinders - 1));

@@ -1,29 +1,28 @@
 //! A spinning disk: arm, platters, a queue of commands, a write cache, a read-ahead buffer.
 //!
-//! The mechanism does one thing at a time: it positions, transfers, and looks for the next. The
-//! angle of the platters is a function of the time, so that what a command costs depends on when
-//! it starts; that is what sorting, queueing and merging are about.
+//! The mechanism does one thing at a time: it positions, transfers, and takes the next job. The
+//! angle of the platters is a function of time, so the cost of a command depends on its start;
+//! sorting, queueing and merging exploit that.
 //!
 //! ```text
 //!   start ─> read, or write through ────────────────> queue ─┐
 //!        └─> write, cached: ended after the bus ─> dirty ────┴─> mechanism (one at a time)
 //! ```
-//! # Who is next
+//! # Selection of the next command
 //!
 //! The estimated positioning time of a command is reduced by its age times a weight, and the least
 //! is next: aged SPTF, or ASATF (Jacobson and Wilkes, "Disk scheduling algorithms based on
 //! rotational position", HPL-CSP-91-7, 1991; Worthington, Ganger and Patt, SIGMETRICS 1994; the
-//! formula is that of DiskSim's `ASPTF_OPT`). The weight is such that, at the limit, an age weighs
-//! as much as the longest positioning. What the cache has to write for a flush, or for room, is as
-//! old as who waits for it.
+//! formula is DiskSim's `ASPTF_OPT`). At the age limit, the age weighs as much as the longest
+//! positioning. Cache writes for a flush or for room have the age of the waiting command.
 //!
-//! Real firmware is secret, its shape is not. Patents describe an access time that is reduced as a
-//! command comes nearer to its limit (Seagate, US 10310923), and old commands of which the nearest
+//! Real firmware is secret, but its form is known. Patents describe an access time that is reduced
+//! as a command approaches its limit (Seagate, US 10310923), and old commands of which the nearest
 //! is taken (Western Digital, US 6145052) or the oldest every so often (IBM, US 6965965). Hitachi's
-//! manuals have a *command aging limit* for commands that are then first come, first served: 48 in
+//! manuals have a *command aging limit*, after which commands are first come, first served: 48 in
 //! the Ultrastars 15K450 and C15K600, in units of 50 ms (from memory), so 2.4 s.
 //!
-//! What it leaves out: defects, thermal calibration, several arms, zones of the cache.
+//! Left out: defects, thermal calibration, several arms, zones of the cache.
 
 mod cache;
 pub mod geometry;
@@ -39,41 +38,41 @@ use self::cache::WriteCache;
 use self::geometry::{Geometry, Place};
 use super::{Command, CommandOp, Device};
 
-/// Times of places are rounded to nanoseconds; a sector takes thousands of them.
+/// Tolerance for times of positions, which are rounded to nanoseconds; a sector takes thousands.
 const ROUNDING_NS: u64 = 100;
 
-/// Which command of its queue a drive does next.
+/// Selection of the next command in a drive's queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Policy {
-    /// The oldest.
+    /// The oldest command.
     InOrder,
-    /// The one that is in position soonest, its age set off against that. Without ageing a busy
-    /// queue can starve a command for minutes.
+    /// The command with the shortest positioning, less its age. Without ageing a busy queue can
+    /// starve a command for minutes.
     ShortestPositioning {
-        /// No command is passed by one that came so much later.
+        /// Age at which no later command passes.
         age_max: Nanos,
     },
 }
 
-/// What a disk is like.
+/// Parameters of a disk.
 #[derive(Clone, Debug)]
 pub struct DiskConfig {
     /// Platters and arm.
     pub geometry: Geometry,
-    /// Electronics and protocol, for each command.
+    /// Electronics and protocol, per command.
     pub overhead: Nanos,
-    /// A command is prepared while the mechanism still works on the one before it, so that one that
-    /// follows the last on the medium loses no turn. Else the mechanism waits for it.
+    /// Whether a command is prepared while the mechanism works on the previous one, so that a
+    /// sequential command loses no revolution. Otherwise the mechanism waits.
     pub overlaps_overhead: bool,
-    /// One sector over the bus.
+    /// Bus time of one sector.
     pub bus_sector: Nanos,
-    /// Commands that it takes at a time (NCQ, TCQ).
+    /// Queue depth (NCQ, TCQ).
     pub queue_depth: u32,
-    /// Their order.
+    /// Order of commands.
     pub policy: Policy,
-    /// Sectors of writes that it keeps before they are on the medium; zero is write-through.
+    /// Sectors of the write cache; zero means write-through.
     pub write_cache_sectors: u32,
-    /// Sectors that it reads on after a read, while nothing else is to be done.
+    /// Sectors of read-ahead after a read, while the drive is otherwise idle.
     pub read_ahead_sectors: u32,
 }
 
@@ -94,37 +93,37 @@ struct Flush {
     epoch: u64,
 }
 
-/// What the mechanism is doing.
+/// Current job of the mechanism.
 #[derive(Clone, Copy, Debug)]
 enum Job {
     /// A command of the host.
     Host(Command),
-    /// Something of the write cache.
+    /// A range of the write cache.
     Destage { sector: u64, sectors: u32 },
 }
 
-/// What the drive reads on: everything from `start` passes the head from `since` on, until the
+/// Read-ahead of the drive: all sectors from `start` pass the head from `since` on, until the
 /// buffer is full.
 #[derive(Clone, Copy, Debug)]
 struct ReadAhead {
     start: u64,
     since: Nanos,
-    /// Where it ends, if it has filled the buffer and stopped.
+    /// End of the read-ahead, if it has filled the buffer and stopped.
     stopped: Option<u64>,
 }
 
-/// Counters of what the mechanism did: causes, beside times.
+/// Counters of the mechanism.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DiskCounters {
     /// Jobs of the mechanism.
     pub jobs: u64,
-    /// Cylinders that the arm has passed.
+    /// Cylinders passed by the arm.
     pub cylinders_passed: u64,
-    /// Time in which the arm moved or settled.
+    /// Time of arm movement and settling.
     pub seeking: Nanos,
-    /// Time in which the head waited for its sector.
+    /// Time of waiting for a sector.
     pub rotating: Nanos,
-    /// Time in which sectors passed the head.
+    /// Time of transfers at the head.
     pub transferring: Nanos,
     /// Reads answered from the read-ahead buffer or the write cache.
     pub buffer_hits: u64,
@@ -133,15 +132,15 @@ pub struct DiskCounters {
 /// The disk.
 pub struct Disk {
     config: DiskConfig,
-    /// What a nanosecond of age is set off with; nothing in order of arrival.
+    /// Weight of a nanosecond of age; zero for `InOrder`.
     age_weight_x65536: u64,
     queue: Vec<Queued>,
     cache: WriteCache,
-    /// Writes that wait for room in the cache, oldest first, and when they came.
+    /// Writes that wait for room in the cache, oldest first, with their arrival times.
     waiting_writes: VecDeque<(Nanos, Command)>,
     flushes: VecDeque<Flush>,
     active: Option<(Nanos, Job)>,
-    /// Commands that need no mechanism any more, by the time they end.
+    /// Commands that need only the bus, by their end times.
     bus: VecDeque<(Nanos, u32)>,
     bus_free: Nanos,
     /// Cylinder and head.
@@ -185,19 +184,19 @@ impl Disk {
         self.counters
     }
 
-    /// Where the arm is.
+    /// Current cylinder of the arm.
     #[must_use]
     pub fn cylinder(&self) -> u32 {
         self.arm.0
     }
 
-    /// How many sectors there are.
+    /// Number of sectors.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         self.config.geometry.sectors()
     }
 
-    /// A command ends when it has been over the bus, which carries one at a time.
+    /// Ends a command after its bus transfer; the bus carries one at a time.
     fn end_over_bus(&mut self, ready: Nanos, command: &Command) {
         let transfer = Nanos(self.config.bus_sector.0 * u64::from(command.sectors));
         self.bus_free = self.bus_free.max(ready) + transfer;
@@ -260,7 +259,8 @@ impl Disk {
         }
     }
 
-    /// When the read-ahead has passed over all of a range that starts in it; it goes on behind it.
+    /// Time at which the read-ahead has passed a whole range that starts in it; the read-ahead
+    /// continues after it.
     fn read_on(&mut self, now: Nanos, sector: u64, sectors: u32) -> Option<Nanos> {
         let ahead = self.read_ahead?;
         let (reach, end) = (self.config.read_ahead_sectors, sector + u64::from(sectors));
@@ -281,8 +281,8 @@ impl Disk {
         Some(passed)
     }
 
-    /// How long a range takes to pass the head once it is over its first sector: transfer, and the
-    /// steps to further tracks, which the skew hides.
+    /// Time of a range under the head once its first sector is there: the transfer, and steps to
+    /// further tracks, which the skew hides.
     fn pass_time(&self, mut sector: u64, mut sectors: u32) -> Nanos {
         let geometry = &self.config.geometry;
         let start = geometry.place(sector).angle;
@@ -300,36 +300,36 @@ impl Disk {
         }
     }
 
-    /// How long the platters turn until a place is under its head. A place that has passed by less
-    /// than rounding can explain is still there.
+    /// Rotation until a position is under its head. A position that has passed by less than the
+    /// rounding tolerance counts as there.
     fn turn_to(&self, at: Nanos, place: &Place) -> Nanos {
         let revolution = self.config.geometry.revolution.0;
         let turn = (place.angle.0 + revolution - at.0 % revolution) % revolution;
         Nanos(if turn + ROUNDING_NS >= revolution { 0 } else { turn })
     }
 
-    /// Arm movement and rotation from now until a place is under the head.
+    /// Arm movement and rotation until a position is under the head.
     fn positioning(&self, now: Nanos, place: &Place, write: bool) -> (Nanos, Nanos) {
         let to = (place.cylinder, place.head);
         let seek = self.config.geometry.seek_time(self.arm, to, write);
         (seek, self.turn_to(now + seek, place))
     }
 
-    /// Since when somebody waits for the cache to be written: a flush, or a write that has no room.
-    /// Then the mechanism works for the cache although commands wait.
+    /// Start of the oldest wait for the write cache: by a flush, or by a write without room. The
+    /// mechanism then destages although commands wait.
     fn destage_wanted_since(&self) -> Option<Nanos> {
         let flush = self.flushes.front().map(|flush| flush.arrived);
         let write = self.waiting_writes.front().map(|(arrived, _)| *arrived);
         flush.into_iter().chain(write).min()
     }
 
-    /// What positioning costs, less the age of who waits for it.
+    /// Cost of positioning, less the age of the waiting command.
     fn aged(&self, now: Nanos, (seek, rotation): (Nanos, Nanos), since: Nanos) -> i64 {
         let off = now.since(since).0.saturating_mul(self.age_weight_x65536) >> 16;
         (seek + rotation).0.cast_signed() - off.cast_signed()
     }
 
-    /// Gives the mechanism its next job: the policy of the drive.
+    /// Chooses the mechanism's next job by the drive's policy.
     fn choose(&mut self, now: Nanos) {
         if self.active.is_some() {
             return;
@@ -350,7 +350,7 @@ impl Disk {
         }
     }
 
-    /// What it costs to go for a command, its age set off, and its place in the queue.
+    /// Cost of the best command, less its age, and its index in the queue.
     fn choose_command(&self, now: Nanos) -> Option<(i64, usize)> {
         let cost = |(place, queued): (usize, &Queued)| {
             let write = matches!(queued.command.op, CommandOp::Write { .. });
@@ -363,8 +363,8 @@ impl Disk {
         }
     }
 
-    /// The cached range that is in position soonest, among those next to the arm on either side; of
-    /// those that a flush waits for, if one does.
+    /// The cached range with the shortest positioning, among the nearest on either side of the arm;
+    /// only of those that a flush waits for, if one waits.
     fn choose_destage(&self, now: Nanos, since: Nanos) -> Option<(i64, u64)> {
         let epoch = self.flushes.front().map(|flush| flush.epoch);
         let here = self.config.geometry.first_sector(self.arm.0);
@@ -393,7 +393,7 @@ impl Disk {
         self.active = Some((ends, Job::Destage { sector, sectors }));
     }
 
-    /// Moves the arm and passes over a range; when that has been done.
+    /// Moves the arm and passes a range; returns the end.
     fn run(&mut self, now: Nanos, place: Place, range: (u64, u32), write: bool) -> Nanos {
         let (seek, rotation) = self.positioning(now, &place, write);
         let transfer = self.pass_time(range.0, range.1);
@@ -422,7 +422,7 @@ impl Disk {
                 match command.op {
                     CommandOp::Read => self.end_over_bus(now, &command),
                     _ => {
-                        // Not earlier: until now a flush would have to wait for what was cached.
+                        // Not earlier: until now a flush had to wait for the cached data.
                         self.cache.overwrite(command.sector.0, command.sectors);
                         self.bus.push_back((now, command.tag));
                         self.room_in_cache(now);
@@ -436,7 +436,7 @@ impl Disk {
         }
     }
 
-    /// Something has left the cache: flushes may have waited for it, and writes for the room.
+    /// The cache has shrunk: ends flushes and accepts writes that waited for it.
     fn room_in_cache(&mut self, now: Nanos) {
         while let Some(flush) = self.flushes.front()
             && self.cache.is_clean_up_to(flush.epoch)

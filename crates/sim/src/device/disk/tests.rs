@@ -1,4 +1,4 @@
-//! What physics and manuals say.
+//! Expectations from physics and manuals.
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::time::Nanos;
@@ -11,7 +11,7 @@ use crate::device::{Command, CommandOp, Device};
 const US: u64 = 1_000;
 const MS: u64 = 1_000_000;
 
-/// A desktop drive of 7200 turns a minute; times of the kind that manuals of about 2008 give.
+/// A desktop drive of 7200 rpm; times close to manuals of about 2008.
 fn config(policy: Policy, write_cache_sectors: u32) -> DiskConfig {
     let seek = SeekTimes {
         track_to_track: Nanos(800 * US),
@@ -43,7 +43,7 @@ fn command(tag: u32, op: CommandOp, sector: u64, sectors: u32) -> Command {
     Command { tag, op, sector: Sector(sector), sectors }
 }
 
-/// Runs commands, `depth` at a time, and says when the last has ended.
+/// Runs commands, `depth` at a time; returns the end of the last one.
 fn run(disk: &mut Disk, depth: usize, commands: impl Iterator<Item = Command>) -> Nanos {
     let mut commands = commands.peekable();
     let (mut now, mut in_flight, mut ended) = (Nanos(0), 0, Vec::new());
@@ -77,9 +77,9 @@ fn random_reads_one_at_a_time_cost_overhead_seek_and_half_a_turn() {
     let time = run(&mut disk, 1, random_reads(5_000, sectors, 1));
     let rotating = disk.counters().rotating.0 / 5_000;
     let seeking = disk.counters().seeking.0 / 5_000;
-    // Half a turn of 8.33 ms, within the error of 5000 samples.
+    // Half a revolution of 8.33 ms, within the error of 5000 samples.
     assert!((4_050 * US..4_280 * US).contains(&rotating), "{rotating}");
-    // Over random pairs the mean lies near the time for a third of the disk.
+    // The mean over random pairs is near the time for a third of the disk.
     assert!((7_000 * US..8_700 * US).contains(&seeking), "{seeking}");
     assert!((70..85).contains(&per_second(5_000, time)), "{}", per_second(5_000, time));
 }
@@ -92,14 +92,14 @@ fn sequential_reads_run_at_the_rate_of_their_zone_even_one_at_a_time() {
             (0..2_000).map(|n| command(n, CommandOp::Read, start + u64::from(n) * 256, 256));
         let time = run(&mut disk, 1, commands);
         let rate = 2_000 * 256 * 512 * 1_000 / (time.0 / US) / 1_000;
-        // A track takes one turn and the skew to the next.
+        // A track takes one revolution and the skew to the next.
         let track_us = 8_333 + 800;
         let expected = per_track * 512 / track_us;
         assert!(rate.abs_diff(expected) <= 1 + expected / 20, "{rate} MB/s, {expected} expected");
     }
 }
 
-/// Writes that follow each other, without a cache, eight at a time.
+/// Sequential writes without a cache, eight at a time.
 #[test]
 fn prepared_commands_stream_and_others_lose_a_turn_each() {
     let time = |overlaps_overhead| {
@@ -108,14 +108,14 @@ fn prepared_commands_stream_and_others_lose_a_turn_each() {
         let commands = (0..150).map(|n| command(n, write, u64::from(n) * 8, 8));
         run(&mut Disk::new(config), 8, commands).0 / MS
     };
-    // 1200 sectors of a track of 1260: at most a turn of 8.33 ms to the first of them, and one over
-    // them; or a turn for each of 150 writes.
+    // 1200 sectors of a track of 1260: at most a revolution of 8.33 ms to the first, and one over
+    // all; or a revolution for each of 150 writes.
     let (prepared, not) = (time(true), time(false));
     assert!((8..17).contains(&prepared), "{prepared} ms");
     assert!(not >= 149 * 8, "{not} ms");
 }
 
-/// Random reads of 4 KiB a second at each depth.
+/// Random reads of 4 KiB per second at each depth.
 fn rates(policy: Policy, depths: &[usize]) -> Vec<u64> {
     let rate = |depth: &usize| {
         let mut disk = disk(policy);
@@ -125,9 +125,9 @@ fn rates(policy: Policy, depths: &[usize]) -> Vec<u64> {
     depths.iter().map(rate).collect()
 }
 
-/// Data sheets of drives of 7200 turns promise some 80 random reads of 4 KiB a second one at a time
+/// Data sheets of drives of 7200 rpm promise about 80 random reads of 4 KiB a second one at a time
 /// and 170 at depth 16 (Seagate Exos X16); reviews of drives with NCQ report 1.8 to 2.6 times the
-/// rate of depth 1 at depth 32. Each band, in percent of depth 1, is around that.
+/// rate of depth 1 at depth 32. Each band, in percent of depth 1, surrounds these values.
 #[test]
 fn random_reads_over_depth_gain_what_data_sheets_and_reviews_say() {
     let rates = rates(SHORTEST, &[1, 2, 4, 8, 16, 32]);
@@ -140,8 +140,8 @@ fn random_reads_over_depth_gain_what_data_sheets_and_reviews_say() {
     assert!(in_order.abs_diff(rates[0]) <= 3, "in order of arrival it gains nothing: {in_order}");
 }
 
-/// Between shortest positioning alone and order of arrival: the shorter the limit, the more the age
-/// weighs. There is no limit at which a queue that takes longer than that loses all of its gain.
+/// From shortest positioning alone to order of arrival: the shorter the limit, the more the age
+/// weighs. No limit makes a queue with longer waits lose all of its gain.
 #[test]
 fn gain_of_a_deep_queue_falls_bit_by_bit_with_the_age_limit() {
     let rate =
@@ -152,7 +152,7 @@ fn gain_of_a_deep_queue_falls_bit_by_bit_with_the_age_limit() {
     assert!(steps.clone().all(|step| step < 145), "{rates:?}");
 }
 
-/// The bound: a command is not passed by one that came later by the limit or more.
+/// The bound: no command is passed by one that came later by the limit or more.
 #[test]
 fn no_command_is_passed_by_one_that_came_so_much_later() {
     let age_max = Nanos::from_ms(400);
@@ -162,7 +162,7 @@ fn no_command_is_passed_by_one_that_came_so_much_later() {
     let (mut now, mut arrived, mut ended) = (Nanos(0), Vec::new(), Vec::new());
     while ended.len() < 2_000 {
         while arrived.len() < ended.len() + 8 {
-            // Nearly all are near the arm.
+            // Nearly all commands are near the arm.
             let tag = arrived.len() as u32;
             let sector = if tag % 64 == 3 { far } else { rng.below(100_000) };
             disk.start(now, command(tag, CommandOp::Read, sector, 8));
@@ -246,7 +246,7 @@ fn flush_does_not_wait_for_what_was_written_after_it() {
 fn flush_ends_when_what_it_waits_for_is_written_again_and_not_before_that_is_on_the_medium() {
     for fua in [false, true] {
         let mut disk = Disk::new(config(Policy::InOrder, 16_384));
-        // The arm is far away and busy: nothing leaves the cache meanwhile.
+        // The arm is far away and busy, so nothing leaves the cache meanwhile.
         disk.start(Nanos(0), command(0, CommandOp::Read, 400_000_000, 8));
         disk.start(Nanos(0), command(1, CommandOp::Write { fua: false }, 1_000, 8));
         disk.start(Nanos(0), command(2, CommandOp::Flush, 0, 0));
@@ -280,13 +280,13 @@ fn adjacent_writes_in_one_command_cost_one_turn_and_apart_one_each() {
     let mut disk = Disk::new(config(Policy::InOrder, 0));
     let apart = (0..64).map(|n| command(n, CommandOp::Write { fua: true }, u64::from(n) * 8, 8));
     let apart = run(&mut disk, 1, apart);
-    // Each waits for the platter to come round: the sector behind the last has just passed.
+    // Each command waits for a revolution, because the sector after the last has just passed.
     assert!(apart.0 > whole.0 + 62 * 8 * MS, "{whole:?} and {apart:?}");
 }
 
-/// Hitachi 5K320 (5400 turns a minute), as its OEM specification gives it: average seek 12 ms,
-/// single track 1.0 ms, full stroke 20 ms, 11.1 ms a turn. The specification defines the average as
-/// the mean over all pairs of tracks, weighted by how many pairs have each distance.
+/// Hitachi 5K320 (5400 rpm), from its OEM specification: average seek 12 ms, single track 1.0 ms,
+/// full stroke 20 ms, 11.1 ms per revolution. The specification defines the average as the mean
+/// over all pairs of tracks, weighted by the number of pairs at each distance.
 #[test]
 fn seek_curve_has_the_average_that_a_published_specification_defines() {
     let seek = SeekTimes {

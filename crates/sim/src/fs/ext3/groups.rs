@@ -1,4 +1,4 @@
-//! Block groups: where each has its bitmaps and its inodes.
+//! Block groups: positions of bitmaps and inodes.
 //!
 //! ```text
 //!   group 0   | S | d d .. | b | i | t t t .. | data ..      S super block, d group descriptors
@@ -6,8 +6,8 @@
 //!                                                            t inode table
 //! ```
 //!
-//! The copies of super block and descriptors in some other groups are left out. A last group too
-//! short for its tables is not used.
+//! Copies of the super block and descriptors in other groups are left out. A last group too short
+//! for its tables is unused.
 
 use super::super::{BLOCK_SECTORS, within};
 use super::Ext3Config;
@@ -15,33 +15,32 @@ use super::Ext3Config;
 /// Descriptors in a block: 32 bytes each.
 const BLOCK_DESCRIPTORS: u32 = 128;
 
-/// Inodes in a block: 256 bytes each, as `mke2fs` has made them since 2008.
+/// Inodes in a block: 256 bytes each, the default of `mke2fs` since 2008.
 const BLOCK_INODES: u32 = 16;
 
 /// Bits of a bitmap of one block.
 const BITMAP_BITS: u32 = 32_768;
 
-/// Inodes of group 0 that files do not get.
+/// Reserved inodes of group 0.
 const INODES_RESERVED: u32 = 11;
 
-/// Largest file system in blocks: a little less than 16 TiB, so that numbers of blocks have 32
-/// bits.
+/// Largest file system in blocks: a little less than 16 TiB, so that block numbers have 32 bits.
 const BLOCKS_MAX: u64 = u32::MAX as u64 - BITMAP_BITS as u64;
 
 /// The groups of a file system.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Groups {
-    /// Blocks of all groups.
+    /// Number of blocks in all groups.
     pub(super) blocks: u32,
-    /// Blocks of each but the last.
+    /// Number of blocks in each group except the last.
     pub(super) group_blocks: u32,
-    /// How many.
+    /// Number of groups.
     pub(super) groups: u32,
     group_inodes: u32,
 }
 
 impl Groups {
-    /// Of a device of this size.
+    /// The groups of a device of this size.
     pub(super) fn new(config: &Ext3Config, device_sectors: u64) -> Result<Self, String> {
         let Ext3Config { group_blocks, group_inodes, .. } = *config;
         within("group_blocks", group_blocks, 64, BITMAP_BITS)?;
@@ -89,13 +88,13 @@ impl Groups {
         1 + group / BLOCK_DESCRIPTORS
     }
 
-    /// Its bitmap of blocks.
+    /// Its block bitmap.
     pub(super) fn block_bitmap(&self, group: u32) -> u32 {
         let behind = if group == 0 { 1 + self.groups.div_ceil(BLOCK_DESCRIPTORS) } else { 0 };
         self.start(group) + behind
     }
 
-    /// Its bitmap of inodes.
+    /// Its inode bitmap.
     pub(super) fn inode_bitmap(&self, group: u32) -> u32 {
         self.block_bitmap(group) + 1
     }
@@ -106,17 +105,17 @@ impl Groups {
         self.block_bitmap(group) + 2 + index / BLOCK_INODES
     }
 
-    /// The first block behind its tables.
+    /// The first block after its tables.
     pub(super) fn group_data(&self, group: u32) -> u32 {
         self.block_bitmap(group) + 2 + self.group_inodes.div_ceil(BLOCK_INODES)
     }
 
-    /// The first inode of a group that a file can have, and the one behind the last.
+    /// The first inode of a group for files, and the end of its inodes.
     pub(super) fn inodes(&self, group: u32) -> (u32, u32) {
         (if group == 0 { INODES_RESERVED } else { 0 }, self.group_inodes)
     }
 
-    /// Blocks behind tables.
+    /// Number of blocks after the tables.
     pub(super) fn data_blocks(&self) -> u64 {
         let tables = |group| u64::from(self.group_data(group) - self.start(group));
         u64::from(self.blocks) - (0..self.groups).map(tables).sum::<u64>()

@@ -1,5 +1,5 @@
-//! The blocks of a file: 12 that its inode names, 1,024 behind an indirect block, 1,024 times as
-//! many behind a double indirect one, and so once more behind the triple.
+//! The blocks of a file: 12 in its inode, 1,024 behind an indirect block, 1,024 times as many
+//! behind a double indirect block, and again behind a triple indirect block.
 //!
 //! ```text
 //!   inode ─> 0 .. 11
@@ -8,36 +8,36 @@
 //!         ─> triple ─> double 1 ─> indirect 1025 ─> ..
 //! ```
 //!
-//! Blocks of pointers are allocated when the first block behind them is, in front of it and from
-//! the same window: they are part of the file's sequence on the device.
+//! Pointer blocks are allocated with the first block behind them, before it and from the same
+//! window: they are part of the file's sequence on the device.
 
 use std::ops::Range;
 
-/// Pages that the inode names.
+/// Pages in the inode.
 const DIRECT: u64 = 12;
 
 /// Pointers in a block.
 const POINTERS: u64 = 1024;
 
-/// A block of pointers.
+/// A pointer block.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Node {
-    /// Of double indirect blocks.
+    /// Pointers to double indirect blocks.
     Triple,
-    /// Of indirect blocks.
+    /// Pointers to indirect blocks.
     Double(usize),
-    /// Of data.
+    /// Pointers to data.
     Indirect(usize),
 }
 
-/// The blocks of a file; 0 where there is none.
+/// The blocks of a file; 0 for none.
 #[derive(Debug, Default)]
 pub(super) struct Pointers {
     pages: Vec<u32>,
     indirect: Vec<u32>,
     double: Vec<u32>,
     triple: u32,
-    /// Page and block that were allocated last.
+    /// Page and block of the last allocation.
     last: Option<(u64, u32)>,
 }
 
@@ -47,20 +47,20 @@ impl Pointers {
         &self.pages
     }
 
-    /// The file is at least this long.
+    /// Extends the file to at least this length.
     pub(super) fn extend(&mut self, pages: u64) {
         if self.pages.len() < pages as usize {
             self.pages.resize(pages as usize, 0);
         }
     }
 
-    /// All blocks of pointers.
+    /// All pointer blocks.
     pub(super) fn nodes(&self) -> impl Iterator<Item = u32> {
         let nodes = self.indirect.iter().chain(&self.double).chain([&self.triple]);
         nodes.copied().filter(|block| *block != 0)
     }
 
-    /// Blocks of pointers between the inode and a page, from the top.
+    /// Pointer blocks between the inode and a page, from the top.
     pub(super) fn path(page: u64) -> impl Iterator<Item = Node> {
         let indirect = page.checked_sub(DIRECT).map(|behind| behind / POINTERS);
         let double = indirect.and_then(|index| index.checked_sub(1)).map(|index| index / POINTERS);
@@ -70,7 +70,7 @@ impl Pointers {
         triple.into_iter().chain(double).chain(indirect)
     }
 
-    /// Where a block of pointers is.
+    /// The block of a pointer block.
     pub(super) fn node(&mut self, node: Node) -> &mut u32 {
         let (blocks, index) = match node {
             Node::Triple => return &mut self.triple,
@@ -83,16 +83,16 @@ impl Pointers {
         &mut blocks[index]
     }
 
-    /// A page has a block now.
+    /// Sets the block of a page.
     pub(super) fn set(&mut self, page: u64, block: u32) {
         self.pages[page as usize] = block;
         self.last = Some((page, block));
     }
 
-    /// Where the block of a page had best be: behind the last one when that was the page before.
-    /// Else at the nearest page before that the same pointers name, or at those pointers, or at the
-    /// pointers before; none when there is nothing of all that. The kernel looks the same way, but
-    /// when pointers are missing it goes up from level to level.
+    /// Preferred position of a page's block: after the last allocated block if that was the
+    /// previous page. Otherwise after the nearest previous page of the same pointer block, or after
+    /// that pointer block, or after the previous one; `None` without any of these. The kernel uses
+    /// the same order, but goes up level by level if pointers are missing.
     pub(super) fn goal(&self, page: u64) -> Option<u32> {
         if let Some((last, block)) = self.last
             && last + 1 == page

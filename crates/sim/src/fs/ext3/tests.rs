@@ -1,4 +1,4 @@
-//! Where ext3 puts things, and what it writes when it commits.
+//! Allocation and commits of ext3.
 
 use super::*;
 use crate::fs::{BLOCK_SECTORS, CommitStep};
@@ -11,16 +11,16 @@ fn config() -> Ext3Config {
 }
 
 fn ext3(config: Ext3Config) -> Ext3 {
-    config.capacity_bytes(DEVICE_SECTORS).expect("it makes sense");
+    config.capacity_bytes(DEVICE_SECTORS).expect("valid parameters");
     Ext3::new(config, DEVICE_SECTORS)
 }
 
-/// Blocks of the first so many pages of a file.
+/// Blocks of the first pages of a file.
 fn blocks(fs: &Ext3, file: u32) -> Vec<u32> {
     fs.files[&FileId(file)].pointers.pages().to_vec()
 }
 
-/// Page by page, as `write()` calls come in.
+/// Appends page by page, like `write()` calls.
 fn append(fs: &mut Ext3, file: u32, pages: Range<u64>) {
     pages.for_each(|page| fs.write(FileId(file), page..page + 1));
 }
@@ -35,9 +35,9 @@ fn a_file_written_alone_is_contiguous_but_for_its_pointers() {
         .map(|page| (page, blocks[page] - blocks[page - 1] - 1))
         .filter(|(_, gap)| *gap > 0)
         .collect();
-    // One indirect block; the double one with its first; then one each 1,024 pages.
+    // One indirect block; the double indirect block with its first; then one for each 1,024 pages.
     assert_eq!(gaps, [(12, 1), (1036, 2), (2060, 1), (3084, 1), (4108, 1)]);
-    // Behind the tables of group 0 and the directory.
+    // After the tables of group 0 and the directory.
     assert_eq!(blocks[0], fs.directory + 1);
     assert_eq!(fs.directory, 1 + 1 + 2 + 512);
 }
@@ -59,7 +59,7 @@ fn files_written_side_by_side_interleave_in_windows_that_grow_to_the_limit() {
     for page in 0..20_480 {
         (0..files).for_each(|file| append(&mut fs, file, page..page + 1));
     }
-    // Runs of blocks of one file, its pointers included, as they lie on the device.
+    // Runs of blocks of one file, including pointer blocks, in device order.
     let mut owner = BTreeMap::new();
     for (id, file) in &fs.files {
         let pages = file.pointers.pages().iter().copied();
@@ -76,9 +76,9 @@ fn files_written_side_by_side_interleave_in_windows_that_grow_to_the_limit() {
     let expected = [8, 16, 32].into_iter().flat_map(|len| (0..files).map(move |file| (file, len)));
     assert_eq!(first, expected.collect::<Vec<_>>());
     let full = runs.iter().filter(|(_, _, len)| *len == 1027).count();
-    // 17 of each file, less some that the end of a group cuts.
+    // 17 per file, less some that are cut off at the end of a group.
     assert!((530..=544).contains(&full), "{full} runs have the limit's length");
-    // A window cut by the tables of a group can be followed by the file's next one.
+    // After a window cut off by the tables of a group, the file's next one may follow.
     let cut = |start: &u32| *start == fs.groups.group_data(fs.groups.of(*start));
     assert!(runs.iter().all(|(_, start, len)| *len <= 1027 || cut(start)));
 }
@@ -89,7 +89,7 @@ fn files_start_at_sixteen_places_of_the_group() {
     (0..18).for_each(|file| append(&mut fs, file, 0..1));
     let starts: Vec<u32> = (0..18).map(|file| blocks(&fs, file)[0]).collect();
     assert_eq!(starts[1..16], (1..16).map(|n| n * 2048).collect::<Vec<u32>>());
-    // The next two start behind the windows of the first two.
+    // The next two start after the windows of the first two.
     assert_eq!(starts[16..], [starts[0] + 8, 2048 + 8]);
 }
 
@@ -101,7 +101,7 @@ fn a_file_goes_on_in_the_next_group_when_one_is_full() {
     let jump = (1..blocks.len()).find(|page| blocks[*page] > blocks[page - 1] + 3);
     let jump = jump.expect("group 0 has 32,768 blocks");
     assert_eq!((blocks[jump - 1], blocks[jump]), (32_767, 32_768 + 514));
-    // New files start where there is room.
+    // New files start in a group with room.
     append(&mut fs, 1, 0..1);
     assert_eq!(fs.groups.of(self::blocks(&fs, 1)[0]), 1);
     assert_eq!(fs.groups.of(fs.files[&FileId(1)].inode), 1);
@@ -119,11 +119,12 @@ fn a_hole_filled_later_lies_near_the_page_before_it() {
     fs.map(FileId(0), 0..3000, &mut out);
     let pages: Vec<_> = out.iter().map(|extent| (extent.page, extent.pages)).collect();
     assert_eq!(pages, [(0, 4), (4, 1), (2000, 1)]);
-    // Double indirect, indirect and page 2000 lie in between, in the same window.
+    // The double indirect block, the indirect block and page 2000 are in between, in the same
+    // window.
     assert_eq!(blocks[4], blocks[3] + 4);
 }
 
-/// What the writes of a step cover, in blocks.
+/// Length of a step's writes in blocks.
 fn len_blocks(step: &CommitStep) -> u32 {
     step.writes.iter().map(|(_, sectors)| sectors / 8).sum()
 }
@@ -206,7 +207,7 @@ fn blocks_given_up_are_not_used_before_the_commit() {
 fn blocks_given_up_are_used_before_the_commit_when_others_run_out() {
     let config = Ext3Config { journal_blocks: 1024, ..config() };
     let device_sectors = 256 << 11;
-    let pages = config.capacity_bytes(device_sectors).expect("it makes sense") / BLOCK_BYTES;
+    let pages = config.capacity_bytes(device_sectors).expect("valid parameters") / BLOCK_BYTES;
     let mut fs = Ext3::new(config, device_sectors);
     fs.write(FileId(0), 0..pages);
     fs.create(FileId(0));

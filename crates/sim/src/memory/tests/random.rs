@@ -1,13 +1,13 @@
-//! Random worlds: writers of all sizes, memory that comes and goes, calls that fail.
+//! Random worlds: writers of all sizes, changing amounts of memory, failing calls.
 //!
-//! Watched in all of them: no page is given twice, none is lost, the limit holds, and when nobody
-//! gets anything from the page allocator any more, the reserve alone lets every writer end.
+//! Checked in all of them: no page is given out twice, none is lost, the limit holds, and after the
+//! page allocator has failed for good, the reserve alone lets every writer end.
 
 use blockyard_engine::pages::{ALLOCATORS, FromReserve};
 
 use super::*;
 
-/// What a world ended with.
+/// Result of a world.
 struct End {
     parked: usize,
     held_max: u32,
@@ -20,7 +20,7 @@ struct World {
     client: Allocator<u32>,
     random: Random,
     reserve: u32,
-    /// By page: a bio has it.
+    /// By page: whether a bio has it.
     taken: Vec<bool>,
     running: Vec<BioPages>,
     asked: u32,
@@ -125,7 +125,7 @@ impl World {
         self.held_max = self.held_max.max(self.client.held_pages());
     }
 
-    /// Nothing comes from the page allocator any more; all that run end.
+    /// Lets the page allocator fail for good; all running writes end.
     fn drain(mut self) -> End {
         self.memory.set_faults(AllocFaults { per_mille: 1000, ..AllocFaults::default() });
         self.memory.squeeze(0);

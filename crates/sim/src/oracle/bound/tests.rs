@@ -1,4 +1,4 @@
-//! Who is forgotten is found, and who only waits is not.
+//! Forgotten requests are found, waiting ones are not.
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::buf::BufRef;
@@ -15,7 +15,7 @@ fn bio(op: Op, user: u64) -> Bio {
     Bio::new(op, Sector(user * 100), Sector(8), BufRef::NONE, user)
 }
 
-/// Others go, one a millisecond, until the oracle finds that the first bio was forgotten.
+/// Issues other requests, one per millisecond, until the oracle reports the first bio as forgotten.
 fn forgotten_after(mut waits: Waits, op: Op) -> Option<u64> {
     let forgotten = bio(op, 0);
     waits.submitted(&forgotten);
@@ -35,7 +35,7 @@ fn forgotten_after(mut waits: Waits, op: Op) -> Option<u64> {
 fn bio_that_is_passed_again_and_again_is_found_under_every_elevator() {
     let short = |elevator| ElevatorType::named(elevator).unwrap();
     for elevator in ["none", "noop", "deadline", "deadline-prio", "mq-deadline", "cfq"] {
-        // Every tunable at a small value.
+        // Every tunable with a small value.
         let tunables = short(elevator).tunables.iter();
         let values = tunables.map(|tunable| (tunable.name, tunable.min.max(1))).collect();
         let after = forgotten_after(waits(elevator, values), Op::Write);

@@ -1,4 +1,4 @@
-//! The ledger believes what is right and nothing else: by hand, without a queue.
+//! The ledger accepts correct histories and nothing else: by hand, without a queue.
 
 use blockyard_engine::bio::{IoContext, Origin, Sector};
 use blockyard_engine::buf::BufRef;
@@ -9,7 +9,7 @@ use blockyard_workload::random::Random;
 use super::super::Oracle;
 use super::*;
 
-/// A ledger, the medium, and a device that does everything at once.
+/// A ledger, the medium, and a device that completes immediately.
 struct Desk {
     ledger: Ledger,
     stamps: Stamps,
@@ -34,7 +34,7 @@ impl Desk {
         bio
     }
 
-    /// At the device.
+    /// Writes at the device.
     fn write(&mut self, bio: &Bio) {
         let stamp = Ledger::stamp(bio.user);
         let number = self.stamps.write(bio.sector.0, bio.len.0, stamp, bio.fua);
@@ -97,7 +97,7 @@ fn reader_may_find_a_write_in_flight_and_not_one_from_before_the_last() {
     let second = desk.submit(Op::Write, 4, 1);
     let early = desk.submit(Op::Read, 0, 8);
     desk.write(&second);
-    assert_eq!(oracle(desk.read(&early)), None, "it is in flight");
+    assert_eq!(oracle(desk.read(&early)), None, "the write is in flight");
     desk.end(&second, BlkStatus::Ok).unwrap();
     let late = desk.submit(Op::Read, 0, 8);
     let old = Ledger::stamp(first.user);
@@ -136,7 +136,7 @@ fn flush_that_did_not_reach_the_medium_is_found_and_so_is_the_loss_of_what_it_pr
         let found = oracle(desk.end(&flush, BlkStatus::Ok));
         assert_eq!(found, (!reaches).then_some(Oracle::Flush));
     }
-    // A medium that lies: it said that all is durable, and it is not.
+    // A lying medium: it claims durability falsely.
     let losses = |promised: bool| {
         (0..50).any(|seed| {
             let mut desk = Desk::new();
@@ -170,7 +170,7 @@ fn what_was_found_after_a_power_cut_stays_until_it_is_written() {
     assert_eq!(oracle(desk.read(&read)), None);
     let before = [(0, Ledger::stamp(write.user))];
     assert_eq!(oracle(desk.ledger.read(&read, [(0, 0)].into_iter())), Some(Oracle::Data));
-    // It was in flight when the power failed: what became of it is known now.
+    // It was in flight at the power cut; its outcome is known now.
     assert_eq!(oracle(desk.ledger.read(&read, before.into_iter())), Some(Oracle::Data));
 }
 
@@ -184,7 +184,7 @@ fn only_what_belongs_together_is_one_request() {
     assert_eq!(oracle(desk.issue(&[a, gap])), Some(Oracle::Merge));
     let fua = desk.submit_with(Op::Write, 16, 8, |bio| bio.fua = true);
     assert_eq!(oracle(desk.issue(&[fua])), None);
-    // It was FUA when it was submitted, whatever it is now.
+    // It was FUA at submission, regardless of its current flags.
     let stripped = Bio { fua: false, ..fua };
     assert_eq!(oracle(desk.issue(&[b, stripped])), Some(Oracle::Merge));
     let idle = |bio: &mut Bio| {

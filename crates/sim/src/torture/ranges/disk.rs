@@ -1,4 +1,4 @@
-//! The disk of a world of ranges: cells that know which request wrote them last.
+//! The disk of a world of ranges: cells with the request that wrote them last.
 
 use std::ops::Range;
 
@@ -9,39 +9,39 @@ pub(super) const CELL_BYTES: u64 = 256;
 
 /// The request that wrote a cell.
 pub(super) type Stamp = u32;
-/// In place of a stamp: the cell was read while its sector was being written.
+/// Stands for a stamp: the cell was read during a write of its sector.
 pub(super) const GARBAGE: Stamp = Stamp::MAX;
 
-/// A read or a write on its way.
+/// A read or a write in flight.
 #[derive(Debug)]
 pub(super) struct Io {
-    /// The claim that it is for.
+    /// Its claim.
     pub(super) user: u64,
     pub(super) cells: Range<usize>,
     pub(super) is_write: bool,
-    /// One stamp a cell: to be written, or read so far.
+    /// One stamp per cell: to be written, or read so far.
     pub(super) stamps: Vec<Stamp>,
-    /// Cells behind the start that are done.
+    /// Number of done cells.
     done: usize,
-    /// The sector behind these is being written.
+    /// The next sector is being written.
     is_torn: bool,
 }
 
 /// Result of a step of the disk.
 pub(super) struct Step {
-    /// Cells that were written.
+    /// Written cells.
     pub(super) written: Range<usize>,
-    /// It was the last one of this.
+    /// The operation, if this step was its last.
     pub(super) ended: Option<Io>,
 }
 
-/// Reads and writes go on in any order, sector by sector.
+/// Executes reads and writes in any order, sector by sector.
 pub(super) struct Disk {
     pub(super) cells: Vec<Stamp>,
     pub(super) sector_cells: usize,
-    /// While a sector is written nothing of it can be read: each write shows as two steps.
+    /// A sector cannot be read while it is written: each write takes two steps.
     pub(super) tears: bool,
-    /// Writes of each sector that have begun and not ended.
+    /// Number of writes in progress of each sector.
     being_written: Vec<u32>,
     ios: Vec<Io>,
 }
@@ -66,12 +66,12 @@ impl Disk {
         self.ios.is_empty()
     }
 
-    /// Whether something for one of these claims is on its way.
+    /// Whether an operation of one of these claims is in flight.
     pub(super) fn has_io_of(&self, of: impl Fn(u64) -> bool) -> bool {
         self.ios.iter().any(|io| of(io.user))
     }
 
-    /// One sector, or the part of it that is read, of any of the reads and writes on their way.
+    /// Executes one sector, or the read part of it, of a random operation in flight.
     pub(super) fn step(&mut self, random: &mut Random) -> Step {
         let index = random.below(self.ios.len() as u64) as usize;
         let io = &mut self.ios[index];

@@ -1,8 +1,8 @@
-//! The contents that a cell may have: the judge knows when each write began and was acknowledged.
+//! Judges the contents of cells by the start and acknowledgement of each write.
 //!
-//! A write is superseded in a cell once another one of that cell, which began after it had ended,
-//! is acknowledged. A superseded write never comes back. Of two writes that overlap in time either
-//! may stay.
+//! A write is superseded in a cell once another write of that cell, started after its end, is
+//! acknowledged. A superseded write must never return. Of two writes that overlap in time either
+//! may persist.
 
 use std::ops::Range;
 
@@ -12,32 +12,32 @@ use crate::oracle::{Finding, must};
 /// A write, from its request to its end.
 struct Write {
     began: u64,
-    /// [`u64::MAX`] until then.
+    /// [`u64::MAX`] while in flight.
     ended: u64,
     cells: Range<usize>,
 }
 
 #[derive(Clone, Default)]
 struct Cell {
-    /// The acknowledged write that began last, and when: writes that had ended by then are
+    /// Start and stamp of the acknowledged write that began last; writes that ended before are
     /// superseded.
     latest: (u64, Stamp),
-    /// Writes that have not ended.
+    /// Number of writes in flight.
     open: u32,
-    /// When the last one ended.
+    /// End of the last write.
     last_end: u64,
 }
 
 /// The stamps that a read may find.
 pub(super) struct Expected {
     began: u64,
-    /// Of each of its cells, as [`Cell::latest`].
+    /// For each of its cells, see [`Cell::latest`].
     latest: Vec<(u64, Stamp)>,
 }
 
-/// The writes of all clients. Times are numbers of events; no two things happen at one.
+/// The writes of all clients. Times are event numbers, so no two events coincide.
 pub(super) struct Judge {
-    /// By their stamps. Number 0 is what the disk held before.
+    /// By stamp. Number 0 is the initial content.
     writes: Vec<Write>,
     cells: Vec<Cell>,
 }
@@ -48,14 +48,14 @@ impl Judge {
         Self { writes: vec![first], cells: vec![Cell::default(); cells] }
     }
 
-    /// A client sends a write.
+    /// Notes the start of a client's write.
     pub(super) fn begin(&mut self, now: u64, cells: Range<usize>) -> Stamp {
         self.cells[cells.clone()].iter_mut().for_each(|cell| cell.open += 1);
         self.writes.push(Write { began: now, ended: u64::MAX, cells });
         Stamp::try_from(self.writes.len() - 1).expect("few writes")
     }
 
-    /// It is acknowledged, or its connection has gone and nothing of it is in flight.
+    /// Notes its acknowledgement, or the end of its connection without anything in flight.
     pub(super) fn end(&mut self, now: u64, stamp: Stamp, is_acknowledged: bool) {
         let write = &mut self.writes[stamp as usize];
         write.ended = now;
@@ -68,13 +68,13 @@ impl Judge {
         }
     }
 
-    /// A client sends a read.
+    /// Notes the start of a client's read.
     pub(super) fn begin_read(&self, now: u64, cells: Range<usize>) -> Expected {
         let latest = self.cells[cells].iter().map(|cell| cell.latest).collect();
         Expected { began: now, latest }
     }
 
-    /// It has found these.
+    /// Judges the stamps of a read.
     pub(super) fn judge_read(
         &self,
         expected: &Expected,
@@ -83,7 +83,7 @@ impl Judge {
     ) -> Result<(), Finding> {
         for ((place, &stamp), &latest) in (first..).zip(stamps).zip(&expected.latest) {
             let cell = &self.cells[place];
-            // Beside a write of that very cell anything may be read.
+            // A read beside a write of the same cell may find anything.
             if stamp == GARBAGE && (cell.open > 0 || cell.last_end > expected.began) {
                 continue;
             }
@@ -92,7 +92,7 @@ impl Judge {
         Ok(())
     }
 
-    /// The disk holds these.
+    /// Judges the disk's content.
     pub(super) fn judge_disk(&self, cells: Range<usize>, disk: &[Stamp]) -> Result<(), Finding> {
         cells.into_iter().try_for_each(|place| {
             self.judge(place, disk[place], self.cells[place].latest, "the disk holds")

@@ -1,14 +1,15 @@
-//! Ranges in flight: shards that write parts of sectors, beside each other and beside whole ones.
+//! Ranges in flight: shards with concurrent writes of whole and partial sectors.
 //!
-//! The world has two to four shards over one disk. Each is a connection: it sends requests, several
-//! at a time, that overlap with its own and with those of the others, and may leave in the middle.
-//! [`Ranges`](blockyard_engine::ranges::Ranges) is the real one; the host's part is a short program
-//! here (`world.rs`). Shards are threads, so each of their steps is one call of the
-//! engine, and the seed says whose step is next: between an announcement and the look at the
-//! entries anything may happen. The disk goes on sector by sector, in any order.
+//! The world has two to four shards over one disk. Each is a connection: it sends several requests
+//! at a time, which overlap with each other and with those of other shards, and may leave at any
+//! time. [`Ranges`](blockyard_engine::ranges::Ranges) is the real one; `world.rs` is a short model
+//! of the host's part. Shards are threads, so each of their steps is one call of the engine, and
+//! the seed determines the next thread: any event may happen between an announcement and the check
+//! of entries. The disk proceeds sector by sector, in any order.
 //!
-//! Watched: no cell goes back to what an acknowledged write has replaced (`judge.rs`), each grant
-//! comes once, no write passes a read-modify-write that waits for its blocks, and all ends.
+//! Checked: no cell returns to content that an acknowledged write has replaced (`judge.rs`), each
+//! grant arrives once, no write passes a read-modify-write that waits for its blocks, and all
+//! requests end.
 
 mod disk;
 mod judge;
@@ -21,31 +22,31 @@ use self::world::World;
 use super::{Log, caught};
 use crate::oracle::{Finding, Oracle};
 
-/// A planted bug. None is in the engine: the shards of the world have it.
+/// A planted bug, in the shards of the world, not in the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Sabotage {
     /// Some writes of whole sectors are not announced.
     Unannounced,
     /// Reads are not announced where a sector tears as a whole.
     UnannouncedRead,
-    /// A read-modify-write does not wait until it has its sector alone.
+    /// A read-modify-write does not wait for exclusive access to its sector.
     HastyPatch,
-    /// A write goes on beside a read-modify-write that waits.
+    /// A write passes a waiting read-modify-write.
     Overtaking,
-    /// An announcement is withdrawn, and what waits for it does not look again.
+    /// An announcement is withdrawn without waking its waiters.
     SilentWithdrawal,
-    /// A shard is not told of a grant.
+    /// A shard does not receive a grant.
     ForgottenGrant,
-    /// A shard is told twice.
+    /// A shard receives a grant twice.
     DoubleGrant,
-    /// A connection that leaves does not wait for what it has in flight.
+    /// A connection leaves without waiting for its operations in flight.
     EarlyLeave,
     /// An entry is never ended.
     KeptEntry,
 }
 
 impl Sabotage {
-    /// All there are.
+    /// All bugs.
     pub const ALL: &[Self] = &[
         Self::Unannounced,
         Self::UnannouncedRead,
@@ -74,7 +75,7 @@ impl Sabotage {
         }
     }
 
-    /// The one of this name.
+    /// The bug with this name.
     #[must_use]
     pub fn named(name: &str) -> Option<Self> {
         Self::ALL.iter().copied().find(|sabotage| sabotage.name() == name)
@@ -84,30 +85,30 @@ impl Sabotage {
 /// Counts of a world.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Report {
-    /// Of everything that happened, in its order.
+    /// Hash of all events in order.
     pub hash: u64,
     /// Requests of clients.
     pub requests: u64,
-    /// Parts of sectors that were written.
+    /// Written partial sectors.
     pub patches: u64,
     /// Read-modify-writes, writes and reads that waited for their ranges.
     pub waits: u64,
-    /// Connections that left in the middle.
+    /// Connections that left early.
     pub leaves: u64,
     /// Steps of shards and of the disk.
     pub steps: u64,
 }
 
-/// A finding of an oracle, and how to see it again.
+/// A finding of an oracle, and its replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Violation {
-    /// The world.
+    /// Seed.
     pub seed: u64,
-    /// The bug that was planted, if one was.
+    /// Planted bug, if any.
     pub sabotage: Option<Sabotage>,
-    /// The step at which it was found.
+    /// Step.
     pub step: u64,
-    /// The finding.
+    /// Finding.
     pub finding: Finding,
 }
 
@@ -126,7 +127,7 @@ impl fmt::Display for Violation {
 
 impl std::error::Error for Violation {}
 
-/// Lives through the world of a seed, twice.
+/// Runs the world of a seed twice.
 ///
 /// # Errors
 /// The finding of an oracle.
@@ -141,7 +142,7 @@ pub fn run(seed: u64, sabotage: Option<Sabotage>) -> Result<Report, Violation> {
     Err(Violation { seed, sabotage, step: first.steps, finding })
 }
 
-/// Lives through the world of a seed once; a log gets a line for everything that happens.
+/// Runs the world of a seed once; a log gets a line for every event.
 ///
 /// # Errors
 /// The finding of an oracle.
@@ -180,7 +181,7 @@ mod tests {
         assert!(enough.iter().all(|(count, least)| count >= least), "{sum:?}");
     }
 
-    /// Each by the oracle that is for it.
+    /// Each bug is found by its oracle.
     #[test]
     fn every_planted_bug_is_found() {
         for sabotage in Sabotage::ALL.iter().copied() {

@@ -18,7 +18,7 @@ use crate::torture::Log;
 const STREAM: u64 = 13;
 const STREAM_SABOTAGE: u64 = 14;
 const BLOCK_CELLS: usize = (BLOCK_BYTES / CELL_BYTES) as usize;
-/// Behind every volume of these worlds.
+/// An offset beyond every volume of these worlds.
 const FAR_BYTES: u64 = 1 << 40;
 
 /// A client's command.
@@ -30,17 +30,17 @@ enum Kind {
     Discard,
 }
 
-/// A request that is not answered.
+/// A request in flight.
 struct Request {
     shard: usize,
     cells: Range<usize>,
-    /// Of one that changes something.
+    /// Stamp of a change.
     stamp: Option<Stamp>,
-    /// Of a read.
+    /// Expectation of a read.
     expected: Option<Expected>,
-    /// Claims that have not ended.
+    /// Number of claims in flight.
     pending: u32,
-    /// Zeroes: whole sectors that have not been submitted.
+    /// Zeroes: whole sectors that were not submitted.
     portions: Range<usize>,
 }
 
@@ -48,13 +48,13 @@ struct Request {
 enum Work {
     Read,
     Write,
-    /// A portion of zeroes, behind which the next is submitted.
+    /// A portion of zeroes; the next one follows it.
     Portion,
-    /// A part of a sector: these cells.
+    /// A part of a sector, with these cells.
     Patch(Range<usize>),
 }
 
-/// The way in which it has its range.
+/// The way in which a claim holds its range.
 enum Hold {
     Nothing,
     Announced(Slot),
@@ -70,11 +70,11 @@ struct Claim {
     work: Work,
     hold: Hold,
     waits: bool,
-    /// Number of the step at which it was announced or entered first.
+    /// Step of its announcement or first entry.
     came: u64,
 }
 
-/// A part of the call that a shard's thread is in: one call of the engine.
+/// A part of the current call of a shard's thread: one call of the engine.
 enum Step {
     Announce(u64),
     Admit(u64, Slot),
@@ -82,7 +82,7 @@ enum Step {
     Withdraw(Slot),
     Freed(Blocks),
     End(EntryId),
-    /// The front end is told that it has ended.
+    /// Reports the end to the front end.
     Settle(u64),
 }
 
@@ -90,18 +90,18 @@ enum Step {
 struct Shard {
     announcer: Announcer,
     steps: VecDeque<Step>,
-    /// Claims that have been granted their ranges.
+    /// Claims with granted ranges.
     mail: VecDeque<u64>,
-    /// Claims whose read or write the disk has ended.
+    /// Ended operations of the disk.
     ended: VecDeque<Io>,
     open: usize,
     is_leaving: bool,
 }
 
-/// An event that may happen next.
+/// A possible next event.
 #[derive(Clone, Copy)]
 enum Turn {
-    /// The next step of the call that this shard is in.
+    /// The next step of this shard's call.
     Step(usize),
     Mail(usize),
     Ended(usize),
@@ -122,15 +122,15 @@ pub(super) struct World<'c, 'l> {
     judge: Judge,
     requests: BTreeMap<u64, Request>,
     claims: BTreeMap<u64, Claim>,
-    /// Read-modify-writes that wait.
+    /// Waiting read-modify-writes.
     waiting: BTreeSet<u64>,
     next_id: u64,
-    /// Requests that are still to come.
+    /// Number of requests still to be sent.
     budget: u64,
     depth: usize,
     portion_cells: usize,
     leaves_per_mille: u64,
-    /// Announcements that a shard has far away, so that it runs out of them.
+    /// Announcements of a shard far away, so that it runs out of slots.
     far: usize,
     report: Report,
 }
@@ -203,13 +203,13 @@ impl<'c, 'l> World<'c, 'l> {
         self.random.below(end as u64) as usize
     }
 
-    /// Whether the saboteur lets this claim go on too early. Not past others that wait: another
-    /// oracle is for that.
+    /// Whether the saboteur lets this claim continue too early. Not past other waiters, which is
+    /// another oracle's case.
     fn hastens(&mut self, sabotage: Sabotage) -> bool {
         self.waiting.is_empty() && self.sabotages(sabotage)
     }
 
-    /// Whether the saboteur does this, this time.
+    /// Whether the saboteur strikes now.
     fn sabotages(&mut self, sabotage: Sabotage) -> bool {
         self.sabotage == Some(sabotage) && self.saboteur.below(4) == 0
     }
@@ -250,7 +250,7 @@ impl<'c, 'l> World<'c, 'l> {
         *hash = (hash.rotate_left(23) ^ word).wrapping_mul(0x9e37_79b9_7f4a_7c15);
     }
 
-    /// Everything that may happen next.
+    /// All possible next events.
     fn find_turns(&self, turns: &mut Vec<Turn>) {
         turns.clear();
         for (index, shard) in self.shards.iter().enumerate() {
@@ -284,7 +284,7 @@ impl<'c, 'l> World<'c, 'l> {
 
     // The client and the front end.
 
-    /// A client sends a request, or its connection breaks.
+    /// Sends a client's request, or breaks its connection.
     fn send(&mut self, shard: usize) {
         if self.random.below(1000) < self.leaves_per_mille {
             self.note(|| format!("shard {shard} is about to leave"));
@@ -324,7 +324,7 @@ impl<'c, 'l> World<'c, 'l> {
         }
     }
 
-    /// A request: mostly parts of few sectors, so that they meet.
+    /// Draws a request: mostly parts of few sectors, so that requests overlap.
     fn draw(&mut self) -> (Kind, Range<usize>) {
         let kind = match self.below(20) {
             0..10 => Kind::Write,
@@ -336,7 +336,7 @@ impl<'c, 'l> World<'c, 'l> {
         let unit = match self.below(4) {
             0 => BLOCK_CELLS,
             1 => sector,
-            // A trim takes whole sectors, and leaves the rest.
+            // A trim affects only whole sectors.
             _ if kind == Kind::Discard => sector,
             _ => 1,
         };
@@ -356,7 +356,7 @@ impl<'c, 'l> World<'c, 'l> {
         self.requests.get_mut(&id).expect("it has not ended")
     }
 
-    /// The next portion of zeroes, if there is one.
+    /// Submits the next portion of zeroes, if any.
     fn next_portion(&mut self, id: u64) {
         let portion_cells = self.portion_cells;
         let request = self.request(id);
@@ -370,7 +370,7 @@ impl<'c, 'l> World<'c, 'l> {
         self.claim(shard, id, portion, Work::Portion);
     }
 
-    /// A claim has ended; so has its request, if it was the last one.
+    /// Ends a claim, and its request with the last claim.
     fn settle(&mut self, user: u64) -> Result<(), Finding> {
         let claim = self.claims.remove(&user).expect("it ends once");
         let id = claim.request;
@@ -391,7 +391,7 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(())
     }
 
-    /// The connection has gone; another one comes in its place.
+    /// Ends a connection and opens another one in its place.
     fn leave(&mut self, shard: usize) -> Result<(), Finding> {
         self.note(|| format!("shard {shard} leaves"));
         self.report.leaves += 1;
@@ -412,7 +412,7 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(())
     }
 
-    // The shard's program: as in `driver.rs` and `ranges.rs` of the host.
+    // The shard's program, like `driver.rs` and `ranges.rs` of the host.
 
     fn claim(&mut self, shard: usize, request: u64, cells: Range<usize>, work: Work) {
         let user = self.new_id();
@@ -488,7 +488,7 @@ impl<'c, 'l> World<'c, 'l> {
         }
     }
 
-    /// Whether the saboteur lets a write pass read-modify-writes that all wait.
+    /// Whether the saboteur lets a write pass waiting read-modify-writes.
     fn overtakes(&mut self, user: u64) -> bool {
         if !self.sabotages(Sabotage::Overtaking) {
             return false;
@@ -537,7 +537,7 @@ impl<'c, 'l> World<'c, 'l> {
         }
     }
 
-    /// Tells the shards what they have been granted.
+    /// Sends the shards their grants.
     fn deliver(&mut self) -> Result<(), Finding> {
         let granted: Vec<_> = self.ranges.take_granted().collect();
         for grant in granted {
@@ -564,7 +564,7 @@ impl<'c, 'l> World<'c, 'l> {
         self.go(user)
     }
 
-    /// It has its range.
+    /// Continues a claim with its range.
     fn go(&mut self, user: u64) -> Result<(), Finding> {
         self.note(|| format!("claim {user} goes on"));
         let claim = &self.claims[&user];
@@ -615,7 +615,7 @@ impl<'c, 'l> World<'c, 'l> {
         self.judge.judge_disk(step.written, &self.disk.cells)?;
         let Some(io) = step.ended else { return Ok(()) };
         self.note(|| format!("disk: claim {}, write {} ended", io.user, io.is_write));
-        // One of a connection that did not wait for it is heard by none.
+        // The claim's connection left without waiting.
         let Some(claim) = self.claims.get(&io.user) else { return Ok(()) };
         let (shard, request) = (claim.shard, &self.requests[&claim.request]);
         if let Some(expected) = &request.expected {
@@ -627,12 +627,12 @@ impl<'c, 'l> World<'c, 'l> {
         Ok(())
     }
 
-    /// Nothing more can happen.
+    /// Judges the end: no event is possible.
     fn judge_end(mut self) -> Result<Report, Finding> {
         let left: Vec<u64> = self.claims.keys().copied().collect();
-        must!(Progress, left.is_empty(), "claims {left:?} wait for ever");
+        must!(Progress, left.is_empty(), "claims {left:?} wait forever");
         self.judge.judge_disk(0..self.disk.cells.len(), &self.disk.cells)?;
-        // An entry that is left would slow every write down.
+        // A remaining entry would slow every write down.
         let may_go = self.ranges.join().announce(blocks(&(0..1))).is_some_and(|(_, may_go)| may_go);
         must!(Leak, may_go, "the entry of a read-modify-write is left");
         let cells = std::mem::take(&mut self.disk.cells);
@@ -645,11 +645,11 @@ fn blocks(cells: &Range<usize>) -> Blocks {
     Blocks::around(cells.start as u64 * CELL_BYTES, cells.len() as u64 * CELL_BYTES)
 }
 
-/// The parts of sectors at its ends, and the whole sectors between.
+/// The partial sectors at the ends of a range, and the whole sectors between.
 fn cut(cells: Range<usize>, sector: usize) -> (Vec<Range<usize>>, Range<usize>) {
     let Range { start, end } = cells;
     let (first, last) = (start.next_multiple_of(sector), end / sector * sector);
-    // One part that touches neither end of its sector.
+    // A single part that touches neither end of its sector.
     let (parts, whole) = match first > last {
         true => ([start..end, end..end], start..start),
         false => ([start..first, last..end], first..last),
