@@ -386,17 +386,23 @@ mod tests {
         assert!(pass.admit(&bio(1)));
         assert!(!gate.close(SOON), "a bio is in flight");
         assert!(!gate.is_closed(), "the close timed out");
+        pass.take_orders();
+        let start = Instant::now();
         let closer = {
             let gate = Arc::clone(&gate);
             std::thread::spawn(move || gate.close(LONG))
         };
-        while !gate.is_closed() {
+        while pass.take_orders().is_empty() {
             std::thread::yield_now();
         }
+        // The closer gives up the lock only to wait.
+        drop(gate.shards());
+        assert!(gate.is_closed());
         assert!(!closer.is_finished());
         assert!(!pass.admit(&bio(2)), "a busy shard gets no more bios");
         pass.left();
         assert!(closer.join().unwrap());
+        assert!(start.elapsed() < LONG, "it was woken");
         assert!(pass.next(&mut Vec::new()).is_none());
     }
 
@@ -522,6 +528,12 @@ mod tests {
         assert!(gate.close(SOON));
         assert!(!pass.admit(&bio(2)));
         assert!(pass.wake().is_some(), "it holds one");
+    }
+
+    #[test]
+    fn gate_that_is_there_for_the_end_of_the_server_controls_nothing() {
+        assert!(Gate::new(true).is_controlled());
+        assert!(!Gate::new(false).is_controlled());
     }
 
     #[test]

@@ -247,4 +247,15 @@ mod tests {
         assert_eq!(INTERRUPTIONS.get(), 0, "also at the end of the server");
         assert_eq!(sync_data(-1).unwrap_err().raw_os_error(), Some(libc::EBADF));
     }
+
+    #[test]
+    fn discarded_range_reads_as_zeros_and_the_length_stays() {
+        let path = tempfile::NamedTempFile::new().unwrap().into_temp_path();
+        std::fs::write(&path, [7; 8192]).unwrap();
+        let file = crate::file::DeviceFile::open(&path, crate::file::Access::ReadWrite, false);
+        let end = FileOpKind::PunchHole { offset_bytes: 4096, len_bytes: 4096 };
+        // SAFETY: a hole has no memory.
+        unsafe { execute(file.unwrap().data_fd(), end, &mut Vec::new()) }.unwrap();
+        assert_eq!(std::fs::read(&path).unwrap(), [[7; 4096], [0; 4096]].concat());
+    }
 }
