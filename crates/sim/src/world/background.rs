@@ -1,4 +1,4 @@
-//! Threads that nobody asked for: flushers, writers above the limit, the journal, housekeeping.
+//! Background threads: flushers, throttled writers, the journal, housekeeping.
 
 use std::collections::VecDeque;
 
@@ -17,7 +17,7 @@ use crate::cache::DirtyLevel;
 use crate::cpu::{Affinity, CpuId, ThreadId};
 use crate::fs::CommitStep;
 
-/// Who finds the queue congested, or too much under write-back, looks again after this time
+/// Pause of a thread that finds the queue congested, or too much under write-back
 /// (`congestion_wait(WRITE, HZ / 10)`).
 const CONGESTION_WAIT: Nanos = Nanos::from_ms(100);
 
@@ -70,7 +70,7 @@ pub(super) fn throttle(
     Turn::Block(Wait::DirtyLimit)
 }
 
-/// The journal goes on.
+/// Continues the journal.
 pub(super) fn journal(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
@@ -167,7 +167,7 @@ fn next_step(
     devices.go(machine, (cpu, thread), true, Nanos(0))
 }
 
-/// Makes a thread for each CPU that does what the CPU has to do beside.
+/// Spawns the housekeeping thread of each CPU.
 pub(super) fn spawn_housekeepers(threads: &mut Threads<'_>, config: &Config) {
     let Some(Housekeeping { every, .. }) = config.housekeeping else { return };
     let cpus = config.topology.cpus();
@@ -179,7 +179,7 @@ pub(super) fn spawn_housekeepers(threads: &mut Threads<'_>, config: &Config) {
     }
 }
 
-/// Housekeeping: the next time comes.
+/// Housekeeping: schedules the next turn.
 pub(super) fn keep_house(machine: &mut Machine<'_>, thread: ThreadId) -> Turn {
     let Some(Housekeeping { every, takes }) = machine.config.housekeeping else {
         unreachable!("somebody has spawned it");

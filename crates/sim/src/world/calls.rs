@@ -1,4 +1,4 @@
-//! What a task's calls do: the system call layer, from the task down to bios.
+//! Calls of a task: the system call layer, from the task down to bios.
 
 use std::ops::Range;
 
@@ -16,7 +16,7 @@ use super::trace::Wait;
 use crate::cache::{Lookup, PAGE_BYTES, ReadAhead};
 use crate::cpu::{CpuId, Switches, ThreadId};
 
-/// Goes on with what the thread is in the middle of.
+/// Continues the thread's current operation.
 pub(super) fn go_on(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
@@ -50,7 +50,7 @@ pub(super) fn go_on(
     }
 }
 
-/// The task says its next call, and does something itself before.
+/// Gets the task's next call, after its user time.
 fn next_call(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
@@ -145,7 +145,7 @@ fn make_call(
     }
 }
 
-/// The call has been made.
+/// Returns from the call.
 fn returns(threads: &mut Threads<'_>, thread: ThreadId) -> Turn {
     threads.set(thread, Doing::Next);
     Turn::Run(Nanos(0))
@@ -159,7 +159,7 @@ struct Read {
     waited: bool,
 }
 
-/// Pages that are there are copied; the first that is not is waited for.
+/// Copies present pages; waits for the first absent one.
 fn read(
     machine: &mut Machine<'_>,
     devices: &mut Devices,
@@ -176,7 +176,7 @@ fn read(
             Lookup::UpToDate => None,
             Lookup::Marked => read_ahead(threads, thread, file, max_pages).mark(page, file_pages),
             Lookup::Reading if files.cache.take_mark(file, page) => {
-                // The next window is asked for before this one is waited for.
+                // The next window is requested before the wait for this one.
                 threads.set(thread, Doing::Read { file, pages, waited: true });
                 let ahead = read_ahead(threads, thread, file, max_pages);
                 if let Some(window) = ahead.mark(page, file_pages) {
@@ -256,7 +256,7 @@ fn fsync_pages(
     }
     let Machine { threads, files, .. } = machine;
     if again && files.cache.dirty_pages_of(file) > 0 {
-        // They were written to while the device was being given what they had before.
+        // They were written again during their write-back.
         files.gather_all(&mut threads[thread].outbox, file);
         let writes = files.write_backs.so_far();
         threads.set(thread, Doing::FsyncPages { file, again: false, writes });

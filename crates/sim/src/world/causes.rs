@@ -1,4 +1,4 @@
-//! What a run was like: when it ended, and the causes of the time that it took.
+//! Results of a run: its end, and the causes of its duration.
 
 mod crypt;
 mod null;
@@ -11,56 +11,56 @@ use crate::device::disk::DiskCounters;
 pub use crypt::{CryptCauses, Spread};
 pub use null::NullCauses;
 
-/// What a run was like.
+/// Result of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
-    /// When the last phase ended.
+    /// End of the last phase.
     pub ended: Nanos,
-    /// The CPUs, and how long all of them together were busy until then.
+    /// Number of CPUs.
     pub cpus: u16,
-    /// In threads, switches and interrupts, whoever they were for.
+    /// Busy time of all CPUs until then: threads, switches and interrupts.
     pub cpu_busy: Nanos,
-    /// Of everything that happened, in order: two runs of one configuration have the same.
+    /// Hash of all events in order; equal for equal configurations.
     pub trace_hash: u64,
-    /// Causes, beside times.
+    /// Causes of the times.
     pub causes: Causes,
 }
 
-/// Why a run took as long as it did.
+/// Causes of a run's time.
 ///
 /// It has 16 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Causes {
-    /// Of the queue.
+    /// Counters of the queue.
     pub queue: mq::Counters,
-    /// Of a spinning disk.
+    /// Counters of a spinning disk.
     pub disk: Option<DiskCounters>,
-    /// Sectors that the device was given.
+    /// Issued sectors.
     pub issued_sectors: u64,
-    /// Write requests that it was given, and their sectors.
+    /// Issued write requests.
     pub write_requests: u64,
-    /// Of them.
+    /// Their sectors.
     pub write_sectors: u64,
     /// Write requests with bios of several io-contexts.
     pub mixed_write_requests: u64,
-    /// Of a mapped device.
+    /// Causes of a mapped device.
     pub crypt: Option<CryptCauses>,
-    /// Of a null device.
+    /// Causes of a null device.
     pub null: Option<NullCauses>,
-    /// Time in which the device had nothing although bios waited: the elevator idled.
+    /// Time in which the device was idle although bios waited, because the elevator idled.
     pub idle_waiting: Nanos,
-    /// Bytes that were in queue and device when a synchronous bio came, all together.
+    /// Sum, over synchronous bios, of the bytes in queue and device at their submission.
     pub bytes_ahead_of_sync: u64,
     /// Synchronous bios.
     pub sync_bios: u64,
-    /// Requests that ended on another CPU than the device interrupted.
+    /// Requests completed on another CPU than the interrupted one.
     pub ended_by_call: u64,
-    /// CPUs that went over to another thread.
+    /// Switches of CPUs to another thread.
     pub switches: u64,
-    /// Threads that were woken up.
+    /// Wake-ups of threads.
     pub wake_ups: u64,
-    /// Pages that reads found without waiting.
+    /// Pages found in memory by reads.
     pub page_hits: u64,
-    /// Pages that were read.
+    /// Pages looked up by reads.
     pub page_lookups: u64,
 }

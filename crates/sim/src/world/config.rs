@@ -1,4 +1,4 @@
-//! What a simulated world is made of.
+//! Configuration of a simulated world.
 
 mod interrupts;
 mod mapped;
@@ -28,82 +28,82 @@ pub use null::{CompletionRule, IrqMode, NullConfig, QueueMode, StackConfig, Stac
 pub struct Config {
     /// Sockets and CPUs.
     pub topology: Topology,
-    /// What everything costs a CPU.
+    /// CPU costs.
     pub costs: Costs,
-    /// Memory for file pages, and when they are written back.
+    /// Page cache.
     pub cache: CacheConfig,
-    /// Who writes them back.
+    /// Write-back threads.
     pub write_back: WriteBack,
-    /// The file system; none means that file 0 is the device itself.
+    /// File system; `None`: file 0 is the device itself.
     pub fs: Option<FsConfig>,
-    /// Longest bio of buffered I/O in sectors. The queue merges them further.
+    /// Longest bio of buffered I/O in sectors. The queue merges further.
     pub bio_sectors: u32,
-    /// Write-back of `fsync` and the journal is synchronous (`WRITE_SYNC`). Off, it is what a
-    /// flusher writes: asynchronous.
+    /// Write-back by `fsync` and the journal is synchronous (`WRITE_SYNC`); otherwise asynchronous,
+    /// like a flusher's.
     pub sync_flags: bool,
-    /// Other work of the CPUs, if there is any.
+    /// Other work of the CPUs, if any.
     pub housekeeping: Option<Housekeeping>,
     /// A crypt target above the queue.
     pub mapped: Option<MappedConfig>,
-    /// A queue on that of a null device.
+    /// A stacked queue on a null device.
     pub stack: Option<StackConfig>,
     /// The queue.
     pub queue: QueueConfig,
     /// Its elevator.
     pub elevator: ElevatorSpec,
-    /// What is below it.
+    /// Device below the queue.
     pub device: DeviceConfig,
-    /// Whom that interrupts.
+    /// Interrupts of the device.
     pub interrupts: InterruptConfig,
-    /// Of everything random in the world; programs have their own.
+    /// Seed of the world's random numbers; programs have their own.
     pub seed: u64,
 }
 
-/// What a CPU has to do beside: ticks, timers, threads of others. It comes again and again.
+/// Periodic other work of a CPU: ticks, timers, other threads.
 #[derive(Clone, Copy, Debug)]
 pub struct Housekeeping {
-    /// From one time to the next, on each CPU.
+    /// Interval on each CPU.
     pub every: Nanos,
-    /// How long it takes.
+    /// Duration.
     pub takes: Nanos,
 }
 
-/// Who writes dirty pages back (`mm/page-writeback.c`).
+/// Write-back of dirty pages (`mm/page-writeback.c`).
 #[derive(Clone, Copy, Debug)]
 pub struct WriteBack {
     /// Threads (`pdflush` had 2 to 8; one a device since 2.6.32).
     pub flushers: u32,
-    /// A writer above the dirty limit writes back itself (until 3.1); else it waits.
+    /// Whether a writer above the dirty limit writes back itself (until 3.1) instead of waiting.
     pub writers_write: bool,
-    /// After how many pages of its own a writer looks at the limits. If it writes back itself, it
-    /// does half as many again.
+    /// Number of pages after which a writer checks the limits. If it writes back itself, it takes
+    /// half as many again.
     pub writer_pages: u32,
-    /// Pages of a file that a flusher writes back before it goes to the next
-    /// (`MAX_WRITEBACK_PAGES`: 1024).
+    /// Pages of a file that a flusher writes back before the next file (`MAX_WRITEBACK_PAGES`:
+    /// 1024).
     pub flusher_pages: u32,
 }
 
 /// A device model.
 #[derive(Clone, Debug)]
 pub enum DeviceConfig {
-    /// Spinning.
+    /// Spinning disk.
     Disk(DiskConfig),
     /// SD card or SSD.
     Flash(FlashConfig),
-    /// Ram (`brd`).
+    /// RAM disk (`brd`).
     Memory(RamConfig),
-    /// Null, with queues and completions as null_blk has them.
+    /// Null device with the queues and completions of null_blk.
     Null(NullConfig),
 }
 
-/// Memory as a device: who gives it a request copies, and no interrupt says so.
+/// A RAM disk: the issuing context copies, without an interrupt.
 #[derive(Clone, Copy, Debug)]
 pub struct RamConfig {
-    /// Sectors that it has.
+    /// Size in sectors.
     pub sectors: u64,
-    /// For each request.
+    /// Cost per request.
     pub command: Nanos,
-    /// For each sector.
+    /// Cost per sector.
     pub sector: Nanos,
 }
 
@@ -118,7 +118,7 @@ impl DeviceConfig {
         matches!(self, Self::Memory(_))
     }
 
-    /// How many sectors it has.
+    /// Size in sectors.
     #[must_use]
     pub fn sectors(&self) -> u64 {
         match self {
@@ -129,13 +129,13 @@ impl DeviceConfig {
         }
     }
 
-    /// The device, at rest.
+    /// An idle device.
     #[must_use]
     pub fn build(&self) -> Box<dyn Device> {
         match self {
             Self::Disk(config) => Box::new(Disk::new(config.clone())),
             Self::Flash(config) => Box::new(Flash::new(*config)),
-            // CPUs do what these do: what is behind the queue is never asked.
+            // CPUs do their work; the device behind the queue is unused.
             Self::Memory(RamConfig { sectors, .. }) | Self::Null(NullConfig { sectors, .. }) => {
                 let (command, sector, lanes) = (Nanos(0), Nanos(0), 1);
                 Box::new(Memory::new(MemoryConfig { sectors: *sectors, command, sector, lanes }))

@@ -1,8 +1,8 @@
-//! What is paid for before it is done.
+//! Actions of contexts: each is paid for before it takes effect.
 //!
-//! A *context* is a thread, or an interrupt of a CPU. What it does for others takes it a burst, and
-//! is done at the end of that burst: no device works on a request, and no worker runs, while who
-//! submits is still at it.
+//! A *context* is a thread, or an interrupt of a CPU. An action takes it a burst, and has its
+//! effect at the end of that burst: no device works on a request, and no worker runs, before the
+//! submitter has finished.
 //!
 //! ```text
 //!   thread     deed ── its cost, by the scheduler ──> done ── more deeds ──> ... ── its own work
@@ -19,7 +19,7 @@ use blockyard_engine::time::Nanos;
 use super::in_flight::Out;
 use crate::cpu::{CpuId, ThreadId};
 
-/// Who does something.
+/// The context of an action.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Context {
     Thread(CpuId, ThreadId),
@@ -34,37 +34,37 @@ impl Context {
     }
 }
 
-/// What a context does at the end of a burst.
+/// An action at the end of a burst.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Deed {
-    /// A bio that a thread has made is submitted.
+    /// Submits a bio of a thread.
     Bio(ThreadId, Out),
-    /// The device gets a request.
+    /// Issues a request to the device.
     Issue(Issue),
-    /// The device has said that it has done a request.
+    /// The device has completed a request.
     Interrupted(Tag),
-    /// Another CPU calls this one to end a request.
+    /// Another CPU calls this one to complete a request.
     Called(Tag),
-    /// It ends.
+    /// Completes a request.
     Completed(Tag),
-    /// A mapped device's step is executed.
+    /// Executes a step of a mapped device.
     Step(Step),
-    /// A mapped device is told that a time has passed.
+    /// A mapped device's timeout.
     Timeout(Token),
 }
 
-/// An SQE, and the one that is linked behind it.
+/// An SQE with its linked successor.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Step {
     pub(super) sqe: Sqe,
     pub(super) then: Option<Sqe>,
-    /// Where it was queued for a worker.
+    /// CPU on which it was queued for a worker.
     pub(super) queued_on: CpuId,
-    /// A cipher that a worker runs.
+    /// A cipher for a worker.
     pub(super) is_taken: bool,
 }
 
-/// Of what a thread's next deed is the first.
+/// Source of a thread's next action.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Next {
     Issue,
@@ -72,19 +72,19 @@ pub(super) enum Next {
     Bio,
 }
 
-/// What a thread has still to do for its bios.
+/// Pending actions of a thread.
 #[derive(Debug, Default)]
 pub(super) struct Pending {
-    /// Its burst has paid for it.
+    /// Action paid for by the current burst.
     pub(super) paid: Option<Next>,
-    /// Dispatched, and not given to the device.
+    /// Dispatched requests that are not issued.
     pub(super) issues: VecDeque<Issue>,
-    /// Of mapped devices.
+    /// Steps of mapped devices.
     pub(super) todo: VecDeque<Step>,
-    /// The next burst pays for it too.
+    /// Cost to add to the next burst.
     pub(super) owed: Nanos,
-    /// It has to wait for a request, when the device has what was dispatched before.
+    /// The thread must wait for a free request after issuing its dispatched ones.
     pub(super) parked: bool,
-    /// When nothing is left, its plug is closed.
+    /// The plug is closed after the last action.
     pub(super) unplugs: bool,
 }

@@ -1,7 +1,7 @@
 //! Files in memory: the page cache, the file system and its journal, write-back, and the threads
 //! that wait for one of them.
 //!
-//! Here bios are made, in the outbox of a thread. The thread submits them in its turn.
+//! Bios are made here, in the outbox of a thread. The thread submits them in its turn.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::ops::Range;
@@ -26,7 +26,7 @@ pub(super) struct Files<'a> {
     pub(super) fs: Box<dyn FileSystem>,
     pub(super) journal: Journal,
     pub(super) write_backs: WriteBacks,
-    /// Where the next turn of a file begins.
+    /// Start of a file's next turn.
     cursors: BTreeMap<FileId, u64>,
     pub(super) waiters: Waiters,
     /// Emptied after each use; kept for their memory.
@@ -42,24 +42,24 @@ pub(super) struct Waiters {
     pub(super) limit: Vec<ThreadId>,
 }
 
-/// Where the journal is.
+/// State of the journal.
 #[derive(Debug)]
 pub(super) struct Journal {
     pub(super) thread: ThreadId,
-    /// The transaction that takes changes.
+    /// The running transaction.
     pub(super) running: u64,
-    /// The last that somebody waits for.
+    /// The last transaction with a waiter.
     pub(super) wanted: u64,
-    /// The last that is on the device.
+    /// The last transaction on the device.
     pub(super) committed: u64,
-    /// When the running one is committed unasked.
+    /// Time of the next periodic commit.
     pub(super) due: Nanos,
-    /// From one commit to the next.
+    /// Interval of periodic commits.
     pub(super) interval: Nanos,
 }
 
 impl<'a> Files<'a> {
-    /// The flushers are the first threads, then comes the journal.
+    /// The flushers are the first threads, followed by the journal.
     pub(super) fn new(config: &'a Config) -> Self {
         let sectors = config.device.sectors();
         let interval =
@@ -87,7 +87,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Makes bios of an extent, none longer than the configuration allows.
+    /// Splits an extent into bios of the configured maximum length.
     fn cut(
         &self,
         outbox: &mut VecDeque<Out>,
@@ -115,7 +115,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// Makes bios that read pages which are not there.
+    /// Makes bios that read absent pages.
     pub(super) fn gather_read(
         &mut self,
         outbox: &mut VecDeque<Out>,
@@ -143,7 +143,7 @@ impl<'a> Files<'a> {
         self.extents = extents;
     }
 
-    /// Pages that lie nowhere read as zeros at once.
+    /// Unallocated pages read as zeroes immediately.
     fn end_holes(&mut self, file: FileId, run: Range<u64>, extents: &[Extent]) {
         let mut from = run.start;
         for extent in extents {
@@ -153,8 +153,8 @@ impl<'a> Files<'a> {
         self.cache.end_read(file, from..run.end);
     }
 
-    /// Takes dirty pages of a file from `from` on and makes bios of them; how many pages, and where
-    /// the last of them ends.
+    /// Takes dirty pages of a file from `from` on and makes bios of them; returns the number of
+    /// pages, and the end of the last one.
     fn gather(
         &mut self,
         outbox: &mut VecDeque<Out>,
@@ -185,13 +185,13 @@ impl<'a> Files<'a> {
         (taken, next)
     }
 
-    /// Everything of a file, for somebody who waits for it.
+    /// Takes all dirty pages of a file, for a waiter.
     pub(super) fn gather_all(&mut self, outbox: &mut VecDeque<Out>, file: FileId) {
         self.gather(outbox, file, (0, u64::MAX), self.config.sync_flags);
     }
 
-    /// Some of the first file in turn that has anything to write, from where its last turn ended;
-    /// how many pages.
+    /// Takes some dirty pages of the next file in turn, from the end of its last turn; returns the
+    /// number of pages.
     pub(super) fn gather_turn(&mut self, outbox: &mut VecDeque<Out>, most: u64) -> u64 {
         let turn = |files: &Self| files.cache.oldest_dirty().map(|(file, _)| file);
         let first = turn(self);
@@ -200,7 +200,7 @@ impl<'a> Files<'a> {
             let taken = self.gather_file(outbox, file, most);
             self.cache.requeue(file);
             next = turn(self);
-            // The first stays dirty when nothing of it was taken: the round ends there.
+            // The first stays dirty if none of its pages was taken; the round ends there.
             if taken > 0 || next == first {
                 return taken;
             }
@@ -220,7 +220,7 @@ impl<'a> Files<'a> {
         taken
     }
 
-    /// Turns of several files, until enough pages have been taken.
+    /// Takes turns of several files, until enough pages are taken.
     pub(super) fn gather_turns(&mut self, outbox: &mut VecDeque<Out>, most: u64) -> u64 {
         let mut taken = 0;
         while taken < most {
@@ -232,7 +232,7 @@ impl<'a> Files<'a> {
         taken
     }
 
-    /// Makes the bios of a direct operation; how many.
+    /// Makes the bios of a direct operation; returns their number.
     pub(super) fn make_direct(
         &mut self,
         outbox: &mut VecDeque<Out>,
@@ -269,8 +269,7 @@ impl<'a> Files<'a> {
         u32::try_from(outbox.len() - before).expect("bios are few")
     }
 
-    /// Pages of a file have been copied, and are dirty. A writer that has made many looks at the
-    /// limits.
+    /// Marks copied pages of a file as dirty. After many pages the writer checks the limits.
     pub(super) fn write(
         &mut self,
         threads: &mut Threads<'_>,
@@ -298,14 +297,14 @@ impl<'a> Files<'a> {
 
     fn wake_flushers(&self, threads: &mut Threads<'_>) {
         for flusher in (0..self.config.write_back.flushers).map(ThreadId) {
-            // A flusher that waits for congestion to end looks at the clock only.
+            // A flusher in a congestion wait only watches the clock.
             if threads[flusher].doing == Doing::Next {
                 threads.wake_from(flusher, Wait::Work);
             }
         }
     }
 
-    /// A commit has ended: its waiters go on.
+    /// Ends a commit, and wakes its waiters.
     pub(super) fn end_commit(&mut self, threads: &mut Threads<'_>, transaction: u64) {
         self.journal.committed = transaction;
         let is_done = |waiter: &(ThreadId, u64)| waiter.1 <= transaction;
@@ -315,7 +314,7 @@ impl<'a> Files<'a> {
         }
     }
 
-    /// A bio of a thread has ended.
+    /// Ends a bio of a thread.
     pub(super) fn end_bio(&mut self, threads: &mut Threads<'_>, bio: InFlight, status: BlkStatus) {
         let thread = ThreadId(bio.thread);
         match bio.purpose {
@@ -364,7 +363,7 @@ impl<'a> Files<'a> {
     }
 }
 
-/// A bio of a direct operation has ended.
+/// Ends a bio of a direct operation.
 fn end_direct(threads: &mut Threads<'_>, thread: ThreadId, id: u32, status: BlkStatus) {
     let now = threads.now();
     let owner = &mut threads[thread];
@@ -377,7 +376,7 @@ fn end_direct(threads: &mut Threads<'_>, thread: ThreadId, id: u32, status: BlkS
     }
 }
 
-/// The pages that a range of bytes touches.
+/// The pages of a range of bytes.
 pub(super) fn pages(offset_bytes: u64, len_bytes: u64) -> Range<u64> {
     offset_bytes / PAGE_BYTES..(offset_bytes + len_bytes).div_ceil(PAGE_BYTES)
 }

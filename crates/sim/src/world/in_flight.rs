@@ -1,4 +1,4 @@
-//! Bios that have not ended. The number of one goes with it through the queue, and is used again.
+//! Bios in flight. Their numbers travel through the queue and are reused.
 
 use std::collections::BTreeMap;
 
@@ -8,7 +8,7 @@ use blockyard_workload::program::FileId;
 use crate::cache::PAGE_SECTORS;
 use crate::fs::Extent;
 
-/// A bio to be.
+/// A bio to be submitted.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Out {
     pub(super) op: Op,
@@ -20,12 +20,12 @@ pub(super) struct Out {
     pub(super) purpose: Purpose,
 }
 
-/// What a bio is for.
+/// Purpose of a bio.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Purpose {
-    /// Pages come into memory.
+    /// Reads pages into memory.
     Pages { file: FileId, page: u64, pages: u64 },
-    /// Pages are written back.
+    /// Writes pages back.
     WriteBack { file: FileId, page: u64, pages: u64, number: u64 },
     /// Part of a commit.
     Commit,
@@ -61,13 +61,13 @@ impl InFlights {
         }
     }
 
-    /// How long a bio is.
+    /// Length of a bio.
     pub(super) fn bytes(&self, number: u64) -> u64 {
         self.slots[number as usize].map_or(0, |bio| bio.bytes)
     }
 
     /// # Panics
-    /// When there is no such bio: it has ended twice.
+    /// The bio does not exist: it has ended twice.
     pub(super) fn remove(&mut self, number: u64) -> InFlight {
         self.free.push(number);
         self.slots[number as usize].take().expect("a bio ends once")
@@ -78,20 +78,20 @@ impl InFlights {
     }
 }
 
-/// Write-back that was submitted before a moment: what comes later is not waited for.
+/// Write-back submitted up to a moment; later write-back is not awaited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct WritesUpTo(pub(super) u64);
 
-/// Write-back that has not ended, by file, numbered in the order in which it began.
+/// Write-back in flight by file, numbered in the order of its start.
 #[derive(Debug, Default)]
 pub(super) struct WriteBacks {
-    /// How many bios of each extent are left.
+    /// Number of remaining bios of each extent.
     running: BTreeMap<FileId, BTreeMap<u64, u64>>,
     begun: u64,
 }
 
 impl WriteBacks {
-    /// An extent is to be written, by bios of at most so many sectors; its number.
+    /// Starts to write an extent with bios of this maximum length; returns its number.
     pub(super) fn begin(&mut self, file: FileId, extent: Extent, bio_sectors: u32) -> u64 {
         self.begun += 1;
         let bios = extent.pages.div_ceil(u64::from(bio_sectors) / PAGE_SECTORS);
@@ -108,12 +108,12 @@ impl WriteBacks {
         }
     }
 
-    /// All that has begun.
+    /// All write-back started so far.
     pub(super) fn so_far(&self) -> WritesUpTo {
         WritesUpTo(self.begun)
     }
 
-    /// Whether some of a file's is still under way.
+    /// Whether some of a file's write-back up to a moment is in flight.
     pub(super) fn are_running(&self, file: FileId, writes: WritesUpTo) -> bool {
         let oldest = self.running.get(&file).and_then(|running| running.keys().next());
         oldest.is_some_and(|oldest| *oldest <= writes.0)

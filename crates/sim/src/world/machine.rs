@@ -5,7 +5,7 @@ use super::files::Files;
 use super::threads::Threads;
 use super::trace::Observer;
 
-/// What devices work for.
+/// The machine that the devices serve.
 pub(super) struct Machine<'a> {
     pub(super) config: &'a Config,
     pub(super) threads: Threads<'a>,

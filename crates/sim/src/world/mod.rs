@@ -6,11 +6,11 @@
 //!                      └───────────── ended ── request queue, elevator <────────────┘
 //!                                              device model
 //! ```
-//! Time goes from event to event: a timer, the queue or the device, or a CPU whose thread has ended
-//! a burst. What happens at one moment happens in that order. A thread acts in turns: it runs for
-//! as long as something costs, and then does it, or waits.
+//! Time advances from event to event: a timer, the queue or the device, or the end of a burst.
+//! Events at one moment occur in this order. A thread acts in turns: it runs for the cost of an
+//! action, then performs it or waits.
 //!
-//! What it leaves out: reads of metadata, partial pages, memory pressure on writers, swap.
+//! Left out: reads of metadata, partial pages, memory pressure on writers, swap.
 
 mod background;
 mod calls;
@@ -49,24 +49,23 @@ pub use config::{
 };
 pub use trace::{Event, Observer, Role, Wait};
 
-/// A run that has not ended after ten days of its own time never does.
+/// Limit of a run: ten simulated days.
 const LONGEST_RUN: Nanos = Nanos::from_ms(10 * 24 * 3_600_000);
 
-/// The world while it runs.
+/// A running world.
 struct World<'a, T> {
     machine: Machine<'a>,
     devices: Devices,
     /// The tasks of the phase, by their threads.
     tasks: BTreeMap<ThreadId, T>,
-    /// Foreground tasks that have not ended.
+    /// Number of foreground tasks that have not ended.
     left: usize,
 }
 
 /// Runs a program from its first phase to its last.
 ///
 /// # Errors
-/// What an oracle found, in words: nothing happens any more although somebody waits, or something
-/// is left when everything has ended.
+/// The finding of an oracle: a thread waits without any event, or something is left at the end.
 pub fn run<P: Program, O: Observer>(
     config: &Config,
     program: &mut P,
@@ -118,7 +117,7 @@ impl<'a, T: Task> World<'a, T> {
         }
     }
 
-    /// Ends the phase, with its tasks as they are now.
+    /// Ends the phase; returns its tasks.
     fn stop(&mut self) -> Vec<T> {
         let tasks = std::mem::take(&mut self.tasks);
         for thread in tasks.keys().copied() {
@@ -131,13 +130,13 @@ impl<'a, T: Task> World<'a, T> {
 
     fn end_thread(&mut self, thread: ThreadId) {
         self.machine.threads[thread].over = true;
-        // Pages that it was about to write back are written: nobody else would.
+        // Submits the pages that the thread was about to write back.
         self.devices.end_thread(&mut self.machine, thread);
         let now = self.now();
         self.machine.threads.cpus.exit(now, thread);
     }
 
-    /// The next thing happens.
+    /// Handles the next event.
     fn step(&mut self) -> Result<(), String> {
         let timer = self.machine.threads.clock.timers.next_at();
         let device = self.devices.next_event();
@@ -171,7 +170,7 @@ impl<'a, T: Task> World<'a, T> {
         )
     }
 
-    /// A thread does something.
+    /// Handles a thread's turn.
     fn turn(&mut self, cpu: CpuId, thread: ThreadId) {
         self.machine.threads.running_on = Some(cpu);
         let begun = self.devices.continue_turn(&mut self.machine, cpu, thread);
@@ -193,7 +192,7 @@ impl<'a, T: Task> World<'a, T> {
         self.machine.threads.running_on = None;
     }
 
-    /// A thread that has nothing to submit goes on with its own work.
+    /// A thread with nothing to submit continues its own work.
     fn own_turn(&mut self, cpu: CpuId, thread: ThreadId) -> Turn {
         let Self { machine, devices, tasks, .. } = self;
         match machine.threads[thread].kind {
@@ -210,7 +209,7 @@ impl<'a, T: Task> World<'a, T> {
         }
     }
 
-    /// When all tasks have ended: what is under way ends too, and then nothing is left.
+    /// After the end of all tasks: lets I/O in flight end, and checks that nothing is left.
     fn drain(&mut self) -> Result<(), String> {
         while self.devices.needs_threads() {
             self.step()?;

@@ -1,4 +1,4 @@
-//! The parts of the world that watch: the trace, and the causes of the time that a run takes.
+//! Observers of a run: its trace, and the causes of its duration.
 
 use blockyard_engine::bio::{Bio, BlkStatus};
 use blockyard_engine::time::Nanos;
@@ -11,7 +11,7 @@ use crate::cpu::ThreadId;
 pub(super) struct Observers<'a> {
     trace: Trace<'a>,
     pub(super) causes: Causes,
-    /// Bytes of bios that were submitted and have not ended.
+    /// Bytes of submitted bios that have not ended.
     queued_bytes: u64,
     idle_since: Option<Nanos>,
 }
@@ -30,7 +30,7 @@ impl<'a> Observers<'a> {
         self.trace.hash()
     }
 
-    /// A bio is submitted while the device has so many requests to end.
+    /// Notes a submission, with the number of requests that the device owes.
     pub(super) fn note_submit(&mut self, now: Nanos, bio: &Bio, thread: ThreadId, owed: u32) {
         let sync = bio.is_sync();
         if sync {
@@ -56,7 +56,7 @@ impl<'a> Observers<'a> {
         );
     }
 
-    /// A bio has ended in the queue.
+    /// Notes the end of a bio in the queue.
     pub(super) fn note_end(
         &mut self,
         now: Nanos,
@@ -69,7 +69,7 @@ impl<'a> Observers<'a> {
         self.note_idle(now, owed);
     }
 
-    /// Counts the time in which the device has nothing although bios wait.
+    /// Counts the time in which the device is idle although bios wait.
     pub(super) fn note_idle(&mut self, now: Nanos, owed: u32) {
         let idles = owed == 0 && self.queued_bytes > 0;
         match (self.idle_since, idles) {

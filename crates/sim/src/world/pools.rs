@@ -1,27 +1,26 @@
-//! Work items and the workers that run them (`kernel/workqueue.c`, as far as dm-crypt sees it).
+//! Work items and their workers (the part of `kernel/workqueue.c` that dm-crypt uses).
 //!
-//! An unbound queue has a pool for each socket, and as many workers as the socket has CPUs
-//! (`num_online_cpus` is the queue's limit); each item wakes one. A bound queue has one worker on
-//! each CPU. Items are taken in the order in which they were queued; the worker that went to sleep
-//! last is the first that is woken.
+//! An unbound queue has a pool per socket, with as many workers as CPUs (`num_online_cpus` is the
+//! queue's limit); each item wakes one. A bound queue has one worker per CPU. Items are taken in
+//! FIFO order; the worker that went to sleep last is woken first.
 
 use std::collections::VecDeque;
 
 use super::deeds::Step;
 use crate::cpu::{Affinity, CpuId, ThreadId, Topology};
 
-/// Names a pool.
+/// Id of a pool.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PoolId(u16);
 
 #[derive(Debug, Default)]
 struct Pool {
     items: VecDeque<Step>,
-    /// Workers that sleep; the last went last.
+    /// Sleeping workers, the most recent last.
     idle: Vec<ThreadId>,
 }
 
-/// All pools: of the sockets, and behind them of the CPUs.
+/// All pools: first those of sockets, then those of CPUs.
 #[derive(Debug)]
 pub(super) struct Pools {
     topology: Topology,
@@ -34,7 +33,7 @@ impl Pools {
         Self { topology, pools: (0..count).map(|_| Pool::default()).collect() }
     }
 
-    /// The workers to be made: of unbound pools, and of bound ones.
+    /// The workers to spawn, of unbound and of bound pools.
     pub(super) fn workers(
         &self,
         unbound: bool,
@@ -57,7 +56,7 @@ impl Pools {
         PoolId(self.topology.sockets + cpu.0)
     }
 
-    /// Queues an item; the worker to wake for it.
+    /// Queues an item; returns the worker to wake for it.
     pub(super) fn queue(&mut self, pool: PoolId, item: Step) -> Option<ThreadId> {
         let pool = &mut self.pools[usize::from(pool.0)];
         pool.items.push_back(item);

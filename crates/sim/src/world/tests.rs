@@ -116,13 +116,13 @@ fn tiotest_runs_through_every_layer_and_twice_the_same() {
         };
         let (outcome, results) = once();
         assert_eq!(once(), (outcome.clone(), results.clone()), "{elevator}");
-        // 32 MiB through a disk that does 25 to 60 MB/s.
+        // 32 MiB through a disk with 25 to 60 MB/s.
         let seconds = |at: usize| results[at].time.0 as f64 / 1e9;
         assert_eq!(results[0].kind, TioPhase::Write);
         assert!((0.5..8.0).contains(&seconds(0)), "{elevator}: write {} s", seconds(0));
         assert!(results.iter().all(|result| result.latency.count > 0));
         assert!(outcome.causes.queue.bios > 0 && outcome.causes.disk.is_some());
-        // All of it was just written and fits into memory.
+        // The file was just written and fits into memory.
         assert!(outcome.causes.page_hits > outcome.causes.page_lookups * 9 / 10, "{elevator}");
     }
 }
@@ -139,7 +139,7 @@ fn reads_that_do_not_fit_into_memory_come_from_the_disk() {
     assert!(read_ahead_works, "{:?}", outcome.causes);
 }
 
-/// Median of ten `fsync`s beside a writer, in milliseconds.
+/// Median of ten `fsync` calls beside a writer, in milliseconds.
 fn fsync_ms(config: &Config) -> u64 {
     let background_bytes = Some(256 << 20);
     let priority = Priority::default();
@@ -162,7 +162,7 @@ fn fsync_behind_a_writer_is_what_the_levels_are_for_and_the_sync_flag_makes_the_
     assert!(unflagged > patched * 2, "the control: {unflagged} and {patched} ms");
 }
 
-/// Keeps direct reads in flight on the device itself.
+/// Keeps direct reads of the device in flight.
 struct Direct {
     left: u32,
     in_flight: u32,
@@ -220,7 +220,7 @@ fn direct_reads_of_the_device_keep_its_depth_busy() {
     assert!((12_500..20_000).contains(&eight), "{eight} us");
 }
 
-/// Reads of one CPU, and what each of them takes.
+/// Reads on one CPU; returns the time of each.
 fn read_takes(depth: u32, device: u64, costs: impl Fn(&mut Costs)) -> (u64, u64) {
     let mut config = config("none");
     config.fs = None;
@@ -234,25 +234,26 @@ fn read_takes(depth: u32, device: u64, costs: impl Fn(&mut Costs)) -> (u64, u64)
     (outcome.ended.0 / 1_000, outcome.causes.switches)
 }
 
-/// The law of a lone request: it takes the sum of what everybody does for it, one after the other.
+/// A lone request takes the sum of all its steps, in sequence.
 #[test]
 fn read_of_one_takes_call_bio_issue_device_interrupt_and_wake_up() {
     let (each, _) = read_takes(1, 100_000, |_| ());
-    // The call that reaps fits in while the device works.
+    // The reaping call fits into the device's time.
     let sum = 500 + 1_000 + 1_000 + 100_000 + 3_000 + 1_000 + 1_000;
     assert!((sum..sum + 20).contains(&each), "{each} ns, and the parts take {sum}");
     let (longer, _) = read_takes(1, 100_000, |costs| costs.submit = Nanos(3_000));
-    assert_eq!(longer - each, 2_000, "a device does not work while its request is being made");
+    assert_eq!(longer - each, 2_000, "a device does not start before its request is issued");
 }
 
-/// CPU time is conserved: a CPU does no more than it has time for, whatever is in flight.
+/// CPU time is conserved: a CPU does no more work than its time, at any depth.
 #[test]
 fn reads_of_one_cpu_take_at_least_what_each_of_them_costs_it() {
     let (each, _) = read_takes(32, 0, |_| ());
     assert!(each >= 500 + 1_000 + 1_000 + 3_000, "{each} ns");
 }
 
-/// The machine is busy with what its threads used, and no CPU is busier than all the time.
+/// The machine's busy time is that of its threads, and no CPU is busy for longer than the elapsed
+/// time.
 #[test]
 fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
     let mut config = config("none");
@@ -265,13 +266,13 @@ fn machine_is_busy_with_its_threads_and_at_most_for_as_long_as_it_ran() {
     let used = (usage.user + usage.system).0;
     let all = outcome.ended.0 * u64::from(outcome.cpus);
     assert!(outcome.cpu_busy.0 <= all, "{} of {all} ns", outcome.cpu_busy.0);
-    // Four readers on two CPUs: all of the time, and nobody else is there.
+    // Four readers on two CPUs use all of the time.
     assert!(outcome.cpu_busy.0 * 100 > all * 98, "{} of {all} ns", outcome.cpu_busy.0);
     let others = outcome.causes.switches * config.costs.switch.0;
     assert!((used + others).abs_diff(outcome.cpu_busy.0) * 100 < all, "{used} and {others} ns");
 }
 
-/// Readers of 4 KiB at random for 20 ms, each with so many in flight.
+/// Random readers of 4 KiB for 20 ms, with this depth each.
 fn readers(numjobs: u32, iodepth: u32) -> fio::Fio {
     let job = fio::Job {
         rw: fio::Rw::RandRead,
@@ -287,7 +288,7 @@ fn readers(numjobs: u32, iodepth: u32) -> fio::Fio {
     fio::Fio::new(vec![job]).unwrap()
 }
 
-/// A device that takes so long for a command, on so many channels.
+/// A flash device with this time per command and number of channels.
 fn flash(takes_ns: u64, channels: u32) -> DeviceConfig {
     DeviceConfig::Flash(FlashConfig {
         sectors: 1 << 20,
@@ -302,8 +303,8 @@ fn flash(takes_ns: u64, channels: u32) -> DeviceConfig {
     })
 }
 
-/// The same reads end where they were submitted if the device has a vector for each CPU or if
-/// `rq_affinity` says so, and else on the CPU that the device interrupts.
+/// Reads complete on the submitter's CPU if the device has a vector for each CPU or `rq_affinity`
+/// requires it, otherwise on the interrupted CPU.
 #[test]
 fn interrupts_are_the_submitters_where_the_device_has_a_vector_for_it() {
     let reads = |vectors, rq_affinity| {
@@ -320,11 +321,11 @@ fn interrupts_are_the_submitters_where_the_device_has_a_vector_for_it() {
         (ios, outcome.causes.ended_by_call)
     };
     let sum = |ios: &[u64]| ios.iter().sum::<u64>();
-    // A vector for each: nobody does anything for another one, and all are equal.
+    // One vector per CPU: no CPU works for another, and all are equal.
     let (own, calls) = reads(4, RqAffinity::Group);
     assert_eq!(calls, 0);
     assert!(own.iter().max().unwrap() - own.iter().min().unwrap() <= 2, "{own:?}");
-    // One for all, on CPU 0; then the other socket's are called there, then those of three CPUs.
+    // One vector on CPU 0; then calls for the other socket, then for three CPUs.
     let (one, calls) = reads(1, RqAffinity::Off);
     assert!(calls == 0 && sum(&one) < sum(&own), "{one:?} {own:?}");
     let (near, calls) = reads(1, RqAffinity::Group);
@@ -333,8 +334,8 @@ fn interrupts_are_the_submitters_where_the_device_has_a_vector_for_it() {
     assert!((calls * 4).abs_diff(sum(&very) * 3) * 20 < sum(&very), "{calls} {very:?}");
 }
 
-/// Of memory there are no interrupts: who submits copies, and his read is its parts, one after the
-/// other. Readers on CPUs of their own do not wait for each other.
+/// A RAM disk has no interrupts: the submitter copies, and its read is the sum of its parts.
+/// Readers on separate CPUs do not wait for each other.
 #[test]
 fn memory_is_copied_by_who_submits_and_ends_without_an_interrupt() {
     let reads = |interrupt| {
@@ -365,7 +366,7 @@ fn mq_generation() -> blockyard_engine::elevator::Generation {
     blockyard_engine::elevator::Generation::Multi
 }
 
-/// Counts what it sees.
+/// Counts events.
 #[derive(Default)]
 struct Seen {
     submitted: u64,
@@ -395,10 +396,10 @@ fn observer_sees_every_bio_and_every_request_once() {
     let (outcome, seen) = run(&config("deadline"), &mut small_tiotest(), Seen::default()).unwrap();
     assert_eq!((seen.submitted, seen.issued), (seen.ended, seen.completed));
     assert_eq!(seen.submitted, outcome.causes.queue.bios);
-    assert_eq!(seen.deepest, 4, "the disk takes four");
+    assert_eq!(seen.deepest, 4, "the depth of the disk is four");
 }
 
-/// Waits for something that never comes.
+/// Waits for an event that never occurs.
 struct Forever;
 
 impl Task for Forever {

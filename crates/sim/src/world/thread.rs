@@ -1,4 +1,4 @@
-//! A thread of the world, and what it is in the middle of.
+//! A thread of the world, and its current operation.
 
 use std::collections::VecDeque;
 use std::ops::Range;
@@ -18,35 +18,35 @@ use crate::fs::CommitStep;
 
 /// A thread.
 ///
-/// It has 14 fields: each layer keeps here what it has begun for the thread.
+/// It has 14 fields: each layer keeps its started work for the thread here.
 pub(super) struct Thread {
     pub(super) kind: Kind,
     pub(super) io_context: IoContext,
     pub(super) priority: Priority,
     pub(super) doing: Doing,
-    /// Bios that it has made and not submitted: the queue had no request, or it comes to it next.
+    /// Bios that it has made and not submitted, because they wait for a request or are next.
     pub(super) outbox: VecDeque<Out>,
-    /// What it waits for, if it does.
+    /// Reason of its wait, if it waits.
     pub(super) waits: Option<Wait>,
-    /// CPU time of the program itself.
+    /// CPU time in user mode.
     pub(super) user: Nanos,
     pub(super) over: bool,
-    /// Wake-ups by time that came for an earlier wait are told from that of the present one.
+    /// Number of the current wait, to ignore timers of earlier ones.
     pub(super) wait_number: u64,
-    /// A commit's writes that have not ended.
+    /// Number of a commit's writes in flight.
     pub(super) in_flight: u32,
-    /// Pages it has made dirty since it last looked at the limits.
+    /// Pages dirtied since the last check of the limits.
     pub(super) dirtied: u32,
     pub(super) read_ahead: Vec<(FileId, ReadAhead)>,
     pub(super) direct: Direct,
-    /// What it has to do for what it has submitted.
+    /// Pending actions.
     pub(super) pending: Pending,
 }
 
 /// Direct operations of a thread.
 #[derive(Default)]
 pub(super) struct Direct {
-    /// Submitted and not ended: number, and bios left.
+    /// In flight: id, remaining bios, result.
     pub(super) running: Vec<(u32, u32, Result<(), i32>)>,
     /// Ended and not reaped.
     pub(super) ended: Vec<Reaped>,
@@ -54,7 +54,7 @@ pub(super) struct Direct {
     pub(super) reaped: Vec<Reaped>,
 }
 
-/// Whose thread it is.
+/// Kind of a thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Kind {
     /// Runs a task of the program.
@@ -71,12 +71,12 @@ pub(super) enum Kind {
     Kblockd(CpuId),
     /// Runs the softirq of a CPU that a thread has raised (`ksoftirqd`).
     Softirq(CpuId),
-    /// Does what the CPU has to do beside.
+    /// Performs the other work of its CPU.
     Housekeeper,
 }
 
 impl Kind {
-    /// As a trace has it.
+    /// Role in a trace.
     pub(super) fn role(&self) -> Role {
         match self {
             Self::Task { .. } => Role::Task,
@@ -91,9 +91,9 @@ impl Kind {
     }
 }
 
-/// What a thread does with its turn.
+/// Action of a thread in its turn.
 pub(super) enum Turn {
-    /// It runs for so long, and then has the next turn.
+    /// It runs for this time, and then has its next turn.
     Run(Nanos),
     /// It waits.
     Block(Wait),
@@ -101,31 +101,31 @@ pub(super) enum Turn {
     Exit,
 }
 
-/// What a thread is in the middle of.
+/// Current operation of a thread.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Doing {
-    /// Nothing: it makes its next call, or looks for work.
+    /// None: it makes its next call, or looks for work.
     Next,
-    /// `read` of these pages; the ones before are done.
+    /// `read` of these pages; earlier ones are done.
     Read { file: FileId, pages: Range<u64>, waited: bool },
     /// `write` to these pages.
     Write { file: FileId, pages: Range<u64> },
-    /// `write` has been done, and the writer is above the limit. A flusher: the queue is congested.
+    /// A writer after its `write`, above the limit; or a flusher with a congested queue.
     Throttled,
-    /// `fsync`: its pages are being written; once more, if need be.
+    /// `fsync`: its pages are being written, again if necessary.
     FsyncPages { file: FileId, again: bool, writes: WritesUpTo },
     /// `fsync`: the transaction is being committed.
     FsyncCommit { transaction: u64 },
-    /// Waits for direct operations, no longer than until a time if there is one.
+    /// Waits for direct operations, with an optional time limit.
     Reap { at_least: u32, at_most: u32, until: Option<Nanos> },
-    /// A commit: data that has to be there first.
+    /// A commit: data that must be written first.
     CommitData {
         files: Vec<FileId>,
         writes: WritesUpTo,
         steps: VecDeque<CommitStep>,
         transaction: u64,
     },
-    /// A commit: its steps, one after the other.
+    /// A commit: its steps in order.
     CommitSteps { steps: VecDeque<CommitStep>, transaction: u64 },
 }
 
@@ -153,7 +153,8 @@ impl Thread {
     pub(super) fn next_deed(&self) -> Option<Next> {
         match &self.pending {
             Pending { issues, .. } if !issues.is_empty() => Some(Next::Issue),
-            // A sleeper makes nothing new; what it has dispatched would wait for it.
+            // A sleeping thread submits nothing new, and its dispatched requests must not wait for
+            // it.
             Pending { parked: true, .. } => None,
             Pending { todo, .. } if !todo.is_empty() => Some(Next::Step),
             _ => (!self.outbox.is_empty()).then_some(Next::Bio),
@@ -170,19 +171,19 @@ impl Thread {
         deed.expect("what was next is the first still")
     }
 
-    /// What its next burst pays for too.
+    /// Adds a cost to the next burst.
     pub(super) fn owe(&mut self, cost: Nanos) {
         self.pending.owed = self.pending.owed + cost;
     }
 
-    /// It has ended, or its phase has.
+    /// Whether it, or its phase, has ended.
     pub(super) fn is_over(&self) -> bool {
         self.over
     }
 }
 
 impl Direct {
-    /// A bio of an operation has ended.
+    /// Ends a bio of an operation.
     pub(super) fn end_bio(&mut self, now: Nanos, id: u32, status: Result<(), i32>) {
         let place = self.running.iter().position(|(running, ..)| *running == id);
         let place = place.expect("the operation is running");

@@ -1,4 +1,4 @@
-//! The threads and the CPUs that they run on: who waits, who is woken, and at which time.
+//! The threads and the CPUs: waits and wake-ups, with their times.
 
 use std::ops::{Index, IndexMut};
 
@@ -11,14 +11,14 @@ use super::thread::{Doing, Kind, Thread};
 use super::trace::{Event, Observer, Wait};
 use crate::cpu::{Affinity, Costs, CpuId, Cpus, ThreadId, Topology};
 
-/// The clock, the CPUs, their threads, and the observers of all that.
+/// The clock, the CPUs, their threads, and the observers.
 pub(super) struct Threads<'a> {
     pub(super) clock: Clock,
     pub(super) cpus: Cpus,
     all: Vec<Thread>,
-    /// The CPU whose thread or interrupt has its turn.
+    /// The CPU of the current turn.
     pub(super) running_on: Option<CpuId>,
-    /// Costs of the context that is at work, for which its CPU has not been charged.
+    /// Costs of the current context, for which its CPU has not been charged.
     spent: Nanos,
     pub(super) observers: Observers<'a>,
     /// Emptied after each use; kept for its memory.
@@ -51,7 +51,7 @@ impl<'a> Threads<'a> {
         self.observers.event(self.clock.now, event);
     }
 
-    /// A new thread, which can run at once.
+    /// Spawns a runnable thread.
     pub(super) fn spawn(&mut self, kind: Kind, priority: Priority, affinity: Affinity) -> ThreadId {
         let thread = self.spawn_asleep(kind, affinity);
         self[thread].priority = priority;
@@ -59,14 +59,14 @@ impl<'a> Threads<'a> {
         thread
     }
 
-    /// A new thread, which waits for work.
+    /// Spawns a thread that waits for work.
     pub(super) fn spawn_asleep(&mut self, kind: Kind, affinity: Affinity) -> ThreadId {
         let thread = self.cpus.spawn(affinity);
         self.put_to_sleep(kind, thread);
         thread
     }
 
-    /// A new thread, which waits for work and goes before others on its CPU.
+    /// Spawns a thread that waits for work and precedes others on its CPU.
     pub(super) fn spawn_urgent(&mut self, kind: Kind, cpu: CpuId) -> ThreadId {
         let thread = self.cpus.spawn_urgent(cpu);
         self.put_to_sleep(kind, thread);
@@ -83,32 +83,32 @@ impl<'a> Threads<'a> {
         self[thread].doing = doing;
     }
 
-    /// Wakes a thread up, if that is what it waits for.
+    /// Wakes a thread if it waits for `from`.
     pub(super) fn wake_from(&mut self, thread: ThreadId, from: Wait) {
         let sleeper = &mut self[thread];
         if sleeper.waits == Some(from) && !sleeper.is_over() {
             sleeper.waits = None;
             self.event(Event::Wake { thread });
-            // A timer is kept by the CPU that its sleeper ran on.
+            // The CPU of the sleeping thread keeps its timer.
             let by = self.running_on.unwrap_or_else(|| self.cpus.last_of(thread));
-            // The context has done what it has spent before it wakes.
+            // The context pays its costs before it wakes others.
             self.cpus.wake(self.clock.now, thread, by, self.spent);
         }
     }
 
-    /// Wakes the thread, which is about to wait, at a time.
+    /// Sets a timer for a thread that is about to wait.
     pub(super) fn wake_at(&mut self, thread: ThreadId, at: Nanos) {
         let wait_number = self[thread].wait_number + 1;
         self.clock.timers.schedule(at, Timer { thread, wait_number });
     }
 
-    /// Wakes the thread, which waits already, at a time.
+    /// Sets a timer for a waiting thread.
     pub(super) fn wake_sleeper_at(&mut self, thread: ThreadId, at: Nanos) {
         let wait_number = self[thread].wait_number;
         self.clock.timers.schedule(at, Timer { thread, wait_number });
     }
 
-    /// A timer rings.
+    /// Handles a timer.
     pub(super) fn ring(&mut self) {
         let Some((_, Timer { thread, wait_number })) = self.clock.timers.take() else { return };
         let sleeper = &self[thread];
@@ -127,7 +127,7 @@ impl<'a> Threads<'a> {
         self.cpus.block(self.clock.now, cpu);
     }
 
-    /// Tells the observers of the switches that have happened.
+    /// Reports the switches to the observers.
     pub(super) fn note_switches(&mut self) {
         let mut switches = std::mem::take(&mut self.switches);
         self.cpus.take_switches(&mut switches);
@@ -137,33 +137,33 @@ impl<'a> Threads<'a> {
         self.switches = switches;
     }
 
-    /// The context that is at work does something that takes time.
+    /// Adds a cost of the current context.
     pub(super) fn spend(&mut self, cost: Nanos) {
         self.spent = self.spent + cost;
     }
 
-    /// The costs of the context that is at work, so far.
+    /// Costs of the current context so far.
     pub(super) fn spent(&self) -> Nanos {
         self.spent
     }
 
-    /// The costs of the context, which has done its work.
+    /// Takes the costs of a context, at its end.
     pub(super) fn take_spent(&mut self) -> Nanos {
         std::mem::take(&mut self.spent)
     }
 
-    /// Charges a CPU for the context that has done its work there.
+    /// Charges a CPU for the costs of a context, at its end.
     pub(super) fn charge_spent(&mut self, cpu: CpuId) {
         let spent = self.take_spent();
         self.charge(cpu, spent);
     }
 
-    /// Charges a CPU for an interrupt; when the interrupt ends.
+    /// Charges a CPU for an interrupt; returns the end of the interrupt.
     pub(super) fn charge(&mut self, cpu: CpuId, cost: Nanos) -> Nanos {
         self.cpus.charge(self.clock.now, cpu, cost)
     }
 
-    /// The waiting threads, in words.
+    /// The waiting threads, as text.
     pub(super) fn waiting(&self) -> String {
         let waiting = self.all.iter().enumerate().filter(|(_, thread)| !thread.is_over());
         let who: Vec<String> = waiting

@@ -1,4 +1,4 @@
-//! What happens in a world, as it happens. The hash over all of it is the identity of a run.
+//! Events of a world. The hash of all events identifies a run.
 
 use blockyard_engine::bio::{BlkStatus, Op};
 use blockyard_engine::priority::Priority;
@@ -6,33 +6,33 @@ use blockyard_engine::time::Nanos;
 
 use crate::cpu::{CpuId, ThreadId};
 
-/// What a thread waits for.
+/// Reason of a thread's wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Wait {
-    /// Pages that are being read.
+    /// Pages under read.
     Pages,
     /// Its writes, at the end of `fsync`.
     Writes,
     /// A commit of the journal.
     Commit,
-    /// Dirty pages to become fewer.
+    /// Fewer dirty pages.
     DirtyLimit,
     /// A free request.
     Request,
     /// Direct operations.
     Direct,
-    /// Time to pass.
+    /// A sleep.
     Sleep,
-    /// Work: a flusher or the journal has nothing to do.
+    /// Work of a flusher, the journal or a worker.
     Work,
     /// The end of the phase.
     Exit,
 }
 
-/// Whose thread it is.
+/// Role of a thread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
-    /// The program's.
+    /// A task of the program.
     Task,
     /// Writes dirty pages back.
     Flusher,
@@ -46,12 +46,12 @@ pub enum Role {
     Kblockd(CpuId),
     /// Runs the softirq of this CPU.
     Softirq(CpuId),
-    /// Does what its CPU has to do beside.
+    /// Performs the other work of its CPU.
     Housekeeper,
 }
 
 impl Role {
-    /// What goes into the hash.
+    /// Number for the hash.
     fn word(self) -> u64 {
         match self {
             Self::Task => 0,
@@ -66,86 +66,86 @@ impl Role {
     }
 }
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// There is a new thread.
+    /// A new thread.
     Spawn {
-        /// Who.
+        /// Thread.
         thread: ThreadId,
-        /// What it is for.
+        /// Role.
         role: Role,
     },
-    /// A CPU goes over to a thread.
+    /// A CPU switches to a thread.
     Switch {
-        /// Where.
+        /// CPU.
         cpu: CpuId,
-        /// To whom.
+        /// Thread.
         thread: ThreadId,
     },
     /// A thread stops running.
     Block {
-        /// Who.
+        /// Thread.
         thread: ThreadId,
-        /// For what.
+        /// Reason.
         on: Wait,
     },
-    /// A thread can run again.
+    /// A thread becomes runnable.
     Wake {
-        /// Who.
+        /// Thread.
         thread: ThreadId,
     },
     /// A bio enters the queue.
     Submit {
-        /// Given back in [`Event::End`].
+        /// Number of the bio, also in [`Event::End`].
         bio: u64,
-        /// By whom.
+        /// Submitter.
         thread: ThreadId,
-        /// What.
+        /// Operation.
         op: Op,
-        /// From where.
+        /// First sector.
         sector: u64,
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
-        /// Somebody waits for it.
+        /// `REQ_SYNC`.
         sync: bool,
-        /// On stable storage before it ends.
+        /// FUA.
         fua: bool,
-        /// What ended before is on stable storage before it starts.
+        /// Preflush.
         preflush: bool,
-        /// How urgent.
+        /// Priority.
         priority: Priority,
     },
-    /// The device gets a request.
+    /// A request is issued to the device.
     Issue {
-        /// Its tag.
+        /// Tag.
         tag: u32,
-        /// What.
+        /// Operation.
         op: Op,
-        /// From where.
+        /// First sector.
         sector: u64,
-        /// How many.
+        /// Number of sectors.
         sectors: u32,
-        /// Requests that the device has, with this one.
+        /// Number of requests at the device, including this one.
         in_flight: u32,
     },
-    /// The device has done a request.
+    /// The device has completed a request.
     Complete {
-        /// Its tag.
+        /// Tag.
         tag: u32,
     },
     /// A bio has ended.
     End {
-        /// As it was submitted.
+        /// Number of the bio.
         bio: u64,
-        /// How.
+        /// Status.
         status: BlkStatus,
     },
 }
 
-/// Sees everything that happens. `()` sees nothing.
+/// Receives every event. `()` ignores them.
 pub trait Observer {
-    /// Something has happened.
+    /// Receives an event.
     fn event(&mut self, at: Nanos, event: &Event);
 }
 
@@ -153,7 +153,7 @@ impl Observer for () {
     fn event(&mut self, _: Nanos, _: &Event) {}
 }
 
-/// The observer of a world, behind the hash that every run has.
+/// The observer of a world, and the hash of the run.
 pub(super) struct Trace<'a> {
     observer: &'a mut dyn Observer,
     hash: u64,
@@ -177,13 +177,13 @@ impl<'a> Trace<'a> {
     }
 }
 
-/// An event as numbers: its kind with the small fields, and the two large ones.
+/// An event as numbers: its kind with the small fields, and two large fields.
 fn words(event: &Event) -> (u64, u64, u64) {
     match *event {
         Event::Switch { cpu, thread } => (0, u64::from(cpu.0), u64::from(thread.0)),
         Event::Block { thread, on } => (1, u64::from(thread.0), on as u64),
         Event::Wake { thread } => (2, u64::from(thread.0), 0),
-        // What else a bio says shows in what comes of it; hashes of earlier versions stay the same.
+        // Other fields of a bio show in later events; this keeps hashes of earlier versions.
         Event::Submit { bio, thread, op, sector, sectors, sync, .. } => {
             let small = 3 | (op as u64) << 8 | u64::from(sync) << 16 | u64::from(thread.0) << 32;
             (small, bio, sector ^ u64::from(sectors) << 44)

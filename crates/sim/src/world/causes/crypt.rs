@@ -1,4 +1,4 @@
-//! Why encrypted I/O took as long as it did: who encrypted, who submitted, in which order.
+//! Causes of the time of encrypted I/O: encrypting workers, submitters, order.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,42 +14,41 @@ use crate::memory::MemoryCounters;
 /// It has 18 fields: each is one cause that the lab prints.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct CryptCauses {
-    /// Parts that the cipher has been through.
+    /// Encrypted or decrypted parts.
     pub parts: u64,
     /// Their bytes.
     pub cipher_bytes: u64,
-    /// Time of all CPUs in the cipher.
+    /// CPU time in the cipher.
     pub cipher_busy: Nanos,
-    /// Parts that were given to a worker.
+    /// Parts handed to a worker.
     pub hand_overs: u64,
-    /// Batches that the writing thread took.
+    /// Batches of the writing thread.
     pub batches: u64,
     /// Writes in them.
     pub batched_writes: u64,
-    /// Batches in which a write lies before the one ahead of it.
+    /// Batches with a write before its predecessor.
     pub unsorted_batches: u64,
-    /// Pieces of one write whose encryption ended later than that of a piece behind them, which was
-    /// the last to end.
+    /// Pieces of one write that were encrypted after a later piece, counted by neighbours.
     pub out_of_order: u64,
-    /// Pieces that were not the first to end.
+    /// Pairs of neighbouring pieces.
     pub neighbours: u64,
-    /// Workers that encrypted pieces of one write.
+    /// Number of workers that encrypted pieces of one write.
     pub workers_per_write: Spread,
-    /// Io-contexts in which pieces of one write were submitted.
+    /// Number of io-contexts in which pieces of one write were submitted.
     pub contexts_per_write: Spread,
     /// Threads that submitted writes.
     pub submitting_threads: BTreeSet<ThreadId>,
     /// Io-contexts in which writes were submitted.
     pub write_contexts: BTreeSet<u32>,
-    /// CPUs that encrypted what one thread wrote.
+    /// CPUs that encrypted one thread's writes.
     pub cpus_of_writer: BTreeMap<ThreadId, BTreeSet<CpuId>>,
     /// Writes that entered the queue.
     pub write_bios: u64,
-    /// Of the page allocator, if there is one.
+    /// Counters of the page allocator, if there is one.
     pub pages: Option<Counters>,
-    /// Of the memory that it takes pages from.
+    /// Counters of its memory.
     pub memory: Option<MemoryCounters>,
-    /// Time in which pages were allocated and freed.
+    /// Time of page allocation and freeing.
     pub allocation_busy: Nanos,
 }
 
@@ -62,21 +61,21 @@ impl CryptCauses {
         }
     }
 
-    /// The writing thread has taken these, in this order.
+    /// Counts a batch of the writing thread, in this order.
     pub(in crate::world) fn note_batch(&mut self, sectors: &[Sector]) {
         self.batches += 1;
         self.batched_writes += sectors.len() as u64;
         self.unsorted_batches += u64::from(!sectors.is_sorted());
     }
 
-    /// CPUs that encrypted what one thread wrote, of the thread with most of them.
+    /// The largest number of CPUs that encrypted one thread's writes.
     #[must_use]
     pub fn cpus_of_writer_max(&self) -> usize {
         self.cpus_of_writer.values().map(BTreeSet::len).max().unwrap_or(0)
     }
 }
 
-/// How often each small number came out.
+/// Distribution of small numbers.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Spread {
     counts: Vec<u64>,
@@ -91,7 +90,7 @@ impl Spread {
         self.counts[number] += 1;
     }
 
-    /// The number that half of them do not exceed; 0 if there is none.
+    /// Median; 0 without numbers.
     #[must_use]
     pub fn median(&self) -> usize {
         let half = self.counts.iter().sum::<u64>().div_ceil(2);
@@ -103,7 +102,7 @@ impl Spread {
         self.counts.iter().position(reaches).unwrap_or(0)
     }
 
-    /// Their mean; 0 if there is none.
+    /// Mean; 0 without numbers.
     #[must_use]
     pub fn mean(&self) -> f64 {
         let all: u64 = self.counts.iter().sum();

@@ -9,18 +9,18 @@ use blockyard_engine::mq::complete::{CompleteOn, Completion, RqAffinity};
 
 use crate::cpu::{CpuId, Topology};
 
-/// Where a device's interrupts go.
+/// Interrupts of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct InterruptConfig {
-    /// Vectors that it has: one for all CPUs, or for a part of them each. More than there are CPUs
-    /// are of no use.
+    /// Number of vectors: one for all CPUs, or one for a part of them each. Vectors beyond the
+    /// number of CPUs are unused.
     pub vectors: u16,
-    /// How near to its submitter a request has to end.
+    /// Affinity of completions to the submitter.
     pub rq_affinity: RqAffinity,
 }
 
 impl InterruptConfig {
-    /// The CPU that is interrupted for a request of this one.
+    /// The CPU interrupted for a request of this CPU.
     pub(in crate::world) fn vector_of(self, submitter: CpuId, topology: Topology) -> CpuId {
         let (cpus, vectors) = (u32::from(topology.cpus()), u32::from(self.vectors));
         let vectors = vectors.clamp(1, cpus);
@@ -28,7 +28,7 @@ impl InterruptConfig {
         CpuId(u16::try_from((part * cpus).div_ceil(vectors)).expect("it is one of the CPUs"))
     }
 
-    /// Where a request of this CPU ends that the other one was interrupted for, if not there.
+    /// The CPU that completes a request, if not the interrupted one.
     pub(in crate::world) fn called(
         self,
         submitter: CpuId,

@@ -1,4 +1,4 @@
-//! What a mapped device of the world is made of, and what it costs.
+//! Configuration and costs of a mapped device of the world.
 
 use blockyard_engine::dm::crypt::pipeline::Choice;
 use blockyard_engine::pages::{AllocatorSpec, Sizes};
@@ -6,68 +6,68 @@ use blockyard_engine::time::Nanos;
 
 use crate::memory::MemoryConfig;
 
-/// A crypt target between those who submit and the queue.
+/// A crypt target between submitters and queue.
 #[derive(Clone, Debug)]
 pub struct MappedConfig {
-    /// Where the cipher runs, and who submits.
+    /// Placement of the cipher, and submitter.
     pub pipeline: Choice,
-    /// Bios are cut to so many sectors before they reach the target, as the loop target of 2013
-    /// does, which maps blocks of a file system; none are not cut.
+    /// Bios are split to this length before the target, like by the loop target of 2013, which maps
+    /// blocks of a file system. `None`: not split.
     pub bio_sectors: Option<u32>,
-    /// What is cut keeps the io-context of its submitter (`bio_associate_current` survives the
+    /// Split bios keep the io-context of their submitter (`bio_associate_current` survives the
     /// split).
     pub keeps_context: bool,
-    /// What is below the target.
+    /// Device below the target.
     pub below: Below,
-    /// Pages for the ciphertext; none: there is room, and it costs nothing.
+    /// Pages for the ciphertext; `None`: unlimited and free.
     pub pages: Option<PagesConfig>,
-    /// What it costs.
+    /// Costs.
     pub costs: MappedCosts,
 }
 
-/// What is below the target.
+/// Device below the target.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Below {
     /// The request queue and its device.
     Queue,
-    /// Nothing that has a queue: who submits does the rest at once. `zero` takes no time, a ram
-    /// disk that of the copy.
+    /// A device without a queue: the submitter completes I/O itself. `zero` takes no time, a RAM
+    /// disk the time of the copy.
     Memory {
-        /// Of the copy.
+        /// Time of the copy.
         ns_per_kib: u64,
     },
 }
 
-/// Who allocates pages, and what memory is like.
+/// Page allocator and state of memory.
 #[derive(Clone, Debug)]
 pub struct PagesConfig {
-    /// Who.
+    /// Allocator.
     pub allocator: AllocatorSpec,
     /// Reserve and limit.
     pub sizes: Sizes,
-    /// Memory, whole and free.
+    /// Memory, initially free.
     pub memory: MemoryConfig,
-    /// So many of a thousand ranges of 2^order pages are split by a page of somebody else's.
+    /// Fragmentation: order, and per mille of ranges of 2^order pages with a pinned page.
     pub fragmented: Option<(u8, u32)>,
-    /// Before each bio others take memory, or give it back, until so many pages can be had.
+    /// Before each bio other users take or return memory until this many pages are available.
     pub usable_pages: Option<u32>,
 }
 
-/// What the target's work costs a CPU.
+/// CPU costs of the target.
 #[derive(Clone, Copy, Debug)]
 pub struct MappedCosts {
-    /// The cipher, for each KiB.
+    /// Cipher, per KiB.
     pub cipher_kib: Nanos,
-    /// It takes up to so many percent more or less: what caches and interrupts do to it.
+    /// Random variation of the cipher in percent, for caches and interrupts.
     pub jitter_percent: u32,
-    /// More of it, in percent, on another socket than where the data is.
+    /// Additional cipher time in percent on another socket than the data's.
     pub remote_percent: u32,
-    /// To take a part in, and to end it.
+    /// Start and end of a part.
     pub part: Nanos,
-    /// To put a work item on a queue; waking a worker is extra.
+    /// Queueing a work item; the worker's wake-up is extra.
     pub queue_work: Nanos,
-    /// To give a write to the thread, and for it to take it out again.
+    /// Passing a write to the thread, and taking it.
     pub batch: Nanos,
-    /// More of it when the batch is sorted.
+    /// Additional cost in a sorted batch.
     pub sort: Nanos,
 }

@@ -1,5 +1,5 @@
-//! What a null device of the world is like, and the queue that may be stacked on it. Names are
-//! those of null_blk's parameters, and of dm-mq's.
+//! Configuration of a null device and of its stacked queue. Names are those of null_blk's and
+//! dm-mq's parameters.
 
 use blockyard_engine::dm::multipath::stacked::Stacking;
 use blockyard_engine::mq::QueueConfig;
@@ -9,30 +9,30 @@ use blockyard_engine::time::Nanos;
 /// A null device (`drivers/block/null_blk`).
 #[derive(Clone, Copy, Debug)]
 pub struct NullConfig {
-    /// Sectors that it has.
+    /// Size in sectors.
     pub sectors: u64,
-    /// What it takes: bios, or requests of which queue.
+    /// Interface: bios, or requests of a queue.
     pub queue_mode: QueueMode,
-    /// How it says that a request is done.
+    /// Completion mode.
     pub irqmode: IrqMode,
-    /// With the timer: after how long.
+    /// Delay of the timer mode.
     pub completion: Nanos,
     /// Hardware queues (null_blk calls them `submit_queues`).
     pub hw_queues: u16,
-    /// Requests that each of them takes.
+    /// Depth of each hardware queue.
     pub hw_queue_depth: u32,
-    /// Where a request ends that was submitted elsewhere.
+    /// Affinity of completions.
     pub rq_affinity: RqAffinity,
-    /// Since when a single queue takes the softirq.
+    /// Completion rule of a single queue.
     pub completion_rule: CompletionRule,
-    /// To end a request and its bio.
+    /// Cost of the end of a request and its bio.
     pub end: Nanos,
 }
 
 /// `queue_mode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum QueueMode {
-    /// 0: bios, which end where they are submitted.
+    /// 0: bios, which end on submission.
     Bio,
     /// 1: requests of the old single queue; `blk_complete_request` ends them in a softirq.
     Rq,
@@ -43,18 +43,18 @@ pub enum QueueMode {
 /// `irqmode`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IrqMode {
-    /// 0: the driver ends the request at once, itself.
+    /// 0: the driver ends the request directly.
     None,
-    /// 1: it has the block layer complete it, at once, as if an interrupt had said so.
+    /// 1: the block layer completes it immediately, as after an interrupt.
     Softirq,
-    /// 2: a timer interrupts the CPU that issued it.
+    /// 2: a timer interrupts the issuing CPU.
     Timer,
 }
 
-/// What the block layer does with a completion on the right CPU.
+/// Handling of a completion on the right CPU.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum CompletionRule {
-    /// It calls the driver at once, however many queues there are (Linux 4.5).
+    /// It calls the driver directly, with any number of queues (Linux 4.5).
     Inline,
     /// With one hardware queue it raises the softirq (since 2018).
     SoftirqIfSingle,
@@ -65,26 +65,26 @@ pub enum CompletionRule {
 pub struct StackConfig {
     /// The upper queue.
     pub upper: QueueConfig,
-    /// The kernel's way.
+    /// Variant of the kernel's stacking.
     pub stacking: Stacking,
-    /// Who is to run the upper queue because a clone has ended looks whether something waits there
-    /// first, and calls no worker if nothing does (`blk_mq_run_hw_queues` until 2018).
+    /// Whether a completion checks for waiting requests before it calls a worker
+    /// (`blk_mq_run_hw_queues` until 2018).
     pub run_looks_first: bool,
-    /// What it costs.
+    /// Costs.
     pub costs: StackCosts,
 }
 
-/// What a stacked queue costs, on top of the queue below.
+/// Costs of a stacked queue, in addition to the queue below.
 #[derive(Clone, Copy, Debug)]
 pub struct StackCosts {
     /// A request of the upper queue, from its bio to its dispatch.
     pub request: Nanos,
-    /// To choose a path, and to make the clone and insert it.
+    /// Selection of a path, and construction and insertion of the clone.
     pub clone: Nanos,
-    /// Of it, under the lock of the paths: one CPU at a time.
+    /// Part of it under the lock of the paths: one CPU at a time.
     pub path_lock: Nanos,
-    /// To end the original, behind the end of the clone.
+    /// End of the original, after the end of the clone.
     pub end: Nanos,
-    /// To put an item on a work queue; waking its worker is extra.
+    /// Queueing of a work item; the worker's wake-up is extra.
     pub queue_work: Nanos,
 }

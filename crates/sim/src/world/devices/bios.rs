@@ -21,12 +21,12 @@ impl Bios {
         self.in_flight.len()
     }
 
-    /// How long a bio is.
+    /// Length of a bio in bytes.
     pub(super) fn bytes(&self, user: u64) -> u64 {
         self.in_flight.bytes(user)
     }
 
-    /// The bio that a thread has made; it is in flight from now on.
+    /// Makes the bio of a thread and puts it in flight.
     pub(super) fn make(
         &mut self,
         threads: &Threads<'_>,
@@ -54,13 +54,13 @@ impl Bios {
         Bio { preflush: out.preflush, fua: out.fua, origin, ..bio }
     }
 
-    /// A bio of a thread has ended.
+    /// Ends a bio of a thread.
     pub(super) fn end(&mut self, machine: &mut Machine<'_>, user: u64, status: BlkStatus) {
         let bio = self.in_flight.remove(user);
         machine.files.end_bio(&mut machine.threads, bio, status);
     }
 
-    /// A thread waits until its bio gets a request.
+    /// The thread waits until its bio gets a request.
     pub(super) fn park(&mut self, user: u64, thread: ThreadId) {
         self.parked.push((user, thread));
     }
@@ -70,7 +70,7 @@ impl Bios {
         self.parked.iter().any(|(_, parked)| *parked == thread)
     }
 
-    /// Parked bios have got their requests.
+    /// Wakes threads whose parked bios have got their requests.
     pub(super) fn wake_parked(&mut self, threads: &mut Threads<'_>, unparked: &mut Vec<u64>) {
         for user in unparked.drain(..) {
             let place = self.parked.iter().position(|(parked, _)| *parked == user);

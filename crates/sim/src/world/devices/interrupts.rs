@@ -1,14 +1,14 @@
-//! Whose interrupt it is: where a device says that it has done a request, and where that ends.
+//! Interrupts: the CPU that a device interrupts, and the CPU that completes the request.
 //!
 //! ```text
 //!   device ── vector of the submitter's CPU ──> hard interrupt ─┬─ near enough ─────> ends here
 //!                                                               └─ rq_affinity, IPI > ends there
 //!   memory: its submitter copies, and the request ends where it was issued
 //! ```
-//! The configuration says which CPU is interrupted and where the request ends then
-//! ([`super::super::config`]). A softirq of the same CPU follows the hard interrupt at once.
+//! The configuration determines the interrupted CPU and the CPU that completes the request
+//! ([`super::super::config`]). A softirq of the same CPU directly follows the hard interrupt.
 //!
-//! What it leaves out: threads for interrupts, coalescing, `irqbalance`.
+//! Left out: threaded interrupts, coalescing, `irqbalance`.
 
 use blockyard_engine::bio::BlkStatus;
 use blockyard_engine::mq::Issue;
@@ -22,7 +22,7 @@ use super::super::trace::Event;
 use super::Devices;
 use crate::cpu::CpuId;
 
-/// Who submitted the requests that the device works on, by tag.
+/// Submitting CPUs of requests at the device, by tag.
 #[derive(Debug, Default)]
 pub(super) struct Submitters(Vec<CpuId>);
 
@@ -39,7 +39,7 @@ impl Submitters {
 }
 
 impl Devices {
-    /// The device gets a request.
+    /// Issues a request to the device.
     pub(super) fn issue_to_device(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
         let sectors = u32::try_from(issue.len.0).expect("requests are short");
         self.has += 1;
@@ -57,14 +57,14 @@ impl Devices {
         }
     }
 
-    /// The device has done a request, and interrupts a CPU.
+    /// The device has completed a request, and interrupts a CPU.
     pub(super) fn device_interrupts(&mut self, machine: &mut Machine<'_>, tag: Tag) {
         let config = machine.config;
         let cpu = config.interrupts.vector_of(self.submitters.of(tag), config.topology);
         self.interrupt(machine, cpu, Deed::Interrupted(tag));
     }
 
-    /// What a hard interrupt costs, with the end of the request if that is there, too.
+    /// Cost of a hard interrupt, including the completion if it is on the same CPU.
     pub(super) fn cost_of_interrupt(&self, config: &Config, cpu: CpuId, tag: Tag) -> Nanos {
         let costs = &config.costs;
         match self.called_from(config, cpu, tag) {
@@ -77,7 +77,7 @@ impl Devices {
         config.interrupts.called(self.submitters.of(tag), cpu, config.topology)
     }
 
-    /// The hard interrupt has been taken: the request ends, or another CPU is called for that.
+    /// Handles a hard interrupt: completes the request, or calls another CPU.
     pub(super) fn interrupted(&mut self, machine: &mut Machine<'_>, by: Context, tag: Tag) {
         let Config { topology, costs, .. } = machine.config;
         let Some(cpu) = self.called_from(machine.config, by.cpu(), tag) else {
@@ -89,7 +89,7 @@ impl Devices {
         self.interrupts.schedule(machine.threads.now() + after, (cpu, Deed::Called(tag)));
     }
 
-    /// A request ends, and the queue is run.
+    /// Completes a request and runs the queue.
     pub(super) fn end_request(&mut self, machine: &mut Machine<'_>, by: Context, tag: Tag) {
         self.owes -= 1;
         self.block.queue().complete(machine.threads.now(), tag, BlkStatus::Ok);

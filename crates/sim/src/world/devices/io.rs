@@ -11,7 +11,7 @@ use super::{Backend, Devices, KEEPER};
 use crate::cpu::ThreadId;
 
 impl Devices {
-    /// Submits a bio that a thread has made; true if the submitter has to wait for a request.
+    /// Submits a thread's bio; returns whether the submitter must wait for a request.
     pub(super) fn submit(
         &mut self,
         machine: &mut Machine<'_>,
@@ -33,7 +33,7 @@ impl Devices {
         parked
     }
 
-    /// A bio enters the queue; true if it is parked there.
+    /// Passes a bio to the queue; returns whether it is parked.
     pub(super) fn enters_queue(
         &mut self,
         machine: &mut Machine<'_>,
@@ -45,7 +45,7 @@ impl Devices {
         self.block.submit(now, bio) == Submitted::Parked
     }
 
-    /// A bio has ended in the queue.
+    /// Notes the end of a bio in the queue.
     pub(super) fn leaves_queue(
         &self,
         machine: &mut Machine<'_>,
@@ -56,7 +56,7 @@ impl Devices {
         machine.threads.observers.note_end(now, (user, bytes), status, self.owes);
     }
 
-    /// Keeps account of writes by size, and of requests that hold bios of several submitters.
+    /// Counts writes by size, and requests with bios of several submitters.
     pub(super) fn note_issue(&mut self, machine: &mut Machine<'_>, issue: &Issue) {
         let causes = &mut machine.threads.observers.causes;
         causes.issued_sectors += issue.len.0;
@@ -71,7 +71,7 @@ impl Devices {
         causes.mixed_write_requests += u64::from(mixed);
     }
 
-    /// Something happens in the queue or the device.
+    /// Advances the queue or the device.
     pub(super) fn advance_block(&mut self, machine: &mut Machine<'_>) {
         let mut ended = std::mem::take(&mut self.scratch.device_ended);
         self.block.advance_device(machine.threads.now(), &mut ended);
@@ -84,7 +84,7 @@ impl Devices {
         self.run_queue(machine, Context::Interrupt(KEEPER));
     }
 
-    /// The queue gives the device what that takes; ended bios go to whom they belong.
+    /// Runs the queue; ended bios return to their owners.
     pub(super) fn run_queue(&mut self, machine: &mut Machine<'_>, by: Context) {
         let mut issues = std::mem::take(&mut self.scratch.issues);
         self.block.dispatch(machine.threads.now(), &mut issues);
@@ -102,7 +102,7 @@ impl Devices {
         self.deliver(machine, by);
     }
 
-    /// Bios that have ended in the queue go to whom they belong.
+    /// Passes ended bios of the queue to their owners.
     fn deliver(&mut self, machine: &mut Machine<'_>, by: Context) {
         let mut done = std::mem::take(&mut self.scratch.done);
         self.block.queue().take_done(&mut done);

@@ -7,7 +7,7 @@
 //!                                └─ null ───> queues and device of its own
 //! ```
 //! A thread submits its bios in its turns ([`Devices::go`], [`Devices::proceed`]). An interrupt
-//! ends them. Bios that have ended go to [`super::files`], which wakes the threads that wait.
+//! ends them. Ended bios go to [`super::files`], which wakes the waiting threads.
 
 mod bios;
 mod dm;
@@ -36,16 +36,16 @@ use crate::cpu::{CpuId, ThreadId};
 use crate::device::Device;
 use crate::heap::EventHeap;
 
-/// The CPU that keeps the queue's own timers.
+/// CPU of the queue's timers.
 const KEEPER: CpuId = CpuId(0);
 
-/// The part that takes the bios of threads.
+/// The layer that receives the bios of threads.
 enum Backend {
     /// The request queue.
     Queue,
     /// A mapped device above it.
     Mapped(Box<Mapped>),
-    /// A null device with its own queues, in place of queue and device.
+    /// A null device with its own queues; it replaces queue and device.
     Null(Box<Null>),
 }
 
@@ -56,11 +56,11 @@ pub(super) struct Devices {
     block: BlockDevice<Box<dyn Device>>,
     bios: Bios,
     submitters: Submitters,
-    /// What interrupts do when they have paid for it.
+    /// Actions of interrupts, after their cost is paid.
     interrupts: EventHeap<(CpuId, Deed)>,
-    /// Requests that the device works on.
+    /// Number of requests at the device.
     has: u32,
-    /// Requests that were dispatched, and have not ended for the queue.
+    /// Number of dispatched requests that have not ended for the queue.
     owes: u32,
     scratch: Scratch,
 }
@@ -104,7 +104,7 @@ impl Devices {
         }
     }
 
-    /// Makes the threads that the back end needs.
+    /// Spawns the threads of the back end.
     pub(super) fn spawn(&mut self, machine: &mut Machine<'_>) {
         match &mut self.backend {
             Backend::Queue => {}
@@ -113,12 +113,12 @@ impl Devices {
         }
     }
 
-    /// Whether a flusher has to wait before it writes more.
+    /// Whether a flusher must wait before it writes more.
     pub(super) fn is_congested(&mut self) -> bool {
         self.block.queue().is_congested(false)
     }
 
-    /// When something happens that no thread does.
+    /// Time of the next event outside threads.
     pub(super) fn next_event(&self) -> Option<Nanos> {
         let null = match &self.backend {
             Backend::Null(null) => null.next_event(),
@@ -128,7 +128,7 @@ impl Devices {
         events.chain(null).min()
     }
 
-    /// The first thing happens that is due now: in the device, an interrupt, in a null device.
+    /// Handles the first event that is due: of the device, an interrupt, or a null device.
     pub(super) fn advance(&mut self, machine: &mut Machine<'_>) {
         let now = Some(machine.threads.now());
         if self.block.next_event() == now {
@@ -140,7 +140,7 @@ impl Devices {
         }
     }
 
-    /// The thread goes on with the bios that it submits; nothing if it has none.
+    /// Continues the submission of the thread's bios; `None` if it has none.
     pub(super) fn continue_turn(
         &mut self,
         machine: &mut Machine<'_>,
@@ -170,7 +170,7 @@ impl Devices {
         }
     }
 
-    /// A thread ends: what it has begun goes on without it.
+    /// Ends a thread; its started work continues without it.
     pub(super) fn end_thread(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
         match &mut self.backend {
             Backend::Null(null) => null.abandon(machine, thread),
@@ -184,7 +184,7 @@ impl Devices {
         self.run_queue(machine, Context::Interrupt(cpu));
     }
 
-    /// Whether the back end has bios that only end if threads run on.
+    /// Whether the back end has bios that need running threads to end.
     pub(super) fn needs_threads(&self) -> bool {
         match &self.backend {
             Backend::Queue => false,
@@ -196,7 +196,7 @@ impl Devices {
     /// Waits until all bios have ended. No thread runs any more.
     ///
     /// # Errors
-    /// In words: something is left, or never ends.
+    /// Something is left, or does not end; the text says which.
     pub(super) fn drain(&mut self, machine: &mut Machine<'_>) -> Result<(), String> {
         match &self.backend {
             Backend::Null(null) if !null.is_idle() => {
@@ -226,7 +226,7 @@ impl Devices {
         Ok(())
     }
 
-    /// Fills in the causes that devices know.
+    /// Adds the causes that devices know.
     pub(super) fn add_causes(&mut self, threads: &Threads<'_>, causes: &mut Causes) {
         causes.queue = *self.block.queue().counters();
         causes.disk = self.block.device().disk_counters();

@@ -13,7 +13,7 @@ use super::{Backend, Devices, KEEPER};
 use crate::cpu::{CpuId, ThreadId};
 
 impl Devices {
-    /// Submits what the thread has made, behind a burst of `cost`. `waits`: it will wait for it.
+    /// Submits the thread's bios after a burst of `cost`. `waits`: the thread will wait for them.
     pub(in crate::world) fn go(
         &mut self,
         machine: &mut Machine<'_>,
@@ -27,7 +27,7 @@ impl Devices {
             Backend::Queue => false,
         };
         let per_context = machine.config.queue.plug == PlugRule::PerContext;
-        // One bio has nobody to be merged with in its plug, unless it is cut.
+        // A lone bio has no other to merge with in its plug, unless it is split.
         let alone = if is_mapped { 0 } else { 1 };
         let submitter = &mut machine.threads[thread];
         submitter.owe(cost);
@@ -39,7 +39,7 @@ impl Devices {
         self.proceed(machine, cpu, thread).unwrap_or(Turn::Run(Nanos(0)))
     }
 
-    /// What a thread holds back from now on it lets go when it has nothing more to submit.
+    /// Opens a plug, which is closed when the thread has nothing more to submit.
     pub(super) fn open_plug(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
         let submitter = &mut machine.threads[thread];
         submitter.pending.unplugs = true;
@@ -47,8 +47,8 @@ impl Devices {
         self.block.queue().plug(io_context);
     }
 
-    /// Does what the thread's last burst has paid for, and begins the next one; nothing when it has
-    /// come to the end of its bios.
+    /// Performs the action paid for by the last burst, and starts the next burst; `None` after the
+    /// last bio.
     pub(super) fn proceed(
         &mut self,
         machine: &mut Machine<'_>,
@@ -69,7 +69,7 @@ impl Devices {
                 continue;
             }
             if next.is_none() && std::mem::take(&mut machine.threads[thread].pending.parked) {
-                // It may have got its request while it gave the device what it had dispatched.
+                // It may have got its request while issuing its dispatched ones.
                 if self.bios.has_parked(thread) {
                     return Some(Turn::Block(Wait::Request));
                 }
@@ -105,7 +105,7 @@ impl Devices {
         }
     }
 
-    /// Lets go what the thread has held back; false if that was nothing.
+    /// Closes a thread's plug; false if it was empty.
     fn close_plug(&mut self, machine: &mut Machine<'_>, by: Context, thread: ThreadId) -> bool {
         let submitter = &mut machine.threads[thread];
         if !std::mem::take(&mut submitter.pending.unplugs) {
@@ -117,8 +117,7 @@ impl Devices {
         true
     }
 
-    /// The thread is about to wait for I/O: what is held back goes on first, which may take it a
-    /// burst.
+    /// Closes the thread's plug before it waits for I/O, which may take a burst.
     pub(in crate::world) fn unplug_for(
         &mut self,
         machine: &mut Machine<'_>,
@@ -129,14 +128,14 @@ impl Devices {
         self.proceed(machine, cpu, thread)
     }
 
-    /// A CPU is interrupted, to do something when it has paid for it.
+    /// Interrupts a CPU, with an action after the cost is paid.
     pub(super) fn interrupt(&mut self, machine: &mut Machine<'_>, cpu: CpuId, deed: Deed) {
         let cost = self.cost_of(machine.config, cpu, &deed);
         let at = machine.threads.charge(cpu, cost);
         self.interrupts.schedule(at, (cpu, deed));
     }
 
-    /// An interrupt has paid for what it does.
+    /// Ends an interrupt whose cost is paid.
     pub(super) fn interrupt_ends(&mut self, machine: &mut Machine<'_>) {
         let Some((_, (cpu, deed))) = self.interrupts.take() else { return };
         machine.threads.running_on = Some(cpu);
@@ -155,7 +154,7 @@ impl Devices {
         }
     }
 
-    /// True if the context, a thread, has to wait for a request.
+    /// Performs an action; returns whether the thread must wait for a request.
     fn happens(&mut self, machine: &mut Machine<'_>, by: Context, deed: Deed) -> bool {
         match deed {
             Deed::Bio(thread, out) => return self.submit(machine, by, thread, &out),
@@ -169,7 +168,7 @@ impl Devices {
         false
     }
 
-    /// A thread is stopped in the middle: what it had begun goes on without it.
+    /// Stops a thread; its started work continues without it.
     pub(super) fn abandon(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
         let by = Context::Interrupt(machine.threads.cpus.last_of(thread));
         machine.threads[thread].pending.paid = None;
@@ -179,7 +178,7 @@ impl Devices {
         }
     }
 
-    /// No thread runs any more: what the device is about to get it gets.
+    /// Issues pending requests; no thread runs any more.
     pub(super) fn release_issues(&mut self, machine: &mut Machine<'_>) {
         for thread in machine.threads.ids() {
             for issue in std::mem::take(&mut machine.threads[thread].pending.issues) {
@@ -189,7 +188,7 @@ impl Devices {
     }
 }
 
-/// Who gives memory a request copies.
+/// On a RAM disk the issuing context copies.
 fn cost_of_issue(config: &Config, issue: &Issue) -> Nanos {
     let copy = match &config.device {
         DeviceConfig::Memory(memory) => memory.copy(issue.len),

@@ -1,4 +1,4 @@
-//! Executing SQEs: what each one costs, what it does then, and who goes on.
+//! Executes SQEs: their costs, effects and successors.
 
 use blockyard_engine::bio::{Bio, BlkStatus, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -15,7 +15,7 @@ use super::{Lower, Mapped, WORLD_SLOTS};
 use crate::cpu::{CpuId, ThreadId};
 
 impl Step {
-    /// Whether the cipher runs in whoever executes it.
+    /// Whether the executing context runs a cipher.
     fn is_cipher(&self) -> bool {
         let inline = matches!(self.sqe.op, SqeOp::Crypt { place: Place::Inline, .. });
         inline || self.is_taken
@@ -23,7 +23,7 @@ impl Step {
 }
 
 impl Mapped {
-    /// How long a cipher takes on a CPU, with what belongs to it.
+    /// Time of a cipher and its overhead on a CPU.
     fn cipher_time(&mut self, step: &Step, cpu: CpuId) -> Nanos {
         let SqeOp::Crypt { src, .. } = step.sqe.op else {
             unreachable!("only a cipher takes the time of one");
@@ -40,7 +40,7 @@ impl Mapped {
         costs.part + spent
     }
 
-    /// A cipher has run: who did it, and in which order.
+    /// Notes the context and the order of an ended cipher.
     fn note_ciphered(&mut self, step: &Step, by: Context) {
         self.causes.parts += 1;
         let SqeOp::Crypt { direction: Direction::Encrypt, src, dst, .. } = step.sqe.op else {
@@ -69,7 +69,7 @@ impl Devices {
         }
     }
 
-    /// A bio that a thread makes enters the mapped device.
+    /// Passes a thread's bio to the mapped device.
     pub(in crate::world::devices) fn submit_mapped(
         &mut self,
         machine: &mut Machine<'_>,
@@ -82,8 +82,7 @@ impl Devices {
         self.collect(machine, by);
     }
 
-    /// What the shard has to say, to whoever it told. Pages that it took or gave back are paid for
-    /// before anything else is done.
+    /// Collects the shard's steps for this context. Page costs are paid first.
     pub(in crate::world::devices) fn collect(&mut self, machine: &mut Machine<'_>, by: Context) {
         let mut steps = std::mem::take(&mut self.scratch.steps);
         let mapped = self.mapped();
@@ -108,7 +107,7 @@ impl Devices {
         self.scratch.ended = ended;
     }
 
-    /// The shard is answered.
+    /// Completes an SQE of the shard.
     pub(in crate::world::devices) fn answer(
         &mut self,
         machine: &mut Machine<'_>,
@@ -121,7 +120,7 @@ impl Devices {
         self.collect(machine, by);
     }
 
-    /// A bio of the queue below has ended.
+    /// Handles the end of a bio in the queue below.
     pub(in crate::world::devices) fn end_lower(
         &mut self,
         machine: &mut Machine<'_>,
@@ -135,7 +134,7 @@ impl Devices {
         self.answer(machine, Context::Interrupt(cpu), token, status);
     }
 
-    /// What a step costs whoever executes it.
+    /// Cost of a step for its context.
     pub(in crate::world::devices) fn cost_of_step(
         &mut self,
         config: &Config,
@@ -155,7 +154,7 @@ impl Devices {
         }
     }
 
-    /// A step has been paid for. True if a thread has to wait for a request.
+    /// Executes a step that is paid for. Returns whether a thread must wait for a request.
     pub(in crate::world::devices) fn execute(
         &mut self,
         machine: &mut Machine<'_>,
@@ -200,7 +199,7 @@ impl Devices {
         false
     }
 
-    /// A worker is to run the cipher.
+    /// Hands a cipher to a worker.
     fn hand_over(&mut self, machine: &mut Machine<'_>, cpu: CpuId, place: Place, step: Step) {
         let mapped = self.mapped();
         mapped.causes.hand_overs += 1;
@@ -214,7 +213,7 @@ impl Devices {
         }
     }
 
-    /// A cipher has run: the linked write is next, or the shard is told.
+    /// After a cipher: the linked write is next, or the shard is completed.
     fn ciphered(&mut self, machine: &mut Machine<'_>, by: Context, step: Step) {
         self.mapped().note_ciphered(&step, by);
         let Some(write) = step.then else {
@@ -229,7 +228,7 @@ impl Devices {
         }
     }
 
-    /// A write is about to go down: who submits pieces of which bio.
+    /// Notes the submitter of a part of a write.
     fn note_write(&mut self, machine: &Machine<'_>, by: Context, sqe: &Sqe, buf: BufRef) {
         let context = context_of(&machine.threads, by, sqe);
         let mapped = self.mapped();
@@ -243,7 +242,7 @@ impl Devices {
         }
     }
 
-    /// A bio goes to what is below the target; true if a thread waits for a request.
+    /// Passes a bio to the device below; returns whether a thread must wait for a request.
     fn give_down(
         &mut self,
         machine: &mut Machine<'_>,
@@ -316,11 +315,11 @@ impl Devices {
     }
 }
 
-/// In whose name a bio goes down.
+/// The io-context of a bio below the target.
 fn context_of(threads: &Threads<'_>, by: Context, sqe: &Sqe) -> IoContext {
     match (sqe.origin.io_context, by) {
         (IoContext::OF_TASK, Context::Thread(_, thread)) => threads[thread].io_context,
-        // An interrupt borrows whatever it interrupted; that of nobody is as good.
+        // An interrupt borrows an arbitrary thread's context; an anonymous one is equivalent.
         (IoContext::OF_TASK, Context::Interrupt(_)) => IoContext(0),
         (context, _) => context,
     }

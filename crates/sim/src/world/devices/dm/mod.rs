@@ -1,4 +1,4 @@
-//! A mapped device of the world: the engine's own shard with a crypt target, its workers and its
+//! A mapped device of the world: the engine's shard with a crypt target, its workers and its
 //! writing thread.
 //!
 //! ```text
@@ -39,14 +39,14 @@ use super::super::deeds::Step;
 use super::super::pools::Pools;
 use pages::Pages;
 
-/// More writes than this are never encrypted at once in any experiment; more wait.
+/// Limit of writes encrypted at once, beyond every experiment; more wait.
 const SLOTS: u32 = 1 << 15;
 /// Numbers of bios as those of their buffers.
 const WORLD_SLOTS: Range<u32> = BufRef::FIRST_WORLD_SLOT..BufRef::FIRST_LIST_SLOT;
-/// Longest part: longer bios are cut.
+/// Longest part: longer bios are split.
 const SLOT_BYTES: u32 = 1 << 20;
 
-/// A bio that was submitted to the device, perhaps in pieces.
+/// A bio submitted to the device, possibly split.
 #[derive(Debug)]
 struct Whole {
     /// Its number in the world.
@@ -56,7 +56,7 @@ struct Whole {
     status: BlkStatus,
     workers: BTreeSet<Option<ThreadId>>,
     contexts: BTreeSet<IoContext>,
-    /// Where the pieces begin in it that have been encrypted, in that order.
+    /// Offsets of its encrypted pieces, in the order of encryption.
     encrypted: Vec<u64>,
 }
 
@@ -77,10 +77,10 @@ pub(in crate::world) struct Mapped {
     pages: Option<Pages>,
     wholes: Slab<Whole>,
     lowers: Slab<Lower>,
-    /// Which bio the bytes of a bounce slot or of a page list are of.
+    /// The bio of each bounce slot or page list.
     slot_of: BTreeMap<u32, u32>,
     pools: Pools,
-    /// The writing thread, and what it is woken for.
+    /// The writing thread and its wake-ups.
     writer: Option<ThreadId>,
     wake: Option<Token>,
     random: Random,
@@ -144,13 +144,12 @@ impl Mapped {
         CryptCauses { pages, memory, allocation_busy, ..self.causes.clone() }
     }
 
-    /// What allocation has cost the CPU since this was asked last.
+    /// Allocation costs since the last call.
     fn take_owed(&mut self) -> Nanos {
         self.pages.as_mut().map_or(Nanos(0), Pages::take_owed)
     }
 
-    /// Gives a bio to the shard, in the pieces that it is cut to. Its own `user` comes back when
-    /// all have ended.
+    /// Passes a bio to the shard, in pieces. Its own `user` returns after the end of all.
     fn submit(&mut self, now: Nanos, cpu: CpuId, bio: Bio, thread: ThreadId) {
         if let Some(pages) = &mut self.pages {
             pages.before_bio(cpu);
@@ -174,7 +173,7 @@ impl Mapped {
         for piece in 0..pieces {
             let skip = piece * most.min(bio.len.0);
             let len = Sector(most.min(bio.len.0 - skip));
-            // Every bio has a buffer of its own, which says whose a part is.
+            // Every bio has a buffer of its own, which identifies its parts.
             let buf = match bio.buf.len_bytes {
                 0 => BufRef::NONE,
                 _ => BufRef {
@@ -189,7 +188,7 @@ impl Mapped {
         }
     }
 
-    /// Answers an SQE.
+    /// Completes an SQE.
     fn answer(&mut self, now: Nanos, cpu: CpuId, token: Token, status: BlkStatus) {
         if let Some(pages) = &self.pages {
             pages.run_on(cpu);
@@ -197,7 +196,7 @@ impl Mapped {
         self.shard.on_cqe(now, Cqe { token, status });
     }
 
-    /// What the shard wants to be executed now.
+    /// Takes the steps to execute now.
     fn take_steps(&mut self, cpu: CpuId, mut take: impl FnMut(Step)) {
         self.shard.take_sq(&mut self.sqes);
         let mut sqes = self.sqes.drain(..);
@@ -207,7 +206,7 @@ impl Mapped {
         }
     }
 
-    /// The bios that have ended, by their numbers in the world.
+    /// Takes the ended bios, by their numbers in the world.
     fn take_done(&mut self, mut take: impl FnMut(u64, BlkStatus)) {
         self.shard.take_done(&mut self.done);
         for Done { user, status } in self.done.drain(..) {
@@ -229,7 +228,7 @@ impl Mapped {
         }
     }
 
-    /// The bio whose bytes these are.
+    /// The bio of a buffer.
     fn whole_of(&mut self, buf: BufRef) -> Option<&mut Whole> {
         let index = match buf.slot {
             BufRef::ZEROS_SLOT | BufRef::LINKED_SLOT => return None,

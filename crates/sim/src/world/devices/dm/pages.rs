@@ -1,4 +1,4 @@
-//! Pages of the ciphertext, from a modelled memory: what they cost is paid by who asks.
+//! Pages for ciphertext from a modelled memory; the requesting context pays their cost.
 
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::time::Nanos;
@@ -15,7 +15,7 @@ pub(super) struct Pages {
     seed: u64,
     /// Time in calls of the allocator.
     pub(super) busy: Nanos,
-    /// The part of it that nobody has paid for.
+    /// The unpaid part of it.
     owed: Nanos,
 }
 
@@ -26,13 +26,13 @@ impl Pages {
         Self { memory, fragmented, usable_pages, seed, busy: Nanos(0), owed: Nanos(0) }
     }
 
-    /// What the shard takes its pages from.
+    /// The shard's source of pages.
     pub(super) fn bounce(&self, config: &PagesConfig) -> Bounce {
         let PagesConfig { allocator: spec, sizes, .. } = *config;
         Bounce::Pages { spec, sizes, source: Box::new(self.memory.clone()) }
     }
 
-    /// A bio comes on a CPU. The reserve was filled before others split memory.
+    /// A bio arrives on a CPU. The reserve is filled before other users fragment memory.
     pub(super) fn before_bio(&mut self, cpu: CpuId) {
         self.note_spent();
         let mut memory = self.memory.lock();

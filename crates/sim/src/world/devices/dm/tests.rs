@@ -16,7 +16,7 @@ use crate::world::{
 
 const KIB: u64 = 1024;
 
-/// Random operations of one length, some of them reads, at a depth.
+/// Random operations of one length, some of them reads, at a given depth.
 struct Job {
     random: Random,
     left: u32,
@@ -161,7 +161,7 @@ fn who_encrypts_and_who_submits_is_what_the_pipeline_says() {
     assert!(unbound.submitting_threads.len() > 4, "{:?}", unbound.submitting_threads);
     assert!(fifo.unsorted_batches > 0 && sorted.batches > 0, "{fifo:?}");
     assert_eq!(sorted.unsorted_batches, 0);
-    assert!(unbound.out_of_order > 0, "many workers overtake each other");
+    assert!(unbound.out_of_order > 0, "many workers pass each other");
     assert_eq!((inline.hand_overs, inline.batches, inline.out_of_order), (0, 0, 0));
     assert_eq!(inline.submitting_threads.len(), 3, "each task for itself");
 }
@@ -178,7 +178,7 @@ fn name_of_the_submitter_survives_where_the_pipeline_and_the_split_keep_it() {
     assert!(contexts("2013-2", true).0 >= 3);
     assert_eq!(contexts("2013-reply", true), (1, 3));
     assert!(contexts("2013-reply", false).0 >= 3, "lost at the split");
-    assert_eq!(contexts("2013-3", true), (1, 1), "that of the thread");
+    assert_eq!(contexts("2013-3", true), (1, 1), "the thread's own");
 }
 
 #[test]
@@ -191,8 +191,8 @@ fn bound_queue_encrypts_a_write_on_one_cpu_and_an_unbound_one_on_all_of_the_sock
     assert_eq!((workers("A"), workers("E")), (1, 4));
 }
 
-/// The law of a sleeper: nothing of what others do for it overlaps with what it does itself, and a
-/// read takes as long as all hops together.
+/// A sleeper's read takes the sum of all hops: its own work does not overlap with the work of
+/// others for it.
 #[test]
 fn reader_over_a_workqueue_sleeps_and_its_read_takes_the_sum_of_all_hops() {
     let mut config = config("E", "none", Below::Memory { ns_per_kib: 50 });
@@ -211,14 +211,14 @@ fn reader_over_a_workqueue_sleeps_and_its_read_takes_the_sum_of_all_hops() {
     let mut fio = fio::Fio::new(vec![job]).unwrap();
     let (_, ()) = run(&config, &mut fio, ()).unwrap();
     let result = &fio.results()[0];
-    // A call and its bio, the bio of the target and its copy, the work item.
+    // A call and its bio, the target's bio and its copy, the work item.
     let submits = 500 + 1_000 + 1_000 + 4 * 50 + 300;
-    // The waker's work, the call of another CPU, its way out of idle; who runs there ran there
-    // last.
+    // The waker's work, the call to another CPU, its exit from idle; the thread was the last one
+    // there.
     let hop = 1_000 + 1_000 + 1_000;
     let ciphers = 500 + 4 * 2_000;
     let (each, sum) = (result.runtime.0 / result.read.ios, submits + hop + ciphers + hop);
-    // The first read found another thread's traces on the CPUs: two switches, in a thousand reads.
+    // The first read finds other threads on the CPUs: two switches, in a thousand reads.
     assert!((sum..sum + 5).contains(&each), "{each} ns, and the hops take {sum}");
     let waits = result.usage.voluntary;
     assert!(waits.abs_diff(result.read.ios) < 5, "{waits} for {} reads", result.read.ios);
@@ -248,7 +248,7 @@ fn cipher_inline_takes_the_time_of_one_cpu_and_workers_share_it() {
     assert!(any * 2 < inline, "{any} us on four CPUs, {inline} us on one");
 }
 
-/// 1 MiB writes, encrypted where they are made, into memory.
+/// 1 MiB writes, encrypted inline, into memory.
 fn allocating(allocator: &str, usable_pages: Option<u32>) -> CryptCauses {
     let mut config = config("inline", "none", Below::Memory { ns_per_kib: 50 });
     let mapped = config.mapped.as_mut().unwrap();

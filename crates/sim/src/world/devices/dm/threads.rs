@@ -14,7 +14,7 @@ use super::super::Devices;
 use super::Mapped;
 use crate::cpu::{Affinity, CpuId, ThreadId};
 
-/// Whether some part may be handled so.
+/// Whether some part may be handled in this way.
 fn some(choice: &Choice, of: impl Fn(&Pipeline) -> bool) -> bool {
     match choice {
         Choice::Fixed(pipeline) => of(pipeline),
@@ -28,7 +28,7 @@ pub(super) fn sorts(choice: &Choice) -> bool {
 }
 
 impl Mapped {
-    /// Makes the workers and the writing thread that the pipeline needs. They sleep.
+    /// Spawns the workers and the writing thread of the pipeline, asleep.
     pub(in crate::world) fn spawn(&mut self, threads: &mut Threads<'_>) {
         let choice = self.config.pipeline;
         let place =
@@ -61,7 +61,7 @@ impl Devices {
         Turn::Block(Wait::Work)
     }
 
-    /// The writing thread takes a batch, which goes out under one plug, or sleeps.
+    /// The writing thread takes a batch, submitted under one plug, or sleeps.
     pub(in crate::world::devices) fn write_out(
         &mut self,
         machine: &mut Machine<'_>,

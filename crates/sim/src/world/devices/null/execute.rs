@@ -1,4 +1,4 @@
-//! What contexts do: bios come in, requests go to the device and have been done, originals end.
+//! Actions of contexts: arriving bios, issues, completions, ends of originals.
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op};
 use blockyard_engine::dm::multipath::stacked::{Answer, CompleteBy, Dispatched};
@@ -15,11 +15,11 @@ use super::workers::Work;
 use super::{Context, Interrupt, Null, PATH, Queues, Softirq};
 use crate::cpu::{CpuId, ThreadId, Topology};
 
-/// More hardware queues than one, whatever the number is.
+/// Stands for several hardware queues, of any number.
 const SEVERAL: u16 = 2;
 
 impl Null {
-    /// Where a request of the device ends that was done on a CPU.
+    /// The place of completion of a device's request.
     fn place(&self, by: Context, issue: &Issue, shares_cache: bool) -> CompleteOn {
         let completion = Completion {
             rq_affinity: self.config.rq_affinity,
@@ -33,13 +33,13 @@ impl Null {
             polled: false,
         };
         match (completion.place(), self.config.queue_mode, self.stack) {
-            // `blk_complete_request` never ends anything on the spot.
+            // `blk_complete_request` never completes directly.
             (CompleteOn::Here, QueueMode::Rq, None) => CompleteOn::Softirq,
             (place, ..) => place,
         }
     }
 
-    /// Where an original ends that goes through `blk_complete_request`.
+    /// The place of completion of an original through `blk_complete_request`.
     fn place_of_original(&self, by: Context, issue: &Issue, shares_cache: bool) -> CompleteOn {
         let elsewhere = issue.origin.cpu != by.cpu.0;
         match self.config.rq_affinity {
@@ -49,7 +49,7 @@ impl Null {
         }
     }
 
-    /// A thread submits what it has made.
+    /// Submits a thread's bios.
     pub(in crate::world) fn go(
         &mut self,
         machine: &mut Machine<'_>,
@@ -71,7 +71,7 @@ impl Null {
         Turn::Run(machine.threads.take_spent())
     }
 
-    /// A thread is stopped: what it has made goes on without it.
+    /// Stops a thread; its bios continue without it.
     pub(in crate::world) fn abandon(&mut self, machine: &mut Machine<'_>, thread: ThreadId) {
         let cpu = machine.threads.cpus.last_of(thread);
         let by = Context { cpu, is_worker: false, is_interrupt: true };
@@ -83,7 +83,7 @@ impl Null {
         self.end_interrupt(machine, by);
     }
 
-    /// A bio comes; true if it is parked.
+    /// Submits a bio; returns whether it is parked.
     fn enters(
         &mut self,
         machine: &mut Machine<'_>,
@@ -108,7 +108,7 @@ impl Null {
         parked
     }
 
-    /// Dispatches what the device takes.
+    /// Dispatches as many requests as the device accepts.
     pub(super) fn run_queues(&mut self, machine: &mut Machine<'_>, by: Context) {
         let now = machine.threads.now();
         match &mut self.queues {
@@ -133,7 +133,7 @@ impl Null {
         self.deliver(machine);
     }
 
-    /// The worker of a hardware queue of the path runs it.
+    /// The worker of a path's hardware queue runs it.
     pub(super) fn run_path(&mut self, machine: &mut Machine<'_>, by: Context, hctx: u16) {
         let Queues::Stacked(queue) = &mut self.queues else {
             unreachable!("only a stacked queue has the work of a path");
@@ -151,7 +151,7 @@ impl Null {
         }
     }
 
-    /// Gives a request to the device; a worker does that in turns of its own.
+    /// Issues a request to the device; a worker does that in separate turns.
     fn give(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
         if by.is_worker {
             self.workers.of(by.cpu).issues.push_back(issue);
@@ -160,7 +160,7 @@ impl Null {
         }
     }
 
-    /// Asks for a worker.
+    /// Calls a worker.
     fn call(&mut self, machine: &mut Machine<'_>, by: Context, work: Work) {
         let stack = self.stack.expect("only a stacked queue has workers");
         self.causes.calls += 1;
@@ -208,7 +208,7 @@ impl Null {
         machine.threads.event(Event::Complete { tag });
     }
 
-    /// The device says, on a CPU, that it has done a request.
+    /// The device has completed a request on a CPU.
     fn complete(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
         self.note_done(machine, &issue);
         let near = shares_cache(machine.config.topology, by, &issue);
@@ -219,7 +219,7 @@ impl Null {
         }
     }
 
-    /// A request of the device ends. A clone's original does, too, now or later.
+    /// Ends a device's request, and now or later the clone's original.
     fn request_ended(&mut self, machine: &mut Machine<'_>, by: Context, issue: Issue) {
         let near = shares_cache(machine.config.topology, by, &issue);
         machine.threads.spend(self.config.end);
@@ -255,7 +255,7 @@ impl Null {
         self.deliver(machine);
     }
 
-    /// Something is to be done in the softirq of this CPU.
+    /// Raises the softirq of this CPU.
     fn raise(&mut self, machine: &mut Machine<'_>, by: Context, what: Softirq) {
         self.causes.softirqs += 1;
         let softirq = &mut self.softirqs[usize::from(by.cpu.0)];
@@ -282,7 +282,7 @@ impl Null {
         }
     }
 
-    /// Something happens that no thread does.
+    /// Handles an event outside threads.
     pub(in crate::world) fn advance(&mut self, machine: &mut Machine<'_>) {
         let now = machine.threads.now();
         let due = self.interrupts.next_at().is_some_and(|at| at <= now);
@@ -304,7 +304,7 @@ impl Null {
         machine.threads.running_on = None;
     }
 
-    /// What an interrupt has raised is run when it ends; its CPU pays.
+    /// Runs the softirqs raised by an interrupt at its end; its CPU pays.
     fn end_interrupt(&mut self, machine: &mut Machine<'_>, by: Context) {
         self.run_queues(machine, by);
         while let Some(what) = self.softirqs[usize::from(by.cpu.0)].raised.pop_front() {
@@ -314,7 +314,7 @@ impl Null {
         machine.threads.charge_spent(by.cpu);
     }
 
-    /// Tells who waits for what has ended.
+    /// Passes ended bios to their waiters.
     fn deliver(&mut self, machine: &mut Machine<'_>) {
         let now = machine.threads.now();
         let mut done = std::mem::take(&mut self.done);
@@ -331,7 +331,7 @@ impl Null {
         self.unparked = unparked;
     }
 
-    /// The tags of all hardware queues, counted through.
+    /// Numbers the tags of all hardware queues consecutively.
     fn number_of(&self, issue: &Issue) -> u32 {
         u32::from(issue.tag.hctx) * self.config.hw_queue_depth + issue.tag.index
     }

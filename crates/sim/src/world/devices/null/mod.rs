@@ -1,5 +1,5 @@
-//! A null device of the world, its queue, and the queue that may be stacked on it: all that happens
-//! there is what it costs, and on which CPU and in which thread it is done.
+//! A null device of the world, its queue, and an optional stacked queue: the model covers the
+//! costs, CPUs and threads of the work.
 //!
 //! ```text
 //!   task ── bio ──> [upper queue ── clone ──>] queue ── issue ──> device, which has done it
@@ -7,17 +7,15 @@
 //!                        │                                            v
 //!   task <── ended ── original <── here, or softirq <── request <── here, softirq, other CPU
 //! ```
-//! Work is done by a *context*: a thread, which runs for as long as that takes, or an interrupt,
-//! which the CPU pays for. What a context does happens when its turn begins, and whom it wakes runs
-//! when that has been paid for. Workers and softirq threads take one request in a turn, so that
-//! others can come between.
+//! A *context* works: a thread, which runs for the cost of the work, or an interrupt, which the CPU
+//! pays for. Work takes effect at the start of the turn; woken threads run when it is paid for.
+//! Workers and softirq threads handle one request per turn, so that others can run in between.
 //!
-//! A softirq that is raised in a thread is run by the softirq thread of the CPU (`ksoftirqd`),
-//! which has to be woken up; one that is raised in an interrupt is run when that ends
-//! (`raise_softirq_irqoff`).
+//! A softirq raised in a thread runs in the CPU's softirq thread (`ksoftirqd`), which must be
+//! woken; a softirq raised in an interrupt runs at its end (`raise_softirq_irqoff`).
 //!
-//! What it leaves out: a softirq that a timer tick happens to run before its thread does; cache
-//! lines that go from CPU to CPU; page cache, as the null device has nothing to keep.
+//! Left out: softirqs that a timer tick runs before their thread; cache line transfers between
+//! CPUs; the page cache, because the null device stores nothing.
 
 mod execute;
 #[cfg(test)]
@@ -48,45 +46,45 @@ use workers::Workers;
 /// The only path of a stacked queue.
 const PATH: PathId = PathId(0);
 
-/// Who does something.
+/// The context of work.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Context {
     cpu: CpuId,
     /// A worker of kblockd.
     is_worker: bool,
-    /// No thread: what it raises runs when it ends.
+    /// An interrupt: its softirqs run at its end.
     is_interrupt: bool,
 }
 
-/// What a softirq has to do.
+/// Work of a softirq.
 #[derive(Clone, Copy, Debug)]
 enum Softirq {
-    /// The device's request has ended.
+    /// Ends the device's request.
     Request(Issue),
-    /// The clone has, and its original ends.
+    /// Ends the original of an ended clone.
     Original(Issue),
 }
 
-/// What interrupts a CPU.
+/// An interrupt of a CPU.
 #[derive(Debug)]
 enum Interrupt {
     /// The timer of a request.
     Timer(CpuId, Issue),
-    /// Another CPU has ended what this one submitted.
+    /// Another CPU has ended a request submitted on this one.
     Call(CpuId, Softirq),
 }
 
 /// The queues.
 enum Queues {
-    /// None: the device takes bios.
+    /// No queue: the device accepts bios.
     Bios,
-    /// The device's.
+    /// The device's queue.
     One(Box<RequestQueue>),
-    /// And one on it.
+    /// The device's queue and a stacked one.
     Stacked(Box<StackedQueue>),
 }
 
-/// A CPU's softirq.
+/// Softirq of a CPU.
 #[derive(Debug, Default)]
 struct SoftirqOfCpu {
     thread: Option<ThreadId>,
@@ -104,13 +102,13 @@ pub(in crate::world) struct Null {
     workers: Workers,
     softirqs: Vec<SoftirqOfCpu>,
     interrupts: EventHeap<Interrupt>,
-    /// When the last CPU that took the lock of the paths gives it back.
+    /// Time at which the lock of the paths is released.
     lock_free_at: Nanos,
     bios: Bios,
-    /// Requests that the device works on.
+    /// Number of requests at the device.
     has: u32,
     causes: NullCauses,
-    /// Bios of the bio mode that have ended.
+    /// Ended bios of bio mode.
     ended: Vec<Done>,
     /// Emptied after each use; kept for their memory.
     issues: Vec<Issue>,
@@ -156,7 +154,7 @@ impl Null {
         }
     }
 
-    /// When something happens that no thread does.
+    /// Time of the next event outside threads.
     pub(super) fn next_event(&self) -> Option<Nanos> {
         let queue = match &self.queues {
             Queues::Bios => None,
@@ -179,7 +177,7 @@ impl Null {
         }
     }
 
-    /// Counters, those of threads apart.
+    /// Counters, without those of threads.
     fn counted(&self) -> NullCauses {
         match &self.queues {
             Queues::Bios | Queues::One(_) => self.causes,
@@ -191,7 +189,7 @@ impl Null {
         }
     }
 
-    /// Of the queue that bios come to.
+    /// Counters of the queue that receives bios.
     pub(super) fn counters(&self) -> blockyard_engine::mq::Counters {
         match &self.queues {
             Queues::Bios => blockyard_engine::mq::Counters::default(),
@@ -233,8 +231,7 @@ impl Null {
         }
     }
 
-    /// Takes the lock of the paths `holds` times, one after the other: who comes while another CPU
-    /// has it waits.
+    /// Takes the lock of the paths `holds` times in sequence; waits while another CPU holds it.
     fn lock_paths(&mut self, threads: &mut Threads<'_>, holds: u64, costs: &StackCosts) {
         for _ in 0..holds {
             let at = threads.now() + threads.spent();
@@ -246,7 +243,7 @@ impl Null {
     }
 }
 
-/// A line with one path and nothing else.
+/// A line with a single path.
 fn one_path() -> MultipathSpec {
     let paths = vec![PathSpec::new("null")];
     MultipathSpec {

@@ -23,7 +23,7 @@ fn device(queue_mode: QueueMode, irqmode: IrqMode, hw_queues: u16) -> NullConfig
     }
 }
 
-/// Four CPUs, and what a call and a request cost in 2016.
+/// Four CPUs, with the costs of calls and requests of 2016.
 fn world(null: NullConfig, stacking: Option<Stacking>) -> Config {
     let mut config = config("none");
     config.fs = None;
@@ -55,7 +55,7 @@ fn world(null: NullConfig, stacking: Option<Stacking>) -> Config {
     config
 }
 
-/// Four readers, 20 ms; the outcome, their reads, and how often they waited or were put aside.
+/// Four readers for 20 ms; returns the outcome, their reads, and their context switches.
 fn read(config: &Config) -> (Outcome, u64, u64) {
     let job = Job {
         rw: Rw::RandRead,
@@ -84,14 +84,14 @@ fn null_device_ends_requests_where_its_modes_say() {
     use IrqMode::{None, Softirq, Timer};
     use QueueMode::{Bio, Mq, Rq};
     let with = |mode, irq| read(&world(device(mode, irq, 1), Option::None));
-    // On the spot: nobody is switched to, and nobody waits.
+    // Inline: no switches and no waits.
     for (mode, irq) in [(Mq, Softirq), (Mq, None), (Bio, Softirq), (Rq, None)] {
         let (outcome, _, switches) = with(mode, irq);
         let causes = causes(&outcome);
         assert_eq!((switches, causes.softirqs), (0, 0), "{mode:?} {irq:?}");
         assert_eq!(causes.softirq_threads, crate::cpu::Switches::default());
     }
-    // `blk_complete_request`: the thread that submitted raises a softirq for each.
+    // `blk_complete_request`: the submitting thread raises a softirq for each.
     let (outcome, ios, switches) = with(Rq, Softirq);
     assert_eq!(causes(&outcome).softirqs, ios);
     assert!(switches * 40 > ios && causes(&outcome).softirq_threads.voluntary > 100);
@@ -99,7 +99,7 @@ fn null_device_ends_requests_where_its_modes_say() {
     let (outcome, ios, switches) = with(Mq, Timer);
     assert_eq!(causes(&outcome).softirqs, 0);
     assert!(ios > 1_000 && switches > 100, "{ios} {switches}");
-    // No request to make, so bios are faster.
+    // Bios are faster, because no requests are needed.
     assert!(with(Bio, Softirq).1 > with(Mq, Softirq).1);
 }
 

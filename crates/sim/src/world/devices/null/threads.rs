@@ -12,7 +12,7 @@ use super::{Context, Null};
 use crate::cpu::{Affinity, CpuId};
 
 impl Null {
-    /// Makes a worker and a softirq thread for each CPU. They sleep.
+    /// Spawns a worker and a softirq thread for each CPU, asleep.
     pub(in crate::world) fn spawn(&mut self, machine: &mut Machine<'_>) {
         for cpu in (0..machine.config.topology.cpus()).map(CpuId) {
             // kblockd has WQ_HIGHPRI.
@@ -23,7 +23,7 @@ impl Null {
         }
     }
 
-    /// The turn of a worker: a request to the device, or the next queue to run, or sleep.
+    /// Turn of a worker: issue a request, run the next queue, or sleep.
     pub(in crate::world) fn run_worker(&mut self, machine: &mut Machine<'_>, cpu: CpuId) -> Turn {
         let by = Context { cpu, is_worker: true, is_interrupt: false };
         loop {
@@ -44,7 +44,7 @@ impl Null {
         }
     }
 
-    /// The turn of a softirq thread: one thing that was raised, or sleep.
+    /// Turn of a softirq thread: handle one raised item, or sleep.
     pub(in crate::world) fn run_softirqs(&mut self, machine: &mut Machine<'_>, cpu: CpuId) -> Turn {
         let by = Context { cpu, is_worker: false, is_interrupt: false };
         let raised = &mut self.softirqs[usize::from(cpu.0)].raised;
@@ -56,7 +56,7 @@ impl Null {
         Turn::Run(machine.threads.take_spent())
     }
 
-    /// Counters, with those of the threads.
+    /// Counters, including those of the threads.
     pub(in crate::world) fn causes(&self, threads: &Threads<'_>) -> NullCauses {
         let mut causes = self.counted();
         for worker in self.workers.threads() {

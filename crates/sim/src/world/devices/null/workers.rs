@@ -6,11 +6,10 @@
 //!                                      ^                     │ queued again
 //!                                      └──── same worker ────┘
 //! ```
-//! A work item that is pending is not queued again, and one that runs is queued behind itself on
-//! the same worker: it never runs twice at once. So the worker of a hardware queue serves all who
-//! insert into it, one after the other. It runs on the CPU of whoever queued it where the queue has
-//! one hardware queue, else on the CPUs of its hardware queue in turn, eight runs each
-//! (`blk_mq_hctx_next_cpu`, from memory).
+//! A pending work item is not queued again, and a running one is queued behind itself on the same
+//! worker: it never runs twice at once. So the worker of a hardware queue serves all submitters,
+//! one after the other. With one hardware queue it runs on the CPU of the caller, otherwise on the
+//! CPUs of its hardware queue in turn, for eight runs each (`blk_mq_hctx_next_cpu`, from memory).
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -22,22 +21,22 @@ use crate::cpu::{CpuId, ThreadId};
 /// Runs of a hardware queue before it goes to its next CPU (`BLK_MQ_CPU_WORK_BATCH`).
 const RUNS_ON_CPU: u32 = 8;
 
-/// What a worker is to run.
+/// Work of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Work {
-    /// The upper queue, as one of its hardware queues.
+    /// One hardware queue of the upper queue.
     Upper(u16),
     /// A hardware queue of the path.
     Lower(u16),
 }
 
-/// Where a work item is.
+/// State of a work item.
 #[derive(Clone, Copy, Debug, Default)]
 struct Item {
     pending: bool,
-    /// Its worker runs it.
+    /// The CPU of the running worker.
     runs_on: Option<CpuId>,
-    /// Of its hardware queue's CPUs, the one in turn.
+    /// Index of the current CPU of its hardware queue.
     turn: u16,
     runs: u32,
 }
@@ -47,9 +46,9 @@ struct Item {
 pub(super) struct Kblockd {
     pub(super) thread: Option<ThreadId>,
     queue: VecDeque<Work>,
-    /// What it runs.
+    /// Running work.
     running: Option<Work>,
-    /// What that has dispatched and it has not given to the device.
+    /// Dispatched requests that it has not issued.
     pub(super) issues: VecDeque<Issue>,
 }
 
@@ -75,8 +74,8 @@ impl Workers {
         self.by_cpu.iter().filter_map(|worker| worker.thread)
     }
 
-    /// Queues a work item of a queue, asked for on a CPU; the CPU whose worker is to be woken up
-    /// for it, and nothing if it was pending.
+    /// Queues a work item on behalf of a CPU; returns the CPU whose worker must be woken, or `None`
+    /// if the item was pending.
     pub(super) fn queue(&mut self, work: Work, queue: &QueueConfig, by: CpuId) -> Option<CpuId> {
         let item = self.items.entry(work).or_default();
         if std::mem::replace(&mut item.pending, true) {
@@ -87,7 +86,7 @@ impl Workers {
         Some(cpu)
     }
 
-    /// What the worker of a CPU runs next.
+    /// The next work of a CPU's worker.
     pub(super) fn take(&mut self, cpu: CpuId) -> Option<Work> {
         let work = self.of(cpu).queue.pop_front()?;
         let item = self.items.get_mut(&work).expect("it was queued");
@@ -96,7 +95,7 @@ impl Workers {
         Some(work)
     }
 
-    /// It has run that.
+    /// Ends the current work.
     pub(super) fn end(&mut self, cpu: CpuId) {
         if let Some(work) = self.of(cpu).running.take() {
             self.items.get_mut(&work).expect("it was queued").runs_on = None;
@@ -136,7 +135,7 @@ mod tests {
         let (mut workers, one) = (Workers::new(4), queue(1));
         let work = Work::Lower(0);
         assert_eq!(workers.queue(work, &one, CPU[2]), Some(CPU[2]));
-        assert_eq!(workers.queue(work, &one, CPU[1]), None, "it is pending");
+        assert_eq!(workers.queue(work, &one, CPU[1]), None, "the item is pending");
         assert_eq!(workers.take(CPU[2]), Some(work));
         assert_eq!(workers.queue(work, &one, CPU[1]), Some(CPU[2]), "never twice at once");
         assert_eq!(workers.take(CPU[1]), None);
