@@ -59,6 +59,9 @@ pub enum Error {
     /// A volume cannot be made.
     #[error(transparent)]
     Format(#[from] FormatError),
+    /// The best settings cannot be found.
+    #[error(transparent)]
+    Tune(#[from] crate::tune::TuneError),
     /// A server that runs does not answer, or refuses.
     #[error(transparent)]
     Control(#[from] crate::ControlError),

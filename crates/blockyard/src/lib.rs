@@ -37,7 +37,8 @@
 //!    [`Control`] in this or another process: [`Control::status`] is a [`Status`].
 //! 6. [`Volume::record`] writes a trace of the I/O until [`Volume::stop_recording`].
 //! 7. [`mod@bench`] runs a workload on a volume: fio's jobs, a trace, or a program of your own.
-//! 8. [`doctor`] finds settings that cost time or put data at risk. [`header`] reads and repairs
+//! 8. [`mod@tune`] finds the best settings for a volume and a workload, by measuring.
+//! 9. [`doctor`] finds settings that cost time or put data at risk. [`header`] reads and repairs
 //!    headers.
 //!
 //! An [`Error`] names the fields of options that are wrong. A panic of the library does not unwind
@@ -79,6 +80,7 @@ mod sparse;
 pub mod status;
 pub mod text;
 pub mod traces;
+pub mod tune;
 mod volume;
 
 pub use blockyard_crypt::kdf::KdfLimits;

@@ -23,6 +23,7 @@ use blockyard_host::pages::BounceChoice;
 use blockyard_host::process::lock_secrets;
 use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
 
+use crate::error::contained;
 use crate::keys::read_secret;
 use crate::{Error, Key, Volume};
 
@@ -234,13 +235,28 @@ impl Options {
     /// # Errors
     /// As these three; [`Error::Options`] when a key is needed and none was given.
     pub fn open(mut self, path: impl AsRef<Path>) -> Result<Volume, Error> {
+        let (locked, key) = self.unlock(path.as_ref())?;
+        locked.start(key)
+    }
+
+    /// [`Options::read`] and [`Locked::unlock`]. The options lose their key.
+    pub(crate) fn unlock(&mut self, path: &Path) -> Result<(Locked, VolumeKey), Error> {
         let key = self.key.take();
-        let locked = self.read(path)?;
+        let locked = self.clone().read(path)?;
         let key = match key {
             Some(key) => locked.unlock(&key)?,
             None => VolumeKey::default(),
         };
-        locked.start(key)
+        Ok((locked, key))
+    }
+
+    pub(crate) fn is_table(&self) -> bool {
+        matches!(self.format, Format::Table(_))
+    }
+
+    /// Whether ciphers are between the volume and its file.
+    pub(crate) fn has_cipher(&self) -> bool {
+        !matches!(self.format, Format::Raw)
     }
 
     /// Opens the files and reads the header.
@@ -249,8 +265,11 @@ impl Options {
     /// When a file cannot be opened or is in use, when there is no intact header, and when options
     /// exclude each other.
     pub fn read(self, path: impl AsRef<Path>) -> Result<Locked, Error> {
+        contained(|| self.read_files(path.as_ref().to_owned()))
+    }
+
+    fn read_files(self, path: PathBuf) -> Result<Locked, Error> {
         lock_secrets();
-        let path = path.as_ref().to_owned();
         self.check(&path)?;
         let access = match (self.volume.read_only, self.volume.shared) {
             (true, _) => Access::ReadOnly,
@@ -386,6 +405,10 @@ impl Locked {
     /// When no keyslot opens, a limit forbids the derivation, or the volume needs something that is
     /// not supported.
     pub fn unlock(&self, key: &Key) -> Result<VolumeKey, Error> {
+        contained(|| self.derive(key))
+    }
+
+    fn derive(&self, key: &Key) -> Result<VolumeKey, Error> {
         let failed = |error| Error::crypt(&self.path, error);
         let params = match &self.kind {
             LockedKind::Luks(luks) => luks.params(key).map_err(failed)?,
@@ -407,6 +430,10 @@ impl Locked {
     /// When the table is wrong, a device of it cannot be opened, or the options do not fit the
     /// volume.
     pub fn start(self, key: VolumeKey) -> Result<Volume, Error> {
+        contained(|| self.started(key))
+    }
+
+    fn started(self, key: VolumeKey) -> Result<Volume, Error> {
         let (file, params) = match (self.kind, key.0) {
             (LockedKind::Luks(luks), Some(params)) => (luks.file, params),
             (LockedKind::Plain(file, _), Some(params)) => (file, params),

@@ -8,11 +8,15 @@ mod jobs;
 mod key;
 mod scheduling;
 mod volume;
+#[cfg(feature = "lab")]
+mod world;
 
 pub(crate) use jobs::JobArgs;
 pub(crate) use key::KeyArgs;
 pub(crate) use scheduling::SchedulingArgs;
 pub(crate) use volume::{HeaderArgs, HeaderCopy, PlainArgs, VolumeArgs, VolumeType};
+#[cfg(feature = "lab")]
+pub(crate) use world::WorldArgs;
 
 use clap::{ArgAction, Args, CommandFactory, Parser, Subcommand};
 

@@ -43,7 +43,7 @@ use crate::failure::{Failure, printable};
 use crate::key::{KeyInput, KeySource};
 use crate::scheduling::{Alias, checked_max_sectors, checked_minimum_block, checked_queue_depth};
 use crate::size::parse_size;
-use crate::volume::{Kind, LuksSpec, VolumeSpec};
+use crate::volume_spec::{Kind, LuksSpec, VolumeSpec};
 
 /// The longest file that is read: some thousand exports.
 const CONFIG_LEN_MAX_BYTES: u64 = 1 << 20;

@@ -11,6 +11,7 @@ use blockyard::ControlError;
 use blockyard::format::FormatError;
 use blockyard::keys::KeyError;
 use blockyard::output::OutputError;
+use blockyard::tune::TuneError;
 use blockyard_crypt::Error as CryptError;
 use blockyard_crypt::kdf::KdfError;
 use blockyard_host::Error as HostError;
@@ -150,6 +151,7 @@ impl From<blockyard::Error> for Failure {
             Library::Key(source) => source.into(),
             Library::Format(source) => source.into(),
             Library::Control(source) => source.into(),
+            Library::Tune(source) => source.into(),
             error if error.is_busy() => Self::busy(shown(&error)),
             error @ Library::Place { .. } => Self::wrong_device(shown(&error)),
             Library::Output(error) => error.into(),
@@ -181,6 +183,21 @@ impl From<FormatError> for Failure {
             FormatError::WouldDestroy { .. } => Self::busy(shown(&error)),
             error => Self::failed(shown(&error)),
         }
+    }
+}
+
+impl From<TuneError> for Failure {
+    fn from(error: TuneError) -> Self {
+        #[cfg(feature = "lab")]
+        if let TuneError::NoRequest { slice, settings } = &error {
+            return Self::failed(format!(
+                "no request ended within {} ms, with {}; give each measurement more time with \
+                 --slice",
+                slice.as_millis(),
+                crate::tune::settings::text(settings)
+            ));
+        }
+        Self::failed(shown(&error))
     }
 }
 
@@ -258,7 +275,12 @@ const OPTIONS: &[(&str, &str)] = &[
 
 /// An error of the library, with options in place of fields.
 fn shown(error: &impl fmt::Display) -> String {
-    let mut text = printable(&error.to_string());
+    with_options(&printable(&error.to_string()))
+}
+
+/// A text of the library, with options in place of fields.
+pub(crate) fn with_options(text: &str) -> String {
+    let mut text = text.to_owned();
     for (field, option) in OPTIONS {
         text = text.replace(field, option);
     }
@@ -303,6 +325,14 @@ mod tests {
         let device = FormatError::SizeOfDevice("/dev/sdx".into());
         let wanted = "--size creates a file, but /dev/sdx is there and is none; leave --size out";
         assert_eq!(text(device.into()), wanted);
+        #[cfg(feature = "lab")]
+        {
+            let slice = std::time::Duration::from_secs(2);
+            let error = TuneError::NoRequest { slice, settings: Box::default() };
+            let wanted = "no request ended within 2000 ms, with the default; give each measurement \
+                          more time with --slice";
+            assert_eq!(text(error.into()), wanted);
+        }
         let error = blockyard::Error::Recorded;
         assert!(Failure::from(error).message.contains("blockyard trace stop"));
     }

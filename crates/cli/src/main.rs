@@ -19,7 +19,7 @@ mod terminal;
 mod traces;
 #[cfg(feature = "lab")]
 mod tune;
-mod volume;
+mod volume_spec;
 
 use std::process::ExitCode;
 

@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use blockyard_workload::fio::Histogram;
 use blockyard_workload::replay::{Failed, Replay, op_name};
 use blockyard_workload::trace::{Summary, Trace};
-use serde_json::{Value, json};
+use serde::Serialize;
 
 use crate::size::human_size;
 
@@ -79,46 +79,106 @@ pub fn failed(replay: &Replay) -> Option<String> {
     ))
 }
 
-/// As JSON.
-#[must_use]
-pub fn json(trace: &Trace, replay: &Replay, place: &str) -> Value {
-    let summary = Summary::of(trace);
-    let ops: Vec<Value> = replay
-        .counted()
-        .iter()
-        .map(|(name, one)| {
-            json!({
-                "op": name,
-                "in_bios": one.in_bios,
-                "out_bios": one.out_bios,
-                "in_bytes": one.in_bytes,
-                "out_bytes": one.out_bytes,
-                "errors": one.errors,
-                "latency_ns": histogram(&one.latency),
-                "recorded_mean_ns": recorded(&summary, name),
-            })
-        })
-        .collect();
-    json!({
-        "target": place,
-        "bios": summary.count(),
-        "submitters": replay.submitters().0,
-        "tasks": replay.submitters().1,
-        "recorded_ns": summary.length.0,
-        "took_ns": replay.took().0,
-        "is_complete": replay.is_complete(),
-        "errors": replay.errors(),
-        "first_failed": failed(replay),
-        "ops": ops,
-        "late_ns": histogram(replay.late()),
-    })
+/// The outcome of a replay, for programs.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReplayReport {
+    /// The place.
+    pub target: String,
+    /// Bios of the trace.
+    pub bios: u64,
+    /// Submitters of the trace.
+    pub submitters: usize,
+    /// Tasks that played them.
+    pub tasks: usize,
+    /// Length of the trace.
+    pub recorded_ns: u64,
+    /// Length of the replay.
+    pub took_ns: u64,
+    /// All bios that came in went out, and their bytes.
+    pub is_complete: bool,
+    /// Failed bios.
+    pub errors: u64,
+    /// The first failed bio, in words.
+    pub first_failed: Option<String>,
+    /// Figures by operation.
+    pub ops: Vec<OpReport>,
+    /// Delays of the submissions behind their times in the trace.
+    pub late_ns: Times,
 }
 
-fn histogram(histogram: &Histogram) -> Value {
-    json!({
-        "mean": histogram.mean_ns(),
-        "p50": histogram.permille_within(500).0,
-        "p99": histogram.permille_within(990).0,
-        "max": histogram.max().0,
-    })
+/// The bios of one operation.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct OpReport {
+    /// Name of the operation.
+    pub op: String,
+    /// Bios that were submitted.
+    pub in_bios: u64,
+    /// Bios that ended.
+    pub out_bios: u64,
+    /// Bytes that were submitted.
+    pub in_bytes: u64,
+    /// Bytes that ended.
+    pub out_bytes: u64,
+    /// Failed bios.
+    pub errors: u64,
+    /// Latencies.
+    pub latency_ns: Times,
+    /// Mean latency in the trace, if the trace has latencies.
+    pub recorded_mean_ns: Option<f64>,
+}
+
+/// A distribution of times, in nanoseconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Times {
+    /// The mean.
+    pub mean: f64,
+    /// The median.
+    pub p50: u64,
+    /// The bound of 99 of 100.
+    pub p99: u64,
+    /// The maximum.
+    pub max: u64,
+}
+
+impl ReplayReport {
+    /// The report of a replay that has ended.
+    #[must_use]
+    pub fn new(trace: &Trace, replay: &Replay, place: &str) -> Self {
+        let summary = Summary::of(trace);
+        let ops = replay.counted().iter().map(|(name, one)| OpReport {
+            op: (*name).to_owned(),
+            in_bios: one.in_bios,
+            out_bios: one.out_bios,
+            in_bytes: one.in_bytes,
+            out_bytes: one.out_bytes,
+            errors: one.errors,
+            latency_ns: Times::of(&one.latency),
+            recorded_mean_ns: recorded(&summary, name),
+        });
+        let (submitters, tasks) = replay.submitters();
+        Self {
+            target: place.to_owned(),
+            bios: summary.count(),
+            submitters,
+            tasks,
+            recorded_ns: summary.length.0,
+            took_ns: replay.took().0,
+            is_complete: replay.is_complete(),
+            errors: replay.errors(),
+            first_failed: failed(replay),
+            ops: ops.collect(),
+            late_ns: Times::of(replay.late()),
+        }
+    }
+}
+
+impl Times {
+    fn of(histogram: &Histogram) -> Self {
+        Self {
+            mean: histogram.mean_ns(),
+            p50: histogram.permille_within(500).0,
+            p99: histogram.permille_within(990).0,
+            max: histogram.max().0,
+        }
+    }
 }

@@ -8,7 +8,7 @@ use clap::{Args, ValueEnum, ValueHint};
 use super::KeyArgs;
 use crate::failure::Failure;
 use crate::size::parse_size;
-use crate::volume::{Kind, LuksSpec, PlainSpec, VolumeSpec};
+use crate::volume_spec::{Kind, LuksSpec, PlainSpec, VolumeSpec};
 
 /// What `--type` can be.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]

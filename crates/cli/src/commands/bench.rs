@@ -26,7 +26,7 @@ use crate::failure::{Failure, printable};
 use crate::output::{InUse, Output, print, say};
 use crate::size::parse_size;
 use crate::stages;
-use crate::volume::VolumeSpec;
+use crate::volume_spec::VolumeSpec;
 
 /// Run fio jobs on a volume, and print what they measured as fio does
 ///
@@ -89,6 +89,11 @@ pub(crate) struct BenchArgs {
 /// What else than a volume the jobs can run on.
 #[derive(Args, Debug)]
 #[command(next_help_heading = "Other targets")]
+#[cfg_attr(feature = "lab", command(
+    mut_arg("lab", |lab| lab.conflicts_with_all(["null", "trace", "result_lines"])),
+    mut_arg("variant", |variant| variant.conflicts_with("null")),
+    mut_arg("set", |set| set.conflicts_with("null")),
+))]
 struct TargetArgs {
     /// A device of this size that forgets what is written and ends each request at once
     #[arg(long, value_name = "SIZE", value_parser = parse_size,
@@ -97,7 +102,7 @@ struct TargetArgs {
 
     #[cfg(feature = "lab")]
     #[command(flatten)]
-    world: lab::WorldArgs,
+    world: crate::args::WorldArgs,
 }
 
 /// Runs the jobs.

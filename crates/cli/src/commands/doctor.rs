@@ -16,7 +16,7 @@ use crate::config::{Config, ExportSpec};
 use crate::failure::Failure;
 use crate::key::KeySource;
 use crate::output::print;
-use crate::volume::Kind;
+use crate::volume_spec::Kind;
 
 /// As long as `top` looks.
 const BETWEEN_LOOKS: Duration = Duration::from_secs(1);

@@ -16,7 +16,7 @@ use crate::output::say;
 use crate::progress::Progress;
 use crate::size::{human_size, parse_size};
 use crate::terminal::Terminal;
-use crate::volume::warn_of_lock;
+use crate::volume_spec::warn_of_lock;
 
 /// Make a LUKS2 volume
 ///

@@ -12,7 +12,7 @@ use crate::failure::{Failure, printable};
 use crate::nbd::{Client, ServerExport, Uri};
 use crate::output::{print, say};
 use crate::size::human_size;
-use crate::volume::read_table;
+use crate::volume_spec::read_table;
 
 /// Show a LUKS header, or what an NBD server serves
 ///

@@ -11,7 +11,7 @@ use crate::args::ShortHelpArgs;
 use crate::failure::{Failure, printable};
 use crate::output::say;
 use crate::terminal::Terminal;
-use crate::volume::warn_of_lock;
+use crate::volume_spec::warn_of_lock;
 
 /// Rewrite a damaged copy of a LUKS2 header from the intact one
 ///

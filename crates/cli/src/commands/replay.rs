@@ -4,7 +4,8 @@
 mod lab;
 
 use blockyard::Volume;
-use blockyard::bench::{self, Tally, replay_report};
+use blockyard::bench::replay_report::{self, ReplayReport};
+use blockyard::bench::{self, Tally};
 use blockyard_engine::bio::Op;
 use blockyard_host::volume::VolumeOptions;
 use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target};
@@ -44,7 +45,7 @@ pub(crate) struct ReplayArgs {
 
     #[cfg(feature = "lab")]
     #[command(flatten)]
-    world: lab::WorldArgs,
+    place: lab::PlaceArgs,
 
     /// What is on the volume may be overwritten
     #[arg(long)]
@@ -85,14 +86,17 @@ pub(crate) struct ReplayArgs {
 /// Plays it.
 pub(crate) fn run(args: &ReplayArgs) -> Result<(), Failure> {
     #[cfg(feature = "lab")]
-    args.world.check(args)?;
+    args.place.check(args)?;
     let trace = args.input.read()?;
     if trace.bios.is_empty() {
         return Err(Failure::failed(format!("{}: has no bios", args.input.trace.display())));
     }
     let (replay, place) = args.play(&trace)?;
     let lines = match args.json {
-        true => format!("{:#}\n", replay_report::json(&trace, &replay, &place)),
+        true => {
+            let report = ReplayReport::new(&trace, &replay, &place);
+            serde_json::to_string_pretty(&report).expect("it has no odd keys") + "\n"
+        }
         false => replay_report::lines(&trace, &replay, &place),
     };
     print(&lines)?;
@@ -122,7 +126,7 @@ impl ReplayArgs {
     /// Plays it, in the lab or on this machine; says on what.
     fn play(&self, trace: &Trace) -> Result<(Replay, String), Failure> {
         #[cfg(feature = "lab")]
-        if let Some(experiment) = &self.world.lab {
+        if let Some(experiment) = &self.place.world.lab {
             return lab::play(self, experiment, trace);
         }
         let changes = |op| matches!(op, Op::Write | Op::Discard | Op::WriteZeroes);

@@ -26,7 +26,7 @@ use crate::nbd::{self, Uri, split_host_port};
 use crate::output::{InUse, say};
 use crate::scheduling::checked_minimum_block;
 use crate::size::human_size;
-use crate::volume::Prepared;
+use crate::volume_spec::Prepared;
 
 mod activation;
 

@@ -11,7 +11,7 @@ use crate::args::{HelpArgs, VolumeArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::output::print;
-use crate::volume::Unlocked;
+use crate::volume_spec::Unlocked;
 
 /// Print the device-mapper table of a volume
 ///

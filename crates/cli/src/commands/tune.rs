@@ -4,8 +4,12 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::Duration;
 
-use blockyard_engine::time::Nanos;
-use blockyard_lab::{Experiment, JobSpec, Override, TraceJob, Variant};
+use blockyard::tune::{
+    self, Axis, Comparison, Goal, Limits, PRESETS, Preset, Rules, Settings, Source, Traced,
+    TuneError, Tuner, Workload, search,
+};
+use blockyard::{Options, VolumeKey};
+use blockyard_lab::{Experiment, JobSpec, TraceJob, Variant};
 use blockyard_workload::fio::Job;
 use blockyard_workload::replay::Pace;
 use blockyard_workload::trace::blktrace::Action;
@@ -13,7 +17,7 @@ use clap::{Args, ValueHint};
 
 use super::lab::load;
 use super::report::write;
-use crate::args::{ForceArgs, HelpArgs, JobArgs, VolumeArgs};
+use crate::args::{ForceArgs, HelpArgs, JobArgs, VolumeArgs, WorldArgs};
 use crate::failure::Failure;
 use crate::key::StdinUse;
 use crate::output::{InUse, Output, print, say};
@@ -21,18 +25,10 @@ use crate::terminal::Terminal;
 use crate::traces;
 use crate::tune::config;
 use crate::tune::evidence::{Evidence, Table};
-use crate::tune::goal::Goal;
 use crate::tune::model::{self, Model};
-use crate::tune::race::Rules;
-use crate::tune::search::{Step, search};
-use crate::tune::traced::Traced;
-use crate::tune::volume::{Settings, Source, Tuned, pipelines};
-use crate::tune::workload::{Load, Usual, Workload, ask, jobs_of_words};
-use crate::volume::VolumeSpec;
-use blockyard_host::volume::VolumeOptions;
-
-/// Rounds of a race at most: what is not clear then is not worth more.
-const ROUNDS_MAX: usize = 24;
+use crate::tune::questions::ask;
+use crate::tune::settings::{self, GoalArg};
+use crate::volume_spec::VolumeSpec;
 
 /// Find the best settings for a volume and a workload, by measuring
 ///
@@ -59,9 +55,9 @@ pub(crate) struct TuneArgs {
     raw: bool,
 
     /// A usual workload: vm, database, stream or lone; a person is asked if nothing is said
-    #[arg(short = 'w', long, value_name = "NAME", value_parser = Usual::parse,
+    #[arg(short = 'w', long, value_name = "NAME", value_parser = preset,
           conflicts_with_all = ["job", "options"])]
-    workload: Option<&'static Usual>,
+    workload: Option<&'static Preset>,
 
     /// A trace (see `trace record`): parts of it are played as fast as possible, or for a latency
     /// when they came. Without --destroy only what reads is played
@@ -78,7 +74,7 @@ pub(crate) struct TuneArgs {
 
     /// What is to be made good
     #[arg(short = 'g', long, value_enum, default_value = "throughput")]
-    goal: Goal,
+    goal: GoalArg,
 
     /// No race is begun after so long
     #[arg(long, value_name = "SECONDS", default_value = "120",
@@ -119,24 +115,19 @@ pub(crate) struct TuneArgs {
 
 /// Tuning in the simulated world.
 #[derive(Args, Debug)]
-#[command(next_help_heading = "In the lab")]
+#[command(
+    next_help_heading = "In the lab",
+    mut_arg("lab", |lab| {
+        lab.help("Tune the world of this experiment (see `lab list`) instead of a volume")
+            .conflicts_with_all(["destroy", "output"])
+    }),
+    mut_arg("variant", |variant| {
+        variant.help("The world and the jobs of this variant; without one, of the first")
+    }),
+)]
 struct LabArgs {
-    /// Tune the world of this experiment (see `lab list`) instead of a volume
-    #[arg(long, value_name = "NAME|FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["volume", "table", "raw", "destroy", "output"])]
-    lab: Option<String>,
-
-    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
-    // conflicts of --lab too.
-    /// The world and the jobs of this variant; without one, of the first
-    #[arg(long, value_name = "NAME", requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw"])]
-    variant: Option<String>,
-
-    /// Change a value of the world, as in `lab run`
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw"])]
-    set: Vec<Override>,
+    #[command(flatten)]
+    world: WorldArgs,
 
     /// Only this: pipeline, request size, elevator, longest request or requests
     #[arg(long = "axis", value_name = "NAME", requires = "lab",
@@ -150,7 +141,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
     let in_use = args.in_use();
     let outputs = [&args.output, &args.html].into_iter().flatten();
     outputs.map(|path| args.output(path)).try_for_each(|output| output.check(&in_use))?;
-    match &args.lab.lab {
+    match &args.lab.world.lab {
         Some(name) => in_lab(args, name),
         None => on_volume(args),
     }
@@ -159,81 +150,63 @@ pub(crate) fn run(args: &TuneArgs) -> Result<(), Failure> {
 fn on_volume(args: &TuneArgs) -> Result<(), Failure> {
     let workload_at = args.workloads()?;
     // Before a key is asked for: how long the volume is plays no part in whether it is written.
-    if workload_at(u64::MAX >> 2)?.writes() && !args.destroy {
+    if workload_at(u64::MAX >> 2)?.0.writes() && !args.destroy {
         return Err(Failure::busy(
             "the jobs write, and would overwrite what is on the volume; take jobs that only read, \
              or say --destroy if nothing on it is needed any more",
         ));
     }
-    let spec = args.volume.spec()?;
-    let source = match args.raw {
-        true => Source::raw(&spec.path),
-        false => {
-            let settings = VolumeOptions {
-                read_only: !args.destroy,
-                shared: args.destroy,
-                ..VolumeOptions::default()
-            };
-            Source::new(&spec, spec.prepare(settings, StdinUse::Free)?.unlock()?)
-        }
-    };
+    let source = args.source()?;
     let default = Settings { direct: args.volume.direct, ..Settings::default() };
     let opened = source.open(&default, true)?;
-    let workload = workload_at(opened.len())?;
+    let (workload, about) = workload_at(opened.len())?;
     workload.check(&opened).map_err(Failure::failed)?;
-    let mut conditions = vec![
-        ("volume", opened.describe().to_owned()),
-        ("workload", workload.about.clone()),
-        ("machine", machine()),
-    ];
+    let mut conditions =
+        vec![("volume", opened.describe().to_owned()), ("workload", about), ("machine", machine())];
     drop(opened);
     if workload.is_verified() {
         conditions
             .push(("left out", "verify: how fast bytes are, not whether they are right".into()));
     }
-    let goal = args.goal;
-    let told = move |step: &Step<Settings>| {
-        let label = |settings: &Settings| settings.on_axis(step.axis);
-        say_lines(&Table::new(step, label, |score| goal.shown(score)).print(goal.unit()));
-    };
-    let limits = (Nanos::from_ms(args.slice), Duration::from_secs(args.time));
-    let mut space = Tuned::new(source, workload, goal, limits, Box::new(told));
-    let slice = ("each measurement", space.fit_slice(&default)?);
+    let goal = Goal::from(args.goal);
+    let limits =
+        Limits { slice: Duration::from_millis(args.slice), time: Duration::from_secs(args.time) };
+    let mut tuner = Tuner::new(source, workload, goal, limits);
+    tuner.fit_slice(&default)?;
+    let slice = ("each measurement", settings::measurement(tuner.measurement()));
     for (key, value) in conditions.iter().chain([&slice]) {
         say(&format!("{key}: {value}"));
     }
     say("");
-    let rivals: Vec<Settings> =
-        pipelines().into_iter().map(|pipeline| Settings { pipeline, ..default.clone() }).collect();
-    let rivals = if args.raw { Vec::new() } else { rivals };
-    let found = search(&mut space, &default, &rivals, RULES)?;
-    conditions.push(("each measurement", space.measurement()));
-    let shown = |score| goal.shown(score);
-    let label = |settings: &Settings, axis: &str| settings.on_axis(axis);
-    let evidence = Evidence::new(&found, goal.unit(), label, shown);
+    let rivals = if args.raw { Vec::new() } else { default.rivals() };
+    let progress = &mut |one: &Comparison<Axis, Settings>| {
+        let label = |settings: &Settings| settings::on_axis(settings, one.axis);
+        let table = Table::new(one, one.axis.map(Axis::name), label, |score| goal.value(score));
+        say_lines(&table.print(goal.unit()));
+    };
+    let found = search(&mut tuner, &default, &rivals, Rules::default(), progress)?;
+    conditions.push(("each measurement", settings::measurement(tuner.measurement())));
+    let words = (Axis::name, settings::on_axis);
+    let evidence = Evidence::new(&found, goal.unit(), words, |score| goal.value(score));
     let evidence = Evidence { conditions, ..evidence };
     say_lines(&evidence.result());
     args.give(&evidence, &found.best)
 }
 
-const RULES: Rules = Rules { rounds_max: ROUNDS_MAX, seed: 1 };
-
 fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
     let experiment = load(name)?;
-    let variant = experiment.variant_or_first(args.lab.variant.as_deref())?;
+    let variant = experiment.variant_or_first(args.lab.world.variant.as_deref())?;
     let job = args.job_in_lab(&experiment, variant)?;
-    let told = |step: &Step<model::Settings>| {
-        let label = |settings: &model::Settings| model::on_axis(settings, step.axis);
-        say_lines(&Table::new(step, label, mib).print("MiB/s"));
+    let progress = &mut |one: &Comparison<&'static str, model::Settings>| {
+        let label = |settings: &model::Settings| model::on_axis(settings, one.axis);
+        say_lines(&Table::new(one, one.axis, label, mib).print("MiB/s"));
     };
-    let (set, axes) = (args.lab.set.clone(), args.lab.axes.clone());
-    let experiment = &experiment;
-    let mut space = Model { experiment, variant, job, set, axes, told: Box::new(told) };
-    let default = model::Settings::new();
-    let found = search(&mut space, &default, &[], RULES)?;
-    drop(space);
+    let (set, axes) = (args.lab.world.set.clone(), args.lab.axes.clone());
+    let mut space = Model { experiment: &experiment, variant, job, set, axes };
+    let found = search(&mut space, &model::Settings::new(), &[], Rules::default(), progress)?;
     let conditions = vec![("world", format!("{}, {}", experiment.name, variant.name))];
-    let evidence = Evidence::new(&found, "MiB/s", model::on_axis, mib);
+    let words = (|axis| axis, model::on_axis);
+    let evidence = Evidence::new(&found, "MiB/s", words, mib);
     let evidence = Evidence { conditions, ..evidence };
     if let Some(path) = &args.html {
         write(args.output(path), &args.in_use(), &evidence.page())?;
@@ -242,6 +215,14 @@ fn in_lab(args: &TuneArgs, name: &str) -> Result<(), Failure> {
         true => print(&(pretty(&evidence) + "\n")),
         false => print(&evidence.result()),
     }
+}
+
+/// The preset of this name.
+fn preset(name: &str) -> Result<&'static Preset, String> {
+    Preset::find(name).ok_or_else(|| {
+        let names: Vec<&str> = PRESETS.iter().map(|preset| preset.name).collect();
+        format!("{name:?} is none of the usual workloads; there are {}", names.join(", "))
+    })
 }
 
 /// Lines on standard error, and an empty one behind them.
@@ -255,7 +236,7 @@ fn mib(bytes: f64) -> f64 {
 }
 
 fn pretty(evidence: &Evidence) -> String {
-    serde_json::to_string_pretty(&evidence.json()).expect("it has no odd keys")
+    serde_json::to_string_pretty(evidence).expect("it has no odd keys")
 }
 
 /// What a figure depends on.
@@ -279,13 +260,29 @@ impl TuneArgs {
         InUse::of_paths(spec.iter().flat_map(VolumeSpec::paths).chain(inputs))
     }
 
+    /// The volume, unlocked.
+    fn source(&self) -> Result<Source, Failure> {
+        let spec = self.volume.spec()?;
+        if self.raw {
+            return Ok(Source::new(spec.path, Options::default().raw(), VolumeKey::default()));
+        }
+        let settings = blockyard::Settings {
+            read_only: !self.destroy,
+            shared: self.destroy,
+            ..blockyard::Settings::default()
+        };
+        let unlocked = spec.prepare(settings, StdinUse::Free)?.unlock()?;
+        Ok(Source::new(spec.path, unlocked.options, unlocked.key))
+    }
+
     /// The workload as options, unless it is a job.
     fn words(&self) -> Result<Option<String>, Failure> {
-        if let Some(usual) = self.workload {
-            say(&format!("workload {}: {}", usual.name, usual.about(self.destroy)));
-            return Ok(Some(usual.options(self.destroy).into()));
+        if let Some(preset) = self.workload {
+            let mix = if self.destroy { preset.mix } else { "only reads, without --destroy" };
+            say(&format!("workload {}: {}; {mix}", preset.name, preset.about));
+            return Ok(Some(preset.options(self.destroy).into()));
         }
-        if !self.jobs.is_empty() || self.lab.lab.is_some() {
+        if !self.jobs.is_empty() || self.lab.world.lab.is_some() {
             return Ok(None);
         }
         match Terminal::on_stdin() {
@@ -297,24 +294,43 @@ impl TuneArgs {
         }
     }
 
-    /// What is run, on a volume of this length. A trace is read, and a person is asked, once.
-    fn workloads(&self) -> Result<impl Fn(u64) -> Result<Workload, Failure>, Failure> {
-        let traced = self.trace.as_ref();
-        let traced = traced
-            .map(|path| Traced::read(path, self.goal, (self.destroy, self.wrap)))
-            .transpose()?;
+    /// The workload on a volume of this length, and a line about it. A trace is read, and a person
+    /// is asked, once.
+    fn workloads(&self) -> Result<impl Fn(u64) -> Result<(Workload, String), Failure>, Failure> {
+        let traced = self.trace.as_ref().map(|path| self.traced(path)).transpose()?;
         let (words, text) = match traced {
             Some(_) => (None, None),
             None => (self.words()?, self.jobs.text()?),
         };
         Ok(move |device_bytes| {
             if let (Some(traced), Some(path)) = (&traced, &self.trace) {
-                let about = format!("trace {}", path.display());
-                return Ok(Workload { load: Load::Trace(traced.clone()), about });
+                return Ok((Workload::Trace(traced.clone()), format!("trace {}", path.display())));
             }
             let (jobs, about) = self.jobs_of(words.as_deref(), text.as_deref(), device_bytes)?;
-            Ok(Workload { load: Load::Jobs(jobs), about })
+            Ok((Workload::Jobs(jobs), about))
         })
+    }
+
+    /// Reads a trace. Bios that change the volume are left out, with a note, unless they may.
+    fn traced(&self, path: &Path) -> Result<Traced, Failure> {
+        let (trace, place) = (traces::read(path, Action::default())?, path.display());
+        let all = trace.bios.len();
+        let traced = Traced::new(trace, self.goal.into(), self.destroy, self.wrap);
+        let traced = traced.map_err(|error| match error {
+            TuneError::NoBios { left_out: 0 } => Failure::failed(format!("{place}: has no bios")),
+            TuneError::NoBios { .. } => Failure::failed(format!(
+                "{place}: has no reads; say --destroy if what is on the volume may be overwritten"
+            )),
+            error => Failure::from(error),
+        })?;
+        let left_out = traced.left_out();
+        if left_out > 0 {
+            say(&format!(
+                "note: {left_out} of the {all} bios of {place} do not read and are left out; \
+                 --destroy plays them too"
+            ));
+        }
+        Ok(traced)
     }
 
     /// What runs in a simulated world; none if it is the variant's own jobs.
@@ -326,7 +342,7 @@ impl TuneArgs {
         if self.trace.is_none() && self.workload.is_none() && self.jobs.is_empty() {
             return Ok(None);
         }
-        let config = experiment.setup(variant, None, &self.lab.set, &[])?.config;
+        let config = experiment.setup(variant, None, &self.lab.world.set, &[])?.config;
         if let Some(path) = &self.trace {
             let trace = Arc::new(traces::read(path, Action::default())?);
             let pace = Pace::Fastest { depth: None };
@@ -345,7 +361,7 @@ impl TuneArgs {
         device_bytes: u64,
     ) -> Result<(Vec<Job>, String), Failure> {
         if let Some(words) = words {
-            return Ok((jobs_of_words(words, device_bytes)?, words.into()));
+            return Ok((tune::jobs(words, device_bytes)?, words.into()));
         }
         let jobs = self.jobs.parse(text, device_bytes)?.jobs;
         let file = self.jobs.job.as_ref().map(|path| path.display().to_string());
@@ -361,11 +377,12 @@ impl TuneArgs {
         if self.json {
             return print(&(pretty(evidence) + "\n"));
         }
-        print(&(best.text() + "\n"))
+        print(&(settings::text(best) + "\n"))
     }
 
     fn give(&self, evidence: &Evidence, best: &Settings) -> Result<(), Failure> {
-        let mut heading = vec![format!("Found by `blockyard tune`, for {}.", self.goal.unit())];
+        let mut heading =
+            vec![format!("Found by `blockyard tune`, for {}.", Goal::from(self.goal).unit())];
         heading.extend(evidence.conditions.iter().map(|(key, value)| format!("{key}: {value}")));
         if self.raw {
             return self.give_options(evidence, best);

@@ -2,9 +2,10 @@
 
 use std::path::Path;
 
+use blockyard::tune::Settings;
 use serde::Serialize;
 
-use super::volume::Settings;
+use super::settings::options;
 use crate::args::{VolumeArgs, VolumeType};
 use crate::failure::{Failure, printable};
 
@@ -81,7 +82,7 @@ pub(crate) fn text(
     export.queue_depth = settings.queue_depth;
     export.max_sectors = settings.max_sectors;
     export.elevator = settings.elevator.as_ref().map(ToString::to_string);
-    let options = settings.options();
+    let options = options(settings);
     export.pipeline = options.into_iter().find(|(name, _)| *name == "--pipeline").map(|(_, v)| v);
     let exports = [(name.into_owned(), export)].into();
     let file = File { threads: settings.threads, exports };
@@ -130,8 +131,8 @@ fn absolute(path: &Path) -> String {
 
 #[cfg(test)]
 mod tests {
+    use blockyard::PipelineChoice;
     use blockyard_engine::elevator::ElevatorSpec;
-    use blockyard_host::volume::PipelineChoice;
     use clap::Parser;
 
     use super::*;

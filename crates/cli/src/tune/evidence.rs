@@ -1,75 +1,110 @@
-//! What was measured, as tables for people and as JSON.
+//! The measurements, as tables for people and as JSON.
 //!
-//! A row is the mean of its rounds and how it compares with the first row of its table, with the
-//! interval in which that lies for 99 of 100 such runs. Only rounds that both were in are compared,
-//! so a row that went early has a wide one, or none where it says nothing.
+//! A row is the mean of its rounds and its ratio to the first row of its table, with the interval
+//! in which the ratio lies for 99 of 100 such runs. Only rounds of both are compared, so a row that
+//! went early has a wide interval, or none where it says nothing.
 
 use std::fmt::Write as _;
 
+use blockyard::tune::{Comparison, Found, Ratio, Standing};
 use blockyard_report::{Axis, CauseTable, Experiment, Plot, Series, Style};
-use serde_json::{Value, json};
+use serde::{Serialize, Serializer};
 
-use super::race::{Ratio, Standing, mean_log};
-use super::search::{AGAIN, Found, Step};
+use crate::failure::with_options;
+
+/// The name of the last comparison.
+const AGAIN: &str = "measured again";
 
 /// An interval that reaches further says nothing.
 const INTERVAL_MAX: f64 = 3.0;
 
-/// One race.
-#[derive(Clone, Debug)]
+/// One comparison.
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Table {
     axis: &'static str,
     rows: Vec<Row>,
-    /// The row that won.
-    winner: usize,
+    /// The label of the best row.
+    winner: String,
+    #[serde(skip)]
+    winner_row: usize,
+    #[serde(rename = "clear")]
     is_clear: bool,
-    left_out: Vec<(String, String)>,
+    left_out: Vec<LeftOut>,
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 struct Row {
+    #[serde(rename = "settings")]
     label: String,
     /// In the goal's unit.
     value: f64,
-    against_first: Option<Ratio>,
     rounds: usize,
+    #[serde(rename = "ratio_to_first")]
+    against_first: Option<Ratio>,
+    #[serde(rename = "finalist")]
     is_finalist: bool,
 }
 
+/// Settings that are not possible.
+#[derive(Clone, Debug, Serialize)]
+struct LeftOut {
+    #[serde(rename = "settings")]
+    label: String,
+    why: String,
+}
+
 /// All of it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Serialize)]
 pub(crate) struct Evidence {
-    /// What was tuned, for what, for how long.
+    /// Volume, workload, machine, and length of a measurement.
+    #[serde(serialize_with = "as_map")]
     pub(crate) conditions: Vec<(&'static str, String)>,
     pub(crate) unit: &'static str,
+    #[serde(rename = "races")]
     pub(crate) tables: Vec<Table>,
-    /// What is recommended.
+    /// The settings that are recommended.
     pub(crate) best: String,
-    /// Against the default, in the last race; none if it is the default.
+    /// Against the default, in the last comparison; none if it is the default.
+    #[serde(rename = "against_default")]
     pub(crate) gain: Option<Ratio>,
+    #[serde(rename = "cut_short")]
     pub(crate) is_cut_short: bool,
 }
 
+fn as_map<S: Serializer>(pairs: &[(&'static str, String)], to: S) -> Result<S::Ok, S::Error> {
+    to.collect_map(pairs.iter().map(|(key, value)| (key, value)))
+}
+
 impl Table {
-    /// A race, with what candidates are called and how a score is shown.
-    pub(crate) fn new<S>(
-        step: &Step<S>,
+    /// A comparison, with the name of its axis, the labels of the candidates, and their scores in
+    /// the goal's unit.
+    pub(crate) fn new<A, S>(
+        comparison: &Comparison<A, S>,
+        axis: Option<&'static str>,
         label: impl Fn(&S) -> String,
         shown: impl Fn(f64) -> f64,
     ) -> Self {
         let row = |(candidate, standing): (&S, &Standing)| Row {
             label: label(candidate),
-            value: shown(mean_log(&standing.scores).exp()),
+            value: shown(standing.score()),
             against_first: standing.against_incumbent,
             rounds: standing.scores.len(),
             is_finalist: standing.is_finalist,
         };
-        let left_out = step.left_out.iter().map(|(settings, why)| (label(settings), why.clone()));
+        let left_out = comparison.left_out.iter();
+        let left_out = left_out
+            .map(|(settings, why)| LeftOut { label: label(settings), why: with_options(why) });
         Self {
-            axis: step.axis,
-            rows: step.candidates.iter().zip(&step.outcome.standings).map(row).collect(),
-            winner: step.outcome.winner,
-            is_clear: step.outcome.is_clear,
+            axis: axis.unwrap_or(AGAIN),
+            rows: comparison
+                .candidates
+                .iter()
+                .zip(&comparison.outcome.standings)
+                .map(row)
+                .collect(),
+            winner: label(&comparison.candidates[comparison.outcome.winner]),
+            winner_row: comparison.outcome.winner,
+            is_clear: comparison.outcome.is_clear,
             left_out: left_out.collect(),
         }
     }
@@ -84,8 +119,8 @@ impl Table {
             if let Some(ratio) = row.against_first {
                 let _ = write!(text, "  {}", printed(ratio));
             }
-            let is_kept = self.winner == 0 && self.axis != AGAIN;
-            text += match (number == self.winner, row.is_finalist) {
+            let is_kept = self.winner_row == 0 && self.axis != AGAIN;
+            text += match (number == self.winner_row, row.is_finalist) {
                 (true, _) if is_kept => "  kept",
                 (true, _) => "  best",
                 (false, true) => "",
@@ -93,7 +128,7 @@ impl Table {
             };
             text += "\n";
         }
-        for (label, why) in &self.left_out {
+        for LeftOut { label, why } in &self.left_out {
             let _ = writeln!(text, "{label:<width$}  left out: {why}");
         }
         if !self.is_clear {
@@ -106,11 +141,11 @@ impl Table {
     fn table(&self, unit: &str) -> CauseTable {
         let row = |(number, row): (usize, &Row)| {
             let against = row.against_first.map_or_else(String::new, printed);
-            let verdict = if number == self.winner { "best" } else { "" };
+            let verdict = if number == self.winner_row { "best" } else { "" };
             let cells = [format!("{:.1}", row.value), row.rounds.to_string(), against];
             (row.label.clone(), cells.into_iter().chain([verdict.into()]).collect())
         };
-        let left_out = self.left_out.iter().map(|(label, why)| {
+        let left_out = self.left_out.iter().map(|LeftOut { label, why }| {
             let empty = ["-".into(), "0".into(), String::new()];
             (label.clone(), empty.into_iter().chain([format!("left out: {why}")]).collect())
         });
@@ -136,49 +171,27 @@ impl Table {
             series: vec![Series { name: "mean".into(), style: Style::Line, points }],
         })
     }
-
-    fn json(&self) -> Value {
-        let rows = self.rows.iter().map(|row| {
-            json!({
-                "settings": row.label,
-                "value": row.value,
-                "rounds": row.rounds,
-                "ratio_to_first": row.against_first.map(ratio_json),
-                "finalist": row.is_finalist,
-            })
-        });
-        let left_out = self.left_out.iter();
-        let left_out = left_out.map(|(label, why)| json!({ "settings": label, "why": why }));
-        json!({
-            "axis": self.axis,
-            "rows": rows.collect::<Vec<_>>(),
-            "winner": self.rows[self.winner].label,
-            "clear": self.is_clear,
-            "left_out": left_out.collect::<Vec<_>>(),
-        })
-    }
-}
-
-fn ratio_json(ratio: Ratio) -> Value {
-    json!({ "mean": ratio.mean, "low": ratio.low, "high": ratio.high })
 }
 
 impl Evidence {
-    /// What a search found, without its conditions.
-    pub(crate) fn new<S>(
-        found: &Found<S>,
+    /// The result of a search, without its conditions: `name` names an axis, `label` has the value
+    /// of settings on an axis, or all of them.
+    pub(crate) fn new<A: Copy, S>(
+        found: &Found<A, S>,
         unit: &'static str,
-        label: impl Fn(&S, &str) -> String,
+        (name, label): (impl Fn(A) -> &'static str, impl Fn(&S, Option<A>) -> String),
         shown: impl Fn(f64) -> f64,
     ) -> Self {
-        let steps = found.steps.iter().chain([&found.last]);
+        let comparisons = found.comparisons.iter().chain([&found.last]);
         let winner = &found.last.outcome.standings[found.last.outcome.winner];
-        let table = |step: &Step<S>| Table::new(step, |s| label(s, step.axis), &shown);
+        let table = |one: &Comparison<A, S>| {
+            Table::new(one, one.axis.map(&name), |settings| label(settings, one.axis), &shown)
+        };
         Self {
             conditions: Vec::new(),
             unit,
-            tables: steps.map(table).collect(),
-            best: label(&found.best, AGAIN),
+            tables: comparisons.map(table).collect(),
+            best: label(&found.best, None),
             gain: winner.against_incumbent,
             is_cut_short: found.is_cut_short,
         }
@@ -209,20 +222,6 @@ impl Evidence {
             ..Experiment::default()
         }
     }
-
-    /// All of it.
-    pub(crate) fn json(&self) -> Value {
-        let conditions = self.conditions.iter();
-        let conditions = conditions.map(|(key, value)| ((*key).into(), value.clone().into()));
-        json!({
-            "conditions": conditions.collect::<serde_json::Map<String, Value>>(),
-            "unit": self.unit,
-            "races": self.tables.iter().map(Table::json).collect::<Vec<_>>(),
-            "best": self.best,
-            "against_default": self.gain.map(ratio_json),
-            "cut_short": self.is_cut_short,
-        })
-    }
 }
 
 /// `12.0 % better (+10.1 to +14.2)`, whatever the unit.
@@ -239,50 +238,60 @@ fn printed(ratio: Ratio) -> String {
 
 #[cfg(test)]
 mod tests {
-    use super::super::race::{Outcome, Rules, race};
+    use blockyard::tune::Outcome;
+
     use super::*;
 
-    fn step() -> Step<u32> {
-        let candidates = vec![10, 12, 3];
-        let score = |candidate: usize, round: usize| {
-            let wobble = f64::from(u8::from(round.is_multiple_of(2))) * 0.01;
-            Ok::<f64, ()>(f64::from([10u32, 12, 3][candidate]) * (1.0 + wobble))
+    fn last() -> Comparison<&'static str, u32> {
+        let standing = |score: f64, against_incumbent| Standing {
+            scores: vec![score; 2],
+            is_finalist: score > 5.0,
+            against_incumbent,
         };
-        let rules = Rules { rounds_max: 8, seed: 1 };
-        let outcome: Outcome = race(3, rules, score, || true).unwrap();
-        Step { axis: AGAIN, candidates, outcome, left_out: vec![(7, "there is no 7".into())] }
+        let ratio = |mean| Some(Ratio { mean, low: mean - 0.01, high: mean + 0.01 });
+        let standings =
+            vec![standing(10.0, None), standing(12.0, ratio(1.2)), standing(3.0, ratio(0.3))];
+        Comparison {
+            axis: None,
+            candidates: vec![10, 12, 3],
+            outcome: Outcome { standings, winner: 1, is_clear: true },
+            left_out: vec![(7, "there is no `elevator` 7".into())],
+        }
     }
 
     #[test]
     fn table_names_the_best_and_what_could_not_be_had() {
-        let table = Table::new(&step(), |s| format!("depth {s}"), |score| score);
+        let table = Table::new(&last(), None, |s| format!("depth {s}"), |score| score);
         let text = table.print("IOPS");
         let line = |name: &str| text.lines().find(|line| line.starts_with(name)).unwrap();
         assert!(
             line("depth 12").ends_with("best") && line("depth 12").contains("20.0 % better"),
             "{text}"
         );
-        assert!(line("depth 7").contains("there is no 7"), "{text}");
+        assert!(line("depth 7").contains("there is no --elevator 7"), "{text}");
     }
 
     #[test]
     fn gain_is_that_of_the_best_over_the_default() {
-        let found = Found { best: 12, steps: vec![], last: step(), is_cut_short: false };
-        let evidence = Evidence::new(&found, "IOPS", |s, _| s.to_string(), |score| score);
+        let found = Found { best: 12, comparisons: vec![], last: last(), is_cut_short: false };
+        let words = (|axis| axis, |settings: &u32, _: Option<&str>| settings.to_string());
+        let evidence = Evidence::new(&found, "IOPS", words, |score| score);
         assert!((evidence.gain.unwrap().mean - 1.2).abs() < 0.001, "{:?}", evidence.gain);
-        assert_eq!(evidence.json()["best"], "12");
+        let json = serde_json::to_value(&evidence).unwrap();
+        assert_eq!((&json["best"], &json["races"][0]["winner"]), (&"12".into(), &"12".into()));
+        assert_eq!(json["races"][0]["axis"], AGAIN);
         let page = evidence.page();
         assert!(page.plots[0].x.log);
         assert_eq!(page.title, "Best settings: 12");
         assert_eq!(page.tables[0].rows.len(), 4);
-        // By the value of the axis, not in the order of the race.
+        // By the value of the axis, not in the order of the candidates.
         let xs: Vec<f64> = page.plots[0].series[0].points.iter().map(|point| point.0).collect();
         assert_eq!(xs, [3.0, 10.0, 12.0]);
     }
 
     #[test]
     fn axis_with_zero_is_linear_so_that_zero_and_one_stand_apart() {
-        let table = Table::new(&step(), |s| (s % 3).to_string(), |score| score);
+        let table = Table::new(&last(), None, |s| (s % 3).to_string(), |score| score);
         assert!(!table.plot("IOPS").unwrap().x.log);
     }
 }

@@ -5,11 +5,11 @@
 
 use std::collections::BTreeMap;
 
+use blockyard::tune::Space;
 use blockyard_engine::dm::crypt::pipeline::PRESETS;
 use blockyard_engine::elevator::ELEVATORS;
 use blockyard_lab::{Error, Experiment, JobSpec, Measured, Override, Setup, Variant, run_job, sim};
 
-use super::search::{Space, Step, Told};
 use crate::failure::Failure;
 
 /// Values of the world that differ from the variant's, by path.
@@ -25,9 +25,9 @@ pub(crate) fn text(settings: &Settings) -> String {
     if words.is_empty() { "as it is".into() } else { words.join(" ") }
 }
 
-/// What it has on an axis.
-pub(crate) fn on_axis(settings: &Settings, axis: &str) -> String {
-    match axes().into_iter().find(|(name, ..)| *name == axis) {
+/// The value on an axis; without one, all of them.
+pub(crate) fn on_axis(settings: &Settings, axis: Option<&'static str>) -> String {
+    match axes().into_iter().find(|(name, ..)| Some(*name) == axis) {
         Some((_, path, _)) => settings.get(path).cloned().unwrap_or_else(|| "as it is".into()),
         None => text(settings),
     }
@@ -43,7 +43,6 @@ pub(crate) struct Model<'a> {
     pub(crate) set: Vec<Override>,
     /// Only these axes, if any are named.
     pub(crate) axes: Vec<String>,
-    pub(crate) told: Told<'a, Settings>,
 }
 
 /// An axis: its name, its path, and the values.
@@ -83,6 +82,7 @@ impl Model<'_> {
 
 impl Space for Model<'_> {
     type Settings = Settings;
+    type Axis = &'static str;
     type Error = Failure;
 
     fn axes(&self) -> Vec<&'static str> {
@@ -90,7 +90,7 @@ impl Space for Model<'_> {
         Self::axis_names().into_iter().filter(wanted).collect()
     }
 
-    fn others(&self, axis: &str, base: &Settings) -> Vec<Settings> {
+    fn others(&self, axis: &'static str, base: &Settings) -> Vec<Settings> {
         let has_cipher = self.setup(base, 0).is_ok_and(|setup| setup.module != "_");
         let axis = axes().into_iter().find(|(name, ..)| *name == axis);
         let (_, path, values) = axis.expect("the search asks for axes that there are");
@@ -135,10 +135,6 @@ impl Space for Model<'_> {
 
     fn goes_on(&self) -> bool {
         true
-    }
-
-    fn tell(&self, step: &Step<Settings>) {
-        (self.told)(step);
     }
 }
 

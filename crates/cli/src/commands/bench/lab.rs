@@ -2,9 +2,9 @@
 
 use std::path::PathBuf;
 
+use blockyard_lab::JobSpec;
 use blockyard_lab::compare::{self, Run};
 use blockyard_lab::sim::world;
-use blockyard_lab::{JobSpec, Override};
 use blockyard_report::{Experiment, Listing};
 use blockyard_workload::fio::{Fio, Job, JobFile, print_all};
 use clap::{Args, ValueHint};
@@ -51,27 +51,6 @@ impl PageArgs {
             .extend(conditions.iter().map(|(name, text)| ((*name).into(), text.clone())));
         write(output, in_use, &Experiment { listings: vec![listing], ..page })
     }
-}
-
-/// The world of an experiment in place of a volume.
-#[derive(Args, Debug)]
-pub(super) struct WorldArgs {
-    /// The world of this experiment (see `lab list`)
-    #[arg(long, value_name = "NAME|FILE", value_hint = ValueHint::FilePath,
-          conflicts_with_all = ["volume", "table", "raw", "null", "trace", "result_lines"])]
-    pub(super) lab: Option<String>,
-
-    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
-    // conflicts of --lab too.
-    /// The world of this variant; without one, of the first
-    #[arg(long, value_name = "NAME", requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    pub(super) variant: Option<String>,
-
-    /// Change a value of the world, as in `lab run`
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    pub(super) set: Vec<Override>,
 }
 
 /// On the simulated machine and device of an experiment.

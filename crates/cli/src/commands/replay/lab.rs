@@ -10,7 +10,6 @@ use std::io::{self, BufWriter};
 use std::path::PathBuf;
 
 use blockyard_engine::time::Nanos;
-use blockyard_lab::Override;
 use blockyard_lab::sim::cpu::ThreadId;
 use blockyard_lab::sim::world::{self, Config, Event, Observer, Role};
 use blockyard_workload::replay::Replay;
@@ -18,28 +17,28 @@ use blockyard_workload::trace::{Completion, Header, Trace, TracedBio, Writer};
 use clap::{Args, ValueHint};
 
 use super::ReplayArgs;
+use crate::args::WorldArgs;
 use crate::commands::lab::load;
 use crate::failure::Failure;
 use crate::output::{InUse, Output};
 
 /// The world of an experiment in place of a volume.
 #[derive(Args, Debug)]
-pub(super) struct WorldArgs {
-    /// Play in the simulated world of an experiment: name (see `lab list`) or TOML file
-    #[arg(long, value_name = "NAME|FILE", conflicts_with_all = ["volume", "table", "raw", "null"])]
-    pub(super) lab: Option<String>,
-
-    // `requires` of an option that conflicts with what is there asks for nothing: so these have the
-    // conflicts of --lab and --fast too.
-    /// The world of this variant; without one, of the first
-    #[arg(long, value_name = "NAME", requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    pub(super) variant: Option<String>,
-
-    /// Change a value of the world: device.kind=flash, crypt.pipeline=sorted
-    #[arg(long, value_name = "PATH=VALUE", value_parser = Override::parse, requires = "lab",
-          conflicts_with_all = ["volume", "table", "raw", "null"])]
-    pub(super) set: Vec<Override>,
+#[command(
+    mut_arg("lab", |lab| {
+        lab.help("Play in the simulated world of an experiment: name (see `lab list`) or TOML file")
+            .value_hint(ValueHint::Unknown)
+            .conflicts_with("null")
+    }),
+    mut_arg("variant", |variant| variant.conflicts_with("null")),
+    mut_arg("set", |set| {
+        set.help("Change a value of the world: device.kind=flash, crypt.pipeline=sorted")
+            .conflicts_with("null")
+    }),
+)]
+pub(super) struct PlaceArgs {
+    #[command(flatten)]
+    pub(super) world: WorldArgs,
 
     /// Write what reached the queue of the lab as a trace again
     #[arg(long, value_name = "FILE", requires = "lab", value_hint = ValueHint::FilePath,
@@ -47,7 +46,7 @@ pub(super) struct WorldArgs {
     pub(super) output: Option<PathBuf>,
 }
 
-impl WorldArgs {
+impl PlaceArgs {
     /// The trace that is made in the lab, and what it must not overwrite.
     fn output(&self, args: &ReplayArgs) -> Option<(Output<'_>, InUse)> {
         let output = Output::private(self.output.as_deref()?, args.force.force);
@@ -70,25 +69,25 @@ pub(super) fn play(
     trace: &Trace,
 ) -> Result<(Replay, String), Failure> {
     let experiment = load(experiment)?;
-    let variant = experiment.variant_or_first(args.world.variant.as_deref())?;
+    let variant = experiment.variant_or_first(args.place.world.variant.as_deref())?;
     let point = experiment.points(variant).into_iter().next().flatten();
     let mut set = args.scheduling.of_lab()?;
-    set.extend(args.world.set.iter().cloned());
+    set.extend(args.place.world.set.iter().cloned());
     let setup = experiment.setup(variant, point.as_ref(), &set, &[])?;
     let config = Config { seed: experiment.seeds[0], ..setup.config };
     let len_bytes = config.device.sectors().saturating_mul(512);
-    let (replay, hash, seen) = once(args, &config, trace, (len_bytes, Seen::default()))?;
+    let (replay, hash, queue) = once(args, &config, trace, (len_bytes, QueueTrace::default()))?;
     let (_, again, ()) = once(args, &config, trace, (len_bytes, ()))?;
     if hash != again {
         return Err(Failure::failed(format!(
             "two replays differ ({hash:016x} and {again:016x}); please report it"
         )));
     }
-    if let Some((output, in_use)) = args.world.output(args) {
+    if let Some((output, in_use)) = args.place.output(args) {
         let export = format!("lab: {}, {}", experiment.name, variant.name);
         let began_unix_ns = trace.header.began_unix_ns;
         let header = Header { volume_bytes: len_bytes, sector_bytes: 512, export, began_unix_ns };
-        let written = seen.write(output.create(&in_use)?, &header);
+        let written = queue.write(output.create(&in_use)?, &header);
         written.map_err(|error| {
             Failure::failed(format!("{}: cannot write: {error}", output.path().display()))
         })?;
@@ -111,9 +110,9 @@ fn once<O: Observer>(
     Ok((replay, outcome.trace_hash, observer))
 }
 
-/// What reached the queue.
+/// The trace of the bios that reached the queue.
 #[derive(Debug, Default)]
-struct Seen {
+struct QueueTrace {
     /// The first of the replay's threads.
     first: Option<ThreadId>,
     open: BTreeMap<u64, TracedBio>,
@@ -121,7 +120,7 @@ struct Seen {
     ended: Nanos,
 }
 
-impl Observer for Seen {
+impl Observer for QueueTrace {
     fn event(&mut self, at: Nanos, event: &Event) {
         match *event {
             Event::Spawn { thread, role: Role::Task } => {
@@ -156,7 +155,7 @@ impl Observer for Seen {
     }
 }
 
-impl Seen {
+impl QueueTrace {
     fn write(&self, file: File, header: &Header) -> io::Result<()> {
         let mut writer = Writer::begin(BufWriter::new(file), header)?;
         self.bios.iter().chain(self.open.values()).try_for_each(|bio| writer.push(bio))?;

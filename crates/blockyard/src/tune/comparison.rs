@@ -1,83 +1,99 @@
-//! A race between settings: which of them is best, and is that clear?
+//! A comparison of candidates: which of them is best, and is that clear?
 //!
 //! ```text
 //!   round 1   A B C D E F     each once, in an order that is drawn anew
 //!   round 2   C F A E B D
 //!             the worse half goes; the incumbent (the first) stays
-//!   rounds…   A D F           who is clearly worse goes, until the leader is at least as good as
-//!                             each other one
+//!   rounds…   A D F           each that is clearly worse goes, until the leader is at least as
+//!                             good as each other one
 //! ```
-//! Rounds are interleaved because a machine changes while it is measured: what is compared is how
-//! one did against another *within a round*, never across rounds. The interval around the mean of
-//! these ratios is Student's, of their logarithms. It is looked at after every round, so 99 % are
-//! asked for where 95 % would do for one look.
+//! Rounds are interleaved because a machine changes while it is measured: candidates are compared
+//! *within a round*, never across rounds. The interval around the mean of these ratios is
+//! Student's, of their logarithms. It is looked at after every round, so 99 % are asked for where
+//! 95 % would do for one look.
 //!
 //! Successive halving is of Jamieson and Talwalkar (2016), pairing is ours.
 
 use blockyard_workload::random::Random;
+use serde::Serialize;
 
 /// Rounds before the worse half goes.
 const ROUNDS_A_RUNG: usize = 2;
 /// So many are compared to the end; an interval of two rounds is too wide to tell more apart.
 const FINALISTS: usize = 3;
-/// Nobody cares for less: against the incumbent.
+/// A smaller difference to the incumbent does not matter.
 const SAME: f64 = 0.01;
 /// Between two that would both replace it. To tell more of them apart takes nine times the rounds
 /// of three times the difference.
 const NEAR: f64 = 0.03;
 
-/// How long a race may be.
+/// How long a comparison may be.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Rules {
-    /// The leader has to stand apart, or be the same, by then.
-    pub(crate) rounds_max: usize,
-    /// Of the order in which candidates take their turns.
-    pub(crate) seed: u64,
+pub struct Rules {
+    /// Rounds at most.
+    pub rounds_max: usize,
+    /// Seed of the order in which candidates take their turns.
+    pub seed: u64,
 }
 
-/// How one of them did.
+impl Default for Rules {
+    /// 24 rounds: a difference that is not clear then is not worth more.
+    fn default() -> Self {
+        Self { rounds_max: 24, seed: 1 }
+    }
+}
+
+/// The measurements of one candidate.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Standing {
-    /// What was measured in each round that it was in: more is better.
-    pub(crate) scores: Vec<f64>,
+pub struct Standing {
+    /// The score of each round that it was in: more is better.
+    pub scores: Vec<f64>,
     /// It was not clearly worse, nor of the worse half.
-    pub(crate) is_finalist: bool,
-    /// Against the incumbent, over the rounds of both; none of the incumbent itself.
-    pub(crate) against_incumbent: Option<Ratio>,
+    pub is_finalist: bool,
+    /// Against the incumbent, over the rounds of both; `None` for the incumbent itself.
+    pub against_incumbent: Option<Ratio>,
 }
 
-/// How much better one was than another.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Ratio {
+impl Standing {
+    /// The mean score, in the sense in which candidates are compared.
+    #[must_use]
+    pub fn score(&self) -> f64 {
+        mean_log(&self.scores).exp()
+    }
+}
+
+/// How much better one candidate was than another.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct Ratio {
     /// 1 is the same, 2 twice as good.
-    pub(crate) mean: f64,
-    /// Where it lies for 99 of 100 such races.
-    pub(crate) low: f64,
-    /// As [`Self::low`].
-    pub(crate) high: f64,
+    pub mean: f64,
+    /// Lower end of the interval in which it lies for 99 of 100 such comparisons.
+    pub low: f64,
+    /// Upper end of the interval.
+    pub high: f64,
 }
 
-/// How a race ended.
+/// The end of a comparison.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) struct Outcome {
-    /// Of each candidate.
-    pub(crate) standings: Vec<Standing>,
-    /// The best; the incumbent unless another is clearly better.
-    pub(crate) winner: usize,
+pub struct Outcome {
+    /// One for each candidate.
+    pub standings: Vec<Standing>,
+    /// The number of the best; the incumbent unless another is clearly better.
+    pub winner: usize,
     /// No more rounds would change it.
-    pub(crate) is_clear: bool,
+    pub is_clear: bool,
 }
 
-/// Runs a race between so many candidates, of which the first is the incumbent. `measure` says how
-/// good one is in a round: more is better, and it is above zero. `goes_on` is asked before each
-/// round but the first two.
-pub(crate) fn race<E>(
+/// Compares so many candidates, of which the first is the incumbent. `measure` scores a candidate
+/// in a round: more is better, and it is above zero. `goes_on` is asked before each round but the
+/// first two.
+pub(super) fn compare<E>(
     candidates: usize,
     rules: Rules,
     mut measure: impl FnMut(usize, usize) -> Result<f64, E>,
     mut goes_on: impl FnMut() -> bool,
 ) -> Result<Outcome, E> {
-    assert!(candidates > 0, "somebody takes part");
+    assert!(candidates > 0, "there is an incumbent");
     let mut random = Random::new(rules.seed, 0);
     let mut scores: Vec<Vec<f64>> = vec![Vec::new(); candidates];
     let mut alive: Vec<usize> = (0..candidates).collect();
@@ -135,7 +151,7 @@ fn halve(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     }
 }
 
-/// Who is clearly worse than the leader goes, but for the incumbent.
+/// Each that is clearly worse than the leader goes, but for the incumbent.
 fn drop_beaten(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     let leader = leader(alive, scores);
     alive.retain(|&one| {
@@ -143,7 +159,7 @@ fn drop_beaten(alive: &mut Vec<usize>, scores: &[Vec<f64>]) {
     });
 }
 
-/// None of the others is better than the leader by more than anybody cares for.
+/// None of the others is better than the leader by a difference that matters.
 fn is_settled(alive: &[usize], scores: &[Vec<f64>]) -> bool {
     let leader = leader(alive, scores);
     alive.iter().filter(|one| **one != leader).all(|&one| {
@@ -161,16 +177,16 @@ fn leader(alive: &[usize], scores: &[Vec<f64>]) -> usize {
     best.expect("the incumbent never goes")
 }
 
-/// The leader, if it is better than the incumbent by more than chance and by more than nobody cares
-/// for.
+/// The leader, if it is better than the incumbent by more than chance, and by a difference that
+/// matters.
 fn winner(alive: &[usize], scores: &[Vec<f64>]) -> usize {
     let leader = leader(alive, scores);
     let Ratio { mean, low, .. } = ratio(&scores[leader], &scores[0]);
     if low > 1.0 && mean > 1.0 + SAME { leader } else { 0 }
 }
 
-/// Of what was measured, the mean in the sense in which it is compared.
-pub(super) fn mean_log(scores: &[f64]) -> f64 {
+/// The mean logarithm of scores: the mean in the sense in which they are compared.
+fn mean_log(scores: &[f64]) -> f64 {
     scores.iter().map(|score| score.ln()).sum::<f64>() / scores.len().max(1) as f64
 }
 
@@ -221,7 +237,7 @@ mod tests {
     fn run(speeds: &[f64], noise: f64) -> (Outcome, usize) {
         let mut random = Random::new(3, 1);
         let mut measured = 0;
-        let outcome = race(
+        let outcome = compare(
             speeds.len(),
             RULES,
             |candidate, round| {
@@ -236,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn race_finds_the_best_of_many_though_the_machine_changes() {
+    fn comparison_finds_the_best_of_many_though_the_machine_changes() {
         let speeds = [100.0, 60.0, 90.0, 112.0, 30.0, 105.0, 80.0, 95.0];
         let (outcome, measured) = run(&speeds, 0.02);
         assert_eq!((outcome.winner, outcome.is_clear), (3, true));
@@ -247,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn race_without_a_difference_stays_with_the_incumbent() {
+    fn comparison_without_a_difference_stays_with_the_incumbent() {
         let (outcome, _) = run(&[100.0, 100.0, 100.0], 0.004);
         assert_eq!((outcome.winner, outcome.is_clear), (0, true));
         let (outcome, _) = run(&[100.0, 100.5], 0.3);
@@ -256,27 +272,27 @@ mod tests {
 
     /// Two that are nearly the same are both better than the incumbent: it does not matter which.
     #[test]
-    fn race_ends_when_nothing_that_matters_is_open() {
+    fn comparison_ends_when_nothing_that_matters_is_open() {
         let (outcome, measured) = run(&[100.0, 130.0, 131.0], 0.01);
         assert!(outcome.is_clear && outcome.winner != 0, "{outcome:?}");
         assert!(measured < 3 * 10, "{measured} measurements");
     }
 
     #[test]
-    fn incumbent_stays_in_the_race_though_it_is_the_worst() {
+    fn incumbent_stays_in_the_comparison_though_it_is_the_worst() {
         let (outcome, _) = run(&[10.0, 60.0, 90.0, 112.0, 30.0, 105.0], 0.02);
         assert!(outcome.standings[0].is_finalist);
         assert_eq!(outcome.winner, 3);
     }
 
     #[test]
-    fn race_ends_early_when_time_is_over() {
+    fn comparison_ends_early_when_time_is_over() {
         let mut rounds = 0;
         let score = |candidate: usize, round: usize| {
             rounds = rounds.max(round + 1);
             Ok::<f64, Infallible>(1.0 + 0.001 * (candidate + round) as f64)
         };
-        let outcome = race(9, RULES, score, || false).unwrap();
+        let outcome = compare(9, RULES, score, || false).unwrap();
         assert_eq!((outcome.is_clear, rounds), (false, 2));
     }
 

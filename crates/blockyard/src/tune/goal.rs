@@ -1,29 +1,29 @@
-//! What is to be made good, as one number of a run.
+//! The goal of a search, as one number of a run.
 
 use blockyard_workload::fio::{Fio, Histogram};
 use blockyard_workload::replay::Replay;
-use clap::ValueEnum;
 use rustix::time::{ClockId, clock_gettime};
 
-/// What is tuned for.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Goal {
-    /// Bytes a second
+/// The goal of a search.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Goal {
+    /// Bytes a second.
     #[default]
     Throughput,
-    /// Requests a second
+    /// Requests a second.
     Iops,
-    /// Mean latency
+    /// Mean latency.
     Latency,
-    /// Latency that one request of a hundred exceeds
+    /// Latency that one request of a hundred exceeds.
     P99,
-    /// CPU time of this process for each byte
+    /// CPU time of this process for each byte.
     Cpu,
 }
 
 impl Goal {
-    /// Its unit: in what [`Self::shown`] is.
-    pub(crate) fn unit(self) -> &'static str {
+    /// The unit of [`Goal::value`].
+    #[must_use]
+    pub fn unit(self) -> &'static str {
         match self {
             Self::Throughput => "MiB/s",
             Self::Iops => "IOPS",
@@ -33,7 +33,8 @@ impl Goal {
     }
 
     /// A score in the goal's unit.
-    pub(crate) fn shown(self, score: f64) -> f64 {
+    #[must_use]
+    pub fn value(self, score: f64) -> f64 {
         match self {
             Self::Throughput => score / f64::from(1 << 20),
             Self::Iops => score,
@@ -42,8 +43,8 @@ impl Goal {
         }
     }
 
-    /// How good a run was: more is better. None if nothing was done.
-    pub(crate) fn score(self, run: &Run) -> Option<f64> {
+    /// The score of a run: more is better. `None` for a run without requests.
+    pub(super) fn score(self, run: &Run) -> Option<f64> {
         let seconds = |ns: f64| (ns > 0.0).then(|| 1e9 / ns);
         if run.ios == 0 || run.seconds <= 0.0 {
             return None;
@@ -58,23 +59,23 @@ impl Goal {
     }
 }
 
-/// What a measurement has done.
+/// The requests of a measurement.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Run {
-    pub(crate) ios: u64,
-    pub(crate) bytes: u64,
-    pub(crate) seconds: f64,
-    /// Of all requests.
-    pub(crate) latency_ns: f64,
-    /// Of the job where it is worst.
-    pub(crate) p99_ns: f64,
+pub(super) struct Run {
+    pub(super) ios: u64,
+    pub(super) bytes: u64,
+    pub(super) seconds: f64,
+    /// Sum over all requests.
+    pub(super) latency_ns: f64,
+    /// The worst of all jobs.
+    pub(super) p99_ns: f64,
     /// Of this process.
-    pub(crate) cpu_seconds: f64,
+    pub(super) cpu_seconds: f64,
 }
 
 impl Run {
     /// All jobs together. Groups run one after the other, jobs of a group side by side.
-    pub(crate) fn of_jobs(fio: &Fio, cpu_seconds: f64) -> Self {
+    pub(super) fn of_jobs(fio: &Fio, cpu_seconds: f64) -> Self {
         let mut run = Self { cpu_seconds, ..Self::default() };
         let mut group = (None, 0.0);
         for job in fio.results() {
@@ -97,7 +98,7 @@ impl Run {
     }
 
     /// All bios of a trace.
-    pub(crate) fn of_replay(replay: &Replay, cpu_seconds: f64) -> Self {
+    pub(super) fn of_replay(replay: &Replay, cpu_seconds: f64) -> Self {
         let seconds = replay.took().0 as f64 / 1e9;
         let mut run = Self { seconds, cpu_seconds, ..Self::default() };
         let mut latency = Histogram::default();
@@ -119,7 +120,7 @@ impl Run {
 }
 
 /// Of all threads of this process.
-pub(crate) fn cpu_seconds() -> f64 {
+pub(super) fn cpu_seconds() -> f64 {
     let time = clock_gettime(ClockId::ProcessCPUTime);
     time.tv_sec as f64 + time.tv_nsec as f64 / 1e9
 }

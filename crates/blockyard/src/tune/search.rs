@@ -1,93 +1,103 @@
-//! Walking through the settings: one axis after the other, from the default on.
+//! The walk through the settings: one axis after the other, from the default on.
 //!
-//! Each axis is a race of its values against the best settings so far, all else as there. A second
-//! pass sees whether what was taken later changes what was best before. In the end the default, the
-//! settings that were found, and the rivals, which people take without measuring, run against each
-//! other once more, in fresh rounds: what is not clearly better than the default there is not
-//! recommended. Rivals that have raced against the default before, and went early, stay away.
+//! Each axis is a comparison of its values with the best settings so far, all else as there. A
+//! second pass sees whether a later choice changes an earlier one. In the end the default, the
+//! settings that were found, and the rivals, which people take without measuring, are compared once
+//! more, in fresh rounds: settings that are not clearly better than the default there are not
+//! recommended. Rivals that have lost to the default before stay away.
 
-use super::race::{Outcome, Rules, race};
+use super::comparison::{Outcome, Rules, compare};
 
 /// Each axis is looked at again once; what two passes do not settle depends on chance.
 const PASSES: usize = 2;
-/// Of a race on an axis, in percent of the last race's.
+/// Rounds of a comparison on an axis, in percent of the last one's.
 const AXIS_ROUNDS_PERCENT: usize = 50;
 
-/// What is told of each step.
-pub(crate) type Told<'a, S> = Box<dyn Fn(&Step<S>) + 'a>;
-
-/// A thing that can be tuned, for settings of type `S`.
-pub(crate) trait Space {
+/// Settings that can be searched.
+pub trait Space {
     /// All values together.
     type Settings: Clone + PartialEq;
-    /// Why something could not be measured.
+    /// One dimension of the settings.
+    type Axis: Copy;
+    /// Why a measurement failed.
     type Error;
 
-    /// What can be changed, what matters most first.
-    fn axes(&self) -> Vec<&'static str>;
+    /// The axes, the most important first.
+    fn axes(&self) -> Vec<Self::Axis>;
 
     /// The base with other values on this axis, without the base itself.
-    fn others(&self, axis: &str, base: &Self::Settings) -> Vec<Self::Settings>;
+    fn others(&self, axis: Self::Axis, base: &Self::Settings) -> Vec<Self::Settings>;
 
-    /// Whether these settings can be had; why not, if not.
+    /// Whether the settings are possible.
+    ///
+    /// # Errors
+    /// Why they are not, for people.
     fn check(&mut self, settings: &Self::Settings) -> Result<(), String>;
 
-    /// How good they are: more is better, and it is above zero. Rounds of one race have the same
-    /// workload, and other rounds another one.
+    /// Scores settings: more is better, and the score is above zero. All candidates of a round have
+    /// the same workload, and other rounds have another one.
+    ///
+    /// # Errors
+    /// Why the measurement failed; the search ends.
     fn measure(&mut self, settings: &Self::Settings, round: usize) -> Result<f64, Self::Error>;
 
-    /// A race begins, on an axis or the last one: nothing of those before will be measured again.
-    /// Whether there is time for it; for the last one there is.
+    /// A comparison begins, on an axis or the last one: candidates of those before are not measured
+    /// again. Returns whether there is time for it; for the last one there is.
     fn begins(&mut self, is_last: bool) -> bool;
 
-    /// Whether there is time for another round of it.
+    /// Whether there is time for another round.
     fn goes_on(&self) -> bool;
-
-    /// For whoever watches.
-    fn tell(&self, step: &Step<Self::Settings>);
 }
 
-/// A race on an axis, or the last one.
+/// A comparison on an axis, or the last one.
 #[derive(Clone, Debug)]
-pub(crate) struct Step<S> {
-    pub(crate) axis: &'static str,
+pub struct Comparison<A, S> {
+    /// `None`: the last one, of the default, the settings that were found, and the rivals.
+    pub axis: Option<A>,
     /// The incumbent first.
-    pub(crate) candidates: Vec<S>,
-    pub(crate) outcome: Outcome,
-    /// What could not be had, and why.
-    pub(crate) left_out: Vec<(S, String)>,
+    pub candidates: Vec<S>,
+    /// The measurements.
+    pub outcome: Outcome,
+    /// Settings that are not possible, and why.
+    pub left_out: Vec<(S, String)>,
 }
 
-/// What a search found.
+/// The result of a search.
 #[derive(Clone, Debug)]
-pub(crate) struct Found<S> {
-    pub(crate) best: S,
-    /// The races on axes.
-    pub(crate) steps: Vec<Step<S>>,
-    /// The last race: the default, what was found, and the rivals.
-    pub(crate) last: Step<S>,
-    /// Time was over before each race had a clear end.
-    pub(crate) is_cut_short: bool,
+pub struct Found<A, S> {
+    /// The settings that are recommended.
+    pub best: S,
+    /// The comparisons on axes.
+    pub comparisons: Vec<Comparison<A, S>>,
+    /// The last comparison.
+    pub last: Comparison<A, S>,
+    /// Time was over before each comparison had a clear end.
+    pub is_cut_short: bool,
 }
 
-/// The name of the last race.
-pub(crate) const AGAIN: &str = "measured again";
+/// The comparison type of a space.
+type Of<P> = Comparison<<P as Space>::Axis, <P as Space>::Settings>;
 
-/// Searches from the default on. The rivals run in the last race.
-pub(crate) fn search<P: Space>(
+/// Searches from the default on. The rivals take part in the last comparison. `progress` receives
+/// each comparison at its end.
+///
+/// # Errors
+/// That of [`Space::measure`].
+pub fn search<P: Space>(
     space: &mut P,
     default: &P::Settings,
     rivals: &[P::Settings],
     rules: Rules,
-) -> Result<Found<P::Settings>, P::Error> {
+    progress: &mut dyn FnMut(&Of<P>),
+) -> Result<Found<P::Axis, P::Settings>, P::Error> {
     let mut best = default.clone();
-    let mut steps: Vec<Step<P::Settings>> = Vec::new();
-    // By axis: the settings that its last race began with or ended in.
+    let mut steps: Vec<Of<P>> = Vec::new();
+    // By axis: the settings that its last comparison began with or ended in.
     let axes = space.axes();
     let mut seen: Vec<Option<P::Settings>> = vec![None; axes.len()];
     let (mut is_cut_short, mut seed) = (false, rules.seed);
     for _ in 0..PASSES {
-        for (axis, seen) in axes.iter().zip(&mut seen) {
+        for (&axis, seen) in axes.iter().zip(&mut seen) {
             if seen.as_ref() == Some(&best) {
                 continue;
             }
@@ -98,12 +108,12 @@ pub(crate) fn search<P: Space>(
             seed += 1;
             let others = space.others(axis, &best);
             let rules = Rules { rounds_max: rules.rounds_max * AXIS_ROUNDS_PERCENT / 100, seed };
-            let Some(step) = step(space, axis, &best, others, rules)? else {
+            let Some(step) = step(space, Some(axis), &best, others, rules)? else {
                 continue;
             };
             best = step.candidates[step.outcome.winner].clone();
             *seen = Some(best.clone());
-            space.tell(&step);
+            progress(&step);
             steps.push(step);
         }
     }
@@ -115,32 +125,32 @@ pub(crate) fn search<P: Space>(
     }
     let rules = Rules { seed: seed + 1, ..rules };
     space.begins(true);
-    let last = match step(space, AGAIN, default, others, rules)? {
+    let last = match step(space, None, default, others, rules)? {
         Some(last) => last,
         None => alone(space, best, rules)?,
     };
-    space.tell(&last);
+    progress(&last);
     is_cut_short |= !last.outcome.is_clear && !space.goes_on();
     let best = last.candidates[last.outcome.winner].clone();
-    Ok(Found { best, steps, last, is_cut_short })
+    Ok(Found { best, comparisons: steps, last, is_cut_short })
 }
 
-/// Whether this rival has lost a race that the default was in.
-fn went_early<S: PartialEq>(rival: &S, default: &S, steps: &[Step<S>]) -> bool {
+/// Whether this rival has lost a comparison that the default was in.
+fn went_early<A, S: PartialEq>(rival: &S, default: &S, steps: &[Comparison<A, S>]) -> bool {
     steps.iter().filter(|step| step.candidates[0] == *default).any(|step| {
         let mut standings = step.candidates.iter().zip(&step.outcome.standings);
         standings.any(|(candidate, standing)| candidate == rival && !standing.is_finalist)
     })
 }
 
-/// A race of the others against the base; none if there is no other.
+/// A comparison of the others with the base; `None` if there is no other.
 fn step<P: Space>(
     space: &mut P,
-    axis: &'static str,
+    axis: Option<P::Axis>,
     base: &P::Settings,
     others: Vec<P::Settings>,
     rules: Rules,
-) -> Result<Option<Step<P::Settings>>, P::Error> {
+) -> Result<Option<Of<P>>, P::Error> {
     let (mut candidates, mut left_out) = (vec![base.clone()], Vec::new());
     for other in others {
         match space.check(&other) {
@@ -152,19 +162,15 @@ fn step<P: Space>(
         return Ok(None);
     }
     let outcome = run(space, &candidates, rules)?;
-    Ok(Some(Step { axis, candidates, outcome, left_out }))
+    Ok(Some(Comparison { axis, candidates, outcome, left_out }))
 }
 
-fn alone<P: Space>(
-    space: &mut P,
-    best: P::Settings,
-    rules: Rules,
-) -> Result<Step<P::Settings>, P::Error> {
+fn alone<P: Space>(space: &mut P, best: P::Settings, rules: Rules) -> Result<Of<P>, P::Error> {
     let candidates = vec![best];
     let score = space.measure(&candidates[0], 0)?;
     let mut outcome = run(space, &candidates, rules)?;
     outcome.standings[0].scores.push(score);
-    Ok(Step { axis: AGAIN, candidates, outcome, left_out: Vec::new() })
+    Ok(Comparison { axis: None, candidates, outcome, left_out: Vec::new() })
 }
 
 fn run<P: Space>(
@@ -173,7 +179,7 @@ fn run<P: Space>(
     rules: Rules,
 ) -> Result<Outcome, P::Error> {
     let shared = std::cell::RefCell::new(space);
-    race(
+    compare(
         candidates.len(),
         rules,
         |candidate, round| shared.borrow_mut().measure(&candidates[candidate], round),
@@ -196,14 +202,15 @@ mod tests {
 
     impl Space for Hill {
         type Settings = (u32, u32);
+        type Axis = char;
         type Error = Infallible;
 
-        fn axes(&self) -> Vec<&'static str> {
-            vec!["x", "y"]
+        fn axes(&self) -> Vec<char> {
+            vec!['x', 'y']
         }
 
-        fn others(&self, axis: &str, base: &(u32, u32)) -> Vec<(u32, u32)> {
-            let at = |value| if axis == "x" { (value, base.1) } else { (base.0, value) };
+        fn others(&self, axis: char, base: &(u32, u32)) -> Vec<(u32, u32)> {
+            let at = |value| if axis == 'x' { (value, base.1) } else { (base.0, value) };
             (0..8).map(at).filter(|other| other != base).collect()
         }
 
@@ -225,8 +232,6 @@ mod tests {
         fn goes_on(&self) -> bool {
             self.measured.get() < self.measured_max
         }
-
-        fn tell(&self, _: &Step<(u32, u32)>) {}
     }
 
     const RULES: Rules = Rules { rounds_max: 12, seed: 1 };
@@ -234,9 +239,9 @@ mod tests {
     #[test]
     fn search_climbs_to_the_top_and_names_what_cannot_be_had() {
         let mut hill = Hill { measured: Cell::new(0), measured_max: usize::MAX };
-        let found = search(&mut hill, &(0, 0), &[(1, 1)], RULES).unwrap();
+        let found = search(&mut hill, &(0, 0), &[(1, 1)], RULES, &mut |_| ()).unwrap();
         assert_eq!((found.best, found.is_cut_short), ((4, 5), false));
-        assert_eq!(found.steps[0].left_out, [((7, 0), "there is no 7".into())]);
+        assert_eq!(found.comparisons[0].left_out, [((7, 0), "there is no 7".into())]);
         assert_eq!(found.last.candidates, [(0, 0), (4, 5), (1, 1)]);
     }
 
@@ -244,15 +249,15 @@ mod tests {
     #[test]
     fn rival_that_has_lost_to_the_default_before_stays_away() {
         let mut hill = Hill { measured: Cell::new(0), measured_max: usize::MAX };
-        let found = search(&mut hill, &(0, 0), &[(6, 0), (0, 7)], RULES).unwrap();
+        let found = search(&mut hill, &(0, 0), &[(6, 0), (0, 7)], RULES, &mut |_| ()).unwrap();
         assert_eq!(found.last.candidates, [(0, 0), (4, 5), (0, 7)]);
     }
 
     #[test]
     fn rival_that_is_better_wins_in_the_end() {
         let mut hill = Hill { measured: Cell::new(0), measured_max: 0 };
-        let found = search(&mut hill, &(0, 0), &[(4, 5), (3, 3)], RULES).unwrap();
+        let found = search(&mut hill, &(0, 0), &[(4, 5), (3, 3)], RULES, &mut |_| ()).unwrap();
         assert_eq!((found.best, found.is_cut_short), ((4, 5), true));
-        assert!(found.steps.is_empty());
+        assert!(found.comparisons.is_empty());
     }
 }

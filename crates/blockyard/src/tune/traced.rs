@@ -1,80 +1,82 @@
-//! A trace as what a volume is tuned for.
+//! A trace as the workload of a search.
 //!
 //! Each measurement plays a part of it, and in a round every candidate has the same one. For a
-//! latency a part is a *window* of so much time, and its bios come when they came; else it is so
+//! latency a part is a *window* of so much time, and its bios come at their times; else it is so
 //! many bios, as fast as possible, and after the last one the trace begins again.
 
-use std::path::Path;
 use std::sync::Arc;
+use std::time::Duration;
 
-use blockyard::Volume;
-use blockyard::bench::{self, Tally};
 use blockyard_engine::bio::Op;
 use blockyard_engine::time::Nanos;
 use blockyard_workload::replay::{Pace, Replay, SPEED_ONE, Target};
 use blockyard_workload::trace::Trace;
-use blockyard_workload::trace::blktrace::Action;
 
 use super::goal::{Goal, Run, cpu_seconds};
-use crate::failure::Failure;
-use crate::output::say;
-use crate::traces;
+use super::{Measurement, TuneError};
+use crate::bench::{self, Tally};
+use crate::{Error, Volume};
 
-/// A part has so many at least; it becomes longer.
+/// Fewest bios of a part; parts become longer.
 const BIOS_MIN: usize = 1000;
-/// But no longer than this: 100 MB of memory for each measurement.
+/// Most bios of a part: 100 MB of memory for each measurement.
 const BIOS_MAX: usize = 1 << 20;
 
 /// A trace, or as much of it as may be played.
 #[derive(Clone, Debug)]
-pub(crate) struct Traced {
+pub struct Traced {
     trace: Arc<Trace>,
+    left_out: usize,
     /// In the trace's own time.
     is_timed: bool,
-    /// What lies behind the end of the volume begins again at its start.
+    /// Bios behind the end of the volume begin again at its start.
     wrap: bool,
     /// Of a part that is played as fast as possible.
     bios: usize,
 }
 
 impl Traced {
-    /// Reads a trace. What changes the volume is left out, with a note, unless it may.
-    pub(crate) fn read(
-        path: &Path,
+    /// Plays a trace. Bios that change the volume are left out unless `may_write`. With `wrap`,
+    /// bios behind the end of the volume begin again at its start.
+    ///
+    /// # Errors
+    /// [`TuneError::NoBios`] when no bio is left.
+    pub fn new(
+        mut trace: Trace,
         goal: Goal,
-        (may_write, wrap): (bool, bool),
-    ) -> Result<Self, Failure> {
-        let mut trace = traces::read(path, Action::default())?;
+        may_write: bool,
+        wrap: bool,
+    ) -> Result<Self, TuneError> {
         let all = trace.bios.len();
         if !may_write {
             trace.bios.retain(|bio| bio.op == Op::Read);
         }
-        let (place, left_out) = (path.display(), all - trace.bios.len());
+        let left_out = all - trace.bios.len();
         if trace.bios.is_empty() {
-            let what = if left_out > 0 { "reads" } else { "bios" };
-            let remedy = match left_out {
-                0 => "",
-                _ => "; say --destroy if what is on the volume may be overwritten",
-            };
-            return Err(Failure::failed(format!("{place}: has no {what}{remedy}")));
-        }
-        if left_out > 0 {
-            say(&format!(
-                "note: {left_out} of the {all} bios of {place} do not read and are left out; \
-                 --destroy plays them too"
-            ));
+            return Err(TuneError::NoBios { left_out });
         }
         let is_timed = matches!(goal, Goal::Latency | Goal::P99);
-        Ok(Self { trace: Arc::new(trace), is_timed, wrap, bios: BIOS_MIN })
+        Ok(Self { trace: Arc::new(trace), left_out, is_timed, wrap, bios: BIOS_MIN })
     }
 
-    /// Whether something of it changes what is on the volume.
-    pub(crate) fn writes(&self) -> bool {
+    /// How many bios are left out because they change the volume.
+    #[must_use]
+    pub fn left_out(&self) -> usize {
+        self.left_out
+    }
+
+    /// How many bios are played.
+    #[must_use]
+    pub fn bios(&self) -> usize {
+        self.trace.bios.len()
+    }
+
+    /// Whether a bio changes the volume.
+    pub(super) fn writes(&self) -> bool {
         self.trace.bios.iter().any(|bio| bio.op != Op::Read)
     }
 
-    /// Whether it can be played on a volume; why not, if not.
-    pub(crate) fn check(&self, volume: &Volume) -> Result<(), String> {
+    pub(super) fn check(&self, volume: &Volume) -> Result<(), String> {
         self.target(volume).check(&self.trace).map_err(|misfit| misfit.to_string())?;
         let discards = self.trace.bios.iter().any(|bio| bio.op == Op::Discard);
         if discards && !volume.can_discard() {
@@ -89,18 +91,18 @@ impl Traced {
     }
 
     /// Plays the part of a round.
-    pub(crate) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Failure> {
+    pub(super) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Error> {
         let pace = match self.is_timed {
             true => Pace::Timed { speed_permille: SPEED_ONE },
             false => Pace::Fastest { depth: None },
         };
         let mut replay = Replay::new(&self.part(slice, round), pace, self.target(volume))
-            .map_err(|misfit| Failure::failed(misfit.to_string()))?;
+            .map_err(|misfit| Error::Workload(misfit.to_string()))?;
         let before = cpu_seconds();
         bench::run(volume, &mut replay, &Tally::default())?;
         match replay.errors() {
             0 => Ok(Run::of_replay(&replay, cpu_seconds() - before)),
-            errors => Err(Failure::failed(format!("{errors} bios of the trace failed"))),
+            errors => Err(Error::Workload(format!("{errors} bios of the trace failed"))),
         }
     }
 
@@ -116,7 +118,7 @@ impl Traced {
 
     /// Makes parts longer if one was shorter than a slice, or the slice if windows of its length
     /// have few bios; false if they are long enough.
-    pub(crate) fn lengthen(&mut self, slice: &mut Nanos, slice_max: Nanos, run: &Run) -> bool {
+    pub(super) fn lengthen(&mut self, slice: &mut Nanos, slice_max: Nanos, run: &Run) -> bool {
         let is_enough = match self.is_timed {
             false => run.seconds >= slice.0 as f64 / 1e9 || self.bios >= BIOS_MAX,
             true => {
@@ -133,31 +135,25 @@ impl Traced {
         true
     }
 
-    /// What each measurement is.
-    pub(crate) fn measurement(&self, slice: Nanos) -> String {
+    pub(super) fn measurement(&self, slice: Nanos) -> Measurement {
         match self.is_timed {
             true => {
                 let windows = self.trace.windows(slice).len();
-                format!("{} ms of the trace, of {windows} such windows", slice.0 / 1_000_000)
+                Measurement::Window { slice: Duration::from_nanos(slice.0), windows }
             }
-            false => {
-                let (all, bios) = (self.trace.bios.len(), self.bios);
-                let again = if bios > all { ", again and again" } else { "" };
-                format!("{bios} bios of the trace's {all}{again}, as fast as possible")
-            }
+            false => Measurement::Bios { bios: self.bios, all: self.trace.bios.len() },
         }
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::io::Write as _;
+    use blockyard_workload::trace::iolog;
 
     use super::*;
 
     /// A read every millisecond, and a write behind every tenth.
-    fn log() -> tempfile::NamedTempFile {
-        let mut file = tempfile::NamedTempFile::new().unwrap();
+    fn log() -> Trace {
         let mut text = String::from("fio version 3 iolog\n0 f add\n");
         for at in 0..300 {
             text += &format!("{} f read {} 4096\n", at * 1000, at * 4096);
@@ -165,8 +161,7 @@ mod tests {
                 text += &format!("{} f write 0 4096\n", at * 1000 + 1);
             }
         }
-        file.write_all(text.as_bytes()).unwrap();
-        file
+        iolog::read(text.as_bytes()).unwrap()
     }
 
     fn volume(len_bytes: u64) -> (Volume, tempfile::NamedTempFile) {
@@ -179,10 +174,10 @@ mod tests {
     #[test]
     fn only_reads_are_played_unless_it_may_write() {
         let log = log();
-        let traced = |may_write, wrap| {
-            Traced::read(log.path(), Goal::Throughput, (may_write, wrap)).unwrap()
-        };
+        let traced =
+            |may_write, wrap| Traced::new(log.clone(), Goal::Throughput, may_write, wrap).unwrap();
         assert!(!traced(false, false).writes() && traced(true, false).writes());
+        assert_eq!((traced(false, false).left_out(), traced(false, false).bios()), (30, 300));
         let (volume, _file) = volume(1 << 20);
         let said = traced(false, false).check(&volume).unwrap_err();
         assert!(said.contains("bio 257 (read of 4096 bytes at byte 1048576)"), "{said}");
@@ -195,7 +190,7 @@ mod tests {
     #[test]
     fn parts_follow_each_other_and_become_long_enough() {
         let log = log();
-        let mut fast = Traced::read(log.path(), Goal::Cpu, (true, true)).unwrap();
+        let mut fast = Traced::new(log.clone(), Goal::Cpu, true, true).unwrap();
         let first = |traced: &Traced, slice, round| traced.part(slice, round).bios[0].sector;
         let slice = Nanos::from_ms(50);
         assert_eq!([0, 1].map(|round| first(&fast, slice, round)), [0, 9 * 8]);
@@ -204,7 +199,7 @@ mod tests {
         assert!(fast.lengthen(&mut longer, slice, &run(0.04)) && fast.bios == 2000);
         assert!(!fast.lengthen(&mut longer, slice, &run(0.05)) && longer == slice);
 
-        let mut timed = Traced::read(log.path(), Goal::P99, (false, true)).unwrap();
+        let mut timed = Traced::new(log, Goal::P99, false, true).unwrap();
         assert_eq!([0, 1, 6].map(|round| first(&timed, slice, round)), [0, 400, 0]);
         assert!(timed.lengthen(&mut longer, Nanos::from_ms(80), &run(1.0)));
         assert_eq!(longer, Nanos::from_ms(80));

@@ -1,0 +1,448 @@
+//! The settings of a volume, measured on this machine.
+//!
+//! A volume is opened once for each of the settings of a comparison and stays open until its end,
+//! so that no measurement begins with a mapping that is not touched yet. All see the same bytes:
+//! those that read lock the volume as readers; those that write, as paths to one disk do.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use blockyard_engine::elevator::{ELEVATORS, ElevatorSpec};
+use blockyard_engine::time::Nanos;
+use blockyard_host::file::{Access, DeviceFile, Kind};
+
+use super::goal::{Goal, Run};
+use super::search::Space;
+use super::workload::Workload;
+use super::{Measurement, TuneError};
+use crate::{Error, Options, PipelineChoice, Scheduling, Volume, VolumeKey};
+
+/// The rest of the time is for the last comparison, which decides.
+const AXES_PERCENT: u32 = 70;
+const QUEUE_DEPTHS: [u32; 6] = [8, 16, 32, 64, 128, 256];
+const MAX_SECTORS: [u32; 7] = [64, 128, 256, 512, 1024, 2560, 8192];
+
+/// The settings of a volume that are searched.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Settings {
+    /// Past the page cache.
+    pub direct: bool,
+    /// Where ciphers run, and which thread submits encrypted writes.
+    pub pipeline: PipelineChoice,
+    /// Cipher workers. `None`: as many as the cipher's speed wants.
+    pub threads: Option<u16>,
+    /// The elevator. `None`: the device's default.
+    pub elevator: Option<ElevatorSpec>,
+    /// Requests in flight. `None`: the device's default.
+    pub queue_depth: Option<u32>,
+    /// Sectors of the longest request. `None`: the default.
+    pub max_sectors: Option<u32>,
+}
+
+/// An axis of [`Settings`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Axis {
+    /// [`Settings::direct`].
+    PageCache,
+    /// [`Settings::pipeline`].
+    Pipeline,
+    /// [`Settings::threads`].
+    Threads,
+    /// [`Settings::elevator`].
+    Elevator,
+    /// [`Settings::queue_depth`].
+    QueueDepth,
+    /// [`Settings::max_sectors`].
+    LongestRequest,
+    /// The tunables of [`Settings::elevator`].
+    Tunables,
+}
+
+impl Axis {
+    /// All axes, the most important first.
+    pub const ALL: [Self; 7] = [
+        Self::PageCache,
+        Self::Pipeline,
+        Self::Threads,
+        Self::Elevator,
+        Self::QueueDepth,
+        Self::LongestRequest,
+        Self::Tunables,
+    ];
+
+    /// Its name, for people.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::PageCache => "page cache",
+            Self::Pipeline => "pipeline",
+            Self::Threads => "threads",
+            Self::Elevator => "elevator",
+            Self::QueueDepth => "queue depth",
+            Self::LongestRequest => "longest request",
+            Self::Tunables => "tunables",
+        }
+    }
+}
+
+impl Settings {
+    /// These settings with each pipeline: the rivals that people take without measuring.
+    #[must_use]
+    pub fn rivals(&self) -> Vec<Self> {
+        pipelines().into_iter().map(|pipeline| Self { pipeline, ..self.clone() }).collect()
+    }
+
+    fn options_of_volume(&self, read_only: bool) -> crate::Settings {
+        let default = Scheduling::default();
+        crate::Settings {
+            read_only,
+            shared: !read_only,
+            direct: self.direct,
+            worker_threads: self.threads.map(usize::from),
+            pipeline: self.pipeline,
+            scheduling: Scheduling {
+                elevator: self.elevator.clone(),
+                queue_depth: self.queue_depth,
+                max_sectors: self.max_sectors.unwrap_or(default.max_sectors),
+            },
+            ..crate::Settings::default()
+        }
+    }
+}
+
+/// All pipelines that differ.
+fn pipelines() -> Vec<PipelineChoice> {
+    let mut pipelines = Vec::new();
+    for (.., choice) in PipelineChoice::named() {
+        if !pipelines.contains(&choice) {
+            pipelines.push(choice);
+        }
+    }
+    pipelines
+}
+
+/// A volume that is opened again and again, and unlocked once.
+#[derive(Debug)]
+pub struct Source {
+    path: PathBuf,
+    options: Options,
+    key: VolumeKey,
+}
+
+impl Source {
+    /// A volume whose key is known: the key is that of [`Locked::unlock`](crate::Locked::unlock).
+    #[must_use]
+    pub fn new(path: impl Into<PathBuf>, options: Options, key: VolumeKey) -> Self {
+        Self { path: path.into(), options, key }
+    }
+
+    /// Unlocks a volume, with [`Options::key`]. Its other options are those of every measurement,
+    /// but for the settings of the engine, which are searched.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn unlock(path: impl AsRef<Path>, options: Options) -> Result<Self, Error> {
+        let path = path.as_ref();
+        let settings = crate::Settings { read_only: true, ..crate::Settings::default() };
+        let mut options = options.settings(settings);
+        let (_, key) = options.unlock(path)?;
+        Ok(Self::new(path, options, key))
+    }
+
+    /// Opens the volume with these settings.
+    ///
+    /// # Errors
+    /// As [`Options::open`].
+    pub fn open(&self, settings: &Settings, read_only: bool) -> Result<Volume, Error> {
+        let options = self.options.clone().settings(settings.options_of_volume(read_only));
+        options.read(&self.path)?.start(self.key.clone())
+    }
+
+    /// The kind of the file below; `None` for a table, which may have several.
+    fn kind(&self) -> Option<Kind> {
+        if self.options.is_table() {
+            return None;
+        }
+        DeviceFile::open(&self.path, Access::ReadOnly, false).ok().map(|file| file.kind())
+    }
+}
+
+/// How long a search takes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Limits {
+    /// Length of a measurement at first; it becomes longer if few requests end in it.
+    pub slice: Duration,
+    /// Comparisons do not start after so long.
+    pub time: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { slice: Duration::from_millis(125), time: Duration::from_secs(120) }
+    }
+}
+
+/// The space of a volume's [`Settings`], measured with a workload.
+#[derive(Debug)]
+pub struct Tuner {
+    source: Source,
+    kind: Option<Kind>,
+    workload: Workload,
+    goal: Goal,
+    slice: Nanos,
+    read_only: bool,
+    axes_until: Instant,
+    until: Instant,
+    /// End of the comparison that runs.
+    comparison_until: Instant,
+    /// Volumes of the comparison that runs.
+    open: Vec<(Settings, Arc<Volume>)>,
+}
+
+impl Tuner {
+    /// A search of a volume's settings. Its time begins now.
+    #[must_use]
+    pub fn new(source: Source, workload: Workload, goal: Goal, limits: Limits) -> Self {
+        let (kind, read_only) = (source.kind(), !workload.writes());
+        let now = Instant::now();
+        let (axes_until, until) = (now + limits.time * AXES_PERCENT / 100, now + limits.time);
+        Self {
+            source,
+            kind,
+            workload,
+            goal,
+            slice: Nanos(u64::try_from(limits.slice.as_nanos()).unwrap_or(u64::MAX)),
+            read_only,
+            axes_until,
+            until,
+            comparison_until: until,
+            open: Vec::new(),
+        }
+    }
+
+    /// Makes measurements long enough for the workload.
+    ///
+    /// # Errors
+    /// When the volume cannot be opened or a request fails.
+    pub fn fit_slice(&mut self, settings: &Settings) -> Result<(), Error> {
+        loop {
+            let run = self.run(settings, 0)?;
+            if !self.workload.lengthen(&mut self.slice, &run, self.goal) {
+                return Ok(());
+            }
+        }
+    }
+
+    /// The extent of a measurement.
+    #[must_use]
+    pub fn measurement(&self) -> Measurement {
+        self.workload.measurement(self.slice)
+    }
+
+    fn volume(&mut self, settings: &Settings) -> Result<Arc<Volume>, Error> {
+        if let Some((_, volume)) = self.open.iter().find(|(open, _)| open == settings) {
+            return Ok(Arc::clone(volume));
+        }
+        let volume = Arc::new(self.source.open(settings, self.read_only)?);
+        self.open.push((settings.clone(), Arc::clone(&volume)));
+        Ok(volume)
+    }
+
+    /// A round.
+    fn run(&mut self, settings: &Settings, round: usize) -> Result<Run, Error> {
+        let volume = self.volume(settings)?;
+        self.workload.run(&volume, self.slice, round)
+    }
+
+    /// Requests go one by one through a queue: that of a file in memory does not, nor that of the
+    /// page cache.
+    fn is_queued(&self, base: &Settings) -> bool {
+        base.direct || base.elevator.is_some() || matches!(self.kind, None | Some(Kind::Direct))
+    }
+
+    fn has_cipher(&self) -> bool {
+        self.source.options.has_cipher()
+    }
+}
+
+impl Space for Tuner {
+    type Settings = Settings;
+    type Axis = Axis;
+    type Error = Error;
+
+    fn axes(&self) -> Vec<Axis> {
+        Axis::ALL.into()
+    }
+
+    fn others(&self, axis: Axis, base: &Settings) -> Vec<Settings> {
+        let all = match axis {
+            Axis::PageCache if self.kind == Some(Kind::Cached) => {
+                vec![Settings { direct: !base.direct, ..base.clone() }]
+            }
+            Axis::Pipeline if self.has_cipher() => pipelines()
+                .into_iter()
+                .map(|pipeline| Settings { pipeline, ..base.clone() })
+                .collect(),
+            Axis::Threads if self.has_cipher() => threads()
+                .map(|threads| Settings { threads: Some(threads), ..base.clone() })
+                .collect(),
+            // Without one for a disk that seeks, the system's default is one too.
+            Axis::Elevator if self.is_queued(base) => ELEVATORS
+                .iter()
+                .map(|elevator| Some(ElevatorSpec::of(elevator)))
+                .map(|elevator| Settings { elevator, ..base.clone() })
+                .collect(),
+            Axis::QueueDepth if self.is_queued(base) => QUEUE_DEPTHS
+                .map(|depth| Settings { queue_depth: Some(depth), ..base.clone() })
+                .into(),
+            Axis::LongestRequest if self.is_queued(base) => MAX_SECTORS
+                .map(|sectors| Settings { max_sectors: Some(sectors), ..base.clone() })
+                .into(),
+            Axis::Tunables => base.elevator.iter().flat_map(|spec| tunables(spec, base)).collect(),
+            _ => Vec::new(),
+        };
+        all.into_iter().filter(|other| other != base).collect()
+    }
+
+    fn check(&mut self, settings: &Settings) -> Result<(), String> {
+        let volume = self.volume(settings).map_err(|error| error.to_string())?;
+        self.workload.check(&volume)
+    }
+
+    fn measure(&mut self, settings: &Settings, round: usize) -> Result<f64, Error> {
+        loop {
+            let run = self.run(settings, round)?;
+            if let Some(score) = self.goal.score(&run) {
+                return Ok(score);
+            }
+            // The settings are slow, or the machine was for a moment.
+            if !self.workload.lengthen(&mut self.slice, &run, self.goal) {
+                let (slice, settings) = (Duration::from_nanos(self.slice.0), settings.clone());
+                return Err(TuneError::NoRequest { slice, settings: Box::new(settings) }.into());
+            }
+        }
+    }
+
+    /// A comparison on an axis may take half of the time that is left for all of them: the first
+    /// ones matter most.
+    fn begins(&mut self, is_last: bool) -> bool {
+        self.open.clear();
+        let now = Instant::now();
+        let left = self.axes_until.saturating_duration_since(now);
+        self.comparison_until = if is_last { self.until } else { now + left / 2 };
+        is_last || !left.is_zero()
+    }
+
+    fn goes_on(&self) -> bool {
+        Instant::now() < self.comparison_until
+    }
+}
+
+/// None, one, half the CPUs, all but one, all.
+fn threads() -> impl Iterator<Item = u16> {
+    let cpus = std::thread::available_parallelism().map_or(1, |cpus| cpus.get().min(1024) as u16);
+    let mut all = vec![0, 1, cpus / 2, cpus - 1, cpus];
+    all.sort_unstable();
+    all.dedup();
+    all.into_iter()
+}
+
+/// Each tunable at a quarter of its value and at four times it, as far as it may.
+fn tunables(spec: &ElevatorSpec, base: &Settings) -> Vec<Settings> {
+    let mut all = Vec::new();
+    for tunable in spec.elevator.tunables {
+        let default = tunable.default;
+        for value in [default / 4, default.saturating_mul(4)] {
+            let value = value.clamp(tunable.min, tunable.max);
+            let text = format!("{},{}={value}", spec.elevator.name, tunable.name);
+            if let Ok(elevator) = ElevatorSpec::parse(&text) {
+                all.push(Settings { elevator: Some(elevator), ..base.clone() });
+            }
+        }
+    }
+    all
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::jobs;
+    use super::*;
+
+    fn tuned(goal: Goal) -> (Tuner, tempfile::NamedTempFile) {
+        tuned_for("", Nanos::from_ms(100), goal)
+    }
+
+    /// For reads of 4 KiB with more options, on a file of 1 MiB.
+    fn tuned_for(words: &str, slice: Nanos, goal: Goal) -> (Tuner, tempfile::NamedTempFile) {
+        let file = tempfile::NamedTempFile::new().unwrap();
+        file.as_file().set_len(1 << 20).unwrap();
+        let jobs = jobs(&format!("rw=randread bs=4k {words}"), 1 << 20).unwrap();
+        let slice = Duration::from_nanos(slice.0);
+        let limits = Limits { slice, time: Duration::from_secs(60) };
+        let source = Source::unlock(file.path(), Options::default().raw()).unwrap();
+        (Tuner::new(source, Workload::Jobs(jobs), goal, limits), file)
+    }
+
+    #[test]
+    fn pipelines_that_are_the_same_run_once() {
+        let rivals = Settings::default().rivals();
+        assert!(rivals.len() > 2 && rivals.len() < PipelineChoice::named().count());
+        for (number, rival) in rivals.iter().enumerate() {
+            assert!(!rivals[..number].contains(rival), "{rival:?}");
+        }
+    }
+
+    #[test]
+    fn every_goal_makes_a_number_of_a_run() {
+        for goal in [Goal::Throughput, Goal::Iops, Goal::Latency, Goal::P99, Goal::Cpu] {
+            let (mut tuned, _file) = tuned(goal);
+            let score = tuned.measure(&Settings::default(), 0).unwrap();
+            assert!(goal.value(score).is_finite() && goal.value(score) > 0.0, "{goal:?}");
+        }
+    }
+
+    /// The first read is in the part of a slice that does not count, the second comes 0.4 s later.
+    #[test]
+    fn slice_becomes_longer_until_a_request_ends_in_it() {
+        let (mut tuned, _file) = tuned_for("thinktime=400ms", Nanos::from_ms(60), Goal::Iops);
+        assert!(tuned.measure(&Settings::default(), 0).unwrap() > 0.0);
+        let slice = Duration::from_millis(480);
+        assert_eq!(tuned.measurement(), Measurement::Time { slice });
+    }
+
+    #[test]
+    fn slice_without_a_request_that_may_be_no_longer_is_an_error_that_names_the_field() {
+        let slice = Nanos::from_ms(2000);
+        let (mut tuned, _file) = tuned_for("thinktime=1h", slice, Goal::Iops);
+        let error = tuned.measure(&Settings::default(), 0).unwrap_err().to_string();
+        assert_eq!(
+            error,
+            "no request ended within 2000 ms; give each measurement a longer `slice`"
+        );
+    }
+
+    /// A comparison on an axis gets half of the time that is left, so that later ones have some.
+    #[test]
+    fn first_axes_leave_time_for_others_and_the_last_comparison_has_all_of_it() {
+        let (mut tuned, _file) = tuned(Goal::Iops);
+        assert!(tuned.begins(false));
+        let first = tuned.comparison_until.duration_since(Instant::now());
+        assert!(first < Duration::from_secs(30) && first > Duration::from_secs(10), "{first:?}");
+        tuned.axes_until = Instant::now();
+        assert!(!tuned.begins(false), "no more axes");
+        assert!(tuned.begins(true) && tuned.comparison_until == tuned.until && tuned.goes_on());
+    }
+
+    #[test]
+    fn tunables_of_the_elevator_that_was_found_are_tried_within_their_ranges() {
+        let spec = ElevatorSpec::parse("deadline").unwrap();
+        let base = Settings { elevator: Some(spec), ..Settings::default() };
+        let (tuned, _file) = tuned(Goal::Iops);
+        let others = tuned.others(Axis::Tunables, &base);
+        let elevators = others.iter().filter_map(|one| Some(one.elevator.as_ref()?.to_string()));
+        let elevators: Vec<String> = elevators.collect();
+        assert!(elevators.contains(&"deadline,fifo_batch=64".into()), "{elevators:?}");
+        assert!(tuned.others(Axis::Tunables, &Settings::default()).is_empty());
+    }
+}

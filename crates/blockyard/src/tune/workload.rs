@@ -1,0 +1,218 @@
+//! The workload of a search: jobs, a preset, or a trace.
+
+use std::time::Duration;
+
+use blockyard_engine::time::Nanos;
+use blockyard_workload::fio::{Fio, Job, JobFile, Verify};
+
+use super::Measurement;
+use super::goal::{Goal, Run, cpu_seconds};
+use super::traced::Traced;
+use crate::bench::{self, Tally};
+use crate::{Error, Volume};
+
+/// A slice with fewer requests says little: it becomes longer. With some in flight at either end
+/// their number is right to a percent or two, and rounds are many.
+const REQUESTS_MIN: u64 = 250;
+/// The slice has to hold ten requests of one in a hundred.
+const REQUESTS_MIN_P99: u64 = 1000;
+/// Longest slice: a slow disk has few requests in any time that a person waits.
+const SLICE_MAX: Nanos = Nanos(2_000_000_000);
+
+/// A usual workload, as options of fio. Numbers are ours.
+#[derive(Debug)]
+pub struct Preset {
+    /// Its name.
+    pub name: &'static str,
+    /// One line for people.
+    pub about: &'static str,
+    /// The share of reads in [`Preset::mixed`], for people.
+    pub mix: &'static str,
+    /// Options of jobs that only read.
+    pub reads: &'static str,
+    /// Options of jobs that write too.
+    pub mixed: &'static str,
+}
+
+/// All presets.
+pub const PRESETS: &[Preset] = &[
+    Preset {
+        name: "vm",
+        about: "a guest: random 4 KiB, 32 in flight",
+        mix: "70 % reads",
+        reads: "rw=randread bs=4k ioengine=libaio iodepth=32",
+        mixed: "rw=randrw rwmixread=70 bs=4k ioengine=libaio iodepth=32",
+    },
+    Preset {
+        name: "database",
+        about: "four clients, random 16 KiB, 8 in flight each",
+        mix: "80 % reads",
+        reads: "rw=randread bs=16k ioengine=libaio iodepth=8 numjobs=4",
+        mixed: "rw=randrw rwmixread=80 bs=16k ioengine=libaio iodepth=8 numjobs=4 fdatasync=32",
+    },
+    Preset {
+        name: "stream",
+        about: "one client, sequential 1 MiB, 4 in flight: backup, copies, media",
+        mix: "only writes",
+        reads: "rw=read bs=1m ioengine=libaio iodepth=4",
+        mixed: "rw=write bs=1m ioengine=libaio iodepth=4",
+    },
+    Preset {
+        name: "lone",
+        about: "one request at a time, random 4 KiB: programs that wait for each read",
+        mix: "70 % reads",
+        reads: "rw=randread bs=4k",
+        mixed: "rw=randrw rwmixread=70 bs=4k",
+    },
+];
+
+/// The workload of a search.
+#[derive(Clone, Debug)]
+pub enum Workload {
+    /// Jobs of fio. Their bytes are not verified.
+    Jobs(Vec<Job>),
+    /// A trace.
+    Trace(Traced),
+}
+
+impl Preset {
+    /// The preset of this name.
+    #[must_use]
+    pub fn find(name: &str) -> Option<&'static Self> {
+        PRESETS.iter().find(|preset| preset.name == name)
+    }
+
+    /// Its options.
+    #[must_use]
+    pub fn options(&self, may_write: bool) -> &'static str {
+        if may_write { self.mixed } else { self.reads }
+    }
+}
+
+impl Workload {
+    /// Whether it changes the volume.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        match self {
+            Self::Jobs(jobs) => jobs.iter().any(|job| job.rw.destroys()),
+            Self::Trace(traced) => traced.writes(),
+        }
+    }
+
+    /// Whether a job asks for verification, which a search leaves out.
+    #[must_use]
+    pub fn is_verified(&self) -> bool {
+        match self {
+            Self::Jobs(jobs) => jobs.iter().any(|job| job.verify.sum.is_some()),
+            Self::Trace(_) => false,
+        }
+    }
+
+    /// Whether it can run on a volume.
+    ///
+    /// # Errors
+    /// Why it cannot, for people.
+    pub fn check(&self, volume: &Volume) -> Result<(), String> {
+        match self {
+            Self::Jobs(_) => Ok(()),
+            Self::Trace(traced) => traced.check(volume),
+        }
+    }
+
+    /// Runs a slice of it, the one of this round.
+    pub(super) fn run(&self, volume: &Volume, slice: Nanos, round: usize) -> Result<Run, Error> {
+        let jobs = match self {
+            Self::Jobs(jobs) => slice_of(jobs, slice, round),
+            Self::Trace(traced) => return traced.run(volume, slice, round),
+        };
+        let mut fio = Fio::new(jobs).map_err(|error| Error::Workload(error.to_string()))?;
+        let before = cpu_seconds();
+        bench::run(volume, &mut fio, &Tally::default())?;
+        Ok(Run::of_jobs(&fio, cpu_seconds() - before))
+    }
+
+    /// Makes slices longer if the one that was run is too short; false if it is long enough.
+    pub(super) fn lengthen(&mut self, slice: &mut Nanos, run: &Run, goal: Goal) -> bool {
+        let enough = if goal == Goal::P99 { REQUESTS_MIN_P99 } else { REQUESTS_MIN };
+        match self {
+            Self::Jobs(_) if run.ios >= enough || *slice >= SLICE_MAX => false,
+            Self::Jobs(_) => {
+                *slice = Nanos(slice.0 * 2).min(SLICE_MAX);
+                true
+            }
+            Self::Trace(traced) => traced.lengthen(slice, SLICE_MAX, run),
+        }
+    }
+
+    pub(super) fn measurement(&self, slice: Nanos) -> Measurement {
+        match self {
+            Self::Jobs(_) => Measurement::Time { slice: Duration::from_nanos(slice.0) },
+            Self::Trace(traced) => traced.measurement(slice),
+        }
+    }
+}
+
+/// Jobs from options of fio such as `rw=randread bs=4k`, on a volume of this length.
+///
+/// # Errors
+/// [`Error::Workload`] when an option is wrong.
+pub fn jobs(words: &str, device_bytes: u64) -> Result<Vec<Job>, Error> {
+    let pair = |word: &'_ str| {
+        let (key, value) = word.split_once('=').unwrap_or((word, ""));
+        (key.to_owned(), value.to_owned())
+    };
+    let pairs: Vec<(String, String)> = words.split_whitespace().map(pair).collect();
+    let pairs: Vec<(&str, &str)> =
+        pairs.iter().map(|(key, value)| (key.as_str(), value.as_str())).collect();
+    let JobFile { jobs, .. } = JobFile::parse(None, &pairs, &bench::surroundings(device_bytes))
+        .map_err(|error| Error::Workload(error.to_string()))?;
+    Ok(jobs)
+}
+
+/// The jobs of a round: pass after pass for so long, after a quarter of it that does not count.
+/// Another round has other offsets. Bytes are not checked: one slice would have to know what
+/// another has written.
+fn slice_of(jobs: &[Job], slice: Nanos, round: usize) -> Vec<Job> {
+    let cut = |job: &Job| Job {
+        runtime: Some(slice),
+        ramp_time: Nanos(slice.0 / 4),
+        time_based: true,
+        loops: 1,
+        number_ios: None,
+        start_delay: Nanos(0),
+        verify: Verify::default(),
+        seed: job.seed.wrapping_add(round as u64),
+        ..job.clone()
+    };
+    jobs.iter().map(cut).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn presets_are_jobs_and_only_write_when_they_may() {
+        for preset in PRESETS {
+            for may_write in [false, true] {
+                let workload = Workload::Jobs(jobs(preset.options(may_write), 1 << 30).unwrap());
+                assert_eq!(workload.writes(), may_write, "{}", preset.name);
+            }
+            assert_eq!(Preset::find(preset.name).unwrap().reads, preset.reads);
+        }
+        assert!(Preset::find("vms").is_none());
+    }
+
+    #[test]
+    fn slice_has_its_length_whatever_the_jobs_say() {
+        let words = "rw=randread bs=4k number_ios=3 loops=9 startdelay=5 runtime=60 verify=crc32c";
+        let jobs = jobs(words, 1 << 30).unwrap();
+        let slice = Nanos::from_ms(200);
+        let (first, second) = (&slice_of(&jobs, slice, 0)[0], &slice_of(&jobs, slice, 1)[0]);
+        assert_eq!((first.runtime, first.ramp_time), (Some(slice), Nanos::from_ms(50)));
+        let plain = (first.number_ios, first.loops, first.start_delay, first.time_based);
+        assert_eq!(plain, (None, 1, Nanos(0), true));
+        assert!(first.verify.sum.is_none());
+        assert_ne!(first.seed, second.seed);
+    }
+}
