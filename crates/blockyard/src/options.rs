@@ -17,10 +17,12 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::plain::{self, PlainKey, PlainOptions};
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
-use blockyard_engine::dm::line::{self, MappedDevice};
+use blockyard_engine::dm::line::MappedDevice;
+use blockyard_engine::dm::registry::TargetType;
 use blockyard_host::file::{Access, DeviceFile};
 use blockyard_host::pages::BounceChoice;
 use blockyard_host::process::lock_secrets;
+use blockyard_host::table;
 use blockyard_host::volume::{self as host, PipelineChoice, Scheduling, VolumeOptions};
 
 use crate::error::contained;
@@ -106,6 +108,13 @@ impl Options {
     #[must_use]
     pub fn table_text(mut self, text: SecretBytes) -> Self {
         self.format = Format::Table(Some(text));
+        self
+    }
+
+    /// A target of the program, for the lines of a table. Its name is its own.
+    #[must_use]
+    pub fn target(mut self, target: &'static TargetType) -> Self {
+        self.volume.targets.push(target);
         self
     }
 
@@ -387,8 +396,8 @@ impl Locked {
             LockedKind::Plain(file, _) => vec![host::crypt_mapping(file, params()?)?],
             LockedKind::Table(text) => {
                 let in_table = |source| Error::Table { path: self.path.clone(), source };
-                let text = line::text_of(text).map_err(|error| in_table(error.into()))?;
-                line::parse(text).map_err(|error| in_table(error.into()))?
+                let parsed = table::parse(text, &self.volume.targets);
+                parsed.map_err(|error| in_table(error.into()))?
             }
             LockedKind::Raw(_) => Vec::new(),
         })

@@ -15,13 +15,16 @@ mod ranges;
 mod stacked;
 
 use std::hint::black_box;
+use std::sync::Arc;
 use std::time::Instant;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
+use blockyard_engine::dm::Leg;
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice};
+use blockyard_engine::dm::linear::Linear;
 use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{CipherId, Cqe, DevId};
@@ -32,8 +35,8 @@ const ROUNDS: usize = 15;
 const DEPTH: u64 = 32;
 
 fn main() {
-    let crypt = |fuses_cipher| {
-        TargetSpec::Crypt(CryptSpec {
+    let crypt = |fuses_cipher| -> Arc<dyn TargetSpec> {
+        Arc::new(CryptSpec {
             dev: DevId(0),
             start: Sector(4096),
             iv_offset: 0,
@@ -48,10 +51,10 @@ fn main() {
             }),
         })
     };
-    let linear = TargetSpec::Linear { dev: DevId(0), start: Sector(0) };
-    let cases = [
-        ("linear read", linear, Op::Read),
-        ("multipath read, one path", stacked::one_path(), Op::Read),
+    let linear = Linear { leg: Leg { dev: DevId(0), start: Sector(0) } };
+    let cases: [(&str, Arc<dyn TargetSpec>, Op); 6] = [
+        ("linear read", Arc::new(linear), Op::Read),
+        ("multipath read, one path", Arc::new(stacked::one_path()), Op::Read),
         ("crypt read, fused", crypt(true), Op::Read),
         ("crypt write, fused", crypt(true), Op::Write),
         ("crypt read, bounced", crypt(false), Op::Read),
@@ -61,7 +64,8 @@ fn main() {
     let rows: Vec<(&str, f64)> = cases
         .iter()
         .map(|(name, target, op)| {
-            let mut rounds: Vec<f64> = (0..ROUNDS).map(|_| round(target.clone(), *op)).collect();
+            let mut rounds: Vec<f64> =
+                (0..ROUNDS).map(|_| round(Arc::clone(target), *op)).collect();
             rounds.sort_by(f64::total_cmp);
             (*name, rounds[ROUNDS / 2])
         })
@@ -79,8 +83,8 @@ fn main() {
 }
 
 /// Nanoseconds per bio.
-fn round(target: TargetSpec, op: Op) -> f64 {
-    let extent = TableExtent { start: Sector(0), len: Sector(1 << 30), target };
+fn round(target: Arc<dyn TargetSpec>, op: Op) -> f64 {
+    let extent = TableExtent::new(Sector(0), Sector(1 << 30), target);
     let bounce = Bounce::Slots { slots: 64, slot_bytes: 64 << 10 };
     let mut shard = Shard::new(&Table::new(vec![extent]), bounce).expect("slots are at hand");
     let (mut sqes, mut done) = (Vec::new(), Vec::new());

@@ -14,7 +14,7 @@ use crate::buf::BufRef;
 use crate::dm::bounce::{Bounce, PageBounce};
 use crate::dm::control::{MessageError, Suspend, TargetControl, TargetStatus};
 use crate::dm::crypt::pipeline::{Decisions, Load};
-use crate::dm::table::Table;
+use crate::dm::table::{Reserve, Table};
 use crate::dm::{Mapped, Part, Target, TargetCx};
 use crate::pages::{Allocator, OutOfPages, Segment};
 use crate::slab::Slab;
@@ -88,13 +88,14 @@ impl Shard {
         let share = slots / users.max(1);
         let (mut extents, mut next_slot) = (Vec::new(), 0);
         for (number, extent) in (0u16..).zip(table.extents()) {
-            let bounces = extent.target.bounces();
+            let bounces = extent.facts().bounces;
             let slots = next_slot..next_slot + if bounces { share } else { 0 };
             next_slot = slots.end;
             if let Some((pages, client)) = &mut pages {
                 pages.add_target(bounces.then_some(*client))?;
             }
-            let target = extent.target.build(number, slots, slot_bytes);
+            let mut target = extent.target().build(number, Reserve { slots, slot_bytes });
+            assert_eq!(target.control().is_some(), extent.facts().has_control, "as its facts say");
             extents.push(Extent { start: extent.start, end: extent.start + extent.len, target });
         }
         Ok(Self {
@@ -438,19 +439,23 @@ fn take<T>(from: &mut Vec<T>, out: &mut Vec<T>) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::sync::Arc;
+
+    use crate::dm::Leg;
+    use crate::dm::error::Error;
+    use crate::dm::linear::Linear;
     use crate::dm::table::{TableExtent, TargetSpec};
+    use crate::dm::zero::ZeroSpec;
 
     const NOW: Nanos = Nanos(0);
 
     /// Sectors 0–7 linear to device 3 at 100, 8–15 zero, 16–23 error.
     fn shard() -> Shard {
-        let linear = TargetSpec::Linear { dev: DevId(3), start: Sector(100) };
-        let extents = [linear, TargetSpec::Zero, TargetSpec::Error].into_iter().zip([0, 8, 16]);
-        let extent = |(target, start): (TargetSpec, u64)| TableExtent {
-            start: Sector(start),
-            len: Sector(8),
-            target,
-        };
+        let linear = Linear { leg: Leg { dev: DevId(3), start: Sector(100) } };
+        let targets: [Arc<dyn TargetSpec>; 3] =
+            [Arc::new(linear), Arc::new(ZeroSpec), Arc::new(Error)];
+        let extents = targets.into_iter().zip([0, 8, 16]);
+        let extent = |(target, start)| TableExtent::new(Sector(start), Sector(8), target);
         let bounce = Bounce::Slots { slots: 0, slot_bytes: 4096 };
         Shard::new(&Table::new(extents.map(extent).collect()), bounce).unwrap()
     }

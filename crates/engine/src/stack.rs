@@ -349,6 +349,7 @@ fn asked_of(sqe: &Sqe) -> Option<(usize, Bio)> {
 
 #[cfg(test)]
 mod tests {
+    use alloc::sync::Arc;
     use alloc::vec;
 
     use super::*;
@@ -356,8 +357,11 @@ mod tests {
     use crate::dm::crypt::CryptSpec;
     use crate::dm::crypt::pipeline::{Choice, find};
     use crate::dm::delay::{DelaySpec, DelayedLeg};
+    use crate::dm::error::Error;
     use crate::dm::flakey::{FlakeySpec, ReadFault, WriteFault};
-    use crate::dm::line::LineTarget;
+    use crate::dm::linear::Linear;
+    use crate::dm::loop_file::Loop;
+    use crate::dm::multipath;
     use crate::dm::multipath::target::MultipathTargetSpec;
     use crate::dm::table::{TableExtent, TargetSpec};
     use crate::sq::{CipherId, Direction};
@@ -365,16 +369,16 @@ mod tests {
     const NOW: Nanos = Nanos(0);
     const FILE: DevId = DevId(0);
 
-    fn table(target: TargetSpec) -> Table {
-        Table::new(vec![TableExtent { start: Sector(0), len: Sector(64), target }])
+    fn table(target: impl TargetSpec) -> Table {
+        Table::new(vec![TableExtent::new(Sector(0), Sector(64), Arc::new(target))])
     }
 
-    fn linear(dev: DevId, start: u64) -> TargetSpec {
-        TargetSpec::Linear { dev, start: Sector(start) }
+    fn linear(dev: DevId, start: u64) -> Linear<DevId> {
+        Linear { leg: Leg { dev, start: Sector(start) } }
     }
 
-    fn crypt(dev: DevId, pipeline: &str) -> TargetSpec {
-        TargetSpec::Crypt(CryptSpec {
+    fn crypt(dev: DevId, pipeline: &str) -> CryptSpec {
+        CryptSpec {
             dev,
             start: Sector(8),
             iv_offset: 0,
@@ -383,7 +387,7 @@ mod tests {
             allow_discards: true,
             fuses_cipher: false,
             pipeline: Choice::Fixed(find(pipeline).unwrap().pipeline),
-        })
+        }
     }
 
     fn bio(op: Op, len: u64) -> Bio {
@@ -478,25 +482,21 @@ mod tests {
         assert_eq!((ops.len(), status), (1, BlkStatus::NoSpace));
         let is_write = |op: &SqeOp| matches!(op, SqeOp::Write { .. });
         assert_eq!(run_failing(&mut stack, bio(Op::Write, 4), is_write).1, BlkStatus::NoSpace);
-        let below = vec![table(TargetSpec::Error)];
+        let below = vec![table(Error)];
         let mut stack = stack_of(&table(linear(DevId::mapped(0), 0)).over(below), 0);
         assert_eq!(run(&mut stack, bio(Op::Read, 1)), (vec![], BlkStatus::IoError));
     }
 
     #[test]
     fn multipath_over_mapped_devices_checks_them_and_is_told_through_the_stack() {
-        let words = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 a b";
-        let text = alloc::format!("0 64 multipath {words}");
-        let mut devices = crate::dm::line::parse(&text).unwrap();
-        let LineTarget::Multipath(multipath) = devices.remove(0).lines.remove(0).target else {
-            panic!("multipath")
-        };
+        let words = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 a b".split(' ');
+        let multipath = multipath::line::parse(&words.collect::<Vec<_>>()).unwrap();
         let devs = vec![DevId::mapped(0), DevId::mapped(1)];
-        let target = TargetSpec::Multipath(MultipathTargetSpec { multipath, devs, requests: None });
+        let target = MultipathTargetSpec { multipath, devs, requests: None };
         let leg = Leg { dev: FILE, start: Sector(0) };
         let (reads, writes) = (ReadFault::Fail, WriteFault::Fail);
         let down = FlakeySpec { leg, up_s: 0, down_s: 1, reads, writes };
-        let below = vec![table(linear(FILE, 0)), table(TargetSpec::Flakey(down))];
+        let below = vec![table(linear(FILE, 0)), table(down)];
         let mut stack = stack_of(&table(target).over(below), 0);
         for _ in 0..2 {
             stack.submit_bio(NOW, bio(Op::Read, 4));
@@ -522,8 +522,8 @@ mod tests {
         let leg = Leg { dev: DevId::mapped(0), start: Sector(0) };
         let delayed = DelayedLeg { leg, delay: Nanos(5) };
         let delay = DelaySpec { read: delayed.clone(), write: delayed.clone(), flush: delayed };
-        let lowest = TargetSpec::Loop(Leg { dev: FILE, start: Sector(0) });
-        let below = vec![table(lowest), table(TargetSpec::Delay(delay))];
+        let lowest = Loop { leg: Leg { dev: FILE, start: Sector(0) } };
+        let below = vec![table(lowest), table(delay)];
         let mut stack = stack_of(&table(linear(DevId::mapped(1), 0)).over(below), 0);
         let (ops, status) = run(&mut stack, bio(Op::Read, 16));
         assert_eq!((ops[0], status), (SqeOp::Timeout { after: Nanos(5) }, BlkStatus::Ok));

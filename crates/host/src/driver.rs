@@ -9,7 +9,6 @@ use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::crypt::pipeline::Load;
-use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::priority::Priority;
 use blockyard_engine::sq::{Cqe, Sqe};
 use blockyard_engine::stack::Stack;
@@ -560,7 +559,7 @@ fn shown_lines(parts: &Parts) -> Vec<u16> {
         return Vec::new();
     }
     let lines = (0..).zip(parts.table.extents());
-    let lines = lines.filter(|(_, line)| matches!(line.target, TargetSpec::Multipath(_)));
+    let lines = lines.filter(|(_, line)| line.facts().has_control);
     lines.map(|(number, _)| number).collect()
 }
 

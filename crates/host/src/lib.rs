@@ -33,6 +33,7 @@ pub mod server;
 pub mod stages;
 mod submitter;
 mod sync_io;
+pub mod table;
 pub mod threads;
 mod timers;
 pub mod usage;

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use blockyard_engine::dm::line::parse_key;
+use blockyard_host::table::parse_key;
 use blockyard_host::volume::control::{ControlError, Message};
 
 use crate::recorder::TraceFile;
@@ -54,7 +54,7 @@ pub(super) fn parse(line: &[u8]) -> Result<(Request, &str), ControlError> {
                 at += next(&words[at..]).1;
             }
             let text = words[..at].trim_end().to_owned();
-            Ok((Request::Message(sector, Message::Multipath(text)), &words[at..]))
+            Ok((Request::Message(sector, Message::Target(text)), &words[at..]))
         }
         "trace-stop" => Ok((Request::TraceStop, rest)),
         "trace-start" => {
@@ -113,7 +113,7 @@ mod tests {
             Ok((Request::Message(sector, Message::KeyWipe), export)) => {
                 format!("wipe {sector} {export:?}")
             }
-            Ok((Request::Message(sector, Message::Multipath(text)), export)) => {
+            Ok((Request::Message(sector, Message::Target(text)), export)) => {
                 format!("tell {sector} {text:?} {export:?}")
             }
             Ok((request, export)) => format!("{request:?} {export:?}"),

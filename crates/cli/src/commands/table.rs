@@ -3,7 +3,8 @@
 use std::fmt::{self, Write};
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::dm::line::{Keys, MappedDevice};
+use blockyard_engine::dm::line::MappedDevice;
+use blockyard_engine::dm::registry::Keys;
 use blockyard_host::volume::VolumeOptions;
 use clap::Args;
 

@@ -7,14 +7,12 @@ use std::time::Instant;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::dm::line::{LineTarget, parse};
 use blockyard_engine::dm::multipath::Multipath;
-use blockyard_engine::dm::multipath::line::MultipathSpec;
+use blockyard_engine::dm::multipath::line::{MultipathSpec, parse};
 use blockyard_engine::dm::multipath::stacked::{
     Answer, Dispatched, StackedConfig, StackedQueue, Stacking,
 };
 use blockyard_engine::dm::multipath::target::MultipathTargetSpec;
-use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::elevator::{ElevatorSpec, none};
 use blockyard_engine::mq::{PlugRule, QueueConfig, RequestQueue};
 use blockyard_engine::sq::DevId;
@@ -27,18 +25,13 @@ const BATCHES: usize = 30;
 const STRIDE: u64 = 1_000_003;
 
 fn spec() -> MultipathSpec {
-    let line = "0 2048 multipath 0 0 1 1 service-time 0 1 0 /path";
-    let mut devices = parse(line).expect("the line is one");
-    match devices.remove(0).lines.remove(0).target {
-        LineTarget::Multipath(spec) => spec,
-        _ => unreachable!("the line says multipath"),
-    }
+    parse(&["0", "0", "1", "1", "service-time", "0", "1", "0", "/path"]).expect("the line is one")
 }
 
 /// Bio-based multipath over one path.
-pub(crate) fn one_path() -> TargetSpec {
+pub(crate) fn one_path() -> MultipathTargetSpec {
     let (multipath, devs) = (spec(), vec![DevId(0)]);
-    TargetSpec::Multipath(MultipathTargetSpec { multipath, devs, requests: None })
+    MultipathTargetSpec { multipath, devs, requests: None }
 }
 
 pub(crate) fn print(json: bool) {

@@ -9,14 +9,26 @@
 //! Discards and zeroes count as writes. Each bio has its own timeout, while the kernel has one
 //! timer and a list: the delays are the same.
 
+use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
+use core::fmt;
 
-use super::line::{LineTarget, leg, number};
+use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::words::{leg, number};
 use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
+
+/// The target's type.
+pub static DELAY: TargetType = TargetType {
+    name: "delay",
+    arguments: "<device> <start> <milliseconds> [<device> <start> <milliseconds>]...",
+    parse: |args, line| Ok(Arc::new(parse(args, line.len)?)),
+};
 
 /// Device and delay of one kind of bio.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -45,6 +57,45 @@ impl<D> DelaySpec<D> {
             Op::Write | Op::Discard | Op::WriteZeroes => &self.write,
             Op::Flush => &self.flush,
         }
+    }
+}
+
+impl Arguments for DelaySpec<String> {
+    /// In the shortest form: the words of writes and of flushes only if they differ from the words
+    /// before.
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        let Self { read, write, flush } = self;
+        let count = match () {
+            () if flush != write => 3,
+            () if write != read => 2,
+            () => 1,
+        };
+        [read, write, flush].into_iter().take(count).try_for_each(|DelayedLeg { leg, delay }| {
+            write!(out, " {leg} {}", delay.0.div_ceil(Nanos::from_ms(1).0))
+        })
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        Needs::of([&self.read.leg, &self.write.leg, &self.flush.leg], len)
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        let of = |place, DelayedLeg { leg, delay }: &DelayedLeg<String>| DelayedLeg {
+            leg: opened.leg(place, leg),
+            delay: *delay,
+        };
+        let (read, write, flush) = (of(0, &self.read), of(1, &self.write), of(2, &self.flush));
+        Ok(Arc::new(DelaySpec { read, write, flush }))
+    }
+}
+
+impl TargetSpec for DelaySpec<DevId> {
+    fn facts(&self) -> TargetFacts {
+        TargetFacts { waits: true, ..TargetFacts::new(Flushes::Mapped) }
+    }
+
+    fn build(&self, number: u16, _: Reserve) -> Box<dyn Target> {
+        Box::new(Delay::new(self.clone(), number))
     }
 }
 
@@ -103,7 +154,7 @@ impl Target for Delay {
 }
 
 /// Parses the arguments of a line of `len` sectors.
-pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
+fn parse(args: &[&str], len: u64) -> Result<DelaySpec<String>, String> {
     if !matches!(args.len(), 3 | 6 | 9) {
         return Err("delay takes `<device> <start> <milliseconds>` one, two or three times: for \
                     everything, for writes and flushes, for flushes"
@@ -115,7 +166,7 @@ pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
         Ok::<_, String>(DelayedLeg { leg: leg(words[0], words[1], len)?, delay })
     };
     let (read, write, flush) = (delayed(0)?, delayed(3)?, delayed(6)?);
-    Ok(LineTarget::Delay(DelaySpec { read, write, flush }))
+    Ok(DelaySpec { read, write, flush })
 }
 
 #[cfg(test)]
@@ -124,7 +175,6 @@ mod tests {
 
     use super::super::testing::{bio, shard};
     use super::*;
-    use crate::dm::table::TargetSpec;
     use crate::shard::Shard;
     use crate::sq::Cqe;
 
@@ -134,7 +184,7 @@ mod tests {
             DelayedLeg { leg, delay: Nanos::from_ms(ms) }
         };
         let spec = DelaySpec { read: leg(0, 0), write: leg(1, 20), flush: leg(2, 30) };
-        shard(TargetSpec::Delay(spec), 64)
+        shard(spec, 64)
     }
 
     fn sqes(shard: &mut Shard) -> Vec<Sqe> {

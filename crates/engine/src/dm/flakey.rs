@@ -14,10 +14,16 @@
 //! never changed. So corruption of writes, of random bytes, and of bios selected by flags is
 //! refused.
 
-use alloc::format;
+use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use alloc::{format, vec};
+use core::fmt;
 
-use super::line::{LineTarget, leg, number, shown};
+use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::words::{announced, leg, number, shown, write_announced};
 use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::slab::Slab;
@@ -25,6 +31,13 @@ use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
 use crate::time::Nanos;
 
 const SECOND_NS: u64 = 1_000_000_000;
+
+/// The target's type.
+pub static FLAKEY: TargetType = TargetType {
+    name: "flakey",
+    arguments: "<device> <start> <up seconds> <down seconds> [<#words> <feature>...]",
+    parse: |args, line| Ok(Arc::new(parse(args, line.len)?)),
+};
 
 /// Fault of writes in a down period.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -72,6 +85,32 @@ impl<D> FlakeySpec<D> {
     fn is_down(&self, now: Nanos) -> bool {
         let (up, down) = (u64::from(self.up_s), u64::from(self.down_s));
         now.0 / SECOND_NS % (up + down) >= up
+    }
+}
+
+impl Arguments for FlakeySpec<String> {
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, " {} {} {}", self.leg, self.up_s, self.down_s)?;
+        write_announced(&features(self), out)
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        Needs::of([&self.leg], len)
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        let Self { up_s, down_s, reads, writes, .. } = *self;
+        Ok(Arc::new(FlakeySpec { leg: opened.leg(0, &self.leg), up_s, down_s, reads, writes }))
+    }
+}
+
+impl TargetSpec for FlakeySpec<DevId> {
+    fn facts(&self) -> TargetFacts {
+        TargetFacts { reads_clock: true, ..TargetFacts::new(Flushes::Mapped) }
+    }
+
+    fn build(&self, number: u16, _: Reserve) -> Box<dyn Target> {
+        Box::new(Flakey::new(self.clone(), number))
     }
 }
 
@@ -163,12 +202,8 @@ impl Target for Flakey {
 }
 
 /// Parses the arguments of a line of `len` sectors.
-pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
-    let [device, start, up, down, features @ ..] = args else {
-        return Err("flakey takes `<device> <start> <up seconds> <down seconds> [<#words> \
-                    <feature>...]`"
-            .into());
-    };
+fn parse(args: &[&str], len: u64) -> Result<FlakeySpec<String>, String> {
+    let [device, start, up, down, features @ ..] = args else { return Err(FLAKEY.takes()) };
     let leg = leg(device, start, len)?;
     let seconds = |text, what| {
         let value = number(text, what)?;
@@ -179,19 +214,11 @@ pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
         return Err("up and down interval are both zero seconds".into());
     }
     let (reads, writes) = parse_features(features)?;
-    Ok(LineTarget::Flakey(FlakeySpec { leg, up_s, down_s, reads, writes }))
+    Ok(FlakeySpec { leg, up_s, down_s, reads, writes })
 }
 
 fn parse_features(words: &[&str]) -> Result<(ReadFault, WriteFault), String> {
-    let mut words = match words {
-        [count, words @ ..] if number(count, "number of feature words")? == words.len() as u64 => {
-            words
-        }
-        [count, words @ ..] => {
-            return Err(format!("it announces {count} feature words, but has {}", words.len()));
-        }
-        [] => &[],
-    };
+    let mut words = announced(words, "feature words")?;
     if words.is_empty() {
         return Ok((ReadFault::Fail, WriteFault::Fail));
     }
@@ -219,6 +246,33 @@ fn parse_features(words: &[&str]) -> Result<(ReadFault, WriteFault), String> {
         }
     }
     Ok((reads, writes))
+}
+
+/// The words of the features.
+fn features(spec: &FlakeySpec<String>) -> Vec<String> {
+    let mut words: Vec<String> = match spec.reads {
+        ReadFault::None => vec![],
+        ReadFault::Fail => vec!["error_reads".into()],
+        ReadFault::Corrupt { offset_bytes, value } => {
+            // The kernel counts bytes from one.
+            let nth = u64::from(offset_bytes) + 1;
+            vec![
+                "corrupt_bio_byte".into(),
+                format!("{nth}"),
+                "r".into(),
+                format!("{value}"),
+                "0".into(),
+            ]
+        }
+    };
+    match spec.writes {
+        WriteFault::None => {}
+        WriteFault::Fail => words.push("error_writes".into()),
+        WriteFault::Drop => words.push("drop_writes".into()),
+    }
+    // Both failing is the default without features.
+    let is_usual = spec.reads == ReadFault::Fail && spec.writes == WriteFault::Fail;
+    if is_usual { vec![] } else { words }
 }
 
 fn parse_corruption([nth, direction, value, flags]: [&str; 4]) -> Result<ReadFault, String> {

@@ -1,21 +1,64 @@
 //! `linear`: a range of a device (`drivers/md/dm-linear.c`). Table: `<dev> <start>`.
 
-use super::{Mapped, Part, Target, TargetCx};
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use core::fmt;
+
+use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::words::number;
+use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
+/// The target's type.
+pub static LINEAR: TargetType = TargetType {
+    name: "linear",
+    arguments: "<device> <start>",
+    parse: |args, _| {
+        let [device, start] = args else { return Err(LINEAR.takes()) };
+        let start = Sector(number(start, "start sector on the device")?);
+        Ok(Arc::new(Linear { leg: Leg { dev: String::from(*device), start } }))
+    },
+};
+
 /// Adds an offset to the sector.
-#[derive(Debug)]
-pub struct Linear {
-    /// The device below.
-    pub dev: DevId,
-    /// Start of the range on the device.
-    pub start: Sector,
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Linear<D> {
+    /// The device below, and the start of the range on it.
+    pub leg: Leg<D>,
 }
 
-impl Target for Linear {
+impl Arguments for Linear<String> {
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, " {}", self.leg)
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        Needs::of([&self.leg], len)
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        Ok(Arc::new(Linear { leg: opened.leg(0, &self.leg) }))
+    }
+}
+
+impl TargetSpec for Linear<DevId> {
+    fn facts(&self) -> TargetFacts {
+        let flushes = Flushes::To(vec![self.leg.dev]);
+        TargetFacts { window: Some(self.leg), ..TargetFacts::new(flushes) }
+    }
+
+    fn build(&self, _: u16, _: Reserve) -> Box<dyn Target> {
+        Box::new(*self)
+    }
+}
+
+impl Target for Linear<DevId> {
     fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
-        Mapped::Remapped { dev: self.dev, sector: self.start + part.sector }
+        Mapped::Remapped { dev: self.leg.dev, sector: self.leg.start + part.sector }
     }
 
     fn on_cqe(&mut self, _: u32, _: BlkStatus, _: &mut TargetCx<'_>) {

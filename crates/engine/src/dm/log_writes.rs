@@ -13,10 +13,15 @@
 //! spans all shards, and the bytes are the world's. Zeroes are written and logged as bytes; a
 //! failed write is not logged.
 
+use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use core::fmt;
 
-use super::line::LineTarget;
-use super::{Mapped, Part, Target, TargetCx};
+use super::registry::{Arguments, DeviceNeed, Keys, Needs, Opened, TargetType, Use};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::buf::BufRef;
 use crate::slab::Slab;
@@ -25,6 +30,39 @@ use crate::sq::{DevId, LogId, LogStep, Owner, Sqe, SqeOp, Token};
 /// Longest single write of zeroes; the world's zeroes are at least this long.
 pub const ZEROS_MAX_BYTES: u32 = super::crypt::ZEROS_MAX_BYTES;
 
+/// The target's type.
+pub static LOG_WRITES: TargetType = TargetType {
+    name: "log-writes",
+    arguments: "<device> <log device>",
+    parse: |args, _| Ok(Arc::new(parse(args)?)),
+};
+
+/// Arguments of a line.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LogWritesLine {
+    /// Path of the device or file.
+    pub device: String,
+    /// Path of the device or file for the log.
+    pub log: String,
+}
+
+impl Arguments for LogWritesLine {
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, " {} {}", self.device, self.log)
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        let (path, start, using) = (&*self.device, Sector(0), Use::Passed);
+        let devices = vec![DeviceNeed { path, start, len, using }];
+        Needs { devices, log: Some(&self.log), ..Needs::default() }
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        let log = opened.log.expect("the line needs a log");
+        Ok(Arc::new(LogWritesSpec { dev: opened.devs[0], log }))
+    }
+}
+
 /// A line with its device and its log open.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LogWritesSpec {
@@ -32,6 +70,17 @@ pub struct LogWritesSpec {
     pub dev: DevId,
     /// Log of its writes.
     pub log: LogId,
+}
+
+impl TargetSpec for LogWritesSpec {
+    fn facts(&self) -> TargetFacts {
+        let window = Some(Leg { dev: self.dev, start: Sector(0) });
+        TargetFacts { window, ..TargetFacts::new(Flushes::Mapped) }
+    }
+
+    fn build(&self, number: u16, _: Reserve) -> Box<dyn Target> {
+        Box::new(LogWrites::new(*self, number))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -159,17 +208,17 @@ impl Target for LogWrites {
 }
 
 /// Parses the arguments of a line.
-pub(super) fn parse(args: &[&str]) -> Result<LineTarget, String> {
+fn parse(args: &[&str]) -> Result<LogWritesLine, String> {
     match args {
         [device, log] if device != log => {
-            Ok(LineTarget::LogWrites { device: (*device).into(), log: (*log).into() })
+            Ok(LogWritesLine { device: (*device).into(), log: (*log).into() })
         }
         [_, _] => {
             Err("the device and its log are the same; the log needs a device or file of its \
                        own"
             .into())
         }
-        _ => Err("log-writes takes `<device> <log device>`".into()),
+        _ => Err(LOG_WRITES.takes()),
     }
 }
 

@@ -5,21 +5,65 @@
 //! at the file system's blocks of 4 KiB, and the layer above saw one small bio for each. This
 //! target is `linear` with these splits.
 
+use alloc::boxed::Box;
+use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec;
+use core::fmt;
+
+use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::words::leg;
 use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
+
+/// The target's type.
+pub static LOOP: TargetType = TargetType {
+    name: "loop",
+    arguments: "<file> <start>",
+    parse: |args, line| {
+        let [file, start] = args else { return Err(LOOP.takes()) };
+        Ok(Arc::new(Loop { leg: leg(file, start, line.len)? }))
+    },
+};
 
 /// A block of the file system: 4 KiB.
 const BLOCK: Sector = Sector(8);
 
 /// The loop target.
-#[derive(Debug)]
-pub struct Loop {
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Loop<D> {
     /// The file, and the start in it.
-    pub leg: Leg<DevId>,
+    pub leg: Leg<D>,
 }
 
-impl Target for Loop {
+impl Arguments for Loop<String> {
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, " {}", self.leg)
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        Needs::of([&self.leg], len)
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        Ok(Arc::new(Loop { leg: opened.leg(0, &self.leg) }))
+    }
+}
+
+impl TargetSpec for Loop<DevId> {
+    fn facts(&self) -> TargetFacts {
+        let flushes = Flushes::To(vec![self.leg.dev]);
+        TargetFacts { window: Some(self.leg), ..TargetFacts::new(flushes) }
+    }
+
+    fn build(&self, _: u16, _: Reserve) -> Box<dyn Target> {
+        Box::new(*self)
+    }
+}
+
+impl Target for Loop<DevId> {
     fn map(&mut self, part: Part, _: &mut TargetCx<'_>) -> Mapped {
         Mapped::Remapped { dev: self.leg.dev, sector: self.leg.start + part.sector }
     }
@@ -41,14 +85,13 @@ impl Target for Loop {
 mod tests {
     use super::super::testing::{bio, run, shard};
     use super::*;
-    use crate::dm::table::TargetSpec;
     use crate::sq::SqeOp;
 
     #[test]
     fn transfers_are_cut_at_the_blocks_of_the_file() {
         let leg = Leg { dev: DevId(0), start: Sector(4) };
         let write = bio(Op::Write, 0, 16);
-        let (ops, _) = run(&mut shard(TargetSpec::Loop(leg), 64), write);
+        let (ops, _) = run(&mut shard(Loop { leg }, 64), write);
         let expected =
             [(4, 0, 4), (8, 4, 8), (16, 12, 4)].map(|(sector, skip, len)| SqeOp::Write {
                 dev: DevId(0),
@@ -57,7 +100,7 @@ mod tests {
                 fua: false,
             });
         assert_eq!(ops, expected);
-        let (ops, _) = run(&mut shard(TargetSpec::Loop(leg), 64), bio(Op::Discard, 0, 64));
+        let (ops, _) = run(&mut shard(Loop { leg }, 64), bio(Op::Discard, 0, 64));
         assert_eq!(ops.len(), 1);
     }
 }

@@ -1,7 +1,7 @@
 //! Device mapper: a table of targets, each of which maps parts of bios (`drivers/md/dm.c`).
 //!
-//! To add a target: a file here with its arguments' parser, an arm in [`mod@line`], an arm in
-//! [`table::TargetSpec::build`].
+//! To add a target: a file here with a [`registry::TargetType`], and a line in
+//! [`registry::TARGETS`].
 
 pub mod bounce;
 pub mod control;
@@ -16,13 +16,16 @@ pub mod loop_file;
 pub mod multipath;
 pub mod null;
 pub mod ram;
+pub mod registry;
 pub mod striped;
 pub mod table;
 #[cfg(test)]
 mod testing;
+pub mod words;
 pub mod zero;
 
 use alloc::vec::Vec;
+use core::fmt;
 
 use self::bounce::PageBounce;
 use self::control::TargetControl;
@@ -41,6 +44,13 @@ pub struct Leg<D> {
     pub dev: D,
     /// First sector on it.
     pub start: Sector,
+}
+
+/// `<device> <start>`, as in a line.
+impl<D: fmt::Display> fmt::Display for Leg<D> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}", self.dev, self.start.0)
+    }
 }
 
 /// A part of a bio within one target.
@@ -64,7 +74,8 @@ pub struct Part {
 
 impl Part {
     /// The operation on a device below, with the same buffer.
-    pub(crate) fn at(&self, dev: DevId, sector: Sector) -> SqeOp {
+    #[must_use]
+    pub fn at(&self, dev: DevId, sector: Sector) -> SqeOp {
         let Self { op, buf, len, fua, .. } = *self;
         match op {
             Op::Read => SqeOp::Read { dev, sector, buf },
@@ -95,7 +106,7 @@ pub enum Mapped {
 /// Actions of a target in an event.
 pub struct TargetCx<'a> {
     /// Time since the table was loaded; zero if no target of the table needs it
-    /// ([`table::TargetSpec::reads_clock`]).
+    /// ([`table::TargetFacts::reads_clock`]).
     pub now: Nanos,
     /// Current load, including decisions of this event.
     pub load: &'a mut Load,

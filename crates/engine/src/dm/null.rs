@@ -21,11 +21,17 @@
 //! there are. Parameters of null_blk's queues (`submit_queues`, `hw_queue_depth`, ...) are refused,
 //! because a target has no queues.
 
-use alloc::format;
+use alloc::boxed::Box;
 use alloc::string::String;
+use alloc::sync::Arc;
+use alloc::vec::Vec;
+use alloc::{format, vec};
+use core::fmt;
 use core::ops::RangeInclusive;
 
-use super::line::{LineTarget, number, shown};
+use super::registry::{Arguments, Keys, LineRange, Needs, Opened, TargetType};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::words::{announced, number, sector_size, shown, write_announced};
 use super::{Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, SECTOR_SHIFT, Sector};
 use crate::slab::Slab;
@@ -34,6 +40,13 @@ use crate::time::Nanos;
 
 /// null_blk's default.
 const COMPLETION: Nanos = Nanos(10_000);
+
+/// The target's type.
+pub static NULL: TargetType = TargetType {
+    name: "null",
+    arguments: "[<#options> <option>...]",
+    parse: |args, line| Ok(Arc::new(parse(args, line)?)),
+};
 
 /// Options of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -50,6 +63,67 @@ pub struct NullOptions {
     pub bad: Option<RangeInclusive<u64>>,
     /// Whether reads without memory leave the buffer unchanged.
     pub stale_reads: bool,
+}
+
+impl Arguments for NullOptions {
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        write_announced(&self.words(), out)
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        Needs { memory: self.memory_backed.then_some(len), ..Needs::default() }
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        Ok(Arc::new(NullSpec { options: self.clone(), memory: opened.memory }))
+    }
+}
+
+impl NullOptions {
+    /// The options that differ from the default.
+    fn words(&self) -> Vec<String> {
+        let mut words = vec![];
+        if let Some(completion) = self.timer {
+            words.push("irqmode:timer".into());
+            words.push(format!("completion_nsec:{}", completion.0));
+        }
+        if self.block_size_bytes != 512 {
+            words.push(format!("blocksize:{}", self.block_size_bytes));
+        }
+        let flags = [(self.memory_backed, "memory_backed:1"), (self.discard, "discard:1")];
+        words.extend(flags.into_iter().filter(|(is_set, _)| *is_set).map(|(_, word)| word.into()));
+        if let Some(bad) = &self.bad {
+            words.push(format!("badblocks:{}-{}", bad.start(), bad.end()));
+        }
+        if self.stale_reads {
+            words.push("stale_reads:1".into());
+        }
+        words
+    }
+}
+
+/// A line with its memory.
+#[derive(Clone, Debug)]
+pub struct NullSpec {
+    /// Options of the line.
+    pub options: NullOptions,
+    /// With `memory_backed`, memory of the line's length.
+    pub memory: Option<DevId>,
+}
+
+impl TargetSpec for NullSpec {
+    fn facts(&self) -> TargetFacts {
+        TargetFacts {
+            waits: self.options.timer.is_some(),
+            refuses_discards: !self.options.discard,
+            sector_size_bytes: self.options.block_size_bytes,
+            ..TargetFacts::new(Flushes::To(vec![]))
+        }
+    }
+
+    fn build(&self, number: u16, _: Reserve) -> Box<dyn Target> {
+        Box::new(Null::new(self.options.clone(), self.memory, number))
+    }
 }
 
 /// Phase of an accepted part.
@@ -158,14 +232,8 @@ impl Target for Null {
 }
 
 /// Parses the arguments of a line.
-pub(super) fn parse(args: &[&str], start: u64, len: u64) -> Result<LineTarget, String> {
-    let words = match args {
-        [count, words @ ..] if number(count, "number of options")? == words.len() as u64 => words,
-        [count, words @ ..] => {
-            return Err(format!("it announces {count} options, but has {}", words.len()));
-        }
-        [] => &[],
-    };
+fn parse(args: &[&str], LineRange { start, len }: LineRange) -> Result<NullOptions, String> {
+    let words = announced(args, "options")?;
     let mut options = NullOptions {
         timer: None,
         block_size_bytes: 512,
@@ -182,7 +250,7 @@ pub(super) fn parse(args: &[&str], start: u64, len: u64) -> Result<LineTarget, S
         match name {
             "irqmode" => has_timer = parse_irqmode(value)?,
             "completion_nsec" => completion = Nanos(number(value, name)?),
-            "blocksize" => options.block_size_bytes = super::line::sector_size(value, name)?,
+            "blocksize" => options.block_size_bytes = sector_size(value, name)?,
             "memory_backed" => options.memory_backed = parse_switch(name, value)?,
             "discard" => options.discard = parse_switch(name, value)?,
             "badblocks" => options.bad = Some(parse_range(value)?),
@@ -197,7 +265,7 @@ pub(super) fn parse(args: &[&str], start: u64, len: u64) -> Result<LineTarget, S
             "start {start} and length {len} are not multiples of the block size ({block} sectors)"
         ));
     }
-    Ok(LineTarget::Null(options))
+    Ok(options)
 }
 
 fn parse_irqmode(value: &str) -> Result<bool, String> {

@@ -8,17 +8,29 @@
 //! ```
 //! A bio is split at chunk borders; a flush goes to every device.
 
+use alloc::boxed::Box;
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::fmt;
 
-use super::line::{LineTarget, leg, number};
+use super::registry::{Arguments, Keys, Needs, Opened, TargetType};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::words::{leg, number};
 use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Sector};
 use crate::sq::DevId;
 
 /// Least chunk: a page, as the kernel's documentation requires.
 const CHUNK_MIN_SECTORS: u64 = 8;
+
+/// The target's type.
+pub static STRIPED: TargetType = TargetType {
+    name: "striped",
+    arguments: "<#devices> <chunk sectors> [<device> <start>]...",
+    parse: |args, line| Ok(Arc::new(parse(args, line.len)?)),
+};
 
 /// Arguments of a line; devices by path, or by number once they are open.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +39,32 @@ pub struct StripedSpec<D> {
     pub chunk: Sector,
     /// Devices, at least one, with equal shares of the target.
     pub legs: Vec<Leg<D>>,
+}
+
+impl Arguments for StripedSpec<String> {
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, " {} {}", self.legs.len(), self.chunk.0)?;
+        self.legs.iter().try_for_each(|leg| write!(out, " {leg}"))
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        Needs::of(&self.legs, Sector(len.0 / self.legs.len() as u64))
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        let legs = self.legs.iter().enumerate().map(|(place, leg)| opened.leg(place, leg));
+        Ok(Arc::new(StripedSpec { chunk: self.chunk, legs: legs.collect() }))
+    }
+}
+
+impl TargetSpec for StripedSpec<DevId> {
+    fn facts(&self) -> TargetFacts {
+        TargetFacts::new(Flushes::To(self.legs.iter().map(|leg| leg.dev).collect()))
+    }
+
+    fn build(&self, _: u16, _: Reserve) -> Box<dyn Target> {
+        Box::new(Striped::new(self.clone()))
+    }
 }
 
 /// The striped target.
@@ -66,10 +104,8 @@ impl Target for Striped {
 }
 
 /// Parses the arguments of a line of `len` sectors.
-pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
-    let [count, chunk, legs @ ..] = args else {
-        return Err("striped takes `<#devices> <chunk sectors> [<device> <start>]...`".into());
-    };
+fn parse(args: &[&str], len: u64) -> Result<StripedSpec<String>, String> {
+    let [count, chunk, legs @ ..] = args else { return Err(STRIPED.takes()) };
     let (count, chunk) = (number(count, "number of devices")?, number(chunk, "chunk size")?);
     if count == 0 || legs.len() as u64 != count.saturating_mul(2) {
         return Err(format!(
@@ -90,20 +126,19 @@ pub(super) fn parse(args: &[&str], len: u64) -> Result<LineTarget, String> {
     let share = len / count;
     let legs = legs.chunks_exact(2).map(|words| leg(words[0], words[1], share));
     let legs = legs.collect::<Result<Vec<_>, _>>()?;
-    Ok(LineTarget::Striped(StripedSpec { chunk: Sector(chunk), legs }))
+    Ok(StripedSpec { chunk: Sector(chunk), legs })
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::testing::{bio, run, shard};
     use super::*;
-    use crate::dm::table::TargetSpec;
     use crate::sq::SqeOp;
 
     fn striped(len: u64) -> crate::shard::Shard {
         let leg = |dev, start| Leg { dev: DevId(dev), start: Sector(start) };
         let legs = alloc::vec![leg(0, 100), leg(1, 0), leg(2, 7)];
-        shard(TargetSpec::Striped(StripedSpec { chunk: Sector(8), legs }), len)
+        shard(StripedSpec { chunk: Sector(8), legs }, len)
     }
 
     #[test]

@@ -3,154 +3,109 @@
 //! The text form, with names and keys, is in [`super::line`]; a world converts it.
 
 use alloc::boxed::Box;
-use alloc::vec;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
+use core::any::Any;
+use core::fmt;
 use core::ops::Range;
 
-use super::crypt::{Crypt, CryptSpec};
-use super::delay::{Delay, DelaySpec};
-use super::error::Error;
-use super::flakey::{Flakey, FlakeySpec};
-use super::linear::Linear;
-use super::log_writes::{LogWrites, LogWritesSpec};
-use super::loop_file::Loop;
-use super::multipath::requests::RequestTarget;
-use super::multipath::target::{MultipathTarget, MultipathTargetSpec};
-use super::null::{Null, NullOptions};
-use super::ram::Ram;
-use super::striped::{Striped, StripedSpec};
-use super::zero::Zero;
 use super::{Leg, Target};
 use crate::bio::Sector;
-use crate::sq::DevId;
+use crate::elevator::ElevatorSpec;
+use crate::sq::{CipherId, DevId};
 
-/// Arguments of a line, without runtime state.
-#[derive(Clone, Debug)]
-pub enum TargetSpec {
-    /// `linear`.
-    Linear {
-        /// The device below.
-        dev: DevId,
-        /// Start of the range on the device.
-        start: Sector,
-    },
-    /// `zero`.
-    Zero,
-    /// `error`.
-    Error,
-    /// `ram`.
-    Ram {
-        /// Memory of the line's length.
-        dev: DevId,
-    },
-    /// `null`.
-    Null {
-        /// Options of the line.
-        options: NullOptions,
-        /// With `memory_backed`, memory of the line's length.
-        memory: Option<DevId>,
-    },
-    /// `loop`.
-    Loop(Leg<DevId>),
-    /// `striped`.
-    Striped(StripedSpec<DevId>),
-    /// `delay`.
-    Delay(DelaySpec<DevId>),
-    /// `flakey`.
-    Flakey(FlakeySpec<DevId>),
-    /// `log-writes`.
-    LogWrites(LogWritesSpec),
-    /// `multipath`.
-    Multipath(MultipathTargetSpec),
-    /// `crypt`.
-    Crypt(CryptSpec),
+/// A target with its devices open, without runtime state.
+pub trait TargetSpec: Any + fmt::Debug + Send + Sync {
+    /// Facts that hold for all of its targets.
+    fn facts(&self) -> TargetFacts;
+
+    /// Creates the target for one shard. `number` is its place in the table.
+    fn build(&self, number: u16, reserve: Reserve) -> Box<dyn Target>;
 }
 
-impl TargetSpec {
-    /// Creates the target for one shard. `number` is its place in the table, `slots` its bounce
-    /// slots.
+impl dyn TargetSpec {
+    /// The target as a certain type, if it is of that type.
     #[must_use]
-    pub fn build(&self, number: u16, slots: Range<u32>, slot_bytes: u32) -> Box<dyn Target> {
-        match self {
-            &Self::Linear { dev, start } => Box::new(Linear { dev, start }),
-            Self::Zero => Box::new(Zero { number }),
-            Self::Error => Box::new(Error),
-            &Self::Ram { dev } => Box::new(Ram { dev }),
-            Self::Null { options, memory } => Box::new(Null::new(options.clone(), *memory, number)),
-            &Self::Loop(leg) => Box::new(Loop { leg }),
-            Self::Striped(spec) => Box::new(Striped::new(spec.clone())),
-            Self::Delay(spec) => Box::new(Delay::new(spec.clone(), number)),
-            Self::Flakey(spec) => Box::new(Flakey::new(spec.clone(), number)),
-            &Self::LogWrites(spec) => Box::new(LogWrites::new(spec, number)),
-            Self::Multipath(spec) if spec.requests.is_some() => {
-                Box::new(RequestTarget::new(spec.clone(), number))
-            }
-            Self::Multipath(spec) => Box::new(MultipathTarget::new(spec.clone(), number)),
-            &Self::Crypt(spec) => Box::new(Crypt::new(spec, number, slots, slot_bytes)),
-        }
+    pub fn downcast<T: TargetSpec>(&self) -> Option<&T> {
+        (self as &dyn Any).downcast_ref()
     }
+}
 
-    /// Whether the target needs bounce slots: a crypt target whose device does not fuse.
-    #[must_use]
-    pub fn bounces(&self) -> bool {
-        matches!(self, Self::Crypt(spec) if !spec.fuses_cipher)
-    }
+/// Bounce slots of one target, for ciphertext.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Numbers of the slots; empty unless [`TargetFacts::bounces`].
+    pub slots: Range<u32>,
+    /// Length of a slot.
+    pub slot_bytes: u32,
+}
 
-    /// Devices that a flush goes to without the target's `map`.
-    fn flushed_devices(&self) -> Vec<DevId> {
-        match self {
-            Self::Linear { dev, .. } => vec![*dev],
-            Self::Loop(leg) => vec![leg.dev],
-            Self::Striped(spec) => spec.legs.iter().map(|leg| leg.dev).collect(),
-            Self::Crypt(spec) => vec![spec.dev],
-            Self::Zero | Self::Error | Self::Ram { .. } | Self::Null { .. } => vec![],
-            Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_) | Self::Multipath(_) => vec![],
-        }
-    }
+/// The way of a flush through a target.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Flushes {
+    /// To these devices, without the target's `map`. Every device with a write of the target must
+    /// be among them; otherwise a flush promises too much.
+    To(Vec<DevId>),
+    /// Through [`Target::map`], as a part of length zero.
+    Mapped,
+}
 
-    /// Whether the target maps flushes itself.
-    #[must_use]
-    pub fn maps_flushes(&self) -> bool {
-        matches!(self, Self::Delay(_) | Self::Flakey(_) | Self::LogWrites(_) | Self::Multipath(_))
-    }
-
-    /// Whether the target needs the time.
-    #[must_use]
-    pub fn reads_clock(&self) -> bool {
-        matches!(self, Self::Flakey(_) | Self::Multipath(_))
-    }
-
+/// Facts about a target, for the table and for the world.
+#[derive(Clone, Debug, PartialEq)]
+#[allow(clippy::struct_excessive_bools, reason = "each answers a question of its own")]
+pub struct TargetFacts {
+    /// The way of flushes.
+    pub flushes: Flushes,
+    /// Whether the target needs the time ([`super::TargetCx::now`]).
+    pub reads_clock: bool,
     /// Whether the target has delays: a bio may be in flight while no device has it.
-    #[must_use]
-    pub fn waits(&self) -> bool {
-        match self {
-            Self::Delay(_) | Self::Multipath(_) => true,
-            Self::Null { options, .. } => options.timer.is_some(),
-            _ => false,
-        }
-    }
-
-    /// The target's window on one device, if its sectors are contiguous and unencrypted there, so
-    /// that a read of the device gives the same data.
-    #[must_use]
-    pub fn window(&self) -> Option<Leg<DevId>> {
-        match self {
-            &Self::Linear { dev, start } => Some(Leg { dev, start }),
-            Self::Ram { dev } | Self::LogWrites(LogWritesSpec { dev, .. }) => {
-                Some(Leg { dev: *dev, start: Sector(0) })
-            }
-            Self::Loop(leg) => Some(*leg),
-            _ => None,
-        }
-    }
-
+    pub waits: bool,
+    /// Whether the target needs bounce slots.
+    pub bounces: bool,
+    /// Whether the target has a control path ([`Target::control`]).
+    pub has_control: bool,
+    /// Whether discards are refused.
+    pub refuses_discards: bool,
+    /// Whether every read gives zeros.
+    pub reads_zeros: bool,
+    /// The range of a device that has the target's sectors in their order, if there is one. A read
+    /// of the range gives the target's data, or its ciphertext if there is a [`Self::cipher`].
+    pub window: Option<Leg<DevId>>,
+    /// Devices that are paths to one disk ([`super::registry::Use::Path`]): a flush of one is a
+    /// flush of all.
+    pub paths: Vec<DevId>,
+    /// Cipher of the target, whose key can be changed.
+    pub cipher: Option<CipherId>,
+    /// Elevator of the target's own queue.
+    pub elevator: Option<ElevatorSpec>,
     /// Alignment of the target's bios.
-    fn sector_size_bytes(&self) -> u32 {
-        match self {
-            Self::Crypt(spec) => spec.sector_size_bytes,
-            Self::Null { options, .. } => options.block_size_bytes,
-            _ => 512,
+    pub sector_size_bytes: u32,
+}
+
+impl TargetFacts {
+    /// The facts of a target whose parts are all ended at once or mapped to a device at once.
+    #[must_use]
+    pub fn new(flushes: Flushes) -> Self {
+        Self {
+            flushes,
+            reads_clock: false,
+            waits: false,
+            bounces: false,
+            has_control: false,
+            refuses_discards: false,
+            reads_zeros: false,
+            window: None,
+            paths: Vec::new(),
+            cipher: None,
+            elevator: None,
+            sector_size_bytes: 512,
         }
+    }
+
+    /// The window, if a read of it gives the target's data.
+    #[must_use]
+    pub fn plain_window(&self) -> Option<Leg<DevId>> {
+        self.window.filter(|_| self.cipher.is_none())
     }
 }
 
@@ -161,8 +116,29 @@ pub struct TableExtent {
     pub start: Sector,
     /// Length, at least one sector.
     pub len: Sector,
+    target: Arc<dyn TargetSpec>,
+    facts: TargetFacts,
+}
+
+impl TableExtent {
+    /// Creates an extent.
+    #[must_use]
+    pub fn new(start: Sector, len: Sector, target: Arc<dyn TargetSpec>) -> Self {
+        let facts = target.facts();
+        Self { start, len, target, facts }
+    }
+
     /// The target.
-    pub target: TargetSpec,
+    #[must_use]
+    pub fn target(&self) -> &dyn TargetSpec {
+        &*self.target
+    }
+
+    /// Facts about the target, which are collected once.
+    #[must_use]
+    pub fn facts(&self) -> &TargetFacts {
+        &self.facts
+    }
 }
 
 /// A table: extents in order, without gaps, from sector zero.
@@ -224,13 +200,16 @@ impl Table {
     /// Number of targets that need bounce slots, without the tables below.
     #[must_use]
     pub fn bounce_users(&self) -> u32 {
-        self.extents.iter().map(|extent| u32::from(extent.target.bounces())).sum()
+        self.extents.iter().map(|extent| u32::from(extent.facts.bounces)).sum()
     }
 
     /// Devices directly below that flushes go to without a target's `map`, each once.
     #[must_use]
     pub fn devices(&self) -> Vec<DevId> {
-        let of = |extent: &TableExtent| extent.target.flushed_devices();
+        let of = |extent: &'_ TableExtent| match &extent.facts.flushes {
+            Flushes::To(devices) => devices.clone(),
+            Flushes::Mapped => Vec::new(),
+        };
         let mut devices: Vec<DevId> = self.extents.iter().flat_map(of).collect();
         devices.sort_unstable();
         devices.dedup();
@@ -241,26 +220,29 @@ impl Table {
     #[must_use]
     pub fn flushed(&self) -> Vec<u16> {
         let numbers = (0_u16..).zip(&self.extents);
-        numbers.filter(|(_, extent)| extent.target.maps_flushes()).map(|(at, _)| at).collect()
+        numbers
+            .filter(|(_, extent)| extent.facts.flushes == Flushes::Mapped)
+            .map(|(at, _)| at)
+            .collect()
     }
 
     /// Whether a target has delays.
     #[must_use]
     pub fn waits(&self) -> bool {
-        self.layers().any(|layer| layer.extents.iter().any(|extent| extent.target.waits()))
+        self.layers().any(|layer| layer.extents.iter().any(|extent| extent.facts.waits))
     }
 
     /// Whether a target needs the time; otherwise a world need not read its clock.
     #[must_use]
     pub fn reads_clock(&self) -> bool {
-        self.layers().any(|layer| layer.extents.iter().any(|extent| extent.target.reads_clock()))
+        self.layers().any(|layer| layer.extents.iter().any(|extent| extent.facts.reads_clock))
     }
 
     /// Alignment of requests: the largest encryption sector size.
     #[must_use]
     pub fn sector_size_bytes(&self) -> u32 {
         let extents = self.layers().flat_map(|layer| &layer.extents);
-        let sizes = extents.map(|extent| extent.target.sector_size_bytes());
+        let sizes = extents.map(|extent| extent.facts.sector_size_bytes);
         sizes.max().unwrap_or(512)
     }
 }

@@ -1,5 +1,6 @@
 //! One target under test: a table of one line, and a world in which every SQE succeeds.
 
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -12,8 +13,8 @@ use crate::sq::{Cqe, SqeOp};
 use crate::time::Nanos;
 
 /// A shard of one line.
-pub(super) fn shard(target: TargetSpec, len: u64) -> Shard {
-    let extent = TableExtent { start: Sector(0), len: Sector(len), target };
+pub(super) fn shard(target: impl TargetSpec, len: u64) -> Shard {
+    let extent = TableExtent::new(Sector(0), Sector(len), Arc::new(target));
     let bounce = Bounce::Slots { slots: 0, slot_bytes: 4096 };
     Shard::new(&Table::new(vec![extent]), bounce).unwrap()
 }

@@ -1,6 +1,7 @@
 //! Opens a volume: collects devices, ciphers and extents, and builds its parts.
 
 use std::fmt::Write as _;
+use std::slice;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,13 +9,14 @@ use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::secret::SecretBytes;
 use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::line::{self, Line, LineTarget, MappedDevice};
-use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::dm::Leg;
+use blockyard_engine::dm::line::{Line, MappedDevice};
+use blockyard_engine::dm::linear::{LINEAR, Linear};
+use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::sq::DevId;
 
 use super::control::{Described, Keys};
 use super::crypt_mapping::{crypt_device, crypt_len};
-use super::devices::Use;
 use super::mapped::Mapped;
 use super::placement::Placement;
 use super::{Volume, VolumeOptions};
@@ -29,6 +31,7 @@ use crate::pages::BounceChoice;
 use crate::ranges::VolumeRanges;
 use crate::stages::{EVERY_QUEUED, EVERY_SYNCHRONOUS, StageStats};
 use crate::submitter::new_io_context;
+use crate::table;
 
 /// Length that a disk writes atomically.
 const DISK_UNIT_BYTES: u32 = 512;
@@ -47,11 +50,12 @@ impl Volume {
         let mut params = params.clone();
         params.flags.allow_discards |= options.allow_discards;
         let mut builder = Builder::new(options);
-        builder.describe(&[crypt_device(&file, &params, len)]);
-        let uses = [Use::Crypt(params.data_offset_sectors, params.sector_size_bytes)];
-        let dev = builder.add_device(file, &uses)?;
-        let target = builder.crypt(dev, &params)?;
-        builder.extents.push(TableExtent { start: Sector(0), len: Sector(len), target });
+        let mapping = crypt_device(&file, &params, len);
+        builder.describe(slice::from_ref(&mapping));
+        let line = &mapping.lines[0];
+        let dev = builder.add_device(file, &line.needs().devices)?;
+        let target = builder.target_on(line, vec![dev])?;
+        builder.extents.push(TableExtent::new(Sector(0), Sector(len), target));
         Ok(builder.build())
     }
 
@@ -66,21 +70,22 @@ impl Volume {
             return Err(Error::volume(file.path(), "is empty"));
         }
         let mut builder = Builder::new(options);
-        let device = file.path().display().to_string();
-        let line = Line { start: 0, len: len.0, target: LineTarget::Linear { device, start: 0 } };
+        let leg = Leg { dev: file.path().display().to_string(), start: Sector(0) };
+        let arguments = Arc::new(Linear { leg });
+        let line = Line { start: 0, len: len.0, target: &LINEAR, arguments };
         builder.describe(&[MappedDevice { name: String::new(), lines: vec![line] }]);
         let dev = builder.add_device(file, &[])?;
-        let target = TargetSpec::Linear { dev, start: Sector(0) };
-        builder.extents.push(TableExtent { start: Sector(0), len, target });
+        let target = Arc::new(Linear { leg: Leg { dev, start: Sector(0) } });
+        builder.extents.push(TableExtent::new(Sector(0), len, target));
         Ok(builder.build())
     }
 
-    /// The volume of a dm table (see [`mod@line`]), with its devices opened.
+    /// The volume of a dm table ([`table::parse`]), with its devices opened.
     ///
     /// # Errors
     /// A line is invalid, or a device cannot be opened or is too short.
     pub fn from_table(text: &SecretBytes, options: &VolumeOptions) -> Result<Self, Error> {
-        let mappings = line::parse(line::text_of(text)?)?;
+        let mappings = table::parse(text, &options.targets)?;
         let mut builder = Builder::new(options);
         builder.describe(&mappings);
         builder.mappings(&mappings)?;
@@ -156,10 +161,10 @@ impl<'a> Builder<'a> {
     /// The gate; `None` if shards receive no orders. A multipath line needs it even without
     /// control: at the end of the server no bio may wait for a path.
     fn gate(&self, table: &Table) -> Option<Arc<Gate>> {
-        let is_multipath = |extent: &TableExtent| matches!(extent.target, TargetSpec::Multipath(_));
-        let has_multipath = table.layers().flat_map(Table::extents).any(is_multipath);
+        let mut extents = table.layers().flat_map(Table::extents);
+        let has_control = extents.any(|extent| extent.facts().has_control);
         let is_controlled = self.options.controlled;
-        (is_controlled || has_multipath).then(|| Arc::new(Gate::new(is_controlled)))
+        (is_controlled || has_control).then(|| Arc::new(Gate::new(is_controlled)))
     }
 
     fn build(mut self) -> Volume {
@@ -175,6 +180,7 @@ impl<'a> Builder<'a> {
         let is_synchronous = self.is_synchronous(&table);
         let usual = if is_synchronous { EVERY_SYNCHRONOUS } else { EVERY_QUEUED };
         let sample_every = self.options.sample_every.unwrap_or(usual);
+        let can_discard = self.can_discard && !refuses_discards(&table) && !read_only;
         let keys = Keys::all_valid(self.backend.ciphers.len());
         let gate = self.gate(&table);
         let parts = Parts {
@@ -198,12 +204,17 @@ impl<'a> Builder<'a> {
             sector_size_bytes,
             minimum_block_bytes,
             read_only,
-            can_discard: self.can_discard && !read_only,
+            can_discard,
             is_synchronous,
             fans_out_pieces: self.placement.fans_out_pieces,
             description,
         }
     }
+}
+
+fn refuses_discards(table: &Table) -> bool {
+    let mut extents = table.layers().flat_map(Table::extents);
+    extents.any(|extent| extent.facts().refuses_discards)
 }
 
 pub(super) fn dev_id(index: usize) -> DevId {

@@ -14,11 +14,13 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 use blockyard_crypt::secret::SecretBytes;
-use blockyard_engine::bio::Op;
+use blockyard_engine::bio::{Op, Sector};
+use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::MessageError;
+use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS, Pipeline};
-use blockyard_engine::dm::multipath::Multipath;
-use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::dm::table::{Table, TableExtent, TargetFacts};
+use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::CipherId;
 use blockyard_engine::time::Nanos;
 
@@ -46,20 +48,20 @@ fn invalid(problem: impl Into<String>) -> ControlError {
     ControlError { name: "EINVAL", problem: problem.into() }
 }
 
-fn no_such_message(sector: u64, target: &TargetSpec) -> ControlError {
-    let takes = match target {
-        TargetSpec::Crypt(_) => "is of crypt, which takes `key set` and `key wipe`",
-        TargetSpec::Multipath(_) => "is of multipath, which has no key",
+fn no_such_message(sector: u64, facts: &TargetFacts) -> ControlError {
+    let takes = match facts {
+        TargetFacts { cipher: Some(_), .. } => "is of crypt, which takes `key set` and `key wipe`",
+        TargetFacts { has_control: true, .. } => "has no key",
         _ => "takes no messages",
     };
     invalid(format!("the line at sector {sector} {takes}"))
 }
 
-/// A message for a line: of crypt, or of multipath.
+/// A message for a line.
 #[derive(Debug)]
 pub enum Message {
-    /// A message for a multipath line, in its syntax.
-    Multipath(String),
+    /// A message for a target with a control path, in its syntax.
+    Target(String),
     /// `key set`: the new key, as long as the previous one.
     KeySet(SecretBytes),
     /// `key wipe`: I/O fails until a key is set.
@@ -191,8 +193,8 @@ impl Volume {
     /// Multipath: the volume is suspended, or the message is invalid.
     pub fn message(&self, sector: u64, message: &Message) -> Result<(), ControlError> {
         let _turn = self.turn();
-        if let Message::Multipath(text) = message {
-            return self.multipath_message(sector, text);
+        if let Message::Target(text) = message {
+            return self.target_message(sector, text);
         }
         if !self.gate()?.is_closed() {
             return Err(invalid(
@@ -203,7 +205,7 @@ impl Volume {
         let cipher = &self.parts.backend.ciphers[number];
         let len_bytes = cipher.key_len_bytes();
         let (key, is_valid) = match message {
-            Message::Multipath(_) => unreachable!("sent above"),
+            Message::Target(_) => unreachable!("sent above"),
             Message::KeyWipe => (random_key(len_bytes)?, false),
             Message::KeySet(key) if key.len() != len_bytes => {
                 return Err(invalid(format!(
@@ -221,20 +223,19 @@ impl Volume {
         Ok(())
     }
 
-    fn multipath_message(&self, sector: u64, text: &str) -> Result<(), ControlError> {
+    fn target_message(&self, sector: u64, text: &str) -> Result<(), ControlError> {
         let gate = self.gate()?;
-        let (number, target) = self.line_at(sector)?;
-        let TargetSpec::Multipath(spec) = target else {
-            return Err(no_such_message(sector, target));
-        };
+        let (number, extent) = line_of(&self.parts.table, sector)?;
+        if !extent.facts().has_control {
+            return Err(no_such_message(sector, extent.facts()));
+        }
         let suspended =
             || ControlError { name: "EBUSY", problem: MessageError::Suspended.to_string() };
         if gate.is_closed() {
             return Err(suspended());
         }
         // The line alone decides whether the message is valid.
-        let mut policy = Multipath::new(spec.multipath.clone());
-        policy.message(Nanos(0), text).map_err(|error| match error {
+        fresh(extent).message(Nanos(0), 0, text).map_err(|error| match error {
             MessageError::Suspended => suspended(),
             MessageError::Invalid(problem) => invalid(problem),
         })?;
@@ -249,21 +250,17 @@ impl Volume {
         let (mut table, mut at) = (&self.parts.table, sector);
         loop {
             let (_, extent) = line_of(table, at)?;
-            let below = extent.target.window().and_then(|leg| Some((leg.dev.below()?, leg.start)));
-            match (&extent.target, below) {
-                (TargetSpec::Crypt(spec), _) => return Ok(spec.cipher),
+            let window = extent.facts().plain_window();
+            let below = window.and_then(|leg| Some((leg.dev.below()?, leg.start)));
+            match (extent.facts().cipher, below) {
+                (Some(cipher), _) => return Ok(cipher),
                 (_, Some((number, start))) => {
                     at = at - extent.start.0 + start.0;
                     table = layers[number];
                 }
-                (target, None) => return Err(no_such_message(sector, target)),
+                (None, None) => return Err(no_such_message(sector, extent.facts())),
             }
         }
-    }
-
-    /// The line at a sector, and its number.
-    fn line_at(&self, sector: u64) -> Result<(u16, &TargetSpec), ControlError> {
-        line_of(&self.parts.table, sector).map(|(number, extent)| (number, &extent.target))
     }
 
     /// Status lines. Each connection has its own path states, so a multipath line appears once for
@@ -273,7 +270,7 @@ impl Volume {
         let (below, top) = lines.split_at(lines.len() - self.parts.table.extents().len());
         let mut text: String = below.iter().map(|line| format!("{line}\n")).collect();
         for (line, number) in top.iter().zip(0..) {
-            let mut infos = self.multipath_info(number);
+            let mut infos = self.info(number);
             infos.sort();
             infos.dedup();
             for info in &infos {
@@ -286,25 +283,23 @@ impl Volume {
         text
     }
 
-    /// The distinct states of a multipath line over all connections; without connections, its
-    /// initial state.
-    fn multipath_info(&self, number: u16) -> Vec<String> {
-        let TargetSpec::Multipath(spec) = &self.parts.table.extents()[usize::from(number)].target
-        else {
-            return Vec::new();
-        };
-        let Some(gate) = &self.parts.gate else { return Vec::new() };
+    /// The distinct states of a line with a control path over all connections; without connections,
+    /// its initial state.
+    fn info(&self, number: u16) -> Vec<String> {
+        let extent = &self.parts.table.extents()[usize::from(number)];
+        let gate = self.parts.gate.as_ref().filter(|_| extent.facts().has_control);
+        let Some(gate) = gate else { return Vec::new() };
         let mut infos = gate.info(number);
         if infos.is_empty() {
-            let mut policy = Multipath::new(spec.multipath.clone());
+            let mut shard = fresh(extent);
             for order in gate.messages() {
                 if let Order::Message(to, text) = order
                     && to == number
                 {
-                    policy.message(Nanos(0), &text).expect("kept messages are valid");
+                    shard.message(Nanos(0), 0, &text).expect("kept messages are valid");
                 }
             }
-            infos.push(policy.info());
+            infos.extend(shard.status(0).map(|status| status.info));
         }
         infos
     }
@@ -319,7 +314,7 @@ impl Volume {
         let mut pipelines: Vec<String> = Vec::new();
         let layers = self.parts.table.layers();
         for extent in layers.flat_map(|layer| layer.extents()) {
-            if let TargetSpec::Crypt(spec) = &extent.target {
+            if let Some(spec) = extent.target().downcast::<CryptSpec>() {
                 let text = pipeline_text(&spec.pipeline);
                 if !pipelines.contains(&text) {
                     pipelines.push(text);
@@ -351,6 +346,14 @@ impl Volume {
             self.parts.backend.devices.iter().filter_map(|device| device.ask(Op::Read)?.ok());
         asked.collect()
     }
+}
+
+/// A shard of one line with a control path, without I/O: it has the state of a new connection.
+fn fresh(extent: &TableExtent) -> Shard {
+    let mut extent = extent.clone();
+    extent.start = Sector(0);
+    let least = Bounce::Slots { slots: 1, slot_bytes: 4096 };
+    Shard::new(&Table::new(vec![extent]), least).expect("there are no pages to run out of")
 }
 
 /// The line of a table at a sector, and its number.

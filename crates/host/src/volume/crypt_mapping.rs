@@ -1,14 +1,16 @@
 //! A crypt volume as an equivalent dm table.
 
 use std::path::Path;
+use std::sync::Arc;
 
 use blockyard_crypt::params::CryptParams;
 use blockyard_crypt::source::HeaderSource;
-use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice};
+use blockyard_engine::dm::line::{Line, MappedDevice};
 
 use crate::Error;
 use crate::file::DeviceFile;
 use crate::nbd::uri::Uri;
+use crate::table::{CRYPT, CryptArguments};
 
 /// The dm table for `params` on `file`. It contains the key.
 ///
@@ -27,7 +29,8 @@ pub(super) fn crypt_device(file: &DeviceFile, params: &CryptParams, len: u64) ->
 
 fn of_line(device: String, params: &CryptParams, len: u64) -> MappedDevice {
     let params = CryptParams { len_sectors: Some(len), ..params.clone() };
-    let line = Line { start: 0, len, target: LineTarget::Crypt { device, params } };
+    let arguments = Arc::new(CryptArguments { device, params });
+    let line = Line { start: 0, len, target: &CRYPT, arguments };
     MappedDevice { name: String::new(), lines: vec![line] }
 }
 

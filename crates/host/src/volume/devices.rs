@@ -6,8 +6,9 @@ use std::sync::Arc;
 
 use blockyard_crypt::source::HeaderSource;
 use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::line::{LineTarget, MappedDevice};
+use blockyard_engine::dm::line::MappedDevice;
 use blockyard_engine::dm::multipath::line::QueueMode;
+use blockyard_engine::dm::registry::{DeviceNeed, Use};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use blockyard_engine::mq::{Limits, QueueConfig};
@@ -21,19 +22,6 @@ use crate::disk::{self, DeviceQueue, default_elevator};
 use crate::file::mapping::Mapping;
 use crate::file::{Access, DeviceFile, Facts, Kind};
 
-/// Use of a device by a line.
-#[derive(Clone, Copy)]
-pub(super) enum Use {
-    /// Passes the client's buffers down, whose alignment may not suit direct I/O: every target
-    /// except crypt.
-    Linear,
-    /// Like `Linear`, as one of several paths to a disk. In the request-based modes the line has
-    /// the elevator.
-    Path(QueueMode),
-    /// Ciphertext from this sector on, in sectors of this length.
-    Crypt(u64, u32),
-}
-
 fn is_none(elevator: &ElevatorSpec) -> bool {
     std::ptr::eq(elevator.elevator, &NONE)
 }
@@ -42,16 +30,16 @@ fn is_none(elevator: &ElevatorSpec) -> bool {
 /// the device if it can have one.
 fn scheduled(
     file: DeviceFile,
-    uses: &[Use],
+    needs: &[DeviceNeed<'_>],
     scheduling: &Scheduling,
 ) -> Result<(DeviceFile, ElevatorSpec), Error> {
-    let is_below = uses.iter().any(|using| matches!(using, Use::Path(QueueMode::Request)));
+    let is_below = needs.iter().any(|need| matches!(need.using, Use::Path(QueueMode::Request)));
     let asked = scheduling.elevator.as_ref().filter(|elevator| !is_none(elevator) && !is_below);
     let file = match (asked, file.kind()) {
         (Some(_), Kind::Cached) => file.with_direct()?,
         _ => file,
     };
-    match (asked, misfit(&file, uses)) {
+    match (asked, misfit(&file, needs)) {
         (Some(elevator), Some(problem)) => Err(Error::volume(
             file.path(),
             format!("elevator {} cannot be used: {problem}", elevator.elevator.name),
@@ -70,7 +58,7 @@ fn scheduled(
 }
 
 /// Why the device has no direct I/O, which every elevator needs, and the remedy.
-fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
+fn misfit(file: &DeviceFile, needs: &[DeviceNeed<'_>]) -> Option<String> {
     if file.kind() == Kind::Tmpfs {
         return Some(
             "a file in memory (tmpfs) has no requests to order; leave `elevator` out".into(),
@@ -79,30 +67,35 @@ fn misfit(file: &DeviceFile, uses: &[Use]) -> Option<String> {
     if file.kind() == Kind::Remote {
         return Some("its server schedules requests; leave `elevator` out".into());
     }
-    uses.iter().find_map(|using| match *using {
-        Use::Linear | Use::Path(_) => Some(
+    needs.iter().find_map(|need| match need.using {
+        Use::Passed | Use::Path(_) => Some(
             "only a crypt line has buffers of its own: any other passes those of clients down as \
              they are, and the direct I/O that an elevator needs refuses them; leave `elevator` \
              out, or put the crypt lines into a volume of their own"
                 .into(),
         ),
-        Use::Crypt(start, size_bytes) if !file.direct_fits(start, size_bytes) => Some(format!(
-            "its data starts at sector {start}, in sectors of {size_bytes} bytes, but the direct \
+        Use::Encrypted(size_bytes) if !file.direct_fits(need.start.0, size_bytes) => Some(format!(
+            "its data starts at sector {}, in sectors of {size_bytes} bytes, but the direct \
              I/O that an elevator needs goes in units of {} bytes there; leave `elevator` out, or \
              move the data to a multiple of that",
+            need.start.0,
             file.direct_unit_bytes()
         )),
-        Use::Crypt(..) => None,
+        Use::Encrypted(_) => None,
     })
 }
 
 impl Builder<'_> {
-    pub(super) fn add_device(&mut self, file: DeviceFile, uses: &[Use]) -> Result<DevId, Error> {
+    pub(super) fn add_device(
+        &mut self,
+        file: DeviceFile,
+        needs: &[DeviceNeed<'_>],
+    ) -> Result<DevId, Error> {
         let writable = file.access().writes() && !self.options.read_only;
         if let Some(problem) = self.options.scheduling.problem() {
             return Err(Error::volume(file.path(), problem));
         }
-        let (file, elevator) = scheduled(file, uses, &self.options.scheduling)?;
+        let (file, elevator) = scheduled(file, needs, &self.options.scheduling)?;
         let mapping = match file.kind() {
             Kind::Tmpfs => Mapping::new(file.file(), file.len_bytes(), writable),
             Kind::Cached | Kind::Direct | Kind::Remote => None,
@@ -110,7 +103,7 @@ impl Builder<'_> {
         if let Some(remote) = file.remote() {
             self.can_discard &= remote.can_trim();
         }
-        let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
+        let is_path = needs.iter().any(|need| matches!(need.using, Use::Path(_)));
         let file = Arc::new(file.watched_by(&self.durability, is_path));
         let number = self.backend.devices.len();
         let queue = self.queue(number, &file, &elevator)?;
@@ -181,37 +174,21 @@ impl Builder<'_> {
             _ => Access::ReadWrite,
         };
         let lines = mappings.iter().flat_map(|mapping| &mapping.lines);
-        let uses: Vec<Use> = lines.filter_map(|line| use_of(&line.target, path)).collect();
-        let is_path = uses.iter().any(|using| matches!(using, Use::Path(_)));
+        let needs = lines.flat_map(|line| line.needs().devices);
+        let needs: Vec<DeviceNeed<'_>> = needs.filter(|need| need.path == path).collect();
+        let is_path = needs.iter().any(|need| matches!(need.using, Use::Path(_)));
         let open = if is_path { DeviceFile::open_path } else { DeviceFile::open };
         let file = open(Path::new(path), access, self.options.direct)?;
-        self.add_device(file, &uses)
+        self.add_device(file, &needs)
     }
 
     /// Memory for one line, without an elevator, because it has no queue.
-    pub(super) fn add_memory(&mut self, len_sectors: u64) -> Result<DevId, Error> {
-        let len_bytes = Sector(len_sectors).bytes();
+    pub(super) fn add_memory(&mut self, len: Sector) -> Result<DevId, Error> {
+        let len_bytes = len.bytes();
         let file = Arc::new(DeviceFile::ram(len_bytes)?);
         let mapping = Mapping::new(file.file(), len_bytes, true);
         let (queue, elevator) = (DeviceQueue::Bypassed, ElevatorSpec::of(&NONE));
         self.backend.devices.push(Device { file, mapping, queue, elevator, is_path: false });
         Ok(dev_id(self.backend.devices.len() - 1))
-    }
-}
-
-/// The use of the device at `path` by a line; `None` if it does not use it.
-fn use_of(target: &LineTarget, path: &str) -> Option<Use> {
-    match target {
-        LineTarget::Crypt { device, params } => {
-            let using = Use::Crypt(params.data_offset_sectors, params.sector_size_bytes);
-            (device == path).then_some(using)
-        }
-        // Its log is opened separately.
-        LineTarget::LogWrites { device, .. } => (device == path).then_some(Use::Linear),
-        multipath @ LineTarget::Multipath(spec) => {
-            let using = Use::Path(spec.queue_mode);
-            multipath.devices().any(|device| device == path).then_some(using)
-        }
-        other => other.devices().any(|device| device == path).then_some(Use::Linear),
     }
 }

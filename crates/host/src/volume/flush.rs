@@ -1,7 +1,7 @@
 //! The flush at the end of a volume: all devices, regardless of client flushes.
 
 use blockyard_engine::bio::Op;
-use blockyard_engine::dm::table::{Table, TargetSpec};
+use blockyard_engine::dm::table::Table;
 use blockyard_engine::sq::DevId;
 
 use super::Volume;
@@ -22,10 +22,8 @@ impl Volume {
         // All paths of a line lead to one disk.
         let is_lost = |dev: &DevId| dev.below().is_none() && flushed[usize::from(dev.0)].is_err();
         let lines = self.parts.table.layers().flat_map(Table::extents);
-        let lost_paths = lines.filter_map(|line| match &line.target {
-            TargetSpec::Multipath(line) => Some(&line.devs).filter(|devs| devs.iter().all(is_lost)),
-            _ => None,
-        });
+        let paths = lines.map(|line| &line.facts().paths);
+        let lost_paths = paths.filter(|paths| paths.iter().all(is_lost));
         let lost_paths: Vec<_> = lost_paths.flatten().map(|dev| usize::from(dev.0)).collect();
         let devices = self.parts.backend.devices.iter().zip(flushed).enumerate();
         let mut counted = devices

@@ -4,9 +4,11 @@
 //! directly into it. Any other device is a layer of the stack ([`Table::over`]).
 
 use std::path::Path;
+use std::ptr;
 
 use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::line::{Line, LineTarget, MAPPER_FOLDER, MappedDevice};
+use blockyard_engine::dm::line::{Line, MAPPER_FOLDER, MappedDevice};
+use blockyard_engine::dm::ram::RAM;
 use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::sq::DevId;
 
@@ -26,7 +28,7 @@ impl Builder<'_> {
         let (top, below) = mappings.split_last().expect("a table has a device");
         for mapping in below {
             let dev = match &mapping.lines[..] {
-                [Line { target: LineTarget::Ram, len, .. }] => self.add_memory(*len)?,
+                [line] if ptr::eq(line.target, &RAM) => self.add_memory(Sector(line.len))?,
                 _ => {
                     refuse_log(mapping)?;
                     let table = Table::new(self.extents_of(mapping, mappings)?);
@@ -48,7 +50,7 @@ impl Builder<'_> {
     ) -> Result<Vec<TableExtent>, Error> {
         let extent = |line: &Line| {
             let target = self.target(line, mappings)?;
-            Ok(TableExtent { start: Sector(line.start), len: Sector(line.len), target })
+            Ok(TableExtent::new(Sector(line.start), Sector(line.len), target))
         };
         mapping.lines.iter().map(extent).collect()
     }
@@ -62,7 +64,7 @@ impl Builder<'_> {
 
     /// There is one reserve of bounce slots, for one layer.
     fn refuse_second_bounce(&self, top: &MappedDevice) -> Result<(), Error> {
-        let bounces = |extents: &[TableExtent]| extents.iter().any(|one| one.target.bounces());
+        let bounces = |extents: &[TableExtent]| extents.iter().any(|one| one.facts().bounces);
         let below = self.below.iter().filter(|table| bounces(table.extents())).count();
         if below + usize::from(bounces(&self.extents)) > 1 {
             let problem = "crypt lines are on devices that are made of crypt lines; one of them \
@@ -75,7 +77,7 @@ impl Builder<'_> {
 
 /// The log identifies a flush by a number that only the topmost device keeps.
 fn refuse_log(mapping: &MappedDevice) -> Result<(), Error> {
-    let is_log = |line: &Line| matches!(line.target, LineTarget::LogWrites { .. });
+    let is_log = |line: &Line| line.needs().log.is_some();
     if mapping.lines.iter().any(is_log) {
         let problem = "is below another device and has a log-writes line; only the last device of \
                        a table can have one";

@@ -15,7 +15,7 @@ use std::num::NonZeroU64;
 
 use blockyard_engine::bio::Sector;
 use blockyard_engine::dm::Leg;
-use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
 use rustix::fs::Advice;
@@ -89,10 +89,7 @@ impl Volume {
         let devices = self.parts.backend.devices.iter().filter(|device| !device.is_path);
         let devices = devices.map(|device| &device.elevator);
         let lines = self.parts.table.layers().flat_map(Table::extents);
-        let lines = lines.filter_map(|line| match &line.target {
-            TargetSpec::Multipath(spec) => Some(&spec.requests.as_ref()?.elevator),
-            _ => None,
-        });
+        let lines = lines.filter_map(|line| line.facts().elevator.as_ref());
         let mut names: Vec<String> = Vec::new();
         for name in devices.chain(lines).map(ElevatorSpec::to_string) {
             if !names.contains(&name) {
@@ -127,11 +124,7 @@ impl Volume {
         for extent in self.parts.table.extents() {
             let (first, past) = (extent.start.bytes(), (extent.start + extent.len).bytes());
             let (from, to) = (first.max(offset_bytes), past.min(end_bytes));
-            let leg = match &extent.target {
-                TargetSpec::Crypt(spec) => Some(Leg { dev: spec.dev, start: spec.start }),
-                other => other.window(),
-            };
-            let on_file = leg.filter(|leg| leg.dev.below().is_none());
+            let on_file = extent.facts().window.filter(|leg| leg.dev.below().is_none());
             let Some(Leg { dev, start }) = on_file else { continue };
             if from < to {
                 let Some(file) = self.parts.backend.devices[usize::from(dev.0)].file.local() else {
@@ -162,9 +155,9 @@ impl Volume {
         let extent =
             self.parts.table.extents().iter().find(at).expect("the range is in the volume");
         let len_bytes = len_bytes.min((extent.start + extent.len).bytes() - offset_bytes);
-        match (&extent.target, extent.target.window()) {
-            (TargetSpec::Zero, _) => (len_bytes, true),
-            (_, Some(Leg { dev, start })) if dev.below().is_none() => {
+        match (extent.facts().reads_zeros, extent.facts().plain_window()) {
+            (true, _) => (len_bytes, true),
+            (false, Some(Leg { dev, start })) if dev.below().is_none() => {
                 let lower = start.bytes() + offset_bytes - extent.start.bytes();
                 match self.parts.backend.devices[usize::from(dev.0)].file.local() {
                     Some(file) => extents::run_at(file, lower, len_bytes),

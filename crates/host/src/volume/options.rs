@@ -3,6 +3,7 @@
 use std::ops::RangeInclusive;
 
 use blockyard_engine::dm::crypt::pipeline::{PRESETS, Pipeline, Preset};
+use blockyard_engine::dm::registry::TargetType;
 use blockyard_engine::elevator::ElevatorSpec;
 
 use crate::pages::BounceChoice;
@@ -129,4 +130,6 @@ pub struct VolumeOptions {
     /// Mean sampling interval in requests ([`crate::stages`]); zero disables sampling. `None`: the
     /// default sampling rate.
     pub sample_every: Option<u32>,
+    /// Targets of the program, for the lines of a table.
+    pub targets: Vec<&'static TargetType>,
 }

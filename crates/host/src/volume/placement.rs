@@ -5,11 +5,10 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use blockyard_crypt::cipher::SectorCipher;
-use blockyard_crypt::params::{CryptFlags, CryptParams};
+use blockyard_crypt::params::CryptParams;
 use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::crypt::CryptSpec;
-use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, Pipeline};
-use blockyard_engine::dm::table::TargetSpec;
+use blockyard_engine::dm::crypt::pipeline::{Adaptive, Choice, Pipeline, PipelineFlags};
+use blockyard_engine::dm::registry::OpenedCipher;
 use blockyard_engine::sq::{CipherId, DevId, Place};
 
 use super::PipelineChoice;
@@ -47,7 +46,12 @@ impl Placement {
 }
 
 impl Builder<'_> {
-    pub(super) fn crypt(&mut self, dev: DevId, params: &CryptParams) -> Result<TargetSpec, Error> {
+    /// The cipher of a line on this device.
+    pub(super) fn cipher(
+        &mut self,
+        dev: DevId,
+        params: &CryptParams,
+    ) -> Result<OpenedCipher, Error> {
         let cipher = KeyedCipher::new(params)?;
         self.names.push(format!(
             "{}{}, {}-bit key, {}-byte sectors",
@@ -57,23 +61,20 @@ impl Builder<'_> {
             params.sector_size_bytes
         ));
         let allow_discards = params.flags.allow_discards || self.options.allow_discards;
-        self.can_discard &= allow_discards;
         self.tears_sectors |= !is_local(&params.cipher);
-        let pipeline = self.pipeline(dev, &cipher, &params.flags)?;
-        let cipher_id = CipherId(dev_id(self.backend.ciphers.len()).0);
+        let flags = PipelineFlags {
+            same_cpu_crypt: params.flags.same_cpu_crypt,
+            submit_from_crypt_cpus: params.flags.submit_from_crypt_cpus,
+            no_read_workqueue: params.flags.no_read_workqueue,
+            no_write_workqueue: params.flags.no_write_workqueue,
+        };
+        let pipeline = self.pipeline(dev, &cipher, flags)?;
+        let id = CipherId(dev_id(self.backend.ciphers.len()).0);
         self.backend.ciphers.push(cipher);
-        Ok(TargetSpec::Crypt(CryptSpec {
-            dev,
-            start: Sector(params.data_offset_sectors),
-            iv_offset: params.iv_offset_sectors,
-            sector_size_bytes: params.sector_size_bytes,
-            cipher: cipher_id,
-            allow_discards,
-            fuses_cipher: matches!(self.options.bounce, BounceChoice::Fastest)
-                && dev.below().is_none()
-                && fuses(&self.backend.devices[usize::from(dev.0)]),
-            pipeline,
-        }))
+        let fuses = matches!(self.options.bounce, BounceChoice::Fastest)
+            && dev.below().is_none()
+            && fuses(&self.backend.devices[usize::from(dev.0)]);
+        Ok(OpenedCipher { id, allow_discards, fuses, pipeline })
     }
 
     /// Chooses the pipeline of a line, and provides the workers that it needs.
@@ -81,7 +82,7 @@ impl Builder<'_> {
         &mut self,
         dev: DevId,
         cipher: &SectorCipher,
-        flags: &CryptFlags,
+        flags: PipelineFlags,
     ) -> Result<Choice, Error> {
         let threads = self.options.worker_threads;
         let fixed = match self.options.pipeline {

@@ -4,16 +4,9 @@ use std::path::Path;
 use std::sync::Arc;
 
 use blockyard_crypt::source::HeaderSource;
-use blockyard_engine::bio::Sector;
-use blockyard_engine::dm::Leg;
-use blockyard_engine::dm::delay::{DelaySpec, DelayedLeg};
-use blockyard_engine::dm::flakey::FlakeySpec;
-use blockyard_engine::dm::line::{Line, LineTarget, MappedDevice, TableError};
-use blockyard_engine::dm::log_writes::LogWritesSpec;
-use blockyard_engine::dm::multipath::line::{MultipathSpec, PathSpec, QueueMode};
+use blockyard_engine::dm::line::{Line, MappedDevice, TableError};
 use blockyard_engine::dm::multipath::stacked::{StackedConfig, Stacking};
-use blockyard_engine::dm::multipath::target::MultipathTargetSpec;
-use blockyard_engine::dm::striped::StripedSpec;
+use blockyard_engine::dm::registry::{DeviceNeed, Opened, Use};
 use blockyard_engine::dm::table::TargetSpec;
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::elevator::none::NONE;
@@ -34,82 +27,39 @@ impl Builder<'_> {
         &mut self,
         line: &Line,
         mappings: &[MappedDevice],
-    ) -> Result<TargetSpec, Error> {
-        let len = line.len;
-        Ok(match &line.target {
-            LineTarget::Zero => TargetSpec::Zero,
-            LineTarget::Error => TargetSpec::Error,
-            LineTarget::Ram => TargetSpec::Ram { dev: self.add_memory(len)? },
-            LineTarget::Null(options) => {
-                self.can_discard &= options.discard;
-                let memory = match options.memory_backed {
-                    true => Some(self.add_memory(len)?),
-                    false => None,
-                };
-                TargetSpec::Null { options: options.clone(), memory }
-            }
-            LineTarget::Linear { device, start } => {
-                let leg = Leg { dev: device.clone(), start: Sector(*start) };
-                let Leg { dev, start } = self.leg(&leg, len, mappings)?;
-                TargetSpec::Linear { dev, start }
-            }
-            LineTarget::Loop(leg) => TargetSpec::Loop(self.leg(leg, len, mappings)?),
-            LineTarget::Striped(StripedSpec { chunk, legs }) => {
-                let share = len / legs.len() as u64;
-                let legs = legs.iter().map(|leg| self.leg(leg, share, mappings));
-                let legs = legs.collect::<Result<_, _>>()?;
-                TargetSpec::Striped(StripedSpec { chunk: *chunk, legs })
-            }
-            LineTarget::Delay(DelaySpec { read, write, flush }) => {
-                let mut open = |delayed: &DelayedLeg<String>| {
-                    let leg = self.leg(&delayed.leg, len, mappings)?;
-                    Ok::<_, Error>(DelayedLeg { leg, delay: delayed.delay })
-                };
-                let (read, write, flush) = (open(read)?, open(write)?, open(flush)?);
-                TargetSpec::Delay(DelaySpec { read, write, flush })
-            }
-            LineTarget::Flakey(spec) => {
-                let leg = self.leg(&spec.leg, len, mappings)?;
-                let FlakeySpec { up_s, down_s, reads, writes, .. } = *spec;
-                TargetSpec::Flakey(FlakeySpec { leg, up_s, down_s, reads, writes })
-            }
-            LineTarget::LogWrites { device, log } => {
-                let leg = Leg { dev: device.clone(), start: Sector(0) };
-                let dev = self.leg(&leg, len, mappings)?.dev;
-                TargetSpec::LogWrites(LogWritesSpec { dev, log: self.log(dev, log)? })
-            }
-            LineTarget::Multipath(multipath) => self.multipath(multipath, len, mappings)?,
-            LineTarget::Crypt { device, params } => {
-                let start = Sector(params.data_offset_sectors);
-                let leg = Leg { dev: device.clone(), start };
-                let dev = self.leg(&leg, len, mappings)?.dev;
-                self.crypt(dev, params)?
-            }
-        })
+    ) -> Result<Arc<dyn TargetSpec>, Error> {
+        let needs = line.needs();
+        let is_path = |need: &DeviceNeed<'_>| matches!(need.using, Use::Path(_));
+        // A flush of one path covers all.
+        self.unflushed_of_paths = needs.devices.iter().any(is_path).then(Arc::default);
+        let devs = needs.devices.iter().map(|need| self.device(need, mappings));
+        let devs = devs.collect::<Result<Vec<DevId>, Error>>();
+        self.unflushed_of_paths = None;
+        self.target_on(line, devs?)
     }
 
-    fn multipath(
+    /// The target of a line whose devices are open.
+    pub(super) fn target_on(
         &mut self,
-        multipath: &MultipathSpec,
-        len: u64,
-        mappings: &[MappedDevice],
-    ) -> Result<TargetSpec, Error> {
-        if multipath.paths().next().is_none() {
-            let problem = "a multipath line has no path, so nothing could be read or written, ever";
-            return Err(TableError { line: 0, problem: problem.into() }.into());
-        }
-        let open = |builder: &mut Self, path: &PathSpec| {
-            let leg = Leg { dev: path.device.clone(), start: Sector(0) };
-            Ok::<_, Error>(builder.leg(&leg, len, mappings)?.dev)
+        line: &Line,
+        devs: Vec<DevId>,
+    ) -> Result<Arc<dyn TargetSpec>, Error> {
+        let needs = line.needs();
+        let refused = |problem: String| Error::from(TableError { line: 0, problem });
+        let first = || {
+            let problem = format!("{} needs a device", line.target.name);
+            devs.first().copied().ok_or_else(|| refused(problem))
         };
-        // A flush of one path covers all.
-        self.unflushed_of_paths = Some(Arc::default());
-        let devs = multipath.paths().map(|path| open(self, path)).collect::<Result<Vec<_>, _>>()?;
-        self.unflushed_of_paths = None;
-        let chooses = multipath.queue_mode == QueueMode::Request;
-        let requests = chooses.then(|| self.stacked(&devs));
-        let multipath = multipath.clone();
-        Ok(TargetSpec::Multipath(MultipathTargetSpec { multipath, devs, requests }))
+        let memory = needs.memory.map(|len| self.add_memory(len)).transpose()?;
+        let log = needs.log.map(|path| self.log(first()?, path)).transpose()?;
+        let cipher = needs.cipher.map(|params| {
+            let problem = format!("{} needs a cipher of an unknown type", line.target.name);
+            let params = params.downcast_ref().ok_or_else(|| refused(problem))?;
+            self.cipher(first()?, params)
+        });
+        let queue = (needs.queue && !devs.is_empty()).then(|| self.stacked(&devs));
+        let opened = Opened { memory, log, cipher: cipher.transpose()?, queue, devs };
+        line.arguments.open(opened).map_err(refused)
     }
 
     /// The queue of a multipath line over these paths. Each path has tags for a device's depth, and
@@ -128,32 +78,27 @@ impl Builder<'_> {
         StackedConfig { upper, elevator, lower, stacking: Stacking::TODAY }
     }
 
-    /// A range of `len` sectors on a device, which is opened if necessary.
-    fn leg(
-        &mut self,
-        leg: &Leg<String>,
-        len: u64,
-        mappings: &[MappedDevice],
-    ) -> Result<Leg<DevId>, Error> {
-        let start = leg.start;
-        let (dev, device) = match self.mapped_at(&leg.dev) {
+    /// The device of a range, which is opened if necessary.
+    fn device(&mut self, need: &DeviceNeed<'_>, mappings: &[MappedDevice]) -> Result<DevId, Error> {
+        let DeviceNeed { path, start, len, .. } = *need;
+        let (dev, device) = match self.mapped_at(path) {
             Some(mapped) => mapped,
             None => {
-                let dev = self.open(&leg.dev, mappings)?;
+                let dev = self.open(path, mappings)?;
                 (dev, self.backend.devices[usize::from(dev.0)].file.len_bytes() >> 9)
             }
         };
-        if start.0.checked_add(len).is_none_or(|end| end > device) {
-            let wanted = format!("the table wants {len} from sector {} on", start.0);
+        if start.0.checked_add(len.0).is_none_or(|end| end > device) {
+            let wanted = format!("the table wants {} from sector {} on", len.0, start.0);
             let problem = format!("has {device} sectors, but {wanted}");
-            return Err(Error::volume(Path::new(&leg.dev), problem));
+            return Err(Error::volume(Path::new(path), problem));
         }
         if dev.below().is_none()
             && let Some(remote) = self.backend.devices[usize::from(dev.0)].file.remote()
         {
-            remote.require((start + Sector(len)).bytes());
+            remote.require((start + len).bytes());
         }
-        Ok(Leg { dev, start })
+        Ok(dev)
     }
 
     fn log(&mut self, dev: DevId, path: &str) -> Result<LogId, Error> {

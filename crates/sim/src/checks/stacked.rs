@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, Op, Sector};
 use blockyard_engine::buf::BufRef;
-use blockyard_engine::dm::line::{LineTarget, parse};
+use blockyard_engine::dm::multipath::line::parse;
 use blockyard_engine::dm::multipath::stacked::{
     Answer, Dispatched, StackedConfig, StackedQueue, Stacking,
 };
@@ -36,11 +36,8 @@ pub(super) const PARTS_END_ALONE: Check = Check {
 
 /// A queue over two paths with this many tags.
 fn queue(tags: u32) -> StackedQueue {
-    let line = "0 65536 multipath 1 queue_if_no_path 0 1 1 round-robin 0 2 0 a b";
-    let mut devices = parse(line).expect("the line is one");
-    let LineTarget::Multipath(spec) = devices.remove(0).lines.remove(0).target else {
-        unreachable!("the line says multipath")
-    };
+    let words = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 a b".split(' ');
+    let spec = parse(&words.collect::<Vec<_>>()).expect("the words are a line");
     let upper = QueueConfig::default();
     let elevator = ElevatorSpec::parse("mq-deadline").expect("there is one");
     let lower = QueueConfig { queue_depth: tags, ..upper };

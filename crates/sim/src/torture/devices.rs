@@ -10,10 +10,9 @@ use std::fmt;
 use std::fmt::Write;
 
 use blockyard_engine::bio::{Bio, Sector};
-use blockyard_engine::dm::Leg;
-use blockyard_engine::dm::line::{LineTarget, parse};
-use blockyard_engine::dm::striped::StripedSpec;
-use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::dm::line::{Line, parse};
+use blockyard_engine::dm::registry::Opened;
+use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::sq::DevId;
 use blockyard_workload::random::Random;
 
@@ -81,13 +80,8 @@ impl Devices {
 
     /// The parsed table.
     pub(super) fn table(&self) -> Table {
-        let mapped = parse(&self.text).expect("the lines are well-formed").remove(0);
-        let extents = mapped.lines.into_iter().map(|line| TableExtent {
-            start: Sector(line.start),
-            len: Sector(line.len),
-            target: target(line.target),
-        });
-        Table::new(extents.collect())
+        let mapped = parse(&self.text, &[]).expect("the lines are well-formed").remove(0);
+        Table::new(mapped.lines.iter().map(extent).collect())
     }
 
     /// The device of each sector of the volume.
@@ -109,18 +103,11 @@ impl Devices {
     }
 }
 
-fn target(line: LineTarget) -> TargetSpec {
+fn extent(line: &Line) -> TableExtent {
     let dev = |name: &str| DevId(name[1..].parse().expect("d and a number"));
-    match line {
-        LineTarget::Linear { device, start } => {
-            TargetSpec::Linear { dev: dev(&device), start: Sector(start) }
-        }
-        LineTarget::Striped(StripedSpec { chunk, legs }) => {
-            let legs = legs.iter().map(|leg| Leg { dev: dev(&leg.dev), start: leg.start });
-            TargetSpec::Striped(StripedSpec { chunk, legs: legs.collect() })
-        }
-        other => unreachable!("no line of ours: {other:?}"),
-    }
+    let devs = line.needs().devices.iter().map(|need| dev(need.path)).collect();
+    let target = line.arguments.open(Opened::devices(devs)).expect("its devices are there");
+    TableExtent::new(Sector(line.start), Sector(line.len), target)
 }
 
 #[cfg(test)]

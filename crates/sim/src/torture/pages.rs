@@ -7,13 +7,14 @@
 //! prevents.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Op, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::crypt::CryptSpec;
 use blockyard_engine::dm::crypt::pipeline::{Choice, PRESETS};
-use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::pages::{AllocatorSpec, PAGE_BYTES, Page, Sizes};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::sq::{CipherId, Cqe, DevId, Owner, Sqe, SqeOp, Token};
@@ -225,11 +226,7 @@ fn table(lines: u64, pipeline: Choice) -> Table {
         fuses_cipher: false,
         pipeline,
     };
-    let line = |line| TableExtent {
-        start: Sector(line * LINE.0),
-        len: LINE,
-        target: TargetSpec::Crypt(crypt),
-    };
+    let line = |line| TableExtent::new(Sector(line * LINE.0), LINE, Arc::new(crypt));
     Table::new((0..lines).map(line).collect())
 }
 

@@ -7,7 +7,7 @@
 //! path's device some are the disk's, which must be passed up.
 
 use blockyard_engine::bio::BlkStatus;
-use blockyard_engine::dm::line::{LineTarget, parse};
+use blockyard_engine::dm::line::parse;
 use blockyard_engine::dm::multipath::line::{MultipathSpec, QueueMode};
 use blockyard_engine::dm::multipath::stacked::{CloneInsert, CompleteBy, RunBy, Stacking};
 use blockyard_engine::elevator::Generation;
@@ -149,11 +149,9 @@ impl Paths {
 
     /// The parsed table line.
     pub(super) fn spec(&self) -> MultipathSpec {
-        let mut devices = parse(&self.line).expect("the line is one");
-        match devices.remove(0).lines.remove(0).target {
-            LineTarget::Multipath(spec) => spec,
-            _ => unreachable!("the line says multipath"),
-        }
+        let mut devices = parse(&self.line, &[]).expect("the line is one");
+        let line = devices.remove(0).lines.remove(0);
+        line.arguments.downcast::<MultipathSpec>().expect("the line says multipath").clone()
     }
 }
 

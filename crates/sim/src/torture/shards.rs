@@ -6,6 +6,7 @@
 //! that a path failed is resent as a whole.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Op, Sector};
 use blockyard_engine::buf::BufRef;
@@ -13,7 +14,7 @@ use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::control::Suspend;
 use blockyard_engine::dm::multipath::is_path_error;
 use blockyard_engine::dm::multipath::target::MultipathTargetSpec;
-use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::elevator::ElevatorSpec;
 use blockyard_engine::mq::{Issue, QueueConfig, RequestQueue, Submitted};
 use blockyard_engine::request::Tag;
@@ -55,8 +56,7 @@ impl ShardOverQueues {
         let devs = (0..paths.count).map(DevId).collect();
         let spec = MultipathTargetSpec { multipath: paths.spec(), devs, requests: None };
         let (start, len) = (Sector(0), Sector(SECTORS));
-        let table =
-            Table::new(vec![TableExtent { start, len, target: TargetSpec::Multipath(spec) }]);
+        let table = Table::new(vec![TableExtent::new(start, len, Arc::new(spec))]);
         let queues = (0..paths.count).map(|_| RequestQueue::new(queue, elevator));
         Self { is_multipath: true, ..Self::new(&table, queues.collect()) }
     }

@@ -7,7 +7,7 @@ use super::*;
 use crate::bio::{Bio, BlkStatus, Op, Sector};
 use crate::dm::crypt::CryptSpec;
 use crate::dm::crypt::pipeline::{Choice, find};
-use crate::dm::table::{Table, TableExtent, TargetSpec};
+use crate::dm::table::{Table, TableExtent};
 use crate::pages::buddy::Buddy;
 use crate::pages::{ALLOCATORS, Consumer, Effort, Page, Why};
 use crate::shard::Shard;
@@ -89,11 +89,7 @@ fn try_world(spec: &str, sizes: Sizes, lines: u64, shared: bool) -> Result<World
         fuses_cipher: false,
         pipeline: Choice::Fixed(find("E").unwrap().pipeline),
     };
-    let extent = |line| TableExtent {
-        start: Sector(line * 1024),
-        len: Sector(1024),
-        target: TargetSpec::Crypt(crypt),
-    };
+    let extent = |line| TableExtent::new(Sector(line * 1024), Sector(1024), Arc::new(crypt));
     let table = Table::new((0..lines).map(extent).collect());
     let spec = AllocatorSpec::parse(spec).unwrap();
     let shard = Shard::new(&table, Bounce::Pages { spec, sizes, source: Box::new(source) })?;

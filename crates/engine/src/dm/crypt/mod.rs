@@ -1,4 +1,5 @@
-//! `crypt`: the encryption target (`drivers/md/dm-crypt.c`). Table line: see [`super::line`].
+//! `crypt`: the encryption target (`drivers/md/dm-crypt.c`). Its table line has the key, so the
+//! world parses it.
 //!
 //! State is per I/O, not per CPU. A write never touches the submitter's buffer: it is encrypted
 //! into a slot or into pages ([`super::bounce`]), or, on a device that fuses, straight into its
@@ -18,12 +19,15 @@
 mod order;
 pub mod pipeline;
 
+use alloc::boxed::Box;
+use alloc::vec;
 use alloc::vec::Vec;
 use core::ops::Range;
 
 use self::order::Batch;
 use self::pipeline::{Choice, Context, Decisions, Facts, Load, Order, Pipeline, Submit};
-use super::{Mapped, Part, Target, TargetCx};
+use super::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+use super::{Leg, Mapped, Part, Target, TargetCx};
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::buf::BufRef;
 use crate::mempool::Mempool;
@@ -52,6 +56,24 @@ pub struct CryptSpec {
     pub fuses_cipher: bool,
     /// Where the cipher runs, and which thread submits.
     pub pipeline: Choice,
+}
+
+impl TargetSpec for CryptSpec {
+    fn facts(&self) -> TargetFacts {
+        let &Self { dev, start, cipher, .. } = self;
+        TargetFacts {
+            bounces: !self.fuses_cipher,
+            refuses_discards: !self.allow_discards,
+            window: Some(Leg { dev, start }),
+            cipher: Some(cipher),
+            sector_size_bytes: self.sector_size_bytes,
+            ..TargetFacts::new(Flushes::To(vec![dev]))
+        }
+    }
+
+    fn build(&self, number: u16, reserve: Reserve) -> Box<dyn Target> {
+        Box::new(Crypt::new(*self, number, reserve.slots, reserve.slot_bytes))
+    }
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

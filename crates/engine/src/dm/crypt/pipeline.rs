@@ -115,6 +115,20 @@ pub static PRESETS: &[Preset] = &[
     preset("inline", "no worker, no thread: no_read_workqueue and no_write_workqueue", INLINE),
 ];
 
+/// The options of a crypt line that select the kernel's pipeline.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[allow(clippy::struct_excessive_bools, reason = "they are words of the line")]
+pub struct PipelineFlags {
+    /// `same_cpu_crypt`: encrypt on the submitting CPU.
+    pub same_cpu_crypt: bool,
+    /// `submit_from_crypt_cpus`: no writer thread.
+    pub submit_from_crypt_cpus: bool,
+    /// `no_read_workqueue`.
+    pub no_read_workqueue: bool,
+    /// `no_write_workqueue`.
+    pub no_write_workqueue: bool,
+}
+
 /// The preset with this name.
 #[must_use]
 pub fn find(name: &str) -> Option<&'static Preset> {
@@ -124,7 +138,7 @@ pub fn find(name: &str) -> Option<&'static Preset> {
 impl Pipeline {
     /// The pipeline of today's kernel for the options of a table line.
     #[must_use]
-    pub fn from_options(flags: &blockyard_crypt::params::CryptFlags) -> Self {
+    pub fn from_options(flags: PipelineFlags) -> Self {
         let mut pipeline = TODAY;
         if flags.same_cpu_crypt {
             (pipeline.read, pipeline.write) = (Place::SameCpu, Place::SameCpu);
@@ -343,8 +357,6 @@ impl Decisions {
 mod tests {
     use alloc::vec::Vec;
 
-    use blockyard_crypt::params::CryptFlags;
-
     use super::*;
 
     /// Each patch of the 2013 series changes one field.
@@ -361,10 +373,10 @@ mod tests {
 
     #[test]
     fn options_of_a_table_change_the_kernels_pipeline() {
-        let of = |change: fn(&mut CryptFlags)| {
-            let mut flags = CryptFlags::default();
+        let of = |change: fn(&mut PipelineFlags)| {
+            let mut flags = PipelineFlags::default();
             change(&mut flags);
-            Pipeline::from_options(&flags)
+            Pipeline::from_options(flags)
         };
         let today = find("linux-today").unwrap().pipeline;
         assert_eq!(of(|_| ()), today);

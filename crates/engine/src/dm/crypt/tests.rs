@@ -1,5 +1,6 @@
 //! The phases of a part, step by step, and the reserve of a single slot.
 
+use alloc::sync::Arc;
 use alloc::vec;
 use alloc::vec::Vec;
 
@@ -7,7 +8,7 @@ use super::pipeline::{Adaptive, Context, Decisions, Order, Pipeline, Tally, find
 use super::*;
 use crate::bio::{Bio, Done, IoContext, Origin};
 use crate::dm::bounce::Bounce;
-use crate::dm::table::{Table, TableExtent, TargetSpec};
+use crate::dm::table::{Table, TableExtent};
 use crate::priority::Priority;
 use crate::shard::Shard;
 use crate::sq::{Cqe, Place};
@@ -34,8 +35,7 @@ fn fixed(preset: &str) -> Choice {
 }
 
 fn shard(spec: CryptSpec, slots: u32) -> Shard {
-    let extent =
-        TableExtent { start: Sector(0), len: Sector(1 << 20), target: TargetSpec::Crypt(spec) };
+    let extent = TableExtent::new(Sector(0), Sector(1 << 20), Arc::new(spec));
     let bounce = Bounce::Slots { slots, slot_bytes: SLOT_BYTES };
     Shard::new(&Table::new(vec![extent]), bounce).unwrap()
 }

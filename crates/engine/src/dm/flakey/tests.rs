@@ -3,7 +3,6 @@ use alloc::vec::Vec;
 
 use super::super::testing::{bio, run_at, shard};
 use super::*;
-use crate::dm::table::TargetSpec;
 use crate::shard::Shard;
 
 const UP: Nanos = Nanos::from_ms(1999);
@@ -13,10 +12,10 @@ const DOWN: Nanos = Nanos::from_ms(2000);
 fn flakey(features: &str) -> Shard {
     let mut words = vec!["/dev/a", "100", "2", "1"];
     words.extend(features.split_ascii_whitespace());
-    let LineTarget::Flakey(spec) = parse(&words, 64).unwrap() else { panic!("flakey") };
+    let spec = parse(&words, 64).unwrap();
     let FlakeySpec { up_s, down_s, reads, writes, .. } = spec;
     let leg = Leg { dev: DevId(0), start: Sector(100) };
-    shard(TargetSpec::Flakey(FlakeySpec { leg, up_s, down_s, reads, writes }), 64)
+    shard(FlakeySpec { leg, up_s, down_s, reads, writes }, 64)
 }
 
 fn status(shard: &mut Shard, now: Nanos, op: Op) -> (usize, BlkStatus) {

@@ -4,7 +4,6 @@ use alloc::vec::Vec;
 use super::super::testing::{bio, run, shard};
 use super::*;
 use crate::bio::Bio;
-use crate::dm::table::TargetSpec;
 use crate::shard::Shard;
 use crate::sq::Cqe;
 use crate::time::Nanos;
@@ -13,7 +12,7 @@ const DEV: DevId = DevId(1);
 const LOG: LogId = LogId(3);
 
 fn log_writes() -> Shard {
-    shard(TargetSpec::LogWrites(LogWritesSpec { dev: DEV, log: LOG }), 1024)
+    shard(LogWritesSpec { dev: DEV, log: LOG }, 1024)
 }
 
 #[test]

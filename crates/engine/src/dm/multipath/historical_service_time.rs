@@ -26,7 +26,7 @@ use core::cmp::Ordering;
 use core::fmt::Write as _;
 
 use super::selector::{Ask, LivePaths, PathSelector, Served};
-use crate::dm::line::number;
+use crate::dm::words::number;
 use crate::time::Nanos;
 
 /// Words in a status line: average (fixed point), I/Os in flight, time of staleness.

@@ -17,7 +17,7 @@ use core::fmt::{self, Write as _};
 
 use super::line::PathSpec;
 use super::selector::{Ask, PathSelector, Served};
-use crate::dm::line::shown;
+use crate::dm::words::shown;
 
 /// Words in a status line: misses of the whole group, equal for each path.
 pub(super) const INFO_ARGS: usize = 1;

@@ -15,12 +15,17 @@
 
 use alloc::format;
 use alloc::string::String;
+use alloc::sync::Arc;
 use alloc::vec::Vec;
 use core::fmt;
 
 use super::io_affinity::{self, CpuMask};
 use super::selector::SelectorSpec;
-use crate::dm::line::{LineTarget, number, shown};
+use super::target::MultipathTargetSpec;
+use crate::bio::Sector;
+use crate::dm::registry::{Arguments, DeviceNeed, Keys, Needs, Opened, TargetType, Use};
+use crate::dm::table::TargetSpec;
+use crate::dm::words::{number, shown};
 
 /// Kernel limit: words after the number of features.
 const FEATURE_WORDS_MAX: u64 = 8;
@@ -28,6 +33,13 @@ const FEATURE_WORDS_MAX: u64 = 8;
 const COUNT_MAX: u64 = 1024;
 /// Greatest number of paths of all groups. Our choice; the kernel allows this number in each group.
 pub const PATHS_MAX: usize = 1024;
+
+/// The target's type.
+pub static MULTIPATH: TargetType = TargetType {
+    name: "multipath",
+    arguments: "<#features> [<feature>...] 0 <#groups> <initial group> <group>...",
+    parse: |args, _| Ok(Arc::new(parse(args)?)),
+};
 
 /// Level at which paths are chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +97,31 @@ impl PathSpec {
     pub fn new(device: &str) -> Self {
         let cpus = CpuMask::default();
         Self { device: device.into(), repeat_count: 1, relative_throughput: 1, cpus }
+    }
+}
+
+impl Arguments for MultipathSpec {
+    /// With a trailing space, as in the kernel.
+    fn write(&self, _: Keys, out: &mut dyn fmt::Write) -> fmt::Result {
+        write!(out, " {self}")
+    }
+
+    fn needs(&self, len: Sector) -> Needs<'_> {
+        let (start, using) = (Sector(0), Use::Path(self.queue_mode));
+        let paths = self.paths().map(|path| &*path.device);
+        let devices = paths.map(|path| DeviceNeed { path, start, len, using }).collect();
+        let queue = self.queue_mode == QueueMode::Request;
+        Needs { devices, queue, ..Needs::default() }
+    }
+
+    fn open(&self, opened: Opened) -> Result<Arc<dyn TargetSpec>, String> {
+        if opened.devs.is_empty() {
+            return Err(
+                "a multipath line has no path, so nothing could be read or written, ever".into()
+            );
+        }
+        let (devs, requests) = (opened.devs, opened.queue);
+        Ok(Arc::new(MultipathTargetSpec { multipath: self.clone(), devs, requests }))
     }
 }
 
@@ -184,7 +221,10 @@ impl<'a> Words<'a> {
 }
 
 /// Parses the arguments of a line.
-pub(in crate::dm) fn parse(args: &[&str]) -> Result<LineTarget, String> {
+///
+/// # Errors
+/// The first wrong word.
+pub fn parse(args: &[&str]) -> Result<MultipathSpec, String> {
     let mut words = Words(args);
     let mut spec = parse_features(&mut words)?;
     let handler_words = words.number("number of hardware handler words", 0, COUNT_MAX)?;
@@ -205,7 +245,7 @@ pub(in crate::dm) fn parse(args: &[&str]) -> Result<LineTarget, String> {
         spec.groups.push(parsed.map_err(|problem| format!("priority group {group}: {problem}"))?);
     }
     match words.0 {
-        [] => Ok(LineTarget::Multipath(spec)),
+        [] => Ok(spec),
         [word, ..] => Err(format!(
             "`{}` follows after {groups} priority groups, which is their announced number",
             shown(word)
@@ -295,11 +335,7 @@ mod tests {
     use super::*;
 
     fn parsed(text: &str) -> Result<MultipathSpec, String> {
-        let words: Vec<&str> = text.split_ascii_whitespace().collect();
-        match parse(&words)? {
-            LineTarget::Multipath(spec) => Ok(spec),
-            other => panic!("{other:?}"),
-        }
+        parse(&text.split_ascii_whitespace().collect::<Vec<_>>())
     }
 
     fn problem(text: &str) -> String {

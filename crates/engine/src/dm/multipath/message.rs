@@ -15,7 +15,7 @@ use alloc::vec::Vec;
 
 use super::{FailedBy, Multipath, PathId};
 use crate::dm::control::MessageError;
-use crate::dm::line::shown;
+use crate::dm::words::shown;
 use crate::time::Nanos;
 
 const KNOWN: &str = "there are queue_if_no_path, fail_if_no_path, switch_group <n>, disable_group \

@@ -25,7 +25,7 @@ use super::line::{GroupSpec, PathSpec};
 use super::queue_length::{self, QueueLength};
 use super::round_robin::{self, RoundRobin};
 use super::service_time::{self, ServiceTime};
-use crate::dm::line::{number, shown};
+use crate::dm::words::{number, shown};
 use crate::time::Nanos;
 
 /// An I/O that needs a path.

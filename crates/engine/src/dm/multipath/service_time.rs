@@ -23,7 +23,7 @@ use core::fmt::Write as _;
 
 use super::line::PathSpec;
 use super::selector::{Ask, LivePaths, PathSelector, Served, repeat_count};
-use crate::dm::line::number;
+use crate::dm::words::number;
 
 /// Words in a status line: bytes in flight and throughput.
 pub(super) const INFO_ARGS: usize = 2;

@@ -15,15 +15,18 @@
 //! [`SqeOp::Check`]. The world does the check: it connects if necessary, and reads a sector into
 //! its own memory, because a target has none.
 
+use alloc::boxed::Box;
 use alloc::collections::VecDeque;
 use alloc::string::String;
 use alloc::vec::Vec;
 
 use super::line::MultipathSpec;
+use super::requests::RequestTarget;
 use super::{Choice, Ended, Multipath, PathId, PathIo};
 use crate::bio::{BlkStatus, Op, Origin, Sector};
 use crate::dm::control::{MessageError, Suspend, TargetControl};
 use crate::dm::multipath::stacked::StackedConfig;
+use crate::dm::table::{Flushes, Reserve, TargetFacts, TargetSpec};
 use crate::dm::{Mapped, Part, Target, TargetCx};
 use crate::slab::Slab;
 use crate::sq::{DevId, Owner, Sqe, SqeOp, Token};
@@ -39,6 +42,26 @@ pub struct MultipathTargetSpec {
     /// Configuration of the queue over the paths' queues, if requests choose the paths
     /// ([`super::requests`]).
     pub requests: Option<StackedConfig>,
+}
+
+impl TargetSpec for MultipathTargetSpec {
+    fn facts(&self) -> TargetFacts {
+        TargetFacts {
+            reads_clock: true,
+            waits: true,
+            has_control: true,
+            paths: self.devs.clone(),
+            elevator: self.requests.as_ref().map(|queue| queue.elevator.clone()),
+            ..TargetFacts::new(Flushes::Mapped)
+        }
+    }
+
+    fn build(&self, number: u16, _: Reserve) -> Box<dyn Target> {
+        match self.requests {
+            Some(_) => Box::new(RequestTarget::new(self.clone(), number)),
+            None => Box::new(MultipathTarget::new(self.clone(), number)),
+        }
+    }
 }
 
 /// Purpose of an SQE.

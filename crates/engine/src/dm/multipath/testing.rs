@@ -11,9 +11,7 @@ use super::selector::{Ask, PathSelector, Served};
 use super::target::MultipathTargetSpec;
 use crate::bio::{Bio, BlkStatus, Done, Op};
 use crate::dm::control::Suspend;
-use crate::dm::line::LineTarget;
 use crate::dm::multipath::stacked::StackedConfig;
-use crate::dm::table::TargetSpec;
 use crate::dm::testing::{bio, shard};
 use crate::shard::Shard;
 use crate::sq::{Cqe, DevId, Sqe, SqeOp, Token};
@@ -69,14 +67,12 @@ impl World {
 
     fn of(line: &str, requests: Option<StackedConfig>) -> Self {
         let words: Vec<&str> = line.split_ascii_whitespace().collect();
-        let LineTarget::Multipath(multipath) = super::line::parse(&words).unwrap() else {
-            panic!("multipath")
-        };
+        let multipath = super::line::parse(&words).unwrap();
         let devs: Vec<DevId> = (0..).map(DevId).take(multipath.paths().count()).collect();
         let answers = vec![BlkStatus::Ok; devs.len()];
         let spec = MultipathTargetSpec { multipath, devs, requests };
         Self {
-            shard: shard(TargetSpec::Multipath(spec), 1024),
+            shard: shard(spec, 1024),
             now: Nanos(0),
             answers,
             sqes: Vec::new(),

@@ -7,14 +7,11 @@ use proptest::prelude::*;
 use super::check::CHECK_AFTER;
 use super::*;
 use crate::dm::control::MessageError;
-use crate::dm::line::LineTarget;
 
 const NOW: Nanos = Nanos(0);
 
 fn spec(text: &str) -> MultipathSpec {
-    let words: Vec<&str> = text.split_ascii_whitespace().collect();
-    let LineTarget::Multipath(spec) = line::parse(&words).unwrap() else { panic!("multipath") };
-    spec
+    line::parse(&text.split_ascii_whitespace().collect::<Vec<_>>()).unwrap()
 }
 
 fn multipath(text: &str) -> Multipath {

@@ -3,13 +3,12 @@ use alloc::vec::Vec;
 
 use super::super::testing::{bio, run, shard};
 use super::*;
-use crate::dm::table::TargetSpec;
 use crate::shard::Shard;
 
 fn null(options: &str, memory: Option<DevId>) -> Shard {
     let words: Vec<&str> = options.split_ascii_whitespace().collect();
-    let LineTarget::Null(options) = parse(&words, 0, 64).unwrap() else { panic!("null") };
-    shard(TargetSpec::Null { options, memory }, 64)
+    let options = parse(&words, LineRange { start: 0, len: 64 }).unwrap();
+    shard(NullSpec { options, memory }, 64)
 }
 
 #[test]
@@ -59,7 +58,7 @@ fn what_is_not_aligned_to_the_block_size_is_refused() {
 
 #[test]
 fn wrong_options_name_what_is_wrong() {
-    let problem = |words: &[&str]| parse(words, 0, 64).unwrap_err();
+    let problem = |words: &[&str]| parse(words, LineRange { start: 0, len: 64 }).unwrap_err();
     assert!(problem(&["2", "discard:1"]).contains("announces 2 options"));
     assert!(problem(&["1", "discard"]).contains("name:value"));
     assert!(problem(&["1", "discard:2"]).contains("0 or 1"));
@@ -68,6 +67,6 @@ fn wrong_options_name_what_is_wrong() {
     assert!(problem(&["1", "gb:4"]).contains("unknown"));
     assert!(problem(&["1", "badblocks:9-8"]).contains("end before"));
     assert!(problem(&["1", "blocksize:8192"]).contains("none of 512"));
-    let unaligned = parse(&["1", "blocksize:4096"], 0, 9).unwrap_err();
+    let unaligned = parse(&["1", "blocksize:4096"], LineRange { start: 0, len: 9 }).unwrap_err();
     assert!(unaligned.contains("not multiples of the block size"));
 }

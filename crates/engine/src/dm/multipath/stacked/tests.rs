@@ -8,8 +8,8 @@ use super::*;
 use crate::bio::Op;
 use crate::buf::BufRef;
 use crate::dm::control::Suspend;
-use crate::dm::line::{LineTarget, parse};
 use crate::dm::multipath::check::CHECK_AFTER;
+use crate::dm::multipath::line::parse;
 use crate::mq::{Limits, PlugRule, QueueConfig};
 
 const MS: fn(u64) -> Nanos = Nanos::from_ms;
@@ -20,9 +20,7 @@ const TWO: &str = "0 0 1 1 round-robin 0 2 0 /a /b";
 const TWO_QUEUEING: &str = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 /a /b";
 
 fn multipath(text: &str) -> Multipath {
-    let mut devices = parse(&format!("0 2048 multipath {text}")).unwrap();
-    let LineTarget::Multipath(spec) = devices.remove(0).lines.remove(0).target else { panic!() };
-    Multipath::new(spec)
+    Multipath::new(parse(&text.split_ascii_whitespace().collect::<Vec<_>>()).unwrap())
 }
 
 fn config() -> StackedConfig {

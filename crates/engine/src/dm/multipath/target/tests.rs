@@ -5,8 +5,8 @@ use proptest::prelude::*;
 
 use super::super::testing::{Steps, World, steps};
 use super::*;
-use crate::dm::table::TargetSpec;
 use crate::dm::testing::shard;
+use crate::dm::zero::ZeroSpec;
 
 const TWO: &str = "0 0 1 1 round-robin 0 2 0 /a /b";
 const TWO_QUEUE: &str = "1 queue_if_no_path 0 1 1 round-robin 0 2 0 /a /b";
@@ -171,7 +171,7 @@ fn checks_are_timed_each_on_its_own() {
 
 #[test]
 fn table_without_messages_refuses_them() {
-    let mut shard = shard(TargetSpec::Zero, 8);
+    let mut shard = shard(ZeroSpec, 8);
     let refused = shard.message(Nanos(0), 0, "fail_if_no_path").unwrap_err();
     assert_eq!(refused.to_string(), "this target takes no messages");
     assert_eq!(shard.status(0), None);

@@ -19,12 +19,13 @@ mod threads;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
+use std::sync::Arc;
 
 use blockyard_engine::bio::{Bio, BlkStatus, Done, IoContext, Origin, Sector};
 use blockyard_engine::buf::BufRef;
 use blockyard_engine::dm::bounce::Bounce;
 use blockyard_engine::dm::crypt::CryptSpec;
-use blockyard_engine::dm::table::{Table, TableExtent, TargetSpec};
+use blockyard_engine::dm::table::{Table, TableExtent};
 use blockyard_engine::shard::Shard;
 use blockyard_engine::slab::Slab;
 use blockyard_engine::sq::{CipherId, Cqe, DevId, Sqe, Token};
@@ -92,7 +93,7 @@ pub(in crate::world) struct Mapped {
 
 impl Mapped {
     pub(super) fn new(config: &MappedConfig, topology: Topology, sectors: u64, seed: u64) -> Self {
-        let target = TargetSpec::Crypt(CryptSpec {
+        let target = CryptSpec {
             dev: DevId(0),
             start: Sector(0),
             iv_offset: 0,
@@ -101,9 +102,9 @@ impl Mapped {
             allow_discards: true,
             fuses_cipher: false,
             pipeline: config.pipeline,
-        });
-        let table =
-            Table::new(vec![TableExtent { start: Sector(0), len: Sector(sectors), target }]);
+        };
+        let extent = TableExtent::new(Sector(0), Sector(sectors), Arc::new(target));
+        let table = Table::new(vec![extent]);
         let (bounce, pages) = match &config.pages {
             None => (Bounce::Slots { slots: SLOTS, slot_bytes: SLOT_BYTES }, None),
             Some(config) => {
