@@ -103,6 +103,20 @@ pub mod client {
     pub use blockyard_host::local::{Bytes, Client, Marks, Part, Request};
 }
 
+/// Interfaces of a device-mapper target of the program's own ([`Options::target`]).
+/// `docs/targets/adding.md` has the steps, the example `own_target` their result.
+pub mod target {
+    pub use blockyard_engine::bio::{BlkStatus, Op, Sector};
+    pub use blockyard_engine::dm::control::{MessageError, Suspend, TargetControl};
+    pub use blockyard_engine::dm::registry::{
+        Arguments, DeviceNeed, Keys, LineRange, Needs, Opened, TargetType, Use,
+    };
+    pub use blockyard_engine::dm::table::{Flushes, Reserve, TargetFacts, TargetSpec};
+    pub use blockyard_engine::dm::{Leg, Mapped, Part, Target, TargetCx, words};
+    pub use blockyard_engine::slab::Slab;
+    pub use blockyard_engine::sq::{DevId, Owner, Sqe, SqeOp, Token};
+}
+
 pub use control::{Control, ControlError};
 pub use cursor::Cursor;
 pub use error::Error;

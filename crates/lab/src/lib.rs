@@ -13,73 +13,9 @@
 //!
 //! # An elevator of your own
 //!
-//! ```
-//! use blockyard_lab::engine::bio::IoContext;
-//! use blockyard_lab::engine::elevator::{
-//!     Attached, Candidate, Elevator, ElevatorSpec, ElevatorType, Generation, Merged, Work,
-//! };
-//! use blockyard_lab::engine::request::{RequestId, Requests};
-//! use blockyard_lab::engine::time::Nanos;
-//! use blockyard_lab::{Experiment, Request, report, run};
-//!
-//! /// The last request goes first.
-//! struct Lifo(Vec<RequestId>);
-//!
-//! impl Elevator for Lifo {
-//!     fn allow_merge(&self, _: &Requests, _: RequestId, _: &Candidate) -> bool {
-//!         false
-//!     }
-//!     fn insert(&mut self, _: Nanos, _: &Requests, request: RequestId) {
-//!         self.0.push(request);
-//!     }
-//!     fn merged(&mut self, _: Nanos, _: &Requests, _: RequestId, _: Merged) {}
-//!     fn dispatch(&mut self, _: Nanos, _: &Requests) -> Option<RequestId> {
-//!         self.0.pop()
-//!     }
-//!     fn requeued(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
-//!     fn completed(&mut self, _: Nanos, _: &Requests, _: RequestId) {}
-//!     fn exit_context(&mut self, _: Nanos, _: &Requests, _: IoContext) {}
-//!     fn work(&self, _: Nanos) -> Work {
-//!         if self.0.is_empty() { Work::None } else { Work::Now }
-//!     }
-//! }
-//!
-//! static LIFO: ElevatorType = ElevatorType {
-//!     name: "lifo",
-//!     about: "last come, first served",
-//!     generation: Generation::Single,
-//!     tunables: &[],
-//!     attach: |_, _| Attached { policy: Some(Box::new(Lifo(Vec::new()))), async_depth: None },
-//! };
-//!
-//! const EXPERIMENT: &str = r#"
-//! name = "random-reads"
-//! title = "Eight readers on one disk"
-//! [device]
-//! kind = "disk"
-//! [queue]
-//! elevator = "noop"
-//! [jobs.reads]
-//! program = "fio"
-//! sections.reads = { rw = "randread", bs = "4k", size = "1m", direct = 1, numjobs = 8 }
-//! [variants.noop]
-//! "#;
-//!
-//! # fn main() -> Result<(), blockyard_lab::Error> {
-//! let experiment = Experiment::parse("random-reads.toml", EXPERIMENT, None)?;
-//! let longest = |request: &Request| {
-//!     let outcome = run(&experiment, request, &|_, _| ())?;
-//!     print!("{}", report::text(&outcome.report));
-//!     let mut rows = outcome.report.rows.into_iter();
-//!     let row = rows.find(|row| row.metric == "latency_max");
-//!     Ok(row.and_then(|row| row.ours).expect("fio measures it").median)
-//! };
-//! let noop = longest(&Request::default())?;
-//! let mine = Request { elevator: Some(ElevatorSpec::of(&LIFO)), ..Request::default() };
-//! assert!(longest(&mine)? > noop, "a request at the bottom starves");
-//! # Ok(())
-//! # }
-//! ```
+//! [`Request::elevator`] runs every job of an experiment with another elevator, also with one of
+//! the program's own. `docs/elevators/adding.md` has the steps, the example `own_elevator` their
+//! result.
 
 pub mod builtin;
 mod causes;
